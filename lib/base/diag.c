@@ -1,0 +1,114 @@
+/* Faults collected while a file is read to its end. */
+#include "lib/base/diag.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include "lib/base/strbuf.h"
+#include "lib/base/utf8.h"
+
+/* Stands in the list when not even its first entry could be allocated: a faulty file must not pass
+ * for lack of memory. Never written, never freed (n_allocated stays 0). */
+static Diag diag_lost;
+
+void diag_add(Diags *d, DiagWhere where, const char *remedy, const char *fault, ...) {
+        Diag diag = { .line = where.line };
+        va_list ap;
+
+        if (d->n == d->n_allocated || d->items == &diag_lost) {
+                size_t n_allocated = MAX(2 * d->n_allocated, (size_t)8);
+                Diag *items = d->items == &diag_lost
+                                      ? NULL
+                                      : reallocarray(d->items, n_allocated, sizeof *items);
+
+                if (!items) {
+                        if (d->n == 0) {
+                                d->items = &diag_lost;
+                                d->n = 1;
+                        }
+                        return;
+                }
+                d->items = items;
+                d->n_allocated = n_allocated;
+        }
+        va_start(ap, fault);
+        if (vasprintf(&diag.fault, fault, ap) < 0)
+                diag.fault = NULL; /* glibc leaves it undefined */
+        va_end(ap);
+        diag.file = strdup(where.file ? where.file : "");
+        diag.key = where.key ? strdup(where.key) : NULL;
+        diag.remedy = remedy ? strdup(remedy) : NULL;
+        d->items[d->n++] = diag;
+}
+
+/* A value out of the file may hold a newline or worse; a fault stays one line. */
+static void diag_spell(StrBuf *b, const char *s) {
+        size_t n = strlen(s);
+
+        while (n > 0) {
+                char spelled[UTF8_SPELL_SIZE];
+                size_t used = utf8_spell(s, n, spelled);
+
+                strbuf_add(b, spelled);
+                s += used;
+                n -= used;
+        }
+}
+
+char *diag_format(const Diag *d) {
+        StrBuf b = STRBUF_INIT;
+
+        if (d->file && d->file[0] != '\0') {
+                diag_spell(&b, d->file);
+                if (d->line > 0)
+                        strbuf_addf(&b, ":%u", d->line);
+                strbuf_add(&b, ": ");
+        }
+        if (d->key) {
+                diag_spell(&b, d->key);
+                strbuf_add(&b, ": ");
+        }
+        diag_spell(&b, d->fault ? d->fault : "a fault, but out of memory for its text");
+        if (d->remedy) {
+                strbuf_add(&b, "; ");
+                diag_spell(&b, d->remedy);
+        }
+        return strbuf_take(&b);
+}
+
+static int diag_compare(const void *a, const void *b) {
+        const Diag *x = *(const Diag *const *)a, *y = *(const Diag *const *)b;
+
+        if (x->line != y->line)
+                return x->line < y->line ? -1 : 1;
+        return (x > y) - (x < y); /* of one line: in the order in which they were found */
+}
+
+void diag_print(const Diags *d, FILE *f) {
+        _cleanup_free_ const Diag **sorted = reallocarray(NULL, d->n, sizeof *sorted);
+
+        if (sorted) {
+                for (size_t i = 0; i < d->n; i++)
+                        sorted[i] = &d->items[i];
+                qsort(sorted, d->n, sizeof *sorted, diag_compare);
+        }
+        for (size_t i = 0; i < d->n; i++) {
+                const Diag *diag = sorted ? sorted[i] : &d->items[i];
+                _cleanup_free_ char *text = diag_format(diag);
+
+                (void)fprintf(f, "%s\n", text ? text : "out of memory while telling a fault");
+        }
+}
+
+void diag_done(Diags *d) {
+        for (size_t i = 0; i < d->n && d->n_allocated > 0; i++) {
+                free(d->items[i].file);
+                free(d->items[i].key);
+                free(d->items[i].fault);
+                free(d->items[i].remedy);
+        }
+        if (d->items != &diag_lost)
+                free(d->items);
+        *d = (Diags){ 0 };
+}

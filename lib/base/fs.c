@@ -1,0 +1,233 @@
+/* Opening and judging files of trees that others write. Durable writes are in fs_write.c. */
+#include "lib/base/fs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/statfs.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+
+#include "lib/base/cleanup.h"
+#include "lib/base/path.h"
+
+/* openat2 gives up with EAGAIN when a rename anywhere raced with it; openat2(2) says: try again. */
+enum { OPEN_TRIES_MAX = 16 };
+
+/* Judges the text of a path before the kernel sees it, so that both ways of opening agree. */
+static int path_check(const char *path) {
+        size_t depth = 0;
+
+        if (path[0] == '\0')
+                return -ENOENT;
+        if (path[0] == '/')
+                return -EXDEV;
+        while (*path != '\0') {
+                size_t size = strcspn(path, "/");
+
+                if (size == 2 && path[0] == '.' && path[1] == '.')
+                        return -EXDEV;
+                if (size > 0 && ++depth > FS_DEPTH_MAX)
+                        return -ENAMETOOLONG;
+                path += size;
+                path += strspn(path, "/");
+        }
+        return 0;
+}
+
+/* Opens one component; a symlink is ELOOP unless the caller asks for the link itself. */
+static int open_component(int dir_fd, const char *name, int flags) {
+        bool link_itself = flags & O_PATH && flags & O_NOFOLLOW && !(flags & O_DIRECTORY);
+        _cleanup_close_ int fd = openat(dir_fd, name, flags | O_NOFOLLOW);
+        struct stat st;
+        int r = fd < 0 ? -errno : 0;
+
+        if (r < 0 && r != -ENOTDIR)
+                return r;
+        /* With O_PATH the kernel opens the link, with O_DIRECTORY it calls it ENOTDIR. */
+        if (!link_itself && (r < 0 || flags & O_PATH)) {
+                if ((r < 0 ? fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) : fstat(fd, &st)) < 0)
+                        return -errno;
+                if (S_ISLNK(st.st_mode))
+                        return -ELOOP;
+        }
+        return r < 0 ? r : TAKE_FD(fd);
+}
+
+/* What openat2 does for us, made of openat(2): no component may be a symlink, none is `..`. */
+static int open_by_components(int dir_fd, const char *path, int flags) {
+        _cleanup_close_ int at_fd = -1;
+        char name[NAME_MAX + 1];
+
+        for (;;) {
+                size_t size = strcspn(path, "/");
+                const char *rest = path + size + strspn(path + size, "/");
+                bool last = *rest == '\0';
+                int fd;
+
+                if (size > NAME_MAX)
+                        return -ENAMETOOLONG;
+                memcpy(name, path, size);
+                name[size] = '\0';
+                if (last && path[size] == '/')
+                        flags |= O_DIRECTORY; /* a slash at the end asks for a directory */
+                fd = open_component(at_fd >= 0 ? at_fd : dir_fd, name,
+                                    last ? flags : O_PATH | O_DIRECTORY | O_CLOEXEC);
+                if (last || fd < 0)
+                        return fd;
+                (void)close(at_fd); /* a path only; -1 the first time */
+                at_fd = fd;
+                path = rest;
+        }
+}
+
+int fs_open_beneath(int dir_fd, const char *path, int flags) {
+        struct open_how how = {
+                .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS,
+        };
+        int r;
+
+        if (flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE)
+                return -EINVAL;
+        r = path_check(path);
+        if (r < 0)
+                return r;
+        flags |= O_CLOEXEC;
+        if (!(flags & O_PATH)) { /* openat2 refuses O_PATH together with what it ignores */
+                flags |= O_NONBLOCK | O_NOCTTY;
+                flags &= ~O_NOFOLLOW; /* only blurs the ELOOP of RESOLVE_NO_SYMLINKS into ENOTDIR */
+        }
+        how.flags = (uint64_t)flags;
+        for (unsigned i = 0; i < OPEN_TRIES_MAX; i++) {
+                long fd = syscall(SYS_openat2, dir_fd, path, &how, sizeof how);
+
+                if (fd >= 0)
+                        return (int)fd;
+                if (errno != EAGAIN && errno != EINTR)
+                        break;
+        }
+        /* EPERM: container run-times whose seccomp profile does not know openat2 answer so. */
+        if (errno == ENOSYS || errno == EPERM)
+                return open_by_components(dir_fd, path, flags);
+        return -errno;
+}
+
+/* Opens for reading what fd, an O_PATH descriptor, stands for. */
+static int reopen_for_reading(int fd) {
+        char link[sizeof "/proc/self/fd/" + 10];
+
+        (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        fd = open(link, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+        return fd < 0 ? -errno : fd;
+}
+
+int fs_open_regular(int dir_fd, const char *path, struct stat *ret_st) {
+        _cleanup_close_ int path_fd = -1, fd = -1;
+        struct stat st;
+
+        /* Looked at before it is opened: to open a device node is to use the device (a watchdog starts
+         * to count), and who owns a container with CAP_MKNOD may put one into a shared directory. */
+        path_fd = fs_open_beneath(dir_fd, path, O_PATH);
+        if (path_fd < 0)
+                return path_fd;
+        if (fstat(path_fd, &st) < 0)
+                return -errno;
+        if (!S_ISREG(st.st_mode))
+                return -EBADF;
+        fd = reopen_for_reading(path_fd);
+        if (fd == -ENOENT) /* no /proc here, or gone from there: by its name then */
+                fd = fs_open_beneath(dir_fd, path, O_RDONLY);
+        if (fd < 0)
+                return fd;
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        if (!S_ISREG(st.st_mode))
+                return -EBADF;
+        if (ret_st)
+                *ret_st = st;
+        return TAKE_FD(fd);
+}
+
+/* Whether a FUSE file system is one of those that only show local files in another way. */
+static bool fuse_is_local(int fd) {
+        static const char *const local_types[] = { "fuse.fuse-overlayfs", "fuse.bindfs" };
+        _cleanup_fclose_ FILE *f = NULL;
+        _cleanup_free_ char *line = NULL;
+        size_t n_line = 0;
+        char device[32];
+        struct stat st;
+
+        if (fstat(fd, &st) < 0)
+                return false;
+        if (major(st.st_dev) != 0) /* fuseblk: on a block device of this node */
+                return true;
+        f = fopen("/proc/self/mountinfo", "re");
+        if (!f)
+                return false;
+        (void)snprintf(device, sizeof device, " %u:%u ", major(st.st_dev), minor(st.st_dev));
+        while (getline(&line, &n_line, f) > 0) {
+                char *type = strstr(line, " - ");
+
+                if (!type || !strstr(line, device))
+                        continue;
+                type += 3;
+                type[strcspn(type, " ")] = '\0';
+                for (size_t i = 0; i < ELEMENTSOF(local_types); i++)
+                        if (strcmp(type, local_types[i]) == 0)
+                                return true;
+        }
+        return false;
+}
+
+#define FS_MAGIC_FUSE 0x65735546
+
+bool fs_is_network(int fd, const char **ret_name) {
+        /* From linux/magic.h and, for those outside the kernel, coreutils' stat(1). */
+        static const struct {
+                uint32_t magic;
+                const char *name;
+        } networked[] = {
+                { 0x00006969, "nfs" },    { 0x0BD00BD0, "lustre" },  { 0x0000517B, "smb" },
+                { 0xFF534D42, "cifs" },   { 0xFE534D42, "smb2" },    { 0x00C36400, "ceph" },
+                { 0x47504653, "gpfs" },   { 0x5346414F, "afs" },     { 0x6B414653, "kafs" },
+                { 0x01021997, "9p" },     { 0x19830326, "beegfs" },  { 0x7461636F, "ocfs2" },
+                { 0x01161970, "gfs2" },   { 0x73757245, "coda" },    { 0x0000564C, "ncp" },
+                { 0x20030528, "pvfs2" },  { 0xAAD7AAEA, "panfs" },   { 0x61636673, "acfs" },
+                { 0x013111A8, "ibrix" },  { 0xBEEFDEAD, "snfs" },    { 0xBACBACBC, "vmhgfs" },
+                { 0x786F4256, "vboxsf" }, { FS_MAGIC_FUSE, "fuse" },
+        };
+        const char *name = NULL;
+        struct statfs sfs = { 0 };
+
+        if (fstatfs(fd, &sfs) < 0)
+                name = "unknown"; /* ESTALE, EIO: what local file systems do not answer */
+        for (size_t i = 0; !name && i < ELEMENTSOF(networked); i++)
+                if ((uint32_t)sfs.f_type ==
+                    networked[i].magic) /* signed and wider on some machines */
+                        name = networked[i].name;
+        if (name && (uint32_t)sfs.f_type == FS_MAGIC_FUSE && fuse_is_local(fd))
+                name = NULL;
+        if (ret_name)
+                *ret_name = name ? name : "local";
+        return name != NULL;
+}
+
+int fs_has_no_writer(int fd) {
+        if (fcntl(fd, F_SETLEASE, F_RDLCK) < 0) {
+                switch (errno) {
+                case EAGAIN:
+                        return FS_E_WRITER;
+                case EACCES:     /* neither the owner's nor with CAP_LEASE */
+                case EPERM:      /* a seccomp filter or a security module */
+                case EINVAL:     /* NFS, Lustre: no leases */
+                case ENOLCK:     /* NFSv4 without a delegation */
+                case EOPNOTSUPP: /* FUSE */
+                        return FS_E_UNKNOWN;
+                default:
+                        return -errno;
+                }
+        }
+        return fcntl(fd, F_SETLEASE, F_UNLCK) < 0 ? -errno : 0;
+}

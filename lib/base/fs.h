@@ -1,0 +1,59 @@
+/* Files of hostile trees, and durable writes into our own. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+
+#define FS_DEPTH_MAX 64
+
+/** Opens `path` below dir_fd without following any symlink: openat2 with RESOLVE_BENEATH|NO_SYMLINKS|
+ * NO_MAGICLINKS; where it answers ENOSYS or EPERM (seccomp), component by component with O_NOFOLLOW.
+ * O_CLOEXEC and (but for O_PATH) O_NONBLOCK and O_NOCTTY are added to flags; nothing is created.
+ * @return fd, or -errno: -ELOOP for a symlink in the way (O_PATH|O_NOFOLLOW opens a last one itself),
+ * -EXDEV for an absolute path or any `..` (also one that would stay inside), -ENOENT for "",
+ * -ENAMETOOLONG for more than FS_DEPTH_MAX components, -EINVAL for O_CREAT */
+int fs_open_beneath(int dir_fd, const char *path, int flags);
+
+/** As fs_open_beneath for a regular file O_RDONLY. Anything else is not even opened: to open a device
+ * node is to use the device. @param ret_st  its fstat, may be NULL
+ * @return fd, -EBADF when it is not a regular file, -ELOOP for a symlink */
+int fs_open_regular(int dir_fd, const char *path, struct stat *ret_st);
+
+/** mkdir -p of an absolute path, every new directory with `mode` (and the umask); the last component
+ * may not be a symlink. @return 0 also when it is there; -ENOTDIR; -EINVAL for a relative path */
+int fs_mkdir_p(const char *path, mode_t mode);
+
+/** Removes a tree below dir_fd that is our own (never follows symlinks). Missing is fine. Goes on after
+ * a failure and returns the first one; -ELOOP below FS_DEPTH_MAX levels, -EINVAL for "", `.` and `..` */
+int fs_remove_tree(int dir_fd, const char *name);
+
+/** fsync of the directory itself. */
+int fs_sync_dir(int dir_fd);
+
+/** Writes a whole file durably: temporary dot-name (`.NAME.tmp-HEX`), fsync, rename, fsync of the
+ * directory. @param name  one component  @param mode  of the file, whatever the umask */
+int fs_write_file(int dir_fd, const char *name, const void *data, size_t n, mode_t mode);
+
+/** Reads a small file whole. A relative name is opened by fs_open_regular (no symlinks); an absolute one,
+ * which a person or we spelled, follows symlinks (Kubernetes mounts configuration by them).
+ * @param ret    NUL-terminated, the caller's  @param ret_n  its length without the NUL, may be NULL
+ * @return 0, -EFBIG above max_bytes, -EBADF or -EISDIR when it is not a regular file */
+int fs_read_file(int dir_fd, const char *name, size_t max_bytes, char **ret, size_t *ret_n);
+
+int fs_write_all(int fd, const void *data, size_t n);
+int fs_pread_all(int fd, void *data, size_t n,
+                 uint64_t offset); /* -ENODATA at an early end of file */
+
+/** Tells whether the file system behind fd is one where other nodes
+ * write without inotify telling us: NFS, Lustre, SMB, Ceph, GPFS, AFS, 9p, FUSE (but fuseblk,
+ * fuse-overlayfs and bindfs), … by statfs(2) f_type. One that cannot be asked counts as such.
+ * @param ret_name  gets a static name ("nfs", "local", …), may be NULL */
+bool fs_is_network(int fd, const char **ret_name);
+
+/** A read lease taken and given back at once tells whether anybody has the file open for writing.
+ * @param fd  open O_RDONLY; SIGIO must be blocked in all threads by the caller
+ * @return 0 no writer, FS_E_WRITER, FS_E_UNKNOWN (no leases here, not permitted) */
+enum { FS_E_WRITER = 1, FS_E_UNKNOWN = 2 };
+int fs_has_no_writer(int fd);

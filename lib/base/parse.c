@@ -1,0 +1,221 @@
+/* Numbers and words from outside. No locale is asked, nothing is skipped, nothing wraps. */
+#include "lib/base/parse.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "lib/base/cleanup.h"
+
+/* Reads the digits at *s and moves *s behind them. */
+static int parse_digits(const char **s, uint64_t *ret) {
+        const char *p = *s;
+        uint64_t n = 0;
+        bool too_large = false;
+
+        if (*p < '0' || *p > '9')
+                return -EINVAL;
+        for (; *p >= '0' && *p <= '9'; p++)
+                if (__builtin_mul_overflow(n, 10, &n) ||
+                    __builtin_add_overflow(n, (uint64_t)(*p - '0'), &n))
+                        too_large = true; /* read on: the form counts before the size */
+        *s = p;
+        *ret = n;
+        return too_large ? -ERANGE : 0;
+}
+
+int parse_u64(const char *s, uint64_t *ret) {
+        uint64_t n = 0;
+        int r = parse_digits(&s, &n);
+
+        if (r == -EINVAL || *s != '\0')
+                return -EINVAL;
+        if (r < 0)
+                return r;
+        *ret = n;
+        return 0;
+}
+
+int parse_u64_range(const char *s, uint64_t min, uint64_t max, uint64_t *ret) {
+        uint64_t n;
+        int r = parse_u64(s, &n);
+
+        if (r < 0)
+                return r;
+        if (n < min || n > max)
+                return -ERANGE;
+        *ret = n;
+        return 0;
+}
+
+static int parse_hex_digit(char c) {
+        if (c >= '0' && c <= '9')
+                return c - '0';
+        if (c >= 'a' && c <= 'f')
+                return c - 'a' + 10;
+        if (c >= 'A' && c <= 'F')
+                return c - 'A' + 10;
+        return -EINVAL;
+}
+
+int parse_hex_bytes(const char *s, void *buf, size_t n) {
+        uint8_t *p = buf;
+
+        if (strlen(s) % 2 != 0 || strlen(s) / 2 != n)
+                return -EINVAL;
+        for (size_t i = 0; i < 2 * n; i++) /* all are judged before buf is touched */
+                if (parse_hex_digit(s[i]) < 0)
+                        return -EINVAL;
+        for (size_t i = 0; i < n; i++)
+                p[i] = (uint8_t)(parse_hex_digit(s[2 * i]) << 4 | parse_hex_digit(s[2 * i + 1]));
+        return 0;
+}
+
+int parse_bool(const char *s, bool *ret) {
+        static const char *const words[][2] = {
+                { "false", "true" },
+                { "no", "yes" },
+                { "off", "on" },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(words); i++)
+                for (size_t b = 0; b < 2; b++)
+                        if (strcasecmp(s, words[i][b]) == 0) {
+                                *ret = b == 1;
+                                return 0;
+                        }
+        return -EINVAL;
+}
+
+typedef struct Unit {
+        const char *name;
+        uint64_t factor;
+} Unit;
+
+/* From large to small; the first spelling of a factor is the one that is written. */
+static const Unit byte_units[] = {
+        { "TiB", TIB }, { "GiB", GIB }, { "MiB", MIB }, { "KiB", KIB }, { "T", TIB },
+        { "G", GIB },   { "M", MIB },   { "K", KIB },   { "", 1 },
+};
+
+static const Unit time_units[] = {
+        { "d", USEC_PER_DAY }, { "h", USEC_PER_HOUR },  { "m", USEC_PER_MINUTE },
+        { "s", USEC_PER_SEC }, { "ms", USEC_PER_MSEC }, { "us", 1 },
+};
+
+/* Reads digits and one of the units. */
+static int parse_with_unit(const char *s, const Unit *units, size_t n_units, uint64_t *ret) {
+        uint64_t n = 0;
+        int r = parse_digits(&s, &n);
+
+        if (r == -EINVAL)
+                return r;
+        for (size_t i = 0; i < n_units; i++) {
+                if (strcmp(s, units[i].name) != 0)
+                        continue;
+                if (r < 0 || __builtin_mul_overflow(n, units[i].factor, &n))
+                        return -ERANGE;
+                *ret = n;
+                return 0;
+        }
+        return -EINVAL;
+}
+
+int parse_bytes(const char *s, uint64_t *ret) {
+        return parse_with_unit(s, byte_units, ELEMENTSOF(byte_units), ret);
+}
+
+int parse_time_usec(const char *s, uint64_t *ret) {
+        if (strcmp(s, "0") == 0) {
+                *ret = 0;
+                return 0;
+        }
+        return parse_with_unit(s, time_units, ELEMENTSOF(time_units), ret);
+}
+
+int parse_rate(const char *s, uint64_t *ret) {
+        char size[PARSE_FORMAT_SIZE];
+        size_t n = strlen(s);
+
+        if (strcmp(s, "0") == 0 || strcmp(s, "off") == 0) {
+                *ret = 0;
+                return 0;
+        }
+        if (n < 2 || strcmp(s + n - 2, "/s") != 0)
+                return -EINVAL;
+        if (n - 2 >= sizeof size) /* longer than any size that fits in 64 bits */
+                return -EINVAL;
+        memcpy(size, s, n - 2);
+        size[n - 2] = '\0';
+        return parse_bytes(size, ret);
+}
+
+int parse_permille(const char *s, unsigned *ret) {
+        uint64_t percent = 0, tenth = 0;
+        int r = parse_digits(&s, &percent);
+
+        if (r == -EINVAL)
+                return r;
+        if (*s == '.') {
+                if (s[1] < '0' || s[1] > '9')
+                        return -EINVAL;
+                tenth = (uint64_t)(s[1] - '0');
+                s += 2;
+        }
+        if (strcmp(s, "%") != 0)
+                return -EINVAL;
+        if (r < 0 || percent > 100 || (percent == 100 && tenth > 0))
+                return -ERANGE;
+        *ret = (unsigned)(10 * percent + tenth);
+        return 0;
+}
+
+static const char *format_with_unit(char *buf, uint64_t n, const Unit *units, size_t n_units) {
+        size_t i = 0;
+
+        if (n == 0) {
+                (void)snprintf(buf, PARSE_FORMAT_SIZE, "0");
+                return buf;
+        }
+        while (i + 1 < n_units && n % units[i].factor != 0) /* the last one is 1 and divides all */
+                i++;
+        (void)snprintf(buf, PARSE_FORMAT_SIZE, "%" PRIu64 "%s", n / units[i].factor, units[i].name);
+        return buf;
+}
+
+const char *parse_format_bytes(char *buf, uint64_t bytes) {
+        return format_with_unit(buf, bytes, byte_units, ELEMENTSOF(byte_units));
+}
+
+const char *parse_format_time(char *buf, uint64_t usec) {
+        return format_with_unit(buf, usec, time_units, ELEMENTSOF(time_units));
+}
+
+const char *parse_format_human(char *buf, uint64_t bytes) {
+        static const char *const names[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
+        uint64_t unit = 1, whole, tenths;
+        size_t i = 0;
+
+        while (i + 1 < ELEMENTSOF(names) && bytes / unit >= 1024) {
+                unit *= 1024;
+                i++;
+        }
+        whole = bytes / unit;
+        tenths = (bytes % unit * 10 + unit / 2) / unit; /* below 2^64 even for EiB */
+        if (tenths == 10) {
+                whole++;
+                tenths = 0;
+        }
+        if (whole == 1024 && i + 1 < ELEMENTSOF(names)) { /* 1023.99 KiB is 1.0 MiB */
+                whole = 1;
+                i++;
+        }
+        if (i == 0)
+                (void)snprintf(buf, PARSE_FORMAT_SIZE, "%" PRIu64 " B", whole);
+        else
+                (void)snprintf(buf, PARSE_FORMAT_SIZE, "%" PRIu64 ".%" PRIu64 " %s", whole, tenths,
+                               names[i]);
+        return buf;
+}

@@ -1,0 +1,42 @@
+/* Numbers and words from outside, measured before they are used. All reject leading and trailing blanks,
+ * signs where the type has none, and overflow. They return 0, -EINVAL for what is not of this form, -ERANGE
+ * for what is too large (or outside of the range asked for); *ret is written only on success. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/** Decimal digits only. */
+int parse_u64(const char *s, uint64_t *ret);
+int parse_u64_range(const char *s, uint64_t min, uint64_t max, uint64_t *ret);
+
+/** Exactly 2n lower or upper case hex digits. */
+int parse_hex_bytes(const char *s, void *buf, size_t n);
+
+/** true/false, yes/no, on/off (YAML 1.1), any case of these. */
+int parse_bool(const char *s, bool *ret);
+
+/** `64KiB 8MiB 1GiB 2TiB`, `64K 8M 1G 2T` (binary too), a plain number. */
+int parse_bytes(const char *s, uint64_t *ret);
+
+/** SIZE/s; `0` and `off` are 0. */
+int parse_rate(const char *s, uint64_t *ret);
+
+/** `250ms 5s 10m 2h 7d`, and `us`; a unit is needed unless it is 0. */
+int parse_time_usec(const char *s, uint64_t *ret);
+
+/** `5%` is 50, `0.5%` is 5; at most 100%. */
+int parse_permille(const char *s, unsigned *ret);
+
+/** The three format into a buffer of PARSE_FORMAT_SIZE and return it. */
+#define PARSE_FORMAT_SIZE 32
+
+/** As parse_bytes reads them, exactly: by the largest unit that divides it (`8MiB`, `1000`). */
+const char *parse_format_bytes(char *buf, uint64_t bytes);
+
+/** As parse_time_usec reads them, exactly: `90s`, `250ms`, `2h`. */
+const char *parse_format_time(char *buf, uint64_t usec);
+
+/** For people: `1.5 GiB`, `512 B`. */
+const char *parse_format_human(char *buf, uint64_t bytes);

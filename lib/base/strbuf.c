@@ -1,0 +1,96 @@
+/* A growing string that remembers having failed, so that callers need ask only once. */
+#include "lib/base/strbuf.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { STRBUF_FIRST_SIZE = 64 };
+
+/* Makes room for n more bytes and the NUL. */
+static bool strbuf_reserve(StrBuf *b, size_t n) {
+        size_t need, size;
+        char *text;
+
+        if (b->failed)
+                return false;
+        if (__builtin_add_overflow(b->n, n, &need) || __builtin_add_overflow(need, 1, &need))
+                goto failed;
+        if (need <= b->n_allocated)
+                return true;
+        size = MAX(b->n_allocated, (size_t)STRBUF_FIRST_SIZE);
+        while (size < need)
+                if (__builtin_mul_overflow(size, 2, &size))
+                        size = need;
+        text = realloc(b->text, size);
+        if (!text)
+                goto failed;
+        b->text = text;
+        b->n_allocated = size;
+        return true;
+
+failed:
+        b->failed = true;
+        return false;
+}
+
+void strbuf_add_n(StrBuf *b, const void *data, size_t n) {
+        if (!strbuf_reserve(b, n))
+                return;
+        if (n > 0)
+                memcpy(b->text + b->n, data, n);
+        b->n += n;
+        b->text[b->n] = '\0';
+}
+
+void strbuf_add(StrBuf *b, const char *s) {
+        strbuf_add_n(b, s, strlen(s));
+}
+
+void strbuf_addf(StrBuf *b, const char *fmt, ...) {
+        va_list ap;
+        int n;
+
+        va_start(ap, fmt);
+        n = vsnprintf(NULL, 0, fmt, ap);
+        va_end(ap);
+        if (n < 0) {
+                b->failed = true;
+                return;
+        }
+        if (!strbuf_reserve(b, (size_t)n))
+                return;
+        va_start(ap, fmt);
+        (void)vsnprintf(b->text + b->n, (size_t)n + 1, fmt, ap); /* as long as it was a line ago */
+        va_end(ap);
+        b->n += (size_t)n;
+}
+
+void strbuf_clear(StrBuf *b) {
+        b->n = 0;
+        b->failed = false;
+        if (b->text)
+                b->text[0] = '\0';
+}
+
+int strbuf_error(const StrBuf *b) {
+        return b->failed ? -ENOMEM : 0;
+}
+
+char *strbuf_take(StrBuf *b) {
+        char *text;
+
+        strbuf_add_n(b, NULL, 0); /* an empty one becomes "" */
+        if (b->failed) {
+                strbuf_done(b);
+                return NULL;
+        }
+        text = TAKE_PTR(b->text);
+        *b = STRBUF_INIT;
+        return text;
+}
+
+void strbuf_done(StrBuf *b) {
+        free(b->text);
+        *b = STRBUF_INIT;
+}

@@ -1,0 +1,24 @@
+/* A growing string. An allocation failure is remembered and told once, by strbuf_take() or strbuf_error(). */
+#pragma once
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "lib/base/cleanup.h"
+
+typedef struct StrBuf {
+        char *text; /* always NUL-terminated when not NULL */
+        size_t n, n_allocated;
+        bool failed;
+} StrBuf;
+
+#define STRBUF_INIT ((StrBuf){ 0 })
+
+void strbuf_add(StrBuf *b, const char *s);
+void strbuf_add_n(StrBuf *b, const void *data, size_t n);
+void strbuf_addf(StrBuf *b, const char *fmt, ...) _printf_(2, 3);
+void strbuf_clear(StrBuf *b);      /* keeps the memory */
+int strbuf_error(const StrBuf *b); /* 0 or -ENOMEM */
+char *strbuf_take(StrBuf *b); /* the caller's; NULL after a failure; "" when nothing was added */
+void strbuf_done(StrBuf *b);

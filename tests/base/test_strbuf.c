@@ -1,0 +1,99 @@
+/* A growing string, and what becomes of it when it cannot grow. */
+#include "lib/base/strbuf.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void text_comes_out_as_it_went_in(void **state) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+
+        (void)state;
+        strbuf_add(&b, "a");
+        strbuf_add_n(&b, "bcd", 2);
+        strbuf_addf(&b, "-%d-%s", 42, "x");
+        assert_string_equal(b.text, "abc-42-x");
+        assert_int_equal(b.n, strlen(b.text));
+        assert_int_equal(strbuf_error(&b), 0);
+}
+
+static void it_grows_in_steps_of_any_size(void **state) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        size_t n = 0;
+
+        (void)state;
+        for (int i = 0; i < 2000; i++) {
+                strbuf_addf(&b, "%*d", i % 100 + 1, i);
+                n += (size_t)MAX(i % 100 + 1, snprintf(NULL, 0, "%d", i));
+                assert_int_equal(b.n, n);
+                assert_int_equal(b.text[b.n], '\0');
+        }
+}
+
+static void bytes_may_hold_a_nul(void **state) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+
+        (void)state;
+        strbuf_add_n(&b, "a\0b", 3);
+        assert_int_equal(b.n, 3);
+        assert_memory_equal(b.text, "a\0b", 4);
+}
+
+static void taking_hands_over_and_starts_anew(void **state) {
+        StrBuf b = STRBUF_INIT;
+        _cleanup_free_ char *first = NULL, *second = NULL;
+
+        (void)state;
+        strbuf_add(&b, "one");
+        first = strbuf_take(&b);
+        assert_string_equal(first, "one");
+        assert_null(b.text);
+        second = strbuf_take(&b);
+        assert_string_equal(second, "");
+}
+
+static void clearing_keeps_the_memory(void **state) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        const char *text;
+
+        (void)state;
+        strbuf_add(&b, "one");
+        text = b.text;
+        strbuf_clear(&b);
+        assert_int_equal(b.n, 0);
+        strbuf_add(&b, "two");
+        assert_ptr_equal(b.text, text);
+        assert_string_equal(b.text, "two");
+}
+
+static void a_failure_is_remembered_until_it_is_told(void **state) {
+        StrBuf b = STRBUF_INIT;
+
+        (void)state;
+        strbuf_add(&b, "kept");
+        strbuf_add_n(&b, "x", SIZE_MAX - 2); /* a size that overflows */
+        assert_int_equal(strbuf_error(&b), -ENOMEM);
+        strbuf_add(&b, "more"); /* would leave a hole in the text */
+        assert_string_equal(b.text, "kept");
+        assert_null(strbuf_take(&b));
+        assert_int_equal(strbuf_error(&b), 0);
+        assert_null(b.text);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(text_comes_out_as_it_went_in),
+                cmocka_unit_test(it_grows_in_steps_of_any_size),
+                cmocka_unit_test(bytes_may_hold_a_nul),
+                cmocka_unit_test(taking_hands_over_and_starts_anew),
+                cmocka_unit_test(clearing_keeps_the_memory),
+                cmocka_unit_test(a_failure_is_remembered_until_it_is_told),
+        };
+
+        return cmocka_run_group_tests_name("base/strbuf", tests, NULL, NULL);
+}
