@@ -1,0 +1,147 @@
+/* The configuration as plain structs, read from one YAML file by config/load.c through the table in config/keys.c.
+ * Names and defaults: INTERFACE.md §3. Nothing else knows a key's name or default. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "lib/base/diag.h"
+
+typedef struct StringList {
+        char **items; /* NULL-terminated; may be NULL */
+        size_t n;
+} StringList;
+
+typedef struct StringMap {
+        char **items; /* key, value, key, value …, NULL; may be NULL */
+        size_t n;     /* pairs */
+} StringMap;
+
+typedef enum ConfigKind {
+        CONFIG_NEURON_CORE_DUMP,
+        CONFIG_NEURON_PROFILE,
+        CONFIG_PROCESS_CORE,
+        CONFIG_DIRECTORY
+} ConfigKind; /* same order as SourceKind */
+typedef enum ConfigWatch { CONFIG_WATCH_AUTO, CONFIG_WATCH_INOTIFY, CONFIG_WATCH_SCAN } ConfigWatch;
+
+typedef struct ConfigSource {
+        char *name, *path;
+        ConfigKind kind;
+        uint64_t settle_usec, max_wait_usec, scan_interval_usec;
+        ConfigWatch watch;
+        uint64_t max_files, max_bytes;
+        StringList exclude,
+                destinations; /* destinations: resolved names, never empty after loading */
+        unsigned line;
+} ConfigSource;
+
+typedef enum ConfigDestinationType { CONFIG_S3, CONFIG_VOLUME } ConfigDestinationType;
+typedef struct ConfigSize { /* a size or a share of the file system */
+        uint64_t bytes;
+        unsigned permille; /* counts when is_permille */
+        bool is_permille;
+} ConfigSize;
+
+typedef struct ConfigDestination {
+        char *name;
+        ConfigDestinationType type;
+        char *path; /* volume: template with `/%d-%c` appended where INTERFACE says so */
+        ConfigSize min_free;
+        char *bucket, *prefix, *region, *endpoint, *addressing, *ca_file, *proxy, *profile, *sse,
+                *kms_key_id, *storage_class, *expected_bucket_owner; /* s3 */
+        StringMap tags;
+        uint64_t part_size_bytes, connections, request_timeout_usec;
+        unsigned line;
+} ConfigDestination;
+
+typedef struct ConfigWindow {
+        unsigned from_minute, to_minute; /* of the local day */
+        uint64_t rate;
+} ConfigWindow;
+
+typedef struct ConfigCommand {
+        char *name;
+        StringList run;
+        uint64_t timeout_usec;
+} ConfigCommand;
+
+typedef struct Config {
+        uint64_t version;
+        char *file; /* where it came from; NULL = built-in defaults, no file */
+        struct {
+                char *instance_id;
+                StringMap labels;
+        } node;
+        char *state_directory;
+        ConfigSource *sources;
+        size_t n_sources;
+        ConfigDestination *destinations;
+        size_t n_destinations;
+        struct {
+                uint64_t upload_rate, request_rate, read_rate, memory_bytes, memory_max_bytes;
+                ConfigWindow *upload_windows;
+                size_t n_upload_windows;
+                uint64_t compression_threads; /* 0 = auto */
+                uint64_t compression_level;
+        } limits;
+        struct {
+                uint64_t initial_usec, maximum_usec, quarantine_after, orphan_age_usec;
+        } retry;
+        struct {
+                bool delete_after_delivery;
+                uint64_t keep_for_usec;
+                ConfigSize max_use, keep_free;
+                bool evict_oldest;
+        } retention;
+        struct {
+                bool enabled;
+                char *listen;
+                StringList peers;
+                char *rendezvous;
+                uint64_t settle_usec, window_usec;
+                char *key_file;
+        } agreement;
+        struct {
+                char *socket, *listen;
+        } api;
+        struct {
+                char *socket, *mailbox;
+                uint64_t deadline_usec;
+                StringList allow_prefixes;
+        } hook;
+        struct {
+                bool enabled, attached_ioctls;
+                char *sysfs_root, *device_directory, *proc_root;
+                uint64_t probe_timeout_usec, probe_bytes;
+                StringList environment;
+                ConfigCommand *commands;
+                size_t n_commands;
+        } snapshot;
+        struct {
+                int level;  /* LOG_DEBUG … LOG_ERR */
+                int format; /* LogFormat */
+        } log;
+        struct ConfigOrigins *origins; /* for --print-config; private to config/ */
+} Config;
+
+/** Reads and checks a file to its end. @param environment  NAME=VALUE list for ${NAME}; usually environ
+ * @return 0 and *ret; CONFIG_E_FAULTY: *diags has every fault, *ret is not written; -errno when it cannot be read (diags has a fault too) */
+enum { CONFIG_E_FAULTY = 1 };
+int config_load(Config **ret, const char *file, char *const *environment, Diags *diags);
+/** The same from memory, `name` stands for the file name. For tests and the fuzzer. */
+int config_parse(Config **ret, const char *name, const void *data, size_t n,
+                 char *const *environment, Diags *diags);
+/** No file at all: INTERFACE.md §3, last paragraph (default dump directory → volume /var/lib/neuron-collectd/delivered). */
+int config_builtin(Config **ret);
+Config *config_free(Config *c);
+
+/** The effective configuration as YAML, every key, each line with a comment telling its origin. */
+int config_print(const Config *c, FILE *f);
+
+/** Compares two configurations. @param on_key  called with the dotted name of each key (or `sources[NAME]`) that differs and whether it needs a restart to
+ * take effect (state_directory, node.instance_id, api.*, hook.socket, hook.mailbox) */
+void config_compare(const Config *running, const Config *loaded,
+                    void (*on_key)(const char *key, bool needs_restart, void *userdata),
+                    void *userdata);

@@ -1,0 +1,385 @@
+#include "config/keys.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "config/config.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/log.h"
+
+/* The table is read by its columns: name, type and place · limits and default · what people are told. */
+#define AT(type, member) .offset = offsetof(type, member), .size = sizeof(((type *)0)->member)
+#define LIST_AT(type, member, count, element)                                                      \
+        AT(type, member), .element_size = sizeof(element), .count_offset = offsetof(type, count)
+#define DELETE_LINE_FOR "delete the line; the default, "
+#define W(text, number)                                                                            \
+        { .word = (text), .value = (number) }
+#define END                                                                                        \
+        { .word = NULL }
+#define DAYS(n) ((n)*USEC_PER_DAY)
+
+/* clang-format off */
+static const KeyWord kinds[] = {
+        W("neuron-core-dump", CONFIG_NEURON_CORE_DUMP), W("neuron-profile", CONFIG_NEURON_PROFILE),
+        W("process-core", CONFIG_PROCESS_CORE), W("directory", CONFIG_DIRECTORY), END };
+static const KeyWord watches[] = {
+        W("auto", CONFIG_WATCH_AUTO), W("inotify", CONFIG_WATCH_INOTIFY), W("scan", CONFIG_WATCH_SCAN), END };
+static const KeyWord destination_types[] = {
+        { .word = "s3", .value = CONFIG_S3, .later = "use type: volume on a shared file system until then" },
+        W("volume", CONFIG_VOLUME), END };
+static const KeyWord addressings[] = { W("auto", 0), W("path", 0), W("virtual", 0), END };
+static const KeyWord encryptions[] = { W("none", 0), W("AES256", 0), W("aws:kms", 0), END };
+static const KeyWord after_deliveries[] = {
+        W("keep", false),
+        { .word = "delete", .value = true, .later = "use keep, and delete sources with a job of your own after `neuron-collect wait`" }, END };
+static const KeyWord evictions[] = {
+        W("never", false), { .word = "oldest", .value = true, .later = "use never" }, END };
+static const KeyWord rendezvous[] = { W("auto", 0), W("off", 0), END };
+static const KeyWord automatic[] = { W("auto", 0), END };
+static const KeyWord log_levels[] = {
+        W("debug", LOG_DEBUG), W("info", LOG_INFO), W("notice", LOG_NOTICE),
+        W("warning", LOG_WARNING), W("error", LOG_ERR), END };
+static const KeyWord log_formats[] = {
+        W("auto", LOG_FORMAT_AUTO), W("journal", LOG_FORMAT_JOURNAL),
+        W("text", LOG_FORMAT_TEXT), W("json", LOG_FORMAT_JSON), END };
+
+static const ConfigKey table[] = {
+{ "version", KEY_NUMBER, AT(Config, version), .min = 1, .max = 1, .fallback = "1",
+  .help = "Version of this file's form; there is only one so far." },
+
+{ "node", KEY_SECTION, .help = "Who this machine is." },
+{ "node.instance_id", KEY_STRING, KEY_RESTART, AT(Config, node.instance_id), .form = &form_name, .fallback = "auto",
+  .help = "Name of this machine in every bundle; auto asks DMI's board_asset_tag, then IMDSv2, then takes the host name." },
+{ "node.labels", KEY_MAP, AT(Config, node.labels), .max = KEYS_MAP_ENTRIES_MAX, .fallback = "", .example = "{cluster: prod-a}",
+  .help = "Free strings that are copied into every manifest." },
+
+{ "state_directory", KEY_STRING, KEY_RESTART, AT(Config, state_directory), .form = &form_path,
+  .fallback = "/var/lib/neuron-collectd",
+  .help = "Where the agent keeps what it knows of every bundle." },
+
+{ "sources", KEY_ELEMENTS, LIST_AT(Config, sources, n_sources, ConfigSource), .line_offset = offsetof(ConfigSource, line),
+  .min = 1, .max = 200,
+  .help = "What is collected." },
+{ "sources[].name", KEY_STRING, KEY_IDENTITY, AT(ConfigSource, name), .form = &form_name, .example = "core-dumps",
+  .help = "Name of the source in manifests, messages and metrics." },
+{ "sources[].kind", KEY_CHOICE, AT(ConfigSource, kind), .words = kinds, .example = "neuron-core-dump",
+  .help = "What lies there, which decides what belongs together and how it is checked." },
+{ "sources[].path", KEY_STRING, AT(ConfigSource, path), .form = &form_source_path, .example = "/tmp/neuron-core-dump/dt-%d-cid-%c",
+  .help = "Directory with the runtime's format variables %d %c %p %t %l %i; what comes before the first one is watched.",
+  .source = "AWS Neuron documentation: NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY" },
+{ "sources[].settle", KEY_TIME, AT(ConfigSource, settle_usec), .max = DAYS(1), .fallback = "10s",
+  .help = "Quiet for this long counts as complete, unless something better is known." },
+{ "sources[].max_wait", KEY_TIME, AT(ConfigSource, max_wait_usec), .min = USEC_PER_MSEC, .max = DAYS(30), .fallback = "30m",
+  .help = "After this long a bundle goes out as it is, labelled incomplete." },
+{ "sources[].watch", KEY_CHOICE, AT(ConfigSource, watch), .words = watches, .fallback = "auto",
+  .help = "How news is noticed; auto scans only where other nodes' writes raise no events.",
+  .source = "inotify(7): events of network file systems are not reported" },
+{ "sources[].scan_interval", KEY_TIME, AT(ConfigSource, scan_interval_usec), .min = 100 * USEC_PER_MSEC, .max = DAYS(1), .fallback = "60s",
+  .help = "Time between two full scans, which find what events missed." },
+{ "sources[].max_files", KEY_NUMBER, KEY_OFF, AT(ConfigSource, max_files), .min = 1, .max = 10000000, .fallback = "100000",
+  .help = "Most files of one bundle; 0 is no limit." },
+{ "sources[].max_bytes", KEY_BYTES, KEY_OFF, AT(ConfigSource, max_bytes), .min = 1, .max = UINT64_MAX, .fallback = "0",
+  .help = "Most bytes of one bundle; 0 is no limit." },
+{ "sources[].exclude", KEY_STRINGS, AT(ConfigSource, exclude), .form = &form_pattern, .fallback = "", .example = "[\"*.tmp\"]",
+  .help = "fnmatch(3) patterns on the member path; what matches is left out of the bundle." },
+{ "sources[].destinations", KEY_STRINGS, AT(ConfigSource, destinations), .min = 1, .max = 32, .form = &form_name, .fallback = "",
+  .help = "Names of destinations, all of them by default; the first one is the incident's arbiter." },
+
+{ "destinations", KEY_ELEMENTS, LIST_AT(Config, destinations, n_destinations, ConfigDestination),
+  .line_offset = offsetof(ConfigDestination, line), .min = 1, .max = 32,
+  .help = "Where bundles go; a bundle is delivered when each of its source's destinations has proof of its copy." },
+{ "destinations[].name", KEY_STRING, KEY_IDENTITY, AT(ConfigDestination, name), .form = &form_name, .example = "fsx",
+  .help = "Name of the destination in messages, metrics and sources[].destinations." },
+{ "destinations[].type", KEY_CHOICE, AT(ConfigDestination, type), .words = destination_types, .example = "volume",
+  .help = "An S3 bucket or a mounted volume." },
+{ "destinations[].path", KEY_STRING, KEY_VOLUME, AT(ConfigDestination, path), .form = &form_volume_path, .example = "/fsx/neuron/%d-%c",
+  .help = "Directory on the volume; besides the runtime's variables also %k (kind), %n (source), %h (host), %u (owner's user name)." },
+{ "destinations[].min_free", KEY_SHARE, KEY_VOLUME | KEY_OFF, AT(ConfigDestination, min_free), .max = UINT64_MAX, .fallback = "5%",
+  .help = "Free space below which the destination is paused, a size or a share." },
+{ "destinations[].bucket", KEY_STRING, KEY_S3, AT(ConfigDestination, bucket), .form = &form_bucket, .example = "my-bucket",
+  .help = "Name of the bucket.", .source = "S3 User Guide: bucket naming rules" },
+{ "destinations[].prefix", KEY_STRING, KEY_S3, AT(ConfigDestination, prefix), .form = &form_prefix, .fallback = "neuron/%d-%c",
+  .help = "What every key begins with; the variables of destinations[].path." },
+{ "destinations[].region", KEY_STRING, KEY_S3, AT(ConfigDestination, region), .form = &form_region, .fallback = "us-east-1",
+  .help = "Region of the bucket." },
+{ "destinations[].endpoint", KEY_STRING, KEY_S3, AT(ConfigDestination, endpoint), .form = &form_endpoint, .fallback = "",
+  .help = "Address of an S3-compatible store; empty is AWS, where AWS_ENDPOINT_URL is honoured." },
+{ "destinations[].addressing", KEY_STRING, KEY_S3, AT(ConfigDestination, addressing), .words = addressings, .fallback = "auto",
+  .help = "Whether the bucket's name stands in the path or in the host name." },
+{ "destinations[].part_size", KEY_BYTES, KEY_S3, AT(ConfigDestination, part_size_bytes), .min = 5 * MIB, .max = 5 * GIB, .fallback = "8MiB",
+  .why_min = "the smallest part S3 accepts",
+  .help = "Smallest size of an uploaded part; it grows so that 10,000 parts are enough.",
+  .source = "S3 User Guide: multipart upload limits, parts of 5 MiB to 5 GiB, 10,000 of them" },
+{ "destinations[].connections", KEY_NUMBER, KEY_S3, AT(ConfigDestination, connections), .min = 1, .max = 64, .fallback = "4",
+  .help = "Most parts that are under way at a time." },
+{ "destinations[].ca_file", KEY_STRING, KEY_S3, AT(ConfigDestination, ca_file), .form = &form_path, .fallback = "",
+  .help = "Certificates to trust, in PEM; empty is the system's." },
+{ "destinations[].proxy", KEY_STRING, KEY_S3, AT(ConfigDestination, proxy), .form = &form_proxy, .fallback = "",
+  .help = "Proxy for requests; empty leaves it to the usual environment variables." },
+{ "destinations[].profile", KEY_STRING, KEY_S3, AT(ConfigDestination, profile), .max = 128, .fallback = "",
+  .help = "Profile in AWS's shared config and credentials files." },
+{ "destinations[].sse", KEY_STRING, KEY_S3, AT(ConfigDestination, sse), .words = encryptions, .fallback = "none",
+  .help = "Encryption that is asked of the store for each object.", .source = "S3 API: x-amz-server-side-encryption" },
+{ "destinations[].kms_key_id", KEY_STRING, KEY_S3, AT(ConfigDestination, kms_key_id), .max = 2048, .fallback = "",
+  .help = "Key for sse: aws:kms; empty is the bucket's default key." },
+{ "destinations[].storage_class", KEY_STRING, KEY_S3, AT(ConfigDestination, storage_class), .form = &form_storage_class, .fallback = "",
+  .help = "Storage class of the objects; empty is the bucket's default.", .source = "S3 API: x-amz-storage-class" },
+{ "destinations[].tags", KEY_MAP, KEY_S3, AT(ConfigDestination, tags), .max = 10, .fallback = "",
+  .help = "Tags of the objects, at most ten.", .source = "S3 User Guide: at most 10 tags an object" },
+{ "destinations[].expected_bucket_owner", KEY_STRING, KEY_S3, AT(ConfigDestination, expected_bucket_owner), .form = &form_account, .fallback = "",
+  .help = "Account that must own the bucket, else requests are refused.", .source = "S3 API: x-amz-expected-bucket-owner" },
+{ "destinations[].request_timeout", KEY_TIME, KEY_S3, AT(ConfigDestination, request_timeout_usec), .min = USEC_PER_SEC, .max = USEC_PER_HOUR, .fallback = "60s",
+  .help = "A request without progress for this long is tried again." },
+
+{ "limits", KEY_SECTION, .help = "What the agent may use: the job comes first." },
+{ "limits.upload_rate", KEY_RATE, KEY_OFF, AT(Config, limits.upload_rate), .min = KIB, .max = TIB, .fallback = "0",
+  .help = "Bytes per second of all destinations of this node together, retries included; 0 is no limit.",
+  .later = DELETE_LINE_FOR "no limit, is in force" },
+{ "limits.upload_windows", KEY_ELEMENTS, LIST_AT(Config, limits.upload_windows, limits.n_upload_windows, ConfigWindow), .max = 48,
+  .help = "Times of the local day with a rate of their own.",
+  .later = DELETE_LINE_FOR "no windows, is in force" },
+{ "limits.upload_windows[].from", KEY_MINUTE, AT(ConfigWindow, from_minute), .max = 24 * 60 - 1, .example = "\"08:00\"",
+  .help = "Begin of the window, local time." },
+{ "limits.upload_windows[].to", KEY_MINUTE, AT(ConfigWindow, to_minute), .max = 24 * 60 - 1, .example = "\"20:00\"",
+  .help = "End of the window, local time; before `from` it is the next day's." },
+{ "limits.upload_windows[].rate", KEY_RATE, KEY_OFF, AT(ConfigWindow, rate), .min = KIB, .max = TIB, .example = "50MiB/s",
+  .help = "limits.upload_rate within the window." },
+{ "limits.request_rate", KEY_NUMBER, KEY_OFF, AT(Config, limits.request_rate), .min = 1, .max = 100000, .fallback = "50",
+  .help = "S3 requests per second; 0 is no limit." },
+{ "limits.read_rate", KEY_RATE, KEY_OFF, AT(Config, limits.read_rate), .min = KIB, .max = TIB, .fallback = "0",
+  .help = "Bytes per second read from sources; 0 is no limit.",
+  .later = DELETE_LINE_FOR "no limit, is in force" },
+{ "limits.memory", KEY_BYTES, AT(Config, limits.memory_bytes), .min = 16 * MIB, .max = TIB, .fallback = "64MiB",
+  .why_min = "the least that one bundle under way needs",
+  .help = "All buffers of bundling and uploading together." },
+{ "limits.memory_max", KEY_BYTES, AT(Config, limits.memory_max_bytes), .min = 16 * MIB, .max = TIB, .fallback = "256MiB",
+  .why_min = "the least that one bundle under way needs",
+  .help = "The same for a bundle whose parts cannot fit otherwise." },
+{ "limits.compression_threads", KEY_NUMBER, AT(Config, limits.compression_threads), .min = 1, .max = 1024, .words = automatic, .fallback = "auto",
+  .help = "Threads that compress; auto is at most a quarter of the CPUs allowed, at least one." },
+{ "limits.compression_level", KEY_NUMBER, AT(Config, limits.compression_level), .max = 19, .fallback = "3",
+  .help = "Level of zstd, 1 to 19; 0 only stores." , .source = "zstd(1): levels 1 to 19" },
+{ "limits.fleet_rate", KEY_RESERVED, .help = "Reserved for a later version." },
+
+{ "retry", KEY_SECTION, .help = "What happens after a failure." },
+{ "retry.initial", KEY_TIME, AT(Config, retry.initial_usec), .min = USEC_PER_MSEC, .max = USEC_PER_HOUR, .fallback = "1s",
+  .help = "Wait after the first failure; it doubles with each further one." },
+{ "retry.maximum", KEY_TIME, AT(Config, retry.maximum_usec), .min = USEC_PER_MSEC, .max = DAYS(1), .fallback = "5m",
+  .help = "Longest wait between tries; tries go on." },
+{ "retry.quarantine_after", KEY_NUMBER, AT(Config, retry.quarantine_after), .min = 1, .max = 1000000, .fallback = "20",
+  .help = "Failures of a bundle that are neither network nor credentials nor destination, after which it is put aside." },
+{ "retry.orphan_age", KEY_TIME, AT(Config, retry.orphan_age_usec), .min = USEC_PER_HOUR, .max = DAYS(3650), .fallback = "24h",
+  .help = "Multipart uploads under our prefix older than this are reported and aborted." },
+
+{ "retention", KEY_SECTION, .help = "What happens to sources after delivery." },
+{ "retention.after_delivery", KEY_CHOICE, AT(Config, retention.delete_after_delivery), .words = after_deliveries, .fallback = "keep",
+  .help = "With keep the agent never deletes a source, and max_use and keep_free are only reported." },
+{ "retention.keep_for", KEY_TIME, AT(Config, retention.keep_for_usec), .max = DAYS(3650), .fallback = "24h",
+  .help = "How long a delivered source stays, with delete." },
+{ "retention.max_use", KEY_SHARE, KEY_OFF, AT(Config, retention.max_use), .max = UINT64_MAX, .fallback = "10%",
+  .help = "Share of the source's file system, or size, above which keep_for is shortened, oldest delivered first." },
+{ "retention.keep_free", KEY_SHARE, KEY_OFF, AT(Config, retention.keep_free), .max = UINT64_MAX, .fallback = "15%",
+  .help = "Free space, a share or a size, that is kept for the job." },
+{ "retention.evict_undelivered", KEY_CHOICE, AT(Config, retention.evict_oldest), .words = evictions, .fallback = "never",
+  .help = "With oldest, and only when keep_free is violated, bundles are let go undelivered and leave a tombstone." },
+
+{ "agreement", KEY_SECTION, .help = "How the nodes of a job agree on the identity of an incident." },
+{ "agreement.enabled", KEY_BOOL, AT(Config, agreement.enabled), .fallback = "true",
+  .help = "Whether nodes agree at all; without it each names its incidents alone." },
+{ "agreement.listen", KEY_STRING, AT(Config, agreement.listen), .form = &form_bus, .fallback = "tcp://0.0.0.0:7733",
+  .help = "Address for other agents; without key_file only loopback and ipc addresses are opened." },
+{ "agreement.peers", KEY_STRINGS, AT(Config, agreement.peers), .form = &form_bus, .fallback = "", .example = "[\"tcp://10.0.0.7:7733\"]",
+  .help = "Further agents to connect to.",
+  .later = DELETE_LINE_FOR "no peers, is in force" },
+{ "agreement.rendezvous", KEY_STRING, AT(Config, agreement.rendezvous), .words = rendezvous, .fallback = "auto",
+  .help = "With auto the agents of a job meet at the host in NEURON_RT_ROOT_COMM_ID, on the port of `listen`." },
+{ "agreement.settle", KEY_TIME, AT(Config, agreement.settle_usec), .max = 10 * USEC_PER_MINUTE, .fallback = "5s",
+  .help = "How long claims are waited for once the first one is in." },
+{ "agreement.window", KEY_TIME, AT(Config, agreement.window_usec), .min = USEC_PER_SEC, .max = DAYS(1), .fallback = "2m",
+  .help = "Claims of one job within this long are one incident when there is no cluster id." },
+{ "agreement.key_file", KEY_STRING, AT(Config, agreement.key_file), .form = &form_path, .fallback = "",
+  .help = "File with the key that messages are signed with, mode 0400.",
+  .later = DELETE_LINE_FOR "no key, keeps the agent to itself" },
+
+{ "api", KEY_SECTION, .help = "How the agent is asked." },
+{ "api.socket", KEY_STRING, KEY_RESTART, AT(Config, api.socket), .form = &form_socket, .fallback = "/run/neuron-collectd/api.sock",
+  .help = "Unix socket of the HTTP API." },
+{ "api.listen", KEY_STRING, KEY_RESTART, AT(Config, api.listen), .form = &form_listen, .fallback = "", .example = "127.0.0.1:9733",
+  .help = "host:port for /metrics, /healthz, /readyz and the status page; empty is off." },
+
+{ "hook", KEY_SECTION, .help = "How the runtime's hook, neuron-dump, tells the agent of a dump." },
+{ "hook.socket", KEY_STRING, KEY_RESTART, AT(Config, hook.socket), .form = &form_socket, .fallback = "/run/neuron-collectd/hook.sock",
+  .help = "Unix socket for notes." },
+{ "hook.mailbox", KEY_STRING, KEY_RESTART, AT(Config, hook.mailbox), .form = &form_path, .fallback = "/var/lib/neuron-collectd/mailbox",
+  .help = "Directory for notes while the agent is away." },
+{ "hook.deadline", KEY_TIME, AT(Config, hook.deadline_usec), .min = 10 * USEC_PER_MSEC, .max = USEC_PER_MINUTE, .fallback = "2s",
+  .help = "How long the hook may wait for the snapshot." },
+{ "hook.allow_prefixes", KEY_STRINGS, AT(Config, hook.allow_prefixes), .form = &form_s3_prefix, .fallback = "", .example = "[\"s3://my-bucket/dumps\"]",
+  .help = "Where the hook's --s3-output-prefix may point; by default below the destination's own fixed prefix.",
+  .later = DELETE_LINE_FOR "the destination's own prefix, is in force" },
+
+{ "snapshot", KEY_SECTION, .help = "What is noted of the hardware and the processes when a dump appears." },
+{ "snapshot.enabled", KEY_BOOL, AT(Config, snapshot.enabled), .fallback = "true",
+  .help = "Whether snapshots are taken." },
+{ "snapshot.sysfs_root", KEY_STRING, AT(Config, snapshot.sysfs_root), .form = &form_path, .fallback = "/sys",
+  .help = "Where sysfs is mounted." },
+{ "snapshot.device_directory", KEY_STRING, AT(Config, snapshot.device_directory), .form = &form_path, .fallback = "/dev",
+  .help = "Where device nodes lie." },
+{ "snapshot.proc_root", KEY_STRING, AT(Config, snapshot.proc_root), .form = &form_path, .fallback = "/proc",
+  .help = "Where procfs is mounted." },
+{ "snapshot.attached_ioctls", KEY_BOOL, AT(Config, snapshot.attached_ioctls), .fallback = "off",
+  .help = "Whether devices may be attached to for reading, which takes a process slot of each and needs driver 2.26.5.",
+  .later = "delete the line or write off; sysfs is read all the same" },
+{ "snapshot.probe_timeout", KEY_TIME, AT(Config, snapshot.probe_timeout_usec), .min = 100 * USEC_PER_MSEC, .max = 10 * USEC_PER_MINUTE, .fallback = "5s",
+  .help = "Longest time of one probe." },
+{ "snapshot.probe_bytes", KEY_BYTES, AT(Config, snapshot.probe_bytes), .min = 4 * KIB, .max = GIB, .fallback = "4MiB",
+  .help = "Largest output of one probe." },
+{ "snapshot.environment", KEY_STRINGS, AT(Config, snapshot.environment), .form = &form_variable, .fallback = "NEURON_* XLA_* RANK WORLD_SIZE SLURM_* FI_*",
+  .help = "Patterns of environment variables that may be recorded; no other is." },
+{ "snapshot.commands", KEY_ELEMENTS, LIST_AT(Config, snapshot.commands, snapshot.n_commands, ConfigCommand), .max = 32,
+  .help = "Further programs whose output becomes part of a snapshot.",
+  .later = DELETE_LINE_FOR "no commands, is in force" },
+{ "snapshot.commands[].name", KEY_STRING, KEY_IDENTITY, AT(ConfigCommand, name), .form = &form_name, .example = "neuron-ls",
+  .help = "Name of the output in the snapshot." },
+{ "snapshot.commands[].run", KEY_STRINGS, AT(ConfigCommand, run), .min = 1, .max = 64, .example = "[/opt/aws/neuron/bin/neuron-ls, --json-output]",
+  .help = "Program, with its whole path, and arguments; no shell is involved." },
+{ "snapshot.commands[].timeout", KEY_TIME, AT(ConfigCommand, timeout_usec), .min = 100 * USEC_PER_MSEC, .max = 10 * USEC_PER_MINUTE, .fallback = "20s",
+  .help = "Longest time of one run." },
+
+{ "log", KEY_SECTION, .help = "What is logged, and how." },
+{ "log.level", KEY_CHOICE, AT(Config, log.level), .words = log_levels, .fallback = "info",
+  .help = "Least important messages that are still written." },
+{ "log.format", KEY_CHOICE, AT(Config, log.format), .words = log_formats, .fallback = "auto",
+  .help = "Form of messages; auto is the journal under systemd, else text on stderr." },
+
+{ "dedupe_neff", KEY_RESERVED, .help = "Reserved for a later version." },
+{ "sampling", KEY_RESERVED, .help = "Reserved for a later version." },
+{ "redaction", KEY_RESERVED, .help = "Reserved for a later version." },
+{ "encryption", KEY_RESERVED, .help = "Reserved for a later version." },
+};
+/* clang-format on */
+
+static_assert(ELEMENTSOF(table) <= KEYS_MAX, "KEYS_MAX is too small for the table");
+
+const ConfigKey *keys_all(size_t *ret_n) {
+        *ret_n = ELEMENTSOF(table);
+        return table;
+}
+
+const ConfigKey *keys_get(const char *name) {
+        for (size_t i = 0; i < ELEMENTSOF(table); i++)
+                if (strcmp(table[i].name, name) == 0)
+                        return &table[i];
+        return NULL;
+}
+
+const char *keys_leaf(const ConfigKey *key) {
+        const char *dot = strrchr(key->name, '.');
+        return dot ? dot + 1 : key->name;
+}
+
+bool keys_is_child(const ConfigKey *key, const char *prefix) {
+        size_t n = (size_t)(keys_leaf(key) - key->name);
+        return strlen(prefix) == n && memcmp(key->name, prefix, n) == 0;
+}
+
+const ConfigKey *keys_find(const char *prefix, const char *leaf) {
+        for (size_t i = 0; i < ELEMENTSOF(table); i++)
+                if (strcmp(keys_leaf(&table[i]), leaf) == 0 && keys_is_child(&table[i], prefix))
+                        return &table[i];
+        return NULL;
+}
+
+const char *keys_prefix(const ConfigKey *key, char buf[static KEYS_PREFIX_SIZE]) {
+        const char *end = key->type == KEY_ELEMENTS ? "[]." : ".";
+        int n = snprintf(buf, KEYS_PREFIX_SIZE, "%s%s", key->name, end);
+        assert(n > 0 && n < KEYS_PREFIX_SIZE);
+        return buf;
+}
+
+bool keys_applies(const ConfigKey *key, int destination_type) {
+        if (key->flags & KEY_S3)
+                return destination_type == CONFIG_S3;
+        if (key->flags & KEY_VOLUME)
+                return destination_type == CONFIG_VOLUME;
+        return true;
+}
+
+enum { SUGGEST_MAX = 32 }; /* longer names are nobody's typing error */
+
+/* The number of letters to add, drop, change or swap with a neighbour; both shorter than SUGGEST_MAX. */
+static unsigned distance(const char *a, const char *b) {
+        unsigned d[SUGGEST_MAX + 1][SUGGEST_MAX + 1];
+        size_t n = strlen(a), m = strlen(b);
+
+        for (size_t i = 0; i <= n; i++)
+                d[i][0] = (unsigned)i;
+        for (size_t j = 0; j <= m; j++)
+                d[0][j] = (unsigned)j;
+        for (size_t i = 1; i <= n; i++)
+                for (size_t j = 1; j <= m; j++) {
+                        unsigned change = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+                        unsigned add_or_drop = MIN(d[i - 1][j], d[i][j - 1]) + 1;
+                        d[i][j] = MIN(change, add_or_drop);
+                        if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                                d[i][j] = MIN(d[i][j], d[i - 2][j - 2] + 1);
+                }
+        return d[n][m];
+}
+
+const ConfigKey *keys_suggest(const char *prefix, const char *leaf) {
+        size_t n = strlen(leaf);
+        unsigned nearest = n <= 3 ? 2 : n <= 7 ? 3 : 4; /* distances from here on are too far */
+        const ConfigKey *found = NULL;
+
+        if (n < 2 || n >= SUGGEST_MAX)
+                return NULL;
+        for (size_t i = 0; i < ELEMENTSOF(table); i++) {
+                const ConfigKey *k = &table[i];
+                unsigned d;
+                if (!keys_is_child(k, prefix) || k->type == KEY_RESERVED)
+                        continue;
+                d = distance(leaf, keys_leaf(k));
+                if (d < nearest) {
+                        nearest = d;
+                        found = k;
+                }
+        }
+        if (found)
+                return found;
+        /* A right name in a wrong place, most often by wrong indentation. */
+        for (size_t i = 0; i < ELEMENTSOF(table); i++)
+                if (table[i].type != KEY_RESERVED && strcmp(keys_leaf(&table[i]), leaf) == 0)
+                        return &table[i];
+        return NULL;
+}
+
+static const struct {
+        const char *name, *remedy;
+} type_texts[N_KEY_TYPES] = {
+        [KEY_SECTION] = { "a mapping", "write its keys below it, indented, one a line" },
+        [KEY_ELEMENTS] = { "a list", "write its entries below it, each beginning with `- `" },
+        [KEY_STRING] = { "a string", "write one value" },
+        [KEY_STRINGS] = { "a list of strings", "write it as [first, second]" },
+        [KEY_MAP] = { "a mapping of strings", "write it as {name: value, name2: value2}" },
+        [KEY_CHOICE] = { "a word", "write one of the words" },
+        [KEY_BOOL] = { "a boolean", "write true or false" },
+        [KEY_NUMBER] = { "a whole number", "write decimal digits only" },
+        [KEY_BYTES] = { "a size", "write a whole number with a unit, such as 64KiB, 8MiB or 1GiB" },
+        [KEY_RATE] = { "a rate", "write a size per second, such as 50MiB/s, or 0 for no limit" },
+        [KEY_TIME] = { "a time",
+                       "write a whole number with a unit, such as 250ms, 5s, 10m, 2h or 7d" },
+        [KEY_SHARE] = { "a size or a share", "write a share such as 5% or a size such as 10GiB" },
+        [KEY_MINUTE] = { "a time of the day",
+                         "write hours and minutes in quotes, such as \"08:00\"" },
+        [KEY_RESERVED] = { "reserved", "delete the line" },
+};
+
+const char *keys_type_name(const ConfigKey *key) {
+        return type_texts[key->type].name;
+}
+
+const char *keys_type_remedy(const ConfigKey *key) {
+        return type_texts[key->type].remedy;
+}

@@ -1,0 +1,100 @@
+/* The one table of the configuration: a row a key. Loader, --print-config, example file, man page and
+ * docs/CONFIGURATION.md are made from it; nothing else knows a key's name, limits or default. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "config/forms.h"
+
+typedef enum KeyType {
+        KEY_SECTION,  /* a mapping with a fixed set of keys, named `section.key` */
+        KEY_ELEMENTS, /* a list of such mappings; their keys are named `list[].key` */
+        KEY_STRING,   /* char *; one of `words` where there are any */
+        KEY_STRINGS,  /* StringList */
+        KEY_MAP,      /* StringMap */
+        KEY_CHOICE,   /* one of `words`, kept as a bool or an int */
+        KEY_BOOL,
+        KEY_NUMBER, /* uint64_t; `words` are further spellings, e.g. auto */
+        KEY_BYTES,  /* uint64_t */
+        KEY_RATE,   /* uint64_t, bytes per second */
+        KEY_TIME,   /* uint64_t, microseconds */
+        KEY_SHARE,  /* ConfigSize: a size or a share of the file system */
+        KEY_MINUTE, /* unsigned, minute of the day, written HH:MM */
+        KEY_RESERVED,
+        N_KEY_TYPES
+} KeyType;
+
+typedef struct KeyWord {
+        const char *word; /* NULL ends the list */
+        int value;
+        const char
+                *later; /* remedy; not NULL = this word is refused, its feature is not built yet */
+} KeyWord;
+
+enum {
+        KEY_RESTART = 1 << 0, /* a change takes effect at the next start only */
+        KEY_OFF = 1 << 1,     /* 0 and off are taken, and mean no limit */
+        KEY_S3 = 1 << 2,      /* for destinations of type s3 only */
+        KEY_VOLUME = 1 << 3,  /* for destinations of type volume only */
+        KEY_IDENTITY = 1 << 4 /* names its element: unique in its list */
+};
+
+typedef struct ConfigKey {
+        const char *name; /* dotted, e.g. `destinations[].part_size` */
+        KeyType type;
+        unsigned flags;
+        size_t offset, size; /* in Config, or in the element's struct below a `[]` */
+        uint64_t min,
+                max; /* of the value; for strings, lists and maps: length, 0 = the general bound */
+        const char *why_min; /* reason for min, for people; may be NULL */
+        const KeyWord *words;
+        const Form *form; /* of a string, or of each one in a list; may be NULL */
+        const char *
+                fallback; /* the default as text, lists separated by blanks; NULL = must be given */
+        const char *help; /* one sentence */
+        const char *source;  /* where a fact from outside comes from; may be NULL */
+        const char *example; /* value in the example file; NULL = the default */
+        const char *later; /* remedy; not NULL = refused unless it is the default, not built yet */
+        size_t element_size, count_offset, line_offset; /* KEY_ELEMENTS; line_offset 0 = none */
+} ConfigKey;
+
+enum {
+        KEYS_MAX = 128,           /* rows, at most */
+        KEYS_PREFIX_SIZE = 64,    /* longest `section.` or `list[].`, and NUL */
+        KEYS_STRING_MAX = 4000,   /* bytes of one string */
+        KEYS_LIST_MAX = 1000,     /* entries of one list or mapping */
+        KEYS_MAP_NAME_MAX = 128,  /* bytes of a name in a free mapping */
+        KEYS_MAP_ENTRIES_MAX = 64 /* entries of a free mapping */
+};
+
+/** @return the rows, in the order of the documentation; static */
+const ConfigKey *keys_all(size_t *ret_n);
+
+/** @return the row of this dotted name, or NULL */
+const ConfigKey *keys_get(const char *name);
+
+/** @return the row of `leaf` right below `prefix` (`""`, `node.`, `sources[].`), or NULL */
+const ConfigKey *keys_find(const char *prefix, const char *leaf);
+
+/** @return whether the row lies right below `prefix` */
+bool keys_is_child(const ConfigKey *key, const char *prefix);
+
+/** @return the row's name without its prefix (borrowed) */
+const char *keys_leaf(const ConfigKey *key);
+
+/** Spells the prefix of what lies below a section or list: `node.`, `sources[].`. @return buf */
+const char *keys_prefix(const ConfigKey *key, char buf[static KEYS_PREFIX_SIZE]);
+
+/** @return whether a row of destinations[] applies to an element of this type (ConfigDestinationType) */
+bool keys_applies(const ConfigKey *key, int destination_type);
+
+/** @return the row whose name is nearest to an unknown one, siblings first; NULL when none is near */
+const ConfigKey *keys_suggest(const char *prefix, const char *leaf);
+
+/** @return what the type is called, e.g. `a size`; static */
+const char *keys_type_name(const ConfigKey *key);
+
+/** @return how a value of the type is written, as a remedy; static */
+const char *keys_type_remedy(const ConfigKey *key);

@@ -1,0 +1,481 @@
+#include "config/read.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "config/expand.h"
+#include "config/origins.h"
+#include "config/text.h"
+#include "config/value.h"
+
+typedef struct Reader {
+        Config *config;
+        const ReadContext *context;
+        Faults *faults;
+} Reader;
+
+/* The mapping that is being read. */
+typedef struct Scope {
+        const char *prefix; /* of its keys: `""`, `node.`, `sources[].` */
+        void *base;         /* the struct that its keys' offsets count from */
+        size_t index;       /* of the element */
+        unsigned line;      /* where it begins */
+} Scope;
+
+/* What was found under the name of one row. */
+typedef struct Found {
+        unsigned line; /* 0 = nothing */
+        bool good;
+} Found;
+
+/* One key and what the file gives for it. */
+typedef struct Given {
+        const Scope *scope;
+        const ConfigKey *key;
+        const LoadNode *value;
+        Spot spot;
+} Given;
+
+enum { READ_E_FAULTY = 1 };
+
+static int read_scope(Reader *r, const Scope *scope, const LoadNode *map);
+
+static int note_origin(Reader *r, const Given *g, bool faulty) {
+        return origins_add(r->config->origins, &(Origin){ .key = g->key,
+                                                          .index = g->scope->index,
+                                                          .item = g->spot.item,
+                                                          .line = g->spot.line,
+                                                          .faulty = faulty });
+}
+
+/* Faults that every type shares */
+
+static const char *node_name(const LoadNode *node) {
+        switch (node->type) {
+        case LOAD_LIST:
+                return "a list";
+        case LOAD_MAP:
+                return "a mapping";
+        default:
+                return "a single value";
+        }
+}
+
+/* What was expected is the key's type, or what one entry of its list or mapping must be. */
+static int refuse_type(Reader *r, const Given *g, const LoadNode *node) {
+        bool is_entry = g->spot.item != FAULTS_NO_ITEM || g->spot.sub;
+        const char *expected = !is_entry                      ? keys_type_name(g->key)
+                               : g->key->type == KEY_ELEMENTS ? "a mapping"
+                                                              : "a string";
+        _cleanup_(strbuf_done) StrBuf remedy = STRBUF_INIT;
+
+        if (node->type == LOAD_FAULTY)
+                return READ_E_FAULTY; /* told already */
+        if (node->type == LOAD_NULL)
+                strbuf_add(&remedy, is_entry || g->key->fallback ? "give one, or delete the line"
+                                                                 : "give one");
+        else if (!is_entry)
+                value_add_remedy(g->key, &remedy);
+        else if (g->key->type == KEY_ELEMENTS)
+                strbuf_add(&remedy, "write its keys below it, indented, one a line");
+        else
+                strbuf_add(&remedy, "write one value, in quotes where it is not a plain word");
+        if (node->type == LOAD_NULL && !is_entry && g->key->fallback)
+                strbuf_addf(&remedy, " for the default, %s",
+                            g->key->fallback[0] ? g->key->fallback : "which is empty");
+        if (strbuf_error(&remedy) < 0)
+                return -ENOMEM;
+        if (node->type == LOAD_NULL)
+                faults_add(r->faults, &g->spot, remedy.text, "has no value, but %s is expected",
+                           expected);
+        else
+                faults_add(r->faults, &g->spot, remedy.text, "%s is given where %s is expected",
+                           node_name(node), expected);
+        return READ_E_FAULTY;
+}
+
+static int tell_value_fault(Reader *r, const Spot *spot, ValueFault *f) {
+        if (strbuf_error(&f->fault) < 0 || strbuf_error(&f->remedy) < 0)
+                return -ENOMEM;
+        faults_add(r->faults, spot, f->remedy.text, "%s", f->fault.text);
+        return READ_E_FAULTY;
+}
+
+static bool is_too_long(Reader *r, const Given *g, size_t n) {
+        size_t max = g->key->max > 0 ? g->key->max : KEYS_LIST_MAX;
+
+        if (n <= max)
+                return false;
+        faults_add(r->faults, &g->spot, "write fewer",
+                   "has %zu entries, more than the %zu that are supported", n, max);
+        return true;
+}
+
+/* Scalars */
+
+/* @return 0 and *ret (the caller's) with each ${NAME} expanded, READ_E_FAULTY, -ENOMEM */
+static int take_text(Reader *r, const Given *g, const LoadNode *node, char **ret) {
+        _cleanup_(strbuf_done) StrBuf fault = STRBUF_INIT;
+        int k;
+
+        if (node->type != LOAD_SCALAR)
+                return refuse_type(r, g, node);
+        k = expand(node->text, r->context->environment, ret, &fault);
+        if (k == EXPAND_E_FAULTY) {
+                if (strbuf_error(&fault) < 0)
+                        return -ENOMEM;
+                faults_add(r->faults, &g->spot,
+                           "define it, for example in the unit, or write $${ for a plain ${", "%s",
+                           fault.text);
+                return READ_E_FAULTY;
+        }
+        return k;
+}
+
+static int read_scalar(Reader *r, const Given *g) {
+        _cleanup_(value_fault_done) ValueFault f = { 0 };
+        _cleanup_free_ char *text = NULL;
+        int k = take_text(r, g, g->value, &text);
+
+        if (k != 0)
+                return k;
+        k = value_set(g->key, g->scope->base, text, &f);
+        if (k == VALUE_E_FAULTY)
+                return tell_value_fault(r, &g->spot, &f);
+        if (k < 0)
+                return k;
+        for (const KeyWord *w = g->key->words; w && w->word; w++)
+                if (w->later && strcmp(w->word, text) == 0)
+                        faults_add(r->faults, &g->spot, w->later,
+                                   "'%s' is not available in this version", w->word);
+        return 0;
+}
+
+/* Lists of strings and free mappings */
+
+static int read_strings(Reader *r, const Given *g) {
+        int result = 0;
+
+        if (g->value->type != LOAD_LIST)
+                return refuse_type(r, g, g->value);
+        value_clear(g->key, g->scope->base);
+        if (is_too_long(r, g, g->value->n))
+                return READ_E_FAULTY;
+        if (g->value->n < g->key->min) {
+                faults_add(r->faults, &g->spot, keys_type_remedy(g->key), "is an empty list");
+                return READ_E_FAULTY;
+        }
+        for (size_t i = 0; i < g->value->n; i++) {
+                const LoadNode *node = g->value->items[i];
+                _cleanup_(value_fault_done) ValueFault f = { 0 };
+                _cleanup_free_ char *text = NULL;
+                Given item = *g;
+                int k;
+
+                item.spot.item = i + 1;
+                item.spot.line = node->line;
+                k = take_text(r, &item, node, &text);
+                if (k == 0) {
+                        k = value_append(g->key, g->scope->base, text, &f);
+                        if (k == VALUE_E_FAULTY)
+                                k = tell_value_fault(r, &item.spot, &f);
+                }
+                if (k < 0 || note_origin(r, &item, k != 0) < 0)
+                        return -ENOMEM;
+                result = MAX(result, k);
+        }
+        return result;
+}
+
+static const LoadNode *find_name(const LoadNode *map, size_t before, const char *name) {
+        for (size_t i = 0; i < before; i += 2)
+                if (map->items[i]->text && strcmp(map->items[i]->text, name) == 0)
+                        return map->items[i];
+        return NULL;
+}
+
+/* @return the text of a mapping's name, or NULL after a fault */
+static const char *take_name(Reader *r, const Spot *spot, const LoadNode *name) {
+        if (name->type == LOAD_SCALAR || name->type == LOAD_NULL)
+                return name->text;
+        if (name->type != LOAD_FAULTY)
+                faults_add(r->faults, spot, "write a plain word, a colon and the value",
+                           "%s is given where a name is expected", node_name(name));
+        return NULL;
+}
+
+static int read_pair(Reader *r, const Given *g, size_t i) {
+        const LoadNode *name_node = g->value->items[i], *value = g->value->items[i + 1], *first;
+        _cleanup_(value_fault_done) ValueFault f = { 0 };
+        _cleanup_free_ char *text = NULL;
+        Given pair = *g;
+        const char *name;
+        int k;
+
+        pair.spot.line = name_node->line;
+        name = take_name(r, &pair.spot, name_node);
+        if (!name)
+                return READ_E_FAULTY;
+        pair.spot.sub = name;
+        first = find_name(g->value, i, name);
+        if (first) {
+                faults_add(r->faults, &pair.spot, "delete one of them",
+                           "is given twice, first on line %u", first->line);
+                return READ_E_FAULTY;
+        }
+        k = take_text(r, &pair, value, &text);
+        if (k != 0)
+                return k;
+        k = value_append_pair(g->key, g->scope->base, &(ValuePair){ name, text }, &f);
+        return k == VALUE_E_FAULTY ? tell_value_fault(r, &pair.spot, &f) : k;
+}
+
+static int read_map(Reader *r, const Given *g) {
+        int result = 0;
+
+        if (g->value->type != LOAD_MAP)
+                return refuse_type(r, g, g->value);
+        value_clear(g->key, g->scope->base);
+        if (is_too_long(r, g, g->value->n / 2))
+                return READ_E_FAULTY;
+        for (size_t i = 0; i + 1 < g->value->n; i += 2) {
+                int k = read_pair(r, g, i);
+                if (k < 0)
+                        return k;
+                result = MAX(result, k);
+        }
+        return result;
+}
+
+/* Sections and elements */
+
+static int read_section(Reader *r, const Given *g) {
+        char prefix[KEYS_PREFIX_SIZE];
+        Scope below = *g->scope;
+
+        if (g->value->type == LOAD_NULL)
+                return 0; /* all of its keys are commented out */
+        if (g->value->type != LOAD_MAP)
+                return refuse_type(r, g, g->value);
+        below.prefix = keys_prefix(g->key, prefix);
+        below.line = g->spot.line;
+        return read_scope(r, &below, g->value);
+}
+
+static int read_element(Reader *r, const Given *g, const LoadNode *node, size_t i) {
+        char prefix[KEYS_PREFIX_SIZE];
+        Scope below = { .prefix = keys_prefix(g->key, prefix), .index = i, .line = node->line };
+        int k = value_add_element(g->key, g->scope->base, &below.base);
+
+        if (k < 0)
+                return k;
+        k = value_set_all_defaults(prefix, below.base);
+        if (k < 0)
+                return k;
+        if (g->key->line_offset > 0)
+                *(unsigned *)((char *)below.base + g->key->line_offset) = node->line;
+        if (node->type != LOAD_MAP) {
+                Given item = *g;
+                item.spot.item = i + 1;
+                item.spot.line = node->line;
+                return refuse_type(r, &item, node);
+        }
+        return read_scope(r, &below, node);
+}
+
+static int read_elements(Reader *r, const Given *g) {
+        if (g->value->type != LOAD_LIST)
+                return refuse_type(r, g, g->value);
+        if (is_too_long(r, g, g->value->n))
+                return READ_E_FAULTY;
+        for (size_t i = 0; i < g->value->n; i++) {
+                int k = read_element(r, g, g->value->items[i], i);
+                if (k < 0)
+                        return k;
+        }
+        return 0;
+}
+
+static int read_by_type(Reader *r, const Given *g) {
+        switch (g->key->type) {
+        case KEY_SECTION:
+                return read_section(r, g);
+        case KEY_ELEMENTS:
+                return read_elements(r, g);
+        case KEY_STRINGS:
+                return read_strings(r, g);
+        case KEY_MAP:
+                return read_map(r, g);
+        case KEY_RESERVED:
+                faults_add(r->faults, &g->spot, "delete the line",
+                           "is not available in this version");
+                return READ_E_FAULTY;
+        default:
+                return read_scalar(r, g);
+        }
+}
+
+static int read_key(Reader *r, const Given *g) {
+        int k = read_by_type(r, g);
+
+        if (k < 0)
+                return k;
+        if (g->key->later && (k == READ_E_FAULTY || !value_is_default(g->key, g->scope->base)))
+                faults_add(r->faults, &g->spot, g->key->later, "is not available in this version");
+        return k;
+}
+
+/* Names of keys */
+
+static void tell_unknown(Reader *r, const Scope *scope, const LoadNode *name) {
+        bool is_shown =
+                r->faults->n < FAULTS_MAX; /* searching is dear, and there may be 50,000 of them */
+        const ConfigKey *near = is_shown ? keys_suggest(scope->prefix, name->text) : NULL;
+        Spot spot = {
+                .line = name->line, .name = scope->prefix, .index = scope->index, .sub = name->text
+        };
+        _cleanup_(strbuf_done) StrBuf remedy = STRBUF_INIT;
+
+        if (near && keys_is_child(near, scope->prefix))
+                strbuf_addf(&remedy, "did you mean '%s'?", keys_leaf(near));
+        else if (near)
+                strbuf_addf(&remedy, "did you mean '%s'? then mind the indentation", near->name);
+        else
+                strbuf_add(&remedy, "delete the line");
+        faults_add(r->faults, &spot, remedy.text, "unknown key");
+}
+
+/* @return the row, or NULL after a fault */
+static const ConfigKey *take_key(Reader *r, const Scope *scope, const LoadNode *name) {
+        const ConfigKey *key;
+        Spot spot = { .line = name->line, .name = scope->prefix, .index = scope->index };
+
+        if (!take_name(r, &spot, name))
+                return NULL;
+        key = keys_find(scope->prefix, name->text);
+        if (!key)
+                tell_unknown(r, scope, name);
+        return key;
+}
+
+static bool is_needed(const ConfigKey *key) {
+        if (key->type == KEY_ELEMENTS)
+                return key->min > 0;
+        return key->type != KEY_SECTION && key->type != KEY_RESERVED && !key->fallback;
+}
+
+/* `name:, kind: and path:`, what an entry of a list cannot do without. */
+static void add_needed_names(StrBuf *b, const ConfigKey *list) {
+        char prefix[KEYS_PREFIX_SIZE];
+        size_t n_keys, n = 0;
+        const ConfigKey *keys = keys_all(&n_keys);
+
+        keys_prefix(list, prefix);
+        for (size_t i = 0; i < n_keys; i++)
+                if (keys_is_child(&keys[i], prefix) && is_needed(&keys[i]) &&
+                    !(keys[i].flags & KEY_S3))
+                        strbuf_addf(b, "%s%s:", n++ > 0 ? ", " : "", keys_leaf(&keys[i]));
+}
+
+static void tell_missing(Reader *r, const Scope *scope, const ConfigKey *key) {
+        Spot spot = { .line = scope->line, .name = key->name, .index = scope->index };
+        _cleanup_(strbuf_done) StrBuf remedy = STRBUF_INIT;
+
+        if (key->type == KEY_ELEMENTS) {
+                strbuf_addf(&remedy, "add `%s:` with at least one entry, which needs ", key->name);
+                add_needed_names(&remedy, key);
+                faults_add(r->faults, &spot, remedy.text,
+                           "there are none, so there is nothing to do");
+                return;
+        }
+        strbuf_addf(&remedy, "add `%s:` and %s", keys_leaf(key), keys_type_name(key));
+        if (key->example)
+                strbuf_addf(&remedy, ", such as %s", key->example);
+        faults_add(r->faults, &spot, remedy.text, "is missing");
+}
+
+static void check_key_applies(Reader *r, const Scope *scope, const ConfigKey *key, const Found *f) {
+        Scope at = *scope;
+
+        if (f->line > 0)
+                at.line = f->line;
+        if (!is_needed(key) || !r->context->whole)
+                return;
+        if (f->line == 0 ||
+            (key->type == KEY_ELEMENTS && f->good && value_n_elements(key, scope->base) == 0))
+                tell_missing(r, &at, key);
+}
+
+/* Which keys are needed and which must not be there; a destination's depend on its type, which may come last. */
+static void check_applicable(Reader *r, const Scope *scope, const Found *found) {
+        size_t n;
+        const ConfigKey *keys = keys_all(&n), *type = keys_get("destinations[].type");
+        bool typed = keys_is_child(type, scope->prefix) && found[type - keys].good;
+
+        for (size_t i = 0; i < n; i++) {
+                const ConfigKey *key = &keys[i];
+                bool special = key->flags & (KEY_S3 | KEY_VOLUME);
+                Spot spot = { .line = found[i].line, .name = key->name, .index = scope->index };
+
+                if (!keys_is_child(key, scope->prefix) || (special && !typed))
+                        continue;
+                if (!special || keys_applies(key, ((ConfigDestination *)scope->base)->type))
+                        check_key_applies(r, scope, key, &found[i]);
+                else if (found[i].line > 0)
+                        faults_add(r->faults, &spot, "delete the line, or change the type",
+                                   "does not apply to %s", key->flags & KEY_S3 ? "a volume" : "s3");
+        }
+}
+
+static int read_scope(Reader *r, const Scope *scope, const LoadNode *map) {
+        Found found[KEYS_MAX] = { 0 };
+        size_t n_keys;
+        const ConfigKey *keys = keys_all(&n_keys);
+
+        for (size_t i = 0; i + 1 < map->n; i += 2) {
+                const LoadNode *name = map->items[i];
+                Given g = { .scope = scope,
+                            .key = take_key(r, scope, name),
+                            .value = map->items[i + 1] };
+                Found *f;
+                int k;
+
+                if (!g.key)
+                        continue;
+                g.spot = (Spot){ .line = name->line, .name = g.key->name, .index = scope->index };
+                f = &found[g.key - keys];
+                if (f->line > 0) {
+                        faults_add(r->faults, &g.spot, "delete one of them",
+                                   "is given twice, first on line %u", f->line);
+                        continue;
+                }
+                f->line = name->line;
+                k = read_key(r, &g);
+                if (k < 0 || note_origin(r, &g, k != 0) < 0)
+                        return -ENOMEM;
+                f->good = k == 0;
+        }
+        check_applicable(r, scope, found);
+        return 0;
+}
+
+int read_tree(Config *c, const LoadNode *root, const ReadContext *context) {
+        static const LoadNode empty = { .type = LOAD_MAP };
+        Reader r = { .config = c, .context = context, .faults = context->faults };
+        Scope top = { .prefix = "", .base = c, .line = 1 };
+        int k;
+
+        if (!root || root->type == LOAD_NULL)
+                root = &empty;
+        if (root->type == LOAD_MAP) {
+                k = read_scope(&r, &top, root);
+                if (k < 0)
+                        return k;
+        } else if (root->type != LOAD_FAULTY) {
+                faults_add(r.faults, &(Spot){ .line = root->line },
+                           "write keys such as `sources:`, each at the beginning of a line",
+                           "%s is given where a mapping is expected", node_name(root));
+        }
+        origins_sort(c->origins);
+        return 0;
+}

@@ -1,0 +1,412 @@
+/* From text to fields, by the types of the table; and the way back to nothing. */
+#include "config/value.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <strings.h>
+
+#include "config/config.h"
+#include "config/text.h"
+#include "lib/base/parse.h"
+#include "lib/base/path.h"
+
+void value_fault_done(ValueFault *f) {
+        strbuf_done(&f->fault);
+        strbuf_done(&f->remedy);
+}
+
+static void add_default(const ConfigKey *key, StrBuf *remedy) {
+        if (key->fallback && key->fallback[0])
+                strbuf_addf(remedy, ", or delete the line for the default, %s", key->fallback);
+}
+
+static int faulty(const ConfigKey *key, const char *text, const char *what, ValueFault *f) {
+        text_add_shown(&f->fault, text);
+        strbuf_addf(&f->fault, " %s", what);
+        if (f->remedy.n == 0)
+                value_add_remedy(key, &f->remedy);
+        add_default(key, &f->remedy);
+        return VALUE_E_FAULTY;
+}
+
+/* Words */
+
+static const KeyWord *find_word(const ConfigKey *key, const char *text) {
+        for (const KeyWord *w = key->words; w && w->word; w++)
+                if (strcmp(w->word, text) == 0)
+                        return w;
+        return NULL;
+}
+
+void value_add_remedy(const ConfigKey *key, StrBuf *b) {
+        bool is_words_only = key->words && key->type != KEY_NUMBER;
+
+        strbuf_add(b, is_words_only ? "use " : keys_type_remedy(key));
+        for (const KeyWord *w = key->words; w && w->word; w++) {
+                const char *first = is_words_only ? "" : ", or ";
+                const char *join = w == key->words ? first : w[1].word ? ", " : " or ";
+                strbuf_addf(b, "%s%s", join, w->word);
+        }
+}
+
+static int not_a_word(const ConfigKey *key, const char *text, ValueFault *f) {
+        return faulty(key, text, "is none of the words that can stand here", f);
+}
+
+static int set_choice(const ConfigKey *key, void *base, const char *text, ValueFault *f) {
+        const KeyWord *word = find_word(key, text);
+
+        if (!word)
+                return not_a_word(key, text, f);
+        if (key->size == sizeof(bool))
+                *(bool *)value_field(key, base) = word->value != 0;
+        else
+                *(int *)value_field(key, base) = word->value;
+        return 0;
+}
+
+/* Quantities */
+
+int value_parse_quantity(const ConfigKey *key, const char *text, uint64_t *ret) {
+        const KeyWord *word = find_word(key, text);
+
+        if (word || ((key->flags & KEY_OFF) && strcasecmp(text, "off") == 0)) {
+                *ret = word ? (uint64_t)word->value : 0;
+                return 0;
+        }
+        switch (key->type) {
+        case KEY_TIME:
+                return parse_time_usec(text, ret);
+        case KEY_RATE:
+                return parse_rate(text, ret);
+        case KEY_NUMBER:
+                return parse_u64(text, ret);
+        default:
+                return parse_bytes(text, ret);
+        }
+}
+
+static int out_of_range(const ConfigKey *key, const char *text, bool below, ValueFault *f) {
+        char limit[VALUE_QUANTITY_SIZE];
+
+        value_format_quantity(key, below ? key->min : key->max, limit);
+        if (key->min == key->max) {
+                strbuf_addf(&f->remedy, "use %s", limit);
+                text_add_shown(&f->fault, text);
+                strbuf_add(&f->fault, " is unknown to this neuron-collectd");
+                return VALUE_E_FAULTY;
+        }
+        text_add_shown(&f->fault, text);
+        strbuf_addf(&f->fault, " is %s %s", below ? "below" : "above", limit);
+        if (below && key->why_min)
+                strbuf_addf(&f->fault, ", %s", key->why_min);
+        strbuf_addf(&f->remedy, "use %s or %s", limit, below ? "more" : "less");
+        if (key->flags & KEY_OFF)
+                strbuf_add(&f->remedy, ", 0 for no limit");
+        add_default(key, &f->remedy);
+        return VALUE_E_FAULTY;
+}
+
+static int not_of_type(const ConfigKey *key, const char *text, ValueFault *f) {
+        _cleanup_(strbuf_done) StrBuf what = STRBUF_INIT;
+
+        strbuf_addf(&what, "is not %s", keys_type_name(key));
+        return faulty(key, text, strbuf_error(&what) < 0 ? "is wrong" : what.text, f);
+}
+
+static int set_quantity(const ConfigKey *key, void *base, const char *text, ValueFault *f) {
+        uint64_t v = 0;
+        int r = value_parse_quantity(key, text, &v);
+
+        if (r == -EINVAL)
+                return not_of_type(key, text, f);
+        if (r == -ERANGE || v > key->max)
+                return out_of_range(key, text, false, f);
+        if (v < key->min && !(v == 0 && ((key->flags & KEY_OFF) || find_word(key, text))))
+                return out_of_range(key, text, true, f);
+        *(uint64_t *)value_field(key, base) = v;
+        return 0;
+}
+
+static int set_share(const ConfigKey *key, void *base, const char *text, ValueFault *f) {
+        ConfigSize size = { 0 };
+        int r;
+
+        if (strchr(text, '%')) {
+                size.is_permille = true;
+                r = parse_permille(text, &size.permille);
+                if (r == -ERANGE) {
+                        strbuf_add(&f->remedy, "use 100% or less");
+                        return faulty(key, text, "is more than the whole", f);
+                }
+        } else {
+                r = value_parse_quantity(key, text, &size.bytes);
+                if (r == -ERANGE)
+                        return out_of_range(key, text, false, f);
+        }
+        if (r < 0)
+                return not_of_type(key, text, f);
+        *(ConfigSize *)value_field(key, base) = size;
+        return 0;
+}
+
+static int set_minute(const ConfigKey *key, void *base, const char *text, ValueFault *f) {
+        const char *digits = "0123456789";
+        unsigned hour, minute;
+
+        if (strlen(text) != 5 || strspn(text, digits) != 2 || text[2] != ':' ||
+            strspn(text + 3, digits) != 2)
+                return not_of_type(key, text, f);
+        hour = (unsigned)(text[0] - '0') * 10 + (unsigned)(text[1] - '0');
+        minute = (unsigned)(text[3] - '0') * 10 + (unsigned)(text[4] - '0');
+        if (hour > 23 || minute > 59)
+                return not_of_type(key, text, f);
+        *(unsigned *)value_field(key, base) = hour * 60 + minute;
+        return 0;
+}
+
+static int set_bool(const ConfigKey *key, void *base, const char *text, ValueFault *f) {
+        if (parse_bool(text, value_field(key, base)) < 0)
+                return not_of_type(key, text, f);
+        return 0;
+}
+
+/* Strings */
+
+/* Checks a string, or one of a list, and makes the copy that is kept. */
+static int take_string(const ConfigKey *key, const char *text, char **ret, ValueFault *f) {
+        size_t max = key->type == KEY_STRING && key->max > 0 ? key->max : KEYS_STRING_MAX;
+        char *copy;
+
+        if (strlen(text) > max) {
+                strbuf_addf(&f->remedy, "use %zu bytes or less", max);
+                return faulty(key, text, "is too long", f);
+        }
+        if (key->type == KEY_STRING && key->fallback && strcmp(text, key->fallback) == 0)
+                ; /* a default is never refused, and the empty ones have no form */
+        else if (key->words && !find_word(key, text))
+                return not_a_word(key, text, f);
+        else if (key->form) {
+                _cleanup_(strbuf_done) StrBuf what = STRBUF_INIT;
+                if (!key->form->check(text, &what)) {
+                        strbuf_add(&f->remedy, key->form->remedy);
+                        return faulty(key, text, strbuf_error(&what) < 0 ? "is wrong" : what.text,
+                                      f);
+                }
+        }
+        copy = key->form && key->form->is_path && text[0] == '/' ? path_simplify(text)
+                                                                 : strdup(text);
+        if (!copy)
+                return -ENOMEM;
+        *ret = copy;
+        return 0;
+}
+
+static int set_string(const ConfigKey *key, void *base, const char *text, ValueFault *f) {
+        char **field = value_field(key, base), *copy;
+        int r = take_string(key, text, &copy, f);
+
+        if (r != 0)
+                return r;
+        free(*field);
+        *field = copy;
+        return 0;
+}
+
+/* Makes room for one more and the NULL at the end. */
+static int grow(char ***items, size_t n_used) {
+        char **more = reallocarray(*items, n_used + 2, sizeof **items);
+
+        if (!more)
+                return -ENOMEM;
+        more[n_used] = more[n_used + 1] = NULL;
+        *items = more;
+        return 0;
+}
+
+int value_append(const ConfigKey *key, void *base, const char *text, ValueFault *f) {
+        StringList *list = value_field(key, base);
+        char *copy;
+        int r = take_string(key, text, &copy, f);
+
+        if (r != 0)
+                return r;
+        r = grow(&list->items, list->n);
+        if (r < 0) {
+                free(copy);
+                return r;
+        }
+        list->items[list->n++] = copy;
+        return 0;
+}
+
+int value_append_pair(const ConfigKey *key, void *base, const ValuePair *pair, ValueFault *f) {
+        StringMap *map = value_field(key, base);
+        _cleanup_free_ char *name = NULL, *value = NULL;
+        size_t n = strlen(pair->name);
+        int r;
+
+        if (n == 0 || n > KEYS_MAP_NAME_MAX) {
+                strbuf_addf(&f->remedy, "use a name of 1 to %d bytes", KEYS_MAP_NAME_MAX);
+                return faulty(key, pair->name, "is empty or too long for a name", f);
+        }
+        r = take_string(key, pair->text, &value, f);
+        if (r != 0)
+                return r;
+        name = strdup(pair->name);
+        if (!name || grow(&map->items, 2 * map->n) < 0 || grow(&map->items, 2 * map->n + 1) < 0)
+                return -ENOMEM;
+        map->items[2 * map->n] = TAKE_PTR(name);
+        map->items[2 * map->n + 1] = TAKE_PTR(value);
+        map->n++;
+        return 0;
+}
+
+int value_set(const ConfigKey *key, void *base, const char *text, ValueFault *f) {
+        switch (key->type) {
+        case KEY_STRING:
+                return set_string(key, base, text, f);
+        case KEY_CHOICE:
+                return set_choice(key, base, text, f);
+        case KEY_BOOL:
+                return set_bool(key, base, text, f);
+        case KEY_NUMBER:
+        case KEY_BYTES:
+        case KEY_RATE:
+        case KEY_TIME:
+                return set_quantity(key, base, text, f);
+        case KEY_SHARE:
+                return set_share(key, base, text, f);
+        case KEY_MINUTE:
+                return set_minute(key, base, text, f);
+        default:
+                return -EINVAL; /* not a scalar: the caller's mistake */
+        }
+}
+
+/* Defaults */
+
+/* Appends each word of a text with blanks between. */
+static int append_words(const ConfigKey *key, void *base, const char *words, ValueFault *f) {
+        while (*words) {
+                size_t n = strcspn(words, " ");
+                _cleanup_free_ char *word = strndup(words, n);
+                int r = word ? value_append(key, base, word, f) : -ENOMEM;
+                if (r != 0)
+                        return r;
+                words += n + strspn(words + n, " ");
+        }
+        return 0;
+}
+
+int value_set_default(const ConfigKey *key, void *base) {
+        _cleanup_(value_fault_done) ValueFault f = { 0 };
+        int r;
+
+        if (!key->fallback)
+                return 0;
+        if (key->type == KEY_STRINGS || key->type == KEY_MAP) {
+                value_clear(key, base);
+                r = key->type == KEY_MAP
+                            ? 0
+                            : append_words(key, base, key->fallback, &f); /* a map's is empty */
+        } else {
+                r = value_set(key, base, key->fallback, &f);
+        }
+        return r == VALUE_E_FAULTY ? -EINVAL : r; /* a fault in the table; a test looks for it */
+}
+
+int value_set_all_defaults(const char *prefix, void *base) {
+        size_t n;
+        const ConfigKey *keys = keys_all(&n);
+
+        for (size_t i = 0; i < n; i++) {
+                char below[KEYS_PREFIX_SIZE];
+                int r;
+                if (!keys_is_child(&keys[i], prefix))
+                        continue;
+                r = keys[i].type == KEY_SECTION
+                            ? value_set_all_defaults(keys_prefix(&keys[i], below), base)
+                            : value_set_default(&keys[i], base);
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
+/* Elements */
+
+size_t value_n_elements(const ConfigKey *key, const void *base) {
+        return *(const size_t *)((const char *)base + key->count_offset);
+}
+
+void *value_element(const ConfigKey *key, const void *base, size_t i) {
+        char *elements;
+
+        memcpy(&elements, value_field(key, base),
+               sizeof elements); /* whatever it points to: no aliasing */
+        return elements ? elements + i * key->element_size : NULL;
+}
+
+int value_add_element(const ConfigKey *key, void *base, void **ret) {
+        size_t *n = (size_t *)((char *)base + key->count_offset);
+        char *more = reallocarray(value_element(key, base, 0), *n + 1, key->element_size);
+
+        if (!more)
+                return -ENOMEM;
+        memcpy(value_field(key, base), &more, sizeof more);
+        *ret = memset(more + *n * key->element_size, 0, key->element_size);
+        ++*n;
+        return 0;
+}
+
+/* Freeing */
+
+static void free_strings(char **items) {
+        for (char **p = items; p && *p; p++)
+                free(*p);
+        free(items);
+}
+
+void value_clear_all(const char *prefix, void *base) {
+        size_t n;
+        const ConfigKey *keys = keys_all(&n);
+
+        for (size_t i = 0; i < n; i++) {
+                char below[KEYS_PREFIX_SIZE];
+                if (!keys_is_child(&keys[i], prefix))
+                        continue;
+                if (keys[i].type == KEY_SECTION)
+                        value_clear_all(keys_prefix(&keys[i], below), base);
+                else
+                        value_clear(&keys[i], base);
+        }
+}
+
+void value_clear(const ConfigKey *key, void *base) {
+        char prefix[KEYS_PREFIX_SIZE];
+        void *field = value_field(key, base);
+
+        switch (key->type) {
+        case KEY_STRING:
+                free(*(char **)field);
+                break;
+        case KEY_STRINGS:
+                free_strings(((StringList *)field)->items);
+                break;
+        case KEY_MAP:
+                free_strings(((StringMap *)field)->items);
+                break;
+        case KEY_ELEMENTS:
+                keys_prefix(key, prefix);
+                for (size_t i = 0; i < value_n_elements(key, base); i++)
+                        value_clear_all(prefix, value_element(key, base, i));
+                free(value_element(key, base, 0));
+                *(size_t *)((char *)base + key->count_offset) = 0;
+                break;
+        default:
+                break;
+        }
+        memset(field, 0, key->size);
+}

@@ -1,0 +1,134 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/forms.h"
+
+#define LONG_64 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+
+static void expect(const Form *form, const char *text, bool good) {
+        _cleanup_(strbuf_done) StrBuf fault = STRBUF_INIT;
+        bool found = form->check(text, &fault);
+
+        if (found != good)
+                fail_msg("'%s' is %s as %s: %s", text, good ? "refused" : "taken", form->what,
+                         fault.text ? fault.text : "");
+        assert_int_equal(fault.n == 0, good);
+        assert_non_null(form->remedy);
+}
+
+/* The first list is taken, the second refused. */
+static void expect_all(const Form *form, const char *const *good, const char *const *bad) {
+        for (; *good; good++)
+                expect(form, *good, true);
+        for (; *bad; bad++)
+                expect(form, *bad, false);
+}
+
+#define LIST(...) ((const char *const[]){ __VA_ARGS__, NULL })
+
+static void names_are_short_and_of_safe_letters(void **state) {
+        (void)state;
+        expect_all(&form_name, LIST("a", "A-b_c.9", LONG_64, "..a"),
+                   LIST("", ".", "..", "a b", "a/b", "ä", LONG_64 "a", "a\n"));
+}
+
+static void paths_are_absolute_and_have_no_way_up(void **state) {
+        (void)state;
+        expect_all(&form_path, LIST("/", "/a", "/a//b/", "/a/..b", "/a b/ü"),
+                   LIST("", "a", "./a", "/..", "/a/../b", "/a/..", "/a\nb", "/a\x7f"));
+        expect_all(&form_socket, LIST("/run/a.sock"), LIST("a", "/" LONG_64 "/" LONG_64 "/a.sock"));
+}
+
+static void templates_know_their_letters(void **state) {
+        (void)state;
+        expect_all(&form_source_path, LIST("/a/%d-%c/%p%t%l%i", "/a/100%%", "/%%d"),
+                   LIST("/a/%x", "/a/%", "/a/%%%", "/a/%k", "/a/% d", "%d/a", "/%D"));
+        expect_all(&form_volume_path, LIST("/a/%d%c%p%t%l%i%k%n%h%u"),
+                   LIST("/a/%x", "/a/%s", "/%d/.."));
+        expect_all(&form_prefix, LIST("a", "a/%k/%d-%c", "%u"),
+                   LIST("/a", "a//b", "a/", "a/../b", "./a", "a/%z", "a\tb"));
+}
+
+static void addresses_have_host_and_port(void **state) {
+        (void)state;
+        expect_all(&form_listen, LIST("127.0.0.1:9733", "localhost:1", "[::1]:65535", "a-b.c:80"),
+                   LIST("", ":80", "a", "a:", "a:0", "a:65536", "::1:80", "[::1]", "[]:80",
+                        "[::1:80", "a:80x", "a b:80", "[g]:80", "a:-1"));
+        expect_all(&form_bus, LIST("tcp://0.0.0.0:7733", "ipc:///run/a.sock", "tcp://[::]:7733"),
+                   LIST("tcp://a", "udp://a:1", "ipc://a", "ipc://", "a:1", ""));
+        expect_all(&form_endpoint, LIST("http://a", "https://a:9000", "https://[::1]:1"),
+                   LIST("a", "ftp://a", "http://", "http://a/b", "https://a:x", "http://u:p@a"));
+        expect_all(&form_proxy, LIST("http://a:3128", "socks5://a", "socks5h://a:1"),
+                   LIST("a:3128", "http://", "http://u:p@a:1"));
+}
+
+static void s3_names_follow_the_rules_of_s3(void **state) {
+        (void)state;
+        expect_all(&form_bucket, LIST("abc", "my-bucket.1", "0a0"),
+                   LIST("ab", "My", "a_b_c", "-abc", "abc-", ".abc", "abc.", "", LONG_64));
+        expect_all(&form_s3_prefix, LIST("s3://abc", "s3://abc/", "s3://abc/d/e"),
+                   LIST("abc/d", "s3://", "s3:///d", "s3://A/b", "s3://abc/../d"));
+        expect_all(&form_region, LIST("us-east-1"), LIST("us east", "us/east"));
+        expect_all(&form_storage_class, LIST("STANDARD_IA"), LIST("standard", "A B"));
+        expect_all(&form_account, LIST("123456789012"),
+                   LIST("12345678901", "1234567890123", "12345678901a"));
+}
+
+static void patterns_are_of_what_they_match(void **state) {
+        (void)state;
+        expect_all(&form_pattern, LIST("*.tmp", "a/*", "\\xFF", "a b"), LIST("", "/a"));
+        expect_all(&form_variable, LIST("NEURON_*", "RANK", "[A-Z]?"),
+                   LIST("", "A B", "A=B", "a/b"));
+}
+
+static void the_fixed_part_ends_before_the_first_component_with_a_variable(void **state) {
+        static const char *const pairs[][2] = {
+                { "/a/b/%d-%c", "/a/b" },
+                { "/a/dt-%d/x", "/a" },
+                { "/a/b", "/a/b" },
+                { "/%d", "/" },
+                { "/", "/" },
+                { "/a/100%%/%p/q", "/a/100%" },
+                { "/a/%%d/b", "/a/%d/b" },
+                { "/a/%%%d", "/a" },
+                { "/a/", "/a" },
+                { "n/%d", "n" },
+                { "%d", "" },
+        };
+
+        (void)state;
+        for (size_t i = 0; i < ELEMENTSOF(pairs); i++) {
+                _cleanup_free_ char *fixed = form_fixed_part(pairs[i][0]);
+                assert_string_equal(fixed, pairs[i][1]);
+        }
+}
+
+static void a_doubled_percent_sign_is_no_variable(void **state) {
+        (void)state;
+        assert_true(form_has_variable("/a/%d", 'd'));
+        assert_false(form_has_variable("/a/%%d", 'd'));
+        assert_true(form_has_variable("/a/%%%d", 'd'));
+        assert_false(form_has_variable("/a/%c", 'd'));
+        assert_false(form_has_variable("/a/%", 'd'));
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(names_are_short_and_of_safe_letters),
+                cmocka_unit_test(paths_are_absolute_and_have_no_way_up),
+                cmocka_unit_test(templates_know_their_letters),
+                cmocka_unit_test(addresses_have_host_and_port),
+                cmocka_unit_test(s3_names_follow_the_rules_of_s3),
+                cmocka_unit_test(patterns_are_of_what_they_match),
+                cmocka_unit_test(the_fixed_part_ends_before_the_first_component_with_a_variable),
+                cmocka_unit_test(a_doubled_percent_sign_is_no_variable),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
