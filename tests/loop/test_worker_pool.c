@@ -1,0 +1,284 @@
+#include "lib/loop/worker_pool.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include <cmocka.h>
+
+#define WAIT_USEC (20 * USEC_PER_SEC) /* a bound for what must happen at once */
+
+typedef struct TestJob {
+        WorkJob work;
+        int order, *counter, done_order, *done_counter;
+        pthread_t ran_in;
+        char thread_name[16];
+        bool signals_blocked;
+        int niceness;
+        size_t stack_bytes;
+        int gate[2]; /* run() reads a byte from it */
+        sd_event *event;
+        unsigned rounds;
+} TestJob;
+
+static void run_note(WorkJob *work) {
+        TestJob *t = CONTAINER_OF(work, TestJob, work);
+        t->order = __atomic_add_fetch(t->counter, 1, __ATOMIC_SEQ_CST);
+        t->ran_in = pthread_self();
+}
+
+static void run_describe(WorkJob *work) {
+        TestJob *t = CONTAINER_OF(work, TestJob, work);
+        sigset_t set;
+        pthread_attr_t attr;
+
+        (void)pthread_getname_np(pthread_self(), t->thread_name, sizeof t->thread_name);
+        (void)pthread_sigmask(SIG_SETMASK, NULL, &set);
+        t->signals_blocked = sigismember(&set, SIGTERM) && sigismember(&set, SIGIO);
+        t->niceness = getpriority(PRIO_PROCESS, (id_t)gettid());
+        (void)pthread_getattr_np(pthread_self(), &attr);
+        (void)pthread_attr_getstacksize(&attr, &t->stack_bytes);
+        (void)pthread_attr_destroy(&attr);
+}
+
+static void run_gate(WorkJob *work) {
+        TestJob *t = CONTAINER_OF(work, TestJob, work);
+        char c;
+        (void)!read(t->gate[0], &c, 1);
+        __atomic_add_fetch(t->counter, 1, __ATOMIC_SEQ_CST);
+}
+
+static void done_note(WorkJob *work) {
+        TestJob *t = CONTAINER_OF(work, TestJob, work);
+        t->done_order = ++*t->done_counter;
+        if (t->rounds > 1) {
+                t->rounds--;
+                assert_int_equal(worker_pool_submit(work->pool, work), 0);
+        } else if (t->event)
+                (void)sd_event_exit(t->event, 0);
+}
+
+static void wait_until_running(const TestJob *t) {
+        while (!worker_pool_is_running(&t->work))
+                (void)sched_yield();
+}
+
+static void open_gate(TestJob *t) {
+        assert_int_equal(write(t->gate[1], "x", 1), 1);
+}
+
+static void close_gate(TestJob *t) {
+        (void)close(t->gate[0]);
+        (void)close(t->gate[1]);
+}
+
+static void jobs_are_collected_in_any_order_and_run_in_the_order_of_submission(void **state) {
+        (void)state;
+        _cleanup_(worker_pool_freep) WorkerPool *p = NULL;
+        TestJob jobs[200];
+        int counter = 0;
+
+        assert_int_equal(worker_pool_new(&p, NULL, "one", 1, 0), 0);
+        for (size_t i = 0; i < ELEMENTSOF(jobs); i++) {
+                jobs[i] = (TestJob){ .work.run = run_note, .counter = &counter };
+                assert_false(worker_pool_poll(&jobs[i].work));
+                assert_int_equal(worker_pool_submit(p, &jobs[i].work), 0);
+        }
+        for (size_t i = ELEMENTSOF(jobs); i-- > 0;) {
+                worker_pool_wait(&jobs[i].work);
+                assert_true(worker_pool_poll(&jobs[i].work));
+                assert_int_equal(jobs[i].order, i + 1);
+                assert_false(pthread_equal(jobs[i].ran_in, pthread_self()));
+        }
+}
+
+static void threads_have_a_name_a_small_stack_no_signals_and_are_nice(void **state) {
+        (void)state;
+        _cleanup_(worker_pool_freep) WorkerPool *p = NULL;
+        TestJob t = { .work.run = run_describe };
+        int before = getpriority(PRIO_PROCESS, 0);
+        sigset_t set;
+
+        assert_int_equal(worker_pool_new(&p, NULL, "a-name-longer-than-fits", 2, 3), 0);
+        assert_int_equal(worker_pool_size(p), 2);
+        assert_int_equal(worker_pool_submit(p, &t.work), 0);
+        worker_pool_wait(&t.work);
+        assert_string_equal(t.thread_name, "a-name-longer-t");
+        assert_true(t.signals_blocked);
+        assert_int_equal(t.niceness, MIN(before + 3, 19));
+        assert_in_range(t.stack_bytes, 256 * KIB,
+                        1 * MIB); /* glibc adds its own; so do sanitizers */
+        assert_int_equal(getpriority(PRIO_PROCESS, 0), before);
+        (void)pthread_sigmask(SIG_SETMASK, NULL, &set);
+        assert_false(sigismember(&set, SIGTERM));
+}
+
+static void two_threads_run_two_jobs_at_once(void **state) {
+        (void)state;
+        _cleanup_(worker_pool_freep) WorkerPool *p = NULL;
+        int counter = 0;
+        TestJob stuck = { .work.run = run_gate, .counter = &counter };
+        TestJob quick = { .work.run = run_note, .counter = &counter };
+
+        assert_int_equal(pipe(stuck.gate), 0);
+        assert_int_equal(worker_pool_new(&p, NULL, "two", 2, 0), 0);
+        assert_int_equal(worker_pool_submit(p, &stuck.work), 0);
+        assert_int_equal(worker_pool_submit(p, &quick.work), 0);
+        worker_pool_wait(&quick.work);
+        assert_false(worker_pool_poll(&stuck.work));
+        open_gate(&stuck);
+        worker_pool_wait(&stuck.work);
+        assert_int_equal(counter, 2);
+        close_gate(&stuck);
+}
+
+static void done_runs_in_the_loops_thread_and_may_submit_again(void **state) {
+        (void)state;
+        _cleanup_(worker_pool_freep) WorkerPool *p = NULL;
+        _cleanup_(sd_event_unrefp) sd_event *event = NULL;
+        int counter = 0, done_counter = 0;
+        TestJob t = { .work = { .run = run_note, .done = done_note },
+                      .counter = &counter,
+                      .done_counter = &done_counter,
+                      .rounds = 50 };
+
+        assert_int_equal(sd_event_new(&event), 0);
+        assert_int_equal(worker_pool_new(&p, event, "loop", 2, 0), 0);
+        t.event = event;
+        assert_int_equal(worker_pool_submit(p, &t.work), 0);
+        assert_int_equal(sd_event_loop(event), 0);
+        assert_int_equal(counter, 50);
+        assert_int_equal(done_counter, 50);
+        assert_false(pthread_equal(t.ran_in, pthread_self()));
+}
+
+static void many_jobs_all_come_back_to_the_loop(void **state) {
+        (void)state;
+        _cleanup_(worker_pool_freep) WorkerPool *p = NULL;
+        _cleanup_(sd_event_unrefp) sd_event *event = NULL;
+        TestJob jobs[500];
+        int counter = 0, done_counter = 0;
+
+        assert_int_equal(sd_event_new(&event), 0);
+        assert_int_equal(worker_pool_new(&p, event, "many", 4, 0), 0);
+        for (size_t i = 0; i < ELEMENTSOF(jobs); i++) {
+                jobs[i] = (TestJob){ .work = { .run = run_note, .done = done_note },
+                                     .counter = &counter,
+                                     .done_counter = &done_counter };
+                assert_int_equal(worker_pool_submit(p, &jobs[i].work), 0);
+        }
+        while (done_counter < (int)ELEMENTSOF(jobs))
+                assert_int_equal(sd_event_run(event, WAIT_USEC), 1);
+        assert_int_equal(counter, ELEMENTSOF(jobs));
+        for (size_t i = 0; i < ELEMENTSOF(jobs); i++)
+                assert_true(jobs[i].done_order > 0);
+}
+
+static void a_done_without_a_loop_and_a_pool_without_threads_are_refused(void **state) {
+        (void)state;
+        _cleanup_(worker_pool_freep) WorkerPool *p = NULL;
+        TestJob t = { .work = { .run = run_note, .done = done_note } };
+
+        assert_int_equal(worker_pool_new(&p, NULL, "none", 0, 0), -EINVAL);
+        assert_null(p);
+        assert_int_equal(worker_pool_new(&p, NULL, "one", 1, 0), 0);
+        assert_int_equal(worker_pool_submit(p, &t.work), -EINVAL);
+}
+
+static void *open_gate_later(void *userdata) {
+        open_gate(userdata);
+        return NULL;
+}
+
+static void free_waits_for_what_runs_and_drops_what_is_queued(void **state) {
+        (void)state;
+        WorkerPool *p = NULL;
+        _cleanup_(sd_event_unrefp) sd_event *event = NULL;
+        int counter = 0, done_counter = 0;
+        TestJob running = { .work = { .run = run_gate, .done = done_note },
+                            .counter = &counter,
+                            .done_counter = &done_counter };
+        TestJob queued = { .work = { .run = run_note, .done = done_note },
+                           .counter = &counter,
+                           .done_counter = &done_counter };
+        pthread_t opener;
+
+        assert_int_equal(pipe(running.gate), 0);
+        assert_int_equal(sd_event_new(&event), 0);
+        assert_int_equal(worker_pool_new(&p, event, "free", 1, 0), 0);
+        assert_int_equal(worker_pool_submit(p, &running.work), 0);
+        assert_int_equal(worker_pool_submit(p, &queued.work), 0);
+        wait_until_running(&running);
+        assert_int_equal(pthread_create(&opener, NULL, open_gate_later, &running), 0);
+        assert_null(worker_pool_free(p));
+        (void)pthread_join(opener, NULL);
+        assert_true(worker_pool_poll(&running.work));
+        assert_false(worker_pool_poll(&queued.work));
+        assert_int_equal(counter, 1);
+        assert_int_equal(sd_event_run(event, 0), 0);
+        assert_int_equal(done_counter, 0);
+        close_gate(&running);
+}
+
+static void an_abandoned_pool_lets_go_at_once_and_leaves_the_stuck_job_to_its_thread(void **state) {
+        (void)state;
+        WorkerPool *p = NULL;
+        _cleanup_(sd_event_unrefp) sd_event *event = NULL;
+        int counter = 0, done_counter = 0;
+        TestJob stuck = { .work = { .run = run_gate, .done = done_note },
+                          .counter = &counter,
+                          .done_counter = &done_counter };
+        TestJob queued = { .work = { .run = run_note, .done = done_note },
+                           .counter = &counter,
+                           .done_counter = &done_counter };
+
+        assert_int_equal(pipe(stuck.gate), 0);
+        assert_int_equal(sd_event_new(&event), 0);
+        assert_int_equal(worker_pool_new(&p, event, "hung", 1, 0), 0);
+        assert_int_equal(worker_pool_submit(p, &stuck.work), 0);
+        wait_until_running(&stuck);
+        assert_int_equal(worker_pool_submit(p, &queued.work), 0);
+        worker_pool_abandon(p);
+        assert_true(worker_pool_is_running(&stuck.work));
+        assert_false(worker_pool_is_running(&queued.work));
+        open_gate(&stuck);
+        while (!worker_pool_poll(&stuck.work))
+                (void)sched_yield();
+        assert_int_equal(counter, 1);
+        assert_int_equal(sd_event_run(event, 0), 0);
+        assert_int_equal(done_counter, 0);
+        close_gate(&stuck);
+}
+
+static void a_pool_never_used_can_be_freed_or_abandoned(void **state) {
+        (void)state;
+        WorkerPool *p = NULL;
+        assert_int_equal(worker_pool_new(&p, NULL, "idle", 8, 0), 0);
+        assert_null(worker_pool_free(p));
+        assert_int_equal(worker_pool_new(&p, NULL, "idle", 8, 0), 0);
+        worker_pool_abandon(p);
+        assert_null(worker_pool_free(NULL));
+        worker_pool_abandon(NULL);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(
+                        jobs_are_collected_in_any_order_and_run_in_the_order_of_submission),
+                cmocka_unit_test(threads_have_a_name_a_small_stack_no_signals_and_are_nice),
+                cmocka_unit_test(two_threads_run_two_jobs_at_once),
+                cmocka_unit_test(done_runs_in_the_loops_thread_and_may_submit_again),
+                cmocka_unit_test(many_jobs_all_come_back_to_the_loop),
+                cmocka_unit_test(a_done_without_a_loop_and_a_pool_without_threads_are_refused),
+                cmocka_unit_test(free_waits_for_what_runs_and_drops_what_is_queued),
+                cmocka_unit_test(
+                        an_abandoned_pool_lets_go_at_once_and_leaves_the_stuck_job_to_its_thread),
+                cmocka_unit_test(a_pool_never_used_can_be_freed_or_abandoned),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
