@@ -1,0 +1,97 @@
+/* What is known of a bundle and of its deliveries, and which state may follow which. Plain data. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define BUNDLE_ID_SIZE 80   /* `<kind>-<yyyymmddTHHMMSS>-<12 hex>[-sN]` and NUL */
+#define INSTANCE_ID_SIZE 65 /* `i-` + 17 hex, or a host name */
+#define DATE_TIME_SIZE 32   /* as the runtime spelled it */
+#define CLUSTER_ID_SIZE 33
+
+typedef enum SourceKind {
+        SOURCE_NEURON_CORE_DUMP,
+        SOURCE_NEURON_PROFILE,
+        SOURCE_PROCESS_CORE,
+        SOURCE_DIRECTORY,
+        N_SOURCE_KINDS,
+} SourceKind;
+
+const char *source_kind_name(SourceKind k);            /* `neuron-core-dump` … static */
+int source_kind_parse(const char *s, SourceKind *ret); /* -EINVAL */
+/** @return whether bundles of this kind belong to an incident (cluster id, date-time) */
+bool source_kind_has_incident(SourceKind k);
+
+typedef enum BundleState {
+        BUNDLE_SETTLING,    /* seen, not yet known to be whole */
+        BUNDLE_READY,       /* whole (or labelled incomplete), waits for its turn */
+        BUNDLE_SHIPPING,    /* at least one destination is being served */
+        BUNDLE_DELIVERED,   /* every destination has proof */
+        BUNDLE_QUARANTINED, /* gave up after too many failures of its own; `retry` brings it back */
+        BUNDLE_EVICTED,     /* let go undelivered, by the operator's policy */
+        BUNDLE_CANCELLED,   /* by the operator */
+        BUNDLE_VANISHED,    /* its source went away before it could be pinned */
+        N_BUNDLE_STATES,
+} BundleState;
+
+const char *bundle_state_name(BundleState s);
+int bundle_state_parse(const char *s, BundleState *ret);
+bool bundle_state_may_follow(BundleState from, BundleState to);
+/** @return whether nothing more happens to it by itself */
+bool bundle_state_is_final(BundleState s);
+
+typedef enum DeliveryState {
+        DELIVERY_PENDING,
+        DELIVERY_SHIPPING,
+        DELIVERY_DONE,
+        N_DELIVERY_STATES
+} DeliveryState;
+const char *delivery_state_name(DeliveryState s); /* `pending` `shipping` `delivered` */
+int delivery_state_parse(const char *s, DeliveryState *ret);
+
+typedef enum Proof { PROOF_NONE, PROOF_HEAD, PROOF_RESPONSE, PROOF_READBACK, N_PROOFS } Proof;
+const char *proof_name(Proof p);            /* NULL for PROOF_NONE */
+int proof_parse(const char *s, Proof *ret); /* NULL or "" = PROOF_NONE */
+
+typedef struct DeliveryRecord {
+        char *destination;
+        DeliveryState state;
+        Proof proof;
+        char *object;           /* full path or URL of the object once known; may be NULL */
+        uint64_t bytes;         /* of the object, once done */
+        unsigned attempts;      /* failures so far */
+        char *last_error;       /* may be NULL */
+        uint64_t next_try_usec; /* CLOCK_REALTIME; 0 = now */
+        uint64_t done_usec;
+} DeliveryRecord;
+
+typedef struct BundleRecord {
+        char id[BUNDLE_ID_SIZE];
+        char *source; /* the source's name in the configuration */
+        SourceKind kind;
+        char *path; /* absolute path of the unit: a directory or a file, raw bytes */
+        BundleState state;
+        char *reason;     /* why it is in this state, a sentence for people; may be NULL */
+        bool complete;    /* known to be whole; false: `incomplete` says why */
+        char *incomplete; /* JSON array of short reason strings; may be NULL = [] */
+        char date_time[DATE_TIME_SIZE];     /* as spelled by the runtime; "" = none */
+        char cluster_id[CLUSTER_ID_SIZE];   /* "" = none */
+        char supplement_of[BUNDLE_ID_SIZE]; /* "" = not a supplement */
+        unsigned n_supplements;             /* of a base bundle */
+        uid_t uid;                          /* owner of the unit */
+        uint64_t unit_dev, unit_ino;        /* of the directory or file */
+        uint64_t n_files, bytes;
+        uint64_t oldest_mtime_usec; /* of the members, at first sight */
+        uint64_t digest; /* order-free digest of the members' fingerprints when last looked at */
+        uint64_t first_seen_usec, changed_usec; /* CLOCK_REALTIME; changed = entered this state */
+        unsigned attempts;          /* failures of the bundle itself, for quarantine_after */
+        bool pinned;                /* by the operator */
+        bool links_held;            /* hard links of ours hold the sources */
+        DeliveryRecord *deliveries; /* one a destination */
+        size_t n_deliveries;
+} BundleRecord;
+
+/** Frees what the record owns, and zeroes it. */
+void bundle_record_done(BundleRecord *b);
+int bundle_record_copy(BundleRecord *to, const BundleRecord *from); /* -ENOMEM */

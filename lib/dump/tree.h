@@ -1,0 +1,47 @@
+/* One directory of a hostile tree at a time: opened without following links, read as it comes or in
+ * order. */
+#pragma once
+
+#include <dirent.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum TreeType { TREE_FILE, TREE_DIR, TREE_SYMLINK, TREE_SPECIAL } TreeType;
+
+/** Opens a directory below another. @param path  "" = parent itself, by a descriptor of its own
+ * @return 0, as fs_open_beneath() otherwise (-ELOOP symlink, -ENOTDIR, -ENOENT, -EACCES) */
+int tree_open(int parent_fd, const char *path, DIR **ret);
+
+/** Reads the next entry; `.`, `..` and `.neuron-collectd` are left out.
+ * @param ret_name  borrowed until the next call
+ * @return 1; 0 at the end; -errno when the directory cannot be read on (-ENOENT: it was removed) */
+int tree_next(DIR *dir, const char **ret_name, TreeType *ret_type);
+
+typedef struct TreeEntry {
+        uint32_t name; /* offset into names */
+        TreeType type;
+} TreeEntry;
+
+/** A directory's entries, in the order that makes a depth-first walk come out in strcmp order of
+ * whole paths: a directory's name counts as if it ended in a slash, for that is how it goes on. So
+ * `a.b` comes before what is in `a/`, and `a0` after it. */
+typedef struct TreeList {
+        char *names;
+        size_t n_bytes, max_bytes;
+        TreeEntry *entries;
+        size_t n, max;
+} TreeList;
+
+/** Reads all of a directory. The list is to be tree_list_done(), also after a failure.
+ * @return 0; -ENOMEM; -EOVERFLOW above 4 GiB of names; otherwise the errno of reading, with what
+ * could be read */
+int tree_list_read(TreeList *list, DIR *dir);
+void tree_list_done(TreeList *list);
+static inline const char *tree_list_name(const TreeList *list, size_t i) {
+        return list->names + list->entries[i].name;
+}
+
+/** @return whether an error speaks of our own lack (memory, descriptors), which ends a scan, and
+ * not of the tree */
+bool tree_error_is_ours(int error);
