@@ -1,0 +1,337 @@
+/* The list of members and its layout. Deciding what is a member is the scan's, reading one is the writer's. */
+#include "lib/bundle/plan.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <string.h>
+
+#include "lib/bundle/plan_extents.h"
+#include "lib/bundle/writer_tar.h"
+
+#define CHUNK_MEMBERS 256 /* members never move, and growing never doubles what is there */
+#define ARENA_BYTES (64 * KIB)
+
+typedef struct Arena {
+        struct Arena *older;
+        size_t used, bytes;
+        char text[];
+} Arena;
+
+/* Between two cuts frames follow each other every PLAN_FRAME_BYTES. */
+typedef struct FrameRun {
+        uint64_t offset, first_frame;
+} FrameRun;
+
+struct Plan {
+        PlanMember **chunks;
+        size_t n_members, n_chunks_allocated;
+        Arena *arena; /* the paths */
+        FrameRun *runs;
+        size_t n_runs, n_runs_allocated;
+        uint32_t n_extents; /* all members together */
+        uint64_t stream_bytes, data_bytes, n_frames, heap_bytes;
+        bool frozen;
+};
+
+int plan_new(Plan **ret) {
+        Plan *p = calloc(1, sizeof *p);
+        if (!p)
+                return -ENOMEM;
+        p->heap_bytes = sizeof *p;
+        *ret = p;
+        return 0;
+}
+
+static PlanMember *member(const Plan *p, size_t i) {
+        return &p->chunks[i / CHUNK_MEMBERS][i % CHUNK_MEMBERS];
+}
+
+Plan *plan_free(Plan *p) {
+        if (!p)
+                return NULL;
+        for (size_t i = 0; i < p->n_members; i++)
+                free(member(p, i)->extents);
+        for (size_t i = 0; i < p->n_chunks_allocated; i++)
+                free(p->chunks[i]);
+        free(p->chunks);
+        while (p->arena) {
+                Arena *older = p->arena->older;
+                free(p->arena);
+                p->arena = older;
+        }
+        free(p->runs);
+        free(p);
+        return NULL;
+}
+
+/* Keeps a path in the arena. */
+static char *keep_path(Plan *p, const char *path) {
+        size_t n = strlen(path) + 1;
+        Arena *a = p->arena;
+
+        if (!a || a->bytes - a->used < n) {
+                size_t bytes = MAX(n, ARENA_BYTES - sizeof *a);
+                a = malloc(sizeof *a + bytes);
+                if (!a)
+                        return NULL;
+                *a = (Arena){ .older = p->arena, .bytes = bytes };
+                p->arena = a;
+                p->heap_bytes += sizeof *a + bytes;
+        }
+        char *kept = a->text + a->used;
+        memcpy(kept, path, n);
+        a->used += n;
+        return kept;
+}
+
+/* Makes sure that member number n_members has a place. */
+static int make_room(Plan *p) {
+        size_t chunk = p->n_members / CHUNK_MEMBERS;
+
+        if (chunk < p->n_chunks_allocated && p->chunks[chunk])
+                return 0;
+        if (chunk >= p->n_chunks_allocated) {
+                size_t n = MAX((size_t)4, p->n_chunks_allocated * 2);
+                PlanMember **chunks = realloc(p->chunks, n * sizeof *chunks);
+                if (!chunks)
+                        return -ENOMEM;
+                size_t n_more = n - p->n_chunks_allocated;
+                memset(chunks + p->n_chunks_allocated, 0, n_more * sizeof *chunks);
+                p->chunks = chunks;
+                p->n_chunks_allocated = n;
+                p->heap_bytes += n_more * sizeof *chunks;
+        }
+        p->chunks[chunk] = calloc(CHUNK_MEMBERS, sizeof(PlanMember));
+        if (!p->chunks[chunk])
+                return -ENOMEM;
+        p->heap_bytes += CHUNK_MEMBERS * sizeof(PlanMember);
+        return 0;
+}
+
+int plan_add(Plan *p, const char *path, MemberKind kind, int fd) {
+        uint64_t data_bytes;
+        struct stat st;
+
+        if (p->frozen || path[0] == '\0' || path[0] == '/' ||
+            (p->n_members > 0 && strcmp(member(p, p->n_members - 1)->path, path) >= 0))
+                return -EINVAL;
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        if (!S_ISREG(st.st_mode))
+                return -EINVAL;
+        if (__builtin_add_overflow(p->data_bytes, (uint64_t)st.st_size, &data_bytes))
+                return -EOVERFLOW;
+        int r = make_room(p);
+        if (r < 0)
+                return r;
+
+        PlanMember *m = member(p, p->n_members);
+        *m = (PlanMember){
+                .bytes = (uint64_t)st.st_size,
+                .dev = st.st_dev,
+                .ino = st.st_ino,
+                .mtime_sec = st.st_mtim.tv_sec,
+                .mtime_nsec = (uint32_t)st.st_mtim.tv_nsec,
+                .mode = st.st_mode & 07777,
+                .uid = st.st_uid,
+                .gid = st.st_gid,
+                .kind = kind,
+        };
+        m->path = keep_path(p, path);
+        if (!m->path)
+                return -ENOMEM;
+        uint32_t max = MIN((uint32_t)PLAN_EXTENTS_MAX, PLAN_EXTENTS_TOTAL_MAX - p->n_extents);
+        r = plan_extents_map(fd, m->bytes, max, &m->extents, &m->n_extents, &m->is_sparse);
+        if (r < 0)
+                return r;
+        p->n_extents += m->n_extents;
+        p->heap_bytes += m->n_extents * sizeof(PlanExtent);
+        p->data_bytes = data_bytes;
+        p->n_members++;
+        return 0;
+}
+
+uint64_t plan_stored_bytes(const PlanMember *m) {
+        uint64_t bytes = 0;
+
+        if (!m->is_sparse)
+                return m->bytes;
+        for (uint32_t i = 0; i < m->n_extents; i++)
+                bytes += m->extents[i].bytes; /* disjoint parts of the file: cannot overflow */
+        return bytes;
+}
+
+static uint64_t frames_in(uint64_t bytes) {
+        return bytes / PLAN_FRAME_BYTES + (bytes % PLAN_FRAME_BYTES > 0);
+}
+
+static int add_run(Plan *p, uint64_t offset) {
+        if (p->n_runs == p->n_runs_allocated) {
+                size_t n = MAX((size_t)4, p->n_runs_allocated * 2);
+                FrameRun *runs = realloc(p->runs, n * sizeof *runs);
+                if (!runs)
+                        return -ENOMEM;
+                p->heap_bytes += (n - p->n_runs_allocated) * sizeof *runs;
+                p->runs = runs;
+                p->n_runs_allocated = n;
+        }
+        FrameRun run = { .offset = offset };
+        if (p->n_runs > 0) {
+                const FrameRun *last = &p->runs[p->n_runs - 1];
+                run.first_frame = last->first_frame + frames_in(offset - last->offset);
+        }
+        p->runs[p->n_runs++] = run;
+        return 0;
+}
+
+/* Gives a member its place at the end of the stream, cutting the frame before it where the rule of plan_frame() says. */
+static int place(Plan *p, PlanMember *m) {
+        uint64_t data = plan_stored_bytes(m), bytes, end;
+
+        if (__builtin_add_overflow(data, PLAN_TAR_BLOCK - 1, &data) ||
+            __builtin_add_overflow(data - data % PLAN_TAR_BLOCK, m->header_bytes, &bytes) ||
+            __builtin_add_overflow(bytes, p->stream_bytes, &end))
+                return -EOVERFLOW;
+        m->stream_offset = p->stream_bytes;
+        uint64_t filled = (m->stream_offset - p->runs[p->n_runs - 1].offset) % PLAN_FRAME_BYTES;
+        p->stream_bytes = end;
+        if (filled >= PLAN_FRAME_BYTES / 2 && bytes > PLAN_FRAME_BYTES - filled)
+                return add_run(p, m->stream_offset);
+        return 0;
+}
+
+int plan_freeze(Plan *p) {
+        if (p->frozen)
+                return -EINVAL;
+        int r = add_run(p, 0);
+        for (size_t i = 0; r == 0 && i < p->n_members; i++) {
+                _cleanup_free_ void *header = NULL; /* only its length is wanted now */
+                size_t n;
+                r = plan_member_header(p, i, &header, &n);
+                if (r == 0 && n > UINT32_MAX)
+                        r = -EOVERFLOW;
+                if (r < 0)
+                        break;
+                member(p, i)->header_bytes = (uint32_t)n;
+                r = place(p, member(p, i));
+        }
+        if (r < 0)
+                return r;
+        if (__builtin_add_overflow(p->stream_bytes, PLAN_TAR_END, &p->stream_bytes))
+                return -EOVERFLOW;
+        const FrameRun *last = &p->runs[p->n_runs - 1];
+        p->n_frames = last->first_frame + frames_in(p->stream_bytes - last->offset);
+        if (p->n_frames > PLAN_FRAMES_MAX)
+                return -EOVERFLOW;
+        p->frozen = true;
+        return 0;
+}
+
+size_t plan_n_members(const Plan *p) {
+        return p->n_members;
+}
+
+const PlanMember *plan_member(const Plan *p, size_t i) {
+        return member(p, i);
+}
+
+uint64_t plan_stream_bytes(const Plan *p) {
+        return p->stream_bytes;
+}
+
+uint64_t plan_data_bytes(const Plan *p) {
+        return p->data_bytes;
+}
+
+uint64_t plan_n_frames(const Plan *p) {
+        return p->n_frames;
+}
+
+uint64_t plan_memory_bytes(const Plan *p) {
+        return p->heap_bytes;
+}
+
+size_t plan_member_at(const Plan *p, uint64_t stream_offset) {
+        size_t low = 0,
+               high = p->n_members; /* the first member that begins after stream_offset is in here */
+
+        if (p->stream_bytes - PLAN_TAR_END <= stream_offset)
+                return p->n_members;
+        while (low < high) {
+                size_t middle = low + (high - low) / 2;
+                if (member(p, middle)->stream_offset <= stream_offset)
+                        low = middle + 1;
+                else
+                        high = middle;
+        }
+        return low - 1; /* member 0 begins at 0 */
+}
+
+/* The last run that begins at or before a frame or an offset; the first one begins at 0, 0. */
+static const FrameRun *find_run(const Plan *p, bool by_frame, uint64_t wanted) {
+        size_t low = 0, high = p->n_runs;
+
+        while (high - low > 1) {
+                size_t middle = low + (high - low) / 2;
+                const FrameRun *run = &p->runs[middle];
+                if ((by_frame ? run->first_frame : run->offset) <= wanted)
+                        low = middle;
+                else
+                        high = middle;
+        }
+        return &p->runs[low];
+}
+
+void plan_frame(const Plan *p, uint64_t frame, uint64_t *ret_offset, uint64_t *ret_bytes) {
+        const FrameRun *run = find_run(p, true, frame);
+        uint64_t run_end = run + 1 < p->runs + p->n_runs ? run[1].offset : p->stream_bytes;
+        uint64_t offset = run->offset + (frame - run->first_frame) * PLAN_FRAME_BYTES;
+
+        *ret_offset = offset;
+        *ret_bytes = MIN(PLAN_FRAME_BYTES, run_end - offset);
+}
+
+uint64_t plan_frame_at(const Plan *p, uint64_t stream_offset) {
+        const FrameRun *run = find_run(p, false, stream_offset);
+        return run->first_frame + (stream_offset - run->offset) / PLAN_FRAME_BYTES;
+}
+
+static void hash_u64(Sha256 *s, uint64_t value) {
+        uint64_t little = htole64(value);
+        sha256_update(s, &little, sizeof little);
+}
+
+static void hash_member(Sha256 *s, const PlanMember *m) {
+        sha256_update(s, m->path, strlen(m->path) + 1);
+        hash_u64(s, m->bytes);
+        hash_u64(s, m->ino);
+        hash_u64(s, (uint64_t)m->mtime_sec);
+        hash_u64(s, m->mtime_nsec);
+        hash_u64(s, m->mode);
+        hash_u64(s, m->uid);
+        hash_u64(s, m->gid);
+        hash_u64(s, m->header_bytes);
+        hash_u64(s, m->is_sparse);
+        hash_u64(s, m->n_extents);
+        for (uint32_t i = 0; i < m->n_extents; i++) {
+                hash_u64(s, m->extents[i].offset);
+                hash_u64(s, m->extents[i].bytes);
+        }
+}
+
+void plan_sha256(const Plan *p, uint8_t ret[static SHA256_SIZE]) {
+        static const char form[] = "neuron-collectd/plan/1"; /* a new layout needs a new number */
+        Sha256 s;
+
+        sha256_init(&s);
+        sha256_update(&s, form, sizeof form);
+        hash_u64(&s, PLAN_FRAME_BYTES);
+        hash_u64(&s, p->n_members);
+        for (size_t i = 0; i < p->n_members; i++)
+                hash_member(&s, member(p, i));
+        sha256_final(&s, ret);
+}
+
+int plan_member_header(const Plan *p, size_t i, void **ret, size_t *ret_bytes) {
+        return writer_tar_header(member(p, i), ret, ret_bytes);
+}

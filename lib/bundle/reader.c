@@ -1,0 +1,502 @@
+/* Verify: one read of the object, in which its parts, its frames and its members are held against the manifest. The tar stream is
+ * read by libarchive, which this is the reader's door to: somebody else's reading of what our writer wrote. */
+#include "lib/bundle/reader.h"
+
+#include <archive.h>
+#include <archive_entry.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <locale.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "lib/base/path.h"
+#include "lib/base/strbuf.h"
+#include "lib/bundle/member_digest.h"
+#include "lib/bundle/reader_private.h"
+
+/* libarchive keeps a member's headers and sparse map in memory, up to 12 times as many bytes as it reads: ours have at most 65,536
+ * extents, 2.5 MiB of text. */
+#define HEADERS_BYTES_MAX (4 * MIB)
+
+typedef struct Verify {
+        const json_t *manifest, *members; /* borrowed */
+        size_t n_members, next;           /* next: the member that the stream should hold now */
+        VerifyReport *report;
+        Faults faults;
+        SeekTable table;
+        bool has_table;
+        SeekCursor frames; /* at the frame of the last member looked at */
+        TarStream *stream;
+        struct archive *archive;
+        bool in_headers;
+        uint64_t headers_left;
+        int error; /* of the stream, which libarchive cannot carry */
+} Verify;
+
+int fault_tell(Faults *f, const char *fmt, ...) {
+        _cleanup_free_ char *text = NULL;
+        va_list args;
+        f->n++;
+        if (!f->report->on_fault)
+                return 0;
+        va_start(args, fmt);
+        int n = vasprintf(&text, fmt, args);
+        va_end(args);
+        if (n < 0) {
+                text = NULL;
+                return -ENOMEM;
+        }
+        f->report->on_fault(text, f->report->userdata);
+        return 0;
+}
+
+/* ---- the manifest's side ---- */
+
+static uint64_t number_of(const json_t *object, const char *key) {
+        return (uint64_t)json_integer_value(json_object_get(object, key));
+}
+
+static const char *text_of(const json_t *object, const char *key) {
+        const char *s = json_string_value(json_object_get(object, key));
+        return s ? s : "";
+}
+
+static const json_t *member_at(const Verify *v, size_t i) {
+        return json_array_get(v->members, i);
+}
+
+/* @return < 0, 0, > 0 as strcmp of the raw paths */
+static int path_compare(const Verify *v, size_t i, const char *raw, int *ret) {
+        _cleanup_free_ char *path = NULL;
+        int r = path_unescape(text_of(member_at(v, i), "path"), &path);
+        if (r == 0)
+                *ret = strcmp(raw, path);
+        return r;
+}
+
+/* Members stand in the order of their raw paths, as manifest_read() has seen to. @return 0; VERIFY_E_NO_MEMBER; -errno */
+enum { VERIFY_E_NO_MEMBER = 1, VERIFY_E_STOP = 2 };
+static int member_find(const Verify *v, const char *raw, size_t *ret) {
+        size_t low = 0, high = v->n_members;
+        while (low < high) {
+                const size_t middle = low + (high - low) / 2;
+                int order;
+                int r = path_compare(v, middle, raw, &order);
+                if (r != 0)
+                        return r;
+                if (order == 0) {
+                        *ret = middle;
+                        return 0;
+                }
+                if (order < 0)
+                        high = middle;
+                else
+                        low = middle + 1;
+        }
+        return VERIFY_E_NO_MEMBER;
+}
+
+/* ---- the object as a whole ---- */
+
+/* Every frame belongs to one part, and the frames fill the object up to the table. */
+static int frames_check(Verify *v, SeekCursor *c) {
+        const json_t *bundle = json_object_get(v->manifest, "bundle"),
+                     *parts = json_object_get(bundle, "parts");
+        const size_t n_parts = json_array_size(parts);
+        size_t part = 0;
+        uint64_t part_end = number_of(json_array_get(parts, 0), "bytes");
+        int r;
+
+        seek_cursor_init(c, &v->table);
+        while ((r = seek_cursor_next(c)) == 0) {
+                const uint64_t end = c->object_offset + c->object_bytes;
+                if (end > v->table.offset)
+                        return fault_tell(&v->faults,
+                                          "the seek table's frame %" PRIu64 " ends at %" PRIu64
+                                          ", behind all frames (%" PRIu64 ")",
+                                          c->n_next - 1, end, v->table.offset);
+                if (end > part_end)
+                        return fault_tell(&v->faults,
+                                          "part %zu of the object ends at %" PRIu64
+                                          ", in the middle of frame %" PRIu64,
+                                          part, part_end, c->n_next - 1);
+                if (end == part_end && part + 1 < n_parts)
+                        part_end += number_of(json_array_get(parts, ++part), "bytes");
+        }
+        return r < 0 ? r : 0;
+}
+
+static int table_check(Verify *v, int fd, uint64_t object_bytes) {
+        int r = seek_table_open(&v->table, fd, object_bytes);
+        if (r < 0)
+                return r;
+        if (r == SEEK_E_NO_TABLE)
+                return fault_tell(&v->faults, "the object has no seek table at its end");
+
+        const uint64_t n_before = v->faults.n,
+                       n_frames = number_of(json_object_get(v->manifest, "frames"), "count"),
+                       n_stream = number_of(json_object_get(v->manifest, "bundle"),
+                                            "uncompressed_bytes");
+        if (v->table.n_frames != n_frames)
+                r = fault_tell(&v->faults,
+                               "the seek table has %" PRIu64 " frames, the manifest says %" PRIu64,
+                               v->table.n_frames, n_frames);
+        if (r == 0)
+                r = frames_check(v, &v->frames);
+        if (r < 0)
+                return r;
+        const uint64_t end = v->frames.object_offset + v->frames.object_bytes,
+                       stream_end = v->frames.offset + v->frames.bytes;
+        if (v->faults.n == n_before && end != v->table.offset)
+                r = fault_tell(&v->faults,
+                               "the seek table's frames have %" PRIu64
+                               " bytes together, but %" PRIu64 " lie before it",
+                               end, v->table.offset);
+        else if (v->faults.n == n_before && stream_end != n_stream)
+                r = fault_tell(&v->faults,
+                               "the seek table's frames hold %" PRIu64
+                               " bytes together, the manifest says %" PRIu64,
+                               stream_end, n_stream);
+        v->has_table = v->faults.n == n_before;
+        seek_cursor_init(&v->frames, &v->table);
+        return r;
+}
+
+/* ---- the members ---- */
+
+static int member_bad(Verify *v, const json_t *member, const char *fmt, ...) _printf_(3, 4);
+static int member_bad(Verify *v, const json_t *member, const char *fmt, ...) {
+        _cleanup_free_ char *what = NULL;
+        va_list args;
+        v->report->n_bad++;
+        va_start(args, fmt);
+        int n = vasprintf(&what, fmt, args);
+        va_end(args);
+        if (n < 0) {
+                what = NULL;
+                v->faults.n++;
+                return -ENOMEM;
+        }
+        return fault_tell(&v->faults, "member '%s' %s", text_of(member, "path"), what);
+}
+
+/* Tells of all members before `until` that the stream should have held by now. */
+static int members_missing(Verify *v, size_t until) {
+        int r = 0;
+        for (; r == 0 && v->next < until; v->next++)
+                r = member_bad(v, member_at(v, v->next), "is missing from the object");
+        return r;
+}
+
+/* Is the member's first byte where `get` would look for it? */
+static int place_check(Verify *v, const json_t *member, uint64_t offset) {
+        if (offset != number_of(member, "offset"))
+                return member_bad(v, member,
+                                  "begins at offset %" PRIu64
+                                  " of the tar stream, the manifest says %" PRIu64,
+                                  offset, number_of(member, "offset"));
+        while (v->has_table &&
+               (v->frames.n_next == 0 || v->frames.offset + v->frames.bytes <= offset)) {
+                int r = seek_cursor_next(&v->frames);
+                if (r < 0)
+                        return r;
+                if (r == SEEK_E_END)
+                        break;
+        }
+        if (v->has_table && v->frames.n_next - 1 != number_of(member, "frame"))
+                return member_bad(v, member,
+                                  "begins in frame %" PRIu64 ", the manifest says %" PRIu64,
+                                  v->frames.n_next - 1, number_of(member, "frame"));
+        return 0;
+}
+
+/* What libarchive says is not our language: it goes into the sentence as it is, spelled safely. */
+static int archive_fault(Verify *v, const char *what) {
+        if (v->error < 0)
+                return v->error;
+        const char *why = archive_error_string(v->archive);
+        _cleanup_free_ char *escaped = path_escape(why ? why : "no reason given");
+        if (!escaped)
+                return -ENOMEM;
+        int r = fault_tell(&v->faults, "%s: %s", what, escaped);
+        return r < 0 ? r : VERIFY_E_STOP;
+}
+
+/* Reads the open entry's content. @return 0; VERIFY_E_STOP after a fault; -errno */
+static int content_digest(Verify *v, uint64_t bytes, MemberDigest *d) {
+        uint64_t at = 0;
+        for (;;) {
+                const void *data;
+                size_t n;
+                la_int64_t offset;
+                int r = archive_read_data_block(v->archive, &data, &n, &offset);
+                if (r == ARCHIVE_EOF)
+                        break;
+                if (r < ARCHIVE_WARN)
+                        return archive_fault(v, "the tar stream is damaged");
+                if (offset < 0 || (uint64_t)offset < at || (uint64_t)offset > bytes ||
+                    n > bytes - (uint64_t)offset) {
+                        r = fault_tell(&v->faults,
+                                       "the tar stream has %zu bytes for offset %lld of a member "
+                                       "of %" PRIu64,
+                                       n, (long long)offset, bytes);
+                        return r < 0 ? r : VERIFY_E_STOP;
+                }
+                member_digest_zeros(d, (uint64_t)offset - at);
+                (void)member_digest_update(d, data,
+                                           n); /* whether it is zero is the writer's concern */
+                at = (uint64_t)offset + n;
+        }
+        member_digest_zeros(d, bytes - at);
+        v->report->bytes += bytes;
+        return 0;
+}
+
+static int digest_check(Verify *v, const json_t *member, MemberDigest *d) {
+        uint8_t found[SHA256_SIZE];
+        char hex[SHA256_HEX_SIZE];
+        bool is_sparse;
+        member_digest_final(d, found, &is_sparse);
+        digest_hex(found, sizeof found, hex);
+
+        const char *key = is_sparse ? "sha256_sparse" : "sha256", *expected = text_of(member, key);
+        if (!expected[0])
+                return member_bad(v, member,
+                                  "has the %s %s, but the manifest has none of this form", key,
+                                  hex);
+        if (strcasecmp(hex, expected) != 0)
+                return member_bad(v, member, "has the %s %s, the manifest says %s", key, hex,
+                                  expected);
+        return 0;
+}
+
+/* The entry is the member that is due. */
+static int member_verify(Verify *v, struct archive_entry *entry, const json_t *member) {
+        const uint64_t expected = number_of(member, "bytes"),
+                       offset = (uint64_t)archive_filter_bytes(v->archive, 0);
+        if (archive_entry_filetype(entry) != AE_IFREG || archive_entry_hardlink(entry))
+                return member_bad(v, member, "is not a regular file in the object");
+        const la_int64_t bytes = archive_entry_size(entry);
+        if (bytes < 0 || (uint64_t)bytes != expected)
+                return member_bad(v, member, "has %lld bytes, the manifest says %" PRIu64,
+                                  (long long)bytes, expected);
+
+        const uint64_t n_bad = v->report->n_bad;
+        int r = place_check(v, member, offset);
+        if (r < 0 || v->report->n_bad > n_bad)
+                return r;
+        MemberDigest d;
+        member_digest_init(&d);
+        r = content_digest(v, expected, &d);
+        if (r == VERIFY_E_STOP)
+                v->report->n_bad++; /* why has been told */
+        return r == 0 ? digest_check(v, member, &d) : r;
+}
+
+/* An entry that is not the one that is due: what of the manifest does it mean? @return VERIFY_E_NO_MEMBER when nothing */
+static int entry_place(Verify *v, const char *path) {
+        size_t i = 0;
+        int r = member_find(v, path, &i);
+        if (r < 0)
+                return r;
+        _cleanup_free_ char *escaped = path_escape(path);
+        if (!escaped)
+                return -ENOMEM;
+        if (r == 0 && i >= v->next)
+                return members_missing(v, i);
+        if (r == 0)
+                r = fault_tell(&v->faults, "member '%s' is in the object twice or out of order",
+                               escaped);
+        else
+                r = fault_tell(&v->faults,
+                               "the object holds '%s', which the manifest does not name", escaped);
+        return r < 0 ? r : VERIFY_E_NO_MEMBER;
+}
+
+/* Path bytes are compared as they are. libarchive turns pax names, which are UTF-8, into the locale's characters, and hands out the
+ * raw bytes where that fails: so under the C locale, which verify runs in, they are always raw. */
+static int entry_verify(Verify *v, struct archive_entry *entry) {
+        const char *path = archive_entry_pathname(entry);
+        if (!path || !path[0]) {
+                int r = fault_tell(&v->faults, "the object holds an entry without a name");
+                return r < 0 ? r : 0;
+        }
+        int r = entry_place(v, path);
+        if (r == VERIFY_E_NO_MEMBER)
+                return 0;
+        if (r < 0)
+                return r;
+        return member_verify(v, entry, member_at(v, v->next++));
+}
+
+static la_ssize_t on_read(struct archive *a, void *userdata, const void **ret) {
+        Verify *v = userdata;
+        size_t n;
+        int r = tar_stream_next(v->stream, ret, &n);
+        if (r < 0) {
+                v->error = r;
+                archive_set_error(a, -r, "the object cannot be read");
+                return -1;
+        }
+        if (v->in_headers) {
+                if (n > v->headers_left) {
+                        archive_set_error(a, EFBIG, "headers of more than 4 MiB");
+                        return -1;
+                }
+                v->headers_left -= n;
+        }
+        return (la_ssize_t)n;
+}
+
+/* @return 0 at the archive's end; VERIFY_E_STOP after a fault; -errno */
+static int members_walk(Verify *v) {
+        for (;;) {
+                struct archive_entry *entry;
+                v->in_headers = true;
+                v->headers_left = HEADERS_BYTES_MAX;
+                int r = archive_read_next_header(v->archive, &entry);
+                v->in_headers = false;
+                if (r == ARCHIVE_EOF)
+                        return 0;
+                if (r < ARCHIVE_WARN)
+                        return archive_fault(v, "the tar stream cannot be read on");
+                r = entry_verify(v, entry);
+                if (r != 0)
+                        return r;
+                if (archive_read_data_skip(v->archive) < ARCHIVE_WARN)
+                        return archive_fault(v, "the tar stream cannot be read on");
+        }
+}
+
+/* Reads what libarchive left: behind the archive's end there is nothing but zeros. */
+static int stream_drain(Verify *v, bool is_whole) {
+        const uint64_t end = (uint64_t)archive_filter_bytes(v->archive, 0);
+        const void *data;
+        size_t n;
+        int r;
+        do
+                r = tar_stream_next(v->stream, &data, &n);
+        while (r == 0 && n > 0);
+        if (r < 0 || !is_whole)
+                return r;
+
+        const TarStreamState s = tar_stream_state(v->stream);
+        const uint64_t expected =
+                number_of(json_object_get(v->manifest, "bundle"), "uncompressed_bytes");
+        if (s.nonzero_end > end && s.n_damaged == 0)
+                r = fault_tell(&v->faults,
+                               "the tar stream goes on at offset %" PRIu64
+                               " behind its end at %" PRIu64,
+                               s.nonzero_end, end);
+        if (r == 0 && s.bytes != expected)
+                r = fault_tell(&v->faults,
+                               "the tar stream has %" PRIu64 " bytes, the manifest says %" PRIu64,
+                               s.bytes, expected);
+        return r;
+}
+
+/* Members that were never reached: missing from a sound stream, unknown behind a damaged one. */
+static int members_settle(Verify *v, bool is_whole) {
+        const uint64_t n_left = v->n_members - v->next;
+        if (is_whole && tar_stream_state(v->stream).n_damaged == 0)
+                return members_missing(v, v->n_members);
+        if (n_left == 0)
+                return 0;
+        v->report->n_bad += n_left;
+        return fault_tell(&v->faults,
+                          "members from '%s' on could not be checked, %" PRIu64 " of %zu",
+                          text_of(member_at(v, v->next), "path"), n_left, v->n_members);
+}
+
+static int stream_verify(Verify *v, ObjectReader *object) {
+        int r = tar_stream_new(&v->stream, object, v->has_table ? &v->table : NULL, &v->faults);
+        if (r < 0)
+                return r;
+        v->archive = archive_read_new();
+        if (!v->archive || archive_read_support_format_tar(v->archive) != ARCHIVE_OK)
+                return -ENOMEM;
+
+        v->in_headers = true;
+        v->headers_left = HEADERS_BYTES_MAX;
+        if (archive_read_open(v->archive, v, NULL, on_read, NULL) < ARCHIVE_WARN)
+                r = archive_fault(v, "the object holds no tar stream");
+        else
+                r = members_walk(v);
+        if (r < 0)
+                return r;
+        const bool is_whole = r == 0;
+        r = members_settle(v, is_whole);
+        return r < 0 ? r : stream_drain(v, is_whole);
+}
+
+/* What no frame has claimed, the seek table among it, belongs to a part all the same. */
+static int object_drain(ObjectReader *object) {
+        uint8_t buf[16 * 1024];
+        size_t n;
+        int r;
+        do
+                r = object_reader_read(object, buf, sizeof buf, &n);
+        while (r == 0 && n > 0);
+        return r < 0 ? r : object_reader_finish(object);
+}
+
+static int verify(Verify *v, int fd) {
+        const json_t *bundle = json_object_get(v->manifest, "bundle");
+        struct stat st;
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        if (!S_ISREG(st.st_mode))
+                return -EINVAL;
+
+        int r = 0;
+        const uint64_t bytes = (uint64_t)st.st_size;
+        if (bytes != number_of(bundle, "bytes"))
+                r = fault_tell(&v->faults,
+                               "the object has %" PRIu64 " bytes, the manifest says %" PRIu64,
+                               bytes, number_of(bundle, "bytes"));
+        if (r == 0)
+                r = table_check(v, fd, bytes);
+        if (r < 0)
+                return r;
+
+        ObjectReader object;
+        object_reader_init(&object, fd, bytes, json_object_get(bundle, "parts"), &v->faults);
+        r = stream_verify(v, &object);
+        return r < 0 ? r : object_drain(&object);
+}
+
+static Verify *verify_free(Verify *v) {
+        if (v->archive)
+                (void)archive_read_free(
+                        v->archive); /* only memory: the descriptor is the caller's */
+        tar_stream_free(v->stream);
+        free(v);
+        return NULL;
+}
+
+DEFINE_CLEANUP(Verify, verify_free);
+
+int bundle_verify(int fd, const json_t *manifest, VerifyReport *report) {
+        _cleanup_(verify_freep) Verify *v = calloc(1, sizeof *v);
+        if (!v)
+                return -ENOMEM;
+        *v = (Verify){ .manifest = manifest,
+                       .members = json_object_get(manifest, "members"),
+                       .report = report,
+                       .faults = { .report = report } };
+        v->n_members = json_array_size(v->members);
+        report->ok = false;
+        report->n_members = v->n_members;
+        report->n_bad = report->bytes = 0;
+
+        locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0); /* see entry_verify() */
+        if (!c)
+                return -errno;
+        locale_t before = uselocale(c);
+        int r = verify(v, fd);
+        (void)uselocale(before); /* what uselocale() itself gave us is valid */
+        freelocale(c);
+        report->ok = r == 0 && v->faults.n == 0;
+        return r;
+}

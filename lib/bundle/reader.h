@@ -1,0 +1,25 @@
+/* Reads a bundle again: verify against the manifest. Uses libarchive and libzstd, for files that may be hostile. */
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct VerifyReport {
+        bool ok;            /* not one fault */
+        uint64_t n_members; /* that the manifest names */
+        uint64_t n_bad;     /* of them: missing, different, or not to be checked behind damage */
+        uint64_t bytes;     /* of members' content hashed, holes included */
+        void (*on_fault)(const char *what, void *userdata); /* one sentence a fault */
+        void (*on_progress)(uint64_t done_bytes, uint64_t total_bytes,
+                            void *userdata); /* may be NULL */
+        void *userdata;
+} VerifyReport;
+
+/** Re-hashes the object: size, parts, plan of frames (seek table), then every member's size and digest, and that nothing is there
+ * which the manifest does not name. One pass, memory bounded whatever the object says (3 MiB; at worst some 60); a damaged frame is
+ * told, and the members outside it are checked all the same.
+ * @param fd  the object, a regular file; read by pread from 0 on
+ * @param manifest  as manifest_read() returned it  @param r  the callbacks are the caller's, the rest is set
+ * @return 0 and r->ok; -errno when it could not be read (-EINVAL: no regular file) */
+int bundle_verify(int fd, const json_t *manifest, VerifyReport *r);

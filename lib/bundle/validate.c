@@ -1,0 +1,170 @@
+/* Which validator looks at which member, and what all of them have in common. The formats are in validate_*.c. */
+#include "lib/bundle/validate.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lib/base/cleanup.h"
+#include "lib/base/path.h"
+#include "lib/bundle/validate_private.h"
+
+#define QUICK_BYTES (64 * 1024)
+
+static const char *const verdict_names[N_VERDICTS] = {
+        [VERDICT_OK] = "ok",       [VERDICT_SUSPECT] = "suspect", [VERDICT_TRUNCATED] = "truncated",
+        [VERDICT_EMPTY] = "empty", [VERDICT_OPAQUE] = "opaque",
+};
+
+const char *verdict_name(Verdict v) {
+        return verdict_names[v];
+}
+
+int verdict_parse(const char *s, Verdict *ret) {
+        for (size_t i = 0; i < N_VERDICTS; i++)
+                if (strcmp(s, verdict_names[i]) == 0) {
+                        *ret = (Verdict)i;
+                        return 0;
+                }
+        return -EINVAL;
+}
+
+DEFINE_CLEANUP(Validator, validator_free);
+
+static void ignore_feed(Validator *v, const uint8_t *data, size_t n) {
+        (void)v, (void)data, (void)n;
+}
+
+static void ignore_feed_zeros(Validator *v, uint64_t n) {
+        (void)v, (void)n;
+}
+
+static Verdict ignore_quick(const Validator *v) {
+        (void)v;
+        return VERDICT_OK;
+}
+
+static void ignore_done(Validator *v) {
+        (void)v;
+}
+
+static Verdict empty_finish(Validator *v, StrBuf *detail) {
+        strbuf_add(detail, v->note);
+        return VERDICT_EMPTY;
+}
+
+static Verdict opaque_finish(Validator *v, StrBuf *detail) {
+        strbuf_add(detail, v->note);
+        return VERDICT_OPAQUE;
+}
+
+static const ValidatorOps empty_ops = { ignore_feed, ignore_feed_zeros, empty_finish, ignore_quick,
+                                        ignore_done };
+static const ValidatorOps opaque_ops = { ignore_feed, ignore_feed_zeros, opaque_finish,
+                                         ignore_quick, ignore_done };
+
+/* A system trace is protobuf or JSON by its ending: neither has a magic number of public knowledge. */
+static bool name_is_pb(const char *name) {
+        size_t n = strlen(name);
+        return n > 3 && strcmp(name + n - 3, ".pb") == 0;
+}
+
+static const ValidatorOps *ops_for(MemberKind kind, const char *name) {
+        switch (kind) {
+        case MEMBER_NEFF:
+                return &validator_neff_ops;
+        case MEMBER_NTFF:
+                return &validator_protobuf_ops;
+        case MEMBER_SYSTEM_TRACE:
+                return name_is_pb(name) ? &validator_protobuf_ops : &opaque_ops;
+        case MEMBER_ELF_CORE:
+                return &validator_elf_ops;
+        default:
+                return &opaque_ops;
+        }
+}
+
+int validator_new(Validator **ret, SourceKind source, const char *name, MemberKind kind,
+                  uint64_t size_bytes) {
+        _cleanup_(validator_freep) Validator *v = calloc(1, sizeof *v);
+        if (!v)
+                return -ENOMEM;
+
+        name = path_name(name);
+        v->kind = kind;
+        v->size = size_bytes;
+        if (size_bytes == 0) {
+                v->ops = &empty_ops;
+                v->note = validator_empty_note(kind, name);
+        } else {
+                v->ops = ops_for(kind, name);
+                v->note = validator_opaque_note(source, kind);
+        }
+        *ret = TAKE_PTR(v);
+        return 0;
+}
+
+Validator *validator_free(Validator *v) {
+        if (!v)
+                return NULL;
+        v->ops->done(v);
+        free(v);
+        return NULL;
+}
+
+void validator_feed(Validator *v, const void *data, size_t n) {
+        n = (size_t)MIN((uint64_t)n, v->size - v->offset);
+        if (n == 0)
+                return;
+        v->ops->feed(v, data, n);
+        v->offset += n;
+}
+
+void validator_feed_zeros(Validator *v, uint64_t n) {
+        n = MIN(n, v->size - v->offset);
+        if (n == 0)
+                return;
+        v->ops->feed_zeros(v, n);
+        v->offset += n;
+}
+
+Verdict validator_finish(Validator *v, char **ret_detail) {
+        StrBuf detail = STRBUF_INIT;
+        Verdict verdict;
+
+        if (v->offset < v->size) {
+                verdict = VERDICT_TRUNCATED;
+                strbuf_addf(&detail, "only %llu of %llu bytes could be read",
+                            (unsigned long long)v->offset, (unsigned long long)v->size);
+        } else
+                verdict = v->ops->finish(v, &detail);
+
+        *ret_detail = strbuf_take(&detail);
+        strbuf_done(&detail);
+        return verdict;
+}
+
+Verdict validate_quick(int fd, MemberKind kind, uint64_t size_bytes) {
+        if (kind != MEMBER_NEFF && kind != MEMBER_ELF_CORE)
+                return VERDICT_OK;
+        if (size_bytes == 0)
+                return VERDICT_EMPTY;
+
+        _cleanup_(validator_freep) Validator *v = NULL;
+        _cleanup_free_ uint8_t *start = malloc(QUICK_BYTES);
+        if (!start || validator_new(&v, SOURCE_DIRECTORY, "", kind, size_bytes) < 0)
+                return VERDICT_OK; /* no evidence against it; the full look comes with the reading */
+
+        size_t wanted = (size_t)MIN(size_bytes, (uint64_t)QUICK_BYTES), have = 0;
+        while (have < wanted) {
+                ssize_t n = pread(fd, start + have, wanted - have, (off_t)have);
+                if (n < 0 && errno == EINTR)
+                        continue;
+                if (n <= 0)
+                        break;
+                have += (size_t)n;
+        }
+        validator_feed(v, start, have);
+        return v->ops->quick(v);
+}

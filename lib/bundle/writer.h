@@ -1,0 +1,77 @@
+/* Makes the bundle's bytes from a frozen plan: tar stream → zstd frames, in order, each source byte read once, compressed in
+ * parallel on a worker pool, page cache given back. It writes nowhere: the caller takes frame after frame.
+ * Blocking: runs in a worker's thread (not one of the compression pool's). */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "lib/base/cleanup.h"
+#include "lib/bundle/plan.h"
+#include "lib/bundle/validate.h"
+#include "lib/loop/worker_pool.h"
+
+typedef struct BundleWriter BundleWriter;
+
+typedef struct MemberResult {
+        uint8_t sha256[SHA256_SIZE];
+        bool is_sparse_digest;
+        Verdict verdict;
+        char *detail; /* owned by the writer; may be NULL */
+} MemberResult;
+
+typedef struct BundleWriterOptions {
+        WorkerPool *compressors; /* borrowed: must outlive the writer */
+        int level; /* 0 = store (zstd's fastest, which passes nearly all through as raw blocks), 1..19 */
+        uint64_t memory_bytes; /* bound for buffers and compression contexts of this writer */
+        bool tolerant; /* what cannot be read, or is not there any more, is zeros, and the member is marked, instead of
+                                     WRITER_E_CHANGED and errors of reading */
+        SourceKind source; /* for the validator */
+        uint64_t
+                first_frame; /* 0; or where to go on (only whole frames are made from there; digests of members that began earlier
+                                     are not available and their result says so by an all-zero sha256 and the verdict `opaque`) */
+        const uint32_t *
+                earlier_frames; /* compressed sizes of the frames before first_frame, for the seek table; borrowed, may be
+                                     NULL: then there is no seek table */
+        /* Opens member i for reading; called in order. fd is the writer's. -errno → the member is unreadable. */
+        int (*open_member)(size_t i, const PlanMember *m, void *userdata);
+        void *userdata;
+} BundleWriterOptions;
+
+/** @param plan  frozen; borrowed, must outlive the writer
+ * @return 0; -ENOMEM; -EOVERFLOW when memory_bytes cannot hold two frames in flight (bundle_writer_memory_min() tells); -EINVAL
+ * for a level or a first_frame that does not exist */
+int bundle_writer_new(BundleWriter **ret, const Plan *plan, const BundleWriterOptions *options);
+
+/** Waits for the jobs it still has in the pool. */
+BundleWriter *bundle_writer_free(BundleWriter *w);
+DEFINE_CLEANUP(BundleWriter, bundle_writer_free);
+
+/** Least and best memory for a level and n compressors. The open member's header and the table of frames (4 bytes each) come on
+ * top, and 48 bytes a member for the results. */
+uint64_t bundle_writer_memory_min(int level);
+uint64_t bundle_writer_memory_best(int level, unsigned n_compressors);
+
+typedef struct BundleFrame {
+        uint64_t number;
+        const void *data; /* valid until the next call */
+        size_t bytes;
+        uint64_t stream_offset, stream_bytes; /* what of the tar stream it holds */
+} BundleFrame;
+
+/** Makes the next frame. An error stays: every later call gives it again.
+ * @return WRITER_FRAME and *ret; 0 when all frames are made; WRITER_E_CHANGED: a member is not what the plan says (size, mtime,
+ * device or inode, checked before and after reading), start over with a new plan; -errno from opening or reading a member
+ * (bundle_writer_failed_member() names it); -ENOMEM */
+enum { WRITER_FRAME = 1, WRITER_E_CHANGED = 2 };
+int bundle_writer_next(BundleWriter *w, BundleFrame *ret);
+
+/** The seek table: a skippable frame that goes after the last frame. Borrowed from the writer.
+ * @return 0, -ENOMEM, -ENODATA while frames are missing or when the sizes of earlier frames were not given */
+int bundle_writer_seek_table(BundleWriter *w, const void **ret, size_t *ret_bytes);
+
+const MemberResult *bundle_writer_member(const BundleWriter *w,
+                                         size_t i); /* complete once all frames are made */
+size_t bundle_writer_failed_member(
+        const BundleWriter *w); /* plan_n_members() when it was no member's fault */
+uint64_t bundle_writer_bytes_read(const BundleWriter *w);

@@ -1,0 +1,437 @@
+/* The manifest as it is written (a golden file), and what a manifest from a stranger's bucket may not say. */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "lib/base/cleanup.h"
+#include "lib/base/fs.h"
+#include "lib/base/strbuf.h"
+#include "lib/bundle/manifest.h"
+
+/* The results of a writer that never ran: the manifest asks for nothing else of it. */
+static MemberResult results[4096];
+const MemberResult *bundle_writer_member(const BundleWriter *w, size_t i) {
+        (void)w;
+        return &results[i];
+}
+
+typedef struct Heard {
+        StrBuf text;
+        size_t n_pieces, longest;
+        int answer; /* of put */
+} Heard;
+
+static int hear(const void *data, size_t n, void *userdata) {
+        Heard *h = userdata;
+        strbuf_add_n(&h->text, data, n);
+        h->n_pieces++;
+        h->longest = MAX(h->longest, n);
+        return h->answer;
+}
+
+/* ---- a fixed plan ---- */
+
+typedef struct Fixture {
+        char directory[64];
+        int fd;
+        Plan *plan;
+} Fixture;
+
+static int setup(void **state) {
+        Fixture *f = calloc(1, sizeof *f);
+        assert_non_null(f);
+        const char *tmp = getenv("TMPDIR");
+        (void)snprintf(f->directory, sizeof f->directory, "%.40s/manifest-XXXXXX",
+                       tmp ? tmp : "/tmp");
+        assert_non_null(mkdtemp(f->directory));
+        f->fd = open(f->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        assert_true(f->fd >= 0);
+        assert_int_equal(plan_new(&f->plan), 0);
+        memset(results, 0, sizeof results);
+        *state = f;
+        return 0;
+}
+
+static int teardown(void **state) {
+        Fixture *f = *state;
+        plan_free(f->plan);
+        (void)close(f->fd);
+        assert_int_equal(rmdir(f->directory),
+                         0); /* members are unlinked as soon as they are planned */
+        free(f);
+        return 0;
+}
+
+static void add_member(Fixture *f, const char *path, MemberKind kind, size_t bytes, mode_t mode) {
+        _cleanup_close_ int fd =
+                openat(f->fd, "member", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+        _cleanup_free_ char *content = malloc(bytes + 1);
+        const struct timespec times[2] = { { 1779859295, 123456789 }, { 1779859295, 123456789 } };
+        assert_true(fd >= 0);
+        assert_non_null(content);
+        memset(content, 'm', bytes);
+        assert_int_equal(write(fd, content, bytes), bytes);
+        assert_int_equal(fchmod(fd, mode), 0);
+        assert_int_equal(futimens(fd, times), 0);
+        assert_int_equal(plan_add(f->plan, path, kind, fd), 0);
+        assert_int_equal(unlinkat(f->fd, "member", 0), 0);
+}
+
+static void set_result(size_t i, uint8_t fill, Verdict verdict, const char *detail) {
+        memset(results[i].sha256, fill, SHA256_SIZE);
+        results[i].verdict = verdict;
+        results[i].detail = (char *)detail;
+}
+
+static const char *const labels[] = { "cluster", "prod-a", "note", "a \"quoted\" \\ word", NULL };
+static const char *const reasons[] = { "file 'x' was still growing after 30m", NULL };
+
+static ManifestInfo info_make(void) {
+        return (ManifestInfo){
+                .id = "neuron-core-dump-20260527T051233-0123456789ab",
+                .object = "neuron-core-dump-20260527T051233-0123456789ab.tar.zst",
+                .kind = SOURCE_NEURON_CORE_DUMP,
+                .bytes = 300,
+                .complete = false,
+                .reasons = reasons,
+                .instance_id = "i-0123456789abcdef0",
+                .hostname = "trn-17",
+                .labels = labels,
+                .source_name = "core-dumps",
+                .source_path = "/tmp/neuron-core-dump/dt-\xff",
+                .uid = 1000,
+                .user = "alice",
+                .cluster_id = "d99e36ea74c263ca",
+                .date_time = "20260527-051233",
+                .agreed = "alone",
+                .agent_version = "0.1.0",
+                .created_usec = UINT64_C(1779859300000001),
+        };
+}
+
+/* @return the document, the caller's */
+static char *write_manifest(const Plan *plan, const ManifestInfo *info) {
+        Part items[] = { { .bytes = 200 }, { .bytes = 100 } };
+        const Parts parts = { .items = items, .n = ELEMENTSOF(items) };
+        uint8_t digest[SHA256_SIZE];
+        Heard h = { .answer = 0 };
+        memset(items[0].sha256, 0xa1, SHA256_SIZE);
+        memset(items[1].sha256, 0xa2, SHA256_SIZE);
+        memset(digest, 0xb0, sizeof digest);
+        assert_int_equal(manifest_write(info, plan, NULL, &parts, digest, hear, &h), 0);
+        char *text = strbuf_take(&h.text);
+        assert_non_null(text);
+        return text;
+}
+
+/* One member of each verdict, names that hurt, and a frame boundary between two of them. */
+static char *golden_make(Fixture *f) {
+        add_member(f, "a \"quoted\"\nname", MEMBER_OTHER, 10, 0644);
+        add_member(f, "b-\xff\\-raw", MEMBER_OTHER, 0, 0600);
+        add_member(f, "c-\xc3\xbc-nd0-nc0", MEMBER_NC_STATE, 3 << 20, 0640);
+        add_member(f, "d/core.1", MEMBER_ELF_CORE, 5000, 04755);
+        add_member(f, "neff_1.neff", MEMBER_NEFF, 2000, 0400);
+        assert_int_equal(plan_freeze(f->plan), 0);
+        set_result(0, 0x10, VERDICT_OPAQUE, "name not known");
+        set_result(1, 0x11, VERDICT_EMPTY, NULL);
+        set_result(2, 0x12, VERDICT_OPAQUE, "format not public");
+        set_result(3, 0x13, VERDICT_TRUNCATED, "10 of 5010 bytes are missing, by its headers");
+        results[3].is_sparse_digest = true;
+        set_result(4, 0x14, VERDICT_OK, "");
+        ManifestInfo info = info_make();
+        return write_manifest(f->plan, &info);
+}
+
+static void the_manifest_is_the_golden_one(void **state) {
+        _cleanup_free_ char *text = golden_make(*state), *golden = NULL, *path = NULL;
+        const char *srcdir = getenv("srcdir");
+        assert_true(asprintf(&path, "%s/tests/golden/manifest/manifest.json",
+                             srcdir ? srcdir : ".") > 0);
+        if (getenv("UPDATE_GOLDEN")) {
+                _cleanup_fclose_ FILE *file = fopen(path, "we");
+                assert_non_null(file);
+                assert_int_equal(fwrite(text, 1, strlen(text), file), strlen(text));
+        }
+        size_t n;
+        assert_int_equal(fs_read_file(AT_FDCWD, path, MIB, &golden, &n), 0);
+        assert_string_equal(text, golden);
+}
+
+static void the_manifest_is_json_for_python_too(void **state) {
+        _cleanup_free_ char *text = golden_make(*state);
+        FILE *python = popen("python3 -m json.tool >/dev/null", "we");
+        assert_non_null(python);
+        assert_int_equal(fwrite(text, 1, strlen(text), python), strlen(text));
+        assert_int_equal(pclose(python), 0);
+}
+
+static void a_member_and_a_part_have_a_line_each(void **state) {
+        _cleanup_free_ char *text = golden_make(*state);
+        size_t n_members = 0, n_parts = 0;
+        for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+                n_members += strstr(line, "\"path\": ") && strstr(line, "\"verdict\": ");
+                n_parts += strstr(line, "{\"bytes\": ") && strstr(line, "\"sha256\": ");
+        }
+        assert_int_equal(n_members, 5);
+        assert_int_equal(n_parts, 2);
+}
+
+static void what_is_written_can_be_read(void **state) {
+        _cleanup_free_ char *text = golden_make(*state), *fault = NULL;
+        json_t *manifest = NULL;
+        if (manifest_read(text, strlen(text), &manifest, &fault) < 0)
+                fail_msg("%s", fault);
+        const json_t *member = json_array_get(json_object_get(manifest, "members"), 1);
+        assert_string_equal(json_string_value(json_object_get(member, "path")), "b-\\xff\\x5c-raw");
+        assert_true(json_is_null(json_object_get(manifest, "failure")));
+        json_decref(manifest);
+}
+
+static void every_member_lies_where_the_manifest_says(void **state) {
+        Fixture *f = *state;
+        _cleanup_free_ char *text = golden_make(f), *fault = NULL;
+        json_t *manifest = NULL, *member;
+        size_t i;
+        assert_int_equal(manifest_read(text, strlen(text), &manifest, &fault), 0);
+        json_array_foreach(json_object_get(manifest, "members"), i, member) {
+                const uint64_t frame = (uint64_t)json_integer_value(
+                                       json_object_get(member, "frame")),
+                               offset = (uint64_t)json_integer_value(
+                                       json_object_get(member, "offset"));
+                uint64_t begin, bytes;
+                plan_frame(f->plan, frame, &begin, &bytes);
+                assert_true(begin <= offset && offset < begin + bytes);
+        }
+        json_decref(manifest);
+}
+
+static void what_is_not_known_is_null(void **state) {
+        Fixture *f = *state;
+        ManifestInfo info = info_make();
+        info.cluster_id = info.date_time = info.user = NULL;
+        info.labels = info.reasons = NULL;
+        info.supplement_of = "neuron-core-dump-20260527T051233-0123456789ab";
+        assert_int_equal(plan_freeze(f->plan), 0);
+        _cleanup_free_ char *text = write_manifest(f->plan, &info), *fault = NULL;
+        json_t *manifest = NULL;
+        if (manifest_read(text, strlen(text), &manifest, &fault) < 0)
+                fail_msg("%s", fault);
+        assert_true(json_is_null(json_object_get(manifest, "incident")));
+        assert_true(json_is_null(json_object_get(json_object_get(manifest, "source"), "user")));
+        assert_int_equal(
+                json_object_size(json_object_get(json_object_get(manifest, "node"), "labels")), 0);
+        assert_int_equal(json_array_size(json_object_get(manifest, "members")), 0);
+        json_decref(manifest);
+}
+
+static void many_members_come_in_small_pieces(void **state) {
+        Fixture *f = *state;
+        const size_t n = ELEMENTSOF(results);
+        for (size_t i = 0; i < n; i++) {
+                char path[32];
+                (void)snprintf(path, sizeof path, "m-%06zu", i);
+                add_member(f, path, MEMBER_OTHER, 1, 0644);
+                set_result(i, 1, VERDICT_OPAQUE, "");
+        }
+        assert_int_equal(plan_freeze(f->plan), 0);
+
+        ManifestInfo info = info_make();
+        const Parts parts = { .n = 0 };
+        const uint8_t digest[SHA256_SIZE] = { 1 };
+        Heard h = { .answer = 0 };
+        assert_int_equal(manifest_write(&info, f->plan, NULL, &parts, digest, hear, &h), 0);
+        assert_true(h.n_pieces > 100);
+        assert_true(h.longest <= 8192);
+        strbuf_done(&h.text);
+
+        Heard deaf = { .answer = -ENOSPC };
+        assert_int_equal(manifest_write(&info, f->plan, NULL, &parts, digest, hear, &deaf),
+                         -ENOSPC);
+        assert_int_equal(deaf.n_pieces, 1); /* and is not asked again */
+        strbuf_done(&deaf.text);
+}
+
+static void a_member_without_a_digest_is_refused(void **state) {
+        Fixture *f = *state;
+        add_member(f, "a", MEMBER_OTHER, 1, 0644);
+        assert_int_equal(plan_freeze(f->plan), 0);
+        ManifestInfo info = info_make();
+        const Parts parts = { .n = 0 };
+        const uint8_t digest[SHA256_SIZE] = { 1 };
+        Heard h = { .answer = 0 };
+        assert_int_equal(manifest_write(&info, f->plan, NULL, &parts, digest, hear, &h), -EINVAL);
+        strbuf_done(&h.text);
+}
+
+/* ---- reading what somebody else wrote ---- */
+
+static char *replaced(const char *text, const char *from, const char *to) {
+        const char *at = strstr(text, from);
+        char *result = NULL;
+        assert_non_null(at);
+        assert_true(asprintf(&result, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from)) >
+                    0);
+        return result;
+}
+
+static void each_fault_is_named(void **state) {
+        static const struct {
+                const char *from, *to, *fault;
+        } cases[] = {
+                { "manifest/1", "manifest/2",
+                  "schema: 'neuron-collectd/manifest/2' is not 'neuron-collectd/manifest/1'" },
+                { "\"bundle\":", "\"bungle\":", "bundle is missing" },
+                { "\"bytes\": 300", "\"bytes\": \"300\"",
+                  "bundle.bytes is a text, expected a whole number" },
+                { "\"bytes\": 300", "\"bytes\": -1", "bundle.bytes: -1 is negative" },
+                { "\"bytes\": 300", "\"bytes\": 301",
+                  "bundle.parts have 300 bytes together, bundle.bytes says 301" },
+                { "\"bytes\": 300", "\"bytes\": 299",
+                  "bundle.parts[1].bytes: 100 does not fit into the object's 299" },
+                { "\"bytes\": 200", "\"bytes\": 9223372036854775807",
+                  "bundle.parts[0].bytes: 9223372036854775807 does not fit" },
+                { "\"bytes\": 200", "\"bytes\": 3e2",
+                  "bundle.parts[0].bytes is a number with a fraction" },
+                { "\"id\": \"neuron", "\"id\": \"../neuron",
+                  "bundle.id: '../neuron-core-dump-20260527T051233-0123456789ab' is not a bundle "
+                  "id" },
+                { "\"kind\": \"neuron-core-dump\"", "\"kind\": \"x\"",
+                  "bundle.kind: 'x' is not a kind of source" },
+                { "\"object\": \"", "\"object\": \"../", "bundle.object: '../neuron" },
+                { "\"plan\": \"b0", "\"plan\": \"", "bundle.plan: 'b0b0" },
+                { "\"complete\": false", "\"complete\": 0",
+                  "bundle.complete is a whole number, expected true or false" },
+                { "\"reasons\": [", "\"reasons\": [1, ", "bundle.reasons[0] is not a text" },
+                { "\"supplement_of\": null", "\"supplement_of\": \"x\"",
+                  "bundle.supplement_of: 'x' is not a bundle id" },
+                { "\"prod-a\"", "[]", "node.labels.cluster is not a text" },
+                { "\"uid\": 1000", "\"uid\": null", "source.uid is null, expected a whole number" },
+                { "\"agreed\": \"alone\"", "\"agreed\": \"no\"",
+                  "incident.agreed: 'no' is neither bus nor store nor alone" },
+                { "\"derived\": false", "\"derived\": null", "incident.derived is null" },
+                { "\"path\": \"a ", "\"path\": \"/a ", "members[0].path: '/a " },
+                { "\"path\": \"d/core.1", "\"path\": \"d/../core.1",
+                  "members[3].path: 'd/../core.1' is not a path below the source" },
+                { "\"path\": \"d/core.1", "\"path\": \"d//core.1",
+                  "members[3].path: 'd//core.1' is not a path below the source" },
+                { "\"path\": \"d/core.1", "\"path\": \"d/./core.1",
+                  "is not a path below the source" },
+                { "\"path\": \"d/core.1", "\"path\": \"d/\\\\xzz",
+                  "members[3].path: 'd/\\xzz' is not a path" },
+                { "\"path\": \"d/core.1", "\"path\": \"b",
+                  "members[3].path: 'b' stands twice or out of order" },
+                { "\"path\": \"d/core.1", "\"path\": \"neff_1.neff",
+                  "members[4].path: 'neff_1.neff' stands twice or out of order" },
+                { "\"mode\": \"0644\"", "\"mode\": \"0988\"",
+                  "members[0].mode: '0988' is not a mode" },
+                { "\"sha256\": \"1010", "\"sha256\": \"10", "members[0].sha256: '10" },
+                { "\"sha256_sparse\": \"13", "\"sparse\": \"13",
+                  "members[3].sha256 is null, and there is no sha256_sparse" },
+                { "\"sha256_sparse\": \"13", "\"sha256_sparse\": \"zz",
+                  "members[3].sha256_sparse: 'zz" },
+                { "\"kind\": \"nc-state\"", "\"kind\": \"nd-state\"",
+                  "members[2].kind: 'nd-state' is not a kind of member" },
+                { "\"verdict\": \"truncated\"", "\"verdict\": \"fine\"",
+                  "members[3].verdict: 'fine' is not a verdict" },
+                { "\"frame\": 0", "\"frame\": 3000", "members[0].frame: 3000 of " },
+                { "\"offset\": ", "\"offset\": 1", "members[0].offset: 1" },
+                { "\"offset\": ", "\"offset\": 9999999999999", "is no place in a tar stream" },
+                { "zstd-seekable", "zip", "frames.format: 'zip' is not 'zstd-seekable'" },
+                { "\"failure\": null", "\"failure\": []", "failure is a list, expected an object" },
+                { "\"failure\": null", "\"failure\": null, \"failure\": null", "duplicate" },
+                { "{\"schema\"", "[{\"schema\"", "line " },
+        };
+        _cleanup_free_ char *text = golden_make(*state);
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                _cleanup_free_ char *bad = replaced(text, cases[i].from, cases[i].to),
+                                    *fault = NULL;
+                json_t *manifest = NULL;
+                if (manifest_read(bad, strlen(bad), &manifest, &fault) != -EINVAL)
+                        fail_msg("taken though it should say: %s", cases[i].fault);
+                if (!strstr(fault, cases[i].fault))
+                        fail_msg("got '%s', expected '%s'", fault, cases[i].fault);
+        }
+}
+
+static void fields_of_later_versions_are_let_be(void **state) {
+        _cleanup_free_ char *text = golden_make(*state), *fault = NULL;
+        _cleanup_free_ char *newer =
+                replaced(text, "\"failure\": null",
+                         "\"weather\": {\"rain\": [1.5]}, \"failure\": {\"code\": 5}");
+        json_t *manifest = NULL;
+        assert_int_equal(manifest_read(newer, strlen(newer), &manifest, &fault), 0);
+        json_decref(manifest);
+}
+
+static void a_manifest_cut_short_is_refused_wherever_it_ends(void **state) {
+        _cleanup_free_ char *text = golden_make(*state);
+        for (size_t n = 0; n + 2 < strlen(text); n++) {
+                _cleanup_free_ char *fault = NULL;
+                json_t *manifest = NULL;
+                assert_int_equal(manifest_read(text, n, &manifest, &fault), -EINVAL);
+                assert_true(strlen(fault) > 5);
+        }
+}
+
+static void a_fault_never_carries_what_a_terminal_would_obey(void **state) {
+        _cleanup_free_ char *text = golden_make(*state), *fault = NULL;
+        _cleanup_free_ char *bad = replaced(text, "manifest/1", "\\u001b[2J");
+        json_t *manifest = NULL;
+        assert_int_equal(manifest_read(bad, strlen(bad), &manifest, &fault), -EINVAL);
+        assert_null(strchr(fault, '\x1b'));
+        assert_non_null(strstr(fault, "\\x1b[2J"));
+}
+
+static void too_large_too_deep_and_no_object_are_refused(void **state) {
+        (void)state;
+        _cleanup_free_ char *fault = NULL;
+        json_t *manifest = NULL;
+        assert_int_equal(manifest_read("", 256 * MIB + 1, &manifest, &fault),
+                         -EINVAL); /* told by the size alone */
+        assert_non_null(strstr(fault, "at most 268435456 are read"));
+        free(TAKE_PTR(fault));
+
+        assert_int_equal(manifest_read("[]", 2, &manifest, &fault), -EINVAL);
+        assert_string_equal(fault, "the document is a list, expected an object");
+        free(TAKE_PTR(fault));
+
+        char deep[100000];
+        memset(deep, '[', sizeof deep);
+        assert_int_equal(manifest_read(deep, sizeof deep, &manifest, &fault), -EINVAL);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test_setup_teardown(the_manifest_is_the_golden_one, setup, teardown),
+                cmocka_unit_test_setup_teardown(the_manifest_is_json_for_python_too, setup,
+                                                teardown),
+                cmocka_unit_test_setup_teardown(a_member_and_a_part_have_a_line_each, setup,
+                                                teardown),
+                cmocka_unit_test_setup_teardown(what_is_written_can_be_read, setup, teardown),
+                cmocka_unit_test_setup_teardown(every_member_lies_where_the_manifest_says, setup,
+                                                teardown),
+                cmocka_unit_test_setup_teardown(what_is_not_known_is_null, setup, teardown),
+                cmocka_unit_test_setup_teardown(many_members_come_in_small_pieces, setup, teardown),
+                cmocka_unit_test_setup_teardown(a_member_without_a_digest_is_refused, setup,
+                                                teardown),
+                cmocka_unit_test_setup_teardown(each_fault_is_named, setup, teardown),
+                cmocka_unit_test_setup_teardown(fields_of_later_versions_are_let_be, setup,
+                                                teardown),
+                cmocka_unit_test_setup_teardown(a_manifest_cut_short_is_refused_wherever_it_ends,
+                                                setup, teardown),
+                cmocka_unit_test_setup_teardown(a_fault_never_carries_what_a_terminal_would_obey,
+                                                setup, teardown),
+                cmocka_unit_test(too_large_too_deep_and_no_object_are_refused),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,51 @@
+/* Feeds content to a validator in several cuts and asserts that the answer is the same for all of them. */
+#pragma once
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "lib/bundle/validate.h"
+
+/* A run of zeros goes in as zeros, as a hole would. */
+static inline void feed_cut(Validator *v, const uint8_t *data, size_t n, size_t cut, bool holes) {
+        for (size_t i = 0; i < n; i += cut) {
+                size_t m = n - i < cut ? n - i : cut, zeros = 0;
+                while (holes && zeros < m && data[i + zeros] == 0)
+                        zeros++;
+                if (zeros > 0)
+                        validator_feed_zeros(v, zeros);
+                validator_feed(v, data + i + zeros, m - zeros);
+        }
+}
+
+/* @return the verdict; detail gets the sentence */
+static inline Verdict verdict_of(SourceKind source, const char *name, MemberKind kind,
+                                 const void *data, size_t n, char detail[256]) {
+        static const size_t cuts[] = { SIZE_MAX / 2, 1, 2, 7, 64, 1000, 4096 };
+        Verdict first = N_VERDICTS;
+
+        for (size_t i = 0; i < 2 * sizeof cuts / sizeof *cuts; i++) {
+                Validator *v = NULL;
+                char *text = NULL;
+                assert_int_equal(validator_new(&v, source, name, kind, n), 0);
+                feed_cut(v, data, n, cuts[i / 2], i % 2);
+                Verdict verdict = validator_finish(v, &text);
+                assert_non_null(text);
+                if (i == 0) {
+                        first = verdict;
+                        assert_true(strlen(text) < 256);
+                        strcpy(detail, text);
+                }
+                assert_int_equal(verdict, first);
+                assert_string_equal(text, detail);
+                free(text);
+                validator_free(v);
+        }
+        return first;
+}
