@@ -1,0 +1,70 @@
+/* What the files of the store share. Nobody else includes this. */
+#pragma once
+
+#include <sqlite3.h>
+
+#include "agent/store/store.h"
+
+/* Statements that are prepared at open and kept. Preparing all of them also proves that the schema is the one we know. */
+typedef enum StoreStatement {
+        STORE_BUNDLE_ADD,
+        STORE_BUNDLE_UPDATE,
+        STORE_BUNDLE_GET,
+        STORE_BUNDLE_KEY,
+        STORE_UNIT_FIND,
+        STORE_DELIVERY_PUT,
+        STORE_DELIVERY_CUT,
+        STORE_DELIVERY_LIST,
+        STORE_COUNTS_LIST,
+        STORE_COUNTER_ADD,
+        STORE_COUNTER_GET,
+        STORE_PRINTS_PUT,
+        STORE_PRINTS_LIST,
+        N_STORE_STATEMENTS,
+} StoreStatement;
+
+/* {all, one state, active} × {any source, one} × {from the start, after an id} */
+#define N_STORE_LISTS 12
+
+struct Store {
+        sqlite3 *db;
+        char *path;
+        int dir_fd, lock_fd;
+        sqlite3_stmt *statements[N_STORE_STATEMENTS];
+        sqlite3_stmt *lists[N_STORE_LISTS]; /* prepared when first asked for */
+        bool in_transaction;                /* between store_begin and store_commit */
+        int transaction_error;              /* what undid it, told by store_commit */
+};
+
+/* One step of the upgrade table: brings the schema from version `index` to `index + 1`. Inside a transaction. */
+typedef int (*StoreUpgrade)(sqlite3 *db);
+
+/* store_schema.c: SQLite results here, not errnos, since opening must tell damage from trouble. */
+void store_schema_be_careful(
+        sqlite3 *db); /* first of all: nothing is written until the database is known to be ours */
+int store_schema_configure(sqlite3 *db);
+int store_schema_version(sqlite3 *db, int *ret);
+int store_schema_upgrade(sqlite3 *db, const StoreUpgrade *steps, int n_steps);
+int store_schema_bring_up(
+        sqlite3 *
+                db); /* all of it: version, settings, check, upgrade. SQLITE_NOTADB for a newer schema */
+int store_schema_check(sqlite3 *db); /* every page: SQLITE_CORRUPT */
+int store_schema_prepare(Store *s);
+int store_schema_prepare_list(Store *s, size_t which, const char *where); /* into s->lists[which] */
+
+/* store.c */
+int store_errno(Store *s, int result);
+int store_savepoint(Store *s);
+int store_savepoint_end(Store *s, int r);
+
+/* store_rows.c: the row number behind an id. 0, STORE_E_NOT_FOUND, -errno */
+int store_find_row(Store *s, const char *id, int64_t *ret_row, uint64_t *ret_first_seen_usec);
+
+/* Ends a statement's run, so that it can be used again and holds no lock and no pointer of ours. */
+static inline void store_reset(sqlite3_stmt *const *st) {
+        if (*st) {
+                (void)sqlite3_reset(*st); /* repeats the error of the step, which was looked at */
+                (void)sqlite3_clear_bindings(*st);
+        }
+}
+#define _cleanup_reset_ _cleanup_(store_reset)

@@ -1,0 +1,419 @@
+/* Bundles and their deliveries: records to rows and back. The order of the columns is fixed in store_schema.c. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/store/store_private.h"
+#include "lib/base/cleanup.h"
+
+#define LIST_PAGE 32        /* records read before the first of them is handed out */
+#define MAX_DELIVERIES 1024 /* of a bundle; what claims more is damage */
+
+/* Binding: one call a column, the first failure is kept */
+
+typedef struct Binder {
+        sqlite3_stmt *statement;
+        int column, result;
+} Binder;
+
+static void bind_number(Binder *b, uint64_t v) {
+        if (b->result == SQLITE_OK) /* all 64 bits are kept: read back by the same cast */
+                b->result = sqlite3_bind_int64(b->statement, ++b->column, (int64_t)v);
+}
+
+static void bind_text(Binder *b, const char *s) {
+        if (b->result == SQLITE_OK)
+                b->result = sqlite3_bind_text(b->statement, ++b->column, s, -1, SQLITE_STATIC);
+}
+
+/* For what may hold a path: any bytes. */
+static void bind_bytes(Binder *b, const char *s) {
+        if (b->result == SQLITE_OK)
+                b->result = s ? sqlite3_bind_blob64(b->statement, ++b->column, s, strlen(s),
+                                                    SQLITE_STATIC)
+                              : sqlite3_bind_null(b->statement, ++b->column);
+}
+
+/* Reading: the first failure is kept, and what is read after it is zero */
+
+typedef struct Reader {
+        sqlite3_stmt *statement;
+        int column, error;
+} Reader;
+
+static uint64_t read_number(Reader *r) {
+        return (uint64_t)sqlite3_column_int64(r->statement, r->column++);
+}
+
+/* @return a copy of the caller's, NULL for NULL or a failure */
+static char *read_string(Reader *r, bool may_be_null) {
+        int column = r->column++;
+        if (r->error < 0)
+                return NULL;
+        if (sqlite3_column_type(r->statement, column) == SQLITE_NULL) {
+                if (!may_be_null)
+                        r->error = -EUCLEAN;
+                return NULL;
+        }
+        const char *s = sqlite3_column_blob(r->statement, column); /* NULL for an empty one */
+        int n = sqlite3_column_bytes(r->statement, column);
+        char *copy = strndup(s ? s : "", (size_t)n);
+        if (!copy)
+                r->error = -ENOMEM;
+        return copy;
+}
+
+static void read_array(Reader *r, char *ret, size_t size) {
+        _cleanup_free_ char *s = read_string(r, false);
+        if (!s)
+                return;
+        if (strlen(s) >= size)
+                r->error = -EUCLEAN;
+        else
+                (void)strcpy(ret, s); /* fits, as just seen */
+}
+
+/* Words of an enum, through its parser. */
+#define READ_WORD(r, parse, ret)                                                                   \
+        do {                                                                                       \
+                _cleanup_free_ char *_word = read_string((r), false);                              \
+                if (_word && parse(_word, (ret)) < 0)                                              \
+                        (r)->error = -EUCLEAN;                                                     \
+        } while (false)
+
+static void read_proof(Reader *r, Proof *ret) {
+        _cleanup_free_ char *word = read_string(r, true);
+        if (r->error == 0 && proof_parse(word, ret) < 0)
+                r->error = -EUCLEAN;
+}
+
+/* Deliveries */
+
+static int put_delivery(Store *s, int64_t row, size_t position, const DeliveryRecord *d) {
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_DELIVERY_PUT];
+        Binder b = { .statement = st };
+
+        bind_number(&b, (uint64_t)row);
+        bind_number(&b, position);
+        bind_text(&b, d->destination);
+        bind_text(&b, delivery_state_name(d->state));
+        bind_text(&b, proof_name(d->proof));
+        bind_bytes(&b, d->object);
+        bind_number(&b, d->bytes);
+        bind_number(&b, d->attempts);
+        bind_bytes(&b, d->last_error);
+        bind_number(&b, d->next_try_usec);
+        bind_number(&b, d->done_usec);
+        return store_errno(s, b.result == SQLITE_OK ? sqlite3_step(st) : b.result);
+}
+
+static int put_deliveries(Store *s, int64_t row, const BundleRecord *record) {
+        _cleanup_reset_ sqlite3_stmt *cut = s->statements[STORE_DELIVERY_CUT];
+        Binder b = { .statement = cut };
+
+        if (record->n_deliveries > MAX_DELIVERIES)
+                return -E2BIG;
+        for (size_t i = 0; i < record->n_deliveries; i++) {
+                int r = put_delivery(s, row, i, &record->deliveries[i]);
+                if (r < 0)
+                        return r;
+        }
+        bind_number(&b, (uint64_t)row);
+        bind_number(&b, record->n_deliveries);
+        return store_errno(s, b.result == SQLITE_OK ? sqlite3_step(cut) : b.result);
+}
+
+static int read_delivery(sqlite3_stmt *st, DeliveryRecord *d) {
+        Reader r = { .statement = st };
+
+        d->destination = read_string(&r, false);
+        READ_WORD(&r, delivery_state_parse, &d->state);
+        read_proof(&r, &d->proof);
+        d->object = read_string(&r, true);
+        d->bytes = read_number(&r);
+        d->attempts = (unsigned)read_number(&r);
+        d->last_error = read_string(&r, true);
+        d->next_try_usec = read_number(&r);
+        d->done_usec = read_number(&r);
+        return r.error;
+}
+
+/* What was read stays in the record when it fails: bundle_record_done() frees it. */
+static int read_deliveries(Store *s, int64_t row, BundleRecord *record) {
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_DELIVERY_LIST];
+        int r = sqlite3_bind_int64(st, 1, row);
+
+        if (r != SQLITE_OK)
+                return store_errno(s, r);
+        while ((r = sqlite3_step(st)) == SQLITE_ROW) {
+                int64_t total = sqlite3_column_int64(st, 9);
+                if (!record->deliveries) {
+                        if (total <= 0 || total > MAX_DELIVERIES)
+                                return -EUCLEAN;
+                        record->deliveries = calloc((size_t)total, sizeof *record->deliveries);
+                        if (!record->deliveries)
+                                return -ENOMEM;
+                }
+                if ((int64_t)record->n_deliveries >= total)
+                        return -EUCLEAN;
+                int error = read_delivery(st, &record->deliveries[record->n_deliveries++]);
+                if (error < 0)
+                        return error;
+        }
+        return store_errno(s, r);
+}
+
+/* Bundles */
+
+static int write_bundle(Store *s, StoreStatement which, const BundleRecord *record) {
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[which];
+        Binder b = { .statement = st };
+
+        bind_text(&b, record->id);
+        if (which == STORE_BUNDLE_ADD) {
+                bind_text(&b, record->source);
+                bind_text(&b, source_kind_name(record->kind));
+                bind_bytes(&b, record->path);
+                bind_text(&b, record->supplement_of);
+                bind_number(&b, record->first_seen_usec);
+        } else
+                b.column =
+                        6; /* what a bundle is does not change: the statement has no such parameters */
+        bind_text(&b, bundle_state_name(record->state));
+        bind_bytes(&b, record->reason);
+        bind_number(&b, record->complete);
+        bind_bytes(&b, record->incomplete);
+        bind_text(&b, record->date_time);
+        bind_text(&b, record->cluster_id);
+        bind_number(&b, record->n_supplements);
+        bind_number(&b, record->uid);
+        bind_number(&b, record->unit_dev);
+        bind_number(&b, record->unit_ino);
+        bind_number(&b, record->n_files);
+        bind_number(&b, record->bytes);
+        bind_number(&b, record->oldest_mtime_usec);
+        bind_number(&b, record->digest);
+        bind_number(&b, record->changed_usec);
+        bind_number(&b, record->attempts);
+        bind_number(&b, record->pinned);
+        bind_number(&b, record->links_held);
+        return store_errno(s, b.result == SQLITE_OK ? sqlite3_step(st) : b.result);
+}
+
+/* @param ret_row  goes to read_deliveries once `st` is done with */
+static int read_bundle(sqlite3_stmt *st, BundleRecord *b, int64_t *ret_row) {
+        Reader r = { .statement = st };
+
+        *ret_row = (int64_t)read_number(&r);
+        read_array(&r, b->id, sizeof b->id);
+        b->source = read_string(&r, false);
+        READ_WORD(&r, source_kind_parse, &b->kind);
+        b->path = read_string(&r, false);
+        read_array(&r, b->supplement_of, sizeof b->supplement_of);
+        b->first_seen_usec = read_number(&r);
+        READ_WORD(&r, bundle_state_parse, &b->state);
+        b->reason = read_string(&r, true);
+        b->complete = read_number(&r) != 0;
+        b->incomplete = read_string(&r, true);
+        read_array(&r, b->date_time, sizeof b->date_time);
+        read_array(&r, b->cluster_id, sizeof b->cluster_id);
+        b->n_supplements = (unsigned)read_number(&r);
+        b->uid = (uid_t)read_number(&r);
+        b->unit_dev = read_number(&r);
+        b->unit_ino = read_number(&r);
+        b->n_files = read_number(&r);
+        b->bytes = read_number(&r);
+        b->oldest_mtime_usec = read_number(&r);
+        b->digest = read_number(&r);
+        b->changed_usec = read_number(&r);
+        b->attempts = (unsigned)read_number(&r);
+        b->pinned = read_number(&r) != 0;
+        b->links_held = read_number(&r) != 0;
+        return r.error;
+}
+
+int store_find_row(Store *s, const char *id, int64_t *ret_row, uint64_t *ret_first_seen_usec) {
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_BUNDLE_KEY];
+        int r = sqlite3_bind_text(st, 1, id, -1, SQLITE_STATIC);
+
+        if (r == SQLITE_OK)
+                r = sqlite3_step(st);
+        if (r == SQLITE_DONE)
+                return STORE_E_NOT_FOUND;
+        if (r != SQLITE_ROW)
+                return store_errno(s, r);
+        *ret_row = sqlite3_column_int64(st, 0);
+        if (ret_first_seen_usec)
+                *ret_first_seen_usec = (uint64_t)sqlite3_column_int64(st, 1);
+        return 0;
+}
+
+int store_add(Store *s, const BundleRecord *b) {
+        int r = store_savepoint(s);
+        if (r < 0)
+                return r;
+        r = write_bundle(s, STORE_BUNDLE_ADD, b);
+        if (r == 0)
+                r = put_deliveries(s, sqlite3_last_insert_rowid(s->db), b);
+        return store_savepoint_end(s, r);
+}
+
+int store_update(Store *s, const BundleRecord *b) {
+        int64_t row;
+        int r = store_savepoint(s);
+        if (r < 0)
+                return r;
+        r = store_find_row(s, b->id, &row, NULL);
+        if (r == 0)
+                r = write_bundle(s, STORE_BUNDLE_UPDATE, b);
+        if (r == 0)
+                r = put_deliveries(s, row, b);
+        return store_savepoint_end(s, r);
+}
+
+/* Runs a bound statement that yields one bundle or none. */
+static int read_one(Store *s, sqlite3_stmt *st, BundleRecord *ret) {
+        _cleanup_(bundle_record_done) BundleRecord b = { 0 };
+        int64_t row = 0;
+        int r = sqlite3_step(st);
+
+        if (r == SQLITE_DONE)
+                return STORE_E_NOT_FOUND;
+        if (r != SQLITE_ROW)
+                return store_errno(s, r);
+        r = read_bundle(st, &b, &row);
+        if (r == 0)
+                r = read_deliveries(s, row, &b);
+        if (r < 0)
+                return r;
+        *ret = b;
+        b = (BundleRecord){ 0 }; /* it is theirs now */
+        return 0;
+}
+
+int store_get(Store *s, const char *id, BundleRecord *ret) {
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_BUNDLE_GET];
+        Binder b = { .statement = st };
+
+        bind_text(&b, id);
+        return b.result == SQLITE_OK ? read_one(s, st, ret) : store_errno(s, b.result);
+}
+
+int store_find_unit(Store *s, const char *source, const char *path, BundleRecord *ret) {
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_UNIT_FIND];
+        Binder b = { .statement = st };
+
+        bind_bytes(&b, path);
+        bind_text(&b, source);
+        return b.result == SQLITE_OK ? read_one(s, st, ret) : store_errno(s, b.result);
+}
+
+/* Lists */
+
+typedef struct Page {
+        BundleRecord records[LIST_PAGE];
+        int64_t rows[LIST_PAGE];
+        size_t n;
+} Page;
+
+static void page_done(Page *p) {
+        for (size_t i = 0; i < p->n; i++)
+                bundle_record_done(&p->records[i]);
+        p->n = 0;
+}
+
+static int list_statement(Store *s, const StoreFilter *f, bool after, sqlite3_stmt **ret) {
+        size_t by_state = f->state >= 0 ? 1 : f->active_only ? 2 : 0;
+        size_t which = by_state * 4 + (f->source ? 2 : 0) + (after ? 1 : 0);
+
+        if (!s->lists[which]) {
+                static const char *const states[] = {
+                        "1", "state = ?1", "state IN ('settling', 'ready', 'shipping')"
+                };
+                char where[256];
+                (void)snprintf(where, sizeof where, "%s%s%s", states[by_state],
+                               f->source ? " AND source = ?2" : "",
+                               after ? " AND (first_seen_usec, id) > (?3, ?4)" : "");
+                int r = store_schema_prepare_list(s, which, where);
+                if (r != SQLITE_OK)
+                        return store_errno(s, r);
+        }
+        *ret = s->lists[which];
+        return 0;
+}
+
+/* Binds what the statement has; the numbers of the parameters are the same in all twelve. */
+static int bind_list(sqlite3_stmt *st, const StoreFilter *f, const BundleRecord *after,
+                     size_t limit) {
+        int r = SQLITE_OK;
+
+        if (f->state >= 0)
+                r = sqlite3_bind_text(st, 1, bundle_state_name((BundleState)f->state), -1,
+                                      SQLITE_STATIC);
+        if (r == SQLITE_OK && f->source)
+                r = sqlite3_bind_text(st, 2, f->source, -1, SQLITE_STATIC);
+        if (r == SQLITE_OK && after->id[0] != '\0') {
+                r = sqlite3_bind_int64(st, 3, (int64_t)after->first_seen_usec);
+                if (r == SQLITE_OK)
+                        r = sqlite3_bind_text(st, 4, after->id, -1, SQLITE_STATIC);
+        }
+        if (r == SQLITE_OK)
+                r = sqlite3_bind_int64(st, 5, (int64_t)limit);
+        return r;
+}
+
+/* @param after  only id and first_seen_usec count; an empty id = from the start */
+static int read_page(Store *s, const StoreFilter *f, const BundleRecord *after, size_t limit,
+                     Page *p) {
+        _cleanup_reset_ sqlite3_stmt *st = NULL;
+        int r = list_statement(s, f, after->id[0] != '\0', &st);
+        if (r < 0)
+                return r;
+        r = bind_list(st, f, after, limit);
+        if (r != SQLITE_OK)
+                return store_errno(s, r);
+        while (p->n < limit && (r = sqlite3_step(st)) == SQLITE_ROW) {
+                BundleRecord *b = &p->records[p->n];
+                *b = (BundleRecord){ 0 };
+                int error = read_bundle(st, b, &p->rows[p->n++]);
+                if (error == 0)
+                        error = read_deliveries(s, p->rows[p->n - 1], b);
+                if (error < 0)
+                        return error;
+        }
+        return r == SQLITE_DONE || r == SQLITE_ROW ? 0 : store_errno(s, r);
+}
+
+/* Whole pages are read before their records are handed out, so that the callback may use the store as it likes. */
+int store_list(Store *s, const StoreFilter *f, int (*on_bundle)(BundleRecord *b, void *userdata),
+               void *userdata) {
+        BundleRecord after = { 0 }; /* a key: owns nothing */
+        size_t left = f->limit > 0 ? f->limit : SIZE_MAX;
+        int r = 0;
+
+        if (f->state >= N_BUNDLE_STATES)
+                return -EINVAL;
+        if (f->after) {
+                int64_t row;
+                r = store_find_row(s, f->after, &row, &after.first_seen_usec);
+                if (r != 0)
+                        return r;
+                (void)snprintf(after.id, sizeof after.id, "%s", f->after);
+        }
+        while (left > 0 && r == 0) {
+                _cleanup_(page_done) Page page = { .n = 0 };
+                size_t want = MIN(left, (size_t)LIST_PAGE);
+
+                r = read_page(s, f, &after, want, &page);
+                for (size_t i = 0; i < page.n && r == 0; i++) {
+                        after.first_seen_usec = page.records[i].first_seen_usec;
+                        memcpy(after.id, page.records[i].id, sizeof after.id);
+                        r = on_bundle(&page.records[i], userdata);
+                }
+                if (page.n < want)
+                        break;
+                left -= page.n;
+        }
+        return r < 0 ? r : 0;
+}

@@ -1,0 +1,235 @@
+/* The schema, how an older one is brought up to it, and the statements written against it. What each table means is told in
+ * docs/STATE.md. A step of the upgrade table is never edited once it was released: a change is a new step. */
+#include "agent/store/store_private.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "lib/base/cleanup.h"
+
+#define WAL_PAGES 256 /* 1 MiB of 4 KiB pages: then the log is carried over into the database */
+#define HEAP_LIMIT (4 * MIB)
+#define BUSY_MSEC 1000 /* somebody else's sqlite3 is writing; the loop waits, so not for long */
+
+/* From nothing to version 1. Bytes above 2^48 count as 2^48, so that a few absurd sparse files cannot overflow a sum. */
+static int upgrade_to_1(sqlite3 *db) {
+        static const char sql[] =
+                "CREATE TABLE bundles ("
+                " row INTEGER PRIMARY KEY,"
+                " id TEXT NOT NULL UNIQUE,"
+                " source TEXT NOT NULL,"
+                " kind TEXT NOT NULL,"
+                " path BLOB NOT NULL,"
+                " state TEXT NOT NULL,"
+                " reason BLOB,"
+                " complete INTEGER NOT NULL,"
+                " incomplete BLOB,"
+                " date_time TEXT NOT NULL,"
+                " cluster_id TEXT NOT NULL,"
+                " supplement_of TEXT NOT NULL,"
+                " n_supplements INTEGER NOT NULL,"
+                " uid INTEGER NOT NULL,"
+                " unit_dev INTEGER NOT NULL,"
+                " unit_ino INTEGER NOT NULL,"
+                " n_files INTEGER NOT NULL,"
+                " bytes INTEGER NOT NULL,"
+                " oldest_mtime_usec INTEGER NOT NULL,"
+                " digest INTEGER NOT NULL,"
+                " first_seen_usec INTEGER NOT NULL,"
+                " changed_usec INTEGER NOT NULL,"
+                " attempts INTEGER NOT NULL,"
+                " pinned INTEGER NOT NULL,"
+                " links_held INTEGER NOT NULL);"
+                "CREATE INDEX bundles_by_state ON bundles (state, first_seen_usec);"
+                "CREATE INDEX bundles_by_age ON bundles (first_seen_usec);"
+                "CREATE INDEX bundles_by_unit ON bundles (path, source);"
+                "CREATE INDEX bundles_by_base ON bundles (supplement_of) WHERE supplement_of <> '';"
+                "CREATE TABLE deliveries ("
+                " bundle INTEGER NOT NULL REFERENCES bundles (row) ON DELETE CASCADE,"
+                " position INTEGER NOT NULL,"
+                " destination TEXT NOT NULL,"
+                " state TEXT NOT NULL,"
+                " proof TEXT,"
+                " object BLOB,"
+                " bytes INTEGER NOT NULL,"
+                " attempts INTEGER NOT NULL,"
+                " last_error BLOB,"
+                " next_try_usec INTEGER NOT NULL,"
+                " done_usec INTEGER NOT NULL,"
+                " PRIMARY KEY (bundle, position)) WITHOUT ROWID;"
+                "CREATE TABLE prints ("
+                " bundle INTEGER PRIMARY KEY REFERENCES bundles (row) ON DELETE CASCADE,"
+                " prints BLOB NOT NULL);"
+                "CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT "
+                "ROWID;"
+                "CREATE TABLE counts ("
+                " state TEXT PRIMARY KEY, bundles INTEGER NOT NULL, bytes INTEGER NOT NULL) "
+                "WITHOUT ROWID;"
+#define CAPPED(row)                                                                                \
+        "CASE WHEN " row ".bytes BETWEEN 0 AND 281474976710656 THEN " row                          \
+        ".bytes ELSE 281474976710656 END"
+#define COUNT_IN                                                                                   \
+        " INSERT INTO counts VALUES (new.state, 1, " CAPPED(                                       \
+                "new") ")"                                                                         \
+                       "  ON CONFLICT (state) DO UPDATE SET bundles = bundles + 1, bytes = bytes " \
+                       "+ excluded.bytes;"
+#define COUNT_OUT                                                                                  \
+        " UPDATE counts SET bundles = bundles - 1, bytes = bytes - " CAPPED(                       \
+                "old") " WHERE state = old.state;"
+                "CREATE TRIGGER bundles_insert AFTER INSERT ON bundles BEGIN" COUNT_IN " END;"
+                "CREATE TRIGGER bundles_update AFTER UPDATE OF state, bytes ON bundles"
+                " WHEN old.state <> new.state OR old.bytes <> new.bytes BEGIN" COUNT_OUT COUNT_IN
+                " END;"
+                "CREATE TRIGGER bundles_delete AFTER DELETE ON bundles BEGIN" COUNT_OUT " END;";
+        return sqlite3_exec(db, sql, NULL, NULL, NULL);
+}
+
+static const StoreUpgrade upgrades[STORE_SCHEMA_VERSION] = { upgrade_to_1 };
+
+/* Every bundle's columns, in the order in which store_rows.c binds and reads them. */
+#define COLUMNS                                                                                    \
+        "id, source, kind, path, supplement_of, first_seen_usec, state, reason, complete, "        \
+        "incomplete, date_time, "                                                                  \
+        "cluster_id, n_supplements, uid, unit_dev, unit_ino, n_files, bytes, oldest_mtime_usec, "  \
+        "digest, "                                                                                 \
+        "changed_usec, attempts, pinned, links_held"
+
+static const char *const statements[N_STORE_STATEMENTS] = {
+        [STORE_BUNDLE_ADD] = "INSERT INTO bundles (" COLUMNS
+                             ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12,"
+                             " ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24)",
+        [STORE_BUNDLE_UPDATE] =
+                "UPDATE bundles SET state = ?7, reason = ?8, complete = ?9, incomplete = ?10,"
+                " date_time = ?11, cluster_id = ?12, n_supplements = ?13, uid = ?14, unit_dev = "
+                "?15,"
+                " unit_ino = ?16, n_files = ?17, bytes = ?18, oldest_mtime_usec = ?19, digest = "
+                "?20,"
+                " changed_usec = ?21, attempts = ?22, pinned = ?23, links_held = ?24 WHERE id = ?1",
+        [STORE_BUNDLE_GET] = "SELECT row, " COLUMNS " FROM bundles WHERE id = ?1",
+        [STORE_BUNDLE_KEY] = "SELECT row, first_seen_usec FROM bundles WHERE id = ?1",
+        [STORE_UNIT_FIND] = "SELECT row, " COLUMNS
+                            " FROM bundles WHERE path = ?1 AND source = ?2 AND supplement_of = ''"
+                            " ORDER BY first_seen_usec DESC, id DESC LIMIT 1",
+        [STORE_DELIVERY_PUT] =
+                "INSERT INTO deliveries VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)"
+                " ON CONFLICT (bundle, position) DO UPDATE SET destination = ?3, state = ?4, proof "
+                "= ?5,"
+                " object = ?6, bytes = ?7, attempts = ?8, last_error = ?9, next_try_usec = ?10,"
+                " done_usec = ?11",
+        [STORE_DELIVERY_CUT] = "DELETE FROM deliveries WHERE bundle = ?1 AND position >= ?2",
+        [STORE_DELIVERY_LIST] = "SELECT destination, state, proof, object, bytes, attempts, "
+                                "last_error, next_try_usec,"
+                                " done_usec, (SELECT count(*) FROM deliveries WHERE bundle = ?1)"
+                                " FROM deliveries WHERE bundle = ?1 ORDER BY position",
+        [STORE_COUNTS_LIST] = "SELECT state, bundles, bytes FROM counts",
+        [STORE_COUNTER_ADD] = "INSERT INTO counters VALUES (?1, ?2)"
+                              " ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
+        [STORE_COUNTER_GET] = "SELECT value FROM counters WHERE name = ?1",
+        [STORE_PRINTS_PUT] = "INSERT INTO prints VALUES (?1, ?2) ON CONFLICT (bundle) DO UPDATE "
+                             "SET prints = excluded.prints",
+        [STORE_PRINTS_LIST] =
+                "SELECT prints FROM prints WHERE bundle IN"
+                " (SELECT row FROM bundles WHERE id = ?1"
+                "  UNION SELECT row FROM bundles WHERE supplement_of = ?1 AND supplement_of <> '')",
+};
+
+void store_schema_be_careful(sqlite3 *db) {
+        (void)sqlite3_extended_result_codes(db, 1); /* these cannot fail for an open connection */
+        (void)sqlite3_db_config(db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, (int *)NULL);
+        (void)sqlite3_soft_heap_limit64((sqlite3_int64)HEAP_LIMIT); /* returns the limit before */
+        (void)sqlite3_busy_timeout(db, BUSY_MSEC);
+}
+
+int store_schema_configure(sqlite3 *db) {
+        char sql[512];
+
+        (void)snprintf(sql, sizeof sql,
+                       "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON;"
+                       "PRAGMA cache_size=-512; PRAGMA mmap_size=0; PRAGMA temp_store=MEMORY;"
+                       "PRAGMA journal_size_limit=1048576; PRAGMA wal_autocheckpoint=%d;",
+                       WAL_PAGES);
+        return sqlite3_exec(db, sql, NULL, NULL, NULL);
+}
+
+int store_schema_version(sqlite3 *db, int *ret) {
+        sqlite3_stmt *st = NULL;
+        int r = sqlite3_prepare_v2(db, "PRAGMA user_version", -1, &st, NULL);
+        if (r == SQLITE_OK)
+                r = sqlite3_step(st);
+        if (r == SQLITE_ROW) {
+                *ret = sqlite3_column_int(st, 0);
+                r = SQLITE_OK;
+        }
+        (void)sqlite3_finalize(st); /* repeats the error of the step */
+        return r;
+}
+
+int store_schema_upgrade(sqlite3 *db, const StoreUpgrade *steps, int n_steps) {
+        int version, r = sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+        if (r != SQLITE_OK)
+                return r;
+        r = store_schema_version(db, &version);
+        if (r == SQLITE_OK && version < 0)
+                r = SQLITE_NOTADB;
+        for (int i = r == SQLITE_OK ? version : n_steps; i < n_steps && r == SQLITE_OK; i++)
+                r = steps[i](db);
+        if (r == SQLITE_OK) {
+                char sql[64];
+                (void)snprintf(sql, sizeof sql, "PRAGMA user_version=%d; COMMIT",
+                               MAX(version, n_steps));
+                r = sqlite3_exec(db, sql, NULL, NULL, NULL);
+        }
+        if (r != SQLITE_OK)
+                (void)sqlite3_exec(db, "ROLLBACK", NULL, NULL,
+                                   NULL); /* nothing to do about it: r says what was wrong */
+        return r;
+}
+
+int store_schema_check(sqlite3 *db) {
+        sqlite3_stmt *st = NULL;
+        int r = sqlite3_prepare_v2(db, "PRAGMA quick_check(1)", -1, &st, NULL);
+        if (r == SQLITE_OK)
+                r = sqlite3_step(st);
+        if (r == SQLITE_ROW) {
+                const unsigned char *verdict = sqlite3_column_text(st, 0);
+                r = !verdict                                   ? SQLITE_NOMEM
+                    : strcmp((const char *)verdict, "ok") == 0 ? SQLITE_OK
+                                                               : SQLITE_CORRUPT;
+        }
+        (void)sqlite3_finalize(st); /* repeats the error of the step */
+        return r;
+}
+
+int store_schema_bring_up(sqlite3 *db) {
+        int version, r = store_schema_version(db, &version);
+        if (r != SQLITE_OK)
+                return r;
+        if (version > STORE_SCHEMA_VERSION)
+                return SQLITE_NOTADB; /* to us it is none, and not a byte of it is changed */
+        r = store_schema_check(db);
+        if (r == SQLITE_OK)
+                r = store_schema_configure(db);
+        if (r == SQLITE_OK && version < STORE_SCHEMA_VERSION)
+                r = store_schema_upgrade(db, upgrades, STORE_SCHEMA_VERSION);
+        return r;
+}
+
+int store_schema_prepare(Store *s) {
+        for (size_t i = 0; i < N_STORE_STATEMENTS; i++) {
+                int r = sqlite3_prepare_v3(s->db, statements[i], -1, SQLITE_PREPARE_PERSISTENT,
+                                           &s->statements[i], NULL);
+                if (r != SQLITE_OK)
+                        return r;
+        }
+        return SQLITE_OK;
+}
+
+int store_schema_prepare_list(Store *s, size_t which, const char *where) {
+        char sql[1024];
+        (void)snprintf(sql, sizeof sql,
+                       "SELECT row, " COLUMNS
+                       " FROM bundles WHERE %s ORDER BY first_seen_usec, id LIMIT ?5",
+                       where);
+        return sqlite3_prepare_v3(s->db, sql, -1, SQLITE_PREPARE_PERSISTENT, &s->lists[which],
+                                  NULL);
+}
