@@ -1,0 +1,13 @@
+#include "uploaders/backoff.h"
+
+#include "lib/base/cleanup.h"
+
+uint64_t backoff_next_usec(unsigned n_failures, uint64_t initial_usec, uint64_t maximum_usec,
+                           uint64_t random) {
+        uint64_t bound = MAX(initial_usec, UINT64_C(1));
+        for (unsigned i = 1; i < n_failures && bound < maximum_usec; i++)
+                bound = bound > UINT64_MAX / 2 ? UINT64_MAX : 2 * bound;
+        bound = MIN(bound, MAX(maximum_usec, UINT64_C(1)));
+        uint64_t least = MAX(bound / 10, UINT64_C(1));
+        return least + random % (bound - least + 1);
+}
