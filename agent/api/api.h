@@ -1,0 +1,25 @@
+/* The HTTP API of INTERFACE.md §6 and the metrics of §7: routes, on top of lib/loop/mhd_loop. */
+#pragma once
+
+#include <systemd/sd-event.h>
+
+#include "agent/api/view.h"
+#include "lib/loop/mhd_loop.h"
+
+typedef struct Api Api;
+
+/** @param fd          listening socket, taken over on success
+ * @param read_only   a TCP listener: GET only, 405 for the rest */
+int api_new(Api **ret, sd_event *event, int fd, bool read_only, const AgentBackend *backend);
+Api *api_free(Api *a);
+
+/** Answers one request without a socket: what mhd_loop calls, what tests and the fuzzer call. */
+void api_handle(const HttpRequest *request, HttpResponse *ret, void *api);
+/** For tests: an Api without a socket. */
+int api_new_for_test(Api **ret, bool read_only, const AgentBackend *backend);
+
+/** Makes or takes over the listening unix socket: parent directory, stale socket of a dead agent removed, mode 0660, group
+ * `neuron-collectd` when there is one. -EADDRINUSE when somebody answers on it */
+int api_listen_unix(const char *path, int *ret_fd);
+/** `host:port` or `[v6]:port`. */
+int api_listen_tcp(const char *address, int *ret_fd);

@@ -1,0 +1,172 @@
+/* Listening sockets of the API. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "agent/api/api.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/fs.h"
+#include "lib/base/parse.h"
+#include "lib/base/path.h"
+
+#define BACKLOG 64
+#define GROUP "neuron-collectd"
+#define GROUP_BYTES_MAX (1024 * 1024)
+
+/* Asks the socket at the address whether anybody is behind it, and removes it when nobody is. */
+static int remove_stale(const struct sockaddr_un *address) {
+        _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        struct stat st;
+
+        if (fd < 0)
+                return -errno;
+        if (lstat(address->sun_path, &st) < 0)
+                return errno == ENOENT ? 0 : -errno;
+        if (!S_ISSOCK(st.st_mode))
+                return -EEXIST; /* somebody's file: not ours to remove */
+        if (connect(fd, (const struct sockaddr *)address, sizeof *address) == 0 || errno == EAGAIN)
+                return -EADDRINUSE; /* EAGAIN: somebody is there and has no time */
+        if (errno == ENOENT)
+                return 0;
+        if (errno != ECONNREFUSED)
+                return -errno;
+        return unlink(address->sun_path) < 0 && errno != ENOENT ? -errno : 0;
+}
+
+/* @return 0 and the gid, or -ENOENT: there is no such group */
+static int find_group(gid_t *ret) {
+        for (size_t n = 4096; n <= GROUP_BYTES_MAX; n *= 4) {
+                _cleanup_free_ char *buf = malloc(n);
+                struct group group, *found = NULL;
+                int r;
+
+                if (!buf)
+                        return -ENOMEM;
+                r = getgrnam_r(GROUP, &group, buf, n, &found);
+                if (r == ERANGE)
+                        continue; /* many members */
+                if (!found)
+                        return -ENOENT;
+                *ret = found->gr_gid;
+                return 0;
+        }
+        return -ENOENT;
+}
+
+/* Lets the group in. The socket is opened by what it is, not by its name, which could lead elsewhere by now. */
+static int open_to_group(const char *path) {
+        _cleanup_close_ int fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+        char link[32];
+        struct stat st;
+        gid_t gid;
+
+        if (fd < 0 || fstat(fd, &st) < 0)
+                return -errno;
+        if (!S_ISSOCK(st.st_mode))
+                return -EEXIST;
+        (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        if (find_group(&gid) == 0)
+                (void)chown(link, (uid_t)-1,
+                            gid); /* an unprivileged agent outside the group keeps its own */
+        return chmod(link, 0660) < 0 ? -errno : 0;
+}
+
+int api_listen_unix(const char *path, int *ret_fd) {
+        struct sockaddr_un address = { .sun_family = AF_UNIX };
+        _cleanup_free_ char *parent = NULL;
+        _cleanup_close_ int fd = -1;
+        int r;
+
+        if (strlen(path) >= sizeof address.sun_path)
+                return -ENAMETOOLONG;
+        memcpy(address.sun_path, path, strlen(path));
+        parent = path_parent(path);
+        if (!parent)
+                return -ENOMEM;
+        r = fs_mkdir_p(parent, 0755);
+        if (r < 0)
+                return r;
+        r = remove_stale(&address);
+        if (r < 0)
+                return r;
+        fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd < 0)
+                return -errno;
+        /* On Linux the file that bind() makes has the mode of the socket's inode, less the umask: so it is never open to all, not
+         * for a moment, and the process-wide umask stays as it is. See unix(7). */
+        if (fchmod(fd, 0600) < 0 || bind(fd, (const struct sockaddr *)&address, sizeof address) < 0)
+                return -errno;
+        r = open_to_group(path);
+        if (r == 0 && listen(fd, BACKLOG) < 0)
+                r = -errno;
+        if (r < 0) {
+                (void)unlink(path); /* best effort: the next start finds it stale */
+                return r;
+        }
+        *ret_fd = TAKE_FD(fd);
+        return 0;
+}
+
+/* Splits `host:port`, `[v6]:port`. @return 0, -EINVAL */
+static int split_address(const char *address, char *host, size_t size, uint16_t *ret_port) {
+        const char *colon = strrchr(address, ':');
+        size_t n = colon ? (size_t)(colon - address) : 0;
+        uint64_t port;
+
+        if (n == 0 || parse_u64_range(colon + 1, 0, UINT16_MAX, &port) < 0)
+                return -EINVAL;
+        if (address[0] == '[') {
+                if (n < 3 || address[n - 1] != ']')
+                        return -EINVAL;
+                address++;
+                n -= 2;
+        } else if (memchr(address, ':', n))
+                return -EINVAL; /* which of its colons is the port's? */
+        if (n >= size)
+                return -EINVAL;
+        memcpy(host, address, n);
+        host[n] = '\0';
+        *ret_port = (uint16_t)port;
+        return 0;
+}
+
+int api_listen_tcp(const char *address, int *ret_fd) {
+        struct sockaddr_in v4 = { .sin_family = AF_INET };
+        struct sockaddr_in6 v6 = { .sin6_family = AF_INET6 };
+        _cleanup_close_ int fd = -1;
+        char host[INET6_ADDRSTRLEN + 16];
+        const int on = 1;
+        uint16_t port;
+        bool is_v6;
+        int r;
+
+        r = split_address(address, host, sizeof host, &port);
+        if (r < 0)
+                return r;
+        if (strcmp(host, "localhost") ==
+            0) /* the only name: looking up others could block the loop */
+                (void)snprintf(host, sizeof host, "127.0.0.1");
+        is_v6 = inet_pton(AF_INET6, host, &v6.sin6_addr) == 1;
+        if (!is_v6 && inet_pton(AF_INET, host, &v4.sin_addr) != 1)
+                return -EINVAL;
+        v4.sin_port = v6.sin6_port = htons(port);
+        fd = socket(is_v6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd < 0)
+                return -errno;
+        /* A restart must not wait until the last scrape's connection is forgotten. */
+        if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) < 0)
+                return -errno;
+        if (bind(fd, is_v6 ? (const struct sockaddr *)&v6 : (const struct sockaddr *)&v4,
+                 is_v6 ? sizeof v6 : sizeof v4) < 0 ||
+            listen(fd, BACKLOG) < 0)
+                return -errno;
+        *ret_fd = TAKE_FD(fd);
+        return 0;
+}

@@ -1,0 +1,181 @@
+/* The metrics as Prometheus' text format (version 0.0.4). All numbers come from one view, so that they agree with each other. */
+#include "agent/api/metrics.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "lib/base/strbuf.h"
+#include "lib/base/utf8.h"
+
+#define PREFIX "neuron_collectd_"
+
+static void head(StrBuf *b, const char *name, const char *type, const char *help) {
+        strbuf_addf(b, "# HELP " PREFIX "%s %s\n# TYPE " PREFIX "%s %s\n", name, help, name, type);
+}
+
+/* Adds a label's value: backslash, quote and newline escaped as the format says; bytes that are not UTF-8, which would make a
+ * scraper refuse everything, become U+FFFD. */
+static void add_value(StrBuf *b, const char *value) {
+        size_t n = strlen(value);
+
+        while (n > 0) {
+                size_t bytes = utf8_char_size(value, n);
+
+                if (bytes == 0)
+                        strbuf_add(b, "\xef\xbf\xbd");
+                else if (*value == '\\' || *value == '"')
+                        strbuf_addf(b, "\\%c", *value);
+                else if (*value == '\n')
+                        strbuf_add(b, "\\n");
+                else
+                        strbuf_add_n(b, value, bytes);
+                bytes = bytes ? bytes : 1;
+                value += bytes;
+                n -= bytes;
+        }
+}
+
+/* Begins a line up to the number; label NULL = none. */
+static void begin(StrBuf *b, const char *name, const char *label, const char *value) {
+        strbuf_addf(b, PREFIX "%s", name);
+        if (label) {
+                strbuf_addf(b, "{%s=\"", label);
+                add_value(b, value ? value : "");
+                strbuf_add(b, "\"}");
+        }
+        strbuf_add(b, " ");
+}
+
+typedef struct Label {
+        const char *name, *value;
+} Label;
+
+static void line(StrBuf *b, const char *name, Label label, uint64_t n) {
+        begin(b, name, label.name, label.value);
+        strbuf_addf(b, "%" PRIu64 "\n", n);
+}
+
+static void line_real(StrBuf *b, const char *name, Label label, double x) {
+        begin(b, name, label.name, label.value);
+        strbuf_addf(b, "%.9g\n", x);
+}
+
+#define NONE ((Label){ NULL, NULL })
+
+static bool has_successor(BundleState s) {
+        for (BundleState to = 0; to < N_BUNDLE_STATES; to++)
+                if (bundle_state_may_follow(s, to))
+                        return true;
+        return false;
+}
+
+static void add_bundles(StrBuf *b, const AgentView *v) {
+        uint64_t discovered = 0;
+
+        head(b, "bundles", "gauge",
+             "Bundles that are in this state now; the states add up to "
+             "bundles_total{state=\"discovered\"}.");
+        for (BundleState s = 0; s < N_BUNDLE_STATES; s++) {
+                line(b, "bundles", (Label){ "state", bundle_state_name(s) }, v->bundles[s]);
+                discovered += v->bundles[s];
+        }
+        head(b, "bundle_bytes", "gauge",
+             "Bytes of source files in the bundles that are in this state now.");
+        for (BundleState s = 0; s < N_BUNDLE_STATES; s++)
+                line(b, "bundle_bytes", (Label){ "state", bundle_state_name(s) },
+                     v->bytes_by_state[s]);
+
+        head(b, "bundles_total", "counter",
+             "Bundles discovered, and bundles that reached a state nothing follows, since the "
+             "state directory was made.");
+        line(b, "bundles_total", (Label){ "state", "discovered" }, discovered);
+        /* A state that can be left again would make the counter go back. */
+        for (BundleState s = 0; s < N_BUNDLE_STATES; s++)
+                if (!has_successor(s))
+                        line(b, "bundles_total", (Label){ "state", bundle_state_name(s) },
+                             v->bundles[s]);
+}
+
+static void add_reasons(StrBuf *b, const AgentView *v) {
+        head(b, "bundle_discards_total", "counter",
+             "Files or bundles that were not taken or not kept, by reason.");
+        for (size_t i = 0; i < v->n_discards; i++)
+                line(b, "bundle_discards_total", (Label){ "reason", v->discards[i].label },
+                     v->discards[i].count);
+        head(b, "retries_total", "counter", "Tries that failed and are repeated, by reason.");
+        for (size_t i = 0; i < v->n_retries; i++)
+                line(b, "retries_total", (Label){ "reason", v->retries[i].label },
+                     v->retries[i].count);
+}
+
+static void add_bytes(StrBuf *b, const AgentView *v) {
+        head(b, "bytes_read_total", "counter", "Bytes read from source files.");
+        line(b, "bytes_read_total", NONE, v->bytes_read);
+        head(b, "bytes_sent_total", "counter",
+             "Bytes of objects written to destinations, failed tries included.");
+        line(b, "bytes_sent_total", NONE, v->bytes_sent);
+        head(b, "buffer_bytes", "gauge",
+             "Bytes of the buffers for bundling and uploading now, bounded by limits.memory.");
+        line(b, "buffer_bytes", NONE, v->buffer_bytes);
+}
+
+static void add_destinations(StrBuf *b, const AgentView *v) {
+        head(b, "bytes_delivered_total", "counter",
+             "Bytes of objects that are proven to be at the destination.");
+        for (size_t i = 0; i < v->n_destinations; i++)
+                line(b, "bytes_delivered_total", (Label){ "destination", v->destinations[i].name },
+                     v->destinations[i].bytes_delivered);
+        head(b, "destination_up", "gauge",
+             "1 while the destination takes bundles, 0 while it is paused or failing.");
+        for (size_t i = 0; i < v->n_destinations; i++)
+                line(b, "destination_up", (Label){ "destination", v->destinations[i].name },
+                     v->destinations[i].state && strcmp(v->destinations[i].state, "ok") == 0);
+        head(b, "ready", "gauge", "1 when a bundle could be delivered now, as /readyz says.");
+        line(b, "ready", NONE, v->ready);
+}
+
+static void add_delivery_seconds(StrBuf *b, const Histogram *h) {
+        uint64_t n = 0;
+        char le[32];
+
+        head(b, "delivery_seconds", "histogram",
+             "Time from the discovery of a bundle to the proof of its last copy.");
+        for (size_t i = 0; i < HISTOGRAM_BUCKETS; i++) {
+                n += h->count[i];
+                (void)snprintf(le, sizeof le, "%.9g", h->le[i]);
+                line(b, "delivery_seconds_bucket", (Label){ "le", le }, n);
+        }
+        line(b, "delivery_seconds_bucket", (Label){ "le", "+Inf" }, h->total);
+        line_real(b, "delivery_seconds_sum", NONE, h->sum);
+        line(b, "delivery_seconds_count", NONE, h->total);
+}
+
+static void add_sources(StrBuf *b, const AgentView *v) {
+        head(b, "watch_overflows_total", "counter",
+             "Times that inotify lost events of a source, which a scan then made good.");
+        for (size_t i = 0; i < v->n_sources; i++)
+                line(b, "watch_overflows_total", (Label){ "source", v->sources[i].name },
+                     v->sources[i].n_overflows);
+        head(b, "watches", "gauge", "Inotify watches held for a source.");
+        for (size_t i = 0; i < v->n_sources; i++)
+                line(b, "watches", (Label){ "source", v->sources[i].name },
+                     v->sources[i].n_watches);
+        head(b, "scan_duration_seconds", "gauge", "Time that the last scan of a source took.");
+        for (size_t i = 0; i < v->n_sources; i++)
+                line_real(b, "scan_duration_seconds", (Label){ "source", v->sources[i].name },
+                          v->sources[i].last_scan_seconds);
+}
+
+char *metrics_text(const AgentView *v) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+
+        head(&b, "build_info", "gauge", "Always 1; the label tells the version.");
+        line(&b, "build_info", (Label){ "version", v->version }, 1);
+        add_bundles(&b, v);
+        add_reasons(&b, v);
+        add_bytes(&b, v);
+        add_destinations(&b, v);
+        add_delivery_seconds(&b, &v->delivery_seconds);
+        add_sources(&b, v);
+        return strbuf_take(&b);
+}

@@ -1,0 +1,89 @@
+/* What can be seen of the agent and asked of it, without knowing the agent: the seam between api.c and agent.c. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "lib/dump/record.h"
+
+typedef struct DestinationView {
+        const char *name, *type;    /* "volume" */
+        const char *state;          /* ok | paused | failing */
+        const char *last_error;     /* NULL */
+        uint64_t last_success_usec; /* 0 = never */
+        uint64_t bytes_delivered;
+} DestinationView;
+
+typedef struct ShippingView {
+        const char *id, *destination;
+        uint64_t sent_bytes; /* of the object, so far */
+        uint64_t done_bytes,
+                total_bytes;  /* of the uncompressed stream: what progress is measured by */
+        uint64_t rate;        /* uncompressed bytes a second */
+        uint64_t eta_seconds; /* UINT64_MAX = unknown */
+} ShippingView;
+
+typedef struct SourceView {
+        const char *name, *kind, *path;
+        const char *watch; /* inotify | scan */
+        const char *note;  /* why degraded, pins refused …; NULL */
+        uint64_t n_watches, n_overflows;
+        double last_scan_seconds;
+} SourceView;
+
+#define HISTOGRAM_BUCKETS 12
+typedef struct Histogram {
+        double le[HISTOGRAM_BUCKETS];      /* upper bounds; +Inf is implied */
+        uint64_t count[HISTOGRAM_BUCKETS]; /* not cumulative */
+        uint64_t total;
+        double sum;
+} Histogram;
+
+typedef struct LabelledCount {
+        const char *label;
+        uint64_t count;
+} LabelledCount;
+
+typedef struct AgentView {
+        const char *version, *instance_id, *state; /* running | draining | stopping */
+        pid_t pid;
+        uint64_t started_usec;
+        const char *config_file, *config_last_error; /* NULL = none */
+        uint64_t config_loaded_usec;
+        uint64_t bundles[N_BUNDLE_STATES];
+        uint64_t bytes_by_state[N_BUNDLE_STATES];
+        uint64_t bytes_delivered, bytes_sent, bytes_read, buffer_bytes;
+        const DestinationView *destinations;
+        size_t n_destinations;
+        const ShippingView *shipping;
+        size_t n_shipping;
+        const SourceView *sources;
+        size_t n_sources;
+        const LabelledCount *discards, *retries;
+        size_t n_discards, n_retries;
+        Histogram delivery_seconds;
+        bool idle; /* every source has been scanned, nothing waits to be looked at and no bundle is underway */
+        bool ready;             /* can deliver now */
+        const char *ready_note; /* why not */
+} AgentView;
+
+typedef struct ViewFilter {
+        int state; /* BundleState or -1 */
+        const char *source, *after;
+        unsigned limit;
+} ViewFilter;
+
+/** What api.c may ask for; agent.c fills it. All run on the loop and do not block. */
+typedef struct AgentBackend {
+        void (*view)(AgentView *ret, void *userdata); /* borrowed until the next call */
+        /* Calls on_bundle for each. `explain` is only made for one bundle: sentences on where it is and what happens next. */
+        int (*list)(const ViewFilter *f, int (*on_bundle)(const BundleRecord *b, void *u), void *u,
+                    void *userdata);
+        int (*get)(const char *id, BundleRecord *ret, char **ret_explain,
+                   void *userdata); /* -ENOENT */
+        /* action: retry cancel pin unpin. 0; -ENOENT; -EPERM with *ret_message: not possible in its state */
+        int (*act)(const char *id, const char *action, char **ret_message, void *userdata);
+        int (*flush)(char **ret_message, void *userdata);
+        void *userdata;
+} AgentBackend;

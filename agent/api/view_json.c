@@ -1,0 +1,210 @@
+/* What the API shows, as JSON. Keys are fixed by INTERFACE.md §6; docs/API.md tells them all. */
+#include "agent/api/view_json.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
+#include "lib/base/path.h"
+
+/* json_pack() with "o" takes the references over, fails as a whole when one of them is NULL, and then drops the others. */
+
+static json_t *number(uint64_t n) {
+        return json_integer((json_int_t)MIN(n, (uint64_t)INT64_MAX));
+}
+
+static json_t *escaped(const char *s) {
+        _cleanup_free_ char *text = s ? path_escape(s) : NULL;
+
+        if (!s)
+                return json_null();
+        return text ? json_string(text) : NULL;
+}
+
+json_t *view_text_json(const char *s) {
+        json_t *v = s ? json_string(s) : json_null();
+
+        return v ? v : escaped(s); /* not UTF-8: a file name in a message */
+}
+
+static json_t *text_or_null(const char *s) {
+        return s && s[0] != '\0' ? view_text_json(s) : json_null();
+}
+
+static json_t *moment(uint64_t realtime_usec) {
+        char buf[CLOCK_ISO_SIZE];
+
+        return realtime_usec == 0 ? json_null() : json_string(clock_format_iso(buf, realtime_usec));
+}
+
+static json_t *bundle_counts(const AgentView *v) {
+        _cleanup_(json_decrefp) json_t *o = json_object();
+        uint64_t discovered = 0;
+
+        for (BundleState s = 0; s < N_BUNDLE_STATES; s++)
+                discovered += v->bundles[s];
+        if (!o || json_object_set_new(o, "discovered", number(discovered)) < 0)
+                return NULL;
+        for (BundleState s = 0; s < N_BUNDLE_STATES; s++)
+                if (json_object_set_new(o, bundle_state_name(s), number(v->bundles[s])) < 0)
+                        return NULL;
+        return TAKE_PTR(o);
+}
+
+static json_t *destination_json(const DestinationView *d) {
+        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}",             /* */
+                         "name", view_text_json(d->name),              /* */
+                         "type", view_text_json(d->type),              /* */
+                         "state", view_text_json(d->state),            /* */
+                         "last_error", view_text_json(d->last_error),  /* */
+                         "last_success", moment(d->last_success_usec), /* */
+                         "bytes_delivered", number(d->bytes_delivered));
+}
+
+static json_t *shipping_json(const ShippingView *s) {
+        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}",         /* */
+                         "id", view_text_json(s->id),                   /* */
+                         "destination", view_text_json(s->destination), /* */
+                         "sent_bytes", number(s->sent_bytes),           /* */
+                         "done_bytes", number(s->done_bytes),           /* */
+                         "total_bytes", number(s->total_bytes),         /* */
+                         "rate", number(s->rate),                       /* */
+                         "eta_seconds",
+                         s->eta_seconds == UINT64_MAX ? json_null() : number(s->eta_seconds));
+}
+
+static json_t *source_json(const SourceView *s) {
+        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", /* */
+                         "name", view_text_json(s->name),            /* */
+                         "kind", view_text_json(s->kind),            /* */
+                         "path", escaped(s->path),                   /* */
+                         "watch", view_text_json(s->watch),          /* */
+                         "note", view_text_json(s->note),            /* */
+                         "watches", number(s->n_watches),            /* */
+                         "overflows", number(s->n_overflows),        /* */
+                         "last_scan_seconds", json_real(s->last_scan_seconds));
+}
+
+#define DEFINE_LIST(name, type, one)                                                               \
+        static json_t *name(const type *items, size_t n) {                                         \
+                _cleanup_(json_decrefp) json_t *list = json_array();                               \
+                                                                                                   \
+                for (size_t i = 0; list && i < n; i++)                                             \
+                        if (json_array_append_new(list, one(&items[i])) < 0)                       \
+                                return NULL;                                                       \
+                return TAKE_PTR(list);                                                             \
+        }                                                                                          \
+        struct list_needs_a_semicolon
+
+DEFINE_LIST(destination_list, DestinationView, destination_json);
+DEFINE_LIST(shipping_list, ShippingView, shipping_json);
+DEFINE_LIST(source_list, SourceView, source_json);
+
+static json_t *agent_json(const AgentView *v) {
+        return json_pack("{s:o, s:o, s:o, s:o, s:o}",                   /* */
+                         "version", view_text_json(v->version),         /* */
+                         "pid", number((uint64_t)v->pid),               /* */
+                         "instance_id", view_text_json(v->instance_id), /* */
+                         "started", moment(v->started_usec),            /* */
+                         "state", view_text_json(v->state));
+}
+
+static json_t *config_json(const AgentView *v) {
+        return json_pack("{s:o, s:o, s:o}",                       /* */
+                         "file", escaped(v->config_file),         /* */
+                         "loaded", moment(v->config_loaded_usec), /* */
+                         "last_error", view_text_json(v->config_last_error));
+}
+
+json_t *view_status_json(const AgentView *v) {
+        return json_pack("{s:o, s:o, s:b, s:b, s:o, s:o, s:{s:o, s:o, s:o}, s:o, s:o, s:o}",   /* */
+                         "agent", agent_json(v),                                               /* */
+                         "config", config_json(v),                                             /* */
+                         "idle", v->idle ? 1 : 0,                                              /* */
+                         "ready", v->ready ? 1 : 0,                                            /* */
+                         "ready_note", view_text_json(v->ready_note),                          /* */
+                         "bundles", bundle_counts(v),                                          /* */
+                         "bytes",                                                              /* */
+                         "delivered", number(v->bytes_delivered),                              /* */
+                         "sent", number(v->bytes_sent),                                        /* */
+                         "read", number(v->bytes_read),                                        /* */
+                         "destinations", destination_list(v->destinations, v->n_destinations), /* */
+                         "shipping", shipping_list(v->shipping, v->n_shipping),                /* */
+                         "sources", source_list(v->sources, v->n_sources));
+}
+
+/* What has arrived of an object: all of it once proven, while it is under way what the pipeline counts. */
+static uint64_t sent_bytes(const BundleRecord *b, const DeliveryRecord *d, const AgentView *v) {
+        if (d->state == DELIVERY_DONE)
+                return d->bytes;
+        for (size_t i = 0; i < v->n_shipping; i++)
+                if (strcmp(v->shipping[i].id, b->id) == 0 &&
+                    strcmp(v->shipping[i].destination, d->destination) == 0)
+                        return v->shipping[i].sent_bytes;
+        return 0;
+}
+
+static json_t *delivery_json(const BundleRecord *b, const DeliveryRecord *d, const AgentView *v) {
+        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",        /* */
+                         "destination", view_text_json(d->destination),          /* */
+                         "state", view_text_json(delivery_state_name(d->state)), /* */
+                         "proof", view_text_json(proof_name(d->proof)),          /* */
+                         "object", escaped(d->object),                           /* */
+                         "bytes", number(d->bytes),                              /* */
+                         "sent_bytes", number(sent_bytes(b, d, v)),              /* */
+                         "attempts", number(d->attempts),                        /* */
+                         "last_error", view_text_json(d->last_error),            /* */
+                         "next_try", moment(d->next_try_usec));
+}
+
+static json_t *delivery_list(const BundleRecord *b, const AgentView *v) {
+        _cleanup_(json_decrefp) json_t *list = json_array();
+
+        for (size_t i = 0; list && i < b->n_deliveries; i++)
+                if (json_array_append_new(list, delivery_json(b, &b->deliveries[i], v)) < 0)
+                        return NULL;
+        return TAKE_PTR(list);
+}
+
+/* The store keeps the reasons as JSON; what is no array is shown as the one reason rather than lost. */
+static json_t *reasons_json(const char *text) {
+        json_t *v;
+
+        if (!text || text[0] == '\0')
+                return json_array();
+        v = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+        if (json_is_array(v))
+                return v;
+        json_decref(v);
+        return json_pack("[o]", view_text_json(text));
+}
+
+json_t *view_bundle_json(const BundleRecord *b, const AgentView *v, const char *explain) {
+        _cleanup_(json_decrefp) json_t *o =
+                json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
+                          "s:o, s:o, s:b, s:b, s:o}",                           /* */
+                          "id", view_text_json(b->id),                          /* */
+                          "source", view_text_json(b->source),                  /* */
+                          "kind", view_text_json(source_kind_name(b->kind)),    /* */
+                          "path", escaped(b->path),                             /* */
+                          "state", view_text_json(bundle_state_name(b->state)), /* */
+                          "reason", view_text_json(b->reason),                  /* */
+                          "complete", b->complete ? 1 : 0,                      /* */
+                          "incomplete", reasons_json(b->incomplete),            /* */
+                          "date_time", text_or_null(b->date_time),              /* */
+                          "cluster_id", text_or_null(b->cluster_id),            /* */
+                          "supplement_of", text_or_null(b->supplement_of),      /* */
+                          "files", number(b->n_files),                          /* */
+                          "bytes", number(b->bytes),                            /* */
+                          "first_seen", moment(b->first_seen_usec),             /* */
+                          "changed", moment(b->changed_usec),                   /* */
+                          "attempts", number(b->attempts),                      /* */
+                          "pinned", b->pinned ? 1 : 0,                          /* */
+                          "links_held", b->links_held ? 1 : 0,                  /* */
+                          "deliveries", delivery_list(b, v));
+
+        if (o && explain && json_object_set_new(o, "explain", view_text_json(explain)) < 0)
+                return NULL;
+        return TAKE_PTR(o);
+}
