@@ -52,6 +52,15 @@ static json_t *bundle_counts(const AgentView *v) {
         return TAKE_PTR(o);
 }
 
+static json_t *bytes_by_state(const AgentView *v) {
+        _cleanup_(json_decrefp) json_t *o = json_object();
+
+        for (BundleState s = 0; o && s < N_BUNDLE_STATES; s++)
+                if (json_object_set_new(o, bundle_state_name(s), number(v->bytes_by_state[s])) < 0)
+                        return NULL;
+        return TAKE_PTR(o);
+}
+
 static json_t *destination_json(const DestinationView *d) {
         return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}",             /* */
                          "name", view_text_json(d->name),              /* */
@@ -118,20 +127,22 @@ static json_t *config_json(const AgentView *v) {
 }
 
 json_t *view_status_json(const AgentView *v) {
-        return json_pack("{s:o, s:o, s:b, s:b, s:o, s:o, s:{s:o, s:o, s:o}, s:o, s:o, s:o}",   /* */
-                         "agent", agent_json(v),                                               /* */
-                         "config", config_json(v),                                             /* */
-                         "idle", v->idle ? 1 : 0,                                              /* */
-                         "ready", v->ready ? 1 : 0,                                            /* */
-                         "ready_note", view_text_json(v->ready_note),                          /* */
-                         "bundles", bundle_counts(v),                                          /* */
-                         "bytes",                                                              /* */
-                         "delivered", number(v->bytes_delivered),                              /* */
-                         "sent", number(v->bytes_sent),                                        /* */
-                         "read", number(v->bytes_read),                                        /* */
-                         "destinations", destination_list(v->destinations, v->n_destinations), /* */
-                         "shipping", shipping_list(v->shipping, v->n_shipping),                /* */
-                         "sources", source_list(v->sources, v->n_sources));
+        return json_pack(
+                "{s:o, s:o, s:b, s:b, s:o, s:o, s:o, s:{s:o, s:o, s:o}, s:o, s:o, s:o}", /* */
+                "agent", agent_json(v),                                                  /* */
+                "config", config_json(v),                                                /* */
+                "idle", v->idle ? 1 : 0,                                                 /* */
+                "ready", v->ready ? 1 : 0,                                               /* */
+                "ready_note", view_text_json(v->ready_note),                             /* */
+                "bundles", bundle_counts(v),                                             /* */
+                "bytes_by_state", bytes_by_state(v),                                     /* */
+                "bytes",                                                                 /* */
+                "delivered", number(v->bytes_delivered),                                 /* */
+                "sent", number(v->bytes_sent),                                           /* */
+                "read", number(v->bytes_read),                                           /* */
+                "destinations", destination_list(v->destinations, v->n_destinations),    /* */
+                "shipping", shipping_list(v->shipping, v->n_shipping),                   /* */
+                "sources", source_list(v->sources, v->n_sources));
 }
 
 /* What has arrived of an object: all of it once proven, while it is under way what the pipeline counts. */

@@ -1,0 +1,365 @@
+/* The agent seen from outside: fills what agent/api shows, carries out what it is asked. */
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/agent_private.h"
+#include "lib/base/log.h"
+#include "lib/base/strbuf.h"
+
+typedef struct AgentViewSpace {
+        DestinationView *destinations;
+        ShippingView *shipping;
+        SourceView *sources;
+        LabelledCount *discards;
+        LabelledCount retries[N_PIPELINE_RETRIES];
+        size_t n_destinations, n_sources, n_discards; /* allocated */
+} AgentViewSpace;
+
+static const char *const retry_names[N_PIPELINE_RETRIES] = {
+        [PIPELINE_RETRY_DESTINATION] = "destination",
+        [PIPELINE_RETRY_BUNDLE] = "bundle",
+        [PIPELINE_RETRY_CHANGED] = "source_changed",
+};
+
+static bool make_space(Agent *a) {
+        AgentViewSpace *s = a->space;
+        size_t n = pipeline_n_destinations(a->pipeline);
+        if (n > s->n_destinations) {
+                free(s->destinations);
+                free(s->shipping);
+                s->destinations = calloc(n, sizeof *s->destinations);
+                s->shipping = calloc(n, sizeof *s->shipping);
+                s->n_destinations = s->destinations && s->shipping ? n : 0;
+        }
+        if (a->n_sources > s->n_sources) {
+                free(s->sources);
+                s->sources = calloc(a->n_sources, sizeof *s->sources);
+                s->n_sources = s->sources ? a->n_sources : 0;
+        }
+        if (a->n_discards > s->n_discards) {
+                free(s->discards);
+                s->discards = calloc(a->n_discards, sizeof *s->discards);
+                s->n_discards = s->discards ? a->n_discards : 0;
+        }
+        return s->n_destinations >= n && s->n_sources >= a->n_sources &&
+               s->n_discards >= a->n_discards;
+}
+
+static void view_shipping(const Agent *a, const PipelineDestinationView *d, ShippingView *ret) {
+        uint64_t elapsed = a->clock->boottime_usec(a->clock) - d->begun_usec;
+        uint64_t rate = elapsed > 0 ? (uint64_t)((double)d->done_bytes * 1e6 / (double)elapsed) : 0;
+        uint64_t left = d->total_bytes > d->done_bytes ? d->total_bytes - d->done_bytes : 0;
+        *ret = (ShippingView){ .id = d->shipping_id,
+                               .destination = d->name,
+                               .sent_bytes = d->sent_bytes,
+                               .done_bytes = d->done_bytes,
+                               .total_bytes = d->total_bytes,
+                               .rate = rate,
+                               .eta_seconds = rate > 0 ? (left + rate - 1) / rate : UINT64_MAX };
+}
+
+static void view_destinations(Agent *a, AgentView *v) {
+        AgentViewSpace *s = a->space;
+        for (size_t i = 0; i < pipeline_n_destinations(a->pipeline); i++) {
+                PipelineDestinationView d;
+                pipeline_destination_view(a->pipeline, i, &d);
+                s->destinations[v->n_destinations++] =
+                        (DestinationView){ .name = d.name,
+                                           .type = "volume",
+                                           .state = d.state,
+                                           .last_error = d.last_error,
+                                           .last_success_usec = d.last_success_usec,
+                                           .bytes_delivered = d.bytes_delivered };
+                if (d.shipping_id)
+                        view_shipping(a, &d, &s->shipping[v->n_shipping++]);
+                if (strcmp(d.state, "ok") != 0 && !v->ready_note)
+                        v->ready_note =
+                                d.last_error ? d.last_error : "a destination cannot be written";
+        }
+        v->destinations = s->destinations;
+        v->shipping = s->shipping;
+}
+
+static void view_sources(Agent *a, AgentView *v) {
+        AgentViewSpace *s = a->space;
+        v->idle = true;
+        for (size_t i = 0; i < a->n_sources; i++) {
+                IntakeSourceView source;
+                intake_source_view(a->sources[i], &source);
+                const ConfigSource *config = intake_source_config(a->sources[i]);
+                s->sources[i] = (SourceView){ .name = config->name,
+                                              .kind = source_kind_name((SourceKind)config->kind),
+                                              .path = config->path,
+                                              .watch = source.is_watched ? "inotify" : "scan",
+                                              .note = source.note,
+                                              .n_watches = source.n_watches,
+                                              .n_overflows = source.n_overflows,
+                                              .last_scan_seconds = (double)source.scan_usec / 1e6 };
+                v->idle = v->idle && intake_source_is_idle(a->sources[i]);
+        }
+        v->sources = s->sources;
+        v->n_sources = a->n_sources;
+}
+
+static void view_counts(Agent *a, AgentView *v) {
+        AgentViewSpace *s = a->space;
+        StoreCounts counts;
+        store_counts(a->store, &counts);
+        memcpy(v->bundles, counts.bundles, sizeof v->bundles);
+        memcpy(v->bytes_by_state, counts.bytes, sizeof v->bytes_by_state);
+        for (size_t i = 0; i < v->n_destinations; i++)
+                v->bytes_delivered += v->destinations[i].bytes_delivered;
+        v->bytes_sent = store_counter(a->store, "bytes_sent") + pipeline_bytes_sent(a->pipeline);
+        v->bytes_read = store_counter(a->store, "bytes_read") + pipeline_bytes_read(a->pipeline);
+        v->buffer_bytes = pipeline_buffer_bytes(a->pipeline);
+        for (size_t i = 0; i < a->n_discards; i++)
+                s->discards[i] = (LabelledCount){ a->discards[i].reason, a->discards[i].n };
+        v->discards = s->discards;
+        v->n_discards = a->n_discards;
+        for (int i = 0; i < N_PIPELINE_RETRIES; i++)
+                s->retries[i] =
+                        (LabelledCount){ retry_names[i],
+                                         pipeline_n_retries(a->pipeline, (PipelineRetry)i) };
+        v->retries = s->retries;
+        v->n_retries = N_PIPELINE_RETRIES;
+}
+
+static void on_view(AgentView *ret, void *userdata) {
+        Agent *a = userdata;
+        *ret = (AgentView){ .version = PACKAGE_VERSION,
+                            .instance_id = a->instance_id,
+                            .state = "running",
+                            .pid = getpid(),
+                            .started_usec = a->started_usec,
+                            .config_file = a->config->file,
+                            .config_loaded_usec = a->loaded_usec,
+                            .config_last_error = a->config_error,
+                            .delivery_seconds = a->delivery_seconds };
+        if (!make_space(a)) {
+                ret->ready_note = "out of memory";
+                return;
+        }
+        view_destinations(a, ret);
+        view_sources(a, ret);
+        view_counts(a, ret);
+        ret->idle = ret->idle && bundle_table_n(a->bundles) == 0;
+        if (bundle_table_store_error(a->bundles) < 0)
+                ret->ready_note = "the state database cannot be written";
+        ret->ready = !ret->ready_note;
+}
+
+/* ---- one bundle ---- */
+
+static void explain_settling(const Agent *a, const Bundle *b, StrBuf *text) {
+        const ConfigSource *config = b->source ? intake_source_config(b->source) : NULL;
+        if (!config) {
+                strbuf_add(text, "Its source is no longer configured, so nobody looks whether it "
+                                 "is whole; add the source again, or cancel the bundle.");
+                return;
+        }
+        char settle[64], wait[64];
+        clock_format_span(settle, config->settle_usec);
+        clock_format_span(wait, config->max_wait_usec);
+        strbuf_addf(text,
+                    "It is waited for until it is whole: %s. Quiet for %s is enough (settle); "
+                    "after %s it goes out labelled incomplete (max_wait).",
+                    b->rec.reason ? b->rec.reason : "not looked at yet", settle, wait);
+        (void)a;
+}
+
+static const char *final_sentence(const BundleRecord *rec) {
+        switch (rec->state) {
+        case BUNDLE_DELIVERED:
+                return "Every destination has proof of a whole copy; the source is no longer held.";
+        case BUNDLE_QUARANTINED:
+                return "It failed too often by its own fault and its sources are still held. "
+                       "Mend the cause, then retry it.";
+        case BUNDLE_CANCELLED:
+                return "The operator cancelled it; the files at the source were left alone.";
+        case BUNDLE_EVICTED:
+                return "It was let go without delivery, by the policy evict_undelivered.";
+        case BUNDLE_VANISHED:
+                return "Nothing of it was left to ship.";
+        default:
+                return "";
+        }
+}
+
+static char *explain(const Agent *a, const BundleRecord *rec, const Bundle *b) {
+        StrBuf text = STRBUF_INIT;
+        if (bundle_state_is_final(rec->state)) {
+                strbuf_add(&text, final_sentence(rec));
+                if (rec->reason &&
+                    (rec->state == BUNDLE_QUARANTINED || rec->state == BUNDLE_VANISHED))
+                        strbuf_addf(&text, " Last: %s.", rec->reason);
+        } else if (rec->state == BUNDLE_SETTLING && b)
+                explain_settling(a, b, &text);
+        else if (b) {
+                if (!b->source)
+                        strbuf_add(&text, "Its source is no longer configured; add it again to "
+                                          "ship it, or cancel the bundle. ");
+                for (size_t i = 0; i < rec->n_deliveries; i++) {
+                        _cleanup_free_ char *one =
+                                pipeline_explain(a->pipeline, b, &rec->deliveries[i]);
+                        strbuf_addf(&text, "%s%s", i ? " " : "", one ? one : "");
+                }
+        }
+        if (!rec->complete)
+                strbuf_add(&text, " It is labelled incomplete.");
+        if (rec->links_held &&
+            (!bundle_state_is_final(rec->state) || rec->state == BUNDLE_QUARANTINED))
+                strbuf_add(&text, " Hard links hold its files, so removing them at the source "
+                                  "loses nothing.");
+        else if (b && b->held.n > 0)
+                strbuf_add(&text, " Links could not be made; open descriptors hold its files while "
+                                  "this agent runs.");
+        if (rec->pinned)
+                strbuf_add(&text, " Pinned by the operator.");
+        return strbuf_take(&text);
+}
+
+static int on_get(const char *id, BundleRecord *ret, char **ret_explain, void *userdata) {
+        Agent *a = userdata;
+        Bundle *b = bundle_table_find(a->bundles, id);
+        int r = b ? bundle_record_copy(ret, &b->rec) : store_get(a->store, id, ret);
+        if (r == STORE_E_NOT_FOUND)
+                return -ENOENT;
+        if (r < 0)
+                return r;
+        *ret_explain = explain(a, ret, b);
+        return 0;
+}
+
+typedef struct ListTo {
+        int (*on_bundle)(const BundleRecord *b, void *u);
+        void *u;
+} ListTo;
+
+static int list_one(BundleRecord *rec, void *userdata) {
+        const ListTo *to = userdata;
+        return to->on_bundle(rec, to->u);
+}
+
+static int on_list(const ViewFilter *f, int (*on_bundle)(const BundleRecord *b, void *u), void *u,
+                   void *userdata) {
+        Agent *a = userdata;
+        ListTo to = { on_bundle, u };
+        return store_list(a->store,
+                          &(StoreFilter){ .state = f->state,
+                                          .source = f->source,
+                                          .after = f->after,
+                                          .limit = f->limit },
+                          list_one, &to);
+}
+
+/* ---- asked to act ---- */
+
+static _printf_(2, 3) int refuse(char **ret_message, const char *fmt, ...) {
+        va_list ap;
+        va_start(ap, fmt);
+        if (vasprintf(ret_message, fmt, ap) < 0)
+                *ret_message = NULL;
+        va_end(ap);
+        return -EPERM;
+}
+
+static int act_retry(Agent *a, Bundle *b, const BundleRecord *rec, char **ret_message) {
+        if (rec->state == BUNDLE_QUARANTINED) {
+                int r = bundle_table_revive(a->bundles, rec->id,
+                                            agent_source_by_name(a, rec->source), &b);
+                if (r < 0)
+                        return r == -EEXIST ? refuse(ret_message,
+                                                     "'%s' is being worked on as another bundle; "
+                                                     "retry when that is through",
+                                                     rec->path)
+                                            : r;
+                b->rec.attempts = 0;
+                r = bundle_set_state(a->bundles, b, BUNDLE_READY, "brought back by the operator");
+                if (r < 0)
+                        return r;
+        }
+        if (!b)
+                return refuse(
+                        ret_message,
+                        "it is %s; only a bundle that is waiting or quarantined can be retried",
+                        bundle_state_name(rec->state));
+        b->rec.attempts = 0;
+        if (b->rec.state == BUNDLE_SETTLING)
+                intake_flush_bundle(b);
+        pipeline_retry_now(a->pipeline, b);
+        return 0;
+}
+
+static int act_cancel(Agent *a, Bundle *b, const BundleRecord *rec, char **ret_message) {
+        if (!b && rec->state == BUNDLE_QUARANTINED) {
+                int r = bundle_table_revive(a->bundles, rec->id,
+                                            agent_source_by_name(a, rec->source), &b);
+                if (r < 0)
+                        return r == -EEXIST ? refuse(ret_message,
+                                                     "'%s' is being worked on as another bundle; "
+                                                     "cancel when that is through",
+                                                     rec->path)
+                                            : r;
+        }
+        if (!b)
+                return refuse(ret_message, "it is %s already", bundle_state_name(rec->state));
+        if (pipeline_abort(a->pipeline, b)) {
+                b->cancel = true; /* when its workers are back */
+                return 0;
+        }
+        return bundle_set_state(a->bundles, b, BUNDLE_CANCELLED, "cancelled by the operator");
+}
+
+static int act_pin(Agent *a, Bundle *b, BundleRecord *rec, bool pinned) {
+        if (b) {
+                b->rec.pinned = pinned;
+                bundle_save(a->bundles, b);
+                return bundle_table_store_error(a->bundles);
+        }
+        rec->pinned = pinned;
+        return store_update(a->store, rec);
+}
+
+static int on_act(const char *id, const char *action, char **ret_message, void *userdata) {
+        Agent *a = userdata;
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        int r = store_get(a->store, id, &rec);
+        if (r != 0)
+                return r == STORE_E_NOT_FOUND ? -ENOENT : r;
+        Bundle *b = bundle_table_find(a->bundles, id);
+        if (strcmp(action, "retry") == 0)
+                return act_retry(a, b, &rec, ret_message);
+        if (strcmp(action, "cancel") == 0)
+                return act_cancel(a, b, &rec, ret_message);
+        if (strcmp(action, "pin") == 0 || strcmp(action, "unpin") == 0)
+                return act_pin(a, b, &rec, action[0] == 'p');
+        return -EINVAL;
+}
+
+static int on_flush(char **ret_message, void *userdata) {
+        *ret_message = NULL;
+        log_info("flush: everything is looked at now");
+        agent_flush(userdata);
+        return 0;
+}
+
+void agent_view_init(Agent *a) {
+        a->space = calloc(1, sizeof *a->space);
+        a->backend = (AgentBackend){ .view = on_view,
+                                     .list = on_list,
+                                     .get = on_get,
+                                     .act = on_act,
+                                     .flush = on_flush,
+                                     .userdata = a };
+}
+
+void agent_view_done(Agent *a) {
+        if (!a->space)
+                return;
+        free(a->space->destinations);
+        free(a->space->shipping);
+        free(a->space->sources);
+        free(a->space->discards);
+        free(a->space);
+}

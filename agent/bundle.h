@@ -1,0 +1,89 @@
+/* The bundles that something may still happen to, in memory, each a row in the store first. The one place that changes
+ * a bundle's state: checks the move, writes the row, logs it, counts it. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <systemd/sd-event.h>
+
+#include "agent/store/store.h"
+#include "lib/base/clock.h"
+#include "lib/base/list.h"
+#include "lib/dump/record.h"
+
+typedef struct IntakeSource IntakeSource;
+
+/** A member kept by its open descriptor, where links are refused. */
+typedef struct HeldFile {
+        char *path; /* relative to the unit, raw */
+        int fd;
+} HeldFile;
+
+typedef struct HeldFiles {
+        HeldFile *items;
+        size_t n;
+        bool all; /* every member is here: the bundle can be shipped from these alone */
+} HeldFiles;
+
+void held_files_done(HeldFiles *h);
+
+typedef struct Bundle {
+        BundleRecord rec;
+        ListLink link;        /* BundleTable.all, oldest first */
+        IntakeSource *source; /* NULL: the source is no longer configured */
+        HeldFiles held;
+        bool unsaved; /* the row is behind: bundle_table_retry() writes it */
+        /* Intake's: */
+        sd_event_source *timer; /* next look */
+        bool probing, flush, looked, dirty, check;
+        uint64_t quiet_usec, looked_boot_usec, seen_boot_usec, look_took_usec;
+        bool process_seen;
+        uint64_t
+                process_start; /* of the pid in its names, ticks since boot; valid when process_seen */
+        /* Pipeline's: */
+        uint64_t full_at_bytes; /* that much of it did not fit on a destination */
+        unsigned n_running;     /* deliveries at work */
+        bool tolerant;          /* changed under us too often or past max_wait: ship it as it is */
+        bool cancel; /* asked for while shipping: carried out when the workers are back */
+} Bundle;
+
+typedef struct BundleTable BundleTable;
+
+typedef struct BundleTableCallbacks {
+        /* A bundle has reached a final state and its row says so; right before it is dropped from memory and freed. */
+        void (*on_final)(Bundle *b, void *userdata);
+        /* A row could not be written: call bundle_table_retry() after a while. */
+        void (*on_store_error)(void *userdata);
+        void *userdata;
+} BundleTableCallbacks;
+
+/** Reads all active bundles from the store. */
+int bundle_table_new(BundleTable **ret, Store *store, Clock *clock,
+                     const BundleTableCallbacks *callbacks);
+BundleTable *bundle_table_free(BundleTable *t);
+
+/** Adds a new bundle: its row is durable when this returns. Takes what rec owns. @return 0, -EEXIST, -errno of the store */
+int bundle_table_add(BundleTable *t, BundleRecord *rec, IntakeSource *source, Bundle **ret);
+
+/** Takes a quarantined bundle back into memory, in its state. @return 0, -ENOENT, -EEXIST (its unit is being worked on) */
+int bundle_table_revive(BundleTable *t, const char *id, IntakeSource *source, Bundle **ret);
+
+Bundle *bundle_table_find(const BundleTable *t, const char *id);
+Bundle *bundle_table_find_unit(const BundleTable *t, const char *source, const char *path);
+ListLink *bundle_table_all(BundleTable *t);
+size_t bundle_table_n(const BundleTable *t);
+
+/** Moves a bundle to a state, for a reason (a sentence, copied; may be NULL). A move that the state table forbids is a defect: it is
+ * logged and refused with -EPERM. After a move to a final state the bundle is gone: do not touch it.
+ * When the row cannot be written the move still happens in memory; a final one is finished (on_final, freed) only once
+ * bundle_table_retry() has written it, so that nothing is let go on the strength of what a crash would forget. */
+int bundle_set_state(BundleTable *t, Bundle *b, BundleState to, const char *reason);
+
+/** Writes the row after a change of other fields. A failure is logged and remembered, see bundle_table_store_error(). */
+void bundle_save(BundleTable *t, Bundle *b);
+
+/** Writes what could not be written, and finishes the moves that waited for it. @return whether nothing is left to write */
+bool bundle_table_retry(BundleTable *t);
+
+/** @return 0, or the negative errno of the last write to the store when it failed */
+int bundle_table_store_error(const BundleTable *t);

@@ -1,0 +1,391 @@
+/* A source: its events, its scans, its beginning and end. */
+#include "agent/intake.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "agent/intake_private.h"
+#include "lib/base/log.h"
+#include "lib/base/path.h"
+
+/* A job that takes longer is taken to hang in the kernel when the source is to be stopped. */
+#define HUNG_USEC (10 * USEC_PER_SEC)
+
+/* Timers: one handler shape, made once and re-armed. */
+int intake_arm(sd_event *event, sd_event_source **timer, uint64_t usec,
+               sd_event_time_handler_t handler, void *userdata) {
+        int r;
+        if (!*timer) {
+                r = sd_event_add_time_relative(event, timer, CLOCK_BOOTTIME, usec, usec / 20,
+                                               handler, userdata);
+                if (r == -EOPNOTSUPP || r == -EPERM) /* no alarm-capable clock in some containers */
+                        r = sd_event_add_time_relative(event, timer, CLOCK_MONOTONIC, usec,
+                                                       usec / 20, handler, userdata);
+                return r;
+        }
+        r = sd_event_source_set_time_relative(*timer, usec);
+        return r < 0 ? r : sd_event_source_set_enabled(*timer, SD_EVENT_ONESHOT);
+}
+
+uint64_t intake_boot_usec(const IntakeSource *s) {
+        return s->context->clock->boottime_usec(s->context->clock);
+}
+
+uint64_t intake_realtime_usec(const IntakeSource *s) {
+        return s->context->clock->realtime_usec(s->context->clock);
+}
+
+void intake_remember(IntakeSource *s, const char *relative, uint64_t digest) {
+        UnitTable *t = s->scan ? &s->table_later : &s->table;
+        (void)unit_table_put(t, unit_table_key(relative),
+                             digest); /* forgotten for want of memory: looked at once more */
+}
+
+void intake_set_note(char **note, const char *text) {
+        if (*note && text && strcmp(*note, text) == 0)
+                return;
+        free(*note);
+        *note = text ? strdup(text) : NULL;
+}
+
+/* "" for the fixed part itself, else what follows it and the slash. */
+const char *intake_relative(const IntakeSource *s, const Bundle *b) {
+        size_t n = strlen(s->terms->fixed);
+        const char *rest = b->rec.path + (strncmp(b->rec.path, s->terms->fixed, n) == 0 ? n : 0);
+        while (*rest == '/')
+                rest++;
+        return rest;
+}
+
+void intake_source_on_final(IntakeSource *s, Bundle *b) {
+        const char *relative = intake_relative(s, b);
+        if (b->rec.links_held && b->rec.state != BUNDLE_QUARANTINED) /* that can be brought back */
+                intake_release_pins(s, b);
+        if (!b->rec.supplement_of[0]) /* a supplement's digest is not the unit's */
+                intake_remember(s, relative, b->rec.digest);
+        if (b->dirty && b->rec.state == BUNDLE_DELIVERED)
+                intake_look_at_path(s, relative);
+        if (s->scan_wanted && bundle_table_n(s->context->bundles) < INTAKE_ACTIVE_MAX / 2)
+                intake_start_scan(s);
+}
+
+/* ---- events ---- */
+
+/* The bundle being worked on that a path lies in, if there is one. */
+static Bundle *bundle_above(IntakeSource *s, const char *relative) {
+        _cleanup_free_ char *path =
+                relative[0] ? path_join(s->terms->fixed, relative) : strdup(s->terms->fixed);
+        size_t least = strlen(s->terms->fixed);
+        while (path && strlen(path) >= least) {
+                Bundle *b = bundle_table_find_unit(s->context->bundles, s->config->name, path);
+                if (b)
+                        return b;
+                char *slash = strrchr(path, '/');
+                if (!slash || slash == path)
+                        break;
+                *slash = '\0';
+        }
+        return NULL;
+}
+
+static void on_change(const char *relative, bool is_dir, void *userdata) {
+        IntakeSource *s = userdata;
+        Bundle *b = bundle_above(s, relative);
+        /* A loose unit is only the files directly in its directory: what lies deeper is another unit's. */
+        if (b && !source_terms_is_loose(s->terms, intake_relative(s, b))) {
+                bool waiting = b->rec.state == BUNDLE_SETTLING && !b->probing;
+                if (waiting && !b->dirty)
+                        intake_look_again_in(b,
+                                             MAX(LOOK_AGAIN_USEC, LOOK_SHARE * b->look_took_usec));
+                b->dirty = true;
+                return;
+        }
+        if (is_dir || s->terms->scan.kind == SOURCE_PROCESS_CORE) {
+                intake_look_at_path(s, relative);
+                return;
+        }
+        const char *slash = strrchr(relative, '/'); /* many files of one directory are one look */
+        _cleanup_free_ char *dir = strndup(relative, slash ? (size_t)(slash - relative) : 0);
+        if (dir)
+                intake_look_at_path(s, dir);
+}
+
+static void on_rescan(const char *why, void *userdata) {
+        IntakeSource *s = userdata;
+        log_debug("source %s: scanning, because %s", s->config->name, why);
+        s->scan_wanted = true;
+        intake_start_scan(s);
+}
+
+static void on_degraded(const char *why, const char *remedy, void *userdata) {
+        IntakeSource *s = userdata;
+        _cleanup_free_ char *text = NULL;
+        if (asprintf(&text, "%s%s%s", why, remedy ? "; " : "", remedy ? remedy : "") < 0)
+                text = NULL;
+        if (text && (!s->note || strcmp(s->note, text) != 0))
+                log_warning(0, "source %s: %s", s->config->name, text);
+        intake_set_note(&s->note, text);
+}
+
+/* ---- scans ---- */
+
+static void start_watch(IntakeSource *s, const ScanJob *j) {
+        if (s->watch || s->config->watch == CONFIG_WATCH_SCAN)
+                return;
+        if (s->config->watch == CONFIG_WATCH_AUTO && j->on_network) {
+                _cleanup_free_ char *text = NULL;
+                if (asprintf(&text,
+                             "'%s' is on %s, where inotify does not see what other nodes write: "
+                             "scanning every scan_interval instead",
+                             s->terms->fixed, j->fs_name) >= 0 &&
+                    (!s->note || strcmp(s->note, text) != 0)) {
+                        intake_set_note(&s->note, text);
+                        log_notice("source %s: %s", s->config->name, text);
+                }
+                return;
+        }
+        DirWatchCallbacks callbacks = { .on_change = on_change,
+                                        .on_rescan = on_rescan,
+                                        .on_degraded = on_degraded,
+                                        .userdata = s };
+        int r = dirwatch_new(&s->watch, s->context->event, s->terms->fixed, &callbacks);
+        if (r < 0)
+                on_degraded("no inotify instance can be had, so only the scan every scan_interval "
+                            "finds what is new",
+                            "raise fs.inotify.max_user_instances", s);
+}
+
+static int on_scan_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+        IntakeSource *s = userdata;
+        (void)source;
+        (void)usec;
+        if (s->watch)
+                dirwatch_check(s->watch);
+        intake_start_scan(s);
+        return 0;
+}
+
+static void take_found(IntakeSource *s, ScanJob *j) {
+        if (store_begin(s->context->store) < 0)
+                log_debug("source %s: no transaction, each bundle gets its own", s->config->name);
+        for (size_t i = 0; i < j->n_found; i++) {
+                ScanUnit *u = &j->found[i];
+                if (u->on_network && !u->has_own_name) /* must be claimed first, which may block */
+                        intake_look_at_path(s, u->relative);
+                else if (bundle_table_n(s->context->bundles) < INTAKE_ACTIVE_MAX)
+                        intake_on_unit(s, u);
+                else
+                        s->scan_wanted = true;
+        }
+        int r = store_commit(s->context->store);
+        if (r < 0)
+                log_error(r, "source %s: cannot write the state database", s->config->name);
+}
+
+static void merge_later(IntakeSource *s) {
+        for (size_t i = 0; i < s->table_later.n_slots; i++)
+                if (s->table_later.keys[i])
+                        (void)unit_table_put(&s->table, s->table_later.keys[i],
+                                             s->table_later.digests[i]); /* see intake_remember() */
+        unit_table_done(&s->table_later);
+}
+
+static void on_scanned(WorkJob *job) {
+        ScanJob *j = CONTAINER_OF(job, ScanJob, job);
+        IntakeSource *s = j->owner;
+        s->scan = NULL;
+        merge_later(s);
+        s->scan_usec = j->took_usec;
+        if (j->result < 0 && j->result != -ENOENT)
+                log_warning(j->result,
+                            "source %s: cannot scan '%s'; check that the agent may read it; trying "
+                            "again in scan_interval",
+                            s->config->name, s->terms->fixed);
+        if (j->result == -ENOENT && !s->was_missing)
+                log_info("source %s: '%s' is not there yet, waiting for it", s->config->name,
+                         s->terms->fixed);
+        if (j->n_unreadable != s->n_unreadable &&
+            j->n_unreadable > 0) { /* said when it changes, not with every scan */
+                log_warning(0,
+                            "source %s: %llu directories cannot be read, such as '%s'; give the "
+                            "agent CAP_DAC_READ_SEARCH or read permission",
+                            s->config->name, (unsigned long long)j->n_unreadable,
+                            j->unreadable ? j->unreadable : "?");
+                s->context->on_discard("unreadable-directory", j->n_unreadable,
+                                       s->context->userdata);
+        }
+        s->n_unreadable = j->n_unreadable;
+        s->was_missing = j->result == -ENOENT;
+        bool full = j->more;
+        start_watch(
+                s,
+                j); /* tells on_rescan when everything is watched: what came in between is not lost */
+        take_found(s, j);
+        s->flush_after_scan = false;
+        scan_job_free(j);
+        s->has_scanned = true;
+        s->scan_wanted = s->scan_wanted || full;
+        if (s->scan_wanted && bundle_table_n(s->context->bundles) < INTAKE_ACTIVE_MAX / 2) {
+                intake_start_scan(s);
+                return;
+        }
+        int r = intake_arm(s->context->event, &s->scan_timer, s->config->scan_interval_usec,
+                           on_scan_timer, s);
+        if (r < 0)
+                log_error(r, "source %s: cannot arm the scan timer", s->config->name);
+}
+
+void intake_start_scan(IntakeSource *s) {
+        if (s->scan) {
+                s->scan_wanted = true;
+                return;
+        }
+        size_t active = bundle_table_n(s->context->bundles);
+        size_t room = active < INTAKE_ACTIVE_MAX ? INTAKE_ACTIVE_MAX - active : 0;
+        ScanJob *j;
+        if (scan_job_new(&j, s->terms, &s->table, room) < 0)
+                return;
+        j->owner = s;
+        j->job.done = on_scanned;
+        s->scan_wanted = false;
+        s->scan = j;
+        j->submitted_usec = intake_boot_usec(s);
+        int r = worker_pool_submit(s->scans, &j->job);
+        if (r < 0) {
+                s->scan = NULL;
+                scan_job_free(j);
+                log_error(r, "source %s: cannot start a worker thread to scan", s->config->name);
+        }
+}
+
+void intake_source_flush(IntakeSource *s) {
+        s->flush_after_scan = true;
+        LIST_FOREACH_SAFE (l, bundle_table_all(s->context->bundles)) {
+                Bundle *b = CONTAINER_OF(l, Bundle, link);
+                if (b->source == s && b->rec.state == BUNDLE_SETTLING)
+                        intake_flush_bundle(b);
+        }
+        intake_start_scan(s);
+}
+
+/* ---- life ---- */
+
+static int remember_stored(BundleRecord *rec, void *userdata) {
+        IntakeSource *s = userdata;
+        size_t n = strlen(s->terms->fixed);
+        if (!bundle_state_is_final(rec->state) || rec->supplement_of[0] ||
+            strncmp(rec->path, s->terms->fixed, n) != 0)
+                return 0;
+        const char *relative = rec->path + n;
+        while (*relative == '/')
+                relative++;
+        intake_remember(s, relative, rec->digest);
+        return 0;
+}
+
+int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSource *config) {
+        IntakeSource *s = calloc(1, sizeof *s);
+        if (!s)
+                return -ENOMEM;
+        *s = (IntakeSource){ .context = context, .config = config };
+        pending_init(&s->pending);
+        list_init(&s->jobs);
+        list_init(&s->pin_jobs);
+        int r = source_terms_new(&s->terms, config, context->instance_id, context->proc_root);
+        if (r >= 0)
+                r = worker_pool_new(&s->probes, context->event, "nc-look", 1, 0);
+        if (r >= 0)
+                r = worker_pool_new(&s->scans, context->event, "nc-scan", 1, 0);
+        if (r >= 0)
+                r = store_list(context->store,
+                               &(StoreFilter){ .state = -1, .source = config->name },
+                               remember_stored, s);
+        if (r < 0) {
+                intake_source_free(s);
+                return r;
+        }
+        intake_sweep_pins(s);
+        intake_start_scan(s);
+        *ret = s;
+        return 0;
+}
+
+/* A worker that sits in a hung mount is left to its fate with what it holds; all others are waited for. */
+static void stop_workers(IntakeSource *s) {
+        uint64_t now = intake_boot_usec(s);
+        bool hung = s->scan && now - s->scan->submitted_usec > HUNG_USEC;
+        LIST_FOREACH (l, &s->jobs)
+                hung = hung || now - CONTAINER_OF(l, ProbeJob, mine)->submitted_usec > HUNG_USEC;
+        if (hung) {
+                worker_pool_abandon(s->probes);
+                worker_pool_abandon(s->scans);
+        } else {
+                worker_pool_free(s->probes);
+                worker_pool_free(s->scans);
+        }
+        LIST_FOREACH_SAFE (l, &s->jobs) {
+                ProbeJob *p = CONTAINER_OF(l, ProbeJob, mine);
+                list_remove(&p->mine);
+                if (!worker_pool_is_running(&p->job))
+                        probe_job_free(p);
+        }
+        LIST_FOREACH_SAFE (l, &s->pin_jobs) {
+                PinsJob *p = CONTAINER_OF(l, PinsJob, mine);
+                list_remove(&p->mine);
+                if (!worker_pool_is_running(&p->job))
+                        pins_job_free(p);
+        }
+        if (s->scan && !worker_pool_is_running(&s->scan->job))
+                scan_job_free(s->scan);
+}
+
+IntakeSource *intake_source_free(IntakeSource *s) {
+        if (!s)
+                return NULL;
+        LIST_FOREACH (l, bundle_table_all(s->context->bundles)) {
+                Bundle *b = CONTAINER_OF(l, Bundle, link);
+                if (b->source == s) {
+                        b->source = NULL;
+                        b->probing = false;
+                        b->timer = sd_event_source_disable_unref(b->timer);
+                }
+        }
+        dirwatch_free(s->watch);
+        stop_workers(s);
+        sd_event_source_disable_unref(s->scan_timer);
+        sd_event_source_disable_unref(s->look_timer);
+        pending_done(&s->pending);
+        unit_table_done(&s->table);
+        unit_table_done(&s->table_later);
+        source_terms_unref(s->terms);
+        free(s->note);
+        free(s->hold_note);
+        free(s);
+        return NULL;
+}
+
+void intake_source_rebind(IntakeSource *s, const ConfigSource *config) {
+        s->config = config;
+}
+
+const ConfigSource *intake_source_config(const IntakeSource *s) {
+        return s->config;
+}
+
+SourceTerms *intake_source_terms(const IntakeSource *s) {
+        return s->terms;
+}
+
+void intake_source_view(const IntakeSource *s, IntakeSourceView *ret) {
+        *ret = (IntakeSourceView){ .is_watched = s->watch != NULL,
+                                   .has_scanned = s->has_scanned,
+                                   .note = s->note ? s->note : s->hold_note,
+                                   .n_watches = s->watch ? dirwatch_n_watches(s->watch) : 0,
+                                   .n_overflows = s->watch ? dirwatch_n_overflows(s->watch) : 0,
+                                   .scan_usec = s->scan_usec };
+}
+
+bool intake_source_is_idle(const IntakeSource *s) {
+        return s->has_scanned && !s->scan && !s->scan_wanted && s->n_probes == 0 &&
+               pending_is_empty(&s->pending);
+}

@@ -1,0 +1,277 @@
+/* From a path to a bundle: what is new, what was shipped before, what came late. */
+#include <errno.h>
+#include <string.h>
+
+#include "agent/intake_private.h"
+#include "lib/base/log.h"
+#include "lib/base/path.h"
+#include "lib/dump/ids.h"
+
+static void look_next(IntakeSource *s);
+
+static int fill_deliveries(const IntakeSource *s, BundleRecord *rec) {
+        const StringList *names = &s->config->destinations;
+        rec->deliveries = calloc(names->n, sizeof *rec->deliveries);
+        if (!rec->deliveries)
+                return -ENOMEM;
+        rec->n_deliveries = names->n;
+        for (size_t i = 0; i < names->n; i++) {
+                rec->deliveries[i].destination = strdup(names->items[i]);
+                if (!rec->deliveries[i].destination)
+                        return -ENOMEM;
+        }
+        return 0;
+}
+
+static void fill_id(const IntakeSource *s, const ScanUnit *u, BundleRecord *rec) {
+        uint64_t ignored;
+        bool has_date = date_time_parse(u->values.date_time, &ignored) == 0;
+        bundle_id_make(
+                &(BundleIdInput){
+                        .kind = rec->kind,
+                        .instance_id = s->context->instance_id,
+                        .source = rec->source,
+                        .path = rec->path,
+                        .date_time = u->values.date_time,
+                        .oldest_mtime_usec = u->oldest_mtime_usec,
+                        .unique_name = rec->kind == SOURCE_NEURON_CORE_DUMP && has_date,
+                        .first_dev = (uint64_t)u->first.st_dev,
+                        .first_ino = (uint64_t)u->first.st_ino,
+                        .first_mtime_nsec =
+                                (int64_t)u->first.st_mtim.tv_sec * (int64_t)NSEC_PER_SEC +
+                                u->first.st_mtim.tv_nsec,
+                },
+                rec->id);
+}
+
+/* @param base  NULL, or the bundle that this is supplement number base->n_supplements of */
+static int add_bundle(IntakeSource *s, const ScanUnit *u, const BundleRecord *base, Bundle **ret) {
+        _cleanup_(bundle_record_done) BundleRecord rec = {
+                .kind = s->terms->scan.kind,
+                .state = BUNDLE_SETTLING,
+                .complete = true,
+                .uid = u->st.st_uid,
+                .unit_dev = (uint64_t)u->st.st_dev,
+                .unit_ino = (uint64_t)u->st.st_ino,
+                .n_files = u->n_files,
+                .bytes = u->bytes,
+                .oldest_mtime_usec = u->oldest_mtime_usec,
+                .digest = u->digest,
+        };
+        rec.source = strdup(s->config->name);
+        rec.path =
+                u->relative[0] ? path_join(s->terms->fixed, u->relative) : strdup(s->terms->fixed);
+        if (!rec.source || !rec.path)
+                return -ENOMEM;
+        if (source_kind_has_incident(rec.kind)) {
+                strcpy(rec.date_time, u->values.date_time);
+                strcpy(rec.cluster_id, u->values.cluster_id);
+        }
+        if (base) {
+                int n = snprintf(rec.id, sizeof rec.id, "%s-s%u", base->id, base->n_supplements);
+                if (n < 0 || (size_t)n >= sizeof rec.id)
+                        return -EOVERFLOW;
+                strcpy(rec.supplement_of, base->id);
+                strcpy(rec.date_time, base->date_time);
+                strcpy(rec.cluster_id, base->cluster_id);
+        } else
+                fill_id(s, u, &rec);
+        int r = fill_deliveries(s, &rec);
+        return r < 0 ? r : bundle_table_add(s->context->bundles, &rec, s, ret);
+}
+
+static void begin_bundle(IntakeSource *s, const ScanUnit *u, BundleRecord *base) {
+        if (base) {
+                /* The number is used up first: a crash between the two leaves a gap, never two of one name. */
+                base->n_supplements++;
+                int r = store_update(s->context->store, base);
+                if (r < 0) {
+                        log_dump(base->id, LOG_ERR, r,
+                                 "cannot note a supplement in the state database, trying again at "
+                                 "the next scan");
+                        return;
+                }
+        }
+        Bundle *b = NULL;
+        int r = add_bundle(s, u, base, &b);
+        if (r == -EEXIST) {
+                log_notice("source %s: '%s' has the identity of a bundle that is known already, "
+                           "leaving it",
+                           s->config->name, u->relative);
+                intake_remember(s, u->relative, u->digest);
+                return;
+        }
+        if (r < 0) {
+                log_error(r,
+                          "source %s: cannot note '%s' in the state database, trying again at the "
+                          "next scan",
+                          s->config->name, u->relative);
+                return;
+        }
+        intake_remember(s, u->relative, u->digest);
+        b->seen_boot_usec = intake_boot_usec(s);
+        b->flush = s->flush_after_scan;
+        intake_look_at(b);
+}
+
+/* A unit that was shipped before has something that was not: another probe tells whether, and what. */
+static void look_for_supplement(IntakeSource *s, const ScanUnit *u, const char *base_id);
+
+/* A unit was seen whose content is not what was last known of its path. */
+void intake_on_unit(IntakeSource *s, ScanUnit *u) {
+        uint64_t known;
+        if (unit_table_get(&s->table, unit_table_key(u->relative), &known) && known == u->digest)
+                return;
+        _cleanup_free_ char *path =
+                u->relative[0] ? path_join(s->terms->fixed, u->relative) : strdup(s->terms->fixed);
+        if (!path)
+                return;
+        Bundle *b = bundle_table_find_unit(s->context->bundles, s->config->name, path);
+        if (b) {
+                intake_remember(s, u->relative, u->digest);
+                if (b->rec.state == BUNDLE_SETTLING)
+                        intake_look_at(b);
+                else
+                        b->dirty = true;
+                return;
+        }
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        int r = store_find_unit(s->context->store, s->config->name, path, &rec);
+        if (r == STORE_E_NOT_FOUND) {
+                begin_bundle(s, u, NULL);
+                return;
+        }
+        if (r < 0) {
+                log_error(r,
+                          "source %s: cannot read the state database, trying '%s' again at the "
+                          "next scan",
+                          s->config->name, path);
+                return;
+        }
+        bool same_unit =
+                rec.unit_ino == (uint64_t)u->st.st_ino && rec.unit_dev == (uint64_t)u->st.st_dev;
+        bool unique = rec.kind == SOURCE_NEURON_CORE_DUMP && rec.date_time[0];
+        if (rec.digest == u->digest && same_unit)
+                intake_remember(s, u->relative, u->digest);
+        else if (u->is_file || (!same_unit && !unique))
+                begin_bundle(s, u, NULL);
+        else if (rec.state == BUNDLE_DELIVERED || rec.state == BUNDLE_VANISHED)
+                look_for_supplement(s, u, rec.id);
+        else /* quarantined, cancelled or evicted: the operator has the word */
+                intake_remember(s, u->relative, u->digest);
+}
+
+/* ---- probes ---- */
+
+bool intake_probe_submit(IntakeSource *s, ProbeJob *p, void (*done)(WorkJob *job)) {
+        p->owner = s;
+        p->job.done = done;
+        int r = worker_pool_submit(s->probes, &p->job);
+        if (r < 0) {
+                log_error(r,
+                          "source %s: cannot start a worker thread, trying again at the next scan",
+                          s->config->name);
+                probe_job_free(p);
+                return false;
+        }
+        p->submitted_usec = intake_boot_usec(s);
+        list_append(&s->jobs, &p->mine);
+        s->n_probes++;
+        return true;
+}
+
+static void on_supplement_probed(WorkJob *job) {
+        _cleanup_(probe_job_freep) ProbeJob *p = CONTAINER_OF(job, ProbeJob, job);
+        IntakeSource *s = p->owner;
+        s->n_probes--;
+        _cleanup_free_ char *path =
+                p->relative[0] ? path_join(s->terms->fixed, p->relative) : strdup(s->terms->fixed);
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        if (p->result != 0 || !path ||
+            bundle_table_find_unit(s->context->bundles, s->config->name, path) ||
+            store_find_unit(s->context->store, s->config->name, path, &rec) != 0)
+                return;
+        if (p->unit.n_files == 0) { /* nothing new; some may have gone */
+                intake_remember(s, p->relative, p->seen_digest);
+                rec.digest = p->seen_digest; /* so that the next start does not look again */
+                (void)store_update(s->context->store, &rec); /* else it does */
+                return;
+        }
+        free(p->unit.relative);
+        p->unit.relative = strdup(p->relative);
+        if (!p->unit.relative)
+                return;
+        p->unit.st = (struct stat){ .st_uid = rec.uid,
+                                    .st_dev = (dev_t)rec.unit_dev,
+                                    .st_ino = (ino_t)rec.unit_ino };
+        begin_bundle(s, &p->unit, &rec);
+}
+
+static void look_for_supplement(IntakeSource *s, const ScanUnit *u, const char *base_id) {
+        ProbeJob *p;
+        if (probe_job_new(&p, s->terms, u->relative) < 0)
+                return;
+        strcpy(p->bundle_id, base_id);
+        p->seen_digest = u->digest;
+        int r = store_get_prints(s->context->store, base_id, &p->shipped, &p->n_shipped);
+        if (r < 0) {
+                log_error(r, "source %s: cannot read what was shipped of '%s'", s->config->name,
+                          u->relative);
+                probe_job_free(p);
+                return;
+        }
+        (void)intake_probe_submit(s, p,
+                                  on_supplement_probed); /* said there; the next scan tries again */
+}
+
+static void on_first_look(WorkJob *job) {
+        _cleanup_(probe_job_freep) ProbeJob *p = CONTAINER_OF(job, ProbeJob, job);
+        IntakeSource *s = p->owner;
+        s->n_probes--;
+        s->looking = false;
+        s->look_not_before_usec = intake_boot_usec(s) + LOOK_SHARE * p->took_usec;
+        if (p->result == 0) {
+                if (bundle_table_n(s->context->bundles) < INTAKE_ACTIVE_MAX)
+                        intake_on_unit(s, &p->unit);
+                else
+                        s->scan_wanted = true;
+        } else if (p->result < 0 && p->result != -ENOENT)
+                log_warning(p->result,
+                            "source %s: cannot look at '%s', trying again at the next scan",
+                            s->config->name, p->relative);
+        look_next(s);
+}
+
+static int on_look_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+        (void)source;
+        (void)usec;
+        look_next(userdata);
+        return 0;
+}
+
+static void look_next(IntakeSource *s) {
+        if (s->looking || pending_is_empty(&s->pending))
+                return;
+        uint64_t now = intake_boot_usec(s);
+        if (now < s->look_not_before_usec) {
+                int r = intake_arm(s->context->event, &s->look_timer, s->look_not_before_usec - now,
+                                   on_look_timer, s);
+                if (r >= 0)
+                        return;
+        }
+        _cleanup_free_ char *relative = pending_take(&s->pending);
+        ProbeJob *p;
+        if (probe_job_new(&p, s->terms, relative) < 0)
+                return;
+        s->looking = intake_probe_submit(s, p, on_first_look);
+}
+
+void intake_look_at_path(IntakeSource *s, const char *relative) {
+        int r = pending_add(&s->pending, relative);
+        if (r < 0) { /* too many, or no memory: a scan finds them all */
+                s->scan_wanted = true;
+                intake_start_scan(s);
+                return;
+        }
+        look_next(s);
+}

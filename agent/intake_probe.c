@@ -1,0 +1,367 @@
+#include "agent/intake_probe.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+#include "agent/unit_table.h"
+#include "lib/base/clock.h"
+#include "lib/base/fs.h"
+#include "lib/base/path.h"
+#include "lib/bundle/validate.h"
+#include "lib/dump/ids.h"
+
+static bool is_shipped(const ProbeJob *p, uint64_t print) {
+        size_t low = 0, high = p->n_shipped;
+        while (low < high) {
+                size_t mid = low + (high - low) / 2;
+                if (p->shipped[mid] < print)
+                        low = mid + 1;
+                else
+                        high = mid;
+        }
+        return low < p->n_shipped && p->shipped[low] == print;
+}
+
+static unsigned own_links(const char *member_path, const struct stat *st, void *userdata) {
+        ProbeJob *p = userdata;
+        p->has_link = pins_has(p->terms->pins, p->bundle_id, member_path, st);
+        return p->has_link ? 1 : 0;
+}
+
+/* Where links are refused the open descriptor holds the file, for the first few members. */
+static int hold_descriptor(ProbeJob *p, const ScanMember *m, int unit_fd) {
+        if (p->held.n >= PROBE_HELD_FILES_MAX)
+                return -EMFILE;
+        struct stat st;
+        _cleanup_close_ int fd = fs_open_regular(unit_fd, m->path, &st);
+        if (fd < 0)
+                return fd;
+        HeldFile *items = realloc(p->held.items, (p->held.n + 1) * sizeof *items);
+        if (!items)
+                return -ENOMEM;
+        p->held.items = items;
+        char *path = strdup(m->path);
+        if (!path)
+                return -ENOMEM;
+        items[p->held.n++] = (HeldFile){ .path = path, .fd = TAKE_FD(fd) };
+        return 0;
+}
+
+static int hold_member(ProbeJob *p, const ScanMember *m, int unit_fd) {
+        if (p->links_held) {
+                int r = pins_add(p->terms->pins, p->bundle_id, m->path, unit_fd, m->path, &m->st,
+                                 p->hold_error ? NULL : &p->hold_error);
+                if (r == 0 || r == -ENOENT) /* gone again: the next look tells */
+                        return 0;
+                if (r < 0 && !p->hold_error)
+                        (void)asprintf(&p->hold_error, "cannot link '%s': %s", m->path,
+                                       strerror(-r)); /* NULL will do */
+                p->links_held = false;
+        }
+        int r = hold_descriptor(p, m, unit_fd);
+        if (r < 0)
+                p->held.all = false;
+        return r == -ENOMEM ? r : 0;
+}
+
+static void check_member(ProbeJob *p, const ScanMember *m, int unit_fd) {
+        struct stat st;
+        _cleanup_close_ int fd = fs_open_regular(unit_fd, m->path, &st);
+        if (fd < 0)
+                return; /* gone or unreadable: the plan will say so */
+        switch (fs_has_no_writer(fd)) {
+        case 0:
+                break;
+        case FS_E_WRITER:
+                p->writers = INTAKE_WRITERS_SOME;
+                break;
+        default:
+                if (p->writers == INTAKE_WRITERS_NONE)
+                        p->writers = INTAKE_WRITERS_UNKNOWN;
+        }
+        if (!p->contradicted)
+                p->contradicted =
+                        validate_quick(fd, m->name.kind, (uint64_t)st.st_size) != VERDICT_OK;
+}
+
+static void count_member(ScanUnit *u, const ScanMember *m, uint64_t print) {
+        int64_t mtime_nsec =
+                (int64_t)m->st.st_mtim.tv_sec * (int64_t)NSEC_PER_SEC + m->st.st_mtim.tv_nsec;
+        if (u->n_files++ == 0)
+                u->first = m->st;
+        u->bytes += (uint64_t)m->st.st_size;
+        u->digest += print;
+        u->newest_change_nsec = MAX(u->newest_change_nsec, mtime_nsec);
+        uint64_t mtime_usec = mtime_nsec > 0 ? (uint64_t)mtime_nsec / 1000 : 0;
+        u->oldest_mtime_usec = u->n_files == 1 ? mtime_usec : MIN(u->oldest_mtime_usec, mtime_usec);
+        if (u->pid < 0)
+                u->pid = m->name.pid;
+}
+
+static int on_member(const ScanMember *m, int unit_fd, void *userdata) {
+        ProbeJob *p = userdata;
+        bool has_link = p->has_link; /* own_links() is asked right before, if it is asked */
+        p->has_link = false;
+        if (m->skip != SCAN_SKIP_NONE) {
+                if (p->unit.skipped[m->skip]++ == 0)
+                        p->unit.skipped_example[m->skip] = path_escape(m->path);
+                return 0;
+        }
+        uint64_t print = member_fingerprint(m->path, &m->st);
+        if (is_shipped(p, print)) {
+                p->n_shipped_there++;
+                return 0;
+        }
+        count_member(&p->unit, m, print);
+        if (p->check_writers)
+                check_member(p, m, unit_fd);
+        return p->hold && !(has_link && p->links_held) ? hold_member(p, m, unit_fd) : 0;
+}
+
+/* Field 22 of /proc/PID/stat: the start time in ticks; together with the pid it names one process for good.
+ * The owner must be the dump's: in a container the pid in a name means another process here. */
+static void look_at_process(ProbeJob *p) {
+        if (p->unit.pid <= 0)
+                return;
+        _cleanup_free_ char *path = NULL, *text = NULL;
+        if (asprintf(&path, "%s/%lld/stat", p->terms->proc_root, (long long)p->unit.pid) < 0) {
+                path = NULL;
+                return;
+        }
+        struct stat st;
+        if (stat(path, &st) < 0 || st.st_uid != p->unit.first.st_uid)
+                return;
+        size_t n;
+        if (fs_read_file(AT_FDCWD, path, 4096, &text, &n) < 0)
+                return;
+        const char *s = strrchr(text, ')'); /* the name before it may hold anything */
+        char state = 0;
+        unsigned long long start;
+        if (s &&
+            sscanf(s,
+                   ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d "
+                   "%llu",
+                   &state, &start) == 2 &&
+            state != 'Z' && state != 'X') {
+                p->process_seen = true;
+                p->process_start = start;
+        }
+}
+
+/* On a file system that other nodes see too, a unit whose names carry no instance id belongs to the node that made its claim file.
+ * @return 0 ours, PROBE_E_FOREIGN; where no claim can be made it is ours: twice is better than never */
+static int claim(const SourceTerms *t, const ScanUnit *u) {
+        char id[BUNDLE_ID_SIZE];
+        _cleanup_free_ char *path = path_join(t->fixed, u->relative);
+        if (!path)
+                return -ENOMEM;
+        /* The same name on every node, so without the instance. */
+        bundle_id_make(&(BundleIdInput){ .kind = t->scan.kind,
+                                         .instance_id = "",
+                                         .source = t->name,
+                                         .path = path,
+                                         .date_time = u->values.date_time,
+                                         .oldest_mtime_usec = u->oldest_mtime_usec,
+                                         .unique_name = true },
+                       id);
+        char name[BUNDLE_ID_SIZE + 8];
+        snprintf(name, sizeof name, "claim-%s", id);
+        _cleanup_close_ int dir = pins_open_root(t->pins);
+        if (dir < 0)
+                return 0;
+        _cleanup_close_ int fd =
+                openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+        if (fd >= 0) {
+                int r = fs_write_all(fd, t->instance_id, strlen(t->instance_id));
+                return r < 0 || fsync(fd) < 0 || fs_sync_dir(dir) < 0
+                               ? 0
+                               : 0; /* an empty claim is a claim */
+        }
+        if (errno != EEXIST)
+                return 0;
+        _cleanup_free_ char *owner = NULL;
+        size_t n;
+        if (fs_read_file(dir, name, INSTANCE_ID_SIZE, &owner, &n) < 0)
+                return 0;
+        return strcmp(owner, t->instance_id) == 0 ? 0 : PROBE_E_FOREIGN;
+}
+
+static int look_first(ProbeJob *p) {
+        ScanSource scan = p->terms->scan;
+        scan.any_links = true; /* whose links they are is asked when the bundle is known */
+        int r = scan_unit_of(&scan, p->relative, &p->unit);
+        if (r == 0 && p->unit.on_network && !p->unit.has_own_name)
+                r = claim(p->terms, &p->unit);
+        return r;
+}
+
+static int look_again(ProbeJob *p) {
+        p->links_held = p->hold;
+        p->held.all = true;
+        p->unit.pid = -1;
+        int r = scan_members(&(ScanWalk){ .source = &p->terms->scan,
+                                          .relative = p->relative,
+                                          .loose = source_terms_is_loose(p->terms, p->relative),
+                                          .own_links = own_links,
+                                          .on_member = on_member,
+                                          .userdata = p });
+        if (r == 0 && p->unit.n_files == 0 && p->n_shipped_there == 0)
+                r = -ENOENT;
+        if (p->links_held || p->unit.n_files == 0)
+                held_files_done(&p->held);
+        if (r == 0)
+                look_at_process(p);
+        return r;
+}
+
+void probe_run(WorkJob *job) {
+        ProbeJob *p = CONTAINER_OF(job, ProbeJob, job);
+        Clock *clock = clock_system();
+        uint64_t begin = clock->boottime_usec(clock);
+        bool first = !p->bundle_id[0] && p->n_shipped == 0;
+        p->result = first ? look_first(p) : look_again(p);
+        p->took_usec = clock->boottime_usec(clock) - begin;
+}
+
+static int on_scanned_unit(ScanUnit *u, void *userdata) {
+        ScanJob *s = userdata;
+        uint64_t digest;
+        if (unit_table_get(s->known, unit_table_key(u->relative), &digest) && digest == u->digest)
+                return 0;
+        if (s->n_found == s->max_found) {
+                s->more = true;
+                return -ECANCELED;
+        }
+        if (s->n_found == s->n_allocated) {
+                size_t n = s->n_allocated ? 2 * s->n_allocated : 16;
+                ScanUnit *bigger = realloc(s->found, n * sizeof *bigger);
+                if (!bigger)
+                        return -ENOMEM;
+                s->found = bigger;
+                s->n_allocated = n;
+        }
+        s->found[s->n_found++] = *u;
+        *u = (ScanUnit){ 0 };
+        return 0;
+}
+
+static void on_unreadable(const char *relative, void *userdata) {
+        ScanJob *s = userdata;
+        if (s->n_unreadable++ == 0)
+                s->unreadable = path_escape(relative);
+}
+
+void scan_run(WorkJob *job) {
+        ScanJob *s = CONTAINER_OF(job, ScanJob, job);
+        Clock *clock = clock_system();
+        uint64_t begin = clock->boottime_usec(clock);
+        ScanSource scan = s->terms->scan;
+        scan.any_links = true;
+        scan.on_unreadable = on_unreadable;
+        _cleanup_close_ int fd = scan_open_fixed(s->terms->fixed);
+        if (fd >= 0)
+                s->on_network = fs_is_network(fd, &s->fs_name);
+        s->result = scan_source(&scan, on_scanned_unit, s);
+        if (s->result == -ECANCELED && s->more)
+                s->result = 0;
+        s->took_usec = clock->boottime_usec(clock) - begin;
+}
+
+int probe_job_new(ProbeJob **ret, SourceTerms *terms, const char *relative) {
+        ProbeJob *p = calloc(1, sizeof *p);
+        if (!p)
+                return -ENOMEM;
+        p->relative = strdup(relative);
+        if (!p->relative) {
+                free(p);
+                return -ENOMEM;
+        }
+        p->terms = source_terms_ref(terms);
+        p->job.run = probe_run;
+        list_init(&p->mine);
+        *ret = p;
+        return 0;
+}
+
+ProbeJob *probe_job_free(ProbeJob *p) {
+        if (!p)
+                return NULL;
+        list_remove(&p->mine);
+        source_terms_unref(p->terms);
+        free(p->relative);
+        free(p->shipped);
+        scan_unit_done(&p->unit);
+        free(p->hold_error);
+        held_files_done(&p->held);
+        free(p);
+        return NULL;
+}
+
+int scan_job_new(ScanJob **ret, SourceTerms *terms, const struct UnitTable *known,
+                 size_t max_found) {
+        ScanJob *s = calloc(1, sizeof *s);
+        if (!s)
+                return -ENOMEM;
+        *s = (ScanJob){ .terms = source_terms_ref(terms), .known = known, .max_found = max_found };
+        s->job.run = scan_run;
+        *ret = s;
+        return 0;
+}
+
+ScanJob *scan_job_free(ScanJob *s) {
+        if (!s)
+                return NULL;
+        for (size_t i = 0; i < s->n_found; i++)
+                scan_unit_done(&s->found[i]);
+        free(s->found);
+        free(s->unreadable);
+        source_terms_unref(s->terms);
+        free(s);
+        return NULL;
+}
+
+static int compare_ids(const void *a, const void *b) {
+        return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static bool is_kept(const char *bundle_id, void *userdata) {
+        const PinsJob *p = userdata;
+        return p->n_keep > 0 &&
+               bsearch(&bundle_id, p->keep, p->n_keep, sizeof *p->keep, compare_ids);
+}
+
+static void pins_run(WorkJob *job) {
+        PinsJob *p = CONTAINER_OF(job, PinsJob, job);
+        if (p->bundle_id[0]) {
+                p->result = pins_release(p->terms->pins, p->bundle_id);
+                return;
+        }
+        if (p->n_keep > 0) /* qsort(3) wants no NULL */
+                qsort(p->keep, p->n_keep, sizeof *p->keep, compare_ids);
+        p->result = pins_sweep(p->terms->pins, is_kept, p);
+}
+
+int pins_job_new(PinsJob **ret, SourceTerms *terms, const char *bundle_id) {
+        PinsJob *p = calloc(1, sizeof *p);
+        if (!p)
+                return -ENOMEM;
+        p->terms = source_terms_ref(terms);
+        p->job.run = pins_run;
+        list_init(&p->mine);
+        strcpy(p->bundle_id, bundle_id);
+        *ret = p;
+        return 0;
+}
+
+PinsJob *pins_job_free(PinsJob *p) {
+        if (!p)
+                return NULL;
+        list_remove(&p->mine);
+        for (size_t i = 0; i < p->n_keep; i++)
+                free(p->keep[i]);
+        free(p->keep);
+        source_terms_unref(p->terms);
+        free(p);
+        return NULL;
+}

@@ -1,0 +1,116 @@
+/* The looking part of intake, in a worker's thread: one unit is walked, its members are held, and facts come back.
+ * Decides nothing (intake_rules.h does). */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "agent/bundle.h"
+#include "agent/intake_rules.h"
+#include "agent/store/pins.h"
+#include "config/config.h"
+#include "lib/dump/scan.h"
+#include "lib/loop/worker_pool.h"
+
+/** What jobs need of a source: never changes, freed with the last reference, whoever holds it. */
+typedef struct SourceTerms {
+        atomic_uint n_refs;
+        char *name, *fixed; /* fixed: absolute, without trailing slash */
+        PathTemplate *template;
+        char **exclude; /* NULL-terminated */
+        char *instance_id;
+        char *proc_root;
+        Pins *pins;
+        ScanSource scan; /* borrows from the above */
+        uint64_t settle_usec, max_wait_usec;
+} SourceTerms;
+
+int source_terms_new(SourceTerms **ret, const ConfigSource *config, const char *instance_id,
+                     const char *proc_root);
+SourceTerms *source_terms_ref(SourceTerms *t);
+SourceTerms *source_terms_unref(SourceTerms *t);
+
+/** @return whether a unit at this path below the fixed part is made of the loose files above the template's depth */
+bool source_terms_is_loose(const SourceTerms *t, const char *relative);
+
+#define PROBE_HELD_FILES_MAX 64
+
+typedef struct ProbeJob {
+        WorkJob job;
+        void *owner;             /* the loop's side, for done() */
+        ListLink mine;           /* the owner's list of jobs that are out */
+        uint64_t submitted_usec; /* CLOCK_BOOTTIME */
+        SourceTerms *terms;      /* a reference */
+        char *relative;          /* what to look at, below the fixed part; owned */
+        char bundle_id
+                [BUNDLE_ID_SIZE]; /* "" = a first look: nothing is held, links are not judged */
+        uint64_t *shipped; /* sorted fingerprints of what has been shipped of this unit; owned */
+        size_t n_shipped;
+        uint64_t seen_digest; /* the owner's: of the unit, when it was found */
+        bool check_writers;   /* leases and headers too */
+        bool hold;            /* links, or else descriptors */
+
+        int result; /* 0; SCAN_E_NO_UNIT; PROBE_E_FOREIGN: another node has claimed it; -ENOENT; -errno */
+        ScanUnit
+                unit; /* first look: as scan_unit_of() gives it. Else only the fields that are counted over members */
+        uint64_t n_shipped_there; /* members that have been shipped before */
+        IntakeWriters writers;
+        bool contradicted;
+        bool has_link; /* of the member at hand: ours is there already */
+        bool links_held;
+        char *hold_error; /* why links could not be made, and the remedy */
+        HeldFiles held;
+        bool process_seen;
+        uint64_t process_start;
+        uint64_t took_usec;
+} ProbeJob;
+
+enum { PROBE_E_FOREIGN = 2 };
+
+/** @param relative  copied */
+int probe_job_new(ProbeJob **ret, SourceTerms *terms, const char *relative);
+ProbeJob *probe_job_free(ProbeJob *p);
+DEFINE_CLEANUP(ProbeJob, probe_job_free);
+
+/** WorkJob.run of a ProbeJob. */
+void probe_run(WorkJob *job);
+
+/** One walk over a whole source: what is new or has changed. */
+typedef struct ScanJob {
+        WorkJob job;
+        void *owner;
+        uint64_t submitted_usec; /* CLOCK_BOOTTIME */
+        SourceTerms *terms;
+        const struct UnitTable
+                *known; /* borrowed; the loop does not change it while the job runs */
+        size_t max_found;
+        ScanUnit *found;
+        size_t n_found, n_allocated;
+        uint64_t n_unreadable; /* directories that could not be read */
+        char *unreadable;      /* one of them, escaped; owned */
+        bool more;             /* there was more than max_found */
+        int result;            /* 0; -ENOENT: the fixed part is not there */
+        bool on_network;
+        const char *fs_name; /* static; when on_network */
+        uint64_t took_usec;
+} ScanJob;
+
+int scan_job_new(ScanJob **ret, SourceTerms *terms, const struct UnitTable *known,
+                 size_t max_found);
+ScanJob *scan_job_free(ScanJob *s);
+void scan_run(WorkJob *job);
+
+/** Lets go of pins: of one bundle, or of all that nobody needs any more (what a crash left). */
+typedef struct PinsJob {
+        WorkJob job;
+        ListLink mine;
+        SourceTerms *terms;
+        char bundle_id[BUNDLE_ID_SIZE]; /* "" = sweep */
+        char **keep;                    /* sorted ids that a sweep leaves alone; owned */
+        size_t n_keep;
+        int result;
+} PinsJob;
+
+int pins_job_new(PinsJob **ret, SourceTerms *terms, const char *bundle_id);
+PinsJob *pins_job_free(PinsJob *p);

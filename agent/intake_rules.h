@@ -1,0 +1,55 @@
+/* When is a bundle whole? Deciding only: facts and time in, an answer out; nothing is touched.
+ * DESIGN, "Completeness is a contract, not a guess". */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum IntakeWriters {
+        INTAKE_WRITERS_NONE, /* a read lease could be had on every member: nobody has one open for writing */
+        INTAKE_WRITERS_SOME,
+        INTAKE_WRITERS_UNKNOWN, /* no leases here (NFS, Lustre, no CAP_LEASE): only quiet counts */
+} IntakeWriters;
+
+typedef struct IntakeFacts {
+        bool gone; /* nothing of it is left at its place */
+        bool held; /* our links or descriptors hold every member seen */
+        IntakeWriters writers;
+        uint64_t quiet_usec; /* how long names, sizes and mtimes have stood still */
+        bool process_gone;   /* the process that wrote it was seen alive and is not any more */
+        bool contradicted;   /* a member's own header promises more than is there */
+} IntakeFacts;
+
+typedef struct IntakeTerms {
+        uint64_t settle_usec, max_wait_usec;
+        uint64_t waited_usec; /* since first sight */
+        bool flush;           /* the operator wants it now: as if settle were over */
+} IntakeTerms;
+
+typedef enum IntakeVerdict {
+        INTAKE_WAIT, /* look again in next_usec */
+        INTAKE_WHOLE,
+        INTAKE_INCOMPLETE, /* goes out all the same, labelled with `why` */
+        INTAKE_VANISHED,
+} IntakeVerdict;
+
+typedef struct IntakeAnswer {
+        IntakeVerdict verdict;
+        uint64_t next_usec; /* from now; only for INTAKE_WAIT */
+        const char *why;    /* static, a sentence for people: why it waits or is incomplete */
+} IntakeAnswer;
+
+/** @return whether it could be over, so that writers and headers are worth a look; facts->writers and ->contradicted are not read */
+bool intake_is_due(const IntakeFacts *facts, const IntakeTerms *terms);
+
+IntakeAnswer intake_decide(const IntakeFacts *facts, const IntakeTerms *terms);
+
+/** How long a unit has been quiet, from what was seen at the last look and now. Both clocks may be strange: mtimes lie in the
+ * future, the real-time clock goes back; so elapsed time is counted on the boot clock, and the mtime counts only at first sight.
+ * @param first_look   whether this is the first look since the agent started
+ * @param changed      whether names, sizes or mtimes differ from the last look
+ * @param since_change_usec  real-time clock minus newest change, 0 when that is negative
+ * @param since_look_usec    boot clock since the last look
+ * @param quiet_usec   the answer of the last look */
+uint64_t intake_quiet_usec(bool first_look, bool changed, uint64_t since_change_usec,
+                           uint64_t since_look_usec, uint64_t quiet_usec);

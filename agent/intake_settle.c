@@ -1,0 +1,276 @@
+/* From a bundle to READY: looks until intake_rules.h says that it is whole. */
+#include <errno.h>
+#include <jansson.h>
+#include <string.h>
+
+#include "agent/intake_private.h"
+#include "lib/base/log.h"
+
+static int on_bundle_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+        (void)source;
+        (void)usec;
+        intake_look_at(userdata);
+        return 0;
+}
+
+void intake_look_again_in(Bundle *b, uint64_t usec) {
+        int r = intake_arm(b->source->context->event, &b->timer, usec, on_bundle_timer, b);
+        if (r < 0)
+                log_dump(b->rec.id, LOG_ERR, r, "cannot arm a timer, it waits for the next scan");
+}
+
+static const char *remedy_for(ScanSkip skip) {
+        switch (skip) {
+        case SCAN_SKIP_SYMLINK:
+        case SCAN_SKIP_HARDLINK:
+                return "copy the file itself into the dump if it belongs there";
+        case SCAN_SKIP_UNREADABLE:
+                return "give the agent CAP_DAC_READ_SEARCH or read permission";
+        case SCAN_SKIP_TOO_MANY:
+                return "raise the source's max_files";
+        case SCAN_SKIP_TOO_BIG:
+                return "raise the source's max_bytes";
+        case SCAN_SKIP_TOO_DEEP:
+                return "make the tree flatter";
+        default:
+                return "only regular files are collected";
+        }
+}
+
+/* Members that were left out are said and counted, and where evidence may be missing for it the bundle must own up. */
+static void note_losses(IntakeSource *s, Bundle *b, const ScanUnit *u) {
+        json_t *reasons = json_array();
+        for (int skip = 0; skip < N_SCAN_SKIPS; skip++) {
+                if (!u->skipped[skip] || skip == SCAN_SKIP_FOREIGN || skip == SCAN_SKIP_EXCLUDED)
+                        continue;
+                _cleanup_free_ char *text = NULL;
+                if (asprintf(&text, "%s: %llu left out, such as '%s'",
+                             scan_skip_name((ScanSkip)skip), (unsigned long long)u->skipped[skip],
+                             u->skipped_example[skip] ? u->skipped_example[skip] : "?") < 0)
+                        continue;
+                if (scan_skip_is_loss((ScanSkip)skip))
+                        json_array_append_new(reasons, json_string(text));
+                log_dump(b->rec.id, LOG_WARNING, 0, "%s; %s", text, remedy_for((ScanSkip)skip));
+                s->context->on_discard(scan_skip_name((ScanSkip)skip), u->skipped[skip],
+                                       s->context->userdata);
+        }
+        free(b->rec.incomplete);
+        b->rec.incomplete = json_array_size(reasons) ? json_dumps(reasons, JSON_COMPACT) : NULL;
+        b->rec.complete = json_array_size(reasons) == 0;
+        json_decref(reasons);
+}
+
+static void add_reason(Bundle *b, const char *reason) {
+        json_t *reasons = b->rec.incomplete ? json_loads(b->rec.incomplete, 0, NULL) : NULL;
+        if (!reasons)
+                reasons = json_array();
+        json_array_append_new(reasons, json_string(reason));
+        free(b->rec.incomplete);
+        b->rec.incomplete = json_dumps(reasons, JSON_COMPACT);
+        b->rec.complete = false;
+        json_decref(reasons);
+}
+
+static void make_ready(IntakeSource *s, Bundle *b, const ScanUnit *u, const char *incomplete) {
+        if (u->n_files > 0 || !incomplete)
+                note_losses(s, b, u);
+        if (incomplete) {
+                add_reason(b, incomplete);
+                b->tolerant = true; /* it may be changing still; waiting is over */
+        }
+        sd_event_source_set_enabled(b->timer, SD_EVENT_OFF);
+        if (bundle_set_state(s->context->bundles, b, BUNDLE_READY, incomplete) == 0)
+                s->context->on_ready(b, s->context->userdata);
+}
+
+/* What the probe found out about holding the members. */
+static void take_hold(IntakeSource *s, Bundle *b, ProbeJob *p) {
+        if (p->links_held != b->rec.links_held && p->unit.n_files > 0)
+                b->rec.links_held = p->links_held;
+        if (p->unit.n_files > 0 && !p->links_held) {
+                held_files_done(&b->held);
+                b->held = p->held;
+                p->held = (HeldFiles){ 0 };
+        }
+        if (p->hold_error && (!s->hold_note || strcmp(s->hold_note, p->hold_error) != 0)) {
+                intake_set_note(&s->hold_note, p->hold_error);
+                log_warning(0, "source %s: %s", s->config->name, p->hold_error);
+        }
+}
+
+static void note_process(Bundle *b, const ProbeJob *p) {
+        if (p->process_seen && !b->process_seen) {
+                b->process_seen = true;
+                b->process_start = p->process_start;
+        }
+}
+
+static uint64_t since_newest_usec(const IntakeSource *s, const ScanUnit *u) {
+        uint64_t now = intake_realtime_usec(s);
+        uint64_t newest = u->newest_change_nsec > 0 ? (uint64_t)u->newest_change_nsec / 1000 : 0;
+        return now > newest ? now - newest : 0;
+}
+
+/* Takes what was counted into the record; tells how long it has been quiet. */
+static void take_facts(IntakeSource *s, Bundle *b, ProbeJob *p) {
+        bool changed = p->unit.digest != b->rec.digest;
+        bool was_held = b->rec.links_held;
+        uint64_t now = intake_boot_usec(s);
+        b->quiet_usec = intake_quiet_usec(!b->looked, changed, since_newest_usec(s, &p->unit),
+                                          now - b->looked_boot_usec, b->quiet_usec);
+        b->looked = true;
+        b->looked_boot_usec = now;
+        b->rec.digest = p->unit.digest;
+        b->rec.n_files = p->unit.n_files;
+        b->rec.bytes = p->unit.bytes;
+        take_hold(s, b, p);
+        note_process(b, p);
+        if (changed || was_held != b->rec.links_held)
+                bundle_save(s->context->bundles, b);
+}
+
+static void keep_waiting(Bundle *b, const IntakeAnswer *answer, uint64_t took_usec) {
+        if (!b->rec.reason || strcmp(b->rec.reason, answer->why) != 0) {
+                free(b->rec.reason); /* for `explain`; the row follows with the next change */
+                b->rec.reason = strdup(answer->why);
+        }
+        uint64_t usec = answer->next_usec;
+        if (b->dirty) /* something came while we looked: hold it soon */
+                usec = MIN(usec, MAX(LOOK_AGAIN_USEC, LOOK_SHARE * took_usec));
+        b->dirty = false;
+        b->look_took_usec = took_usec;
+        intake_look_again_in(b, usec);
+}
+
+static void carry_out(IntakeSource *s, Bundle *b, const ProbeJob *p, const IntakeAnswer *answer) {
+        switch (answer->verdict) {
+        case INTAKE_WAIT:
+                keep_waiting(b, answer, p->took_usec);
+                break;
+        case INTAKE_WHOLE:
+                make_ready(s, b, &p->unit, NULL);
+                break;
+        case INTAKE_INCOMPLETE:
+                make_ready(s, b, &p->unit, answer->why);
+                break;
+        case INTAKE_VANISHED:
+                (void)bundle_set_state(s->context->bundles, b, BUNDLE_VANISHED,
+                                       answer->why); /* a refused move is logged there */
+                break;
+        }
+}
+
+/* There are files, but none that may be taken: said, not passed off as removed. */
+static void give_up_on_strangers(IntakeSource *s, Bundle *b, const ScanUnit *u) {
+        note_losses(s, b, u);
+        _cleanup_free_ char *reason = NULL;
+        if (asprintf(&reason, "nothing in it may be taken: %s", b->rec.incomplete) < 0)
+                reason = NULL;
+        (void)bundle_set_state(s->context->bundles, b, BUNDLE_VANISHED,
+                               reason); /* a refused move is logged there */
+}
+
+static bool has_losses(const ScanUnit *u) {
+        for (int skip = 0; skip < N_SCAN_SKIPS; skip++)
+                if (u->skipped[skip] && scan_skip_is_loss((ScanSkip)skip))
+                        return true;
+        return false;
+}
+
+static void on_probed(WorkJob *job) {
+        _cleanup_(probe_job_freep) ProbeJob *p = CONTAINER_OF(job, ProbeJob, job);
+        IntakeSource *s = p->owner;
+        s->n_probes--;
+        Bundle *b = bundle_table_find(s->context->bundles, p->bundle_id);
+        if (!b || b->source != s)
+                return; /* cancelled meanwhile */
+        b->probing = false;
+        if (b->rec.state != BUNDLE_SETTLING)
+                return;
+        if (p->result < 0 && p->result != -ENOENT) {
+                log_dump(b->rec.id, LOG_WARNING, p->result, "cannot look at '%s', trying again",
+                         b->rec.path);
+                intake_look_again_in(b, s->config->scan_interval_usec);
+                return;
+        }
+        bool gone = p->result == -ENOENT || p->unit.n_files == 0;
+        if (gone && has_losses(&p->unit) && !b->rec.links_held) {
+                give_up_on_strangers(s, b, &p->unit);
+                return;
+        }
+        if (!gone)
+                take_facts(s, b, p);
+        IntakeTerms terms = { .settle_usec = s->config->settle_usec,
+                              .max_wait_usec = s->config->max_wait_usec,
+                              .waited_usec = intake_boot_usec(s) - b->seen_boot_usec,
+                              .flush = b->flush };
+        IntakeFacts facts = { .gone = gone,
+                              .held = b->rec.links_held || (b->held.n > 0 && b->held.all),
+                              .writers = p->check_writers ? p->writers : INTAKE_WRITERS_UNKNOWN,
+                              .quiet_usec = b->quiet_usec,
+                              .process_gone =
+                                      b->process_seen &&
+                                      !(p->process_seen && p->process_start == b->process_start),
+                              .contradicted = p->contradicted };
+        /* Leases and headers are looked at only when it could be over: for most looks a walk is enough. */
+        if (!gone && !p->check_writers && intake_is_due(&facts, &terms)) {
+                b->check = true;
+                intake_look_at(b);
+                return;
+        }
+        IntakeAnswer answer = intake_decide(&facts, &terms);
+        carry_out(s, b, p, &answer);
+}
+
+void intake_look_at(Bundle *b) {
+        IntakeSource *s = b->source;
+        if (!s || b->rec.state != BUNDLE_SETTLING)
+                return;
+        if (b->probing) {
+                b->dirty = true;
+                return;
+        }
+        ProbeJob *p;
+        if (probe_job_new(&p, s->terms, intake_relative(s, b)) < 0) {
+                intake_look_again_in(b, USEC_PER_SEC);
+                return;
+        }
+        strcpy(p->bundle_id, b->rec.id);
+        if (b->rec.supplement_of[0])
+                (void)store_get_prints(s->context->store, b->rec.supplement_of, &p->shipped,
+                                       &p->n_shipped); /* none: all is new */
+        p->hold = true;
+        p->check_writers =
+                b->check || b->flush ||
+                (b->looked && b->quiet_usec + intake_boot_usec(s) - b->looked_boot_usec >=
+                                      s->config->settle_usec);
+        b->check = false;
+        b->probing = intake_probe_submit(s, p, on_probed);
+        if (!b->probing)
+                intake_look_again_in(b, USEC_PER_SEC);
+}
+
+void intake_flush_bundle(Bundle *b) {
+        b->flush = true;
+        intake_look_at(b);
+}
+
+void intake_settle_again(Bundle *b, const char *why) {
+        IntakeSource *s = b->source;
+        if (!s || bundle_set_state(s->context->bundles, b, BUNDLE_SETTLING, why) < 0)
+                return;
+        b->looked = b->flush = false;
+        b->quiet_usec = 0;
+        intake_look_again_in(b, MIN(s->config->settle_usec, USEC_PER_SEC));
+}
+
+void intake_source_adopt(IntakeSource *s, Bundle *b) {
+        b->source = s;
+        b->looked = b->probing = false;
+        b->seen_boot_usec = intake_boot_usec(s);
+        /* What was waited before this start counts, as far as the clock can be trusted. */
+        uint64_t now = intake_realtime_usec(s);
+        if (now > b->rec.first_seen_usec)
+                b->seen_boot_usec -= MIN(b->seen_boot_usec, now - b->rec.first_seen_usec);
+        intake_look_at(b);
+}

@@ -1,0 +1,319 @@
+/* neuron-collectd: arguments, configuration, signals, sd_notify. What the agent does is agent.c's. */
+#include <errno.h>
+#include <getopt.h>
+#include <malloc.h>
+#include <signal.h>
+#include <spawn.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <systemd/sd-daemon.h>
+
+#include "agent/agent.h"
+#include "lib/base/clock.h"
+#include "lib/base/log.h"
+#include "lib/base/parse.h"
+#include "lib/base/path.h"
+
+#define DEFAULT_FILE NC_SYSCONFDIR "/neuron-collectd/neuron-collectd.yaml"
+#define ONCE_TIMEOUT_USEC (10 * USEC_PER_MINUTE)
+#define ONCE_LOOK_USEC (20 * USEC_PER_MSEC)
+
+enum { EXIT_OK = 0, EXIT_LEFT = 1, EXIT_USAGE = 2 };
+
+typedef struct Args {
+        const char *file;
+        bool file_given, check, once, print_config;
+        uint64_t timeout_usec;
+        const char *timeout_text;
+} Args;
+
+typedef struct Main {
+        sd_event *event;
+        Agent *agent;
+        Args args;
+        uint64_t deadline_usec;
+        sd_event_source *once_timer;
+} Main;
+
+static void help(FILE *f) {
+        fputs("neuron-collectd [--config FILE] [--check | --once [--timeout T] | --print-config]\n"
+              "\n"
+              "Watches for Neuron core dumps and profiles, packs them, and proves that a copy "
+              "arrived.\n"
+              "\n"
+              "  --config FILE    configuration (default: " DEFAULT_FILE ")\n"
+              "  --check          read the configuration, print every fault, exit 0 or 2\n"
+              "  --print-config   print the effective configuration with the origin of each line\n"
+              "  --once           one sweep: take what is there, deliver it, exit\n"
+              "                   0 all delivered, 1 something left (a line each), 2 "
+              "configuration\n"
+              "  --timeout T      with --once: retry what is transient for this long (default: "
+              "10m)\n"
+              "  --version        print the version\n"
+              "  --help           print this\n"
+              "\n"
+              "Without an option it runs until SIGTERM; SIGHUP reloads the configuration.\n"
+              "See neuron-collectd(8), neuron-collectd.yaml(5), neuron-collect(1).\n",
+              f);
+}
+
+static int usage(const char *fault) {
+        fprintf(stderr, "neuron-collectd: %s; see neuron-collectd --help\n", fault);
+        return -EINVAL;
+}
+
+/* @return 1 go on, 0 done (help, version), negative for wrong usage */
+static int parse_args(int argc, char **argv, Args *a) {
+        static const struct option options[] = {
+                { "config", required_argument, NULL, 'c' },
+                { "check", no_argument, NULL, 'k' },
+                { "once", no_argument, NULL, 'o' },
+                { "timeout", required_argument, NULL, 't' },
+                { "print-config", no_argument, NULL, 'p' },
+                { "version", no_argument, NULL, 'v' },
+                { "help", no_argument, NULL, 'h' },
+                { 0 },
+        };
+        *a = (Args){ .file = DEFAULT_FILE,
+                     .timeout_usec = ONCE_TIMEOUT_USEC,
+                     .timeout_text = "10m" };
+        bool timeout_given = false;
+        int o;
+        while ((o = getopt_long(argc, argv, "c:h", options, NULL)) >= 0)
+                switch (o) {
+                case 'c':
+                        a->file = optarg;
+                        a->file_given = true;
+                        break;
+                case 'k':
+                        a->check = true;
+                        break;
+                case 'o':
+                        a->once = true;
+                        break;
+                case 't':
+                        if (parse_time_usec(optarg, &a->timeout_usec) < 0) {
+                                fprintf(stderr,
+                                        "neuron-collectd: --timeout '%s' is no time; write 30s or "
+                                        "10m\n",
+                                        optarg);
+                                return -EINVAL;
+                        }
+                        a->timeout_text = optarg;
+                        timeout_given = true;
+                        break;
+                case 'p':
+                        a->print_config = true;
+                        break;
+                case 'v':
+                        puts("neuron-collectd " PACKAGE_VERSION);
+                        return 0;
+                case 'h':
+                        help(stdout);
+                        return 0;
+                default:
+                        return usage("wrong option");
+                }
+        if (optind < argc)
+                return usage("no arguments are taken, only options");
+        if (a->check + a->once + a->print_config > 1)
+                return usage("--check, --once and --print-config exclude each other");
+        if (timeout_given && !a->once)
+                return usage("--timeout goes with --once");
+        return 1;
+}
+
+static int read_config(const Args *args, Config **ret) {
+        if (!args->file_given && access(args->file, F_OK) < 0 && errno == ENOENT) {
+                int r = config_builtin(ret);
+                if (r >= 0)
+                        fprintf(stderr,
+                                "neuron-collectd: no configuration file '%s': watching the "
+                                "runtime's default dump directory and delivering to "
+                                "/var/lib/neuron-collectd/delivered\n",
+                                args->file);
+                return r;
+        }
+        Diags diags = { 0 };
+        int r = config_load(ret, args->file, environ, &diags);
+        diag_print(&diags, stderr);
+        diag_done(&diags);
+        return r;
+}
+
+/* ---- signals ---- */
+
+static int on_stop(sd_event_source *source, const struct signalfd_siginfo *info, void *userdata) {
+        (void)source;
+        (void)userdata;
+        log_info("stopping: asked by pid %u with %s", info->ssi_pid,
+                 strsignal((int)info->ssi_signo));
+        (void)sd_notify(false, "STOPPING=1\nSTATUS=stopping"); /* nobody to tell is no fault */
+        return sd_event_exit(((Main *)userdata)->event, 0);
+}
+
+static int on_hangup(sd_event_source *source, const struct signalfd_siginfo *info, void *userdata) {
+        Main *m = userdata;
+        (void)source;
+        (void)info;
+        uint64_t now;
+        if (sd_event_now(m->event, CLOCK_MONOTONIC, &now) < 0)
+                now = 0;
+        (void)sd_notifyf(false, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)now);
+        (void)agent_reload(
+                m->agent); /* said in the log and in status; either way the agent goes on */
+        (void)sd_notify(false, "READY=1");
+        agent_tell_status(m->agent);
+        return 0;
+}
+
+static int add_signals(Main *m) {
+        sigset_t set;
+        sigemptyset(&set);
+        sigaddset(&set, SIGTERM);
+        sigaddset(&set, SIGINT);
+        sigaddset(&set, SIGHUP);
+        sigaddset(&set, SIGIO); /* broken leases: see fs_has_no_writer() */
+        if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
+                return -errno;
+        if (signal(SIGPIPE, SIG_IGN) == SIG_ERR)
+                return -errno;
+        int r = sd_event_add_signal(m->event, NULL, SIGTERM, on_stop, m);
+        if (r >= 0)
+                r = sd_event_add_signal(m->event, NULL, SIGINT, on_stop, m);
+        if (r >= 0)
+                r = sd_event_add_signal(m->event, NULL, SIGHUP, on_hangup, m);
+        return r;
+}
+
+/* ---- once ---- */
+
+static int on_once(sd_event_source *source, uint64_t usec, void *userdata) {
+        Main *m = userdata;
+        Clock *clock = clock_system();
+        if (agent_is_through(m->agent) || clock->boottime_usec(clock) >= m->deadline_usec) {
+                size_t left = agent_print_left(m->agent, stdout);
+                return sd_event_exit(m->event, left ? EXIT_LEFT : EXIT_OK);
+        }
+        (void)usec;
+        int r = sd_event_source_set_time_relative(source, ONCE_LOOK_USEC);
+        return r < 0 ? r : sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
+}
+
+/* The command line beside this program, in the build tree too. */
+static char *find_cli(void) {
+        char self[4096];
+        ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+        if (n > 0) {
+                self[n] = '\0';
+                _cleanup_free_ char *dir = path_parent(self);
+                char *cli = dir ? path_join(dir, "neuron-collect") : NULL;
+                if (cli && access(cli, X_OK) == 0)
+                        return cli;
+                free(cli);
+        }
+        return strdup(NC_BINDIR "/neuron-collect");
+}
+
+/* A daemon has the state directory: let it do the sweep, and wait for it. */
+static int once_through_daemon(const Args *args, const char *socket) {
+        _cleanup_free_ char *cli = find_cli();
+        if (!cli)
+                return EXIT_LEFT;
+        char *flush[] = { cli, (char *)"--socket", (char *)socket, (char *)"flush", NULL };
+        pid_t pid;
+        int status, r = posix_spawn(&pid, cli, NULL, NULL, flush, environ);
+        if (r != 0) {
+                fprintf(stderr,
+                        "neuron-collectd: another agent has the state directory, and '%s' cannot "
+                        "be started to ask it: %s\n",
+                        cli, strerror(r));
+                return EXIT_LEFT;
+        }
+        if (waitpid(pid, &status, 0) < 0 || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+                fprintf(stderr,
+                        "neuron-collectd: another agent has the state directory, but does not "
+                        "answer on '%s'\n",
+                        socket);
+                return EXIT_LEFT;
+        }
+        char *wait[] = { cli,
+                         (char *)"--socket",
+                         (char *)socket,
+                         (char *)"wait",
+                         (char *)"--all",
+                         (char *)"--timeout",
+                         (char *)args->timeout_text,
+                         NULL };
+        (void)fflush(NULL); /* exec throws away what is not written */
+        execv(cli, wait);
+        fprintf(stderr, "neuron-collectd: cannot start '%s': %s\n", cli, strerror(errno));
+        return EXIT_LEFT;
+}
+
+/* ---- running ---- */
+
+static int run_agent(Main *m) {
+        (void)sd_event_set_watchdog(m->event, true); /* without a watchdog there is none to feed */
+        if (m->args.once) {
+                Clock *clock = clock_system();
+                m->deadline_usec = clock->boottime_usec(clock) + m->args.timeout_usec;
+                int r = sd_event_add_time_relative(m->event, &m->once_timer, CLOCK_MONOTONIC,
+                                                   ONCE_LOOK_USEC, 0, on_once, m);
+                if (r < 0)
+                        return EXIT_LEFT;
+        }
+        (void)sd_notify(false, "READY=1"); /* nobody to tell is no fault */
+        agent_tell_status(m->agent);
+        int r = sd_event_loop(m->event);
+        sd_event_source_disable_unref(m->once_timer);
+        if (r < 0)
+                log_error(r, "the event loop failed; stopping");
+        return r < 0 ? EXIT_LEFT : r;
+}
+
+static int run(const Args *args, Config *config) {
+        Main m = { .args = *args };
+        _cleanup_free_ char *socket = strdup(config->api.socket);
+        int r = sd_event_default(&m.event);
+        if (r >= 0)
+                r = add_signals(&m);
+        if (r < 0) {
+                log_error(r, "cannot set up the event loop");
+                config_free(config);
+                return EXIT_LEFT;
+        }
+        r = agent_new(&m.agent, m.event, config, args->once);
+        int code = EXIT_LEFT;
+        if (r == 0)
+                code = run_agent(&m);
+        else if (r == AGENT_E_LOCKED && args->once && socket)
+                code = once_through_daemon(args, socket);
+        agent_free(m.agent);
+        sd_event_unref(m.event);
+        return code;
+}
+
+int main(int argc, char **argv) {
+        /* Two arenas are enough for a loop and workers that mostly use buffers of their own; the default is eight a core. */
+        (void)mallopt(M_ARENA_MAX, 2);
+        Args args;
+        int r = parse_args(argc, argv, &args);
+        if (r <= 0)
+                return r < 0 ? EXIT_USAGE : EXIT_OK;
+        Config *config = NULL;
+        r = read_config(&args, &config);
+        if (r != 0)
+                return EXIT_USAGE;
+        if (args.check) {
+                config_free(config);
+                return EXIT_OK;
+        }
+        if (args.print_config) {
+                r = config_print(config, stdout);
+                config_free(config);
+                return r < 0 ? EXIT_LEFT : EXIT_OK;
+        }
+        log_setup((LogFormat)config->log.format, config->log.level);
+        return run(&args, config);
+}

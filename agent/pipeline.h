@@ -1,0 +1,67 @@
+/* From READY to DELIVERED: which bundle goes to which destination when, and what an answer means. The workers ship (ship.h);
+ * this decides. Destinations are independent: each has a worker, a queue position and a backoff of its own. */
+#pragma once
+
+#include <systemd/sd-event.h>
+
+#include "agent/bundle.h"
+#include "config/config.h"
+
+typedef struct Pipeline Pipeline;
+
+typedef struct PipelineContext { /* borrowed */
+        sd_event *event;
+        Clock *clock;
+        Store *store;
+        BundleTable *bundles;
+        const char *instance_id, *hostname;
+        void (*on_delivered)(
+                const Bundle *b,
+                void *userdata); /* right before the state changes: for the histogram */
+        void *userdata;
+} PipelineContext;
+
+/** @param config  borrowed for the pipeline's life; every destination in it is a volume */
+int pipeline_new(Pipeline **ret, const PipelineContext *context, const Config *config);
+
+/** Asks what is at work to stop, waits for it a few seconds, abandons what hangs. What was cut is READY again. */
+Pipeline *pipeline_free(Pipeline *p);
+
+/** Goes on with a configuration that says the same about destinations, limits and retries. */
+void pipeline_rebind(Pipeline *p, const Config *config);
+
+/** Starts whatever may start now. Cheap; to be called whenever something became ready. */
+void pipeline_kick(Pipeline *p);
+
+/** Forgets all backoff of one bundle, or of everything (b == NULL), and kicks. */
+void pipeline_retry_now(Pipeline *p, Bundle *b);
+
+/** Ends the work on a bundle that is being shipped; `cancel` is carried out when its workers are back.
+ * @return whether there is anything to wait for */
+bool pipeline_abort(Pipeline *p, Bundle *b);
+
+typedef struct PipelineDestinationView {
+        const char *name, *state; /* ok | paused | failing */
+        const char *last_error;   /* borrowed; NULL */
+        uint64_t last_success_usec, bytes_delivered;
+        uint64_t next_try_usec;  /* CLOCK_BOOTTIME; 0 = now */
+        const char *shipping_id; /* NULL = idle */
+        uint64_t sent_bytes, done_bytes, total_bytes, begun_usec;
+} PipelineDestinationView;
+
+size_t pipeline_n_destinations(const Pipeline *p);
+void pipeline_destination_view(const Pipeline *p, size_t i, PipelineDestinationView *ret);
+uint64_t pipeline_buffer_bytes(const Pipeline *p);
+uint64_t pipeline_bytes_read(
+        const Pipeline *p); /* of what is at work, on top of the store's counter */
+uint64_t pipeline_bytes_sent(const Pipeline *p);
+typedef enum PipelineRetry {
+        PIPELINE_RETRY_DESTINATION,
+        PIPELINE_RETRY_BUNDLE,
+        PIPELINE_RETRY_CHANGED,
+        N_PIPELINE_RETRIES
+} PipelineRetry;
+uint64_t pipeline_n_retries(const Pipeline *p, PipelineRetry why);
+
+/** Says in sentences what this delivery waits for. @return the caller's, NULL for lack of memory */
+char *pipeline_explain(const Pipeline *p, const Bundle *b, const DeliveryRecord *d);

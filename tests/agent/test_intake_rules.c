@@ -1,0 +1,182 @@
+/* When is a bundle whole: every branch of the pure rules, and two clocks that misbehave. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "agent/intake_rules.h"
+#include "lib/base/cleanup.h"
+
+#define SEC USEC_PER_SEC
+
+static const IntakeTerms terms = { .settle_usec = 10 * SEC,
+                                   .max_wait_usec = 1800 * SEC,
+                                   .waited_usec = 30 * SEC };
+
+static IntakeAnswer decide(IntakeFacts f) {
+        return intake_decide(&f, &terms);
+}
+
+static IntakeAnswer decide_after(IntakeFacts f, uint64_t waited_usec, bool flush) {
+        IntakeTerms t = terms;
+        t.waited_usec = waited_usec;
+        t.flush = flush;
+        return intake_decide(&f, &t);
+}
+
+static void quiet_without_a_writer_is_whole(void **state) {
+        (void)state;
+        assert_int_equal(
+                decide((IntakeFacts){ .writers = INTAKE_WRITERS_NONE, .quiet_usec = 10 * SEC })
+                        .verdict,
+                INTAKE_WHOLE);
+}
+
+static void a_bundle_that_is_not_quiet_yet_waits_for_the_rest_of_settle(void **state) {
+        (void)state;
+        IntakeAnswer a =
+                decide((IntakeFacts){ .writers = INTAKE_WRITERS_NONE, .quiet_usec = 4 * SEC });
+        assert_int_equal(a.verdict, INTAKE_WAIT);
+        assert_int_equal(a.next_usec, 6 * SEC);
+}
+
+static void a_writer_keeps_it_waiting_however_quiet_it_is(void **state) {
+        (void)state;
+        IntakeAnswer a =
+                decide((IntakeFacts){ .writers = INTAKE_WRITERS_SOME, .quiet_usec = 500 * SEC });
+        assert_int_equal(a.verdict, INTAKE_WAIT);
+        assert_true(a.next_usec > 0 && a.next_usec <= 30 * SEC);
+        assert_non_null(a.why);
+}
+
+static void where_leases_are_unknown_quiet_alone_decides(void **state) {
+        (void)state;
+        assert_int_equal(
+                decide((IntakeFacts){ .writers = INTAKE_WRITERS_UNKNOWN, .quiet_usec = 10 * SEC })
+                        .verdict,
+                INTAKE_WHOLE);
+        assert_int_equal(decide((IntakeFacts){ .writers = INTAKE_WRITERS_UNKNOWN,
+                                               .quiet_usec = 10 * SEC - 1 })
+                                 .verdict,
+                         INTAKE_WAIT);
+}
+
+static void a_short_member_is_waited_for_only_where_somebody_may_still_write_it(void **state) {
+        (void)state;
+        IntakeFacts f = { .writers = INTAKE_WRITERS_UNKNOWN,
+                          .quiet_usec = 20 * SEC,
+                          .contradicted = true };
+        assert_int_equal(decide(f).verdict, INTAKE_WAIT);
+        f.writers = INTAKE_WRITERS_NONE;
+        assert_int_equal(decide(f).verdict, INTAKE_WHOLE);
+}
+
+static void a_process_that_is_gone_ends_the_wait_if_nobody_writes(void **state) {
+        (void)state;
+        assert_int_equal(
+                decide((IntakeFacts){ .writers = INTAKE_WRITERS_NONE, .process_gone = true })
+                        .verdict,
+                INTAKE_WHOLE);
+        assert_int_equal(
+                decide((IntakeFacts){ .writers = INTAKE_WRITERS_SOME, .process_gone = true })
+                        .verdict,
+                INTAKE_WAIT);
+        assert_int_equal(
+                decide((IntakeFacts){ .writers = INTAKE_WRITERS_UNKNOWN, .process_gone = true })
+                        .verdict,
+                INTAKE_WAIT);
+}
+
+static void after_max_wait_it_goes_out_labelled(void **state) {
+        (void)state;
+        IntakeAnswer a = decide_after((IntakeFacts){ .writers = INTAKE_WRITERS_SOME },
+                                      terms.max_wait_usec, false);
+        assert_int_equal(a.verdict, INTAKE_INCOMPLETE);
+        assert_non_null(a.why);
+}
+
+static void a_wait_never_ends_after_max_wait(void **state) {
+        (void)state;
+        IntakeAnswer a = decide_after((IntakeFacts){ .writers = INTAKE_WRITERS_SOME },
+                                      terms.max_wait_usec - 3, false);
+        assert_int_equal(a.verdict, INTAKE_WAIT);
+        assert_int_equal(a.next_usec, 3);
+}
+
+static void without_a_max_wait_it_is_never_given_up(void **state) {
+        (void)state;
+        IntakeTerms t = terms;
+        t.max_wait_usec = 0;
+        t.waited_usec = 1000 * USEC_PER_DAY;
+        IntakeFacts f = { .writers = INTAKE_WRITERS_SOME };
+        assert_int_equal(intake_decide(&f, &t).verdict, INTAKE_WAIT);
+}
+
+static void flush_stands_for_settle_but_not_for_a_writer(void **state) {
+        (void)state;
+        assert_int_equal(
+                decide_after((IntakeFacts){ .writers = INTAKE_WRITERS_NONE }, 0, true).verdict,
+                INTAKE_WHOLE);
+        assert_int_equal(
+                decide_after((IntakeFacts){ .writers = INTAKE_WRITERS_SOME }, 0, true).verdict,
+                INTAKE_WAIT);
+}
+
+static void a_removed_source_is_whole_if_held_and_else_vanished(void **state) {
+        (void)state;
+        assert_int_equal(decide((IntakeFacts){ .gone = true, .held = true }).verdict, INTAKE_WHOLE);
+        assert_int_equal(decide((IntakeFacts){ .gone = true }).verdict, INTAKE_VANISHED);
+}
+
+static void it_is_due_exactly_when_a_verdict_other_than_waiting_is_possible(void **state) {
+        (void)state;
+        for (unsigned bits = 0; bits < 64; bits++) {
+                IntakeFacts f = { .gone = bits & 1,
+                                  .process_gone = bits & 2,
+                                  .quiet_usec = bits & 4 ? 10 * SEC : 0 };
+                IntakeTerms t = terms;
+                t.flush = bits & 8;
+                t.waited_usec = bits & 16 ? t.max_wait_usec : 0;
+                f.held = bits & 32;
+                bool could_end = false;
+                for (int w = 0; w <= INTAKE_WRITERS_UNKNOWN; w++) {
+                        f.writers = (IntakeWriters)w;
+                        could_end = could_end || intake_decide(&f, &t).verdict != INTAKE_WAIT;
+                }
+                assert_int_equal(intake_is_due(&f, &t), could_end);
+        }
+}
+
+static void an_mtime_in_the_future_counts_as_just_changed(void **state) {
+        (void)state;
+        assert_int_equal(intake_quiet_usec(true, false, 0, 0, 0), 0);
+}
+
+static void after_the_first_look_only_the_boot_clock_counts(void **state) {
+        (void)state;
+        assert_int_equal(intake_quiet_usec(true, true, 50 * SEC, 3 * SEC, 0), 50 * SEC);
+        assert_int_equal(intake_quiet_usec(false, false, 0, 3 * SEC, 4 * SEC), 7 * SEC);
+        assert_int_equal(intake_quiet_usec(false, true, 50 * SEC, 3 * SEC, 4 * SEC), 0);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(quiet_without_a_writer_is_whole),
+                cmocka_unit_test(a_bundle_that_is_not_quiet_yet_waits_for_the_rest_of_settle),
+                cmocka_unit_test(a_writer_keeps_it_waiting_however_quiet_it_is),
+                cmocka_unit_test(where_leases_are_unknown_quiet_alone_decides),
+                cmocka_unit_test(
+                        a_short_member_is_waited_for_only_where_somebody_may_still_write_it),
+                cmocka_unit_test(a_process_that_is_gone_ends_the_wait_if_nobody_writes),
+                cmocka_unit_test(after_max_wait_it_goes_out_labelled),
+                cmocka_unit_test(a_wait_never_ends_after_max_wait),
+                cmocka_unit_test(without_a_max_wait_it_is_never_given_up),
+                cmocka_unit_test(flush_stands_for_settle_but_not_for_a_writer),
+                cmocka_unit_test(a_removed_source_is_whole_if_held_and_else_vanished),
+                cmocka_unit_test(it_is_due_exactly_when_a_verdict_other_than_waiting_is_possible),
+                cmocka_unit_test(an_mtime_in_the_future_counts_as_just_changed),
+                cmocka_unit_test(after_the_first_look_only_the_boot_clock_counts),
+        };
+        return cmocka_run_group_tests_name("agent/intake_rules", tests, NULL, NULL);
+}
