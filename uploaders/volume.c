@@ -16,6 +16,7 @@
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "uploaders/volume_private.h"
+#include "uploaders/volume_readback.h"
 
 #define MAX_MOUNT_DEPTH 256
 #define PROBE_BYTES 4096
@@ -286,14 +287,38 @@ static int open_to_look(Volume *v, int *ret_fd) {
         return access(v->root, F_OK) < 0 && errno == ENOENT && may_make_root(v) ? -ENOENT : -ESTALE;
 }
 
-int volume_read(Volume *v, const char *relative, size_t max_bytes, char **ret, size_t *ret_n) {
-        _cleanup_close_ int root_fd = -1;
+int volume_read_head(Volume *v, const char *relative, size_t max_bytes, char **ret, size_t *ret_n) {
+        _cleanup_close_ int root_fd = -1, fd = -1;
+        struct stat st;
         int r = open_to_look(v, &root_fd);
         if (r < 0)
                 return r;
-        if (relative[0] == '/')
-                return -EINVAL;
-        return fs_read_file(root_fd, relative, max_bytes, ret, ret_n);
+        fd = fs_open_regular(root_fd, relative, &st);
+        if (fd < 0)
+                return fd;
+        size_t n = (size_t)MIN((uint64_t)st.st_size, (uint64_t)max_bytes);
+        _cleanup_free_ char *text = malloc(n + 1);
+        if (!text)
+                return -ENOMEM;
+        r = fs_pread_all(fd, text, n, 0);
+        if (r < 0)
+                return r;
+        text[n] = '\0';
+        *ret_n = n;
+        *ret = TAKE_PTR(text);
+        return 0;
+}
+
+int volume_verify(Volume *v, const char *relative, const VolumeStripe *stripes, size_t n_stripes) {
+        _cleanup_close_ int root_fd = -1, dir_fd = -1;
+        const char *name = NULL, *step = NULL;
+        uint64_t bad_offset;
+        int r = open_to_look(v, &root_fd);
+        if (r == 0)
+                r = open_directories(root_fd, relative, false, &dir_fd, &name, &step);
+        if (r == 0)
+                r = volume_readback(dir_fd, name, stripes, n_stripes, &bad_offset);
+        return r == READBACK_E_DIFFERENT ? UPLOAD_E_EXISTS : r;
 }
 
 int volume_sweep(Volume *v, const char *relative) {

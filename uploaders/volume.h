@@ -61,8 +61,12 @@ int volume_replace(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripe
 VolumeObject *volume_object_free(VolumeObject *o);
 DEFINE_CLEANUP(VolumeObject, volume_object_free);
 
-/** Reads a small object (a manifest), bounded. -ENOENT; -EFBIG; -ESTALE: the volume is away, which is not the same as -ENOENT */
-int volume_read(Volume *v, const char *relative, size_t max_bytes, char **ret, size_t *ret_n);
+/** Reads the beginning of an object, at most max_bytes. @return 0 and *ret (NUL-terminated, the caller's), -ENOENT, -ESTALE when the
+ * volume is away */
+int volume_read_head(Volume *v, const char *relative, size_t max_bytes, char **ret, size_t *ret_n);
+
+/** Reads an object back uncached. @return 0: it is what the stripes say; UPLOAD_E_EXISTS: it is something else; -ENOENT; -errno */
+int volume_verify(Volume *v, const char *relative, const VolumeStripe *stripes, size_t n_stripes);
 
 /** Removes temporary files that a crash left under root for this object name. */
 int volume_sweep(Volume *v, const char *relative);

@@ -35,3 +35,22 @@ int manifest_write(const ManifestInfo *info, const Plan *plan, const BundleWrite
  * none that leads out of a directory; fields not known are let be. Holds a tree some six times as large as the text.
  * @return 0 and *ret, to be json_decref'ed; -EINVAL with *ret_fault, one sentence, the caller's */
 int manifest_read(const void *data, size_t n, json_t **ret, char **ret_fault);
+
+/** What a look at an existing manifest tells: its section `bundle`, which comes first. */
+typedef struct ManifestHead {
+        char id[BUNDLE_ID_SIZE];
+        uint8_t plan[SHA256_SIZE];
+        uint64_t bytes; /* of the object */
+        bool complete;
+        char *reasons; /* JSON array; owned */
+        Part *parts;   /* owned; first_frame and n_frames are not set */
+        size_t n_parts;
+} ManifestHead;
+
+/* Room for 10,000 parts and a thousand reasons. */
+#define MANIFEST_HEAD_MAX_BYTES (4 * 1024 * 1024)
+
+/** Reads the section `bundle` from the beginning of a manifest as manifest_write() writes it; the members, which may be many, are not
+ * looked at. @return 0, -EINVAL when it is none of ours, -ENOMEM */
+int manifest_read_head(const char *text, size_t n, ManifestHead *ret);
+void manifest_head_done(ManifestHead *h);

@@ -1,0 +1,319 @@
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include "cli/client.h"
+#include "config/config.h"
+#include "lib/base/path.h"
+#include "lib/base/strbuf.h"
+#include "lib/base/utf8.h"
+
+/* A line of progress is on the terminal: whoever writes next wipes it first. */
+static bool progress_is_drawn;
+
+/* ---- saying ---- */
+
+/* @return the text with nothing in it that could drive a terminal, the caller's; NULL for lack of memory */
+static _printf_(1, 0) char *spell(const char *fmt, va_list ap) {
+        _cleanup_free_ char *raw = NULL;
+        if (vasprintf(&raw, fmt, ap) < 0) {
+                raw = NULL;
+                return NULL;
+        }
+        StrBuf text = STRBUF_INIT;
+        char one[UTF8_SPELL_SIZE];
+        for (size_t n = strlen(raw), at = 0; at < n;) {
+                at += utf8_spell(raw + at, n - at, one);
+                strbuf_add(&text, one);
+        }
+        return strbuf_take(&text);
+}
+
+static int columns(const char *text) {
+        int n = 0;
+        for (const char *s = text; *s; s++)
+                n += ((unsigned char)*s & 0xc0) != 0x80;
+        return n;
+}
+
+int cli_part(const char *fmt, ...) {
+        va_list ap;
+        va_start(ap, fmt);
+        _cleanup_free_ char *text = spell(fmt, ap);
+        va_end(ap);
+        if (!text)
+                return 0;
+        fputs(text, stdout);
+        return columns(text);
+}
+
+void cli_line(const char *fmt, ...) {
+        va_list ap;
+        va_start(ap, fmt);
+        _cleanup_free_ char *text = spell(fmt, ap);
+        va_end(ap);
+        puts(text ? text : "");
+}
+
+/* What was printed comes before what is complained about, also where both go to one file. */
+static void complain(const char *command, const char *text, const char *hint) {
+        (void)fflush(stdout); /* main() asks how that went */
+        cli_progress_end();
+        fprintf(stderr, "neuron-collect%s%s: %s%s\n", command ? " " : "", command ? command : "",
+                text ? text : strerror(ENOMEM), hint);
+}
+
+void cli_error(const char *fmt, ...) {
+        va_list ap;
+        va_start(ap, fmt);
+        _cleanup_free_ char *text = spell(fmt, ap);
+        va_end(ap);
+        complain(NULL, text, "");
+}
+
+int cli_usage(const char *command, const char *fmt, ...) {
+        va_list ap;
+        va_start(ap, fmt);
+        _cleanup_free_ char *text = spell(fmt, ap);
+        va_end(ap);
+        char hint[96];
+        snprintf(hint, sizeof hint, "; see neuron-collect %s%s--help", command ? command : "",
+                 command ? " " : "");
+        complain(command, text, hint);
+        return CLI_USAGE;
+}
+
+void cli_state(const Cli *cli, const char *word, int width) {
+        static const char *const green[] = { "ok", "delivered", "yes", "running" };
+        static const char *const red[] = { "failing", "quarantined", "no", "NO" };
+        static const char *const yellow[] = { "paused",    "evicted",  "vanished",
+                                              "cancelled", "draining", "stopping" };
+        const char *colour = NULL;
+        for (size_t i = 0; i < ELEMENTSOF(green); i++)
+                colour = strcmp(word, green[i]) == 0 ? "\x1b[32m" : colour;
+        for (size_t i = 0; i < ELEMENTSOF(red); i++)
+                colour = strcmp(word, red[i]) == 0 ? "\x1b[31m" : colour;
+        for (size_t i = 0; i < ELEMENTSOF(yellow); i++)
+                colour = strcmp(word, yellow[i]) == 0 ? "\x1b[33m" : colour;
+        if (!cli->colour)
+                colour = NULL;
+        if (colour)
+                fputs(colour, stdout);
+        int n = cli_part("%s", word);
+        if (colour)
+                fputs("\x1b[0m", stdout);
+        for (; n < width; n++)
+                putchar(' ');
+}
+
+const char *cli_count(char *buf, uint64_t n, const char *singular) {
+        snprintf(buf, CLI_COUNT_SIZE, "%llu %s%s", (unsigned long long)n, singular,
+                 n == 1 ? "" : "s");
+        return buf;
+}
+
+const char *cli_moment(char *buf, const char *moment) {
+        const char *dot = strchr(moment, '.');
+        size_t n = dot ? (size_t)(dot - moment) : strlen(moment);
+        snprintf(buf, CLI_MOMENT_SIZE, "%.*s%s", (int)MIN(n, (size_t)(CLI_MOMENT_SIZE - 2)), moment,
+                 dot ? "Z" : "");
+        return buf;
+}
+
+void cli_progress(const Cli *cli, const char *fmt, ...) {
+        if (!cli->progress)
+                return;
+        va_list ap;
+        va_start(ap, fmt);
+        _cleanup_free_ char *text = spell(fmt, ap);
+        va_end(ap);
+        fprintf(stderr, "\r\x1b[K%s", text ? text : "");
+        progress_is_drawn = true;
+}
+
+void cli_progress_end(void) {
+        if (progress_is_drawn)
+                fputs("\r\x1b[K", stderr);
+        progress_is_drawn = false;
+}
+
+/* ---- arguments ---- */
+
+int cli_option(const char *command, int argc, char **argv, const char *letters,
+               const struct option *options) {
+        opterr = 0;
+        int o = getopt_long(argc, argv, letters, options, NULL);
+        if (o != ':' && o != '?')
+                return o;
+        const char *culprit = argv[optind - 1];
+        bool is_long = culprit[0] == '-' && culprit[1] == '-';
+        if (o == ':')
+                (void)cli_usage(command, "option '%s' wants a value", culprit);
+        else if (is_long && optopt > 0)
+                (void)cli_usage(command, "option '%s' takes no value", culprit);
+        else if (!is_long &&
+                 optopt > 0) /* one letter, and not necessarily an argument of its own */
+                (void)cli_usage(command, "unknown option '-%c'", optopt);
+        else
+                (void)cli_usage(command, "unknown option '%s'", culprit);
+        return '?';
+}
+
+int cli_arguments(int argc, char **argv, int n, const char *what, const char **ret) {
+        static const struct option none[] = { { 0 } };
+        if (cli_option(argv[0], argc, argv, ":", none) >= 0)
+                return CLI_USAGE;
+        if (argc - optind != n)
+                return cli_usage(argv[0], "wants %s", what);
+        if (n > 0 && !argv[optind][0])
+                return cli_usage(argv[0], "wants %s, and not an empty one", what);
+        if (ret)
+                *ret = argv[optind];
+        return CLI_YES;
+}
+
+/* ---- asking ---- */
+
+/* The remedy depends on why nobody answers. */
+static int say_no_agent(const Cli *cli, const ClientFailure *why) {
+        const char *remedy = "is that the socket of a neuron-collectd?";
+        if (why->error == ENOENT || why->error == ECONNREFUSED)
+                remedy = "start neuron-collectd (systemctl status neuron-collectd tells why it is "
+                         "not "
+                         "running), or name its socket with --socket";
+        else if (why->error == EACCES || why->error == EPERM)
+                remedy = "become root or a member of the group neuron-collectd";
+        else if (why->timed_out)
+                remedy = "it hangs or is overloaded; see its log";
+        cli_error("no agent answers on '%s' (%s); %s", cli->socket, why->text, remedy);
+        return CLI_NO_AGENT;
+}
+
+/* @param action  with id: what of it was refused; NULL */
+static int say_refusal(const ClientReply *reply, const char *action, const char *id) {
+        const json_t *error = json_object_get(reply->json, "error");
+        const char *message = cli_text(error, "message");
+        if (*message && action && reply->status == 409)
+                cli_error("cannot %s '%s': %s", action, id, message);
+        else if (*message)
+                cli_error("%s", message);
+        else
+                cli_error("the agent refused with status %ld and no reason", reply->status);
+        return reply->status == 400 ? CLI_USAGE : CLI_NO;
+}
+
+typedef struct Question {
+        const char *method, *path;
+        const char *action, *id; /* for what is said after a refusal; NULL */
+} Question;
+
+static int ask(const Cli *cli, const Question *q, json_t **ret_json) {
+        const char *method = q->method, *path = q->path;
+        _cleanup_(client_reply_done) ClientReply reply = { 0 };
+        ClientFailure why = { 0 };
+        int r = client_request(cli->socket, method, path, &reply, &why);
+        if (r == CLIENT_E_NO_AGENT)
+                return say_no_agent(cli, &why);
+        if (r == CLIENT_E_TOO_LARGE) {
+                cli_error("the answer of '%s' to %s %s is larger than any of neuron-collectd; what "
+                          "listens "
+                          "there?",
+                          cli->socket, method, path);
+                return CLI_NO;
+        }
+        if (r < 0) {
+                cli_error("cannot ask '%s': %s", cli->socket, strerror(-r));
+                return CLI_NO;
+        }
+        if (!reply.json) {
+                cli_error(
+                        "the answer of '%s' to %s %s (status %ld) is not JSON; what listens there?",
+                        cli->socket, method, path, reply.status);
+                return CLI_NO;
+        }
+        if (reply.status < 200 || reply.status > 299)
+                return say_refusal(&reply, q->action, q->id);
+        *ret_json = json_incref(reply.json);
+        return CLI_YES;
+}
+
+int cli_ask(const Cli *cli, const char *method, const char *path, json_t **ret_json) {
+        return ask(cli, &(Question){ .method = method, .path = path }, ret_json);
+}
+
+int cli_ask_bundle(const Cli *cli, const char *id, const char *action, json_t **ret_json) {
+        _cleanup_free_ char *escaped = client_escape(id), *path = NULL;
+        if (!escaped || asprintf(&path, "/v1/bundles/%s%s%s", escaped, action ? "/" : "",
+                                 action ? action : "") < 0) {
+                path = NULL;
+                cli_error("%s", strerror(ENOMEM));
+                return CLI_NO;
+        }
+        return ask(cli,
+                   &(Question){ .method = action ? "POST" : "GET",
+                                .path = path,
+                                .action = action,
+                                .id = id },
+                   ret_json);
+}
+
+int cli_load_config(const Cli *cli, bool quiet, struct Config **ret) {
+        if (!cli->config_given && access(cli->config_file, F_OK) < 0 && errno == ENOENT) {
+                if (!quiet)
+                        cli_error("no configuration file '%s', so the built-in one counts: the "
+                                  "runtime's default dump directory, delivered to "
+                                  "/var/lib/neuron-collectd/delivered",
+                                  cli->config_file);
+                return config_builtin(ret) < 0 ? CLI_USAGE : CLI_YES;
+        }
+        Diags diags = { 0 };
+        int r = config_load(ret, cli->config_file, environ, &diags);
+        if (!quiet)
+                diag_print(&diags, stderr);
+        diag_done(&diags);
+        return r == 0 ? CLI_YES : CLI_USAGE;
+}
+
+json_t *cli_json_string(const char *text) {
+        json_t *json = text ? json_string(text) : json_null();
+        if (json)
+                return json;
+        _cleanup_free_ char *escaped = path_escape(text);
+        return escaped ? json_string(escaped) : NULL;
+}
+
+int cli_print_json(const Cli *cli, const json_t *json) {
+        size_t flags = JSON_INDENT(2) | JSON_ENCODE_ANY | (cli->terminal ? JSON_ENSURE_ASCII : 0);
+        if (!json || json_dumpf(json, stdout, flags) < 0) {
+                cli_error("cannot print the answer: %s", strerror(json ? EIO : ENOMEM));
+                return CLI_NO;
+        }
+        putchar('\n');
+        return CLI_YES;
+}
+
+const char *cli_text(const json_t *object, const char *key) {
+        return cli_string(json_object_get(object, key));
+}
+
+const char *cli_string(const json_t *value) {
+        const char *text = json_string_value(value);
+        return text ? text : "";
+}
+
+uint64_t cli_number(const json_t *object, const char *key) {
+        json_int_t n = json_integer_value(json_object_get(object, key));
+        return n > 0 ? (uint64_t)n : 0;
+}
+
+bool cli_is_true(const json_t *object, const char *key) {
+        return json_is_true(json_object_get(object, key));
+}
+
+unsigned cli_percent(uint64_t done, uint64_t total) {
+        if (total == 0)
+                return 0;
+        return done >= total ? 100 : (unsigned)(100 * ((double)done / (double)total));
+}

@@ -1,0 +1,110 @@
+/* What the commands share: where the agent is, how to say things, and how to leave.
+ * All text goes out through here: whatever a file, a peer or the agent put into it, no control character reaches a terminal. */
+#pragma once
+
+#include <getopt.h>
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "lib/base/cleanup.h"
+
+struct Config;
+
+enum { CLI_YES = 0, CLI_NO = 1, CLI_USAGE = 2, CLI_NO_AGENT = 3 };
+
+typedef struct Cli {
+        const char *socket;      /* the agent's; NULL for commands that ask no agent */
+        const char *config_file; /* to be read; the default one may be missing */
+        bool config_given;       /* by --config: must be there */
+        bool json;               /* for scripts */
+        bool colour;             /* stdout is a terminal that can */
+        bool terminal;           /* stdout is one */
+        bool progress;           /* stderr is one: draw there how far it is */
+} Cli;
+
+typedef enum CliNeeds { CLI_ALONE, CLI_READS_CONFIG, CLI_ASKS_AGENT } CliNeeds;
+
+typedef struct CliCommand {
+        const char *name, *arguments, *help;
+        const char *details; /* more of --help, ends in a newline; may be NULL */
+        CliNeeds needs;
+        /* argv[0] is the command's name; returns an exit code */
+        int (*run)(const Cli *cli, int argc, char **argv);
+} CliCommand;
+
+int cmd_status(const Cli *cli, int argc, char **argv);
+int cmd_list(const Cli *cli, int argc, char **argv);
+int cmd_show(const Cli *cli, int argc, char **argv);
+int cmd_explain(const Cli *cli, int argc, char **argv);
+int cmd_wait(const Cli *cli, int argc, char **argv);
+int cmd_act(const Cli *cli, int argc, char **argv); /* retry, cancel, pin, unpin */
+int cmd_flush(const Cli *cli, int argc, char **argv);
+int cmd_verify(const Cli *cli, int argc, char **argv);
+int cmd_estimate(const Cli *cli, int argc, char **argv);
+int cmd_config(const Cli *cli, int argc, char **argv);
+
+/* ---- saying ---- */
+
+/** Writes to stdout, control characters and what is not UTF-8 as `\xNN`. @return how many columns were written, about */
+int cli_part(const char *fmt, ...) _printf_(1, 2);
+/** The same and ends the line. */
+void cli_line(const char *fmt, ...) _printf_(1, 2);
+/** `neuron-collect: …` on stderr, spelled the same way. */
+void cli_error(const char *fmt, ...) _printf_(1, 2);
+/** Says what is wrong with the usage, and where to look. @param command  NULL = of neuron-collect itself  @return CLI_USAGE */
+int cli_usage(const char *command, const char *fmt, ...) _printf_(2, 3);
+
+/** Writes a word that says how something stands, green, yellow or red by its meaning. @param width  filled up with blanks; 0 */
+void cli_state(const Cli *cli, const char *word, int width);
+
+/** `1 file`, `2 files`. @param singular  its plural must end in -s @param buf at least CLI_COUNT_SIZE */
+#define CLI_COUNT_SIZE 48
+const char *cli_count(char *buf, uint64_t n, const char *singular);
+/** A moment as the API spells it, without the fraction of a second. @param buf  at least CLI_MOMENT_SIZE  @return buf */
+#define CLI_MOMENT_SIZE 40
+const char *cli_moment(char *buf, const char *moment);
+
+/** Draws one line of progress on stderr over the one before; nothing where that is no terminal. Any error message wipes it. */
+void cli_progress(const Cli *cli, const char *fmt, ...) _printf_(2, 3);
+void cli_progress_end(void);
+
+/* ---- arguments ---- */
+
+/** getopt_long that complains in our words. @param command  whose options; NULL = neuron-collect's own
+ * @param letters  as getopt's optstring, begins with (`+` and) `:`
+ * @return as getopt_long; '?' after the fault was told: leave with CLI_USAGE */
+int cli_option(const char *command, int argc, char **argv, const char *letters,
+               const struct option *options);
+/** For commands without options: checks the number of arguments. @param ret  the argument, when n is 1; may be NULL
+ * @return CLI_YES, CLI_USAGE */
+int cli_arguments(int argc, char **argv, int n, const char *what, const char **ret);
+
+/* ---- asking ---- */
+
+/** Asks the agent. A failure is said on stderr.
+ * @param ret_json  the body of a 2xx answer, to be json_decref'ed; untouched otherwise
+ * @return CLI_YES, CLI_NO (the agent said no), CLI_USAGE (it did not understand), CLI_NO_AGENT */
+int cli_ask(const Cli *cli, const char *method, const char *path, json_t **ret_json);
+/** The same about one bundle. @param action  NULL = the bundle itself */
+int cli_ask_bundle(const Cli *cli, const char *id, const char *action, json_t **ret_json);
+
+/** Reads the configuration as the daemon does: where the default file is not there, the built-in one counts, and that is said.
+ * All is said on stderr, unless `quiet`. @return CLI_YES and *ret, CLI_USAGE */
+int cli_load_config(const Cli *cli, bool quiet, struct Config **ret);
+
+/** Prints JSON for scripts: indented, keys in the API's order; on a terminal in ASCII, since \u009b is a control character too.
+ * Takes a NULL for lack of memory. @return CLI_YES, CLI_NO */
+int cli_print_json(const Cli *cli, const json_t *json);
+/** @return the text as a JSON string, spelled by path_escape() where it is not UTF-8; null for NULL; NULL for lack of memory */
+json_t *cli_json_string(const char *text);
+
+/** @return the string at a key, "" when there is none */
+const char *cli_text(const json_t *object, const char *key);
+uint64_t cli_number(const json_t *object, const char *key);
+bool cli_is_true(const json_t *object, const char *key);
+/** @return an array's string, "" when it is none */
+const char *cli_string(const json_t *value);
+/** @return 0 to 100 */
+unsigned cli_percent(uint64_t done, uint64_t total);

@@ -1,0 +1,89 @@
+/* neuron-collect config check|show: as neuron-collectd --check and --print-config. */
+#include <errno.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "config/config.h"
+
+static json_t *faults_json(const Diags *diags) {
+        json_t *list = json_array();
+        for (size_t i = 0; i < diags->n; i++) {
+                const Diag *d = &diags->items[i];
+                json_array_append_new(list,
+                                      json_pack("{s:o, s:I, s:o, s:o, s:o}", "file",
+                                                cli_json_string(d->file), "line",
+                                                (json_int_t)d->line, "key", cli_json_string(d->key),
+                                                "fault", cli_json_string(d->fault), "remedy",
+                                                cli_json_string(d->remedy)));
+        }
+        return list;
+}
+
+/* The faults are the answer, so they go to stdout. @return as cli_load_config() */
+static int check_json(const Cli *cli) {
+        Diags diags = { 0 };
+        Config *config = NULL;
+        bool is_missing =
+                !cli->config_given && access(cli->config_file, F_OK) < 0 && errno == ENOENT;
+        int r = is_missing ? 0 : config_load(&config, cli->config_file, environ, &diags);
+        config_free(config);
+        json_t *answer = json_pack("{s:o, s:b, s:o}", "file",
+                                   cli_json_string(is_missing ? NULL : cli->config_file), "ok",
+                                   r == 0, "faults", faults_json(&diags));
+        diag_done(&diags);
+        int code = cli_print_json(cli, answer);
+        json_decref(answer);
+        return code != CLI_YES ? code : r == 0 ? CLI_YES : CLI_USAGE;
+}
+
+static int check(const Cli *cli) {
+        if (cli->json)
+                return check_json(cli);
+        Config *config = NULL;
+        int code = cli_load_config(cli, false, &config);
+        if (code == CLI_YES && config->file)
+                cli_line("'%s': no faults", config->file);
+        config_free(config);
+        return code;
+}
+
+static int show_json(const Cli *cli, const Config *config) {
+        char *text = NULL;
+        size_t n;
+        FILE *f = open_memstream(&text, &n);
+        int r = f ? config_print(config, f) : -ENOMEM;
+        if (f && fclose(f) != 0)
+                r = -ENOMEM;
+        json_t *answer = r < 0 ? NULL
+                               : json_pack("{s:o, s:o}", "file", cli_json_string(config->file),
+                                           "yaml", cli_json_string(text));
+        free(text);
+        int code = cli_print_json(cli, answer);
+        json_decref(answer);
+        return code;
+}
+
+static int show(const Cli *cli) {
+        Config *config = NULL;
+        int code = cli_load_config(cli, false, &config);
+        if (code != CLI_YES)
+                return code;
+        if (cli->json)
+                code = show_json(cli, config);
+        else if (config_print(config, stdout) < 0)
+                code = CLI_NO;
+        config_free(config);
+        return code;
+}
+
+int cmd_config(const Cli *cli, int argc, char **argv) {
+        const char *what;
+        int code = cli_arguments(argc, argv, 1, "`check` or `show`", &what);
+        if (code != CLI_YES)
+                return code;
+        if (strcmp(what, "check") == 0)
+                return check(cli);
+        if (strcmp(what, "show") == 0)
+                return show(cli);
+        return cli_usage(argv[0], "wants `check` or `show`, not '%s'", what);
+}

@@ -1,0 +1,119 @@
+/* neuron-collect show, explain: one bundle, seen from all sides. */
+#include <string.h>
+
+#include "cli/cli.h"
+#include "lib/base/parse.h"
+
+static int ask_one(const Cli *cli, int argc, char **argv, json_t **ret) {
+        const char *id;
+        int code = cli_arguments(argc, argv, 1, "one bundle id, as `neuron-collect list` prints it",
+                                 &id);
+        return code == CLI_YES ? cli_ask_bundle(cli, id, NULL, ret) : code;
+}
+
+static void print_field(const char *label, const char *text) {
+        if (*text)
+                cli_line("%-14s %s", label, text);
+}
+
+static void print_delivery(const Cli *cli, const json_t *d) {
+        char bytes[PARSE_FORMAT_SIZE], tries[CLI_COUNT_SIZE], moment[CLI_MOMENT_SIZE];
+        uint64_t n = cli_number(d, "bytes"), attempts = cli_number(d, "attempts");
+        cli_part("  %s: ", cli_text(d, "destination"));
+        cli_state(cli, cli_text(d, "state"), 0);
+        cli_line("%s%s%s%s", *cli_text(d, "proof") ? ", proof: " : "", cli_text(d, "proof"),
+                 n ? ", " : "", n ? parse_format_human(bytes, n) : "");
+        if (*cli_text(d, "object"))
+                cli_line("    object: %s", cli_text(d, "object"));
+        if (*cli_text(d, "last_error") && attempts)
+                cli_line("    failed %s, last: %s", cli_count(tries, attempts, "time"),
+                         cli_text(d, "last_error"));
+        else if (
+                *cli_text(
+                        d,
+                        "last_error")) /* the destination's failure, not counted against the bundle */
+                cli_line("    last error: %s", cli_text(d, "last_error"));
+        if (*cli_text(d, "next_try"))
+                cli_line("    next try: %s", cli_moment(moment, cli_text(d, "next_try")));
+}
+
+/* What was held has been let go in these states; what is quarantined is still held. */
+static bool is_let_go(const char *state) {
+        static const char *const states[] = { "delivered", "evicted", "cancelled", "vanished" };
+        for (size_t i = 0; i < ELEMENTSOF(states); i++)
+                if (strcmp(state, states[i]) == 0)
+                        return true;
+        return false;
+}
+
+static void print_bundle(const Cli *cli, const json_t *b) {
+        char bytes[PARSE_FORMAT_SIZE], files[CLI_COUNT_SIZE], moment[CLI_MOMENT_SIZE];
+        print_field("id", cli_text(b, "id"));
+        cli_part("%-14s ", "state");
+        cli_state(cli, cli_text(b, "state"), 0);
+        cli_line(" since %s", cli_moment(moment, cli_text(b, "changed")));
+        print_field("reason", cli_text(b, "reason"));
+        print_field("source", cli_text(b, "source"));
+        print_field("kind", cli_text(b, "kind"));
+        print_field("path", cli_text(b, "path"));
+        cli_line("%-14s %s in %s", "content", parse_format_human(bytes, cli_number(b, "bytes")),
+                 cli_count(files, cli_number(b, "files"), "file"));
+        if (!cli_is_true(b, "complete"))
+                cli_line("%-14s no", "complete");
+        size_t i;
+        json_t *v;
+        json_array_foreach(json_object_get(b, "incomplete"), i, v)
+                cli_line("%-14s %s", "", cli_string(v));
+        print_field("date-time", cli_text(b, "date_time"));
+        print_field("cluster id", cli_text(b, "cluster_id"));
+        print_field("supplement of", cli_text(b, "supplement_of"));
+        print_field("first seen", cli_moment(moment, cli_text(b, "first_seen")));
+        if (cli_number(b, "attempts"))
+                cli_line("%-14s %llu", "failures", (unsigned long long)cli_number(b, "attempts"));
+        print_field("pinned", cli_is_true(b, "pinned") ? "yes" : "no");
+        if (!is_let_go(cli_text(b, "state")))
+                print_field("held by links", cli_is_true(b, "links_held") ? "yes" : "no");
+        if (json_array_size(json_object_get(b, "deliveries")) > 0)
+                puts("deliveries:");
+        json_array_foreach(json_object_get(b, "deliveries"), i, v) print_delivery(cli, v);
+}
+
+int cmd_show(const Cli *cli, int argc, char **argv) {
+        json_t *b = NULL;
+        int code = ask_one(cli, argc, argv, &b);
+        if (code != CLI_YES)
+                return code;
+        if (cli->json)
+                code = cli_print_json(cli, b);
+        else
+                print_bundle(cli, b);
+        json_decref(b);
+        return code;
+}
+
+static void print_explanation(const Cli *cli, const json_t *b) {
+        cli_part("%s is ", cli_text(b, "id"));
+        cli_state(cli, cli_text(b, "state"), 0);
+        puts(".");
+        cli_line("  %s", cli_text(b, "explain"));
+        size_t i;
+        json_t *v;
+        json_array_foreach(json_object_get(b, "incomplete"), i, v)
+                cli_line("  incomplete: %s", cli_string(v));
+        json_array_foreach(json_object_get(b, "deliveries"), i,
+                           v) if (strcmp(cli_text(v, "state"), "delivered") == 0)
+                cli_line("  at %s: %s", cli_text(v, "destination"), cli_text(v, "object"));
+}
+
+int cmd_explain(const Cli *cli, int argc, char **argv) {
+        json_t *b = NULL;
+        int code = ask_one(cli, argc, argv, &b);
+        if (code != CLI_YES)
+                return code;
+        if (cli->json)
+                code = cli_print_json(cli, b);
+        else
+                print_explanation(cli, b);
+        json_decref(b);
+        return code;
+}

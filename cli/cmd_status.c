@@ -1,0 +1,137 @@
+/* neuron-collect status */
+#include <string.h>
+
+#include "cli/cli.h"
+#include "lib/base/clock.h"
+#include "lib/base/parse.h"
+
+static void print_agent(const Cli *cli, const json_t *status) {
+        const json_t *agent = json_object_get(status, "agent"),
+                     *config = json_object_get(status, "config");
+        char moment[CLI_MOMENT_SIZE];
+        cli_part("neuron-collectd %s on %s, pid %llu, ", cli_text(agent, "version"),
+                 cli_text(agent, "instance_id"), (unsigned long long)cli_number(agent, "pid"));
+        cli_state(cli, cli_text(agent, "state"), 0);
+        cli_line(" since %s", cli_moment(moment, cli_text(agent, "started")));
+        cli_line("configuration: %s, loaded %s",
+                 *cli_text(config, "file") ? cli_text(config, "file") : "built in (no file)",
+                 cli_moment(moment, cli_text(config, "loaded")));
+        if (*cli_text(config, "last_error"))
+                cli_line("  the last reload failed, the configuration before it is still in force: "
+                         "%s",
+                         cli_text(config, "last_error"));
+        bool ready = cli_is_true(status, "ready");
+        fputs("can deliver: ", stdout);
+        cli_state(cli, ready ? "yes" : "no", 0);
+        cli_line("%s%s", *cli_text(status, "ready_note") ? ", " : "",
+                 cli_text(status, "ready_note"));
+}
+
+static void print_bundles(const Cli *cli, const json_t *status) {
+        const json_t *bundles = json_object_get(status, "bundles"),
+                     *bytes = json_object_get(status, "bytes"),
+                     *by_state = json_object_get(status, "bytes_by_state");
+        char delivered[PARSE_FORMAT_SIZE], read_bytes[PARSE_FORMAT_SIZE];
+        const char *key;
+        json_t *value;
+        cli_line("bundles: %llu discovered%s",
+                 (unsigned long long)cli_number(bundles, "discovered"),
+                 cli_is_true(status, "idle") ? ", nothing under way" : "");
+        json_object_foreach((json_t *)bundles, key, value) {
+                if (strcmp(key, "discovered") == 0 || json_integer_value(value) <= 0)
+                        continue;
+                char size[PARSE_FORMAT_SIZE];
+                fputs("  ", stdout);
+                cli_state(cli, key, 11);
+                cli_line(" %5lld %12s", (long long)json_integer_value(value),
+                         parse_format_human(size, cli_number(by_state, key)));
+        }
+        cli_line("bytes: %s read, %s delivered",
+                 parse_format_human(read_bytes, cli_number(bytes, "read")),
+                 parse_format_human(delivered, cli_number(bytes, "delivered")));
+}
+
+static void print_shipping(const json_t *status) {
+        const json_t *list = json_object_get(status, "shipping");
+        size_t i;
+        json_t *s;
+        if (json_array_size(list) > 0)
+                puts("shipping:");
+        json_array_foreach(list, i, s) {
+                uint64_t done = cli_number(s, "done_bytes"), total = cli_number(s, "total_bytes");
+                char of[PARSE_FORMAT_SIZE], rate[PARSE_FORMAT_SIZE], eta[CLOCK_ISO_SIZE];
+                cli_part("  %s to %s: ", cli_text(s, "id"), cli_text(s, "destination"));
+                if (total == 0) { /* its members are still being looked up */
+                        cli_line("begins");
+                        continue;
+                }
+                cli_part("%u %% of %s, %s/s", cli_percent(done, total),
+                         parse_format_human(of, total),
+                         parse_format_human(rate, cli_number(s, "rate")));
+                if (json_is_integer(json_object_get(s, "eta_seconds")))
+                        cli_part(", %s left",
+                                 clock_format_span(eta, MIN(cli_number(s, "eta_seconds"),
+                                                            (uint64_t)UINT32_MAX) *
+                                                                USEC_PER_SEC));
+                putchar('\n');
+        }
+}
+
+static void print_sources(const json_t *status) {
+        size_t i;
+        json_t *s;
+        puts("sources:");
+        json_array_foreach(json_object_get(status, "sources"), i, s) {
+                char n[CLI_COUNT_SIZE];
+                cli_part("  %s (%s) %s: ", cli_text(s, "name"), cli_text(s, "kind"),
+                         cli_text(s, "path"));
+                uint64_t watches = cli_number(s, "watches");
+                if (strcmp(cli_text(s, "watch"), "inotify") == 0)
+                        cli_line("watched, %llu %s", (unsigned long long)watches,
+                                 watches == 1 ? "directory" : "directories");
+                else
+                        cli_line("scanned from time to time");
+                if (cli_number(s, "overflows"))
+                        cli_line("    events were lost %s; each time all of it was scanned",
+                                 cli_count(n, cli_number(s, "overflows"), "time"));
+                if (*cli_text(s, "note"))
+                        cli_line("    note: %s", cli_text(s, "note"));
+        }
+}
+
+static void print_destinations(const Cli *cli, const json_t *status) {
+        size_t i;
+        json_t *d;
+        puts("destinations:");
+        json_array_foreach(json_object_get(status, "destinations"), i, d) {
+                char bytes[PARSE_FORMAT_SIZE], moment[CLI_MOMENT_SIZE];
+                cli_part("  %s (%s): ", cli_text(d, "name"), cli_text(d, "type"));
+                cli_state(cli, cli_text(d, "state"), 0);
+                cli_line(", %s delivered%s%s",
+                         parse_format_human(bytes, cli_number(d, "bytes_delivered")),
+                         *cli_text(d, "last_success") ? ", last " : "",
+                         cli_moment(moment, cli_text(d, "last_success")));
+                if (*cli_text(d, "last_error"))
+                        cli_line("    last error: %s", cli_text(d, "last_error"));
+        }
+}
+
+int cmd_status(const Cli *cli, int argc, char **argv) {
+        json_t *status = NULL;
+        int code = cli_arguments(argc, argv, 0, "no arguments", NULL);
+        if (code == CLI_YES)
+                code = cli_ask(cli, "GET", "/v1/status", &status);
+        if (code != CLI_YES)
+                return code;
+        if (cli->json)
+                code = cli_print_json(cli, status);
+        else {
+                print_agent(cli, status);
+                print_bundles(cli, status);
+                print_shipping(status);
+                print_sources(status);
+                print_destinations(cli, status);
+        }
+        json_decref(status);
+        return code;
+}

@@ -1,0 +1,225 @@
+/* neuron-collect: finds the command and the agent's socket. Each command is a file of its own. */
+#include <string.h>
+
+#include "cli/cli.h"
+#include "config/config.h"
+
+#define DEFAULT_FILE NC_SYSCONFDIR "/neuron-collectd/neuron-collectd.yaml"
+
+/* clang-format off */
+static const CliCommand commands[] = {
+        { "status", "", "how the agent, its sources and destinations are doing",
+          NULL, CLI_ASKS_AGENT, cmd_status },
+        { "list", "[--state S] [--source N]", "one line a bundle, oldest first",
+          "  --state S    only those that are settling, ready, shipping, delivered, quarantined,\n"
+          "               evicted, cancelled or vanished\n"
+          "  --source N   only those of this source, by its name in the configuration\n", CLI_ASKS_AGENT, cmd_list },
+        { "show", "ID", "everything known of a bundle",
+          NULL, CLI_ASKS_AGENT, cmd_show },
+        { "explain", "ID", "why a bundle is where it is, and what happens next",
+          NULL, CLI_ASKS_AGENT, cmd_explain },
+        { "wait", "[ID | --all] [--timeout T]", "wait until delivered (exit 0) or given up (exit 1)",
+          "  --all        for everything the agent knows and finds (the default without ID)\n"
+          "  --timeout T  at most this long, such as 30s or 10m; what is left then is told (exit 1)\n",
+          CLI_ASKS_AGENT, cmd_wait },
+        { "retry", "ID", "try a bundle again now, out of quarantine too",
+          NULL, CLI_ASKS_AGENT, cmd_act },
+        { "cancel", "ID", "stop working on a bundle; its source is left alone",
+          NULL, CLI_ASKS_AGENT, cmd_act },
+        { "pin", "ID", "never let a bundle go before it is unpinned",
+          NULL, CLI_ASKS_AGENT, cmd_act },
+        { "unpin", "ID", "undo pin",
+          NULL, CLI_ASKS_AGENT, cmd_act },
+        { "flush", "", "scan now; take what is settling without waiting for `settle`",
+          NULL, CLI_ASKS_AGENT, cmd_flush },
+        { "verify", "FILE", "re-hash a bundle against its manifest",
+          "FILE is the bundle (.tar.zst) or its manifest (.manifest.json); both must lie side by side.\n"
+          "Asks no agent: works on any machine that sees the volume.\n", CLI_ALONE, cmd_verify },
+        { "estimate", "", "what the sources would take now, how big, under which keys",
+          "Reads the configuration and the sources and asks no agent: what lies there counts, also when it has\n"
+          "been delivered already. Run it as the agent's user or as root, who can read what the agent can.\n",
+          CLI_READS_CONFIG, cmd_estimate },
+        { "config", "check | show", "as neuron-collectd --check and --print-config",
+          "  check        name every fault of the configuration (exit 0 or 2)\n"
+          "  show         the effective configuration, with the origin of each line\n", CLI_READS_CONFIG, cmd_config },
+};
+
+#define HELP_SOCKET "  --socket PATH   the agent's API socket (default: api.socket of the configuration)\n"
+#define HELP_CONFIG "  --config FILE   configuration (default: " DEFAULT_FILE ")\n"
+#define HELP_JSON   "  --json          for scripts: JSON instead of text\n"
+#define EXITS "Exit: 0 yes or done, 1 no or failed, 2 usage or configuration, 3 agent not reachable.\n"
+/* clang-format on */
+
+static int help(void) {
+        fputs("neuron-collect [--socket PATH] [--config FILE] [--json] COMMAND\n\n"
+              "Asks and operates the neuron-collectd of this node.\n\n",
+              stdout);
+        for (size_t i = 0; i < ELEMENTSOF(commands); i++)
+                printf("  %-8s %-28s %s\n", commands[i].name, commands[i].arguments,
+                       commands[i].help);
+        fputs("\n" HELP_SOCKET HELP_CONFIG HELP_JSON "  --version       print the version\n"
+              "  --help          print this; after a command: that command's\n\n" EXITS
+              "See neuron-collect(1), neuron-collectd(8), neuron-collectd.yaml(5).\n",
+              stdout);
+        return CLI_YES;
+}
+
+static int help_command(const CliCommand *c) {
+        printf("neuron-collect [OPTIONS] %s%s%s\n\n%s\n\n", c->name, *c->arguments ? " " : "",
+               c->arguments, c->help);
+        if (c->details)
+                printf("%s\n", c->details);
+        if (c->needs == CLI_ASKS_AGENT)
+                fputs(HELP_SOCKET, stdout);
+        if (c->needs != CLI_ALONE)
+                fputs(HELP_CONFIG, stdout);
+        fputs(HELP_JSON "\n" EXITS, stdout);
+        return CLI_YES;
+}
+
+static const CliCommand *find_command(const char *name) {
+        for (size_t i = 0; i < ELEMENTSOF(commands); i++)
+                if (strcmp(commands[i].name, name) == 0)
+                        return &commands[i];
+        return NULL;
+}
+
+typedef struct Args {
+        Cli cli;
+        bool help;
+} Args;
+
+/* One of neuron-collect's own options, given after the command: people do.
+ * @return how many arguments it took; 0 = none of ours */
+static int take_global(Args *a, int argc, char **argv, int i) {
+        static const char *const valued[] = { "--socket", "--config" };
+        const char **to[] = { &a->cli.socket, &a->cli.config_file };
+        if (strcmp(argv[i], "--json") == 0)
+                return a->cli.json = true;
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+                return a->help = true;
+        for (size_t k = 0; k < ELEMENTSOF(valued); k++) {
+                size_t n = strlen(valued[k]);
+                bool is_joined = strncmp(argv[i], valued[k], n) == 0 && argv[i][n] == '=';
+                if (!is_joined && (strcmp(argv[i], valued[k]) != 0 || i + 1 >= argc))
+                        continue;
+                *to[k] = is_joined ? argv[i] + n + 1 : argv[i + 1];
+                a->cli.config_given = a->cli.config_given || k == 1;
+                return is_joined ? 1 : 2;
+        }
+        return 0;
+}
+
+/* @return how many arguments are left for the command */
+static int take_globals(Args *a, int argc, char **argv) {
+        int kept = 1;
+        for (int i = 1; i < argc;) {
+                if (strcmp(argv[i], "--") == 0) {
+                        while (i < argc)
+                                argv[kept++] = argv[i++];
+                        break;
+                }
+                int n = take_global(a, argc, argv, i);
+                if (n == 0)
+                        argv[kept++] = argv[i++];
+                else
+                        i += n;
+        }
+        argv[kept] = NULL;
+        return kept;
+}
+
+/* @return -1 go on, else the exit code */
+static int parse_args(int argc, char **argv, Args *a) {
+        static const struct option options[] = {
+                { "socket", required_argument, NULL, 's' },
+                { "config", required_argument, NULL, 'c' },
+                { "json", no_argument, NULL, 'j' },
+                { "version", no_argument, NULL, 'v' },
+                { "help", no_argument, NULL, 'h' },
+                { 0 },
+        };
+        int o; /* +: what follows the command is its own */
+        while ((o = cli_option(NULL, argc, argv, "+:h", options)) >= 0)
+                switch (o) {
+                case 's':
+                        a->cli.socket = optarg;
+                        break;
+                case 'c':
+                        a->cli.config_file = optarg;
+                        a->cli.config_given = true;
+                        break;
+                case 'j':
+                        a->cli.json = true;
+                        break;
+                case 'v':
+                        puts("neuron-collect " PACKAGE_VERSION);
+                        return CLI_YES;
+                case 'h':
+                        return help();
+                default:
+                        return CLI_USAGE;
+                }
+        return optind < argc ? -1 : cli_usage(NULL, "no command given");
+}
+
+/* The socket is told by the configuration. A faulty default file must not keep anybody from asking the agent, which goes on
+ * with what it read before: then the default socket is asked. @return CLI_YES and *ret, the caller's; CLI_USAGE */
+static int find_socket(const Cli *cli, char **ret) {
+        Config *config = NULL;
+        int code = cli_load_config(cli, !cli->config_given, &config);
+        if (code != CLI_YES && cli->config_given) {
+                cli_error("'%s' cannot tell where the agent's socket is; mend it, or name the "
+                          "socket with --socket",
+                          cli->config_file);
+                return code;
+        }
+        if (code != CLI_YES) {
+                cli_error("'%s' cannot be used, so the default socket is asked; `neuron-collect "
+                          "config check` says "
+                          "what is wrong with it",
+                          cli->config_file);
+                if (config_builtin(&config) < 0)
+                        return CLI_USAGE;
+        }
+        *ret = strdup(config->api.socket);
+        config_free(config);
+        return *ret ? CLI_YES : CLI_NO;
+}
+
+static int run(Args *a, int argc, char **argv) {
+        const CliCommand *command = find_command(argv[0]);
+        if (!command)
+                return cli_usage(NULL, "'%s' is no command", argv[0]);
+        argc = take_globals(a, argc, argv);
+        if (a->help)
+                return help_command(command);
+        _cleanup_free_ char *socket = NULL;
+        if (command->needs == CLI_ASKS_AGENT && !a->cli.socket) {
+                int code = find_socket(&a->cli, &socket);
+                if (code != CLI_YES)
+                        return code;
+                a->cli.socket = socket;
+        }
+        optind = 0; /* the command parses its own options from the start */
+        return command->run(&a->cli, argc, argv);
+}
+
+int main(int argc, char **argv) {
+        const char *term = getenv("TERM"), *no_colour = getenv("NO_COLOR");
+        bool capable = term && strcmp(term, "dumb") != 0;
+        Args a = { .cli = { .config_file = DEFAULT_FILE,
+                            .terminal = isatty(STDOUT_FILENO),
+                            .progress = capable && isatty(STDERR_FILENO) } };
+        /* https://no-color.org: set and not empty */
+        a.cli.colour = a.cli.terminal && capable && !(no_colour && *no_colour);
+        int code = parse_args(argc, argv, &a);
+        if (code < 0)
+                code = run(&a, argc - optind, argv + optind);
+        cli_progress_end();
+        if (fflush(stdout) != 0 || ferror(stdout)) {
+                perror("neuron-collect: stdout");
+                return CLI_NO;
+        }
+        return code;
+}
