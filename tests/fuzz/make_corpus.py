@@ -1,0 +1,282 @@
+#!/usr/bin/env python3
+"""Writes the seed corpora of fuzz_neff, fuzz_protobuf, fuzz_elf, fuzz_manifest and fuzz_bundle: sound files and the ways in which they break.
+make_corpus.py writes below its own directory; what it writes is committed, so that replaying needs no Python."""
+import hashlib
+import json
+import os
+import struct
+import tarfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def write(target, name, data):
+    directory = os.path.join(HERE, "corpus", target)
+    os.makedirs(directory, exist_ok=True)
+    with open(os.path.join(directory, name), "wb") as f:
+        f.write(data)
+
+
+# ---- NEFF ----
+
+def neff(data=b"\x1f\x8b" + b"n" * 500, pkg_version=1, header_size=1024, data_size=None, digest=b""):
+    data_size = len(data) if data_size is None else data_size
+    head = struct.pack("<QQQQQ", pkg_version, header_size, data_size, 2, 0)
+    head += b"2.0.0".ljust(128, b"\0") + struct.pack("<I", 1) + digest.ljust(32, b"\0") + bytes(range(16)) + b"file.neff".ljust(256, b"\0")
+    return head.ljust(1024, b"\0") + data
+
+
+def neffs():
+    data = b"\x1f\x8b" + b"n" * 500
+    ustar = b"a" * 257 + b"ustar" + b"\0" * 250
+    write("neff", "gzip", neff())
+    write("neff", "ustar", neff(ustar))
+    write("neff", "sha256", neff(digest=hashlib.sha256(data).digest()))
+    write("neff", "md5", neff(pkg_version=2, digest=hashlib.md5(data).digest()))
+    write("neff", "sha256-wrong", neff(digest=b"\x55" * 32))
+    write("neff", "md5-wrong", neff(digest=b"\x55" * 16))
+    write("neff", "header-size", neff(header_size=1000))
+    write("neff", "pkg-version", neff(pkg_version=3))
+    write("neff", "data-size-0", neff(data_size=0))
+    write("neff", "data-size-more", neff(data_size=503))
+    write("neff", "data-size-less", neff(data_size=501))
+    write("neff", "data-size-huge", neff(data_size=2**64 - 1))
+    write("neff", "no-magic", neff(b"x" * 300))
+    write("neff", "zeros", bytes(3000))
+    write("neff", "zeros-behind", neff(b"\x1f\x8b" + bytes(2000), digest=b"\x01"))
+    write("neff", "cut-in-header", neff()[:700])
+    write("neff", "header-alone", neff()[:1024])
+    write("neff", "one-byte-of-data", neff(b"\x1f"))
+    write("neff", "empty", b"")
+
+
+# ---- protobuf ----
+
+def varint(value):
+    out = b""
+    while value > 0x7f:
+        out += bytes([value & 0x7f | 0x80])
+        value >>= 7
+    return out + bytes([value])
+
+
+def record(number, wire, payload=b""):
+    return varint(number << 3 | wire) + (varint(len(payload)) if wire == 2 else b"") + payload
+
+
+def protobufs():
+    whole = record(1, 0, varint(150)) + record(2, 1, b"12345678") + record(3, 2, b"payload" * 9) + record(4, 5, b"1234")
+    write("protobuf", "every-wire-type", whole)
+    write("protobuf", "many-records", record(1, 2, b"event") * 200)
+    write("protobuf", "nested", record(1, 2, record(2, 2, record(3, 0, varint(7)))))
+    write("protobuf", "largest-number", record(2**29 - 1, 0, varint(2**64 - 1)))
+    write("protobuf", "number-too-large", varint(2**29 << 3) + b"\0")
+    write("protobuf", "number-0", b"\x00\x01")
+    write("protobuf", "group", b"\x0b\x0c")
+    write("protobuf", "wire-type-7", b"\x0f")
+    write("protobuf", "varint-of-65-bits", b"\x08" + b"\xff" * 9 + b"\x02")
+    write("protobuf", "varint-without-end", b"\x08" + b"\x80" * 20)
+    write("protobuf", "padded-varint", b"\x08\x80\x80\x00")
+    write("protobuf", "length-too-long", b"\x0a\x7fabc")
+    write("protobuf", "length-huge", b"\x0a" + varint(2**64 - 1) + b"abc")
+    write("protobuf", "length-0", record(1, 2) * 3)
+    write("protobuf", "cut-in-fixed64", whole[:7])
+    write("protobuf", "cut-in-payload", whole[:-10])
+    write("protobuf", "cut-in-tag", whole + b"\x80")
+    write("protobuf", "payload-of-zeros", record(5, 2, bytes(5000)) + record(1, 0, b"\0"))
+    write("protobuf", "version-130", b"\x82\x01" + varint(4) + b"abcd")
+    write("protobuf", "text", b"this is no protobuf at all\n")
+    write("protobuf", "empty", b"")
+
+
+# ---- ELF ----
+
+class Elf:
+    def __init__(self, bits=64, order="<"):
+        self.bits, self.order = bits, order
+        self.ehdr, self.phdr, self.shdr = (64, 56, 64) if bits == 64 else (52, 32, 40)
+
+    def header(self, phnum, kind=4, phoff=None, shoff=0, shnum=0, phentsize=None):
+        ident = b"\x7fELF" + bytes([2 if self.bits == 64 else 1, 1 if self.order == "<" else 2, 1]) + bytes(9)
+        return ident + struct.pack(self.order + ("HHIQQQIHHHHHH" if self.bits == 64 else "HHIIIIIHHHHHH"), kind, 62, 1, 0,
+                                   self.ehdr if phoff is None else phoff, shoff, 0, self.ehdr,
+                                   self.phdr if phentsize is None else phentsize, phnum, self.shdr, shnum, 0)
+
+    def segment(self, offset, size):
+        if self.bits == 64:
+            return struct.pack(self.order + "IIQQQQQQ", 1, 4, offset, 0x1000, 0, size, size + 4096, 1)
+        return struct.pack(self.order + "IIIIIIII", 1, offset, 0x1000, 0, size, size + 4096, 4, 1)
+
+    def section0(self, info):
+        if self.bits == 64:
+            return struct.pack(self.order + "IIQQQQIIQQ", 0, 0, 0, 0, 0, 0, 0, info, 0, 0)
+        return struct.pack(self.order + "IIIIIIIIII", 0, 0, 0, 0, 0, 0, 0, info, 0, 0)
+
+    def core(self, n=2, each=100, **fields):
+        data = self.ehdr + n * self.phdr
+        return self.header(n, **fields) + b"".join(self.segment(data + i * each, each) for i in range(n)) + b"d" * n * each
+
+
+def elves():
+    e = Elf()
+    for bits in (64, 32):
+        for order, name in (("<", "little"), (">", "big")):
+            write("elf", "core%d-%s" % (bits, name), Elf(bits, order).core())
+            write("elf", "core%d-%s-cut" % (bits, name), Elf(bits, order).core()[:-1])
+    write("elf", "no-core", e.core(kind=2))
+    write("elf", "no-segments", e.header(0))
+    write("elf", "segment-overflows", e.header(1) + e.segment(2**64 - 8, 100))
+    write("elf", "segment-far", e.header(1) + e.segment(2**40, 100))
+    write("elf", "segment-empty", e.header(1) + e.segment(2**40, 0))
+    write("elf", "table-far", e.header(3, phoff=2**50))
+    write("elf", "table-overflows", e.header(3, phoff=2**64 - 1))
+    write("elf", "table-in-header", e.header(3, phoff=8))
+    write("elf", "entry-size", e.header(3, phentsize=1))
+    write("elf", "sections-far", e.core(shoff=2**33, shnum=5))
+    write("elf", "many-without-section", e.header(0xffff) + e.segment(4096, 4096))
+    write("elf", "many-section-first", e.header(0xffff, phoff=128, shoff=64, shnum=1) + e.section0(65540) + e.segment(1, 1) * 3)
+    write("elf", "many-miscounted", e.header(0xffff, phoff=128, shoff=64, shnum=1) + e.section0(3) + e.segment(1, 1) * 3)
+    write("elf", "many-table-over-section", e.header(0xffff, phoff=64, shoff=64, shnum=1) + e.section0(70000) + bytes(500))
+    write("elf", "class-9", b"\x7fELF\x09\x01" + bytes(60))
+    write("elf", "order-0", b"\x7fELF\x02\x00" + bytes(60))
+    write("elf", "cut-in-ident", b"\x7fELF\x02")
+    write("elf", "cut-in-header", e.core()[:50])
+    write("elf", "zstd", b"\x28\xb5\x2f\xfd" + bytes(60))
+    write("elf", "gzip", b"\x1f\x8b" + bytes(60))
+    write("elf", "text", b"this is a text that somebody has called core\n" * 3)
+    write("elf", "zeros", bytes(300))
+    write("elf", "empty", b"")
+
+
+# ---- manifests ----
+
+def manifest():
+    return {
+        "schema": "neuron-collectd/manifest/1",
+        "bundle": {"id": "neuron-core-dump-20260527T051233-0123456789ab", "kind": "neuron-core-dump", "object": "x.tar.zst",
+                   "bytes": 300, "uncompressed_bytes": 20480, "plan": "b0" * 32,
+                   "parts": [{"bytes": 200, "sha256": "a1" * 32}, {"bytes": 100, "sha256": "a2" * 32}],
+                   "complete": True, "reasons": [], "supplement_of": None},
+        "node": {"instance_id": "i-0123456789abcdef0", "hostname": "trn-17", "labels": {"cluster": "prod-a"}},
+        "source": {"name": "core-dumps", "path": "/tmp/x", "uid": 1000, "user": "alice"},
+        "incident": {"cluster_id": "d99e36ea74c263ca", "date_time": "20260527-051233", "derived": False, "agreed": "alone", "job": None},
+        "failure": None,
+        "members": [
+            {"path": "a", "bytes": 10, "mtime": "2026-05-27T05:21:35.123456789Z", "mode": "0644", "sha256": "10" * 32, "kind": "other",
+             "verdict": "opaque", "detail": "", "frame": 0, "offset": 512},
+            {"path": "b\\xff", "bytes": 5, "mtime": "2026-05-27T05:21:35.123456789Z", "mode": "0600", "sha256": None,
+             "sha256_sparse": "11" * 32, "kind": "neff", "verdict": "truncated", "detail": "x", "frame": 0, "offset": 1536}],
+        "frames": {"count": 1, "format": "zstd-seekable"},
+        "agent": {"version": "0.1.0"}, "created": "2026-05-27T05:21:40.000001Z"}
+
+
+def manifests():
+    def spoilt(name, where, value, gone=False):
+        m = manifest()
+        *path, last = where
+        at = m
+        for key in path:
+            at = at[key]
+        if gone:
+            del at[last]
+        else:
+            at[last] = value
+        write("manifest", name, json.dumps(m).encode())
+
+    write("manifest", "sound", json.dumps(manifest(), indent=1).encode())
+    spoilt("no-members", ["members"], [])
+    spoilt("schema", ["schema"], "neuron-collectd/manifest/2")
+    spoilt("no-bundle", ["bundle"], None, gone=True)
+    spoilt("bundle-list", ["bundle"], [])
+    spoilt("bytes-text", ["bundle", "bytes"], "300")
+    spoilt("bytes-negative", ["bundle", "bytes"], -300)
+    spoilt("bytes-largest", ["bundle", "parts", 0, "bytes"], 2**63 - 1)
+    spoilt("object-up", ["bundle", "object"], "../x")
+    spoilt("plan-short", ["bundle", "plan"], "b0")
+    spoilt("no-incident", ["incident"], None)
+    spoilt("path-up", ["members", 0, "path"], "../a")
+    spoilt("path-absolute", ["members", 0, "path"], "/a")
+    spoilt("path-escape-bad", ["members", 0, "path"], "a\\x0")
+    spoilt("path-twice", ["members", 0, "path"], "b\\xff")
+    spoilt("digest-gone", ["members", 1, "sha256_sparse"], None, gone=True)
+    spoilt("offset-beyond", ["members", 0, "offset"], 20480)
+    spoilt("member-huge", ["members", 0, "bytes"], 2**62)
+    spoilt("unknown-field", ["weather"], {"rain": [1.5, True, None]})
+    spoilt("escape-sequence", ["schema"], "\x1b[2J")
+    write("manifest", "cut", json.dumps(manifest()).encode()[:-20])
+    write("manifest", "deep", b"[" * 3000)
+    write("manifest", "twice", b'{"schema": "neuron-collectd/manifest/1", "schema": "x"}')
+    write("manifest", "not-utf8", b'{"schema": "\xff"}')
+    write("manifest", "empty", b"")
+
+
+# ---- bundles ----
+
+def frame(data):
+    """A zstd frame of one raw block: what a fuzzer can change without breaking it."""
+    return struct.pack("<IBI", 0xFD2FB528, 0xA0, len(data)) + struct.pack("<I", 1 | len(data) << 3)[:3] + data
+
+
+def rle_frame(n):
+    """n zeros in a few bytes, n below 128 KiB."""
+    return struct.pack("<IBI", 0xFD2FB528, 0xA0, n) + struct.pack("<I", 1 | 1 << 1 | n << 3)[:3] + b"\0"
+
+
+def seek_table(sizes, flags=0, n=None):
+    body = b"".join(struct.pack("<II", c, d) + (b"\0\0\0\0" if flags & 0x80 else b"") for c, d in sizes)
+    body += struct.pack("<IBI", len(sizes) if n is None else n, flags, 0x8F92EAB1)
+    return struct.pack("<II", 0x184D2A5E, len(body)) + body
+
+
+def tar(members, **fields):
+    out = b""
+    for name, content in members:
+        info = tarfile.TarInfo(name)
+        info.size = len(content)
+        info.pax_headers = fields.get("pax", {})
+        for key in ("type", "linkname"):
+            setattr(info, key, fields.get(key, getattr(info, key)))
+        out += info.tobuf(tarfile.PAX_FORMAT) + content.ljust(-(-len(content) // 512) * 512, b"\0")
+    return out + bytes(1024)
+
+
+def bundles():
+    a, b = ("a", b"a" * 10), ("b", b"b")
+    whole = tar([a, b])
+    first, second = frame(whole[:1024]), frame(whole[1024:])
+    sizes = [(len(first), 1024), (len(second), len(whole) - 1024)]
+    write("bundle", "sound", first + second + seek_table(sizes))
+    write("bundle", "checksums", first + second + seek_table(sizes, 0x80))
+    write("bundle", "no-table", first + second)
+    write("bundle", "table-alone", seek_table([]))
+    write("bundle", "table-too-long", first + second + seek_table(sizes, n=2**32 - 1))
+    write("bundle", "table-wrong", first + second + seek_table([sizes[1], sizes[0]]))
+    write("bundle", "frame-damaged", b"\0" + first[1:] + second + seek_table(sizes))
+    write("bundle", "frame-of-zeros", first + rle_frame(100000) + seek_table([sizes[0], (13, 100000)]))
+    write("bundle", "frames-empty", seek_table([(0, 0)] * 20))
+    write("bundle", "window-huge", struct.pack("<IBB", 0xFD2FB528, 0, 0xff) + b"\1\0\0" + seek_table([(9, 0)]))
+    for name, members in (("swapped", [b, a]), ("twice", [a, a, b]), ("added", [a, b, ("c", b"c")]), ("gone", [a]), ("none", [])):
+        data = tar(members)
+        write("bundle", "members-" + name, frame(data) + seek_table([(len(frame(data)), len(data))]))
+    for name, fields in (("symlink", {"type": tarfile.SYMTYPE, "linkname": "b"}), ("hard-link", {"type": tarfile.LNKTYPE, "linkname": "b"}),
+                         ("gnu-long-name", {"type": tarfile.GNUTYPE_LONGNAME}), ("pax-path", {"pax": {"path": "\u00fc"}}),
+                         ("pax-binary", {"pax": {"hdrcharset": "BINARY", "path": "\udcff"}}),
+                         ("sparse", {"pax": {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "a",
+                                             "GNU.sparse.realsize": "10"}}),
+                         ("sparse-old", {"pax": {"GNU.sparse.map": "0,5,8,2", "GNU.sparse.size": "10", "GNU.sparse.numblocks": "2"}})):
+        content = b"2\n0\n5\n8\n2\n".ljust(512, b"\0") + b"aaaaaaa" if name == "sparse" else b"aaaaaaa"
+        try:
+            data = tar([("a", content)], **fields)
+        except UnicodeEncodeError:
+            data = tar([("a", content)], pax={"hdrcharset": "BINARY", "path": "x"}).replace(b"path=x", b"path=\xff")
+        write("bundle", "entry-" + name, frame(data) + seek_table([(len(frame(data)), len(data))]))
+    behind = whole + tar([("hidden", b"x")])
+    write("bundle", "behind-the-end", frame(behind) + seek_table([(len(frame(behind)), len(behind))]))
+    write("bundle", "text", b"no bundle at all, whatever its name says")
+
+
+neffs()
+protobufs()
+elves()
+manifests()
+bundles()
