@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""--once: for a Slurm epilog, a preStop hook, a cron job. Its exit status is what scripts rely on."""
+import os
+import sys
+
+sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
+# pylint: disable=wrong-import-position
+from agent import DAEMON, Agent, check_bundle, cleanup, need_root, run
+from tap import main, test
+
+
+@test
+def once_delivers_what_is_there_and_exits_0():
+    a = Agent()
+    a.use_all_kinds()
+    sources = [a.dump(size=3 << 20), a.profile(), a.core()]
+    result = a.once()
+    assert result.returncode == 0, result.stdout + result.stderr
+    by_path = {m["source"]["path"]: path for path, m in a.manifests()}
+    assert set(by_path) == set(sources), by_path
+    for source in sources:
+        check_bundle(by_path[source], source, tools=("tar",))
+
+
+@test
+def once_with_nothing_to_do_exits_0_and_soon():
+    a = Agent()
+    result = a.once(timeout=20)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert not a.manifests()
+
+
+@test
+def once_a_second_time_delivers_nothing_twice():
+    a = Agent()
+    unit = a.dump()
+    assert a.once().returncode == 0
+    path, _ = a.only_manifest()
+    before = os.stat(path)
+    assert a.once().returncode == 0
+    assert os.stat(a.only_manifest()[0]).st_mtime_ns == before.st_mtime_ns
+    check_bundle(path, unit, tools=("tar",))
+
+
+@test
+def once_says_what_is_left_and_exits_1():
+    need_root()
+    a = Agent()
+    a.dump()
+    a.config["destinations"][0]["path"] = "/proc/neuron-e2e-nowhere/%d-%c"
+    result = a.once("--timeout", "2s")
+    assert result.returncode == 1, (result.returncode, result.stdout, result.stderr)
+    left = [line for line in result.stdout.splitlines() if "neuron-core-dump-20260527T051233-" in line]
+    assert len(left) == 1, result.stdout
+
+
+@test
+def once_with_a_faulty_configuration_exits_2():
+    a = Agent()
+    a.config["sources"][0]["kind"] = "neuron-core-dumps"
+    result = a.once()
+    assert result.returncode == 2, (result.returncode, result.stderr)
+    assert "neuron-core-dump" in result.stderr, result.stderr
+
+
+@test
+def once_goes_through_the_daemon_that_holds_the_state():
+    a = Agent().start()
+    unit = a.dump()
+    result = a.once()
+    assert result.returncode == 0, result.stdout + result.stderr
+    check_bundle(a.only_manifest()[0], unit, tools=("tar",))
+    assert a.counts()["delivered"] == 1
+    a.stop()
+
+
+@test
+def once_says_at_what_it_waits_when_the_source_is_still_being_written():
+    a = Agent()
+    unit = a.dump()
+    with open(os.path.join(unit, "growing"), "wb") as f:
+        f.write(b"begun")
+        f.flush()
+        a.config["sources"][0]["settle"] = "20s"
+        result = a.once("--timeout", "1s")
+    assert result.returncode == 1, (result.returncode, result.stdout)
+    assert "neuron-core-dump-" in result.stdout, result.stdout
+
+
+@test
+def the_command_line_says_what_it_can_and_what_it_cannot():
+    result = run(DAEMON, "--help")
+    assert result.returncode == 0 and "--once" in result.stdout and "--check" in result.stdout and not result.stderr
+    result = run(DAEMON, "--version")
+    assert result.returncode == 0 and "0." in result.stdout
+    result = run(DAEMON, "--one")
+    assert result.returncode == 2 and result.stderr and not result.stdout, (result.returncode, result.stderr)
+    result = run(DAEMON, "--once", "--timeout", "soon")
+    assert result.returncode == 2 and "soon" in result.stderr, (result.returncode, result.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main(cleanup))

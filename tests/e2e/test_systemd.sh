@@ -1,0 +1,189 @@
+#!/bin/bash
+# The built daemon, installed and run by real systemd as its own user in its own sandbox (tests/harness/box). TAP.
+set -u
+srcdir=$(realpath "${srcdir:-.}")
+builddir=$(realpath "${builddir:-.}")
+box=$srcdir/tests/harness/box
+make_dump=$srcdir/tests/harness/make_dump.py
+cache=${NC_TEST_CACHE:-/var/tmp/neuron-collectd-tests}
+name=neuron-$$
+n=0
+failed=0
+
+all_skipped() {
+	echo "1..0 # SKIP $1"
+	exit 0
+}
+[ "${NC_E2E:-}" != off ] || all_skipped "NC_E2E=off"
+[ "$(id -u)" -eq 0 ] || all_skipped "needs root"
+for program in mmdebstrap systemd-nspawn nsenter unshare curl python3; do
+	command -v "$program" >/dev/null || all_skipped "$program is not installed"
+done
+[ -x "$builddir/neuron-collectd" ] || all_skipped "neuron-collectd is not built"
+! grep -q __asan_init "$builddir/neuron-collectd" || all_skipped "a sanitizer and MemoryDenyWriteExecute= do not go together"
+
+# Base root: systemd and the libraries that the daemon is linked with, whatever their names are in this release.
+mkdir -p "$cache" || all_skipped "$cache cannot be made"
+packages=$(ldd "$builddir/neuron-collectd" "$builddir/neuron-collect" | awk '$3 ~ "^/" { print $3 }' | sort -u | xargs -r realpath | sort -u |
+	xargs -r dpkg-query -S 2>/dev/null | sed 's/:.*//' | sort -u | tr '\n' ' ')
+base=$cache/base-$(echo "$packages" | sha256sum | cut -c1-12)
+dir=$(mktemp -d)
+# shellcheck disable=SC2086  # a list of packages
+flock "$cache/lock" "$box" base "$base" $packages >"$dir/out" 2>&1 || {
+	sed 's/^/# /' "$dir/out"
+	rm -rf "$dir"
+	all_skipped "mmdebstrap could not make a root (no network?)"
+}
+export BOX_DIR=$dir/boxes
+clean() {
+	"$box" kill $name >/dev/null 2>&1
+	"$box" remove $name >/dev/null 2>&1
+	rm -rf "$dir"
+}
+trap clean EXIT
+
+inside() { "$box" run $name "$@"; }
+property() { inside systemctl show --value -p "$1" neuron-collectd.service; }
+on_failure() {
+	sed 's/^/# /' "$dir/out" 2>/dev/null
+	inside journalctl --no-pager -o short-precise -n 40 -u 'neuron-collectd*' 2>&1 | sed 's/^/# /'
+}
+ok() { # SENTENCE: the last command's status decides
+	local status=$?
+	n=$((n + 1))
+	if [ $status -eq 0 ]; then
+		echo "ok $n - $1"
+	else
+		echo "not ok $n - $1"
+		failed=$((failed + 1))
+		on_failure
+	fi
+}
+until_true() { # SECONDS COMMAND...: polls
+	local deadline=$((SECONDS + $1))
+	shift
+	until "$@" >"$dir/out" 2>&1; do
+		[ $SECONDS -lt $deadline ] || return 1
+		sleep 0.1
+	done
+}
+
+# What a package would install, with the paths this build was configured for.
+upper=$BOX_DIR/$name/upper
+mkdir -p "$upper"
+env -u MAKEFLAGS -u MAKELEVEL make -s -C "$builddir" install DESTDIR="$upper" >"$dir/out" 2>&1
+ok "make install DESTDIR= works"
+make_variable() { # NAME: as configured
+	env -u MAKEFLAGS -u MAKELEVEL make -s --no-print-directory -C "$builddir" --eval "print-it:; @echo \$($1)" print-it 2>/dev/null
+}
+sysconfdir=$(make_variable sysconfdir)
+bindir=$(make_variable bindir)
+config=$upper$sysconfdir/neuron-collectd/neuron-collectd.yaml
+mkdir -p "${config%/*}" "$upper/etc/systemd/system/neuron-collectd.service.d"
+cat >"$config" <<YAML
+version: 1
+node:
+  instance_id: i-0a1b2c3d4e5f60718
+sources:
+  - name: core-dumps
+    kind: neuron-core-dump
+    path: /tmp/neuron-core-dump/dt-%d-cid-%c
+    settle: 500ms
+destinations:
+  - name: archive
+    type: volume
+    path: /srv/archive/%d-%c
+    min_free: 0
+YAML
+# The test cannot wait 30 s for a watchdog.
+printf '[Service]\nWatchdogSec=2s\nRestartSec=100ms\n' >"$upper/etc/systemd/system/neuron-collectd.service.d/test.conf"
+
+"$box" start $name "$base" >"$dir/out" 2>&1 || {
+	sed 's/^/# /' "$dir/out"
+	echo "ok 2 - the rest # SKIP systemd does not come up in a box here"
+	echo "1..2"
+	exit $failed
+}
+root=$("$box" root $name)
+sock=$root/run/neuron-collectd/api.sock
+api() { curl -sS --fail --max-time 10 --unix-socket "$sock" "http://localhost$1"; }
+collect() { inside "$bindir/neuron-collect" "$@"; }
+
+{ inside systemd-sysusers && inside systemd-tmpfiles --create && inside systemctl daemon-reload; } >"$dir/out" 2>&1
+ok "sysusers and tmpfiles of the package are carried out"
+inside install -d -o neuron-collectd -g neuron-collectd -m 0750 /srv/archive
+inside systemctl enable --now neuron-collectd.service >"$dir/out" 2>&1
+ok "the service starts and says READY=1"
+[ "$(property ActiveState)" = active ] && [ "$(inside systemctl is-active neuron-collectd.socket)" = active ]
+ok "service and socket are active"
+pid=$(property MainPID)
+inside cat "/proc/$pid/status" >"$dir/out"
+# CAP_DAC_READ_SEARCH is bit 2, CAP_FOWNER 3, CAP_LEASE 28.
+grep -q '^CapEff:.*000000001000000c$' "$dir/out" && grep -q '^CapBnd:.*000000001000000c$' "$dir/out" && grep -q '^NoNewPrivs:.*1$' "$dir/out" &&
+	! grep -qE '^Uid:[[:space:]]+0' "$dir/out"
+ok "it runs as its own user with three capabilities and no way to more"
+[ "$(inside stat -c '%a %U %G' /run/neuron-collectd/api.sock)" = "660 neuron-collectd neuron-collectd" ] && api /healthz >/dev/null
+ok "the API answers on the socket that systemd made, for its group"
+
+unit=$(python3 "$make_dump" dump "$root/tmp/neuron-core-dump" --size 4MiB --owner 1000 --mode 600)
+until_true 10 sh -c "curl -sS --max-time 5 --unix-socket '$sock' http://localhost/v1/status | grep -q '\"discovered\": *[1-9]'"
+ok "a dump of another user, mode 0600, is seen"
+collect wait --all --timeout 30s >"$dir/out" 2>&1
+ok "it is delivered"
+mkdir "$dir/x" && tar --zstd -C "$dir/x" -xf "$root"/srv/archive/*/i-0a1b2c3d4e5f60718/neuron-core-dump-*.tar.zst && diff -r "$unit" "$dir/x" >"$dir/out"
+ok "what arrived is what the job wrote, bit for bit"
+[ "$(inside stat -c %U /srv/archive/20260527-051233-d99e36ea74c263ca)" = neuron-collectd ]
+ok "the volume's directories belong to the agent"
+! inside find /tmp -path '*/.neuron-collectd/*' -type f | grep -q .
+ok "no pin is left"
+
+# While it settles, the links that hold the evidence are there, and only the agent can look at them.
+inside sed -i 's/settle: .*/settle: 20m/' "$sysconfdir/neuron-collectd/neuron-collectd.yaml"
+inside systemctl reload neuron-collectd.service >"$dir/out" 2>&1
+ok "systemctl reload with a good file succeeds"
+unit=$(python3 "$make_dump" dump "$root/tmp/neuron-core-dump" --size 1MiB --owner 1000 --mode 600 --cluster-id 00000000000000bb --pid 77)
+held() { inside find /tmp/.neuron-collectd -type f -links 2 | grep -q nd0-nc3; }
+until_true 10 held
+ok "another user's files are held by hard links while they settle"
+[ "$(inside stat -c '%a %U' /tmp/.neuron-collectd/i-0a1b2c3d4e5f60718)" = "700 neuron-collectd" ]
+ok "the links are out of everybody's reach"
+rm -rf "$unit"
+collect flush >"$dir/out" 2>&1 && collect wait --all --timeout 30s >>"$dir/out" 2>&1 && [ "$(inside find /srv/archive -name '*.manifest.json' | wc -l)" -eq 2 ]
+ok "rm -rf by its owner does not lose it"
+
+before=$(property MainPID)
+inside sh -c "echo 'no_such_key: 1' >>$sysconfdir/neuron-collectd/neuron-collectd.yaml"
+! inside systemctl reload neuron-collectd.service >"$dir/out" 2>&1
+ok "systemctl reload with a faulty file fails"
+inside journalctl --no-pager -u neuron-collectd | grep -q "no_such_key" && [ "$(property MainPID)" = "$before" ] && [ "$(property ActiveState)" = active ] && api /healthz >/dev/null
+ok "the journal says why, and the agent goes on"
+inside sed -i -e '/no_such_key/d' -e 's/settle: .*/settle: 500ms/' "$sysconfdir/neuron-collectd/neuron-collectd.yaml"
+inside systemctl reload neuron-collectd.service >"$dir/out" 2>&1
+ok "the mended file is taken"
+
+changed_pid() { [ "$(property MainPID)" != "$before" ] && [ "$(property MainPID)" != 0 ] && [ "$(property ActiveState)" = active ]; }
+before=$(property MainPID)
+inside kill -STOP "$before"
+until_true 20 changed_pid
+ok "an agent that hangs is killed by the watchdog and started again"
+before=$(property MainPID)
+inside kill -KILL "$before"
+until_true 20 changed_pid && [ "$(property NRestarts)" -ge 2 ]
+ok "kill -9 starts it again"
+until_true 10 api /healthz && collect list --state delivered >"$dir/out" 2>&1 && [ "$(grep -c neuron-core-dump- "$dir/out")" -eq 2 ]
+ok "it remembers what it delivered, and nothing is delivered twice"
+
+inside systemctl stop neuron-collectd.service >"$dir/out" 2>&1 && [ "$(property Result)" = success ] && [ "$(property ActiveState)" = inactive ]
+ok "systemctl stop ends it in good order"
+[ -S "$sock" ]
+ok "the socket stays"
+api /v1/status >"$dir/out" 2>&1 && [ "$(property ActiveState)" = active ]
+ok "a question on the socket starts it again and is answered"
+inside sh -c "echo 'no_such_key: 1' >>$sysconfdir/neuron-collectd/neuron-collectd.yaml"
+inside systemctl restart neuron-collectd.service >"$dir/out" 2>&1
+until_true 10 [ "$(property ActiveState)" = failed ] && [ "$(property ExecMainStatus)" = 2 ]
+ok "a start with a faulty file fails with 2 and is not tried again"
+! inside journalctl --no-pager -k -b 2>/dev/null | grep -q 'neuron-collectd.*SECCOMP'
+ok "nothing ran into the system call filter"
+echo "1..$n"
+[ $failed -eq 0 ]

@@ -1,0 +1,90 @@
+#!/bin/bash
+# The systemd files judged by systemd's own tools: verify without a word, exposure at most 2.2, sysusers and tmpfiles carried out
+# in an empty root. Needs no daemon. TAP.
+set -u
+srcdir=$(realpath "${srcdir:-.}")
+builddir=$(realpath "${builddir:-.}")
+n=0
+failed=0
+ok() { # NAME: the last command's status decides
+	local status=$?
+	n=$((n + 1))
+	if [ $status -eq 0 ]; then
+		echo "ok $n - $1"
+	else
+		echo "not ok $n - $1"
+		failed=$((failed + 1))
+		sed 's/^/# /' "$dir/out" 2>/dev/null
+	fi
+}
+skip() {
+	n=$((n + 1))
+	echo "ok $n - $1 # SKIP $2"
+}
+
+dir=$(mktemp -d "${TMPDIR:-/tmp}/neuron-collectd-units.XXXXXX") || exit 99
+trap 'rm -rf "$dir"' EXIT
+root=$dir/root
+unit=$dir/neuron-collectd.service
+mkdir -p "$root/usr/sbin" "$root/bin" "$root/lib/systemd" "$root/etc/systemd/system"
+
+# As make installs it with --prefix=/usr --sysconfdir=/etc.
+sed -e 's|@sbindir[@]|/usr/sbin|g' -e 's|@sysconfdir[@]|/etc|g' "$srcdir/systemd/neuron-collectd.service.in" >"$unit"
+! grep -q '@[a-z]*@' "$unit" "$builddir/systemd/neuron-collectd.service" >"$dir/out" 2>&1
+ok "no placeholder is left in the unit"
+
+if command -v systemd-analyze >/dev/null && systemd-analyze --help | grep -q -- --offline; then
+	systemd-analyze security --no-pager --offline=true --threshold=22 "$unit" >"$dir/out" 2>&1
+	ok "exposure is at most 2.2"
+	# The assertion above must be able to fail: the same unit without its sandbox is refused.
+	sed -e '/^Protect/d' -e '/^Restrict/d' -e '/^SystemCall/d' "$unit" >"$dir/open.service"
+	! systemd-analyze security --no-pager --offline=true --threshold=22 "$dir/open.service" >"$dir/out" 2>&1
+	ok "a unit without sandbox is above 2.2"
+
+	printf '#!/bin/sh\n' >"$root/usr/sbin/neuron-collectd"
+	printf '#!/bin/sh\n' >"$root/bin/kill"
+	chmod 755 "$root/usr/sbin/neuron-collectd" "$root/bin/kill"
+	cp -r /lib/systemd/system "$root/lib/systemd/"
+	cp "$unit" "$srcdir/systemd/neuron-collectd.socket" "$root/etc/systemd/system/"
+	systemd-analyze --root="$root" --man=no --recursive-errors=no verify neuron-collectd.service neuron-collectd.socket >"$dir/out" 2>&1 &&
+		[ ! -s "$dir/out" ]
+	ok "systemd-analyze verify has nothing to say"
+	sed -i 's/^WatchdogSec=/WatchdogSecs=/' "$root/etc/systemd/system/neuron-collectd.service"
+	systemd-analyze --root="$root" --man=no --recursive-errors=no verify neuron-collectd.service >"$dir/out" 2>&1
+	grep -q WatchdogSecs "$dir/out"
+	ok "systemd-analyze verify names a misspelt key"
+else
+	skip "exposure and verify" "systemd-analyze knows no --offline (before systemd 250)"
+fi
+
+allowed='CAP_DAC_READ_SEARCH CAP_FOWNER CAP_LEASE'
+[ "$(sed -n 's/^CapabilityBoundingSet=//p' "$unit")" = "$allowed" ] && [ "$(sed -n 's/^AmbientCapabilities=//p' "$unit")" = "$allowed" ]
+ok "the unit has three capabilities and no other"
+! grep -Eq '^(PrivateTmp|ProtectHome|RestrictSUIDSGID|DynamicUser|PrivateUsers)=|^ProtectSystem=strict|^ProtectProc=invisible' "$unit"
+ok "nothing is set that would hide /tmp or /home, stop openat2 or make living processes look dead"
+
+if [ "$(id -u)" -eq 0 ] && command -v systemd-sysusers >/dev/null; then
+	rm -rf "$root"
+	mkdir -p "$root/etc" "$root/var/lib" "$root/run"
+	systemd-sysusers --root="$root" "$srcdir/systemd/sysusers.d/neuron-collectd.conf" >"$dir/out" 2>&1 &&
+		grep -q '^neuron-collectd:.*/usr/sbin/nologin$' "$root/etc/passwd" && grep -q '^neuron-collectd:' "$root/etc/group"
+	ok "sysusers makes the user and its group, without a shell"
+	systemd-tmpfiles --root="$root" --create "$srcdir/systemd/tmpfiles.d/neuron-collectd.conf" >"$dir/out" 2>&1 &&
+		[ "$(stat -c %a "$root/var/lib/neuron-collectd")" = 711 ] && [ "$(stat -c %a "$root/run/neuron-collectd")" = 755 ]
+	ok "tmpfiles makes the directories with their modes"
+
+	# tmpfiles' cleaning: an old file beside goes, an old pin stays. (--clean looks at all times of a file; birth
+	# and change time cannot be set, hence an age of zero.)
+	mkdir -p "$root/tmp/.neuron-collectd/i-0a1b2c3d" "$root/tmp/dumps/.neuron-collectd/i-0a1b2c3d" "$root/tmp/old"
+	echo pin >"$root/tmp/.neuron-collectd/i-0a1b2c3d/member"
+	echo pin >"$root/tmp/dumps/.neuron-collectd/i-0a1b2c3d/member"
+	echo junk >"$root/tmp/old/file"
+	printf 'd /tmp 1777 root root 0\n' >"$dir/clean.conf"
+	systemd-tmpfiles --root="$root" --clean "$dir/clean.conf" "$srcdir/systemd/tmpfiles.d/neuron-collectd.conf" >"$dir/out" 2>&1
+	[ ! -e "$root/tmp/old/file" ] && [ -e "$root/tmp/.neuron-collectd/i-0a1b2c3d/member" ] && [ -e "$root/tmp/dumps/.neuron-collectd/i-0a1b2c3d/member" ]
+	ok "tmpfiles' cleaning of /tmp leaves the pins"
+else
+	skip "sysusers and tmpfiles" "not root, or no systemd-sysusers"
+fi
+echo "1..$n"
+[ "$failed" -eq 0 ]

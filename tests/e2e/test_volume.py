@@ -1,0 +1,294 @@
+#!/usr/bin/env python3
+"""A destination that is full, read-only, gone or hung: it is said, retried, and nobody else suffers."""
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
+# pylint: disable=wrong-import-position
+import agent
+from agent import Agent, SOURCE_DIR, check_bundle, leftovers, need, need_root, object_of, run, wait_for
+from tap import Skip, main, test
+
+_mounted = []
+
+
+def mount(*arguments):
+    need_root()
+    result = run("mount", *arguments)
+    if result.returncode:
+        raise Skip(f"cannot mount here: {result.stderr.strip()}")
+    _mounted.append(arguments[-1])
+
+
+def cleanup(failed=False):
+    for server in _servers:
+        server.send_signal(signal.SIGCONT)
+        server.kill()
+        server.wait()
+    _servers.clear()
+    agents_first = None
+    try:
+        # The daemon goes first, or its open files keep the mounts busy. Directories under a mount are removed after it.
+        directories = list(agent._directories)  # pylint: disable=protected-access
+        agent._directories.clear()              # pylint: disable=protected-access
+        agent.cleanup(failed)
+    except AssertionError as fault:
+        agents_first = fault
+    for place in reversed(_mounted):
+        run("umount", "-l", place)
+    _mounted.clear()
+    for directory in directories:
+        subprocess.run(["rm", "-rf", "--", directory], check=False)
+    if agents_first:
+        raise agents_first
+
+
+_servers = []
+
+
+def destination(a, name):
+    return next(d for d in a.status()["destinations"] if d["name"] == name)
+
+
+def error_of(a, name):
+    return destination(a, name)["last_error"] or ""
+
+
+@test
+def a_full_volume_is_waited_for_and_then_served():
+    a = Agent()
+    mount("-t", "tmpfs", "-o", "size=3m", "tmpfs", a.out)
+    unit = a.dump(size=16 << 20)
+    a.start()
+    error = wait_for("the destination says that it is full", lambda: error_of(a, "archive"))
+    assert a.out in error and ("space" in error or "full" in error or "room" in error), error
+    assert destination(a, "archive")["state"] in ("paused", "failing")
+    assert a.curl("/readyz").returncode != 0
+    assert a.counts()["delivered"] == 0 and not a.manifests()
+    explained = a.cli("explain", a.bundles()[0]["id"]).stdout
+    assert "archive" in explained, explained
+    assert run("mount", "-o", "remount,size=100m", a.out).returncode == 0
+    a.wait_all()
+    check_bundle(a.only_manifest()[0], unit, tools=("tar",))
+    assert not leftovers(a.out)
+    assert destination(a, "archive")["state"] == "ok"
+    a.assert_sum()
+    a.stop()
+
+
+@test
+def min_free_pauses_before_the_volume_is_full():
+    a = Agent()
+    mount("-t", "tmpfs", "-o", "size=32m", "tmpfs", a.out)
+    a.config["destinations"][0]["min_free"] = "30MiB"
+    unit = a.dump(size=8 << 20)
+    a.start()
+    wait_for("the destination is paused", lambda: destination(a, "archive")["state"] == "paused" or "min_free" in error_of(a, "archive"))
+    assert not a.manifests()
+    assert run("mount", "-o", "remount,size=100m", a.out).returncode == 0
+    a.wait_all()
+    check_bundle(a.only_manifest()[0], unit, tools=("tar",))
+    a.stop()
+
+
+@test
+def a_read_only_volume_is_waited_for():
+    a = Agent()
+    mount("-t", "tmpfs", "-o", "size=100m,ro", "tmpfs", a.out)
+    unit = a.dump()
+    a.start()
+    error = wait_for("the destination says that it is read-only", lambda: error_of(a, "archive"))
+    assert "read-only" in error.lower() and a.out in error, error
+    assert run("mount", "-o", "remount,rw", a.out).returncode == 0
+    a.wait_all()
+    check_bundle(a.only_manifest()[0], unit, tools=("tar",))
+    a.stop()
+
+
+@test
+def a_volume_that_vanishes_and_comes_back_is_served_then():
+    a = Agent()
+    os.makedirs(a.path("mnt"))
+    mount("-t", "tmpfs", "-o", "size=100m", "tmpfs", a.path("mnt"))
+    os.makedirs(a.path("mnt", "archive"))
+    a.config["destinations"][0]["path"] = a.path("mnt", "archive", "neuron", "%d-%c")
+    first = a.dump(cluster_id="000000000000000a")
+    a.start()
+    a.wait_known(1)
+    a.wait_all()
+    run("umount", "-l", a.path("mnt"))
+    _mounted.remove(a.path("mnt"))
+    second = a.dump(cluster_id="000000000000000b", pid=2)
+    wait_for("the destination says that it is away", lambda: error_of(a, "archive"))
+    assert not os.listdir(a.path("mnt")), "the bundle went onto the disk below the mount point"
+    assert a.counts()["delivered"] == 1
+    mount("-t", "tmpfs", "-o", "size=100m", "tmpfs", a.path("mnt"))
+    os.makedirs(a.path("mnt", "archive"))
+    a.wait_all()
+    path, _ = a.only_manifest(a.path("mnt"))
+    check_bundle(path, second, tools=("tar",))
+    assert os.path.isdir(first)
+    a.stop()
+
+
+def build_faultfs(a):
+    need("fusermount3", "pkg-config", "gcc")
+    source = os.path.join(SOURCE_DIR, "tests", "harness", "faultfs.c")
+    if not os.path.exists(source) or not os.path.exists("/dev/fuse"):
+        raise Skip("no faultfs.c or no /dev/fuse")
+    flags = run("pkg-config", "--cflags", "--libs", "fuse3")
+    if flags.returncode:
+        raise Skip("libfuse3-dev is not installed")
+    binary = a.path("faultfs")
+    result = run("gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-o", binary, source, *flags.stdout.split(), "-lpthread")
+    assert result.returncode == 0, result.stderr
+    return binary
+
+
+def serve_faultfs(a, place):
+    """Mounts a pass-through file system with faults on `place`. @return its server"""
+    binary = build_faultfs(a)
+    real = place + ".real"
+    os.makedirs(real, exist_ok=True)
+    os.makedirs(place, exist_ok=True)
+    server = subprocess.Popen([binary, "-f", "-o", f"allow_other,modules=subdir,subdir={real}", place], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _servers.append(server)
+    wait_for("the file system is mounted", lambda: os.path.ismount(place))
+    _mounted.append(place)
+    return server
+
+
+def fault(place, rule):
+    """What the file system on `place` does from now on: `OP FAULT [AFTER]`, or `clear`."""
+    with open(os.path.join(place, ".faultfs"), "w", encoding="ascii") as f:
+        f.write(rule + "\n")
+
+
+@test
+def a_hung_volume_does_not_hold_up_the_other_one():
+    need_root()
+    a = Agent()
+    server = serve_faultfs(a, a.path("slow"))
+    a.config["destinations"].append(a.volume("hung", "slow"))
+    a.start()
+    a.dump(size=65536, cluster_id="000000000000000a")
+    a.wait_known(1)
+    a.wait_all()
+    server.send_signal(signal.SIGSTOP)
+    units = [a.dump(size=65536, cluster_id=f"00000000000001{i:02x}", pid=100 + i) for i in range(4)]
+    wait_for("the healthy volume has all of them", lambda: len(a.manifests()) == 5)
+    # The agent itself stays quick: the loop does not touch the volume.
+    result = a.curl("/v1/status", timeout=2)
+    assert result.returncode == 0, result.stderr
+    assert a.counts()["delivered"] == 1
+    server.send_signal(signal.SIGCONT)
+    a.wait_all()
+    by_path = {m["source"]["path"]: p for p, m in a.manifests(a.path("slow.real"))}
+    assert len(by_path) == 5
+    for unit in units:
+        check_bundle(by_path[unit], unit, tools=("tar",))
+    a.stop()
+
+
+@test
+def a_volume_that_says_eio_in_the_middle_is_tried_again():
+    need_root()
+    a = Agent()
+    serve_faultfs(a, a.path("bad"))
+    a.config["destinations"][0] = a.volume("bad", "bad")
+    fault(a.path("bad"), "write EIO 1000000")
+    unit = a.dump(size=8 << 20)
+    a.start()
+    error = wait_for("the fault is said", lambda: error_of(a, "bad"))
+    assert a.path("bad") in error, error
+    assert not a.manifests(a.path("bad.real"))
+    fault(a.path("bad"), "clear")
+    a.wait_all()
+    check_bundle(a.only_manifest(a.path("bad.real"))[0], unit, tools=("tar",))
+    assert not leftovers(a.path("bad.real"))
+    a.stop()
+
+
+@test
+def fsync_that_fails_is_no_delivery():
+    need_root()
+    a = Agent()
+    serve_faultfs(a, a.path("bad"))
+    a.config["destinations"][0] = a.volume("bad", "bad")
+    fault(a.path("bad"), "fsync EIO 0")
+    unit = a.dump()
+    a.start()
+    wait_for("the fault is said", lambda: error_of(a, "bad"))
+    assert not a.manifests(a.path("bad.real"))
+    fault(a.path("bad"), "clear")
+    a.wait_all()
+    check_bundle(a.only_manifest(a.path("bad.real"))[0], unit, tools=("tar",))
+    a.stop()
+
+
+@test
+def a_volume_that_gives_back_other_bytes_than_it_was_given_is_found_out():
+    need_root()
+    a = Agent()
+    serve_faultfs(a, a.path("bad"))
+    a.config["destinations"][0] = a.volume("bad", "bad")
+    fault(a.path("bad"), "read flip 100000")
+    unit = a.dump()
+    a.start()
+    wait_for("the fault is said", lambda: "reads back differently" in a.log)
+    assert not a.manifests(a.path("bad.real"))
+    fault(a.path("bad"), "clear")
+    a.wait_all()
+    check_bundle(a.only_manifest(a.path("bad.real"))[0], unit, tools=("tar",))
+    a.stop()
+
+
+@test
+def an_object_without_a_manifest_is_no_bundle_and_is_replaced():
+    a = Agent()
+    unit = a.dump()
+    a.start()
+    a.wait_known(1)
+    a.wait_all()
+    path, _ = a.only_manifest()
+    a.stop()
+    os.unlink(path)
+    with open(object_of(path), "wb") as f:
+        f.write(b"what a crash left of an earlier plan")
+    shutil.rmtree(a.path("state"))
+    os.mkdir(a.path("state"))
+    a.start()
+    a.wait_delivered(1)
+    check_bundle(a.only_manifest()[0], unit, tools=("tar",))
+    assert not leftovers(a.out)
+    a.stop()
+
+
+@test
+def the_same_bytes_under_the_same_name_count_as_delivered():
+    a = Agent()
+    unit = a.dump()
+    a.start()
+    a.wait_known(1)
+    a.wait_all()
+    path, _ = a.only_manifest()
+    before = os.stat(object_of(path))
+    a.stop()
+    shutil.rmtree(a.path("state"))
+    os.mkdir(a.path("state"))
+    a.start()
+    a.wait_known(1)
+    a.wait_all()
+    check_bundle(a.only_manifest()[0], unit, tools=("tar",))
+    after = os.stat(object_of(path))
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns), "the object was written again"
+    a.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main(cleanup))
