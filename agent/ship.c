@@ -172,7 +172,8 @@ static ShipResult writer_failed(Attempt *a, int r) {
 
 static ShipResult put_frames(Attempt *a) {
         ShipJob *s = a->s;
-        BundleWriterOptions options = { .compressors = s->compressors,
+        BundleWriterOptions options = { .source = s->rec.kind,
+                                        .compressors = s->compressors,
                                         .level = s->level,
                                         .memory_bytes = s->memory_bytes,
                                         .tolerant = s->tolerant,

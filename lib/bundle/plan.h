@@ -13,15 +13,17 @@
 #define PLAN_EXTENT_ALIGN 4096
 #define PLAN_HOLE_MIN (64 * KIB) /* a smaller hole is data */
 #define PLAN_EXTENTS_MAX 65536   /* a member; the rest is data */
-#define PLAN_EXTENTS_TOTAL_MAX                                                                     \
-        (8 * PLAN_EXTENTS_MAX) /* all members together: 8 MiB; what comes later is data */
-#define PLAN_TAR_BLOCK 512     /* headers and data are padded to it */
+
+/* All members together, 8 MiB of them; what comes later is data. */
+#define PLAN_EXTENTS_TOTAL_MAX (8 * PLAN_EXTENTS_MAX)
+
+#define PLAN_TAR_BLOCK 512                /* headers and data are padded to it */
 #define PLAN_TAR_END (2 * PLAN_TAR_BLOCK) /* zeros after the last member */
 #define PLAN_FRAMES_MAX 0x8000000         /* what a zstd seek table can hold */
 
+/* Multiples of PLAN_EXTENT_ALIGN, the last one cut at the file's end. */
 typedef struct PlanExtent {
-        uint64_t offset,
-                bytes; /* multiples of PLAN_EXTENT_ALIGN, the last one cut at the file's end */
+        uint64_t offset, bytes;
 } PlanExtent;
 
 typedef struct PlanMember {

@@ -44,6 +44,7 @@ struct BundleWriter {
         uint64_t n_frames;
         int error;
         uint32_t *frame_bytes; /* compressed, one a frame */
+        bool has_earlier;      /* also of those before the first one made here */
         void *zero_frame;      /* a full frame of zeros, once one was made */
         size_t zero_frame_bytes;
         uint8_t *seek_table;
@@ -137,7 +138,8 @@ int bundle_writer_new(BundleWriter **ret, const Plan *plan, const BundleWriterOp
                 r = writer_zstd_new(&w->zstd, options->level, n_contexts);
         if (r < 0)
                 return r;
-        if (options->earlier_frames)
+        w->has_earlier = options->earlier_frames != NULL;
+        if (w->has_earlier)
                 memcpy(w->frame_bytes, options->earlier_frames,
                        options->first_frame * sizeof *w->frame_bytes);
         if (options->first_frame < w->n_frames)
@@ -263,7 +265,7 @@ int bundle_writer_seek_table(BundleWriter *w, const void **ret, size_t *ret_byte
         size_t content = w->n_frames * SEEK_TABLE_ENTRY + SEEK_TABLE_FOOTER;
         uint64_t offset, bytes;
 
-        if (w->next_out < w->n_frames || (w->options.first_frame > 0 && !w->options.earlier_frames))
+        if (w->next_out < w->n_frames || (w->options.first_frame > 0 && !w->has_earlier))
                 return -ENODATA;
         free(w->seek_table);
         uint8_t *p = w->seek_table = malloc(SEEK_TABLE_HEADER + content);

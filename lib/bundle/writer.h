@@ -22,18 +22,28 @@ typedef struct MemberResult {
 
 typedef struct BundleWriterOptions {
         WorkerPool *compressors; /* borrowed: must outlive the writer */
-        int level; /* 0 = store (zstd's fastest, which passes nearly all through as raw blocks), 1..19 */
-        uint64_t memory_bytes; /* bound for buffers and compression contexts of this writer */
-        bool tolerant; /* what cannot be read, or is not there any more, is zeros, and the member is marked, instead of
-                                     WRITER_E_CHANGED and errors of reading */
+
+        /* 0 = store (zstd's fastest, which passes nearly all through as raw blocks), 1..19 */
+        int level;
+
+        /* Bound for buffers and compression contexts of this writer. */
+        uint64_t memory_bytes;
+
+        /* What cannot be read, or is not there any more, is zeros, and the member is marked; instead of WRITER_E_CHANGED and
+         * errors of reading. */
+        bool tolerant;
+
         SourceKind source; /* for the validator */
-        uint64_t
-                first_frame; /* 0; or where to go on (only whole frames are made from there; digests of members that began earlier
-                                     are not available and their result says so by an all-zero sha256 and the verdict `opaque`) */
-        const uint32_t *
-                earlier_frames; /* compressed sizes of the frames before first_frame, for the seek table; borrowed, may be
-                                     NULL: then there is no seek table */
-        /* Opens member i for reading; called in order. fd is the writer's. -errno → the member is unreadable. */
+
+        /* 0, or where to go on: only whole frames are made from there. Digests of members that began earlier are not available;
+         * their result says so by an all-zero sha256 and the verdict `opaque`. */
+        uint64_t first_frame;
+
+        /* Compressed sizes of the frames before first_frame, for the seek table; borrowed while bundle_writer_new() runs. NULL:
+         * then there is no seek table when first_frame is above 0. */
+        const uint32_t *earlier_frames;
+
+        /* Opens member i for reading; called in order. The fd becomes the writer's. -errno: the member is unreadable. */
         int (*open_member)(size_t i, const PlanMember *m, void *userdata);
         void *userdata;
 } BundleWriterOptions;
@@ -70,8 +80,11 @@ int bundle_writer_next(BundleWriter *w, BundleFrame *ret);
  * @return 0, -ENOMEM, -ENODATA while frames are missing or when the sizes of earlier frames were not given */
 int bundle_writer_seek_table(BundleWriter *w, const void **ret, size_t *ret_bytes);
 
-const MemberResult *bundle_writer_member(const BundleWriter *w,
-                                         size_t i); /* complete once all frames are made */
-size_t bundle_writer_failed_member(
-        const BundleWriter *w); /* plan_n_members() when it was no member's fault */
+/** @return what is known of a member; complete once all frames are made */
+const MemberResult *bundle_writer_member(const BundleWriter *w, size_t i);
+
+/** @return the member that ended the bundle; plan_n_members() when it was no member's fault */
+size_t bundle_writer_failed_member(const BundleWriter *w);
+
+/** @return bytes read from members so far */
 uint64_t bundle_writer_bytes_read(const BundleWriter *w);

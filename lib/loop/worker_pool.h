@@ -10,10 +10,12 @@
 typedef struct WorkerPool WorkerPool;
 
 typedef struct WorkJob {
-        void (*run)(struct WorkJob *job); /* a worker's thread: touches this job, nothing else */
-        void (*done)(
-                struct WorkJob *
-                        job); /* the loop's thread: may touch anything, may free the job; NULL: see worker_pool_wait */
+        /* A worker's thread: touches this job, nothing else. */
+        void (*run)(struct WorkJob *job);
+
+        /* The loop's thread: may touch anything, may free the job. NULL: see worker_pool_wait(). */
+        void (*done)(struct WorkJob *job);
+
         /* private to worker_pool.c */
         ListLink link;
         WorkerPool *pool;

@@ -289,6 +289,24 @@ def the_tail_from_a_later_frame_is_the_same(work, tree):
         assert Bundle(work, tree, '-f', str(k)).bytes() == whole[frames[k][0]:end], k
 
 
+def the_page_cache_is_given_back(work, tree):
+    need('fincore')
+    if run('stat', '-f', '-c', '%T', work).strip() in (b'tmpfs', b'ramfs', b'overlayfs'):
+        raise Skip('the temporary directory is not on a disk')
+    big = os.path.join(work, b'big')
+    path = put(big, b'file', [(0, random.Random(3).randbytes(50 * MIB + 12345))])
+    os.sync()  # dirty pages are the kernel's: they cannot be dropped
+    for cached in True, False:
+        with open(path, 'rb') as f:
+            if cached:
+                while f.read(MIB):
+                    pass
+            else:
+                os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        run(MAKE_BUNDLE, big, os.path.join(work, b'bundle.tar.zst'))
+        assert run('fincore', '-b', '-n', '-o', 'RES', path).strip() == b'0', cached
+
+
 def ten_thousand_small_files_come_back(work, tree):
     need('zstd')
     many, out = os.path.join(work, b'many'), os.path.join(work, b'many-out')
@@ -306,7 +324,8 @@ def main():
              gnu_tar_extracts_the_same_in_the_c_locale_and_in_utf8, gnu_tar_complains_of_nothing_but_names_that_are_not_ascii,
              bsdtar_extracts_the_same, python_extracts_the_same, members_hold_digests_as_documented,
              each_frame_stands_alone_and_holds_its_part_of_the_tar, a_member_is_found_by_its_frame_and_offset,
-             threads_and_memory_change_nothing, the_tail_from_a_later_frame_is_the_same, ten_thousand_small_files_come_back]
+             threads_and_memory_change_nothing, the_tail_from_a_later_frame_is_the_same, the_page_cache_is_given_back,
+             ten_thousand_small_files_come_back]
     print('1..%d' % len(tests))
     failed = 0
     with tempfile.TemporaryDirectory(prefix='test_writer_readers.') as root:
