@@ -5,7 +5,7 @@
 #include "agent/intake_private.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
-#include "lib/dump/ids.h"
+#include "lib/dump/place.h"
 
 static void look_next(IntakeSource *s);
 
@@ -21,27 +21,6 @@ static int fill_deliveries(const IntakeSource *s, BundleRecord *rec) {
                         return -ENOMEM;
         }
         return 0;
-}
-
-static void fill_id(const IntakeSource *s, const ScanUnit *u, BundleRecord *rec) {
-        uint64_t ignored;
-        bool has_date = date_time_parse(u->values.date_time, &ignored) == 0;
-        bundle_id_make(
-                &(BundleIdInput){
-                        .kind = rec->kind,
-                        .instance_id = s->context->instance_id,
-                        .source = rec->source,
-                        .path = rec->path,
-                        .date_time = u->values.date_time,
-                        .oldest_mtime_usec = u->oldest_mtime_usec,
-                        .unique_name = rec->kind == SOURCE_NEURON_CORE_DUMP && has_date,
-                        .first_dev = (uint64_t)u->first.st_dev,
-                        .first_ino = (uint64_t)u->first.st_ino,
-                        .first_mtime_nsec =
-                                (int64_t)u->first.st_mtim.tv_sec * (int64_t)NSEC_PER_SEC +
-                                u->first.st_mtim.tv_nsec,
-                },
-                rec->id);
 }
 
 /* @param base  NULL, or the bundle that this is supplement number base->n_supplements of */
@@ -75,7 +54,10 @@ static int add_bundle(IntakeSource *s, const ScanUnit *u, const BundleRecord *ba
                 strcpy(rec.date_time, base->date_time);
                 strcpy(rec.cluster_id, base->cluster_id);
         } else
-                fill_id(s, u, &rec);
+                bundle_id_of_unit(&(BundleOrigin){ .kind = rec.kind,
+                                                   .source = rec.source,
+                                                   .instance_id = s->context->instance_id },
+                                  u, rec.path, rec.id);
         int r = fill_deliveries(s, &rec);
         return r < 0 ? r : bundle_table_add(s->context->bundles, &rec, s, ret);
 }

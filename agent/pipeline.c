@@ -1,7 +1,6 @@
 #include "agent/pipeline.h"
 
 #include <errno.h>
-#include <pwd.h>
 #include <sched.h>
 #include <string.h>
 #include <sys/random.h>
@@ -13,7 +12,7 @@
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 #include "lib/bundle/writer.h"
-#include "lib/dump/template.h"
+#include "lib/dump/place.h"
 #include "uploaders/backoff.h"
 #include "uploaders/volume.h"
 
@@ -129,31 +128,25 @@ static Bundle *pick(Destination *d, uint64_t *ret_wait_usec) {
         return NULL;
 }
 
-static char *expand_directory(Destination *d, const Bundle *b) {
-        char date[CLOCK_ISO_SIZE], space[4096];
-        struct passwd pw, *found = NULL;
-        if (getpwuid_r(b->rec.uid, &pw, space, sizeof space, &found) != 0)
-                found = NULL;
-        char uid[24];
-        snprintf(uid, sizeof uid, "%u", (unsigned)b->rec.uid);
-        clock_format_compact(date, b->rec.oldest_mtime_usec, '-');
-        ExpandValues values = {
-                .date_time = b->rec.date_time[0] ? b->rec.date_time : date,
-                .cluster_id = b->rec.cluster_id[0] ? b->rec.cluster_id : "0000000000000000",
-                .instance_id = d->pipeline->context.instance_id,
-                .kind = source_kind_name(b->rec.kind),
-                .source = b->rec.source,
-                .host = d->pipeline->context.hostname,
-                .user = found ? pw.pw_name : uid,
-        };
-        _cleanup_free_ char *path = path_template_expand(d->template, &values);
+/* Below the volume's root, which is the fixed part of the template. */
+static char *expand_directory(const Destination *d, const Bundle *b) {
+        const PipelineContext *c = &d->pipeline->context;
+        _cleanup_free_ char *path =
+                bundle_directory(d->template,
+                                 &(BundleOrigin){ .kind = b->rec.kind,
+                                                  .source = b->rec.source,
+                                                  .instance_id = c->instance_id,
+                                                  .hostname = c->hostname },
+                                 &(BundlePlace){ .date_time = b->rec.date_time,
+                                                 .cluster_id = b->rec.cluster_id,
+                                                 .oldest_mtime_usec = b->rec.oldest_mtime_usec,
+                                                 .uid = b->rec.uid });
         if (!path)
                 return NULL;
-        /* below the fixed part, which is the volume's root */
         const char *below = path + strlen(path_template_fixed(d->template));
         while (*below == '/')
                 below++;
-        return path_join(below, d->pipeline->context.instance_id);
+        return strdup(below);
 }
 
 /* What a writer may use: all of it together stays below limits.memory, shared fairly among the destinations. */

@@ -1,6 +1,5 @@
 /* neuron-collect estimate: what the configured sources would take now, how big, under which keys. Asks no agent. */
 #include <errno.h>
-#include <pwd.h>
 #include <string.h>
 
 #include "cli/cli.h"
@@ -9,6 +8,7 @@
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/dump/ids.h"
+#include "lib/dump/place.h"
 #include "lib/dump/scan.h"
 
 typedef struct Estimate {
@@ -24,26 +24,25 @@ typedef struct Estimate {
 
 /* ---- the same id and the same key as the agent would give it ---- */
 
+static BundleOrigin origin(const Estimate *e) {
+        return (BundleOrigin){ .kind = (SourceKind)e->source->kind,
+                               .source = e->source->name,
+                               .instance_id = e->instance_id,
+                               .hostname = e->hostname };
+}
+
 static char *expand_key(const Estimate *e, const ConfigDestination *d, const ScanUnit *u) {
         PathTemplate *t;
-        char bad, date[CLOCK_ISO_SIZE], uid[24];
+        char bad;
         if (path_template_new(&t, d->path, "dcptliknhu", &bad) < 0)
                 return NULL;
-        struct passwd *pw = getpwuid(u->st.st_uid);
-        snprintf(uid, sizeof uid, "%u", (unsigned)u->st.st_uid);
-        clock_format_compact(date, u->oldest_mtime_usec, '-');
-        bool incident = source_kind_has_incident((SourceKind)e->source->kind);
-        ExpandValues values = {
-                .date_time = incident && u->values.date_time[0] ? u->values.date_time : date,
-                .cluster_id = incident && u->values.cluster_id[0] ? u->values.cluster_id
-                                                                  : "0000000000000000",
-                .instance_id = e->instance_id,
-                .kind = source_kind_name((SourceKind)e->source->kind),
-                .source = e->source->name,
-                .host = e->hostname,
-                .user = pw ? pw->pw_name : uid,
-        };
-        char *key = path_template_expand(t, &values);
+        BundleOrigin o = origin(e);
+        bool incident = source_kind_has_incident(o.kind);
+        BundlePlace place = { .date_time = incident ? u->values.date_time : "",
+                              .cluster_id = incident ? u->values.cluster_id : "",
+                              .oldest_mtime_usec = u->oldest_mtime_usec,
+                              .uid = u->st.st_uid };
+        char *key = bundle_directory(t, &o, &place);
         path_template_free(t);
         return key;
 }
@@ -55,29 +54,6 @@ static const ConfigDestination *destination_named(const Config *c, const char *n
         return NULL;
 }
 
-static void make_id(const Estimate *e, const ScanUnit *u, const char *path,
-                    char ret[BUNDLE_ID_SIZE]) {
-        uint64_t ignored;
-        SourceKind kind = (SourceKind)e->source->kind;
-        bool has_date = date_time_parse(u->values.date_time, &ignored) == 0;
-        bundle_id_make(
-                &(BundleIdInput){
-                        .kind = kind,
-                        .instance_id = e->instance_id,
-                        .source = e->source->name,
-                        .path = path,
-                        .date_time = u->values.date_time,
-                        .oldest_mtime_usec = u->oldest_mtime_usec,
-                        .unique_name = kind == SOURCE_NEURON_CORE_DUMP && has_date,
-                        .first_dev = (uint64_t)u->first.st_dev,
-                        .first_ino = (uint64_t)u->first.st_ino,
-                        .first_mtime_nsec =
-                                (int64_t)u->first.st_mtim.tv_sec * (int64_t)NSEC_PER_SEC +
-                                u->first.st_mtim.tv_nsec,
-                },
-                ret);
-}
-
 /* @return a list of strings, one a destination; NULL for lack of memory */
 static json_t *make_objects(const Estimate *e, const ScanUnit *u, const char *id) {
         json_t *objects = json_array();
@@ -85,8 +61,7 @@ static json_t *make_objects(const Estimate *e, const ScanUnit *u, const char *id
                 const ConfigDestination *d =
                         destination_named(e->config, e->source->destinations.items[i]);
                 _cleanup_free_ char *prefix = d ? expand_key(e, d, u) : NULL, *object = NULL;
-                if (!prefix ||
-                    asprintf(&object, "%s/%s/%s.tar.zst", prefix, e->instance_id, id) < 0)
+                if (!prefix || asprintf(&object, "%s/%s.tar.zst", prefix, id) < 0)
                         object = NULL;
                 if (!object || json_array_append_new(objects, cli_json_string(object)) < 0) {
                         json_decref(objects);
@@ -131,7 +106,8 @@ static int on_unit(ScanUnit *u, void *userdata) {
         if (!path || !shown)
                 return -ENOMEM;
         char id[BUNDLE_ID_SIZE];
-        make_id(e, u, path, id);
+        BundleOrigin o = origin(e);
+        bundle_id_of_unit(&o, u, path, id);
         json_t *objects = make_objects(e, u, id);
         if (!objects)
                 return -ENOMEM;

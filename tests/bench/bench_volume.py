@@ -28,36 +28,55 @@ from make_dump import GIB, MIB
 broken = []
 
 
+def family(pid):
+    """A process and all below it."""
+    found = [pid]
+    try:
+        for tid in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{tid}/children", encoding="ascii") as f:
+                for child in f.read().split():
+                    found += family(int(child))
+    except OSError:
+        pass
+    return found
+
+
 class Run:
-    """One finished process tree: wall and CPU seconds, peak RSS, and what /proc/PID/io said at its end."""
+    """One finished process tree: wall and CPU seconds, peak RSS (sum over its processes), and what /proc/PID/io said at its end."""
 
     def __init__(self, command, watch=None, **options):
         self.peak_watched = 0
+        peaks = {}
         stop = threading.Event()
 
         def look():
+            # ru_maxrss would be our own size, which a child inherits until it has grown beyond it.
             while not stop.wait(0.02):
-                self.peak_watched = max(self.peak_watched, watch())
+                for pid in family(process.pid):
+                    try:
+                        peaks[pid] = agent.process_memory(pid).get("VmHWM", peaks.get(pid, 0))
+                    except OSError:
+                        pass
+                if watch:
+                    self.peak_watched = max(self.peak_watched, watch())
 
-        thread = threading.Thread(target=look) if watch else None
         begun = time.monotonic()
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, **options)
-        if thread:
-            thread.start()
+        thread = threading.Thread(target=look)
+        thread.start()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         self.wall = time.monotonic() - begun
         try:
             self.io = agent.process_io(process.pid)
         except OSError:
             self.io = {}
+        stop.set()
+        thread.join()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-        stop.set()
-        if thread:
-            thread.join()
         assert process.returncode == 0, f"{command}: exit {process.returncode}"
         self.cpu = usage.ru_utime + usage.ru_stime
-        self.rss = usage.ru_maxrss * 1024
+        self.rss = sum(peaks.values())
 
 
 def median(runs, field):
