@@ -159,17 +159,19 @@ static int make_sources(Agent *a) {
         a->sources = calloc(MAX(a->config->n_sources, (size_t)1), sizeof *a->sources);
         if (!a->sources)
                 return -ENOMEM;
+        int failed = 0;
         for (size_t i = 0; i < a->config->n_sources; i++) {
-                int r = intake_source_new(&a->sources[i], &a->intake_context,
+                int r = intake_source_new(&a->sources[a->n_sources], &a->intake_context,
                                           &a->config->sources[i]);
                 if (r < 0) {
-                        log_error(r, "source %s: cannot start it", a->config->sources[i].name);
-                        return r;
+                        log_error(r, "source %s: cannot start it; a reload tries again",
+                                  a->config->sources[i].name);
+                        failed = failed < 0 ? failed : r;
+                        continue;
                 }
-                a->n_sources = i + 1;
-                adopt(a, a->sources[i]);
+                adopt(a, a->sources[a->n_sources++]);
         }
-        return 0;
+        return failed;
 }
 
 /* A socket that systemd hands over is known by its path, whatever the unit is called. */
@@ -249,7 +251,10 @@ static int agent_start(Agent *a) {
         r = make_api(a);
         if (r < 0)
                 return r;
-        pipeline_kick(a->pipeline);
+        if (a->once) /* failures of an earlier run are no reason not to try */
+                LIST_FOREACH (l, bundle_table_all(a->bundles))
+                        pipeline_retry_now(a->pipeline, CONTAINER_OF(l, Bundle, link));
+        pipeline_retry_now(a->pipeline, NULL);
         return 0;
 }
 
@@ -275,6 +280,13 @@ int agent_new(Agent **ret, sd_event *event, Config *config, bool once) {
         return 0;
 }
 
+static const ConfigSource *agent_config_source(const Config *c, const char *name) {
+        for (size_t i = 0; i < c->n_sources; i++)
+                if (strcmp(c->sources[i].name, name) == 0)
+                        return &c->sources[i];
+        return NULL;
+}
+
 static void free_sources(Agent *a) {
         for (size_t i = 0; i < a->n_sources; i++)
                 intake_source_free(a->sources[i]);
@@ -297,6 +309,7 @@ Agent *agent_free(Agent *a) {
                 free(a->discards[i].reason);
         free(a->discards);
         free(a->config_error);
+        free(a->pending_restart);
         agent_view_done(a);
         config_free(a->config);
         sd_event_unref(a->event);
@@ -355,25 +368,34 @@ static void keep_until_restart(Config *running, Config *loaded) {
 #undef KEEP
 }
 
+/* All that can fail comes before anything is let go, but for the sources: one that cannot be started is said and left out. */
 static int apply(Agent *a, Config *loaded, const Changes *c) {
         Config *old = a->config;
+        Pipeline *before = a->pipeline;
         a->config = loaded;
-        int r = 0;
         if (c->pipeline) {
-                a->pipeline = pipeline_free(a->pipeline); /* what was underway starts over */
-                r = make_pipeline(a);
+                int r = make_pipeline(a);
+                if (r < 0) {
+                        a->config = old;
+                        a->pipeline = before;
+                        return r;
+                }
+                pipeline_free(before); /* what was underway starts over */
         } else
                 pipeline_rebind(a->pipeline, loaded);
-        if (r >= 0 && c->sources) {
+        if (c->sources) {
                 free_sources(a);
-                r = make_sources(a);
-        } else if (r >= 0) {
+                (void)make_sources(a); /* said there, source by source */
+        } else {
                 a->intake_context.proc_root = loaded->snapshot.proc_root;
                 for (size_t i = 0; i < a->n_sources; i++)
-                        intake_source_rebind(a->sources[i], &loaded->sources[i]);
+                        intake_source_rebind(
+                                a->sources[i],
+                                agent_config_source(loaded,
+                                                    intake_source_config(a->sources[i])->name));
         }
         config_free(old);
-        return r;
+        return 0;
 }
 
 int agent_reload(Agent *a) {
@@ -392,18 +414,27 @@ int agent_reload(Agent *a) {
         keep_until_restart(a->config, loaded);
         log_setup((LogFormat)loaded->log.format, loaded->log.level);
         r = apply(a, loaded, &c);
-        if (r >= 0) {
-                a->config_error = (free(a->config_error), NULL);
+        if (r < 0) {
+                keep_until_restart(a->config, loaded); /* back again */
+                config_free(loaded);
+                log_error(r, "cannot set up the new destinations; keeping the configuration that "
+                             "is running");
+                free(a->config_error);
+                a->config_error = strdup("the new destinations could not be set up; the "
+                                         "configuration before it is still in force");
+        } else {
+                free(a->config_error);
+                a->config_error = NULL;
+                free(a->pending_restart);
+                a->pending_restart = NULL;
                 a->loaded_usec = a->clock->realtime_usec(a->clock);
                 log_notice("configuration reloaded; changed: %s",
                            c.applied.n ? c.applied.text : "nothing");
                 if (c.restart.n) {
                         log_warning(0, "these take effect only after a restart: %s",
                                     c.restart.text);
-                        if (asprintf(&a->config_error,
-                                     "loaded, but these take effect only after a restart: %s",
-                                     c.restart.text) < 0)
-                                a->config_error = NULL;
+                        a->pending_restart =
+                                strdup(c.restart.text); /* NULL: then only the log has it */
                 }
                 pipeline_kick(a->pipeline);
         }
@@ -414,9 +445,9 @@ int agent_reload(Agent *a) {
 
 /* ---- operating ---- */
 
-void agent_flush(Agent *a) {
+void agent_flush(Agent *a, bool flush) {
         for (size_t i = 0; i < a->n_sources; i++)
-                intake_source_flush(a->sources[i]);
+                intake_source_flush(a->sources[i], flush);
         pipeline_retry_now(a->pipeline, NULL);
 }
 
@@ -426,7 +457,8 @@ bool agent_is_through(Agent *a) {
                         return false;
         LIST_FOREACH (l, bundle_table_all(a->bundles)) {
                 const Bundle *b = CONTAINER_OF(l, Bundle, link);
-                if (b->source && (b->rec.state != BUNDLE_READY || b->rec.attempts == 0))
+                if (b->source &&
+                    (b->rec.state != BUNDLE_READY || pipeline_can_go_on(a->pipeline, b)))
                         return false;
         }
         return true;

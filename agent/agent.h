@@ -23,8 +23,8 @@ Agent *agent_free(Agent *a);
  * @return 0, CONFIG_E_FAULTY, -errno */
 int agent_reload(Agent *a);
 
-/** Scans everything and takes what settles as if `settle` were over. */
-void agent_flush(Agent *a);
+/** Scans everything and tries everything now. @param flush  takes what settles as if `settle` were over */
+void agent_flush(Agent *a, bool flush);
 
 /** @return whether nothing more will happen by itself but retries: everything found is delivered, or has failed by its own fault */
 bool agent_is_through(Agent *a);

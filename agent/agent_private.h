@@ -26,7 +26,8 @@ struct Agent {
         bool once;
         sd_event_source *store_timer; /* armed while the state database cannot be written */
         uint64_t started_usec, loaded_usec;
-        char *config_error; /* of the last reload; NULL = it went well */
+        char *pending_restart; /* keys, for people; NULL = none */
+        char *config_error;    /* of the last reload; NULL = it went well */
         Discard *discards;
         size_t n_discards;
         Histogram delivery_seconds;

@@ -14,6 +14,7 @@ typedef struct AgentViewSpace {
         LabelledCount *discards;
         LabelledCount retries[N_PIPELINE_RETRIES];
         size_t n_destinations, n_sources, n_discards; /* allocated */
+        char note[96];
 } AgentViewSpace;
 
 static const char *const retry_names[N_PIPELINE_RETRIES] = {
@@ -135,6 +136,7 @@ static void on_view(AgentView *ret, void *userdata) {
                             .config_file = a->config->file,
                             .config_loaded_usec = a->loaded_usec,
                             .config_last_error = a->config_error,
+                            .config_pending_restart = a->pending_restart,
                             .delivery_seconds = a->delivery_seconds };
         if (!make_space(a)) {
                 ret->ready_note = "out of memory";
@@ -144,6 +146,13 @@ static void on_view(AgentView *ret, void *userdata) {
         view_sources(a, ret);
         view_counts(a, ret);
         ret->idle = ret->idle && bundle_table_n(a->bundles) == 0;
+        size_t n_orphaned = pipeline_n_orphaned(a->pipeline);
+        if (n_orphaned > 0 && !ret->ready_note) {
+                snprintf(a->space->note, sizeof a->space->note,
+                         "%zu bundles wait for a destination that is not configured any more",
+                         n_orphaned);
+                ret->ready_note = a->space->note;
+        }
         if (bundle_table_store_error(a->bundles) < 0)
                 ret->ready_note = "the state database cannot be written";
         ret->ready = !ret->ready_note;
@@ -312,7 +321,7 @@ static int act_cancel(Agent *a, Bundle *b, const BundleRecord *rec, char **ret_m
 }
 
 static int act_pin(Agent *a, Bundle *b, BundleRecord *rec, bool pinned) {
-        if (b) {
+        if (b && !bundle_state_is_final(b->rec.state)) {
                 b->rec.pinned = pinned;
                 bundle_save(a->bundles, b);
                 return bundle_table_store_error(a->bundles);
@@ -337,10 +346,11 @@ static int on_act(const char *id, const char *action, char **ret_message, void *
         return -EINVAL;
 }
 
-static int on_flush(char **ret_message, void *userdata) {
+static int on_flush(bool settle, char **ret_message, void *userdata) {
         *ret_message = NULL;
-        log_info("flush: everything is looked at now");
-        agent_flush(userdata);
+        log_info(settle ? "asked to scan everything now"
+                        : "asked to flush: everything is scanned and shipped now");
+        agent_flush(userdata, !settle);
         return 0;
 }
 

@@ -169,6 +169,11 @@ int bundle_table_revive(BundleTable *t, const char *id, IntakeSource *source, Bu
         return 0;
 }
 
+void bundle_table_forget(BundleTable *t, Bundle *b) {
+        remove_from(t, b);
+        bundle_free(b);
+}
+
 Bundle *bundle_table_find(const BundleTable *t, const char *id) {
         Bundle key = { 0 };
         if (strlen(id) >= sizeof key.rec.id)
@@ -194,6 +199,8 @@ size_t bundle_table_n(const BundleTable *t) {
 
 void bundle_save(BundleTable *t, Bundle *b) {
         int r = store_update(t->store, &b->rec);
+        if (r == STORE_E_NOT_FOUND) /* whatever became of its row, it gets one */
+                r = store_add(t->store, &b->rec);
         if (r < 0 && t->store_error != r) /* said once, not with each of a thousand bundles */
                 log_dump(b->rec.id, LOG_ERR, r,
                          "cannot write the state database; going on from memory, which does not "

@@ -27,15 +27,23 @@ typedef struct HeldFiles {
 
 void held_files_done(HeldFiles *h);
 
+/* What happened to one delivery since the start. */
+#define BUNDLE_TRIES_MAX 8
+typedef struct BundleTries {
+        uint8_t n_away; /* in a row: the destination was at fault, so it seemed */
+        bool failed;    /* by the bundle's own fault */
+} BundleTries;
+
 typedef struct Bundle {
         BundleRecord rec;
         ListLink link;        /* BundleTable.all, oldest first */
         IntakeSource *source; /* NULL: the source is no longer configured */
         HeldFiles held;
-        bool unsaved; /* the row is behind: bundle_table_retry() writes it */
+        bool uncommitted; /* its row stands in a transaction: nothing may act on it yet */
+        bool unsaved;     /* the row is behind: bundle_table_retry() writes it */
         /* Intake's: */
         sd_event_source *timer; /* next look */
-        bool probing, flush, looked, dirty, check;
+        bool probing, flush, dirty, check;
         uint64_t quiet_usec, looked_boot_usec, seen_boot_usec, look_took_usec;
         bool process_seen;
         uint64_t
@@ -43,8 +51,12 @@ typedef struct Bundle {
         /* Pipeline's: */
         uint64_t full_at_bytes; /* that much of it did not fit on a destination */
         unsigned n_running;     /* deliveries at work */
-        bool tolerant;          /* changed under us too often or past max_wait: ship it as it is */
-        bool cancel; /* asked for while shipping: carried out when the workers are back */
+        BundleTries
+                tries[BUNDLE_TRIES_MAX]; /* by the delivery's index; the last one for all beyond */
+        bool has_wish; /* an answer came while others were at work: carried out when they are back */
+        BundleState wish; /* its reason is rec.reason */
+        bool tolerant;    /* changed under us too often or past max_wait: ship it as it is */
+        bool cancel;      /* asked for while shipping: carried out when the workers are back */
 } Bundle;
 
 typedef struct BundleTable BundleTable;
@@ -67,6 +79,9 @@ int bundle_table_add(BundleTable *t, BundleRecord *rec, IntakeSource *source, Bu
 
 /** Takes a quarantined bundle back into memory, in its state. @return 0, -ENOENT, -EEXIST (its unit is being worked on) */
 int bundle_table_revive(BundleTable *t, const char *id, IntakeSource *source, Bundle **ret);
+
+/** Drops a bundle whose row was never committed, as if it had not been seen. */
+void bundle_table_forget(BundleTable *t, Bundle *b);
 
 Bundle *bundle_table_find(const BundleTable *t, const char *id);
 Bundle *bundle_table_find_unit(const BundleTable *t, const char *source, const char *path);

@@ -8,8 +8,8 @@
 #include "lib/base/log.h"
 #include "lib/base/path.h"
 
-/* A job that takes longer is taken to hang in the kernel when the source is to be stopped. */
-#define HUNG_USEC (10 * USEC_PER_SEC)
+/* How long a stop waits for workers that are at it. */
+#define STOP_USEC (2 * USEC_PER_SEC)
 
 /* Timers: one handler shape, made once and re-armed. */
 int intake_arm(sd_event *event, sd_event_source **timer, uint64_t usec,
@@ -59,13 +59,15 @@ const char *intake_relative(const IntakeSource *s, const Bundle *b) {
 
 void intake_source_on_final(IntakeSource *s, Bundle *b) {
         const char *relative = intake_relative(s, b);
-        if (b->rec.links_held && b->rec.state != BUNDLE_QUARANTINED) /* that can be brought back */
-                intake_release_pins(s, b);
-        if (!b->rec.supplement_of[0]) /* a supplement's digest is not the unit's */
+        s->n_active--;
+        if (b->rec.state != BUNDLE_QUARANTINED) /* that can be brought back */
+                intake_release_pins(s, b); /* some may be there even where links were refused */
+        /* A supplement's digest is not the unit's; and what vanished is taken again should it come back. */
+        if (!b->rec.supplement_of[0] && b->rec.state != BUNDLE_VANISHED)
                 intake_remember(s, relative, b->rec.digest);
         if (b->dirty && b->rec.state == BUNDLE_DELIVERED)
                 intake_look_at_path(s, relative);
-        if (s->scan_wanted && bundle_table_n(s->context->bundles) < INTAKE_ACTIVE_MAX / 2)
+        if (s->scan_wanted && s->n_active < INTAKE_ACTIVE_MAX / 2)
                 intake_start_scan(s);
 }
 
@@ -165,21 +167,46 @@ static int on_scan_timer(sd_event_source *source, uint64_t usec, void *userdata)
         return 0;
 }
 
+/* Now that the rows are durable the bundles may be acted on; where they are not, they were not seen. */
+static void end_transaction(IntakeSource *s) {
+        int r = store_commit(s->context->store);
+        s->in_transaction = false;
+        if (r < 0)
+                log_error(r,
+                          "source %s: cannot write the state database; what the scan has found is "
+                          "taken by a later one",
+                          s->config->name);
+        s->scan_failed = s->scan_failed || r < 0;
+        LIST_FOREACH_SAFE (l, bundle_table_all(s->context->bundles)) {
+                Bundle *b = CONTAINER_OF(l, Bundle, link);
+                if (!b->uncommitted)
+                        continue;
+                b->uncommitted = false;
+                if (r >= 0) {
+                        intake_look_at(b);
+                        continue;
+                }
+                intake_remember(s, intake_relative(s, b),
+                                ~b->rec.digest); /* so that the next scan reports it */
+                s->n_active--;
+                bundle_table_forget(s->context->bundles, b);
+        }
+}
+
 static void take_found(IntakeSource *s, ScanJob *j) {
-        if (store_begin(s->context->store) < 0)
-                log_debug("source %s: no transaction, each bundle gets its own", s->config->name);
+        s->in_transaction =
+                store_begin(s->context->store) == 0; /* else each bundle gets a commit of its own */
         for (size_t i = 0; i < j->n_found; i++) {
                 ScanUnit *u = &j->found[i];
                 if (u->on_network && !u->has_own_name) /* must be claimed first, which may block */
                         intake_look_at_path(s, u->relative);
-                else if (bundle_table_n(s->context->bundles) < INTAKE_ACTIVE_MAX)
+                else if (s->n_active < INTAKE_ACTIVE_MAX)
                         intake_on_unit(s, u);
                 else
                         s->scan_wanted = true;
         }
-        int r = store_commit(s->context->store);
-        if (r < 0)
-                log_error(r, "source %s: cannot write the state database", s->config->name);
+        if (s->in_transaction)
+                end_transaction(s);
 }
 
 static void merge_later(IntakeSource *s) {
@@ -189,6 +216,8 @@ static void merge_later(IntakeSource *s) {
                                              s->table_later.digests[i]); /* see intake_remember() */
         unit_table_done(&s->table_later);
 }
+
+static void arm_scan(IntakeSource *s);
 
 static void on_scanned(WorkJob *job) {
         ScanJob *j = CONTAINER_OF(job, ScanJob, job);
@@ -215,24 +244,30 @@ static void on_scanned(WorkJob *job) {
                                        s->context->userdata);
         }
         s->n_unreadable = j->n_unreadable;
+        s->scan_failed = j->n_unreadable > 0 || (j->result < 0 && j->result != -ENOENT);
         s->was_missing = j->result == -ENOENT;
         bool full = j->more;
         start_watch(
                 s,
                 j); /* tells on_rescan when everything is watched: what came in between is not lost */
         take_found(s, j);
-        s->flush_after_scan = false;
+        s->flush_this_scan = false;
         scan_job_free(j);
         s->has_scanned = true;
         s->scan_wanted = s->scan_wanted || full;
-        if (s->scan_wanted && bundle_table_n(s->context->bundles) < INTAKE_ACTIVE_MAX / 2) {
+        if (s->scan_wanted && s->n_active < INTAKE_ACTIVE_MAX / 2) {
                 intake_start_scan(s);
                 return;
         }
+        arm_scan(s);
+}
+
+static void arm_scan(IntakeSource *s) {
         int r = intake_arm(s->context->event, &s->scan_timer, s->config->scan_interval_usec,
                            on_scan_timer, s);
         if (r < 0)
-                log_error(r, "source %s: cannot arm the scan timer", s->config->name);
+                log_error(r, "source %s: cannot arm the scan timer; only events find what is new",
+                          s->config->name);
 }
 
 void intake_start_scan(IntakeSource *s) {
@@ -240,29 +275,33 @@ void intake_start_scan(IntakeSource *s) {
                 s->scan_wanted = true;
                 return;
         }
-        size_t active = bundle_table_n(s->context->bundles);
-        size_t room = active < INTAKE_ACTIVE_MAX ? INTAKE_ACTIVE_MAX - active : 0;
-        ScanJob *j;
-        if (scan_job_new(&j, s->terms, &s->table, room) < 0)
-                return;
-        j->owner = s;
-        j->job.done = on_scanned;
-        s->scan_wanted = false;
-        s->scan = j;
-        j->submitted_usec = intake_boot_usec(s);
-        int r = worker_pool_submit(s->scans, &j->job);
-        if (r < 0) {
-                s->scan = NULL;
-                scan_job_free(j);
-                log_error(r, "source %s: cannot start a worker thread to scan", s->config->name);
+        size_t room = s->n_active < INTAKE_ACTIVE_MAX ? INTAKE_ACTIVE_MAX - s->n_active : 0;
+        ScanJob *j = NULL;
+        int r = scan_job_new(&j, s->terms, &s->table, room);
+        if (r >= 0) {
+                j->owner = s;
+                j->job.done = on_scanned;
+                j->submitted_usec = intake_boot_usec(s);
+                r = worker_pool_submit(s->scans, &j->job);
         }
+        if (r < 0) {
+                scan_job_free(j);
+                log_error(r, "source %s: cannot start a scan, trying again in scan_interval",
+                          s->config->name);
+                arm_scan(s);
+                return;
+        }
+        s->scan = j;
+        s->scan_wanted = false;
+        s->flush_this_scan = s->flush_wanted;
+        s->flush_wanted = false;
 }
 
-void intake_source_flush(IntakeSource *s) {
-        s->flush_after_scan = true;
+void intake_source_flush(IntakeSource *s, bool flush) {
+        s->flush_wanted = flush;
         LIST_FOREACH_SAFE (l, bundle_table_all(s->context->bundles)) {
                 Bundle *b = CONTAINER_OF(l, Bundle, link);
-                if (b->source == s && b->rec.state == BUNDLE_SETTLING)
+                if (flush && b->source == s && b->rec.state == BUNDLE_SETTLING)
                         intake_flush_bundle(b);
         }
         intake_start_scan(s);
@@ -310,19 +349,26 @@ int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSo
         return 0;
 }
 
-/* A worker that sits in a hung mount is left to its fate with what it holds; all others are waited for. */
-static void stop_workers(IntakeSource *s) {
-        uint64_t now = intake_boot_usec(s);
-        bool hung = s->scan && now - s->scan->submitted_usec > HUNG_USEC;
+static bool is_any_running(const IntakeSource *s) {
+        if (s->scan && worker_pool_is_running(&s->scan->job))
+                return true;
         LIST_FOREACH (l, &s->jobs)
-                hung = hung || now - CONTAINER_OF(l, ProbeJob, mine)->submitted_usec > HUNG_USEC;
-        if (hung) {
-                worker_pool_abandon(s->probes);
-                worker_pool_abandon(s->scans);
-        } else {
-                worker_pool_free(s->probes);
-                worker_pool_free(s->scans);
-        }
+                if (worker_pool_is_running(&CONTAINER_OF(l, ProbeJob, mine)->job))
+                        return true;
+        LIST_FOREACH (l, &s->pin_jobs)
+                if (worker_pool_is_running(&CONTAINER_OF(l, PinsJob, mine)->job))
+                        return true;
+        return false;
+}
+
+/* Queued jobs are dropped; those that run are waited for a little. One that sits in a hung mount is left to its fate with what it
+ * holds, the table included. */
+static void stop_workers(IntakeSource *s) {
+        worker_pool_abandon(s->probes);
+        worker_pool_abandon(s->scans);
+        uint64_t until = intake_boot_usec(s) + STOP_USEC;
+        while (is_any_running(s) && intake_boot_usec(s) < until)
+                (void)usleep(2 * USEC_PER_MSEC); /* a signal only makes us look sooner */
         LIST_FOREACH_SAFE (l, &s->jobs) {
                 ProbeJob *p = CONTAINER_OF(l, ProbeJob, mine);
                 list_remove(&p->mine);
@@ -335,7 +381,9 @@ static void stop_workers(IntakeSource *s) {
                 if (!worker_pool_is_running(&p->job))
                         pins_job_free(p);
         }
-        if (s->scan && !worker_pool_is_running(&s->scan->job))
+        if (s->scan && worker_pool_is_running(&s->scan->job))
+                s->table = (UnitTable){ 0 }; /* the scan reads it still: it keeps it */
+        else
                 scan_job_free(s->scan);
 }
 
@@ -383,6 +431,10 @@ void intake_source_view(const IntakeSource *s, IntakeSourceView *ret) {
                                    .n_watches = s->watch ? dirwatch_n_watches(s->watch) : 0,
                                    .n_overflows = s->watch ? dirwatch_n_overflows(s->watch) : 0,
                                    .scan_usec = s->scan_usec };
+}
+
+bool intake_source_has_seen_all(const IntakeSource *s) {
+        return s->has_scanned && !s->scan_failed;
 }
 
 bool intake_source_is_idle(const IntakeSource *s) {

@@ -41,8 +41,8 @@ IntakeSource *intake_source_free(IntakeSource *s);
 /** Takes over a bundle of this source that is already known (after a start or a reload), and goes on with it. */
 void intake_source_adopt(IntakeSource *s, Bundle *b);
 
-/** Scans now, and takes what is settling as if `settle` were over. */
-void intake_source_flush(IntakeSource *s);
+/** Scans now. @param flush  takes what settles, and what the scan finds, as if `settle` were over */
+void intake_source_flush(IntakeSource *s, bool flush);
 /** Takes one settling bundle as if `settle` were over. */
 void intake_flush_bundle(Bundle *b);
 
@@ -55,5 +55,7 @@ void intake_settle_again(Bundle *b, const char *why);
 const ConfigSource *intake_source_config(const IntakeSource *s);
 SourceTerms *intake_source_terms(const IntakeSource *s); /* borrowed */
 void intake_source_view(const IntakeSource *s, IntakeSourceView *ret);
+/** @return whether the last scan saw the whole source and could note what it found */
+bool intake_source_has_seen_all(const IntakeSource *s);
 /** @return whether the first scan is over and nothing waits to be looked at: what --once asks */
 bool intake_source_is_idle(const IntakeSource *s);

@@ -62,6 +62,12 @@ static int add_bundle(IntakeSource *s, const ScanUnit *u, const BundleRecord *ba
         return r < 0 ? r : bundle_table_add(s->context->bundles, &rec, s, ret);
 }
 
+static uint64_t since_newest_usec(const IntakeSource *s, const ScanUnit *u) {
+        uint64_t now = intake_realtime_usec(s);
+        uint64_t newest = u->newest_change_nsec > 0 ? (uint64_t)u->newest_change_nsec / 1000 : 0;
+        return now > newest ? now - newest : 0;
+}
+
 static void begin_bundle(IntakeSource *s, const ScanUnit *u, BundleRecord *base) {
         if (base) {
                 /* The number is used up first: a crash between the two leaves a gap, never two of one name. */
@@ -91,9 +97,15 @@ static void begin_bundle(IntakeSource *s, const ScanUnit *u, BundleRecord *base)
                 return;
         }
         intake_remember(s, u->relative, u->digest);
-        b->seen_boot_usec = intake_boot_usec(s);
-        b->flush = s->flush_after_scan;
-        intake_look_at(b);
+        s->n_active++;
+        b->flush = s->flush_this_scan;
+        /* No link of ours has touched a ctime yet: old mtimes of a copy that is underway do not make it look quiet. */
+        b->quiet_usec = since_newest_usec(s, u);
+        b->seen_boot_usec = b->looked_boot_usec = intake_boot_usec(s);
+        if (s->in_transaction) /* its row is not durable yet: nothing may act on it */
+                b->uncommitted = true;
+        else
+                intake_look_at(b);
 }
 
 /* A unit that was shipped before has something that was not: another probe tells whether, and what. */
@@ -133,7 +145,7 @@ void intake_on_unit(IntakeSource *s, ScanUnit *u) {
         bool same_unit =
                 rec.unit_ino == (uint64_t)u->st.st_ino && rec.unit_dev == (uint64_t)u->st.st_dev;
         bool unique = rec.kind == SOURCE_NEURON_CORE_DUMP && rec.date_time[0];
-        if (rec.digest == u->digest && same_unit)
+        if (rec.digest == u->digest && same_unit && rec.state != BUNDLE_VANISHED)
                 intake_remember(s, u->relative, u->digest);
         else if (u->is_file || (!same_unit && !unique))
                 begin_bundle(s, u, NULL);
@@ -162,6 +174,18 @@ bool intake_probe_submit(IntakeSource *s, ProbeJob *p, void (*done)(WorkJob *job
         return true;
 }
 
+/* The last supplement is quarantined or cancelled, and this would only be the same again. */
+static bool is_left_to_operator(const IntakeSource *s, const BundleRecord *base, uint64_t digest) {
+        char id[BUNDLE_ID_SIZE];
+        _cleanup_(bundle_record_done) BundleRecord last = { 0 };
+        int n = snprintf(id, sizeof id, "%s-s%u", base->id, base->n_supplements);
+        if (base->n_supplements == 0 || n < 0 || (size_t)n >= sizeof id ||
+            store_get(s->context->store, id, &last) != 0)
+                return false;
+        return (last.state == BUNDLE_QUARANTINED || last.state == BUNDLE_CANCELLED) &&
+               last.digest == digest;
+}
+
 static void on_supplement_probed(WorkJob *job) {
         _cleanup_(probe_job_freep) ProbeJob *p = CONTAINER_OF(job, ProbeJob, job);
         IntakeSource *s = p->owner;
@@ -177,6 +201,10 @@ static void on_supplement_probed(WorkJob *job) {
                 intake_remember(s, p->relative, p->seen_digest);
                 rec.digest = p->seen_digest; /* so that the next start does not look again */
                 (void)store_update(s->context->store, &rec); /* else it does */
+                return;
+        }
+        if (is_left_to_operator(s, &rec, p->unit.digest)) {
+                intake_remember(s, p->relative, p->seen_digest);
                 return;
         }
         free(p->unit.relative);
@@ -213,7 +241,7 @@ static void on_first_look(WorkJob *job) {
         s->looking = false;
         s->look_not_before_usec = intake_boot_usec(s) + LOOK_SHARE * p->took_usec;
         if (p->result == 0) {
-                if (bundle_table_n(s->context->bundles) < INTAKE_ACTIVE_MAX)
+                if (s->n_active < INTAKE_ACTIVE_MAX)
                         intake_on_unit(s, &p->unit);
                 else
                         s->scan_wanted = true;

@@ -21,7 +21,11 @@ struct IntakeSource {
         UnitTable table;
         UnitTable table_later; /* changes while a scan has the table */
         ScanJob *scan;         /* running */
-        bool scan_wanted, has_scanned, was_missing, flush_after_scan;
+        bool scan_wanted, has_scanned, was_missing;
+        bool flush_wanted, flush_this_scan; /* what it finds is flushed */
+        bool in_transaction;                /* rows are written but not yet durable */
+        bool scan_failed;                   /* the last one could not see everything */
+        size_t n_active;                    /* bundles being worked on */
         sd_event_source *scan_timer, *look_timer;
         Pending pending; /* paths to be looked at for the first time */
         bool looking;

@@ -25,8 +25,7 @@ static bool is_shipped(const ProbeJob *p, uint64_t print) {
 
 static unsigned own_links(const char *member_path, const struct stat *st, void *userdata) {
         ProbeJob *p = userdata;
-        p->has_link = pins_has(p->terms->pins, p->bundle_id, member_path, st);
-        return p->has_link ? 1 : 0;
+        return pins_session_own_links(p->session, member_path, st, &p->has_link);
 }
 
 /* Where links are refused the open descriptor holds the file, for the first few members. */
@@ -50,8 +49,9 @@ static int hold_descriptor(ProbeJob *p, const ScanMember *m, int unit_fd) {
 
 static int hold_member(ProbeJob *p, const ScanMember *m, int unit_fd) {
         if (p->links_held) {
-                int r = pins_add(p->terms->pins, p->bundle_id, m->path, unit_fd, m->path, &m->st,
-                                 p->hold_error ? NULL : &p->hold_error);
+                int r = pins_session_add(p->session, m->path, unit_fd, &m->st, &p->hold_error);
+                if (r == 0)
+                        p->n_linked++;
                 if (r == 0 || r == -ENOENT) /* gone again: the next look tells */
                         return 0;
                 if (r < 0 && !p->hold_error)
@@ -116,7 +116,11 @@ static int on_member(const ScanMember *m, int unit_fd, void *userdata) {
         count_member(&p->unit, m, print);
         if (p->check_writers)
                 check_member(p, m, unit_fd);
-        return p->hold && !(has_link && p->links_held) ? hold_member(p, m, unit_fd) : 0;
+        if (has_link && p->links_held)
+                p->n_linked++;
+        else if (p->hold)
+                return hold_member(p, m, unit_fd);
+        return 0;
 }
 
 /* Field 22 of /proc/PID/stat: the start time in ticks; together with the pid it names one process for good.
@@ -196,22 +200,73 @@ static int look_first(ProbeJob *p) {
         return r;
 }
 
-static int look_again(ProbeJob *p) {
-        p->links_held = p->hold;
+static int walk(ProbeJob *p) {
+        scan_unit_done(&p->unit);
+        p->unit = (ScanUnit){ .pid = -1 };
+        p->n_shipped_there = 0;
+        p->n_linked = 0;
+        held_files_done(&p->held);
         p->held.all = true;
-        p->unit.pid = -1;
-        int r = scan_members(&(ScanWalk){ .source = &p->terms->scan,
-                                          .relative = p->relative,
-                                          .loose = source_terms_is_loose(p->terms, p->relative),
-                                          .own_links = own_links,
-                                          .on_member = on_member,
+        return scan_members(&(ScanWalk){ .source = &p->terms->scan,
+                                         .relative = p->relative,
+                                         .loose = source_terms_is_loose(p->terms, p->relative),
+                                         .own_links = own_links,
+                                         .on_member = on_member,
+                                         .userdata = p });
+}
+
+/* ---- a unit that is gone: removed, or renamed? ---- */
+
+static int see_member(const ScanMember *m, int unit_fd, void *userdata) {
+        ProbeJob *p = userdata;
+        (void)unit_fd; /* looked at, not read */
+        if (m->skip == SCAN_SKIP_NONE)
+                (void)pins_session_see(p->session, &m->st);
+        return 0;
+}
+
+static int on_other_unit(ScanUnit *u, void *userdata) {
+        ProbeJob *p = userdata;
+        if (strcmp(u->relative, p->relative) == 0 || !pins_session_see(p->session, &u->first))
+                return 0;
+        ScanSource scan = p->terms->scan;
+        scan.any_links = true;
+        int r = scan_members(&(ScanWalk){ .source = &scan,
+                                          .relative = u->relative,
+                                          .loose = u->loose,
+                                          .on_member = see_member,
                                           .userdata = p });
+        return r == -ENOMEM ? r : 0; /* that one went too */
+}
+
+/* Names elsewhere are not enough: what was moved out of the source, only this bundle ships. The source is walked only when there are some. */
+static bool was_moved(ProbeJob *p) {
+        if (!pins_session_lives_on(p->session))
+                return false;
+        ScanSource scan = p->terms->scan;
+        scan.any_links = true;
+        return scan_source(&scan, on_other_unit, p) >= 0 && pins_session_all_seen(p->session);
+}
+
+static int look_again(ProbeJob *p) {
+        int r = pins_session_new(&p->session, p->terms->pins, p->bundle_id,
+                                 (size_t)p->terms->scan.max_files);
+        if (r < 0)
+                return r;
+        p->links_held = p->hold;
+        r = walk(p);
+        /* A link was refused after others had been made: descriptors hold all members or explain nothing. */
+        if (r == 0 && p->hold && !p->links_held && p->n_linked > 0)
+                r = walk(p);
         if (r == 0 && p->unit.n_files == 0 && p->n_shipped_there == 0)
                 r = -ENOENT;
         if (p->links_held || p->unit.n_files == 0)
                 held_files_done(&p->held);
         if (r == 0)
                 look_at_process(p);
+        if (r == -ENOENT && p->hold)
+                p->moved = was_moved(p);
+        p->session = pins_session_free(p->session);
         return r;
 }
 
@@ -321,33 +376,76 @@ ScanJob *scan_job_free(ScanJob *s) {
         return NULL;
 }
 
-static int compare_ids(const void *a, const void *b) {
-        return strcmp(*(char *const *)a, *(char *const *)b);
+void pins_found_done(PinsFound *f) {
+        free(f->id);
+        free(f->path);
+        *f = (PinsFound){ 0 };
 }
 
-static bool is_kept(const char *bundle_id, void *userdata) {
-        const PinsJob *p = userdata;
-        return p->n_keep > 0 &&
-               bsearch(&bundle_id, p->keep, p->n_keep, sizeof *p->keep, compare_ids);
+static int on_pins(const char *bundle_id, const char *path, void *userdata) {
+        PinsJob *p = userdata;
+        if (p->n_found == p->n_allocated) {
+                size_t n = p->n_allocated ? 2 * p->n_allocated : 64;
+                PinsFound *bigger = realloc(p->found, n * sizeof *bigger);
+                if (!bigger)
+                        return -ENOMEM;
+                p->found = bigger;
+                p->n_allocated = n;
+        }
+        PinsFound f = { .id = strdup(bundle_id), .path = strdup(path) };
+        if (!f.id || !f.path) {
+                pins_found_done(&f);
+                return -ENOMEM;
+        }
+        p->found[p->n_found++] = f;
+        return 0;
+}
+
+static int compare_found(const void *a, const void *b) {
+        const PinsFound *x = a, *y = b;
+        return strcmp(x->id, y->id);
+}
+
+static void pins_find(PinsJob *p) {
+        p->result = pins_list(p->terms->pins, on_pins, p);
+        if (p->n_found == 0)
+                return; /* qsort(3) wants no NULL */
+        qsort(p->found, p->n_found, sizeof *p->found, compare_found);
+        size_t n = 1;
+        for (size_t i = 1; i < p->n_found; i++) {
+                if (strcmp(p->found[i].id, p->found[n - 1].id) == 0)
+                        pins_found_done(&p->found[i]);
+                else
+                        p->found[n++] = p->found[i];
+        }
+        p->n_found = n;
 }
 
 static void pins_run(WorkJob *job) {
         PinsJob *p = CONTAINER_OF(job, PinsJob, job);
-        if (p->bundle_id[0]) {
+        switch (p->task) {
+        case PINS_RELEASE:
                 p->result = pins_release(p->terms->pins, p->bundle_id);
-                return;
+                break;
+        case PINS_LIST:
+                pins_find(p);
+                break;
+        case PINS_SWEEP:
+                for (size_t i = 0; i < p->n_found; i++) {
+                        int r = pins_release(p->terms->pins, p->found[i].id);
+                        if (r < 0 && p->result == 0)
+                                p->result = r;
+                }
         }
-        if (p->n_keep > 0) /* qsort(3) wants no NULL */
-                qsort(p->keep, p->n_keep, sizeof *p->keep, compare_ids);
-        p->result = pins_sweep(p->terms->pins, is_kept, p);
 }
 
-int pins_job_new(PinsJob **ret, SourceTerms *terms, const char *bundle_id) {
+int pins_job_new(PinsJob **ret, SourceTerms *terms, PinsTask task, const char *bundle_id) {
         PinsJob *p = calloc(1, sizeof *p);
         if (!p)
                 return -ENOMEM;
         p->terms = source_terms_ref(terms);
         p->job.run = pins_run;
+        p->task = task;
         list_init(&p->mine);
         strcpy(p->bundle_id, bundle_id);
         *ret = p;
@@ -358,9 +456,9 @@ PinsJob *pins_job_free(PinsJob *p) {
         if (!p)
                 return NULL;
         list_remove(&p->mine);
-        for (size_t i = 0; i < p->n_keep; i++)
-                free(p->keep[i]);
-        free(p->keep);
+        for (size_t i = 0; i < p->n_found; i++)
+                pins_found_done(&p->found[i]);
+        free(p->found);
         source_terms_unref(p->terms);
         free(p);
         return NULL;

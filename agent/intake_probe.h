@@ -57,8 +57,11 @@ typedef struct ProbeJob {
         uint64_t n_shipped_there; /* members that have been shipped before */
         IntakeWriters writers;
         bool contradicted;
-        bool has_link; /* of the member at hand: ours is there already */
+        PinsSession *session; /* while it runs */
+        bool has_link;        /* of the member at hand: ours is there already */
+        uint64_t n_linked;    /* members that have a link of ours */
         bool links_held;
+        bool moved; /* with -ENOENT: all that is pinned of it is now in other units of this source */
         char *hold_error; /* why links could not be made, and the remedy */
         HeldFiles held;
         bool process_seen;
@@ -101,16 +104,32 @@ int scan_job_new(ScanJob **ret, SourceTerms *terms, const struct UnitTable *know
 ScanJob *scan_job_free(ScanJob *s);
 void scan_run(WorkJob *job);
 
-/** Lets go of pins: of one bundle, or of all that nobody needs any more (what a crash left). */
+typedef struct PinsFound {
+        char *id;   /* what the directory is called: not necessarily a bundle's id */
+        char *path; /* absolute */
+} PinsFound;
+
+/** What is to be done with pins that are there already. */
+typedef enum PinsTask {
+        PINS_RELEASE, /* lets go of bundle_id's */
+        PINS_LIST, /* finds out whose there are: every source with this parent has its in one place */
+        PINS_SWEEP, /* lets go of those in `found`, which the loop has cut down to what nobody needs */
+} PinsTask;
+
 typedef struct PinsJob {
         WorkJob job;
+        void *owner; /* the loop's side, for done() */
         ListLink mine;
         SourceTerms *terms;
-        char bundle_id[BUNDLE_ID_SIZE]; /* "" = sweep */
-        char **keep;                    /* sorted ids that a sweep leaves alone; owned */
-        size_t n_keep;
+        PinsTask task;
+        char bundle_id[BUNDLE_ID_SIZE];
+        PinsFound *found; /* owned; by id, each id once */
+        size_t n_found, n_allocated;
         int result;
 } PinsJob;
 
-int pins_job_new(PinsJob **ret, SourceTerms *terms, const char *bundle_id);
+/** @param bundle_id  for PINS_RELEASE, else "" */
+int pins_job_new(PinsJob **ret, SourceTerms *terms, PinsTask task, const char *bundle_id);
 PinsJob *pins_job_free(PinsJob *p);
+/** Frees what an entry owns. */
+void pins_found_done(PinsFound *f);

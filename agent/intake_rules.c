@@ -18,19 +18,22 @@ static uint64_t look_again_usec(const IntakeTerms *t) {
 }
 
 bool intake_is_due(const IntakeFacts *f, const IntakeTerms *t) {
-        return f->gone || t->flush || f->process_gone || f->quiet_usec >= t->settle_usec ||
+        return (f->gone && !f->held) || t->flush || f->process_gone ||
+               f->quiet_usec >= t->settle_usec ||
                (t->max_wait_usec > 0 && t->waited_usec >= t->max_wait_usec);
 }
 
 IntakeAnswer intake_decide(const IntakeFacts *f, const IntakeTerms *t) {
-        if (f->gone) /* nobody can add to what was removed */
-                return f->held ? (IntakeAnswer){ .verdict = INTAKE_WHOLE }
-                               : (IntakeAnswer){
-                                         .verdict = INTAKE_VANISHED,
-                                         .why = "its source was removed before it could be held"
-                                 };
-
         bool quiet = t->flush || f->quiet_usec >= t->settle_usec;
+        if (f->gone && !f->held)
+                return (IntakeAnswer){ .verdict = INTAKE_VANISHED,
+                                       .why = "its source was removed before it could be held" };
+        if (f->gone && quiet) /* who had it open may still have written, and we cannot see */
+                return (IntakeAnswer){
+                        .verdict = INTAKE_INCOMPLETE,
+                        .why = "removed at the source before it was known to be whole"
+                };
+
         bool over = t->max_wait_usec > 0 && t->waited_usec >= t->max_wait_usec;
         IntakeTerms bounded = *t;
         if (t->max_wait_usec == 0) /* off: never given up */
@@ -43,8 +46,11 @@ IntakeAnswer intake_decide(const IntakeFacts *f, const IntakeTerms *t) {
                         return (IntakeAnswer){ .verdict = INTAKE_WHOLE };
                 break;
         case INTAKE_WRITERS_UNKNOWN:
-                if (quiet && !f->contradicted)
+                if (quiet && !f->contradicted && f->quiet_usec >= t->settle_usec)
                         return (IntakeAnswer){ .verdict = INTAKE_WHOLE };
+                if (t->flush)
+                        return (IntakeAnswer){ .verdict = INTAKE_INCOMPLETE,
+                                               .why = "flushed before it was known to be whole" };
                 break;
         case INTAKE_WRITERS_SOME:
                 break;
@@ -66,11 +72,6 @@ IntakeAnswer intake_decide(const IntakeFacts *f, const IntakeTerms *t) {
                         "a member is shorter than its own header says");
 }
 
-uint64_t intake_quiet_usec(bool first_look, bool changed, uint64_t since_change_usec,
-                           uint64_t since_look_usec, uint64_t quiet_usec) {
-        if (first_look)
-                return since_change_usec;
-        if (changed)
-                return 0;
-        return quiet_usec + since_look_usec;
+uint64_t intake_quiet_usec(bool changed, uint64_t since_look_usec, uint64_t quiet_usec) {
+        return changed ? 0 : quiet_usec + since_look_usec;
 }

@@ -44,12 +44,9 @@ bool intake_is_due(const IntakeFacts *facts, const IntakeTerms *terms);
 
 IntakeAnswer intake_decide(const IntakeFacts *facts, const IntakeTerms *terms);
 
-/** How long a unit has been quiet, from what was seen at the last look and now. Both clocks may be strange: mtimes lie in the
- * future, the real-time clock goes back; so elapsed time is counted on the boot clock, and the mtime counts only at first sight.
- * @param first_look   whether this is the first look since the agent started
- * @param changed      whether names, sizes or mtimes differ from the last look
- * @param since_change_usec  real-time clock minus newest change, 0 when that is negative
- * @param since_look_usec    boot clock since the last look
- * @param quiet_usec   the answer of the last look */
-uint64_t intake_quiet_usec(bool first_look, bool changed, uint64_t since_change_usec,
-                           uint64_t since_look_usec, uint64_t quiet_usec);
+/** How long a unit has been quiet, from what was seen at the last look and now. Elapsed time is counted on the boot clock: mtimes may lie, and
+ * the real-time clock may go back. (What was found for the first time begins with the age of its newest mtime or ctime.)
+ * @param changed          whether names, sizes or mtimes differ from the last look
+ * @param since_look_usec  boot clock since the last look
+ * @param quiet_usec       the answer of the last look */
+uint64_t intake_quiet_usec(bool changed, uint64_t since_look_usec, uint64_t quiet_usec);

@@ -105,21 +105,10 @@ static void note_process(Bundle *b, const ProbeJob *p) {
         }
 }
 
-static uint64_t since_newest_usec(const IntakeSource *s, const ScanUnit *u) {
-        uint64_t now = intake_realtime_usec(s);
-        uint64_t newest = u->newest_change_nsec > 0 ? (uint64_t)u->newest_change_nsec / 1000 : 0;
-        return now > newest ? now - newest : 0;
-}
-
-/* Takes what was counted into the record; tells how long it has been quiet. */
+/* Takes what was counted into the record. */
 static void take_facts(IntakeSource *s, Bundle *b, ProbeJob *p) {
         bool changed = p->unit.digest != b->rec.digest;
         bool was_held = b->rec.links_held;
-        uint64_t now = intake_boot_usec(s);
-        b->quiet_usec = intake_quiet_usec(!b->looked, changed, since_newest_usec(s, &p->unit),
-                                          now - b->looked_boot_usec, b->quiet_usec);
-        b->looked = true;
-        b->looked_boot_usec = now;
         b->rec.digest = p->unit.digest;
         b->rec.n_files = p->unit.n_files;
         b->rec.bytes = p->unit.bytes;
@@ -127,6 +116,12 @@ static void take_facts(IntakeSource *s, Bundle *b, ProbeJob *p) {
         note_process(b, p);
         if (changed || was_held != b->rec.links_held)
                 bundle_save(s->context->bundles, b);
+}
+
+static void take_quiet(IntakeSource *s, Bundle *b, bool changed) {
+        uint64_t now = intake_boot_usec(s);
+        b->quiet_usec = intake_quiet_usec(changed, now - b->looked_boot_usec, b->quiet_usec);
+        b->looked_boot_usec = now;
 }
 
 static void keep_waiting(Bundle *b, const IntakeAnswer *answer, uint64_t took_usec) {
@@ -194,10 +189,18 @@ static void on_probed(WorkJob *job) {
                 return;
         }
         bool gone = p->result == -ENOENT || p->unit.n_files == 0;
+        if (gone &&
+            p->moved) { /* under its new name it is another bundle, with its right identity */
+                (void)bundle_set_state(s->context->bundles, b, BUNDLE_VANISHED,
+                                       "it was renamed at the source and goes out under its new "
+                                       "name"); /* a refused move is logged there */
+                return;
+        }
         if (gone && has_losses(&p->unit) && !b->rec.links_held) {
                 give_up_on_strangers(s, b, &p->unit);
                 return;
         }
+        take_quiet(s, b, !gone && p->unit.digest != b->rec.digest);
         if (!gone)
                 take_facts(s, b, p);
         IntakeTerms terms = { .settle_usec = s->config->settle_usec,
@@ -242,8 +245,7 @@ void intake_look_at(Bundle *b) {
         p->hold = true;
         p->check_writers =
                 b->check || b->flush ||
-                (b->looked && b->quiet_usec + intake_boot_usec(s) - b->looked_boot_usec >=
-                                      s->config->settle_usec);
+                b->quiet_usec + intake_boot_usec(s) - b->looked_boot_usec >= s->config->settle_usec;
         b->check = false;
         b->probing = intake_probe_submit(s, p, on_probed);
         if (!b->probing)
@@ -259,15 +261,19 @@ void intake_settle_again(Bundle *b, const char *why) {
         IntakeSource *s = b->source;
         if (!s || bundle_set_state(s->context->bundles, b, BUNDLE_SETTLING, why) < 0)
                 return;
-        b->looked = b->flush = false;
+        b->flush = false;
         b->quiet_usec = 0;
+        b->looked_boot_usec = intake_boot_usec(s);
         intake_look_again_in(b, MIN(s->config->settle_usec, USEC_PER_SEC));
 }
 
 void intake_source_adopt(IntakeSource *s, Bundle *b) {
         b->source = s;
-        b->looked = b->probing = false;
-        b->seen_boot_usec = intake_boot_usec(s);
+        b->probing = false;
+        s->n_active++;
+        /* Our links have touched the ctimes, so nothing tells what was quiet before this start: settle begins anew. */
+        b->quiet_usec = 0;
+        b->seen_boot_usec = b->looked_boot_usec = intake_boot_usec(s);
         /* What was waited before this start counts, as far as the clock can be trusted. */
         uint64_t now = intake_realtime_usec(s);
         if (now > b->rec.first_seen_usec)

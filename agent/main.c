@@ -145,11 +145,13 @@ static int read_config(const Args *args, Config **ret) {
 
 static int on_stop(sd_event_source *source, const struct signalfd_siginfo *info, void *userdata) {
         (void)source;
-        (void)userdata;
         log_info("stopping: asked by pid %u with %s", info->ssi_pid,
                  strsignal((int)info->ssi_signo));
         (void)sd_notify(false, "STOPPING=1\nSTATUS=stopping"); /* nobody to tell is no fault */
-        return sd_event_exit(((Main *)userdata)->event, 0);
+        Main *m = userdata;
+        /* A sweep that is cut short must not say that all is delivered. */
+        int code = m->args.once && agent_print_left(m->agent, stdout) > 0 ? EXIT_LEFT : EXIT_OK;
+        return sd_event_exit(m->event, code);
 }
 
 static int on_hangup(sd_event_source *source, const struct signalfd_siginfo *info, void *userdata) {
@@ -220,9 +222,9 @@ static int once_through_daemon(const Args *args, const char *socket) {
         _cleanup_free_ char *cli = find_cli();
         if (!cli)
                 return EXIT_LEFT;
-        char *flush[] = { cli, (char *)"--socket", (char *)socket, (char *)"flush", NULL };
+        char *scan[] = { cli, (char *)"--socket", (char *)socket, (char *)"scan", NULL };
         pid_t pid;
-        int status, r = posix_spawn(&pid, cli, NULL, NULL, flush, environ);
+        int status, r = posix_spawn(&pid, cli, NULL, NULL, scan, environ);
         if (r != 0) {
                 fprintf(stderr,
                         "neuron-collectd: another agent has the state directory, and '%s' cannot "

@@ -3,84 +3,56 @@
 #include <errno.h>
 #include <sched.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "agent/intake.h"
-#include "agent/ship.h"
+#include "agent/pipeline_private.h"
 #include "lib/base/log.h"
-#include "lib/base/parse.h"
-#include "lib/base/path.h"
-#include "lib/base/strbuf.h"
 #include "lib/bundle/writer.h"
 #include "lib/dump/place.h"
-#include "uploaders/backoff.h"
-#include "uploaders/volume.h"
 
 /* How long a stop waits for workers; one that hangs in the kernel is then left behind. */
 #define STOP_USEC (5 * USEC_PER_SEC)
 #define COMPRESSOR_NICE 10
 
-/* Can the volume be written? Asked at the start and after each failure, before a bundle is packed for it. */
-typedef struct VolumeProbe {
-        WorkJob job;
-        struct Destination *owner;
-        Volume *volume; /* borrowed */
-        int outcome;
-        char *error;
-} VolumeProbe;
-
-typedef struct Destination {
-        Pipeline *pipeline;
-        const ConfigDestination *config; /* borrowed */
-        PathTemplate *template;
-        Volume *volume;
-        WorkerPool *worker; /* one thread: a hung mount hangs only this */
-        ShipJob *running;
-        Bundle *bundle;     /* being shipped */
-        VolumeProbe *probe; /* running */
-        bool proven;        /* the last thing tried there worked */
-        bool ship_failed; /* a delivery failed by its fault: only a delivery shows that it is mended */
-        const char *state;
-        char *last_error;
-        unsigned n_failures;      /* of the destination, in a row */
-        uint64_t not_before_usec; /* CLOCK_BOOTTIME */
-        uint64_t last_success_usec;
-        sd_event_source *timer;
-} Destination;
-
-struct Pipeline {
-        PipelineContext context;
-        const Config *config;
-        WorkerPool *compressors;
-        unsigned n_compressors;
-        Destination *destinations;
-        size_t n_destinations;
-        uint64_t memory_used;
-        uint64_t n_retries[N_PIPELINE_RETRIES];
-        bool stopping;
-};
-
 static void destination_kick(Destination *d);
 
-static uint64_t boot_usec(const Pipeline *p) {
-        return p->context.clock->boottime_usec(p->context.clock);
-}
-
-static uint64_t realtime_usec(const Pipeline *p) {
-        return p->context.clock->realtime_usec(p->context.clock);
-}
-
-static uint64_t random_u64(void) {
-        uint64_t r = 0;
-        (void)!getrandom(&r, sizeof r, 0); /* 0 only means no jitter */
-        return r;
-}
-
-static DeliveryRecord *delivery_for(Bundle *b, const char *destination) {
+DeliveryRecord *pipeline_delivery(const Bundle *b, const char *destination) {
         for (size_t i = 0; i < b->rec.n_deliveries; i++)
                 if (strcmp(b->rec.deliveries[i].destination, destination) == 0)
                         return &b->rec.deliveries[i];
         return NULL;
+}
+
+size_t pipeline_tries_index(const Bundle *b, const DeliveryRecord *delivery) {
+        return MIN((size_t)(delivery - b->rec.deliveries), (size_t)BUNDLE_TRIES_MAX - 1);
+}
+
+BundleTries *pipeline_tries(Bundle *b, const DeliveryRecord *delivery) {
+        return &b->tries[pipeline_tries_index(b, delivery)];
+}
+
+Destination *pipeline_find_destination(const Pipeline *p, const char *name) {
+        for (size_t i = 0; i < p->n_destinations; i++)
+                if (strcmp(p->destinations[i].config->name, name) == 0)
+                        return &p->destinations[i];
+        return NULL;
+}
+
+bool pipeline_has_given_up(const Pipeline *p, const DeliveryRecord *delivery) {
+        return delivery->state != DELIVERY_DONE &&
+               delivery->attempts >= p->config->retry.quarantine_after;
+}
+
+bool pipeline_has_given_up_all(const Pipeline *p, const Bundle *b) {
+        bool any = false;
+        for (size_t i = 0; i < b->rec.n_deliveries; i++) {
+                if (b->rec.deliveries[i].state == DELIVERY_DONE)
+                        continue;
+                if (!pipeline_has_given_up(p, &b->rec.deliveries[i]))
+                        return false;
+                any = true;
+        }
+        return any;
 }
 
 /* ---- choosing ---- */
@@ -106,17 +78,25 @@ static void kick_in(Destination *d, uint64_t usec) {
                 log_error(r, "destination %s: cannot arm a timer", d->config->name);
 }
 
+/* Given up here while others have yet to try. One that is given up everywhere and READY nevertheless (quarantine_after was lowered) is
+ * tried once more: the failure puts it into quarantine. */
+static bool is_to_be_left(const Pipeline *p, const Bundle *b, const DeliveryRecord *delivery) {
+        return pipeline_has_given_up(p, delivery) &&
+               (b->n_running > 0 || !pipeline_has_given_up_all(p, b));
+}
+
 /* The oldest bundle that may go now; *ret_wait_usec tells when the next one may, if none. */
 static Bundle *pick(Destination *d, uint64_t *ret_wait_usec) {
-        uint64_t now = realtime_usec(d->pipeline);
+        uint64_t now = pipeline_realtime_usec(d->pipeline);
         *ret_wait_usec = USEC_INFINITY;
         LIST_FOREACH (l, bundle_table_all(d->pipeline->context.bundles)) {
                 Bundle *b = CONTAINER_OF(l, Bundle, link);
                 if ((b->rec.state != BUNDLE_READY && b->rec.state != BUNDLE_SHIPPING) ||
-                    !b->source || b->cancel)
+                    !b->source || b->cancel || b->has_wish)
                         continue;
-                const DeliveryRecord *delivery = delivery_for(b, d->config->name);
-                if (!delivery || delivery->state != DELIVERY_PENDING)
+                const DeliveryRecord *delivery = pipeline_delivery(b, d->config->name);
+                if (!delivery || delivery->state != DELIVERY_PENDING ||
+                    is_to_be_left(d->pipeline, b, delivery))
                         continue;
                 /* A clock that was set back must not make a bundle wait for longer than the longest backoff. */
                 uint64_t wait = delivery->next_try_usec > now ? delivery->next_try_usec - now : 0;
@@ -163,43 +143,6 @@ static uint64_t memory_limit(const Pipeline *p) {
                                                       : p->config->limits.memory_bytes;
 }
 
-/* ---- answers ---- */
-
-static void set_error(char **to, const char *text) {
-        free(*to);
-        *to = text ? strdup(text) : NULL;
-}
-
-static void destination_is_well(Destination *d) {
-        if (d->n_failures > 0)
-                log_notice("destination %s: works again", d->config->name);
-        d->state = "ok";
-        d->n_failures = 0;
-        d->not_before_usec = 0;
-        d->ship_failed = false;
-        set_error(&d->last_error, NULL);
-}
-
-static uint64_t backoff(const Pipeline *p, unsigned n) {
-        return backoff_next_usec(n, p->config->retry.initial_usec, p->config->retry.maximum_usec,
-                                 random_u64());
-}
-
-static void destination_is_ill(Destination *d, bool full, const char *error) {
-        uint64_t wait = backoff(d->pipeline, ++d->n_failures);
-        d->not_before_usec = boot_usec(d->pipeline) + wait;
-        d->state = full ? "paused" : "failing";
-        d->proven = false;
-        char text[64];
-        if (!d->last_error || !error ||
-            strcmp(d->last_error, error) != 0) /* said once, not with every try */
-                log_warning(0, "destination %s: %s; nothing is lost, trying again in %s",
-                            d->config->name, error ? error : "failed",
-                            clock_format_span(text, wait));
-        set_error(&d->last_error, error);
-        d->pipeline->n_retries[PIPELINE_RETRY_DESTINATION]++;
-}
-
 static VolumeProbe *volume_probe_free(VolumeProbe *v) {
         if (v) {
                 free(v->error);
@@ -220,11 +163,11 @@ static void on_probed(WorkJob *job) {
         if (v->outcome == 0) {
                 d->proven = true;
                 if (!d->ship_failed)
-                        destination_is_well(d);
+                        pipeline_destination_is_well(d);
         } else
-                destination_is_ill(d, v->outcome == UPLOAD_E_FULL,
-                                   v->error ? v->error
-                                            : strerror(v->outcome < 0 ? -v->outcome : EIO));
+                pipeline_destination_is_ill(
+                        d, v->outcome == UPLOAD_E_FULL,
+                        v->error ? v->error : strerror(v->outcome < 0 ? -v->outcome : EIO));
         volume_probe_free(v);
         destination_kick(d);
 }
@@ -234,7 +177,8 @@ static void start_probe(Destination *d) {
         if (v) {
                 *v = (VolumeProbe){ .job = { .run = run_probe, .done = on_probed },
                                     .owner = d,
-                                    .volume = d->volume };
+                                    .volume = d->volume,
+                                    .begun_usec = pipeline_boot_usec(d->pipeline) };
                 if (worker_pool_submit(d->worker, &v->job) == 0) {
                         d->probe = v;
                         return;
@@ -242,124 +186,6 @@ static void start_probe(Destination *d) {
         }
         volume_probe_free(v);
         kick_in(d, USEC_PER_SEC);
-}
-
-/* Back from SHIPPING when its last worker came back. */
-static void leave_shipping(Pipeline *p, Bundle *b, BundleState to, const char *reason) {
-        if (b->n_running > 0)
-                return;
-        if (b->cancel)
-                to = BUNDLE_CANCELLED, reason = "cancelled by the operator";
-        if (to == BUNDLE_SETTLING)
-                intake_settle_again(b, reason);
-        else
-                (void)bundle_set_state(p->context.bundles, b, to,
-                                       reason); /* a refused move is logged there */
-}
-
-static bool all_delivered(const Bundle *b) {
-        for (size_t i = 0; i < b->rec.n_deliveries; i++)
-                if (b->rec.deliveries[i].state != DELIVERY_DONE)
-                        return false;
-        return true;
-}
-
-static void take_delivered(Destination *d, Bundle *b, DeliveryRecord *delivery, ShipJob *s) {
-        Pipeline *p = d->pipeline;
-        delivery->state = DELIVERY_DONE;
-        delivery->proof = PROOF_READBACK;
-        delivery->bytes = s->object_bytes;
-        delivery->done_usec = realtime_usec(p);
-        delivery->next_try_usec = 0;
-        set_error(&delivery->last_error, NULL);
-        b->rec.complete = s->complete;
-        set_error(&b->rec.incomplete, s->incomplete);
-        b->rec.digest = s->digest;
-        b->rec.attempts = 0;
-        _cleanup_free_ char *counter = NULL;
-        if (asprintf(&counter, "bytes_delivered:%s", d->config->name) >= 0)
-                (void)store_counter_add(p->context.store, counter,
-                                        s->object_bytes); /* a figure, no evidence */
-        if (s->n_prints > 0 &&
-            store_put_prints(p->context.store, b->rec.id, s->prints, s->n_prints) < 0)
-                log_dump(b->rec.id, LOG_WARNING, 0,
-                         "cannot note which members were shipped; a later scan may ship them again "
-                         "as a supplement");
-        destination_is_well(d);
-        d->last_success_usec = realtime_usec(p);
-        char text[PARSE_FORMAT_SIZE];
-        log_dump(b->rec.id, LOG_NOTICE, 0, "delivered to %s: '%s', %s, read back and proven%s",
-                 d->config->name, delivery->object ? delivery->object : "?",
-                 parse_format_human(text, s->object_bytes),
-                 s->complete ? "" : ", labelled incomplete");
-        if (all_delivered(b) && b->n_running == 0) {
-                p->context.on_delivered(b, p->context.userdata);
-                leave_shipping(p, b, BUNDLE_DELIVERED, NULL);
-                return;
-        }
-        bundle_save(p->context.bundles, b);
-        leave_shipping(p, b, BUNDLE_READY, "waits for its other destinations");
-}
-
-static void take_failure(Destination *d, Bundle *b, DeliveryRecord *delivery, const ShipJob *s) {
-        Pipeline *p = d->pipeline;
-        delivery->attempts++;
-        b->rec.attempts++;
-        set_error(&delivery->last_error, s->error);
-        if (b->rec.attempts >= p->config->retry.quarantine_after) {
-                log_dump(b->rec.id, LOG_ERR, 0,
-                         "given up after %u failures: %s; mend it, then `neuron-collect retry %s`",
-                         b->rec.attempts, s->error ? s->error : "?", b->rec.id);
-                leave_shipping(p, b, BUNDLE_QUARANTINED, s->error);
-                return;
-        }
-        uint64_t wait = backoff(p, delivery->attempts);
-        delivery->next_try_usec = realtime_usec(p) + wait;
-        p->n_retries[PIPELINE_RETRY_BUNDLE]++;
-        char text[64];
-        log_dump(b->rec.id, LOG_WARNING, 0, "%s: %s; trying again in %s", d->config->name,
-                 s->error ? s->error : "failed", clock_format_span(text, wait));
-        leave_shipping(p, b, BUNDLE_READY, s->error);
-}
-
-static void take_answer(Destination *d, Bundle *b, ShipJob *s) {
-        Pipeline *p = d->pipeline;
-        DeliveryRecord *delivery = delivery_for(b, d->config->name);
-        b->n_running--;
-        delivery->state = DELIVERY_PENDING;
-        switch (s->result) {
-        case SHIP_DELIVERED:
-                take_delivered(d, b, delivery, s);
-                break;
-        case SHIP_CHANGED:
-                p->n_retries[PIPELINE_RETRY_CHANGED]++;
-                log_dump(b->rec.id, LOG_NOTICE, 0, "%s; waiting for it to settle",
-                         s->error ? s->error : "it changed");
-                leave_shipping(p, b, BUNDLE_SETTLING, s->error);
-                break;
-        case SHIP_VANISHED:
-                log_dump(b->rec.id, LOG_WARNING, 0, "%s",
-                         s->error ? s->error : "nothing is left of it");
-                leave_shipping(p, b, BUNDLE_VANISHED, s->error);
-                break;
-        case SHIP_ABORTED:
-                leave_shipping(p, b, BUNDLE_READY, "stopped in the middle, starts over");
-                break;
-        case SHIP_DESTINATION:
-                d->ship_failed = true;
-                destination_is_ill(d, s->destination_full, s->error);
-                if (s->destination_full) { /* a smaller one may fit meanwhile, so others go first */
-                        b->full_at_bytes = MAX(b->full_at_bytes, atomic_load(&s->sent_bytes));
-                        delivery->next_try_usec =
-                                realtime_usec(p) + 2 * (d->not_before_usec - boot_usec(p));
-                }
-                set_error(&delivery->last_error, s->error);
-                leave_shipping(p, b, BUNDLE_READY, s->error);
-                break;
-        case SHIP_FAILED:
-                take_failure(d, b, delivery, s);
-                break;
-        }
 }
 
 static void on_shipped(WorkJob *job) {
@@ -375,7 +201,7 @@ static void on_shipped(WorkJob *job) {
         (void)store_counter_add(p->context.store, "bytes_read", atomic_load(&s->read_bytes));
         (void)store_counter_add(p->context.store, "bytes_sent", atomic_load(&s->sent_bytes));
         (void)store_commit(p->context.store);
-        take_answer(d, b, s);
+        pipeline_take_answer(d, b, s);
         ship_job_free(s);
         pipeline_kick(p);
 }
@@ -384,7 +210,7 @@ static void on_shipped(WorkJob *job) {
 
 static int start(Destination *d, Bundle *b) {
         Pipeline *p = d->pipeline;
-        DeliveryRecord *delivery = delivery_for(b, d->config->name);
+        DeliveryRecord *delivery = pipeline_delivery(b, d->config->name);
         _cleanup_free_ char *directory = expand_directory(d, b);
         if (!directory)
                 return -ENOMEM;
@@ -405,7 +231,7 @@ static int start(Destination *d, Bundle *b) {
         if (b->rec.supplement_of[0])
                 (void)store_get_prints(p->context.store, b->rec.supplement_of, &s->shipped,
                                        &s->n_shipped); /* none: all is new */
-        set_error(&delivery->object, NULL);
+        delivery->object = (free(delivery->object), NULL);
         if (asprintf(&delivery->object, "%s/%s/%s.tar.zst", path_template_fixed(d->template),
                      directory, b->rec.id) < 0)
                 delivery->object = NULL;
@@ -418,18 +244,18 @@ static int start(Destination *d, Bundle *b) {
                 bundle_save(p->context.bundles, b);
         s->owner = d;
         s->job.done = on_shipped;
-        s->begun_usec = boot_usec(p);
+        s->begun_usec = pipeline_boot_usec(p);
         d->running = s;
         d->bundle = b;
         p->memory_used += s->memory_bytes;
         r = worker_pool_submit(d->worker, &s->job);
         if (r < 0) {
                 s->result = SHIP_ABORTED;
-                d->not_before_usec = boot_usec(p) + USEC_PER_SEC;
+                d->not_before_usec = pipeline_boot_usec(p) + USEC_PER_SEC;
                 d->running = NULL;
                 d->bundle = NULL;
                 p->memory_used -= s->memory_bytes;
-                take_answer(d, b, s);
+                pipeline_take_answer(d, b, s);
                 ship_job_free(s);
         }
         return r;
@@ -439,7 +265,7 @@ static void destination_kick(Destination *d) {
         Pipeline *p = d->pipeline;
         if (d->running || d->probe || p->stopping)
                 return;
-        uint64_t now = boot_usec(p), wait;
+        uint64_t now = pipeline_boot_usec(p), wait;
         if (now < d->not_before_usec) {
                 kick_in(d, d->not_before_usec - now);
                 return;
@@ -455,7 +281,7 @@ static void destination_kick(Destination *d) {
                 if (wait != USEC_INFINITY)
                         kick_in(d, wait);
                 else if (d->ship_failed) /* nobody waits for it any more, and it can be written */
-                        destination_is_well(d);
+                        pipeline_destination_is_well(d);
                 return;
         }
         int r = start(d, b);
@@ -470,6 +296,14 @@ void pipeline_kick(Pipeline *p) {
                 destination_kick(&p->destinations[i]);
 }
 
+static void forget_failures(Pipeline *p, Bundle *b) {
+        for (size_t i = 0; i < b->rec.n_deliveries; i++)
+                b->rec.deliveries[i].attempts = 0;
+        memset(b->tries, 0, sizeof b->tries);
+        b->rec.attempts = 0;
+        bundle_save(p->context.bundles, b);
+}
+
 void pipeline_retry_now(Pipeline *p, Bundle *b) {
         for (size_t i = 0; i < p->n_destinations; i++)
                 p->destinations[i].not_before_usec = 0;
@@ -478,6 +312,8 @@ void pipeline_retry_now(Pipeline *p, Bundle *b) {
                 for (size_t i = 0; (!b || b == other) && i < other->rec.n_deliveries; i++)
                         other->rec.deliveries[i].next_try_usec = 0;
         }
+        if (b)
+                forget_failures(p, b);
         pipeline_kick(p);
 }
 
@@ -562,7 +398,7 @@ Pipeline *pipeline_free(Pipeline *p) {
         for (size_t i = 0; i < p->n_destinations; i++)
                 if (p->destinations[i].running)
                         atomic_store(&p->destinations[i].running->abort, true);
-        uint64_t until = boot_usec(p) + STOP_USEC;
+        uint64_t until = pipeline_boot_usec(p) + STOP_USEC;
         bool hung = false;
         for (size_t i = 0; i < p->n_destinations; i++) {
                 Destination *d = &p->destinations[i];
@@ -573,9 +409,9 @@ Pipeline *pipeline_free(Pipeline *p) {
                         worker_pool_abandon(d->worker);
                 if (d->bundle) {
                         d->bundle->n_running--;
-                        delivery_for(d->bundle, d->config->name)->state = DELIVERY_PENDING;
-                        leave_shipping(p, d->bundle, BUNDLE_READY,
-                                       "stopped in the middle, starts over");
+                        pipeline_delivery(d->bundle, d->config->name)->state = DELIVERY_PENDING;
+                        pipeline_leave_shipping(p, d->bundle, BUNDLE_READY,
+                                                "stopped in the middle, starts over");
                 }
                 if (back) {
                         ship_job_free(d->running);
@@ -602,89 +438,4 @@ void pipeline_rebind(Pipeline *p, const Config *config) {
         p->config = config;
         for (size_t i = 0; i < p->n_destinations; i++)
                 p->destinations[i].config = &config->destinations[i];
-}
-
-/* ---- seeing ---- */
-
-size_t pipeline_n_destinations(const Pipeline *p) {
-        return p->n_destinations;
-}
-
-void pipeline_destination_view(const Pipeline *p, size_t i, PipelineDestinationView *ret) {
-        const Destination *d = &p->destinations[i];
-        char counter[128];
-        snprintf(counter, sizeof counter, "bytes_delivered:%s", d->config->name);
-        *ret = (PipelineDestinationView){ .name = d->config->name,
-                                          .state = d->state,
-                                          .last_error = d->last_error,
-                                          .last_success_usec = d->last_success_usec,
-                                          .bytes_delivered =
-                                                  store_counter(p->context.store, counter),
-                                          .next_try_usec = d->not_before_usec };
-        if (d->running) {
-                ret->shipping_id = d->bundle->rec.id;
-                ret->sent_bytes = atomic_load(&d->running->sent_bytes);
-                ret->done_bytes = atomic_load(&d->running->done_bytes);
-                ret->total_bytes = atomic_load(&d->running->total_bytes);
-                ret->begun_usec = d->running->begun_usec;
-        }
-}
-
-uint64_t pipeline_buffer_bytes(const Pipeline *p) {
-        return p->memory_used;
-}
-
-uint64_t pipeline_bytes_read(const Pipeline *p) {
-        uint64_t n = 0;
-        for (size_t i = 0; i < p->n_destinations; i++)
-                n += p->destinations[i].running
-                             ? atomic_load(&p->destinations[i].running->read_bytes)
-                             : 0;
-        return n;
-}
-
-uint64_t pipeline_bytes_sent(const Pipeline *p) {
-        uint64_t n = 0;
-        for (size_t i = 0; i < p->n_destinations; i++)
-                n += p->destinations[i].running
-                             ? atomic_load(&p->destinations[i].running->sent_bytes)
-                             : 0;
-        return n;
-}
-
-uint64_t pipeline_n_retries(const Pipeline *p, PipelineRetry why) {
-        return p->n_retries[why];
-}
-
-char *pipeline_explain(const Pipeline *p, const Bundle *b, const DeliveryRecord *delivery) {
-        StrBuf text = STRBUF_INIT;
-        const Destination *d = NULL;
-        for (size_t i = 0; i < p->n_destinations; i++)
-                if (strcmp(p->destinations[i].config->name, delivery->destination) == 0)
-                        d = &p->destinations[i];
-        char span[64];
-        uint64_t now = realtime_usec(p), boot = boot_usec(p);
-        strbuf_addf(&text, "To %s: ", delivery->destination);
-        if (delivery->state == DELIVERY_DONE)
-                strbuf_add(&text, "delivered and proven.");
-        else if (!d)
-                strbuf_add(&text, "this destination is no longer configured; add it again, or "
-                                  "cancel the bundle.");
-        else if (d->bundle == b)
-                strbuf_addf(&text, "being shipped now, %u %% done.",
-                            (unsigned)(100 * atomic_load(&d->running->done_bytes) /
-                                       MAX(atomic_load(&d->running->total_bytes), UINT64_C(1))));
-        else if (boot < d->not_before_usec)
-                strbuf_addf(&text, "the destination is %s (%s); the next try is in %s.", d->state,
-                            d->last_error ? d->last_error : "?",
-                            clock_format_span(span, d->not_before_usec - boot));
-        else if (delivery->next_try_usec > now)
-                strbuf_addf(&text, "failed %u times, last: %s; the next try is in %s.",
-                            delivery->attempts, delivery->last_error ? delivery->last_error : "?",
-                            clock_format_span(span, delivery->next_try_usec - now));
-        else if (d->running)
-                strbuf_addf(&text, "waits for its turn, '%s' is being shipped.", d->bundle->rec.id);
-        else
-                strbuf_add(&text, "will be shipped as soon as it is ready.");
-        return strbuf_take(&text);
 }

@@ -33,7 +33,8 @@ void pipeline_rebind(Pipeline *p, const Config *config);
 /** Starts whatever may start now. Cheap; to be called whenever something became ready. */
 void pipeline_kick(Pipeline *p);
 
-/** Forgets all backoff of one bundle, or of everything (b == NULL), and kicks. */
+/** Forgets all backoff of one bundle, or of everything (b == NULL), and kicks. Of one bundle also its failures, so that what was given
+ * up is tried again; its row is written. */
 void pipeline_retry_now(Pipeline *p, Bundle *b);
 
 /** Ends the work on a bundle that is being shipped; `cancel` is carried out when its workers are back.
@@ -41,13 +42,21 @@ void pipeline_retry_now(Pipeline *p, Bundle *b);
 bool pipeline_abort(Pipeline *p, Bundle *b);
 
 typedef struct PipelineDestinationView {
-        const char *name, *state; /* ok | paused | failing */
-        const char *last_error;   /* borrowed; NULL */
+        const char *name,
+                *state;         /* ok | paused | failing (also when what is at work there hangs) */
+        const char *last_error; /* borrowed until the next view; NULL */
         uint64_t last_success_usec, bytes_delivered;
         uint64_t next_try_usec;  /* CLOCK_BOOTTIME; 0 = now */
         const char *shipping_id; /* NULL = idle */
         uint64_t sent_bytes, done_bytes, total_bytes, begun_usec;
 } PipelineDestinationView;
+
+/** @return how many bundles are READY with a delivery to a destination that is not configured: nothing will ever serve it. O(n) */
+size_t pipeline_n_orphaned(const Pipeline *p);
+
+/** @return whether b may still get on by itself: a delivery is open that a configured destination will try, which is not given up
+ * and has not failed by the bundle's own fault since the start (or since it was retried) */
+bool pipeline_can_go_on(const Pipeline *p, const Bundle *b);
 
 size_t pipeline_n_destinations(const Pipeline *p);
 void pipeline_destination_view(const Pipeline *p, size_t i, PipelineDestinationView *ret);

@@ -72,6 +72,11 @@ static ShipResult from_upload(ShipJob *s, int outcome, char *error) {
         return fail(s, SHIP_FAILED, error);
 }
 
+/* Asked before each step that shows: a worker that hung and was given up may wake while another one ships the same bundle. */
+static bool is_stopped(ShipJob *s) {
+        return atomic_load(&s->abort);
+}
+
 static void add_reason(const char *reason, void *userdata) {
         json_array_append_new(((Attempt *)userdata)->reasons, json_string(reason));
 }
@@ -200,7 +205,7 @@ static ShipResult put_frames(Attempt *a) {
                 atomic_fetch_add(&s->sent_bytes, frame.bytes);
                 atomic_store(&s->done_bytes, done);
                 atomic_store(&s->read_bytes, bundle_writer_bytes_read(a->writer));
-                if (atomic_load(&s->abort))
+                if (is_stopped(s))
                         return failf(s, SHIP_ABORTED, "stopped");
         }
         if (r == WRITER_E_CHANGED) {
@@ -232,8 +237,12 @@ static ShipResult finish_object(Attempt *a) {
                 stripes[i].bytes = a->parts.items[i].bytes;
                 memcpy(stripes[i].sha256, a->parts.items[i].sha256, SHA256_SIZE);
         }
+        if (is_stopped(s)) {
+                free(stripes);
+                return failf(s, SHIP_ABORTED, "stopped");
+        }
         r = volume_commit(a->object, stripes, a->parts.n, &error);
-        if (r == UPLOAD_E_EXISTS) {
+        if (r == UPLOAD_E_EXISTS && !is_stopped(s)) {
                 /* Without a manifest it is no bundle: what a crash left of an earlier plan. The name is ours, so it may go. */
                 free(error);
                 error = NULL;
@@ -316,6 +325,8 @@ static ManifestInfo manifest_info(Attempt *a, const char **reasons, const char *
 static ShipResult put_manifest(Attempt *a) {
         ShipJob *s = a->s;
         ManifestPut put = { .a = a };
+        if (is_stopped(s))
+                return failf(s, SHIP_ABORTED, "stopped");
         int r = volume_begin(s->volume, a->manifest_path, 0, &a->manifest, &put.error);
         if (r != 0)
                 return from_upload(s, r, put.error);
@@ -339,8 +350,10 @@ static ShipResult put_manifest(Attempt *a) {
                                                 strerror(-r));
         VolumeStripe whole = { .bytes = a->manifest_bytes };
         sha256_final(&a->manifest_sha, whole.sha256);
+        if (is_stopped(s))
+                return failf(s, SHIP_ABORTED, "stopped");
         r = volume_commit(a->manifest, &whole, 1, &put.error);
-        if (r == UPLOAD_E_EXISTS && a->replace_manifest) {
+        if (r == UPLOAD_E_EXISTS && a->replace_manifest && !is_stopped(s)) {
                 free(put.error);
                 put.error = NULL;
                 r = volume_replace(a->manifest, &whole, 1, &put.error);
@@ -357,12 +370,16 @@ static ShipResult attempt_run(Attempt *a) {
         ShipResult r = make_plan(a);
         if (r != SHIP_DELIVERED)
                 return r;
+        if (is_stopped(s))
+                return failf(s, SHIP_ABORTED, "stopped");
         /* Temporary names that a crash left, even one between link and unlink; what cannot be removed, begin tells. */
         (void)volume_sweep(s->volume, a->path);
         (void)volume_sweep(s->volume, a->manifest_path);
         r = look_for_manifest(a);
         if (r != SHIP_ABORTED)
                 return r;
+        if (is_stopped(s))
+                return failf(s, SHIP_ABORTED, "stopped");
         atomic_store(&s->done_bytes, 0);
         r = begin_object(a);
         if (r == SHIP_DELIVERED)

@@ -14,7 +14,8 @@
 
 struct ShipMembers {
         const ShipJob *s;
-        Plan *plan; /* borrowed */
+        Plan *plan;        /* borrowed */
+        PinsSession *pins; /* while the source is walked */
         int root_fd;
         const HeldFile **held; /* by the plan's index; NULL: opened below root_fd */
         uint64_t *prints;
@@ -91,20 +92,26 @@ static int on_member(const ScanMember *member, int unit_fd, void *userdata) {
 
 static unsigned own_links(const char *member_path, const struct stat *st, void *userdata) {
         const ShipMembers *m = userdata;
-        return pins_has(m->s->terms->pins, m->s->rec.id, member_path, st) ? 1 : 0;
+        bool has;
+        return pins_session_own_links(m->pins, member_path, st, &has);
 }
 
 static int from_source(ShipMembers *m) {
-        size_t n = strlen(m->s->terms->fixed);
-        const char *relative = m->s->rec.path + n;
+        const SourceTerms *t = m->s->terms;
+        const char *relative = m->s->rec.path + strlen(t->fixed);
         while (*relative == '/')
                 relative++;
-        return scan_members(&(ScanWalk){ .source = &m->s->terms->scan,
-                                         .relative = relative,
-                                         .loose = source_terms_is_loose(m->s->terms, relative),
-                                         .own_links = own_links,
-                                         .on_member = on_member,
-                                         .userdata = m });
+        int r = pins_session_new(&m->pins, t->pins, m->s->rec.id, (size_t)t->scan.max_files);
+        if (r < 0)
+                return r;
+        r = scan_members(&(ScanWalk){ .source = &t->scan,
+                                      .relative = relative,
+                                      .loose = source_terms_is_loose(t, relative),
+                                      .own_links = own_links,
+                                      .on_member = on_member,
+                                      .userdata = m });
+        m->pins = pins_session_free(m->pins);
+        return r;
 }
 
 /* The links were judged when they were made: whatever is there is ours to ship. */

@@ -1,4 +1,4 @@
-/* neuron-collect retry, cancel, pin, unpin, flush: one request, and what became of it. */
+/* neuron-collect retry, cancel, pin, unpin, flush, scan: one request, and what became of it. */
 #include <string.h>
 
 #include "cli/cli.h"
@@ -7,7 +7,9 @@
 static void print_outcome(const char *action, const json_t *b) {
         const char *id = cli_text(b, "id"), *state = cli_text(b, "state");
         if (strcmp(action, "pin") == 0)
-                cli_line("%s: pinned, it is not let go before `neuron-collect unpin`", id);
+                cli_line("%s: pinned; retention will leave it alone until `neuron-collect unpin` "
+                         "(this version deletes nothing by itself)",
+                         id);
         else if (strcmp(action, "unpin") == 0)
                 cli_line("%s: no longer pinned", id);
         else if (strcmp(action, "retry") == 0 && strcmp(state, "shipping") == 0)
@@ -43,15 +45,17 @@ int cmd_act(const Cli *cli, int argc, char **argv) {
 }
 
 int cmd_flush(const Cli *cli, int argc, char **argv) {
+        bool flush = strcmp(argv[0], "flush") == 0;
         json_t *answer = NULL;
         int code = cli_arguments(argc, argv, 0, "no arguments", NULL);
         if (code == CLI_YES)
-                code = cli_ask(cli, "POST", "/v1/flush", &answer);
+                code = cli_ask(cli, "POST", flush ? "/v1/flush" : "/v1/scan", &answer);
         if (code == CLI_YES && cli->json)
                 code = cli_print_json(cli, answer);
         else if (code == CLI_YES)
-                cli_line("all sources are looked at now, and what is settling is taken; "
-                         "`neuron-collect wait --all` waits for the end");
+                cli_line("all sources are looked at now%s; `neuron-collect wait --all` waits for "
+                         "the end",
+                         flush ? ", and what is settling is taken" : "");
         json_decref(answer);
         return code;
 }

@@ -20,6 +20,9 @@ static void print_agent(const Cli *cli, const json_t *status) {
                 cli_line("  the last reload failed, the configuration before it is still in force: "
                          "%s",
                          cli_text(config, "last_error"));
+        if (*cli_text(config, "pending_restart"))
+                cli_line("  changed, but in force only after a restart: %s",
+                         cli_text(config, "pending_restart"));
         bool ready = cli_is_true(status, "ready");
         fputs("can deliver: ", stdout);
         cli_state(cli, ready ? "yes" : "no", 0);

@@ -50,7 +50,7 @@ static const ConfigKey table[] = {
 
 { "node", KEY_SECTION, .help = "Who this machine is." },
 { "node.instance_id", KEY_STRING, KEY_RESTART, AT(Config, node.instance_id), .form = &form_name, .fallback = "auto",
-  .help = "Name of this machine in every bundle; auto asks DMI's board_asset_tag, then IMDSv2, then takes the host name." },
+  .help = "Name of this machine in every bundle; auto takes DMI's board_asset_tag where it is an EC2 id, else the host name (IMDSv2 is not asked in this version)." },
 { "node.labels", KEY_MAP, AT(Config, node.labels), .max = KEYS_MAP_ENTRIES_MAX, .fallback = "", .example = "{cluster: prod-a}",
   .help = "Free strings that are copied into every manifest." },
 
@@ -174,7 +174,7 @@ static const ConfigKey table[] = {
 
 { "retention", KEY_SECTION, .help = "What happens to sources after delivery." },
 { "retention.after_delivery", KEY_CHOICE, AT(Config, retention.delete_after_delivery), .words = after_deliveries, .fallback = "keep",
-  .help = "With keep the agent never deletes a source, and max_use and keep_free are only reported." },
+  .help = "With keep the agent never deletes a source; max_use and keep_free have no effect then." },
 { "retention.keep_for", KEY_TIME, AT(Config, retention.keep_for_usec), .max = DAYS(3650), .fallback = "24h",
   .help = "How long a delivered source stays, with delete." },
 { "retention.max_use", KEY_SHARE, KEY_OFF, AT(Config, retention.max_use), .max = UINT64_MAX, .fallback = "10%",
@@ -206,7 +206,7 @@ static const ConfigKey table[] = {
 { "api.socket", KEY_STRING, KEY_RESTART, AT(Config, api.socket), .form = &form_socket, .fallback = "/run/neuron-collectd/api.sock",
   .help = "Unix socket of the HTTP API." },
 { "api.listen", KEY_STRING, KEY_RESTART, AT(Config, api.listen), .form = &form_listen, .fallback = "", .example = "127.0.0.1:9733",
-  .help = "host:port for /metrics, /healthz, /readyz and the status page; empty is off." },
+  .help = "host:port where the API may be read (GET only), /metrics, /healthz and /readyz among it; empty is off." },
 
 { "hook", KEY_SECTION, .help = "How the runtime's hook, neuron-dump, tells the agent of a dump." },
 { "hook.socket", KEY_STRING, KEY_RESTART, AT(Config, hook.socket), .form = &form_socket, .fallback = "/run/neuron-collectd/hook.sock",

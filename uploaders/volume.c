@@ -50,6 +50,10 @@ Volume *volume_free(Volume *v) {
         return NULL;
 }
 
+uint64_t volume_n_read_back(const Volume *v) {
+        return atomic_load(&v->n_read_back);
+}
+
 /* Where it is */
 
 /* Numbers the mount that fd is on. The device does for kernels before 5.8, which tell no mount. */
@@ -317,7 +321,8 @@ int volume_verify(Volume *v, const char *relative, const VolumeStripe *stripes, 
         if (r == 0)
                 r = open_directories(root_fd, relative, false, &dir_fd, &name, &step);
         if (r == 0)
-                r = volume_readback(dir_fd, name, stripes, n_stripes, &bad_offset);
+                r = volume_readback(&(ReadbackFile){ dir_fd, name, &v->n_read_back }, stripes,
+                                    n_stripes, &bad_offset);
         return r == READBACK_E_DIFFERENT ? UPLOAD_E_EXISTS : r;
 }
 

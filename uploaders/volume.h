@@ -71,5 +71,8 @@ int volume_verify(Volume *v, const char *relative, const VolumeStripe *stripes, 
 /** Removes temporary files that a crash left under root for this object name. */
 int volume_sweep(Volume *v, const char *relative);
 
+/** How many bytes were read back so far, ever: a sign of life while an object is proven. The one call any thread may make. */
+uint64_t volume_n_read_back(const Volume *v);
+
 /** Replaces nothing, proves nothing: can the volume be written now? Statfs and a temporary file. 0 or UPLOAD_E_*. */
 int volume_probe(Volume *v, char **ret_error);

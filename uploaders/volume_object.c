@@ -107,11 +107,17 @@ VolumeObject *volume_object_free(VolumeObject *o) {
         return NULL;
 }
 
+static int readback(const VolumeObject *o, const char *name, const VolumeStripe *stripes,
+                    size_t n_stripes, uint64_t *ret_bad_offset) {
+        return volume_readback(&(ReadbackFile){ o->dir_fd, name, &o->volume->n_read_back }, stripes,
+                               n_stripes, ret_bad_offset);
+}
+
 /* The name is taken. The same bytes, proven and made durable: UPLOAD_E_SAME. */
 static int judge_existing(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripes,
                           char **ret_error) {
         uint64_t bad_offset;
-        int r = volume_readback(o->dir_fd, o->name, stripes, n_stripes, &bad_offset);
+        int r = readback(o, o->name, stripes, n_stripes, &bad_offset);
 
         if (r < 0)
                 return volume_fault(-r, "read what is there as", o->path, ret_error);
@@ -131,21 +137,61 @@ static int judge_existing(VolumeObject *o, const VolumeStripe *stripes, size_t n
         return UPLOAD_E_SAME;
 }
 
+/* Whether a link is not to be had in this way, so that another way may do: no links here, no /proc, or a policy against it. */
+static bool is_refusal(int error) {
+        static const int refusals[] = { EPERM,  EOPNOTSUPP, ENOSYS,  EMLINK, EINVAL,
+                                        EACCES, ENOENT,     ENOTDIR, ELOOP,  EXDEV };
+
+        for (size_t i = 0; i < ELEMENTSOF(refusals); i++)
+                if (error == refusals[i])
+                        return true;
+        return false;
+}
+
+/* Whether the temporary name still is this object's file: another worker on the same object (this one having been given up as hung)
+ * may have made it anew. */
+static bool has_temporary(const VolumeObject *o) {
+        struct stat ours, named;
+
+        return fstat(o->fd, &ours) == 0 &&
+               fstatat(o->dir_fd, o->temporary, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+               ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
+}
+
+/* Names the very file that was written, whatever has the temporary name by now: one that nobody names any more cannot be linked.
+ * @return false and errno: refused (no /proc, no links here), or EEXIST */
+static bool link_by_descriptor(const VolumeObject *o) {
+        char self[64];
+
+        (void)snprintf(self, sizeof self, "/proc/self/fd/%d", o->fd);
+        return linkat(AT_FDCWD, self, o->dir_fd, o->name, AT_SYMLINK_FOLLOW) == 0;
+}
+
+/* What a worker is told whose file another one has taken from it: EEXIST's sentence, which names the remedy. */
+static int lost_temporary(VolumeObject *o, char **ret_error) {
+        return object_fault(o, EEXIST, "name", ret_error);
+}
+
 /* Gives the temporary file its name without replacing anything. Where there are neither hard links nor RENAME_NOREPLACE (some FUSE), the
  * name is looked at and then taken: not atomic, but nobody else writes names with our instance id in them.
- * @return 0, -EEXIST, -errno */
+ * @return 0, -EEXIST, -ESTALE (the temporary name is another file's), -errno */
 static int take_name(VolumeObject *o) {
         struct stat st;
 
-        if (linkat(o->dir_fd, o->temporary, o->dir_fd, o->name, 0) == 0)
+        if (link_by_descriptor(o))
                 return 0;
+        if (is_refusal(errno)) {
+                if (!has_temporary(o))
+                        return -ESTALE;
+                if (linkat(o->dir_fd, o->temporary, o->dir_fd, o->name, 0) == 0)
+                        return 0;
+        }
         if (errno == EEXIST) { /* on NFS also when the answer to our own link was lost */
                 if (fstatat(o->dir_fd, o->name, &st, AT_SYMLINK_NOFOLLOW) < 0)
                         return -errno;
                 return is_ours(o, &st) ? 0 : -EEXIST;
         }
-        if (errno != EPERM && errno != EOPNOTSUPP && errno != ENOSYS && errno != EMLINK &&
-            errno != EINVAL)
+        if (!is_refusal(errno))
                 return -errno;
         if (renameat2(o->dir_fd, o->temporary, o->dir_fd, o->name, RENAME_NOREPLACE) == 0)
                 return 0;
@@ -166,7 +212,7 @@ static int prove(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripes,
         if (fdatasync(o->fd) < 0)
                 return object_fault(o, errno, "sync", ret_error);
         (void)posix_fadvise(o->fd, 0, 0, POSIX_FADV_DONTNEED); /* a hint */
-        r = volume_readback(o->dir_fd, o->temporary, stripes, n_stripes, &bad_offset);
+        r = readback(o, o->temporary, stripes, n_stripes, &bad_offset);
         if (r < 0)
                 return object_fault(o, -r, "read back", ret_error);
         if (r == 0)
@@ -194,6 +240,8 @@ static int publish(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripe
 
         if (r == -EEXIST)
                 return judge_existing(o, stripes, n_stripes, ret_error);
+        if (r == -ESTALE && !has_temporary(o))
+                return lost_temporary(o, ret_error);
         return r < 0 ? object_fault(o, -r, "name", ret_error) : finish(o, ret_error);
 }
 
@@ -235,6 +283,8 @@ int volume_replace(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripe
                 r = prove(o, stripes, n_stripes, ret_error);
         if (r != 0)
                 return r;
+        if (!has_temporary(o))
+                return lost_temporary(o, ret_error);
         if (renameat(o->dir_fd, o->temporary, o->dir_fd, o->name) < 0)
                 return object_fault(o, errno, "replace", ret_error);
         return finish(o, ret_error);

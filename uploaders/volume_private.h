@@ -1,6 +1,7 @@
 /* What the files of the volume share. Nobody else includes this. */
 #pragma once
 
+#include <stdatomic.h>
 #include <sys/stat.h>
 
 #include "uploaders/volume.h"
@@ -11,6 +12,7 @@ struct Volume {
         unsigned min_free_permille;
         bool must_exist;
         int mount_depth; /* of the root below its mount point when it was last opened; -1 = never yet */
+        atomic_uint_fast64_t n_read_back; /* bytes; read by other threads */
 };
 
 struct VolumeObject {

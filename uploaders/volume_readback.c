@@ -97,7 +97,9 @@ static int piece_fetch(Readback *r, uint64_t piece) {
         return error;
 }
 
-static int readback_open(Readback *r, int dir_fd, const char *name) {
+static int readback_open(Readback *r, const ReadbackFile *file) {
+        int dir_fd = file->dir_fd;
+        const char *name = file->name;
         struct stat st;
 
         r->plain_fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -129,7 +131,7 @@ static int readback_open(Readback *r, int dir_fd, const char *name) {
         return 0;
 }
 
-int volume_readback(int dir_fd, const char *name, const VolumeStripe *stripes, size_t n_stripes,
+int volume_readback(const ReadbackFile *file, const VolumeStripe *stripes, size_t n_stripes,
                     uint64_t *ret_bad_offset) {
         _cleanup_(readback_done) Readback r = { .direct_fd = -1, .plain_fd = -1 };
         uint64_t at = 0; /* bytes hashed so far */
@@ -140,7 +142,7 @@ int volume_readback(int dir_fd, const char *name, const VolumeStripe *stripes, s
                     r.total > INT64_MAX)
                         return -EOVERFLOW;
         *ret_bad_offset = r.total;
-        error = readback_open(&r, dir_fd, name);
+        error = readback_open(&r, file);
         if (error != 0)
                 return error;
 
@@ -165,6 +167,8 @@ int volume_readback(int dir_fd, const char *name, const VolumeStripe *stripes, s
                         }
                         sha256_update(&sha, r.pieces[piece & 1] + skip, n);
                         at += n;
+                        if (file->n_read)
+                                atomic_fetch_add(file->n_read, n);
                 }
                 sha256_final(&sha, digest);
                 if (memcmp(digest, stripes[i].sha256, sizeof digest) != 0) {

@@ -270,21 +270,30 @@ static void post_action(Call *c) {
                                       "message", view_text_json(message)));
 }
 
-static void post_flush(Call *c) {
+/* @param settle  what is found still waits for `settle` */
+static void look_now(Call *c, const char *action, bool settle) {
         _cleanup_free_ char *message = NULL;
         int r;
 
         if (!refuse_any_query(c))
                 return;
-        r = c->backend->flush(&message, c->backend->userdata);
+        r = c->backend->flush(settle, &message, c->backend->userdata);
         if (r == -EPERM)
                 answer_error(c, 409, "not_possible", "%s", message ? message : "not possible now");
         else if (r < 0)
                 answer_failure(c, r);
         else
                 answer_json(c, 200,
-                            json_pack("{s:s, s:o}", "action", "flush", "message",
+                            json_pack("{s:s, s:o}", "action", action, "message",
                                       view_text_json(message)));
+}
+
+static void post_flush(Call *c) {
+        look_now(c, "flush", false);
+}
+
+static void post_scan(Call *c) {
+        look_now(c, "scan", true);
 }
 
 /* Scrapers and probes may add parameters of their own: they change nothing here. */
@@ -322,6 +331,7 @@ static const Route routes[] = {
         { "/v1/status",   false, false, get_status },
         { BUNDLES_PATH,   false, false, list_bundles },
         { "/v1/flush",    false, true,  post_flush },
+        { "/v1/scan",     false, true,  post_scan },
         { "/metrics",     false, false, get_metrics },
         { "/healthz",     false, false, get_healthz },
         { "/readyz",      false, false, get_readyz },

@@ -50,6 +50,8 @@ typedef struct AgentView {
         pid_t pid;
         uint64_t started_usec;
         const char *config_file, *config_last_error; /* NULL = none */
+        const char
+                *config_pending_restart; /* keys that changed and wait for a restart; NULL = none */
         uint64_t config_loaded_usec;
         uint64_t bundles[N_BUNDLE_STATES];
         uint64_t bytes_by_state[N_BUNDLE_STATES];
@@ -84,6 +86,7 @@ typedef struct AgentBackend {
                    void *userdata); /* -ENOENT */
         /* action: retry cancel pin unpin. 0; -ENOENT; -EPERM with *ret_message: not possible in its state */
         int (*act)(const char *id, const char *action, char **ret_message, void *userdata);
-        int (*flush)(char **ret_message, void *userdata);
+        /* settle: only scan and retry now; what is found still waits for `settle` */
+        int (*flush)(bool settle, char **ret_message, void *userdata);
         void *userdata;
 } AgentBackend;

@@ -120,10 +120,11 @@ static json_t *agent_json(const AgentView *v) {
 }
 
 static json_t *config_json(const AgentView *v) {
-        return json_pack("{s:o, s:o, s:o}",                       /* */
-                         "file", escaped(v->config_file),         /* */
-                         "loaded", moment(v->config_loaded_usec), /* */
-                         "last_error", view_text_json(v->config_last_error));
+        return json_pack("{s:o, s:o, s:o, s:o}",                             /* */
+                         "file", escaped(v->config_file),                    /* */
+                         "loaded", moment(v->config_loaded_usec),            /* */
+                         "last_error", view_text_json(v->config_last_error), /* */
+                         "pending_restart", view_text_json(v->config_pending_restart));
 }
 
 json_t *view_status_json(const AgentView *v) {

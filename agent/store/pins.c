@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/store/pin_inodes.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
@@ -27,6 +28,36 @@ struct Pins {
 };
 
 DEFINE_CLEANUP(Pins, pins_free);
+
+/* What is in the way of a directory of ours. */
+typedef struct Squatter {
+        bool found, is_directory;
+        uid_t uid;
+} Squatter;
+
+typedef struct SessionPlace {
+        int instance_fd, bundle_fd; /* -1: not open */
+        bool is_missing;            /* looked for in vain; only a new pin makes it */
+        int refused;                /* why it could not be made: -errno, 0 */
+        Squatter squatter;          /* for -EUCLEAN */
+        int dir_fd;                 /* where the last member's pin is, -1 */
+        char *prefix;               /* of its members' paths, with the slash; "" at the top */
+} SessionPlace;
+
+typedef struct PinsMember {
+        const char *path; /* in the bundle */
+        int unit_fd;
+        const char *path_below_unit;
+        const struct stat *st;
+} PinsMember;
+
+struct PinsSession {
+        const Pins *pins;      /* borrowed */
+        const char *bundle_id; /* borrowed */
+        size_t max_inodes;
+        SessionPlace places[N_PLACES];
+        PinInodes own, others; /* of this bundle; of all else in the instance's directories */
+};
 
 /* One component that is a name and nothing else. */
 static bool is_plain_name(const char *s) {
@@ -69,12 +100,6 @@ Pins *pins_free(Pins *p) {
 }
 
 /* Directories of ours */
-
-/* What is in the way of a directory of ours. */
-typedef struct Squatter {
-        bool found, is_directory;
-        uid_t uid;
-} Squatter;
 
 /* Opens a directory that must be ours: made by this user, no symlink, closed to all others.
  * @return fd; -ENOENT; -EUCLEAN with *ret_squatter: somebody else's thing bears the name; -errno */
@@ -157,6 +182,107 @@ static int open_member_dir(int bundle_fd, const char *member_path, bool create,
         }
 }
 
+/* Sessions */
+
+static void forget_directory(SessionPlace *at) {
+        if (at->dir_fd >= 0)
+                (void)close(at->dir_fd); /* was only read */
+        at->dir_fd = -1;
+        free(at->prefix);
+        at->prefix = NULL;
+}
+
+static void session_init(PinsSession *s, const Pins *p, const char *bundle_id, size_t max_inodes) {
+        *s = (PinsSession){ .pins = p, .bundle_id = bundle_id, .max_inodes = max_inodes };
+        for (size_t i = 0; i < N_PLACES; i++)
+                s->places[i] = (SessionPlace){ .instance_fd = -1, .bundle_fd = -1, .dir_fd = -1 };
+}
+
+static void session_done(PinsSession *s) {
+        for (size_t i = 0; i < N_PLACES; i++) {
+                forget_directory(&s->places[i]);
+                cleanup_closep(&s->places[i].bundle_fd);
+                cleanup_closep(&s->places[i].instance_fd);
+        }
+        pin_inodes_done(&s->own);
+        pin_inodes_done(&s->others);
+}
+
+int pins_session_new(PinsSession **ret, Pins *p, const char *bundle_id, size_t max_inodes) {
+        if (bundle_id[0] == '.' || strchr(bundle_id, '/'))
+                return -EINVAL;
+        PinsSession *s = malloc(sizeof *s);
+        if (!s)
+                return -ENOMEM;
+        session_init(s, p, bundle_id, max_inodes);
+        *ret = s;
+        return 0;
+}
+
+PinsSession *pins_session_free(PinsSession *s) {
+        if (!s)
+                return NULL;
+        session_done(s);
+        free(s);
+        return NULL;
+}
+
+/* Nothing of ours can be in a place that is missing, somebody else's, or closed to us. */
+static bool is_not_ours(int r) {
+        return r == -ENOENT || r == -EUCLEAN || r == -ENOTDIR || r == -ELOOP || r == -EACCES;
+}
+
+/* Opens the bundle's directory in a place, once.
+ * @return 0; results as open_own_dir */
+static int session_open(PinsSession *s, Place place, bool create) {
+        SessionPlace *at = &s->places[place];
+        if (at->bundle_fd >= 0)
+                return 0;
+        if (at->refused < 0)
+                return at->refused;
+        if (at->is_missing && !create)
+                return -ENOENT;
+        if (at->instance_fd < 0) {
+                int fd = open_instance_dir(s->pins, place, create, &at->squatter);
+                if (fd < 0) {
+                        at->is_missing = is_not_ours(fd);
+                        at->refused = create ? fd : 0;
+                        return fd;
+                }
+                at->instance_fd = fd;
+        }
+        int fd = open_own_dir(at->instance_fd, s->bundle_id, create, &at->squatter);
+        if (fd < 0) {
+                at->is_missing = is_not_ours(fd);
+                at->refused = create ? fd : 0;
+                return fd;
+        }
+        at->bundle_fd = fd;
+        return 0;
+}
+
+/* The directory of a member's pin: mostly the last one's. @return 0, at->dir_fd is it; as open_member_dir */
+static int session_enter(SessionPlace *at, const char *member_path, bool create,
+                         const char **ret_name) {
+        const char *slash = strrchr(member_path, '/');
+        size_t n = slash ? (size_t)(slash - member_path) + 1 : 0;
+        if (at->dir_fd >= 0 && strncmp(at->prefix, member_path, n) == 0 && at->prefix[n] == '\0' &&
+            is_plain_name(member_path + n)) {
+                *ret_name = member_path + n;
+                return 0;
+        }
+        _cleanup_close_ int fd = open_member_dir(at->bundle_fd, member_path, create, ret_name);
+        if (fd < 0)
+                return fd;
+        char *prefix = strndup(member_path, n);
+        if (!prefix)
+                return -ENOMEM;
+        forget_directory(at);
+        at->prefix = prefix;
+        at->dir_fd = TAKE_FD(fd);
+        return 0;
+}
+
 /* Linking */
 
 static bool is_inode(const struct stat *a, const struct stat *b) {
@@ -183,66 +309,80 @@ static int link_fd(int fd, int dir_fd, const char *name) {
 }
 
 /* Something bears the name already: the same inode, or what is replaced without a moment in which neither is pinned. */
-static int replace_link(int instance_fd, const char *bundle_id, int fd, int dir_fd,
-                        const char *name, const struct stat *st) {
+static int replace_link(const PinsSession *s, SessionPlace *at, int fd, const char *name,
+                        const struct stat *st) {
         char temporary[NAME_MAX + 1];
         struct stat there;
 
-        if (fstatat(dir_fd, name, &there, AT_SYMLINK_NOFOLLOW) < 0)
+        if (fstatat(at->dir_fd, name, &there, AT_SYMLINK_NOFOLLOW) < 0)
                 return -errno;
         if (is_inode(&there, st))
                 return 0;
         if (S_ISDIR(there.st_mode)) { /* of older members below a directory of this name */
-                int r = fs_remove_tree(dir_fd, name);
-                return r < 0 ? r : link_fd(fd, dir_fd, name);
+                int r = fs_remove_tree(at->dir_fd, name);
+                return r < 0 ? r : link_fd(fd, at->dir_fd, name);
         }
-        if ((size_t)snprintf(temporary, sizeof temporary, NEW_PREFIX "%s", bundle_id) >=
+        if ((size_t)snprintf(temporary, sizeof temporary, NEW_PREFIX "%s", s->bundle_id) >=
             sizeof temporary)
                 return -ENAMETOOLONG;
-        if (unlinkat(instance_fd, temporary, 0) < 0 && errno != ENOENT)
+        if (unlinkat(at->instance_fd, temporary, 0) < 0 && errno != ENOENT)
                 return -errno;
-        int r = link_fd(fd, instance_fd, temporary);
+        int r = link_fd(fd, at->instance_fd, temporary);
         if (r < 0)
                 return r;
-        if (renameat(instance_fd, temporary, dir_fd, name) < 0) {
+        if (renameat(at->instance_fd, temporary, at->dir_fd, name) < 0) {
                 r = -errno;
-                (void)unlinkat(instance_fd, temporary, 0); /* pins_sweep finds it otherwise */
+                (void)unlinkat(at->instance_fd, temporary, 0); /* pins_release finds it otherwise */
                 return r;
         }
         return 0;
 }
 
 /* @param fd  the member, opened O_PATH and found to be the inode `st` */
-static int add_at(const Pins *p, Place place, const char *bundle_id, const char *member_path,
-                  int fd, const struct stat *st, Squatter *ret_squatter) {
+static int add_at(PinsSession *s, Place place, const char *member_path, int fd,
+                  const struct stat *st) {
+        SessionPlace *at = &s->places[place];
         const char *name = NULL;
         struct stat linked;
-        int r;
 
-        _cleanup_close_ int instance_fd = open_instance_dir(p, place, true, ret_squatter);
-        if (instance_fd < 0)
-                return instance_fd;
-        _cleanup_close_ int bundle_fd = open_own_dir(instance_fd, bundle_id, true, ret_squatter);
-        if (bundle_fd < 0)
-                return bundle_fd;
-        _cleanup_close_ int dir_fd = open_member_dir(bundle_fd, member_path, true, &name);
-        if (dir_fd < 0)
-                return dir_fd;
-
-        r = link_fd(fd, dir_fd, name);
-        if (r == -EEXIST)
-                r = replace_link(instance_fd, bundle_id, fd, dir_fd, name, st);
+        int r = session_open(s, place, true);
+        if (r >= 0)
+                r = session_enter(at, member_path, true, &name);
         if (r < 0)
                 return r;
-        if (fstatat(dir_fd, name, &linked, AT_SYMLINK_NOFOLLOW) < 0)
+
+        r = link_fd(fd, at->dir_fd, name);
+        if (r == -EEXIST)
+                r = replace_link(s, at, fd, name, st);
+        if (r < 0)
+                return r;
+        if (fstatat(at->dir_fd, name, &linked, AT_SYMLINK_NOFOLLOW) < 0)
                 return -errno;
         if (!is_inode(
                     &linked,
                     st)) { /* no file system we know of does that; but a wrong pin would be shipped */
-                (void)unlinkat(dir_fd, name, 0);
+                (void)unlinkat(at->dir_fd, name, 0);
                 return -ENOENT;
         }
         return 0;
+}
+
+/* The member was renamed: its pins under other names would be shipped as a second file. */
+static void drop_old_names(PinsSession *s, const char *member_path, const struct stat *st) {
+        size_t first, n = pin_inodes_count(&s->own, st->st_dev, st->st_ino, &first);
+        for (size_t i = first; i < first + n; i++) {
+                const PinInode *old = &s->own.items[i];
+                SessionPlace *at = &s->places[old->place];
+                const char *name = NULL;
+                struct stat there;
+                if (strcmp(old->path, member_path) == 0 || at->bundle_fd < 0)
+                        continue;
+                _cleanup_close_ int dir_fd =
+                        open_member_dir(at->bundle_fd, old->path, false, &name);
+                if (dir_fd >= 0 && fstatat(dir_fd, name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+                    is_inode(&there, st))
+                        (void)unlinkat(dir_fd, name, 0); /* it stays: shipped twice, never lost */
+        }
 }
 
 /* Whether links between the two can be made at all, asked before directories are made in vain. Across bind mounts linkat says
@@ -321,37 +461,45 @@ static void add_reason(StrBuf *b, const char *directory, int r, const Squatter *
         }
 }
 
-int pins_add(Pins *p, const char *bundle_id, const char *member_path, int unit_fd,
-             const char *path_below_unit, const struct stat *st, char **ret_error) {
+static int add_to(PinsSession *s, const char *member_path, int fd, const struct stat *st,
+                  StrBuf *reasons) {
+        int r = -ENOENT;
+        for (Place place = 0; place < N_PLACES; place++) {
+                SessionPlace *at = &s->places[place];
+                const char *directory = s->pins->directories[place];
+                if (!directory)
+                        continue;
+                /* Where the bundle's directory is there linkat tells as well. */
+                r = at->bundle_fd >= 0 || is_same_mount(fd, directory)
+                            ? add_at(s, place, member_path, fd, st)
+                            : -EXDEV;
+                if (!is_refusal(r))
+                        return r;
+                if (reasons->n > 0)
+                        strbuf_add(reasons, "; and ");
+                add_reason(reasons, directory, r, &at->squatter);
+        }
+        return r;
+}
+
+static int session_add(PinsSession *s, const PinsMember *m, char **ret_error) {
         _cleanup_(strbuf_done) StrBuf reasons = STRBUF_INIT;
         struct stat now;
-        int r = -ENOENT;
 
-        if (!is_plain_name(bundle_id) || bundle_id[0] == '.')
-                return -EINVAL;
-        _cleanup_close_ int fd = fs_open_beneath(unit_fd, path_below_unit, O_PATH);
+        _cleanup_close_ int fd = fs_open_beneath(m->unit_fd, m->path_below_unit, O_PATH);
         if (fd < 0) /* a symlink that took its place is not the member either */
                 return fd == -ELOOP || fd == -ENOTDIR ? -ENOENT : fd;
         if (fstat(fd, &now) < 0)
                 return -errno;
-        if (!S_ISREG(now.st_mode) || !is_inode(&now, st) || now.st_nlink == 0)
+        if (!S_ISREG(now.st_mode) || !is_inode(&now, m->st) || now.st_nlink == 0)
                 return -ENOENT;
+        int r = add_to(s, m->path, fd, m->st, &reasons);
+        if (r == 0)
+                drop_old_names(s, m->path, m->st);
+        if (!is_refusal(r))
+                return r;
 
-        for (Place place = 0; place < N_PLACES; place++) {
-                Squatter squatter = { 0 };
-                if (!p->directories[place])
-                        continue;
-                r = is_same_mount(fd, p->directories[place])
-                            ? add_at(p, place, bundle_id, member_path, fd, st, &squatter)
-                            : -EXDEV;
-                if (!is_refusal(r))
-                        return r;
-                if (reasons.n > 0)
-                        strbuf_add(&reasons, "; and ");
-                add_reason(&reasons, p->directories[place], r, &squatter);
-        }
-
-        _cleanup_free_ char *member = path_escape(member_path);
+        _cleanup_free_ char *member = path_escape(m->path);
         _cleanup_free_ char *text = strbuf_take(&reasons);
         if (!member || !text ||
             asprintf(ret_error, "cannot hold '%s' by a hard link: %s", member, text) < 0) {
@@ -361,44 +509,138 @@ int pins_add(Pins *p, const char *bundle_id, const char *member_path, int unit_f
         return PINS_E_REFUSED;
 }
 
-/* Nothing of ours can be in a place that is missing, somebody else's, or closed to us. */
-static bool is_not_ours(int r) {
-        return r == -ENOENT || r == -EUCLEAN || r == -ENOTDIR || r == -ELOOP || r == -EACCES;
+int pins_session_add(PinsSession *s, const char *member_path, int unit_fd, const struct stat *st,
+                     char **ret_error) {
+        return session_add(s, &(PinsMember){ member_path, unit_fd, member_path, st }, ret_error);
 }
 
-/* Opens a bundle's directory in one place. -ENOENT also for a squatter's: none of ours is in there */
-static int open_bundle_dir(const Pins *p, Place place, const char *bundle_id) {
-        Squatter squatter;
-        if (!is_plain_name(bundle_id))
+int pins_add(Pins *p, const char *bundle_id, const char *member_path, int unit_fd,
+             const char *path_below_unit, const struct stat *st, char **ret_error) {
+        PinsSession s;
+        if (!is_plain_name(bundle_id) || bundle_id[0] == '.')
                 return -EINVAL;
-        _cleanup_close_ int instance_fd = open_instance_dir(p, place, false, &squatter);
-        int r = instance_fd < 0 ? instance_fd
-                                : open_own_dir(instance_fd, bundle_id, false, &squatter);
-        return r < 0 && is_not_ours(r) ? -ENOENT : r;
+        session_init(&s, p, bundle_id, 0);
+        int r = session_add(&s, &(PinsMember){ member_path, unit_fd, path_below_unit, st },
+                            ret_error);
+        session_done(&s);
+        return r;
 }
 
-bool pins_has(Pins *p, const char *bundle_id, const char *member_path, const struct stat *st) {
+static bool session_has(PinsSession *s, const char *member_path, const struct stat *st) {
         for (Place place = 0; place < N_PLACES; place++) {
+                SessionPlace *at = &s->places[place];
                 const char *name = NULL;
                 struct stat there;
-                _cleanup_close_ int bundle_fd = open_bundle_dir(p, place, bundle_id);
-                if (bundle_fd < 0)
-                        continue;
-                _cleanup_close_ int dir_fd = open_member_dir(bundle_fd, member_path, false, &name);
-                if (dir_fd >= 0 && fstatat(dir_fd, name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+                if (session_open(s, place, false) >= 0 &&
+                    session_enter(at, member_path, false, &name) >= 0 &&
+                    fstatat(at->dir_fd, name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
                     is_inode(&there, st))
                         return true;
         }
         return false;
 }
 
+bool pins_has(Pins *p, const char *bundle_id, const char *member_path, const struct stat *st) {
+        PinsSession s;
+        if (!is_plain_name(bundle_id))
+                return false;
+        session_init(&s, p, bundle_id, 0);
+        bool has = session_has(&s, member_path, st);
+        session_done(&s);
+        return has;
+}
+
+/* Whose links */
+
+static int build_own(PinsSession *s) {
+        if (s->own.is_built)
+                return 0;
+        s->own = (PinInodes){ .max = s->max_inodes, .is_built = true, .is_whole = true };
+        int r = 0;
+        for (Place place = 0; r >= 0 && place < N_PLACES; place++) {
+                s->own.place = place;
+                if (session_open(s, place, false) >= 0)
+                        r = pin_inodes_add_tree(&s->own, s->places[place].bundle_fd, NULL);
+        }
+        pin_inodes_sort(&s->own);
+        return r;
+}
+
+/* A unit that was renamed is another bundle, and its members are pinned for the old one; sources may overlap. */
+static int build_others(PinsSession *s) {
+        if (s->others.is_built)
+                return 0;
+        s->others = (PinInodes){ .max = s->max_inodes, .is_built = true, .is_whole = true };
+        int r = 0;
+        for (Place place = 0; r >= 0 && place < N_PLACES; place++) {
+                Squatter squatter;
+                _cleanup_close_ int fd = open_instance_dir(s->pins, place, false, &squatter);
+                if (fd >= 0)
+                        r = pin_inodes_add_tree(&s->others, fd, s->bundle_id);
+        }
+        pin_inodes_sort(&s->others);
+        return r;
+}
+
+unsigned pins_session_own_links(PinsSession *s, const char *member_path, const struct stat *st,
+                                bool *ret_has) {
+        bool has = session_has(s, member_path, st);
+        size_t n = has;
+        *ret_has = has;
+        if (st->st_nlink <= 1 + n)
+                return (unsigned)n;
+        (void)build_own(s); /* for want of memory: what is known */
+        n = MAX(n, pin_inodes_count(&s->own, st->st_dev, st->st_ino, NULL));
+        if (st->st_nlink <= 1 + n)
+                return (unsigned)n;
+        (void)build_others(s); /* as above */
+        return (unsigned)(n + pin_inodes_count(&s->others, st->st_dev, st->st_ino, NULL));
+}
+
+bool pins_session_lives_on(PinsSession *s) {
+        if (build_own(s) < 0 || !s->own.is_whole || s->own.n == 0)
+                return false;
+        for (size_t i = 0; i < s->own.n; i++)
+                if (s->own.items[i].n_links < 2)
+                        return false;
+        if (build_others(s) < 0 || !s->others.is_whole)
+                return false;
+        for (size_t i = 0; i < s->own.n; i++) {
+                const PinInode *x = &s->own.items[i];
+                if (x->n_links <= pin_inodes_count(&s->own, x->dev, x->ino, NULL) +
+                                          pin_inodes_count(&s->others, x->dev, x->ino, NULL))
+                        return false;
+        }
+        return true;
+}
+
+bool pins_session_see(PinsSession *s, const struct stat *st) {
+        size_t first, n = pin_inodes_count(&s->own, st->st_dev, st->st_ino, &first);
+        for (size_t i = first; i < first + n; i++)
+                s->own.items[i].seen = true;
+        return n > 0;
+}
+
+bool pins_session_all_seen(const PinsSession *s) {
+        for (size_t i = 0; i < s->own.n; i++)
+                if (!s->own.items[i].seen)
+                        return false;
+        return s->own.n > 0;
+}
+
 int pins_open(Pins *p, const char *bundle_id) {
         int r = -ENOENT;
+        if (!is_plain_name(bundle_id))
+                return -EINVAL;
         for (Place place = 0; place < N_PLACES; place++) {
-                int fd = open_bundle_dir(p, place, bundle_id);
+                PinsSession s;
+                session_init(&s, p, bundle_id, 0);
+                int opened = session_open(&s, place, false);
+                int fd = opened < 0 ? opened : TAKE_FD(s.places[place].bundle_fd);
+                session_done(&s);
                 if (fd >= 0)
                         return fd;
-                if (r == -ENOENT)
+                if (r == -ENOENT && !is_not_ours(fd)) /* a squatter's: none of ours is in there */
                         r = fd;
         }
         return r;
@@ -420,6 +662,16 @@ int pins_open_root(Pins *p) {
         return r;
 }
 
+static int release_in(int instance_fd, const char *bundle_id) {
+        char temporary[NAME_MAX + 1];
+        int r = fs_remove_tree(instance_fd, bundle_id);
+        if ((size_t)snprintf(temporary, sizeof temporary, NEW_PREFIX "%s", bundle_id) <
+                    sizeof temporary &&
+            unlinkat(instance_fd, temporary, 0) < 0 && errno != ENOENT && r >= 0)
+                r = -errno;
+        return r;
+}
+
 int pins_release(Pins *p, const char *bundle_id) {
         int first = 0;
 
@@ -428,16 +680,21 @@ int pins_release(Pins *p, const char *bundle_id) {
         for (Place place = 0; place < N_PLACES; place++) {
                 Squatter squatter;
                 _cleanup_close_ int instance_fd = open_instance_dir(p, place, false, &squatter);
-                int r = instance_fd < 0 ? instance_fd : fs_remove_tree(instance_fd, bundle_id);
+                int r = instance_fd < 0 ? instance_fd : release_in(instance_fd, bundle_id);
                 if (r < 0 && !is_not_ours(r) && first == 0)
                         first = r;
         }
         return first;
 }
 
-static int sweep_place(int instance_fd, bool (*keep)(const char *bundle_id, void *userdata),
-                       void *userdata) {
-        int first = 0;
+typedef struct Listing {
+        const Pins *pins;
+        Place place;
+        int (*on_pins)(const char *bundle_id, const char *path, void *userdata);
+        void *userdata;
+} Listing;
+
+static int list_place(const Listing *l, int instance_fd) {
         _cleanup_close_ int fd = openat(instance_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (fd < 0)
                 return -errno;
@@ -450,26 +707,33 @@ static int sweep_place(int instance_fd, bool (*keep)(const char *bundle_id, void
                 errno = 0;
                 struct dirent *entry = readdir(dir);
                 if (!entry)
-                        return first < 0 ? first : -errno;
-                if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+                        return -errno;
+                const char *id = entry->d_name;
+                if (strcmp(id, ".") == 0 || strcmp(id, "..") == 0)
                         continue;
-                if (entry->d_name[0] != '.' && keep(entry->d_name, userdata))
-                        continue;
-                int r = fs_remove_tree(instance_fd, entry->d_name);
-                if (r < 0 && first == 0)
-                        first = r;
+                if (strncmp(id, NEW_PREFIX, strlen(NEW_PREFIX)) == 0)
+                        id += strlen(NEW_PREFIX);
+                _cleanup_free_ char *path = NULL;
+                if (asprintf(&path, "%s/" PINS_NAME "/%s/%s", l->pins->directories[l->place],
+                             l->pins->instance_id, entry->d_name) < 0) {
+                        path = NULL;
+                        return -ENOMEM;
+                }
+                int r = l->on_pins(id, path, l->userdata);
+                if (r < 0)
+                        return r;
         }
 }
 
-int pins_sweep(Pins *p, bool (*keep)(const char *bundle_id, void *userdata), void *userdata) {
-        int first = 0;
-
+int pins_list(Pins *p, int (*on_pins)(const char *bundle_id, const char *path, void *userdata),
+              void *userdata) {
         for (Place place = 0; place < N_PLACES; place++) {
                 Squatter squatter;
+                Listing l = { p, place, on_pins, userdata };
                 _cleanup_close_ int instance_fd = open_instance_dir(p, place, false, &squatter);
-                int r = instance_fd < 0 ? instance_fd : sweep_place(instance_fd, keep, userdata);
-                if (r < 0 && !is_not_ours(r) && first == 0)
-                        first = r;
+                int r = instance_fd < 0 ? instance_fd : list_place(&l, instance_fd);
+                if (r < 0 && !is_not_ours(r))
+                        return r;
         }
-        return first;
+        return 0;
 }

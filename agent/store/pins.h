@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
+#include "lib/base/cleanup.h"
+
 typedef struct Pins Pins;
 
 /** @param fixed  fixed part of the source's path (absolute). Nothing is created yet. The object is immutable after this call and may be used by
@@ -34,6 +36,36 @@ int pins_open_root(Pins *p);
 /** Removes all pins of a bundle. Missing is fine. */
 int pins_release(Pins *p, const char *bundle_id);
 
-/** Removes pins of bundles for which keep(bundle_id) says no: what a crash left. The names are what the directory holds, not
- * necessarily bundle ids. Not while pins_add runs. */
-int pins_sweep(Pins *p, bool (*keep)(const char *bundle_id, void *userdata), void *userdata);
+/** Tells of each bundle that has pins, and of strays; more than once where several places have some. The names are what the
+ * directories hold, not necessarily bundle ids. @param path  where, absolute. A negative return of on_pins ends it and is returned */
+int pins_list(Pins *p, int (*on_pins)(const char *bundle_id, const char *path, void *userdata),
+              void *userdata);
+
+/** One walk over one unit: keeps directories open, so that a member costs a few calls. One thread, nobody else adding to or
+ * releasing this bundle's pins meanwhile. */
+typedef struct PinsSession PinsSession;
+
+/** @param p, bundle_id  borrowed for the session's life; "" = no bundle yet: it has no pins, but others' explain links
+ * @param max_inodes  so many pins of this bundle, and so many of others, are looked at when links have to be explained
+ * @return 0, -EINVAL, -ENOMEM */
+int pins_session_new(PinsSession **ret, Pins *p, const char *bundle_id, size_t max_inodes);
+PinsSession *pins_session_free(PinsSession *s);
+DEFINE_CLEANUP(PinsSession, pins_session_free);
+
+/** As pins_add. A member that is pinned under another path (it was renamed) is then pinned under this one only, if
+ * pins_session_own_links was asked about it. */
+int pins_session_add(PinsSession *s, const char *member_path, int unit_fd, const struct stat *st,
+                     char **ret_error);
+
+/** @param ret_has  as pins_has
+ * @return how many of the inode's links are pins of ours, whatever the path and the bundle; no more are counted than explain st_nlink */
+unsigned pins_session_own_links(PinsSession *s, const char *member_path, const struct stat *st,
+                                bool *ret_has);
+
+/** @return whether this bundle has pins, and each one's inode has a name that is no pin of ours */
+bool pins_session_lives_on(PinsSession *s);
+
+/** After pins_session_lives_on: notes that an inode was met. @return whether it is pinned for this bundle */
+bool pins_session_see(PinsSession *s, const struct stat *st);
+/** @return whether every inode pinned for this bundle was met */
+bool pins_session_all_seen(const PinsSession *s);

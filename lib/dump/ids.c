@@ -180,7 +180,6 @@ uint64_t member_fingerprint(const char *path, const struct stat *st) {
         add_u64(&s, (uint64_t)st->st_mtim.tv_sec);
         add_u64(&s, (uint64_t)st->st_mtim.tv_nsec);
         add_u64(&s, st->st_ino);
-        add_u64(&s, st->st_dev);
         sha256_final(&s, digest);
         for (size_t i = 0; i < sizeof v; i++)
                 v |= (uint64_t)digest[i] << (8 * i);

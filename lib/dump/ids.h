@@ -37,6 +37,6 @@ void bundle_id_make(const BundleIdInput *in, char ret[BUNDLE_ID_SIZE]);
 bool bundle_id_is_valid(const char *s);
 
 /** A member as it was when it was shipped: the first 8 bytes (little-endian) of the SHA-256 over
- * the path (u64 length and bytes), size, mtime seconds, mtime nanoseconds, inode and device (u64
- * each, all little-endian). */
+ * the path (u64 length and bytes), size, mtime seconds, mtime nanoseconds and inode (u64 each, all
+ * little-endian). Not the device: its number may be another after a reboot. */
 uint64_t member_fingerprint(const char *path, const struct stat *st);

@@ -123,9 +123,22 @@ static void flush_stands_for_settle_but_not_for_a_writer(void **state) {
                 INTAKE_WAIT);
 }
 
-static void a_removed_source_is_whole_if_held_and_else_vanished(void **state) {
+static void flush_where_writers_are_unknown_is_labelled(void **state) {
         (void)state;
-        assert_int_equal(decide((IntakeFacts){ .gone = true, .held = true }).verdict, INTAKE_WHOLE);
+        IntakeFacts f = { .writers = INTAKE_WRITERS_UNKNOWN, .quiet_usec = 5 * SEC };
+        assert_int_equal(decide_after(f, 0, true).verdict, INTAKE_INCOMPLETE);
+        f.quiet_usec = 10 * SEC;
+        assert_int_equal(decide_after(f, 0, true).verdict, INTAKE_WHOLE);
+}
+
+static void a_removed_source_that_is_held_goes_out_labelled_when_quiet_and_else_vanishes(
+        void **state) {
+        (void)state;
+        assert_int_equal(decide((IntakeFacts){ .gone = true, .held = true }).verdict, INTAKE_WAIT);
+        IntakeAnswer a =
+                decide((IntakeFacts){ .gone = true, .held = true, .quiet_usec = 10 * SEC });
+        assert_int_equal(a.verdict, INTAKE_INCOMPLETE);
+        assert_non_null(a.why);
         assert_int_equal(decide((IntakeFacts){ .gone = true }).verdict, INTAKE_VANISHED);
 }
 
@@ -148,16 +161,10 @@ static void it_is_due_exactly_when_a_verdict_other_than_waiting_is_possible(void
         }
 }
 
-static void an_mtime_in_the_future_counts_as_just_changed(void **state) {
+static void quiet_grows_with_the_boot_clock_and_ends_with_a_change(void **state) {
         (void)state;
-        assert_int_equal(intake_quiet_usec(true, false, 0, 0, 0), 0);
-}
-
-static void after_the_first_look_only_the_boot_clock_counts(void **state) {
-        (void)state;
-        assert_int_equal(intake_quiet_usec(true, true, 50 * SEC, 3 * SEC, 0), 50 * SEC);
-        assert_int_equal(intake_quiet_usec(false, false, 0, 3 * SEC, 4 * SEC), 7 * SEC);
-        assert_int_equal(intake_quiet_usec(false, true, 50 * SEC, 3 * SEC, 4 * SEC), 0);
+        assert_int_equal(intake_quiet_usec(false, 3 * SEC, 4 * SEC), 7 * SEC);
+        assert_int_equal(intake_quiet_usec(true, 3 * SEC, 4 * SEC), 0);
 }
 
 int main(void) {
@@ -173,10 +180,11 @@ int main(void) {
                 cmocka_unit_test(a_wait_never_ends_after_max_wait),
                 cmocka_unit_test(without_a_max_wait_it_is_never_given_up),
                 cmocka_unit_test(flush_stands_for_settle_but_not_for_a_writer),
-                cmocka_unit_test(a_removed_source_is_whole_if_held_and_else_vanished),
+                cmocka_unit_test(flush_where_writers_are_unknown_is_labelled),
+                cmocka_unit_test(
+                        a_removed_source_that_is_held_goes_out_labelled_when_quiet_and_else_vanishes),
                 cmocka_unit_test(it_is_due_exactly_when_a_verdict_other_than_waiting_is_possible),
-                cmocka_unit_test(an_mtime_in_the_future_counts_as_just_changed),
-                cmocka_unit_test(after_the_first_look_only_the_boot_clock_counts),
+                cmocka_unit_test(quiet_grows_with_the_boot_clock_and_ends_with_a_change),
         };
         return cmocka_run_group_tests_name("agent/intake_rules", tests, NULL, NULL);
 }

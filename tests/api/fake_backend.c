@@ -232,9 +232,10 @@ static int fake_act(const char *id, const char *action, char **ret_message, void
         return 0;
 }
 
-static int fake_flush(char **ret_message, void *userdata) {
+static int fake_flush(bool settle, char **ret_message, void *userdata) {
         (void)userdata;
         fake_calls.flush++;
+        fake_calls.settle = settle;
         if (failure < 0)
                 return failure;
         *ret_message = strdup("3 bundles are tried now");

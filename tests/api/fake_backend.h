@@ -11,6 +11,7 @@ const AgentBackend *fake_backend(void);
 
 extern struct FakeCalls {
         unsigned view, list, get, act, flush;
+        bool settle; /* of the last flush */
         char last_id[BUNDLE_ID_SIZE], last_action[16];
         ViewFilter last_filter; /* texts are gone after the call */
 } fake_calls;

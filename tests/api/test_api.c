@@ -182,6 +182,10 @@ static void a_flush_reaches_the_backend_and_its_message_comes_back(void **state)
 
         (void)state;
         assert_int_equal(fake_calls.flush, 1);
+        assert_false(fake_calls.settle);
+        json_decref(assert_json(ask("POST", "/v1/scan", NULL), 200));
+        assert_int_equal(fake_calls.flush, 2);
+        assert_true(fake_calls.settle);
         assert_string_equal(json_string_value(json_object_get(v, "message")),
                             "3 bundles are tried now");
         json_decref(v);

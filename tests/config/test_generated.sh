@@ -21,17 +21,24 @@ result() {
     fi
 }
 
+# The functions below are called through result().
+# shellcheck disable=SC2317
 is_current() {
-    "$generate" "$1" > "$work/made" && diff -u "$src/$2" "$work/made" ||
-        { echo "run: make generate-config"; false; }
+    if "$generate" "$1" > "$work/made" && diff -u "$src/$2" "$work/made"; then
+        return 0
+    fi
+    echo "run: make generate-config"
+    return 1
 }
 
 # No output is no fault; a manual that is not installed here is none either.
+# shellcheck disable=SC2317
 is_lint_free() {
     ! mandoc -T lint "$src/man/neuron-collectd.yaml.5" 2>&1 | grep -v 'referenced manual not found'
 }
 
 # A reader that is not ours agrees on what was printed.
+# shellcheck disable=SC2317
 is_yaml_for_others() {
     python3 - "$src/tests/golden/config/full.printed" << 'PYTHON'
 import sys

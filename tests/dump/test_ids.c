@@ -261,13 +261,13 @@ static void a_fingerprint_is_what_the_header_says(void **state) {
         const struct stat before_1970 = { .st_mtim = { -5, 0 } };
 
         (void)state;
-        assert_true(member_fingerprint("a/b\n\xff", &st) == UINT64_C(0x125d120d21462d9e));
-        assert_true(member_fingerprint("", &before_1970) == UINT64_C(0xae52c8ac6cbfc408));
+        assert_true(member_fingerprint("a/b\n\xff", &st) == UINT64_C(0x524078b6480b7c65));
+        assert_true(member_fingerprint("", &before_1970) == UINT64_C(0x16e9840aeb3f80ee));
 }
 
 static void every_fact_of_a_member_changes_its_fingerprint(void **state) {
         const struct stat st = { .st_size = 1, .st_mtim = { 2, 3 }, .st_ino = 4, .st_dev = 5 };
-        struct stat v[5] = { st, st, st, st, st }, other = st;
+        struct stat v[4] = { st, st, st, st }, other = st;
         uint64_t base = member_fingerprint("a", &st);
 
         (void)state;
@@ -275,11 +275,11 @@ static void every_fact_of_a_member_changes_its_fingerprint(void **state) {
         v[1].st_mtim.tv_sec++;
         v[2].st_mtim.tv_nsec++;
         v[3].st_ino++;
-        v[4].st_dev++;
         for (size_t i = 0; i < ELEMENTSOF(v); i++)
                 assert_true(member_fingerprint("a", &v[i]) != base);
         assert_true(member_fingerprint("b", &st) != base);
-        /* What pinning and reading change does not count. */
+        /* What pinning, reading and another boot change does not count. */
+        other.st_dev++;
         other.st_nlink = 7;
         other.st_ctim.tv_sec = 99;
         other.st_atim.tv_sec = 99;

@@ -185,7 +185,8 @@ static int fuzz_act(const char *id, const char *action, char **ret_message, void
         return next_result(ret_message);
 }
 
-static int fuzz_flush(char **ret_message, void *userdata) {
+static int fuzz_flush(bool settle, char **ret_message, void *userdata) {
+        (void)settle;
         (void)userdata;
         return next_result(ret_message);
 }

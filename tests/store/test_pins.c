@@ -264,7 +264,7 @@ static void a_squatters_thing_is_not_used(void **state) {
                 assert_false(pins_has(p, BUNDLE, "a", &a));
                 assert_int_equal(pins_open(p, BUNDLE), -ENOENT);
                 assert_int_equal(pins_release(p, BUNDLE), 0);
-                assert_int_equal(pins_sweep(p, NULL, NULL), 0); /* there is nothing to ask about */
+                assert_int_equal(pins_list(p, NULL, NULL), 0); /* there is nothing to tell of */
                 in_scratch(s, "test $(stat -c %h src/unit/a) = 1; rm -rf .neuron-collectd "
                               "src/.neuron-collectd elsewhere src/elsewhere");
         }
@@ -434,32 +434,133 @@ static void a_file_system_without_links_is_refused(void **state) {
         faultfs_stop(&f);
 }
 
-/* Sweeping */
+/* Listing */
 
-static bool keep_one(const char *bundle_id, void *userdata) {
-        unsigned *n_asked = userdata;
-        ++*n_asked;
-        return strcmp(bundle_id, BUNDLE) == 0;
+static int note_id(const char *bundle_id, const char *path, void *userdata) {
+        char *all = userdata;
+        struct stat st;
+        assert_int_equal(lstat(path, &st), 0);
+        assert_true(strlen(all) + strlen(bundle_id) + 2 < 256);
+        strcat(strcat(all, bundle_id), " ");
+        return 0;
 }
 
-static void a_sweep_removes_what_nobody_keeps(void **state) {
+static void a_list_names_all_that_is_there_and_removes_nothing(void **state) {
         const Scratch *s = *state;
         _cleanup_(pins_freep) Pins *p = pins_at(s, "src");
         _cleanup_free_ char *error = NULL;
-        unsigned n_asked = 0;
+        char all[256] = "";
 
+        assert_int_equal(pins_list(p, note_id, all), 0);
+        assert_string_equal(all, "");
         assert_int_equal(pin(s, p, "a", &error), 0);
         in_scratch(s, "cd .neuron-collectd/i-*; mkdir -p old/sub; ln ../../src/unit/a old/sub/x; "
                       "ln ../../src/unit/a .new-old; touch stray");
         in_scratch(s, "mkdir -p .neuron-collectd/i-other/" BUNDLE
                       "2"); /* another node's, on a shared file system */
         in_scratch(s, "mkdir -m 700 -p src/.neuron-collectd/i-0123456789abcdef0/older");
-        assert_int_equal(pins_sweep(p, keep_one, &n_asked), 0);
-        assert_int_equal(n_asked, 4);
-        in_scratch(s, "test \"$(ls -A .neuron-collectd/i-0*)\" = " BUNDLE
-                      "; test -d .neuron-collectd/i-other/" BUNDLE "2;"
-                      "test -z \"$(ls -A src/.neuron-collectd/i-0*)\"; test $(stat -c %h "
-                      "src/unit/a) = 2");
+        assert_int_equal(pins_list(p, note_id, all), 0);
+        static const char *const ids[] = { BUNDLE " ", "old ", "stray ", "older " };
+        size_t n = strlen("old "); /* named twice: the directory and what was on its way into it */
+        for (size_t i = 0; i < ELEMENTSOF(ids); i++) {
+                assert_non_null(strstr(all, ids[i]));
+                n += strlen(ids[i]);
+        }
+        assert_int_equal(strlen(all), n);
+        in_scratch(s, "test $(stat -c %h src/unit/a) = 4");
+        assert_int_equal(pins_release(p, "old"), 0);
+        in_scratch(s, "test $(stat -c %h src/unit/a) = 2");
+}
+
+/* Sessions */
+
+static PinsSession *session_for(Pins *p, const char *bundle_id) {
+        PinsSession *session = NULL;
+        assert_int_equal(pins_session_new(&session, p, bundle_id, 1000), 0);
+        return session;
+}
+
+static bool lives_on(Pins *p) {
+        _cleanup_(pins_session_freep) PinsSession *session = session_for(p, BUNDLE);
+        return pins_session_lives_on(session);
+}
+
+static void a_renamed_member_keeps_one_pin_under_its_new_name(void **state) {
+        const Scratch *s = *state;
+        _cleanup_(pins_freep) Pins *p = pins_at(s, "src");
+        _cleanup_free_ char *error = NULL;
+        bool has = true;
+
+        assert_int_equal(pin(s, p, "a", &error), 0);
+        assert_int_equal(pin(s, p, "sub/dir/b", &error), 0);
+        in_scratch(s, "mv src/unit/a src/unit/sub/c; mv src/unit/sub/dir/b src/unit/a");
+        _cleanup_close_ int unit_fd = openat(s->fd, "src/unit", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        _cleanup_(pins_session_freep) PinsSession *session = session_for(p, BUNDLE);
+        static const char *const names[] = { "a", "sub/c" };
+        for (size_t i = 0; i < ELEMENTSOF(names); i++) {
+                struct stat st;
+                assert_int_equal(fstatat(unit_fd, names[i], &st, 0), 0);
+                /* The swapped-in file took the other's place, so that one lost its pin and has one link again. */
+                if (st.st_nlink > 1)
+                        assert_int_equal(pins_session_own_links(session, names[i], &st, &has), 1);
+                assert_int_equal(pins_session_add(session, names[i], unit_fd, &st, &error), 0);
+        }
+        in_scratch(s, "cd .neuron-collectd/i-*/" BUNDLE
+                      "; test a -ef ../../../src/unit/a -a sub/c -ef ../../../src/unit/sub/c; "
+                      "test $(find . -type f | wc -l) = 2");
+        for (size_t i = 0; i < ELEMENTSOF(names); i++) {
+                struct stat st;
+                assert_int_equal(fstatat(unit_fd, names[i], &st, 0), 0);
+                assert_int_equal(pins_session_own_links(session, names[i], &st, &has), 1);
+                assert_true(has);
+        }
+}
+
+static void links_of_other_bundles_are_ours_and_a_strangers_are_not(void **state) {
+        const Scratch *s = *state;
+        _cleanup_(pins_freep) Pins *p = pins_at(s, "src");
+        _cleanup_free_ char *error = NULL;
+        bool has = true;
+
+        assert_int_equal(pin(s, p, "a", &error), 0);
+        _cleanup_(pins_session_freep) PinsSession *other = session_for(p, "other-bundle");
+        struct stat a = stat_of(s, "src/unit/a");
+        assert_int_equal(a.st_nlink, 2);
+        assert_int_equal(pins_session_own_links(other, "renamed", &a, &has), 1);
+        assert_false(has);
+        _cleanup_(pins_session_freep) PinsSession *none = session_for(p, "");
+        assert_int_equal(pins_session_own_links(none, "a", &a, &has), 1);
+
+        in_scratch(s, "ln src/unit/a strangers");
+        a = stat_of(s, "src/unit/a");
+        assert_int_equal(pins_session_own_links(other, "renamed", &a, &has), 1);
+        _cleanup_(pins_session_freep) PinsSession *own = session_for(p, BUNDLE);
+        assert_int_equal(pins_session_own_links(own, "a", &a, &has), 1);
+        assert_true(has);
+}
+
+static void a_bundle_lives_on_only_where_each_inode_has_a_name_that_is_no_pin(void **state) {
+        const Scratch *s = *state;
+        _cleanup_(pins_freep) Pins *p = pins_at(s, "src");
+        _cleanup_free_ char *error = NULL;
+        struct stat a = stat_of(s, "src/unit/a"), b = stat_of(s, "src/unit/sub/dir/b");
+
+        assert_false(lives_on(p)); /* no pins at all */
+        assert_int_equal(pin(s, p, "a", &error), 0);
+        assert_int_equal(pin(s, p, "sub/dir/b", &error), 0);
+        in_scratch(s, "mv src/unit src/other");
+        assert_true(lives_on(p));
+        _cleanup_(pins_session_freep) PinsSession *session = session_for(p, BUNDLE);
+        assert_true(pins_session_lives_on(session));
+        assert_true(pins_session_see(session, &a));
+        assert_false(pins_session_all_seen(session));
+        assert_true(pins_session_see(session, &b));
+        assert_true(pins_session_all_seen(session));
+
+        /* Another bundle's pin is no life: both would let go for the other's sake. */
+        in_scratch(s, "cd .neuron-collectd/i-*; mkdir -m 700 two; ln " BUNDLE "/a two/x; rm "
+                      "../../src/other/a");
+        assert_false(lives_on(p));
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, unit_setup, scratch_teardown)
@@ -478,7 +579,10 @@ int main(void) {
                 TEST(another_mount_beside_means_inside),
                 TEST(a_unit_on_a_mount_of_its_own_is_refused),
                 TEST(a_file_system_without_links_is_refused),
-                TEST(a_sweep_removes_what_nobody_keeps),
+                TEST(a_list_names_all_that_is_there_and_removes_nothing),
+                TEST(a_renamed_member_keeps_one_pin_under_its_new_name),
+                TEST(links_of_other_bundles_are_ours_and_a_strangers_are_not),
+                TEST(a_bundle_lives_on_only_where_each_inode_has_a_name_that_is_no_pin),
         };
         (void)mounts_allowed(); /* before any directory is opened: descriptors keep the mounts they were opened in */
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -368,15 +368,21 @@ static void every_cut_into_stripes_is_read_back(void **state) {
                                 j == 6 ? c.n - at : MIN(cuts[(i + j) % ELEMENTSOF(cuts)], c.n - at);
                         sha256_of(c.data + at, stripes[n].bytes, stripes[n].sha256);
                 }
-                assert_int_equal(volume_readback(s->fd, "file", stripes, n, &bad), 0);
+                assert_int_equal(
+                        volume_readback(&(ReadbackFile){ s->fd, "file", NULL }, stripes, n, &bad),
+                        0);
                 stripes[n - 1].sha256[31] ^= 1;
-                assert_int_equal(volume_readback(s->fd, "file", stripes, n, &bad),
-                                 READBACK_E_DIFFERENT);
+                assert_int_equal(
+                        volume_readback(&(ReadbackFile){ s->fd, "file", NULL }, stripes, n, &bad),
+                        READBACK_E_DIFFERENT);
                 assert_true(bad == c.n - stripes[n - 1].bytes);
         }
         VolumeStripe huge[2] = { { .bytes = UINT64_MAX }, { .bytes = 2 } };
-        assert_int_equal(volume_readback(s->fd, "file", huge, 2, &bad), -EOVERFLOW);
-        assert_int_equal(volume_readback(s->fd, "no-file", c.stripes, c.n_stripes, &bad), -ENOENT);
+        assert_int_equal(volume_readback(&(ReadbackFile){ s->fd, "file", NULL }, huge, 2, &bad),
+                         -EOVERFLOW);
+        assert_int_equal(volume_readback(&(ReadbackFile){ s->fd, "no-file", NULL }, c.stripes,
+                                         c.n_stripes, &bad),
+                         -ENOENT);
         content_done(&c);
 }
 

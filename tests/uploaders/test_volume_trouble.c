@@ -227,6 +227,34 @@ static void who_comes_second_compares(void **state) {
         content_done(&c);
 }
 
+/* A worker that hung and was given up: another one has made the temporary file anew when it wakes up. */
+static void only_the_file_that_was_proven_gets_the_name(void **state) {
+        static const char *const fails[] = { NULL, "linkat" }; /* then a rename would do it */
+        const Scratch *s = *state;
+        Content c;
+
+        content_init(&c, MIB, 1);
+        for (size_t i = 0; i < ELEMENTSOF(fails); i++) {
+                _cleanup_(volume_freep) Volume *v = volume_at(s, "root");
+                _cleanup_free_ char *error = NULL;
+                char command[3 * PATH_MAX];
+
+                (void)snprintf(command, sizeof command,
+                               "cd %s/root && t=$(find . -name '.bundle*') && rm $t && "
+                               "echo another worker > $t",
+                               s->path);
+                hook = (Hook){ .race = command, .fail = fails[i], .error = EPERM, .fail_from = 1 };
+                assert_int_equal(deliver(v, OBJECT, &c, &error), UPLOAD_E_AWAY);
+                assert_null(hook.race); /* it was run */
+                hook = (Hook){ 0 };
+                in_scratch(s, "test ! -e root/" OBJECT);
+                in_scratch(s,
+                           "grep -rq 'another worker' root"); /* it is the other one's to remove */
+                in_scratch(s, "rm -r root");
+        }
+        content_done(&c);
+}
+
 static void a_link_whose_answer_was_lost_counts(void **state) {
         const Scratch *s = *state;
         _cleanup_(volume_freep) Volume *v = volume_at(s, "root");
@@ -663,6 +691,7 @@ int main(void) {
                 TEST(the_bytes_are_durable_before_the_name_and_the_name_before_the_end),
                 TEST(without_links_a_rename_gives_the_name),
                 TEST(who_comes_second_compares),
+                TEST(only_the_file_that_was_proven_gets_the_name),
                 TEST(a_link_whose_answer_was_lost_counts),
                 TEST(every_refusal_is_told_with_path_and_remedy),
                 TEST(an_object_that_failed_once_stays_failed),

@@ -1,0 +1,152 @@
+/* What the pipeline shows: states, figures, sentences. */
+#include <stdio.h>
+#include <string.h>
+
+#include "agent/pipeline_private.h"
+#include "lib/base/log.h"
+#include "lib/base/strbuf.h"
+
+size_t pipeline_n_destinations(const Pipeline *p) {
+        return p->n_destinations;
+}
+
+/* For how long what is at work there has given no sign of life; 0 = it does, or nothing is. While the plan is made the destination is
+ * not asked for anything. */
+static uint64_t destination_stall(Destination *d) {
+        uint64_t now = pipeline_boot_usec(d->pipeline);
+        if (d->probe)
+                return stall_look(&d->stall, d->probe->begun_usec, 0, now);
+        if (!d->running || atomic_load(&d->running->total_bytes) == 0)
+                return 0;
+        return stall_look(&d->stall, d->running->begun_usec,
+                          atomic_load(&d->running->sent_bytes) +
+                                  atomic_load(&d->running->done_bytes) +
+                                  volume_n_read_back(d->volume),
+                          now);
+}
+
+/* A mount that hangs never answers, so no answer makes the state: it is found by looking. */
+static void view_stall(Destination *d, PipelineDestinationView *ret) {
+        uint64_t still = destination_stall(d);
+        if (still == 0) {
+                d->stall_error[0] = '\0';
+                return;
+        }
+        bool told = d->stall_error[0] != '\0';
+        snprintf(d->stall_error, sizeof d->stall_error,
+                 "no answer for %llu s: the mount hangs, or is very slow",
+                 (unsigned long long)(still / USEC_PER_SEC));
+        if (!told)
+                log_warning(0, "destination %s: %s", d->config->name, d->stall_error);
+        ret->state = "failing";
+        ret->last_error = d->stall_error;
+}
+
+void pipeline_destination_view(const Pipeline *p, size_t i, PipelineDestinationView *ret) {
+        Destination *d = &p->destinations[i];
+        char counter[128];
+        snprintf(counter, sizeof counter, "bytes_delivered:%s", d->config->name);
+        *ret = (PipelineDestinationView){ .name = d->config->name,
+                                          .state = d->state,
+                                          .last_error = d->last_error,
+                                          .last_success_usec = d->last_success_usec,
+                                          .bytes_delivered =
+                                                  store_counter(p->context.store, counter),
+                                          .next_try_usec = d->not_before_usec };
+        if (d->running) {
+                ret->shipping_id = d->bundle->rec.id;
+                ret->sent_bytes = atomic_load(&d->running->sent_bytes);
+                ret->done_bytes = atomic_load(&d->running->done_bytes);
+                ret->total_bytes = atomic_load(&d->running->total_bytes);
+                ret->begun_usec = d->running->begun_usec;
+        }
+        view_stall(d, ret);
+}
+
+size_t pipeline_n_orphaned(const Pipeline *p) {
+        size_t n = 0;
+        LIST_FOREACH (l, bundle_table_all(p->context.bundles)) {
+                const Bundle *b = CONTAINER_OF(l, Bundle, link);
+                bool orphaned = false;
+                for (size_t i = 0; b->rec.state == BUNDLE_READY && i < b->rec.n_deliveries; i++)
+                        orphaned =
+                                orphaned ||
+                                (b->rec.deliveries[i].state != DELIVERY_DONE &&
+                                 !pipeline_find_destination(p, b->rec.deliveries[i].destination));
+                n += orphaned;
+        }
+        return n;
+}
+
+bool pipeline_can_go_on(const Pipeline *p, const Bundle *b) {
+        for (size_t i = 0; b->source && i < b->rec.n_deliveries; i++) {
+                const DeliveryRecord *delivery = &b->rec.deliveries[i];
+                if (delivery->state != DELIVERY_DONE && !pipeline_has_given_up(p, delivery) &&
+                    !b->tries[pipeline_tries_index(b, delivery)].failed &&
+                    pipeline_find_destination(p, delivery->destination))
+                        return true;
+        }
+        return false;
+}
+
+uint64_t pipeline_buffer_bytes(const Pipeline *p) {
+        return p->memory_used;
+}
+
+uint64_t pipeline_bytes_read(const Pipeline *p) {
+        uint64_t n = 0;
+        for (size_t i = 0; i < p->n_destinations; i++)
+                n += p->destinations[i].running
+                             ? atomic_load(&p->destinations[i].running->read_bytes)
+                             : 0;
+        return n;
+}
+
+uint64_t pipeline_bytes_sent(const Pipeline *p) {
+        uint64_t n = 0;
+        for (size_t i = 0; i < p->n_destinations; i++)
+                n += p->destinations[i].running
+                             ? atomic_load(&p->destinations[i].running->sent_bytes)
+                             : 0;
+        return n;
+}
+
+uint64_t pipeline_n_retries(const Pipeline *p, PipelineRetry why) {
+        return p->n_retries[why];
+}
+
+char *pipeline_explain(const Pipeline *p, const Bundle *b, const DeliveryRecord *delivery) {
+        StrBuf text = STRBUF_INIT;
+        const Destination *d = pipeline_find_destination(p, delivery->destination);
+        char span[64];
+        uint64_t now = pipeline_realtime_usec(p), boot = pipeline_boot_usec(p);
+        strbuf_addf(&text, "To %s: ", delivery->destination);
+        if (delivery->state == DELIVERY_DONE)
+                strbuf_add(&text, "delivered and proven.");
+        else if (!d)
+                strbuf_add(&text, "this destination is no longer configured; add it again, or "
+                                  "cancel the bundle.");
+        else if (d->bundle == b)
+                strbuf_addf(&text, "being shipped now, %u %% done.",
+                            (unsigned)(100 * atomic_load(&d->running->done_bytes) /
+                                       MAX(atomic_load(&d->running->total_bytes), UINT64_C(1))));
+        else if (pipeline_has_given_up(p, delivery))
+                strbuf_addf(&text,
+                            "given up after %u failures, last: %s; mend it, then `neuron-collect "
+                            "retry %s`.",
+                            delivery->attempts, delivery->last_error ? delivery->last_error : "?",
+                            b->rec.id);
+        else if (boot < d->not_before_usec)
+                strbuf_addf(&text, "the destination is %s (%s); the next try is in %s.", d->state,
+                            d->last_error ? d->last_error : "?",
+                            clock_format_span(span, d->not_before_usec - boot));
+        else if (delivery->next_try_usec > now)
+                strbuf_addf(&text, "failed %u times, last: %s; the next try is in %s.",
+                            delivery->attempts, delivery->last_error ? delivery->last_error : "?",
+                            clock_format_span(span, delivery->next_try_usec - now));
+        else if (d->running)
+                strbuf_addf(&text, "waits for its turn, '%s' is being shipped.", d->bundle->rec.id);
+        else
+                strbuf_add(&text, "will be shipped as soon as it is ready.");
+        return strbuf_take(&text);
+}

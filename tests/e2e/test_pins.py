@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""The links that hold the sources: kept while anybody may want them, ours whatever is renamed, and let go in the end."""
+import os
+import shutil
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
+# pylint: disable=wrong-import-position
+from agent import INSTANCE, Agent, check_bundle, cleanup, need, need_root, tree, wait_for
+from tap import Skip, main, test
+
+
+def pins(a):
+    return a.path(".neuron-collectd", INSTANCE)
+
+
+def pinned(a):
+    """Everything that is pinned, by bundle."""
+    if not os.path.isdir(pins(a)):
+        return {}
+    return {name: tree(os.path.join(pins(a), name)) for name in os.listdir(pins(a)) if tree(os.path.join(pins(a), name))}
+
+
+def settle(a, seconds):
+    for source in a.config["sources"]:
+        source["settle"] = seconds
+
+
+@test
+def a_restart_keeps_the_links_of_all_sources_with_one_parent():
+    a = Agent()
+    a.use_all_kinds()
+    settle(a, "60s")
+    a.start()
+    dump, core = a.dump(size=65536), a.core()
+    wanted_dump, wanted_core = tree(dump), os.path.getsize(core)
+    wait_for("both are pinned", lambda: sorted(len(m) for m in pinned(a).values()) == [1, len(wanted_dump)])
+    a.kill()
+    # Now the links are all there is, and whichever source sweeps first must leave the other's.
+    shutil.rmtree(a.path("dumps"))
+    shutil.rmtree(a.path("cores"))
+    os.makedirs(a.path("dumps"))
+    os.makedirs(a.path("cores"))
+    settle(a, "300ms")
+    a.start()
+    a.wait_all()
+    assert a.counts()["delivered"] == 2, (a.counts(), a.bundles())
+    for path, m in a.manifests():
+        if m["source"]["path"].startswith(a.path("dumps")):
+            check_bundle(path, wanted_dump, tools=("tar",))
+        else:
+            assert [e["bytes"] for e in m["members"]] == [wanted_core], m["members"]
+    wait_for("the links are let go", lambda: not pinned(a))
+    assert "unknown pins" not in a.log
+    a.stop()
+
+
+@test
+def links_of_bundles_that_a_lost_database_knew_are_left_alone_and_named():
+    a = Agent()
+    a.use_all_kinds()
+    settle(a, "60s")
+    a.start()
+    wanted = tree(a.dump(size=65536))
+    wait_for("all is pinned", lambda: [len(m) for m in pinned(a).values()] == [len(wanted)])
+    before = pinned(a)
+    a.kill()
+    shutil.rmtree(a.path("dumps"))
+    os.makedirs(a.path("dumps"))
+    for extra in ("-wal", "-shm"):
+        if os.path.exists(a.path("state", "state.db" + extra)):
+            os.unlink(a.path("state", "state.db" + extra))
+    with open(a.path("state", "state.db"), "wb") as f:
+        f.write(b"rubbish" * 4096)
+    a.start()
+    wait_for("they are named", lambda: "unknown pins, left alone: '" + os.path.join(pins(a), *before) in a.log)
+    assert pinned(a) == before
+    a.stop()
+    assert pinned(a) == before and a.log.count("unknown pins") == 1, a.log
+
+
+@test
+def links_of_bundles_that_are_through_are_swept_by_the_next_start():
+    a = Agent()
+    unit = a.dump(size=65536)
+    a.start()
+    a.wait_delivered(1)
+    name = a.bundles()[0]["id"]
+    a.stop()
+    os.makedirs(os.path.join(pins(a), name), mode=0o700, exist_ok=True)
+    for member in os.listdir(unit):
+        os.link(os.path.join(unit, member), os.path.join(pins(a), name, member))
+    a.start()
+    wait_for("the links are let go", lambda: not pinned(a))
+    a.stop()
+
+
+@test
+def a_member_that_is_renamed_while_it_is_pinned_is_delivered_under_its_new_name():
+    a = Agent()
+    settle(a, "2s")
+    a.start()
+    unit = a.dump(size=65536)
+    wait_for("all is pinned", lambda: [len(m) for m in pinned(a).values()] == [len(tree(unit))])
+    members = sorted(os.listdir(unit))
+    for old in (members[0], members[-1]):
+        os.rename(os.path.join(unit, old), os.path.join(unit, old + ".final"))
+    wanted = tree(unit)
+    a.wait_all()
+    path, m = a.only_manifest()
+    check_bundle(path, wanted, tools=("tar",))
+    assert "hard-link" not in str(m["bundle"]["reasons"]), m["bundle"]["reasons"]
+    wait_for("the links are let go", lambda: not pinned(a))
+    a.stop()
+
+
+@test
+def a_unit_that_is_renamed_while_it_is_pinned_is_delivered_whole_under_its_new_name():
+    a = Agent()
+    a.config["sources"] = [a.source("jobs", "directory", "jobs/%t", settle="2s")]
+    a.start()
+    unit = a.path("jobs", "tmpdump")
+    os.makedirs(unit)
+    for i in range(5):
+        with open(os.path.join(unit, f"part-{i}"), "wb") as f:
+            f.write(os.urandom(5000))
+    wait_for("all is pinned", lambda: [len(m) for m in pinned(a).values()] == [5])
+    new = a.path("jobs", "dt-final")
+    os.rename(unit, new)
+    wait_for("the new name is delivered", lambda: [m for _, m in a.manifests() if m["source"]["path"] == new], 40)
+    a.wait_all()
+    path, m = next((p, m) for p, m in a.manifests() if m["source"]["path"] == new)
+    check_bundle(path, new, tools=("tar",))
+    assert m["bundle"]["reasons"] == [], m["bundle"]["reasons"]
+    wait_for("the links are let go", lambda: not pinned(a))
+    a.stop()
+
+
+@test
+def a_link_refused_in_the_middle_loses_no_member():
+    need_root()
+    need("chattr")
+    a = Agent()
+    settle(a, "2s")
+    a.config["sources"][0]["max_wait"] = "10s"
+    unit = a.dump(size=65536)
+    victim = os.path.join(unit, sorted(os.listdir(unit))[3])
+    if subprocess.run(["chattr", "+i", victim], capture_output=True, check=False).returncode != 0:
+        raise Skip("no immutable files here")
+    try:
+        wanted = tree(unit)
+        a.start()
+        a.wait_known(1)
+        wait_for("the refusal is said", lambda: "cannot hold" in a.log)
+        a.wait_all()
+        path, m = a.only_manifest()
+        check_bundle(path, wanted, tools=("tar",))
+        assert m["bundle"]["reasons"] == [], m["bundle"]["reasons"]
+    finally:
+        subprocess.run(["chattr", "-i", victim], check=True)
+    a.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main(cleanup))
