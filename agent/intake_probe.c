@@ -154,21 +154,22 @@ static void look_at_process(ProbeJob *p) {
 }
 
 /* On a file system that other nodes see too, a unit whose names carry no instance id belongs to the node that made its claim file.
- * @return 0 ours, PROBE_E_FOREIGN; where no claim can be made it is ours: twice is better than never */
+ * @return 0 ours, PROBE_E_FOREIGN, -ENOMEM; where no claim can be made or read it is ours: twice is better than never */
 static int claim(const SourceTerms *t, const ScanUnit *u) {
         char id[BUNDLE_ID_SIZE];
         _cleanup_free_ char *path = path_join(t->fixed, u->relative);
         if (!path)
                 return -ENOMEM;
         /* The same name on every node, so without the instance. */
-        bundle_id_make(&(BundleIdInput){ .kind = t->scan.kind,
-                                         .instance_id = "",
-                                         .source = t->name,
-                                         .path = path,
-                                         .date_time = u->values.date_time,
-                                         .oldest_mtime_usec = u->oldest_mtime_usec,
-                                         .unique_name = true },
-                       id);
+        bundle_id_make(
+                &(BundleIdInput){ .kind = t->scan.kind,
+                                  .instance_id = "",
+                                  .source = t->name,
+                                  .path = path,
+                                  .date_time = u->values.date_time,
+                                  .oldest_mtime_usec = 0, /* nodes may look at different moments */
+                                  .unique_name = true },
+                id);
         char name[BUNDLE_ID_SIZE + 8];
         snprintf(name, sizeof name, "claim-%s", id);
         _cleanup_close_ int dir = pins_open_root(t->pins);
@@ -177,10 +178,10 @@ static int claim(const SourceTerms *t, const ScanUnit *u) {
         _cleanup_close_ int fd =
                 openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
         if (fd >= 0) {
-                int r = fs_write_all(fd, t->instance_id, strlen(t->instance_id));
-                return r < 0 || fsync(fd) < 0 || fs_sync_dir(dir) < 0
-                               ? 0
-                               : 0; /* an empty claim is a claim */
+                /* Not written whole or not durable: an empty claim keeps nobody away, see below. */
+                if (fs_write_all(fd, t->instance_id, strlen(t->instance_id)) == 0 && fsync(fd) == 0)
+                        (void)fs_sync_dir(dir);
+                return 0;
         }
         if (errno != EEXIST)
                 return 0;
@@ -188,7 +189,7 @@ static int claim(const SourceTerms *t, const ScanUnit *u) {
         size_t n;
         if (fs_read_file(dir, name, INSTANCE_ID_SIZE, &owner, &n) < 0)
                 return 0;
-        return strcmp(owner, t->instance_id) == 0 ? 0 : PROBE_E_FOREIGN;
+        return n == 0 || strcmp(owner, t->instance_id) == 0 ? 0 : PROBE_E_FOREIGN;
 }
 
 static int look_first(ProbeJob *p) {

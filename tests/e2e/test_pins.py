@@ -131,7 +131,7 @@ def a_unit_that_is_renamed_while_it_is_pinned_is_delivered_whole_under_its_new_n
     os.rename(unit, new)
     wait_for("the new name is delivered", lambda: [m for _, m in a.manifests() if m["source"]["path"] == new], 40)
     a.wait_all()
-    path, m = next((p, m) for p, m in a.manifests() if m["source"]["path"] == new)
+    path, m = a.only_manifest()  # and not a second time under the old name
     check_bundle(path, new, tools=("tar",))
     assert m["bundle"]["reasons"] == [], m["bundle"]["reasons"]
     wait_for("the links are let go", lambda: not pinned(a))
