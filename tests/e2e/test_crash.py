@@ -28,7 +28,9 @@ def judge_exactly_once(a, units):
 
 @test
 def kill_9_at_random_moments_loses_and_doubles_nothing():
-    rng = random.Random(int(os.environ.get("NC_SEED", "20260527")))
+    seed = int(os.environ.get("NC_SEED", "20260527"))
+    notes.append(f"again with NC_SEED={seed}")
+    rng = random.Random(seed)
     a = Agent()
     a.config["sources"][0]["settle"] = "100ms"
     units = []
