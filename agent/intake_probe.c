@@ -249,6 +249,27 @@ static bool was_moved(ProbeJob *p) {
         return scan_source(&scan, on_other_unit, p) >= 0 && pins_session_all_seen(p->session);
 }
 
+/* The unit is gone, but our links hold it, and whoever has a member open may write on. */
+static int look_at_links(ProbeJob *p) {
+        _cleanup_close_ int fd = pins_open(p->terms->pins, p->bundle_id);
+        if (fd < 0)
+                return -ENOENT;
+        char root[64];
+        snprintf(root, sizeof root, "/proc/self/fd/%d/.", fd);
+        ScanSource scan = p->terms->scan;
+        scan.root_override = root;
+        scan.any_links = true;
+        scan.exclude = NULL;
+        p->hold = false; /* they are held */
+        p->from_links = true;
+        int r = scan_members(&(ScanWalk){
+                .source = &scan,
+                .relative = scan.kind == SOURCE_PROCESS_CORE ? path_name(p->relative) : "",
+                .on_member = on_member,
+                .userdata = p });
+        return r == 0 && p->unit.n_files == 0 ? -ENOENT : r;
+}
+
 static int look_again(ProbeJob *p) {
         int r = pins_session_new(&p->session, p->terms->pins, p->bundle_id,
                                  (size_t)p->terms->scan.max_files);
@@ -267,6 +288,8 @@ static int look_again(ProbeJob *p) {
                 look_at_process(p);
         if (r == -ENOENT && p->hold)
                 p->moved = was_moved(p);
+        if (r == -ENOENT && p->hold && !p->moved)
+                r = look_at_links(p);
         p->session = pins_session_free(p->session);
         return r;
 }

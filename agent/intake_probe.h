@@ -61,6 +61,7 @@ typedef struct ProbeJob {
         bool has_link;        /* of the member at hand: ours is there already */
         uint64_t n_linked;    /* members that have a link of ours */
         bool links_held;
+        bool from_links; /* the unit is gone from its place: the facts are those of our links */
         bool moved; /* with -ENOENT: all that is pinned of it is now in other units of this source */
         char *hold_error; /* why links could not be made, and the remedy */
         HeldFiles held;

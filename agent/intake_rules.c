@@ -28,11 +28,6 @@ IntakeAnswer intake_decide(const IntakeFacts *f, const IntakeTerms *t) {
         if (f->gone && !f->held)
                 return (IntakeAnswer){ .verdict = INTAKE_VANISHED,
                                        .why = "its source was removed before it could be held" };
-        if (f->gone && quiet) /* who had it open may still have written, and we cannot see */
-                return (IntakeAnswer){
-                        .verdict = INTAKE_INCOMPLETE,
-                        .why = "removed at the source before it was known to be whole"
-                };
 
         bool over = t->max_wait_usec > 0 && t->waited_usec >= t->max_wait_usec;
         IntakeTerms bounded = *t;
@@ -46,6 +41,11 @@ IntakeAnswer intake_decide(const IntakeFacts *f, const IntakeTerms *t) {
                         return (IntakeAnswer){ .verdict = INTAKE_WHOLE };
                 break;
         case INTAKE_WRITERS_UNKNOWN:
+                if (quiet && f->gone) /* who had it open may have written on, and we cannot see */
+                        return (IntakeAnswer){
+                                .verdict = INTAKE_INCOMPLETE,
+                                .why = "removed at the source before it was known to be whole"
+                        };
                 if (quiet && !f->contradicted && f->quiet_usec >= t->settle_usec)
                         return (IntakeAnswer){ .verdict = INTAKE_WHOLE };
                 if (t->flush)

@@ -188,7 +188,8 @@ static void on_probed(WorkJob *job) {
                 intake_look_again_in(b, s->config->scan_interval_usec);
                 return;
         }
-        bool gone = p->result == -ENOENT || p->unit.n_files == 0;
+        bool seen = p->result == 0 && p->unit.n_files > 0;
+        bool gone = !seen || p->from_links;
         if (gone &&
             p->moved) { /* under its new name it is another bundle, with its right identity */
                 (void)bundle_set_state(s->context->bundles, b, BUNDLE_VANISHED,
@@ -200,9 +201,11 @@ static void on_probed(WorkJob *job) {
                 give_up_on_strangers(s, b, &p->unit);
                 return;
         }
-        take_quiet(s, b, !gone && p->unit.digest != b->rec.digest);
+        take_quiet(s, b, seen && p->unit.digest != b->rec.digest);
         if (!gone)
                 take_facts(s, b, p);
+        else if (seen) /* our links may have grown; how they are held has not changed */
+                b->rec.digest = p->unit.digest;
         IntakeTerms terms = { .settle_usec = s->config->settle_usec,
                               .max_wait_usec = s->config->max_wait_usec,
                               .waited_usec = intake_boot_usec(s) - b->seen_boot_usec,
@@ -216,7 +219,7 @@ static void on_probed(WorkJob *job) {
                                       !(p->process_seen && p->process_start == b->process_start),
                               .contradicted = p->contradicted };
         /* Leases and headers are looked at only when it could be over: for most looks a walk is enough. */
-        if (!gone && !p->check_writers && intake_is_due(&facts, &terms)) {
+        if (seen && !p->check_writers && intake_is_due(&facts, &terms)) {
                 b->check = true;
                 intake_look_at(b);
                 return;

@@ -131,15 +131,20 @@ static void flush_where_writers_are_unknown_is_labelled(void **state) {
         assert_int_equal(decide_after(f, 0, true).verdict, INTAKE_WHOLE);
 }
 
-static void a_removed_source_that_is_held_goes_out_labelled_when_quiet_and_else_vanishes(
-        void **state) {
+static void a_removed_source_that_is_held_is_judged_by_its_links(void **state) {
         (void)state;
-        assert_int_equal(decide((IntakeFacts){ .gone = true, .held = true }).verdict, INTAKE_WAIT);
-        IntakeAnswer a =
-                decide((IntakeFacts){ .gone = true, .held = true, .quiet_usec = 10 * SEC });
+        IntakeFacts f = { .gone = true, .held = true, .writers = INTAKE_WRITERS_NONE };
+        assert_int_equal(decide(f).verdict, INTAKE_WAIT);
+        f.quiet_usec = 10 * SEC;
+        assert_int_equal(decide(f).verdict, INTAKE_WHOLE);
+        f.writers = INTAKE_WRITERS_SOME;
+        assert_int_equal(decide(f).verdict, INTAKE_WAIT);
+        f.writers = INTAKE_WRITERS_UNKNOWN;
+        IntakeAnswer a = decide(f);
         assert_int_equal(a.verdict, INTAKE_INCOMPLETE);
         assert_non_null(a.why);
-        assert_int_equal(decide((IntakeFacts){ .gone = true }).verdict, INTAKE_VANISHED);
+        f.held = false;
+        assert_int_equal(decide(f).verdict, INTAKE_VANISHED);
 }
 
 static void it_is_due_exactly_when_a_verdict_other_than_waiting_is_possible(void **state) {
@@ -181,8 +186,7 @@ int main(void) {
                 cmocka_unit_test(without_a_max_wait_it_is_never_given_up),
                 cmocka_unit_test(flush_stands_for_settle_but_not_for_a_writer),
                 cmocka_unit_test(flush_where_writers_are_unknown_is_labelled),
-                cmocka_unit_test(
-                        a_removed_source_that_is_held_goes_out_labelled_when_quiet_and_else_vanishes),
+                cmocka_unit_test(a_removed_source_that_is_held_is_judged_by_its_links),
                 cmocka_unit_test(it_is_due_exactly_when_a_verdict_other_than_waiting_is_possible),
                 cmocka_unit_test(quiet_grows_with_the_boot_clock_and_ends_with_a_change),
         };

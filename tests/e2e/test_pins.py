@@ -163,5 +163,29 @@ def a_link_refused_in_the_middle_loses_no_member():
     a.stop()
 
 
+@test
+def a_removed_source_whose_writer_writes_on_is_waited_for():
+    a = Agent()
+    a.config["sources"][0]["settle"] = "300ms"
+    a.start()
+    unit = a.path("dumps", "dt-20260527-051233-cid-d99e36ea74c263ca")
+    os.makedirs(unit)
+    with open(os.path.join(unit, "nrt-pid-1.log"), "wb") as f:
+        f.write(b"first\n")
+        f.flush()
+        a.wait_known(1)
+        wait_for("it is held", lambda: a.bundles()[0]["links_held"])
+        shutil.rmtree(unit)
+        wait_for("the writer is seen", lambda: "open for writing" in a.cli("explain", a.bundles()[0]["id"]).stdout)
+        f.write(b"second\n")
+    a.wait_all()
+    path, manifest = a.only_manifest()
+    assert manifest["bundle"]["complete"], manifest["bundle"]
+    bundle = path.replace(".manifest.json", ".tar.zst")
+    text = subprocess.run(["tar", "--zstd", "-xOf", bundle, "nrt-pid-1.log"], check=True, stdout=subprocess.PIPE).stdout
+    assert text == b"first\nsecond\n", text
+    a.stop()
+
+
 if __name__ == "__main__":
     sys.exit(main(cleanup))
