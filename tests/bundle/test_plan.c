@@ -11,6 +11,7 @@
 
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
+#include "tests/harness/skip.h"
 
 typedef struct Data {
         uint64_t offset, bytes;
@@ -133,7 +134,7 @@ typedef struct ExtentCase {
 static void extents_are_aligned_and_small_holes_are_data(void **state) {
         (void)state;
         if (!has_holes())
-                skip();
+                SKIP_BECAUSE("not possible on this machine or as this user");
         static const ExtentCase cases[] = {
                 { MIB, { { 0, 0 } }, { { 0, 0 } }, true },    /* all hole */
                 { 65535, { { 0, 0 } }, { { 0, 0 } }, false }, /* too small for one */
@@ -177,7 +178,7 @@ static void extents_are_aligned_and_small_holes_are_data(void **state) {
 static void too_many_extents_end_in_data(void **state) {
         (void)state;
         if (!has_holes())
-                skip();
+                SKIP_BECAUSE("not possible on this machine or as this user");
         const uint64_t step = 128 * KIB, n = PLAN_EXTENTS_MAX + 10, size = n * step;
         _cleanup_close_ int fd = make_file("many", size, NULL);
         for (uint64_t i = 0; i < n; i++)

@@ -8,6 +8,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/dump/ids.h"
 #include "tests/dump/scan_fixture.h"
+#include "tests/harness/skip.h"
 
 #define DT "dt-20260527-051233-cid-d99e36ea74c263ca"
 
@@ -284,7 +285,7 @@ static void a_stranger_s_link_on_the_way_is_refused(void **state) {
         char text[FIXTURE_PATH_SIZE];
 
         if (geteuid() != 0)
-                skip();
+                SKIP_BECAUSE("not possible on this machine or as this user");
         assert_int_equal(symlinkat("/etc", f->scratch->fd, "link"), 0);
         assert_int_equal(fchownat(f->scratch->fd, "link", 65534, 65534, AT_SYMLINK_NOFOLLOW), 0);
         (void)snprintf(text, sizeof text, "%s/link", f->scratch->path);
@@ -324,7 +325,8 @@ static void what_cannot_be_read_is_said(void **state) {
         Fixture *f = *state;
 
         if (geteuid() != 0)
-                skip(); /* nothing of ours would be closed to us: the owner is we */
+                SKIP_BECAUSE(
+                        "not possible on this machine or as this user"); /* nothing of ours would be closed to us: the owner is we */
         fixture_source(f, SOURCE_DIRECTORY, "%p");
         fixture_files(f, "1/closed/a", "1/open", "2/a", "3/closed/a", "4/a", OTHER "_pid_1/a");
         /* Another instance's is no loss of ours. */
