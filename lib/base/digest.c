@@ -124,6 +124,58 @@ void md5_final(Md5 *s, uint8_t ret[static MD5_SIZE]) {
         (void)MD5_Final(ret, md5_ctx(s));
 }
 
+/* On our own SHA-256, so that the low-level API stays the only one of OpenSSL that is used here. */
+void hmac_sha256(const void *key, size_t n_key, const void *data, size_t n,
+                 uint8_t ret[static SHA256_SIZE]) {
+        uint8_t pad[BLOCK_SIZE] = { 0 };
+        Sha256 s;
+
+        if (n_key > BLOCK_SIZE)
+                sha256_of(key, n_key, pad);
+        else if (n_key > 0)
+                memcpy(pad, key, n_key);
+        for (size_t i = 0; i < BLOCK_SIZE; i++)
+                pad[i] ^= 0x36;
+        sha256_init(&s);
+        sha256_update(&s, pad, BLOCK_SIZE);
+        sha256_update(&s, data, n);
+        sha256_final(&s, ret);
+
+        for (size_t i = 0; i < BLOCK_SIZE; i++)
+                pad[i] ^= 0x36 ^ 0x5c;
+        sha256_init(&s);
+        sha256_update(&s, pad, BLOCK_SIZE);
+        sha256_update(&s, ret, SHA256_SIZE);
+        sha256_final(&s, ret);
+        digest_wipe(pad, sizeof pad);
+        digest_wipe(&s, sizeof s);
+}
+
+void digest_wipe(void *data, size_t n) {
+        if (n > 0)
+                explicit_bzero(data, n);
+}
+
+const char *digest_base64(const void *data, size_t n, char *buf) {
+        static const char digits[] =
+                "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        const uint8_t *p = data;
+        char *to = buf;
+
+        for (size_t i = 0; i < n; i += 3) {
+                size_t left = n - i;
+                uint32_t bits = (uint32_t)p[i] << 16 | (left > 1 ? (uint32_t)p[i + 1] << 8 : 0) |
+                                (left > 2 ? p[i + 2] : 0);
+
+                *to++ = digits[bits >> 18];
+                *to++ = digits[bits >> 12 & 63];
+                *to++ = left > 1 ? digits[bits >> 6 & 63] : '=';
+                *to++ = left > 2 ? digits[bits & 63] : '=';
+        }
+        *to = '\0';
+        return buf;
+}
+
 const char *digest_hex(const void *data, size_t n, char *buf) {
         static const char digits[] = "0123456789abcdef";
         const uint8_t *p = data;

@@ -32,5 +32,16 @@ void md5_init(Md5 *s);
 void md5_update(Md5 *s, const void *data, size_t n);
 void md5_final(Md5 *s, uint8_t ret[static MD5_SIZE]);
 
+/** HMAC-SHA-256 (RFC 2104) of one buffer. A key of any length. */
+void hmac_sha256(const void *key, size_t n_key, const void *data, size_t n,
+                 uint8_t ret[static SHA256_SIZE]);
+
+/** Base64 (RFC 4648, padded). @param buf  at least DIGEST_BASE64_SIZE(n) bytes. @return buf */
+#define DIGEST_BASE64_SIZE(n) (((n) + 2) / 3 * 4 + 1)
+const char *digest_base64(const void *data, size_t n, char *buf);
+
+/** Overwrites memory that held a secret; never optimised away. */
+void digest_wipe(void *data, size_t n);
+
 /** Lower-case hex of n bytes. @param buf  2n + 1 bytes. @return buf */
 const char *digest_hex(const void *data, size_t n, char *buf);

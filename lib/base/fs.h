@@ -42,6 +42,11 @@ int fs_write_file(int dir_fd, const char *name, const void *data, size_t n, mode
  * @return 0, -EFBIG above max_bytes, -EBADF or -EISDIR when it is not a regular file */
 int fs_read_file(int dir_fd, const char *name, size_t max_bytes, char **ret, size_t *ret_n);
 
+/** Reads the beginning of a regular file: max_bytes of it, or all that it has.
+ * @param ret  NUL-terminated, the caller's  @param ret_n  its length without the NUL
+ * @return 0, -ENODATA when it becomes shorter meanwhile */
+int fs_read_head(int fd, size_t max_bytes, char **ret, size_t *ret_n);
+
 int fs_write_all(int fd, const void *data, size_t n);
 int fs_pread_all(int fd, void *data, size_t n,
                  uint64_t offset); /* -ENODATA at an early end of file */

@@ -253,3 +253,20 @@ int fs_read_file(int dir_fd, const char *name, size_t max_bytes, char **ret, siz
                 *ret_n = n;
         return 0;
 }
+
+int fs_read_head(int fd, size_t max_bytes, char **ret, size_t *ret_n) {
+        struct stat st;
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        size_t n = (size_t)MIN((uint64_t)st.st_size, (uint64_t)max_bytes);
+        _cleanup_free_ char *text = malloc(n + 1);
+        if (!text)
+                return -ENOMEM;
+        int r = fs_pread_all(fd, text, n, 0);
+        if (r < 0)
+                return r;
+        text[n] = '\0';
+        *ret = TAKE_PTR(text);
+        *ret_n = n;
+        return 0;
+}

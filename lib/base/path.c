@@ -38,6 +38,11 @@ const char *path_name(const char *path) {
         return slash ? slash + 1 : path;
 }
 
+bool path_has_suffix(const char *text, const char *suffix) {
+        size_t n = strlen(text), m = strlen(suffix);
+        return n > m && strcmp(text + n - m, suffix) == 0;
+}
+
 char *path_parent(const char *path) {
         size_t n = path_trimmed_size(path);
 

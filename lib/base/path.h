@@ -10,6 +10,9 @@ char *path_join(const char *a, const char *b);
 /** @return the part after the last slash (borrowed), the whole when there is none */
 const char *path_name(const char *path);
 
+/** @return whether text ends with suffix and has something before it */
+bool path_has_suffix(const char *text, const char *suffix);
+
 /** @return the parent as a new string ("/" for "/x", "." for "x"), NULL for lack of memory */
 char *path_parent(const char *path);
 

@@ -1,4 +1,4 @@
-/* SHA-256 by FIPS 180-4's examples, MD5 by RFC 1321's, and the state that survives being saved. */
+/* SHA-256 by FIPS 180-4's examples, MD5 by RFC 1321's, HMAC by RFC 4231's, base64 by RFC 4648's, and the state that survives being saved. */
 #include "lib/base/digest.h"
 
 #include <errno.h>
@@ -171,6 +171,102 @@ static void lengths_above_4_gib_are_kept(void **state) {
         assert_memory_equal(loaded + 32, ((const uint8_t[]){ 0, 0, 0, 0, 0, 0, 0, 8 }), 8);
 }
 
+static void hmac_agrees_with_the_published_vectors(void **state) {
+        /* RFC 4231, 4.2 to 4.8 (4.6 is truncated there: its first 16 bytes). Keys and data of one byte repeated where byte > 0. */
+        static const struct {
+                uint8_t key_byte, data_byte;
+                size_t n_key, n_data;
+                const char *key, *data, *mac;
+        } vectors[] = {
+                { 0x0b, 0, 20, 8, NULL, "Hi There",
+                  "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7" },
+                { 0, 0, 4, 28, "Jefe", "what do ya want for nothing?",
+                  "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843" },
+                { 0xaa, 0xdd, 20, 50, NULL, NULL,
+                  "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe" },
+                { 0, 0xcd, 25, 50,
+                  "\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f\x10\x11\x12\x13"
+                  "\x14\x15\x16\x17\x18\x19",
+                  NULL, "82558a389a443c0ea4cc819899f2083a85f0faa3e578f8077a2e3ff46729665b" },
+                { 0x0c, 0, 20, 20, NULL, "Test With Truncation",
+                  "a3b6167473100ee06e0c796c2955552b" },
+                { 0xaa, 0, 131, 54, NULL, "Test Using Larger Than Block-Size Key - Hash Key First",
+                  "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54" },
+                { 0xaa, 0, 131, 152, NULL,
+                  "This is a test using a larger than block-size key and a larger than block-size "
+                  "data. The key needs to be hashed before being used by the HMAC algorithm.",
+                  "9b09ffa71b942fcb27635fbcd5b0e944bfdc63644f0713938a7f51535c3a35e2" },
+        };
+
+        (void)state;
+        for (size_t i = 0; i < ELEMENTSOF(vectors); i++) {
+                uint8_t key[256], data[256], mac[SHA256_SIZE];
+                char hex[SHA256_HEX_SIZE];
+
+                memset(key, vectors[i].key_byte, sizeof key);
+                memset(data, vectors[i].data_byte, sizeof data);
+                hmac_sha256(vectors[i].key ? (const void *)vectors[i].key : key, vectors[i].n_key,
+                            vectors[i].data ? (const void *)vectors[i].data : data,
+                            vectors[i].n_data, mac);
+                digest_hex(mac, strlen(vectors[i].mac) / 2, hex);
+                assert_string_equal(hex, vectors[i].mac);
+        }
+}
+
+static void a_key_of_just_a_block_is_used_as_it_is_and_an_empty_one_too(void **state) {
+        uint8_t key[65], hashed[SHA256_SIZE], mac[SHA256_SIZE], other[SHA256_SIZE];
+        char hex[SHA256_HEX_SIZE];
+
+        (void)state;
+        memset(key, 'k', sizeof key);
+        sha256_of(key, 65, hashed);
+        hmac_sha256(key, 65, "x", 1, mac);
+        hmac_sha256(hashed, sizeof hashed, "x", 1, other);
+        assert_memory_equal(mac, other, sizeof mac);
+        sha256_of(key, 64, hashed);
+        hmac_sha256(key, 64, "x", 1, mac);
+        hmac_sha256(hashed, sizeof hashed, "x", 1, other);
+        assert_memory_not_equal(mac, other, sizeof mac);
+        hmac_sha256(NULL, 0, NULL, 0, mac); /* by two other implementations */
+        assert_string_equal(digest_hex(mac, sizeof mac, hex),
+                            "b613679a0814d9ec772f95d778c35fc5ff1697c493715653c6c712144292c5ad");
+}
+
+static void base64_agrees_with_the_published_vectors(void **state) {
+        static const char *const vectors[][2] = {
+                /* RFC 4648, 10 */
+                { "", "" },
+                { "f", "Zg==" },
+                { "fo", "Zm8=" },
+                { "foo", "Zm9v" },
+                { "foob", "Zm9vYg==" },
+                { "fooba", "Zm9vYmE=" },
+                { "foobar", "Zm9vYmFy" },
+                { "\xff\xfe\xfb\xef\xbe", "//77774=" },
+        };
+
+        (void)state;
+        for (size_t i = 0; i < ELEMENTSOF(vectors); i++) {
+                size_t n = strlen(vectors[i][0]), size = DIGEST_BASE64_SIZE(n);
+                char buf[64];
+
+                memset(buf, '#', sizeof buf);
+                assert_ptr_equal(digest_base64(vectors[i][0], n, buf), buf);
+                assert_string_equal(buf, vectors[i][1]);
+                assert_int_equal(strlen(buf) + 1, size);
+                assert_int_equal(buf[size], '#');
+        }
+}
+
+static void what_is_wiped_is_gone(void **state) {
+        char secret[8] = "secret", zeros[8] = "";
+
+        (void)state;
+        digest_wipe(secret, 6);
+        assert_memory_equal(secret, zeros, sizeof secret);
+        digest_wipe(NULL, 0);
+}
+
 static void hex_is_lower_case(void **state) {
         char buf[9] = "########";
 
@@ -188,6 +284,10 @@ int main(void) {
                 cmocka_unit_test(a_saved_state_has_the_same_bytes_on_every_machine),
                 cmocka_unit_test(what_cannot_be_a_state_is_refused),
                 cmocka_unit_test(lengths_above_4_gib_are_kept),
+                cmocka_unit_test(hmac_agrees_with_the_published_vectors),
+                cmocka_unit_test(a_key_of_just_a_block_is_used_as_it_is_and_an_empty_one_too),
+                cmocka_unit_test(base64_agrees_with_the_published_vectors),
+                cmocka_unit_test(what_is_wiped_is_gone),
                 cmocka_unit_test(hex_is_lower_case),
         };
 

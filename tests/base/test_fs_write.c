@@ -217,6 +217,32 @@ static void a_big_file_is_read_in_steps(void **state) {
         assert_string_equal(text, big);
 }
 
+static void the_beginning_of_a_file_is_read_or_all_it_has(void **state) {
+        const Scratch *s = *state;
+        _cleanup_free_ char *some = NULL, *all = NULL, *more = NULL, *nothing = NULL;
+        _cleanup_close_ int fd = -1;
+        char *untouched = NULL;
+        size_t n = 99;
+
+        assert_int_equal(scratch_write(s, "f", "0123456789"), 0);
+        fd = openat(s->fd, "f", O_RDONLY | O_CLOEXEC);
+        assert_int_equal(lseek(fd, 3, SEEK_SET), 3); /* where it stands is nobody's concern */
+        assert_int_equal(fs_read_head(fd, 4, &some, &n), 0);
+        assert_int_equal(n, 4);
+        assert_string_equal(some, "0123");
+        assert_int_equal(fs_read_head(fd, 10, &all, &n), 0);
+        assert_int_equal(n, 10);
+        assert_string_equal(all, "0123456789");
+        assert_int_equal(fs_read_head(fd, SIZE_MAX, &more, &n), 0);
+        assert_int_equal(n, 10);
+        assert_string_equal(more, "0123456789");
+        assert_int_equal(fs_read_head(fd, 0, &nothing, &n), 0);
+        assert_int_equal(n, 0);
+        assert_string_equal(nothing, "");
+        assert_int_equal(fs_read_head(-1, 4, &untouched, &n), -EBADF);
+        assert_null(untouched);
+}
+
 static void directories_are_made_all_the_way(void **state) {
         const Scratch *s = *state;
         char path[PATH_MAX + 32];
@@ -334,6 +360,7 @@ int main(void) {
                 TEST(what_is_too_large_or_no_file_is_not_read),
                 TEST(a_file_without_a_size_is_bounded_all_the_same),
                 TEST(a_big_file_is_read_in_steps),
+                TEST(the_beginning_of_a_file_is_read_or_all_it_has),
                 TEST(directories_are_made_all_the_way),
                 TEST(what_is_no_directory_stands_in_the_way),
                 TEST(a_tree_is_removed_and_nothing_behind_its_symlinks),
