@@ -1,0 +1,111 @@
+/* HTTP/1.1 requests by libcurl's multi-socket interface inside the loop: no thread of ours, nothing blocks (libcurl looks names up in
+ * threads of its own). http.c makes one request and reads its reply; curl_loop.c marries libcurl's sockets and timer to sd-event.
+ * Nothing here knows S3 or credentials; nothing is tried again here, and no redirect is followed. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <systemd/sd-event.h>
+
+#include "lib/base/cleanup.h"
+
+typedef struct HttpPool HttpPool;
+typedef struct HttpCall HttpCall;
+typedef struct HttpReply HttpReply;
+
+typedef struct HttpPoolOptions { /* copied */
+        /* At once, to all hosts together; further requests wait for their turn. 0 = no limit. Kept alive between requests. */
+        unsigned max_connections;
+
+        /* PEM file; NULL or "" = the system's */
+        const char *ca_file;
+
+        /* `http://host:port`; NULL or "" = the usual environment variables (http_proxy, https_proxy, no_proxy), "-" = none at all */
+        const char *proxy;
+
+        uint64_t connect_timeout_usec; /* names, connection, TLS; 0 = 10 s */
+
+        /* No byte moved either way for this long ends a request with HTTP_E_STALLED; 0 = 60 s. Time in which the server
+         * works on an answer counts as well. */
+        uint64_t stall_usec;
+
+        const char *const *
+                resolve; /* `host:port:address` that need no look-up, NULL-terminated; NULL; for tests */
+} HttpPoolOptions;
+
+/** @return 0, -ENOMEM, -EOPNOTSUPP when libcurl was built without asynchronous look-ups or without TLS */
+int http_pool_new(HttpPool **ret, sd_event *event, const HttpPoolOptions *options);
+/** Cancels what is underway: no callback is called any more. Takes NULL, returns NULL. */
+HttpPool *http_pool_free(HttpPool *p);
+DEFINE_CLEANUP(HttpPool, http_pool_free);
+
+typedef struct HttpOrder {  /* strings are copied; body is borrowed until on_done or cancel */
+        const char *method; /* GET PUT POST HEAD DELETE */
+        const char *url;    /* sent as it is: escaped, `.` and `..` let be (CURLOPT_PATH_AS_IS) */
+        const char *const *
+                headers; /* `Name: value` lines, NULL-terminated; Host, Content-Length and User-Agent are made here
+                                     * unless given; no `Expect:` unless given; no CR, LF or NUL (-EINVAL) */
+        const void *body; /* NULL = none */
+        size_t body_bytes;
+
+        /* The body of a reply is kept in memory up to here, more is HTTP_E_TOO_LARGE; 0 = 1 MiB. */
+        size_t reply_max_bytes;
+
+        /* Gets the body of a reply whose status is 2xx piece by piece instead; NULL = kept in memory. Negative ends the call
+         * with HTTP_E_STOPPED. A call must not be cancelled from inside. */
+        int (*on_data)(HttpCall *call, const void *data, size_t n, void *userdata);
+
+        uint64_t timeout_usec; /* for all of it; 0 = none but the stall's */
+
+        /* What is done twice is not the same as once: on a connection of its own, so that it is never sent again here, as a request is
+         * whose kept connection proves to be dead. */
+        bool never_repeat;
+
+        /* Called once, from the loop, never from inside http_call_new(). The reply is valid until it returns; the call is gone
+         * afterwards. New calls may be made from inside; the pool must not be freed from inside. */
+        void (*on_done)(const HttpReply *reply, void *userdata);
+        void *userdata;
+} HttpOrder;
+
+/** Begins a request. @param ret  may be NULL; valid until on_done. @return 0, -ENOMEM, -EINVAL (URL or headers are malformed) */
+int http_call_new(HttpCall **ret, HttpPool *pool, const HttpOrder *order);
+/** Ends it without calling on_done. The connection is closed if it was in use. Not from inside the call's own callbacks.
+ * Takes NULL, returns NULL. */
+HttpCall *http_call_cancel(HttpCall *call);
+/** Bytes of the request's body that went out so far; begins anew when a kept connection was dead. */
+uint64_t http_call_sent_bytes(const HttpCall *call);
+
+enum {                     /* HttpReply.error */
+       HTTP_E_RESOLVE = 1, /* the host has no address */
+       HTTP_E_CONNECT,     /* nobody answers there: refused, unreachable, timed out */
+       HTTP_E_TLS,         /* handshake or certificate */
+       HTTP_E_STALLED,     /* no byte for stall_usec */
+       HTTP_E_TIMEOUT,     /* timeout_usec is over */
+       HTTP_E_CUT,         /* the connection ended in the middle, or the reply is no HTTP */
+       HTTP_E_TOO_LARGE,
+       HTTP_E_STOPPED, /* by on_data */
+       HTTP_E_PROXY,
+       HTTP_E_MEMORY,
+};
+
+struct HttpReply {
+        /* 0: there is a whole reply, be it one of 300 and above that came before all of the request was sent (over TLS it is lost when
+         * the server resets the connection while we send: HTTP_E_CUT; `Expect: 100-continue` avoids that). HTTP_E_CUT and the like
+         * may come with a status above 0: what was heard before. */
+        int error;
+        const char *text; /* with an error: `s3.example:443: connection refused`; else NULL */
+        unsigned status;  /* 0 = none was received */
+        const char *body; /* NUL-terminated; "" when on_data had it */
+        size_t body_bytes;
+        uint64_t sent_bytes, received_bytes; /* of the bodies */
+        uint64_t duration_usec; /* since its turn came: waiting for that does not count */
+        const struct HttpHeaders *headers; /* see http_reply_header */
+};
+
+/** @param name  lower case  @return the value of the last header of that name, NULL when there is none; bounded: 64 KiB of headers */
+const char *http_reply_header(const HttpReply *r, const char *name);
+
+/** Once at the start of a program, before threads (curl_global_init). Ignores SIGPIPE for all of the program, as libcurl asks of those
+ * who forbid it signals. @return 0, -EIO */
+int http_global_init(void);
