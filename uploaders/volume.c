@@ -293,24 +293,11 @@ static int open_to_look(Volume *v, int *ret_fd) {
 
 int volume_read_head(Volume *v, const char *relative, size_t max_bytes, char **ret, size_t *ret_n) {
         _cleanup_close_ int root_fd = -1, fd = -1;
-        struct stat st;
         int r = open_to_look(v, &root_fd);
         if (r < 0)
                 return r;
-        fd = fs_open_regular(root_fd, relative, &st);
-        if (fd < 0)
-                return fd;
-        size_t n = (size_t)MIN((uint64_t)st.st_size, (uint64_t)max_bytes);
-        _cleanup_free_ char *text = malloc(n + 1);
-        if (!text)
-                return -ENOMEM;
-        r = fs_pread_all(fd, text, n, 0);
-        if (r < 0)
-                return r;
-        text[n] = '\0';
-        *ret_n = n;
-        *ret = TAKE_PTR(text);
-        return 0;
+        fd = fs_open_regular(root_fd, relative, NULL);
+        return fd < 0 ? fd : fs_read_head(fd, max_bytes, ret, ret_n);
 }
 
 int volume_verify(Volume *v, const char *relative, const VolumeStripe *stripes, size_t n_stripes) {

@@ -1,12 +1,14 @@
 /* File names as documented for the runtime, its profiler and our hook: one table of patterns, and a
- * look for ids in all other names. */
+ * look for ids in all other names. And our own names. */
 #include "lib/dump/names.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "lib/base/cleanup.h"
 #include "lib/base/parse.h"
+#include "lib/base/path.h"
 #include "lib/dump/pattern.h"
 
 static const char *const member_kinds[N_MEMBER_KINDS] = {
@@ -208,4 +210,56 @@ bool profile_unit_name_parse(const char *name, char ret_instance[INSTANCE_ID_SIZ
         pattern_copy(&m, 'i', ret_instance, INSTANCE_ID_SIZE);
         *ret_pid = pid;
         return true;
+}
+
+/* ---- what we deliver ---- */
+
+static char *name_with(const char *stem, const char *suffix) {
+        char *name;
+        return asprintf(&name, "%s%s", stem, suffix) < 0 ? NULL : name;
+}
+
+char *bundle_object_name(const char *stem) {
+        return name_with(stem, BUNDLE_SUFFIX);
+}
+
+char *bundle_manifest_name(const char *stem) {
+        return name_with(stem, MANIFEST_SUFFIX);
+}
+
+BundleFile bundle_file_of(const char *key, size_t *ret_stem) {
+        const char *name = path_name(key), *suffix = "";
+        BundleFile file = BUNDLE_NEITHER;
+        if (path_has_suffix(name, BUNDLE_SUFFIX)) {
+                file = BUNDLE_OBJECT;
+                suffix = BUNDLE_SUFFIX;
+        } else if (path_has_suffix(name, MANIFEST_SUFFIX)) {
+                file = BUNDLE_MANIFEST;
+                suffix = MANIFEST_SUFFIX;
+        }
+        if (ret_stem)
+                *ret_stem = strlen(key) - strlen(suffix);
+        return file;
+}
+
+bool bundle_key_is_of(const char *key, const char *instance_id) {
+        const char *slash = strrchr(key, '/');
+        if (!slash || bundle_file_of(key, NULL) == BUNDLE_NEITHER)
+                return false;
+        if (!instance_id)
+                return true;
+        size_t n = strlen(instance_id), n_directory = (size_t)(slash - key);
+        return n_directory >= n && strncmp(slash - n, instance_id, n) == 0 &&
+               (n_directory == n || key[n_directory - n - 1] == '/');
+}
+
+char *s3_key_prefix(const char *fixed) {
+        fixed += strspn(fixed, "/");
+        return name_with(fixed, *fixed ? "/" : "");
+}
+
+char *s3_probe_key(const char *key_prefix, const char *instance_id) {
+        char *key;
+        return asprintf(&key, "%s.neuron-collectd-probe-%s", key_prefix, instance_id) < 0 ? NULL
+                                                                                          : key;
 }

@@ -1,8 +1,9 @@
-/* The names that the runtime and the profilers give to files. What does not match is collected all
- * the same. */
+/* The names that the runtime and the profilers give to files, where what does not match is collected
+ * all the same, and the names that we give to what we deliver. Pure text. */
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "lib/dump/record.h"
@@ -45,3 +46,30 @@ bool profile_unit_name_parse(const char *name, char ret_instance[INSTANCE_ID_SIZ
 
 /** @return whether s has the form `i-` and 8 to 17 hex digits (EC2) */
 bool instance_id_is_ec2(const char *s);
+
+/* ---- what we deliver ---- */
+
+#define BUNDLE_SUFFIX ".tar.zst"
+#define MANIFEST_SUFFIX ".manifest.json"
+
+/** @param stem  a bundle's id, or a path that ends in one
+ * @return the stem and the suffix, the caller's; NULL for lack of memory */
+char *bundle_object_name(const char *stem);
+char *bundle_manifest_name(const char *stem);
+
+typedef enum BundleFile { BUNDLE_NEITHER, BUNDLE_OBJECT, BUNDLE_MANIFEST } BundleFile;
+/** By its suffix alone, which must have a name before it.
+ * @param key  or a path or a name  @param ret_stem  length of the key without its suffix; may be NULL */
+BundleFile bundle_file_of(const char *key, size_t *ret_stem);
+
+/** @param instance_id  NULL = anybody's
+ * @return whether a key is spelled like a bundle's object or manifest: `[…/]<instance-id>/<name><suffix>` */
+bool bundle_key_is_of(const char *key, const char *instance_id);
+
+/** What all keys of a destination begin with.
+ * @param fixed  path_template_fixed() of its prefix, with or without a slash before it
+ * @return `neuron/`, or "" when nothing is fixed; the caller's; NULL for lack of memory */
+char *s3_key_prefix(const char *fixed);
+/** The object that is written and deleted to see whether a bucket can be written: one an instance.
+ * @param key_prefix  of s3_key_prefix()  @return the caller's, NULL for lack of memory */
+char *s3_probe_key(const char *key_prefix, const char *instance_id);

@@ -252,6 +252,91 @@ static void the_kinds_are_spelled_as_in_the_manifest(void **state) {
         assert_null(member_kind_name(N_MEMBER_KINDS));
 }
 
+static void a_bundle_s_files_are_its_id_and_a_suffix(void **state) {
+        _cleanup_free_ char *object = bundle_object_name(
+                                    "a/i-1/directory-20260527T052100-0000000000a1"),
+                            *manifest = bundle_manifest_name("x");
+
+        (void)state;
+        assert_string_equal(object, "a/i-1/directory-20260527T052100-0000000000a1.tar.zst");
+        assert_string_equal(manifest, "x.manifest.json");
+}
+
+static void a_key_tells_which_of_the_two_files_it_is(void **state) {
+        static const struct {
+                const char *key;
+                BundleFile file;
+                size_t n_stem;
+        } cases[] = {
+                { "a/b.tar.zst", BUNDLE_OBJECT, 3 },
+                { "b.tar.zst", BUNDLE_OBJECT, 1 },
+                { "a/b.manifest.json", BUNDLE_MANIFEST, 3 },
+                { "b.tar.zst.manifest.json", BUNDLE_MANIFEST, 9 },
+                { ".tar.zst", BUNDLE_NEITHER, 8 },
+                { "a/.tar.zst", BUNDLE_NEITHER, 10 },
+                { "a/.manifest.json", BUNDLE_NEITHER, 16 },
+                { "a/b.TAR.ZST", BUNDLE_NEITHER, 11 },
+                { "a/b.tar.zst/", BUNDLE_NEITHER, 12 },
+                { "a/b.tar.zst.1", BUNDLE_NEITHER, 13 },
+                { "a/btar.zst", BUNDLE_NEITHER, 10 },
+                { "", BUNDLE_NEITHER, 0 },
+        };
+
+        (void)state;
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                size_t n = 99;
+                BundleFile file = bundle_file_of(cases[i].key, &n);
+
+                if (file != cases[i].file || n != cases[i].n_stem)
+                        fail_msg("'%s': %d, %zu", cases[i].key, (int)file, n);
+                assert_int_equal(bundle_file_of(cases[i].key, NULL), cases[i].file);
+        }
+}
+
+static void only_a_bundle_s_key_below_the_instance_is_the_instance_s(void **state) {
+        static const char *const own[] = { "neuron/x/" IID "/b.tar.zst",
+                                           "neuron/" IID "/b.manifest.json", IID "/b.tar.zst",
+                                           "/" IID "/b.tar.zst" };
+        static const char *const others[] = { "neuron/b.tar.zst",
+                                              "neuron/x-" IID "/b.tar.zst",
+                                              "neuron/" IID "0/b.tar.zst",
+                                              "neuron/" IID "/sub/b.tar.zst",
+                                              "0123/b.tar.zst",
+                                              "/b.tar.zst" };
+        static const char *const neither[] = { "neuron/" IID "/b",
+                                               "neuron/" IID "/.tar.zst",
+                                               "neuron/" IID ".tar.zst/",
+                                               IID,
+                                               "b.tar.zst",
+                                               "" };
+
+        (void)state;
+        for (size_t i = 0; i < ELEMENTSOF(own); i++)
+                if (!bundle_key_is_of(own[i], IID) || !bundle_key_is_of(own[i], NULL))
+                        fail_msg("'%s' is not taken", own[i]);
+        for (size_t i = 0; i < ELEMENTSOF(others); i++)
+                if (bundle_key_is_of(others[i], IID) || !bundle_key_is_of(others[i], NULL))
+                        fail_msg("'%s' is taken, or nobody's", others[i]);
+        for (size_t i = 0; i < ELEMENTSOF(neither); i++)
+                if (bundle_key_is_of(neither[i], IID) || bundle_key_is_of(neither[i], NULL))
+                        fail_msg("'%s' is taken", neither[i]);
+}
+
+static void the_probe_lies_below_what_all_keys_begin_with(void **state) {
+        static const char *const cases[][2] = {
+                { "neuron", "neuron/" }, { "/neuron/a", "neuron/a/" }, { "", "" }, { "/", "" }
+        };
+
+        (void)state;
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                _cleanup_free_ char *prefix = s3_key_prefix(cases[i][0]);
+                assert_string_equal(prefix, cases[i][1]);
+        }
+        _cleanup_free_ char *key = s3_probe_key("neuron/", IID), *bare = s3_probe_key("", "node");
+        assert_string_equal(key, "neuron/.neuron-collectd-probe-" IID);
+        assert_string_equal(bare, ".neuron-collectd-probe-node");
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(the_four_patterns_of_a_dump_are_read),
@@ -267,6 +352,10 @@ int main(void) {
                 cmocka_unit_test(profile_directories_carry_instance_and_pid),
                 cmocka_unit_test(only_the_form_of_ec2_is_an_ec2_id),
                 cmocka_unit_test(the_kinds_are_spelled_as_in_the_manifest),
+                cmocka_unit_test(a_bundle_s_files_are_its_id_and_a_suffix),
+                cmocka_unit_test(a_key_tells_which_of_the_two_files_it_is),
+                cmocka_unit_test(only_a_bundle_s_key_below_the_instance_is_the_instance_s),
+                cmocka_unit_test(the_probe_lies_below_what_all_keys_begin_with),
         };
 
         return cmocka_run_group_tests_name("names", tests, NULL, NULL);

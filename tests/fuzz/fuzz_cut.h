@@ -1,5 +1,5 @@
-/* For the fuzz targets of validators: one content, fed whole and in random pieces (runs of zeros as holes). The answer must not
- * depend on the cuts, must be one of the few that the format may get, and must come with a short sentence. */
+/* For the fuzz targets of validators: one content, fed whole and in random pieces (runs of zeros as holes, and zeros for what the
+ * validator says it does not need). The answer must not depend on the cuts, must be one of the few that the format may get, and must come with a short sentence. */
 #pragma once
 
 #include <stdint.h>
@@ -30,6 +30,9 @@ static inline void fuzz_feed(Validator *v, const uint8_t *data, size_t n, uint64
                 piece = piece < n - i ? piece : n - i;
                 while (seed && dice & 2 && zeros < piece && data[i + zeros] == 0)
                         zeros++;
+                if (seed && dice & 4 && zeros == 0 && validator_unneeded(v) > 0)
+                        zeros = validator_unneeded(v) < piece ? (size_t)validator_unneeded(v)
+                                                              : piece;
                 if (zeros > 0) {
                         validator_feed_zeros(v, zeros);
                         piece = zeros;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the seed corpora of fuzz_neff, fuzz_protobuf, fuzz_elf, fuzz_manifest and fuzz_bundle: sound files and the ways in which they break.
+"""Writes the seed corpora of fuzz_neff, fuzz_protobuf, fuzz_elf, fuzz_manifest, fuzz_bundle and fuzz_s3_xml: sound files and the ways in which they break.
 make_corpus.py writes below its own directory; what it writes is committed, so that replaying needs no Python."""
 import hashlib
 import json
@@ -200,6 +200,8 @@ def manifests():
     spoilt("path-twice", ["members", 0, "path"], "b\\xff")
     spoilt("digest-gone", ["members", 1, "sha256_sparse"], None, gone=True)
     spoilt("offset-beyond", ["members", 0, "offset"], 20480)
+    spoilt("header", ["members", 1, "header"], 512)
+    spoilt("header-beyond", ["members", 1, "header"], 2048)
     spoilt("member-huge", ["members", 0, "bytes"], 2**62)
     spoilt("unknown-field", ["weather"], {"rain": [1.5, True, None]})
     spoilt("escape-sequence", ["schema"], "\x1b[2J")
@@ -275,8 +277,75 @@ def bundles():
     write("bundle", "text", b"no bundle at all, whatever its name says")
 
 
+# ---- answers of S3 ----
+
+def element(name, *inside, **more):
+    text = "".join(inside) + "".join("<%s>%s</%s>" % (k, v, k) for k, v in more.items())
+    return "<%s>%s</%s>" % (name, text, name)
+
+
+def s3_answers():
+    declaration = '<?xml version="1.0" encoding="UTF-8"?>\n'
+    ns = ' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
+    part = element("Part", PartNumber="1", LastModified="2026-05-27T05:12:33.000Z", ETag='&quot;aa&quot;', Size="8388608")
+    upload = element("Upload", element("Initiator", ID="x", DisplayName="y"), Key="a/b%20c%2Bd", UploadId="2~w/+=", StorageClass="STANDARD",
+                     Initiated="2026-05-27T05:12:33.000Z")
+    item = element("Contents", element("Owner", ID="o"), Key="n/a+b%2Bc", LastModified="2026-05-27T05:12:33.000Z", ETag='"e"', Size="17")
+    prefix = element("CommonPrefixes", Prefix="n/x%20y/")
+    credentials = element("Credentials", AccessKeyId="ASIAEXAMPLE", SecretAccessKey="s/e+c=", SessionToken="FwoGZXIv//==",
+                          Expiration="2026-05-27T06:12:33Z")
+
+    def answer(name, text):
+        write("s3_xml", name, text.encode())
+
+    for code, more in (("AccessDenied", {"Message": "User: u is not authorized to perform: kms:Decrypt on resource: r with an explicit deny"}),
+                       ("AuthorizationHeaderMalformed", {"Region": "eu-central-1"}), ("NoSuchKey", {"Message": "", "BucketName": "b"}),
+                       ("PermanentRedirect", {"Endpoint": "b.s3.eu-central-1.amazonaws.com", "Bucket": "b"}), ("NotImplemented", {}),
+                       ("RequestTimeTooSkewed", {"ServerTime": "2026-05-27T05:12:33Z"}), ("KMS.DisabledException", {"RequestId": "r"}),
+                       ("InternalError", {}), ("SomethingNew", {"HostId": "h"})):
+        answer("error-" + code, declaration + element("Error", Code=code, **more))
+    answer("error-sts", element("ErrorResponse", element("Error", Type="Sender", Code="ExpiredToken", Message="m"), RequestId="r"))
+    answer("error-controls", element("Error", Code="&#x9b;31m", Message="a&#10;b&#x7f;\u0085"))
+    answer("error-long", element("Error", Code="c" * 70, Message="\u00e9" * 400, CanonicalRequestBytes="47 " * 6000))
+    answer("error-prefixed", '<s3:Error xmlns:s3="x"><s3:Code>C</s3:Code></s3:Error>')
+    answer("error-cdata", "<Error><Code>a<!-- no -->b<![CDATA[<c>]]>&amp;</Code></Error>")
+    answer("create", declaration + element("InitiateMultipartUploadResult" , Bucket="b", Key="k", UploadId="2~VXBs/b+g=").replace(">", ns + ">", 1))
+    answer("complete", " \n \r\n" + declaration + " \n" + element("CompleteMultipartUploadResult", ETag="&quot;aa-9&quot;"))
+    answer("complete-no-etag", element("CompleteMultipartUploadResult", Location="l"))
+    answer("parts", element("ListPartsResult", part, part, NextPartNumberMarker="1", IsTruncated="true"))
+    answer("parts-circle", element("ListPartsResult", part, IsTruncated="true"))
+    answer("parts-no-etag", element("ListPartsResult", element("Part", PartNumber="1")))
+    answer("parts-number-huge", element("ListPartsResult", part.replace(">1<", ">99999999999999999999<")))
+    answer("uploads", element("ListMultipartUploadsResult", upload, upload, EncodingType="url", IsTruncated="true", NextKeyMarker="a%2Fb",
+                              NextUploadIdMarker="u"))
+    answer("uploads-nul", element("ListMultipartUploadsResult", upload.replace("%20", "%00"), EncodingType="url"))
+    answer("objects", declaration + element("ListBucketResult", item, item, prefix, prefix, EncodingType="url", IsTruncated="true",
+                                            NextContinuationToken="1/a+b=="))
+    answer("objects-escape-cut", element("ListBucketResult", item.replace("%2Bc", "%2"), EncodingType="url"))
+    answer("objects-nested", element("ListBucketResult", element("Contents", item, Key="k")))
+    answer("objects-key-long", element("ListBucketResult", item.replace("n/", "n" * 1025)))
+    answer("objects-many", element("ListBucketResult", (element("Contents", Key="k")) * 40))
+    for name in ("AssumeRole", "AssumeRoleWithWebIdentity"):
+        answer("sts-" + name, element(name + "Response", element(name + "Result", credentials)))
+    answer("sts-no-token", element("R", element("RResult", credentials.replace("SessionToken", "Token"))))
+    answer("doctype", "<!DOCTYPE Error><Error/>")
+    answer("entity", '<!DOCTYPE Error [<!ENTITY a "b"><!ENTITY c "&a;&a;">]><Error><Code>&c;</Code></Error>')
+    answer("controls", element("ListMultipartUploadsResult", upload.replace("%20", "&#x01;&#31;\x02&#x9;")))
+    answer("controls-cut", "<Error><Code>&#x1")
+    answer("deep", "<Error>" * 40)
+    answer("name-long", "<Error><%s/></Error>" % ("n" * 600))
+    answer("cut", element("Error", Code="InternalError")[:-5])
+    answer("html", "<html><body>502 Bad Gateway</body></html>")
+    answer("json", '{"code": "AccessDenied"}')
+    answer("blanks", " \r\n\t")
+    answer("utf16", '<?xml version="1.0" encoding="UTF-16"?><Error/>')
+    write("s3_xml", "not-utf8", b"<Error><Code>\xff\xc3</Code></Error>")
+    write("s3_xml", "empty", b"")
+
+
 neffs()
 protobufs()
 elves()
 manifests()
 bundles()
+s3_answers()

@@ -76,6 +76,12 @@ def yaml_text(value, indent=0):
     return json.dumps(value, ensure_ascii=False)
 
 
+def clean_environment(**more):
+    """Ours without proxies and what is meant for AWS, rclone, Ceph or systemd: nothing of the machine's own settings reaches a test."""
+    foreign = ("AWS_", "RCLONE_", "CEPH_", "NOTIFY_SOCKET")
+    return {k: v for k, v in os.environ.items() if not k.startswith(foreign) and not k.lower().endswith("_proxy")} | more
+
+
 def run(*command, timeout=120, **options):
     """A finished process with text output; never raises for its exit status."""
     options.setdefault("text", True)
@@ -106,7 +112,7 @@ class Agent:
         self.prefix = []       # put before the daemon's command line: setpriv, faketime, strace …
         self.environment = {}
         self.notify = None
-        for name in ("state", "run", "out"):
+        for name in ("state", "run", "out", "home"):
             os.makedirs(self.path(name), exist_ok=True)
             if owner is not None:
                 os.chown(self.path(name), owner, owner)
@@ -154,6 +160,30 @@ class Agent:
     def volume(self, name, path, **more):
         return {"name": name, "type": "volume", "path": os.path.join(self.path(path), "%d-%c"), "min_free": "0", **more}
 
+    def s3(self, name, server, bucket, **more):
+        """A bucket as a destination; its keys come from the environment unless use_keys(None) follows.
+        @param server  what has endpoint, region, keys and ca_file: Radosgw, Swift, s3tools.Endpoint …
+        @param bucket  its name, or an s3tools.Bucket"""
+        self.use_keys(server)
+        destination = {"name": name, "type": "s3", "bucket": getattr(bucket, "name", bucket), "prefix": "neuron/%d-%c",
+                       "endpoint": server.endpoint, "region": server.region}
+        if getattr(server, "ca_file", None):
+            destination["ca_file"] = server.ca_file
+        return destination | more
+
+    def use_keys(self, server):
+        """Keys in the daemon's environment, from its next start on. None: there are none, anywhere."""
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+            self.environment.pop(name, None)
+        if server is not None:
+            self.environment |= {"AWS_ACCESS_KEY_ID": server.access_key, "AWS_SECRET_ACCESS_KEY": server.secret_key}
+            if getattr(server, "token", None):
+                self.environment["AWS_SESSION_TOKEN"] = server.token
+
+    def whole_environment(self):
+        """What the daemon and its command line get: no instance role, no home of the developer's."""
+        return clean_environment(HOME=self.path("home"), AWS_EC2_METADATA_DISABLED="true") | self.environment
+
     @property
     def config_file(self):
         return self.path("neuron-collectd.yaml")
@@ -180,8 +210,7 @@ class Agent:
     def start(self, wait=True, write_config=True):
         if write_config:
             self.write_config()
-        environment = {**os.environ, **self.environment}
-        environment.pop("NOTIFY_SOCKET", None)
+        environment = self.whole_environment()
         if self.notify is not None:
             environment["NOTIFY_SOCKET"] = self.notify
         with open(self.path("log"), "ab") as log:
@@ -234,12 +263,12 @@ class Agent:
         """Runs --once to its end."""
         self.write_config()
         return run(*self.prefix, *WRAP, DAEMON, "--config", self.config_file, "--once", *options, timeout=timeout, cwd=self.dir,
-                   env={**os.environ, **self.environment})
+                   env=self.whole_environment())
 
     # --- asking it ---
 
     def cli(self, *arguments, timeout=60):
-        return run(CLI, "--socket", self.socket, *arguments, timeout=timeout)
+        return run(CLI, "--socket", self.socket, *arguments, timeout=timeout, env=self.whole_environment())
 
     def ask(self, *arguments):
         """neuron-collect --json, parsed."""
@@ -291,6 +320,19 @@ class Agent:
     def core(self, name="core.python3.1000.1", **options):
         os.makedirs(self.path("cores"), exist_ok=True)
         return make_dump.make_core(self.path("cores", name), **{"size": 1 << 20, **options})
+
+    def incompressible(self, size, name="1"):
+        """A directory for the source of use_directories() with one file of noise: its bundle is as big as it. @return its path"""
+        unit = self.path("jobs", f"job-{name}")
+        os.makedirs(unit)
+        with open(os.path.join(unit, "noise"), "wb") as f:
+            for at in range(0, size, 1 << 20):
+                f.write(os.urandom(min(1 << 20, size - at)))
+        return unit
+
+    def use_directories(self, **more):
+        """Instead of the dumps: plain directories, one a bundle."""
+        self.config["sources"] = [self.source("jobs", "directory", "jobs/job-%p", **more)]
 
     def manifests(self, where=None):
         """All manifests at a destination, as (path, parsed), in order of path."""

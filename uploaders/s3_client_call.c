@@ -1,0 +1,488 @@
+/* One request on its way: a connection for large bodies, credentials, signature, answer, and again where that is the answer.
+ *
+ *   NEW → (QUEUED → NEW →) (ASKING →) SENT → ENDED
+ *                             ↑ ↑      │ │
+ *                             │ └ keys ┘ │     keys that were denied: has their source others?
+ *                             └─ PAUSING ┘ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "lib/base/log.h"
+#include "uploaders/backoff.h"
+#include "uploaders/s3_client_private.h"
+
+#define LARGE_BYTES (64 * KIB) /* a body from here on needs one of the connections for large ones */
+#define LIST_MAX_BYTES (16 * MIB)
+#define REPLY_MAX_BYTES (1 * MIB)
+
+/* What the order copies */
+
+static SignPair *copy_pairs(const SignPair *from, size_t n) {
+        SignPair *to = calloc(n + 1, sizeof *to);
+
+        for (size_t i = 0; to && i < n; i++) {
+                to[i].name = strdup(from[i].name);
+                to[i].value = strdup(from[i].value ? from[i].value : "");
+        }
+        return to;
+}
+
+static bool are_whole(const SignPair *pairs, size_t n) {
+        for (size_t i = 0; pairs && i < n; i++)
+                if (!pairs[i].name || !pairs[i].value)
+                        return false;
+        return pairs != NULL;
+}
+
+static void free_pairs(const SignPair *pairs, size_t n) {
+        for (size_t i = 0; pairs && i < n; i++) {
+                free((char *)pairs[i].name);
+                free((char *)pairs[i].value);
+        }
+        free((SignPair *)pairs);
+}
+
+static int copy_order(S3Call *call, const S3Order *order) {
+        S3Order *o = &call->order;
+        uint8_t digest[SHA256_SIZE];
+
+        *o = *order;
+        o->key = strdup(order->key ? order->key : "");
+        o->queries = copy_pairs(order->queries, order->n_queries);
+        o->headers = copy_pairs(order->headers, order->n_headers);
+        if (!o->key || !are_whole(o->queries, o->n_queries) || !are_whole(o->headers, o->n_headers))
+                return -ENOMEM;
+        if (!order->body_sha256)
+                sha256_of(order->body ? order->body : "", order->body_bytes, digest);
+        else
+                memcpy(digest, order->body_sha256, sizeof digest);
+        o->body_sha256 = NULL; /* the caller's; its text is kept */
+        (void)digest_hex(digest, sizeof digest, call->payload_hex);
+        (void)digest_base64(digest, sizeof digest, call->checksum);
+        return 0;
+}
+
+static size_t reply_max_bytes(const S3Order *o) {
+        bool is_list = o->operation == S3_LIST_PARTS || o->operation == S3_LIST_UPLOADS ||
+                       o->operation == S3_LIST_OBJECTS;
+
+        return o->reply_max_bytes ? o->reply_max_bytes : is_list ? LIST_MAX_BYTES : REPLY_MAX_BYTES;
+}
+
+/* States */
+
+static bool has_connection(const S3Call *call) {
+        return call->is_large && call->state != CALL_NEW && call->state != CALL_QUEUED &&
+               call->state != CALL_ENDED;
+}
+
+#define TO(state) (1U << (state))
+static const unsigned moves[N_CALL_STATES] = {
+        [CALL_NEW] = TO(CALL_QUEUED) | TO(CALL_ASKING) | TO(CALL_SENT) | TO(CALL_ENDED),
+        [CALL_QUEUED] = TO(CALL_NEW) | TO(CALL_ENDED),
+        [CALL_ASKING] = TO(CALL_SENT) | TO(CALL_ENDED),
+        [CALL_SENT] = TO(CALL_SENT) | TO(CALL_ASKING) | TO(CALL_PAUSING) | TO(CALL_ENDED),
+        [CALL_PAUSING] = TO(CALL_ASKING) | TO(CALL_SENT) | TO(CALL_ENDED),
+        [CALL_ENDED] = TO(CALL_ENDED), /* told, then freed */
+};
+
+static void set_state(S3Call *call, CallState state) {
+        bool had_connection = has_connection(call);
+
+        if (!(moves[call->state] & TO(state))) {
+                log_debug("%s: state %d does not lead to %d",
+                          s3_operation_name(call->order.operation), (int)call->state, (int)state);
+                return;
+        }
+        call->state = state;
+        call->client->n_large += has_connection(call) - had_connection;
+}
+
+S3Call *s3_call_free(S3Call *call) {
+        set_state(call, CALL_ENDED);
+        list_remove(&call->link);
+        sd_event_source_disable_unref(call->timer);
+        credentials_waiter_cancel(call->waiter);
+        if (call->http)
+                call->client->counts.stats.sent_bytes += http_call_sent_bytes(call->http);
+        http_call_cancel(call->http);
+        free((char *)call->order.key);
+        free_pairs(call->order.queries, call->order.n_queries);
+        free_pairs(call->order.headers, call->order.n_headers);
+        s3_answer_done(&call->denial);
+        free(call);
+        return NULL;
+}
+
+static const char *result_header(const S3Result *r, const char *name) {
+        return r->reply ? http_reply_header(r->reply, name) : NULL;
+}
+
+/* The one way out: tells, and is gone. */
+static void finish(S3Call *call, const S3Answer *answer, const HttpReply *reply) {
+        S3Client *c = call->client;
+        const S3Result result = {
+                .answer = answer,
+                .status = reply ? reply->status : call->denial_status,
+                .n_tries = call->n_tries,
+                .body = reply && reply->body ? reply->body : "",
+                .body_bytes = reply && reply->body ? reply->body_bytes : 0,
+                .header = result_header,
+                .reply = reply,
+        };
+
+        set_state(call, CALL_ENDED);
+        call->order.on_done(&result, call->order.userdata);
+        s3_call_free(call);
+        s3_client_admit(c);
+}
+
+/* Ends without an answer of the server's. @param text  copied */
+static void finish_unsent(S3Call *call, S3Verdict verdict, const char *text) {
+        S3Answer answer = { .verdict = verdict, .sentence = strdup(text) };
+
+        finish(call, &answer, NULL);
+        s3_answer_done(&answer);
+}
+
+static void finish_failure(S3Call *call, int r) {
+        char text[256];
+
+        (void)snprintf(text, sizeof text, "%s cannot be asked for: %s",
+                       s3_operation_name(call->order.operation), strerror(-r));
+        finish_unsent(call, r == -EINVAL ? S3_REFUSED : S3_RETRY, text);
+}
+
+/* What the answer calls for */
+
+typedef enum CallNext {
+        NEXT_END,
+        NEXT_AGAIN,
+        NEXT_PAUSE,
+        NEXT_KEYS /* again if the credentials' source has others */
+} CallNext;
+
+static CallNext try_after_failure(S3Call *call) {
+        if (call->was_handed_out || ++call->n_failures >= MAX(call->order.max_tries, 1U))
+                return NEXT_END;
+        return NEXT_PAUSE;
+}
+
+static CallNext follow_redirect(S3Call *call, const S3Answer *answer) {
+        S3Client *c = call->client;
+
+        if (strcmp(c->place.region, call->region) != 0)
+                return NEXT_AGAIN; /* another call has learned it meanwhile */
+        if (answer->region[0] == '\0')
+                return try_after_failure(call); /* as S3 does for minutes after a bucket was made */
+        if (strcmp(answer->region, call->region) == 0 || ++call->n_redirects >= S3_REGIONS_MAX ||
+            s3_client_move(c, answer->region) < 0)
+                return NEXT_END;
+        log_debug("bucket '%s' is in region '%s', not in '%s'", c->options.bucket, answer->region,
+                  call->region);
+        return NEXT_AGAIN;
+}
+
+static CallNext learn_clock(S3Call *call) {
+        S3Client *c = call->client;
+
+        if (call->clock_was_learned || call->signed_ahead_usec == c->clock_ahead_usec)
+                return NEXT_END; /* told before, or it has not told its time */
+        call->clock_was_learned = true;
+        c->sign_ahead_usec = c->clock_ahead_usec;
+        return NEXT_AGAIN;
+}
+
+/* Keys that are denied may have been replaced at their source, whatever the reason that is given: a wrong secret, a role that lost its
+ * permission. How often that is looked at is the source's business. */
+static CallNext renew_keys(S3Call *call) {
+        if (call->keys_were_renewed)
+                return NEXT_END;
+        call->keys_were_renewed = true;
+        return credentials_refused(call->client->credentials, call->serial) ? NEXT_KEYS : NEXT_END;
+}
+
+static CallNext decide(S3Call *call, S3Answer *answer) {
+        switch (answer->verdict) {
+        case S3_RETRY:
+        case S3_CORRUPTED:
+        case S3_UNREACHABLE:
+                return try_after_failure(call);
+        case S3_SKEWED:
+                return learn_clock(call);
+        case S3_REDIRECT:
+                return follow_redirect(call, answer);
+        case S3_EXPIRED:
+                answer->verdict = S3_DENIED; /* unless others come */
+                return renew_keys(call);
+        case S3_DENIED:
+                return renew_keys(call);
+        case S3_UNCONDITIONAL:
+                call->client->has_no_conditions = true;
+                return NEXT_END;
+        default:
+                return NEXT_END;
+        }
+}
+
+/* Doing it */
+
+static int try_now(S3Call *call);
+
+static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+        (void)source;
+        (void)usec;
+        return try_now(userdata);
+}
+
+static int arm(S3Call *call, uint64_t usec) {
+        if (!call->timer)
+                return sd_event_add_time_relative(call->client->event, &call->timer, CLOCK_BOOTTIME,
+                                                  usec, 1, on_timer, call);
+        int r = sd_event_source_set_time_relative(call->timer, usec);
+        return r < 0 ? r : sd_event_source_set_enabled(call->timer, SD_EVENT_ONESHOT);
+}
+
+static void pause_call(S3Call *call, const S3Answer *answer) {
+        const S3ClientOptions *o = &call->client->options;
+        uint64_t wait = backoff_next_usec(MAX(call->n_failures, 1U), o->retry_initial_usec,
+                                          o->retry_maximum_usec, s3_client_random(call->client));
+
+        set_state(call, CALL_PAUSING);
+        int r = arm(call, MAX(wait, answer->retry_after_usec));
+        if (r < 0)
+                finish_failure(call, r);
+}
+
+static void judge(S3Call *call, const HttpReply *reply, S3Answer *ret) {
+        S3Client *c = call->client;
+        bool has_id = http_reply_header(reply, "x-amz-request-id") ||
+                      http_reply_header(reply, "x-amz-id-2");
+
+        c->has_request_ids |= has_id;
+        const S3AnswerInput in = {
+                .operation = call->order.operation,
+                .is_conditional = call->order.is_conditional,
+                .is_foreign = c->has_request_ids && !has_id,
+                .http_error = reply->error,
+                .http_text = reply->text,
+                .status = reply->status,
+                .body = reply->body ? reply->body : "",
+                .body_bytes = reply->body ? reply->body_bytes : 0,
+                .retry_after = http_reply_header(reply, "retry-after"),
+                .date = http_reply_header(reply, "date"),
+                .now_usec = call->signed_usec,
+                .bucket_region = http_reply_header(reply, "x-amz-bucket-region"),
+                .bucket = c->options.bucket,
+                .key = call->order.key,
+                .region = call->region,
+                .host = c->place.host,
+                .credentials_origin = credentials_origin(c->credentials),
+                .expected_owner = c->options.expected_bucket_owner,
+        };
+
+        if (s3_answer_judge(&in, ret) < 0)
+                *ret = (S3Answer){ .verdict = S3_RETRY };
+}
+
+/* The denial stands. @param error  why the source could not tell; NULL = it has no others */
+static void finish_denied(S3Call *call, const char *error) {
+        char *sentence;
+
+        if (error && asprintf(&sentence, "%s; and there are no others: %s",
+                              call->denial.sentence ? call->denial.sentence : "the keys are denied",
+                              error) >= 0) {
+                free(call->denial.sentence);
+                call->denial.sentence = sentence;
+        }
+        finish(call, &call->denial, NULL);
+}
+
+/* What is held after the source was asked. */
+static void on_others(const char *error, void *userdata) {
+        S3Call *call = userdata;
+        S3Client *c = call->client;
+
+        call->waiter = NULL;
+        if (error || credentials_serial(c->credentials) == call->serial) {
+                finish_denied(call, error ? error : credentials_error(c->credentials));
+                return;
+        }
+        s3_answer_done(&call->denial);
+        call->denial_status = 0;
+        c->counts.stats.n_retries++;
+        (void)try_now(call); /* it has told what there was to tell */
+}
+
+static void ask_for_others(S3Call *call) {
+        set_state(call, CALL_ASKING);
+        if (credentials_fetch(call->client->credentials, &call->waiter, on_others, call) < 0)
+                finish_denied(call, NULL);
+}
+
+static void on_reply(const HttpReply *reply, void *userdata) {
+        S3Call *call = userdata;
+        S3Client *c = call->client;
+        S3Answer answer = { .verdict = S3_RETRY };
+
+        call->http = NULL;
+        s3_counts_add(&c->counts, call->order.operation, reply);
+        s3_client_heard_date(c, http_reply_header(reply, "date"));
+        judge(call, reply, &answer);
+        switch (decide(call, &answer)) {
+        case NEXT_END:
+                finish(call, &answer, reply);
+                break;
+        case NEXT_KEYS:
+                call->denial_status = reply->status;
+                call->denial = answer;
+                answer = (S3Answer){ .verdict = S3_OK };
+                ask_for_others(call);
+                break;
+        case NEXT_AGAIN:
+                c->counts.stats.n_retries++;
+                (void)try_now(call); /* it has told what there was to tell */
+                break;
+        case NEXT_PAUSE:
+                c->counts.stats.n_retries++;
+                pause_call(call, &answer);
+                break;
+        }
+        s3_answer_done(&answer);
+}
+
+static int on_reply_data(HttpCall *http, const void *data, size_t n, void *userdata) {
+        S3Call *call = userdata;
+
+        (void)http;
+        call->was_handed_out = true;
+        return call->order.on_data(data, n, call->order.userdata);
+}
+
+/* @return 0, -errno: not begun */
+static int send_now(S3Call *call, const AwsKeys *keys) {
+        S3Client *c = call->client;
+        S3Request request;
+
+        call->serial = credentials_serial(c->credentials);
+        call->signed_ahead_usec = c->sign_ahead_usec;
+        call->signed_usec = c->clock->realtime_usec(c->clock) + (uint64_t)c->sign_ahead_usec;
+        int r = s3_request_make(&request, call, keys);
+        if (r < 0)
+                return r;
+        (void)snprintf(call->region, sizeof call->region, "%s", c->place.region);
+        const HttpOrder http = {
+                .method = request.method,
+                .url = request.url,
+                .headers = (const char *const *)request.headers,
+                .body = call->order.body_bytes > 0 ? call->order.body : NULL,
+                .body_bytes = call->order.body_bytes,
+                .reply_max_bytes = reply_max_bytes(&call->order),
+                .on_data = call->order.on_data ? on_reply_data : NULL,
+                .never_repeat = call->order.operation == S3_CREATE_UPLOAD, /* two are two uploads */
+                .on_done = on_reply,
+                .userdata = call,
+        };
+        r = http_call_new(&call->http, c->pool, &http);
+        call->n_tries += r == 0;
+        s3_request_done(&request);
+        return r;
+}
+
+static void on_credentials(const char *error, void *userdata) {
+        S3Call *call = userdata;
+
+        call->waiter = NULL;
+        if (error)
+                finish_unsent(call, S3_DENIED, error);
+        else
+                (void)try_now(call); /* it has told what there was to tell */
+}
+
+static int ask_for_credentials(S3Call *call) {
+        if (call->state == CALL_ASKING) { /* just fetched, and gone already */
+                finish_unsent(call, S3_DENIED,
+                              "the credentials expire as soon as they are fetched: check this "
+                              "machine's clock and their source");
+                return 0;
+        }
+        set_state(call, CALL_ASKING);
+        return credentials_fetch(call->client->credentials, &call->waiter, on_credentials, call);
+}
+
+/* One try. The call may be gone when it returns. @return 0 always: nobody else can act on it */
+static int try_now(S3Call *call) {
+        S3Client *c = call->client;
+        AwsKeys keys;
+        int r;
+
+        if (call->is_large && !has_connection(call) && c->n_large >= c->options.connections) {
+                set_state(call, CALL_QUEUED);
+                return 0;
+        }
+        if (call->order.is_conditional && c->has_no_conditions) {
+                finish_unsent(call, S3_UNCONDITIONAL, "this store has no conditional writes");
+                return 0;
+        }
+        if (credentials_peek(c->credentials, &keys)) {
+                set_state(call, CALL_SENT);
+                r = send_now(call, &keys);
+        } else {
+                r = ask_for_credentials(call);
+        }
+        if (r < 0)
+                finish_failure(call, r);
+        return 0;
+}
+
+void s3_client_admit(S3Client *c) {
+        unsigned n_free = c->options.connections - MIN(c->n_large, c->options.connections);
+
+        LIST_FOREACH (link, &c->calls) {
+                S3Call *call = CONTAINER_OF(link, S3Call, link);
+
+                if (n_free == 0)
+                        break;
+                if (call->state != CALL_QUEUED)
+                        continue;
+                n_free--;
+                set_state(call, CALL_NEW);
+                if (arm(call, 0) < 0)
+                        set_state(call, CALL_QUEUED); /* the next one that ends tries it again */
+        }
+}
+
+int s3_call_new(S3Call **ret, S3Client *c, const S3Order *order) {
+        S3Call *call = calloc(1, sizeof *call);
+        int r;
+
+        if (!call)
+                return -ENOMEM;
+        call->client = c;
+        call->is_large = order->on_data || order->body_bytes >= LARGE_BYTES;
+        list_append(&c->calls, &call->link);
+        r = copy_order(call, order);
+        if (r == 0)
+                r = arm(call, 0); /* nothing is told from inside */
+        if (r < 0) {
+                s3_call_free(call);
+                return r;
+        }
+        if (ret)
+                *ret = call;
+        return 0;
+}
+
+S3Call *s3_call_cancel(S3Call *call) {
+        if (!call)
+                return NULL;
+        S3Client *c = call->client;
+        s3_call_free(call);
+        s3_client_admit(c);
+        return NULL;
+}
+
+uint64_t s3_call_sent_bytes(const S3Call *call) {
+        return call->http ? http_call_sent_bytes(call->http) : 0;
+}
