@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 #include "lib/base/fs.h"
 #include "lib/base/parse.h"
+#include "lib/bundle/byte_source.h"
 #include "lib/bundle/manifest.h"
 #include "lib/bundle/reader.h"
 
@@ -119,7 +120,10 @@ static int verify(Verify *v) {
                 return CLI_NO;
         }
         VerifyReport report = { .on_fault = on_fault, .on_progress = on_progress, .userdata = v };
-        int r = bundle_verify(fd, v->manifest, &report);
+        FileByteSource file;
+        int r = file_byte_source_init(&file, fd);
+        if (r == 0)
+                r = bundle_verify(&file.source, v->manifest, &report);
         cli_progress_end();
         if (r < 0) {
                 cli_error("cannot read '%s': %s", v->object, strerror(-r));

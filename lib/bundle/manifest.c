@@ -164,8 +164,9 @@ static int put_member(Out *o, const Plan *plan, const PlanMember *m, const Membe
         add_field(b, ", \"kind\": ", member_kind_name(m->kind));
         add_field(b, ", \"verdict\": ", verdict_name(result->verdict));
         add_field(b, ", \"detail\": ", result->detail ? result->detail : "");
-        strbuf_addf(b, ", \"frame\": %" PRIu64 ", \"offset\": %" PRIu64 "}",
-                    plan_frame_at(plan, offset), offset);
+        strbuf_addf(b,
+                    ", \"frame\": %" PRIu64 ", \"offset\": %" PRIu64 ", \"header\": %" PRIu32 "}",
+                    plan_frame_at(plan, offset), offset, m->header_bytes);
         return out_flush_if_full(o);
 }
 

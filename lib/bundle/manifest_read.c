@@ -355,6 +355,23 @@ static int member_digest_check(const json_t *member, const char *prefix, StrBuf 
         return check_digest(sparse, where, fault);
 }
 
+/* Bytes of the tar stream before `offset`. Manifests of before had none. */
+static int header_check(const json_t *header, json_int_t offset, const char *prefix,
+                        StrBuf *fault) {
+        if (!header)
+                return 0;
+        if (!json_is_integer(header))
+                return fault_add(fault, "%sheader is %s, expected a whole number", prefix,
+                                 type_name(json_typeof(header)));
+        const json_int_t n = json_integer_value(header);
+        if (n < 512 || n > offset || n % 512 != 0)
+                return fault_add(fault,
+                                 "%sheader: %" JSON_INTEGER_FORMAT
+                                 " bytes are no tar header before offset %" JSON_INTEGER_FORMAT,
+                                 prefix, n, offset);
+        return 0;
+}
+
 static int member_check(const json_t *document, const json_t *member, const char *prefix,
                         char **last, StrBuf *fault) {
         for (size_t k = 0; k < ELEMENTSOF(member_rows); k++) {
@@ -385,7 +402,7 @@ static int member_check(const json_t *document, const json_t *member, const char
                                  "%soffset: %" JSON_INTEGER_FORMAT
                                  " is no place in a tar stream of %" JSON_INTEGER_FORMAT " bytes",
                                  prefix, offset, n_stream);
-        return 0;
+        return header_check(json_object_get(member, "header"), offset, prefix, fault);
 }
 
 static int members_check(const json_t *document, StrBuf *fault) {

@@ -2,6 +2,7 @@
 #include "lib/bundle/member_digest.h"
 
 #include <endian.h>
+#include <errno.h>
 #include <string.h>
 
 #include "lib/base/cleanup.h"
@@ -126,4 +127,59 @@ void member_digest_final(MemberDigest *d, uint8_t ret[static SHA256_SIZE], bool 
         sha256_final(&d->data, both);
         sha256_final(&d->map, both + SHA256_SIZE);
         sha256_of(both, sizeof both, ret);
+}
+
+/* The saved state: both SHA-256 states; offset, zeros, run_offset, run_bytes (u64), pending_zeros (u32), is_sparse (u8);
+ * little-endian. */
+#define STATE_NUMBERS (2 * SHA256_STATE_SIZE)
+#define STATE_PENDING (STATE_NUMBERS + 4 * 8)
+#define STATE_SPARSE (STATE_PENDING + 4)
+
+void member_digest_save(const MemberDigest *d, uint8_t ret[static MEMBER_DIGEST_STATE_SIZE]) {
+        const uint64_t numbers[] = { htole64(d->offset), htole64(d->zeros), htole64(d->run_offset),
+                                     htole64(d->run_bytes) };
+        const uint32_t pending = htole32(d->pending_zeros);
+
+        sha256_save(&d->data, ret);
+        sha256_save(&d->map, ret + SHA256_STATE_SIZE);
+        memcpy(ret + STATE_NUMBERS, numbers, sizeof numbers);
+        memcpy(ret + STATE_PENDING, &pending, sizeof pending);
+        ret[STATE_SPARSE] = d->is_sparse;
+}
+
+/* What updates can lead to, and nothing else. */
+static bool is_possible(const MemberDigest *d) {
+        const uint64_t left_out = d->zeros - MIN(d->zeros, MEMBER_DIGEST_ZEROS_MAX);
+
+        if (d->zeros > d->offset || d->zeros % MEMBER_DIGEST_BLOCK != 0 ||
+            d->offset > UINT64_MAX - MEMBER_DIGEST_BLOCK || d->is_sparse != (left_out > 0))
+                return false;
+        if (d->pending_zeros >= MEMBER_DIGEST_BLOCK ||
+            (d->pending_zeros > 0 && d->offset % MEMBER_DIGEST_BLOCK != 0))
+                return false;
+        return d->run_bytes == 0 ||
+               (d->run_bytes <= left_out && d->run_bytes % MEMBER_DIGEST_BLOCK == 0 &&
+                d->run_offset % MEMBER_DIGEST_BLOCK == 0 && d->run_offset <= d->offset &&
+                d->run_bytes == d->offset - d->run_offset);
+}
+
+int member_digest_load(MemberDigest *d, const uint8_t state[static MEMBER_DIGEST_STATE_SIZE]) {
+        uint64_t numbers[4];
+        uint32_t pending;
+        MemberDigest loaded = { 0 };
+
+        memcpy(numbers, state + STATE_NUMBERS, sizeof numbers);
+        memcpy(&pending, state + STATE_PENDING, sizeof pending);
+        loaded.offset = le64toh(numbers[0]);
+        loaded.zeros = le64toh(numbers[1]);
+        loaded.run_offset = le64toh(numbers[2]);
+        loaded.run_bytes = le64toh(numbers[3]);
+        loaded.pending_zeros = le32toh(pending);
+        loaded.is_sparse = state[STATE_SPARSE] == 1;
+        if (state[STATE_SPARSE] > 1 || !is_possible(&loaded) ||
+            sha256_load(&loaded.data, state) < 0 ||
+            sha256_load(&loaded.map, state + SHA256_STATE_SIZE) < 0)
+                return -EINVAL;
+        *d = loaded;
+        return 0;
 }

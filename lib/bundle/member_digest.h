@@ -35,5 +35,10 @@ void member_digest_zeros(MemberDigest *d, uint64_t n);
 /** @param ret_is_sparse  whether the value is of the sparse form (`sha256_sparse` in the manifest) */
 void member_digest_final(MemberDigest *d, uint8_t ret[static SHA256_SIZE], bool *ret_is_sparse);
 
+/** The running state in a fixed byte order, to go on in another process; load: -EINVAL when it cannot be a state. */
+#define MEMBER_DIGEST_STATE_SIZE (2 * SHA256_STATE_SIZE + 4 * 8 + 4 + 1)
+void member_digest_save(const MemberDigest *d, uint8_t ret[static MEMBER_DIGEST_STATE_SIZE]);
+int member_digest_load(MemberDigest *d, const uint8_t state[static MEMBER_DIGEST_STATE_SIZE]);
+
 /** @return whether all n bytes are zero */
 bool member_digest_is_zero(const void *data, size_t n);

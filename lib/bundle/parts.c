@@ -22,7 +22,7 @@ static void take(Parts *p, const void *data, size_t n) {
         p->total_bytes += n;
 }
 
-static int close_part(Parts *p) {
+static int make_room(Parts *p) {
         if (p->n == p->n_allocated) {
                 size_t n = MAX((size_t)16, p->n_allocated * 2);
                 Part *items = realloc(p->items, n * sizeof *items);
@@ -31,6 +31,23 @@ static int close_part(Parts *p) {
                 p->items = items;
                 p->n_allocated = n;
         }
+        return 0;
+}
+
+int parts_restore(Parts *p, const Part *part) {
+        int r = make_room(p);
+        if (r < 0)
+                return r;
+        p->items[p->n++] = *part;
+        p->open_first_frame += part->n_frames;
+        p->total_bytes += part->bytes;
+        return 0;
+}
+
+static int close_part(Parts *p) {
+        int r = make_room(p);
+        if (r < 0)
+                return r;
         Part *part = &p->items[p->n++];
         *part = (Part){ .bytes = p->open_bytes,
                         .first_frame = p->open_first_frame,

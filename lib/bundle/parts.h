@@ -30,6 +30,9 @@ uint64_t parts_limit(uint64_t part_size, size_t k, uint64_t unpacked_bytes);
 
 void parts_init(Parts *p, uint64_t part_size);
 
+/** Adds a part that an earlier run closed. Only while no frame is open. @param part  copied @return 0 or -ENOMEM */
+int parts_restore(Parts *p, const Part *part);
+
 /** Adds a compressed frame.
  * @param unpacked_bytes  uncompressed bytes of the stream that come after this frame
  * @param ret_closed  whether the part was closed by it (items[n-1])

@@ -8,7 +8,6 @@
 #include <inttypes.h>
 #include <locale.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
@@ -127,8 +126,8 @@ static int frames_check(Verify *v, SeekCursor *c) {
         return r < 0 ? r : 0;
 }
 
-static int table_check(Verify *v, int fd, uint64_t object_bytes) {
-        int r = seek_table_open(&v->table, fd, object_bytes);
+static int table_check(Verify *v, ByteSource *object) {
+        int r = seek_table_open(&v->table, object);
         if (r < 0)
                 return r;
         if (r == SEEK_E_NO_TABLE)
@@ -441,27 +440,20 @@ static int object_drain(ObjectReader *object) {
         return r < 0 ? r : object_reader_finish(object);
 }
 
-static int verify(Verify *v, int fd) {
+static int verify(Verify *v, ByteSource *source) {
         const json_t *bundle = json_object_get(v->manifest, "bundle");
-        struct stat st;
-        if (fstat(fd, &st) < 0)
-                return -errno;
-        if (!S_ISREG(st.st_mode))
-                return -EINVAL;
-
         int r = 0;
-        const uint64_t bytes = (uint64_t)st.st_size;
-        if (bytes != number_of(bundle, "bytes"))
+        if (source->bytes != number_of(bundle, "bytes"))
                 r = fault_tell(&v->faults,
                                "the object has %" PRIu64 " bytes, the manifest says %" PRIu64,
-                               bytes, number_of(bundle, "bytes"));
+                               source->bytes, number_of(bundle, "bytes"));
         if (r == 0)
-                r = table_check(v, fd, bytes);
+                r = table_check(v, source);
         if (r < 0)
                 return r;
 
         ObjectReader object;
-        object_reader_init(&object, fd, bytes, json_object_get(bundle, "parts"), &v->faults);
+        object_reader_init(&object, source, json_object_get(bundle, "parts"), &v->faults);
         r = stream_verify(v, &object);
         return r < 0 ? r : object_drain(&object);
 }
@@ -477,7 +469,7 @@ static Verify *verify_free(Verify *v) {
 
 DEFINE_CLEANUP(Verify, verify_free);
 
-int bundle_verify(int fd, const json_t *manifest, VerifyReport *report) {
+int bundle_verify(ByteSource *object, const json_t *manifest, VerifyReport *report) {
         _cleanup_(verify_freep) Verify *v = calloc(1, sizeof *v);
         if (!v)
                 return -ENOMEM;
@@ -494,7 +486,7 @@ int bundle_verify(int fd, const json_t *manifest, VerifyReport *report) {
         if (!c)
                 return -errno;
         locale_t before = uselocale(c);
-        int r = verify(v, fd);
+        int r = verify(v, object);
         (void)uselocale(before); /* what uselocale() itself gave us is valid */
         freelocale(c);
         report->ok = r == 0 && v->faults.n == 0;

@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "lib/bundle/byte_source.h"
+
 typedef struct VerifyReport {
         bool ok;            /* not one fault */
         uint64_t n_members; /* that the manifest names */
@@ -17,9 +19,9 @@ typedef struct VerifyReport {
 } VerifyReport;
 
 /** Re-hashes the object: size, parts, plan of frames (seek table), then every member's size and digest, and that nothing is there
- * which the manifest does not name. One pass, memory bounded whatever the object says (3 MiB; at worst some 60); a damaged frame is
+ * which the manifest does not name. One pass, memory bounded whatever the object says (4 MiB; at worst some 60); a damaged frame is
  * told, and the members outside it are checked all the same.
- * @param fd  the object, a regular file; read by pread from 0 on
+ * @param object  read in order after a look at its end; borrowed
  * @param manifest  as manifest_read() returned it  @param r  the callbacks are the caller's, the rest is set
- * @return 0 and r->ok; -errno when it could not be read (-EINVAL: no regular file) */
-int bundle_verify(int fd, const json_t *manifest, VerifyReport *r);
+ * @return 0 and r->ok; a negative of object's read_at */
+int bundle_verify(ByteSource *object, const json_t *manifest, VerifyReport *r);

@@ -23,9 +23,9 @@ int fault_tell(Faults *f, const char *fmt, ...) _printf_(2, 3);
 /* ---- the seek table: a skippable frame at the object's end, as the zstd seekable format has it ---- */
 
 typedef struct SeekTable {
-        int fd;           /* borrowed */
-        uint64_t offset;  /* of the table in the object: the frames end here */
-        uint64_t entries; /* offset of the first entry */
+        ByteSource *object; /* borrowed */
+        uint64_t offset;    /* of the table in the object: the frames end here */
+        uint64_t entries;   /* offset of the first entry */
         uint64_t n_frames;
         uint32_t entry_bytes; /* 8, or 12 with a checksum each */
 } SeekTable;
@@ -33,9 +33,10 @@ typedef struct SeekTable {
 enum { SEEK_E_NO_TABLE = 1, SEEK_E_END = 2 };
 
 /** @return 0; SEEK_E_NO_TABLE: what lies at the end is no seek table that fits the object; -errno from reading */
-int seek_table_open(SeekTable *t, int fd, uint64_t object_bytes);
+int seek_table_open(SeekTable *t, ByteSource *object);
 
-#define SEEK_WINDOW_BYTES (12 * 1024)
+#define SEEK_WINDOW_BYTES                                                                          \
+        (96 * 1024) /* of the table: a source that is far away is not asked often */
 
 typedef struct
         SeekCursor { /* walks the frames in order; never holds more than a window of the table */
@@ -54,8 +55,8 @@ int seek_cursor_next(SeekCursor *c);
 /* ---- the object's bytes: each read once, each part hashed on the way ---- */
 
 typedef struct ObjectReader {
-        int fd; /* borrowed */
-        uint64_t offset, bytes;
+        ByteSource *source; /* borrowed */
+        uint64_t offset;
         const json_t *parts; /* borrowed */
         size_t part;         /* the open one */
         uint64_t part_left;  /* its bytes still to come */
@@ -63,8 +64,7 @@ typedef struct ObjectReader {
         Faults *faults;
 } ObjectReader;
 
-void object_reader_init(ObjectReader *o, int fd, uint64_t bytes, const json_t *parts,
-                        Faults *faults);
+void object_reader_init(ObjectReader *o, ByteSource *source, const json_t *parts, Faults *faults);
 /** Reads the next n bytes, fewer at the end. @return 0, -errno */
 int object_reader_read(ObjectReader *o, void *data, size_t n, size_t *ret_n);
 /** Tells of parts that were not reached. */

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "lib/base/fs.h"
 #include "lib/bundle/reader_private.h"
 
 #define SKIPPABLE_MAGIC UINT32_C(0x184D2A5E)
@@ -20,11 +19,11 @@ static uint32_t read_u32(const uint8_t *p) {
         return le32toh(value);
 }
 
-int seek_table_open(SeekTable *t, int fd, uint64_t object_bytes) {
+int seek_table_open(SeekTable *t, ByteSource *object) {
         uint8_t footer[FOOTER_BYTES], header[HEADER_BYTES];
-        if (object_bytes < HEADER_BYTES + FOOTER_BYTES)
+        if (object->bytes < HEADER_BYTES + FOOTER_BYTES)
                 return SEEK_E_NO_TABLE;
-        int r = fs_pread_all(fd, footer, sizeof footer, object_bytes - sizeof footer);
+        int r = object->read_at(object, footer, sizeof footer, object->bytes - sizeof footer);
         if (r < 0)
                 return r;
         if (read_u32(footer + 5) != SEEKABLE_MAGIC || footer[4] & RESERVED_FLAGS)
@@ -33,16 +32,16 @@ int seek_table_open(SeekTable *t, int fd, uint64_t object_bytes) {
         const uint64_t n_frames = read_u32(footer),
                        entry_bytes = footer[4] & CHECKSUM_FLAG ? 12 : 8,
                        content = n_frames * entry_bytes + FOOTER_BYTES;
-        if (content + HEADER_BYTES > object_bytes)
+        if (content + HEADER_BYTES > object->bytes)
                 return SEEK_E_NO_TABLE;
-        const uint64_t offset = object_bytes - content - HEADER_BYTES;
-        r = fs_pread_all(fd, header, sizeof header, offset);
+        const uint64_t offset = object->bytes - content - HEADER_BYTES;
+        r = object->read_at(object, header, sizeof header, offset);
         if (r < 0)
                 return r;
         if (read_u32(header) != SKIPPABLE_MAGIC || read_u32(header + 4) != content)
                 return SEEK_E_NO_TABLE;
 
-        *t = (SeekTable){ .fd = fd,
+        *t = (SeekTable){ .object = object,
                           .offset = offset,
                           .entries = offset + HEADER_BYTES,
                           .n_frames = n_frames,
@@ -59,8 +58,8 @@ static int window_fill(SeekCursor *c) {
         const SeekTable *t = c->table;
         const uint64_t n =
                 MIN(t->n_frames - c->n_next, (uint64_t)(SEEK_WINDOW_BYTES / t->entry_bytes));
-        int r = fs_pread_all(t->fd, c->window, (size_t)(n * t->entry_bytes),
-                             t->entries + c->n_next * t->entry_bytes);
+        int r = t->object->read_at(t->object, c->window, (size_t)(n * t->entry_bytes),
+                                   t->entries + c->n_next * t->entry_bytes);
         if (r < 0)
                 return r;
         c->window_first = c->n_next;

@@ -1,20 +1,14 @@
-/* From the object's bytes to the tar stream: reads each byte once, hashes parts, decompresses frames. The reader's door to libzstd.
- * Its memory is bounded by the window that we allow, whatever a frame's header says. */
+/* From the object's bytes to the tar stream: reads each byte once, hashes parts, decompresses frames. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
-#include <unistd.h>
-#include <zstd.h>
 
-#include "lib/base/fs.h"
 #include "lib/bundle/member_digest.h"
 #include "lib/bundle/reader_private.h"
+#include "lib/bundle/reader_zstd.h"
 
 #define IN_BYTES (256 * 1024)
 #define OUT_BYTES (256 * 1024)
-
-/* A frame holds 2 MiB, so no level up to 19 needs more than 8 MiB; a window of 2 GiB is somebody's joke. */
-#define WINDOW_LOG_MAX 23
 
 /* ---- the object ---- */
 
@@ -23,9 +17,8 @@ static uint64_t part_bytes(const ObjectReader *o) {
                 json_object_get(json_array_get(o->parts, o->part), "bytes"));
 }
 
-void object_reader_init(ObjectReader *o, int fd, uint64_t bytes, const json_t *parts,
-                        Faults *faults) {
-        *o = (ObjectReader){ .fd = fd, .bytes = bytes, .parts = parts, .faults = faults };
+void object_reader_init(ObjectReader *o, ByteSource *source, const json_t *parts, Faults *faults) {
+        *o = (ObjectReader){ .source = source, .parts = parts, .faults = faults };
         sha256_init(&o->digest);
         o->part_left = part_bytes(o);
 }
@@ -74,16 +67,16 @@ static int parts_hash(ObjectReader *o, const uint8_t *data, size_t n) {
 }
 
 int object_reader_read(ObjectReader *o, void *data, size_t n, size_t *ret_n) {
-        n = (size_t)MIN((uint64_t)n, o->bytes - o->offset);
+        n = (size_t)MIN((uint64_t)n, o->source->bytes - o->offset);
         if (n > 0) {
-                int r = fs_pread_all(o->fd, data, n, o->offset);
+                int r = o->source->read_at(o->source, data, n, o->offset);
                 if (r == 0)
                         r = parts_hash(o, data, n);
                 if (r < 0)
                         return r;
                 VerifyReport *report = o->faults->report;
                 if (report->on_progress)
-                        report->on_progress(o->offset, o->bytes, report->userdata);
+                        report->on_progress(o->offset, o->source->bytes, report->userdata);
         }
         *ret_n = n;
         return 0;
@@ -104,7 +97,7 @@ int object_reader_finish(ObjectReader *o) {
 struct TarStream {
         ObjectReader *object;
         Faults *faults;
-        ZSTD_DCtx *decoder;
+        ReaderZstd *zstd;
         bool has_cursor;
         SeekCursor cursor;
         bool in_frame;
@@ -127,10 +120,9 @@ int tar_stream_new(TarStream **ret, ObjectReader *object, const SeekTable *table
         s->has_cursor = table != NULL;
         if (table)
                 seek_cursor_init(&s->cursor, table);
-        s->decoder = ZSTD_createDCtx();
-        if (!s->decoder ||
-            ZSTD_isError(ZSTD_DCtx_setParameter(s->decoder, ZSTD_d_windowLogMax, WINDOW_LOG_MAX)))
-                return -ENOMEM;
+        int r = reader_zstd_new(&s->zstd);
+        if (r < 0)
+                return r;
         *ret = TAKE_PTR(s);
         return 0;
 }
@@ -138,7 +130,7 @@ int tar_stream_new(TarStream **ret, ObjectReader *object, const SeekTable *table
 TarStream *tar_stream_free(TarStream *s) {
         if (!s)
                 return NULL;
-        (void)ZSTD_freeDCtx(s->decoder); /* takes NULL; cannot fail for a context of our own */
+        reader_zstd_free(s->zstd);
         free(s);
         return NULL;
 }
@@ -195,8 +187,7 @@ static int frame_open(TarStream *s) {
                 if (s->is_damaged)
                         return SEEK_E_END;
         }
-        (void)ZSTD_DCtx_reset(s->decoder,
-                              ZSTD_reset_session_only); /* cannot fail for the session */
+        reader_zstd_begin(s->zstd);
         s->in_frame = true;
         return 0;
 }
@@ -206,25 +197,27 @@ static int frame_step(TarStream *s, size_t *ret_n) {
         int r = input_fill(s);
         if (r < 0)
                 return r;
-        const size_t n_in = (size_t)MIN((uint64_t)(s->n_in - s->in_used), s->frame_in_left);
-        ZSTD_inBuffer in = { s->in + s->in_used, n_in, 0 };
-        ZSTD_outBuffer out = { s->out, sizeof s->out, 0 };
-        const size_t hint = ZSTD_decompressStream(s->decoder, &out, &in);
-        s->in_used += in.pos;
-        s->frame_in_left -= in.pos;
+        ReaderZstdStep step = { .in = s->in + s->in_used,
+                                .n_in = (size_t)MIN((uint64_t)(s->n_in - s->in_used),
+                                                    s->frame_in_left),
+                                .out = s->out,
+                                .n_out = sizeof s->out };
+        reader_zstd_step(s->zstd, &step);
+        s->in_used += step.used;
+        s->frame_in_left -= step.used;
 
         *ret_n = 0;
-        if (ZSTD_isError(hint))
-                return damage(s, ZSTD_getErrorName(hint));
-        if (out.pos > s->frame_out_left)
+        if (step.damage)
+                return damage(s, step.damage);
+        if (step.made > s->frame_out_left)
                 return damage(s, "it holds more than the seek table says");
-        *ret_n = out.pos;
-        s->frame_out_left -= out.pos;
-        if (hint == 0) { /* the frame is over */
+        *ret_n = step.made;
+        s->frame_out_left -= step.made;
+        if (step.is_over) {
                 if (s->has_cursor && (s->frame_in_left > 0 || s->frame_out_left > 0))
                         return damage(s, "it is shorter than the seek table says");
                 s->in_frame = false;
-        } else if (in.pos == 0 && out.pos == 0)
+        } else if (step.used == 0 && step.made == 0)
                 return damage(s, "it ends too early");
         return 0;
 }

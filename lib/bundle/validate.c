@@ -45,6 +45,11 @@ static Verdict ignore_quick(const Validator *v) {
         return VERDICT_OK;
 }
 
+static uint64_t ignore_unneeded(const Validator *v) {
+        (void)v;
+        return UINT64_MAX;
+}
+
 static void ignore_done(Validator *v) {
         (void)v;
 }
@@ -59,10 +64,10 @@ static Verdict opaque_finish(Validator *v, StrBuf *detail) {
         return VERDICT_OPAQUE;
 }
 
-static const ValidatorOps empty_ops = { ignore_feed, ignore_feed_zeros, empty_finish, ignore_quick,
-                                        ignore_done };
-static const ValidatorOps opaque_ops = { ignore_feed, ignore_feed_zeros, opaque_finish,
-                                         ignore_quick, ignore_done };
+static const ValidatorOps empty_ops = { ignore_feed,  ignore_feed_zeros, empty_finish,
+                                        ignore_quick, ignore_unneeded,   ignore_done };
+static const ValidatorOps opaque_ops = { ignore_feed,  ignore_feed_zeros, opaque_finish,
+                                         ignore_quick, ignore_unneeded,   ignore_done };
 
 /* A system trace is protobuf or JSON by its ending: neither has a magic number of public knowledge. */
 static bool name_is_pb(const char *name) {
@@ -127,6 +132,10 @@ void validator_feed_zeros(Validator *v, uint64_t n) {
                 return;
         v->ops->feed_zeros(v, n);
         v->offset += n;
+}
+
+uint64_t validator_unneeded(const Validator *v) {
+        return v->ops->unneeded(v);
 }
 
 Verdict validator_finish(Validator *v, char **ret_detail) {

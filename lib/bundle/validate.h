@@ -32,6 +32,9 @@ Validator *validator_free(Validator *v);
 void validator_feed(Validator *v, const void *data, size_t n);
 void validator_feed_zeros(Validator *v, uint64_t n);
 
+/** @return how many bytes from here on say nothing to the validator: zeros may be fed in their place. UINT64_MAX: all that are left */
+uint64_t validator_unneeded(const Validator *v);
+
 /** @param ret_detail  "" or a short sentence (`data_size 4096 but 1024 bytes follow the header`), the caller's; NULL for lack
  * of memory
  * @return the verdict; VERDICT_TRUNCATED when less than size_bytes was fed */

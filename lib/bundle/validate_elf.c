@@ -289,9 +289,23 @@ static Verdict elf_quick(const Validator *v) {
         return e->state == ELF_TABLES && e->needed > v->size ? VERDICT_TRUNCATED : VERDICT_OK;
 }
 
+/* Tables are read where they lie; what comes before the next one is passed over. */
+static uint64_t elf_unneeded(const Validator *v) {
+        const ElfCheck *e = &v->elf;
+        const ElfTable *tables[] = { &e->phdrs, &e->section0 };
+        uint64_t next = UINT64_MAX; /* offset of what is needed */
+
+        if (e->state == ELF_HEADER)
+                return 0;
+        for (size_t i = 0; e->state == ELF_TABLES && i < ELEMENTSOF(tables); i++)
+                if (v->offset < tables[i]->end)
+                        next = MIN(next, MAX(v->offset, tables[i]->begin));
+        return next == UINT64_MAX ? next : next - v->offset;
+}
+
 static void elf_done(Validator *v) {
         free(v->elf.needed_open);
 }
 
-const ValidatorOps validator_elf_ops = { elf_feed, elf_feed_zeros, elf_finish, elf_quick,
-                                         elf_done };
+const ValidatorOps validator_elf_ops = { elf_feed,  elf_feed_zeros, elf_finish,
+                                         elf_quick, elf_unneeded,   elf_done };

@@ -95,10 +95,14 @@ static size_t zeros_take(NeffCheck *c, uint64_t n) {
         return n_take;
 }
 
+static bool is_satisfied(const NeffCheck *c) {
+        return c->n_header == NEFF_HEADER_BYTES && c->n_start == NEFF_START_BYTES &&
+               c->n_unhashed == 0;
+}
+
 static void neff_feed_zeros(Validator *v, uint64_t n) {
         NeffCheck *c = &v->neff;
-        while (n > 0 && (c->n_header < NEFF_HEADER_BYTES || c->n_start < NEFF_START_BYTES ||
-                         c->n_unhashed > 0)) {
+        while (n > 0 && !is_satisfied(c)) {
                 size_t n_take = zeros_take(c, n);
                 neff_feed(v, zeros, n_take);
                 n -= n_take;
@@ -192,9 +196,13 @@ static Verdict neff_quick(const Validator *v) {
         return verdict;
 }
 
+static uint64_t neff_unneeded(const Validator *v) {
+        return is_satisfied(&v->neff) ? UINT64_MAX : 0;
+}
+
 static void neff_done(Validator *v) {
         (void)v;
 }
 
-const ValidatorOps validator_neff_ops = { neff_feed, neff_feed_zeros, neff_finish, neff_quick,
-                                          neff_done };
+const ValidatorOps validator_neff_ops = { neff_feed,  neff_feed_zeros, neff_finish,
+                                          neff_quick, neff_unneeded,   neff_done };

@@ -4,12 +4,13 @@
 #include "lib/base/digest.h"
 #include "lib/bundle/validate.h"
 
-/** A format's four entries. Bytes arrive in order, cut anywhere; v->offset is the content offset of the first one. */
+/** A format's entries. Bytes arrive in order, cut anywhere; v->offset is the content offset of the first one. */
 typedef struct ValidatorOps {
         void (*feed)(Validator *v, const uint8_t *data, size_t n);
         void (*feed_zeros)(Validator *v, uint64_t n); /* must not take time in proportion to n */
         Verdict (*finish)(Validator *v, StrBuf *detail);
         Verdict (*quick)(const Validator *v); /* from a prefix: VERDICT_OK = nothing against it */
+        uint64_t (*unneeded)(const Validator *v); /* see validator_unneeded() */
         void (*done)(Validator *v);
 } ValidatorOps;
 

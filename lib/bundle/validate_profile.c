@@ -146,9 +146,16 @@ static Verdict protobuf_quick(const Validator *v) {
         return VERDICT_OK; /* a hint is no reason to wait */
 }
 
+static uint64_t protobuf_unneeded(const Validator *v) {
+        const ProtobufCheck *c = &v->protobuf;
+        if (c->state == PROTOBUF_ODD)
+                return UINT64_MAX;
+        return c->state == PROTOBUF_SKIP ? c->skip : 0;
+}
+
 static void protobuf_done(Validator *v) {
         (void)v;
 }
 
-const ValidatorOps validator_protobuf_ops = { protobuf_feed, protobuf_feed_zeros, protobuf_finish,
-                                              protobuf_quick, protobuf_done };
+const ValidatorOps validator_protobuf_ops = { protobuf_feed,  protobuf_feed_zeros, protobuf_finish,
+                                              protobuf_quick, protobuf_unneeded,   protobuf_done };

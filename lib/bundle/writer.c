@@ -25,6 +25,7 @@ typedef struct Slot {
         uint8_t *input, *output;
         size_t n_input, n_output;
         const void *data; /* the finished frame: output, or the frame of zeros */
+        WriterMark mark;  /* at the end of the frame */
         bool is_zero, in_pool;
         int error;
 } Slot;
@@ -41,7 +42,7 @@ struct BundleWriter {
         unsigned max_in_pool; /* fewer contexts than threads: not all slots at once */
         uint64_t next_in,
                 next_out; /* frames: to be filled, to be given out; slot = number % n_slots */
-        uint64_t n_frames;
+        uint64_t end_frame, n_frames;
         int error;
         uint32_t *frame_bytes; /* compressed, one a frame */
         bool has_earlier;      /* also of those before the first one made here */
@@ -116,12 +117,19 @@ static int make_slots(BundleWriter *w) {
         return 0;
 }
 
+static bool options_are_possible(const Plan *plan, const BundleWriterOptions *o) {
+        if (o->level < 0 || o->level > WRITER_ZSTD_LEVEL_MAX ||
+            o->first_frame > plan_n_frames(plan) || o->end_frame > plan_n_frames(plan) ||
+            (o->end_frame > 0 && o->end_frame < o->first_frame))
+                return false;
+        return o->without_results || o->mark || !writer_mark_is_needed(plan, o->first_frame);
+}
+
 int bundle_writer_new(BundleWriter **ret, const Plan *plan, const BundleWriterOptions *options) {
         uint64_t offset = plan_stream_bytes(plan), bytes;
         unsigned n_contexts;
 
-        if (options->level < 0 || options->level > WRITER_ZSTD_LEVEL_MAX ||
-            options->first_frame > plan_n_frames(plan))
+        if (!options_are_possible(plan, options))
                 return -EINVAL;
         _cleanup_(bundle_writer_freep) BundleWriter *w = calloc(1, sizeof *w);
         if (!w)
@@ -129,6 +137,7 @@ int bundle_writer_new(BundleWriter **ret, const Plan *plan, const BundleWriterOp
         w->plan = plan;
         w->options = *options;
         w->n_frames = plan_n_frames(plan);
+        w->end_frame = options->end_frame > 0 ? options->end_frame : w->n_frames;
         w->next_in = w->next_out = options->first_frame;
 
         int r = choose_sizes(w, &n_contexts);
@@ -164,8 +173,10 @@ static void collect(Slot *slot) {
 BundleWriter *bundle_writer_free(BundleWriter *w) {
         if (!w)
                 return NULL;
-        for (unsigned i = 0; w->slots && i < w->n_slots; i++)
+        for (unsigned i = 0; w->slots && i < w->n_slots; i++) {
                 collect(&w->slots[i]);
+                writer_mark_done(&w->slots[i].mark);
+        }
         if (w->stream.plan)
                 writer_stream_done(&w->stream);
         writer_zstd_free(w->zstd);
@@ -201,6 +212,8 @@ static int fill(BundleWriter *w) {
         slot->n_input = bytes;
         slot->error = 0;
         int r = writer_stream_read(&w->stream, slot->input, bytes, &slot->is_zero);
+        if (r == 0)
+                r = writer_stream_mark(&w->stream, &slot->mark);
         if (r != 0)
                 return r;
         if (slot->is_zero && bytes == PLAN_FRAME_BYTES && w->zero_frame) {
@@ -243,11 +256,11 @@ static int take_frame(BundleWriter *w, BundleFrame *ret) {
 }
 
 int bundle_writer_next(BundleWriter *w, BundleFrame *ret) {
-        while (w->error == 0 && w->next_in < w->n_frames && w->next_in - w->next_out < w->n_slots)
+        while (w->error == 0 && w->next_in < w->end_frame && w->next_in - w->next_out < w->n_slots)
                 w->error = fill(w);
         if (w->error != 0)
                 return w->error;
-        if (w->next_out == w->n_frames)
+        if (w->next_out == w->end_frame)
                 return 0;
         int r = take_frame(w, ret);
         if (r < 0)
@@ -261,18 +274,22 @@ static uint8_t *put_u32(uint8_t *p, uint32_t value) {
         return p + sizeof little;
 }
 
+uint64_t bundle_writer_seek_table_bytes(uint64_t n_frames) {
+        return SEEK_TABLE_HEADER + n_frames * SEEK_TABLE_ENTRY + SEEK_TABLE_FOOTER;
+}
+
 int bundle_writer_seek_table(BundleWriter *w, const void **ret, size_t *ret_bytes) {
-        size_t content = w->n_frames * SEEK_TABLE_ENTRY + SEEK_TABLE_FOOTER;
+        const size_t n = bundle_writer_seek_table_bytes(w->n_frames);
         uint64_t offset, bytes;
 
         if (w->next_out < w->n_frames || (w->options.first_frame > 0 && !w->has_earlier))
                 return -ENODATA;
         free(w->seek_table);
-        uint8_t *p = w->seek_table = malloc(SEEK_TABLE_HEADER + content);
+        uint8_t *p = w->seek_table = malloc(n);
         if (!p)
                 return -ENOMEM;
         p = put_u32(p, SEEK_TABLE_MAGIC);
-        p = put_u32(p, (uint32_t)content);
+        p = put_u32(p, (uint32_t)(n - SEEK_TABLE_HEADER));
         for (uint64_t f = 0; f < w->n_frames; f++) {
                 plan_frame(w->plan, f, &offset, &bytes);
                 p = put_u32(p, w->frame_bytes[f]);
@@ -282,7 +299,34 @@ int bundle_writer_seek_table(BundleWriter *w, const void **ret, size_t *ret_byte
         *p++ = 0; /* descriptor: no checksums here, the frames have their own */
         (void)put_u32(p, SEEK_TABLE_FOOTER_MAGIC);
         *ret = w->seek_table;
-        *ret_bytes = SEEK_TABLE_HEADER + content;
+        *ret_bytes = n;
+        return 0;
+}
+
+const uint32_t *bundle_writer_frame_bytes(const BundleWriter *w) {
+        return w->frame_bytes;
+}
+
+bool writer_mark_is_needed(const Plan *plan, uint64_t first_frame) {
+        uint64_t offset, bytes;
+        size_t member;
+        if (first_frame >= plan_n_frames(plan))
+                return false;
+        plan_frame(plan, first_frame, &offset, &bytes);
+        return writer_stream_is_inside(plan, offset, &member);
+}
+
+const WriterMark *bundle_writer_mark(const BundleWriter *w) {
+        return &w->slots[(w->next_out - 1) % w->n_slots].mark;
+}
+
+int bundle_writer_restore(BundleWriter *w, size_t i, const MemberResult *result) {
+        char *detail = result->detail ? strdup(result->detail) : NULL;
+        if (result->detail && !detail)
+                return -ENOMEM;
+        free(w->stream.results[i].detail);
+        w->stream.results[i] = *result;
+        w->stream.results[i].detail = detail;
         return 0;
 }
 

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "lib/base/cleanup.h"
+#include "lib/bundle/member_digest.h"
 #include "lib/bundle/plan.h"
 #include "lib/bundle/validate.h"
 #include "lib/loop/worker_pool.h"
@@ -19,6 +20,16 @@ typedef struct MemberResult {
         Verdict verdict;
         char *detail; /* owned by the writer; may be NULL */
 } MemberResult;
+
+/* What a later run must know of the member whose data goes on behind the end of a frame, beside the plan. */
+typedef struct WriterMark {
+        MemberDigest digest;
+        bool is_lost;       /* nothing more is read from it: zeros (tolerant) */
+        Verdict fault;      /* with fault_detail */
+        char *fault_detail; /* owned; NULL: none so far */
+} WriterMark;
+void writer_mark_done(WriterMark *m);
+int writer_mark_copy(WriterMark *to, const WriterMark *from); /* @return 0, -ENOMEM */
 
 typedef struct BundleWriterOptions {
         WorkerPool *compressors; /* borrowed: must outlive the writer */
@@ -35,9 +46,15 @@ typedef struct BundleWriterOptions {
 
         SourceKind source; /* for the validator */
 
-        /* 0, or where to go on: only whole frames are made from there. Digests of members that began earlier are not available;
-         * their result says so by an all-zero sha256 and the verdict `opaque`. */
-        uint64_t first_frame;
+        /* 0, or where to go on; and 0, or where to stop: the frame that is not made any more. */
+        uint64_t first_frame, end_frame;
+
+        /* Where a member's data goes on at first_frame (writer_mark_is_needed()): how it stood there; borrowed while
+         * bundle_writer_new() runs. The results of members that ended before are bundle_writer_restore()'s. */
+        const WriterMark *mark;
+
+        /* Only frames are wanted, no digests and verdicts. A mark is not needed then; of one that is there, is_lost counts. */
+        bool without_results;
 
         /* Compressed sizes of the frames before first_frame, for the seek table; borrowed while bundle_writer_new() runs. NULL:
          * then there is no seek table when first_frame is above 0. */
@@ -50,7 +67,7 @@ typedef struct BundleWriterOptions {
 
 /** @param plan  frozen; borrowed, must outlive the writer
  * @return 0; -ENOMEM; -EOVERFLOW when memory_bytes cannot hold two frames in flight (bundle_writer_memory_min() tells); -EINVAL
- * for a level or a first_frame that does not exist */
+ * for a level or a frame that does not exist, or a mark that is missing */
 int bundle_writer_new(BundleWriter **ret, const Plan *plan, const BundleWriterOptions *options);
 
 /** Waits for the jobs it still has in the pool. */
@@ -70,7 +87,7 @@ typedef struct BundleFrame {
 } BundleFrame;
 
 /** Makes the next frame. An error stays: every later call gives it again.
- * @return WRITER_FRAME and *ret; 0 when all frames are made; WRITER_E_CHANGED: a member is not what the plan says (size, mtime,
+ * @return WRITER_FRAME and *ret; 0 when all frames up to end_frame are made; WRITER_E_CHANGED: a member is not what the plan says (size, mtime,
  * device or inode, checked before and after reading), start over with a new plan; -errno from opening or reading a member
  * (bundle_writer_failed_member() names it); -ENOMEM */
 enum { WRITER_FRAME = 1, WRITER_E_CHANGED = 2 };
@@ -79,12 +96,26 @@ int bundle_writer_next(BundleWriter *w, BundleFrame *ret);
 /** The seek table: a skippable frame that goes after the last frame. Borrowed from the writer.
  * @return 0, -ENOMEM, -ENODATA while frames are missing or when the sizes of earlier frames were not given */
 int bundle_writer_seek_table(BundleWriter *w, const void **ret, size_t *ret_bytes);
+uint64_t bundle_writer_seek_table_bytes(uint64_t n_frames);
 
-/** @return what is known of a member; complete once all frames are made */
+/** @return the compressed sizes of all frames so far, by number; borrowed */
+const uint32_t *bundle_writer_frame_bytes(const BundleWriter *w);
+
+/** @return whether data of a member lies on both sides of the beginning of this frame */
+bool writer_mark_is_needed(const Plan *plan, uint64_t first_frame);
+
+/** @return how the open member stood at the end of the frame that came last; valid until the next call, and only where
+ * writer_mark_is_needed() for the frame after it */
+const WriterMark *bundle_writer_mark(const BundleWriter *w);
+
+/** Sets the result of a member that ended before first_frame. @param result  copied @return 0 or -ENOMEM */
+int bundle_writer_restore(BundleWriter *w, size_t i, const MemberResult *result);
+
+/** @return what is known of a member; complete once all frames are made. An all-zero sha256: nothing */
 const MemberResult *bundle_writer_member(const BundleWriter *w, size_t i);
 
 /** @return the member that ended the bundle; plan_n_members() when it was no member's fault */
 size_t bundle_writer_failed_member(const BundleWriter *w);
 
-/** @return bytes read from members so far */
+/** @return bytes read from members so far, those of an open member that its validator had to see again among them */
 uint64_t bundle_writer_bytes_read(const BundleWriter *w);

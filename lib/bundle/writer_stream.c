@@ -26,13 +26,52 @@ int writer_stream_init(WriterStream *s, const Plan *plan, const BundleWriterOpti
         s->results = calloc(MAX(n, (size_t)1), sizeof *s->results);
         if (!s->results)
                 return -ENOMEM;
-        for (size_t i = 0; i < first; i++)
+        if (options->mark) {
+                int r = writer_mark_copy(&s->start, options->mark);
+                if (r < 0)
+                        return r;
+        }
+        for (size_t i = 0; i < n; i++)
                 s->results[i].verdict = VERDICT_OPAQUE; /* not looked at */
         s->member = first;
         s->position = stream_offset;
         if (first < n)
                 s->position -= plan_member(plan, first)->stream_offset;
         return 0;
+}
+
+bool writer_stream_is_inside(const Plan *plan, uint64_t stream_offset, size_t *ret) {
+        const size_t i = plan_member_at(plan, stream_offset);
+        if (i == plan_n_members(plan))
+                return false;
+        const PlanMember *m = plan_member(plan, i);
+        const uint64_t position = stream_offset - m->stream_offset;
+        *ret = i;
+        return position > m->header_bytes && position < m->header_bytes + plan_stored_bytes(m);
+}
+
+void writer_mark_done(WriterMark *m) {
+        free(m->fault_detail);
+        *m = (WriterMark){ 0 };
+}
+
+int writer_mark_copy(WriterMark *to, const WriterMark *from) {
+        char *detail = from->fault_detail ? strdup(from->fault_detail) : NULL;
+        if (from->fault_detail && !detail)
+                return -ENOMEM;
+        free(to->fault_detail);
+        *to = *from;
+        to->fault_detail = detail;
+        return 0;
+}
+
+int writer_stream_mark(const WriterStream *s, WriterMark *ret) {
+        if (s->state != WRITER_MEMBER_OPEN)
+                return 0;
+        return writer_mark_copy(ret, &(WriterMark){ .digest = s->digest,
+                                                    .is_lost = s->is_lost,
+                                                    .fault = s->fault,
+                                                    .fault_detail = s->fault_detail });
 }
 
 static void close_member(WriterStream *s) {
@@ -52,6 +91,7 @@ void writer_stream_done(WriterStream *s) {
                 free(s->results[i].detail);
         free(s->results);
         s->results = NULL;
+        writer_mark_done(&s->start);
 }
 
 static const PlanMember *current(const WriterStream *s) {
@@ -104,7 +144,6 @@ static int check_unchanged(WriterStream *s) {
 static int open_source(WriterStream *s) {
         const PlanMember *m = current(s);
 
-        s->is_lost = false;
         s->kept = 0;
         s->fd = s->options->open_member(s->member, m, s->options->userdata);
         if (s->fd < 0) {
@@ -118,7 +157,7 @@ static int open_source(WriterStream *s) {
         return check_unchanged(s);
 }
 
-/* Finds the place in the extents that belongs to s->position: where a bundle is gone on with. */
+/* Finds the place in the extents and in the content that belongs to s->position: where a bundle is gone on with. */
 static void seek_extent(WriterStream *s) {
         const PlanMember *m = current(s);
 
@@ -128,56 +167,36 @@ static void seek_extent(WriterStream *s) {
         if (s->position <= m->header_bytes)
                 return;
         uint64_t rest = s->position - m->header_bytes;
+        s->content = plan_content_at(m, rest);
         if (m->is_sparse)
                 for (; s->extent < m->n_extents && rest >= m->extents[s->extent].bytes; s->extent++)
                         rest -= m->extents[s->extent].bytes;
         s->extent_done = rest;
 }
 
-static int open_member(WriterStream *s) {
-        const PlanMember *m = current(s);
-        size_t header_bytes;
-
-        s->state = WRITER_MEMBER_OPEN;
-        s->is_whole = s->position <= m->header_bytes;
-        int r = plan_member_header(s->plan, s->member, &s->header, &header_bytes);
-        if (r < 0)
-                return r;
-        if (header_bytes !=
-            m->header_bytes) /* it was laid out by the same function of the same plan */
-                return -EIO;
-        seek_extent(s);
-        member_digest_init(&s->digest);
-        if (s->is_whole) {
-                r = validator_new(&s->validator, s->options->source, path_name(m->path), m->kind,
-                                  m->bytes);
-                if (r < 0)
-                        return r;
-        }
-        return open_source(s);
-}
-
 static void feed_zeros(WriterStream *s, uint64_t n) {
-        if (n == 0)
-                return;
         s->content += n;
-        if (!s->is_whole)
+        if (n == 0 || !s->validator)
                 return;
         member_digest_zeros(&s->digest, n);
         validator_feed_zeros(s->validator, n);
 }
 
 /* @return whether it is all zeros */
-static bool feed(WriterStream *s, const void *data, size_t n) {
-        s->content += n;
-        if (!s->is_whole)
-                return member_digest_is_zero(data, n);
-        bool zero = member_digest_update(&s->digest, data, n);
+static bool validate(WriterStream *s, const void *data, size_t n, bool zero) {
         if (zero)
                 validator_feed_zeros(s->validator, n);
         else
                 validator_feed(s->validator, data, n);
         return zero;
+}
+
+/* @return whether it is all zeros */
+static bool feed(WriterStream *s, const void *data, size_t n) {
+        s->content += n;
+        if (!s->validator)
+                return member_digest_is_zero(data, n);
+        return validate(s, data, n, member_digest_update(&s->digest, data, n));
 }
 
 /* Whether a range was written so lately that the file system has given it no place yet. Such pages cannot be dropped; to
@@ -234,6 +253,99 @@ static int read_source(WriterStream *s, void *data, size_t n, uint64_t offset, s
                      (unsigned long long)offset);
 }
 
+/* Shows the validator the next of n bytes of content at an offset again, if it needs to see them. */
+static int revalidate(WriterStream *s, void *buf, uint64_t offset, uint64_t n, uint64_t *ret_n) {
+        size_t got = 0;
+
+        *ret_n = MIN(n, validator_unneeded(s->validator));
+        if (*ret_n == 0) {
+                int r = read_source(s, buf, (size_t)MIN(n, READ_BYTES), offset, &got);
+                if (r != 0)
+                        return r;
+                *ret_n = got > 0 ? got : n;
+        }
+        if (got > 0)
+                (void)validate(s, buf, got, member_digest_is_zero(buf, got));
+        else
+                validator_feed_zeros(s->validator, *ret_n);
+        return 0;
+}
+
+/* Bytes that were read together when the stream was made, from an offset of it on: the validator shall be told of the same holes. */
+static uint64_t piece_at(const WriterStream *s, uint64_t stream_offset) {
+        uint64_t offset, bytes;
+        plan_frame(s->plan, plan_frame_at(s->plan, stream_offset), &offset, &bytes);
+        return MIN(READ_BYTES, offset + bytes - stream_offset);
+}
+
+/* A validator's state is not written down: it sees the content again, up to where the bundle is gone on with. */
+static int revalidate_content(WriterStream *s) {
+        const PlanMember *m = current(s);
+        const PlanExtent whole = { .offset = 0, .bytes = m->bytes };
+        const PlanExtent *e = m->is_sparse ? m->extents : &whole;
+        uint64_t at = 0, stream_offset = m->stream_offset + m->header_bytes;
+        _cleanup_free_ void *buf = malloc(READ_BYTES);
+        if (!buf)
+                return -ENOMEM;
+
+        for (; at < s->content; e++) {
+                const uint64_t end = MIN(e->offset + e->bytes, s->content);
+                validator_feed_zeros(s->validator, e->offset - at);
+                for (at = e->offset; at < end;) {
+                        uint64_t n = MIN(end - at, piece_at(s, stream_offset));
+                        int r = revalidate(s, buf, at, n, &n);
+                        if (r != 0)
+                                return r;
+                        at += n;
+                        stream_offset += n;
+                }
+        }
+        if (s->is_lost) { /* of the bytes in the bundle nothing is lost yet: what follows tells its own fault */
+                s->is_lost = false;
+                free(s->fault_detail);
+                s->fault_detail = NULL;
+        }
+        return 0;
+}
+
+/* Opens the member in whose data the bundle is gone on with. */
+static int go_on(WriterStream *s) {
+        const WriterMark *mark = &s->start;
+        int r = 0;
+
+        s->digest = mark->digest;
+        s->is_lost = mark->is_lost;
+        s->fault = mark->fault;
+        s->fault_detail = TAKE_PTR(s->start.fault_detail);
+        if (!s->is_lost)
+                r = open_source(s);
+        /* a fault is the verdict, whatever the validator would say */
+        return r == 0 && s->validator && !s->fault_detail ? revalidate_content(s) : r;
+}
+
+static int open_member(WriterStream *s) {
+        const PlanMember *m = current(s);
+        size_t header_bytes;
+
+        s->state = WRITER_MEMBER_OPEN;
+        s->is_lost = false;
+        int r = plan_member_header(s->plan, s->member, &s->header, &header_bytes);
+        if (r < 0)
+                return r;
+        if (header_bytes !=
+            m->header_bytes) /* it was laid out by the same function of the same plan */
+                return -EIO;
+        seek_extent(s);
+        member_digest_init(&s->digest);
+        if (!s->options->without_results) {
+                r = validator_new(&s->validator, s->options->source, path_name(m->path), m->kind,
+                                  m->bytes);
+                if (r < 0)
+                        return r;
+        }
+        return s->position > m->header_bytes ? go_on(s) : open_source(s);
+}
+
 /* Data of the current extent, at most n bytes. *zero is cleared by anything else than zeros. */
 static int read_extent(WriterStream *s, void *data, size_t n, size_t *ret_n, bool *zero) {
         const PlanMember *m = current(s);
@@ -243,8 +355,7 @@ static int read_extent(WriterStream *s, void *data, size_t n, size_t *ret_n, boo
 
         n = MIN(n, READ_BYTES);
         n = MIN((uint64_t)n, e->bytes - s->extent_done);
-        if (s->is_whole)
-                feed_zeros(s, offset - s->content); /* the hole before */
+        feed_zeros(s, offset - s->content); /* the hole before */
         int r = read_source(s, data, n, offset, ret_n);
         if (r != 0)
                 return r;
@@ -275,8 +386,7 @@ static int finish_member(WriterStream *s) {
         }
         if (r != 0)
                 return r;
-        result->verdict = VERDICT_OPAQUE;
-        if (s->is_whole) {
+        if (s->validator) {
                 feed_zeros(s, m->bytes - s->content);
                 member_digest_final(&s->digest, result->sha256, &result->is_sparse_digest);
                 result->verdict = validator_finish(s->validator, &result->detail);
@@ -314,8 +424,7 @@ static int begin_member(WriterStream *s) {
         s->data_end = m->header_bytes + plan_stored_bytes(m);
         if (s->position < s->data_end)
                 return open_member(s);
-        s->results[s->member].verdict = VERDICT_OPAQUE; /* gone on with in its padding */
-        s->state = WRITER_MEMBER_FINISHED;
+        s->state = WRITER_MEMBER_FINISHED; /* gone on with in its padding */
         return 0;
 }
 
@@ -335,8 +444,6 @@ static int step(WriterStream *s, void *data, size_t n, size_t *ret_n, bool *zero
         case WRITER_MEMBER_NEXT:
                 return begin_member(s);
         case WRITER_MEMBER_OPEN:
-                if (s->position == s->data_end)
-                        return finish_member(s);
                 n = (size_t)MIN((uint64_t)n, s->data_end - s->position);
                 return read_member(s, data, n, ret_n, zero);
         case WRITER_MEMBER_FINISHED:
@@ -363,6 +470,10 @@ int writer_stream_read(WriterStream *s, void *data, size_t n, bool *ret_zero) {
                 s->position += now;
                 p += now;
                 n -= now;
+                if (s->state == WRITER_MEMBER_OPEN && s->position == s->data_end)
+                        r = finish_member(s);
+                if (r != 0)
+                        return r;
         }
         return 0;
 }

@@ -15,6 +15,7 @@ typedef struct WriterStream {
         const Plan *plan;
         const BundleWriterOptions *options;
         MemberResult *results; /* one a member; owned */
+        WriterMark start;      /* of the member in which it starts */
         size_t failed_member;
         uint64_t bytes_read;
 
@@ -24,8 +25,7 @@ typedef struct WriterStream {
         uint64_t data_end;  /* where its padding begins */
 
         /* the open member */
-        bool is_whole; /* read from its first byte on: digest and verdict count */
-        bool is_lost;  /* nothing more to be read from it: zeros (tolerant) */
+        bool is_lost; /* nothing more to be read from it: zeros (tolerant) */
         int fd;
         void *header;         /* owned */
         uint32_t extent;      /* the one being read … */
@@ -33,7 +33,7 @@ typedef struct WriterStream {
         uint64_t content;     /* next byte of the content for the digest */
         uint64_t kept;        /* pages before this offset were given back */
         MemberDigest digest;
-        Validator *validator; /* owned; NULL unless is_whole */
+        Validator *validator; /* owned; NULL: only frames are wanted */
         Verdict fault;
         char *fault_detail; /* what went wrong (tolerant); owned */
 } WriterStream;
@@ -43,7 +43,15 @@ int writer_stream_init(WriterStream *s, const Plan *plan, const BundleWriterOpti
                        uint64_t stream_offset);
 void writer_stream_done(WriterStream *s);
 
-/** Makes the next n bytes of the stream, which must be there.
+/** @return whether a member's data has begun before stream_offset and ends behind it; *ret that member */
+bool writer_stream_is_inside(const Plan *plan, uint64_t stream_offset, size_t *ret);
+
+/** Writes down how the member stands in whose data the stream is; leaves *ret alone elsewhere. @param ret  initialised, replaced
+ * @return 0 or -ENOMEM */
+int writer_stream_mark(const WriterStream *s, WriterMark *ret);
+
+/** Makes the next n bytes of the stream, which must be there. A member ends with its last byte of data: whatever is wrong with it
+ * then is told in this call.
  * @param ret_zero  whether all of them are zero
  * @return 0, WRITER_E_CHANGED, -errno; after anything but 0 it cannot go on */
 int writer_stream_read(WriterStream *s, void *data, size_t n, bool *ret_zero);

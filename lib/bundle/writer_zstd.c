@@ -85,6 +85,10 @@ size_t writer_zstd_bound(size_t n) {
         return ZSTD_compressBound(n);
 }
 
+const char *writer_zstd_version(void) {
+        return ZSTD_versionString();
+}
+
 static ZSTD_CCtx *take_context(WriterZstd *z, unsigned *ret_place) {
         for (;;) /* there are as many as threads: one is free, or about to be put back */
                 for (unsigned i = 0; i < z->n; i++) {

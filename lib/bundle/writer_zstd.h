@@ -22,6 +22,9 @@ size_t writer_zstd_context_bytes(int level);
 /** @return bytes that a frame of n bytes may need when compressed */
 size_t writer_zstd_bound(size_t n);
 
+/** @return libzstd's version as `1.5.4`; static */
+const char *writer_zstd_version(void);
+
 typedef struct WriterZstdFrame {
         const void *data;
         size_t n;

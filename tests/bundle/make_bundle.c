@@ -1,5 +1,6 @@
 /* Packs a directory by plan and writer alone, so that other people's tools can look at the result.
- * make_bundle [-l LEVEL] [-j THREADS] [-m MIB] [-f FIRST_FRAME] [-t] DIRECTORY OUTPUT
+ * make_bundle [-l LEVEL] [-j THREADS] [-m MIB] [-f FIRST_FRAME] [-p PART_MIB] [-t] DIRECTORY OUTPUT
+ * With -p it is packed by parts in memory, as for S3.
  * OUTPUT gets the frames from FIRST_FRAME on and, when that is 0, the seek table. Members are listed on stdout:
  * sha256, 's' for a sparse digest, bytes, first frame, offset in the stream, path. */
 #include <errno.h>
@@ -10,11 +11,11 @@
 
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
-#include "lib/bundle/parts.h"
+#include "lib/bundle/packer.h"
 #include "lib/bundle/writer.h"
 
 typedef struct Settings {
-        int level, threads, mib;
+        int level, threads, mib, part_mib;
         uint64_t first_frame;
         bool tolerant;
         const char *directory, *output;
@@ -145,11 +146,39 @@ static void pack(const Settings *s, const Plan *plan, const BundleWriterOptions 
         bundle_writer_free(w);
 }
 
+static void pack_parts(const Settings *s, const Plan *plan, const BundleWriterOptions *options) {
+        const PackerOptions packer_options = { .writer = *options,
+                                               .part_size = (uint64_t)s->part_mib * MIB };
+        PackedPart part;
+        Packer *p;
+
+        int r = packer_new(&p, plan, &packer_options);
+        if (r != 0)
+                die("packer", r);
+        int out = open(s->output, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+        if (out < 0)
+                die(s->output, -errno);
+        while ((r = packer_next(p, &part)) == PACKER_PART) {
+                r = fs_write_all(out, part.data, part.row.bytes);
+                if (r < 0)
+                        die(s->output, r);
+                packed_part_done(&part);
+        }
+        if (r != 0)
+                die("packing", r);
+        list_members(plan, packer_writer(p));
+        fprintf(stderr, "frames %" PRIu64 " parts %zu plan_memory %" PRIu64 " read %" PRIu64 "\n",
+                plan_n_frames(plan), packer_parts(p)->n, plan_memory_bytes(plan),
+                packer_bytes_read(p));
+        (void)close(out);
+        packer_free(p);
+}
+
 int main(int argc, char **argv) {
         Settings s = { .level = 3, .threads = 2, .mib = 48 };
         WorkerPool *pool;
 
-        for (int c; (c = getopt(argc, argv, "l:j:m:f:t")) != -1;) {
+        for (int c; (c = getopt(argc, argv, "l:j:m:f:p:t")) != -1;) {
                 switch (c) {
                 case 'l':
                         s.level = atoi(optarg);
@@ -162,6 +191,9 @@ int main(int argc, char **argv) {
                         break;
                 case 'f':
                         s.first_frame = strtoull(optarg, NULL, 10);
+                        break;
+                case 'p':
+                        s.part_mib = atoi(optarg);
                         break;
                 case 't':
                         s.tolerant = true;
@@ -182,15 +214,17 @@ int main(int argc, char **argv) {
         if (r < 0)
                 die("threads", r);
         Plan *plan = make_plan(root_fd);
-        pack(&s, plan,
-             &(BundleWriterOptions){ .compressors = pool,
-                                     .level = s.level,
-                                     .memory_bytes = (uint64_t)s.mib * MIB,
-                                     .tolerant = s.tolerant,
-                                     .source = SOURCE_DIRECTORY,
-                                     .first_frame = s.first_frame,
-                                     .open_member = open_member,
-                                     .userdata = &root_fd });
+        (s.part_mib > 0 ? pack_parts
+                        : pack)(&s, plan,
+                                &(BundleWriterOptions){ .compressors = pool,
+                                                        .level = s.level,
+                                                        .memory_bytes = (uint64_t)s.mib * MIB,
+                                                        .tolerant = s.tolerant,
+                                                        .source = SOURCE_DIRECTORY,
+                                                        .first_frame = s.first_frame,
+                                                        .without_results = s.first_frame > 0,
+                                                        .open_member = open_member,
+                                                        .userdata = &root_fd });
         plan_free(plan);
         worker_pool_free(pool);
         (void)close(root_fd);

@@ -284,10 +284,21 @@ static char *replaced(const char *text, const char *from, const char *to) {
         return result;
 }
 
+typedef struct FaultCase {
+        const char *from, *to, *fault;
+} FaultCase;
+
+static void assert_named(const char *text, const FaultCase *c) {
+        _cleanup_free_ char *bad = replaced(text, c->from, c->to), *fault = NULL;
+        json_t *manifest = NULL;
+        if (manifest_read(bad, strlen(bad), &manifest, &fault) != -EINVAL)
+                fail_msg("taken though it should say: %s", c->fault);
+        if (!strstr(fault, c->fault))
+                fail_msg("got '%s', expected '%s'", fault, c->fault);
+}
+
 static void each_fault_is_named(void **state) {
-        static const struct {
-                const char *from, *to, *fault;
-        } cases[] = {
+        static const FaultCase cases[] = {
                 { "manifest/1", "manifest/2",
                   "schema: 'neuron-collectd/manifest/2' is not 'neuron-collectd/manifest/1'" },
                 { "\"bundle\":", "\"bungle\":", "bundle is missing" },
@@ -352,15 +363,23 @@ static void each_fault_is_named(void **state) {
                 { "{\"schema\"", "[{\"schema\"", "line " },
         };
         _cleanup_free_ char *text = golden_make(*state);
-        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
-                _cleanup_free_ char *bad = replaced(text, cases[i].from, cases[i].to),
-                                    *fault = NULL;
-                json_t *manifest = NULL;
-                if (manifest_read(bad, strlen(bad), &manifest, &fault) != -EINVAL)
-                        fail_msg("taken though it should say: %s", cases[i].fault);
-                if (!strstr(fault, cases[i].fault))
-                        fail_msg("got '%s', expected '%s'", fault, cases[i].fault);
-        }
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++)
+                assert_named(text, &cases[i]);
+}
+
+static void a_header_that_cannot_be_is_named(void **state) {
+        static const FaultCase cases[] = {
+                { "\"header\": 1536", "\"header\": 2048",
+                  "members[0].header: 2048 bytes are no tar header before offset 1536" },
+                { "\"header\": 1536", "\"header\": 0", "members[0].header: 0 bytes are no" },
+                { "\"header\": 1536", "\"header\": -512", "members[0].header: -512 bytes" },
+                { "\"header\": 1536", "\"header\": 600", "members[0].header: 600 bytes" },
+                { "\"header\": 1536", "\"header\": null",
+                  "members[0].header is null, expected a whole number" },
+        };
+        _cleanup_free_ char *text = golden_make(*state);
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++)
+                assert_named(text, &cases[i]);
 }
 
 static void fields_of_later_versions_are_let_be(void **state) {
@@ -370,6 +389,14 @@ static void fields_of_later_versions_are_let_be(void **state) {
                          "\"weather\": {\"rain\": [1.5]}, \"failure\": {\"code\": 5}");
         json_t *manifest = NULL;
         assert_int_equal(manifest_read(newer, strlen(newer), &manifest, &fault), 0);
+        json_decref(manifest);
+}
+
+static void members_of_earlier_versions_do_not_tell_their_headers(void **state) {
+        _cleanup_free_ char *text = golden_make(*state), *fault = NULL;
+        _cleanup_free_ char *older = replaced(text, ", \"header\": 1536", "");
+        json_t *manifest = NULL;
+        assert_int_equal(manifest_read(older, strlen(older), &manifest, &fault), 0);
         json_decref(manifest);
 }
 
@@ -425,8 +452,11 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(a_member_without_a_digest_is_refused, setup,
                                                 teardown),
                 cmocka_unit_test_setup_teardown(each_fault_is_named, setup, teardown),
+                cmocka_unit_test_setup_teardown(a_header_that_cannot_be_is_named, setup, teardown),
                 cmocka_unit_test_setup_teardown(fields_of_later_versions_are_let_be, setup,
                                                 teardown),
+                cmocka_unit_test_setup_teardown(
+                        members_of_earlier_versions_do_not_tell_their_headers, setup, teardown),
                 cmocka_unit_test_setup_teardown(a_manifest_cut_short_is_refused_wherever_it_ends,
                                                 setup, teardown),
                 cmocka_unit_test_setup_teardown(a_fault_never_carries_what_a_terminal_would_obey,

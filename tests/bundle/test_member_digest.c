@@ -1,6 +1,7 @@
 #include "lib/bundle/member_digest.h"
 
 #include <endian.h>
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -191,6 +192,65 @@ static void an_exabyte_of_hole_costs_nothing_and_its_size_counts(void **state) {
         assert_memory_not_equal(one, other, SHA256_SIZE);
 }
 
+/* Through a saved state after every piece. */
+static void update_through_states(MemberDigest *d, const uint8_t *data, size_t n, size_t piece) {
+        for (size_t i = 0; i < n; i += piece) {
+                uint8_t state[MEMBER_DIGEST_STATE_SIZE];
+                MemberDigest loaded;
+                member_digest_save(d, state);
+                memset(&loaded, 0xaa, sizeof loaded);
+                assert_int_equal(member_digest_load(&loaded, state), 0);
+                *d = loaded;
+                member_digest_update(d, data + i, MIN(n - i, piece));
+        }
+}
+
+static void a_saved_state_goes_on_to_the_same_digest(void **state) {
+        (void)state;
+        static const size_t pieces[] = { 999, 4096, BLOCK, BLOCK + 1, 2 * BLOCK + 5 };
+        uint8_t expected[SHA256_SIZE], got[SHA256_SIZE];
+        bool is_sparse;
+        size_t n;
+        _cleanup_free_ uint8_t *data = content_of("00d0e", 9, &n);
+
+        sparse_reference(expected);
+        for (size_t i = 0; i < ELEMENTSOF(pieces); i++) {
+                MemberDigest d = full_digest;
+                update_through_states(&d, data, n, pieces[i]);
+                member_digest_final(&d, got, &is_sparse);
+                assert_true(is_sparse);
+                assert_memory_equal(got, expected, SHA256_SIZE);
+
+                MemberDigest plain;
+                member_digest_init(&plain);
+                update_through_states(&plain, data, n, pieces[i]);
+                member_digest_final(&plain, got, &is_sparse);
+                assert_false(is_sparse);
+                sha256_of(data, n, expected);
+                assert_memory_equal(got, expected, SHA256_SIZE);
+                sparse_reference(expected);
+        }
+}
+
+static void a_state_that_cannot_be_is_refused(void **state) {
+        (void)state;
+        MemberDigest d = full_digest, loaded;
+        uint8_t saved[MEMBER_DIGEST_STATE_SIZE];
+        member_digest_zeros(&d, 2 * BLOCK + 7);
+        member_digest_save(&d, saved);
+        assert_int_equal(member_digest_load(&loaded, saved), 0);
+        for (size_t i = 2 * SHA256_STATE_SIZE; i < sizeof saved;
+             i++) { /* all numbers hang together … */
+                if (i - 2 * SHA256_STATE_SIZE == 4 * 8 || i - 2 * SHA256_STATE_SIZE == 4 * 8 + 1)
+                        continue; /* … but for how many zeros of a block are pending */
+                saved[i] ^= 0x40;
+                assert_int_equal(member_digest_load(&loaded, saved), -EINVAL);
+                saved[i] ^= 0x40;
+        }
+        saved[SHA256_STATE_SIZE - 1] ^= 1; /* one of SHA-256's own */
+        assert_int_equal(member_digest_load(&loaded, saved), -EINVAL);
+}
+
 static void update_says_whether_it_saw_only_zeros(void **state) {
         (void)state;
         size_t n;
@@ -218,6 +278,8 @@ int main(void) {
                 cmocka_unit_test(more_zeros_give_the_sparse_form_however_the_content_is_cut),
                 cmocka_unit_test(a_hole_left_out_is_the_same_as_zero_data_left_out),
                 cmocka_unit_test(an_exabyte_of_hole_costs_nothing_and_its_size_counts),
+                cmocka_unit_test(a_saved_state_goes_on_to_the_same_digest),
+                cmocka_unit_test(a_state_that_cannot_be_is_refused),
                 cmocka_unit_test(update_says_whether_it_saw_only_zeros),
         };
         return cmocka_run_group_tests(tests, fill_with_zeros, NULL);

@@ -85,6 +85,34 @@ static void a_tail_behind_a_closed_part_is_a_part_of_its_own(void **state) {
         parts_done(&p);
 }
 
+static void restored_parts_go_on_as_if_nothing_had_been(void **state) {
+        (void)state;
+        uint8_t frame[50], one[SHA256_SIZE], other[SHA256_SIZE];
+        Parts whole, restored;
+        bool closed;
+
+        memset(frame, 7, sizeof frame);
+        parts_init(&whole, 100);
+        for (size_t i = 0; i < 7; i++)
+                assert_int_equal(parts_add_frame(&whole, frame, sizeof frame, 0, &closed), 0);
+        assert_int_equal(parts_finish(&whole, "tail", 4), 0);
+
+        parts_init(&restored, 100);
+        for (size_t i = 0; i < 2; i++)
+                assert_int_equal(parts_restore(&restored, &whole.items[i]), 0);
+        for (size_t i = 4; i < 7; i++)
+                assert_int_equal(parts_add_frame(&restored, frame, sizeof frame, 0, &closed), 0);
+        assert_int_equal(parts_finish(&restored, "tail", 4), 0);
+        assert_int_equal(restored.n, whole.n);
+        assert_int_equal(restored.total_bytes, whole.total_bytes);
+        assert_int_equal(restored.items[3].first_frame, whole.items[3].first_frame);
+        parts_composite(&whole, one);
+        parts_composite(&restored, other);
+        assert_memory_equal(one, other, SHA256_SIZE);
+        parts_done(&whole);
+        parts_done(&restored);
+}
+
 /* Packs `frames` frames of `unpacked` bytes each that become `packed` bytes. @return the number of parts */
 static size_t n_parts_of(uint64_t frames, uint64_t unpacked, uint64_t packed,
                          uint64_t *ret_largest) {
@@ -123,6 +151,7 @@ int main(void) {
                 cmocka_unit_test(a_limit_grows_so_that_the_parts_left_suffice),
                 cmocka_unit_test(parts_are_runs_of_whole_frames_with_their_digests),
                 cmocka_unit_test(a_tail_behind_a_closed_part_is_a_part_of_its_own),
+                cmocka_unit_test(restored_parts_go_on_as_if_nothing_had_been),
                 cmocka_unit_test(ten_thousand_parts_always_suffice),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);

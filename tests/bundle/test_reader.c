@@ -56,7 +56,9 @@ static void verify(const char *object, const char *text, size_t n, Heard *h) {
         assert_int_equal(fstat(fd, &st), 0);
         if (manifest_read(text, n, &manifest, &fault) < 0)
                 fail_msg("%s", fault);
-        assert_int_equal(bundle_verify(fd, manifest, &h->report), 0);
+        FileByteSource source;
+        assert_int_equal(file_byte_source_init(&source, fd), 0);
+        assert_int_equal(bundle_verify(&source.source, manifest, &h->report), 0);
         json_decref(manifest);
         assert_int_equal(h->report.ok, h->n == 0);
         assert_int_equal(h->done, st.st_size); /* the whole object is read, come what may */
@@ -269,17 +271,30 @@ static void a_frame_that_asks_for_much_memory_is_refused(void **state) {
         strbuf_done(&h.faults);
 }
 
+static int refuse(ByteSource *s, void *data, size_t n, uint64_t offset) {
+        (void)s, (void)data, (void)n, (void)offset;
+        return -EIO;
+}
+
 static void what_cannot_be_read_is_an_error_and_no_fault(void **state) {
         (void)state;
         VerifyReport report = { .on_fault = on_fault };
-        json_t *manifest = json_object();
+        ByteSource broken = { .bytes = 1000, .read_at = refuse };
+        json_t *manifest = json_pack("{s{si}}", "bundle", "bytes", 1000);
+        assert_non_null(manifest);
+        assert_int_equal(bundle_verify(&broken, manifest, &report), -EIO);
+        json_decref(manifest);
+}
+
+static void only_a_regular_file_is_a_source(void **state) {
+        (void)state;
+        FileByteSource source;
         int fds[2];
         assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
-        assert_int_equal(bundle_verify(-1, manifest, &report), -EBADF);
-        assert_int_equal(bundle_verify(fds[0], manifest, &report), -EINVAL);
+        assert_int_equal(file_byte_source_init(&source, -1), -EBADF);
+        assert_int_equal(file_byte_source_init(&source, fds[0]), -EINVAL);
         (void)close(fds[0]);
         (void)close(fds[1]);
-        json_decref(manifest);
 }
 
 static int make_objects(void **state) {
@@ -324,6 +339,7 @@ int main(void) {
                 cmocka_unit_test(a_seek_table_with_wrong_sizes_damages_the_frames_it_names),
                 cmocka_unit_test(a_frame_that_asks_for_much_memory_is_refused),
                 cmocka_unit_test(what_cannot_be_read_is_an_error_and_no_fault),
+                cmocka_unit_test(only_a_regular_file_is_a_source),
         };
         return cmocka_run_group_tests(tests, make_objects, remove_objects);
 }

@@ -165,7 +165,9 @@ static VerifyReport verify(const Bundle *b, Heard *h) {
         VerifyReport report = { .on_fault = on_fault, .userdata = h };
         if (manifest_read(b->manifest.text, b->manifest.n, &manifest, &fault) < 0)
                 fail_msg("%s", fault);
-        assert_int_equal(bundle_verify(b->object, manifest, &report), 0);
+        FileByteSource object;
+        assert_int_equal(file_byte_source_init(&object, b->object), 0);
+        assert_int_equal(bundle_verify(&object.source, manifest, &report), 0);
         json_decref(manifest);
         return report;
 }

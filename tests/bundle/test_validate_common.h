@@ -12,15 +12,22 @@
 
 #include "lib/bundle/validate.h"
 
-/* A run of zeros goes in as zeros, as a hole would. */
-static inline void feed_cut(Validator *v, const uint8_t *data, size_t n, size_t cut, bool holes) {
-        for (size_t i = 0; i < n; i += cut) {
+typedef enum Feed { FEED_DATA, FEED_HOLES, FEED_NEEDED, N_FEEDS } Feed;
+
+/* FEED_HOLES: a run of zeros goes in as zeros, as a hole would. FEED_NEEDED: so does all that the validator says it does not need. */
+static inline void feed_cut(Validator *v, const uint8_t *data, size_t n, size_t cut, Feed feed) {
+        for (size_t i = 0; i < n;) {
                 size_t m = n - i < cut ? n - i : cut, zeros = 0;
-                while (holes && zeros < m && data[i + zeros] == 0)
+                while (feed == FEED_HOLES && zeros < m && data[i + zeros] == 0)
                         zeros++;
+                if (feed == FEED_NEEDED && validator_unneeded(v) > 0)
+                        zeros = validator_unneeded(v) < m ? (size_t)validator_unneeded(v) : m;
                 if (zeros > 0)
                         validator_feed_zeros(v, zeros);
+                if (feed == FEED_NEEDED && zeros > 0)
+                        m = zeros;
                 validator_feed(v, data + i + zeros, m - zeros);
+                i += m;
         }
 }
 
@@ -30,11 +37,11 @@ static inline Verdict verdict_of(SourceKind source, const char *name, MemberKind
         static const size_t cuts[] = { SIZE_MAX / 2, 1, 2, 7, 64, 1000, 4096 };
         Verdict first = N_VERDICTS;
 
-        for (size_t i = 0; i < 2 * sizeof cuts / sizeof *cuts; i++) {
+        for (size_t i = 0; i < N_FEEDS * sizeof cuts / sizeof *cuts; i++) {
                 Validator *v = NULL;
                 char *text = NULL;
                 assert_int_equal(validator_new(&v, source, name, kind, n), 0);
-                feed_cut(v, data, n, cuts[i / 2], i % 2);
+                feed_cut(v, data, n, cuts[i / N_FEEDS], (Feed)(i % N_FEEDS));
                 Verdict verdict = validator_finish(v, &text);
                 assert_non_null(text);
                 if (i == 0) {

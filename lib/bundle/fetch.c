@@ -1,0 +1,449 @@
+/* Which frames hold the member is told by manifest and seek table; where its data belongs by the tar header, which is looked at only
+ * when the manifest leaves it open. Both may lie: what counts in the end is the digest. */
+#include "lib/bundle/fetch.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include "lib/bundle/fetch_map.h"
+#include "lib/bundle/member_digest.h"
+#include "lib/bundle/reader_zstd.h"
+#include "lib/bundle/writer.h"
+
+#define OUT_BYTES (256 * 1024)
+#define TABLE_MAX (64 * MIB) /* 16 TiB of tar stream */
+
+/* As the writer makes it, see there. */
+#define TABLE_MAGIC 0x184D2A5Eu
+#define TABLE_FOOTER_MAGIC 0x8F92EAB1u
+#define TABLE_HEADER_BYTES 8
+#define TABLE_ENTRY_BYTES 8
+#define TABLE_FOOTER_BYTES 9
+
+typedef struct FetchFrame {
+        uint32_t object_bytes, bytes;
+} FetchFrame;
+
+typedef struct FetchPut {
+        int (*put)(const void *data, uint64_t n, uint64_t offset, void *userdata);
+        void *userdata;
+} FetchPut;
+
+struct Fetch {
+        const json_t *manifest, *member;
+        uint64_t object_bytes, stream_bytes, n_frames; /* by the manifest */
+        uint64_t bytes;                                /* of the content */
+        uint64_t begin, offset,
+                end; /* of the tar stream: header (or data, when dense), data, and what is surely behind the data */
+        bool is_dense; /* the manifest leaves no room for holes */
+
+        FetchFrame *frames; /* those that are needed; owned */
+        uint64_t n_needed, next;
+        uint64_t first_frame, object_offset,
+                frames_offset; /* of the first of them: number, in the object, in the stream */
+
+        ReaderZstd *zstd;
+        bool in_frame;
+        uint64_t in_left, out_left; /* of the open frame */
+        uint64_t stream;            /* offset in the tar stream of what comes out next */
+
+        uint8_t *header; /* [begin, offset) unless dense; owned */
+        bool has_map;
+        FetchMap map;
+        size_t extent;
+        uint64_t extent_done, content, keep; /* content: handed out or kept so far */
+        MemberDigest digest;
+        int error; /* stays */
+        char fault[256];
+        uint8_t out[OUT_BYTES];
+};
+
+static int damaged(Fetch *f, const char *fmt, ...) _printf_(2, 3);
+static int damaged(Fetch *f, const char *fmt, ...) {
+        va_list args;
+        va_start(args, fmt);
+        (void)vsnprintf(f->fault, sizeof f->fault, fmt, args); /* our own sentences: they fit */
+        va_end(args);
+        return -EBADMSG;
+}
+
+/* ---- the manifest ---- */
+
+static uint64_t number_of(const json_t *object, const char *key) {
+        return (uint64_t)json_integer_value(json_object_get(object, key));
+}
+
+/* @return where the member's header begins, or the first place where it might; at most FETCH_HEADER_MAX before its data */
+static uint64_t header_begin(const json_t *members, size_t i) {
+        const json_t *member = json_array_get(members, i),
+                     *header = json_object_get(member, "header");
+        const uint64_t offset = number_of(member, "offset"),
+                       before = offset - MIN(offset, FETCH_HEADER_MAX);
+        if (header)
+                return offset - MIN(offset, (uint64_t)json_integer_value(header));
+        return i > 0 ? MAX(before, number_of(json_array_get(members, i - 1), "offset")) : before;
+}
+
+/* @return where the data surely has ended; *ret_is_exact: and nothing but padding lies before */
+static uint64_t data_end(const Fetch *f, const json_t *members, size_t i, bool *ret_is_exact) {
+        const json_t *next = json_array_get(members, i + 1);
+        *ret_is_exact = !next || json_object_get(next, "header");
+        if (!next)
+                return f->stream_bytes - MIN(f->stream_bytes, (uint64_t)PLAN_TAR_END);
+        return *ret_is_exact ? header_begin(members, i + 1) : number_of(next, "offset");
+}
+
+static int place_find(Fetch *f, const json_t *members, size_t i) {
+        bool is_exact;
+        uint64_t padded, end;
+        const uint64_t bound = data_end(f, members, i, &is_exact);
+
+        f->begin = header_begin(members, i);
+        if (bound < f->offset || f->offset - f->begin > FETCH_HEADER_MAX ||
+            f->offset % PLAN_TAR_BLOCK != 0 || f->begin % PLAN_TAR_BLOCK != 0 ||
+            __builtin_add_overflow(f->bytes, PLAN_TAR_BLOCK - 1, &padded) ||
+            __builtin_add_overflow(f->offset, padded - padded % PLAN_TAR_BLOCK, &end))
+                return -EINVAL;
+        f->is_dense = f->bytes == 0 || (is_exact && bound == end);
+        f->end = f->is_dense ? f->offset + f->bytes : MIN(bound, end);
+        if (f->is_dense)
+                f->begin = f->offset;
+        return 0;
+}
+
+static int find_member(const json_t *members, const char *path, size_t *ret) {
+        const json_t *member;
+        size_t i;
+        json_array_foreach(members, i, member) {
+                const char *s = json_string_value(json_object_get(member, "path"));
+                if (s && strcmp(s, path) == 0) {
+                        *ret = i;
+                        return 0;
+                }
+        }
+        return -ENOENT;
+}
+
+static int fetch_init(Fetch *f, size_t i) {
+        const json_t *bundle = json_object_get(f->manifest, "bundle"),
+                     *members = json_object_get(f->manifest, "members");
+
+        f->member = json_array_get(members, i);
+        f->object_bytes = number_of(bundle, "bytes");
+        f->stream_bytes = number_of(bundle, "uncompressed_bytes");
+        f->n_frames = number_of(json_object_get(f->manifest, "frames"), "count");
+        f->bytes = number_of(f->member, "bytes");
+        f->offset = number_of(f->member, "offset");
+        member_digest_init(&f->digest);
+        if (f->n_frames > TABLE_MAX / TABLE_ENTRY_BYTES ||
+            bundle_writer_seek_table_bytes(f->n_frames) > f->object_bytes)
+                return -EINVAL;
+        int r = place_find(f, members, i);
+        if (r == 0)
+                r = reader_zstd_new(&f->zstd);
+        if (r == 0 && f->is_dense) {
+                f->has_map = true;
+                r = fetch_map_dense(&f->map, f->bytes);
+        } else if (r == 0) {
+                f->header = malloc(f->offset - f->begin + 1);
+                r = f->header ? 0 : -ENOMEM;
+        }
+        return r;
+}
+
+int fetch_new(Fetch **ret, const json_t *manifest, const char *member, FetchRange *ret_table) {
+        _cleanup_(fetch_freep) Fetch *f = malloc(sizeof *f);
+        size_t i;
+        if (!f)
+                return -ENOMEM;
+        memset(f, 0, offsetof(Fetch, out));
+        f->manifest = manifest;
+        int r = find_member(json_object_get(manifest, "members"), member, &i);
+        if (r == 0)
+                r = fetch_init(f, i);
+        if (r < 0)
+                return r;
+        ret_table->bytes = bundle_writer_seek_table_bytes(f->n_frames);
+        ret_table->offset = f->object_bytes - ret_table->bytes;
+        *ret = TAKE_PTR(f);
+        return 0;
+}
+
+Fetch *fetch_free(Fetch *f) {
+        if (!f)
+                return NULL;
+        reader_zstd_free(f->zstd);
+        fetch_map_done(&f->map);
+        free(f->frames);
+        free(f->header);
+        free(f);
+        return NULL;
+}
+
+uint64_t fetch_bytes(const Fetch *f) {
+        return f->bytes;
+}
+
+const char *fetch_fault(const Fetch *f) {
+        return f->fault;
+}
+
+/* ---- the seek table ---- */
+
+static uint32_t read_u32(const uint8_t *p) {
+        uint32_t value;
+        memcpy(&value, p, sizeof value);
+        return le32toh(value);
+}
+
+static bool table_has_form(const Fetch *f, const uint8_t *table, size_t n) {
+        const uint8_t *footer = table + n - TABLE_FOOTER_BYTES;
+        return n == bundle_writer_seek_table_bytes(f->n_frames) && read_u32(table) == TABLE_MAGIC &&
+               read_u32(table + 4) == n - TABLE_HEADER_BYTES && read_u32(footer) == f->n_frames &&
+               footer[4] == 0 && read_u32(footer + 5) == TABLE_FOOTER_MAGIC;
+}
+
+/* Adds up the frames; the first and the last one that are needed are told by where they lie in the stream. */
+static bool table_walk(Fetch *f, const uint8_t *entries) {
+        uint64_t object_offset = 0, stream_offset = 0;
+
+        for (uint64_t i = 0; i < f->n_frames; i++, entries += TABLE_ENTRY_BYTES) {
+                const uint32_t object_bytes = read_u32(entries), bytes = read_u32(entries + 4);
+                const uint64_t end = stream_offset + bytes; /* 2^23 of 2^32: cannot wrap */
+                if (stream_offset <= f->begin && f->begin < end) {
+                        f->first_frame = i;
+                        f->object_offset = object_offset;
+                        f->frames_offset = stream_offset;
+                        f->n_needed = 0;
+                }
+                if (end > f->begin && (stream_offset < f->end || stream_offset < f->offset))
+                        f->n_needed++;
+                if (stream_offset <= f->offset && f->offset < end &&
+                    i != number_of(f->member, "frame"))
+                        return false;
+                object_offset += object_bytes;
+                stream_offset = end;
+        }
+        return stream_offset == f->stream_bytes && f->end <= stream_offset &&
+               object_offset == f->object_bytes - bundle_writer_seek_table_bytes(f->n_frames);
+}
+
+static FetchRange range_from(const Fetch *f, uint64_t first) {
+        FetchRange range = { .offset = f->object_offset };
+        for (uint64_t i = 0; i < f->n_needed; i++)
+                if (i < first)
+                        range.offset += f->frames[i].object_bytes;
+                else
+                        range.bytes += f->frames[i].object_bytes;
+        return range;
+}
+
+int fetch_set_table(Fetch *f, const void *table, size_t n, FetchRange *ret_frames) {
+        if (!table_has_form(f, table, n)) {
+                (void)damaged(f,
+                              "the object does not end with the seek table of %" PRIu64 " frames",
+                              f->n_frames);
+                return -EINVAL;
+        }
+        const uint8_t *entries = (const uint8_t *)table + TABLE_HEADER_BYTES;
+        if (!table_walk(f, entries)) {
+                (void)damaged(f, "the object's seek table does not fit the manifest");
+                return -EINVAL;
+        }
+        if (f->bytes == 0)
+                f->n_needed = 0;
+        free(f->frames);
+        f->frames = calloc(MAX(f->n_needed, UINT64_C(1)), sizeof *f->frames);
+        if (!f->frames)
+                return -ENOMEM;
+        entries += f->first_frame * TABLE_ENTRY_BYTES;
+        for (uint64_t i = 0; i < f->n_needed; i++, entries += TABLE_ENTRY_BYTES)
+                f->frames[i] = (FetchFrame){ read_u32(entries), read_u32(entries + 4) };
+        f->stream = f->frames_offset;
+        *ret_frames = range_from(f, 0);
+        return 0;
+}
+
+int fetch_resume(Fetch *f, uint64_t done, FetchRange *ret_frames, uint64_t *ret_keep) {
+        const uint64_t target = f->offset + MIN(done, f->bytes);
+
+        f->next = 0;
+        f->stream = f->frames_offset;
+        if (f->is_dense)
+                while (f->next < f->n_needed &&
+                       (target == f->end || f->stream + f->frames[f->next].bytes <= target))
+                        f->stream += f->frames[f->next++].bytes;
+        f->keep = f->stream > f->offset ? MIN(f->stream, f->end) - f->offset : 0;
+        f->extent_done = f->keep;
+        *ret_keep = f->keep;
+        *ret_frames = range_from(f, f->next);
+        return 0;
+}
+
+void fetch_feed_kept(Fetch *f, const void *data, size_t n) {
+        n = (size_t)MIN((uint64_t)n, f->keep - f->content);
+        (void)member_digest_update(&f->digest, data, n); /* whether it is zero, nobody asks */
+        f->content += n;
+}
+
+/* ---- the content ---- */
+
+/* @param data  NULL = zeros */
+static int put_out(Fetch *f, const void *data, uint64_t n, const FetchPut *put) {
+        if (n == 0)
+                return 0;
+        if (data)
+                (void)member_digest_update(&f->digest, data, n);
+        else
+                member_digest_zeros(&f->digest, n);
+        int r = put->put(data, n, f->content, put->userdata);
+        f->content += n;
+        return r;
+}
+
+/* The hole before the next extent that has data, or up to the content's end. */
+static int put_hole(Fetch *f, const FetchPut *put) {
+        while (f->extent < f->map.n_extents && f->extent_done == f->map.extents[f->extent].bytes) {
+                f->extent++;
+                f->extent_done = 0;
+        }
+        if (f->extent_done > 0)
+                return 0;
+        const uint64_t next =
+                f->extent < f->map.n_extents ? f->map.extents[f->extent].offset : f->bytes;
+        return put_out(f, NULL, next - f->content, put);
+}
+
+/* The header is whole: now it is known where the data belongs. */
+static int take_map(Fetch *f, const FetchPut *put) {
+        int r = fetch_map_read(&f->map, f->header, f->offset - f->begin, f->bytes);
+        if (r == -EBADMSG || (r == 0 && f->map.stored_bytes > f->end - f->offset))
+                return damaged(
+                        f, "the %" PRIu64 " bytes before the member's data are no tar header of it",
+                        f->offset - f->begin);
+        f->has_map = r == 0;
+        return r == 0 ? put_hole(f, put) : r;
+}
+
+static int take_data(Fetch *f, const uint8_t *data, uint64_t n, const FetchPut *put) {
+        int r = 0;
+        while (r == 0 && n > 0 && f->extent < f->map.n_extents) {
+                const uint64_t now = MIN(n, f->map.extents[f->extent].bytes - f->extent_done);
+                r = put_out(f, data, now, put);
+                data += now;
+                n -= now;
+                f->extent_done += now;
+                if (r == 0)
+                        r = put_hole(f, put);
+        }
+        return r; /* what is left is padding, or the next member */
+}
+
+/* n bytes of the tar stream, at f->stream. */
+static int take_stream(Fetch *f, const uint8_t *data, size_t n, const FetchPut *put) {
+        const uint64_t from = f->stream, to = from + n;
+        int r = 0;
+
+        f->stream = to;
+        if (!f->has_map) {
+                const uint64_t begin = MAX(from, f->begin), end = MIN(to, f->offset);
+                if (begin < end)
+                        memcpy(f->header + (begin - f->begin), data + (begin - from), end - begin);
+                if (to >= f->offset)
+                        r = take_map(f, put);
+        }
+        if (r == 0 && to > f->offset) {
+                const uint64_t begin = MAX(from, f->offset);
+                r = take_data(f, data + (begin - from), to - begin, put);
+        }
+        return r;
+}
+
+/* ---- frames ---- */
+
+static int frame_damaged(Fetch *f, const char *why) {
+        return damaged(f, "frame %" PRIu64 " of the object is damaged: %s",
+                       f->first_frame + f->next, why);
+}
+
+/* @param ret_used  bytes of data that were taken */
+static int frame_step(Fetch *f, const uint8_t *data, size_t n, size_t *ret_used,
+                      const FetchPut *put) {
+        ReaderZstdStep step = { .in = data,
+                                .n_in = (size_t)MIN((uint64_t)n, f->in_left),
+                                .out = f->out,
+                                .n_out = sizeof f->out };
+        reader_zstd_step(f->zstd, &step);
+        *ret_used = step.used;
+        f->in_left -= step.used;
+        if (step.damage)
+                return frame_damaged(f, step.damage);
+        if (step.made > f->out_left)
+                return frame_damaged(f, "it holds more than the seek table says");
+        f->out_left -= step.made;
+        int r = take_stream(f, f->out, step.made, put);
+        if (r < 0)
+                return r;
+        if (step.is_over ? f->in_left > 0 || f->out_left > 0
+                         : f->in_left == 0 && step.made < step.n_out)
+                return frame_damaged(f, "it is not as long as the seek table says");
+        if (step.is_over) {
+                f->in_frame = false;
+                f->next++;
+        }
+        return 0;
+}
+
+static int feed(Fetch *f, const uint8_t *data, size_t n, const FetchPut *put) {
+        while (n > 0 || (f->in_frame && f->in_left == 0)) {
+                size_t used;
+                if (!f->in_frame) {
+                        if (f->next == f->n_needed)
+                                return damaged(f, "more bytes came than the member's frames have");
+                        f->in_frame = true;
+                        f->in_left = f->frames[f->next].object_bytes;
+                        f->out_left = f->frames[f->next].bytes;
+                        reader_zstd_begin(f->zstd);
+                }
+                int r = frame_step(f, data, n, &used, put);
+                if (r < 0)
+                        return r;
+                data += used;
+                n -= used;
+        }
+        return 0;
+}
+
+int fetch_feed(Fetch *f, const void *data, size_t n,
+               int (*put)(const void *data, uint64_t n, uint64_t offset, void *userdata),
+               void *userdata) {
+        if (f->error == 0 && f->content < f->keep)
+                f->error = -EINVAL; /* what was kept is missing from the digest */
+        if (f->error == 0)
+                f->error = feed(f, data, n, &(FetchPut){ put, userdata });
+        return f->error;
+}
+
+int fetch_finish(Fetch *f) {
+        uint8_t found[SHA256_SIZE];
+        char hex[SHA256_HEX_SIZE];
+        bool is_sparse;
+
+        if (f->error < 0)
+                return f->error;
+        if (f->content < f->bytes)
+                return f->error =
+                               damaged(f, "the member ends after %" PRIu64 " of %" PRIu64 " bytes",
+                                       f->content, f->bytes);
+        member_digest_final(&f->digest, found, &is_sparse);
+        digest_hex(found, sizeof found, hex);
+        const char *key = is_sparse ? "sha256_sparse" : "sha256",
+                   *told = json_string_value(json_object_get(f->member, key));
+        if (told && strcasecmp(told, hex) == 0)
+                return 0;
+        return f->error = damaged(f, "its %s is %s, the manifest says %.64s", key, hex,
+                                  told ? told : "nothing of this form");
+}
