@@ -7,7 +7,7 @@
 
 #include "lib/dump/record.h"
 
-#define STORE_SCHEMA_VERSION 1
+#define STORE_SCHEMA_VERSION 2
 
 typedef struct Store Store;
 

@@ -1,68 +1,10 @@
 /* Bundles and their deliveries: records to rows and back. The order of the columns is fixed in store_schema.c. */
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "agent/store/store_private.h"
-#include "lib/base/cleanup.h"
+#include "agent/store/store_columns.h"
 
 #define LIST_PAGE 32        /* records read before the first of them is handed out */
 #define MAX_DELIVERIES 1024 /* of a bundle; what claims more is damage */
-
-/* Binding: one call a column, the first failure is kept */
-
-typedef struct Binder {
-        sqlite3_stmt *statement;
-        int column, result;
-} Binder;
-
-static void bind_number(Binder *b, uint64_t v) {
-        if (b->result == SQLITE_OK) /* all 64 bits are kept: read back by the same cast */
-                b->result = sqlite3_bind_int64(b->statement, ++b->column, (int64_t)v);
-}
-
-static void bind_text(Binder *b, const char *s) {
-        if (b->result == SQLITE_OK)
-                b->result = sqlite3_bind_text(b->statement, ++b->column, s, -1, SQLITE_STATIC);
-}
-
-/* For what may hold a path: any bytes. */
-static void bind_bytes(Binder *b, const char *s) {
-        if (b->result == SQLITE_OK)
-                b->result = s ? sqlite3_bind_blob64(b->statement, ++b->column, s, strlen(s),
-                                                    SQLITE_STATIC)
-                              : sqlite3_bind_null(b->statement, ++b->column);
-}
-
-/* Reading: the first failure is kept, and what is read after it is zero */
-
-typedef struct Reader {
-        sqlite3_stmt *statement;
-        int column, error;
-} Reader;
-
-static uint64_t read_number(Reader *r) {
-        return (uint64_t)sqlite3_column_int64(r->statement, r->column++);
-}
-
-/* @return a copy of the caller's, NULL for NULL or a failure */
-static char *read_string(Reader *r, bool may_be_null) {
-        int column = r->column++;
-        if (r->error < 0)
-                return NULL;
-        if (sqlite3_column_type(r->statement, column) == SQLITE_NULL) {
-                if (!may_be_null)
-                        r->error = -EUCLEAN;
-                return NULL;
-        }
-        const char *s = sqlite3_column_blob(r->statement, column); /* NULL for an empty one */
-        int n = sqlite3_column_bytes(r->statement, column);
-        char *copy = strndup(s ? s : "", (size_t)n);
-        if (!copy)
-                r->error = -ENOMEM;
-        return copy;
-}
 
 static void read_array(Reader *r, char *ret, size_t size) {
         _cleanup_free_ char *s = read_string(r, false);
@@ -105,7 +47,7 @@ static int put_delivery(Store *s, int64_t row, size_t position, const DeliveryRe
         bind_bytes(&b, d->last_error);
         bind_number(&b, d->next_try_usec);
         bind_number(&b, d->done_usec);
-        return store_errno(s, b.result == SQLITE_OK ? sqlite3_step(st) : b.result);
+        return bind_and_run(s, &b);
 }
 
 static int put_deliveries(Store *s, int64_t row, const BundleRecord *record) {
@@ -121,7 +63,7 @@ static int put_deliveries(Store *s, int64_t row, const BundleRecord *record) {
         }
         bind_number(&b, (uint64_t)row);
         bind_number(&b, record->n_deliveries);
-        return store_errno(s, b.result == SQLITE_OK ? sqlite3_step(cut) : b.result);
+        return bind_and_run(s, &b);
 }
 
 static int read_delivery(sqlite3_stmt *st, DeliveryRecord *d) {
@@ -198,7 +140,7 @@ static int write_bundle(Store *s, StoreStatement which, const BundleRecord *reco
         bind_number(&b, record->attempts);
         bind_number(&b, record->pinned);
         bind_number(&b, record->links_held);
-        return store_errno(s, b.result == SQLITE_OK ? sqlite3_step(st) : b.result);
+        return bind_and_run(s, &b);
 }
 
 /* @param ret_row  goes to read_deliveries once `st` is done with */

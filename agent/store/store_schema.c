@@ -84,7 +84,46 @@ static int upgrade_to_1(sqlite3 *db) {
         return sqlite3_exec(db, sql, NULL, NULL, NULL);
 }
 
-static const StoreUpgrade upgrades[STORE_SCHEMA_VERSION] = { upgrade_to_1 };
+/* The ledger of uploads. A part's blobs stand last, so that its number and its ETag are read without them. The identity of an abort
+ * is never used again (AUTOINCREMENT): who has finished an old one must not strike out a new one. */
+static int upgrade_to_2(sqlite3 *db) {
+        static const char sql[] =
+                "CREATE TABLE uploads ("
+                " upload INTEGER PRIMARY KEY,"
+                " bundle INTEGER NOT NULL REFERENCES bundles (row) ON DELETE CASCADE,"
+                " destination TEXT NOT NULL,"
+                " key BLOB NOT NULL,"
+                " upload_id BLOB,"
+                " plan BLOB NOT NULL,"
+                " packer TEXT NOT NULL,"
+                " created_usec INTEGER NOT NULL,"
+                " UNIQUE (bundle, destination));"
+                "CREATE INDEX uploads_by_key ON uploads (key);"
+                "CREATE TABLE upload_parts ("
+                " part INTEGER PRIMARY KEY,"
+                " upload INTEGER NOT NULL REFERENCES uploads (upload) ON DELETE CASCADE,"
+                " number INTEGER NOT NULL,"
+                " first_frame INTEGER NOT NULL,"
+                " n_frames INTEGER NOT NULL,"
+                " bytes INTEGER NOT NULL,"
+                " is_last INTEGER NOT NULL,"
+                " sha256 BLOB NOT NULL,"
+                " etag BLOB,"
+                " frame_bytes BLOB NOT NULL,"
+                " state BLOB NOT NULL,"
+                " UNIQUE (upload, number));"
+                "CREATE TABLE aborts ("
+                " abort INTEGER PRIMARY KEY AUTOINCREMENT,"
+                " destination TEXT NOT NULL,"
+                " key BLOB NOT NULL,"
+                " upload_id BLOB,"
+                " since_usec INTEGER NOT NULL);"
+                "CREATE UNIQUE INDEX aborts_by_upload"
+                " ON aborts (destination, key, ifnull(upload_id, x''));";
+        return sqlite3_exec(db, sql, NULL, NULL, NULL);
+}
+
+static const StoreUpgrade upgrades[STORE_SCHEMA_VERSION] = { upgrade_to_1, upgrade_to_2 };
 
 /* Every bundle's columns, in the order in which store_rows.c binds and reads them. */
 #define COLUMNS                                                                                    \
@@ -131,6 +170,48 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                 "SELECT prints FROM prints WHERE bundle IN"
                 " (SELECT row FROM bundles WHERE id = ?1"
                 "  UNION SELECT row FROM bundles WHERE supplement_of = ?1 AND supplement_of <> '')",
+        [STORE_UPLOAD_FIND] = "SELECT upload FROM uploads WHERE destination = ?2"
+                              " AND bundle = (SELECT row FROM bundles WHERE id = ?1)",
+        [STORE_UPLOAD_ADD] = "INSERT INTO uploads (bundle, destination, key, upload_id, plan, "
+                             "packer, created_usec)"
+                             " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        [STORE_UPLOAD_SET_ID] = "UPDATE uploads SET upload_id = ?2 WHERE upload = ?1",
+        [STORE_UPLOAD_GET] =
+                "SELECT key, upload_id, plan, packer, created_usec FROM uploads WHERE upload = ?1",
+        [STORE_UPLOAD_TO_ABORTS] =
+                "INSERT OR REPLACE INTO aborts (destination, key, upload_id, since_usec)"
+                " SELECT u.destination, u.key, u.upload_id, min(u.created_usec, "
+                "ifnull(a.since_usec, u.created_usec)) FROM uploads u"
+                " LEFT JOIN aborts a ON a.destination = u.destination AND a.key = u.key"
+                "  AND a.upload_id IS u.upload_id"
+                " WHERE u.upload = ?1",
+        [STORE_UPLOAD_IDLE] =
+                "SELECT upload FROM uploads JOIN bundles ON row = bundle WHERE state NOT "
+                "IN ('settling', 'ready', 'shipping') LIMIT 1",
+        [STORE_UPLOAD_DROP] = "DELETE FROM uploads WHERE upload = ?1",
+        [STORE_UPLOAD_KNOWN] = "SELECT 1 FROM uploads"
+                               " WHERE key = ?1 AND ifnull(upload_id, ?2) = ?2",
+        [STORE_PART_PUT] =
+                "INSERT INTO upload_parts (upload, number, first_frame, n_frames, bytes, is_last, "
+                "sha256, etag, frame_bytes, state)"
+                " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)"
+                " ON CONFLICT (upload, number) DO UPDATE SET first_frame = ?3, n_frames = ?4, "
+                "bytes = ?5, is_last = ?6, sha256 = ?7, etag = ?8, frame_bytes = ?9, state = ?10",
+        [STORE_PART_SET_ETAG] =
+                "UPDATE upload_parts SET etag = ?3 WHERE upload = ?1 AND number = ?2",
+        [STORE_PART_NEXT] = "SELECT number, first_frame, n_frames, bytes, is_last, sha256, etag, "
+                            "frame_bytes, state"
+                            " FROM upload_parts WHERE upload = ?1 AND number > ?2"
+                            " ORDER BY number LIMIT 1",
+        [STORE_ABORT_ADD] =
+                "INSERT OR REPLACE INTO aborts (destination, key, upload_id, since_usec)"
+                " VALUES (?1, ?2, ?3, min(?4, ifnull((SELECT since_usec FROM aborts"
+                "  WHERE destination = ?1 AND key = ?2 AND upload_id IS ?3), ?4)))",
+        [STORE_ABORT_DROP] = "DELETE FROM aborts WHERE abort = ?1",
+        [STORE_ABORT_NEXT] = "SELECT abort, key, upload_id, since_usec FROM aborts"
+                             " WHERE destination = ?1 AND abort > ?2 ORDER BY abort LIMIT 1",
+        [STORE_ABORT_KNOWN] = "SELECT 1 FROM aborts WHERE key = ?1 AND ifnull(upload_id, ?2) = ?2",
+        [STORE_ABORT_COUNT] = "SELECT count(*), ifnull(max(abort), 0) FROM aborts",
 };
 
 void store_schema_be_careful(sqlite3 *db) {

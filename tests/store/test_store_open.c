@@ -131,7 +131,7 @@ static void what_is_put_aside_is_unchanged_and_readable(void **state) {
         const Scratch *scratch = *state;
 
         make_database(scratch, 3);
-        in_state(scratch, "sqlite3 state.db 'PRAGMA user_version=2; CREATE TABLE later (x)'; cp "
+        in_state(scratch, "sqlite3 state.db 'PRAGMA user_version=99; CREATE TABLE later (x)'; cp "
                           "state.db ../before");
         char *aside = assert_put_aside(scratch);
         char command[256];
@@ -149,7 +149,7 @@ static void a_newer_database_keeps_what_is_only_in_its_log(void **state) {
         /* A newer agent was killed: its rows are in -wal alone. */
         make_database(scratch, 1);
         in_state(scratch, "sqlite3 state.db '.dbconfig no_ckpt_on_close on' 'PRAGMA "
-                          "wal_autocheckpoint=0' 'PRAGMA user_version=2' "
+                          "wal_autocheckpoint=0' 'PRAGMA user_version=99' "
                           "\"UPDATE bundles SET id = 'newer'\" > /dev/null; test -s state.db-wal; "
                           "cp state.db ../db; cp state.db-wal ../wal");
         char *aside = assert_put_aside(scratch);
@@ -218,7 +218,7 @@ static void a_database_of_version_0_is_upgraded(void **state) {
         bundle_record_done(&b);
         assert_sqlite3(scratch,
                        "PRAGMA user_version; SELECT text FROM notes; SELECT id FROM bundles",
-                       "1\n7\na");
+                       "2\n7\na");
         store_close(s);
 }
 
@@ -243,8 +243,8 @@ static int step_blue(sqlite3 *db) {
 }
 
 static void steps_are_run_once_in_order_and_in_one_transaction(void **state) {
-        static const StoreUpgrade good[] = { step_never, step_color, step_blue },
-                                  bad[] = { step_never, step_color, step_fail };
+        static const StoreUpgrade good[] = { step_never, step_never, step_color, step_blue },
+                                  bad[] = { step_never, step_never, step_color, step_fail };
         const Scratch *scratch = *state;
         char path[PATH_MAX + 16];
         sqlite3 *db = NULL;
@@ -252,16 +252,16 @@ static void steps_are_run_once_in_order_and_in_one_transaction(void **state) {
         make_database(scratch, 2);
         (void)snprintf(path, sizeof path, "%s/state/state.db", scratch->path);
         assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-        assert_int_equal(store_schema_upgrade(db, bad, 3), SQLITE_ERROR);
+        assert_int_equal(store_schema_upgrade(db, bad, 4), SQLITE_ERROR);
         assert_sqlite3(scratch,
                        "PRAGMA user_version; SELECT count(*) FROM pragma_table_info('bundles') "
                        "WHERE name = 'color'; "
                        "SELECT count(*) FROM sqlite_schema WHERE name = 'half'",
-                       "1\n0\n0");
-        assert_int_equal(store_schema_upgrade(db, good, 3), SQLITE_OK);
+                       "2\n0\n0");
+        assert_int_equal(store_schema_upgrade(db, good, 4), SQLITE_OK);
         assert_sqlite3(scratch, "PRAGMA user_version; SELECT id, color FROM bundles",
-                       "3\nb0|blue\nb1|blue");
-        assert_int_equal(store_schema_upgrade(db, good, 3), SQLITE_OK);
+                       "4\nb0|blue\nb1|blue");
+        assert_int_equal(store_schema_upgrade(db, good, 4), SQLITE_OK);
         (void)sqlite3_close(db);
 }
 
