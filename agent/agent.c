@@ -6,11 +6,14 @@
 #include <sys/socket.h>
 #include <systemd/sd-daemon.h>
 
+#include "agent/instance.h"
+#include "agent/store/ledger.h"
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
-#include "lib/dump/ids.h"
+#include "uploaders/credentials_env.h"
+#include "uploaders/credentials_secret.h"
 
 #define STORE_RETRY_USEC (5 * USEC_PER_SEC)
 
@@ -48,9 +51,12 @@ static void on_discard(const char *reason, uint64_t n, void *userdata) {
 
 /* A bundle came to its end: what held its sources is let go, except where the operator can bring it back. */
 static void on_final(Bundle *b, void *userdata) {
+        Agent *a = userdata;
+        if (a->pipeline)
+                pipeline_forget(a->pipeline, b);
         if (b->source)
                 intake_source_on_final(b->source, b);
-        agent_tell_status(userdata);
+        agent_tell_status(a);
 }
 
 static void on_delivered(const Bundle *b, void *userdata) {
@@ -131,6 +137,7 @@ static int make_pipeline(Agent *a) {
                                     .bundles = a->bundles,
                                     .instance_id = a->instance_id,
                                     .hostname = a->hostname,
+                                    .environment = a->environment,
                                     .on_delivered = on_delivered,
                                     .userdata = a };
         return pipeline_new(&a->pipeline, &context, a->config);
@@ -220,10 +227,10 @@ static void init_histogram(Histogram *h) {
 
 static int agent_start(Agent *a) {
         const char *origin = "";
-        const char *fixed = strcmp(a->config->node.instance_id, "auto") == 0
-                                    ? NULL
-                                    : a->config->node.instance_id;
-        int r = instance_id_find(fixed, a->config->snapshot.sysfs_root, a->instance_id, &origin);
+        int r = instance_find(&(InstanceOptions){ .fixed = a->config->node.instance_id,
+                                                  .sysfs_root = a->config->snapshot.sysfs_root,
+                                                  .environment = a->environment },
+                              a->instance_id, &origin);
         if (r < 0) {
                 log_error(r, "cannot find an instance id; set node.instance_id");
                 return r;
@@ -240,6 +247,9 @@ static int agent_start(Agent *a) {
                 log_error(r, "cannot read the state database");
                 return r;
         }
+        r = store_ledger_abandon_idle(a->store);
+        if (r < 0)
+                log_warning(r, "cannot look for uploads that nobody goes on with");
         r = make_pipeline(a);
         if (r < 0) {
                 log_error(r, "cannot set up the destinations");
@@ -271,7 +281,8 @@ int agent_new(Agent **ret, sd_event *event, Config *config, bool once) {
         a->started_usec = a->loaded_usec = a->clock->realtime_usec(a->clock);
         init_histogram(&a->delivery_seconds);
         agent_view_init(a);
-        int r = agent_start(a);
+        a->environment = credentials_env_take(environ);
+        int r = a->environment ? agent_start(a) : -ENOMEM;
         if (r != 0) {
                 agent_free(a);
                 return r;
@@ -313,6 +324,7 @@ Agent *agent_free(Agent *a) {
         agent_view_done(a);
         config_free(a->config);
         sd_event_unref(a->event);
+        credentials_secret_free(a->environment);
         free(a);
         return NULL;
 }

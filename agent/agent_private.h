@@ -21,6 +21,7 @@ struct Agent {
         size_t n_sources;
         Api *api, *api_tcp;
         AgentBackend backend;
+        char **environment; /* a copy in secret memory: the process's own has no secrets any more */
         char instance_id[INSTANCE_ID_SIZE];
         char hostname[65];
         bool once;

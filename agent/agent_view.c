@@ -1,9 +1,11 @@
 /* The agent seen from outside: fills what agent/api shows, carries out what it is asked. */
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "agent/agent_private.h"
+#include "agent/store/ledger.h"
 #include "lib/base/log.h"
 #include "lib/base/strbuf.h"
 
@@ -12,7 +14,8 @@ typedef struct AgentViewSpace {
         ShippingView *shipping;
         SourceView *sources;
         LabelledCount *discards;
-        LabelledCount retries[N_PIPELINE_RETRIES];
+        RequestView *requests;
+        LabelledCount retries[N_PIPELINE_RETRIES + 1];
         size_t n_destinations, n_sources, n_discards; /* allocated */
         char note[96];
 } AgentViewSpace;
@@ -29,9 +32,11 @@ static bool make_space(Agent *a) {
         if (n > s->n_destinations) {
                 free(s->destinations);
                 free(s->shipping);
+                free(s->requests);
                 s->destinations = calloc(n, sizeof *s->destinations);
                 s->shipping = calloc(n, sizeof *s->shipping);
-                s->n_destinations = s->destinations && s->shipping ? n : 0;
+                s->requests = calloc(n * PIPELINE_REQUESTS_MAX, sizeof *s->requests);
+                s->n_destinations = s->destinations && s->shipping && s->requests ? n : 0;
         }
         if (a->n_sources > s->n_sources) {
                 free(s->sources);
@@ -67,7 +72,7 @@ static void view_destinations(Agent *a, AgentView *v) {
                 pipeline_destination_view(a->pipeline, i, &d);
                 s->destinations[v->n_destinations++] =
                         (DestinationView){ .name = d.name,
-                                           .type = "volume",
+                                           .type = d.type,
                                            .state = d.state,
                                            .last_error = d.last_error,
                                            .last_success_usec = d.last_success_usec,
@@ -80,6 +85,38 @@ static void view_destinations(Agent *a, AgentView *v) {
         }
         v->destinations = s->destinations;
         v->shipping = s->shipping;
+}
+
+static void add_latencies(Histogram *h, const PipelineRequests *r) {
+        static_assert(sizeof h->le == sizeof r->le && sizeof h->count == sizeof r->count,
+                      "both have the same buckets");
+        memcpy(h->le, r->le, sizeof h->le);
+        for (size_t i = 0; i < HISTOGRAM_BUCKETS; i++)
+                h->count[i] += r->count[i];
+        h->total += r->total;
+        h->sum += r->sum;
+}
+
+static void view_requests(Agent *a, AgentView *v) {
+        AgentViewSpace *s = a->space;
+        LabelledCount *retries = &s->retries[N_PIPELINE_RETRIES];
+        *retries = (LabelledCount){ "request", 0 };
+        for (size_t i = 0; i < v->n_destinations; i++) {
+                PipelineRequests r;
+                if (!pipeline_requests(a->pipeline, i, &r))
+                        continue;
+                for (size_t k = 0; k < r.n; k++)
+                        s->requests[v->n_requests++] =
+                                (RequestView){ .destination = v->destinations[i].name,
+                                               .operation = r.items[k].operation,
+                                               .code = r.items[k].code,
+                                               .n = r.items[k].n };
+                add_latencies(&v->request_seconds, &r);
+                retries->count += r.n_retries;
+        }
+        v->requests = s->requests;
+        v->n_aborted_uploads = pipeline_n_aborted_uploads(a->pipeline);
+        v->n_uploads_to_abort = store_abort_count(a->store);
 }
 
 static void view_sources(Agent *a, AgentView *v) {
@@ -123,7 +160,7 @@ static void view_counts(Agent *a, AgentView *v) {
                         (LabelledCount){ retry_names[i],
                                          pipeline_n_retries(a->pipeline, (PipelineRetry)i) };
         v->retries = s->retries;
-        v->n_retries = N_PIPELINE_RETRIES;
+        v->n_retries = ELEMENTSOF(s->retries);
 }
 
 static void on_view(AgentView *ret, void *userdata) {
@@ -143,6 +180,7 @@ static void on_view(AgentView *ret, void *userdata) {
                 return;
         }
         view_destinations(a, ret);
+        view_requests(a, ret);
         view_sources(a, ret);
         view_counts(a, ret);
         ret->idle = ret->idle && bundle_table_n(a->bundles) == 0;
@@ -369,6 +407,7 @@ void agent_view_done(Agent *a) {
                 return;
         free(a->space->destinations);
         free(a->space->shipping);
+        free(a->space->requests);
         free(a->space->sources);
         free(a->space->discards);
         free(a->space);

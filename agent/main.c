@@ -13,6 +13,7 @@
 #include "lib/base/log.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
+#include "lib/loop/http.h"
 
 #define DEFAULT_FILE NC_SYSCONFDIR "/neuron-collectd/neuron-collectd.yaml"
 #define ONCE_TIMEOUT_USEC (10 * USEC_PER_MINUTE)
@@ -317,5 +318,11 @@ int main(int argc, char **argv) {
                 return r < 0 ? EXIT_LEFT : EXIT_OK;
         }
         log_setup((LogFormat)config->log.format, config->log.level);
+        r = http_global_init();
+        if (r < 0) {
+                log_error(r, "cannot start libcurl");
+                config_free(config);
+                return EXIT_LEFT;
+        }
         return run(&args, config);
 }

@@ -6,8 +6,10 @@
 
 #include "agent/intake.h"
 #include "agent/pipeline_private.h"
+#include "agent/store/ledger.h"
+#include "config/forms.h"
 #include "lib/base/log.h"
-#include "lib/bundle/writer.h"
+#include "lib/dump/names.h"
 #include "lib/dump/place.h"
 
 /* How long a stop waits for workers; one that hangs in the kernel is then left behind. */
@@ -108,7 +110,7 @@ static Bundle *pick(Destination *d, uint64_t *ret_wait_usec) {
         return NULL;
 }
 
-/* Below the volume's root, which is the fixed part of the template. */
+/* Below the destination's root: a volume's is the fixed part of the template. */
 static char *expand_directory(const Destination *d, const Bundle *b) {
         const PipelineContext *c = &d->pipeline->context;
         _cleanup_free_ char *path =
@@ -123,73 +125,63 @@ static char *expand_directory(const Destination *d, const Bundle *b) {
                                                  .uid = b->rec.uid });
         if (!path)
                 return NULL;
-        const char *below = path + strlen(path_template_fixed(d->template));
+        const char *below = path + strlen(d->type->root(d));
         while (*below == '/')
                 below++;
         return strdup(below);
 }
 
-/* What a writer may use: all of it together stays below limits.memory, shared fairly among the destinations. */
-static uint64_t memory_for_one(const Pipeline *p) {
-        int level = (int)p->config->limits.compression_level;
-        uint64_t share = p->config->limits.memory_bytes / MAX(p->n_destinations, (size_t)1);
-        uint64_t least = bundle_writer_memory_min(level);
-        return MAX(MIN(bundle_writer_memory_best(level, p->n_compressors), share), least);
+uint64_t pipeline_memory_share(const Pipeline *p) {
+        return p->config->limits.memory_bytes / MAX(p->n_destinations, (size_t)1);
 }
 
-static uint64_t memory_limit(const Pipeline *p) {
-        uint64_t least = bundle_writer_memory_min((int)p->config->limits.compression_level);
-        return least > p->config->limits.memory_bytes ? p->config->limits.memory_max_bytes
-                                                      : p->config->limits.memory_bytes;
+/* One delivery that cannot do with less may take what limits.memory_max allows. */
+static uint64_t memory_limit(const Pipeline *p, uint64_t wanted_bytes) {
+        return wanted_bytes > p->config->limits.memory_bytes ? p->config->limits.memory_max_bytes
+                                                             : p->config->limits.memory_bytes;
 }
 
-static VolumeProbe *volume_probe_free(VolumeProbe *v) {
-        if (v) {
-                free(v->error);
-                free(v);
+int pipeline_reserve(ShipJob *s, uint64_t bytes, uint64_t *ret_limit) {
+        Pipeline *p = ((Destination *)s->owner)->pipeline;
+        uint64_t others = p->memory_used - s->memory_bytes;
+        *ret_limit = memory_limit(p, bytes);
+        if (bytes > *ret_limit)
+                return -EOVERFLOW;
+        if (others + bytes > *ret_limit) {
+                p->waits_for_memory = s->owner;
+                return -EAGAIN;
         }
-        return NULL;
+        p->waits_for_memory = NULL;
+        p->memory_used = others + bytes;
+        s->memory_bytes = bytes;
+        return 0;
 }
 
-static void run_probe(WorkJob *job) {
-        VolumeProbe *v = CONTAINER_OF(job, VolumeProbe, job);
-        v->outcome = volume_probe(v->volume, &v->error);
-}
-
-static void on_probed(WorkJob *job) {
-        VolumeProbe *v = CONTAINER_OF(job, VolumeProbe, job);
-        Destination *d = v->owner;
-        d->probe = NULL;
-        if (v->outcome == 0) {
+void pipeline_probed(Destination *d, int outcome, const char *error) {
+        d->probing = false;
+        if (outcome == 0) {
                 d->proven = true;
                 if (!d->ship_failed)
                         pipeline_destination_is_well(d);
         } else
-                pipeline_destination_is_ill(
-                        d, v->outcome == UPLOAD_E_FULL,
-                        v->error ? v->error : strerror(v->outcome < 0 ? -v->outcome : EIO));
-        volume_probe_free(v);
+                pipeline_destination_is_ill(d, outcome,
+                                            error ? error : strerror(outcome < 0 ? -outcome : EIO));
         destination_kick(d);
 }
 
-static void start_probe(Destination *d) {
-        VolumeProbe *v = calloc(1, sizeof *v);
-        if (v) {
-                *v = (VolumeProbe){ .job = { .run = run_probe, .done = on_probed },
-                                    .owner = d,
-                                    .volume = d->volume,
-                                    .begun_usec = pipeline_boot_usec(d->pipeline) };
-                if (worker_pool_submit(d->worker, &v->job) == 0) {
-                        d->probe = v;
-                        return;
-                }
-        }
-        volume_probe_free(v);
-        kick_in(d, USEC_PER_SEC);
+void pipeline_tidied(Destination *d) {
+        d->tidying = false;
+        kick_in(d, 0); /* it may be telling us from inside of what it would free */
 }
 
-static void on_shipped(WorkJob *job) {
-        ShipJob *s = CONTAINER_OF(job, ShipJob, job);
+static void start_probe(Destination *d) {
+        d->probe_begun_usec = pipeline_boot_usec(d->pipeline);
+        d->probing = d->type->probe(d) == 0;
+        if (!d->probing)
+                kick_in(d, USEC_PER_SEC);
+}
+
+void pipeline_shipped(ShipJob *s) {
         Destination *d = s->owner;
         Pipeline *p = d->pipeline;
         Bundle *b = d->bundle;
@@ -202,7 +194,7 @@ static void on_shipped(WorkJob *job) {
         (void)store_counter_add(p->context.store, "bytes_sent", atomic_load(&s->sent_bytes));
         (void)store_commit(p->context.store);
         pipeline_take_answer(d, b, s);
-        ship_job_free(s);
+        d->type->ship_free(s);
         pipeline_kick(p);
 }
 
@@ -214,27 +206,26 @@ static int start(Destination *d, Bundle *b) {
         _cleanup_free_ char *directory = expand_directory(d, b);
         if (!directory)
                 return -ENOMEM;
-        ShipOrder order = { .volume = d->volume,
-                            .root = path_template_fixed(d->template),
+        ShipOrder order = { .bundle = b,
+                            .terms = intake_source_terms(b->source),
+                            .clock = p->context.clock,
                             .directory = directory,
                             .instance_id = p->context.instance_id,
                             .hostname = p->context.hostname,
                             .labels = p->config->node.labels.items,
                             .compressors = p->compressors,
                             .level = (int)p->config->limits.compression_level,
-                            .memory_bytes = memory_for_one(p),
-                            .size_hint_bytes = b->full_at_bytes };
+                            .memory_bytes = d->type->memory(d) };
         ShipJob *s;
-        int r = ship_job_new(&s, b, intake_source_terms(b->source), &order);
+        int r = d->type->ship_new(d, &order, &s);
         if (r < 0)
                 return r;
         if (b->rec.supplement_of[0])
                 (void)store_get_prints(p->context.store, b->rec.supplement_of, &s->shipped,
                                        &s->n_shipped); /* none: all is new */
-        delivery->object = (free(delivery->object), NULL);
-        if (asprintf(&delivery->object, "%s/%s/%s.tar.zst", path_template_fixed(d->template),
-                     directory, b->rec.id) < 0)
-                delivery->object = NULL;
+        free(delivery->object);
+        _cleanup_free_ char *name = bundle_object_name(b->rec.id);
+        delivery->object = name ? d->type->where(d, directory, name) : NULL;
         delivery->state = DELIVERY_SHIPPING;
         b->n_running++;
         if (b->rec.state == BUNDLE_READY)
@@ -243,29 +234,29 @@ static int start(Destination *d, Bundle *b) {
         else
                 bundle_save(p->context.bundles, b);
         s->owner = d;
-        s->job.done = on_shipped;
+        s->on_done = pipeline_shipped;
         s->begun_usec = pipeline_boot_usec(p);
         d->running = s;
         d->bundle = b;
         p->memory_used += s->memory_bytes;
-        r = worker_pool_submit(d->worker, &s->job);
+        r = d->type->ship_begin(d, s);
         if (r < 0) {
-                s->result = SHIP_ABORTED;
+                (void)ship_endf(s, SHIP_RESOURCES, "cannot start a thread: %s", strerror(-r));
                 d->not_before_usec = pipeline_boot_usec(p) + USEC_PER_SEC;
                 d->running = NULL;
                 d->bundle = NULL;
                 p->memory_used -= s->memory_bytes;
                 pipeline_take_answer(d, b, s);
-                ship_job_free(s);
+                d->type->ship_free(s);
         }
         return r;
 }
 
 static void destination_kick(Destination *d) {
         Pipeline *p = d->pipeline;
-        if (d->running || d->probe || p->stopping)
+        if (d->running || d->probing || d->tidying || p->stopping)
                 return;
-        uint64_t now = pipeline_boot_usec(p), wait;
+        uint64_t now = pipeline_boot_usec(p), wait, tidy_usec = USEC_INFINITY;
         if (now < d->not_before_usec) {
                 kick_in(d, d->not_before_usec - now);
                 return;
@@ -274,12 +265,23 @@ static void destination_kick(Destination *d) {
                 start_probe(d);
                 return;
         }
-        if (p->memory_used + memory_for_one(p) > memory_limit(p))
+        d->tidying = d->type->tidy(d, &tidy_usec);
+        if (d->tidying)
+                return;
+        uint64_t tidy_wait = tidy_usec > now ? tidy_usec - now : 0;
+        if (tidy_usec != USEC_INFINITY) /* whatever comes first arms the timer anew */
+                kick_in(d, tidy_wait);
+        if (p->waits_for_memory && p->waits_for_memory != d)
+                return; /* kicked when it has got on */
+        uint64_t memory = d->type->memory(d);
+        if (p->memory_used + memory > memory_limit(p, memory))
                 return; /* whoever comes back kicks */
         Bundle *b = pick(d, &wait);
         if (!b) {
+                if (p->waits_for_memory == d && wait == USEC_INFINITY)
+                        p->waits_for_memory = NULL;
                 if (wait != USEC_INFINITY)
-                        kick_in(d, wait);
+                        kick_in(d, MIN(wait, tidy_wait));
                 else if (d->ship_failed) /* nobody waits for it any more, and it can be written */
                         pipeline_destination_is_well(d);
                 return;
@@ -321,7 +323,7 @@ bool pipeline_abort(Pipeline *p, Bundle *b) {
         bool any = false;
         for (size_t i = 0; i < p->n_destinations; i++)
                 if (p->destinations[i].bundle == b) {
-                        atomic_store(&p->destinations[i].running->abort, true);
+                        p->destinations[i].type->ship_abort(p->destinations[i].running);
                         any = true;
                 }
         return any;
@@ -337,26 +339,28 @@ static unsigned count_compressors(const Config *config) {
         return MAX((unsigned)n / 4, 1U);
 }
 
-static int destination_init(Destination *d, Pipeline *p, const ConfigDestination *config) {
-        *d = (Destination){ .pipeline = p, .config = config, .state = "ok" };
-        char counter[128];
-        snprintf(counter, sizeof counter, "bytes_delivered:%s", config->name);
+/* A key's template is a path's without its first slash. */
+static int make_template(Destination *d) {
+        _cleanup_free_ char *path = NULL;
         char bad;
-        int r = path_template_new(&d->template, config->path, "dcptliknhu", &bad);
-        if (r < 0)
-                return r;
-        r = volume_new(
-                &d->volume,
-                &(VolumeOptions){
-                        .root = path_template_fixed(d->template),
-                        .min_free_bytes = config->min_free.is_permille ? 0 : config->min_free.bytes,
-                        .min_free_permille =
-                                config->min_free.is_permille ? config->min_free.permille : 0,
-                        /* a root that was there and is not any more is not mounted */
-                        .must_exist = store_counter(p->context.store, counter) > 0 });
-        if (r < 0)
-                return r;
-        return worker_pool_new(&d->worker, p->context.event, "nc-ship", 1, 0);
+        if (d->config->type == CONFIG_VOLUME)
+                return path_template_new(&d->template, d->config->path, FORM_DESTINATION_VARIABLES,
+                                         &bad);
+        if (asprintf(&path, "/%s", d->config->prefix) < 0) {
+                path = NULL;
+                return -ENOMEM;
+        }
+        return path_template_new(&d->template, path, FORM_DESTINATION_VARIABLES, &bad);
+}
+
+static int destination_init(Destination *d, Pipeline *p, const ConfigDestination *config) {
+        *d = (Destination){ .pipeline = p,
+                            .config = config,
+                            .type = config->type == CONFIG_S3 ? &destination_s3_type
+                                                              : &destination_volume_type,
+                            .state = "ok" };
+        int r = make_template(d);
+        return r < 0 ? r : d->type->open(d);
 }
 
 int pipeline_new(Pipeline **ret, const PipelineContext *context, const Config *config) {
@@ -385,10 +389,36 @@ int pipeline_new(Pipeline **ret, const PipelineContext *context, const Config *c
 /* @return whether it came back in time */
 static bool wait_for_worker(const Destination *d, uint64_t until_usec) {
         Clock *clock = d->pipeline->context.clock;
-        const WorkJob *job = d->running ? &d->running->job : d->probe ? &d->probe->job : NULL;
-        while (job && worker_pool_is_running(job) && clock->boottime_usec(clock) < until_usec)
+        while (d->type->is_busy(d) && clock->boottime_usec(clock) < until_usec)
                 (void)usleep(5 * USEC_PER_MSEC); /* the loop is over: nothing else is to be done */
-        return !job || !worker_pool_is_running(job);
+        return !d->type->is_busy(d);
+}
+
+/* @return whether it hangs: then what its worker uses stays */
+static bool destination_done(Destination *d, uint64_t until_usec) {
+        bool hung = false;
+        if (d->target) {
+                hung = !wait_for_worker(d, until_usec);
+                d->type->stop(d, hung);
+        }
+        if (d->bundle) {
+                d->bundle->n_running--;
+                pipeline_delivery(d->bundle, d->config->name)->state = DELIVERY_PENDING;
+                pipeline_leave_shipping(d->pipeline, d->bundle, BUNDLE_READY, d->type->cut_text);
+        }
+        if (hung)
+                log_warning(0,
+                            "destination %s: did not stop within 5 s, leaving its worker behind; "
+                            "what it was shipping starts over",
+                            d->config->name);
+        else if (d->target) {
+                d->type->ship_free(d->running);
+                d->type->close(d);
+        }
+        sd_event_source_disable_unref(d->timer);
+        path_template_free(d->template);
+        free(d->last_error);
+        return hung;
 }
 
 Pipeline *pipeline_free(Pipeline *p) {
@@ -400,38 +430,23 @@ Pipeline *pipeline_free(Pipeline *p) {
                         atomic_store(&p->destinations[i].running->abort, true);
         uint64_t until = pipeline_boot_usec(p) + STOP_USEC;
         bool hung = false;
-        for (size_t i = 0; i < p->n_destinations; i++) {
-                Destination *d = &p->destinations[i];
-                bool back = wait_for_worker(d, until);
-                if (back)
-                        worker_pool_free(d->worker);
-                else
-                        worker_pool_abandon(d->worker);
-                if (d->bundle) {
-                        d->bundle->n_running--;
-                        pipeline_delivery(d->bundle, d->config->name)->state = DELIVERY_PENDING;
-                        pipeline_leave_shipping(p, d->bundle, BUNDLE_READY,
-                                                "stopped in the middle, starts over");
-                }
-                if (back) {
-                        ship_job_free(d->running);
-                        volume_probe_free(d->probe);
-                        volume_free(d->volume);
-                } else
-                        log_warning(0,
-                                    "destination %s: did not stop within 5 s, leaving its worker "
-                                    "behind; what it was shipping starts over",
-                                    d->config->name);
-                hung = hung || !back;
-                sd_event_source_disable_unref(d->timer);
-                path_template_free(d->template);
-                free(d->last_error);
-        }
+        for (size_t i = 0; i < p->n_destinations; i++)
+                hung |= destination_done(&p->destinations[i], until);
         if (!hung) /* a hung worker may still come to compress */
                 worker_pool_free(p->compressors);
         free(p->destinations);
         free(p);
         return NULL;
+}
+
+void pipeline_forget(Pipeline *p, const Bundle *b) {
+        for (size_t i = 0; i < b->rec.n_deliveries; i++) {
+                int r = store_ledger_abandon(p->context.store, b->rec.id,
+                                             b->rec.deliveries[i].destination);
+                if (r < 0)
+                        log_dump(b->rec.id, LOG_WARNING, r,
+                                 "cannot write down that its upload is to be aborted");
+        }
 }
 
 void pipeline_rebind(Pipeline *p, const Config *config) {

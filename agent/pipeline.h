@@ -15,13 +15,14 @@ typedef struct PipelineContext { /* borrowed */
         Store *store;
         BundleTable *bundles;
         const char *instance_id, *hostname;
+        char *const *environment; /* NAME=VALUE list, for credentials and endpoints of S3 */
         void (*on_delivered)(
                 const Bundle *b,
                 void *userdata); /* right before the state changes: for the histogram */
         void *userdata;
 } PipelineContext;
 
-/** @param config  borrowed for the pipeline's life; every destination in it is a volume */
+/** @param config  borrowed for the pipeline's life */
 int pipeline_new(Pipeline **ret, const PipelineContext *context, const Config *config);
 
 /** Asks what is at work to stop, waits for it a few seconds, abandons what hangs. What was cut is READY again. */
@@ -42,14 +43,35 @@ void pipeline_retry_now(Pipeline *p, Bundle *b);
 bool pipeline_abort(Pipeline *p, Bundle *b);
 
 typedef struct PipelineDestinationView {
-        const char *name,
-                *state;         /* ok | paused | failing (also when what is at work there hangs) */
+        const char *name, *type;
+        const char *state;      /* ok | paused | failing (also when what is at work there hangs) */
         const char *last_error; /* borrowed until the next view; NULL */
         uint64_t last_success_usec, bytes_delivered;
         uint64_t next_try_usec;  /* CLOCK_BOOTTIME; 0 = now */
         const char *shipping_id; /* NULL = idle */
         uint64_t sent_bytes, done_bytes, total_bytes, begun_usec;
 } PipelineDestinationView;
+
+/* What requests to a destination were made since it was configured; borrowed until the next turn. */
+typedef struct PipelineRequest {
+        const char *operation; /* static */
+        unsigned code;         /* HTTP status, 0 = no answer */
+        uint64_t n;
+} PipelineRequest;
+#define PIPELINE_REQUESTS_MAX 64
+typedef struct PipelineRequests {
+        PipelineRequest items[PIPELINE_REQUESTS_MAX];
+        size_t n;
+        uint64_t n_retries;
+        double le[12]; /* seconds */
+        uint64_t count[12], total;
+        double sum;
+} PipelineRequests;
+/** @return whether it makes requests, and *ret */
+bool pipeline_requests(const Pipeline *p, size_t i, PipelineRequests *ret);
+
+/** A bundle reached a final state: what was kept to go on with its uploads is to be cleared away. */
+void pipeline_forget(Pipeline *p, const Bundle *b);
 
 /** @return how many bundles are READY with a delivery to a destination that is not configured: nothing will ever serve it. O(n) */
 size_t pipeline_n_orphaned(const Pipeline *p);
@@ -71,6 +93,8 @@ typedef enum PipelineRetry {
         N_PIPELINE_RETRIES
 } PipelineRetry;
 uint64_t pipeline_n_retries(const Pipeline *p, PipelineRetry why);
+uint64_t pipeline_n_aborted_uploads(
+        const Pipeline *p); /* that nobody went on with, since the pipeline was made */
 
 /** Says in sentences what this delivery waits for. @return the caller's, NULL for lack of memory */
 char *pipeline_explain(const Pipeline *p, const Bundle *b, const DeliveryRecord *d);

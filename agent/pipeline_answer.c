@@ -8,11 +8,14 @@
 #include "lib/base/log.h"
 #include "lib/base/parse.h"
 #include "uploaders/backoff.h"
+#include "uploaders/uploader.h"
 
 /* A destination that can be written, as its probe says after each of so many failures in a row of one bundle, is not what fails. */
 #define AWAY_MAX 3
+/* So often it is looked whether memory, threads or the state directory have room again. */
+#define SHORTAGE_USEC (30 * USEC_PER_SEC)
 
-static uint64_t random_u64(void) {
+uint64_t pipeline_random(void) {
         uint64_t r = 0;
         (void)!getrandom(&r, sizeof r, 0); /* 0 only means no jitter */
         return r;
@@ -35,13 +38,13 @@ void pipeline_destination_is_well(Destination *d) {
 
 static uint64_t backoff(const Pipeline *p, unsigned n) {
         return backoff_next_usec(n, p->config->retry.initial_usec, p->config->retry.maximum_usec,
-                                 random_u64());
+                                 pipeline_random());
 }
 
-void pipeline_destination_is_ill(Destination *d, bool full, const char *error) {
+void pipeline_destination_is_ill(Destination *d, int outcome, const char *error) {
         uint64_t wait = backoff(d->pipeline, ++d->n_failures);
         d->not_before_usec = pipeline_boot_usec(d->pipeline) + wait;
-        d->state = full ? "paused" : "failing";
+        d->state = outcome == UPLOAD_E_FULL || outcome == UPLOAD_E_DENIED ? "paused" : "failing";
         d->proven = false;
         char text[64];
         if (!d->last_error || !error ||
@@ -148,10 +151,16 @@ static unsigned attempts_of(const Bundle *b) {
         return n;
 }
 
+static const char *proof_text(Proof proof) {
+        return proof == PROOF_READBACK ? "read back and proven"
+               : proof == PROOF_HEAD   ? "proven by HEAD"
+                                       : "proven by the store's answer (HEAD is not permitted)";
+}
+
 static void take_delivered(Destination *d, Bundle *b, DeliveryRecord *delivery, ShipJob *s) {
         Pipeline *p = d->pipeline;
         delivery->state = DELIVERY_DONE;
-        delivery->proof = PROOF_READBACK;
+        delivery->proof = s->proof;
         delivery->bytes = s->object_bytes;
         delivery->done_usec = pipeline_realtime_usec(p);
         delivery->next_try_usec = 0;
@@ -171,10 +180,12 @@ static void take_delivered(Destination *d, Bundle *b, DeliveryRecord *delivery, 
         pipeline_destination_is_well(d);
         d->last_success_usec = pipeline_realtime_usec(p);
         char text[PARSE_FORMAT_SIZE];
-        log_dump(b->rec.id, LOG_NOTICE, 0, "delivered to %s: '%s', %s, read back and proven%s",
-                 d->config->name, delivery->object ? delivery->object : "?",
-                 parse_format_human(text, s->object_bytes),
+        log_dump(b->rec.id, LOG_NOTICE, 0, "delivered to %s: '%s', %s, %s%s", d->config->name,
+                 delivery->object ? delivery->object : "?",
+                 parse_format_human(text, s->object_bytes), proof_text(s->proof),
                  s->complete ? "" : ", labelled incomplete");
+        /* The manifest is there: whatever happens now, it says so. Before the bundle may be gone. */
+        d->type->delivered(d, b->rec.id);
         if (all_delivered(b) && b->n_running == 0) {
                 p->context.on_delivered(b, p->context.userdata);
                 pipeline_leave_shipping(p, b, BUNDLE_DELIVERED, NULL);
@@ -218,21 +229,40 @@ static void take_destination_failure(Destination *d, Bundle *b, DeliveryRecord *
                                      const ShipJob *s) {
         Pipeline *p = d->pipeline;
         BundleTries *tries = pipeline_tries(b, delivery);
-        if (!s->destination_full && tries->n_away >= AWAY_MAX) {
+        bool waits = s->upload_outcome == UPLOAD_E_FULL || s->upload_outcome == UPLOAD_E_DENIED;
+        if (!waits && tries->n_away >= AWAY_MAX) {
                 d->proven = d->ship_failed = false; /* the probe alone says how it is */
                 take_failure(d, b, delivery, s);
                 return;
         }
         d->ship_failed = true;
-        pipeline_destination_is_ill(d, s->destination_full, s->error);
-        if (s->destination_full) /* a smaller one may fit meanwhile */
+        pipeline_destination_is_ill(d, s->upload_outcome, s->error);
+        if (s->upload_outcome == UPLOAD_E_FULL) /* a smaller one may fit meanwhile */
                 b->full_at_bytes = MAX(b->full_at_bytes, atomic_load(&s->sent_bytes));
-        else
+        else if (!waits)
                 tries->n_away++;
         /* others go first */
         put_off(p, delivery, 2 * (d->not_before_usec - pipeline_boot_usec(p)));
         set_error(&delivery->last_error, s->error);
         pipeline_leave_shipping(p, b, BUNDLE_READY, s->error);
+}
+
+/* Neither the bundle's nor the destination's fault: it waits, however long it takes. */
+static void take_shortage(Destination *d, Bundle *b, DeliveryRecord *delivery, const ShipJob *s) {
+        Pipeline *p = d->pipeline;
+        const char *error = s->error ? s->error : "out of memory or threads";
+        bool is_known = delivery->last_error && strcmp(delivery->last_error, error) == 0;
+        uint64_t wait = p->waits_for_memory == d
+                                ? USEC_PER_SEC
+                                : MIN(p->config->retry.maximum_usec, SHORTAGE_USEC);
+        char text[64];
+        p->n_retries[PIPELINE_RETRY_BUNDLE]++;
+        (void)put_off(p, delivery, wait);
+        log_dump(b->rec.id, is_known ? LOG_DEBUG : LOG_WARNING, 0,
+                 "%s: %s; nothing is lost, trying again in %s", d->config->name, error,
+                 clock_format_span(text, wait));
+        set_error(&delivery->last_error, error);
+        pipeline_leave_shipping(p, b, BUNDLE_READY, error);
 }
 
 void pipeline_take_answer(Destination *d, Bundle *b, ShipJob *s) {
@@ -258,10 +288,13 @@ void pipeline_take_answer(Destination *d, Bundle *b, ShipJob *s) {
                 pipeline_leave_shipping(p, b, BUNDLE_VANISHED, s->error);
                 break;
         case SHIP_ABORTED:
-                pipeline_leave_shipping(p, b, BUNDLE_READY, "stopped in the middle, starts over");
+                pipeline_leave_shipping(p, b, BUNDLE_READY, d->type->cut_text);
                 break;
         case SHIP_DESTINATION:
                 take_destination_failure(d, b, delivery, s);
+                break;
+        case SHIP_RESOURCES:
+                take_shortage(d, b, delivery, s);
                 break;
         case SHIP_FAILED:
                 take_failure(d, b, delivery, s);

@@ -6,28 +6,21 @@
 #include "agent/stall.h"
 #include "lib/base/path.h"
 #include "lib/loop/worker_pool.h"
-#include "uploaders/volume.h"
 
-/* Can the volume be written? Asked at the start and after each failure, before a bundle is packed for it. */
-typedef struct VolumeProbe {
-        WorkJob job;
-        struct Destination *owner;
-        Volume *volume;      /* borrowed */
-        uint64_t begun_usec; /* CLOCK_BOOTTIME */
-        int outcome;
-        char *error;
-} VolumeProbe;
+typedef struct DestinationType DestinationType;
 
 typedef struct Destination {
         Pipeline *pipeline;
         const ConfigDestination *config; /* borrowed */
+        const DestinationType *type;
+        void *target; /* the type's own */
         PathTemplate *template;
-        Volume *volume;
-        WorkerPool *worker; /* one thread: a hung mount hangs only this */
         ShipJob *running;
-        Bundle *bundle;     /* being shipped */
-        VolumeProbe *probe; /* running */
-        bool proven;        /* the last thing tried there worked */
+        Bundle *bundle; /* being shipped */
+        bool probing;   /* is being asked whether it can be written */
+        uint64_t probe_begun_usec;
+        bool tidying;     /* something of the type's own comes before the next delivery */
+        bool proven;      /* the last thing tried there worked */
         bool ship_failed; /* a delivery failed by its fault: only a delivery shows that it is mended */
         const char *state;
         char *last_error;
@@ -39,6 +32,47 @@ typedef struct Destination {
         char stall_error[96];
 } Destination;
 
+/* What a volume and a bucket do differently. All of it on the loop. */
+struct DestinationType {
+        const char *name;       /* as in the configuration */
+        const char *stall_text; /* what it means when nothing moves */
+        const char *cut_text;   /* why a bundle is READY again that was being shipped */
+
+        /** Makes d->target; touches nothing outside. @return 0, -ENOMEM, -EMFILE … */
+        int (*open)(Destination *d);
+        /** @return whether a thread is at work, in the kernel perhaps */
+        bool (*is_busy)(const Destination *d);
+        /** Ends the workers, or leaves them behind when they hang; then ship_free() and close() are called, but not for what hangs. */
+        void (*stop)(Destination *d, bool hung);
+        void (*close)(Destination *d);
+
+        /** Can it be written? pipeline_probed() is called later, never from inside. @return 0, -errno */
+        int (*probe)(Destination *d);
+        /** Something to be done before the next delivery? Then pipeline_tidied() is called later, never from inside.
+         * @param ret_next_usec  CLOCK_BOOTTIME, when to ask again  @return whether something was begun */
+        bool (*tidy)(Destination *d, uint64_t *ret_next_usec);
+
+        /** What a delivery needs to begin with. */
+        uint64_t (*memory)(const Destination *d);
+        /** A path or URL, for people. @param directory  as in ShipOrder  @return the caller's, NULL for lack of memory */
+        char *(*where)(const Destination *d, const char *directory, const char *name);
+        /** What of an expanded prefix is not below it. */
+        const char *(*root)(const Destination *d);
+
+        int (*ship_new)(Destination *d, const ShipOrder *order, ShipJob **ret);
+        /** s->on_done is called later, never from inside. @return 0; -errno: nothing was begun */
+        int (*ship_begin)(Destination *d, ShipJob *s);
+        void (*ship_abort)(ShipJob *s);
+        ShipJob *(*ship_free)(ShipJob *s);
+        /** Brings the figures of what is at work up to date. @return anything that changes as long as there is a sign of life */
+        uint64_t (*refresh)(Destination *d);
+        /** Delivered: what was kept to go on with may go. */
+        void (*delivered)(Destination *d, const char *bundle);
+        void (*stats)(const Destination *d,
+                      PipelineRequests *ret); /* NULL = it makes no requests */
+};
+extern const DestinationType destination_volume_type, destination_s3_type;
+
 struct Pipeline {
         PipelineContext context;
         const Config *config;
@@ -47,7 +81,9 @@ struct Pipeline {
         Destination *destinations;
         size_t n_destinations;
         uint64_t memory_used;
+        Destination *waits_for_memory; /* begins next: nobody else may take what it waits for */
         uint64_t n_retries[N_PIPELINE_RETRIES];
+        uint64_t n_aborted; /* unfinished uploads, since the start */
         bool stopping;
 };
 
@@ -58,6 +94,18 @@ static inline uint64_t pipeline_boot_usec(const Pipeline *p) {
 static inline uint64_t pipeline_realtime_usec(const Pipeline *p) {
         return p->context.clock->realtime_usec(p->context.clock);
 }
+
+/** @return limits.memory's share of one destination */
+uint64_t pipeline_memory_share(const Pipeline *p);
+/** As ShipS3Order.reserve. */
+int pipeline_reserve(ShipJob *s, uint64_t bytes, uint64_t *ret_limit);
+/** Tells the pipeline what a probe found. @param outcome  0, UPLOAD_E_*, -errno  @param error  a sentence, copied; may be NULL */
+void pipeline_probed(Destination *d, int outcome, const char *error);
+/** Tells it that what came before the next delivery is over. */
+void pipeline_tidied(Destination *d);
+/** A delivery is over: the on_done of every ShipJob. */
+void pipeline_shipped(ShipJob *s);
+uint64_t pipeline_random(void);
 
 /** @return the bundle's delivery to a destination, NULL when it has none */
 DeliveryRecord *pipeline_delivery(const Bundle *b, const char *destination);
@@ -72,9 +120,9 @@ bool pipeline_has_given_up_all(const Pipeline *p, const Bundle *b);
 
 /* pipeline_answer.c: what an answer means. */
 void pipeline_destination_is_well(Destination *d);
-/** @param full  there is no room; else it is away
+/** @param outcome  UPLOAD_E_*: somebody must mend it (full, denied), or it is away
  * @param error  a sentence, copied; may be NULL */
-void pipeline_destination_is_ill(Destination *d, bool full, const char *error);
+void pipeline_destination_is_ill(Destination *d, int outcome, const char *error);
 /** Writes down how a delivery ended. The bundle may be gone afterwards. */
 void pipeline_take_answer(Destination *d, Bundle *b, ShipJob *s);
 /** Moves a bundle on from SHIPPING, or remembers the move until its last worker is back. It may be gone afterwards.

@@ -14,15 +14,11 @@ size_t pipeline_n_destinations(const Pipeline *p) {
  * not asked for anything. */
 static uint64_t destination_stall(Destination *d) {
         uint64_t now = pipeline_boot_usec(d->pipeline);
-        if (d->probe)
-                return stall_look(&d->stall, d->probe->begun_usec, 0, now);
+        if (d->probing)
+                return stall_look(&d->stall, d->probe_begun_usec, 0, now);
         if (!d->running || atomic_load(&d->running->total_bytes) == 0)
                 return 0;
-        return stall_look(&d->stall, d->running->begun_usec,
-                          atomic_load(&d->running->sent_bytes) +
-                                  atomic_load(&d->running->done_bytes) +
-                                  volume_n_read_back(d->volume),
-                          now);
+        return stall_look(&d->stall, d->running->begun_usec, d->type->refresh(d), now);
 }
 
 /* A mount that hangs never answers, so no answer makes the state: it is found by looking. */
@@ -33,9 +29,8 @@ static void view_stall(Destination *d, PipelineDestinationView *ret) {
                 return;
         }
         bool told = d->stall_error[0] != '\0';
-        snprintf(d->stall_error, sizeof d->stall_error,
-                 "no answer for %llu s: the mount hangs, or is very slow",
-                 (unsigned long long)(still / USEC_PER_SEC));
+        snprintf(d->stall_error, sizeof d->stall_error, "no answer for %llu s: %s",
+                 (unsigned long long)(still / USEC_PER_SEC), d->type->stall_text);
         if (!told)
                 log_warning(0, "destination %s: %s", d->config->name, d->stall_error);
         ret->state = "failing";
@@ -46,7 +41,10 @@ void pipeline_destination_view(const Pipeline *p, size_t i, PipelineDestinationV
         Destination *d = &p->destinations[i];
         char counter[128];
         snprintf(counter, sizeof counter, "bytes_delivered:%s", d->config->name);
+        if (d->running)
+                (void)d->type->refresh(d);
         *ret = (PipelineDestinationView){ .name = d->config->name,
+                                          .type = d->type->name,
                                           .state = d->state,
                                           .last_error = d->last_error,
                                           .last_success_usec = d->last_success_usec,
@@ -111,8 +109,20 @@ uint64_t pipeline_bytes_sent(const Pipeline *p) {
         return n;
 }
 
+bool pipeline_requests(const Pipeline *p, size_t i, PipelineRequests *ret) {
+        const Destination *d = &p->destinations[i];
+        if (!d->type->stats)
+                return false;
+        d->type->stats(d, ret);
+        return true;
+}
+
 uint64_t pipeline_n_retries(const Pipeline *p, PipelineRetry why) {
         return p->n_retries[why];
+}
+
+uint64_t pipeline_n_aborted_uploads(const Pipeline *p) {
+        return p->n_aborted;
 }
 
 char *pipeline_explain(const Pipeline *p, const Bundle *b, const DeliveryRecord *delivery) {

@@ -1,5 +1,6 @@
-/* One delivery: one bundle to one volume, in that volume's own worker. Plan, bundle, proof, manifest; blocking from end to end.
- * What becomes of the answer is pipeline.c's business. */
+/* One delivery: one bundle to one destination. What both kinds of destination share: the order, copied so that the loop may change its
+ * mind meanwhile, the figures that the loop reads while it runs, and the answer. How it is done is ship_volume.c's and ship_s3.c's
+ * business; what becomes of the answer is pipeline_answer.c's. */
 #pragma once
 
 #include <stdatomic.h>
@@ -8,36 +9,36 @@
 
 #include "agent/bundle.h"
 #include "agent/intake_probe.h"
-#include "lib/bundle/parts.h"
 #include "lib/loop/worker_pool.h"
-#include "uploaders/volume.h"
 
 typedef enum ShipResult {
         SHIP_DELIVERED,
-        SHIP_CHANGED,     /* a member changes under us: let it settle */
-        SHIP_VANISHED,    /* nothing of it is left */
-        SHIP_ABORTED,     /* asked to */
-        SHIP_DESTINATION, /* the destination has a problem (full, away): not the bundle's fault */
-        SHIP_FAILED,      /* the bundle's own failure, counts towards quarantine */
+        SHIP_CHANGED,  /* a member changes under us: let it settle */
+        SHIP_VANISHED, /* nothing of it is left */
+        SHIP_ABORTED,  /* asked to */
+        SHIP_DESTINATION, /* the destination has a problem (full, away, denied): not the bundle's fault */
+        SHIP_RESOURCES, /* memory, threads or room for our state are short: neither the bundle's nor the destination's fault */
+        SHIP_FAILED,    /* the bundle's own failure, counts towards quarantine */
 } ShipResult;
 
 typedef struct ShipJob {
-        WorkJob job;
-        void *owner; /* the loop's side */
-        /* The order; all owned, so that the loop may change its mind meanwhile. */
+        WorkJob job; /* a worker's turn: all of it (volume), or a step (S3) */
+        void (*on_done)(struct ShipJob *s); /* once, on the loop; may free it */
+        void *owner;                        /* the loop's side */
+        /* The order, owned. */
         BundleRecord rec; /* a copy */
         SourceTerms *
                 terms; /* a reference; NULL: the source is not configured any more, only links can be shipped */
         HeldFiles held;    /* duplicates of the descriptors */
         uint64_t *shipped; /* fingerprints that the base and earlier supplements have brought */
         size_t n_shipped;
-        Volume *volume;  /* borrowed: lives as long as its pool */
-        char *directory; /* `<expanded prefix>/<instance-id>`, below the volume's root */
-        char *root, *instance_id, *hostname;
+        char *directory; /* `<expanded prefix>/<instance-id>`, below the destination's root */
+        char *instance_id, *hostname;
         char **labels;
-        WorkerPool *compressors;
+        Clock *clock;            /* borrowed */
+        WorkerPool *compressors; /* borrowed */
         int level;
-        uint64_t memory_bytes, size_hint_bytes;
+        uint64_t memory_bytes; /* reserved for it */
         bool tolerant;
         /* Read by the loop while it runs. */
         atomic_uint_fast64_t sent_bytes, done_bytes, total_bytes, read_bytes;
@@ -45,8 +46,9 @@ typedef struct ShipJob {
         uint64_t begun_usec; /* CLOCK_BOOTTIME */
         /* The answer. */
         ShipResult result;
-        char *error; /* a sentence; for all but SHIP_DELIVERED */
-        bool destination_full;
+        int upload_outcome; /* UPLOAD_E_*, of SHIP_DESTINATION; 0 */
+        char *error;        /* a sentence; for all but SHIP_DELIVERED */
+        Proof proof;
         uint64_t object_bytes;
         char *incomplete; /* JSON array, final */
         bool complete;
@@ -55,18 +57,26 @@ typedef struct ShipJob {
         uint64_t digest; /* their sum */
 } ShipJob;
 
-typedef struct ShipOrder { /* borrowed; copied by ship_job_new */
-        Volume *volume;    /* must outlive the job */
-        const char *root;  /* of the volume, for messages */
+typedef struct ShipOrder { /* borrowed; copied by ship_job_init */
+        const Bundle *bundle;
+        SourceTerms *terms; /* of its source; NULL when that is not configured any more */
+        Clock *clock;       /* outlives the job */
         const char *directory, *instance_id, *hostname;
         char **labels; /* key, value, …, NULL */
         WorkerPool *compressors;
         int level;
         uint64_t memory_bytes;
-        uint64_t size_hint_bytes; /* so much at least must fit, 0 = unknown */
 } ShipOrder;
 
-/** @param terms  of its source, NULL when that is not configured any more */
-int ship_job_new(ShipJob **ret, const Bundle *b, SourceTerms *terms, const ShipOrder *order);
-ShipJob *ship_job_free(ShipJob *s);
-void ship_run(WorkJob *job);
+/** @return 0; -ENOMEM, with nothing left to free */
+int ship_job_init(ShipJob *s, const ShipOrder *order);
+void ship_job_done(ShipJob *s);
+
+/** Writes down how it ended. @param error  a sentence, taken over; NULL. @return false: there is nothing to go on with */
+bool ship_end(ShipJob *s, ShipResult result, char *error);
+bool ship_endf(ShipJob *s, ShipResult result, const char *fmt, ...) _printf_(3, 4);
+/** The same for what an uploader answered. @param error  taken over; NULL */
+bool ship_end_upload(ShipJob *s, int outcome, char *error);
+/** Asked before each step that shows: a worker that hung and was given up may wake while another one ships the same bundle.
+ * @return whether it may go on; false: it was asked to stop, and has ended */
+bool ship_may_go_on(ShipJob *s);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "agent/intake_probe.h"
+#include "config/forms.h"
 #include "lib/base/path.h"
 
 static int copy_list(char ***ret, const StringList *from) {
@@ -31,7 +32,7 @@ int source_terms_new(SourceTerms **ret, const ConfigSource *config, const char *
                 return -ENOMEM;
         t->n_refs = 1;
         char bad;
-        int r = path_template_new(&t->template, config->path, "dcptli", &bad);
+        int r = path_template_new(&t->template, config->path, FORM_SOURCE_VARIABLES, &bad);
         if (r < 0)
                 return r;
         t->name = strdup(config->name);

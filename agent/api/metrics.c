@@ -134,20 +134,46 @@ static void add_destinations(StrBuf *b, const AgentView *v) {
         line(b, "ready", NONE, v->ready);
 }
 
-static void add_delivery_seconds(StrBuf *b, const Histogram *h) {
+static void add_histogram(StrBuf *b, const char *name, const char *help, const Histogram *h) {
         uint64_t n = 0;
-        char le[32];
+        char le[32], series[64];
 
-        head(b, "delivery_seconds", "histogram",
-             "Time from the discovery of a bundle to the proof of its last copy.");
+        head(b, name, "histogram", help);
+        (void)snprintf(series, sizeof series, "%s_bucket", name);
         for (size_t i = 0; i < HISTOGRAM_BUCKETS; i++) {
                 n += h->count[i];
                 (void)snprintf(le, sizeof le, "%.9g", h->le[i]);
-                line(b, "delivery_seconds_bucket", (Label){ "le", le }, n);
+                line(b, series, (Label){ "le", le }, n);
         }
-        line(b, "delivery_seconds_bucket", (Label){ "le", "+Inf" }, h->total);
-        line_real(b, "delivery_seconds_sum", NONE, h->sum);
-        line(b, "delivery_seconds_count", NONE, h->total);
+        line(b, series, (Label){ "le", "+Inf" }, h->total);
+        (void)snprintf(series, sizeof series, "%s_sum", name);
+        line_real(b, series, NONE, h->sum);
+        (void)snprintf(series, sizeof series, "%s_count", name);
+        line(b, series, NONE, h->total);
+}
+
+static void add_requests(StrBuf *b, const AgentView *v) {
+        if (v->request_seconds.le[0] <= 0)
+                return;
+        head(b, "requests_total", "counter",
+             "Requests to object stores by operation and HTTP status; code 0 is no answer.");
+        for (size_t i = 0; i < v->n_requests; i++) {
+                const RequestView *r = &v->requests[i];
+                strbuf_add(b, PREFIX "requests_total{destination=\"");
+                add_value(b, r->destination);
+                strbuf_addf(b, "\",operation=\"%s\",code=\"%u\"} %" PRIu64 "\n", r->operation,
+                            r->code, r->n);
+        }
+        add_histogram(
+                b, "request_duration_seconds",
+                "Time that requests to object stores took, from the first byte to the answer.",
+                &v->request_seconds);
+        head(b, "aborted_uploads_total", "counter",
+             "Unfinished multipart uploads that nobody went on with and that were aborted.");
+        line(b, "aborted_uploads_total", NONE, v->n_aborted_uploads);
+        head(b, "uploads_to_abort", "gauge",
+             "Unfinished multipart uploads that are to be aborted and still may be there.");
+        line(b, "uploads_to_abort", NONE, v->n_uploads_to_abort);
 }
 
 static void add_sources(StrBuf *b, const AgentView *v) {
@@ -175,7 +201,10 @@ char *metrics_text(const AgentView *v) {
         add_reasons(&b, v);
         add_bytes(&b, v);
         add_destinations(&b, v);
-        add_delivery_seconds(&b, &v->delivery_seconds);
+        add_histogram(&b, "delivery_seconds",
+                      "Time from the discovery of a bundle to the proof of its last copy.",
+                      &v->delivery_seconds);
+        add_requests(&b, v);
         add_sources(&b, v);
         return strbuf_take(&b);
 }

@@ -8,7 +8,7 @@
 #include "lib/dump/record.h"
 
 typedef struct DestinationView {
-        const char *name, *type;    /* "volume" */
+        const char *name, *type;    /* "volume", "s3" */
         const char *state;          /* ok | paused | failing */
         const char *last_error;     /* NULL */
         uint64_t last_success_usec; /* 0 = never */
@@ -45,6 +45,12 @@ typedef struct LabelledCount {
         uint64_t count;
 } LabelledCount;
 
+typedef struct RequestView {
+        const char *destination, *operation; /* as AWS calls it: UploadPart … */
+        unsigned code;                       /* HTTP status, 0 = no answer */
+        uint64_t n;
+} RequestView;
+
 typedef struct AgentView {
         const char *version, *instance_id, *state; /* running | draining | stopping */
         pid_t pid;
@@ -65,6 +71,10 @@ typedef struct AgentView {
         const LabelledCount *discards, *retries;
         size_t n_discards, n_retries;
         Histogram delivery_seconds;
+        const RequestView *requests; /* to object stores */
+        size_t n_requests;
+        Histogram request_seconds; /* without bounds where there is no object store */
+        uint64_t n_aborted_uploads, n_uploads_to_abort;
         bool idle; /* every source has been scanned, nothing waits to be looked at and no bundle is underway */
         bool ready;             /* can deliver now */
         const char *ready_note; /* why not */

@@ -146,27 +146,33 @@ json_t *view_status_json(const AgentView *v) {
                 "sources", source_list(v->sources, v->n_sources));
 }
 
-/* What has arrived of an object: all of it once proven, while it is under way what the pipeline counts. */
-static uint64_t sent_bytes(const BundleRecord *b, const DeliveryRecord *d, const AgentView *v) {
-        if (d->state == DELIVERY_DONE)
-                return d->bytes;
-        for (size_t i = 0; i < v->n_shipping; i++)
+/* @return how far it is, NULL when it is not under way */
+static const ShippingView *find_shipping(const BundleRecord *b, const DeliveryRecord *d,
+                                         const AgentView *v) {
+        for (size_t i = 0; d->state != DELIVERY_DONE && i < v->n_shipping; i++)
                 if (strcmp(v->shipping[i].id, b->id) == 0 &&
                     strcmp(v->shipping[i].destination, d->destination) == 0)
-                        return v->shipping[i].sent_bytes;
-        return 0;
+                        return &v->shipping[i];
+        return NULL;
 }
 
 static json_t *delivery_json(const BundleRecord *b, const DeliveryRecord *d, const AgentView *v) {
-        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",        /* */
+        const ShippingView *way = find_shipping(b, d, v);
+        uint64_t sent = d->state == DELIVERY_DONE ? d->bytes : way ? way->sent_bytes : 0;
+        _cleanup_(json_decrefp) json_t *progress = way ? shipping_json(way) : NULL;
+        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:O*, s:O*, s:O*, s:O*, s:o, s:o, s:o}",
                          "destination", view_text_json(d->destination),          /* */
                          "state", view_text_json(delivery_state_name(d->state)), /* */
                          "proof", view_text_json(proof_name(d->proof)),          /* */
                          "object", escaped(d->object),                           /* */
                          "bytes", number(d->bytes),                              /* */
-                         "sent_bytes", number(sent_bytes(b, d, v)),              /* */
-                         "attempts", number(d->attempts),                        /* */
-                         "last_error", view_text_json(d->last_error),            /* */
+                         "sent_bytes", number(sent),                             /* */
+                         "done_bytes", json_object_get(progress, "done_bytes"), /* while shipping */
+                         "total_bytes", json_object_get(progress, "total_bytes"), "rate",
+                         json_object_get(progress, "rate"), /* */
+                         "eta_seconds", json_object_get(progress, "eta_seconds"), "attempts",
+                         number(d->attempts),                         /* */
+                         "last_error", view_text_json(d->last_error), /* */
                          "next_try", moment(d->next_try_usec));
 }
 

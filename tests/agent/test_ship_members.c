@@ -156,14 +156,21 @@ static void add_reason(const char *reason, void *userdata) {
 
 static ShipJob *make_job(const Fixture *f) {
         static char *no_labels[] = { NULL };
-        ShipOrder order = { .root = "/nowhere",
+        ShipOrder order = { .bundle = &f->bundle,
+                            .terms = f->terms,
                             .directory = "x/" INSTANCE,
                             .instance_id = INSTANCE,
                             .hostname = "host",
                             .labels = no_labels };
-        ShipJob *job = NULL;
-        assert_int_equal(ship_job_new(&job, &f->bundle, f->terms, &order), 0);
+        ShipJob *job = calloc(1, sizeof *job);
+        assert_non_null(job);
+        assert_int_equal(ship_job_init(job, &order), 0);
         return job;
+}
+
+static void ship_job_free(ShipJob *job) {
+        ship_job_done(job);
+        free(job);
 }
 
 /* @param shipped  fingerprints of what has been shipped before; NULL

@@ -57,6 +57,9 @@ static const SourceView sources[] = {
 static const LabelledCount discards[] = { { "symlink", 2 }, { "special-file", 1 } };
 static const LabelledCount retries[] = { { "full", 3 } };
 
+static const RequestView requests[] = { { "archive \"a\"", "UploadPart", 200, 64 },
+                                        { "archive \"a\"", "UploadPart", 0, 1 } };
+
 static void fake_view(AgentView *ret, void *userdata) {
         (void)userdata;
         fake_calls.view++;
@@ -91,6 +94,16 @@ static void fake_view(AgentView *ret, void *userdata) {
                         .total = 4, /* one above the last bound */
                         .sum = 100023.5,
                 },
+                .requests = requests,
+                .n_requests = ELEMENTSOF(requests),
+                .request_seconds = {
+                        .le = { 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60 },
+                        .count = { 0, 50, 14 },
+                        .total = 65,
+                        .sum = 62.25,
+                },
+                .n_aborted_uploads = 2,
+                .n_uploads_to_abort = 1,
                 .ready = is_ready,
                 .ready_note = is_ready ? NULL : "destination 'fsx': the volume is not mounted",
         };
