@@ -138,7 +138,8 @@ static int append_identity(Config *c, Faults *faults, size_t i) {
         if (!*field || form_has_variable(*field, 'd') || form_has_variable(*field, 'c') ||
             !has_incident(c, d))
                 return 0;
-        if (strlen(*field) + 1 + strlen(appended) > KEYS_STRING_MAX) {
+        size_t max = keys_get(name)->max > 0 ? keys_get(name)->max : KEYS_STRING_MAX;
+        if (strlen(*field) + 1 + strlen(appended) > max) {
                 Spot spot = spot_of(c, name, i, FAULTS_NO_ITEM);
                 faults_add(faults, &spot, "use a shorter one, or put %d and %c into it",
                            "is too long for the '/%%d-%%c' that belongs at its end");
@@ -274,18 +275,58 @@ static void check_compression(const Config *c, Faults *faults) {
                            parse_format_bytes(max, c->limits.memory_max_bytes));
 }
 
-static void check_parts(const Config *c, Faults *faults, size_t i) {
-        uint64_t part = c->destinations[i].part_size_bytes;
-        uint64_t need = 2 * part + context_bytes(c->limits.compression_level);
-        char max[PARSE_FORMAT_SIZE], size[PARSE_FORMAT_SIZE];
-        Spot spot = spot_of(c, "destinations[].part_size", i, FAULTS_NO_ITEM);
+/* This floor cannot ask lib/bundle's writer: tests/config/test_memory.c holds the two together.
+ * @see ZSTD_estimateCCtxSize_usingCParams() for frames of 2 MiB, and two frames in flight, in and out */
+uint64_t check_writer_bytes(uint64_t level) {
+        static const struct {
+                uint64_t level, mib;
+        } steps[] = { { 1, 9 }, { 3, 10 }, { 4, 11 }, { 6, 12 }, { 8, 15 }, { 9, 21 }, { 12, 33 } };
 
-        if (c->destinations[i].type == CONFIG_S3 && need > c->limits.memory_max_bytes)
-                faults_add(faults, &spot, "use smaller parts, or raise limits.memory_max",
-                           "two parts of %s and one compression context take more than "
-                           "limits.memory_max, %s",
-                           parse_format_bytes(size, part),
-                           parse_format_bytes(max, c->limits.memory_max_bytes));
+        for (size_t i = 0; i < ELEMENTSOF(steps); i++)
+                if (level <= steps[i].level)
+                        return steps[i].mib * MIB;
+        return 42 * MIB;
+}
+
+uint64_t config_memory_needed(const ConfigDestination *d, uint64_t writer_min_bytes) {
+        /* A part is closed by the frame that makes it large enough, so it has room for one more. One part is sent while the
+         * next one is made. */
+        return d->type == CONFIG_S3 ? 2 * (d->part_size_bytes + 2 * MIB) + writer_min_bytes
+                                    : writer_min_bytes;
+}
+
+/* For people: whole MiB, upwards. */
+static uint64_t round_up(uint64_t bytes) {
+        return (bytes + MIB - 1) / MIB * MIB;
+}
+
+static void check_parts(const Config *c, Faults *faults, size_t i) {
+        static const char part_size[] = "destinations[].part_size";
+        const ConfigDestination *d = &c->destinations[i];
+        uint64_t writer = check_writer_bytes(c->limits.compression_level),
+                 max = c->limits.memory_max_bytes, need = config_memory_needed(d, writer);
+        char part[PARSE_FORMAT_SIZE], needed[PARSE_FORMAT_SIZE], allowed[PARSE_FORMAT_SIZE];
+        _cleanup_(strbuf_done) StrBuf remedy = STRBUF_INIT;
+        Spot spot = spot_of(c, part_size, i, FAULTS_NO_ITEM);
+
+        if (d->type != CONFIG_S3 || need <= max || !is_good(c, part_size, i) ||
+            !is_good(c, "limits.compression_level", 0))
+                return;
+        if (spot.line == 0)
+                spot.line = d->line;
+        parse_format_bytes(needed, round_up(need));
+        strbuf_addf(&remedy, "set limits.memory_max to %s or more", needed);
+        if (max >= writer + 2 * (keys_get(part_size)->min + 2 * MIB)) {
+                char fits[PARSE_FORMAT_SIZE];
+                uint64_t part_max = (max - writer) / 2 - 2 * MIB;
+                parse_format_bytes(fits, part_max / MIB * MIB);
+                strbuf_addf(&remedy, ", or part_size to %s or less", fits);
+        }
+        faults_add(faults, &spot, remedy.text,
+                   "parts of %s at compression level %u take %s of memory, more than "
+                   "limits.memory_max, %s",
+                   parse_format_bytes(part, d->part_size_bytes),
+                   (unsigned)c->limits.compression_level, needed, parse_format_bytes(allowed, max));
 }
 
 static void check_memory(const Config *c, Faults *faults) {
@@ -354,6 +395,19 @@ static void check_key_id(const Config *c, Faults *faults, size_t i) {
                            "has no meaning with sse: %s", d->sse);
 }
 
+/* `bucket.127.0.0.1` is no name. */
+static void check_addressing(const Config *c, Faults *faults, size_t i) {
+        const ConfigDestination *d = &c->destinations[i];
+        const char *host = strstr(d->endpoint, "://");
+        Spot spot = spot_of(c, "destinations[].addressing", i, FAULTS_NO_ITEM);
+
+        if (host && strcmp(d->addressing, "virtual") == 0 && form_is_address(host + 3))
+                faults_add(faults, &spot, "use path, or a host name in the endpoint",
+                           "puts the bucket's name before a host name, but the endpoint, '%s', "
+                           "has an address",
+                           d->endpoint);
+}
+
 static void check_command(const Config *c, Faults *faults, size_t i) {
         const StringList *run = &c->snapshot.commands[i].run;
         Spot spot = spot_of(c, "snapshot.commands[].run", i, 1);
@@ -378,8 +432,10 @@ int check_config(Config *c, Faults *faults) {
         check_memory(c, faults);
         check_times(c, faults);
         check_sockets(c, faults);
-        for (size_t i = 0; i < c->n_destinations; i++)
+        for (size_t i = 0; i < c->n_destinations; i++) {
                 check_key_id(c, faults, i);
+                check_addressing(c, faults, i);
+        }
         for (size_t i = 0; i < c->snapshot.n_commands; i++)
                 check_command(c, faults, i);
         return 0;

@@ -145,3 +145,8 @@ int config_print(const Config *c, FILE *f);
 void config_compare(const Config *running, const Config *loaded,
                     void (*on_key)(const char *key, bool needs_restart, void *userdata),
                     void *userdata);
+
+/** The least memory with which bundles can go to a destination: the writer and, for s3, the part that is made and the one that is
+ * sent. For a bundle above 9,900 × part_size the parts are larger, and so is the need.
+ * @param writer_min_bytes  bundle_writer_memory_min() of lib/bundle, which this floor cannot ask */
+uint64_t config_memory_needed(const ConfigDestination *d, uint64_t writer_min_bytes);

@@ -1,8 +1,10 @@
 /* The forms of strings: each is a predicate that says what is wrong, and one remedy. */
 #include "config/forms.h"
 
+#include <arpa/inet.h>
 #include <stdint.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/un.h>
 
 #include "lib/base/parse.h"
@@ -200,8 +202,19 @@ static bool is_bucket(const char *text, size_t n) {
         return true;
 }
 
+static bool is_ipv4(const char *text) {
+        unsigned char address[4];
+        return inet_pton(AF_INET, text, address) == 1;
+}
+
 static bool check_bucket(const char *text, StrBuf *fault) {
-        return is_bucket(text, strlen(text)) || refuse(fault, "is not the name of a bucket");
+        if (!is_bucket(text, strlen(text)))
+                return refuse(fault, "is not the name of a bucket");
+        if (strstr(text, ".."))
+                return refuse(fault, "has two dots in a row, which no bucket's name has");
+        if (is_ipv4(text))
+                return refuse(fault, "looks like an IP address, which no bucket's name does");
+        return true;
 }
 
 static bool check_s3_prefix(const char *text, StrBuf *fault) {
@@ -216,16 +229,56 @@ static bool check_s3_prefix(const char *text, StrBuf *fault) {
 }
 
 static bool check_region(const char *text, StrBuf *fault) {
-        if (strlen(text) > NAME_MAX_BYTES || !consists_of(text, "-"))
+        if (!is_letter_or_digit(text[0]) || strlen(text) > NAME_MAX_BYTES ||
+            !consists_of(text, "-_"))
                 return refuse(fault, "is not the name of a region");
         return true;
 }
 
 static bool check_storage_class(const char *text, StrBuf *fault) {
         for (const char *p = text; *p; p++)
-                if (!((*p >= 'A' && *p <= 'Z') || *p == '_') || p - text >= NAME_MAX_BYTES)
+                if (!((*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || *p == '_') ||
+                    p - text >= NAME_MAX_BYTES)
                         return refuse(fault, "is not a storage class");
         return true;
+}
+
+static bool check_profile(const char *text, StrBuf *fault) {
+        if (has_control(text) || strpbrk(text, "[]"))
+                return refuse(fault, "has a bracket or a control character in it");
+        return true;
+}
+
+static bool check_kms_key(const char *text, StrBuf *fault) {
+        return consists_of(text, ":/_-") || refuse(fault, "is not the id or ARN of a key");
+}
+
+/* What a tag may be made of; what is not ASCII is a letter, or the store says that it is none.
+ * @see S3 User Guide, "Categorizing your objects using tags" */
+static bool check_tag(const char *text, size_t max, StrBuf *fault) {
+        size_t n = 0;
+
+        for (const char *p = text; *p; p++) {
+                unsigned char c = (unsigned char)*p;
+                if (c < 0x80 && !is_letter_or_digit(*p) && !strchr(" +-=._:/@", *p))
+                        return refuse(fault, "has a character that no tag may have");
+                n += (c & 0xc0) != 0x80; /* begins a character */
+        }
+        if (n > max) {
+                strbuf_addf(fault, "is longer than %zu characters", max);
+                return false;
+        }
+        return true;
+}
+
+static bool check_tag_name(const char *text, StrBuf *fault) {
+        if (strncasecmp(text, "aws:", 4) == 0)
+                return refuse(fault, "begins with aws:, which is AWS's own");
+        return check_tag(text, 128, fault);
+}
+
+static bool check_tag_value(const char *text, StrBuf *fault) {
+        return check_tag(text, 256, fault);
 }
 
 static bool check_account(const char *text, StrBuf *fault) {
@@ -269,6 +322,10 @@ const Form form_s3_prefix = { .check = check_s3_prefix, .what = "s3://bucket/pre
 const Form form_bucket = { .check = check_bucket, .what = "the name of a bucket", .remedy = "use 3 to 63 small letters, digits, '-' and '.', a letter or digit first and last" };
 const Form form_region = { .check = check_region, .what = "the name of a region", .remedy = "write it as us-east-1" };
 const Form form_storage_class = { .check = check_storage_class, .what = "a storage class", .remedy = "write it as STANDARD_IA" };
+const Form form_profile = { .check = check_profile, .what = "the name of a profile", .remedy = "write it as it stands in the file, without the brackets" };
+const Form form_kms_key = { .check = check_kms_key, .what = "the id or ARN of a key", .remedy = "write its id, alias/NAME, or the whole ARN from arn: on" };
+const Form form_tag_name = { .check = check_tag_name, .what = "the name of a tag", .remedy = "use letters, digits, blanks and + - = . _ : / @, at most 128 of them, and do not begin with aws:" };
+const Form form_tag_value = { .check = check_tag_value, .what = "the value of a tag", .remedy = "use letters, digits, blanks and + - = . _ : / @, at most 256 of them" };
 const Form form_account = { .check = check_account, .what = "12 digits", .remedy = "write its 12 digits in quotes" };
 const Form form_pattern = { .check = check_pattern, .what = "a pattern", .remedy = "write a pattern such as \"*.tmp\" or \"cache/*\"" };
 const Form form_variable = { .check = check_variable, .what = "a pattern", .remedy = "write a pattern such as \"NEURON_*\"" };
@@ -307,4 +364,17 @@ bool form_has_variable(const char *path_template, char letter) {
                 if (p[1] == letter)
                         return true;
         return false;
+}
+
+bool form_is_address(const char *host_port) {
+        char host[INET_ADDRSTRLEN];
+        size_t n = strcspn(host_port, ":");
+
+        if (*host_port == '[')
+                return true;
+        if (n >= sizeof host)
+                return false;
+        memcpy(host, host_port, n);
+        host[n] = '\0';
+        return is_ipv4(host);
 }

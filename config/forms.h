@@ -31,6 +31,10 @@ extern const Form form_s3_prefix;   /* s3://bucket/prefix */
 extern const Form form_bucket;
 extern const Form form_region;
 extern const Form form_storage_class;
+extern const Form form_profile;  /* a name in AWS's shared files */
+extern const Form form_kms_key;  /* id, ARN or alias of a key */
+extern const Form form_tag_name; /* of an object's tag */
+extern const Form form_tag_value;
 extern const Form form_account;
 extern const Form form_pattern;  /* an fnmatch pattern on a relative path */
 extern const Form form_variable; /* an fnmatch pattern on the name of an environment variable */
@@ -41,3 +45,6 @@ char *form_fixed_part(const char *path_template);
 
 /** @return whether a template uses the variable */
 bool form_has_variable(const char *path_template, char letter);
+
+/** @return whether a host[:port] is an IPv4 or bracketed IPv6 address, not a name */
+bool form_is_address(const char *host_port);

@@ -126,6 +126,7 @@ static void print_comment(const char *indentation, const char *text) {
 }
 
 static void print_example_keys(const char *prefix, const char *indentation);
+static void print_example_bucket(void);
 
 static void print_example_key(const ConfigKey *key, const char *indentation, bool is_first) {
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT, deeper = STRBUF_INIT;
@@ -168,13 +169,39 @@ static void print_example_keys(const char *prefix, const char *indentation) {
                 print_example_key(key, indentation, is_first);
                 is_first = false;
         }
+        if (strcmp(prefix, "destinations[].") == 0)
+                print_example_bucket();
+}
+
+/* A second destination, as a comment: a destination is of one type, and the file shows the defaults of what it has. */
+static void print_example_bucket(void) {
+        static const char prefix[] = "destinations[].", indentation[] = "  #   ";
+        const char *start = "  # - ";
+
+        printf("  # Or, or also, a bucket; take away `# ` before each line:\n");
+        for (const ConfigKey *key = next_child(NULL, prefix); key; key = next_child(key, prefix)) {
+                _cleanup_free_ char *owned = NULL;
+                const char *value = default_of(key, &owned);
+
+                if (key->flags & KEY_VOLUME)
+                        continue;
+                if (key->flags & KEY_S3)
+                        print_comment(indentation, key->help);
+                if (value && key->example)
+                        printf("%s# Example: %s\n", indentation, key->example);
+                printf("%s%s: %s\n", start, keys_leaf(key),
+                       strcmp(keys_leaf(key), "name") == 0   ? "archive"
+                       : strcmp(keys_leaf(key), "type") == 0 ? "s3"
+                       : value                               ? value
+                                                             : key->example);
+                start = indentation;
+        }
 }
 
 static void print_example(void) {
         printf("# Configuration of neuron-collectd: an example with every key. What is commented "
                "out as `#key: value`\n"
-               "# is the default; see neuron-collectd.yaml(5) for the forms of values and for "
-               "type: s3.\n"
+               "# is the default; see neuron-collectd.yaml(5) for the forms of values.\n"
                "# Check a change with `neuron-collectd --config FILE --check`.\n"
                "# Made by config/generate from the table in config/keys.c: change that, not this "
                "file.\n");
@@ -301,30 +328,85 @@ static const char man_start[] =
         ".Sh KEYS\n"
         ".Bl -tag -width Ds\n";
 
-static const char man_end[] = ".El\n"
-                              ".Sh FILES\n"
-                              ".Bl -tag -width Ds\n"
-                              ".It Pa /etc/neuron-collectd/neuron-collectd.yaml\n"
-                              "The configuration.\n"
-                              "Without it the agent watches the runtime's default dump directory\n"
-                              "and delivers to\n"
-                              ".Pa /var/lib/neuron-collectd/delivered .\n"
-                              ".El\n"
-                              ".Sh EXAMPLES\n"
-                              "Core dumps of the Neuron runtime go to a shared volume:\n"
-                              ".Bd -literal -offset indent\n"
-                              "sources:\n"
-                              "  - name: core-dumps\n"
-                              "    kind: neuron-core-dump\n"
-                              "    path: /tmp/neuron-core-dump/dt-%d-cid-%c\n"
-                              "destinations:\n"
-                              "  - name: fsx\n"
-                              "    type: volume\n"
-                              "    path: /fsx/neuron/%d-%c\n"
-                              ".Ed\n"
-                              ".Pp\n"
-                              "Show what is in force, and where each value comes from:\n"
-                              ".Dl neuron-collectd --config FILE --print-config\n";
+static const char man_end[] =
+        ".El\n"
+        ".Sh ENVIRONMENT\n"
+        "Destinations of type s3 heed the variables of the AWS SDKs,\n"
+        "which the unit reads from\n"
+        ".Pa /etc/default/neuron-collectd\n"
+        "or\n"
+        ".Pa /etc/sysconfig/neuron-collectd .\n"
+        "Credentials are taken from the first of these that has any,\n"
+        "and read anew before they expire:\n"
+        ".Bl -tag -width Ds\n"
+        ".It Ev AWS_ACCESS_KEY_ID , AWS_SECRET_ACCESS_KEY , AWS_SESSION_TOKEN\n"
+        "Keys, unless the destination names a\n"
+        ".Cm profile .\n"
+        ".It Ev AWS_WEB_IDENTITY_TOKEN_FILE , AWS_ROLE_ARN\n"
+        "A role by web identity, as EKS gives it to pods (IRSA).\n"
+        ".It Ev AWS_SHARED_CREDENTIALS_FILE , AWS_CONFIG_FILE , AWS_PROFILE\n"
+        "The shared files, by default\n"
+        ".Pa ~/.aws/credentials\n"
+        "and\n"
+        ".Pa ~/.aws/config\n"
+        "of the user that the agent runs as, and the profile in them.\n"
+        ".It Ev AWS_CONTAINER_CREDENTIALS_RELATIVE_URI , AWS_CONTAINER_CREDENTIALS_FULL_URI , "
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN , AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE\n"
+        "The endpoint of ECS and of EKS Pod Identity.\n"
+        ".It Ev AWS_EC2_METADATA_DISABLED , AWS_EC2_METADATA_SERVICE_ENDPOINT , "
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE\n"
+        "The role of the EC2 instance, by IMDSv2.\n"
+        ".El\n"
+        ".Pp\n"
+        "Where S3 is, unless\n"
+        ".Cm destinations[].endpoint\n"
+        "says so:\n"
+        ".Bl -tag -width Ds\n"
+        ".It Ev AWS_ENDPOINT_URL_S3 , AWS_ENDPOINT_URL , AWS_IGNORE_CONFIGURED_ENDPOINT_URLS\n"
+        "The address of the store.\n"
+        ".It Ev AWS_CA_BUNDLE\n"
+        "A PEM file instead of the system's certificates, for a destination without\n"
+        ".Cm ca_file .\n"
+        ".It Ev AWS_USE_DUALSTACK_ENDPOINT , AWS_USE_FIPS_ENDPOINT\n"
+        "Which of AWS's host names are used.\n"
+        ".It Ev HTTPS_PROXY , https_proxy , http_proxy , ALL_PROXY , NO_PROXY\n"
+        "The proxy, unless\n"
+        ".Cm destinations[].proxy\n"
+        "names one.\n"
+        ".El\n"
+        ".Sh FILES\n"
+        ".Bl -tag -width Ds\n"
+        ".It Pa /etc/neuron-collectd/neuron-collectd.yaml\n"
+        "The configuration.\n"
+        "Without it the agent watches the runtime's default dump directory\n"
+        "and delivers to\n"
+        ".Pa /var/lib/neuron-collectd/delivered .\n"
+        ".El\n"
+        ".Sh EXAMPLES\n"
+        "Core dumps of the Neuron runtime go to a shared volume:\n"
+        ".Bd -literal -offset indent\n"
+        "sources:\n"
+        "  - name: core-dumps\n"
+        "    kind: neuron-core-dump\n"
+        "    path: /tmp/neuron-core-dump/dt-%d-cid-%c\n"
+        "destinations:\n"
+        "  - name: fsx\n"
+        "    type: volume\n"
+        "    path: /fsx/neuron/%d-%c\n"
+        ".Ed\n"
+        ".Pp\n"
+        "The same to a bucket, with the credentials that the node has:\n"
+        ".Bd -literal -offset indent\n"
+        "destinations:\n"
+        "  - name: archive\n"
+        "    type: s3\n"
+        "    bucket: my-bucket\n"
+        "    prefix: neuron/%d-%c\n"
+        "    region: eu-west-1\n"
+        ".Ed\n"
+        ".Pp\n"
+        "Show what is in force, and where each value comes from:\n"
+        ".Dl neuron-collectd --config FILE --print-config\n";
 
 static void print_man(void) {
         printf("%s", man_start);
@@ -383,7 +465,10 @@ static void print_markdown(void) {
                "A section may be empty.\n"
                "- A destination's `path` or `prefix` with neither `%%d` nor `%%c` gets `/%%d-%%c` "
                "appended when a source of kind "
-               "`neuron-core-dump` goes there; `--print-config` says so.\n\n"
+               "`neuron-core-dump` goes there; `--print-config` says so.\n"
+               "- For `type: s3`, credentials, endpoints and proxies are taken from the "
+               "environment variables and files that "
+               "the AWS SDKs know; neuron-collectd.yaml(5) lists them.\n\n"
                "| key | takes | default | meaning |\n|---|---|---|---|\n");
         print_markdown_keys("");
 }

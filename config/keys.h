@@ -50,7 +50,8 @@ typedef struct ConfigKey {
                 max; /* of the value; for strings, lists and maps: length, 0 = the general bound */
         const char *why_min; /* reason for min, for people; may be NULL */
         const KeyWord *words;
-        const Form *form; /* of a string, or of each one in a list; may be NULL */
+        const Form *form;      /* of a string, or of each one in a list or mapping; may be NULL */
+        const Form *name_form; /* of the names in a mapping; may be NULL */
         const char *
                 fallback; /* the default as text, lists separated by blanks; NULL = must be given */
         const char *help; /* one sentence */

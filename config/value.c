@@ -174,6 +174,16 @@ static int set_bool(const ConfigKey *key, void *base, const char *text, ValueFau
 
 /* Strings */
 
+/* @param form  may be NULL: any text has it */
+static int check_form(const ConfigKey *key, const Form *form, const char *text, ValueFault *f) {
+        _cleanup_(strbuf_done) StrBuf what = STRBUF_INIT;
+
+        if (!form || form->check(text, &what))
+                return 0;
+        strbuf_add(&f->remedy, form->remedy);
+        return faulty(key, text, strbuf_error(&what) < 0 ? "is wrong" : what.text, f);
+}
+
 /* Checks a string, or one of a list, and makes the copy that is kept. */
 static int take_string(const ConfigKey *key, const char *text, char **ret, ValueFault *f) {
         size_t max = key->type == KEY_STRING && key->max > 0 ? key->max : KEYS_STRING_MAX;
@@ -187,14 +197,8 @@ static int take_string(const ConfigKey *key, const char *text, char **ret, Value
                 ; /* a default is never refused, and the empty ones have no form */
         else if (key->words && !find_word(key, text))
                 return not_a_word(key, text, f);
-        else if (key->form) {
-                _cleanup_(strbuf_done) StrBuf what = STRBUF_INIT;
-                if (!key->form->check(text, &what)) {
-                        strbuf_add(&f->remedy, key->form->remedy);
-                        return faulty(key, text, strbuf_error(&what) < 0 ? "is wrong" : what.text,
-                                      f);
-                }
-        }
+        else if (check_form(key, key->form, text, f) != 0)
+                return VALUE_E_FAULTY;
         copy = key->form && key->form->is_path && text[0] == '/' ? path_simplify(text)
                                                                  : strdup(text);
         if (!copy)
@@ -251,7 +255,9 @@ int value_append_pair(const ConfigKey *key, void *base, const ValuePair *pair, V
                 strbuf_addf(&f->remedy, "use a name of 1 to %d bytes", KEYS_MAP_NAME_MAX);
                 return faulty(key, pair->name, "is empty or too long for a name", f);
         }
-        r = take_string(key, pair->text, &value, f);
+        r = check_form(key, key->name_form, pair->name, f);
+        if (r == 0)
+                r = take_string(key, pair->text, &value, f);
         if (r != 0)
                 return r;
         name = strdup(pair->name);

@@ -156,8 +156,6 @@ static void what_is_not_built_yet_is_refused_when_it_is_set(void **state) {
                 assert_true(asprintf(&text, "%s%s", BASE, set[i]) > 0);
                 expect_fault(text, "not available in this version; ");
         }
-        expect_fault(SOURCE "destinations: [{name: d, type: s3, bucket: my-bucket}]\n",
-                     "'s3' is not available in this version; ");
 }
 
 static void defaults_are_not_refused_when_they_are_written_out(void **state) {
@@ -388,6 +386,39 @@ static void the_example_file_is_good_and_shows_the_true_defaults(void **state) {
         config_compare(as_it_is, uncommented, fail_on_key, NULL);
 }
 
+/* `  # - name: archive` becomes `  - name: archive`, and so on to the end of the block. */
+static void uncomment_bucket(char *text) {
+        char *line = strstr(text, "\n  # - name: archive\n");
+
+        assert_non_null(line);
+        for (line++; strncmp(line, "  # ", 4) == 0; line = strchr(line, '\n') + 1)
+                memmove(line + 2, line + 4, strlen(line + 4) + 1);
+}
+
+static void the_example_file_shows_a_bucket_with_all_of_its_keys(void **state) {
+        _cleanup_free_ char *text = read_source_file("config/neuron-collectd.yaml");
+        _cleanup_(config_freep) Config *c = NULL, *shortest = NULL;
+
+        (void)state;
+        uncomment_bucket(text);
+        c = expect_good(text);
+        assert_int_equal(c->n_destinations, 2);
+        assert_int_equal(c->destinations[1].type, CONFIG_S3);
+        for (const char *const *key = (const char *const[]){ "prefix", "region", "tags", "ca_file",
+                                                             "request_timeout", NULL };
+             *key; key++) {
+                _cleanup_free_ char *start = NULL;
+                assert_true(asprintf(&start, "\n    %s: ", *key) > 0);
+                assert_non_null(strstr(text, start));
+        }
+        *strstr(text, "  - name: archive") = '\0'; /* and all of them show the default */
+        shortest = expect_good(strcat(text, "  - {name: archive, type: s3, bucket: my-bucket}\n"));
+        for (size_t i = 0; i < 2; i++)
+                assert_string_equal(c->sources[0].destinations.items[i],
+                                    shortest->sources[0].destinations.items[i]);
+        config_compare(c, shortest, fail_on_key, NULL);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(the_defaults_are_those_of_the_contract),
@@ -407,6 +438,7 @@ int main(void) {
                 cmocka_unit_test(a_byte_order_mark_and_windows_line_ends_are_taken),
                 cmocka_unit_test(other_encodings_are_refused),
                 cmocka_unit_test(the_example_file_is_good_and_shows_the_true_defaults),
+                cmocka_unit_test(the_example_file_shows_a_bucket_with_all_of_its_keys),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

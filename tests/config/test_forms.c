@@ -72,13 +72,54 @@ static void addresses_have_host_and_port(void **state) {
 static void s3_names_follow_the_rules_of_s3(void **state) {
         (void)state;
         expect_all(&form_bucket, LIST("abc", "my-bucket.1", "0a0"),
-                   LIST("ab", "My", "a_b_c", "-abc", "abc-", ".abc", "abc.", "", LONG_64));
+                   LIST("ab", "My", "a_b_c", "-abc", "abc-", ".abc", "abc.", "", LONG_64, "a..b",
+                        "192.168.5.4"));
+        expect(&form_bucket, "1.2.3.4.5", true);
         expect_all(&form_s3_prefix, LIST("s3://abc", "s3://abc/", "s3://abc/d/e"),
                    LIST("abc/d", "s3://", "s3:///d", "s3://A/b", "s3://abc/../d"));
-        expect_all(&form_region, LIST("us-east-1"), LIST("us east", "us/east"));
-        expect_all(&form_storage_class, LIST("STANDARD_IA"), LIST("standard", "A B"));
+        expect_all(&form_region, LIST("us-east-1", "RegionOne", "zone_1"),
+                   LIST("us east", "us/east", "", "-east", "us-east-1\n", LONG_64 "a"));
+        expect_all(&form_storage_class, LIST("STANDARD_IA", "GLACIER_IR", "HDD2"),
+                   LIST("standard", "A B", "A\r\nB"));
+        expect_all(&form_profile, LIST("default", "a b", "prod/eu"), LIST("[prod]", "a]b", "a\nb"));
+        expect_all(&form_kms_key,
+                   LIST("1234abcd-12ab-34cd-56ef-1234567890ab", "alias/my-key_1", "mrk-12ab",
+                        "arn:aws-us-gov:kms:us-gov-west-1:111122223333:key/1234abcd"),
+                   LIST("a b", "key\n", "a\"b", "ä"));
         expect_all(&form_account, LIST("123456789012"),
                    LIST("12345678901", "1234567890123", "12345678901a"));
+}
+
+#define LONG_128 LONG_64 LONG_64
+
+static void tags_follow_the_rules_of_s3(void **state) {
+        static const char *const bad[] = { "a#b", "a&b", "a\"b", "a\nb", "<",
+                                           "a*",  "a,b", "a;b",  NULL };
+
+        (void)state;
+        expect_all(&form_tag_name, LIST("team", "a b", "x+-=._:/@9", "größe", "myaws:x", LONG_128),
+                   LIST("aws:x", "AWS:x", "aws:", LONG_128 "a"));
+        expect_all(&form_tag_name, LIST(NULL), bad);
+        expect_all(&form_tag_value, LIST("", "ml", "aws:x", LONG_128 LONG_128),
+                   LIST(LONG_128 LONG_128 "a"));
+        expect_all(&form_tag_value, LIST(NULL), bad);
+        expect(&form_tag_value,
+               LONG_128 LONG_64 "äöüßäöüßäöüßäöüßäöüßäöüßäöüßäöüß"
+                                "äöüßäöüßäöüßäöüßäöüßäöüßäöüßäöüß",
+               true); /* 256 characters, of more bytes */
+}
+
+static void an_address_is_told_from_a_name(void **state) {
+        static const char *const addresses[] = { "127.0.0.1", "127.0.0.1:9000", "[::1]:80",
+                                                 "[fe80::1]" },
+                                 *const names[] = { "localhost:80", "1.2.3.4.example", "a",
+                                                    "127.0.0", "store-127.0.0.1" };
+
+        (void)state;
+        for (size_t i = 0; i < ELEMENTSOF(addresses); i++)
+                assert_true(form_is_address(addresses[i]));
+        for (size_t i = 0; i < ELEMENTSOF(names); i++)
+                assert_false(form_is_address(names[i]));
 }
 
 static void patterns_are_of_what_they_match(void **state) {
@@ -126,6 +167,8 @@ int main(void) {
                 cmocka_unit_test(templates_know_their_letters),
                 cmocka_unit_test(addresses_have_host_and_port),
                 cmocka_unit_test(s3_names_follow_the_rules_of_s3),
+                cmocka_unit_test(tags_follow_the_rules_of_s3),
+                cmocka_unit_test(an_address_is_told_from_a_name),
                 cmocka_unit_test(patterns_are_of_what_they_match),
                 cmocka_unit_test(the_fixed_part_ends_before_the_first_component_with_a_variable),
                 cmocka_unit_test(a_doubled_percent_sign_is_no_variable),

@@ -40,7 +40,7 @@ is_lint_free() {
 # A reader that is not ours agrees on what was printed.
 # shellcheck disable=SC2317
 is_yaml_for_others() {
-    python3 - "$src/tests/golden/config/full.printed" << 'PYTHON'
+    python3 - "$src/tests/golden/config/full.printed" "$src/tests/golden/config/s3.printed" << 'PYTHON'
 import sys
 import yaml
 
@@ -51,6 +51,10 @@ assert config["sources"][1]["destinations"] == ["fsx", "nfs"], config["sources"]
 assert config["destinations"][0]["path"] == "/fsx/neuron/%k/%n/%d-%c", config["destinations"]
 assert config["limits"]["compression_level"] == 12 and config["agreement"]["rendezvous"] == "off"
 assert config["log"] == {"level": "debug", "format": "json"}, config["log"]
+
+bucket = yaml.safe_load(open(sys.argv[2], encoding="utf-8"))["destinations"][0]
+assert bucket["tags"] == {"team": "ml", "cost center": "a/b:c@d = 1", "on": ""}, bucket
+assert bucket["sse"] == "aws:kms" and bucket["expected_bucket_owner"] == "012345678901", bucket
 PYTHON
 }
 

@@ -56,7 +56,7 @@ limits:
 @test
 def what_is_not_built_yet_is_refused_by_name():
     a = Agent()
-    a.config["destinations"].append({"name": "s3", "type": "s3", "bucket": "b", "prefix": "x/%d-%c", "region": "us-east-1"})
+    a.config["limits"] = {"upload_rate": "1MiB/s"}
     result = check(a)
     assert result.returncode == 2 and "not available in this version" in result.stderr, result.stderr
     a = Agent()
