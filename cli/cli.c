@@ -1,17 +1,49 @@
 #include "cli/cli.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <string.h>
 
 #include "cli/client.h"
 #include "config/config.h"
+#include "lib/base/clock.h"
+#include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 #include "lib/base/utf8.h"
 
 /* A line of progress is on the terminal: whoever writes next wipes it first. */
 static bool progress_is_drawn;
+
+/* ---- signals ---- */
+
+static volatile sig_atomic_t caught_signal;
+
+static void on_signal(int signal) {
+        caught_signal = signal;
+}
+
+void cli_catch_signals(void) {
+        static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
+        struct sigaction action = { .sa_handler = on_signal }; /* no SA_RESTART: ends a wait */
+        struct sigaction old;
+        for (size_t i = 0; i < ELEMENTSOF(signals); i++)
+                if (sigaction(signals[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN) /* nohup */
+                        (void)sigaction(signals[i], &action, NULL); /* cannot fail */
+        (void)signal(SIGPIPE, SIG_IGN);
+}
+
+bool cli_is_interrupted(void) {
+        return caught_signal != 0;
+}
+
+void cli_pass_signal_on(void) {
+        if (!caught_signal)
+                return;
+        (void)signal(caught_signal, SIG_DFL);
+        (void)raise(caught_signal);
+}
 
 /* ---- saying ---- */
 
@@ -86,10 +118,10 @@ int cli_usage(const char *command, const char *fmt, ...) {
 }
 
 void cli_state(const Cli *cli, const char *word, int width) {
-        static const char *const green[] = { "ok", "delivered", "yes", "running" };
-        static const char *const red[] = { "failing", "quarantined", "no", "NO" };
-        static const char *const yellow[] = { "paused",    "evicted",  "vanished",
-                                              "cancelled", "draining", "stopping" };
+        static const char *const green[] = { "ok", "delivered", "yes", "running", "complete" };
+        static const char *const red[] = { "failing", "quarantined", "no", "NO", "FAILED" };
+        static const char *const yellow[] = { "paused",   "evicted",  "vanished",   "cancelled",
+                                              "draining", "stopping", "INCOMPLETE", "warning" };
         const char *colour = NULL;
         for (size_t i = 0; i < ELEMENTSOF(green); i++)
                 colour = strcmp(word, green[i]) == 0 ? "\x1b[32m" : colour;
@@ -137,6 +169,15 @@ void cli_progress_end(void) {
         if (progress_is_drawn)
                 fputs("\r\x1b[K", stderr);
         progress_is_drawn = false;
+}
+
+const char *cli_bar(char *buf, unsigned percent) {
+        size_t n = CLI_BAR_SIZE - sizeof "[]";
+        buf[0] = '[';
+        memset(buf + 1, '.', n);
+        memset(buf + 1, '#', MIN(percent, 100u) * n / 100);
+        strcpy(buf + 1 + n, "]");
+        return buf;
 }
 
 /* ---- arguments ---- */
@@ -310,6 +351,27 @@ uint64_t cli_number(const json_t *object, const char *key) {
 
 bool cli_is_true(const json_t *object, const char *key) {
         return json_is_true(json_object_get(object, key));
+}
+
+const char *cli_progress_text(char *buf, const json_t *shipping) {
+        uint64_t total = cli_number(shipping, "total_bytes"), rate = cli_number(shipping, "rate"),
+                 sent = cli_number(shipping, "sent_bytes"),
+                 left = MIN(cli_number(shipping, "eta_seconds"), (uint64_t)UINT32_MAX);
+        char size[PARSE_FORMAT_SIZE], span[CLOCK_ISO_SIZE];
+        StrBuf text = STRBUF_INIT;
+        if (total > 0)
+                strbuf_addf(&text, ", %u %% of %s",
+                            cli_percent(cli_number(shipping, "done_bytes"), total),
+                            parse_format_human(size, total));
+        if (total > 0 || rate > 0)
+                strbuf_addf(&text, ", %s/s", parse_format_human(size, rate));
+        if (json_is_integer(json_object_get(shipping, "eta_seconds")))
+                strbuf_addf(&text, ", %s left", clock_format_span(span, left * USEC_PER_SEC));
+        if (sent > 0)
+                strbuf_addf(&text, ", %s sent", parse_format_human(size, sent));
+        snprintf(buf, CLI_PROGRESS_SIZE, "%s", text.n > 2 ? text.text + 2 : "");
+        strbuf_done(&text);
+        return buf;
 }
 
 unsigned cli_percent(uint64_t done, uint64_t total) {

@@ -44,6 +44,18 @@ int cmd_flush(const Cli *cli, int argc, char **argv);
 int cmd_verify(const Cli *cli, int argc, char **argv);
 int cmd_estimate(const Cli *cli, int argc, char **argv);
 int cmd_config(const Cli *cli, int argc, char **argv);
+int cmd_ls(const Cli *cli, int argc, char **argv);
+int cmd_get(const Cli *cli, int argc, char **argv);
+int cmd_doctor(const Cli *cli, int argc, char **argv);
+
+/* ---- signals ---- */
+
+/** For commands that leave something behind which is worth a word: from here on SIGINT, SIGTERM and SIGHUP only set a flag, which the
+ * command looks at several times a second, and a closed pipe is an error of write(2). */
+void cli_catch_signals(void);
+bool cli_is_interrupted(void);
+/** At the end of main(): when there was a signal, ends by it, so that a shell knows. */
+void cli_pass_signal_on(void);
 
 /* ---- saying ---- */
 
@@ -69,6 +81,9 @@ const char *cli_moment(char *buf, const char *moment);
 /** Draws one line of progress on stderr over the one before; nothing where that is no terminal. Any error message wipes it. */
 void cli_progress(const Cli *cli, const char *fmt, ...) _printf_(2, 3);
 void cli_progress_end(void);
+/** `[#####...............]`. @param buf  at least CLI_BAR_SIZE @return buf */
+#define CLI_BAR_SIZE 23
+const char *cli_bar(char *buf, unsigned percent);
 
 /* ---- arguments ---- */
 
@@ -106,5 +121,10 @@ uint64_t cli_number(const json_t *object, const char *key);
 bool cli_is_true(const json_t *object, const char *key);
 /** @return an array's string, "" when it is none */
 const char *cli_string(const json_t *value);
+/** Tells how far a copy is, from what the API says of it: `50 % of 8.0 MiB, 2.0 MiB/s, 2s left, 1.0 MiB sent`; what it does not say is
+ * left out. @param buf  at least CLI_PROGRESS_SIZE @return buf; "" when nothing is known yet */
+#define CLI_PROGRESS_SIZE 192
+const char *cli_progress_text(char *buf, const json_t *shipping);
+
 /** @return 0 to 100 */
 unsigned cli_percent(uint64_t done, uint64_t total);

@@ -4,10 +4,12 @@
 
 #include "cli/cli.h"
 #include "config/config.h"
+#include "config/forms.h"
 #include "lib/base/clock.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/dump/ids.h"
+#include "lib/dump/names.h"
 #include "lib/dump/place.h"
 #include "lib/dump/scan.h"
 
@@ -34,7 +36,8 @@ static BundleOrigin origin(const Estimate *e) {
 static char *expand_key(const Estimate *e, const ConfigDestination *d, const ScanUnit *u) {
         PathTemplate *t;
         char bad;
-        if (path_template_new(&t, d->path, "dcptliknhu", &bad) < 0)
+        if (path_template_new(&t, d->type == CONFIG_S3 ? d->prefix : d->path,
+                              FORM_DESTINATION_VARIABLES, &bad) < 0)
                 return NULL;
         BundleOrigin o = origin(e);
         bool incident = source_kind_has_incident(o.kind);
@@ -61,7 +64,9 @@ static json_t *make_objects(const Estimate *e, const ScanUnit *u, const char *id
                 const ConfigDestination *d =
                         destination_named(e->config, e->source->destinations.items[i]);
                 _cleanup_free_ char *prefix = d ? expand_key(e, d, u) : NULL, *object = NULL;
-                if (!prefix || asprintf(&object, "%s/%s.tar.zst", prefix, id) < 0)
+                bool is_s3 = d && d->type == CONFIG_S3;
+                if (!prefix || asprintf(&object, "%s%s%s%s/%s" BUNDLE_SUFFIX, is_s3 ? "s3://" : "",
+                                        is_s3 ? d->bucket : "", is_s3 ? "/" : "", prefix, id) < 0)
                         object = NULL;
                 if (!object || json_array_append_new(objects, cli_json_string(object)) < 0) {
                         json_decref(objects);
@@ -141,7 +146,7 @@ static void on_unreadable(const char *relative, void *userdata) {
 static void scan(Estimate *e) {
         PathTemplate *t;
         char bad;
-        int r = path_template_new(&t, e->source->path, "dcptli", &bad);
+        int r = path_template_new(&t, e->source->path, FORM_SOURCE_VARIABLES, &bad);
         if (r < 0) {
                 cli_error("source %s: '%s': %s", e->source->name, e->source->path, strerror(-r));
                 e->failed = true;

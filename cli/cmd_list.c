@@ -22,14 +22,33 @@ static void print_header(const Cli *cli) {
                          "FIRST SEEN", "PATH");
 }
 
+/* Where it is on its way to, and what keeps it from getting there. */
+static void print_deliveries(const json_t *b) {
+        char progress[CLI_PROGRESS_SIZE];
+        size_t i;
+        json_t *d;
+        json_array_foreach(json_object_get(b, "deliveries"), i, d) {
+                const char *state = cli_text(d, "state"), *error = cli_text(d, "last_error");
+                bool is_shipping = strcmp(state, "shipping") == 0;
+                if (strcmp(state, "delivered") == 0 || (!is_shipping && !*error))
+                        continue;
+                cli_progress_text(progress, d);
+                cli_part("  -> %s: %s%s%s%s", cli_text(d, "destination"),
+                         is_shipping && *progress ? progress : state, *error ? ", " : "",
+                         *error ? "last error: " : "", error);
+        }
+}
+
 static void print_bundle(const List *l, const json_t *b) {
         char bytes[PARSE_FORMAT_SIZE], files[CLI_COUNT_SIZE], seen[CLI_MOMENT_SIZE];
         cli_state(l->cli, cli_text(b, "state"), 11);
-        cli_line(" %-51s %10s %14s  %-20s  %s%s", cli_text(b, "id"),
+        cli_part(" %-51s %10s %14s  %-20s  %s%s", cli_text(b, "id"),
                  parse_format_human(bytes, cli_number(b, "bytes")),
                  cli_count(files, cli_number(b, "files"), "file"),
                  cli_moment(seen, cli_text(b, "first_seen")),
                  cli_is_true(b, "complete") ? "" : "INCOMPLETE ", cli_text(b, "path"));
+        print_deliveries(b);
+        putchar('\n');
 }
 
 /* @return the path of the page after `after`, the caller's */

@@ -17,12 +17,18 @@ static void print_field(const char *label, const char *text) {
 }
 
 static void print_delivery(const Cli *cli, const json_t *d) {
-        char bytes[PARSE_FORMAT_SIZE], tries[CLI_COUNT_SIZE], moment[CLI_MOMENT_SIZE];
+        char bytes[PARSE_FORMAT_SIZE], tries[CLI_COUNT_SIZE], moment[CLI_MOMENT_SIZE],
+                progress[CLI_PROGRESS_SIZE];
         uint64_t n = cli_number(d, "bytes"), attempts = cli_number(d, "attempts");
+        const char *state = cli_text(d, "state");
+        cli_progress_text(progress, d);
+        if (strcmp(state, "shipping") != 0)
+                progress[0] = '\0';
         cli_part("  %s: ", cli_text(d, "destination"));
-        cli_state(cli, cli_text(d, "state"), 0);
-        cli_line("%s%s%s%s", *cli_text(d, "proof") ? ", proof: " : "", cli_text(d, "proof"),
-                 n ? ", " : "", n ? parse_format_human(bytes, n) : "");
+        cli_state(cli, state, 0);
+        cli_line("%s%s%s%s%s%s", *cli_text(d, "proof") ? ", proof: " : "", cli_text(d, "proof"),
+                 n ? ", " : "", n ? parse_format_human(bytes, n) : "", *progress ? ", " : "",
+                 progress);
         if (*cli_text(d, "object"))
                 cli_line("    object: %s", cli_text(d, "object"));
         if (*cli_text(d, "last_error") && attempts)

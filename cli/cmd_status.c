@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "lib/base/clock.h"
 #include "lib/base/parse.h"
 
 static void print_agent(const Cli *cli, const json_t *status) {
@@ -61,22 +60,11 @@ static void print_shipping(const json_t *status) {
         if (json_array_size(list) > 0)
                 puts("shipping:");
         json_array_foreach(list, i, s) {
-                uint64_t done = cli_number(s, "done_bytes"), total = cli_number(s, "total_bytes");
-                char of[PARSE_FORMAT_SIZE], rate[PARSE_FORMAT_SIZE], eta[CLOCK_ISO_SIZE];
-                cli_part("  %s to %s: ", cli_text(s, "id"), cli_text(s, "destination"));
-                if (total == 0) { /* its members are still being looked up */
-                        cli_line("begins");
-                        continue;
-                }
-                cli_part("%u %% of %s, %s/s", cli_percent(done, total),
-                         parse_format_human(of, total),
-                         parse_format_human(rate, cli_number(s, "rate")));
-                if (json_is_integer(json_object_get(s, "eta_seconds")))
-                        cli_part(", %s left",
-                                 clock_format_span(eta, MIN(cli_number(s, "eta_seconds"),
-                                                            (uint64_t)UINT32_MAX) *
-                                                                USEC_PER_SEC));
-                putchar('\n');
+                char progress[CLI_PROGRESS_SIZE];
+                bool has_begun = cli_number(s, "total_bytes") >
+                                 0; /* else its members are still being looked up */
+                cli_line("  %s to %s: %s", cli_text(s, "id"), cli_text(s, "destination"),
+                         has_begun ? cli_progress_text(progress, s) : "begins");
         }
 }
 

@@ -1,24 +1,19 @@
-/* neuron-collect verify FILE: re-hashes a bundle against the manifest beside it. */
+/* neuron-collect verify: re-hashes a bundle against the manifest beside it. */
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "cli/bundle_name.h"
 #include "cli/cli.h"
-#include "lib/base/fs.h"
+#include "cli/object_store.h"
 #include "lib/base/parse.h"
-#include "lib/bundle/byte_source.h"
 #include "lib/bundle/manifest.h"
 #include "lib/bundle/reader.h"
 
-#define MANIFEST_MAX_BYTES (256 * MIB)
-#define BUNDLE_SUFFIX ".tar.zst"
-#define MANIFEST_SUFFIX ".manifest.json"
-
 typedef struct Verify {
         const Cli *cli;
-        const char *object; /* path */
-        const json_t *manifest;
+        ObjectStore *store;
+        const char *object; /* path or URL */
+        json_t *manifest;
         json_t *faults;
         unsigned drawn_percent;
 } Verify;
@@ -31,45 +26,28 @@ static void on_progress(uint64_t done_bytes, uint64_t total_bytes, void *userdat
         Verify *v = userdata;
         unsigned percent = cli_percent(done_bytes, total_bytes);
         if (percent != v->drawn_percent) {
-                char total[PARSE_FORMAT_SIZE];
-                cli_progress(v->cli, "%u %% of %s", percent,
+                char bar[CLI_BAR_SIZE], total[PARSE_FORMAT_SIZE];
+                cli_progress(v->cli, "%s %u %% of %s", cli_bar(bar, percent), percent,
                              parse_format_human(total, total_bytes));
         }
         v->drawn_percent = percent;
 }
 
-static bool ends_with(const char *s, const char *suffix) {
-        size_t n = strlen(s), m = strlen(suffix);
-        return n > m && strcmp(s + n - m, suffix) == 0;
-}
-
-/* Either of the two names will do. @return 0 and both, the caller's; -EINVAL, -ENOMEM */
-static int both_names(const char *given, char **ret_object, char **ret_manifest) {
-        const char *suffix = ends_with(given, BUNDLE_SUFFIX)     ? BUNDLE_SUFFIX
-                             : ends_with(given, MANIFEST_SUFFIX) ? MANIFEST_SUFFIX
-                                                                 : NULL;
-        if (!suffix)
-                return -EINVAL;
-        int stem = (int)(strlen(given) - strlen(suffix));
-        if (asprintf(ret_object, "%.*s" BUNDLE_SUFFIX, stem, given) < 0)
-                *ret_object = NULL;
-        if (asprintf(ret_manifest, "%.*s" MANIFEST_SUFFIX, stem, given) < 0)
-                *ret_manifest = NULL;
-        return *ret_object && *ret_manifest ? 0 : -ENOMEM;
-}
-
-static int load_manifest(const char *path, json_t **ret) {
-        _cleanup_free_ char *text = NULL, *fault = NULL;
+static int load_manifest(ObjectStore *store, const char *key, json_t **ret) {
+        _cleanup_free_ char *text = NULL, *fault = NULL, *url = object_store_url(store, key);
         size_t n;
-        int r = fs_read_file(AT_FDCWD, path, MANIFEST_MAX_BYTES, &text, &n);
-        if (r < 0) {
-                cli_error("cannot read the manifest '%s': %s%s", path, strerror(-r),
-                          r == -ENOENT ? "; a bundle without its manifest was not delivered" : "");
+        int r = object_store_read(store, key, MANIFEST_MAX_BYTES, &text, &n);
+        if (r == OBJECT_E_NOT_FOUND) {
+                cli_error("cannot read the manifest: %s; a bundle without its manifest was not "
+                          "delivered",
+                          object_store_error(store));
                 return CLI_NO;
         }
+        if (r != 0)
+                return object_store_say(store, r);
         r = manifest_read(text, n, ret, &fault);
         if (r < 0) {
-                cli_error("'%s' is no manifest: %s", path, fault ? fault : strerror(-r));
+                cli_error("'%s' is no manifest: %s", url ? url : key, fault ? fault : strerror(-r));
                 return CLI_NO;
         }
         return CLI_YES;
@@ -107,28 +85,12 @@ static int print_report_json(const Verify *v, const VerifyReport *report) {
         return code;
 }
 
-static int verify(Verify *v) {
-        /* O_NONBLOCK: a FIFO of that name is an error, not a long wait */
-        _cleanup_close_ int fd = open(v->object, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-        if (fd < 0) {
-                cli_error("cannot open '%s': %s", v->object, strerror(errno));
-                return CLI_NO;
-        }
-        struct stat st;
-        if (fstat(fd, &st) == 0 && !S_ISREG(st.st_mode)) {
-                cli_error("'%s' is not a regular file", v->object);
-                return CLI_NO;
-        }
+static int verify(Verify *v, ByteSource *source) {
         VerifyReport report = { .on_fault = on_fault, .on_progress = on_progress, .userdata = v };
-        FileByteSource file;
-        int r = file_byte_source_init(&file, fd);
-        if (r == 0)
-                r = bundle_verify(&file.source, v->manifest, &report);
+        int r = bundle_verify(source, v->manifest, &report);
         cli_progress_end();
-        if (r < 0) {
-                cli_error("cannot read '%s': %s", v->object, strerror(-r));
-                return CLI_NO;
-        }
+        if (r < 0)
+                return object_store_say(v->store, r);
         int code = CLI_YES;
         if (v->cli->json)
                 code = print_report_json(v, &report);
@@ -137,32 +99,50 @@ static int verify(Verify *v) {
         return code != CLI_YES ? code : report.ok ? CLI_YES : CLI_NO;
 }
 
+static int open_and_verify(Verify *v, const BundleNames *names) {
+        _cleanup_free_ char *url = object_store_url(v->store, names->object);
+        _cleanup_(object_reader_freep) ObjectReader *reader = NULL;
+        ObjectRange range = { .key = names->object };
+        int code = url ? load_manifest(v->store, names->manifest, &v->manifest) : CLI_NO;
+        if (code != CLI_YES)
+                return code;
+        v->object = url;
+        int r = object_store_stat(v->store, names->object, &range.bytes);
+        if (r == 0)
+                r = object_store_reader(v->store, &range, &reader);
+        return r == 0 ? verify(v, &reader->source) : object_store_say(v->store, r);
+}
+
 int cmd_verify(const Cli *cli, int argc, char **argv) {
-        _cleanup_free_ char *object = NULL, *manifest_path = NULL;
-        const char *file;
-        int code = cli_arguments(argc, argv, 1, "one file, ….tar.zst or ….manifest.json", &file);
-        if (code != CLI_YES)
-                return code;
-        if (strncmp(file, "s3://", strlen("s3://")) == 0)
-                return cli_usage(argv[0],
-                                 "'%s': s3 is not available in this version; copy the bundle and "
-                                 "its manifest here",
-                                 file);
-        if (both_names(file, &object, &manifest_path) < 0)
-                return cli_usage(argv[0],
-                                 "'%s' is neither a " BUNDLE_SUFFIX " nor a " MANIFEST_SUFFIX,
-                                 file);
-        json_t *manifest = NULL;
-        code = load_manifest(manifest_path, &manifest);
-        if (code != CLI_YES)
-                return code;
-        Verify v = { .cli = cli,
-                     .object = object,
-                     .manifest = manifest,
-                     .faults = json_array(),
-                     .drawn_percent = UINT32_MAX };
-        code = v.faults ? verify(&v) : CLI_NO;
+        static const struct option options[] = { S3_OPTION_ROWS, { 0 } };
+        S3Options s3 = { 0 };
+        ObjectUrl url = { 0 };
+        BundleNames names = { 0 };
+        int o;
+        while ((o = cli_option(argv[0], argc, argv, ":", options)) >= 0)
+                if (!s3_options_take(&s3, o, optarg))
+                        return CLI_USAGE;
+        if (argc - optind != 1 || !*argv[optind])
+                return cli_usage(argv[0], "wants one bundle, s3://bucket/key or a path");
+        const char *given = argv[optind];
+        int code = object_url_parse(argv[0], given, &url);
+        if (code == CLI_YES)
+                code = object_url_names(argv[0], given, &url, &names);
+        Verify v = { .cli = cli, .faults = json_array(), .drawn_percent = UINT32_MAX };
+        if (code == CLI_YES && !v.faults) {
+                cli_error("%s", strerror(ENOMEM));
+                code = CLI_NO;
+        }
+        if (code == CLI_YES) {
+                cli_catch_signals();
+                code = object_store_open(&v.store, cli, &url, &s3);
+        }
+        if (code == CLI_YES)
+                code = open_and_verify(&v, &names);
         json_decref(v.faults);
-        json_decref(manifest);
+        json_decref(v.manifest);
+        bundle_names_done(&names);
+        object_url_done(&url);
+        object_store_free(v.store);
         return code;
 }

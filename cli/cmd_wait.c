@@ -6,7 +6,6 @@
 #include "lib/base/parse.h"
 
 #define LOOK_USEC (200 * USEC_PER_MSEC)
-#define BAR_COLUMNS 20
 #define LEFT_MAX 1000 /* of a state, said when time is up */
 
 typedef enum Waiting { WAIT_ON, WAIT_DELIVERED, WAIT_GIVEN_UP } Waiting;
@@ -39,20 +38,18 @@ static const json_t *find_shipping(const json_t *status, const char *id) {
 /* @param what  what stands before the bar */
 static void draw(const Wait *w, const json_t *status, const char *what) {
         const json_t *s = find_shipping(status, w->id);
-        char bar[BAR_COLUMNS + 1] = { 0 }, rate[PARSE_FORMAT_SIZE], eta[CLOCK_ISO_SIZE] = "?";
+        char bar[CLI_BAR_SIZE], rate[PARSE_FORMAT_SIZE], eta[CLOCK_ISO_SIZE] = "?";
         if (!s) {
                 cli_progress(w->cli, "%s", what);
                 return;
         }
         unsigned percent = cli_percent(cli_number(s, "done_bytes"), cli_number(s, "total_bytes"));
-        memset(bar, '.', BAR_COLUMNS);
-        memset(bar, '#', percent * BAR_COLUMNS / 100);
         if (json_is_integer(json_object_get(s, "eta_seconds")))
                 clock_format_span(eta, MIN(cli_number(s, "eta_seconds"), (uint64_t)UINT32_MAX) *
                                                USEC_PER_SEC);
-        cli_progress(w->cli, "%s [%s] %u %% to %s, %s/s, %s left", what, bar, percent,
-                     cli_text(s, "destination"), parse_format_human(rate, cli_number(s, "rate")),
-                     eta);
+        cli_progress(w->cli, "%s %s %u %% to %s, %s/s, %s left", what, cli_bar(bar, percent),
+                     percent, cli_text(s, "destination"),
+                     parse_format_human(rate, cli_number(s, "rate")), eta);
 }
 
 static int look_one(Wait *w, Waiting *ret) {

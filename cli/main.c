@@ -7,6 +7,13 @@
 #define DEFAULT_FILE NC_SYSCONFDIR "/neuron-collectd/neuron-collectd.yaml"
 
 /* clang-format off */
+#define S3_HELP \
+        "  --endpoint-url URL  the S3 server, when it is not AWS\n" \
+        "  --region NAME       of the bucket\n" \
+        "  --profile NAME      of the shared AWS configuration\n" \
+        "  --ca-bundle FILE    certificates to trust instead of the system's\n" \
+        "By default they are those of the configured destination with this bucket, else the environment's.\n"
+
 static const CliCommand commands[] = {
         { "status", "", "how the agent, its sources and destinations are doing",
           NULL, CLI_ASKS_AGENT, cmd_status },
@@ -34,13 +41,30 @@ static const CliCommand commands[] = {
           NULL, CLI_ASKS_AGENT, cmd_flush },
         { "scan", "", "scan now; what is found waits for `settle` as ever", NULL, CLI_ASKS_AGENT,
           cmd_flush },
-        { "verify", "FILE", "re-hash a bundle against its manifest",
-          "FILE is the bundle (.tar.zst) or its manifest (.manifest.json); both must lie side by side.\n"
-          "Asks no agent: works on any machine that sees the volume.\n", CLI_ALONE, cmd_verify },
+        { "ls", "URL", "the bundles below s3://bucket[/prefix] or a directory",
+          "By incident, a line a bundle: time (UTC), node, kind, size, whether it is complete, and where it is.\n"
+          "An object that has no manifest (yet) is not delivered.\n\n" S3_HELP, CLI_READS_CONFIG, cmd_ls },
+        { "get", "URL [--member PATH] [-o OUT]", "fetch a bundle, or one file out of it, verified",
+          "URL is s3://bucket/key or a path: the bundle, its manifest, or what both begin with.\n"
+          "What was loaded lies in OUT.partial until it is whole and verified; the same command goes on with\n"
+          "it. The manifest is put beside the bundle.\n\n"
+          "  --member PATH       only this file, by its path in the manifest\n"
+          "  -o, --output OUT    a file, a directory, or - for stdout (default: the current directory)\n"
+          "  --force             replace what has the name already\n" S3_HELP, CLI_READS_CONFIG, cmd_get },
+        { "verify", "URL", "re-hash a bundle against its manifest",
+          "URL is s3://bucket/key or a path: the bundle (.tar.zst), its manifest (.manifest.json), or what both\n"
+          "begin with; they lie side by side. Asks no agent: works on any machine that sees the volume or the\n"
+          "bucket.\n\n" S3_HELP,
+          CLI_READS_CONFIG, cmd_verify },
         { "estimate", "", "what the sources would take now, how big, under which keys",
           "Reads the configuration and the sources and asks no agent: what lies there counts, also when it has\n"
           "been delivered already. Run it as the agent's user or as root, who can read what the agent can.\n",
           CLI_READS_CONFIG, cmd_estimate },
+        { "doctor", "[--destination NAME]", "tries every part, and says the remedy",
+          "A line each: `ok`, `warning` or `FAILED`; exit 1 when something failed, 2 when the configuration has\n"
+          "faults. To each destination a small probe is written and removed again. What is found is what the\n"
+          "caller may do and which credentials the caller finds: the agent's may be others.\n\n"
+          "  --destination NAME  only this one\n", CLI_READS_CONFIG, cmd_doctor },
         { "config", "check | show", "as neuron-collectd --check and --print-config",
           "  check        name every fault of the configuration (exit 0 or 2)\n"
           "  show         the effective configuration, with the origin of each line\n", CLI_READS_CONFIG, cmd_config },
@@ -71,7 +95,7 @@ static int help_command(const CliCommand *c) {
                c->arguments, c->help);
         if (c->details)
                 printf("%s\n", c->details);
-        if (c->needs == CLI_ASKS_AGENT)
+        if (c->needs == CLI_ASKS_AGENT || c->run == cmd_doctor)
                 fputs(HELP_SOCKET, stdout);
         if (c->needs != CLI_ALONE)
                 fputs(HELP_CONFIG, stdout);
@@ -221,7 +245,8 @@ int main(int argc, char **argv) {
         cli_progress_end();
         if (fflush(stdout) != 0 || ferror(stdout)) {
                 perror("neuron-collect: stdout");
-                return CLI_NO;
+                code = CLI_NO;
         }
+        cli_pass_signal_on();
         return code;
 }

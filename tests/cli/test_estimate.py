@@ -10,6 +10,7 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 from cli_test import CLI, main, run, test
 
 from agent import INSTANCE, Agent, cleanup, need_root, object_of
+from s3_server import S3Server
 
 EARLY = 1_600_000_000
 
@@ -64,6 +65,23 @@ def ids_and_objects_are_those_that_the_daemon_delivers():
         assert told[bundle_id]["bytes"] == sum(e["bytes"] for e in m["members"]), bundle_id
     # and again afterwards: it asks no agent, so what is delivered is still told, under the same names
     assert {b["id"] for b in json.loads(estimate(a, "--json").stdout)} == set(told)
+
+
+@test
+def objects_in_buckets_are_told_as_urls_and_are_those_that_the_daemon_makes():
+    with S3Server() as s:
+        a = Agent()
+        everything(a)
+        bucket = {"type": "s3", "bucket": s.bucket, "endpoint": s.endpoint}
+        a.config["destinations"] = [{"name": "one", "prefix": "neuron/%k/%d-%c", **bucket}, {"name": "two", "prefix": "fixed/%n %u+%h", **bucket}]
+        a.environment = s.environment()
+        told = {o for b in json.loads(estimate(a, "--json").stdout) for o in b["objects"]}
+        done = a.once()
+        assert done.returncode == 0, done.stdout + done.stderr
+        made = {f"s3://{s.bucket}/{key}" for key in s.objects if key.endswith(".tar.zst")}
+        assert told == made and len(made) >= 14, (sorted(told), sorted(made))
+        result = run(CLI, "--config", a.config_file, "estimate")
+        assert sorted(re.findall(r"^  -> (s3://.*)$", result.stdout, re.M)) == sorted(told), result
 
 
 @test

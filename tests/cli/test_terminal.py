@@ -43,7 +43,8 @@ HOSTILE_COMMANDS = [["status"], ["list"], ["show", SHIPPING], ["explain", SHIPPI
                     ["unpin", SHIPPING], ["flush"], ["wait", SHIPPING, "--timeout", "0"], ["wait", "--all", "--timeout", "0"], ["show", "refused"],
                     ["cancel", "refused"], ["show", EVIL], ["wait", EVIL], ["status", EVIL], [EVIL], ["--" + EVIL], ["list", "--state", EVIL],
                     ["list", "--" + EVIL], ["verify", EVIL], ["verify", EVIL + ".tar.zst"], ["wait", "--timeout", EVIL], ["config", EVIL],
-                    ["--config", EVIL, "config", "check"], ["--config", EVIL, "estimate"], ["list", "--source", EVIL]]
+                    ["--config", EVIL, "config", "check"], ["--config", EVIL, "estimate"], ["list", "--source", EVIL], ["ls", EVIL], ["get", EVIL], ["get", "s3://" + EVIL],
+                    ["ls", "s3://b/" + EVIL, "--endpoint-url", EVIL], ["doctor", "--destination", EVIL], ["--config", EVIL, "doctor"], ["verify", "s3:" + EVIL]]
 
 
 @test

@@ -7,7 +7,7 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 # pylint: disable=wrong-import-position
 from cli_test import CLI, QUARANTINED, SHIPPING, InTurn, ask, ask_golden, check_golden, golden_api, main, run, session, test
 
-COMMANDS = ("status", "list", "show", "explain", "wait", "retry", "cancel", "pin", "unpin", "flush", "verify", "estimate", "config")
+COMMANDS = ("status", "list", "show", "explain", "wait", "retry", "cancel", "pin", "unpin", "flush", "ls", "get", "verify", "estimate", "doctor", "config")
 BUNDLE = f"GET /v1/bundles/{SHIPPING}"
 
 
@@ -90,6 +90,20 @@ def show_of_bundles():
     ask_golden("show-shipping", {BUNDLE: golden_api("bundle-shipping")}, "show", SHIPPING)
     ask_golden("show-quarantined", {f"GET /v1/bundles/{QUARANTINED}": golden_api("bundle-quarantined")}, "show", QUARANTINED)
     ask_golden("show-delivered", {BUNDLE: delivered()}, "show", SHIPPING)
+
+
+@test
+def deliveries_to_s3_have_progress_proof_and_their_last_error():
+    shipping = {"destination": "archive", "state": "shipping", "proof": None, "object": "s3://my-bucket/neuron/x.tar.zst", "bytes": 0, "sent_bytes": 3 << 20,
+                "done_bytes": 4 << 20, "total_bytes": 8 << 20, "rate": 1 << 20, "eta_seconds": 4, "attempts": 0, "last_error": None, "next_try": None}
+    paused = {**shipping, "destination": "second", "state": "pending", "last_error": "403 AccessDenied; allow s3:PutObject", "next_try": "2026-05-27T05:22:35Z"}
+    done = {**shipping, "destination": "third", "state": "delivered", "proof": "head", "bytes": 5 << 20}
+    b = bundle(deliveries=[shipping, paused, done])
+    result = ask_golden("show-s3", {BUNDLE: b}, "show", SHIPPING)
+    assert "50 % of 8.0 MiB, 1.0 MiB/s, 4s left, 3.0 MiB sent" in result.stdout and "proof: head" in result.stdout, result.stdout
+    result, _ = ask({"GET /v1/bundles": {"bundles": [b], "next": None}}, "list")
+    assert "  -> archive: 50 % of 8.0 MiB" in result.stdout and "  -> second: pending, last error: 403 AccessDenied" in result.stdout, result.stdout
+    assert "third" not in result.stdout and len(result.stdout.splitlines()) == 1, result.stdout
 
 
 @test

@@ -39,8 +39,10 @@ def wrong_usage_is_told_with_the_culprit_and_exits_2():
                       ["status", "-x"], ["list", "all"], ["list", "--state"], ["list", "--state", "done"], ["list", "--sate", "ready"], ["show"],
                       ["show", "a", "b"], ["explain", ""], ["show", "--id"], ["wait", "a", "b"], ["wait", "a", "--all"], ["wait", "--all=yes"],
                       ["wait", ""], ["wait", "--timeout", "soon"], ["wait", "--timeout", "5"], ["wait", "--timeout"], ["retry"], ["cancel"], ["pin"],
-                      ["unpin", "a", "b"], ["flush", "now"], ["verify"], ["verify", "a", "b"], ["verify", "file"], ["verify", ".tar.zst"],
-                      ["verify", "s3://bucket/key.tar.zst"], ["estimate", "it"], ["config"], ["config", "mend"]):
+                      ["unpin", "a", "b"], ["flush", "now"], ["verify"], ["verify", "a", "b"], ["verify", ""], ["verify", "/"],
+                      ["verify", "s3:/bucket/key.tar.zst"], ["verify", "s3://bucket/"], ["verify", "a.tar.zst", "--region"], ["ls"], ["ls", "a", "b"], ["ls", ""],
+                      ["ls", "a", "--recursive"], ["ls", "s3://"], ["doctor", "now"], ["doctor", "--destination"], ["estimate", "it"], ["config"],
+                      ["config", "mend"]):
         # a socket that nobody listens on: whatever asks the agent before it has looked at its arguments would exit with 3
         given = arguments if not arguments or arguments[0].startswith("-") else ["--socket", "/nowhere/api.sock", *arguments]
         result = run(CLI, *given)

@@ -70,17 +70,25 @@ def says_no(d, *said):
 
 
 @test
-def a_delivered_bundle_is_verified_by_either_of_its_names():
+def a_delivered_bundle_is_verified_by_either_of_its_names_or_what_they_have_in_common():
     d = Delivered()
     with open(d.manifest, encoding="utf-8") as f:
         m = json.load(f)
-    for path in (d.object, d.manifest):
+    for path in (d.object, d.manifest, d.object.removesuffix(b".tar.zst")):
         result = run(CLI, "verify", path)
         assert result.returncode == 0 and not result.stderr, result
         check_golden("verify-yes", session(["verify", "BUNDLE"], result, [(d.directory, "DIR")]))
         answer = json.loads(run(CLI, "--json", "verify", path).stdout)
         assert answer == {"object": os.fsdecode(d.object), "ok": True, "members": len(m["members"]), "bad": 0,
                           "bytes": sum(e["bytes"] for e in m["members"]), "faults": [], "complete": True, "reasons": []}, answer
+
+
+@test
+def a_directory_is_no_bundle():
+    d = Delivered()
+    for path in (d.directory, d.directory + "/"):
+        result = run(CLI, "verify", path)
+        assert result.returncode == 2 and not result.stdout and f"'{path}' names no bundle" in result.stderr, result
 
 
 @test

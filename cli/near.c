@@ -1,0 +1,97 @@
+#include "cli/near.h"
+
+#include <stdint.h>
+#include <string.h>
+#include <strings.h>
+
+#include "lib/base/cleanup.h"
+#include "lib/base/path.h"
+#include "lib/base/strbuf.h"
+
+#define LENGTH_MAX 128 /* of the last components that are compared letter by letter */
+#define FAR UINT32_MAX
+
+Near near_init(const char *wanted) {
+        return (Near){ .wanted = wanted };
+}
+
+void near_done(Near *n) {
+        for (size_t i = 0; i < n->n; i++)
+                free(n->names[i]);
+        n->n = 0;
+}
+
+/* Levenshtein's distance, a row at a time. */
+static unsigned distance(const char *a, const char *b) {
+        size_t n = strlen(a), m = strlen(b);
+        unsigned row[LENGTH_MAX + 1];
+        if (n > LENGTH_MAX || m > LENGTH_MAX)
+                return FAR;
+        for (size_t j = 0; j <= m; j++)
+                row[j] = (unsigned)j;
+        for (size_t i = 1; i <= n; i++) {
+                unsigned diagonal = row[0];
+                row[0] = (unsigned)i;
+                for (size_t j = 1; j <= m; j++) {
+                        unsigned above = row[j], best = diagonal + (a[i - 1] != b[j - 1]);
+                        unsigned step = MIN(above, row[j - 1]) + 1;
+                        best = MIN(best, step);
+                        diagonal = above;
+                        row[j] = best;
+                }
+        }
+        return row[m];
+}
+
+/* @return how far the name is from what was wanted, FAR = too far to be meant */
+static unsigned judge(const char *wanted, const char *name) {
+        const char *a = path_name(wanted), *b = path_name(name);
+        if (strcasecmp(a, b) == 0)
+                return 0; /* in another directory, or other case */
+        size_t n = strlen(wanted);
+        if ((*a && strcasestr(b, a)) || (strncmp(name, wanted, n) == 0 && name[n] == '/'))
+                return 1; /* a part of it, or its directory */
+        unsigned d = distance(a, b), tolerated = 1 + (unsigned)strlen(a) / 4;
+        return d <= tolerated ? d + 1 : FAR;
+}
+
+static void insert(Near *n, size_t at, const char *name, unsigned d) {
+        char *copy = strdup(name);
+        if (!copy)
+                return; /* one suggestion less */
+        if (n->n == NEAR_MAX)
+                free(n->names[--n->n]);
+        memmove(&n->names[at + 1], &n->names[at], (n->n - at) * sizeof n->names[0]);
+        memmove(&n->distances[at + 1], &n->distances[at], (n->n - at) * sizeof n->distances[0]);
+        n->names[at] = copy;
+        n->distances[at] = d;
+        n->n++;
+}
+
+void near_look(Near *n, const char *name) {
+        unsigned d = judge(n->wanted, name);
+        if (d != FAR && !n->is_guess) {
+                near_done(n); /* the first ones were there for want of better */
+                n->is_guess = true;
+        }
+        if (d == FAR && n->is_guess)
+                return;
+        size_t at = 0;
+        while (at < n->n && n->distances[at] <= d)
+                at++;
+        if (at < NEAR_MAX)
+                insert(n, at, name, d);
+}
+
+char *near_text(const Near *n) {
+        StrBuf text = STRBUF_INIT;
+        for (size_t i = 0; i < n->n; i++)
+                strbuf_addf(&text, "%s'%s'",
+                            i > 0         ? ", "
+                            : n->is_guess ? "did you mean "
+                                          : "such as ",
+                            n->names[i]);
+        if (n->n > 0 && n->is_guess)
+                strbuf_add(&text, "?");
+        return strbuf_take(&text);
+}

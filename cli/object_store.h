@@ -1,0 +1,124 @@
+/* What ls, get and verify read from: a bucket or a directory, behind one small interface. It only reads. Calls block; they end with
+ * -EINTR when cli_is_interrupted(). */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lib/base/cleanup.h"
+#include "lib/bundle/byte_source.h"
+
+struct Cli;
+struct BundleNames;
+
+typedef struct ObjectUrl { /* owned */
+        char *bucket;      /* NULL = a directory */
+        char *key; /* raw; of a directory the path as it was given, but for a trailing slash */
+        bool ends_in_slash;
+} ObjectUrl;
+
+/** Takes `s3://bucket[/key]` or a path. What looks like a mistyped URL is refused with the right spelling.
+ * @param command  who complains  @return CLI_YES, CLI_USAGE, CLI_NO for lack of memory */
+int object_url_parse(const char *command, const char *text, ObjectUrl *ret);
+void object_url_done(ObjectUrl *u);
+
+/** The bundle that a URL names: by its object, its manifest, or what both begin with. A directory is none, which is said.
+ * @param given  how it was spelled  @param ret  for bundle_names_done()  @return CLI_YES, CLI_USAGE, CLI_NO for lack of memory */
+int object_url_names(const char *command, const char *given, const ObjectUrl *url,
+                     struct BundleNames *ret);
+
+/* As the AWS command line has them; NULL = not given. Meaningless for a directory. */
+typedef struct S3Options { /* borrowed */
+        const char *endpoint_url, *region, *profile, *ca_bundle;
+} S3Options;
+
+/* Rows for a command's `struct option` table, and what to do with what they find. */
+enum { S3_OPTION_ENDPOINT = 0x100, S3_OPTION_REGION, S3_OPTION_PROFILE, S3_OPTION_CA };
+/* clang-format off */
+#define S3_OPTION_ROWS                                                                             \
+        { "endpoint-url", required_argument, NULL, S3_OPTION_ENDPOINT },                           \
+        { "region", required_argument, NULL, S3_OPTION_REGION },                                   \
+        { "profile", required_argument, NULL, S3_OPTION_PROFILE },                                 \
+        { "ca-bundle", required_argument, NULL, S3_OPTION_CA }
+/* clang-format on */
+/** @return whether it was one of these */
+bool s3_options_take(S3Options *o, int option, const char *value);
+
+/* ---- the store ---- */
+
+enum {
+        OBJECT_E_NOT_FOUND = 1, /* no such object; of a list: no such directory */
+        OBJECT_E_TOO_LARGE,     /* it has more than max_bytes */
+        OBJECT_E_FAILED,        /* anything else that is not this process's own fault */
+};
+
+typedef struct ObjectStore ObjectStore;
+
+/** Says on stderr what is wrong. @return CLI_YES, CLI_NO, CLI_USAGE */
+int object_store_open(ObjectStore **ret, const struct Cli *cli, const ObjectUrl *url,
+                      const S3Options *options);
+ObjectStore *object_store_free(ObjectStore *s);
+DEFINE_CLEANUP(ObjectStore, object_store_free);
+
+/** The sentence of the last OBJECT_E_* or failed read_at(); "" when there is none. Borrowed until the next call. */
+const char *object_store_error(const ObjectStore *s);
+/** Says on stderr why a call failed. @param r  what it returned @return CLI_NO */
+int object_store_say(const ObjectStore *s, int r);
+/** What a key is called: `s3://bucket/key`, a path. @return the caller's, NULL for lack of memory */
+char *object_store_url(const ObjectStore *s, const char *key);
+
+typedef struct ObjectItem { /* borrowed while on_item runs */
+        const char *key;    /* a common prefix ends in a slash */
+        bool is_prefix;
+        uint64_t bytes, modified_usec; /* of objects */
+} ObjectItem;
+
+typedef struct ObjectListOrder {
+        const char *prefix; /* of keys; a directory's names that begin with a dot are passed over */
+        bool shallow;       /* not below the next slash: what lies there is one common prefix */
+        size_t max_items;   /* 0 = no limit */
+        int (*on_item)(const ObjectItem *item,
+                       void *userdata); /* negative ends it and is returned */
+        void *userdata;
+} ObjectListOrder;
+/** In order of the key's bytes, page by page. @return 0, OBJECT_E_*, -errno */
+int object_store_list(ObjectStore *s, const ObjectListOrder *order);
+
+/** @return 0 and the object's size, OBJECT_E_*, -errno */
+int object_store_stat(ObjectStore *s, const char *key, uint64_t *ret_bytes);
+
+/** Reads a small object whole. @return 0 and *ret (NUL-terminated, the caller's), OBJECT_E_*, -errno */
+int object_store_read(ObjectStore *s, const char *key, size_t max_bytes, char **ret, size_t *ret_n);
+
+typedef struct ObjectHead {
+        const char *key;  /* borrowed */
+        size_t max_bytes; /* of its beginning */
+        char *text;       /* filled in: NUL-terminated, owned; NULL when it could not be read */
+        size_t n;
+        char *error; /* then why; owned */
+} ObjectHead;
+/** Reads the beginnings of many objects, several at once. @return 0 also when some could not be read, -errno */
+int object_store_read_heads(ObjectStore *s, ObjectHead *heads, size_t n);
+void object_head_done(ObjectHead *h);
+
+typedef struct ObjectRange {
+        const char *key;        /* copied */
+        uint64_t offset, bytes; /* nothing outside of it is ever asked for */
+        uint64_t
+                object_bytes; /* how large the object must be: otherwise reading fails; 0 = whatever it is */
+} ObjectRange;
+
+/** Reads a range of an object, from S3 in pieces of OBJECT_PIECE_BYTES. When it is read in order, OBJECT_PIECES_AT_ONCE of them are loaded in
+ * parallel: the one that is wanted and those after it. It keeps two more, so that it needs (OBJECT_PIECES_AT_ONCE + 2) × OBJECT_PIECE_BYTES of memory. */
+#define OBJECT_PIECE_BYTES (8 * MIB)
+#define OBJECT_PIECES_AT_ONCE 4
+typedef struct ObjectReader {
+        ByteSource
+                source; /* offsets are the object's; failures are -EIO, -EINTR, or the file's errno; see object_store_error() */
+        struct ObjectReader *(*free)(struct ObjectReader *r);
+} ObjectReader;
+/** @return 0, OBJECT_E_*, -errno */
+int object_store_reader(ObjectStore *s, const ObjectRange *range, ObjectReader **ret);
+ObjectReader *object_reader_free(ObjectReader *r);
+DEFINE_CLEANUP(ObjectReader, object_reader_free);
