@@ -8,9 +8,7 @@
 #include "agent/ship_s3.h"
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
-#include "lib/base/path.h"
 #include "lib/bundle/packer.h"
-#include "lib/dump/ids.h"
 #include "lib/dump/names.h"
 #include "uploaders/s3_environment.h"
 #include "uploaders/s3_probe.h"
@@ -104,9 +102,10 @@ static bool s3_is_busy(const Destination *d) {
 
 static void s3_stop(Destination *d, bool hung) {
         S3Target *t = target(d);
-        if (hung)
+        if (hung) {
                 worker_pool_abandon(t->worker);
-        else
+                ship_s3_leave(d->running);
+        } else
                 t->worker = worker_pool_free(t->worker);
         t->probe = s3_probe_free(t->probe);
         t->sweep = s3_sweep_free(t->sweep);
@@ -157,17 +156,6 @@ static int s3_begin_probe(Destination *d) {
 
 /* ---- tidying up ---- */
 
-/* Spelled so strictly that nobody else's uploads are taken for a bundle's, whatever the prefix.
- * @param instance_id  NULL = anybody's */
-static bool is_bundle_key(const char *key, const char *instance_id) {
-        size_t n;
-        if (!bundle_key_is_of(key, instance_id))
-                return false;
-        (void)bundle_file_of(key, &n);
-        _cleanup_free_ char *stem = strndup(key, n);
-        return stem && bundle_id_is_valid(path_name(stem));
-}
-
 static bool is_let_be(const char *key, const char *upload_id, void *userdata) {
         Destination *d = userdata;
         S3Target *t = target(d);
@@ -177,8 +165,8 @@ static bool is_let_be(const char *key, const char *upload_id, void *userdata) {
         /* what is to be aborted is its own destination's business */
         return t->tidying != TIDY_ABORTS &&
                (store_abort_knows(store, key, upload_id) ||
-                !is_bundle_key(key,
-                               t->tidying == TIDY_OURS ? d->pipeline->context.instance_id : NULL));
+                !bundle_key_is_of(key, t->tidying == TIDY_OURS ? d->pipeline->context.instance_id
+                                                               : NULL));
 }
 
 static void on_aborted(const char *key, const char *upload_id, uint64_t age_usec, void *userdata) {

@@ -526,6 +526,13 @@ void ship_s3_abort(ShipJob *s) {
         next(x);
 }
 
+void ship_s3_leave(ShipJob *s) {
+        ShipS3 *x = CONTAINER_OF(s, ShipS3, ship);
+        x->call = s3_call_cancel(x->call);
+        x->upload = s3_upload_free(x->upload);
+        x->turn = sd_event_source_disable_unref(x->turn);
+}
+
 /* Of the stream, as much as is there of what was packed; never all of it before the store has said so. */
 static uint64_t done_bytes(const ShipS3 *x) {
         uint64_t total = atomic_load(&x->ship.total_bytes);

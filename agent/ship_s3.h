@@ -28,6 +28,9 @@ int ship_s3_begin(ShipJob *s);
 void ship_s3_abort(ShipJob *s);
 /** Brings sent_bytes and done_bytes up to date. */
 void ship_s3_refresh(ShipJob *s);
+/** Its worker hangs and is left behind, and so is the job: what it has on the loop is taken away, so that it cannot speak into the delivery
+ * that follows it. */
+void ship_s3_leave(ShipJob *s);
 /** No worker may be in it any more. What was underway on the server stays, the ledger knows it. */
 ShipJob *ship_s3_free(ShipJob *s);
 

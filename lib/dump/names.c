@@ -9,6 +9,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
+#include "lib/dump/ids.h"
 #include "lib/dump/pattern.h"
 
 static const char *const member_kinds[N_MEMBER_KINDS] = {
@@ -244,7 +245,16 @@ BundleFile bundle_file_of(const char *key, size_t *ret_stem) {
 
 bool bundle_key_is_of(const char *key, const char *instance_id) {
         const char *slash = strrchr(key, '/');
-        if (!slash || bundle_file_of(key, NULL) == BUNDLE_NEITHER)
+        size_t n_stem;
+        if (!slash || bundle_file_of(key, &n_stem) == BUNDLE_NEITHER)
+                return false;
+        char id[BUNDLE_ID_SIZE];
+        size_t n_id = n_stem - (size_t)(slash + 1 - key);
+        if (n_id >= sizeof id)
+                return false;
+        memcpy(id, slash + 1, n_id);
+        id[n_id] = '\0';
+        if (!bundle_id_is_valid(id))
                 return false;
         if (!instance_id)
                 return true;

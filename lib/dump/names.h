@@ -62,8 +62,9 @@ typedef enum BundleFile { BUNDLE_NEITHER, BUNDLE_OBJECT, BUNDLE_MANIFEST } Bundl
  * @param key  or a path or a name  @param ret_stem  length of the key without its suffix; may be NULL */
 BundleFile bundle_file_of(const char *key, size_t *ret_stem);
 
-/** @param instance_id  NULL = anybody's
- * @return whether a key is spelled like a bundle's object or manifest: `[…/]<instance-id>/<name><suffix>` */
+/** Spelled so strictly, with a valid bundle id, that nobody else's keys are taken for ours, whatever the prefix.
+ * @param instance_id  NULL = anybody's
+ * @return whether a key is a bundle's object or manifest: `[…/]<instance-id>/<bundle-id><suffix>` */
 bool bundle_key_is_of(const char *key, const char *instance_id);
 
 /** What all keys of a destination begin with.

@@ -294,21 +294,22 @@ static void a_key_tells_which_of_the_two_files_it_is(void **state) {
 }
 
 static void only_a_bundle_s_key_below_the_instance_is_the_instance_s(void **state) {
-        static const char *const own[] = { "neuron/x/" IID "/b.tar.zst",
-                                           "neuron/" IID "/b.manifest.json", IID "/b.tar.zst",
-                                           "/" IID "/b.tar.zst" };
-        static const char *const others[] = { "neuron/b.tar.zst",
-                                              "neuron/x-" IID "/b.tar.zst",
-                                              "neuron/" IID "0/b.tar.zst",
-                                              "neuron/" IID "/sub/b.tar.zst",
-                                              "0123/b.tar.zst",
-                                              "/b.tar.zst" };
-        static const char *const neither[] = { "neuron/" IID "/b",
-                                               "neuron/" IID "/.tar.zst",
-                                               "neuron/" IID ".tar.zst/",
-                                               IID,
-                                               "b.tar.zst",
-                                               "" };
+#define ID "directory-20260527T051233-0123456789ab"
+        static const char *const own[] = { "neuron/x/" IID "/" ID ".tar.zst",
+                                           "neuron/" IID "/" ID ".manifest.json",
+                                           IID "/" ID ".tar.zst", "/" IID "/" ID ".tar.zst" };
+        static const char *const others[] = { "neuron/" ID ".tar.zst",
+                                              "neuron/x-" IID "/" ID ".tar.zst",
+                                              "neuron/" IID "0/" ID ".tar.zst",
+                                              "neuron/" IID "/sub/" ID ".tar.zst",
+                                              "0123/" ID ".tar.zst",
+                                              "/" ID ".tar.zst" };
+        static const char *const neither[] = {
+                "backups/postgres.tar.zst", "neuron/" IID "/b.tar.zst",
+                "neuron/" IID "/b",         "neuron/" IID "/.tar.zst",
+                "neuron/" IID ".tar.zst/",  IID,
+                "" ID ".tar.zst",           ""
+        };
 
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(own); i++)
