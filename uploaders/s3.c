@@ -68,7 +68,7 @@ static bool set_state(S3Upload *u, UploadState state) {
 /* The end */
 
 static const char *error_of(const S3Upload *u, int outcome) {
-        if (outcome == 0 || outcome == UPLOAD_E_SAME)
+        if (outcome == 0 || outcome == UPLOAD_E_SAME || outcome == UPLOAD_E_PAUSED)
                 return NULL;
         if (outcome < 0)
                 return strerror(-outcome);
@@ -432,7 +432,11 @@ static void after_list(S3Upload *u) {
 static void want_next(S3Upload *u) {
         unsigned number = upload_parts_next(&u->parts, u->order.max_parts_in_flight);
 
-        if (number == 0)
+        if (u->pausing && u->parts.n_jobs == 0 && u->parts.wanted == 0) {
+                finish(u, UPLOAD_E_PAUSED);
+                return;
+        }
+        if (number == 0 || u->pausing)
                 return;
         if (number > S3_PARTS_MAX) {
                 end_saying(u, UPLOAD_E_REFUSED, "needs more than %d parts", S3_PARTS_MAX);
@@ -635,6 +639,11 @@ void s3_upload_give(S3Upload *u, S3Part *part) {
         if (r < 0)
                 u->failure = r;
         kick(u); /* not from inside: the caller may be in on_want */
+}
+
+void s3_upload_pause(S3Upload *u) {
+        u->pausing = true;
+        kick(u);
 }
 
 S3Upload *s3_upload_free(S3Upload *u) {

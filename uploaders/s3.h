@@ -82,6 +82,8 @@ typedef struct S3UploadOrder { /* strings and parts are copied */
         /* Once; the parent frees it afterwards, one loop turn later at the earliest. */
         void (*on_done)(const S3UploadResult *result, void *userdata);
         void *userdata;
+
+        uint64_t *sent_bytes; /* as in S3Order, of all its requests; NULL */
 } S3UploadOrder;
 
 /** @param client  borrowed: outlives it
@@ -89,6 +91,9 @@ typedef struct S3UploadOrder { /* strings and parts are copied */
 int s3_upload_new(S3Upload **ret, S3Client *client, const S3UploadOrder *order);
 /** A wanted part. The upload owns it from here on, also when it fails. */
 void s3_upload_give(S3Upload *u, S3Part *part);
+/** Asks for no further part; when those that were asked for have arrived it ends with UPLOAD_E_PAUSED, and can be gone on with. When none is
+ * missing any more it ends as ever. Not from inside a callback. */
+void s3_upload_pause(S3Upload *u);
 /** Stops: requests are cancelled, parts released, nothing is aborted on the server; no callback any more. Takes NULL, returns NULL. */
 S3Upload *s3_upload_free(S3Upload *u);
 DEFINE_CLEANUP(S3Upload, s3_upload_free);

@@ -54,6 +54,8 @@ static int copy_options(S3ClientOptions *to, const S3ClientOptions *from) {
         for (size_t i = 0; i < N_STRINGS; i++)
                 *ours[i] = NULL;
         to->tags = NULL;
+        to->upload = throttle_ref(from->upload);
+        to->requests = throttle_ref(from->requests);
         for (size_t i = 0; i < N_STRINGS && r == 0; i++)
                 r = copy_string(ours[i], *theirs[i]);
         return r < 0 ? r : copy_list(&to->tags, from->tags);
@@ -68,6 +70,8 @@ static void free_options(S3ClientOptions *o) {
         for (char *const *tag = o->tags; tag && *tag; tag++)
                 free(*tag);
         free((char **)o->tags);
+        throttle_unref(o->upload);
+        throttle_unref(o->requests);
 }
 
 static int find_place(const S3Client *c, const char *region, S3Place *ret, char **ret_fault) {
@@ -100,15 +104,18 @@ int s3_client_new(S3Client **ret, const S3ClientOptions *options, char **ret_fau
         if (r < 0)
                 return r;
         c->options.connections = MAX(options->connections, 1U);
+        aimd_init(&c->aimd, c->options.connections);
         r = find_place(c, c->options.region, &c->place, ret_fault);
         if (r < 0)
                 return r;
         /* One more than large bodies may have: a HEAD or an abort never waits behind parts. */
+        const HttpThrottle throttle = s3_client_throttle(c);
         const HttpPoolOptions pool = {
                 .max_connections = c->options.connections + 1,
                 .ca_file = c->options.ca_file,
                 .proxy = c->options.proxy,
                 .stall_usec = options->request_timeout_usec,
+                .throttle = c->options.upload ? &throttle : NULL,
         };
         r = http_pool_new(&c->pool, c->event, &pool);
         if (r < 0)

@@ -12,6 +12,7 @@
 #include "uploaders/s3_answer.h"
 #include "uploaders/s3_endpoint.h"
 #include "uploaders/s3_sign.h"
+#include "uploaders/throttle.h"
 
 typedef struct S3Client S3Client;
 typedef struct S3Call S3Call;
@@ -31,7 +32,8 @@ typedef struct S3ClientOptions { /* copied, but for event, clock, credentials */
         char *const *tags;                            /* key, value, …, NULL; NULL */
         /* between tries */
         uint64_t retry_initial_usec, retry_maximum_usec;
-        uint64_t seed; /* of the jitter */
+        uint64_t seed;               /* of the jitter */
+        Throttle *upload, *requests; /* references are taken; NULL = no limit */
 } S3ClientOptions;
 
 /** @param ret_fault  a sentence with -EINVAL (endpoint, region …), the caller's
@@ -80,6 +82,10 @@ typedef struct S3Order {
         /* Once, never from inside s3_call_new(); the call is gone afterwards. Neither the client nor its credentials may be freed from inside. */
         void (*on_done)(const S3Result *result, void *userdata);
         void *userdata;
+
+        /* What is sent of bodies, all tries, is added to it when each ends; what is under way s3_client_sending_bytes() tells. Borrowed for
+         * the call's life; NULL. */
+        uint64_t *sent_bytes;
 } S3Order;
 
 /** @return 0, -ENOMEM. @param ret may be NULL */
@@ -87,6 +93,8 @@ int s3_call_new(S3Call **ret, S3Client *c, const S3Order *order);
 /** No on_done. Takes NULL, returns NULL. Not from inside the call's own callbacks. */
 S3Call *s3_call_cancel(S3Call *call);
 uint64_t s3_call_sent_bytes(const S3Call *call); /* of the body, in this try */
+/** What calls that add to this counter have sent in the tries that are under way. */
+uint64_t s3_client_sending_bytes(const S3Client *c, const uint64_t *counter);
 
 /** What was learned: false after a 501 to a conditional write (Swift). From then on a conditional order is not sent but ends with
  * S3_UNCONDITIONAL, so that its caller looks before it writes. */

@@ -1,9 +1,9 @@
 /* One request on its way: a connection for large bodies, credentials, signature, answer, and again where that is the answer.
  *
- *   NEW → (QUEUED → NEW →) (ASKING →) SENT → ENDED
- *                             ↑ ↑      │ │
- *                             │ └ keys ┘ │     keys that were denied: has their source others?
- *                             └─ PAUSING ┘ */
+ *   NEW → (QUEUED → NEW →) (PAUSING →) (ASKING →) SENT → ENDED
+ *          ↑                  │   ↑        ↑      │ │
+ *          │                  │   │        └ keys ┘ │     keys that were denied: has their source others?
+ *          └ slow down ───────┘   └─────────────────┘ */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -79,11 +79,13 @@ static bool has_connection(const S3Call *call) {
 
 #define TO(state) (1U << (state))
 static const unsigned moves[N_CALL_STATES] = {
-        [CALL_NEW] = TO(CALL_QUEUED) | TO(CALL_ASKING) | TO(CALL_SENT) | TO(CALL_ENDED),
+        [CALL_NEW] = TO(CALL_QUEUED) | TO(CALL_PAUSING) | TO(CALL_ASKING) | TO(CALL_SENT) |
+                     TO(CALL_ENDED),
         [CALL_QUEUED] = TO(CALL_NEW) | TO(CALL_ENDED),
-        [CALL_ASKING] = TO(CALL_SENT) | TO(CALL_ENDED),
+        [CALL_ASKING] = TO(CALL_PAUSING) | TO(CALL_SENT) | TO(CALL_ENDED),
         [CALL_SENT] = TO(CALL_SENT) | TO(CALL_ASKING) | TO(CALL_PAUSING) | TO(CALL_ENDED),
-        [CALL_PAUSING] = TO(CALL_ASKING) | TO(CALL_SENT) | TO(CALL_ENDED),
+        [CALL_PAUSING] = TO(CALL_QUEUED) | TO(CALL_PAUSING) | TO(CALL_ASKING) | TO(CALL_SENT) |
+                         TO(CALL_ENDED),
         [CALL_ENDED] = TO(CALL_ENDED), /* told, then freed */
 };
 
@@ -99,13 +101,20 @@ static void set_state(S3Call *call, CallState state) {
         call->client->n_large += has_connection(call) - had_connection;
 }
 
+static void count_sent(S3Call *call, uint64_t bytes) {
+        call->client->counts.stats.sent_bytes += bytes;
+        if (call->order.sent_bytes)
+                *call->order.sent_bytes += bytes;
+}
+
 S3Call *s3_call_free(S3Call *call) {
         set_state(call, CALL_ENDED);
         list_remove(&call->link);
         sd_event_source_disable_unref(call->timer);
         credentials_waiter_cancel(call->waiter);
         if (call->http)
-                call->client->counts.stats.sent_bytes += http_call_sent_bytes(call->http);
+                count_sent(call, http_call_sent_bytes(call->http));
+        s3_call_return_token(call);
         http_call_cancel(call->http);
         free((char *)call->order.key);
         free_pairs(call->order.queries, call->order.n_queries);
@@ -250,7 +259,7 @@ static void pause_call(S3Call *call, const S3Answer *answer) {
                                           o->retry_maximum_usec, s3_client_random(call->client));
 
         set_state(call, CALL_PAUSING);
-        int r = arm(call, MAX(wait, answer->retry_after_usec));
+        int r = arm(call, MAX(wait, s3_call_retry_after_usec(call, answer)));
         if (r < 0)
                 finish_failure(call, r);
 }
@@ -328,8 +337,10 @@ static void on_reply(const HttpReply *reply, void *userdata) {
 
         call->http = NULL;
         s3_counts_add(&c->counts, call->order.operation, reply);
+        count_sent(call, reply->sent_bytes);
         s3_client_heard_date(c, http_reply_header(reply, "date"));
         judge(call, reply, &answer);
+        s3_call_heard(call, &answer, reply->error ? 0 : reply->status);
         switch (decide(call, &answer)) {
         case NEXT_END:
                 finish(call, &answer, reply);
@@ -384,6 +395,7 @@ static int send_now(S3Call *call, const AwsKeys *keys) {
                 .on_done = on_reply,
                 .userdata = call,
         };
+        s3_call_use_token(call);
         r = http_call_new(&call->http, c->pool, &http);
         call->n_tries += r == 0;
         s3_request_done(&request);
@@ -411,13 +423,24 @@ static int ask_for_credentials(S3Call *call) {
         return credentials_fetch(call->client->credentials, &call->waiter, on_credentials, call);
 }
 
+/* @return whether it waits until others have ended */
+static bool lacks_connection(const S3Call *call) {
+        unsigned n_large = call->client->n_large, max = s3_client_large_max(call->client);
+
+        if (!call->is_large)
+                return false;
+        /* A store that has asked for less meanwhile: who pauses makes room first. */
+        return has_connection(call) ? call->state == CALL_PAUSING && n_large > max : n_large >= max;
+}
+
 /* One try. The call may be gone when it returns. @return 0 always: nobody else can act on it */
 static int try_now(S3Call *call) {
         S3Client *c = call->client;
         AwsKeys keys;
+        uint64_t wait;
         int r;
 
-        if (call->is_large && !has_connection(call) && c->n_large >= c->options.connections) {
+        if (lacks_connection(call)) {
                 set_state(call, CALL_QUEUED);
                 return 0;
         }
@@ -425,7 +448,11 @@ static int try_now(S3Call *call) {
                 finish_unsent(call, S3_UNCONDITIONAL, "this store has no conditional writes");
                 return 0;
         }
-        if (credentials_peek(c->credentials, &keys)) {
+        wait = s3_call_wait_usec(call);
+        if (wait > 0) {
+                set_state(call, CALL_PAUSING);
+                r = arm(call, wait);
+        } else if (credentials_peek(c->credentials, &keys)) {
                 set_state(call, CALL_SENT);
                 r = send_now(call, &keys);
         } else {
@@ -437,7 +464,7 @@ static int try_now(S3Call *call) {
 }
 
 void s3_client_admit(S3Client *c) {
-        unsigned n_free = c->options.connections - MIN(c->n_large, c->options.connections);
+        unsigned max = s3_client_large_max(c), n_free = max - MIN(c->n_large, max);
 
         LIST_FOREACH (link, &c->calls) {
                 S3Call *call = CONTAINER_OF(link, S3Call, link);
@@ -485,4 +512,14 @@ S3Call *s3_call_cancel(S3Call *call) {
 
 uint64_t s3_call_sent_bytes(const S3Call *call) {
         return call->http ? http_call_sent_bytes(call->http) : 0;
+}
+
+uint64_t s3_client_sending_bytes(const S3Client *c, const uint64_t *counter) {
+        uint64_t sum = 0;
+
+        LIST_FOREACH (link, &c->calls) {
+                const S3Call *call = CONTAINER_OF(link, S3Call, link);
+                sum += call->order.sent_bytes == counter ? s3_call_sent_bytes(call) : 0;
+        }
+        return sum;
 }

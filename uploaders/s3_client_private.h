@@ -3,6 +3,7 @@
 
 #include "lib/base/list.h"
 #include "lib/loop/http.h"
+#include "uploaders/aimd.h"
 #include "uploaders/s3_client.h"
 
 #define S3_REGIONS_MAX 3 /* that one call is sent to: its own and two redirects */
@@ -21,6 +22,7 @@ struct S3Client {
         S3Place place;
         ListLink calls;   /* S3Call.link, in order of arrival */
         unsigned n_large; /* of them, those that have one of `connections` */
+        Aimd aimd;        /* of these */
         uint64_t random;
 
         /* learned */
@@ -37,7 +39,7 @@ typedef enum CallState {
         CALL_QUEUED, /* for one of the connections that are for large bodies */
         CALL_ASKING, /* credentials */
         CALL_SENT,
-        CALL_PAUSING,
+        CALL_PAUSING, /* between tries, or for its turn in the line of requests */
         CALL_ENDED,
         N_CALL_STATES
 } CallState;
@@ -60,6 +62,9 @@ struct S3Call {
         uint64_t signed_usec;
         int64_t signed_ahead_usec; /* what was taken into account of the server's clock */
         char region[64];
+        bool has_token;      /* of the line of requests, for the next try … */
+        uint64_t token_nsec; /* … and what it took in it */
+        uint64_t begun_usec; /* CLOCK_BOOTTIME */
 
         /* of all tries */
         unsigned n_tries, n_failures;
@@ -82,6 +87,21 @@ uint64_t s3_client_random(S3Client *c);
 /** Begins calls that wait for a connection while there is one. */
 void s3_client_admit(S3Client *c);
 S3Call *s3_call_free(S3Call *call);
+
+/* s3_client_pace.c */
+HttpThrottle s3_client_throttle(const S3Client *c);
+/** How many calls with large bodies may have a connection now. */
+unsigned s3_client_large_max(const S3Client *c);
+/** @return how long the next try waits, for the line of requests, in which it has a place from now on, or for what the store asked of all; 0: it may go */
+uint64_t s3_call_wait_usec(S3Call *call);
+/** The try begins. */
+void s3_call_use_token(S3Call *call);
+/** There is no next try. */
+void s3_call_return_token(S3Call *call);
+/** How long its own next try waits at least: what the store asked for, capped at retry_maximum_usec, or at 10 s where that is less. */
+uint64_t s3_call_retry_after_usec(const S3Call *call, const S3Answer *answer);
+/** Learns from an answer how much the store can bear. */
+void s3_call_heard(S3Call *call, const S3Answer *answer, unsigned status);
 
 /* s3_client_request.c: what is sent, signed */
 typedef struct S3Request {

@@ -34,7 +34,6 @@ void s3_counts_add(S3Counts *c, S3Operation operation, const HttpReply *reply) {
 
         if (stat)
                 stat->n++;
-        c->stats.sent_bytes += reply->sent_bytes;
         c->stats.total++;
         c->stats.sum += sec;
         for (size_t i = 0; i < S3_LATENCY_BUCKETS; i++)

@@ -148,6 +148,7 @@ static int ask_for(S3Upload *u, const char *key, S3Order *order) {
         order->max_tries = TRIES;
         order->on_done = on_answer;
         order->userdata = u;
+        order->sent_bytes = u->order.sent_bytes;
         return s3_call_new(&u->call, u->client, order);
 }
 
@@ -294,6 +295,7 @@ int s3_upload_ask_part(UploadJob *job) {
                 .max_tries = TRIES,
                 .on_done = on_part_answer,
                 .userdata = job,
+                .sent_bytes = job->upload->order.sent_bytes,
         };
 
         (void)snprintf(number, sizeof number, "%u", job->part->number);

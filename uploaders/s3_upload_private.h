@@ -77,6 +77,7 @@ struct S3Upload {
         bool upload_is_gone;   /* completed, aborted, or the server does not know it */
         bool may_write_over; /* what is there was looked at and is to be replaced: the write is without condition */
         bool part_failed;
+        bool pausing;         /* no further part is asked for */
         bool has_strays;      /* Create was carried out more often than was heard, perhaps */
         S3Verdict written;    /* of the last try to write the object */
         bool omits_checksums; /* in Complete: Swift takes a document with them for malformed */

@@ -13,4 +13,5 @@ enum {
                 6, /* no credentials, or they are refused, or not permitted: wait until somebody mends it */
         UPLOAD_E_REFUSED = 7, /* this object is refused for what it is: no waiting helps */
         UPLOAD_E_STALE = 8,   /* what was to be resumed cannot be: begin anew */
+        UPLOAD_E_PAUSED = 9,  /* asked to stop; what arrived is known, to go on with it later */
 };

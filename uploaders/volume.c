@@ -328,13 +328,14 @@ int volume_sweep(Volume *v, const char *relative) {
         return unlinkat(dir_fd, temporary, 0) < 0 && errno != ENOENT ? -errno : 0;
 }
 
-/* Without a name where the file system can do that, so that a crash leaves nothing. */
+/* Without a name where the file system can do that, so that a crash leaves nothing; else under one that is the same for all nodes, so that
+ * whoever comes next removes what a crash left. Two that meet there harm nothing: each writes to what it opened. */
 static int open_probe_file(int root_fd, char name[static NAME_MAX + 1]) {
         int fd = openat(root_fd, ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0600);
         name[0] = '\0';
         if (fd >= 0)
                 return fd;
-        (void)snprintf(name, NAME_MAX + 1, ".neuron-collectd-probe-%ld", (long)getpid());
+        (void)snprintf(name, NAME_MAX + 1, ".neuron-collectd-probe-%u", (unsigned)geteuid());
         return openat(root_fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
 }
 

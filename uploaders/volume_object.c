@@ -1,5 +1,5 @@
 /* One object on its way to a volume. A crash at any moment leaves either nothing visible or the whole object:
- *   temporary file → fdatasync → read back → link under its name → fsync of the directory → unlink the temporary name. */
+ *   temporary file → fdatasync → read back → link under its name → unlink the temporary name → fsync of the directory. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -14,7 +14,7 @@
 #include "uploaders/volume_readback.h"
 
 #define WINDOW                                                                                     \
-        (8 *                                                                                       \
+        (4 *                                                                                       \
          MIB) /* at most two of them are dirty: an agent must not fill a Lustre client with dirty pages */
 #define ROOM_CHECK_BYTES (64 * MIB) /* min_free is looked at this often */
 
@@ -225,12 +225,14 @@ static int prove(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripes,
         return UPLOAD_E_MISMATCH;
 }
 
-/* The object has its name: makes that durable, and only then gives up the temporary name, if it has that one still. */
+/* The object has its name: gives up the temporary one, if it has that still, and makes both durable in one step. A file system that loses
+ * the first of two changes to one directory and keeps the second is none of those that a loss of power leaves whole; and a sync
+ * that came before the second would let a loss of power bring the temporary name back, when nobody looks for it any more. */
 static int finish(VolumeObject *o, char **ret_error) {
+        drop_temporary(o);
         int r = fs_sync_dir(o->dir_fd);
         if (r < 0) /* visible, perhaps not durable: the next attempt finds it and proves it */
                 return object_fault(o, -r, "sync the directory of", ret_error);
-        drop_temporary(o);
         return 0;
 }
 

@@ -14,10 +14,13 @@
 #include "lib/base/fs.h"
 
 #define PIECE ((size_t)MIB)
+#define AIO_MIN                                                                                    \
+        (16 *                                                                                      \
+         PIECE) /* io_destroy waits for an RCU grace period, some 30 ms: more than reading less than this takes */
 #define ALIGN 4096 /* enough for every logical block size in use */
 
 /* Linux's own asynchronous reads (io_submit), which truly are so with O_DIRECT; where a sandbox or a limit (fs.aio-max-nr) forbids
- * them, a piece is read when its turn comes. */
+ * them, or the file is small, a piece is read when its turn comes. */
 typedef struct Readback {
         int direct_fd, plain_fd; /* direct_fd -1: refused */
         aio_context_t aio;
@@ -110,9 +113,7 @@ static int readback_open(Readback *r, const ReadbackFile *file) {
         if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != r->total)
                 return READBACK_E_DIFFERENT;
         (void)posix_fadvise(r->plain_fd, 0, 0,
-                            POSIX_FADV_DONTNEED); /* hints: where they are not taken, */
-        (void)posix_fadvise(r->plain_fd, 0, 0,
-                            POSIX_FADV_SEQUENTIAL); /* O_DIRECT does not need them */
+                            POSIX_FADV_DONTNEED); /* a hint: O_DIRECT does not need it */
         r->direct_fd =
                 openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_DIRECT);
         if (r->direct_fd >= 0) {
@@ -121,7 +122,7 @@ static int readback_open(Readback *r, const ReadbackFile *file) {
                         return -errno;
                 if (again.st_dev != st.st_dev || again.st_ino != st.st_ino)
                         return READBACK_E_DIFFERENT;
-                r->has_aio = syscall(SYS_io_setup, 2L, &r->aio) == 0;
+                r->has_aio = r->total >= AIO_MIN && syscall(SYS_io_setup, 2L, &r->aio) == 0;
         }
         for (size_t i = 0; i < 2; i++) {
                 r->pieces[i] = aligned_alloc(ALIGN, PIECE);

@@ -62,6 +62,9 @@ typedef struct BundleWriterOptions {
 
         /* Opens member i for reading; called in order. The fd becomes the writer's. -errno: the member is unreadable. */
         int (*open_member)(size_t i, const PlanMember *m, void *userdata);
+
+        /* Called before at most n bytes of a member are read; may sleep. NULL. */
+        void (*before_read)(size_t n, void *userdata);
         void *userdata;
 } BundleWriterOptions;
 

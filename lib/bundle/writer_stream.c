@@ -14,9 +14,12 @@
 
 #define READ_BYTES (256 * KIB) /* small enough to be in the cache still when it is hashed */
 #define KEEP_BYTES                                                                                 \
-        (8 *                                                                                       \
+        (4 *                                                                                       \
          MIB) /* of the page cache; a multiple of large folios, which are dropped whole or not at all */
-#define SEQUENTIAL_MIN READ_BYTES /* smaller members are read by the first readahead anyway */
+#define AHEAD_BYTES (4 * MIB) /* asked for before it is read */
+#define AHEAD_STEP                                                                                 \
+        (128 * KIB) /* the kernel cuts a longer request where a device reads ahead as little */
+#define AHEAD_MIN READ_BYTES /* smaller members are read by the first readahead anyway */
 
 int writer_stream_init(WriterStream *s, const Plan *plan, const BundleWriterOptions *options,
                        uint64_t stream_offset) {
@@ -145,6 +148,7 @@ static int open_source(WriterStream *s) {
         const PlanMember *m = current(s);
 
         s->kept = 0;
+        s->asked = 0;
         s->fd = s->options->open_member(s->member, m, s->options->userdata);
         if (s->fd < 0) {
                 s->is_lost = true;
@@ -152,8 +156,6 @@ static int open_source(WriterStream *s) {
                 return fault(s, s->fd, VERDICT_TRUNCATED,
                              "cannot be opened (%m): all of it is zeros here");
         }
-        if (m->bytes >= SEQUENTIAL_MIN)
-                (void)posix_fadvise(s->fd, 0, 0, POSIX_FADV_SEQUENTIAL); /* advice */
         return check_unchanged(s);
 }
 
@@ -225,6 +227,23 @@ static void give_pages_back(WriterStream *s, uint64_t offset) {
         s->kept = offset;
 }
 
+/* Asks for what comes next, up to the end of the data that lies there in one piece. The kernel reads ahead by itself only where a
+ * page is missing, as much as the device says, which may be many MiB; what is asked for here is not missing. Where such
+ * advice is not taken (Lustre, whose client reads ahead on its own), nothing changes. */
+static void read_ahead(WriterStream *s, uint64_t offset, uint64_t end) {
+        if (s->is_lost || current(s)->bytes < AHEAD_MIN)
+                return;
+        s->asked = MAX(s->asked, offset);
+        if (s->asked - offset > AHEAD_BYTES / 2)
+                return;
+        for (end = MIN(end, offset + AHEAD_BYTES); s->asked < end;) {
+                const uint64_t n = MIN(end - s->asked, (uint64_t)AHEAD_STEP);
+                (void)posix_fadvise(s->fd, (off_t)s->asked, (off_t)n,
+                                    POSIX_FADV_WILLNEED); /* advice */
+                s->asked += n;
+        }
+}
+
 /* Reads at most n bytes of content at an offset. *ret_n is 0 when nothing more will come (s->is_lost). */
 static int read_source(WriterStream *s, void *data, size_t n, uint64_t offset, size_t *ret_n) {
         ssize_t got;
@@ -232,6 +251,8 @@ static int read_source(WriterStream *s, void *data, size_t n, uint64_t offset, s
         *ret_n = 0;
         if (s->is_lost)
                 return 0;
+        if (s->options->before_read)
+                s->options->before_read(n, s->options->userdata);
         do
                 got = pread(s->fd, data, n, (off_t)offset);
         while (got < 0 && errno == EINTR);
@@ -293,6 +314,8 @@ static int revalidate_content(WriterStream *s) {
                 validator_feed_zeros(s->validator, e->offset - at);
                 for (at = e->offset; at < end;) {
                         uint64_t n = MIN(end - at, piece_at(s, stream_offset));
+                        if (validator_unneeded(s->validator) == 0)
+                                read_ahead(s, at, end);
                         int r = revalidate(s, buf, at, n, &n);
                         if (r != 0)
                                 return r;
@@ -356,6 +379,7 @@ static int read_extent(WriterStream *s, void *data, size_t n, size_t *ret_n, boo
         n = MIN(n, READ_BYTES);
         n = MIN((uint64_t)n, e->bytes - s->extent_done);
         feed_zeros(s, offset - s->content); /* the hole before */
+        read_ahead(s, offset, e->offset + e->bytes);
         int r = read_source(s, data, n, offset, ret_n);
         if (r != 0)
                 return r;

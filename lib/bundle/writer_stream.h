@@ -32,6 +32,7 @@ typedef struct WriterStream {
         uint64_t extent_done; /* … and how much of it */
         uint64_t content;     /* next byte of the content for the digest */
         uint64_t kept;        /* pages before this offset were given back */
+        uint64_t asked;       /* pages before this offset were asked for */
         MemberDigest digest;
         Validator *validator; /* owned; NULL: only frames are wanted */
         Verdict fault;

@@ -185,3 +185,17 @@ uint64_t member_fingerprint(const char *path, const struct stat *st) {
                 v |= (uint64_t)digest[i] << (8 * i);
         return v;
 }
+
+bool member_fingerprints_have(const uint64_t *sorted, size_t n, uint64_t fingerprint) {
+        size_t low = 0, high = n;
+
+        while (low < high) {
+                size_t mid = low + (high - low) / 2;
+
+                if (sorted[mid] < fingerprint)
+                        low = mid + 1;
+                else
+                        high = mid;
+        }
+        return low < n && sorted[low] == fingerprint;
+}

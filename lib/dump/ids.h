@@ -40,3 +40,5 @@ bool bundle_id_is_valid(const char *s);
  * the path (u64 length and bytes), size, mtime seconds, mtime nanoseconds and inode (u64 each, all
  * little-endian). Not the device: its number may be another after a reboot. */
 uint64_t member_fingerprint(const char *path, const struct stat *st);
+/** @param sorted  fingerprints of n members, ascending  @return whether this one is among them */
+bool member_fingerprints_have(const uint64_t *sorted, size_t n, uint64_t fingerprint);

@@ -21,6 +21,7 @@
 #include "lib/loop/http_fault.h"
 #include "lib/loop/http_heard.h"
 #include "lib/loop/http_order.h"
+#include "lib/loop/http_pace.h"
 #include "lib/loop/http_patience.h"
 
 #define CONNECT_TIMEOUT_USEC (10 * USEC_PER_SEC)
@@ -29,7 +30,7 @@
 #define SEND_BUFFER_MIN (16 * KIB)  /* CURLOPT_UPLOAD_BUFFERSIZE takes no less */
 #define SEND_BUFFER_MAX (128 * KIB) /* larger ones need as much CPU, measured up to 2 MiB */
 #define RECEIVE_BUFFER (128 * KIB)  /* for pieces that are handed on */
-#define EARLY_ANSWER_MAX (64 * KIB)
+#define HEAD_BYTES 128              /* of the request line and headers that are made here, about */
 #define TIMER_ACCURACY_USEC (10 * USEC_PER_MSEC)
 
 struct HttpCall {
@@ -54,12 +55,15 @@ struct HttpCall {
         bool is_head;
         bool was_repeated; /* by us, on a new connection */
         bool was_spared;   /* by the timer, once */
+        bool has_turn;     /* one of the pool's */
         bool in_curl;      /* libcurl holds it */
         bool is_dropped;   /* nobody wants to hear of it any more, but libcurl still holds it … */
         bool waits_for_lookup; /* … and must not be asked to let go */
 
         sd_event_source *timer;
         HttpPatience patience;
+        HttpPaceCall pace;
+        size_t head_bytes;
         uint64_t begun_usec;   /* when its turn came */
         uint64_t n_up, n_down; /* bytes of the bodies that have moved */
 
@@ -70,6 +74,7 @@ struct HttpCall {
 struct HttpPool {
         sd_event *event;
         CurlLoop *loop;
+        HttpPace pace;
         ListLink waiting, running, dropped;
         unsigned n_taken, n_max; /* turns that are taken */
         uint64_t connect_timeout_usec, stall_usec;
@@ -128,6 +133,8 @@ static int on_call_timer(sd_event_source *s, uint64_t usec, void *userdata) {
 
         (void)s;
         (void)usec;
+        if (http_pace_waits(&c->pace))
+                http_patience_moved(&c->patience, now);
         if (c->fd >= 0 && ioctl(c->fd, SIOCOUTQ, &n_unsent) == 0)
                 http_patience_unsent(&c->patience, n_unsent, now);
         error = http_patience_verdict(&c->patience, now);
@@ -171,6 +178,10 @@ static curl_socket_t on_open_socket(void *userdata, curlsocktype purpose,
                 return CURL_SOCKET_BAD;
         /* Closed in what we execute: older libcurls leave that out. */
         fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+        if (fd >= 0 && http_pace_opened(&c->pool->pace, fd) < 0) {
+                (void)close(fd); /* nothing was done with it */
+                fd = -1;
+        }
         if (c->patience.phase != HTTP_PHASE_CONNECTING)
                 call_enter(c, HTTP_PHASE_CONNECTING);
         return fd < 0 ? CURL_SOCKET_BAD : fd;
@@ -189,21 +200,9 @@ static void on_socket(void *easy, int fd, void *userdata) {
 
 /* A server that refuses early answers, closes, and resets what it did not read. Who is just sending learns of the reset alone, and libcurl
  * gives the connection up; but the kernel still has the answer. Encrypted, it is out of reach. */
-static void save_early_answer(HttpCall *c, int fd) {
-        _cleanup_free_ char *data = malloc(EARLY_ANSWER_MAX);
-        size_t n = 0;
-
-        while (data && n < EARLY_ANSWER_MAX) {
-                ssize_t got = recv(fd, data + n, EARLY_ANSWER_MAX - n, MSG_DONTWAIT);
-
-                if (got <= 0)
-                        break; /* that was all */
-                n += (size_t)got;
-        }
-        if (n == 0 || http_heard_raw(&c->heard, data, n, c->reply_max_bytes) == 0)
-                return;
-        http_heard_done(
-                &c->heard); /* no answer, or too much of one: then the reset is what is told */
+static bool may_have_early_answer(const HttpCall *c) {
+        return !c->is_tls && c->patience.phase == HTTP_PHASE_TALKING && c->heard.status == 0 &&
+               sent_bytes(c) < c->body_bytes;
 }
 
 static int on_close_socket(void *userdata, curl_socket_t fd) {
@@ -212,10 +211,11 @@ static int on_close_socket(void *userdata, curl_socket_t fd) {
         LIST_FOREACH (link, &p->running) {
                 HttpCall *c = CONTAINER_OF(link, HttpCall, link);
 
-                if (c->last_fd == fd && !c->is_tls && c->patience.phase == HTTP_PHASE_TALKING &&
-                    c->heard.status == 0 && sent_bytes(c) < c->body_bytes)
-                        save_early_answer(c, fd);
+                if (c->last_fd == fd && may_have_early_answer(c))
+                        http_heard_rest(&c->heard, fd, c->reply_max_bytes);
+                http_pace_lost(&c->pace, fd);
         }
+        http_pace_closing(&p->pace, fd);
         return close(fd);
 }
 
@@ -227,9 +227,9 @@ static int on_connected(void *userdata, char *remote, char *local, int remote_po
         (void)remote;
         (void)local;
         (void)remote_port;
-        (void)local_port;
         if (c->is_dropped)
                 return CURL_PREREQFUNC_ABORT;
+        http_pace_connected(&c->pace, local_port);
         call_enter(c, HTTP_PHASE_TALKING);
         return CURL_PREREQFUNC_OK;
 }
@@ -240,6 +240,11 @@ static size_t on_read(char *to, size_t size, size_t n, void *userdata) {
         if (c->is_dropped)
                 return CURL_READFUNC_ABORT; /* the body may be gone */
         n = MIN(size * n, c->body_bytes - c->next_byte);
+        if (n > 0) {
+                n = http_pace_read(&c->pace, n, c->body_bytes - c->next_byte);
+                if (n == 0)
+                        return CURL_READFUNC_PAUSE; /* on_go() comes */
+        }
         if (n > 0)
                 memcpy(to, c->body + c->next_byte, n);
         c->next_byte += n;
@@ -375,6 +380,7 @@ static HttpCall *call_free(HttpCall *c) {
         if (!c)
                 return NULL;
         sd_event_source_disable_unref(c->timer);
+        http_pace_call_done(&c->pace);
         if (c->easy)
                 curl_easy_cleanup(c->easy);
         curl_slist_free_all(c->headers);
@@ -395,6 +401,7 @@ static void call_drop(HttpCall *c) {
 
         list_remove(&c->link);
         c->timer = sd_event_source_disable_unref(c->timer);
+        http_pace_call_done(&c->pace);
         if (waits_for_lookup || (c->in_curl && curl_loop_is_inside(p->loop))) {
                 c->waits_for_lookup = waits_for_lookup;
                 if (waits_for_lookup) /* its own limit would come to the same waiting */
@@ -406,8 +413,7 @@ static void call_drop(HttpCall *c) {
         }
         if (c->in_curl)
                 curl_loop_remove(p->loop, c->easy);
-        if (c->patience.phase != HTTP_PHASE_WAITING)
-                p->n_taken--;
+        p->n_taken -= c->has_turn;
         curl_loop_wake(p->loop); /* the next one's turn */
         call_free(c);
 }
@@ -432,6 +438,7 @@ static void call_tell(HttpCall *c, int error) {
         if (!has_status)
                 c->heard.headers.n = 0; /* an interim reply's are not the reply's */
         (void)sd_event_source_set_enabled(c->timer, SD_EVENT_OFF);
+        http_pace_answered(&c->pace);
         c->on_done(&reply, c->userdata);
         call_drop(c);
 }
@@ -505,16 +512,40 @@ static HttpCall *first(const ListLink *list) {
 static void call_begin(HttpCall *c) {
         HttpPool *p = c->pool;
 
-        list_remove(&c->link);
-        list_append(&p->running, &c->link);
         if (curl_loop_add(p->loop, c->easy) < 0) {
                 call_end(c, HTTP_E_MEMORY);
                 return;
         }
-        p->n_taken++;
         c->in_curl = true;
         c->begun_usec = now_usec(p);
         call_enter(c, HTTP_PHASE_RESOLVING);
+}
+
+static void call_take_turn(HttpCall *c) {
+        HttpPool *p = c->pool;
+
+        list_remove(&c->link);
+        list_append(&p->running, &c->link);
+        p->n_taken++;
+        c->has_turn = true;
+        if (http_pace_begin(&c->pace, c->head_bytes))
+                call_begin(c);
+}
+
+/* Outside of libcurl. */
+static void on_go(void *userdata) {
+        HttpCall *c = userdata;
+
+        if (!c->in_curl) {
+                if (http_pace_begin(&c->pace, c->head_bytes))
+                        call_begin(c);
+                return;
+        }
+        if (c->pace.n_stuck == 0)
+                call_moved(c); /* it was us who let it wait */
+        /* Also calls for what has been heard meanwhile: paused, a transfer does not end by itself. Fails only when the connection is gone, and
+         * then something else tells. */
+        (void)curl_easy_pause(c->easy, CURLPAUSE_CONT);
 }
 
 static void on_turn(void *userdata) {
@@ -527,7 +558,7 @@ static void on_turn(void *userdata) {
                         call_drop(c);
         }
         while ((p->n_max == 0 || p->n_taken < p->n_max) && (c = first(&p->waiting)))
-                call_begin(c);
+                call_take_turn(c);
 }
 
 HttpCall *http_call_cancel(HttpCall *call) {
@@ -611,6 +642,7 @@ static int set_headers(HttpCall *c, const HttpOrder *o) {
                         r = append(&c->headers, spelled);
                 if (r < 0)
                         return r;
+                c->head_bytes += strlen(*line) + 2;
         }
         if (http_order_has_header(o, "Expect"))
                 return 0;
@@ -619,35 +651,10 @@ static int set_headers(HttpCall *c, const HttpOrder *o) {
                 "Expect:"); /* or libcurl asks first, and waits a second for who does not know it */
 }
 
-/* @return 0 and *ret (the caller's), -EINVAL for what is not sent as it is, -ENOMEM */
-static int place_of(const char *url, char **ret) {
-        char *scheme = NULL, *host = NULL, *port = NULL, *place = NULL;
-        CURLU *u;
-        int r = -EINVAL;
-
-        u = curl_url();
-        if (!u)
-                return -ENOMEM;
-        if (curl_url_set(u, CURLUPART_URL, url, CURLU_PATH_AS_IS | CURLU_DISALLOW_USER) ==
-                    CURLUE_OK &&
-            curl_url_get(u, CURLUPART_SCHEME, &scheme, 0) == CURLUE_OK &&
-            (strcmp(scheme, "http") == 0 || strcmp(scheme, "https") == 0) &&
-            curl_url_get(u, CURLUPART_HOST, &host, 0) == CURLUE_OK &&
-            curl_url_get(u, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT) == CURLUE_OK)
-                r = asprintf(&place, "%s:%s", host, port) < 0 ? -ENOMEM : 0;
-        curl_free(scheme);
-        curl_free(host);
-        curl_free(port);
-        curl_url_cleanup(u);
-        if (r == 0)
-                *ret = place;
-        return r;
-}
-
 static int call_set_up(HttpCall *c, const HttpOrder *o) {
         HttpPool *p = c->pool;
         CURLcode code;
-        int r = place_of(o->url, &c->place);
+        int r = curl_loop_place(o->url, &c->place);
 
         if (r < 0)
                 return r;
@@ -696,6 +703,8 @@ int http_call_new(HttpCall **ret, HttpPool *pool, const HttpOrder *order) {
                               .n_unsent = -1 },
         };
         list_init(&c->link);
+        c->head_bytes = HEAD_BYTES + strlen(order->url);
+        http_pace_call_init(&c->pace, &pool->pace, on_go, c);
         http_heard_init(&c->heard);
         r = call_set_up(c, order);
         if (r < 0)
@@ -725,6 +734,7 @@ int http_pool_new(HttpPool **ret, sd_event *event, const HttpPoolOptions *option
         };
         if (p->connect_timeout_usec == 0)
                 p->connect_timeout_usec = CONNECT_TIMEOUT_USEC;
+        http_pace_init(&p->pace, p->event, options->throttle);
         list_init(&p->waiting);
         list_init(&p->running);
         list_init(&p->dropped);
@@ -762,6 +772,7 @@ HttpPool *http_pool_free(HttpPool *p) {
         free_all(p, &p->running);
         free_all(p, &p->dropped);
         curl_loop_free(p->loop);
+        http_pace_done(&p->pace);
         sd_event_unref(p->event);
         free(p);
         return NULL;

@@ -14,6 +14,20 @@ typedef struct HttpPool HttpPool;
 typedef struct HttpCall HttpCall;
 typedef struct HttpReply HttpReply;
 
+/* How fast may be sent. Asked from the loop; never blocks. */
+typedef struct HttpThrottle {
+        /* Books so many bytes, also such as have gone already. @param ret_cost  what give_back takes for all of them, in a unit of the
+         * throttle's own. @return after how many microseconds they may go; 0 = now */
+        uint64_t (*book)(uint64_t n, uint64_t *ret_cost, void *userdata);
+        /* What was booked and will not go: its share of the cost. */
+        void (*give_back)(uint64_t cost, void *userdata);
+        /* The network stands still: what comes out when it moves again shall not come on top of what was saved up. */
+        void (*waste)(void *userdata);
+        /* How much all calls together should have booked and not sent at a time; SIZE_MAX: there is no limit now. */
+        size_t (*piece)(void *userdata);
+        void *userdata;
+} HttpThrottle;
+
 typedef struct HttpPoolOptions { /* copied */
         /* At once, to all hosts together; further requests wait for their turn. 0 = no limit. Kept alive between requests. */
         unsigned max_connections;
@@ -29,6 +43,9 @@ typedef struct HttpPoolOptions { /* copied */
         /* No byte moved either way for this long ends a request with HTTP_E_STALLED; 0 = 60 s. Time in which the server
          * works on an answer counts as well. */
         uint64_t stall_usec;
+
+        /* For all that is sent: bodies, headers, TLS, and what is sent again; NULL = no limit. What waits for it does not stall. */
+        const HttpThrottle *throttle;
 
         const char *const *
                 resolve; /* `host:port:address` that need no look-up, NULL-terminated; NULL; for tests */

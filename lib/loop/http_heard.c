@@ -5,10 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/socket.h>
 
 #include "lib/base/digest.h"
 #include "lib/base/parse.h"
 #include "lib/loop/http.h"
+
+#define REST_MAX (64 * KIB)
 
 void http_heard_init(HttpHeard *h) {
         *h = (HttpHeard){ .told_bytes = -1 };
@@ -181,6 +184,22 @@ int http_heard_raw(HttpHeard *h, const char *data, size_t n, size_t max_bytes) {
                 return 0;
         return http_heard_body(h, data, (size_t)MIN((uint64_t)n, (uint64_t)h->told_bytes),
                                max_bytes);
+}
+
+void http_heard_rest(HttpHeard *h, int fd, size_t max_bytes) {
+        _cleanup_free_ char *data = malloc(REST_MAX);
+        size_t n = 0;
+
+        while (data && n < REST_MAX) {
+                ssize_t got = recv(fd, data + n, REST_MAX - n, MSG_DONTWAIT);
+
+                if (got <= 0)
+                        break; /* that was all */
+                n += (size_t)got;
+        }
+        if (n > 0 && http_heard_raw(h, data, n, max_bytes) < 0)
+                http_heard_done(
+                        h); /* no answer, or too much of one: then the reset is what is told */
 }
 
 void http_heard_pass(HttpHeard *h, size_t n) {

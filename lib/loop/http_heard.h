@@ -1,5 +1,5 @@
 /* What has been heard of a reply: status, headers, body; measured and bounded. Private to http.c, but for http_reply_header(), which
- * lies here. Plain data: it knows no library and no socket. */
+ * lies here. Plain data: it knows no library, and of sockets only what a reset leaves in them. */
 #pragma once
 
 #include <stdbool.h>
@@ -37,6 +37,9 @@ int http_heard_body(HttpHeard *h, const void *data, size_t n, size_t max_bytes);
 /** Takes what came over the connection, from the status line on, in one piece: headers, and the body as far as Content-Length tells of it.
  * @return as the others */
 int http_heard_raw(HttpHeard *h, const char *data, size_t n, size_t max_bytes);
+/** Takes what a connection that is about to be closed has received and nobody has read: an answer that begins with its status line and is whole as
+ * far as it goes, or nothing. Does not block. */
+void http_heard_rest(HttpHeard *h, int fd, size_t max_bytes);
 /** Counts a piece that somebody else keeps. */
 void http_heard_pass(HttpHeard *h, size_t n);
 

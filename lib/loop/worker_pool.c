@@ -1,13 +1,21 @@
 /* A queue, some threads, and an eventfd that brings finished jobs back to the loop.
- * What a job does, and what happens to it afterwards, is its owner's. */
+ * What a job does, and what happens to it afterwards, is its owner's.
+ *
+ * An idle thread may be off the CPU for seconds at any instruction, and the loop must not wait for it. So nothing is woken while
+ * the mutex is held by a worker: the one woken would at once push the sleepy one off its CPU, and then need the mutex. What is left
+ * under it is a few instructions on lists. And work is announced by a semaphore, as a sem_post(3) never waits: pthread_cond_signal()
+ * of glibc before 2.41 waits for threads that were woken earlier and had no CPU since. */
 #include "lib/loop/worker_pool.h"
 
 #include <errno.h>
+#include <linux/ioprio.h>
 #include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
+#include <sys/syscall.h>
 
 #define STACK_BYTES (256 * KIB)
 #define NAME_SIZE 16 /* what the kernel keeps of a thread's name, see pthread_setname_np(3) */
@@ -16,15 +24,15 @@ enum { JOB_IDLE, JOB_QUEUED, JOB_RUNNING, JOB_RAN };
 
 struct WorkerPool {
         pthread_mutex_t mutex;
-        pthread_cond_t work; /* something queued, or stopping */
-        pthread_cond_t ran;  /* a job without done() has run */
+        pthread_cond_t ran; /* a job without done() has run */
+        sem_t work;         /* one for each queued job; when stopping, one for each thread */
         ListLink queue, finished;
         size_t n_queued;
-        unsigned n_max, n_started, n_idle, n_alive;
+        unsigned n_max, n_started, n_idle, n_alive; /* idle: in no job */
         bool has_loop, stopping, abandoned;
         int event_fd;
         sd_event_source *source;
-        int nice;
+        WorkerPriority priority;
         char name[NAME_SIZE];
         pthread_t threads[]; /* n_started of n_max */
 };
@@ -39,7 +47,9 @@ static int job_state(const WorkJob *job) {
 }
 
 static void pool_destroy(WorkerPool *p) {
-        (void)pthread_cond_destroy(&p->work); /* nobody waits any more: these cannot fail */
+        if (p->event_fd >= 0)
+                (void)close(p->event_fd); /* an eventfd holds nothing */
+        (void)sem_destroy(&p->work);      /* nobody waits any more: these cannot fail */
         (void)pthread_cond_destroy(&p->ran);
         (void)pthread_mutex_destroy(&p->mutex);
         free(p);
@@ -53,53 +63,62 @@ static WorkJob *pop(ListLink *list) {
         return CONTAINER_OF(first, WorkJob, link);
 }
 
-/* With the mutex held. The state is the last thing touched: from then on the owner may free a job without done(). */
+/* The state is the last that is touched of a job: from then on its owner may free it. */
 static void job_has_run(WorkerPool *p, WorkJob *job) {
-        if (job->done && !p->stopping) {
+        (void)pthread_mutex_lock(&p->mutex);
+        bool for_loop = job->done && !p->stopping;
+        if (for_loop)
                 list_append(&p->finished, &job->link);
-                job_set_state(job, JOB_RAN);
-                uint64_t one = 1;
-                (void)!write(p->event_fd, &one,
-                             sizeof one); /* EAGAIN: the loop is being told already */
-                return;
-        }
+        p->n_idle++;
         job_set_state(job, JOB_RAN);
-        (void)pthread_cond_broadcast(&p->ran);
+        (void)pthread_mutex_unlock(&p->mutex);
+
+        uint64_t one = 1;
+        if (for_loop) /* EAGAIN: the loop is being told already */
+                (void)!write(p->event_fd, &one, sizeof one);
+        else
+                (void)pthread_cond_broadcast(&p->ran);
 }
 
-static void thread_dress(const WorkerPool *p) {
-        (void)pthread_setname_np(pthread_self(), p->name); /* a name is only for people */
-        if (p->nice == 0)
-                return;
-        errno = 0;
-        int now = getpriority(PRIO_PROCESS, (id_t)gettid());
-        if (now != -1 || errno == 0)
-                /* on Linux niceness is the thread's own; without it we are only less polite */
-                (void)setpriority(PRIO_PROCESS, (id_t)gettid(), MIN(now + p->nice, 19));
+/* Only what nobody else wants. Neither call asks for a privilege; where a seccomp filter or an old kernel refuses, the thread is as the
+ * process is. */
+static void thread_be_idle(void) {
+        (void)sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){ 0 });
+        (void)syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0,
+                      IOPRIO_PRIO_VALUE(IOPRIO_CLASS_IDLE, 0));
+}
+
+/* The next job; NULL when it is time to go. */
+static WorkJob *next_job(WorkerPool *p) {
+        for (;;) {
+                while (sem_wait(&p->work) < 0 && errno == EINTR)
+                        ; /* a tracer or SIGSTOP and SIGCONT: no signal gets here */
+                (void)pthread_mutex_lock(&p->mutex);
+                bool stopping = p->stopping;
+                WorkJob *job = stopping ? NULL : pop(&p->queue);
+                if (job) {
+                        p->n_idle--;
+                        p->n_queued--;
+                        job_set_state(job, JOB_RUNNING);
+                }
+                (void)pthread_mutex_unlock(&p->mutex);
+                if (job || stopping)
+                        return job;
+        }
 }
 
 static void *thread_main(void *userdata) {
         WorkerPool *p = userdata;
-        thread_dress(p);
+        WorkJob *job;
 
-        (void)pthread_mutex_lock(&p->mutex);
-        for (;;) {
-                WorkJob *job = p->stopping ? NULL : pop(&p->queue);
-                if (job) {
-                        p->n_queued--;
-                        job_set_state(job, JOB_RUNNING);
-                        (void)pthread_mutex_unlock(&p->mutex);
-                        job->run(job);
-                        (void)pthread_mutex_lock(&p->mutex);
-                        job_has_run(p, job);
-                        continue;
-                }
-                if (p->stopping)
-                        break;
-                p->n_idle++;
-                (void)pthread_cond_wait(&p->work, &p->mutex);
-                p->n_idle--;
+        (void)pthread_setname_np(pthread_self(), p->name); /* a name is only for people */
+        if (p->priority == WORKER_IDLE)
+                thread_be_idle();
+        while ((job = next_job(p))) {
+                job->run(job);
+                job_has_run(p, job);
         }
+        (void)pthread_mutex_lock(&p->mutex);
         bool last_one_out = --p->n_alive == 0 && p->abandoned;
         (void)pthread_mutex_unlock(&p->mutex);
         if (last_one_out)
@@ -125,6 +144,7 @@ static int start_thread(WorkerPool *p) {
                 return -r;
         p->n_started++;
         p->n_alive++;
+        p->n_idle++;
         return 0;
 }
 
@@ -145,21 +165,21 @@ static int on_finished(sd_event_source *source, int fd, uint32_t revents, void *
 }
 
 int worker_pool_new(WorkerPool **ret, sd_event *event, const char *name, unsigned n_threads,
-                    int nice) {
+                    WorkerPriority priority) {
         if (n_threads == 0)
                 return -EINVAL;
         WorkerPool *p = calloc(1, sizeof *p + n_threads * sizeof p->threads[0]);
         if (!p)
                 return -ENOMEM;
         p->n_max = n_threads;
-        p->nice = nice;
+        p->priority = priority;
         p->has_loop = event != NULL;
         p->event_fd = -1;
         list_init(&p->queue);
         list_init(&p->finished);
         (void)strncpy(p->name, name, NAME_SIZE - 1);
         (void)pthread_mutex_init(&p->mutex, NULL); /* default attributes: cannot fail on Linux */
-        (void)pthread_cond_init(&p->work, NULL);
+        (void)sem_init(&p->work, 0, 0);            /* nor this, with 0 */
         (void)pthread_cond_init(&p->ran, NULL);
 
         if (event) {
@@ -190,13 +210,11 @@ static void stop(WorkerPool *p, bool abandon) {
         while (pop(&p->finished))
                 ;
         p->n_queued = 0;
-        if (p->event_fd >= 0)
-                (void)close(p->event_fd); /* an eventfd holds nothing */
-        p->event_fd = -1;
-        if (abandon)
-                for (unsigned i = 0; i < p->n_started; i++)
+        for (unsigned i = 0; i < p->n_started; i++) {
+                if (abandon)
                         (void)pthread_detach(p->threads[i]);
-        (void)pthread_cond_broadcast(&p->work);
+                (void)sem_post(&p->work);
+        }
         bool nobody_left = p->n_alive == 0;
         (void)pthread_mutex_unlock(&p->mutex);
         if (abandon && nobody_left)
@@ -235,8 +253,8 @@ int worker_pool_submit(WorkerPool *p, WorkJob *job) {
                         list_remove(&job->link);
                         p->n_queued--;
                         job_set_state(job, JOB_IDLE);
-                }
-                (void)pthread_cond_signal(&p->work);
+                } else
+                        (void)sem_post(&p->work);
         }
         (void)pthread_mutex_unlock(&p->mutex);
         return r;

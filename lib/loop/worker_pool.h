@@ -22,13 +22,19 @@ typedef struct WorkJob {
         int state;
 } WorkJob;
 
+/* How the threads of a pool stand against the machine's other work. */
+typedef enum WorkerPriority {
+        WORKER_NORMAL,
+        WORKER_IDLE, /* SCHED_IDLE and the idle class of I/O: only what nobody else wants. The loop never waits for such a thread. */
+} WorkerPriority;
+
 /** Makes a pool of up to n_threads, started when first needed, all signals blocked in them, 256 KiB stacks.
  * @param event  where done() runs; NULL: jobs are collected by worker_pool_wait() only
  * @param name   thread name, at most 15 characters
- * @param nice   added to the threads' nice value (setpriority on the tid), 0..19
+ * @param priority  of each thread; what the kernel refuses is left out
  * @return 0, -EINVAL for no threads, -ENOMEM, -EMFILE */
 int worker_pool_new(WorkerPool **ret, sd_event *event, const char *name, unsigned n_threads,
-                    int nice);
+                    WorkerPriority priority);
 
 /** Waits for running jobs (unless `abandon`), drops queued ones. From here on no done() is called: every job whose done() has
  * not run belongs to its owner again. Not to be called from a done(). free takes NULL and returns NULL.

@@ -210,7 +210,7 @@ int main(int argc, char **argv) {
         if (root_fd < 0)
                 die(s.directory, -errno);
 
-        int r = worker_pool_new(&pool, NULL, "compress", (unsigned)s.threads, 0);
+        int r = worker_pool_new(&pool, NULL, "compress", (unsigned)s.threads, WORKER_NORMAL);
         if (r < 0)
                 die("threads", r);
         Plan *plan = make_plan(root_fd);

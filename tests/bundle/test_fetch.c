@@ -148,7 +148,7 @@ static void pack(void) {
         _cleanup_(plan_freep) Plan *plan = make_plan();
         _cleanup_(packer_freep) Packer *p = NULL;
         PackedPart part;
-        assert_int_equal(worker_pool_new(&pool, NULL, "compress", 2, 0), 0);
+        assert_int_equal(worker_pool_new(&pool, NULL, "compress", 2, WORKER_NORMAL), 0);
         const PackerOptions options = { .writer = { .compressors = pool,
                                                     .level = 3,
                                                     .memory_bytes = 64 * MIB,

@@ -208,6 +208,7 @@ typedef struct Bundle {
         PackerOptions options;
         size_t unreadable; /* cannot be opened */
         unsigned n_opened;
+        uint64_t n_asked; /* bytes that before_read() was told of */
 } Bundle;
 
 static int open_member(size_t i, const PlanMember *m, void *userdata) {
@@ -227,7 +228,7 @@ static void bundle_init(Bundle *b) {
                 assert_int_equal(plan_add(b->plan, entries[i].name, entries[i].kind, fd), 0);
         }
         assert_int_equal(plan_freeze(b->plan), 0);
-        assert_int_equal(worker_pool_new(&b->pool, NULL, "compress", 2, 0), 0);
+        assert_int_equal(worker_pool_new(&b->pool, NULL, "compress", 2, WORKER_NORMAL), 0);
         b->options = (PackerOptions){ .writer = { .compressors = b->pool,
                                                   .level = 1,
                                                   .memory_bytes = bundle_writer_memory_best(1, 2),
@@ -412,11 +413,16 @@ static void a_run_cut_after_every_part_ends_with_the_same_manifest(void **state)
         assert_string_equal(run.manifest.text, whole.manifest.text);
 }
 
+static void before_read(size_t n, void *userdata) {
+        ((Bundle *)userdata)->n_asked += n;
+}
+
 static void every_part_can_be_made_again_in_any_order(void **state) {
         (void)state;
         _cleanup_(bundle_done) Bundle b = { 0 };
         bundle_init(&b);
         _cleanup_(run_done) Run whole = run_whole(&b);
+        b.options.writer.before_read = before_read;
         _cleanup_(packer_freep) Packer *p = packer(&b, whole.rows, whole.n);
         _cleanup_(packed_part_done) PackedPart none = { 0 };
 
@@ -429,6 +435,7 @@ static void every_part_can_be_made_again_in_any_order(void **state) {
         }
         assert_int_equal(packer_remake(p, whole.n, &none), -EINVAL);
         assert_true(packer_bytes_read(p) > 30 * MIB);
+        assert_in_range(b.n_asked, packer_bytes_read(p), 2 * packer_bytes_read(p));
 }
 
 static void what_is_gone_on_with_reads_no_more_than_it_needs(void **state) {

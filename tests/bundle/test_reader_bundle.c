@@ -110,7 +110,7 @@ static Bundle pack(Source *s, const char *const *names, int level) {
         Parts parts;
         uint8_t digest[SHA256_SIZE];
 
-        assert_int_equal(worker_pool_new(&pool, NULL, "compress", 2, 0), 0);
+        assert_int_equal(worker_pool_new(&pool, NULL, "compress", 2, WORKER_NORMAL), 0);
         assert_int_equal(plan_new(&plan), 0);
         for (; *names; names++) {
                 _cleanup_close_ int fd = openat(s->fd, *names, O_RDONLY | O_CLOEXEC);

@@ -118,7 +118,7 @@ static void bundle_init(TestBundle *b, unsigned n_threads) {
         for (size_t i = 0; i < ELEMENTSOF(files); i++)
                 names[i] = files[i].name;
         plan_files(b, names, ELEMENTSOF(files));
-        assert_int_equal(worker_pool_new(&b->pool, NULL, "compress", n_threads, 0), 0);
+        assert_int_equal(worker_pool_new(&b->pool, NULL, "compress", n_threads, WORKER_NORMAL), 0);
         b->options = (BundleWriterOptions){
                 .compressors = b->pool,
                 .level = 1,
@@ -549,6 +549,41 @@ static void what_cannot_be_opened_or_read_ends_the_bundle_or_is_zeros(void **sta
                 }
 }
 
+typedef struct Asked {
+        TestBundle b; /* first: open_member() gets it */
+        uint64_t n_bytes;
+        size_t largest;
+} Asked;
+
+static void before_read(size_t n, void *userdata) {
+        Asked *a = userdata;
+
+        a->n_bytes += n;
+        a->largest = MAX(a->largest, n);
+}
+
+static void before_each_reading_is_asked(void **state) {
+        (void)state;
+        _cleanup_(bytes_done) Bytes out = { 0 }, same = { 0 };
+        Asked a = { 0 };
+        BundleWriter *w;
+
+        bundle_init(&a.b, 2);
+        assert_int_equal(bundle_writer_new(&w, a.b.plan, &a.b.options), 0);
+        assert_int_equal(drain(w, &same), 0);
+        bundle_writer_free(w);
+        a.b.options.userdata = &a;
+        a.b.options.before_read = before_read;
+        assert_int_equal(bundle_writer_new(&w, a.b.plan, &a.b.options), 0);
+        assert_int_equal(drain(w, &out), 0);
+        assert_true(bundle_writer_bytes_read(w) > MIB);
+        assert_int_equal(a.n_bytes, bundle_writer_bytes_read(w));
+        assert_in_range(a.largest, 1, MIB); /* little enough to pause between */
+        assert_int_equal(out.n, same.n);
+        bundle_writer_free(w);
+        bundle_done(&a.b);
+}
+
 static void a_writer_can_be_freed_at_any_moment(void **state) {
         (void)state;
         _cleanup_(bundle_done) TestBundle b = { 0 };
@@ -580,6 +615,7 @@ int main(void) {
                 cmocka_unit_test(a_member_that_changes_before_or_while_it_is_read_is_noticed),
                 cmocka_unit_test(a_tolerant_bundle_goes_out_with_the_member_marked),
                 cmocka_unit_test(what_cannot_be_opened_or_read_ends_the_bundle_or_is_zeros),
+                cmocka_unit_test(before_each_reading_is_asked),
                 cmocka_unit_test(a_writer_can_be_freed_at_any_moment),
         };
         return cmocka_run_group_tests(tests, make_files, remove_files);

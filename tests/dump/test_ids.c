@@ -287,6 +287,17 @@ static void every_fact_of_a_member_changes_its_fingerprint(void **state) {
         assert_true(member_fingerprint("a", &other) == base);
 }
 
+static void a_fingerprint_is_found_among_sorted_ones(void **state) {
+        static const uint64_t sorted[] = { 2, 3, 5, 7, UINT64_MAX };
+        (void)state;
+        for (size_t i = 0; i < ELEMENTSOF(sorted); i++)
+                assert_true(member_fingerprints_have(sorted, ELEMENTSOF(sorted), sorted[i]));
+        assert_false(member_fingerprints_have(sorted, ELEMENTSOF(sorted), 0));
+        assert_false(member_fingerprints_have(sorted, ELEMENTSOF(sorted), 4));
+        assert_false(member_fingerprints_have(sorted, ELEMENTSOF(sorted), UINT64_MAX - 1));
+        assert_false(member_fingerprints_have(NULL, 0, 2));
+}
+
 #define in_scratch(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)
 
 int main(void) {
@@ -304,6 +315,7 @@ int main(void) {
                 cmocka_unit_test(only_what_is_spelled_like_an_id_is_taken_for_one),
                 cmocka_unit_test(a_fingerprint_is_what_the_header_says),
                 cmocka_unit_test(every_fact_of_a_member_changes_its_fingerprint),
+                cmocka_unit_test(a_fingerprint_is_found_among_sorted_ones),
         };
 
         return cmocka_run_group_tests_name("ids", tests, NULL, NULL);

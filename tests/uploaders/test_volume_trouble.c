@@ -161,9 +161,10 @@ static void the_bytes_are_durable_before_the_name_and_the_name_before_the_end(vo
 
         content_init(&c, 10, 1);
         assert_int_equal(deliver(v, OBJECT, &c, &error), 0);
-        /* Each directory and its fsync in its parent; no old temporary file; pieces; then the ending in its order. */
+        /* Each directory and its fsync in its parent; no old temporary file; pieces; then the ending in its order: the last sync makes
+         * durable that the object has its name, and that the temporary one is gone. */
         assert_string_equal(hook.log, "fsync mkdirat fsync mkdirat fsync unlinkat pwrite pwrite "
-                                      "pwrite fdatasync linkat fsync unlinkat ");
+                                      "pwrite fdatasync linkat unlinkat fsync ");
         content_done(&c);
 }
 

@@ -36,6 +36,8 @@ typedef struct Drive {
         S3SweepOrder sweep_order;
         S3Order order;
         S3KnownPart known[KNOWN_MAX];
+        uint64_t counted; /* sent_bytes of calls and uploads */
+        uint64_t upload_rate, request_rate;
         uint64_t n_parts, part_bytes, last_bytes, free_after, n_calls;
         const char *fail_in, *known_id, *range;
         bool gives_later, is_thorough, streams;
@@ -324,6 +326,8 @@ enum {
         OPT_KNOWN_ID,
         OPT_THOROUGH,
         OPT_DEBUG,
+        OPT_UPLOAD_RATE,
+        OPT_REQUEST_RATE,
         OPT_CA,
 };
 
@@ -361,6 +365,8 @@ static const struct option long_options[] = {
         { "known-id", required_argument, NULL, OPT_KNOWN_ID },
         { "thorough", no_argument, NULL, OPT_THOROUGH },
         { "debug", no_argument, NULL, OPT_DEBUG },
+        { "upload-rate", required_argument, NULL, OPT_UPLOAD_RATE },
+        { "request-rate", required_argument, NULL, OPT_REQUEST_RATE },
         { "ca", required_argument, NULL, OPT_CA },
         { NULL, 0, NULL, 0 },
 };
@@ -477,12 +483,31 @@ static void take_option(Drive *d, int option, char *arg) {
         case OPT_THOROUGH:
                 d->is_thorough = true;
                 break;
+        case OPT_UPLOAD_RATE:
+                d->upload_rate = number(arg);
+                break;
+        case OPT_REQUEST_RATE:
+                d->request_rate = number(arg);
+                break;
         case OPT_DEBUG:
                 log_setup(LOG_FORMAT_TEXT, LOG_DEBUG);
                 break;
         default:
                 exit(2);
         }
+}
+
+static int make_throttle(Throttle **ret, uint64_t rate, uint64_t saving_usec) {
+        return rate == 0 ? 0
+                         : throttle_new(ret, clock_system(), &(PacerSchedule){ .rate = rate },
+                                        saving_usec);
+}
+
+static int make_throttles(Drive *d) {
+        int r = make_throttle(&d->client_options.upload, d->upload_rate, PACER_SAVING_USEC);
+
+        return r < 0 ? r
+                     : make_throttle(&d->client_options.requests, d->request_rate, USEC_PER_SEC);
 }
 
 static int run(Drive *d, char **words) {
@@ -501,6 +526,8 @@ static int run(Drive *d, char **words) {
         if (r == 0)
                 r = sd_event_loop(d->event);
         say_stats(d->client);
+        printf("counted\t%" PRIu64 "\t%" PRIu64 "\n", d->counted,
+               s3_client_sending_bytes(d->client, &d->counted));
         sd_event_source_disable_unref(d->later);
         s3_upload_free(d->upload);
         s3_sweep_free(sweeping);
@@ -530,6 +557,7 @@ int main(int argc, char **argv) {
         };
         d.upload_order.max_parts_in_flight = 3;
         d.upload_order.plan_hex = "00aa";
+        d.upload_order.sent_bytes = d.order.sent_bytes = &d.counted;
         while ((option = getopt_long(argc, argv, "", long_options, NULL)) >= 0)
                 if (!take_client_option(&d.client_options, option, optarg))
                         take_option(&d, option, optarg);
@@ -543,6 +571,8 @@ int main(int argc, char **argv) {
                                                                  .proxy = "-" });
         d.client_options.credentials = credentials;
         if (r == 0)
+                r = make_throttles(&d);
+        if (r == 0)
                 r = s3_client_new(&d.client, &d.client_options, &fault);
         if (r == 0)
                 r = run(&d, argv + optind);
@@ -550,6 +580,8 @@ int main(int argc, char **argv) {
                 (void)fprintf(stderr, "%s%s%s\n", strerror(-r), fault ? ": " : "",
                               fault ? fault : "");
         credentials_free(credentials);
+        throttle_unref(d.client_options.upload); /* the client had references of its own */
+        throttle_unref(d.client_options.requests);
         sd_event_unref(d.event);
         free(fault);
         return r < 0 ? 1 : 0;

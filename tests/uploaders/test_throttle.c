@@ -1,0 +1,317 @@
+/* One line for several threads: together they get the rate and no more, at the local time's rate, and an abort ends a wait. */
+#include "uploaders/throttle.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "tests/harness/fake_clock.h"
+
+#define N_THREADS 2
+
+static Throttle *throttle_at(Clock *clock, uint64_t rate) {
+        Throttle *t = NULL;
+
+        assert_int_equal(
+                throttle_new(&t, clock, &(PacerSchedule){ .rate = rate }, PACER_SAVING_USEC), 0);
+        return t;
+}
+
+static void no_throttle_is_no_limit(void **state) {
+        (void)state;
+        assert_int_equal(throttle_book(NULL, SIZE_MAX, NULL), 0);
+        assert_int_equal(throttle_wait(NULL, 12345678, NULL), 12345678);
+        assert_int_equal(throttle_rate(NULL), 0);
+        assert_true(throttle_piece(NULL) == SIZE_MAX);
+        throttle_return(NULL, 1);
+        throttle_waste(NULL);
+        assert_null(throttle_ref(NULL));
+        assert_null(throttle_unref(NULL));
+}
+
+static void bookings_follow_each_other(void **state) {
+        FakeClock fake = FAKE_CLOCK(0, USEC_PER_MINUTE);
+        Throttle *t = throttle_at(&fake.clock, 1000);
+        uint64_t nsec = 0;
+
+        (void)state;
+        assert_int_equal(throttle_book(t, 25, NULL), 0); /* saved up */
+        assert_in_range(throttle_book(t, 100, NULL), 100000, 100001);
+        assert_in_range(throttle_book(t, 100, &nsec), 200000, 200001);
+        throttle_return(t, nsec);
+        fake_clock_advance(&fake, 50000);
+        assert_in_range(throttle_book(t, 100, NULL), 150000, 150001);
+        fake_clock_advance(&fake, USEC_PER_MINUTE);
+        throttle_waste(t);
+        assert_in_range(throttle_book(t, 1, NULL), 1000, 1001);
+        throttle_unref(t);
+}
+
+static void a_piece_is_half_of_what_is_saved_up(void **state) {
+        FakeClock fake = FAKE_CLOCK(0, USEC_PER_MINUTE);
+        static const struct {
+                uint64_t rate;
+                size_t piece;
+        } cases[] = {
+                { 0, SIZE_MAX }, { 1, 1024 }, { 8 * MIB, 8 * MIB / 80 }, { TIB, (size_t)(TIB / 80) }
+        };
+
+        (void)state;
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                Throttle *t = throttle_at(&fake.clock, cases[i].rate);
+                assert_in_range(throttle_piece(t), MIN(cases[i].piece, GIB) - 1,
+                                MIN(cases[i].piece, i == 0 ? SIZE_MAX : GIB));
+                throttle_unref(t);
+        }
+}
+
+/* What the clock on the wall is asked for. */
+typedef struct CountingClock {
+        FakeClock fake;
+        unsigned n_looks;
+} CountingClock;
+
+static uint64_t counted_realtime_usec(Clock *c) {
+        CountingClock *counting = (CountingClock *)(void *)c;
+
+        counting->n_looks++;
+        return fake_clock_realtime_usec(c);
+}
+
+static void the_rate_follows_the_local_time_looked_at_once_a_second(void **state) {
+        static const PacerWindow windows[] = { { 9 * 60, 10 * 60, 500 } };
+        const PacerSchedule schedule = { .rate = 2000, .windows = windows, .n_windows = 1 };
+        /* 08:59:58.5 at two hours east of Greenwich */
+        CountingClock c = { .fake = FAKE_CLOCK((UINT64_C(6) * 3600 + 3598) * USEC_PER_SEC + 500000,
+                                               USEC_PER_MINUTE) };
+        Throttle *t = NULL;
+
+        (void)state;
+        c.fake.clock.realtime_usec = counted_realtime_usec;
+        assert_int_equal(setenv("TZ", "TEST-2", 1), 0);
+        tzset();
+        assert_int_equal(throttle_new(&t, &c.fake.clock, &schedule, PACER_SAVING_USEC), 0);
+        for (unsigned msec = 0; msec < 1500; msec++) {
+                assert_int_equal(throttle_rate(t), 2000);
+                fake_clock_advance(&c.fake, USEC_PER_MSEC);
+        }
+        assert_int_equal(throttle_rate(t),
+                         500); /* at the minute's edge, not up to a second later */
+        assert_in_range(c.n_looks, 2, 3);
+        fake_clock_advance(&c.fake, USEC_PER_HOUR);
+        assert_int_equal(throttle_rate(t), 2000);
+        throttle_unref(t);
+        assert_int_equal(unsetenv("TZ"), 0);
+        tzset();
+}
+
+#define MINUTE_10 UINT64_C(600) /* of the day, in seconds: the window's beginning */
+
+/* `before` until ten minutes past midnight, then for a minute `after`; the local time is UTC. */
+static Throttle *throttle_that_changes(Clock *clock, uint64_t before, uint64_t after) {
+        const PacerWindow windows[] = { { 10, 11, after } };
+        const PacerSchedule schedule = { .rate = before, .windows = windows, .n_windows = 1 };
+        Throttle *t = NULL;
+
+        assert_int_equal(setenv("TZ", "UTC0", 1), 0);
+        tzset();
+        assert_int_equal(throttle_new(&t, clock, &schedule, PACER_SAVING_USEC), 0);
+        return t;
+}
+
+static void what_is_given_back_is_what_was_booked_whatever_the_rate_is_now(void **state) {
+        static const struct {
+                uint64_t before, after;
+                uint64_t left_usec; /* of another's second, booked at the rate before */
+        } cases[] = {
+                { 1000, 10, 999 * USEC_PER_MSEC },
+                { 1000, 100000, 999 * USEC_PER_MSEC },
+                { 1000, 1000, 999 * USEC_PER_MSEC },
+        };
+
+        (void)state;
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                FakeClock fake =
+                        FAKE_CLOCK(MINUTE_10 * USEC_PER_SEC - USEC_PER_MSEC, USEC_PER_MINUTE);
+                Throttle *t = throttle_that_changes(&fake.clock, cases[i].before, cases[i].after);
+                uint64_t nsec = 0;
+
+                assert_int_equal(throttle_book(t, 1025, NULL), USEC_PER_SEC);
+                assert_in_range(throttle_book(t, 100, &nsec), 1100000, 1100001);
+                fake_clock_advance(&fake, USEC_PER_MSEC);
+                assert_int_equal(throttle_rate(t), cases[i].after);
+                throttle_return(t, nsec);
+                assert_in_range(throttle_book(t, 0, NULL), cases[i].left_usec,
+                                cases[i].left_usec + 1);
+                throttle_unref(t);
+        }
+}
+
+static void what_was_booked_without_a_limit_gives_nothing_back(void **state) {
+        FakeClock fake = FAKE_CLOCK(MINUTE_10 * USEC_PER_SEC - USEC_PER_MSEC, USEC_PER_MINUTE);
+        Throttle *t = throttle_that_changes(&fake.clock, 0, 1000);
+        uint64_t nsec = 77;
+
+        (void)state;
+        assert_int_equal(throttle_book(t, MIB, &nsec), 0);
+        fake_clock_advance(&fake, USEC_PER_MSEC);
+        assert_int_equal(throttle_book(t, 1025, NULL), USEC_PER_SEC);
+        throttle_return(t, nsec);
+        assert_int_equal(throttle_book(t, 0, NULL), USEC_PER_SEC);
+        throttle_unref(t);
+}
+
+/* A millisecond passes whenever it is asked. */
+static uint64_t hasty_boottime_usec(Clock *c) {
+        fake_clock_advance((FakeClock *)(void *)c, USEC_PER_MSEC);
+        return fake_clock_boottime_usec(c);
+}
+
+static void a_piece_is_booked_at_the_rate_that_it_was_measured_by(void **state) {
+        FakeClock fake = FAKE_CLOCK(MINUTE_10 * USEC_PER_SEC - 2 * USEC_PER_MSEC, USEC_PER_MINUTE);
+        Throttle *t;
+
+        (void)state;
+        fake.clock.boottime_usec = hasty_boottime_usec;
+        t = throttle_that_changes(&fake.clock, 0, MIB);
+        assert_int_equal(throttle_wait(t, MIB, NULL), MIB); /* begins before the window … */
+        assert_int_equal(throttle_rate(t), MIB);            /* … which is there now, */
+        assert_int_equal(throttle_book(t, 0, NULL), 0);     /* and nobody waits for it */
+        assert_int_equal(throttle_wait(t, MIB, NULL), MIB / 80);
+        throttle_unref(t);
+}
+
+typedef struct Party {
+        Throttle *throttle;
+        uint64_t total, booked_until; /* virtual: when the last of it may go */
+        FakeClock *clock;
+} Party;
+
+static void *book_much(void *userdata) {
+        Party *p = userdata;
+
+        for (unsigned i = 0; i < 200000; i++) {
+                p->booked_until = MAX(p->booked_until, throttle_book(p->throttle, 1000, NULL));
+                p->total += 1000;
+        }
+        return NULL;
+}
+
+static void two_threads_share_one_line_and_lose_nothing(void **state) {
+        FakeClock fake = FAKE_CLOCK(0, USEC_PER_MINUTE);
+        Throttle *t = throttle_at(&fake.clock, MIB);
+        Party parties[N_THREADS] = { { .throttle = t }, { .throttle = t } };
+        pthread_t threads[N_THREADS];
+        uint64_t last = 0, total = 0;
+
+        (void)state;
+        for (size_t i = 0; i < N_THREADS; i++)
+                assert_int_equal(pthread_create(&threads[i], NULL, book_much, &parties[i]), 0);
+        for (size_t i = 0; i < N_THREADS; i++) {
+                assert_int_equal(pthread_join(threads[i], NULL), 0);
+                last = MAX(last, parties[i].booked_until);
+                total += parties[i].total;
+        }
+        /* The line's end is what all have booked together: had one overwritten the other, it would come sooner. */
+        double expected = (double)total / (double)MIB - 0.025;
+        assert_true((double)last / (double)USEC_PER_SEC >= 0.9999 * expected);
+        assert_true((double)last / (double)USEC_PER_SEC <= 1.001 * expected + 1);
+        throttle_unref(t);
+}
+
+static void *wait_much(void *userdata) {
+        Party *p = userdata;
+
+        while (p->total < MIB)
+                p->total += throttle_wait(p->throttle, MIB - p->total, NULL);
+        return NULL;
+}
+
+static void who_waits_together_gets_the_rate_together(void **state) {
+        Clock *clock = clock_system();
+        Throttle *t = throttle_at(clock, 2 * MIB);
+        Party parties[N_THREADS] = { { .throttle = t }, { .throttle = t } };
+        pthread_t threads[N_THREADS];
+        uint64_t begin = clock->boottime_usec(clock);
+
+        (void)state;
+        for (size_t i = 0; i < N_THREADS; i++)
+                assert_int_equal(pthread_create(&threads[i], NULL, wait_much, &parties[i]), 0);
+        for (size_t i = 0; i < N_THREADS; i++)
+                assert_int_equal(pthread_join(threads[i], NULL), 0);
+        /* 2 MiB at 2 MiB/s: never quicker than the rate; how much slower is the machine's business */
+        assert_true(clock->boottime_usec(clock) - begin >= 970000);
+        throttle_unref(t);
+}
+
+typedef struct Sleeper {
+        Throttle *throttle;
+        atomic_bool abort;
+        size_t got;
+        atomic_bool ended;
+} Sleeper;
+
+static void *sleep_long(void *userdata) {
+        Sleeper *s = userdata;
+
+        s->got = throttle_wait(s->throttle, MIB, &s->abort);
+        atomic_store(&s->ended, true);
+        return NULL;
+}
+
+static void an_abort_ends_a_wait_and_gives_back(void **state) {
+        Clock *clock = clock_system();
+        Throttle *t = throttle_at(clock, KIB);
+        Sleeper s = { .throttle = t, .got = 77 };
+        pthread_t thread;
+        uint64_t debt, begin;
+
+        (void)state;
+        (void)throttle_book(t, MIB, NULL); /* 17 minutes */
+        assert_int_equal(pthread_create(&thread, NULL, sleep_long, &s), 0);
+        assert_true(throttle_sleep(50000, NULL));
+        assert_false(atomic_load(&s.ended));
+        begin = clock->boottime_usec(clock);
+        atomic_store(&s.abort, true);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        assert_true(clock->boottime_usec(clock) - begin < 10 * USEC_PER_SEC);
+        assert_int_equal(s.got, 0);
+        debt = throttle_book(t, 0, NULL);
+        assert_in_range(debt, 900 * USEC_PER_SEC, 1024 * USEC_PER_SEC);
+        throttle_unref(t);
+}
+
+static void the_last_reference_frees(void **state) {
+        FakeClock fake = FAKE_CLOCK(0, USEC_PER_MINUTE);
+        Throttle *t = throttle_at(&fake.clock, 1000), *again = throttle_ref(t);
+
+        (void)state;
+        assert_ptr_equal(t, again);
+        assert_null(throttle_unref(t));
+        assert_int_equal(throttle_rate(again), 1000);
+        assert_null(throttle_unref(again));
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(no_throttle_is_no_limit),
+                cmocka_unit_test(bookings_follow_each_other),
+                cmocka_unit_test(a_piece_is_half_of_what_is_saved_up),
+                cmocka_unit_test(the_rate_follows_the_local_time_looked_at_once_a_second),
+                cmocka_unit_test(what_is_given_back_is_what_was_booked_whatever_the_rate_is_now),
+                cmocka_unit_test(what_was_booked_without_a_limit_gives_nothing_back),
+                cmocka_unit_test(a_piece_is_booked_at_the_rate_that_it_was_measured_by),
+                cmocka_unit_test(two_threads_share_one_line_and_lose_nothing),
+                cmocka_unit_test(who_waits_together_gets_the_rate_together),
+                cmocka_unit_test(an_abort_ends_a_wait_and_gives_back),
+                cmocka_unit_test(the_last_reference_frees),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
