@@ -36,6 +36,7 @@ static int add_inode(PinInodes *s, const char *path, const struct stat *st) {
         s->items[s->n++] = (PinInode){ .dev = st->st_dev,
                                        .ino = st->st_ino,
                                        .n_links = st->st_nlink,
+                                       .bytes = (uint64_t)st->st_blocks * 512,
                                        .place = s->place,
                                        .path = copy };
         return 0;

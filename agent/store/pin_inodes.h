@@ -3,12 +3,14 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/stat.h>
 
 typedef struct PinInode {
         dev_t dev;
         ino_t ino;
         nlink_t n_links; /* all names it has, ours and others' */
+        uint64_t bytes;  /* on disk */
         unsigned place;  /* the caller's */
         bool seen;       /* the caller's */
         char *path;      /* below the directory that was added; owned */

@@ -10,30 +10,13 @@
 #include <unistd.h>
 
 #include "agent/store/pin_inodes.h"
+#include "agent/store/pins_private.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 
-#define PINS_NAME ".neuron-collectd"
-#define NEW_PREFIX ".new-" /* a link on its way into its place; no bundle id begins with a dot */
-
-/* Where links may live: beside the fixed part first, inside it where that cannot be. Both are looked at whenever pins are looked
- * for: which one it was may have been decided when a mount or a permission was another. */
-typedef enum Place { PLACE_BESIDE, PLACE_INSIDE, N_PLACES } Place;
-
-struct Pins {
-        char *directories[N_PLACES]; /* [PLACE_BESIDE] NULL: the fixed part is the root directory */
-        char *instance_id;
-};
-
 DEFINE_CLEANUP(Pins, pins_free);
-
-/* What is in the way of a directory of ours. */
-typedef struct Squatter {
-        bool found, is_directory;
-        uid_t uid;
-} Squatter;
 
 typedef struct SessionPlace {
         int instance_fd, bundle_fd; /* -1: not open */
@@ -59,8 +42,7 @@ struct PinsSession {
         PinInodes own, others; /* of this bundle; of all else in the instance's directories */
 };
 
-/* One component that is a name and nothing else. */
-static bool is_plain_name(const char *s) {
+bool pins_is_plain_name(const char *s) {
         size_t n = strlen(s);
         return n > 0 && n <= NAME_MAX && strcmp(s, ".") != 0 && strcmp(s, "..") != 0 &&
                !strchr(s, '/');
@@ -70,7 +52,7 @@ int pins_new(Pins **ret, const char *fixed, const char *instance_id) {
         _cleanup_(pins_freep) Pins *p = NULL;
         _cleanup_free_ char *simple = NULL;
 
-        if (fixed[0] != '/' || !is_plain_name(instance_id))
+        if (fixed[0] != '/' || !pins_is_plain_name(instance_id))
                 return -EINVAL;
         p = calloc(1, sizeof *p);
         simple = path_simplify(fixed);
@@ -101,9 +83,7 @@ Pins *pins_free(Pins *p) {
 
 /* Directories of ours */
 
-/* Opens a directory that must be ours: made by this user, no symlink, closed to all others.
- * @return fd; -ENOENT; -EUCLEAN with *ret_squatter: somebody else's thing bears the name; -errno */
-static int open_own_dir(int at_fd, const char *name, bool create, Squatter *ret_squatter) {
+int pins_open_own_dir(int at_fd, const char *name, bool create, Squatter *ret_squatter) {
         struct stat st;
 
         int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
@@ -133,8 +113,7 @@ static int open_own_dir(int at_fd, const char *name, bool create, Squatter *ret_
         return TAKE_FD(fd);
 }
 
-/* Opens `<place>/.neuron-collectd/<instance-id>`. Results as open_own_dir. */
-static int open_instance_dir(const Pins *p, Place place, bool create, Squatter *ret_squatter) {
+int pins_open_instance(const Pins *p, Place place, bool create, Squatter *ret_squatter) {
         if (!p->directories[place])
                 return -ENOENT;
         /* The parent is the operator's path; the fixed part itself may be made by whoever runs the jobs. */
@@ -142,17 +121,14 @@ static int open_instance_dir(const Pins *p, Place place, bool create, Squatter *
         _cleanup_close_ int base_fd = open(p->directories[place], flags);
         if (base_fd < 0)
                 return -errno;
-        _cleanup_close_ int pins_fd = open_own_dir(base_fd, PINS_NAME, create, ret_squatter);
+        _cleanup_close_ int pins_fd = pins_open_own_dir(base_fd, PINS_NAME, create, ret_squatter);
         if (pins_fd < 0)
                 return pins_fd;
-        return open_own_dir(pins_fd, p->instance_id, create, ret_squatter);
+        return pins_open_own_dir(pins_fd, p->instance_id, create, ret_squatter);
 }
 
-/* Opens the directory that holds a member's pin and finds the pin's own name in `member_path`. Below the bundle's directory all is
- * ours alone; a pin that is in the way of a directory is one of an older member and goes.
- * @return fd; -ENOENT; -EINVAL for `..` and the like; -ENAMETOOLONG beyond FS_DEPTH_MAX */
-static int open_member_dir(int bundle_fd, const char *member_path, bool create,
-                           const char **ret_name) {
+int pins_open_member_dir(int bundle_fd, const char *member_path, bool create,
+                         const char **ret_name) {
         char name[NAME_MAX + 1];
         Squatter squatter;
         _cleanup_close_ int at_fd = fcntl(bundle_fd, F_DUPFD_CLOEXEC, 3);
@@ -165,15 +141,15 @@ static int open_member_dir(int bundle_fd, const char *member_path, bool create,
                         return -ENAMETOOLONG;
                 memcpy(name, member_path, n);
                 name[n] = '\0';
-                if (!is_plain_name(name))
+                if (!pins_is_plain_name(name))
                         return -EINVAL;
                 if (member_path[n] == '\0') {
                         *ret_name = member_path;
                         return TAKE_FD(at_fd);
                 }
-                int fd = open_own_dir(at_fd, name, create, &squatter);
+                int fd = pins_open_own_dir(at_fd, name, create, &squatter);
                 if (fd == -EUCLEAN && create && unlinkat(at_fd, name, 0) == 0)
-                        fd = open_own_dir(at_fd, name, create, &squatter);
+                        fd = pins_open_own_dir(at_fd, name, create, &squatter);
                 if (fd < 0)
                         return fd == -EUCLEAN ? -ENOENT : fd;
                 (void)close(at_fd); /* was only read */
@@ -227,13 +203,12 @@ PinsSession *pins_session_free(PinsSession *s) {
         return NULL;
 }
 
-/* Nothing of ours can be in a place that is missing, somebody else's, or closed to us. */
-static bool is_not_ours(int r) {
+bool pins_is_not_ours(int r) {
         return r == -ENOENT || r == -EUCLEAN || r == -ENOTDIR || r == -ELOOP || r == -EACCES;
 }
 
 /* Opens the bundle's directory in a place, once.
- * @return 0; results as open_own_dir */
+ * @return 0; results as pins_open_own_dir */
 static int session_open(PinsSession *s, Place place, bool create) {
         SessionPlace *at = &s->places[place];
         if (at->bundle_fd >= 0)
@@ -243,17 +218,17 @@ static int session_open(PinsSession *s, Place place, bool create) {
         if (at->is_missing && !create)
                 return -ENOENT;
         if (at->instance_fd < 0) {
-                int fd = open_instance_dir(s->pins, place, create, &at->squatter);
+                int fd = pins_open_instance(s->pins, place, create, &at->squatter);
                 if (fd < 0) {
-                        at->is_missing = is_not_ours(fd);
+                        at->is_missing = pins_is_not_ours(fd);
                         at->refused = create ? fd : 0;
                         return fd;
                 }
                 at->instance_fd = fd;
         }
-        int fd = open_own_dir(at->instance_fd, s->bundle_id, create, &at->squatter);
+        int fd = pins_open_own_dir(at->instance_fd, s->bundle_id, create, &at->squatter);
         if (fd < 0) {
-                at->is_missing = is_not_ours(fd);
+                at->is_missing = pins_is_not_ours(fd);
                 at->refused = create ? fd : 0;
                 return fd;
         }
@@ -261,17 +236,17 @@ static int session_open(PinsSession *s, Place place, bool create) {
         return 0;
 }
 
-/* The directory of a member's pin: mostly the last one's. @return 0, at->dir_fd is it; as open_member_dir */
+/* The directory of a member's pin: mostly the last one's. @return 0, at->dir_fd is it; as pins_open_member_dir */
 static int session_enter(SessionPlace *at, const char *member_path, bool create,
                          const char **ret_name) {
         const char *slash = strrchr(member_path, '/');
         size_t n = slash ? (size_t)(slash - member_path) + 1 : 0;
         if (at->dir_fd >= 0 && strncmp(at->prefix, member_path, n) == 0 && at->prefix[n] == '\0' &&
-            is_plain_name(member_path + n)) {
+            pins_is_plain_name(member_path + n)) {
                 *ret_name = member_path + n;
                 return 0;
         }
-        _cleanup_close_ int fd = open_member_dir(at->bundle_fd, member_path, create, ret_name);
+        _cleanup_close_ int fd = pins_open_member_dir(at->bundle_fd, member_path, create, ret_name);
         if (fd < 0)
                 return fd;
         char *prefix = strndup(member_path, n);
@@ -322,7 +297,7 @@ static int replace_link(const PinsSession *s, SessionPlace *at, int fd, const ch
                 int r = fs_remove_tree(at->dir_fd, name);
                 return r < 0 ? r : link_fd(fd, at->dir_fd, name);
         }
-        if ((size_t)snprintf(temporary, sizeof temporary, NEW_PREFIX "%s", s->bundle_id) >=
+        if ((size_t)snprintf(temporary, sizeof temporary, PINS_NEW_PREFIX "%s", s->bundle_id) >=
             sizeof temporary)
                 return -ENAMETOOLONG;
         if (unlinkat(at->instance_fd, temporary, 0) < 0 && errno != ENOENT)
@@ -378,7 +353,7 @@ static void drop_old_names(PinsSession *s, const char *member_path, const struct
                 if (strcmp(old->path, member_path) == 0 || at->bundle_fd < 0)
                         continue;
                 _cleanup_close_ int dir_fd =
-                        open_member_dir(at->bundle_fd, old->path, false, &name);
+                        pins_open_member_dir(at->bundle_fd, old->path, false, &name);
                 if (dir_fd >= 0 && fstatat(dir_fd, name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
                     is_inode(&there, st))
                         (void)unlinkat(dir_fd, name, 0); /* it stays: shipped twice, never lost */
@@ -517,7 +492,7 @@ int pins_session_add(PinsSession *s, const char *member_path, int unit_fd, const
 int pins_add(Pins *p, const char *bundle_id, const char *member_path, int unit_fd,
              const char *path_below_unit, const struct stat *st, char **ret_error) {
         PinsSession s;
-        if (!is_plain_name(bundle_id) || bundle_id[0] == '.')
+        if (!pins_is_plain_name(bundle_id) || bundle_id[0] == '.')
                 return -EINVAL;
         session_init(&s, p, bundle_id, 0);
         int r = session_add(&s, &(PinsMember){ member_path, unit_fd, path_below_unit, st },
@@ -542,7 +517,7 @@ static bool session_has(PinsSession *s, const char *member_path, const struct st
 
 bool pins_has(Pins *p, const char *bundle_id, const char *member_path, const struct stat *st) {
         PinsSession s;
-        if (!is_plain_name(bundle_id))
+        if (!pins_is_plain_name(bundle_id))
                 return false;
         session_init(&s, p, bundle_id, 0);
         bool has = session_has(&s, member_path, st);
@@ -574,7 +549,7 @@ static int build_others(PinsSession *s) {
         int r = 0;
         for (Place place = 0; r >= 0 && place < N_PLACES; place++) {
                 Squatter squatter;
-                _cleanup_close_ int fd = open_instance_dir(s->pins, place, false, &squatter);
+                _cleanup_close_ int fd = pins_open_instance(s->pins, place, false, &squatter);
                 if (fd >= 0)
                         r = pin_inodes_add_tree(&s->others, fd, s->bundle_id);
         }
@@ -630,7 +605,7 @@ bool pins_session_all_seen(const PinsSession *s) {
 
 int pins_open(Pins *p, const char *bundle_id) {
         int r = -ENOENT;
-        if (!is_plain_name(bundle_id))
+        if (!pins_is_plain_name(bundle_id))
                 return -EINVAL;
         for (Place place = 0; place < N_PLACES; place++) {
                 PinsSession s;
@@ -640,7 +615,8 @@ int pins_open(Pins *p, const char *bundle_id) {
                 session_done(&s);
                 if (fd >= 0)
                         return fd;
-                if (r == -ENOENT && !is_not_ours(fd)) /* a squatter's: none of ours is in there */
+                if (r == -ENOENT &&
+                    !pins_is_not_ours(fd)) /* a squatter's: none of ours is in there */
                         r = fd;
         }
         return r;
@@ -655,7 +631,7 @@ int pins_open_root(Pins *p) {
                 int flags =
                         O_PATH | O_DIRECTORY | O_CLOEXEC | (place == PLACE_INSIDE ? O_NOFOLLOW : 0);
                 _cleanup_close_ int base_fd = open(p->directories[place], flags);
-                r = base_fd < 0 ? -errno : open_own_dir(base_fd, PINS_NAME, true, &squatter);
+                r = base_fd < 0 ? -errno : pins_open_own_dir(base_fd, PINS_NAME, true, &squatter);
                 if (r >= 0)
                         return r;
         }
@@ -665,7 +641,7 @@ int pins_open_root(Pins *p) {
 static int release_in(int instance_fd, const char *bundle_id) {
         char temporary[NAME_MAX + 1];
         int r = fs_remove_tree(instance_fd, bundle_id);
-        if ((size_t)snprintf(temporary, sizeof temporary, NEW_PREFIX "%s", bundle_id) <
+        if ((size_t)snprintf(temporary, sizeof temporary, PINS_NEW_PREFIX "%s", bundle_id) <
                     sizeof temporary &&
             unlinkat(instance_fd, temporary, 0) < 0 && errno != ENOENT && r >= 0)
                 r = -errno;
@@ -675,13 +651,13 @@ static int release_in(int instance_fd, const char *bundle_id) {
 int pins_release(Pins *p, const char *bundle_id) {
         int first = 0;
 
-        if (!is_plain_name(bundle_id))
+        if (!pins_is_plain_name(bundle_id))
                 return -EINVAL;
         for (Place place = 0; place < N_PLACES; place++) {
                 Squatter squatter;
-                _cleanup_close_ int instance_fd = open_instance_dir(p, place, false, &squatter);
+                _cleanup_close_ int instance_fd = pins_open_instance(p, place, false, &squatter);
                 int r = instance_fd < 0 ? instance_fd : release_in(instance_fd, bundle_id);
-                if (r < 0 && !is_not_ours(r) && first == 0)
+                if (r < 0 && !pins_is_not_ours(r) && first == 0)
                         first = r;
         }
         return first;
@@ -711,8 +687,10 @@ static int list_place(const Listing *l, int instance_fd) {
                 const char *id = entry->d_name;
                 if (strcmp(id, ".") == 0 || strcmp(id, "..") == 0)
                         continue;
-                if (strncmp(id, NEW_PREFIX, strlen(NEW_PREFIX)) == 0)
-                        id += strlen(NEW_PREFIX);
+                if (strncmp(id, PINS_NEW_PREFIX, strlen(PINS_NEW_PREFIX)) == 0)
+                        id += strlen(PINS_NEW_PREFIX);
+                else if (strncmp(id, PINS_TAKEN_PREFIX, strlen(PINS_TAKEN_PREFIX)) == 0)
+                        id += strlen(PINS_TAKEN_PREFIX);
                 _cleanup_free_ char *path = NULL;
                 if (asprintf(&path, "%s/" PINS_NAME "/%s/%s", l->pins->directories[l->place],
                              l->pins->instance_id, entry->d_name) < 0) {
@@ -730,9 +708,9 @@ int pins_list(Pins *p, int (*on_pins)(const char *bundle_id, const char *path, v
         for (Place place = 0; place < N_PLACES; place++) {
                 Squatter squatter;
                 Listing l = { p, place, on_pins, userdata };
-                _cleanup_close_ int instance_fd = open_instance_dir(p, place, false, &squatter);
+                _cleanup_close_ int instance_fd = pins_open_instance(p, place, false, &squatter);
                 int r = instance_fd < 0 ? instance_fd : list_place(&l, instance_fd);
-                if (r < 0 && !is_not_ours(r))
+                if (r < 0 && !pins_is_not_ours(r))
                         return r;
         }
         return 0;

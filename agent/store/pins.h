@@ -69,3 +69,74 @@ bool pins_session_lives_on(PinsSession *s);
 bool pins_session_see(PinsSession *s, const struct stat *st);
 /** @return whether every inode pinned for this bundle was met */
 bool pins_session_all_seen(const PinsSession *s);
+
+/* ---- how much they take, and letting go of what they hold: pins_measure.c, pins_delete.c ---- */
+
+typedef struct PinsRoom { /* of the file system that the source is on */
+        dev_t device;
+        uint64_t total_bytes, free_bytes;   /* free: to users */
+        uint64_t total_inodes, free_inodes; /* total 0: it does not count them */
+} PinsRoom;
+
+/** Asks the fixed part, or where it is missing what it would lie in. 0 or -errno */
+int pins_room(Pins *p, PinsRoom *ret);
+
+typedef struct PinsUse {
+        const char *bundle_id;            /* in; borrowed */
+        bool is_there;                    /* it has pins; all below is zero otherwise */
+        uint64_t used_bytes, used_inodes; /* on disk */
+        uint64_t free_bytes,
+                free_inodes; /* would be free, were these pins and one name each at the source gone */
+        bool is_only_ours;   /* no name is left but pins of ours */
+        bool has_writer;     /* somebody has a member open for writing */
+} PinsUse;
+
+typedef struct PinsMeasure {
+        PinsUse *uses; /* zeros but for bundle_id */
+        size_t n;
+        bool judge_links; /* is_only_ours is asked: also pins of other bundles explain links */
+        bool ask_writers; /* has_writer is asked; a member that may not be read counts as one that is written */
+        size_t max_inodes; /* a bundle with more counts only so many; with more in all only a bundle's own explain links */
+} PinsMeasure;
+
+/** 0 or -ENOMEM */
+int pins_measure(Pins *p, const PinsMeasure *m);
+
+typedef struct PinsOrder { /* borrowed */
+        const char *bundle_id;
+        const char *relative;  /* the unit, below the fixed part; "" = the fixed part itself */
+        bool is_file;          /* the unit is that one file */
+        bool leaves_directory; /* the unit's own directory stays, though it be empty */
+        bool any_content; /* evicted: members go as they are now, else as they were shipped only */
+        const uint64_t *prints; /* sorted fingerprints of what this bundle has shipped */
+        size_t n_prints;
+        const uint64_t *
+                known; /* those of the unit's other bundles as well: no link to what is in neither goes, if its name is gone */
+        size_t n_known;
+        bool drops_unshipped; /* a last look has found that nobody wants the rest */
+        uint64_t unit_dev;    /* st_dev of the unit; 0: not known */
+} PinsOrder;
+
+typedef struct PinsTally {
+        uint64_t n_deleted, deleted_bytes;
+        uint64_t n_gone;    /* their names at the source are gone, or other files' */
+        uint64_t n_changed; /* since they were shipped: left where they are */
+        uint64_t n_open;    /* somebody writes to them: left, and our links too */
+        uint64_t
+                n_unshipped; /* only our links, or a name that may go at any time, hold what was not shipped: left */
+        char *kept; /* something that came in between lies there now, for its name was taken again; owned; NULL */
+} PinsTally;
+
+/** Deletes at the source what the pins of a bundle hold, and the pins. Only a name that is the pinned inode with the content that was
+ * shipped goes: it is taken into our own directory first and looked at there, and put back if it is not. Then the unit's directories
+ * that are empty now. Can be cut at any point and called again. Durable when it returns 0.
+ * @param ret  added to, whatever is returned
+ * @return 0 nothing of ours is left; PINS_E_OPEN: all but what is open for writing; PINS_E_UNSHIPPED: all but what was not shipped, and
+ * perhaps what is open; PINS_E_AWAY: neither pins nor the unit, nor their file system; -ENOENT: the unit is there and no pins are; -EBUSY:
+ * another call is at it; -errno: the rest is still there, and held */
+enum { PINS_E_OPEN = 2, PINS_E_UNSHIPPED = 3, PINS_E_AWAY = 4 };
+int pins_delete(Pins *p, const PinsOrder *order, PinsTally *ret);
+
+/** As pins_release, but puts back first what a pins_delete that was cut had taken away, and keeps what alone holds what was not shipped.
+ * @return 0, PINS_E_UNSHIPPED, PINS_E_AWAY, -EBUSY, -errno as pins_delete */
+int pins_let_go(Pins *p, const PinsOrder *order, PinsTally *ret);

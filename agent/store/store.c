@@ -106,30 +106,40 @@ static pid_t read_pid(int fd) {
         return parse_u64_range(text, 1, INT32_MAX, &pid) < 0 ? 0 : (pid_t)pid;
 }
 
-/* The lock is the flock; the number in it is for people. */
-static int take_lock(Store *s, pid_t *ret_pid) {
+/* Where there is no room for the number, there is none. */
+static void write_pid(int fd) {
         char text[32];
-        int n;
+        int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
+        if (pwrite(fd, text, (size_t)n, 0) != n || ftruncate(fd, n) < 0)
+                (void)!ftruncate(fd, 0); /* at least not another one's */
+}
+
+/* The locks are the two flocks; the number in the file is for people. The directory's holds also where there is no room for the file. */
+static int take_lock(Store *s, pid_t *ret_pid) {
+        int taken = flock(s->dir_fd, LOCK_EX | LOCK_NB), error = errno;
 
         s->lock_fd = openat(s->dir_fd, "lock",
                             O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
-        if (s->lock_fd < 0)
+        if (s->lock_fd < 0 && errno != ENOSPC && errno != EDQUOT)
                 return -errno;
-        if (flock(s->lock_fd, LOCK_EX | LOCK_NB) < 0) {
-                if (errno != EWOULDBLOCK)
-                        return -errno;
-                *ret_pid = read_pid(s->lock_fd);
+        if (taken == 0 && s->lock_fd >= 0) {
+                taken = flock(s->lock_fd, LOCK_EX | LOCK_NB);
+                error = errno;
+        }
+        if (taken < 0) {
+                if (error != EWOULDBLOCK)
+                        return -error;
+                *ret_pid = s->lock_fd >= 0 ? read_pid(s->lock_fd) : 0;
                 return STORE_E_LOCKED;
         }
-        n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
-        if (ftruncate(s->lock_fd, 0) < 0 || pwrite(s->lock_fd, text, (size_t)n, 0) != n)
-                return errno > 0 ? -errno : -EIO;
+        if (s->lock_fd >= 0)
+                write_pid(s->lock_fd);
         return 0;
 }
 
 /* Opening */
 
-static void close_database(Store *s) {
+void store_finalize(Store *s) {
         for (size_t i = 0; i < N_STORE_STATEMENTS; i++) {
                 (void)sqlite3_finalize(s->statements[i]); /* repeats an error that was looked at */
                 s->statements[i] = NULL;
@@ -191,7 +201,7 @@ static bool is_damage(int result) {
 }
 
 /* *ret_damaged: closed again, nothing was written to it. */
-static int open_database(Store *s, bool *ret_damaged) {
+static int try_database(Store *s, bool *ret_damaged) {
         int r = prepare_file(s, ret_damaged);
         if (r < 0 || *ret_damaged)
                 return r;
@@ -199,19 +209,32 @@ static int open_database(Store *s, bool *ret_damaged) {
         r = sqlite3_open_v2(s->path, &s->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
         if (r == SQLITE_OK) {
                 store_schema_be_careful(s->db);
-                r = store_schema_bring_up(s->db);
+                if (s->is_alone)
+                        r = sqlite3_exec(s->db, "PRAGMA locking_mode=EXCLUSIVE", NULL, NULL, NULL);
         }
+        if (r == SQLITE_OK)
+                r = store_schema_bring_up(s->db);
         if (r == SQLITE_OK)
                 r = store_schema_prepare(s);
         if (r != SQLITE_OK) {
                 *ret_damaged = is_damage(r);
                 r = sqlite_errno(s->db, r);
-                close_database(s);
+                store_finalize(s);
                 return *ret_damaged ? 0 : r;
         }
         (void)sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0,
                                 (int *)NULL); /* cannot fail */
         return 0;
+}
+
+/* The index of the log that other programs share takes room too. Without them it needs none. */
+static int open_database(Store *s, bool *ret_damaged) {
+        s->is_alone = false;
+        int r = try_database(s, ret_damaged);
+        if (!store_is_trouble(r))
+                return r;
+        s->is_alone = true;
+        return try_database(s, ret_damaged);
 }
 
 static int put_aside(Store *s, char **ret) {
@@ -242,9 +265,86 @@ static int put_aside(Store *s, char **ret) {
         return fs_sync_dir(s->dir_fd);
 }
 
+static int open_or_put_aside(Store *s, char **ret_aside) {
+        bool damaged = false;
+        int r = open_database(s, &damaged);
+        if (r == 0 && damaged) {
+                r = put_aside(s, ret_aside);
+                if (r == 0)
+                        r = open_database(s, &damaged);
+                if (r == 0 && damaged)
+                        r = -EIO; /* a new one is broken too: it is the disk */
+        }
+        if (r == 0)
+                r = fs_sync_dir(s->dir_fd); /* a new database is there after a power cut, too */
+        return r;
+}
+
+/* @return whether nothing was ever written there */
+static bool is_new(const Store *s) {
+        for (size_t i = 0; i < ELEMENTSOF(suffixes); i++) {
+                struct stat st;
+                char name[32];
+                (void)snprintf(name, sizeof name, DATABASE "%s", suffixes[i]);
+                if (fstatat(s->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 ? st.st_size > 0
+                                                                            : errno != ENOENT)
+                        return false;
+        }
+        return true;
+}
+
+/* One that holds nothing and takes nothing, in the place of one that cannot be made. @param error  why not @return it, when that fails too */
+static int open_absent(Store *s, int error) {
+        int r = sqlite3_open_v2(":memory:", &s->db,
+                                SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
+                                NULL);
+        if (r == SQLITE_OK) {
+                store_schema_be_careful(s->db);
+                r = store_schema_in_memory(s->db, UINT32_MAX);
+        }
+        if (r == SQLITE_OK)
+                r = store_schema_prepare(s);
+        if (r == SQLITE_OK)
+                r = sqlite3_exec(s->db, "PRAGMA query_only=1", NULL, NULL, NULL);
+        s->is_absent = r == SQLITE_OK;
+        s->trouble = error;
+        if (!s->is_absent)
+                store_finalize(s);
+        return s->is_absent ? 0 : error;
+}
+
+int store_reopen(Store *s) {
+        bool damaged = false;
+        if (s->is_absent && !is_new(s))
+                return s->trouble; /* whatever is there now was not there at the start */
+        store_finalize(s);
+        s->is_absent = false;
+        int r = open_database(s, &damaged);
+        if (r == 0 && damaged)
+                r = -EUCLEAN;
+        if (r == 0)
+                r = fs_sync_dir(s->dir_fd);
+        if (r == 0)
+                return s->is_alone ? -ENOSPC : 0;
+        if (s->db)
+                store_finalize(s);
+        (void)open_absent(s, r);
+        return r;
+}
+
+int store_begin_anew(Store *s, char **ret_put_aside) {
+        bool damaged = false;
+        store_finalize(s);
+        int r = put_aside(s, ret_put_aside);
+        if (r == 0)
+                r = open_database(s, &damaged);
+        if (r == 0 && damaged)
+                r = -EIO;
+        return r < 0 ? r : fs_sync_dir(s->dir_fd);
+}
+
 int store_open(Store **ret, const char *state_dir, char **ret_put_aside, pid_t *ret_pid) {
         _cleanup_free_ char *aside = NULL;
-        bool damaged = false;
         int r;
 
         _cleanup_(store_closep) Store *s = calloc(1, sizeof *s);
@@ -260,16 +360,9 @@ int store_open(Store **ret, const char *state_dir, char **ret_put_aside, pid_t *
         r = take_lock(s, ret_pid);
         if (r != 0)
                 return r;
-        r = open_database(s, &damaged);
-        if (r == 0 && damaged) {
-                r = put_aside(s, &aside);
-                if (r == 0)
-                        r = open_database(s, &damaged);
-                if (r == 0 && damaged)
-                        r = -EIO; /* a new one is broken too: it is the disk */
-        }
-        if (r == 0)
-                r = fs_sync_dir(s->dir_fd); /* a new database is there after a power cut, too */
+        r = open_or_put_aside(s, &aside);
+        if (r == -ENOSPC && is_new(s))
+                r = open_absent(s, r);
         if (r < 0)
                 return r;
         if (ret_put_aside)
@@ -281,7 +374,8 @@ int store_open(Store **ret, const char *state_dir, char **ret_put_aside, pid_t *
 Store *store_close(Store *s) {
         if (!s)
                 return NULL;
-        close_database(s); /* rolls back what is not committed */
+        store_finalize(s); /* rolls back what is not committed */
+        store_memory_free(s->memory);
         if (s->lock_fd >= 0)
                 (void)close(s->lock_fd); /* gives the lock back */
         if (s->dir_fd >= 0)
@@ -300,7 +394,7 @@ int store_begin(Store *s) {
                 return -EALREADY;
         r = store_exec(s, "BEGIN IMMEDIATE");
         if (r < 0)
-                return r;
+                return store_note_trouble(s, r);
         s->in_transaction = true;
         s->transaction_error = 0;
         return 0;
@@ -322,7 +416,7 @@ int store_commit(Store *s) {
         roll_back(s);
         s->in_transaction = false;
         s->transaction_error = 0;
-        return r;
+        return store_note_trouble(s, r);
 }
 
 void store_rollback(Store *s) {
@@ -333,7 +427,8 @@ void store_rollback(Store *s) {
 
 /* A savepoint is a transaction where there is none, so each change is whole by itself and inside a bigger one. */
 int store_savepoint(Store *s) {
-        return s->transaction_error < 0 ? s->transaction_error : store_exec(s, "SAVEPOINT change");
+        return s->transaction_error < 0 ? s->transaction_error
+                                        : store_note_trouble(s, store_exec(s, "SAVEPOINT change"));
 }
 
 int store_savepoint_end(Store *s, int r) {
@@ -346,5 +441,5 @@ int store_savepoint_end(Store *s, int r) {
                 roll_back(s);
         if (s->in_transaction && sqlite3_get_autocommit(s->db))
                 s->transaction_error = r < 0 ? r : -EIO; /* what came before it is undone as well */
-        return r;
+        return store_note_trouble(s, r);
 }

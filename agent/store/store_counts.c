@@ -8,8 +8,9 @@
 void store_counts(Store *s, StoreCounts *ret) {
         _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_COUNTS_LIST];
 
+        int r;
         *ret = (StoreCounts){ 0 };
-        while (sqlite3_step(st) == SQLITE_ROW) {
+        while ((r = sqlite3_step(st)) == SQLITE_ROW) {
                 const char *name = (const char *)sqlite3_column_text(st, 0);
                 BundleState state;
                 if (!name || bundle_state_parse(name, &state) < 0)
@@ -17,9 +18,22 @@ void store_counts(Store *s, StoreCounts *ret) {
                 ret->bundles[state] = (uint64_t)sqlite3_column_int64(st, 1);
                 ret->bytes[state] = (uint64_t)sqlite3_column_int64(st, 2);
         }
+        ret->discovered = store_counter(s, "discovered");
+        if (r == SQLITE_DONE)
+                s->last_counts = *ret;
+        else /* a disk that cannot be read: nothing of it has become less */
+                *ret = s->last_counts;
 }
 
-int store_counter_add(Store *s, const char *name, uint64_t n) {
+int64_t store_counts_difference(const StoreCounts *c) {
+        uint64_t sum = 0;
+
+        for (BundleState state = 0; state < N_BUNDLE_STATES; state++)
+                sum += c->bundles[state];
+        return (int64_t)(c->discovered - sum);
+}
+
+int store_counter_write(Store *s, const char *name, uint64_t n) {
         int r;
 
         if (n > INT64_MAX)
@@ -39,11 +53,37 @@ int store_counter_add(Store *s, const char *name, uint64_t n) {
         return store_savepoint_end(s, r);
 }
 
-uint64_t store_counter(Store *s, const char *name) {
+int store_counter_add(Store *s, const char *name, uint64_t n) {
+        int r = store_counter_write(s, name, n);
+        Store *m = store_is_trouble(r) ? store_memory(s) : NULL;
+        return m ? store_counter_write(m, name, n) : r;
+}
+
+static uint64_t read_counter(Store *s, const char *name) {
         _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_COUNTER_GET];
 
         if (sqlite3_bind_text(st, 1, name, -1, SQLITE_STATIC) != SQLITE_OK ||
             sqlite3_step(st) != SQLITE_ROW)
                 return 0;
         return (uint64_t)sqlite3_column_int64(st, 0);
+}
+
+uint64_t store_counter(Store *s, const char *name) {
+        return read_counter(s, name) + (s->memory ? read_counter(s->memory, name) : 0);
+}
+
+int store_counter_list(Store *s, const char *prefix,
+                       void (*on_counter)(const char *name, uint64_t value, void *userdata),
+                       void *userdata) {
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_COUNTER_LIST];
+        int r = sqlite3_bind_text(st, 1, prefix, -1, SQLITE_STATIC);
+
+        while (r == SQLITE_OK || r == SQLITE_ROW) {
+                r = sqlite3_step(st);
+                const char *name =
+                        r == SQLITE_ROW ? (const char *)sqlite3_column_text(st, 0) : NULL;
+                if (name)
+                        on_counter(name, (uint64_t)sqlite3_column_int64(st, 1), userdata);
+        }
+        return store_errno(s, r);
 }

@@ -1,11 +1,17 @@
 /* The ledger: uploads underway with their parts, and uploads to be aborted. Rows are handed out one by one as copies, so that the callbacks
- * may use the store as they like. */
+ * may use the store as they like.
+ *
+ * While the database cannot be written an upload is gone on with in memory (store_memory.c): what the database has of it stays as it was
+ * and is worth less than what is in memory, but true as far as it goes. After a crash it is gone on with from there, or aborted. */
 #include "agent/store/ledger.h"
 
 #include <endian.h>
 
 #include "agent/store/store_columns.h"
 #include "lib/base/cleanup.h"
+
+/* Aborts that are only in memory have ids above this. */
+#define IDS_IN_MEMORY (INT64_C(1) << 62)
 
 void ledger_upload_done(LedgerUpload *u) {
         free(u->key);
@@ -29,6 +35,12 @@ static int find_upload(Store *s, const char *bundle, const char *destination, in
                 return store_errno(s, r);
         *ret = sqlite3_column_int64(st, 0);
         return 0;
+}
+
+/* @return where the upload is: in memory, or in the database if anywhere */
+static Store *place_of(Store *s, const char *bundle, const char *destination) {
+        int64_t row;
+        return s->memory && find_upload(s->memory, bundle, destination, &row) == 0 ? s->memory : s;
 }
 
 /* For statements whose only parameter is a row. */
@@ -74,11 +86,17 @@ static int leave_upload(Store *s, const char *bundle, const char *destination, b
 }
 
 int store_ledger_end(Store *s, const char *bundle, const char *destination) {
-        return leave_upload(s, bundle, destination, false);
+        bool in_memory = place_of(s, bundle, destination) != s;
+        if (in_memory)
+                (void)leave_upload(s->memory, bundle, destination, false);
+        /* what the database then has may be an upload before this one */
+        return leave_upload(s, bundle, destination, in_memory);
 }
 
 int store_ledger_abandon(Store *s, const char *bundle, const char *destination) {
-        return leave_upload(s, bundle, destination, true);
+        int in_memory = s->memory ? leave_upload(s->memory, bundle, destination, true) : 0;
+        int r = leave_upload(s, bundle, destination, true);
+        return r < 0 && !store_is_trouble(r) ? r : in_memory;
 }
 
 static int find_idle(Store *s, int64_t *ret_row) {
@@ -105,8 +123,8 @@ int store_ledger_abandon_idle(Store *s) {
         return r == STORE_E_NOT_FOUND ? 0 : r;
 }
 
-int store_ledger_begin(Store *s, const char *bundle, const char *destination,
-                       const LedgerUpload *u) {
+static int write_upload(Store *s, const char *bundle, const char *destination,
+                        const LedgerUpload *u) {
         int64_t bundle_row, row;
         int r = store_savepoint(s);
         if (r < 0)
@@ -121,6 +139,63 @@ int store_ledger_begin(Store *s, const char *bundle, const char *destination,
         return store_savepoint_end(s, r);
 }
 
+int store_ledger_begin(Store *s, const char *bundle, const char *destination,
+                       const LedgerUpload *u) {
+        if (s->memory)
+                (void)leave_upload(s->memory, bundle, destination, true);
+        return write_upload(s, bundle, destination, u);
+}
+
+int store_ledger_begin_in_memory(Store *s, const char *bundle, const char *destination,
+                                 const LedgerUpload *u) {
+        Store *m = store_memory_of(s, bundle);
+        return m ? write_upload(m, bundle, destination, u) : -ENOMEM;
+}
+
+/* A change of an upload that is underway. */
+typedef struct Change {
+        const char *bundle, *destination;
+        const LedgerPart *part;
+        unsigned number;
+        const char *text; /* upload id or ETag */
+        Store *to;        /* of copy_part() */
+} Change;
+
+static int write_part(Store *s, const Change *c);
+static int list_parts(Store *s, const Change *c, int (*on_part)(const LedgerPart *p, void *u),
+                      void *userdata);
+
+static int copy_part(const LedgerPart *p, void *userdata) {
+        Change c = *(const Change *)userdata;
+        c.part = p;
+        return write_part(c.to, &c);
+}
+
+/* Takes a copy of an upload into memory, to go on with it there. Where it cannot be read, or memory has no room, nothing more of it is
+ * noted: what the database has stays true. */
+static void go_on_in_memory(Store *s, const char *bundle, const char *destination) {
+        _cleanup_(ledger_upload_done) LedgerUpload u = { 0 };
+        Change c = { .bundle = bundle, .destination = destination };
+        if (store_ledger_get(s, bundle, destination, &u) != 0 ||
+            store_ledger_begin_in_memory(s, bundle, destination, &u) != 0)
+                return;
+        c.to = s->memory;
+        (void)list_parts(s, &c, copy_part, &c); /* what does not come along is made again */
+}
+
+static int change(Store *s, const Change *c, int (*write)(Store *s, const Change *c)) {
+        Store *at = place_of(s, c->bundle, c->destination);
+        int r = write(at, c);
+        if (at == s && (!store_is_trouble(r) || s->in_transaction)) /* which is told as one */
+                return r;
+        if (at == s) {
+                go_on_in_memory(s, c->bundle, c->destination);
+                at = place_of(s, c->bundle, c->destination);
+                r = at == s ? 0 : write(at, c);
+        }
+        return r == -ENOSPC ? 0 : r; /* of memory: what is not noted is made again after a cut */
+}
+
 static int set_upload_id(Store *s, int64_t row, const char *upload_id) {
         _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_UPLOAD_SET_ID];
         Binder b = { .statement = st };
@@ -130,23 +205,24 @@ static int set_upload_id(Store *s, int64_t row, const char *upload_id) {
         return bind_and_run(s, &b);
 }
 
-int store_ledger_set_upload_id(Store *s, const char *bundle, const char *destination,
-                               const char *upload_id) {
+static int write_upload_id(Store *s, const Change *c) {
         int64_t row;
-        int r;
-
-        if (upload_id[0] == '\0')
-                return -EINVAL;
-        r = store_savepoint(s);
+        int r = store_savepoint(s);
         if (r < 0)
                 return r;
-        r = find_upload(s, bundle, destination, &row);
+        r = find_upload(s, c->bundle, c->destination, &row);
         if (r == 0)
-                r = set_upload_id(s, row, upload_id);
+                r = set_upload_id(s, row, c->text);
         return store_savepoint_end(s, r);
 }
 
-int store_ledger_get(Store *s, const char *bundle, const char *destination, LedgerUpload *ret) {
+int store_ledger_set_upload_id(Store *s, const char *bundle, const char *destination,
+                               const char *upload_id) {
+        Change c = { .bundle = bundle, .destination = destination, .text = upload_id };
+        return upload_id[0] == '\0' ? -EINVAL : change(s, &c, write_upload_id);
+}
+
+static int read_upload(Store *s, const char *bundle, const char *destination, LedgerUpload *ret) {
         _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_UPLOAD_GET];
         _cleanup_(ledger_upload_done) LedgerUpload u = { 0 };
         Reader reader = { .statement = st };
@@ -171,6 +247,10 @@ int store_ledger_get(Store *s, const char *bundle, const char *destination, Ledg
         return 0;
 }
 
+int store_ledger_get(Store *s, const char *bundle, const char *destination, LedgerUpload *ret) {
+        return read_upload(place_of(s, bundle, destination), bundle, destination, ret);
+}
+
 /* True as well when it cannot be asked. */
 static bool has_upload(Store *s, StoreStatement which, const char *key, const char *upload_id) {
         _cleanup_reset_ sqlite3_stmt *st = s->statements[which];
@@ -182,11 +262,13 @@ static bool has_upload(Store *s, StoreStatement which, const char *key, const ch
 }
 
 bool store_ledger_knows(Store *s, const char *key, const char *upload_id) {
-        return has_upload(s, STORE_UPLOAD_KNOWN, key, upload_id);
+        return has_upload(s, STORE_UPLOAD_KNOWN, key, upload_id) ||
+               (s->memory && has_upload(s->memory, STORE_UPLOAD_KNOWN, key, upload_id));
 }
 
 bool store_abort_knows(Store *s, const char *key, const char *upload_id) {
-        return has_upload(s, STORE_ABORT_KNOWN, key, upload_id);
+        return has_upload(s, STORE_ABORT_KNOWN, key, upload_id) ||
+               (s->memory && has_upload(s->memory, STORE_ABORT_KNOWN, key, upload_id));
 }
 
 /* Parts */
@@ -209,15 +291,13 @@ static int put_part(Store *s, int64_t row, const LedgerPart *p, const uint32_t *
         return bind_and_run(s, &b);
 }
 
-int store_ledger_put_part(Store *s, const char *bundle, const char *destination,
-                          const LedgerPart *p) {
+static int write_part(Store *s, const Change *c) {
+        const LedgerPart *p = c->part;
         _cleanup_free_ uint32_t *frame_bytes =
                 reallocarray(NULL, p->n_frames > 0 ? p->n_frames : 1, sizeof *frame_bytes);
         int64_t row;
         int r;
 
-        if (p->number == 0)
-                return -EINVAL;
         if (!frame_bytes)
                 return -ENOMEM;
         for (uint64_t i = 0; i < p->n_frames; i++)
@@ -225,10 +305,16 @@ int store_ledger_put_part(Store *s, const char *bundle, const char *destination,
         r = store_savepoint(s);
         if (r < 0)
                 return r;
-        r = find_upload(s, bundle, destination, &row);
+        r = find_upload(s, c->bundle, c->destination, &row);
         if (r == 0)
                 r = put_part(s, row, p, frame_bytes);
         return store_savepoint_end(s, r);
+}
+
+int store_ledger_put_part(Store *s, const char *bundle, const char *destination,
+                          const LedgerPart *p) {
+        Change c = { .bundle = bundle, .destination = destination, .part = p };
+        return p->number == 0 ? -EINVAL : change(s, &c, write_part);
 }
 
 static int set_etag(Store *s, int64_t row, unsigned number, const char *etag) {
@@ -243,16 +329,23 @@ static int set_etag(Store *s, int64_t row, unsigned number, const char *etag) {
         return r == 0 && sqlite3_changes(s->db) == 0 ? STORE_E_NOT_FOUND : r;
 }
 
-int store_ledger_set_etag(Store *s, const char *bundle, const char *destination, unsigned number,
-                          const char *etag) {
+static int write_etag(Store *s, const Change *c) {
         int64_t row;
         int r = store_savepoint(s);
         if (r < 0)
                 return r;
-        r = find_upload(s, bundle, destination, &row);
+        r = find_upload(s, c->bundle, c->destination, &row);
         if (r == 0)
-                r = set_etag(s, row, number, etag);
+                r = set_etag(s, row, c->number, c->text);
         return store_savepoint_end(s, r);
+}
+
+int store_ledger_set_etag(Store *s, const char *bundle, const char *destination, unsigned number,
+                          const char *etag) {
+        Change c = { .bundle = bundle, .destination = destination, .number = number, .text = etag };
+        int r = change(s, &c, write_etag);
+        /* memory has no such part: it had no room for it */
+        return r == STORE_E_NOT_FOUND && place_of(s, bundle, destination) != s ? 0 : r;
 }
 
 typedef struct OwnPart {
@@ -308,11 +401,11 @@ static int next_part(Store *s, int64_t row, unsigned after, OwnPart *ret) {
         return r == SQLITE_ROW ? read_part(st, ret) : store_errno(s, r);
 }
 
-int store_ledger_parts(Store *s, const char *bundle, const char *destination,
-                       int (*on_part)(const LedgerPart *p, void *userdata), void *userdata) {
+static int list_parts(Store *s, const Change *c, int (*on_part)(const LedgerPart *p, void *u),
+                      void *userdata) {
         unsigned after = 0;
         int64_t row;
-        int r = find_upload(s, bundle, destination, &row);
+        int r = find_upload(s, c->bundle, c->destination, &row);
 
         while (r == 0) {
                 _cleanup_(own_part_done) OwnPart p = { 0 };
@@ -325,10 +418,15 @@ int store_ledger_parts(Store *s, const char *bundle, const char *destination,
         return r < 0 ? r : 0;
 }
 
+int store_ledger_parts(Store *s, const char *bundle, const char *destination,
+                       int (*on_part)(const LedgerPart *p, void *userdata), void *userdata) {
+        Change c = { .bundle = bundle, .destination = destination };
+        return list_parts(place_of(s, bundle, destination), &c, on_part, userdata);
+}
+
 /* Aborts */
 
-int store_abort_add(Store *s, const char *destination, const char *key, const char *upload_id,
-                    uint64_t now_usec, int64_t *ret_id) {
+static int write_abort(Store *s, const char *destination, const LedgerAbort *a, int64_t *ret_id) {
         int r = store_savepoint(s);
         if (r < 0)
                 return r;
@@ -336,19 +434,33 @@ int store_abort_add(Store *s, const char *destination, const char *key, const ch
                 _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_ABORT_ADD];
                 Binder b = { .statement = st };
                 bind_text(&b, destination);
-                bind_bytes(&b, key);
-                bind_bytes(&b, upload_id);
-                bind_number(&b, now_usec);
+                bind_bytes(&b, a->key);
+                bind_bytes(&b, a->upload_id);
+                bind_number(&b, a->since_usec);
                 r = bind_and_run(s, &b);
         }
-        int64_t id = sqlite3_last_insert_rowid(s->db);
-        r = store_savepoint_end(s, r);
+        *ret_id = sqlite3_last_insert_rowid(s->db);
+        return store_savepoint_end(s, r);
+}
+
+int store_abort_add(Store *s, const char *destination, const char *key, const char *upload_id,
+                    uint64_t now_usec, int64_t *ret_id) {
+        LedgerAbort a = { .key = key, .upload_id = upload_id, .since_usec = now_usec };
+        int64_t id = 0;
+        int r = write_abort(s, destination, &a, &id);
+        Store *m = store_is_trouble(r) ? store_memory(s) : NULL;
+        if (m) {
+                r = write_abort(m, destination, &a, &id);
+                id += IDS_IN_MEMORY;
+        }
         if (r == 0 && ret_id)
                 *ret_id = id;
         return r;
 }
 
 int store_abort_done(Store *s, int64_t id) {
+        if (id >= IDS_IN_MEMORY)
+                return s->memory ? run_on_row(s->memory, STORE_ABORT_DROP, id - IDS_IN_MEMORY) : 0;
         int r = store_savepoint(s);
         if (r < 0)
                 return r;
@@ -396,24 +508,42 @@ static uint64_t count_aborts(Store *s, int64_t *ret_newest) {
         return (uint64_t)sqlite3_column_int64(st, 0);
 }
 
-int store_abort_list(Store *s, const char *destination,
-                     int (*on_abort)(const LedgerAbort *a, void *userdata), void *userdata) {
+typedef struct AbortList {
+        const char *destination;
+        int64_t offset; /* of the ids */
+        int (*on_abort)(const LedgerAbort *a, void *userdata);
+        void *userdata;
+} AbortList;
+
+static int list_aborts(Store *s, const AbortList *list) {
         int64_t after = 0, newest;
         int r = 0;
 
         (void)count_aborts(s, &newest); /* what the callback adds again does not keep it going */
         while (r == 0) {
                 _cleanup_(own_abort_done) OwnAbort a = { 0 };
-                r = next_abort(s, destination, after, &a);
+                r = next_abort(s, list->destination, after, &a);
                 if (r != 0 || a.abort.id > newest)
                         break;
                 after = a.abort.id;
-                r = on_abort(&a.abort, userdata);
+                a.abort.id += list->offset;
+                r = list->on_abort(&a.abort, list->userdata);
+        }
+        return r;
+}
+
+int store_abort_list(Store *s, const char *destination,
+                     int (*on_abort)(const LedgerAbort *a, void *userdata), void *userdata) {
+        AbortList list = { .destination = destination, .on_abort = on_abort, .userdata = userdata };
+        int r = list_aborts(s, &list);
+        if (s->memory && (r == 0 || r == STORE_E_NOT_FOUND)) {
+                list.offset = IDS_IN_MEMORY;
+                r = list_aborts(s->memory, &list);
         }
         return r < 0 ? r : 0;
 }
 
 uint64_t store_abort_count(Store *s) {
         int64_t newest;
-        return count_aborts(s, &newest);
+        return count_aborts(s, &newest) + (s->memory ? count_aborts(s->memory, &newest) : 0);
 }

@@ -7,6 +7,11 @@
 #include "agent/store/store_private.h"
 #include "lib/base/cleanup.h"
 
+typedef struct PrintSet {
+        uint64_t *prints;
+        size_t n;
+} PrintSet;
+
 static int compare_prints(const void *a, const void *b) {
         uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
         return x < y ? -1 : x > y;
@@ -45,7 +50,7 @@ static int put_blob(Store *s, int64_t row, const uint64_t *prints, size_t n) {
         return store_errno(s, r);
 }
 
-int store_put_prints(Store *s, const char *id, const uint64_t *prints, size_t n) {
+static int write_prints(Store *s, const char *id, const uint64_t *prints, size_t n) {
         int64_t row;
         int r = store_savepoint(s);
         if (r < 0)
@@ -56,34 +61,129 @@ int store_put_prints(Store *s, const char *id, const uint64_t *prints, size_t n)
         return store_savepoint_end(s, r);
 }
 
-int store_get_prints(Store *s, const char *id, uint64_t **ret, size_t *ret_n) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_PRINTS_LIST];
-        _cleanup_free_ uint64_t *all = NULL;
-        size_t n = 0;
+/* What is in memory is taken instead of what is in the database: let it be no older. */
+static void renew_in_memory(Store *s, const char *id, const uint64_t *prints, size_t n) {
+        int64_t row;
+        if (s->memory && store_find_row(s->memory, id, &row, NULL) == 0 &&
+            put_blob(s->memory, row, prints, n) < 0)
+                store_recovered_bundle(s, id);
+}
+
+int store_put_prints(Store *s, const char *id, const uint64_t *prints, size_t n) {
+        int r = write_prints(s, id, prints, n);
+        if (r == 0)
+                renew_in_memory(s, id, prints, n);
+        if (!store_is_trouble(r) && (r != STORE_E_NOT_FOUND || s->trouble == 0))
+                return r;
+        Store *m = store_memory_of(s, id); /* its row may not be written yet either */
+        return m ? write_prints(m, id, prints, n) : r;
+}
+
+typedef struct PrintQuery {
+        StoreStatement statement; /* gives id and prints, NULL = none */
+        const char *id, *but_for; /* NULL: the statement has no such parameter */
+} PrintQuery;
+
+static int bind_query(const PrintQuery *query, sqlite3_stmt *st) {
+        int r = sqlite3_bind_text(st, 1, query->id, -1, SQLITE_STATIC);
+        if (r == SQLITE_OK && query->but_for)
+                r = sqlite3_bind_text(st, 2, query->but_for, -1, SQLITE_STATIC);
+        return r;
+}
+
+/* @return whether the row has prints, -ENOMEM */
+static int add_row(PrintSet *set, sqlite3_stmt *st) {
+        if (sqlite3_column_type(st, 1) == SQLITE_NULL)
+                return 0;
+        const void *blob = sqlite3_column_blob(st, 1); /* before _bytes, which then is the blob's */
+        size_t more = (size_t)sqlite3_column_bytes(st, 1) / sizeof *set->prints;
+        if (more == 0)
+                return 1;
+        if (!blob)
+                return -ENOMEM;
+        uint64_t *bigger = reallocarray(set->prints, set->n + more, sizeof *bigger);
+        if (!bigger)
+                return -ENOMEM;
+        set->prints = bigger;
+        memcpy(bigger + set->n, blob, more * sizeof *bigger);
+        for (size_t i = set->n; i < set->n + more; i++)
+                bigger[i] = le64toh(bigger[i]);
+        set->n += more;
+        return 1;
+}
+
+/* @return whether the bundle has prints there, -errno */
+static int add_own(PrintSet *set, Store *s, const char *id) {
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_PRINTS_OWN];
         int r = sqlite3_bind_text(st, 1, id, -1, SQLITE_STATIC);
+        if (r == SQLITE_OK)
+                r = sqlite3_step(st);
+        if (r == SQLITE_ROW)
+                return add_row(set, st);
+        return r == SQLITE_DONE ? 0 : store_errno(s, r);
+}
+
+/* Of a bundle that has prints in memory those instead. */
+static int add_all(PrintSet *set, Store *s, const PrintQuery *query) {
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[query->statement];
+        int r = bind_query(query, st);
 
         if (r != SQLITE_OK)
                 return store_errno(s, r);
         while ((r = sqlite3_step(st)) == SQLITE_ROW) {
-                const void *blob =
-                        sqlite3_column_blob(st, 0); /* before _bytes, which then is the blob's */
-                size_t bytes = (size_t)sqlite3_column_bytes(st, 0), more = bytes / sizeof *all;
-                if (more == 0)
-                        continue;
-                if (!blob)
+                const char *id = (const char *)sqlite3_column_text(st, 0);
+                if (!id)
                         return -ENOMEM;
-                uint64_t *bigger = reallocarray(all, n + more, sizeof *all);
-                if (!bigger)
-                        return -ENOMEM;
-                all = bigger;
-                memcpy(all + n, blob, more * sizeof *all);
-                for (size_t i = n; i < n + more; i++)
-                        all[i] = le64toh(all[i]);
-                n += more;
+                int found = s->memory ? add_own(set, s->memory, id) : 0;
+                if (found == 0)
+                        found = add_row(set, st);
+                if (found < 0)
+                        return found;
         }
-        if (r != SQLITE_DONE)
-                return store_errno(s, r);
-        *ret_n = sort_unique(all, n);
-        *ret = TAKE_PTR(all);
+        return r == SQLITE_DONE ? 0 : store_errno(s, r);
+}
+
+static int get_prints(Store *s, const PrintQuery *query, PrintSet *ret) {
+        PrintSet set = { 0 };
+        int r = add_all(&set, s, query);
+
+        if (r == 0 && s->memory) /* and of those that have no row in the database yet */
+                r = add_all(&set, s->memory, query);
+        if (r < 0) {
+                free(set.prints);
+                return r;
+        }
+        set.n = sort_unique(set.prints, set.n);
+        *ret = set;
+        return 0;
+}
+
+int store_get_prints(Store *s, const char *id, uint64_t **ret, size_t *ret_n) {
+        PrintSet set;
+        int r = get_prints(s, &(PrintQuery){ STORE_PRINTS_LIST, id, NULL }, &set);
+        if (r < 0)
+                return r;
+        *ret = set.prints;
+        *ret_n = set.n;
+        return 0;
+}
+
+int store_get_own_prints(Store *s, const char *id, uint64_t **ret, size_t *ret_n) {
+        PrintSet set;
+        int r = get_prints(s, &(PrintQuery){ STORE_PRINTS_OWN, id, NULL }, &set);
+        if (r < 0)
+                return r;
+        *ret = set.prints;
+        *ret_n = set.n;
+        return 0;
+}
+
+int store_get_earlier_prints(Store *s, const BundleRecord *b, uint64_t **ret, size_t *ret_n) {
+        PrintSet set;
+        int r = get_prints(s, &(PrintQuery){ STORE_PRINTS_OTHERS, b->supplement_of, b->id }, &set);
+        if (r < 0)
+                return r;
+        *ret = set.prints;
+        *ret_n = set.n;
         return 0;
 }

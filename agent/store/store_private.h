@@ -12,14 +12,20 @@ typedef enum StoreStatement {
         STORE_BUNDLE_GET,
         STORE_BUNDLE_KEY,
         STORE_UNIT_FIND,
+        STORE_UNIT_LIST,
         STORE_DELIVERY_PUT,
         STORE_DELIVERY_CUT,
         STORE_DELIVERY_LIST,
         STORE_COUNTS_LIST,
         STORE_COUNTER_ADD,
+        STORE_COUNTER_CLEAR,
         STORE_COUNTER_GET,
+        STORE_COUNTER_LIST,
         STORE_PRINTS_PUT,
+        STORE_PRINTS_DROP,
         STORE_PRINTS_LIST,
+        STORE_PRINTS_OTHERS,
+        STORE_PRINTS_OWN,
         STORE_UPLOAD_FIND,
         STORE_UPLOAD_ADD,
         STORE_UPLOAD_SET_ID,
@@ -39,10 +45,11 @@ typedef enum StoreStatement {
         N_STORE_STATEMENTS,
 } StoreStatement;
 
-/* {all, one state, active} × {any source, one} × {from the start, after an id} */
-#define N_STORE_LISTS 12
+/* {all, one state, active, delivered and held, evicted and held} × {any source, one} × {from the start, after an id} */
+#define N_STORE_LISTS 20
 
 struct Store {
+        StoreCounts last_counts; /* that could be read */
         sqlite3 *db;
         char *path;
         int dir_fd, lock_fd;
@@ -50,6 +57,12 @@ struct Store {
         sqlite3_stmt *lists[N_STORE_LISTS]; /* prepared when first asked for */
         bool in_transaction;                /* between store_begin and store_commit */
         int transaction_error;              /* what undid it, told by store_commit */
+        struct Store *memory;               /* of what cannot be written; NULL = nothing yet */
+        int trouble;                        /* since when a change failed with it */
+        bool is_alone;  /* open, but closed to other programs, for want of room */
+        bool is_absent; /* there is none: it could not be made. Changes fail with -EROFS */
+        void (*on_trouble)(int error, void *userdata);
+        void *on_trouble_userdata;
 };
 
 /* One step of the upgrade table: brings the schema from version `index` to `index + 1`. Inside a transaction. */
@@ -64,7 +77,8 @@ int store_schema_upgrade(sqlite3 *db, const StoreUpgrade *steps, int n_steps);
 int store_schema_bring_up(
         sqlite3 *
                 db); /* all of it: version, settings, check, upgrade. SQLITE_NOTADB for a newer schema */
-int store_schema_check(sqlite3 *db); /* every page: SQLITE_CORRUPT */
+int store_schema_in_memory(sqlite3 *db, unsigned max_bytes); /* the same tables, bounded */
+int store_schema_check(sqlite3 *db);                         /* every page: SQLITE_CORRUPT */
 int store_schema_prepare(Store *s);
 int store_schema_prepare_list(Store *s, size_t which, const char *where); /* into s->lists[which] */
 
@@ -72,6 +86,22 @@ int store_schema_prepare_list(Store *s, size_t which, const char *where); /* int
 int store_errno(Store *s, int result);
 int store_savepoint(Store *s);
 int store_savepoint_end(Store *s, int r);
+
+/* store_memory.c: what takes changes for as long as the database does not. */
+/* Remembers an error of a change and tells it. @return it */
+int store_note_trouble(Store *s, int r);
+/* @return a database in memory with the same tables, NULL for lack of it */
+Store *store_memory(Store *s);
+/* The same with a row for the bundle, to which the ledger and prints can be tied. */
+Store *store_memory_of(Store *s, const char *bundle);
+Store *store_memory_free(Store *m);
+
+/* store_counts.c: into the database or not at all */
+int store_counter_write(Store *s, const char *name, uint64_t n);
+
+/* store.c */
+void store_finalize(Store *s); /* the statements and the database */
+int store_reopen(Store *s);    /* as it ought to be. -errno: it is not, and goes on as it can */
 
 /* store_rows.c: the row number behind an id. 0, STORE_E_NOT_FOUND, -errno */
 int store_find_row(Store *s, const char *id, int64_t *ret_row, uint64_t *ret_first_seen_usec);

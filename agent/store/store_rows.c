@@ -253,9 +253,33 @@ int store_find_unit(Store *s, const char *source, const char *path, BundleRecord
 
 /* Lists */
 
+/* By the row: a copy of a path is made for its NUL alone. */
+int store_list_ended(Store *s, const char *source,
+                     int (*on_unit)(const char *path, uint64_t digest, void *userdata),
+                     void *userdata) {
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_UNIT_LIST];
+        int r = sqlite3_bind_text(st, 1, source, -1, SQLITE_STATIC);
+
+        if (r != SQLITE_OK)
+                return store_errno(s, r);
+        while ((r = sqlite3_step(st)) == SQLITE_ROW) {
+                Reader reader = { .statement = st };
+                _cleanup_free_ char *path = read_string(&reader, false);
+                uint64_t digest = read_number(&reader);
+                /* A row that is none of ours tells nothing: its unit is looked at once more. */
+                int error = reader.error == -EUCLEAN ? 0
+                            : reader.error < 0       ? reader.error
+                                                     : on_unit(path, digest, userdata);
+                if (error < 0)
+                        return error;
+        }
+        return store_errno(s, r);
+}
+
 typedef struct Page {
         BundleRecord records[LIST_PAGE];
         int64_t rows[LIST_PAGE];
+        bool is_foreign[LIST_PAGE]; /* no agent wrote it: passed over */
         size_t n;
 } Page;
 
@@ -266,12 +290,19 @@ static void page_done(Page *p) {
 }
 
 static int list_statement(Store *s, const StoreFilter *f, bool after, sqlite3_stmt **ret) {
-        size_t by_state = f->state >= 0 ? 1 : f->active_only ? 2 : 0;
+        size_t by_state = f->held_only     ? (f->state == BUNDLE_DELIVERED ? 3 : 4)
+                          : f->state >= 0  ? 1
+                          : f->active_only ? 2
+                                           : 0;
         size_t which = by_state * 4 + (f->source ? 2 : 0) + (after ? 1 : 0);
 
         if (!s->lists[which]) {
                 static const char *const states[] = {
-                        "1", "state = ?1", "state IN ('settling', 'ready', 'shipping')"
+                        "1",
+                        "state = ?1",
+                        "state IN ('settling', 'ready', 'shipping')",
+                        "state = 'delivered' AND links_held = 1",
+                        "state = 'evicted' AND links_held = 1",
                 };
                 char where[256];
                 (void)snprintf(where, sizeof where, "%s%s%s", states[by_state],
@@ -285,12 +316,12 @@ static int list_statement(Store *s, const StoreFilter *f, bool after, sqlite3_st
         return 0;
 }
 
-/* Binds what the statement has; the numbers of the parameters are the same in all twelve. */
+/* Binds what the statement has; the numbers of the parameters are the same in all of them. */
 static int bind_list(sqlite3_stmt *st, const StoreFilter *f, const BundleRecord *after,
                      size_t limit) {
         int r = SQLITE_OK;
 
-        if (f->state >= 0)
+        if (f->state >= 0 && !f->held_only)
                 r = sqlite3_bind_text(st, 1, bundle_state_name((BundleState)f->state), -1,
                                       SQLITE_STATIC);
         if (r == SQLITE_OK && f->source)
@@ -321,7 +352,9 @@ static int read_page(Store *s, const StoreFilter *f, const BundleRecord *after, 
                 int error = read_bundle(st, b, &p->rows[p->n++]);
                 if (error == 0)
                         error = read_deliveries(s, p->rows[p->n - 1], b);
-                if (error < 0)
+                /* Among those that are worked on it would be missed; then the database is given up. */
+                p->is_foreign[p->n - 1] = error == -EUCLEAN && !f->active_only && b->id[0];
+                if (error < 0 && !p->is_foreign[p->n - 1])
                         return error;
         }
         return r == SQLITE_DONE || r == SQLITE_ROW ? 0 : store_errno(s, r);
@@ -334,7 +367,8 @@ int store_list(Store *s, const StoreFilter *f, int (*on_bundle)(BundleRecord *b,
         size_t left = f->limit > 0 ? f->limit : SIZE_MAX;
         int r = 0;
 
-        if (f->state >= N_BUNDLE_STATES)
+        if (f->state >= N_BUNDLE_STATES ||
+            (f->held_only && f->state != BUNDLE_DELIVERED && f->state != BUNDLE_EVICTED))
                 return -EINVAL;
         if (f->after) {
                 int64_t row;
@@ -351,7 +385,8 @@ int store_list(Store *s, const StoreFilter *f, int (*on_bundle)(BundleRecord *b,
                 for (size_t i = 0; i < page.n && r == 0; i++) {
                         after.first_seen_usec = page.records[i].first_seen_usec;
                         memcpy(after.id, page.records[i].id, sizeof after.id);
-                        r = on_bundle(&page.records[i], userdata);
+                        if (!page.is_foreign[i])
+                                r = on_bundle(&page.records[i], userdata);
                 }
                 if (page.n < want)
                         break;

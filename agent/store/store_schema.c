@@ -123,7 +123,29 @@ static int upgrade_to_2(sqlite3 *db) {
         return sqlite3_exec(db, sql, NULL, NULL, NULL);
 }
 
-static const StoreUpgrade upgrades[STORE_SCHEMA_VERSION] = { upgrade_to_1, upgrade_to_2 };
+/* What was discovered is counted apart from what became of it, so that one can be held against the other. The links of what had ended
+ * were let go under version 2, which left the mark standing. One index is of what retention goes through; the
+ * other has all that a source wants to know of its units at a start. */
+static int upgrade_to_3(sqlite3 *db) {
+        static const char sql[] =
+                "INSERT INTO counters SELECT 'discovered', count(*) FROM bundles WHERE true"
+                " ON CONFLICT (name) DO UPDATE SET value = excluded.value;"
+                "CREATE TRIGGER bundles_discovered AFTER INSERT ON bundles BEGIN"
+                " INSERT INTO counters VALUES ('discovered', 1)"
+                "  ON CONFLICT (name) DO UPDATE SET value = value + 1; END;"
+                "UPDATE bundles SET links_held = 0"
+                " WHERE state IN ('delivered', 'cancelled', 'evicted', 'vanished');"
+                "CREATE INDEX bundles_held ON bundles (state, first_seen_usec, id)"
+                " WHERE links_held = 1;"
+                "DROP INDEX bundles_by_unit;"
+                "CREATE INDEX bundles_by_unit ON bundles (source, path, first_seen_usec, state, "
+                "digest)"
+                " WHERE supplement_of = '';";
+        return sqlite3_exec(db, sql, NULL, NULL, NULL);
+}
+
+static const StoreUpgrade upgrades[STORE_SCHEMA_VERSION] = { upgrade_to_1, upgrade_to_2,
+                                                             upgrade_to_3 };
 
 /* Every bundle's columns, in the order in which store_rows.c binds and reads them. */
 #define COLUMNS                                                                                    \
@@ -149,6 +171,10 @@ static const char *const statements[N_STORE_STATEMENTS] = {
         [STORE_UNIT_FIND] = "SELECT row, " COLUMNS
                             " FROM bundles WHERE path = ?1 AND source = ?2 AND supplement_of = ''"
                             " ORDER BY first_seen_usec DESC, id DESC LIMIT 1",
+        [STORE_UNIT_LIST] = "SELECT path, digest FROM bundles INDEXED BY bundles_by_unit"
+                            " WHERE source = ?1 AND supplement_of = '' AND state IN ('delivered', "
+                            "'quarantined', 'evicted', 'cancelled', 'vanished')"
+                            " ORDER BY path, first_seen_usec",
         [STORE_DELIVERY_PUT] =
                 "INSERT INTO deliveries VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)"
                 " ON CONFLICT (bundle, position) DO UPDATE SET destination = ?3, state = ?4, proof "
@@ -164,12 +190,25 @@ static const char *const statements[N_STORE_STATEMENTS] = {
         [STORE_COUNTER_ADD] = "INSERT INTO counters VALUES (?1, ?2)"
                               " ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
         [STORE_COUNTER_GET] = "SELECT value FROM counters WHERE name = ?1",
+        [STORE_COUNTER_CLEAR] = "DELETE FROM counters",
+        [STORE_COUNTER_LIST] =
+                "SELECT name, value FROM counters"
+                " WHERE name >= ?1 AND substr(name, 1, length(?1)) = ?1 ORDER BY name",
         [STORE_PRINTS_PUT] = "INSERT INTO prints VALUES (?1, ?2) ON CONFLICT (bundle) DO UPDATE "
                              "SET prints = excluded.prints",
+        [STORE_PRINTS_DROP] =
+                "DELETE FROM prints WHERE bundle = (SELECT row FROM bundles WHERE id = ?1)",
         [STORE_PRINTS_LIST] =
-                "SELECT prints FROM prints WHERE bundle IN"
+                "SELECT id, prints FROM bundles LEFT JOIN prints ON bundle = row WHERE row IN"
                 " (SELECT row FROM bundles WHERE id = ?1"
                 "  UNION SELECT row FROM bundles WHERE supplement_of = ?1 AND supplement_of <> '')",
+        [STORE_PRINTS_OTHERS] =
+                "SELECT id, prints FROM bundles LEFT JOIN prints ON bundle = row WHERE row IN"
+                " (SELECT row FROM bundles WHERE id = ?1"
+                "  UNION SELECT row FROM bundles WHERE supplement_of = ?1 AND supplement_of <> '' "
+                "AND id <> ?2)",
+        [STORE_PRINTS_OWN] = "SELECT id, prints FROM bundles LEFT JOIN prints ON bundle = row "
+                             "WHERE id = ?1",
         [STORE_UPLOAD_FIND] = "SELECT upload FROM uploads WHERE destination = ?2"
                               " AND bundle = (SELECT row FROM bundles WHERE id = ?1)",
         [STORE_UPLOAD_ADD] = "INSERT INTO uploads (bundle, destination, key, upload_id, plan, "
@@ -281,6 +320,47 @@ int store_schema_check(sqlite3 *db) {
         return r;
 }
 
+static int ask_yes_or_no(sqlite3 *db, const char *sql, bool *ret) {
+        sqlite3_stmt *st = NULL;
+        int r = sqlite3_prepare_v2(db, sql, -1, &st, NULL);
+        if (r == SQLITE_OK)
+                r = sqlite3_step(st);
+        if (r == SQLITE_ROW) {
+                *ret = sqlite3_column_int(st, 0) != 0;
+                r = SQLITE_OK;
+        }
+        (void)sqlite3_finalize(st); /* repeats the error of the step */
+        return r;
+}
+
+#define COUNTED "SELECT state, count(*), sum(" CAPPED("bundles") ") FROM bundles GROUP BY state"
+
+/* The sums are the triggers', and whoever has written to the database may have been without them. Where they cannot be mended (no room)
+ * they stay as they are. @return SQLITE_CORRUPT: there are states that nobody knows */
+static int mend_counts(sqlite3 *db) {
+        bool is_wrong = false;
+        int r = ask_yes_or_no(
+                db,
+                "SELECT EXISTS (SELECT 1 FROM bundles WHERE state NOT IN ('settling', "
+                "'ready', 'shipping', 'delivered', 'quarantined', 'evicted', "
+                "'cancelled', 'vanished'))",
+                &is_wrong);
+        if (r != SQLITE_OK || is_wrong)
+                return r != SQLITE_OK ? r : SQLITE_CORRUPT;
+        r = ask_yes_or_no(db,
+                          "SELECT EXISTS (" COUNTED " EXCEPT SELECT * FROM counts) OR EXISTS "
+                          "(SELECT * FROM counts WHERE bundles <> 0 EXCEPT " COUNTED ")",
+                          &is_wrong);
+        if (r != SQLITE_OK || !is_wrong)
+                return r;
+        if (sqlite3_exec(db,
+                         "BEGIN IMMEDIATE; DELETE FROM counts; INSERT INTO counts " COUNTED
+                         "; COMMIT",
+                         NULL, NULL, NULL) != SQLITE_OK)
+                (void)sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL); /* they stay as they are */
+        return SQLITE_OK;
+}
+
 int store_schema_bring_up(sqlite3 *db) {
         int version, r = store_schema_version(db, &version);
         if (r != SQLITE_OK)
@@ -292,6 +372,22 @@ int store_schema_bring_up(sqlite3 *db) {
                 r = store_schema_configure(db);
         if (r == SQLITE_OK && version < STORE_SCHEMA_VERSION)
                 r = store_schema_upgrade(db, upgrades, STORE_SCHEMA_VERSION);
+        if (r == SQLITE_OK)
+                r = mend_counts(db);
+        return r;
+}
+
+int store_schema_in_memory(sqlite3 *db, unsigned max_bytes) {
+        char sql[128];
+
+        (void)snprintf(sql, sizeof sql, "PRAGMA foreign_keys=ON; PRAGMA max_page_count=%u",
+                       max_bytes / 4096);
+        int r = sqlite3_exec(db, sql, NULL, NULL, NULL);
+        if (r == SQLITE_OK)
+                r = store_schema_upgrade(db, upgrades, STORE_SCHEMA_VERSION);
+        if (r == SQLITE_OK) /* what is here was not discovered here */
+                r = sqlite3_exec(db, "DROP TRIGGER bundles_discovered; DELETE FROM counters", NULL,
+                                 NULL, NULL);
         return r;
 }
 

@@ -262,8 +262,79 @@ static void counters_add_up_and_live_as_long_as_the_state(void **state) {
         assert_true(store_counter(s, "bytes_sent") == (UINT64_C(1) << 40) + 5);
         assert_int_equal(store_counter(s, "bytes_read"), 7);
         store_close(s);
-        assert_sqlite3(*state, "SELECT * FROM counters ORDER BY name",
+        assert_sqlite3(*state, "SELECT * FROM counters WHERE name LIKE 'bytes%%' ORDER BY name",
                        "bytes_read|7\nbytes_sent|1099511627781");
+}
+
+static void note_counter(const char *name, uint64_t value, void *userdata) {
+        char *text = userdata;
+        size_t n = strlen(text);
+        (void)snprintf(text + n, 128 - n, "%s=%" PRIu64 " ", name, value);
+}
+
+static void counters_are_listed_by_the_beginning_of_their_name(void **state) {
+        static const char *const names[] = { "discard:too-many", "bytes_sent", "discard:",
+                                             "discard:%",        "discard",    "discarded" };
+        Store *s = open_store(*state);
+        char text[128] = "";
+
+        for (size_t i = 0; i < ELEMENTSOF(names); i++)
+                assert_int_equal(store_counter_add(s, names[i], i), 0);
+        store_close(s);
+        s = open_store(*state);
+        assert_int_equal(store_counter_list(s, "discard:", note_counter, text), 0);
+        assert_string_equal(text, "discard:=2 discard:%=3 discard:too-many=0 ");
+        text[0] = '\0';
+        assert_int_equal(store_counter_list(s, "z", note_counter, text), 0);
+        assert_string_equal(text, "");
+        store_close(s);
+}
+
+static void what_was_discovered_is_counted_apart_from_what_became_of_it(void **state) {
+        Store *s = open_store(*state);
+        StoreCounts counts;
+
+        for (unsigned i = 0; i < 5; i++) {
+                char id[16];
+                (void)snprintf(id, sizeof id, "b%u", i);
+                BundleRecord b = simple_record(id, BUNDLE_SETTLING, i);
+                assert_int_equal(store_add(s, &b), 0);
+                assert_int_equal(store_add(s, &b), -EEXIST); /* that was none */
+                b.state = i % 2 ? BUNDLE_DELIVERED : BUNDLE_VANISHED;
+                assert_int_equal(store_update(s, &b), 0);
+                bundle_record_done(&b);
+        }
+        assert_int_equal(store_begin(s), 0);
+        BundleRecord b = simple_record("undone", BUNDLE_SETTLING, 9);
+        assert_int_equal(store_add(s, &b), 0);
+        store_rollback(s);
+        bundle_record_done(&b);
+        store_counts(s, &counts);
+        assert_int_equal(counts.discovered, 5);
+        assert_int_equal(store_counts_difference(&counts), 0);
+        store_close(s);
+
+        /* Somebody takes a row away, or turns one into what nobody knows: that shows. */
+        const Scratch *scratch = *state;
+        char command[PATH_MAX + 128];
+        (void)snprintf(command, sizeof command,
+                       "sqlite3 '%s/state/state.db' \"DELETE FROM bundles WHERE id = 'b3'\"",
+                       scratch->path);
+        assert_int_equal(system(command), 0);
+        s = open_store(*state);
+        store_counts(s, &counts);
+        assert_int_equal(store_counts_difference(&counts), 1);
+        store_close(s);
+        (void)snprintf(command, sizeof command,
+                       "sqlite3 '%s/state/state.db' \"UPDATE counts SET bundles = 9 WHERE state = "
+                       "'vanished'\"",
+                       scratch->path);
+        assert_int_equal(system(command), 0);
+        s = open_store(*state);
+        store_counts(s, &counts);
+        assert_int_equal(counts.bundles[BUNDLE_VANISHED], 3);  /* the sums are made good … */
+        assert_int_equal(store_counts_difference(&counts), 1); /* … what is missing is not */
+        store_close(s);
 }
 
 static void a_bundle_of_absurd_size_does_not_spoil_the_sum(void **state) {
@@ -418,6 +489,7 @@ static void assert_counts_are_true(Store *s, const Scratch *scratch) {
                 scratch,
                 "SELECT state, count(*), sum(bytes) FROM bundles GROUP BY state ORDER BY state",
                 expected);
+        assert_int_equal(store_counts_difference(&counts), 0);
 }
 
 static void counts_equal_a_select_after_any_sequence(void **state) {
@@ -532,7 +604,7 @@ static void another_process_reads_the_open_database(void **state) {
         assert_sqlite3(*state, "SELECT id, state, path FROM bundles",
                        "a|shipping|/tmp/neuron-core-dump/x");
         assert_sqlite3(*state, "PRAGMA journal_mode", "wal");
-        assert_sqlite3(*state, "PRAGMA user_version", "2");
+        assert_sqlite3(*state, "PRAGMA user_version", "3");
         assert_sqlite3(*state, "PRAGMA integrity_check", "ok");
         assert_sqlite3(*state, "PRAGMA foreign_key_check", "");
         store_close(s);
@@ -580,6 +652,8 @@ int main(void) {
                 TEST(a_list_shows_each_once_to_a_callback_that_changes_them),
                 TEST(a_unit_is_found_by_its_newest_base_bundle),
                 TEST(counters_add_up_and_live_as_long_as_the_state),
+                TEST(counters_are_listed_by_the_beginning_of_their_name),
+                TEST(what_was_discovered_is_counted_apart_from_what_became_of_it),
                 TEST(a_bundle_of_absurd_size_does_not_spoil_the_sum),
                 TEST(prints_are_united_over_a_bundle_and_its_supplements),
                 TEST(a_transaction_is_committed_as_one_or_not_at_all),

@@ -80,7 +80,7 @@ static void whatever_is_no_sound_database_is_put_aside(void **state) {
                 "head -c 20 /dev/urandom | dd of=state.db bs=1 seek=8192 conv=notrunc "
                 "status=none", /* a page's header */
                 "sqlite3 state.db 'DROP TABLE deliveries'",
-                "sqlite3 state.db 'ALTER TABLE bundles DROP COLUMN digest'",
+                "sqlite3 state.db 'ALTER TABLE bundles DROP COLUMN n_files'",
                 "sqlite3 state.db 'PRAGMA user_version=0'", /* the upgrade finds its tables there already */
                 "sqlite3 state.db 'PRAGMA user_version=-3'",
                 "rm state.db && mkdir state.db && touch state.db/file",
@@ -218,7 +218,7 @@ static void a_database_of_version_0_is_upgraded(void **state) {
         bundle_record_done(&b);
         assert_sqlite3(scratch,
                        "PRAGMA user_version; SELECT text FROM notes; SELECT id FROM bundles",
-                       "2\n7\na");
+                       "3\n7\na");
         store_close(s);
 }
 
@@ -243,8 +243,10 @@ static int step_blue(sqlite3 *db) {
 }
 
 static void steps_are_run_once_in_order_and_in_one_transaction(void **state) {
-        static const StoreUpgrade good[] = { step_never, step_never, step_color, step_blue },
-                                  bad[] = { step_never, step_never, step_color, step_fail };
+        static const StoreUpgrade good[] = { step_never, step_never, step_never, step_color,
+                                             step_blue },
+                                  bad[] = { step_never, step_never, step_never, step_color,
+                                            step_fail };
         const Scratch *scratch = *state;
         char path[PATH_MAX + 16];
         sqlite3 *db = NULL;
@@ -252,16 +254,16 @@ static void steps_are_run_once_in_order_and_in_one_transaction(void **state) {
         make_database(scratch, 2);
         (void)snprintf(path, sizeof path, "%s/state/state.db", scratch->path);
         assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-        assert_int_equal(store_schema_upgrade(db, bad, 4), SQLITE_ERROR);
+        assert_int_equal(store_schema_upgrade(db, bad, 5), SQLITE_ERROR);
         assert_sqlite3(scratch,
                        "PRAGMA user_version; SELECT count(*) FROM pragma_table_info('bundles') "
                        "WHERE name = 'color'; "
                        "SELECT count(*) FROM sqlite_schema WHERE name = 'half'",
-                       "2\n0\n0");
-        assert_int_equal(store_schema_upgrade(db, good, 4), SQLITE_OK);
+                       "3\n0\n0");
+        assert_int_equal(store_schema_upgrade(db, good, 5), SQLITE_OK);
         assert_sqlite3(scratch, "PRAGMA user_version; SELECT id, color FROM bundles",
-                       "4\nb0|blue\nb1|blue");
-        assert_int_equal(store_schema_upgrade(db, good, 4), SQLITE_OK);
+                       "5\nb0|blue\nb1|blue");
+        assert_int_equal(store_schema_upgrade(db, good, 5), SQLITE_OK);
         (void)sqlite3_close(db);
 }
 

@@ -66,11 +66,12 @@ static void a_kill_leaves_a_change_done_or_not_begun(void **state) {
                 assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 
                 Store *s = open_store(scratch);
-                assert_sqlite3(scratch,
-                               "SELECT (SELECT count(*) FROM bundles WHERE state = 'ready'), "
-                               "(SELECT count(*) FROM deliveries),"
-                               " (SELECT count(*) FROM counters WHERE value = 1)",
-                               expected[moment]);
+                assert_sqlite3(
+                        scratch,
+                        "SELECT (SELECT count(*) FROM bundles WHERE state = 'ready'), "
+                        "(SELECT count(*) FROM deliveries),"
+                        " (SELECT count(*) FROM counters WHERE name = 'deaths' AND value = 1)",
+                        expected[moment]);
                 assert_sqlite3(scratch, "PRAGMA integrity_check", "ok");
                 store_close(s);
                 (void)snprintf(command, sizeof command, "rm -r '%s'", path);

@@ -58,11 +58,34 @@ static const char version_1_rows[] =
         "INSERT INTO prints VALUES (2, x'0100000000000000FFFFFFFFFFFFFFFF');\n"
         "INSERT INTO counters VALUES ('bytes_sent', 12345);\n"
         "PRAGMA user_version = 1;\n";
+static const char version_2[] =
+        "CREATE TABLE uploads (upload INTEGER PRIMARY KEY,\n"
+        " bundle INTEGER NOT NULL REFERENCES bundles (row) ON DELETE CASCADE, destination TEXT NOT NULL,\n"
+        " key BLOB NOT NULL, upload_id BLOB, plan BLOB NOT NULL, packer TEXT NOT NULL,\n"
+        " created_usec INTEGER NOT NULL, UNIQUE (bundle, destination));\n"
+        "CREATE INDEX uploads_by_key ON uploads (key);\n"
+        "CREATE TABLE upload_parts (part INTEGER PRIMARY KEY,\n"
+        " upload INTEGER NOT NULL REFERENCES uploads (upload) ON DELETE CASCADE, number INTEGER NOT NULL,\n"
+        " first_frame INTEGER NOT NULL, n_frames INTEGER NOT NULL, bytes INTEGER NOT NULL,\n"
+        " is_last INTEGER NOT NULL, sha256 BLOB NOT NULL, etag BLOB, frame_bytes BLOB NOT NULL,\n"
+        " state BLOB NOT NULL, UNIQUE (upload, number));\n"
+        "CREATE TABLE aborts (abort INTEGER PRIMARY KEY AUTOINCREMENT, destination TEXT NOT NULL,\n"
+        " key BLOB NOT NULL, upload_id BLOB, since_usec INTEGER NOT NULL);\n"
+        "CREATE UNIQUE INDEX aborts_by_upload ON aborts (destination, key, ifnull(upload_id, x''));\n"
+        "INSERT INTO uploads VALUES (7, 1, 'copy', CAST('k' AS BLOB), CAST('u1' AS BLOB), zeroblob(32), 'p', 5);\n"
+        "INSERT INTO upload_parts VALUES (1, 7, 1, 0, 1, 9, 0, zeroblob(32), CAST('e' AS BLOB), x'09000000', x'01');\n"
+        "INSERT INTO aborts VALUES (3, 'copy', CAST('gone' AS BLOB), NULL, 4);\n"
+        /* Every state with its links still marked as held, as version 2 left them. */
+        "INSERT INTO bundles SELECT column1, 's' || column1, 'dumps', 'directory', CAST('/x' AS BLOB),\n"
+        " column2, NULL, 1, NULL, '', '', '', 0, 0, 1, 1, 1, 10, 1, 1, 50, 60, 0, 0, 1\n"
+        " FROM (VALUES (11, 'settling'), (12, 'ready'), (13, 'shipping'), (14, 'delivered'),\n"
+        " (15, 'quarantined'), (16, 'evicted'), (17, 'cancelled'), (18, 'vanished'));\n"
+        "PRAGMA user_version = 2;\n";
 /* clang-format on */
 
 #define BASE "neuron-core-dump-20260527T052135-0123456789ab"
 
-static void make_old(const Scratch *scratch, const char *const sql[2], bool in_wal) {
+static void make_old(const Scratch *scratch, const char *const sql[3], bool in_wal) {
         char path[PATH_MAX + 16];
         sqlite3 *db = NULL;
 
@@ -73,7 +96,7 @@ static void make_old(const Scratch *scratch, const char *const sql[2], bool in_w
         if (in_wal) /* as after a kill: the old agent's last changes are in its log alone */
                 (void)sqlite3_db_config(db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, (int *)NULL);
         assert_int_equal(sqlite3_exec(db, "PRAGMA journal_mode=WAL", NULL, NULL, NULL), SQLITE_OK);
-        for (size_t i = 0; i < 2; i++)
+        for (size_t i = 0; i < 3 && sql[i]; i++)
                 assert_int_equal(sqlite3_exec(db, sql[i], NULL, NULL, NULL), SQLITE_OK);
         (void)sqlite3_close(db);
 }
@@ -122,7 +145,7 @@ static void assert_first_bundle(Store *s) {
 }
 
 static void a_database_of_version_1_is_upgraded_with_all_it_held(void **state) {
-        static const char *const sql[] = { version_1, version_1_rows };
+        static const char *const sql[3] = { version_1, version_1_rows };
         const Scratch *scratch = *state;
 
         for (unsigned in_wal = 0; in_wal < 2; in_wal++) {
@@ -134,7 +157,7 @@ static void a_database_of_version_1_is_upgraded_with_all_it_held(void **state) {
 
                 make_old(scratch, sql, in_wal);
                 Store *s = open_store(scratch);
-                assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "2\nok");
+                assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "3\nok");
                 assert_first_bundle(s);
                 assert_int_equal(store_get(s, BASE "-s1", &b), 0);
                 assert_string_equal(b.path, "/tmp/\xff");
@@ -148,6 +171,7 @@ static void a_database_of_version_1_is_upgraded_with_all_it_held(void **state) {
                 store_counts(s, &counts);
                 assert_int_equal(counts.bytes[BUNDLE_SHIPPING], 4096);
                 assert_int_equal(counts.bundles[BUNDLE_DELIVERED], 1);
+                assert_int_equal(counts.discovered, 2);
 
                 /* And it does all that a new one does. */
                 LedgerUpload u = intent(NULL, 1);
@@ -165,8 +189,40 @@ static void a_database_of_version_1_is_upgraded_with_all_it_held(void **state) {
         }
 }
 
+static int note_key(const LedgerAbort *a, void *userdata) {
+        strcpy(userdata, a->key);
+        return 0;
+}
+
+static void a_database_of_version_2_counts_what_was_discovered_and_holds_no_links_that_were_let_go(
+        void **state) {
+        static const char *const sql[3] = { version_1, version_1_rows, version_2 };
+        const Scratch *scratch = *state;
+        LedgerUpload u = { 0 };
+        StoreCounts counts;
+        char key[16] = "";
+
+        make_old(scratch, sql, true);
+        Store *s = open_store(scratch);
+        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "3\nok");
+        store_counts(s, &counts);
+        assert_int_equal(counts.discovered, 10);
+        assert_int_equal(store_counts_difference(&counts), 0);
+        assert_sqlite3(scratch,
+                       "SELECT group_concat(state) FROM (SELECT DISTINCT state FROM bundles"
+                       " WHERE links_held = 1 ORDER BY state)",
+                       "quarantined,ready,settling,shipping");
+        assert_int_equal(store_ledger_get(s, BASE, "copy", &u), 0);
+        assert_string_equal(u.upload_id, "u1");
+        ledger_upload_done(&u);
+        assert_int_equal(parts_of(s, BASE, "copy"), 1);
+        assert_int_equal(store_abort_list(s, "copy", note_key, key), 0);
+        assert_string_equal(key, "gone");
+        store_close(s);
+}
+
 static void an_upgraded_database_has_the_tables_of_a_new_one(void **state) {
-        static const char *const sql[] = { version_1, version_1_rows };
+        static const char *const sql[3] = { version_1, version_1_rows };
         /* White space is the SQL's, and no difference. */
         static const char schema[] =
                 "SELECT type, name, replace(replace(replace(sql, char(10), ' '), '( ', '('), '  ', "
@@ -192,6 +248,7 @@ static void an_upgraded_database_has_the_tables_of_a_new_one(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(a_database_of_version_1_is_upgraded_with_all_it_held),
+                TEST(a_database_of_version_2_counts_what_was_discovered_and_holds_no_links_that_were_let_go),
                 TEST(an_upgraded_database_has_the_tables_of_a_new_one),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);

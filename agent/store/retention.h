@@ -1,0 +1,83 @@
+/* Which sources may go, and which must, so that the job has room. Deciding only: facts and time in, a list of acts out; nothing is
+ * touched. One file system at a time. DESIGN promise 1; docs/RETENTION.md tells the order. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct RetentionRoom {              /* of the file system that the sources are on */
+        uint64_t total_bytes, free_bytes;   /* free: to users (f_bavail) */
+        uint64_t total_inodes, free_inodes; /* 0 = it does not count them */
+} RetentionRoom;
+
+typedef struct RetentionBound { /* a size or a share of the file system; off = neither */
+        uint64_t bytes;
+        unsigned permille;
+        bool is_on, is_permille;
+} RetentionBound;
+
+typedef struct RetentionTerms {
+        bool may_delete;        /* after_delivery: delete */
+        bool may_evict;         /* evict_undelivered: oldest */
+        uint64_t keep_for_usec; /* after delivery */
+        RetentionBound max_use; /* of the sources' bytes */
+        RetentionBound
+                keep_free; /* a share counts for inodes too; with a size one per cent of them is kept free */
+} RetentionTerms;
+
+typedef struct RetentionItem {    /* a bundle whose files we hold or that is not delivered yet */
+        uint64_t bytes, n_inodes; /* on disk: what its going would free */
+        uint64_t used_bytes;      /* what it counts for against max_use */
+        uint64_t first_seen_usec, delivered_usec; /* CLOCK_REALTIME; delivered 0 = not yet */
+        bool is_pinned;                           /* by the operator: never goes */
+        bool is_busy;                             /* being shipped, or an act on it is under way */
+        bool is_only_ours; /* every file has lost its name at the source: only our links are left */
+} RetentionItem;
+
+typedef enum RetentionAct {
+        RETENTION_KEEP,
+        RETENTION_DELETE,  /* delivered: its files at the source and our links */
+        RETENTION_RELEASE, /* undelivered and only ours: our links → evicted, `deleted_by_user` */
+        RETENTION_EVICT,   /* undelivered: its files and our links → evicted, `keep_free` */
+} RetentionAct;
+
+typedef enum RetentionWhy {
+        RETENTION_NO_REASON,
+        RETENTION_KEEP_FOR,
+        RETENTION_MAX_USE,
+        RETENTION_KEEP_FREE
+} RetentionWhy;
+
+typedef struct RetentionVerdict {
+        RetentionAct act;
+        RetentionWhy why;
+} RetentionVerdict;
+
+typedef struct RetentionReport {              /* for status */
+        uint64_t used_bytes, max_use_bytes;   /* max 0 = off */
+        uint64_t free_bytes, keep_free_bytes; /* keep 0 = off */
+        bool is_over_use, is_short_of_room;   /* before the acts */
+        bool lacks_inodes;                    /* is_short_of_room, for want of inodes too */
+        bool stays_over_use, stays_short;     /* even after all acts that are allowed */
+        uint64_t
+                next_usec; /* when keep_for of the next one is over, CLOCK_REALTIME; UINT64_MAX = none */
+} RetentionReport;
+
+typedef struct RetentionState {
+        RetentionRoom room;
+        uint64_t now_usec;          /* CLOCK_REALTIME */
+        const RetentionItem *items; /* in any order; borrowed */
+        size_t n;
+} RetentionState;
+
+/** Says what is to be done now: what is over keep_for; the oldest delivered until max_use holds; and until keep_free will hold the
+ * oldest delivered, then the oldest of those that are only ours, then the oldest undelivered where that is allowed. No act that does
+ * not bring the bound nearer, and none after it holds.
+ * @param ret  one verdict an item
+ * @return 0 or -ENOMEM */
+int retention_decide(const RetentionTerms *terms, const RetentionState *state,
+                     RetentionVerdict *ret, RetentionReport *ret_report);
+
+/** @return whether keep_free is violated */
+bool retention_is_short(const RetentionTerms *terms, const RetentionRoom *room);
