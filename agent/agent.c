@@ -11,7 +11,6 @@
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
-#include "lib/base/strbuf.h"
 #include "uploaders/credentials_env.h"
 #include "uploaders/credentials_secret.h"
 
@@ -30,11 +29,15 @@ static void on_ready(Bundle *b, void *userdata) {
         Agent *a = userdata;
         (void)b;
         pipeline_kick(a->pipeline);
+        retainer_kick(a->retainer);
         agent_tell_status(a);
 }
 
-static void on_discard(const char *reason, uint64_t n, void *userdata) {
+#define DISCARD_COUNTER "discard:"
+
+static void add_discard(const char *name, uint64_t n, void *userdata) {
         Agent *a = userdata;
+        const char *reason = name + strlen(DISCARD_COUNTER);
         for (size_t i = 0; i < a->n_discards; i++)
                 if (strcmp(a->discards[i].reason, reason) == 0) {
                         a->discards[i].n += n;
@@ -49,6 +52,15 @@ static void on_discard(const char *reason, uint64_t n, void *userdata) {
                 more[a->n_discards++] = (Discard){ copy, n };
 }
 
+/* Counted for as long as the state lives, so that a restart explains no less. */
+static void on_discard(const char *reason, uint64_t n, void *userdata) {
+        Agent *a = userdata;
+        char name[128];
+        (void)snprintf(name, sizeof name, DISCARD_COUNTER "%s", reason);
+        (void)store_counter_add(a->store, name, n); /* the count in memory is right all the same */
+        add_discard(name, n, a);
+}
+
 /* A bundle came to its end: what held its sources is let go, except where the operator can bring it back. */
 static void on_final(Bundle *b, void *userdata) {
         Agent *a = userdata;
@@ -56,6 +68,9 @@ static void on_final(Bundle *b, void *userdata) {
                 pipeline_forget(a->pipeline, b);
         if (b->source)
                 intake_source_on_final(b->source, b);
+        if (b->rec.state == BUNDLE_VANISHED || b->rec.state == BUNDLE_CANCELLED)
+                on_discard(bundle_state_name(b->rec.state), 1, a);
+        retainer_kick(a->retainer);
         agent_tell_status(a);
 }
 
@@ -130,7 +145,24 @@ static int open_store(Agent *a) {
         return 0;
 }
 
-static int make_pipeline(Agent *a) {
+/* Rows that are none of ours, in a database that is sound: somebody has written to it. */
+static int open_table(Agent *a) {
+        _cleanup_free_ char *put_aside = NULL;
+        const BundleTableCallbacks callbacks = { on_final, on_store_error, a };
+        int r = bundle_table_new(&a->bundles, a->store, a->clock, &callbacks);
+        if (r != -EUCLEAN)
+                return r;
+        r = store_begin_anew(a->store, &put_aside);
+        if (r < 0)
+                return r;
+        log_warning(0,
+                    "the state database holds rows that no agent wrote; it was put aside as '%s' "
+                    "and a new one is built from what is on disk",
+                    put_aside);
+        return bundle_table_new(&a->bundles, a->store, a->clock, &callbacks);
+}
+
+int agent_make_pipeline(Agent *a) {
         PipelineContext context = { .event = a->event,
                                     .clock = a->clock,
                                     .store = a->store,
@@ -138,6 +170,7 @@ static int make_pipeline(Agent *a) {
                                     .instance_id = a->instance_id,
                                     .hostname = a->hostname,
                                     .environment = a->environment,
+                                    .in_a_hurry = a->once || a->drain.is_on,
                                     .on_delivered = on_delivered,
                                     .userdata = a };
         return pipeline_new(&a->pipeline, &context, a->config);
@@ -153,7 +186,7 @@ static void adopt(Agent *a, IntakeSource *s) {
         }
 }
 
-static int make_sources(Agent *a) {
+int agent_make_sources(Agent *a) {
         a->intake_context = (IntakeContext){ .event = a->event,
                                              .clock = a->clock,
                                              .store = a->store,
@@ -179,6 +212,36 @@ static int make_sources(Agent *a) {
                 adopt(a, a->sources[a->n_sources++]);
         }
         return failed;
+}
+
+static int on_evict(Bundle *b, const char *reason, void *userdata) {
+        Agent *a = userdata;
+        return bundle_set_state(a->bundles, b, BUNDLE_EVICTED, reason);
+}
+
+static int make_retainer(Agent *a) {
+        RetainerContext context = { .event = a->event,
+                                    .clock = a->clock,
+                                    .store = a->store,
+                                    .bundles = a->bundles,
+                                    .on_discard = on_discard,
+                                    .on_evict = on_evict,
+                                    .userdata = a };
+        int r = retainer_new(&a->retainer, &context, a->config);
+        if (r >= 0)
+                retainer_set_sources(a->retainer, a->sources, a->n_sources);
+        return r;
+}
+
+static int make_notices(Agent *a) {
+        return notices_new(&a->notices,
+                           &(NoticesOptions){ .event = a->event,
+                                              .clock = a->clock,
+                                              .environment = a->environment,
+                                              .sysfs_root = a->config->snapshot.sysfs_root,
+                                              .on_notice = agent_on_notice,
+                                              .on_withdrawn = agent_on_withdrawn,
+                                              .userdata = a });
 }
 
 /* A socket that systemd hands over is known by its path, whatever the unit is called. */
@@ -241,26 +304,34 @@ static int agent_start(Agent *a) {
         r = open_store(a);
         if (r != 0)
                 return r;
-        r = bundle_table_new(&a->bundles, a->store, a->clock,
-                             &(BundleTableCallbacks){ on_final, on_store_error, a });
+        r = open_table(a);
         if (r < 0) {
                 log_error(r, "cannot read the state database");
                 return r;
         }
+        (void)store_counter_list(a->store, DISCARD_COUNTER, add_discard,
+                                 a); /* unreadable: they count from here */
         r = store_ledger_abandon_idle(a->store);
         if (r < 0)
                 log_warning(r, "cannot look for uploads that nobody goes on with");
-        r = make_pipeline(a);
+        r = agent_make_pipeline(a);
         if (r < 0) {
                 log_error(r, "cannot set up the destinations");
                 return r;
         }
-        r = make_sources(a);
+        r = agent_make_sources(a);
         if (r < 0)
                 return r;
+        r = make_retainer(a);
+        if (r < 0) {
+                log_error(r, "cannot set up what lets go of sources");
+                return r;
+        }
         r = make_api(a);
         if (r < 0)
                 return r;
+        if (!a->once && make_notices(a) < 0)
+                log_warning(0, "EC2's notices of this node's end cannot be asked for");
         if (a->once) /* failures of an earlier run are no reason not to try */
                 LIST_FOREACH (l, bundle_table_all(a->bundles))
                         pipeline_retry_now(a->pipeline, CONTAINER_OF(l, Bundle, link));
@@ -291,14 +362,7 @@ int agent_new(Agent **ret, sd_event *event, Config *config, bool once) {
         return 0;
 }
 
-static const ConfigSource *agent_config_source(const Config *c, const char *name) {
-        for (size_t i = 0; i < c->n_sources; i++)
-                if (strcmp(c->sources[i].name, name) == 0)
-                        return &c->sources[i];
-        return NULL;
-}
-
-static void free_sources(Agent *a) {
+void agent_free_sources(Agent *a) {
         for (size_t i = 0; i < a->n_sources; i++)
                 intake_source_free(a->sources[i]);
         free(a->sources);
@@ -311,8 +375,12 @@ Agent *agent_free(Agent *a) {
                 return NULL;
         api_free(a->api);
         api_free(a->api_tcp);
-        pipeline_free(a->pipeline);
-        free_sources(a);
+        notices_free(a->notices);
+        agent_drain_done(a);
+        agent_reload_drop(a);
+        a->retainer = retainer_free(a->retainer); /* what ends from here on kicks nobody */
+        a->pipeline = pipeline_free(a->pipeline);
+        agent_free_sources(a);
         sd_event_source_disable_unref(a->store_timer);
         bundle_table_free(a->bundles);
         store_close(a->store);
@@ -329,132 +397,6 @@ Agent *agent_free(Agent *a) {
         return NULL;
 }
 
-/* ---- reload ---- */
-
-typedef struct Changes {
-        StrBuf applied, restart;
-        bool pipeline, sources;
-} Changes;
-
-static void on_changed_key(const char *key, bool needs_restart, void *userdata) {
-        Changes *c = userdata;
-        StrBuf *list = needs_restart ? &c->restart : &c->applied;
-        strbuf_addf(list, "%s%s", list->n ? ", " : "", key);
-        if (needs_restart)
-                return;
-        c->pipeline = c->pipeline || strncmp(key, "destinations", 12) == 0 ||
-                      strncmp(key, "limits", 6) == 0 || strncmp(key, "node", 4) == 0;
-        c->sources =
-                c->sources || strncmp(key, "sources", 7) == 0 || strncmp(key, "snapshot", 8) == 0;
-}
-
-static void note_config_error(Agent *a, const Diags *diags) {
-        StrBuf text = STRBUF_INIT;
-        for (size_t i = 0; i < diags->n; i++) {
-                _cleanup_free_ char *line = diag_format(&diags->items[i]);
-                if (!line)
-                        continue;
-                log_error(0, "%s", line);
-                strbuf_addf(&text, "%s%s", text.n ? "\n" : "", line);
-        }
-        free(a->config_error);
-        a->config_error = strbuf_take(&text);
-        log_error(0, "faults in the configuration: %zu; keeping the one that is running", diags->n);
-}
-
-/* Swaps the values that need a restart, so that what runs and what status shows agree. */
-static void keep_until_restart(Config *running, Config *loaded) {
-        char *keep;
-#define KEEP(field)                                                                                \
-        do {                                                                                       \
-                keep = running->field;                                                             \
-                running->field = loaded->field;                                                    \
-                loaded->field = keep;                                                              \
-        } while (0)
-        KEEP(state_directory);
-        KEEP(node.instance_id);
-        KEEP(api.socket);
-        KEEP(api.listen);
-        KEEP(hook.socket);
-        KEEP(hook.mailbox);
-#undef KEEP
-}
-
-/* All that can fail comes before anything is let go, but for the sources: one that cannot be started is said and left out. */
-static int apply(Agent *a, Config *loaded, const Changes *c) {
-        Config *old = a->config;
-        Pipeline *before = a->pipeline;
-        a->config = loaded;
-        if (c->pipeline) {
-                int r = make_pipeline(a);
-                if (r < 0) {
-                        a->config = old;
-                        a->pipeline = before;
-                        return r;
-                }
-                pipeline_free(before); /* what was underway starts over */
-        } else
-                pipeline_rebind(a->pipeline, loaded);
-        if (c->sources) {
-                free_sources(a);
-                (void)make_sources(a); /* said there, source by source */
-        } else {
-                a->intake_context.proc_root = loaded->snapshot.proc_root;
-                for (size_t i = 0; i < a->n_sources; i++)
-                        intake_source_rebind(
-                                a->sources[i],
-                                agent_config_source(loaded,
-                                                    intake_source_config(a->sources[i])->name));
-        }
-        config_free(old);
-        return 0;
-}
-
-int agent_reload(Agent *a) {
-        Diags diags = { 0 };
-        Config *loaded = NULL;
-        int r = a->config->file ? config_load(&loaded, a->config->file, environ, &diags)
-                                : config_builtin(&loaded);
-        if (r != 0) {
-                note_config_error(a, &diags);
-                diag_done(&diags);
-                return r;
-        }
-        diag_done(&diags);
-        Changes c = { 0 };
-        config_compare(a->config, loaded, on_changed_key, &c);
-        keep_until_restart(a->config, loaded);
-        log_setup((LogFormat)loaded->log.format, loaded->log.level);
-        r = apply(a, loaded, &c);
-        if (r < 0) {
-                keep_until_restart(a->config, loaded); /* back again */
-                config_free(loaded);
-                log_error(r, "cannot set up the new destinations; keeping the configuration that "
-                             "is running");
-                free(a->config_error);
-                a->config_error = strdup("the new destinations could not be set up; the "
-                                         "configuration before it is still in force");
-        } else {
-                free(a->config_error);
-                a->config_error = NULL;
-                free(a->pending_restart);
-                a->pending_restart = NULL;
-                a->loaded_usec = a->clock->realtime_usec(a->clock);
-                log_notice("configuration reloaded; changed: %s",
-                           c.applied.n ? c.applied.text : "nothing");
-                if (c.restart.n) {
-                        log_warning(0, "these take effect only after a restart: %s",
-                                    c.restart.text);
-                        a->pending_restart =
-                                strdup(c.restart.text); /* NULL: then only the log has it */
-                }
-                pipeline_kick(a->pipeline);
-        }
-        strbuf_done(&c.applied);
-        strbuf_done(&c.restart);
-        return r;
-}
-
 /* ---- operating ---- */
 
 void agent_flush(Agent *a, bool flush) {
@@ -469,14 +411,14 @@ bool agent_is_through(Agent *a) {
                         return false;
         LIST_FOREACH (l, bundle_table_all(a->bundles)) {
                 const Bundle *b = CONTAINER_OF(l, Bundle, link);
-                if (b->source &&
+                if (b->source && !bundle_state_is_final(b->rec.state) &&
                     (b->rec.state != BUNDLE_READY || pipeline_can_go_on(a->pipeline, b)))
                         return false;
         }
         return true;
 }
 
-static int print_left(BundleRecord *rec, void *userdata) {
+static int print_left(const BundleRecord *rec, void *userdata) {
         FILE *f = userdata;
         if (rec->state == BUNDLE_SETTLING || rec->state == BUNDLE_READY ||
             rec->state == BUNDLE_SHIPPING || rec->state == BUNDLE_QUARANTINED)
@@ -486,14 +428,14 @@ static int print_left(BundleRecord *rec, void *userdata) {
 }
 
 static int print_left_state(Agent *a, BundleState state, FILE *f) {
-        return store_list(a->store, &(StoreFilter){ .state = (int)state }, print_left, f);
+        return bundle_table_list(a->bundles, &(StoreFilter){ .state = (int)state }, print_left, f);
 }
 
 size_t agent_print_left(Agent *a, FILE *f) {
         static const BundleState left[] = { BUNDLE_SETTLING, BUNDLE_READY, BUNDLE_SHIPPING,
                                             BUNDLE_QUARANTINED };
         StoreCounts counts;
-        store_counts(a->store, &counts);
+        bundle_table_counts(a->bundles, &counts);
         size_t n = 0;
         for (size_t i = 0; i < ELEMENTSOF(left); i++) {
                 n += counts.bundles[left[i]];
@@ -505,12 +447,17 @@ size_t agent_print_left(Agent *a, FILE *f) {
 
 void agent_tell_status(Agent *a) {
         StoreCounts c;
-        store_counts(a->store, &c);
+        DrainView drain;
+        bundle_table_counts(a->bundles, &c);
+        agent_drain_view(a, &drain);
+        const char *drained = !drain.is_draining ? ""
+                              : drain.is_safe    ? "drained, safe to terminate; "
+                                                 : "draining; ";
         (void)sd_notifyf(
                 false,
-                "STATUS=%s%llu delivered, %llu settling, %llu ready, %llu shipping, %llu "
+                "STATUS=%s%s%llu delivered, %llu settling, %llu ready, %llu shipping, %llu "
                 "quarantined",
-                a->config_error ? "configuration: see the log; " : "",
+                drained, a->config_error ? "configuration: see the log; " : "",
                 (unsigned long long)c.bundles[BUNDLE_DELIVERED],
                 (unsigned long long)c.bundles[BUNDLE_SETTLING],
                 (unsigned long long)c.bundles[BUNDLE_READY],

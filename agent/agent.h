@@ -19,9 +19,14 @@ enum { AGENT_E_LOCKED = 1 };
 int agent_new(Agent **ret, sd_event *event, Config *config, bool once);
 Agent *agent_free(Agent *a);
 
-/** Reads the configuration file again. A faulty one changes nothing and is told in the log and in status.
- * @return 0, CONFIG_E_FAULTY, -errno */
-int agent_reload(Agent *a);
+/** Reads the configuration file again. A faulty one changes nothing and is told in the log and in status. Where deliveries have to be begun
+ * anew, what is under way first has a few seconds to end well; asked for again meanwhile, it reads the file once more.
+ * @param on_done  once it is in force, or refused; perhaps from inside */
+void agent_reload(Agent *a, void (*on_done)(void *userdata), void *userdata);
+
+/** Stops in good order within 5 s: nothing new begins, parts that are under way arrive or are written down. Then on_stopped, once; from inside only
+ * if no timer can be had. */
+void agent_stop(Agent *a, void (*on_stopped)(void *userdata), void *userdata);
 
 /** Scans everything and tries everything now. @param flush  takes what settles as if `settle` were over */
 void agent_flush(Agent *a, bool flush);

@@ -1,13 +1,67 @@
-/* What agent.c and agent_view.c share. */
+/* What the files of the agent share: agent.c (life), agent_reload.c, agent_drain.c (the way out), agent_view.c (what the API asks). */
 #pragma once
 
 #include "agent/agent.h"
 #include "agent/api/api.h"
+#include "agent/notices.h"
+#include "agent/retainer.h"
+#include "lib/base/strbuf.h"
 
 typedef struct Discard {
         char *reason;
         uint64_t n;
 } Discard;
+
+/* On the way out: nothing new is taken, the rest is shipped. agent_drain.c */
+typedef enum DrainAsker { /* each may take back its own wish only */
+                          DRAIN_OPERATOR,
+                          DRAIN_SPOT,
+                          DRAIN_MAINTENANCE,
+                          N_DRAIN_ASKERS
+} DrainAsker;
+
+typedef struct DrainWish {
+        bool is_on;
+        char reason[96];
+        uint64_t deadline_usec; /* CLOCK_REALTIME; 0 = not known */
+} DrainWish;
+
+/* What is being shipped comes to its end, or has had its time. agent_drain.c */
+typedef struct WindDown {
+        Agent *agent;
+        sd_event_source *timer;
+        uint64_t until_usec; /* CLOCK_BOOTTIME */
+        void (*on_over)(Agent *a);
+} WindDown;
+
+typedef struct Drain {
+        DrainWish wishes[N_DRAIN_ASKERS]; /* on while there is one of them */
+        bool is_on, has_flushed;
+        char reason[320], missing[512];
+        uint64_t since_usec;    /* CLOCK_REALTIME */
+        sd_event_source *timer; /* a look every few seconds */
+        Notice announced;       /* maintenance that is not near yet */
+        sd_event_source *announced_timer;
+        bool is_stopping;
+        WindDown stop;
+        void (*on_stopped)(void *userdata);
+        void *userdata;
+} Drain;
+
+typedef struct ReloadChanges {
+        StrBuf applied, restart; /* keys */
+        bool pipeline, sources;  /* is to be made anew */
+} ReloadChanges;
+
+/* Underway from the signal until what was being shipped has ended. agent_reload.c */
+typedef struct Reload {
+        Config *loaded; /* NULL: none is underway */
+        ReloadChanges changes;
+        bool is_wanted_again;
+        WindDown wind_down;
+        void (*on_done)(void *userdata);
+        void *userdata;
+} Reload;
 
 struct Agent {
         sd_event *event;
@@ -16,6 +70,10 @@ struct Agent {
         Store *store;
         BundleTable *bundles;
         Pipeline *pipeline;
+        Retainer *retainer;
+        Notices *notices; /* NULL: not on EC2 */
+        Drain drain;
+        Reload reload;
         IntakeContext intake_context;
         IntakeSource **sources; /* same order as config->sources */
         size_t n_sources;
@@ -36,6 +94,36 @@ struct Agent {
 };
 
 IntakeSource *agent_source_by_name(const Agent *a, const char *name);
+
+/* agent.c: for a reload, too */
+int agent_make_pipeline(Agent *a);
+int agent_make_sources(Agent *a);
+void agent_free_sources(Agent *a);
+
+/* agent_reload.c */
+/** What is underway is not carried out. */
+void agent_reload_drop(Agent *a);
+
+/* agent_drain.c */
+/** Drains because of one more asker, or of the same one with another deadline.
+ * @param reason         a sentence; copied
+ * @param deadline_usec  when this node goes, CLOCK_REALTIME; 0 = not known */
+void agent_drain(Agent *a, DrainAsker asker, const char *reason, uint64_t deadline_usec);
+/** Takes back everybody's wish. */
+void agent_resume(Agent *a);
+/** After sources and pipeline were made anew. */
+void agent_drain_again(Agent *a);
+/** Has what is being shipped come to an end from which it can be gone on with.
+ * @param w        borrowed until on_over, or wind_down_done()
+ * @param on_over  called once, when nothing is shipped any more or four seconds are over; from inside only if no timer can be had */
+void agent_wind_down(Agent *a, WindDown *w, void (*on_over)(Agent *a));
+void wind_down_done(WindDown *w);
+/** Callbacks of notices.h. */
+void agent_on_notice(const Notice *n, void *userdata);
+void agent_on_withdrawn(NoticeKind kind, void *userdata);
+/** @param ret  points into the agent until the next call */
+void agent_drain_view(Agent *a, DrainView *ret);
+void agent_drain_done(Agent *a);
 
 /** Fills a->backend. */
 void agent_view_init(Agent *a);

@@ -34,7 +34,7 @@ static bool make_space(Agent *a) {
                 free(s->shipping);
                 free(s->requests);
                 s->destinations = calloc(n, sizeof *s->destinations);
-                s->shipping = calloc(n, sizeof *s->shipping);
+                s->shipping = calloc(PIPELINE_SHIPPING_MAX(n), sizeof *s->shipping);
                 s->requests = calloc(n * PIPELINE_REQUESTS_MAX, sizeof *s->requests);
                 s->n_destinations = s->destinations && s->shipping && s->requests ? n : 0;
         }
@@ -52,17 +52,27 @@ static bool make_space(Agent *a) {
                s->n_discards >= a->n_discards;
 }
 
-static void view_shipping(const Agent *a, const PipelineDestinationView *d, ShippingView *ret) {
+static void view_one_shipping(const Agent *a, const PipelineShippingView *d, ShippingView *ret) {
         uint64_t elapsed = a->clock->boottime_usec(a->clock) - d->begun_usec;
         uint64_t rate = elapsed > 0 ? (uint64_t)((double)d->done_bytes * 1e6 / (double)elapsed) : 0;
         uint64_t left = d->total_bytes > d->done_bytes ? d->total_bytes - d->done_bytes : 0;
-        *ret = (ShippingView){ .id = d->shipping_id,
-                               .destination = d->name,
+        *ret = (ShippingView){ .id = d->id,
+                               .destination = d->destination,
                                .sent_bytes = d->sent_bytes,
                                .done_bytes = d->done_bytes,
                                .total_bytes = d->total_bytes,
                                .rate = rate,
                                .eta_seconds = rate > 0 ? (left + rate - 1) / rate : UINT64_MAX };
+}
+
+static void view_shipping(Agent *a, AgentView *v) {
+        AgentViewSpace *s = a->space;
+        size_t n = PIPELINE_SHIPPING_MAX(pipeline_n_destinations(a->pipeline));
+        _cleanup_free_ PipelineShippingView *views = calloc(n + 1, sizeof *views);
+        n = views ? pipeline_shipping_view(a->pipeline, views) : 0;
+        for (size_t i = 0; i < n; i++)
+                view_one_shipping(a, &views[i], &s->shipping[v->n_shipping++]);
+        v->shipping = s->shipping;
 }
 
 static void view_destinations(Agent *a, AgentView *v) {
@@ -77,14 +87,11 @@ static void view_destinations(Agent *a, AgentView *v) {
                                            .last_error = d.last_error,
                                            .last_success_usec = d.last_success_usec,
                                            .bytes_delivered = d.bytes_delivered };
-                if (d.shipping_id)
-                        view_shipping(a, &d, &s->shipping[v->n_shipping++]);
                 if (strcmp(d.state, "ok") != 0 && !v->ready_note)
                         v->ready_note =
                                 d.last_error ? d.last_error : "a destination cannot be written";
         }
         v->destinations = s->destinations;
-        v->shipping = s->shipping;
 }
 
 static void add_latencies(Histogram *h, const PipelineRequests *r) {
@@ -140,10 +147,38 @@ static void view_sources(Agent *a, AgentView *v) {
         v->n_sources = a->n_sources;
 }
 
+static void view_retention(Agent *a, AgentView *v) {
+        _cleanup_free_ RetainerView *views = calloc(a->n_sources + 1, sizeof *views);
+        size_t n = views ? retainer_view(a->retainer, views, a->n_sources) : 0;
+        for (size_t i = 0; i < n; i++)
+                for (size_t k = 0; k < a->n_sources; k++) {
+                        SourceView *s = &a->space->sources[k];
+                        if (strcmp(s->name, views[i].source) != 0)
+                                continue;
+                        s->used_bytes = views[i].used_bytes;
+                        s->max_use_bytes = views[i].max_use_bytes;
+                        s->free_bytes = views[i].free_bytes;
+                        s->keep_free_bytes = views[i].keep_free_bytes;
+                        s->n_held = views[i].n_held;
+                        s->n_unheld = views[i].n_unheld;
+                        s->retention_note = views[i].note;
+                }
+        v->n_sources_deleted = store_counter(a->store, "sources_deleted");
+        v->sources_deleted_bytes = store_counter(a->store, "sources_deleted_bytes");
+}
+
+static void view_limits(const Agent *a, LimitsView *ret) {
+        const Limits *l = pipeline_limits(a->pipeline);
+        *ret = (LimitsView){ .upload_rate = throttle_rate(l->upload),
+                             .work_share = pressure_share_now(l->pressure),
+                             .note = l->note };
+}
+
 static void view_counts(Agent *a, AgentView *v) {
         AgentViewSpace *s = a->space;
         StoreCounts counts;
-        store_counts(a->store, &counts);
+        bundle_table_counts(a->bundles, &counts);
+        v->unaccounted = store_counts_difference(&counts);
         memcpy(v->bundles, counts.bundles, sizeof v->bundles);
         memcpy(v->bytes_by_state, counts.bytes, sizeof v->bytes_by_state);
         for (size_t i = 0; i < v->n_destinations; i++)
@@ -167,7 +202,9 @@ static void on_view(AgentView *ret, void *userdata) {
         Agent *a = userdata;
         *ret = (AgentView){ .version = PACKAGE_VERSION,
                             .instance_id = a->instance_id,
-                            .state = "running",
+                            .state = a->drain.is_stopping ? "stopping"
+                                     : a->drain.is_on     ? "draining"
+                                                          : "running",
                             .pid = getpid(),
                             .started_usec = a->started_usec,
                             .config_file = a->config->file,
@@ -180,10 +217,14 @@ static void on_view(AgentView *ret, void *userdata) {
                 return;
         }
         view_destinations(a, ret);
+        view_shipping(a, ret);
+        agent_drain_view(a, &ret->drain);
         view_requests(a, ret);
         view_sources(a, ret);
+        view_retention(a, ret);
+        view_limits(a, &ret->limits);
         view_counts(a, ret);
-        ret->idle = ret->idle && bundle_table_n(a->bundles) == 0;
+        ret->idle = ret->idle && bundle_table_n_open(a->bundles) == 0;
         size_t n_orphaned = pipeline_n_orphaned(a->pipeline);
         if (n_orphaned > 0 && !ret->ready_note) {
                 snprintf(a->space->note, sizeof a->space->note,
@@ -191,8 +232,8 @@ static void on_view(AgentView *ret, void *userdata) {
                          n_orphaned);
                 ret->ready_note = a->space->note;
         }
-        if (bundle_table_store_error(a->bundles) < 0)
-                ret->ready_note = "the state database cannot be written";
+        if (bundle_table_note(a->bundles))
+                ret->ready_note = bundle_table_note(a->bundles);
         ret->ready = !ret->ready_note;
 }
 
@@ -218,14 +259,19 @@ static void explain_settling(const Agent *a, const Bundle *b, StrBuf *text) {
 static const char *final_sentence(const BundleRecord *rec) {
         switch (rec->state) {
         case BUNDLE_DELIVERED:
-                return "Every destination has proof of a whole copy; the source is no longer held.";
+                return rec->links_held
+                               ? "Every destination has proof of a whole copy; its files are "
+                                 "held until retention deletes them."
+                               : "Every destination has proof of a whole copy; the source is "
+                                 "no longer held.";
         case BUNDLE_QUARANTINED:
                 return "It failed too often by its own fault and its sources are still held. "
                        "Mend the cause, then retry it.";
         case BUNDLE_CANCELLED:
                 return "The operator cancelled it; the files at the source were left alone.";
         case BUNDLE_EVICTED:
-                return "It was let go without delivery, by the policy evict_undelivered.";
+                return "It was let go without delivery, so that the job has room; this row is all "
+                       "that is left.";
         case BUNDLE_VANISHED:
                 return "Nothing of it was left to ship.";
         default:
@@ -237,8 +283,8 @@ static char *explain(const Agent *a, const BundleRecord *rec, const Bundle *b) {
         StrBuf text = STRBUF_INIT;
         if (bundle_state_is_final(rec->state)) {
                 strbuf_add(&text, final_sentence(rec));
-                if (rec->reason &&
-                    (rec->state == BUNDLE_QUARANTINED || rec->state == BUNDLE_VANISHED))
+                if (rec->reason && (rec->state == BUNDLE_QUARANTINED ||
+                                    rec->state == BUNDLE_VANISHED || rec->state == BUNDLE_EVICTED))
                         strbuf_addf(&text, " Last: %s.", rec->reason);
         } else if (rec->state == BUNDLE_SETTLING && b)
                 explain_settling(a, b, &text);
@@ -252,6 +298,10 @@ static char *explain(const Agent *a, const BundleRecord *rec, const Bundle *b) {
                         strbuf_addf(&text, "%s%s", i ? " " : "", one ? one : "");
                 }
         }
+        if (b && b->unsaved)
+                strbuf_add(&text, " The state database cannot be written: this is known in memory "
+                                  "only, its source stays held, and a crash would make it be found "
+                                  "again.");
         if (!rec->complete)
                 strbuf_add(&text, " It is labelled incomplete.");
         if (rec->links_held &&
@@ -278,26 +328,15 @@ static int on_get(const char *id, BundleRecord *ret, char **ret_explain, void *u
         return 0;
 }
 
-typedef struct ListTo {
-        int (*on_bundle)(const BundleRecord *b, void *u);
-        void *u;
-} ListTo;
-
-static int list_one(BundleRecord *rec, void *userdata) {
-        const ListTo *to = userdata;
-        return to->on_bundle(rec, to->u);
-}
-
 static int on_list(const ViewFilter *f, int (*on_bundle)(const BundleRecord *b, void *u), void *u,
                    void *userdata) {
         Agent *a = userdata;
-        ListTo to = { on_bundle, u };
-        return store_list(a->store,
-                          &(StoreFilter){ .state = f->state,
-                                          .source = f->source,
-                                          .after = f->after,
-                                          .limit = f->limit },
-                          list_one, &to);
+        return bundle_table_list(a->bundles,
+                                 &(StoreFilter){ .state = f->state,
+                                                 .source = f->source,
+                                                 .after = f->after,
+                                                 .limit = f->limit },
+                                 on_bundle, u);
 }
 
 /* ---- asked to act ---- */
@@ -362,23 +401,34 @@ static int act_pin(Agent *a, Bundle *b, BundleRecord *rec, bool pinned) {
         if (b && !bundle_state_is_final(b->rec.state)) {
                 b->rec.pinned = pinned;
                 bundle_save(a->bundles, b);
+                retainer_kick(a->retainer);
                 return bundle_table_store_error(a->bundles);
         }
         rec->pinned = pinned;
-        return store_update(a->store, rec);
+        int r = store_update(a->store, rec);
+        retainer_kick(a->retainer);
+        return r;
 }
 
 static int on_act(const char *id, const char *action, char **ret_message, void *userdata) {
         Agent *a = userdata;
         _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
-        int r = store_get(a->store, id, &rec);
+        Bundle *b = bundle_table_find(a->bundles, id);
+        int r = b ? bundle_record_copy(&rec, &b->rec) : store_get(a->store, id, &rec);
         if (r != 0)
                 return r == STORE_E_NOT_FOUND ? -ENOENT : r;
-        Bundle *b = bundle_table_find(a->bundles, id);
+        if (b && bundle_state_is_final(b->rec.state))
+                return refuse(
+                        ret_message,
+                        "it is %s, and the state database cannot be written; make room in the "
+                        "state directory first",
+                        bundle_state_name(b->rec.state));
         if (strcmp(action, "retry") == 0)
                 return act_retry(a, b, &rec, ret_message);
         if (strcmp(action, "cancel") == 0)
                 return act_cancel(a, b, &rec, ret_message);
+        if (strcmp(action, "pin") == 0 && retainer_is_letting_go(a->retainer, id))
+                return refuse(ret_message, "%s: it is being deleted at this moment", id);
         if (strcmp(action, "pin") == 0 || strcmp(action, "unpin") == 0)
                 return act_pin(a, b, &rec, action[0] == 'p');
         return -EINVAL;
@@ -392,6 +442,15 @@ static int on_flush(bool settle, char **ret_message, void *userdata) {
         return 0;
 }
 
+static int on_drain(bool on, char **ret_message, void *userdata) {
+        *ret_message = NULL;
+        if (on)
+                agent_drain(userdata, DRAIN_OPERATOR, "asked by the operator", 0);
+        else
+                agent_resume(userdata);
+        return 0;
+}
+
 void agent_view_init(Agent *a) {
         a->space = calloc(1, sizeof *a->space);
         a->backend = (AgentBackend){ .view = on_view,
@@ -399,6 +458,7 @@ void agent_view_init(Agent *a) {
                                      .get = on_get,
                                      .act = on_act,
                                      .flush = on_flush,
+                                     .drain = on_drain,
                                      .userdata = a };
 }
 

@@ -82,7 +82,9 @@ static int make_client(Destination *d, S3Target *t) {
                                     .tags = config->tags.items,
                                     .retry_initial_usec = d->pipeline->config->retry.initial_usec,
                                     .retry_maximum_usec = d->pipeline->config->retry.maximum_usec,
-                                    .seed = pipeline_random() },
+                                    .seed = pipeline_random(),
+                                    .upload = d->pipeline->limits->upload,
+                                    .requests = d->pipeline->limits->requests },
                 &t->fault);
         return r == -EINVAL ? 0 : r; /* the probe tells it */
 }
@@ -93,7 +95,9 @@ static int s3_open(Destination *d) {
                 return -ENOMEM;
         t->fixed = s3_key_prefix(path_template_fixed(d->template));
         int r = !t->fixed ? -ENOMEM : make_client(d, t);
-        return r < 0 ? r : worker_pool_new(&t->worker, d->pipeline->context.event, "nc-pack", 1, 0);
+        return r < 0 ? r
+                     : worker_pool_new(&t->worker, d->pipeline->context.event, "nc-pack", 1,
+                                       WORKER_IDLE);
 }
 
 static bool s3_is_busy(const Destination *d) {
@@ -366,6 +370,8 @@ static void s3_stats(const Destination *d, PipelineRequests *ret) {
 
 const DestinationType destination_s3_type = {
         .name = "s3",
+        .is_shared = true,
+        .can_interrupt = true,
         .stall_text = "the store does not answer",
         .cut_text = "stopped in the middle, will be gone on with",
         .open = s3_open,
@@ -380,6 +386,7 @@ const DestinationType destination_s3_type = {
         .ship_new = s3_ship_new,
         .ship_begin = s3_ship_begin,
         .ship_abort = ship_s3_abort,
+        .ship_wind_down = ship_s3_wind_down,
         .ship_free = ship_s3_free,
         .refresh = s3_refresh,
         .delivered = s3_delivered,

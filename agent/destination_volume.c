@@ -8,6 +8,9 @@
 #include "lib/bundle/writer.h"
 #include "uploaders/volume.h"
 
+/* So much may still be copied when the agent is to stop. */
+#define WIND_DOWN_BYTES (64 * MIB)
+
 typedef struct VolumeTarget {
         Volume *volume;
         WorkerPool *worker; /* one thread: a hung mount hangs only this */
@@ -43,7 +46,9 @@ static int volume_open(Destination *d) {
                                 config->min_free.is_permille ? config->min_free.permille : 0,
                         /* a root that was there and is not any more is not mounted */
                         .must_exist = store_counter(d->pipeline->context.store, counter) > 0 });
-        return r < 0 ? r : worker_pool_new(&t->worker, d->pipeline->context.event, "nc-ship", 1, 0);
+        return r < 0 ? r
+                     : worker_pool_new(&t->worker, d->pipeline->context.event, "nc-ship", 1,
+                                       WORKER_IDLE);
 }
 
 static bool volume_is_busy(const Destination *d) {
@@ -114,6 +119,8 @@ static bool volume_tidy(Destination *d, uint64_t *ret_next_usec) {
 static uint64_t volume_memory(const Destination *d) {
         const Pipeline *p = d->pipeline;
         int level = (int)p->config->limits.compression_level;
+        if (d != d->head)
+                return bundle_writer_memory_min(level);
         return MAX(
                 MIN(bundle_writer_memory_best(level, p->n_compressors), pipeline_memory_share(p)),
                 bundle_writer_memory_min(level));
@@ -143,6 +150,13 @@ static void volume_ship_abort(ShipJob *s) {
         atomic_store(&s->abort, true);
 }
 
+/* A copy that is cut starts over: it may end by itself where little is missing. */
+static void volume_ship_wind_down(ShipJob *s) {
+        uint64_t total = atomic_load(&s->total_bytes), done = atomic_load(&s->done_bytes);
+        if (total == 0 || total - MIN(done, total) > WIND_DOWN_BYTES)
+                atomic_store(&s->abort, true);
+}
+
 static uint64_t volume_refresh(Destination *d) {
         return atomic_load(&d->running->sent_bytes) + atomic_load(&d->running->done_bytes) +
                volume_n_read_back(target(d)->volume);
@@ -168,6 +182,7 @@ const DestinationType destination_volume_type = {
         .ship_new = volume_ship_new,
         .ship_begin = volume_ship_begin,
         .ship_abort = volume_ship_abort,
+        .ship_wind_down = volume_ship_wind_down,
         .ship_free = ship_volume_free,
         .refresh = volume_refresh,
         .delivered = volume_delivered,

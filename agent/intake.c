@@ -49,23 +49,30 @@ void intake_set_note(char **note, const char *text) {
 }
 
 /* "" for the fixed part itself, else what follows it and the slash. */
-const char *intake_relative(const IntakeSource *s, const Bundle *b) {
+const char *intake_relative(const IntakeSource *s, const char *path) {
         size_t n = strlen(s->terms->fixed);
-        const char *rest = b->rec.path + (strncmp(b->rec.path, s->terms->fixed, n) == 0 ? n : 0);
+        const char *rest = path + (strncmp(path, s->terms->fixed, n) == 0 ? n : 0);
         while (*rest == '/')
                 rest++;
         return rest;
 }
 
 void intake_source_on_final(IntakeSource *s, Bundle *b) {
-        const char *relative = intake_relative(s, b);
-        s->n_active--;
-        if (b->rec.state != BUNDLE_QUARANTINED) /* that can be brought back */
-                intake_release_pins(s, b); /* some may be there even where links were refused */
+        const char *relative = intake_relative(s, b->rec.path);
+        s->n_active -= b->is_active; /* one that was quarantined and brought back does not count */
+        /* A quarantined one can be brought back; of others the row says whether links are still wanted. */
+        if (b->rec.state == BUNDLE_DELIVERED && b->dirty)
+                intake_look_last(s, b->rec.id);
+        else if (b->rec.state != BUNDLE_QUARANTINED && !b->rec.links_held)
+                intake_release_pins(
+                        s, b->rec.id); /* some may be there even where links were refused */
+        intake_look_last_again(s);
+        if (s->on_news)
+                s->on_news(b, s->news_userdata);
         /* A supplement's digest is not the unit's; and what vanished is taken again should it come back. */
         if (!b->rec.supplement_of[0] && b->rec.state != BUNDLE_VANISHED)
                 intake_remember(s, relative, b->rec.digest);
-        if (b->dirty && b->rec.state == BUNDLE_DELIVERED)
+        if ((b->dirty && b->rec.state == BUNDLE_DELIVERED) || intake_is_of_links(&b->rec))
                 intake_look_at_path(s, relative);
         if (s->scan_wanted && s->n_active < INTAKE_ACTIVE_MAX / 2)
                 intake_start_scan(s);
@@ -94,7 +101,7 @@ static void on_change(const char *relative, bool is_dir, void *userdata) {
         IntakeSource *s = userdata;
         Bundle *b = bundle_above(s, relative);
         /* A loose unit is only the files directly in its directory: what lies deeper is another unit's. */
-        if (b && !source_terms_is_loose(s->terms, intake_relative(s, b))) {
+        if (b && !source_terms_is_loose(s->terms, intake_relative(s, b->rec.path))) {
                 bool waiting = b->rec.state == BUNDLE_SETTLING && !b->probing;
                 if (waiting && !b->dirty)
                         intake_look_again_in(b,
@@ -167,33 +174,31 @@ static int on_scan_timer(sd_event_source *source, uint64_t usec, void *userdata)
         return 0;
 }
 
-/* Now that the rows are durable the bundles may be acted on; where they are not, they were not seen. */
+/* Now that the rows are durable the bundles may be acted on; where they are not, some go on without, and the others were not seen. */
 static void end_transaction(IntakeSource *s) {
         int r = store_commit(s->context->store);
+        size_t n_put_off = 0;
         s->in_transaction = false;
-        if (r < 0)
-                log_error(r,
-                          "source %s: cannot write the state database; what the scan has found is "
-                          "taken by a later one",
-                          s->config->name);
-        s->scan_failed = s->scan_failed || r < 0;
         LIST_FOREACH_SAFE (l, bundle_table_all(s->context->bundles)) {
                 Bundle *b = CONTAINER_OF(l, Bundle, link);
                 if (!b->uncommitted)
                         continue;
                 b->uncommitted = false;
-                if (r >= 0) {
+                if (r >= 0 || bundle_table_keep_rowless(s->context->bundles, b, r)) {
                         intake_look_at(b);
                         continue;
                 }
-                intake_remember(s, intake_relative(s, b),
+                n_put_off++;
+                intake_remember(s, intake_relative(s, b->rec.path),
                                 ~b->rec.digest); /* so that the next scan reports it */
                 s->n_active--;
                 bundle_table_forget(s->context->bundles, b);
         }
+        intake_tell_put_off(s, r, n_put_off);
 }
 
 static void take_found(IntakeSource *s, ScanJob *j) {
+        s->puts_off = false;
         s->in_transaction =
                 store_begin(s->context->store) == 0; /* else each bundle gets a commit of its own */
         for (size_t i = 0; i < j->n_found; i++) {
@@ -207,6 +212,7 @@ static void take_found(IntakeSource *s, ScanJob *j) {
         }
         if (s->in_transaction)
                 end_transaction(s);
+        s->said_put_off = s->puts_off;
 }
 
 static void merge_later(IntakeSource *s) {
@@ -259,7 +265,9 @@ static void on_scanned(WorkJob *job) {
                 intake_start_scan(s);
                 return;
         }
-        arm_scan(s);
+        s->is_held = s->hold_wanted && !s->scan_wanted;
+        if (!s->is_held)
+                arm_scan(s);
 }
 
 static void arm_scan(IntakeSource *s) {
@@ -271,6 +279,8 @@ static void arm_scan(IntakeSource *s) {
 }
 
 void intake_start_scan(IntakeSource *s) {
+        if (s->is_held)
+                return;
         if (s->scan) {
                 s->scan_wanted = true;
                 return;
@@ -307,18 +317,25 @@ void intake_source_flush(IntakeSource *s, bool flush) {
         intake_start_scan(s);
 }
 
+void intake_source_hold(IntakeSource *s, bool on) {
+        if (on == s->hold_wanted)
+                return;
+        s->hold_wanted = on;
+        s->is_held = false;
+        intake_start_scan(s); /* what is there now; or what has come meanwhile */
+}
+
 /* ---- life ---- */
 
-static int remember_stored(BundleRecord *rec, void *userdata) {
+static int remember_stored(const char *path, uint64_t digest, void *userdata) {
         IntakeSource *s = userdata;
         size_t n = strlen(s->terms->fixed);
-        if (!bundle_state_is_final(rec->state) || rec->supplement_of[0] ||
-            strncmp(rec->path, s->terms->fixed, n) != 0)
+        if (strncmp(path, s->terms->fixed, n) != 0)
                 return 0;
-        const char *relative = rec->path + n;
+        const char *relative = path + n;
         while (*relative == '/')
                 relative++;
-        intake_remember(s, relative, rec->digest);
+        intake_remember(s, relative, digest);
         return 0;
 }
 
@@ -328,17 +345,17 @@ int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSo
                 return -ENOMEM;
         *s = (IntakeSource){ .context = context, .config = config };
         pending_init(&s->pending);
+        pending_init(&s->last_looks);
         list_init(&s->jobs);
         list_init(&s->pin_jobs);
+        list_init(&s->errands);
         int r = source_terms_new(&s->terms, config, context->instance_id, context->proc_root);
         if (r >= 0)
-                r = worker_pool_new(&s->probes, context->event, "nc-look", 1, 0);
+                r = worker_pool_new(&s->probes, context->event, "nc-look", 1, WORKER_NORMAL);
         if (r >= 0)
-                r = worker_pool_new(&s->scans, context->event, "nc-scan", 1, 0);
+                r = worker_pool_new(&s->scans, context->event, "nc-scan", 1, WORKER_NORMAL);
         if (r >= 0)
-                r = store_list(context->store,
-                               &(StoreFilter){ .state = -1, .source = config->name },
-                               remember_stored, s);
+                r = store_list_ended(context->store, config->name, remember_stored, s);
         if (r < 0) {
                 intake_source_free(s);
                 return r;
@@ -357,6 +374,9 @@ static bool is_any_running(const IntakeSource *s) {
                         return true;
         LIST_FOREACH (l, &s->pin_jobs)
                 if (worker_pool_is_running(&CONTAINER_OF(l, PinsJob, mine)->job))
+                        return true;
+        LIST_FOREACH (l, &s->errands)
+                if (worker_pool_is_running(&CONTAINER_OF(l, IntakeErrand, mine)->job))
                         return true;
         return false;
 }
@@ -381,6 +401,12 @@ static void stop_workers(IntakeSource *s) {
                 if (!worker_pool_is_running(&p->job))
                         pins_job_free(p);
         }
+        LIST_FOREACH_SAFE (l, &s->errands) {
+                IntakeErrand *e = CONTAINER_OF(l, IntakeErrand, mine);
+                list_remove(&e->mine);
+                if (!worker_pool_is_running(&e->job))
+                        e->drop(e);
+        }
         if (s->scan && worker_pool_is_running(&s->scan->job))
                 s->table = (UnitTable){ 0 }; /* the scan reads it still: it keeps it */
         else
@@ -403,6 +429,7 @@ IntakeSource *intake_source_free(IntakeSource *s) {
         sd_event_source_disable_unref(s->scan_timer);
         sd_event_source_disable_unref(s->look_timer);
         pending_done(&s->pending);
+        pending_done(&s->last_looks);
         unit_table_done(&s->table);
         unit_table_done(&s->table_later);
         source_terms_unref(s->terms);
@@ -410,6 +437,26 @@ IntakeSource *intake_source_free(IntakeSource *s) {
         free(s->hold_note);
         free(s);
         return NULL;
+}
+
+static void on_errand_done(WorkJob *job) {
+        IntakeErrand *e = CONTAINER_OF(job, IntakeErrand, job);
+        list_remove(&e->mine);
+        e->done(e);
+}
+
+int intake_source_submit(IntakeSource *s, IntakeErrand *e) {
+        e->job.done = on_errand_done;
+        int r = worker_pool_submit(s->probes, &e->job);
+        if (r >= 0)
+                list_append(&s->errands, &e->mine);
+        return r;
+}
+
+void intake_source_listen(IntakeSource *s, void (*on_news)(const Bundle *b, void *userdata),
+                          void *userdata) {
+        s->on_news = on_news;
+        s->news_userdata = userdata;
 }
 
 void intake_source_rebind(IntakeSource *s, const ConfigSource *config) {
@@ -439,5 +486,5 @@ bool intake_source_has_seen_all(const IntakeSource *s) {
 
 bool intake_source_is_idle(const IntakeSource *s) {
         return s->has_scanned && !s->scan && !s->scan_wanted && s->n_probes == 0 &&
-               pending_is_empty(&s->pending);
+               !s->is_listing && pending_is_empty(&s->pending);
 }

@@ -43,6 +43,11 @@ void intake_source_adopt(IntakeSource *s, Bundle *b);
 
 /** Scans now. @param flush  takes what settles, and what the scan finds, as if `settle` were over */
 void intake_source_flush(IntakeSource *s, bool flush);
+/** Stops taking new bundles: scans once more, and takes what is there; what is known goes on. Or takes new ones again. */
+void intake_source_hold(IntakeSource *s, bool on);
+/** Arms a timer, made at its first use. 0 or -errno */
+int intake_arm(sd_event *event, sd_event_source **timer, uint64_t usec,
+               sd_event_time_handler_t handler, void *userdata);
 /** Takes one settling bundle as if `settle` were over. */
 void intake_flush_bundle(Bundle *b);
 
@@ -51,6 +56,34 @@ void intake_source_on_final(IntakeSource *s, Bundle *b);
 
 /** Goes back to settling: it changed while it was being read. */
 void intake_settle_again(Bundle *b, const char *why);
+
+/** Somebody else's work in the source's worker, in turn with its looks and with what is done to its links. */
+typedef struct IntakeErrand {
+        WorkJob job; /* run(): touches what the errand owns; done() is intake's */
+        ListLink mine;
+        void (*done)(struct IntakeErrand *e); /* on the loop; it is the caller's again */
+        void (*drop)(
+                struct IntakeErrand *
+                        e); /* the source ends before it was begun: frees it. One that hangs is neither done nor dropped */
+} IntakeErrand;
+/** @return 0, or -errno: it stays the caller's */
+int intake_source_submit(IntakeSource *s, IntakeErrand *e);
+
+/** Who is told of each bundle when it is found (its row is there, though perhaps not yet durable), and when it came to its end (durable,
+ * right before it is freed; links_held: they stay, and are his to let go). NULL: nobody */
+void intake_source_listen(IntakeSource *s, void (*on_news)(const Bundle *b, void *userdata),
+                          void *userdata);
+
+/** A delivered bundle's links may hold what not every destination has: looks, begins a supplement with that, and lets go of the others,
+ * unless the row says that they are kept. Where it cannot be done the links stay, and the next start looks.
+ * @param id  of a delivered bundle; or of a supplement that has no row: what was begun here and cut */
+void intake_look_last(IntakeSource *s, const char *id);
+/** @return whether such a look is still to come or underway for this bundle, or a start does not yet know for which ones it is. Until then
+ * no link of it may go. */
+bool intake_is_to_look_last(const IntakeSource *s, const char *id);
+/** Who is told when such a look has found nothing that anybody wants. NULL: nobody */
+void intake_listen_to_looks(IntakeSource *s, void (*listener)(const char *id, void *userdata),
+                            void *userdata);
 
 const ConfigSource *intake_source_config(const IntakeSource *s);
 SourceTerms *intake_source_terms(const IntakeSource *s); /* borrowed */

@@ -36,6 +36,7 @@ static int add_bundle(IntakeSource *s, const ScanUnit *u, const BundleRecord *ba
                 .bytes = u->bytes,
                 .oldest_mtime_usec = u->oldest_mtime_usec,
                 .digest = u->digest,
+                .links_held = base && u->st.st_ino == 0,
         };
         rec.source = strdup(s->config->name);
         rec.path =
@@ -47,9 +48,9 @@ static int add_bundle(IntakeSource *s, const ScanUnit *u, const BundleRecord *ba
                 strcpy(rec.cluster_id, u->values.cluster_id);
         }
         if (base) {
-                int n = snprintf(rec.id, sizeof rec.id, "%s-s%u", base->id, base->n_supplements);
-                if (n < 0 || (size_t)n >= sizeof rec.id)
-                        return -EOVERFLOW;
+                int r = intake_supplement_id(rec.id, base, base->n_supplements);
+                if (r < 0)
+                        return r;
                 strcpy(rec.supplement_of, base->id);
                 strcpy(rec.date_time, base->date_time);
                 strcpy(rec.cluster_id, base->cluster_id);
@@ -66,6 +67,18 @@ static uint64_t since_newest_usec(const IntakeSource *s, const ScanUnit *u) {
         uint64_t now = intake_realtime_usec(s);
         uint64_t newest = u->newest_change_nsec > 0 ? (uint64_t)u->newest_change_nsec / 1000 : 0;
         return now > newest ? now - newest : 0;
+}
+
+/* With a disk that is full this comes with every scan, and for each of many: said when it begins. */
+void intake_tell_put_off(IntakeSource *s, int error, size_t n) {
+        if (n == 0)
+                return;
+        s->scan_failed = true;
+        log_write(s->said_put_off ? LOG_DEBUG : LOG_ERR, error, NULL,
+                  "source %s: cannot note what was found in the state database; what is not known "
+                  "yet is taken by a later scan",
+                  s->config->name);
+        s->puts_off = s->said_put_off = true;
 }
 
 static void begin_bundle(IntakeSource *s, const ScanUnit *u, BundleRecord *base) {
@@ -90,14 +103,14 @@ static void begin_bundle(IntakeSource *s, const ScanUnit *u, BundleRecord *base)
                 return;
         }
         if (r < 0) {
-                log_error(r,
-                          "source %s: cannot note '%s' in the state database, trying again at the "
-                          "next scan",
-                          s->config->name, u->relative);
+                intake_tell_put_off(s, r, 1);
                 return;
         }
         intake_remember(s, u->relative, u->digest);
         s->n_active++;
+        b->is_active = true;
+        if (s->on_news)
+                s->on_news(b, s->news_userdata);
         b->flush = s->flush_this_scan;
         /* No link of ours has touched a ctime yet: old mtimes of a copy that is underway do not make it look quiet. */
         b->quiet_usec = since_newest_usec(s, u);
@@ -121,12 +134,13 @@ void intake_on_unit(IntakeSource *s, ScanUnit *u) {
         if (!path)
                 return;
         Bundle *b = bundle_table_find_unit(s->context->bundles, s->config->name, path);
-        if (b) {
+        if (b && b->rec.state == BUNDLE_SETTLING && !intake_is_of_links(&b->rec)) {
                 intake_remember(s, u->relative, u->digest);
-                if (b->rec.state == BUNDLE_SETTLING)
-                        intake_look_at(b);
-                else
-                        b->dirty = true;
+                intake_look_at(b);
+                return;
+        }
+        if (b) { /* not remembered: it is to be looked at when the bundle is through */
+                b->dirty = true;
                 return;
         }
         _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
@@ -174,16 +188,37 @@ bool intake_probe_submit(IntakeSource *s, ProbeJob *p, void (*done)(WorkJob *job
         return true;
 }
 
-/* The last supplement is quarantined or cancelled, and this would only be the same again. */
+int intake_supplement_id(char ret[BUNDLE_ID_SIZE], const BundleRecord *base, unsigned number) {
+        int n = snprintf(ret, BUNDLE_ID_SIZE, "%s-s%u", base->id, number);
+        return n < 0 || n >= BUNDLE_ID_SIZE ? -EOVERFLOW : 0;
+}
+
+/* The last supplement is quarantined, cancelled or evicted, and this would only be the same again. */
 static bool is_left_to_operator(const IntakeSource *s, const BundleRecord *base, uint64_t digest) {
         char id[BUNDLE_ID_SIZE];
         _cleanup_(bundle_record_done) BundleRecord last = { 0 };
-        int n = snprintf(id, sizeof id, "%s-s%u", base->id, base->n_supplements);
-        if (base->n_supplements == 0 || n < 0 || (size_t)n >= sizeof id ||
+        if (base->n_supplements == 0 || intake_supplement_id(id, base, base->n_supplements) < 0 ||
             store_get(s->context->store, id, &last) != 0)
                 return false;
-        return (last.state == BUNDLE_QUARANTINED || last.state == BUNDLE_CANCELLED) &&
+        return (last.state == BUNDLE_QUARANTINED || last.state == BUNDLE_CANCELLED ||
+                last.state == BUNDLE_EVICTED) &&
                last.digest == digest;
+}
+
+bool intake_begin_supplement(IntakeSource *s, ProbeJob *p, BundleRecord *base) {
+        if (is_left_to_operator(s, base, p->unit.digest))
+                return false;
+        free(p->unit.relative);
+        p->unit.relative = strdup(p->relative);
+        if (!p->unit.relative)
+                return true; /* a later scan, or the next start */
+        p->unit.st = (struct stat){ .st_uid = base->uid };
+        if (!p->heir[0]) { /* else it is as intake_is_of_links() says */
+                p->unit.st.st_dev = (dev_t)base->unit_dev;
+                p->unit.st.st_ino = (ino_t)base->unit_ino;
+        }
+        begin_bundle(s, &p->unit, base);
+        return true;
 }
 
 static void on_supplement_probed(WorkJob *job) {
@@ -203,18 +238,8 @@ static void on_supplement_probed(WorkJob *job) {
                 (void)store_update(s->context->store, &rec); /* else it does */
                 return;
         }
-        if (is_left_to_operator(s, &rec, p->unit.digest)) {
+        if (!intake_begin_supplement(s, p, &rec))
                 intake_remember(s, p->relative, p->seen_digest);
-                return;
-        }
-        free(p->unit.relative);
-        p->unit.relative = strdup(p->relative);
-        if (!p->unit.relative)
-                return;
-        p->unit.st = (struct stat){ .st_uid = rec.uid,
-                                    .st_dev = (dev_t)rec.unit_dev,
-                                    .st_ino = (ino_t)rec.unit_ino };
-        begin_bundle(s, &p->unit, &rec);
 }
 
 static void look_for_supplement(IntakeSource *s, const ScanUnit *u, const char *base_id) {
@@ -277,6 +302,8 @@ static void look_next(IntakeSource *s) {
 }
 
 void intake_look_at_path(IntakeSource *s, const char *relative) {
+        if (s->is_held)
+                return; /* the scan after the hold finds it */
         int r = pending_add(&s->pending, relative);
         if (r < 0) { /* too many, or no memory: a scan finds them all */
                 s->scan_wanted = true;

@@ -56,6 +56,11 @@ char *pending_take(Pending *p) {
         return path;
 }
 
+bool pending_has(const Pending *p, const char *path) {
+        PendingPath key = { .path = (char *)path };
+        return tfind(&key, &p->by_path, compare) != NULL;
+}
+
 bool pending_is_empty(const Pending *p) {
         return list_is_empty(&p->all);
 }

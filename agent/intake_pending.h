@@ -19,5 +19,6 @@ void pending_init(Pending *p);
 int pending_add(Pending *p, const char *path);
 /** Takes the oldest out. @return the caller's, never NULL when not empty */
 char *pending_take(Pending *p);
+bool pending_has(const Pending *p, const char *path);
 bool pending_is_empty(const Pending *p);
 void pending_done(Pending *p);

@@ -8,28 +8,40 @@
 
 static void on_pins_done(WorkJob *job);
 
-static void pins_submit(IntakeSource *s, PinsJob *p) {
+/* @return whether it was taken (else it is freed) */
+static bool pins_submit(IntakeSource *s, PinsJob *p) {
         p->owner = s;
         p->job.done = on_pins_done;
-        if (worker_pool_submit(s->probes, &p->job) < 0)
-                pins_job_free(p); /* the next start sweeps */
-        else
-                list_append(&s->pin_jobs, &p->mine);
+        if (worker_pool_submit(s->probes, &p->job) < 0) {
+                pins_job_free(p);
+                return false;
+        }
+        list_append(&s->pin_jobs, &p->mine);
+        return true;
 }
 
-/* @return whether nobody will ever want these pins; for ids that the store does not know *ret_known is false */
-static bool is_over(const IntakeSource *s, const char *id, bool *ret_known) {
-        *ret_known = true;
+typedef enum Fate {
+        FATE_KEPT,
+        FATE_UNKNOWN, /* to the store */
+        FATE_LET_GO,  /* nobody will ever want them */
+        FATE_LOOKED_AT,
+} Fate;
+
+static Fate fate_of(const IntakeSource *s, const char *id) {
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
         if (bundle_table_find(s->context->bundles, id))
-                return false;
-        BundleRecord rec = { 0 };
+                return FATE_KEPT;
         int r = store_get(s->context->store, id, &rec);
-        *ret_known =
-                r != STORE_E_NOT_FOUND; /* of what cannot be read nothing is said, nor taken away */
-        bool over = r == 0 && bundle_state_is_final(rec.state) && rec.state != BUNDLE_QUARANTINED;
-        if (r == 0)
-                bundle_record_done(&rec);
-        return over;
+        if (r < 0) /* of what cannot be read nothing is said, nor taken away */
+                return FATE_KEPT;
+        if (intake_wants_last_look(s, r == 0 ? &rec : NULL, id))
+                return FATE_LOOKED_AT;
+        if (r > 0)
+                return FATE_UNKNOWN;
+        /* A delivered one is its own source's to look at; links that the row still speaks of are retention's to let go of. */
+        bool over = rec.state == BUNDLE_CANCELLED || rec.state == BUNDLE_VANISHED ||
+                    rec.state == BUNDLE_EVICTED;
+        return over && !rec.links_held ? FATE_LET_GO : FATE_KEPT;
 }
 
 /* Said once a process: all sources with one parent find the same. */
@@ -49,16 +61,18 @@ static void say_unknown(const char *path, size_t n) {
 }
 
 /* Only what is known to be over is let go: an id may be another source's, or its row lost with a damaged database. */
-static void choose(const IntakeSource *s, PinsJob *p) {
+static void choose(IntakeSource *s, PinsJob *p) {
         size_t n = 0, n_unknown = 0;
         _cleanup_free_ char *unknown = NULL;
         for (size_t i = 0; i < p->n_found; i++) {
-                bool known;
-                if (is_over(s, p->found[i].id, &known)) {
+                Fate fate = fate_of(s, p->found[i].id);
+                if (fate == FATE_LET_GO) {
                         p->found[n++] = p->found[i];
                         continue;
                 }
-                if (!known && n_unknown++ == 0)
+                if (fate == FATE_LOOKED_AT)
+                        intake_look_last(s, p->found[i].id);
+                if (fate == FATE_UNKNOWN && n_unknown++ == 0)
                         unknown = TAKE_PTR(p->found[i].path);
                 pins_found_done(&p->found[i]);
         }
@@ -76,12 +90,14 @@ static void on_pins_done(WorkJob *job) {
                                  : "cannot remove hard links for '%s'; the next start tries again",
                          p->terms->fixed);
         if (p->task == PINS_LIST) {
-                choose(p->owner, p);
+                IntakeSource *s = p->owner;
+                choose(s, p);
+                s->is_listing = false;
                 if (p->n_found > 0) {
                         list_remove(&p->mine);
                         p->task = PINS_SWEEP;
                         p->result = 0;
-                        pins_submit(p->owner, p);
+                        (void)pins_submit(s, p); /* else the next start sweeps */
                         return;
                 }
         }
@@ -93,12 +109,11 @@ void intake_sweep_pins(IntakeSource *s) {
         PinsJob *p;
         if (pins_job_new(&p, s->terms, PINS_LIST, "") >=
             0) /* rather too many links than one too few */
-                pins_submit(s, p);
+                s->is_listing = pins_submit(s, p);
 }
 
-void intake_release_pins(IntakeSource *s, const Bundle *b) {
+void intake_release_pins(IntakeSource *s, const char *id) {
         PinsJob *p;
-        if (pins_job_new(&p, s->terms, PINS_RELEASE, b->rec.id) >=
-            0) /* else the next start sweeps */
-                pins_submit(s, p);
+        if (pins_job_new(&p, s->terms, PINS_RELEASE, id) >= 0)
+                (void)pins_submit(s, p); /* else the next start sweeps */
 }

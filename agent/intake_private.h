@@ -1,5 +1,5 @@
 /* What the files of intake share: intake.c (events, scans, life), intake_discover.c (from a path to a bundle),
- * intake_settle.c (from a bundle to READY), intake_pins.c (links let go). */
+ * intake_settle.c (from a bundle to READY), intake_pins.c (links let go), intake_last.c (what they hold beyond what was shipped). */
 #pragma once
 
 #include "agent/intake.h"
@@ -25,12 +25,24 @@ struct IntakeSource {
         bool flush_wanted, flush_this_scan; /* what it finds is flushed */
         bool in_transaction;                /* rows are written but not yet durable */
         bool scan_failed;                   /* the last one could not see everything */
-        size_t n_active;                    /* bundles being worked on */
+        bool puts_off, said_put_off;        /* bundles of this one cannot be noted */
+        bool hold_wanted,
+                is_held; /* nothing new is taken: after the scan that is running or queued; already */
+        size_t n_active; /* bundles being worked on */
         sd_event_source *scan_timer, *look_timer;
         Pending pending; /* paths to be looked at for the first time */
         bool looking;
-        uint64_t look_not_before_usec; /* CLOCK_BOOTTIME */
-        ListLink jobs, pin_jobs;       /* that are out */
+        Pending last_looks; /* ids of links that wait for a last look; at most one of these is out */
+        bool is_looking_last;
+        char looking_last_at[BUNDLE_ID_SIZE]; /* whose look is out */
+        void (*on_looked)(const char *id, void *userdata);
+        void *looked_userdata;
+        bool is_listing;   /* what a crash left */
+        bool sweep_wanted; /* a last look found something, and its unit is another bundle's for now */
+        uint64_t look_not_before_usec;    /* CLOCK_BOOTTIME */
+        ListLink jobs, pin_jobs, errands; /* that are out */
+        void (*on_news)(const Bundle *b, void *userdata);
+        void *news_userdata;
         size_t n_probes;
         uint64_t scan_usec, n_unreadable; /* of the last scan */
         char *note;                       /* said in status; owned */
@@ -39,14 +51,13 @@ struct IntakeSource {
 
 uint64_t intake_boot_usec(const IntakeSource *s);
 uint64_t intake_realtime_usec(const IntakeSource *s);
-/** @return the bundle's path below the fixed part, "" for the fixed part itself; borrowed */
-const char *intake_relative(const IntakeSource *s, const Bundle *b);
+/** @return a bundle's path below the fixed part, "" for the fixed part itself; borrowed */
+const char *intake_relative(const IntakeSource *s, const char *path);
 /** Notes what was last seen at a path, so that a scan does not report it again. */
 void intake_remember(IntakeSource *s, const char *relative, uint64_t digest);
 void intake_set_note(char **note, const char *text);
-/** Arms a timer, made at its first use. 0 or -errno */
-int intake_arm(sd_event *event, sd_event_source **timer, uint64_t usec,
-               sd_event_time_handler_t handler, void *userdata);
+/** Says that n bundles could not be noted for an error of the store, and are left to a later scan; 0 = none. */
+void intake_tell_put_off(IntakeSource *s, int error, size_t n);
 void intake_start_scan(IntakeSource *s);
 
 /** A unit was seen whose content may not be what was last known of its path. */
@@ -63,4 +74,17 @@ void intake_look_again_in(Bundle *b, uint64_t usec);
 /** Removes the links of bundles that nobody needs any more: what a crash left. Before any probe. */
 void intake_sweep_pins(IntakeSource *s);
 /** Lets go of a bundle's links. */
-void intake_release_pins(IntakeSource *s, const Bundle *b);
+void intake_release_pins(IntakeSource *s, const char *id);
+
+/** The id of a base's supplement. @return 0, -EOVERFLOW */
+int intake_supplement_id(char ret[BUNDLE_ID_SIZE], const BundleRecord *base, unsigned number);
+/** Begins the base's next supplement with what a probe has counted, unless the operator has said no to that very content.
+ * @return whether he has not */
+bool intake_begin_supplement(IntakeSource *s, ProbeJob *p, BundleRecord *base);
+
+/** @param rec  NULL: no row is there  @return whether intake_look_last() is for these links, that nobody works on */
+bool intake_wants_last_look(const IntakeSource *s, const BundleRecord *rec, const char *id);
+/** @return whether it is a supplement that a last look has begun: whatever is at the unit's place, it is made of its links alone */
+bool intake_is_of_links(const BundleRecord *rec);
+/** A bundle ended: whoever stood in the way of a supplement may be gone. */
+void intake_look_last_again(IntakeSource *s);

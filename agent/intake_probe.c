@@ -249,8 +249,7 @@ static bool was_moved(ProbeJob *p) {
         return scan_source(&scan, on_other_unit, p) >= 0 && pins_session_all_seen(p->session);
 }
 
-/* The unit is gone, but our links hold it, and whoever has a member open may write on. */
-static int look_at_links(ProbeJob *p) {
+static int walk_links(ProbeJob *p) {
         _cleanup_close_ int fd = pins_open(p->terms->pins, p->bundle_id);
         if (fd < 0)
                 return -ENOENT;
@@ -260,8 +259,6 @@ static int look_at_links(ProbeJob *p) {
         scan.root_override = root;
         scan.any_links = true;
         scan.exclude = NULL;
-        p->hold = false; /* they are held */
-        p->from_links = true;
         int r = scan_members(&(ScanWalk){
                 .source = &scan,
                 .relative = scan.kind == SOURCE_PROCESS_CORE ? path_name(p->relative) : "",
@@ -270,13 +267,50 @@ static int look_at_links(ProbeJob *p) {
         return r == 0 && p->unit.n_files == 0 ? -ENOENT : r;
 }
 
+/* The unit is gone, but our links hold it, and whoever has a member open may write on. */
+static int look_at_links(ProbeJob *p) {
+        p->hold = false; /* they are held */
+        p->from_links = true;
+        return walk_links(p);
+}
+
+/* A core that is there and has changed goes out by itself, under a name of its own. */
+static bool is_core_at_source(const ProbeJob *p) {
+        struct stat st;
+        if (p->terms->scan.kind != SOURCE_PROCESS_CORE)
+                return false;
+        _cleanup_free_ char *path = path_join(p->terms->fixed, p->relative);
+        return path && fstatat(AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+/* Links of a bundle that has ended are let go when nothing is in them that was not shipped everywhere, or when the heir holds that. */
+static int look_last(ProbeJob *p) {
+        p->unit = (ScanUnit){ .pid = -1 };
+        int r = pins_session_new(&p->session, p->terms->pins, p->heir,
+                                 (size_t)p->terms->scan.max_files);
+        if (r < 0)
+                return r;
+        p->hold = p->links_held = true;
+        if (!is_core_at_source(p))
+                r = walk_links(p);
+        p->session = pins_session_free(p->session);
+        held_files_done(&p->held); /* where links are refused the old ones are still there */
+        if (r < 0 && r != -ENOENT)
+                return r;
+        if (!p->links_held)
+                return PROBE_E_NOT_HELD;
+        bool is_heirs = p->unit.n_files > 0 && strcmp(p->bundle_id, p->heir) == 0;
+        return p->lets_go && !is_heirs ? pins_release(p->terms->pins, p->bundle_id) : 0;
+}
+
 static int look_again(ProbeJob *p) {
         int r = pins_session_new(&p->session, p->terms->pins, p->bundle_id,
                                  (size_t)p->terms->scan.max_files);
         if (r < 0)
                 return r;
         p->links_held = p->hold;
-        r = walk(p);
+        p->unit = (ScanUnit){ .pid = -1 };
+        r = p->links_only ? -ENOENT : walk(p);
         /* A link was refused after others had been made: descriptors hold all members or explain nothing. */
         if (r == 0 && p->hold && !p->links_held && p->n_linked > 0)
                 r = walk(p);
@@ -299,7 +333,7 @@ void probe_run(WorkJob *job) {
         Clock *clock = clock_system();
         uint64_t begin = clock->boottime_usec(clock);
         bool first = !p->bundle_id[0] && p->n_shipped == 0;
-        p->result = first ? look_first(p) : look_again(p);
+        p->result = p->heir[0] ? look_last(p) : first ? look_first(p) : look_again(p);
         p->took_usec = clock->boottime_usec(clock) - begin;
 }
 

@@ -50,8 +50,15 @@ typedef struct ProbeJob {
         uint64_t seen_digest; /* the owner's: of the unit, when it was found */
         bool check_writers;   /* leases and headers too */
         bool hold;            /* links, or else descriptors */
+        bool links_only;      /* whatever is at the unit's place now is not looked at */
+        char heir
+                [BUNDLE_ID_SIZE]; /* "" = no last look. Else a supplement to be, of `base_id`: what the links of bundle_id hold and was
+                                      not shipped is linked for it as well */
+        char base_id[BUNDLE_ID_SIZE];
+        bool lets_go; /* after a last look: of the links of bundle_id */
 
-        int result; /* 0; SCAN_E_NO_UNIT; PROBE_E_FOREIGN: another node has claimed it; -ENOENT; -errno */
+        int result; /* 0; SCAN_E_NO_UNIT; PROBE_E_FOREIGN: another node has claimed it; PROBE_E_NOT_HELD: after a last look, hold_error says
+                       why; -ENOENT; -errno */
         ScanUnit
                 unit; /* first look: as scan_unit_of() gives it. Else only the fields that are counted over members */
         uint64_t n_shipped_there; /* members that have been shipped before */
@@ -70,7 +77,7 @@ typedef struct ProbeJob {
         uint64_t took_usec;
 } ProbeJob;
 
-enum { PROBE_E_FOREIGN = 2 };
+enum { PROBE_E_FOREIGN = 2, PROBE_E_NOT_HELD = 3 };
 
 /** @param relative  copied */
 int probe_job_new(ProbeJob **ret, SourceTerms *terms, const char *relative);

@@ -237,15 +237,16 @@ void intake_look_at(Bundle *b) {
                 return;
         }
         ProbeJob *p;
-        if (probe_job_new(&p, s->terms, intake_relative(s, b)) < 0) {
+        if (probe_job_new(&p, s->terms, intake_relative(s, b->rec.path)) < 0) {
                 intake_look_again_in(b, USEC_PER_SEC);
                 return;
         }
         strcpy(p->bundle_id, b->rec.id);
         if (b->rec.supplement_of[0])
-                (void)store_get_prints(s->context->store, b->rec.supplement_of, &p->shipped,
-                                       &p->n_shipped); /* none: all is new */
+                (void)store_get_earlier_prints(s->context->store, &b->rec, &p->shipped,
+                                               &p->n_shipped); /* none: all is new */
         p->hold = true;
+        p->links_only = intake_is_of_links(&b->rec);
         p->check_writers =
                 b->check || b->flush ||
                 b->quiet_usec + intake_boot_usec(s) - b->looked_boot_usec >= s->config->settle_usec;
@@ -274,12 +275,16 @@ void intake_source_adopt(IntakeSource *s, Bundle *b) {
         b->source = s;
         b->probing = false;
         s->n_active++;
+        b->is_active = true;
         /* Our links have touched the ctimes, so nothing tells what was quiet before this start: settle begins anew. */
         b->quiet_usec = 0;
         b->seen_boot_usec = b->looked_boot_usec = intake_boot_usec(s);
-        /* What was waited before this start counts, as far as the clock can be trusted. */
-        uint64_t now = intake_realtime_usec(s);
-        if (now > b->rec.first_seen_usec)
-                b->seen_boot_usec -= MIN(b->seen_boot_usec, now - b->rec.first_seen_usec);
+        /* What was waited before this start counts, but max_wait is not over before it was looked at for `settle` in this life: the agent may
+         * have been away for long, or the clock may have been set. */
+        uint64_t now = intake_realtime_usec(s), max_wait = s->config->max_wait_usec;
+        uint64_t most = max_wait > s->config->settle_usec ? max_wait - s->config->settle_usec : 0;
+        uint64_t before = now > b->rec.first_seen_usec ? now - b->rec.first_seen_usec : 0;
+        before = MIN(before, most);
+        b->seen_boot_usec -= MIN(b->seen_boot_usec, before);
         intake_look_at(b);
 }

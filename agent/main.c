@@ -34,6 +34,8 @@ typedef struct Main {
         Args args;
         uint64_t deadline_usec;
         sd_event_source *once_timer;
+        bool is_stopping;
+        int stop_code;
 } Main;
 
 static void help(FILE *f) {
@@ -144,15 +146,31 @@ static int read_config(const Args *args, Config **ret) {
 
 /* ---- signals ---- */
 
+static void on_stopped(void *userdata) {
+        Main *m = userdata;
+        (void)sd_event_exit(m->event, m->stop_code); /* fails only in a loop that has ended */
+}
+
 static int on_stop(sd_event_source *source, const struct signalfd_siginfo *info, void *userdata) {
         (void)source;
         log_info("stopping: asked by pid %u with %s", info->ssi_pid,
                  strsignal((int)info->ssi_signo));
         (void)sd_notify(false, "STOPPING=1\nSTATUS=stopping"); /* nobody to tell is no fault */
         Main *m = userdata;
+        if (m->is_stopping) /* asked for twice: at once, then */
+                return sd_event_exit(m->event, m->stop_code);
+        m->is_stopping = true;
         /* A sweep that is cut short must not say that all is delivered. */
-        int code = m->args.once && agent_print_left(m->agent, stdout) > 0 ? EXIT_LEFT : EXIT_OK;
-        return sd_event_exit(m->event, code);
+        m->stop_code = m->args.once && agent_print_left(m->agent, stdout) > 0 ? EXIT_LEFT : EXIT_OK;
+        agent_stop(m->agent, on_stopped, m);
+        return 0;
+}
+
+/* What became of it is said in the log and in status; either way the agent goes on. */
+static void on_reloaded(void *userdata) {
+        Main *m = userdata;
+        (void)sd_notify(false, "READY=1"); /* nobody to tell is no fault */
+        agent_tell_status(m->agent);
 }
 
 static int on_hangup(sd_event_source *source, const struct signalfd_siginfo *info, void *userdata) {
@@ -163,10 +181,7 @@ static int on_hangup(sd_event_source *source, const struct signalfd_siginfo *inf
         if (sd_event_now(m->event, CLOCK_MONOTONIC, &now) < 0)
                 now = 0;
         (void)sd_notifyf(false, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)now);
-        (void)agent_reload(
-                m->agent); /* said in the log and in status; either way the agent goes on */
-        (void)sd_notify(false, "READY=1");
-        agent_tell_status(m->agent);
+        agent_reload(m->agent, on_reloaded, m);
         return 0;
 }
 

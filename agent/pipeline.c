@@ -9,14 +9,12 @@
 #include "agent/store/ledger.h"
 #include "config/forms.h"
 #include "lib/base/log.h"
+#include "lib/bundle/writer.h"
 #include "lib/dump/names.h"
 #include "lib/dump/place.h"
 
-/* How long a stop waits for workers; one that hangs in the kernel is then left behind. */
-#define STOP_USEC (5 * USEC_PER_SEC)
-#define COMPRESSOR_NICE 10
-
-static void destination_kick(Destination *d);
+/* A volume gets a second worker where a destination's share of limits.memory is this many times what that one needs. */
+#define SECOND_WORKER_SHARE 3
 
 DeliveryRecord *pipeline_delivery(const Bundle *b, const char *destination) {
         for (size_t i = 0; i < b->rec.n_deliveries; i++)
@@ -57,58 +55,7 @@ bool pipeline_has_given_up_all(const Pipeline *p, const Bundle *b) {
         return any;
 }
 
-/* ---- choosing ---- */
-
-static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
-        (void)source;
-        (void)usec;
-        destination_kick(userdata);
-        return 0;
-}
-
-static void kick_in(Destination *d, uint64_t usec) {
-        int r;
-        if (!d->timer)
-                r = sd_event_add_time_relative(d->pipeline->context.event, &d->timer,
-                                               CLOCK_MONOTONIC, usec, 0, on_timer, d);
-        else {
-                r = sd_event_source_set_time_relative(d->timer, usec);
-                if (r >= 0)
-                        r = sd_event_source_set_enabled(d->timer, SD_EVENT_ONESHOT);
-        }
-        if (r < 0)
-                log_error(r, "destination %s: cannot arm a timer", d->config->name);
-}
-
-/* Given up here while others have yet to try. One that is given up everywhere and READY nevertheless (quarantine_after was lowered) is
- * tried once more: the failure puts it into quarantine. */
-static bool is_to_be_left(const Pipeline *p, const Bundle *b, const DeliveryRecord *delivery) {
-        return pipeline_has_given_up(p, delivery) &&
-               (b->n_running > 0 || !pipeline_has_given_up_all(p, b));
-}
-
-/* The oldest bundle that may go now; *ret_wait_usec tells when the next one may, if none. */
-static Bundle *pick(Destination *d, uint64_t *ret_wait_usec) {
-        uint64_t now = pipeline_realtime_usec(d->pipeline);
-        *ret_wait_usec = USEC_INFINITY;
-        LIST_FOREACH (l, bundle_table_all(d->pipeline->context.bundles)) {
-                Bundle *b = CONTAINER_OF(l, Bundle, link);
-                if ((b->rec.state != BUNDLE_READY && b->rec.state != BUNDLE_SHIPPING) ||
-                    !b->source || b->cancel || b->has_wish)
-                        continue;
-                const DeliveryRecord *delivery = pipeline_delivery(b, d->config->name);
-                if (!delivery || delivery->state != DELIVERY_PENDING ||
-                    is_to_be_left(d->pipeline, b, delivery))
-                        continue;
-                /* A clock that was set back must not make a bundle wait for longer than the longest backoff. */
-                uint64_t wait = delivery->next_try_usec > now ? delivery->next_try_usec - now : 0;
-                wait = MIN(wait, d->pipeline->config->retry.maximum_usec);
-                if (wait == 0)
-                        return b;
-                *ret_wait_usec = MIN(*ret_wait_usec, wait);
-        }
-        return NULL;
-}
+/* ---- what a delivery needs ---- */
 
 /* Below the destination's root: a volume's is the fixed part of the template. */
 static char *expand_directory(const Destination *d, const Bundle *b) {
@@ -132,13 +79,18 @@ static char *expand_directory(const Destination *d, const Bundle *b) {
 }
 
 uint64_t pipeline_memory_share(const Pipeline *p) {
-        return p->config->limits.memory_bytes / MAX(p->n_destinations, (size_t)1);
+        return (p->config->limits.memory_bytes - p->memory_reserved) /
+               MAX(p->n_destinations, (size_t)1);
 }
 
 /* One delivery that cannot do with less may take what limits.memory_max allows. */
 static uint64_t memory_limit(const Pipeline *p, uint64_t wanted_bytes) {
         return wanted_bytes > p->config->limits.memory_bytes ? p->config->limits.memory_max_bytes
                                                              : p->config->limits.memory_bytes;
+}
+
+bool pipeline_has_memory(const Pipeline *p, uint64_t bytes) {
+        return p->memory_used + bytes <= memory_limit(p, bytes);
 }
 
 int pipeline_reserve(ShipJob *s, uint64_t bytes, uint64_t *ret_limit) {
@@ -166,19 +118,12 @@ void pipeline_probed(Destination *d, int outcome, const char *error) {
         } else
                 pipeline_destination_is_ill(d, outcome,
                                             error ? error : strerror(outcome < 0 ? -outcome : EIO));
-        destination_kick(d);
+        pipeline_kick(d->pipeline); /* its second one, too */
 }
 
 void pipeline_tidied(Destination *d) {
         d->tidying = false;
-        kick_in(d, 0); /* it may be telling us from inside of what it would free */
-}
-
-static void start_probe(Destination *d) {
-        d->probe_begun_usec = pipeline_boot_usec(d->pipeline);
-        d->probing = d->type->probe(d) == 0;
-        if (!d->probing)
-                kick_in(d, USEC_PER_SEC);
+        pipeline_kick_in(d, 0); /* it may be telling us from inside of what it would free */
 }
 
 void pipeline_shipped(ShipJob *s) {
@@ -187,20 +132,53 @@ void pipeline_shipped(ShipJob *s) {
         Bundle *b = d->bundle;
         d->running = NULL;
         d->bundle = NULL;
+        d->is_winding_down = false;
         p->memory_used -= s->memory_bytes;
         (void)store_begin(
                 p->context.store); /* figures, no evidence: a failure only makes them low */
         (void)store_counter_add(p->context.store, "bytes_read", atomic_load(&s->read_bytes));
         (void)store_counter_add(p->context.store, "bytes_sent", atomic_load(&s->sent_bytes));
         (void)store_commit(p->context.store);
-        pipeline_take_answer(d, b, s);
+        pipeline_take_answer(d->head, b, s);
         d->type->ship_free(s);
         pipeline_kick(p);
 }
 
 /* ---- starting ---- */
 
-static int start(Destination *d, Bundle *b) {
+static void mark_shipping(const Destination *d, Bundle *b, DeliveryRecord *delivery,
+                          const char *directory) {
+        BundleTable *bundles = d->pipeline->context.bundles;
+        _cleanup_free_ char *name = bundle_object_name(b->rec.id);
+        free(delivery->object);
+        delivery->object = name ? d->type->where(d, directory, name) : NULL;
+        delivery->state = DELIVERY_SHIPPING;
+        b->n_running++;
+        if (b->rec.state == BUNDLE_READY) /* a refused move is logged there */
+                (void)bundle_set_state(bundles, b, BUNDLE_SHIPPING, NULL);
+        else
+                bundle_save(bundles, b);
+}
+
+static int begin(Destination *d, Bundle *b, ShipJob *s) {
+        Pipeline *p = d->pipeline;
+        d->running = s;
+        d->bundle = b;
+        p->memory_used += s->memory_bytes;
+        int r = d->type->ship_begin(d, s);
+        if (r >= 0)
+                return r;
+        (void)ship_endf(s, SHIP_RESOURCES, "cannot start a thread: %s", strerror(-r));
+        d->head->not_before_usec = pipeline_boot_usec(p) + USEC_PER_SEC;
+        d->running = NULL;
+        d->bundle = NULL;
+        p->memory_used -= s->memory_bytes;
+        pipeline_take_answer(d->head, b, s);
+        d->type->ship_free(s);
+        return r;
+}
+
+int pipeline_start(Destination *d, Bundle *b) {
         Pipeline *p = d->pipeline;
         DeliveryRecord *delivery = pipeline_delivery(b, d->config->name);
         _cleanup_free_ char *directory = expand_directory(d, b);
@@ -214,6 +192,7 @@ static int start(Destination *d, Bundle *b) {
                             .hostname = p->context.hostname,
                             .labels = p->config->node.labels.items,
                             .compressors = p->compressors,
+                            .limits = p->limits,
                             .level = (int)p->config->limits.compression_level,
                             .memory_bytes = d->type->memory(d) };
         ShipJob *s;
@@ -221,81 +200,13 @@ static int start(Destination *d, Bundle *b) {
         if (r < 0)
                 return r;
         if (b->rec.supplement_of[0])
-                (void)store_get_prints(p->context.store, b->rec.supplement_of, &s->shipped,
-                                       &s->n_shipped); /* none: all is new */
-        free(delivery->object);
-        _cleanup_free_ char *name = bundle_object_name(b->rec.id);
-        delivery->object = name ? d->type->where(d, directory, name) : NULL;
-        delivery->state = DELIVERY_SHIPPING;
-        b->n_running++;
-        if (b->rec.state == BUNDLE_READY)
-                (void)bundle_set_state(p->context.bundles, b, BUNDLE_SHIPPING,
-                                       NULL); /* a refused move is logged there */
-        else
-                bundle_save(p->context.bundles, b);
+                (void)store_get_earlier_prints(p->context.store, &b->rec, &s->shipped,
+                                               &s->n_shipped); /* none: all is new */
+        mark_shipping(d, b, delivery, directory);
         s->owner = d;
         s->on_done = pipeline_shipped;
         s->begun_usec = pipeline_boot_usec(p);
-        d->running = s;
-        d->bundle = b;
-        p->memory_used += s->memory_bytes;
-        r = d->type->ship_begin(d, s);
-        if (r < 0) {
-                (void)ship_endf(s, SHIP_RESOURCES, "cannot start a thread: %s", strerror(-r));
-                d->not_before_usec = pipeline_boot_usec(p) + USEC_PER_SEC;
-                d->running = NULL;
-                d->bundle = NULL;
-                p->memory_used -= s->memory_bytes;
-                pipeline_take_answer(d, b, s);
-                d->type->ship_free(s);
-        }
-        return r;
-}
-
-static void destination_kick(Destination *d) {
-        Pipeline *p = d->pipeline;
-        if (d->running || d->probing || d->tidying || p->stopping)
-                return;
-        uint64_t now = pipeline_boot_usec(p), wait, tidy_usec = USEC_INFINITY;
-        if (now < d->not_before_usec) {
-                kick_in(d, d->not_before_usec - now);
-                return;
-        }
-        if (!d->proven) {
-                start_probe(d);
-                return;
-        }
-        d->tidying = d->type->tidy(d, &tidy_usec);
-        if (d->tidying)
-                return;
-        uint64_t tidy_wait = tidy_usec > now ? tidy_usec - now : 0;
-        if (tidy_usec != USEC_INFINITY) /* whatever comes first arms the timer anew */
-                kick_in(d, tidy_wait);
-        if (p->waits_for_memory && p->waits_for_memory != d)
-                return; /* kicked when it has got on */
-        uint64_t memory = d->type->memory(d);
-        if (p->memory_used + memory > memory_limit(p, memory))
-                return; /* whoever comes back kicks */
-        Bundle *b = pick(d, &wait);
-        if (!b) {
-                if (p->waits_for_memory == d && wait == USEC_INFINITY)
-                        p->waits_for_memory = NULL;
-                if (wait != USEC_INFINITY)
-                        kick_in(d, MIN(wait, tidy_wait));
-                else if (d->ship_failed) /* nobody waits for it any more, and it can be written */
-                        pipeline_destination_is_well(d);
-                return;
-        }
-        int r = start(d, b);
-        if (r < 0) {
-                log_dump(b->rec.id, LOG_ERR, r, "cannot start to ship it, trying again");
-                kick_in(d, USEC_PER_SEC);
-        }
-}
-
-void pipeline_kick(Pipeline *p) {
-        for (size_t i = 0; i < p->n_destinations; i++)
-                destination_kick(&p->destinations[i]);
+        return begin(d, b, s);
 }
 
 static void forget_failures(Pipeline *p, Bundle *b) {
@@ -307,8 +218,10 @@ static void forget_failures(Pipeline *p, Bundle *b) {
 }
 
 void pipeline_retry_now(Pipeline *p, Bundle *b) {
-        for (size_t i = 0; i < p->n_destinations; i++)
+        for (size_t i = 0; i < p->n_all; i++) {
                 p->destinations[i].not_before_usec = 0;
+                p->destinations[i].jitter_until_usec = 0;
+        }
         LIST_FOREACH (l, bundle_table_all(p->context.bundles)) {
                 Bundle *other = CONTAINER_OF(l, Bundle, link);
                 for (size_t i = 0; (!b || b == other) && i < other->rec.n_deliveries; i++)
@@ -321,7 +234,7 @@ void pipeline_retry_now(Pipeline *p, Bundle *b) {
 
 bool pipeline_abort(Pipeline *p, Bundle *b) {
         bool any = false;
-        for (size_t i = 0; i < p->n_destinations; i++)
+        for (size_t i = 0; i < p->n_all; i++)
                 if (p->destinations[i].bundle == b) {
                         p->destinations[i].type->ship_abort(p->destinations[i].running);
                         any = true;
@@ -353,8 +266,9 @@ static int make_template(Destination *d) {
         return path_template_new(&d->template, path, FORM_DESTINATION_VARIABLES, &bad);
 }
 
-static int destination_init(Destination *d, Pipeline *p, const ConfigDestination *config) {
-        *d = (Destination){ .pipeline = p,
+static int destination_init(Destination *d, Destination *head, const ConfigDestination *config) {
+        *d = (Destination){ .pipeline = head->pipeline,
+                            .head = head,
                             .config = config,
                             .type = config->type == CONFIG_S3 ? &destination_s3_type
                                                               : &destination_volume_type,
@@ -363,21 +277,47 @@ static int destination_init(Destination *d, Pipeline *p, const ConfigDestination
         return r < 0 ? r : d->type->open(d);
 }
 
+/* A volume's second worker costs memory, so there has to be some. */
+static int add_second_ones(Pipeline *p) {
+        const Config *config = p->config;
+        uint64_t bytes = bundle_writer_memory_min((int)config->limits.compression_level);
+        int r = 0;
+        if (pipeline_memory_share(p) < SECOND_WORKER_SHARE * bytes)
+                return 0;
+        for (size_t i = 0; r >= 0 && i < p->n_destinations; i++) {
+                Destination *head = &p->destinations[i];
+                if (head->type->can_interrupt)
+                        continue;
+                p->memory_reserved += bytes;
+                r = destination_init(&p->destinations[p->n_all++], head, head->config);
+        }
+        return r;
+}
+
 int pipeline_new(Pipeline **ret, const PipelineContext *context, const Config *config) {
         Pipeline *p = calloc(1, sizeof *p);
         if (!p)
                 return -ENOMEM;
         *p = (Pipeline){ .context = *context,
                          .config = config,
+                         .in_a_hurry = context->in_a_hurry,
                          .n_compressors = count_compressors(config) };
-        p->destinations = calloc(MAX(config->n_destinations, (size_t)1), sizeof *p->destinations);
-        int r = p->destinations ? worker_pool_new(&p->compressors, NULL, "nc-zstd",
-                                                  p->n_compressors, COMPRESSOR_NICE)
-                                : -ENOMEM;
+        int r = limits_new(&p->limits, context->clock, config);
+        if (r >= 0)
+                atomic_store(&p->limits->in_a_hurry, p->in_a_hurry);
+        p->destinations = calloc(2 * config->n_destinations + 1, sizeof *p->destinations);
+        if (r >= 0)
+                r = p->destinations ? worker_pool_new(&p->compressors, NULL, "nc-zstd",
+                                                      p->n_compressors, WORKER_IDLE)
+                                    : -ENOMEM;
         for (size_t i = 0; r >= 0 && i < config->n_destinations; i++) {
-                p->n_destinations = i + 1;
-                r = destination_init(&p->destinations[i], p, &config->destinations[i]);
+                Destination *d = &p->destinations[i];
+                p->n_destinations = p->n_all = i + 1;
+                d->pipeline = p;
+                r = destination_init(d, d, &config->destinations[i]);
         }
+        if (r >= 0)
+                r = add_second_ones(p);
         if (r < 0) {
                 pipeline_free(p);
                 return r;
@@ -425,15 +365,17 @@ Pipeline *pipeline_free(Pipeline *p) {
         if (!p)
                 return NULL;
         p->stopping = true;
-        for (size_t i = 0; i < p->n_destinations; i++)
+        for (size_t i = 0; i < p->n_all; i++)
                 if (p->destinations[i].running)
                         atomic_store(&p->destinations[i].running->abort, true);
-        uint64_t until = pipeline_boot_usec(p) + STOP_USEC;
+        uint64_t until =
+                p->stop_usec > 0 ? p->stop_usec : pipeline_boot_usec(p) + PIPELINE_STOP_USEC;
         bool hung = false;
-        for (size_t i = 0; i < p->n_destinations; i++)
+        for (size_t i = 0; i < p->n_all; i++)
                 hung |= destination_done(&p->destinations[i], until);
         if (!hung) /* a hung worker may still come to compress */
                 worker_pool_free(p->compressors);
+        limits_unref(p->limits);
         free(p->destinations);
         free(p);
         return NULL;
@@ -453,4 +395,6 @@ void pipeline_rebind(Pipeline *p, const Config *config) {
         p->config = config;
         for (size_t i = 0; i < p->n_destinations; i++)
                 p->destinations[i].config = &config->destinations[i];
+        for (size_t i = p->n_destinations; i < p->n_all; i++)
+                p->destinations[i].config = p->destinations[i].head->config;
 }

@@ -5,6 +5,7 @@
 #include <systemd/sd-event.h>
 
 #include "agent/bundle.h"
+#include "agent/limits.h"
 #include "config/config.h"
 
 typedef struct Pipeline Pipeline;
@@ -16,6 +17,7 @@ typedef struct PipelineContext { /* borrowed */
         BundleTable *bundles;
         const char *instance_id, *hostname;
         char *const *environment; /* NAME=VALUE list, for credentials and endpoints of S3 */
+        bool in_a_hurry; /* a sweep: nothing is put off so that many nodes do not begin at once */
         void (*on_delivered)(
                 const Bundle *b,
                 void *userdata); /* right before the state changes: for the histogram */
@@ -38,6 +40,16 @@ void pipeline_kick(Pipeline *p);
  * up is tried again; its row is written. */
 void pipeline_retry_now(Pipeline *p, Bundle *b);
 
+/** Nothing waits for the sake of other nodes any more (drain), or does again; kicks. */
+void pipeline_set_hurry(Pipeline *p, bool in_a_hurry);
+
+/** Stops in good order: nothing new begins, and what is under way ends as soon as little has to be sent again. */
+void pipeline_wind_down(Pipeline *p);
+/** After all it goes on. */
+void pipeline_go_on(Pipeline *p);
+/** @return whether nothing is at work */
+bool pipeline_is_still(const Pipeline *p);
+
 /** Ends the work on a bundle that is being shipped; `cancel` is carried out when its workers are back.
  * @return whether there is anything to wait for */
 bool pipeline_abort(Pipeline *p, Bundle *b);
@@ -47,10 +59,16 @@ typedef struct PipelineDestinationView {
         const char *state;      /* ok | paused | failing (also when what is at work there hangs) */
         const char *last_error; /* borrowed until the next view; NULL */
         uint64_t last_success_usec, bytes_delivered;
-        uint64_t next_try_usec;  /* CLOCK_BOOTTIME; 0 = now */
-        const char *shipping_id; /* NULL = idle */
-        uint64_t sent_bytes, done_bytes, total_bytes, begun_usec;
+        uint64_t next_try_usec; /* CLOCK_BOOTTIME; 0 = now */
 } PipelineDestinationView;
+
+typedef struct PipelineShippingView {
+        const char *id, *destination; /* borrowed until the next view */
+        uint64_t sent_bytes, done_bytes, total_bytes, begun_usec;
+} PipelineShippingView;
+#define PIPELINE_SHIPPING_MAX(n_destinations) (2 * (n_destinations))
+/** @param ret  room for PIPELINE_SHIPPING_MAX()  @return how many deliveries are under way */
+size_t pipeline_shipping_view(const Pipeline *p, PipelineShippingView *ret);
 
 /* What requests to a destination were made since it was configured; borrowed until the next turn. */
 typedef struct PipelineRequest {
@@ -82,6 +100,7 @@ bool pipeline_can_go_on(const Pipeline *p, const Bundle *b);
 
 size_t pipeline_n_destinations(const Pipeline *p);
 void pipeline_destination_view(const Pipeline *p, size_t i, PipelineDestinationView *ret);
+const Limits *pipeline_limits(const Pipeline *p); /* borrowed */
 uint64_t pipeline_buffer_bytes(const Pipeline *p);
 uint64_t pipeline_bytes_read(
         const Pipeline *p); /* of what is at work, on top of the store's counter */

@@ -4,13 +4,17 @@
 #include "agent/pipeline.h"
 #include "agent/ship.h"
 #include "agent/stall.h"
+#include "agent/turns.h"
 #include "lib/base/path.h"
 #include "lib/loop/worker_pool.h"
 
 typedef struct DestinationType DestinationType;
 
+/* A volume has a second one of these for small bundles alone, so that they need not wait until a large copy, which cannot be interrupted,
+ * is through: its `head` is the first one, which speaks for both. */
 typedef struct Destination {
         Pipeline *pipeline;
+        struct Destination *head;        /* itself, but for the second one */
         const ConfigDestination *config; /* borrowed */
         const DestinationType *type;
         void *target; /* the type's own */
@@ -30,6 +34,11 @@ typedef struct Destination {
         sd_event_source *timer;
         Stall stall; /* of what is at work */
         char stall_error[96];
+        Turns turns;
+        /* Where many nodes send to one place they do not all begin at the same moment. */
+        bool has_waited;
+        uint64_t jitter_until_usec; /* CLOCK_BOOTTIME */
+        bool is_winding_down; /* what is at work was asked to make room for a small one, or to stop */
 } Destination;
 
 /* What a volume and a bucket do differently. All of it on the loop. */
@@ -37,6 +46,8 @@ struct DestinationType {
         const char *name;       /* as in the configuration */
         const char *stall_text; /* what it means when nothing moves */
         const char *cut_text;   /* why a bundle is READY again that was being shipped */
+        bool is_shared;         /* by many nodes, which had better not all begin at once */
+        bool can_interrupt; /* what was sent counts when it goes on: then small ones go in between, else they have a worker of their own */
 
         /** Makes d->target; touches nothing outside. @return 0, -ENOMEM, -EMFILE … */
         int (*open)(Destination *d);
@@ -63,6 +74,8 @@ struct DestinationType {
         /** s->on_done is called later, never from inside. @return 0; -errno: nothing was begun */
         int (*ship_begin)(Destination *d, ShipJob *s);
         void (*ship_abort)(ShipJob *s);
+        /** Ends it soon, but so that little has to be done again. */
+        void (*ship_wind_down)(ShipJob *s);
         ShipJob *(*ship_free)(ShipJob *s);
         /** Brings the figures of what is at work up to date. @return anything that changes as long as there is a sign of life */
         uint64_t (*refresh)(Destination *d);
@@ -73,18 +86,26 @@ struct DestinationType {
 };
 extern const DestinationType destination_volume_type, destination_s3_type;
 
+/* How long a stop waits for workers; one that hangs in the kernel is then left behind. */
+#define PIPELINE_STOP_USEC (5 * USEC_PER_SEC)
+
 struct Pipeline {
         PipelineContext context;
         const Config *config;
         WorkerPool *compressors;
         unsigned n_compressors;
         Destination *destinations;
-        size_t n_destinations;
-        uint64_t memory_used;
+        size_t n_destinations; /* configured */
+        size_t n_all;          /* the second ones of volumes come behind them */
+        Limits *limits;
+        bool in_a_hurry; /* drained, or a sweep: nothing waits for the sake of others */
+        uint64_t memory_used, memory_reserved; /* reserved: of limits.memory, for the second ones */
         Destination *waits_for_memory; /* begins next: nobody else may take what it waits for */
         uint64_t n_retries[N_PIPELINE_RETRIES];
         uint64_t n_aborted; /* unfinished uploads, since the start */
         bool stopping;
+        uint64_t
+                stop_usec; /* CLOCK_BOOTTIME: what is at work then is left behind; 0 = not stopping */
 };
 
 static inline uint64_t pipeline_boot_usec(const Pipeline *p) {
@@ -106,6 +127,14 @@ void pipeline_tidied(Destination *d);
 /** A delivery is over: the on_done of every ShipJob. */
 void pipeline_shipped(ShipJob *s);
 uint64_t pipeline_random(void);
+bool pipeline_has_memory(const Pipeline *p, uint64_t bytes);
+/** Begins a delivery. @return 0, -errno: it has not begun */
+int pipeline_start(Destination *d, Bundle *b);
+
+/* pipeline_turn.c */
+/** Starts what may start there now. */
+void pipeline_destination_kick(Destination *d);
+void pipeline_kick_in(Destination *d, uint64_t usec);
 
 /** @return the bundle's delivery to a destination, NULL when it has none */
 DeliveryRecord *pipeline_delivery(const Bundle *b, const char *destination);

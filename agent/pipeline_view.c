@@ -41,8 +41,6 @@ void pipeline_destination_view(const Pipeline *p, size_t i, PipelineDestinationV
         Destination *d = &p->destinations[i];
         char counter[128];
         snprintf(counter, sizeof counter, "bytes_delivered:%s", d->config->name);
-        if (d->running)
-                (void)d->type->refresh(d);
         *ret = (PipelineDestinationView){ .name = d->config->name,
                                           .type = d->type->name,
                                           .state = d->state,
@@ -51,14 +49,29 @@ void pipeline_destination_view(const Pipeline *p, size_t i, PipelineDestinationV
                                           .bytes_delivered =
                                                   store_counter(p->context.store, counter),
                                           .next_try_usec = d->not_before_usec };
-        if (d->running) {
-                ret->shipping_id = d->bundle->rec.id;
-                ret->sent_bytes = atomic_load(&d->running->sent_bytes);
-                ret->done_bytes = atomic_load(&d->running->done_bytes);
-                ret->total_bytes = atomic_load(&d->running->total_bytes);
-                ret->begun_usec = d->running->begun_usec;
-        }
         view_stall(d, ret);
+        for (size_t k = p->n_destinations; k < p->n_all; k++)
+                if (p->destinations[k].head == d)
+                        view_stall(&p->destinations[k], ret);
+}
+
+size_t pipeline_shipping_view(const Pipeline *p, PipelineShippingView *ret) {
+        size_t n = 0;
+        for (size_t i = 0; i < p->n_all; i++) {
+                Destination *d = &p->destinations[i];
+                if (!d->running)
+                        continue;
+                (void)d->type->refresh(d);
+                ret[n++] = (PipelineShippingView){
+                        .id = d->bundle->rec.id,
+                        .destination = d->config->name,
+                        .sent_bytes = atomic_load(&d->running->sent_bytes),
+                        .done_bytes = atomic_load(&d->running->done_bytes),
+                        .total_bytes = atomic_load(&d->running->total_bytes),
+                        .begun_usec = d->running->begun_usec,
+                };
+        }
+        return n;
 }
 
 size_t pipeline_n_orphaned(const Pipeline *p) {
@@ -87,13 +100,17 @@ bool pipeline_can_go_on(const Pipeline *p, const Bundle *b) {
         return false;
 }
 
+const Limits *pipeline_limits(const Pipeline *p) {
+        return p->limits;
+}
+
 uint64_t pipeline_buffer_bytes(const Pipeline *p) {
         return p->memory_used;
 }
 
 uint64_t pipeline_bytes_read(const Pipeline *p) {
         uint64_t n = 0;
-        for (size_t i = 0; i < p->n_destinations; i++)
+        for (size_t i = 0; i < p->n_all; i++)
                 n += p->destinations[i].running
                              ? atomic_load(&p->destinations[i].running->read_bytes)
                              : 0;
@@ -102,7 +119,7 @@ uint64_t pipeline_bytes_read(const Pipeline *p) {
 
 uint64_t pipeline_bytes_sent(const Pipeline *p) {
         uint64_t n = 0;
-        for (size_t i = 0; i < p->n_destinations; i++)
+        for (size_t i = 0; i < p->n_all; i++)
                 n += p->destinations[i].running
                              ? atomic_load(&p->destinations[i].running->sent_bytes)
                              : 0;
@@ -125,9 +142,23 @@ uint64_t pipeline_n_aborted_uploads(const Pipeline *p) {
         return p->n_aborted;
 }
 
+/* @return where this bundle is being shipped to d, NULL when it is not */
+static const Destination *shipping_at(const Pipeline *p, const Destination *d, const Bundle *b) {
+        for (size_t i = 0; i < p->n_all; i++)
+                if (p->destinations[i].head == d && p->destinations[i].bundle == b)
+                        return &p->destinations[i];
+        return NULL;
+}
+
+static unsigned percent_done(const Destination *at) {
+        return (unsigned)(100 * atomic_load(&at->running->done_bytes) /
+                          MAX(atomic_load(&at->running->total_bytes), UINT64_C(1)));
+}
+
 char *pipeline_explain(const Pipeline *p, const Bundle *b, const DeliveryRecord *delivery) {
         StrBuf text = STRBUF_INIT;
         const Destination *d = pipeline_find_destination(p, delivery->destination);
+        const Destination *at = d ? shipping_at(p, d, b) : NULL;
         char span[64];
         uint64_t now = pipeline_realtime_usec(p), boot = pipeline_boot_usec(p);
         strbuf_addf(&text, "To %s: ", delivery->destination);
@@ -136,10 +167,8 @@ char *pipeline_explain(const Pipeline *p, const Bundle *b, const DeliveryRecord 
         else if (!d)
                 strbuf_add(&text, "this destination is no longer configured; add it again, or "
                                   "cancel the bundle.");
-        else if (d->bundle == b)
-                strbuf_addf(&text, "being shipped now, %u %% done.",
-                            (unsigned)(100 * atomic_load(&d->running->done_bytes) /
-                                       MAX(atomic_load(&d->running->total_bytes), UINT64_C(1))));
+        else if (at)
+                strbuf_addf(&text, "being shipped now, %u %% done.", percent_done(at));
         else if (pipeline_has_given_up(p, delivery))
                 strbuf_addf(&text,
                             "given up after %u failures, last: %s; mend it, then `neuron-collect "
@@ -156,6 +185,11 @@ char *pipeline_explain(const Pipeline *p, const Bundle *b, const DeliveryRecord 
                             clock_format_span(span, delivery->next_try_usec - now));
         else if (d->running)
                 strbuf_addf(&text, "waits for its turn, '%s' is being shipped.", d->bundle->rec.id);
+        else if (boot < d->jitter_until_usec)
+                strbuf_addf(&text,
+                            "will be shipped in %s: not all nodes that wait for this are to begin "
+                            "at the same moment.",
+                            clock_format_span(span, d->jitter_until_usec - boot));
         else
                 strbuf_add(&text, "will be shipped as soon as it is ready.");
         return strbuf_take(&text);

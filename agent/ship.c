@@ -73,6 +73,7 @@ int ship_job_init(ShipJob *s, const ShipOrder *order) {
         s->hostname = strdup(order->hostname);
         s->labels = copy_labels(order->labels);
         s->compressors = order->compressors;
+        s->limits = order->limits ? limits_ref(order->limits) : NULL;
         s->level = order->level;
         s->memory_bytes = order->memory_bytes;
         s->tolerant = b->tolerant;
@@ -86,6 +87,7 @@ void ship_job_done(ShipJob *s) {
         bundle_record_done(&s->rec);
         source_terms_unref(s->terms);
         held_files_done(&s->held);
+        limits_unref(s->limits);
         free(s->shipped);
         free(s->directory);
         free(s->instance_id);

@@ -9,6 +9,7 @@
 
 #include "agent/bundle.h"
 #include "agent/intake_probe.h"
+#include "agent/limits.h"
 #include "lib/loop/worker_pool.h"
 
 typedef enum ShipResult {
@@ -37,6 +38,7 @@ typedef struct ShipJob {
         char **labels;
         Clock *clock;            /* borrowed */
         WorkerPool *compressors; /* borrowed */
+        Limits *limits;          /* a reference */
         int level;
         uint64_t memory_bytes; /* reserved for it */
         bool tolerant;
@@ -44,6 +46,8 @@ typedef struct ShipJob {
         atomic_uint_fast64_t sent_bytes, done_bytes, total_bytes, read_bytes;
         atomic_bool abort;   /* set by the loop */
         uint64_t begun_usec; /* CLOCK_BOOTTIME */
+        uint64_t
+                setup_usec; /* what it took until something could be sent: spent again when it is interrupted; 0 = not yet */
         /* The answer. */
         ShipResult result;
         int upload_outcome; /* UPLOAD_E_*, of SHIP_DESTINATION; 0 */
@@ -64,6 +68,7 @@ typedef struct ShipOrder { /* borrowed; copied by ship_job_init */
         const char *directory, *instance_id, *hostname;
         char **labels; /* key, value, …, NULL */
         WorkerPool *compressors;
+        Limits *limits;
         int level;
         uint64_t memory_bytes;
 } ShipOrder;

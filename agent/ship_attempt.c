@@ -48,6 +48,7 @@ static bool make_plan(ShipAttempt *a) {
 bool ship_attempt_begin(ShipAttempt *a, ShipJob *s) {
         *a = (ShipAttempt){ .s = s,
                             .reasons = reasons_so_far(s),
+                            .turn = { .limits = s->limits, .abort = &s->abort },
                             .created_usec = s->clock->realtime_usec(s->clock) };
         atomic_store(&s->done_bytes, 0);
         a->object_name = bundle_object_name(s->rec.id);
@@ -71,6 +72,10 @@ static int open_member(size_t i, const PlanMember *m, void *userdata) {
         return ship_members_open(((ShipAttempt *)userdata)->members, i);
 }
 
+static void before_read(size_t n, void *userdata) {
+        limits_before_read(&((ShipAttempt *)userdata)->turn, n);
+}
+
 BundleWriterOptions ship_attempt_writer(ShipAttempt *a, uint64_t memory_bytes) {
         return (BundleWriterOptions){ .source = a->s->rec.kind,
                                       .compressors = a->s->compressors,
@@ -78,6 +83,7 @@ BundleWriterOptions ship_attempt_writer(ShipAttempt *a, uint64_t memory_bytes) {
                                       .memory_bytes = memory_bytes,
                                       .tolerant = a->s->tolerant,
                                       .open_member = open_member,
+                                      .before_read = before_read,
                                       .userdata = a };
 }
 

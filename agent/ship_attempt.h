@@ -17,6 +17,7 @@ typedef struct ShipAttempt {
         ShipJob *s; /* borrowed */
         ShipMembers *members;
         Plan *plan;
+        LimitsTurn turn; /* of the worker that reads */
         json_t *reasons; /* why it is not complete */
         uint8_t plan_sha256[SHA256_SIZE];
         char *object_name, *manifest_name; /* `<bundle-id>.tar.zst`, `….manifest.json` */

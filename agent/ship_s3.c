@@ -1,6 +1,6 @@
 /* The way of a bundle to S3:
  *   PLANNING   the worker finds the members and freezes the plan
- *   LOOKING    is a manifest there already? (GET)
+ *   LOOKING    is a manifest there already? (HEAD, whose 404 has no body to wait for; then GET)
  *   COMPARING  there is one of this plan: is its object whole? (HEAD)
  *   OPENING    the worker restores the packer from the ledger, or begins anew
  *   SENDING    uploaders/s3.c asks for parts, the worker packs them
@@ -80,11 +80,9 @@ static int on_end(sd_event_source *source, void *userdata) {
 
 /* The one way out: told a turn later, since an upload or a call may be in the middle of telling us. */
 static void end(ShipS3 *x) {
-        S3Stats stats;
-        s3_client_stats(x->order.client, &stats);
-        atomic_store(&x->ship.sent_bytes, stats.sent_bytes - x->sent_before);
         set_state(x, SHIP_S3_ENDED);
         drop_attempt(x);
+        atomic_store(&x->ship.sent_bytes, x->sent_bytes);
         int r = sd_event_add_defer(x->order.event, &x->end_source, on_end, x);
         if (r < 0)
                 log_dump(x->ship.rec.id, LOG_ERR, r, "cannot end its delivery; restart the agent");
@@ -249,6 +247,8 @@ static bool take_upload_result(ShipS3 *x) {
                 note_left_uploads(x);
         if (outcome == 0 || outcome == UPLOAD_E_SAME)
                 return true;
+        if (outcome == UPLOAD_E_PAUSED)
+                return ship_endf(&x->ship, SHIP_ABORTED, "paused");
         x->begin_anew = outcome == UPLOAD_E_STALE;
         if (x->begin_anew)
                 return ship_endf(&x->ship, SHIP_FAILED, "%s",
@@ -284,13 +284,17 @@ static bool feed_upload(ShipS3 *x) {
 }
 
 static bool begin_upload(ShipS3 *x, const S3UploadOrder *order) {
-        int r = s3_upload_new(&x->upload, x->order.client, order);
+        S3UploadOrder own = *order;
+        own.sent_bytes = &x->sent_bytes;
+        own.userdata = x;
+        int r = s3_upload_new(&x->upload, x->order.client, &own);
         return r == 0 ||
                ship_endf(&x->ship, SHIP_RESOURCES, "cannot begin its upload: %s", strerror(-r));
 }
 
 static bool send_object(ShipS3 *x) {
         set_state(x, SHIP_S3_SENDING);
+        x->ship.setup_usec = x->order.clock->boottime_usec(x->order.clock) - x->ship.begun_usec;
         x->packed_bytes = ship_s3_rows_bytes(&x->rows);
         return begin_upload(
                 x, &(S3UploadOrder){ .key = x->key,
@@ -307,8 +311,7 @@ static bool send_object(ShipS3 *x) {
                                      .on_begin = on_begin,
                                      .on_upload_id = on_upload_id,
                                      .on_etag = on_etag,
-                                     .on_done = on_upload_done,
-                                     .userdata = x });
+                                     .on_done = on_upload_done });
 }
 
 static bool publish(ShipS3 *x) {
@@ -325,8 +328,7 @@ static bool publish(ShipS3 *x) {
                                   .on_begin = on_manifest_begin,
                                   .on_upload_id = on_manifest_upload_id,
                                   .on_etag = on_manifest_etag,
-                                  .on_done = on_upload_done,
-                                  .userdata = x });
+                                  .on_done = on_upload_done });
 }
 
 /* ---- looking ---- */
@@ -351,7 +353,7 @@ static bool note_manifest(ShipS3 *x, const S3Result *result) {
         return x->is_found;
 }
 
-static void on_manifest_looked(const S3Result *result, void *userdata) {
+static void on_manifest_read(const S3Result *result, void *userdata) {
         ShipS3 *x = userdata;
         x->call = NULL;
         x->has_ended = !note_manifest(x, result);
@@ -392,15 +394,34 @@ static bool ask(ShipS3 *x, const S3Order *order) {
                ship_endf(&x->ship, SHIP_RESOURCES, "cannot ask the store: %s", strerror(-r));
 }
 
-static bool look(ShipS3 *x) {
+/* There is something: what does it say? */
+static bool read_manifest(ShipS3 *x) {
         char range[64];
         (void)snprintf(range, sizeof range, "bytes=0-%u", MANIFEST_HEAD_MAX_BYTES - 1);
-        set_state(x, SHIP_S3_LOOKING);
         return ask(x, &(S3Order){ .operation = S3_GET_OBJECT,
                                   .key = x->manifest_key,
                                   .headers = &(SignPair){ "Range", range },
                                   .n_headers = 1,
                                   .reply_max_bytes = MANIFEST_HEAD_MAX_BYTES + 1,
+                                  .max_tries = TRIES,
+                                  .on_done = on_manifest_read,
+                                  .userdata = x });
+}
+
+static void on_manifest_looked(const S3Result *result, void *userdata) {
+        ShipS3 *x = userdata;
+        x->call = NULL;
+        if (result->answer->verdict == S3_OK)
+                x->has_ended = !read_manifest(x);
+        else
+                x->has_ended = !note_manifest(x, result);
+        next(x);
+}
+
+static bool look(ShipS3 *x) {
+        set_state(x, SHIP_S3_LOOKING);
+        return ask(x, &(S3Order){ .operation = S3_HEAD_OBJECT,
+                                  .key = x->manifest_key,
                                   .max_tries = TRIES,
                                   .on_done = on_manifest_looked,
                                   .userdata = x });
@@ -514,9 +535,6 @@ int ship_s3_new(ShipJob **ret, const ShipOrder *order, const ShipS3Order *s3) {
 
 int ship_s3_begin(ShipJob *s) {
         ShipS3 *x = CONTAINER_OF(s, ShipS3, ship);
-        S3Stats stats;
-        s3_client_stats(x->order.client, &stats);
-        x->sent_before = stats.sent_bytes;
         return begin_step(x, ship_s3_plan) ? 0 : -EAGAIN;
 }
 
@@ -524,6 +542,14 @@ void ship_s3_abort(ShipJob *s) {
         ShipS3 *x = CONTAINER_OF(s, ShipS3, ship);
         atomic_store(&s->abort, true);
         next(x);
+}
+
+void ship_s3_wind_down(ShipJob *s) {
+        ShipS3 *x = CONTAINER_OF(s, ShipS3, ship);
+        if (x->state < SHIP_S3_SENDING)
+                ship_s3_abort(s);
+        else if (x->state == SHIP_S3_SENDING && x->upload)
+                s3_upload_pause(x->upload);
 }
 
 void ship_s3_leave(ShipJob *s) {
@@ -547,11 +573,10 @@ static uint64_t done_bytes(const ShipS3 *x) {
 
 void ship_s3_refresh(ShipJob *s) {
         ShipS3 *x = CONTAINER_OF(s, ShipS3, ship);
-        S3Stats stats;
         if (x->state == SHIP_S3_ENDED)
                 return;
-        s3_client_stats(x->order.client, &stats);
-        atomic_store(&s->sent_bytes, stats.sent_bytes - x->sent_before);
+        atomic_store(&s->sent_bytes,
+                     x->sent_bytes + s3_client_sending_bytes(x->order.client, &x->sent_bytes));
         if (x->state >= SHIP_S3_SENDING)
                 atomic_store(&s->done_bytes, done_bytes(x));
 }

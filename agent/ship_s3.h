@@ -26,6 +26,9 @@ int ship_s3_new(ShipJob **ret, const ShipOrder *order, const ShipS3Order *s3);
 int ship_s3_begin(ShipJob *s);
 /** Ends it soon: on_done says SHIP_ABORTED. The upload can be gone on with. */
 void ship_s3_abort(ShipJob *s);
+/** Ends it as soon as nothing that is under way would have to be sent again: no further part is made. on_done says SHIP_ABORTED, or that it was
+ * delivered when little was missing. */
+void ship_s3_wind_down(ShipJob *s);
 /** Brings sent_bytes and done_bytes up to date. */
 void ship_s3_refresh(ShipJob *s);
 /** Its worker hangs and is left behind, and so is the job: what it has on the loop is taken away, so that it cannot speak into the delivery

@@ -92,8 +92,8 @@ int ship_s3_rows_load(ShipS3Rows *rows, Store *store, const ShipS3Wanted *wanted
         if (!rows->bundle || !rows->destination)
                 return -ENOMEM;
         int r = store_ledger_get(store, wanted->bundle, wanted->destination, &upload);
-        if (r == STORE_E_NOT_FOUND)
-                return 0;
+        if (r == STORE_E_NOT_FOUND || store_is_trouble(r))
+                return 0; /* what cannot be read is not gone on with */
         if (r < 0)
                 return r;
         if (fits(&upload, wanted)) {
@@ -130,22 +130,39 @@ int ship_s3_rows_add(ShipS3Rows *rows, Store *store, unsigned number, const Pack
         return r > 0 ? -ENOENT : r;
 }
 
-int ship_s3_rows_begin(ShipS3Rows *rows, Store *store, const LedgerUpload *upload) {
-        int r = store_begin(store);
-        if (r < 0)
-                return r;
-        r = store_ledger_begin(store, rows->bundle, rows->destination, upload);
+static int put_early(const ShipS3Rows *rows, Store *store) {
+        int r = 0;
         for (size_t i = 0; r == 0 && i < rows->n_early; i++) {
                 LedgerPart p = ledger_part((unsigned)i + 1, &rows->early[i]);
                 r = store_ledger_put_part(store, rows->bundle, rows->destination, &p);
         }
-        if (r != 0) {
-                store_rollback(store);
-                return r < 0 ? r : -ENOENT; /* the bundle's row is gone: it was cancelled */
-        }
-        r = store_commit(store);
-        rows->has_intent = r == 0;
         return r;
+}
+
+/* @return 0, STORE_E_NOT_FOUND (the bundle has no row), -errno */
+static int begin_durably(const ShipS3Rows *rows, Store *store, const LedgerUpload *upload) {
+        int r = store_begin(store);
+        if (r < 0)
+                return r;
+        r = store_ledger_begin(store, rows->bundle, rows->destination, upload);
+        if (r == 0)
+                r = put_early(rows, store);
+        if (r == 0)
+                return store_commit(store);
+        store_rollback(store);
+        return r;
+}
+
+int ship_s3_rows_begin(ShipS3Rows *rows, Store *store, const LedgerUpload *upload) {
+        int r = begin_durably(rows, store, upload);
+        /* A crash leaves an upload on the server that nobody knows, which the next start sweeps away. */
+        if (store_is_trouble(r) || (r > 0 && store_trouble(store) < 0)) {
+                r = store_ledger_begin_in_memory(store, rows->bundle, rows->destination, upload);
+                if (r == 0)
+                        r = put_early(rows, store);
+        }
+        rows->has_intent = r == 0;
+        return r > 0 ? -ENOENT : r;
 }
 
 uint64_t ship_s3_rows_bytes(const ShipS3Rows *rows) {

@@ -26,7 +26,7 @@ typedef struct ShipS3Wanted { /* borrowed: what the ledger's upload must be to b
 int ship_s3_rows_load(ShipS3Rows *rows, Store *store, const ShipS3Wanted *wanted);
 /** Writes a row down before its part is sent; before the intent was written it is kept for it. Rows of the earlier run are there already. */
 int ship_s3_rows_add(ShipS3Rows *rows, Store *store, unsigned number, const PackedRow *row);
-/** Writes the intent, and with it what was kept, as one. */
+/** Writes the intent, and with it what was kept, as one; in memory where the state directory is full or fails. */
 int ship_s3_rows_begin(ShipS3Rows *rows, Store *store, const LedgerUpload *upload);
 /** Of the parts of the earlier run. */
 uint64_t ship_s3_rows_bytes(const ShipS3Rows *rows);

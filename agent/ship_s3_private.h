@@ -36,8 +36,7 @@ typedef struct ShipS3 {
         bool has_ended;  /* ship has its end, or begin_anew is set */
         bool begin_anew; /* not the bundle's fault: what was to be gone on with cannot be */
         unsigned n_plans, n_anew;
-        uint64_t
-                sent_before; /* of the client, when this began; nothing else goes to it meanwhile */
+        uint64_t sent_bytes; /* of bodies, in tries that have ended */
         sd_event_source *end_source;
 
         /* one attempt */

@@ -85,19 +85,33 @@ static bool begin_object(VolumeAttempt *a) {
         return r == 0 || ship_end_upload(a->base.s, r, error);
 }
 
+/* Writes piece by piece, as limits.upload_rate lets it. @return whether all of it is written; false: a->base.s has ended */
+static bool put_bytes(VolumeAttempt *a, VolumeObject *object, const void *data, size_t n) {
+        ShipJob *s = a->base.s;
+        Throttle *upload = s->limits ? s->limits->upload : NULL;
+        char *error = NULL;
+        for (size_t done = 0, piece; done < n; done += piece) {
+                piece = throttle_wait(upload, n - done, &s->abort);
+                if (piece == 0)
+                        return ship_may_go_on(s); /* it may not: *abort is set */
+                int r = volume_write(object, (const uint8_t *)data + done, piece, &error);
+                if (r != 0)
+                        return ship_end_upload(s, r, error);
+                atomic_fetch_add(&s->sent_bytes, piece);
+        }
+        return true;
+}
+
 static bool put_frame(VolumeAttempt *a, const BundleFrame *frame) {
         ShipJob *s = a->base.s;
-        char *error = NULL;
         bool closed;
         uint64_t done = frame->stream_offset + frame->stream_bytes;
-        int r = volume_write(a->object, frame->data, frame->bytes, &error);
-        if (r != 0)
-                return ship_end_upload(s, r, error);
-        r = parts_add_frame(&a->parts, frame->data, frame->bytes,
-                            plan_stream_bytes(a->base.plan) - done, &closed);
+        if (!put_bytes(a, a->object, frame->data, frame->bytes))
+                return false;
+        int r = parts_add_frame(&a->parts, frame->data, frame->bytes,
+                                plan_stream_bytes(a->base.plan) - done, &closed);
         if (r < 0)
                 return ship_endf(s, SHIP_FAILED, "%s", strerror(-r));
-        atomic_fetch_add(&s->sent_bytes, frame->bytes);
         atomic_store(&s->done_bytes, done);
         atomic_store(&s->read_bytes, bundle_writer_bytes_read(a->writer));
         return ship_may_go_on(s);
@@ -120,17 +134,12 @@ static bool put_seek_table(VolumeAttempt *a) {
         ShipJob *s = a->base.s;
         const void *table;
         size_t n;
-        char *error = NULL;
         int r = bundle_writer_seek_table(a->writer, &table, &n);
         if (r >= 0)
                 r = parts_finish(&a->parts, table, n);
         if (r < 0)
                 return ship_endf(s, SHIP_FAILED, "cannot make the seek table: %s", strerror(-r));
-        r = volume_write(a->object, table, n, &error);
-        if (r != 0)
-                return ship_end_upload(s, r, error);
-        atomic_fetch_add(&s->sent_bytes, n);
-        return ship_may_go_on(s);
+        return put_bytes(a, a->object, table, n) && ship_may_go_on(s);
 }
 
 /* @param replace  what has the name may go */
@@ -166,29 +175,29 @@ static bool finish_object(VolumeAttempt *a) {
 
 typedef struct ManifestPut {
         VolumeAttempt *a;
-        int outcome;
-        char *error;
+        bool has_ended;
 } ManifestPut;
 
 static int put_manifest_piece(const void *data, size_t n, void *userdata) {
         ManifestPut *put = userdata;
         sha256_update(&put->a->manifest_sha, data, n);
         put->a->manifest_bytes += n;
-        put->outcome = volume_write(put->a->manifest, data, n, &put->error);
-        return put->outcome == 0 ? 0 : -EIO;
+        put->has_ended = !put_bytes(put->a, put->a->manifest, data, n);
+        return put->has_ended ? -EIO : 0;
 }
 
 static bool put_manifest(VolumeAttempt *a) {
         ShipJob *s = a->base.s;
         ManifestPut put = { .a = a };
+        char *error = NULL;
         ship_attempt_judge(&a->base, a->writer);
-        int r = volume_begin(a->v->volume, a->manifest_path, 0, &a->manifest, &put.error);
+        int r = volume_begin(a->v->volume, a->manifest_path, 0, &a->manifest, &error);
         if (r != 0)
-                return ship_end_upload(s, r, put.error);
+                return ship_end_upload(s, r, error);
         sha256_init(&a->manifest_sha);
         r = ship_attempt_manifest(&a->base, a->writer, &a->parts, put_manifest_piece, &put);
-        if (put.outcome != 0)
-                return ship_end_upload(s, put.outcome, put.error);
+        if (put.has_ended)
+                return false;
         if (r < 0)
                 return ship_endf(s, SHIP_FAILED, "cannot write the manifest: %s", strerror(-r));
         VolumeStripe whole = { .bytes = a->manifest_bytes };

@@ -41,6 +41,8 @@ int cmd_explain(const Cli *cli, int argc, char **argv);
 int cmd_wait(const Cli *cli, int argc, char **argv);
 int cmd_act(const Cli *cli, int argc, char **argv); /* retry, cancel, pin, unpin */
 int cmd_flush(const Cli *cli, int argc, char **argv);
+int cmd_drain(const Cli *cli, int argc, char **argv);
+int cmd_resume(const Cli *cli, int argc, char **argv);
 int cmd_verify(const Cli *cli, int argc, char **argv);
 int cmd_estimate(const Cli *cli, int argc, char **argv);
 int cmd_config(const Cli *cli, int argc, char **argv);

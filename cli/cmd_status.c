@@ -10,8 +10,10 @@ static void print_agent(const Cli *cli, const json_t *status) {
         char moment[CLI_MOMENT_SIZE];
         cli_part("neuron-collectd %s on %s, pid %llu, ", cli_text(agent, "version"),
                  cli_text(agent, "instance_id"), (unsigned long long)cli_number(agent, "pid"));
+        bool is_running = strcmp(cli_text(agent, "state"), "running") == 0;
         cli_state(cli, cli_text(agent, "state"), 0);
-        cli_line(" since %s", cli_moment(moment, cli_text(agent, "started")));
+        cli_line("%s %s", is_running ? " since" : ", started",
+                 cli_moment(moment, cli_text(agent, "started")));
         cli_line("configuration: %s, loaded %s",
                  *cli_text(config, "file") ? cli_text(config, "file") : "built in (no file)",
                  cli_moment(moment, cli_text(config, "loaded")));
@@ -29,6 +31,22 @@ static void print_agent(const Cli *cli, const json_t *status) {
                  cli_text(status, "ready_note"));
 }
 
+static void print_drain(const Cli *cli, const json_t *status) {
+        const json_t *drain = json_object_get(status, "drain");
+        char moment[CLI_MOMENT_SIZE];
+        if (!json_is_object(drain))
+                return;
+        cli_line("draining since %s: %s", cli_moment(moment, cli_text(drain, "since")),
+                 cli_text(drain, "reason"));
+        if (*cli_text(drain, "deadline"))
+                cli_line("  this instance ends at %s",
+                         cli_moment(moment, cli_text(drain, "deadline")));
+        bool safe = cli_is_true(drain, "safe_to_terminate");
+        fputs("  safe to terminate: ", stdout);
+        cli_state(cli, safe ? "yes" : "no", 0);
+        cli_line("%s%s", *cli_text(drain, "missing") ? ", " : "", cli_text(drain, "missing"));
+}
+
 static void print_bundles(const Cli *cli, const json_t *status) {
         const json_t *bundles = json_object_get(status, "bundles"),
                      *bytes = json_object_get(status, "bytes"),
@@ -36,6 +54,9 @@ static void print_bundles(const Cli *cli, const json_t *status) {
         char delivered[PARSE_FORMAT_SIZE], read_bytes[PARSE_FORMAT_SIZE];
         const char *key;
         json_t *value;
+        if (json_is_false(json_object_get(status, "accounting_ok")))
+                cli_line("the states below do not add up to what was discovered: a defect, please "
+                         "report it");
         cli_line("bundles: %llu discovered%s",
                  (unsigned long long)cli_number(bundles, "discovered"),
                  cli_is_true(status, "idle") ? ", nothing under way" : "");
@@ -68,6 +89,32 @@ static void print_shipping(const json_t *status) {
         }
 }
 
+static void print_retention(const json_t *retention) {
+        char n[CLI_COUNT_SIZE];
+        if (cli_number(retention, "held"))
+                cli_line("    delivered, kept until retention deletes them: %s",
+                         cli_count(n, cli_number(retention, "held"), "bundle"));
+        if (cli_number(retention, "unheld"))
+                cli_line("    delivered, never deleted, since no link of ours holds their files: "
+                         "%s",
+                         cli_count(n, cli_number(retention, "unheld"), "bundle"));
+        if (*cli_text(retention, "note"))
+                cli_line("    room: %s", cli_text(retention, "note"));
+}
+
+static void print_limits(const json_t *limits) {
+        double share = json_number_value(json_object_get(limits, "work_share"));
+        char rate[PARSE_FORMAT_SIZE];
+        if (cli_number(limits, "upload_rate"))
+                cli_line("limits: %s a second may be sent now",
+                         parse_format_human(rate, cli_number(limits, "upload_rate")));
+        if (json_object_get(limits, "work_share") && share < 0.995)
+                cli_line("limits: the machine is pressed, so the agent works %.0f %% of the time",
+                         100 * share);
+        if (*cli_text(limits, "note"))
+                cli_line("limits: %s", cli_text(limits, "note"));
+}
+
 static void print_sources(const json_t *status) {
         size_t i;
         json_t *s;
@@ -87,6 +134,7 @@ static void print_sources(const json_t *status) {
                                  cli_count(n, cli_number(s, "overflows"), "time"));
                 if (*cli_text(s, "note"))
                         cli_line("    note: %s", cli_text(s, "note"));
+                print_retention(json_object_get(s, "retention"));
         }
 }
 
@@ -118,8 +166,10 @@ int cmd_status(const Cli *cli, int argc, char **argv) {
                 code = cli_print_json(cli, status);
         else {
                 print_agent(cli, status);
+                print_drain(cli, status);
                 print_bundles(cli, status);
                 print_shipping(status);
+                print_limits(json_object_get(status, "limits"));
                 print_sources(status);
                 print_destinations(cli, status);
         }

@@ -1,12 +1,11 @@
 /* neuron-collect wait: asks again and again until there is an end, drawing how far it is. */
 #include <string.h>
 
-#include "cli/cli.h"
+#include "cli/left.h"
 #include "lib/base/clock.h"
 #include "lib/base/parse.h"
 
 #define LOOK_USEC (200 * USEC_PER_MSEC)
-#define LEFT_MAX 1000 /* of a state, said when time is up */
 
 typedef enum Waiting { WAIT_ON, WAIT_DELIVERED, WAIT_GIVEN_UP } Waiting;
 
@@ -18,40 +17,6 @@ typedef struct Wait {
         json_t *counts; /* of bundles by state when all was looked at last; else NULL */
 } Wait;
 
-static bool is_given_up(const char *state) {
-        static const char *const states[] = { "quarantined", "cancelled", "evicted", "vanished" };
-        for (size_t i = 0; i < ELEMENTSOF(states); i++)
-                if (strcmp(state, states[i]) == 0)
-                        return true;
-        return false;
-}
-
-/* @return the shipping that is to be drawn, borrowed; NULL */
-static const json_t *find_shipping(const json_t *status, const char *id) {
-        size_t i;
-        json_t *s;
-        json_array_foreach(json_object_get(status, "shipping"), i,
-                           s) if (!id || strcmp(cli_text(s, "id"), id) == 0) return s;
-        return NULL;
-}
-
-/* @param what  what stands before the bar */
-static void draw(const Wait *w, const json_t *status, const char *what) {
-        const json_t *s = find_shipping(status, w->id);
-        char bar[CLI_BAR_SIZE], rate[PARSE_FORMAT_SIZE], eta[CLOCK_ISO_SIZE] = "?";
-        if (!s) {
-                cli_progress(w->cli, "%s", what);
-                return;
-        }
-        unsigned percent = cli_percent(cli_number(s, "done_bytes"), cli_number(s, "total_bytes"));
-        if (json_is_integer(json_object_get(s, "eta_seconds")))
-                clock_format_span(eta, MIN(cli_number(s, "eta_seconds"), (uint64_t)UINT32_MAX) *
-                                               USEC_PER_SEC);
-        cli_progress(w->cli, "%s %s %u %% to %s, %s/s, %s left", what, cli_bar(bar, percent),
-                     percent, cli_text(s, "destination"),
-                     parse_format_human(rate, cli_number(s, "rate")), eta);
-}
-
 static int look_one(Wait *w, Waiting *ret) {
         json_t *b = NULL, *status = NULL;
         int code = cli_ask_bundle(w->cli, w->id, NULL, &b);
@@ -61,13 +26,13 @@ static int look_one(Wait *w, Waiting *ret) {
         w->bundle = b;
         const char *state = cli_text(b, "state");
         *ret = strcmp(state, "delivered") == 0 ? WAIT_DELIVERED
-               : is_given_up(state)            ? WAIT_GIVEN_UP
+               : left_is_given_up(state)       ? WAIT_GIVEN_UP
                                                : WAIT_ON;
         if (*ret != WAIT_ON || !w->cli->progress)
                 return CLI_YES;
         code = cli_ask(w->cli, "GET", "/v1/status", &status);
         if (code == CLI_YES)
-                draw(w, status, state);
+                left_draw(w->cli, status, w->id, state);
         json_decref(status);
         return code;
 }
@@ -87,45 +52,9 @@ static int look_all(Wait *w, Waiting *ret) {
                 uint64_t n = cli_number(bundles, "settling") + cli_number(bundles, "ready") +
                              cli_number(bundles, "shipping");
                 snprintf(what, sizeof what, "%llu waiting", (unsigned long long)n);
-                draw(w, status, n ? what : "scanning");
+                left_draw(w->cli, status, NULL, n ? what : "scanning");
         }
         json_decref(status);
-        return CLI_YES;
-}
-
-/* @return why it is not delivered: the bundle's own reason, else what went wrong at a destination; "" */
-static const char *why_left(const json_t *b) {
-        if (*cli_text(b, "reason") || is_given_up(cli_text(b, "state")))
-                return cli_text(b, "reason");
-        size_t i;
-        json_t *d;
-        json_array_foreach(json_object_get(b, "deliveries"), i,
-                           d) if (strcmp(cli_text(d, "state"), "delivered") != 0 &&
-                                  *cli_text(d, "last_error")) return cli_text(d, "last_error");
-        return "";
-}
-
-/* @param list  where to gather for --json; NULL: printed */
-static int tell_left(const Cli *cli, const char *state, json_t *list) {
-        char path[96];
-        json_t *page = NULL, *b;
-        size_t i;
-        snprintf(path, sizeof path, "/v1/bundles?limit=%d&state=%s", LEFT_MAX, state);
-        int code = cli_ask(cli, "GET", path, &page);
-        if (code != CLI_YES)
-                return code;
-        json_array_foreach(json_object_get(page, "bundles"), i, b) {
-                if (list)
-                        json_array_append(list, b);
-                else {
-                        cli_part("%s ", cli_text(b, "id"));
-                        cli_state(cli, state, 0);
-                        cli_line("%s%s", *why_left(b) ? ": " : "", why_left(b));
-                }
-        }
-        if (!list && *cli_text(page, "next"))
-                cli_line("… and more; see `neuron-collect list --state %s`", state);
-        json_decref(page);
         return CLI_YES;
 }
 
@@ -143,12 +72,8 @@ static void print_nothing_left(const Wait *w) {
 }
 
 static int finish_all(const Wait *w, Waiting outcome) {
-        static const char *const left[] = { "settling", "ready", "shipping", "quarantined" };
         json_t *list = w->cli->json ? json_array() : NULL;
-        int code = CLI_YES;
-        for (size_t i = 0; outcome != WAIT_DELIVERED && code == CLI_YES && i < ELEMENTSOF(left);
-             i++)
-                code = tell_left(w->cli, left[i], list);
+        int code = outcome == WAIT_DELIVERED ? CLI_YES : left_tell(w->cli, NULL, list);
         if (code == CLI_YES && w->cli->json) {
                 json_t *answer = json_pack("{s:b, s:O}", "delivered", outcome == WAIT_DELIVERED,
                                            "left", list);
@@ -161,7 +86,7 @@ static int finish_all(const Wait *w, Waiting outcome) {
 }
 
 static int finish_one(const Wait *w, Waiting outcome) {
-        const char *why = why_left(w->bundle);
+        const char *why = left_why(w->bundle);
         if (w->cli->json) {
                 int code = cli_print_json(w->cli, w->bundle);
                 if (code != CLI_YES)

@@ -41,6 +41,14 @@ static const CliCommand commands[] = {
           NULL, CLI_ASKS_AGENT, cmd_flush },
         { "scan", "", "scan now; what is found waits for `settle` as ever", NULL, CLI_ASKS_AGENT,
           cmd_flush },
+        { "drain", "[--timeout T]", "take nothing new, ship the rest; may the node be terminated?",
+          "Waits until the agent says that nothing is left which only this node has, prints `safe to terminate`\n"
+          "and exits with 0. When time is up, or only bundles are left that nothing will move (given up, or\n"
+          "their source or destination is not configured any more), prints what is not safe, a line a bundle,\n"
+          "and exits with 1. The agent goes on draining in any case, until `neuron-collect resume`.\n\n"
+          "  --timeout T  at most this long, such as 30s or 10m (default: no limit)\n",
+          CLI_ASKS_AGENT, cmd_drain },
+        { "resume", "", "undo drain: take new bundles again", NULL, CLI_ASKS_AGENT, cmd_resume },
         { "ls", "URL", "the bundles below s3://bucket[/prefix] or a directory",
           "By incident, a line a bundle: time (UTC), node, kind, size, whether it is complete, and where it is.\n"
           "An object that has no manifest (yet) is not delivered.\n\n" S3_HELP, CLI_READS_CONFIG, cmd_ls },

@@ -420,6 +420,18 @@ static void check_command(const Config *c, Faults *faults, size_t i) {
                    "%s is not an absolute path", strbuf_error(&shown) < 0 ? "it" : shown.text);
 }
 
+/* Who may not delete what is delivered cannot want to delete what is not. */
+static void check_retention(const Config *c, Faults *faults) {
+        Spot spot = spot_of(c, "retention.evict_undelivered", 0, FAULTS_NO_ITEM);
+
+        if (c->retention.evict_oldest && !c->retention.delete_after_delivery &&
+            is_good(c, "retention.after_delivery", 0))
+                faults_add(faults, &spot,
+                           "use never, or set retention.after_delivery: delete as well",
+                           "with after_delivery: keep no source is ever deleted, so none can be "
+                           "evicted");
+}
+
 int check_config(Config *c, Faults *faults) {
         int r;
 
@@ -431,6 +443,7 @@ int check_config(Config *c, Faults *faults) {
                 return r;
         check_memory(c, faults);
         check_times(c, faults);
+        check_retention(c, faults);
         check_sockets(c, faults);
         for (size_t i = 0; i < c->n_destinations; i++) {
                 check_key_id(c, faults, i);

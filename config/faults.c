@@ -2,8 +2,8 @@
 
 #include <string.h>
 
+#include "config/text.h"
 #include "lib/base/strbuf.h"
-#include "lib/base/utf8.h"
 
 enum { SUB_SHOWN_MAX = 64 };
 
@@ -27,15 +27,7 @@ static void add_place(StrBuf *b, const Spot *spot) {
         }
         if (b->n > 0 && b->text[b->n - 1] != '.')
                 strbuf_add(b, ".");
-        for (size_t n = strlen(spot->sub), used = 0; used < n;) {
-                char buf[UTF8_SPELL_SIZE];
-                if (used >= SUB_SHOWN_MAX) {
-                        strbuf_add(b, "…");
-                        return;
-                }
-                used += utf8_spell(spot->sub + used, n - used, buf);
-                strbuf_add(b, buf);
-        }
+        text_add_spelled(b, spot->sub, SUB_SHOWN_MAX);
 }
 
 void faults_add(Faults *f, const Spot *spot, const char *remedy, const char *fault, ...) {

@@ -29,11 +29,8 @@ static const KeyWord destination_types[] = {
         W("s3", CONFIG_S3), W("volume", CONFIG_VOLUME), END };
 static const KeyWord addressings[] = { W("auto", 0), W("path", 0), W("virtual", 0), END };
 static const KeyWord encryptions[] = { W("none", 0), W("AES256", 0), W("aws:kms", 0), END };
-static const KeyWord after_deliveries[] = {
-        W("keep", false),
-        { .word = "delete", .value = true, .later = "use keep, and delete sources with a job of your own after `neuron-collect wait`" }, END };
-static const KeyWord evictions[] = {
-        W("never", false), { .word = "oldest", .value = true, .later = "use never" }, END };
+static const KeyWord after_deliveries[] = { W("keep", false), W("delete", true), END };
+static const KeyWord evictions[] = { W("never", false), W("oldest", true), END };
 static const KeyWord rendezvous[] = { W("auto", 0), W("off", 0), END };
 static const KeyWord automatic[] = { W("auto", 0), END };
 static const KeyWord log_levels[] = {
@@ -135,11 +132,9 @@ static const ConfigKey table[] = {
 
 { "limits", KEY_SECTION, .help = "What the agent may use: the job comes first." },
 { "limits.upload_rate", KEY_RATE, KEY_OFF, AT(Config, limits.upload_rate), .min = KIB, .max = TIB, .fallback = "0",
-  .help = "Bytes per second of all destinations of this node together, retries included; 0 is no limit.",
-  .later = DELETE_LINE_FOR "no limit, is in force" },
+  .help = "Bytes per second of all destinations of this node together, headers, TLS and retries included; 0 is no limit." },
 { "limits.upload_windows", KEY_ELEMENTS, LIST_AT(Config, limits.upload_windows, limits.n_upload_windows, ConfigWindow), .max = 48,
-  .help = "Times of the local day with a rate of their own.",
-  .later = DELETE_LINE_FOR "no windows, is in force" },
+  .help = "Times of the local day with a rate of their own; where two overlap, the first one counts." },
 { "limits.upload_windows[].from", KEY_MINUTE, AT(ConfigWindow, from_minute), .max = 24 * 60 - 1, .example = "\"08:00\"",
   .help = "Begin of the window, local time." },
 { "limits.upload_windows[].to", KEY_MINUTE, AT(ConfigWindow, to_minute), .max = 24 * 60 - 1, .example = "\"20:00\"",
@@ -147,10 +142,9 @@ static const ConfigKey table[] = {
 { "limits.upload_windows[].rate", KEY_RATE, KEY_OFF, AT(ConfigWindow, rate), .min = KIB, .max = TIB, .example = "50MiB/s",
   .help = "limits.upload_rate within the window." },
 { "limits.request_rate", KEY_NUMBER, KEY_OFF, AT(Config, limits.request_rate), .min = 1, .max = 100000, .fallback = "50",
-  .help = "S3 requests per second; 0 is no limit. Not yet in force in this version." },
+  .help = "S3 requests per second, of all destinations together, retries included; a second's worth can be saved up; 0 is no limit." },
 { "limits.read_rate", KEY_RATE, KEY_OFF, AT(Config, limits.read_rate), .min = KIB, .max = TIB, .fallback = "0",
-  .help = "Bytes per second read from sources; 0 is no limit.",
-  .later = DELETE_LINE_FOR "no limit, is in force" },
+  .help = "Bytes per second read from sources to pack them; 0 is no limit." },
 { "limits.memory", KEY_BYTES, AT(Config, limits.memory_bytes), .min = 16 * MIB, .max = TIB, .fallback = "64MiB",
   .why_min = "the least that one bundle under way needs",
   .help = "All buffers of bundling and uploading together." },
@@ -175,7 +169,7 @@ static const ConfigKey table[] = {
 
 { "retention", KEY_SECTION, .help = "What happens to sources after delivery." },
 { "retention.after_delivery", KEY_CHOICE, AT(Config, retention.delete_after_delivery), .words = after_deliveries, .fallback = "keep",
-  .help = "With keep the agent never deletes a source; max_use and keep_free have no effect then." },
+  .help = "With keep the agent never deletes a source: max_use and keep_free are only reported, but for what the user has deleted and only the agent's links still hold." },
 { "retention.keep_for", KEY_TIME, AT(Config, retention.keep_for_usec), .max = DAYS(3650), .fallback = "24h",
   .help = "How long a delivered source stays, with delete." },
 { "retention.max_use", KEY_SHARE, KEY_OFF, AT(Config, retention.max_use), .max = UINT64_MAX, .fallback = "10%",
@@ -183,7 +177,7 @@ static const ConfigKey table[] = {
 { "retention.keep_free", KEY_SHARE, KEY_OFF, AT(Config, retention.keep_free), .max = UINT64_MAX, .fallback = "15%",
   .help = "Free space, a share or a size, that is kept for the job." },
 { "retention.evict_undelivered", KEY_CHOICE, AT(Config, retention.evict_oldest), .words = evictions, .fallback = "never",
-  .help = "With oldest, and only when keep_free is violated, bundles are let go undelivered and leave a tombstone." },
+  .help = "With oldest, which needs after_delivery: delete, and only when keep_free is violated, bundles are let go undelivered and leave a tombstone." },
 
 { "agreement", KEY_SECTION, .help = "How the nodes of a job agree on the identity of an incident." },
 { "agreement.enabled", KEY_BOOL, AT(Config, agreement.enabled), .fallback = "true",

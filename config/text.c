@@ -22,16 +22,36 @@ bool text_is_utf8(const char *s) {
         return true;
 }
 
-void text_add_shown(StrBuf *b, const char *s) {
-        size_t n = strlen(s), used = 0;
+/* Bytes of `scheme://`; 0 = there is none. */
+static size_t scheme_bytes(const char *s) {
+        size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789");
+        return n > 0 && strncmp(s + n, "://", 3) == 0 ? n + 3 : 0;
+}
 
-        strbuf_add(b, "'");
-        while (used < n && used < TEXT_SHOWN_MAX) {
+void text_add_spelled(StrBuf *b, const char *s, size_t max) {
+        const char *at = s[0] == '/' ? NULL : strrchr(s, '@');
+        size_t used = 0;
+
+        if (at) {
+                strbuf_add_n(b, s, MIN(scheme_bytes(s), max));
+                strbuf_add(b, "…");
+                s = at;
+        }
+        for (size_t n = strlen(s); used < n;) {
                 char buf[UTF8_SPELL_SIZE];
+                if (used >= max) {
+                        strbuf_add(b, "…");
+                        return;
+                }
                 used += utf8_spell(s + used, n - used, buf);
                 strbuf_add(b, buf);
         }
-        strbuf_add(b, used < n ? "…'" : "'");
+}
+
+void text_add_shown(StrBuf *b, const char *s) {
+        strbuf_add(b, "'");
+        text_add_spelled(b, s, TEXT_SHOWN_MAX);
+        strbuf_add(b, "'");
 }
 
 /* The code point at s, which begins a well-formed character of `size` bytes. */

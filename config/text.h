@@ -8,7 +8,11 @@
 /** @return whether all of it is well-formed UTF-8 */
 bool text_is_utf8(const char *s);
 
-/** Adds 'text' in single quotes, control characters as `\xNN`, cut after 80 bytes. */
+/** Adds text, control characters as `\xNN`, cut after max bytes. What stands before an `@` may be a password: `…` instead, but
+ * for an absolute path. */
+void text_add_spelled(StrBuf *b, const char *s, size_t max);
+
+/** The same in single quotes, cut after 80 bytes. */
 void text_add_shown(StrBuf *b, const char *s);
 
 /** Adds well-formed UTF-8 as one YAML scalar on one line: plain where that is safe in block and flow context and cannot be

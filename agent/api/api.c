@@ -270,14 +270,8 @@ static void post_action(Call *c) {
                                       "message", view_text_json(message)));
 }
 
-/* @param settle  what is found still waits for `settle` */
-static void look_now(Call *c, const char *action, bool settle) {
-        _cleanup_free_ char *message = NULL;
-        int r;
-
-        if (!refuse_any_query(c))
-                return;
-        r = c->backend->flush(settle, &message, c->backend->userdata);
+/* What became of something that is asked of the whole agent. */
+static void answer_action(Call *c, const char *action, int r, const char *message) {
         if (r == -EPERM)
                 answer_error(c, 409, "not_possible", "%s", message ? message : "not possible now");
         else if (r < 0)
@@ -288,12 +282,39 @@ static void look_now(Call *c, const char *action, bool settle) {
                                       view_text_json(message)));
 }
 
+/* @param settle  what is found still waits for `settle` */
+static void look_now(Call *c, const char *action, bool settle) {
+        _cleanup_free_ char *message = NULL;
+
+        if (!refuse_any_query(c))
+                return;
+        int r = c->backend->flush(settle, &message, c->backend->userdata);
+        answer_action(c, action, r, message);
+}
+
 static void post_flush(Call *c) {
         look_now(c, "flush", false);
 }
 
 static void post_scan(Call *c) {
         look_now(c, "scan", true);
+}
+
+static void set_drain(Call *c, const char *action, bool on) {
+        _cleanup_free_ char *message = NULL;
+
+        if (!refuse_any_query(c))
+                return;
+        int r = c->backend->drain(on, &message, c->backend->userdata);
+        answer_action(c, action, r, message);
+}
+
+static void post_drain(Call *c) {
+        set_drain(c, "drain", true);
+}
+
+static void post_resume(Call *c) {
+        set_drain(c, "resume", false);
 }
 
 /* Scrapers and probes may add parameters of their own: they change nothing here. */
@@ -332,6 +353,8 @@ static const Route routes[] = {
         { BUNDLES_PATH,   false, false, list_bundles },
         { "/v1/flush",    false, true,  post_flush },
         { "/v1/scan",     false, true,  post_scan },
+        { "/v1/drain",    false, true,  post_drain },
+        { "/v1/resume",   false, true,  post_resume },
         { "/metrics",     false, false, get_metrics },
         { "/healthz",     false, false, get_healthz },
         { "/readyz",      false, false, get_readyz },

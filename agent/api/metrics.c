@@ -70,7 +70,7 @@ static bool has_successor(BundleState s) {
 }
 
 static void add_bundles(StrBuf *b, const AgentView *v) {
-        uint64_t discovered = 0;
+        uint64_t discovered = (uint64_t)v->unaccounted;
 
         head(b, "bundles", "gauge",
              "Bundles that are in this state now; the states add up to "
@@ -84,6 +84,11 @@ static void add_bundles(StrBuf *b, const AgentView *v) {
         for (BundleState s = 0; s < N_BUNDLE_STATES; s++)
                 line(b, "bundle_bytes", (Label){ "state", bundle_state_name(s) },
                      v->bytes_by_state[s]);
+        head(b, "accounting_errors", "gauge",
+             "Bundles by which the states do not add up to those discovered, each counted for "
+             "itself; always 0.");
+        line(b, "accounting_errors", NONE,
+             v->unaccounted < 0 ? -(uint64_t)v->unaccounted : (uint64_t)v->unaccounted);
 
         head(b, "bundles_total", "counter",
              "Bundles discovered, and bundles that reached a state nothing follows, since the "
@@ -132,6 +137,31 @@ static void add_destinations(StrBuf *b, const AgentView *v) {
                      v->destinations[i].state && strcmp(v->destinations[i].state, "ok") == 0);
         head(b, "ready", "gauge", "1 when a bundle could be delivered now, as /readyz says.");
         line(b, "ready", NONE, v->ready);
+}
+
+static void add_room(StrBuf *b, const AgentView *v) {
+        head(b, "source_used_bytes", "gauge",
+             "Bytes on disk of a source's bundles that are not delivered or still kept.");
+        for (size_t i = 0; i < v->n_sources; i++)
+                line(b, "source_used_bytes", (Label){ "source", v->sources[i].name },
+                     v->sources[i].used_bytes);
+        head(b, "source_free_bytes", "gauge", "Free bytes of the file system that a source is on.");
+        for (size_t i = 0; i < v->n_sources; i++)
+                line(b, "source_free_bytes", (Label){ "source", v->sources[i].name },
+                     v->sources[i].free_bytes);
+        head(b, "sources_deleted_total", "counter",
+             "Delivered bundles whose files at the source were deleted by retention.");
+        line(b, "sources_deleted_total", NONE, v->n_sources_deleted);
+        head(b, "sources_deleted_bytes_total", "counter", "Bytes of those files.");
+        line(b, "sources_deleted_bytes_total", NONE, v->sources_deleted_bytes);
+        head(b, "upload_rate_limit_bytes", "gauge",
+             "Bytes per second that may be sent at this time of day; 0 is no limit.");
+        line(b, "upload_rate_limit_bytes", NONE, v->limits.upload_rate);
+        head(b, "work_share", "gauge",
+             "Share of the time that workers may work now; below 1 while the machine is pressed.");
+        line_real(b, "work_share", NONE, v->limits.work_share);
+        head(b, "draining", "gauge", "1 while nothing new is taken, 0 otherwise.");
+        line(b, "draining", NONE, v->drain.is_draining);
 }
 
 static void add_histogram(StrBuf *b, const char *name, const char *help, const Histogram *h) {
@@ -206,5 +236,6 @@ char *metrics_text(const AgentView *v) {
                       &v->delivery_seconds);
         add_requests(&b, v);
         add_sources(&b, v);
+        add_room(&b, v);
         return strbuf_take(&b);
 }

@@ -30,7 +30,18 @@ typedef struct SourceView {
         const char *note;  /* why degraded, pins refused …; NULL */
         uint64_t n_watches, n_overflows;
         double last_scan_seconds;
+        /* Retention; of bounds 0 = off */
+        uint64_t used_bytes, max_use_bytes, free_bytes, keep_free_bytes;
+        uint64_t n_held,
+                n_unheld; /* delivered bundles: to be deleted, and never deleted since nothing of ours holds their files */
+        const char *retention_note; /* short of room …; NULL */
 } SourceView;
+
+typedef struct LimitsView {
+        uint64_t upload_rate; /* bytes a second at this time of day; 0 = no limit */
+        double work_share; /* of the time that workers may work now: less while the machine is pressed */
+        const char *note; /* why it never is less; NULL */
+} LimitsView;
 
 #define HISTOGRAM_BUCKETS 12
 typedef struct Histogram {
@@ -51,6 +62,16 @@ typedef struct RequestView {
         uint64_t n;
 } RequestView;
 
+typedef struct DrainView {
+        bool is_draining;
+        const char *
+                reason; /* who asked, a sentence: "asked by the operator", "EC2: spot interruption (terminate)" */
+        uint64_t since_usec;    /* CLOCK_REALTIME */
+        uint64_t deadline_usec; /* when this instance goes, CLOCK_REALTIME; 0 = not known */
+        bool is_safe;           /* nothing that only this node has: safe to terminate */
+        const char *missing;    /* a sentence: what is not; NULL when safe, or when not draining */
+} DrainView;
+
 typedef struct AgentView {
         const char *version, *instance_id, *state; /* running | draining | stopping */
         pid_t pid;
@@ -61,6 +82,7 @@ typedef struct AgentView {
         uint64_t config_loaded_usec;
         uint64_t bundles[N_BUNDLE_STATES];
         uint64_t bytes_by_state[N_BUNDLE_STATES];
+        int64_t unaccounted; /* discovered less the sum of the states, each counted for itself: 0, or something is wrong */
         uint64_t bytes_delivered, bytes_sent, bytes_read, buffer_bytes;
         const DestinationView *destinations;
         size_t n_destinations;
@@ -75,6 +97,10 @@ typedef struct AgentView {
         size_t n_requests;
         Histogram request_seconds; /* without bounds where there is no object store */
         uint64_t n_aborted_uploads, n_uploads_to_abort;
+        DrainView drain;
+        LimitsView limits;
+        uint64_t n_sources_deleted,
+                sources_deleted_bytes; /* bundles whose files retention has deleted, since the state was made */
         bool idle; /* every source has been scanned, nothing waits to be looked at and no bundle is underway */
         bool ready;             /* can deliver now */
         const char *ready_note; /* why not */
@@ -98,5 +124,7 @@ typedef struct AgentBackend {
         int (*act)(const char *id, const char *action, char **ret_message, void *userdata);
         /* settle: only scan and retry now; what is found still waits for `settle` */
         int (*flush)(bool settle, char **ret_message, void *userdata);
+        /* Stops taking new bundles and ships the rest, or takes new ones again. Both may be asked for twice. */
+        int (*drain)(bool on, char **ret_message, void *userdata);
         void *userdata;
 } AgentBackend;

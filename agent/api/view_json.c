@@ -40,7 +40,7 @@ static json_t *moment(uint64_t realtime_usec) {
 
 static json_t *bundle_counts(const AgentView *v) {
         _cleanup_(json_decrefp) json_t *o = json_object();
-        uint64_t discovered = 0;
+        uint64_t discovered = (uint64_t)v->unaccounted;
 
         for (BundleState s = 0; s < N_BUNDLE_STATES; s++)
                 discovered += v->bundles[s];
@@ -83,15 +83,34 @@ static json_t *shipping_json(const ShippingView *s) {
                          s->eta_seconds == UINT64_MAX ? json_null() : number(s->eta_seconds));
 }
 
+static json_t *retention_json(const SourceView *s) {
+        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}",         /* */
+                         "used_bytes", number(s->used_bytes),           /* */
+                         "max_use_bytes", number(s->max_use_bytes),     /* */
+                         "free_bytes", number(s->free_bytes),           /* */
+                         "keep_free_bytes", number(s->keep_free_bytes), /* */
+                         "held", number(s->n_held),                     /* */
+                         "unheld", number(s->n_unheld),                 /* */
+                         "note", view_text_json(s->retention_note));
+}
+
+static json_t *limits_json(const LimitsView *l) {
+        return json_pack("{s:o, s:o, s:o}",                      /* */
+                         "upload_rate", number(l->upload_rate),  /* */
+                         "work_share", json_real(l->work_share), /* */
+                         "note", view_text_json(l->note));
+}
+
 static json_t *source_json(const SourceView *s) {
-        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", /* */
-                         "name", view_text_json(s->name),            /* */
-                         "kind", view_text_json(s->kind),            /* */
-                         "path", escaped(s->path),                   /* */
-                         "watch", view_text_json(s->watch),          /* */
-                         "note", view_text_json(s->note),            /* */
-                         "watches", number(s->n_watches),            /* */
-                         "overflows", number(s->n_overflows),        /* */
+        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", /* */
+                         "name", view_text_json(s->name),                 /* */
+                         "kind", view_text_json(s->kind),                 /* */
+                         "path", escaped(s->path),                        /* */
+                         "watch", view_text_json(s->watch),               /* */
+                         "note", view_text_json(s->note),                 /* */
+                         "watches", number(s->n_watches),                 /* */
+                         "overflows", number(s->n_overflows),             /* */
+                         "retention", retention_json(s),                  /* */
                          "last_scan_seconds", json_real(s->last_scan_seconds));
 }
 
@@ -127,22 +146,37 @@ static json_t *config_json(const AgentView *v) {
                          "pending_restart", view_text_json(v->config_pending_restart));
 }
 
+static json_t *drain_json(const DrainView *d) {
+        if (!d->is_draining)
+                return json_null();
+        return json_pack("{s:o, s:o, s:o, s:b, s:o}",             /* */
+                         "since", moment(d->since_usec),          /* */
+                         "reason", view_text_json(d->reason),     /* */
+                         "deadline", moment(d->deadline_usec),    /* */
+                         "safe_to_terminate", d->is_safe ? 1 : 0, /* */
+                         "missing", view_text_json(d->is_safe ? NULL : d->missing));
+}
+
 json_t *view_status_json(const AgentView *v) {
         return json_pack(
-                "{s:o, s:o, s:b, s:b, s:o, s:o, s:o, s:{s:o, s:o, s:o}, s:o, s:o, s:o}", /* */
-                "agent", agent_json(v),                                                  /* */
-                "config", config_json(v),                                                /* */
-                "idle", v->idle ? 1 : 0,                                                 /* */
-                "ready", v->ready ? 1 : 0,                                               /* */
-                "ready_note", view_text_json(v->ready_note),                             /* */
-                "bundles", bundle_counts(v),                                             /* */
-                "bytes_by_state", bytes_by_state(v),                                     /* */
-                "bytes",                                                                 /* */
-                "delivered", number(v->bytes_delivered),                                 /* */
-                "sent", number(v->bytes_sent),                                           /* */
-                "read", number(v->bytes_read),                                           /* */
-                "destinations", destination_list(v->destinations, v->n_destinations),    /* */
-                "shipping", shipping_list(v->shipping, v->n_shipping),                   /* */
+                "{s:o, s:o, s:b, s:b, s:o, s:o, s:b, s:o, s:o, s:{s:o, s:o, s:o}, s:o, s:o, "
+                "s:o, s:o}",                                                          /* */
+                "agent", agent_json(v),                                               /* */
+                "config", config_json(v),                                             /* */
+                "idle", v->idle ? 1 : 0,                                              /* */
+                "ready", v->ready ? 1 : 0,                                            /* */
+                "ready_note", view_text_json(v->ready_note),                          /* */
+                "drain", drain_json(&v->drain),                                       /* */
+                "accounting_ok", v->unaccounted == 0 ? 1 : 0,                         /* */
+                "bundles", bundle_counts(v),                                          /* */
+                "bytes_by_state", bytes_by_state(v),                                  /* */
+                "bytes",                                                              /* */
+                "delivered", number(v->bytes_delivered),                              /* */
+                "sent", number(v->bytes_sent),                                        /* */
+                "read", number(v->bytes_read),                                        /* */
+                "limits", limits_json(&v->limits),                                    /* */
+                "destinations", destination_list(v->destinations, v->n_destinations), /* */
+                "shipping", shipping_list(v->shipping, v->n_shipping),                /* */
                 "sources", source_list(v->sources, v->n_sources));
 }
 

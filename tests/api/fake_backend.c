@@ -13,6 +13,7 @@
 struct FakeCalls fake_calls;
 static int failure;
 static bool is_ready = true;
+static DrainView drain;
 
 static const DestinationView destinations[] = {
         { .name = "fsx",
@@ -46,7 +47,14 @@ static const SourceView sources[] = {
           .watch = "inotify",
           .n_watches = 17,
           .n_overflows = 1,
-          .last_scan_seconds = 0.125 },
+          .last_scan_seconds = 0.125,
+          .used_bytes = 3000000,
+          .max_use_bytes = 1000000000,
+          .free_bytes = 400000000,
+          .keep_free_bytes = 500000000,
+          .n_held = 2,
+          .n_unheld = 1,
+          .retention_note = "short of room" },
         { .name = "profiles",
           .kind = "neuron-profile",
           .path = "/fsx/profiles",
@@ -66,7 +74,7 @@ static void fake_view(AgentView *ret, void *userdata) {
         *ret = (AgentView){
                 .version = "0.1.0",
                 .instance_id = "i-0123456789abcdef0",
-                .state = "running",
+                .state = drain.is_draining ? "draining" : "running",
                 .pid = 4242,
                 .started_usec = T0 - USEC_PER_HOUR,
                 .config_file = "/etc/neuron-collectd/neuron-collectd.yaml",
@@ -82,6 +90,9 @@ static void fake_view(AgentView *ret, void *userdata) {
                 .n_destinations = ELEMENTSOF(destinations),
                 .shipping = shipping,
                 .n_shipping = ELEMENTSOF(shipping),
+                .limits = { .upload_rate = 52428800, .work_share = 0.25, .note = "a note" },
+                .n_sources_deleted = 7,
+                .sources_deleted_bytes = 123456789,
                 .sources = sources,
                 .n_sources = ELEMENTSOF(sources),
                 .discards = discards,
@@ -104,6 +115,7 @@ static void fake_view(AgentView *ret, void *userdata) {
                 },
                 .n_aborted_uploads = 2,
                 .n_uploads_to_abort = 1,
+                .drain = drain,
                 .ready = is_ready,
                 .ready_note = is_ready ? NULL : "destination 'fsx': the volume is not mounted",
         };
@@ -255,6 +267,26 @@ static int fake_flush(bool settle, char **ret_message, void *userdata) {
         return 0;
 }
 
+static int fake_drain(bool on, char **ret_message, void *userdata) {
+        (void)userdata;
+        fake_calls.drain++;
+        fake_calls.on = on;
+        if (failure < 0)
+                return failure;
+        if (on && !drain.is_draining)
+                *ret_message = strdup("no new bundles are taken; 2 are not delivered yet");
+        drain = on ? (DrainView){ .is_draining = true,
+                                  .reason = "asked by the operator",
+                                  .since_usec = T0,
+                                  .missing = "2 bundles are not delivered: 1 settling, 1 shipping" }
+                   : (DrainView){ 0 };
+        return 0;
+}
+
+void fake_backend_draining(const DrainView *d) {
+        drain = d ? *d : (DrainView){ 0 };
+}
+
 void fake_backend_fail(int error) {
         failure = error;
 }
@@ -270,6 +302,7 @@ const AgentBackend *fake_backend(void) {
                 .get = fake_get,
                 .act = fake_act,
                 .flush = fake_flush,
+                .drain = fake_drain,
         };
 
         return &backend;

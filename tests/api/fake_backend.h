@@ -1,4 +1,4 @@
-/* An agent that never changes: what the API's tests, the test server and the fuzzer show. */
+/* An agent that never changes, but for a drain that is asked for: what the API's tests, the test server and the fuzzer show. */
 #pragma once
 
 #include "agent/api/view.h"
@@ -10,13 +10,16 @@ const AgentBackend *fake_backend(void);
 #define FAKE_ID "neuron-core-dump-20260527T052100-0000000000a"
 
 extern struct FakeCalls {
-        unsigned view, list, get, act, flush;
+        unsigned view, list, get, act, flush, drain;
         bool settle; /* of the last flush */
+        bool on;     /* of the last drain */
         char last_id[BUNDLE_ID_SIZE], last_action[16];
         ViewFilter last_filter; /* texts are gone after the call */
 } fake_calls;
 
 /** Makes every call fail with this errno (negative) from now on; 0 = none. */
 void fake_backend_fail(int error);
+/** What it shows of a drain; NULL = there is none. */
+void fake_backend_draining(const DrainView *d);
 /** Whether it can deliver. */
 void fake_backend_ready(bool ready);

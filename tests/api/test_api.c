@@ -27,6 +27,7 @@ static int setup(void **state) {
         memset(&fake_calls, 0, sizeof fake_calls);
         fake_backend_fail(0);
         fake_backend_ready(true);
+        fake_backend_draining(NULL);
         assert_int_equal(api_new_for_test(&api, false, fake_backend()), 0);
         assert_int_equal(api_new_for_test(&api_tcp, true, fake_backend()), 0);
         return 0;
@@ -94,6 +95,25 @@ static void assert_golden(HttpResponse response, const char *name) {
 static void the_status_is_as_the_contract_says(void **state) {
         (void)state;
         assert_golden(ask("GET", "/v1/status", NULL), "status.txt");
+}
+
+static void a_drain_is_shown_with_its_deadline_and_what_is_missing(void **state) {
+        DrainView d = { .is_draining = true,
+                        .reason = "EC2: spot interruption (terminate)",
+                        .since_usec = UINT64_C(1779859295) * USEC_PER_SEC,
+                        .deadline_usec = UINT64_C(1779859415) * USEC_PER_SEC,
+                        .missing = "2 bundles are not delivered" };
+
+        (void)state;
+        fake_backend_draining(&d);
+        assert_golden(ask("GET", "/v1/status", NULL), "status-draining.txt");
+        d = (DrainView){ .is_draining = true,
+                         .reason = "asked by the operator",
+                         .since_usec = UINT64_C(1779859295) * USEC_PER_SEC,
+                         .is_safe = true,
+                         .missing = "said by mistake" };
+        fake_backend_draining(&d);
+        assert_golden(ask("GET", "/v1/status", NULL), "status-safe.txt");
 }
 
 static void the_list_of_bundles_is_as_the_contract_says(void **state) {
@@ -192,6 +212,39 @@ static void a_flush_reaches_the_backend_and_its_message_comes_back(void **state)
         json_decref(v);
 }
 
+static void a_drain_and_its_end_reach_the_backend(void **state) {
+        json_t *v = assert_json(ask("POST", "/v1/drain", NULL), 200), *status, *drain;
+
+        (void)state;
+        assert_int_equal(fake_calls.drain, 1);
+        assert_true(fake_calls.on);
+        assert_string_equal(json_string_value(json_object_get(v, "action")), "drain");
+        assert_string_equal(json_string_value(json_object_get(v, "message")),
+                            "no new bundles are taken; 2 are not delivered yet");
+        json_decref(v);
+        /* twice is as once */
+        v = assert_json(ask("POST", "/v1/drain", NULL), 200);
+        assert_true(json_is_null(json_object_get(v, "message")));
+        json_decref(v);
+        status = assert_json(ask("GET", "/v1/status", NULL), 200);
+        drain = json_object_get(status, "drain");
+        assert_true(json_is_false(json_object_get(drain, "safe_to_terminate")));
+        assert_true(json_is_null(json_object_get(drain, "deadline")));
+        json_decref(status);
+        v = assert_json(ask("POST", "/v1/resume", NULL), 200);
+        assert_string_equal(json_string_value(json_object_get(v, "action")), "resume");
+        assert_false(fake_calls.on);
+        json_decref(v);
+        assert_status(ask("POST", "/v1/resume", NULL), 200);
+        assert_int_equal(fake_calls.drain, 4);
+        status = assert_json(ask("GET", "/v1/status", NULL), 200);
+        assert_true(json_is_null(json_object_get(status, "drain")));
+        json_decref(status);
+        assert_status(ask("GET", "/v1/drain", NULL), 405);
+        assert_status(ask("POST", "/v1/drain", "timeout=5m"), 400);
+        assert_int_equal(fake_calls.drain, 4);
+}
+
 static void pages_follow_each_other_until_next_is_null(void **state) {
         char query[128] = "limit=3";
         json_t *v = assert_json(ask("GET", "/v1/bundles", query), 200);
@@ -222,8 +275,10 @@ static void a_read_only_listener_changes_nothing(void **state) {
         assert_status(response, 405);
         assert_status(ask_of(api_tcp, "POST", "/v1/bundles/" FAKE_ID "1/cancel", NULL), 405);
         assert_status(ask_of(api_tcp, "PUT", "/nothing", NULL), 405);
+        assert_status(ask_of(api_tcp, "POST", "/v1/drain", NULL), 405);
+        assert_status(ask_of(api_tcp, "POST", "/v1/resume", NULL), 405);
         assert_status(ask_of(api_tcp, "GET", "/v1/flush", NULL), 404);
-        assert_int_equal(fake_calls.flush + fake_calls.act, 0);
+        assert_int_equal(fake_calls.flush + fake_calls.act + fake_calls.drain, 0);
         assert_status(ask_of(api_tcp, "GET", "/v1/status", NULL), 200);
         assert_status(ask_of(api_tcp, "HEAD", "/metrics", NULL), 200);
         assert_status(ask_of(api_tcp, "GET", "/healthz", NULL), 200);
@@ -249,7 +304,11 @@ static void a_failing_store_is_an_error_of_ours(void **state) {
         assert_status(ask("GET", "/v1/bundles/" FAKE_ID "1", NULL), 500);
         assert_status(ask("POST", "/v1/bundles/" FAKE_ID "1/pin", NULL), 500);
         assert_status(ask("POST", "/v1/flush", NULL), 500);
+        assert_status(ask("POST", "/v1/drain", NULL), 500);
+        assert_status(ask("POST", "/v1/resume", NULL), 500);
         assert_status(ask("GET", "/v1/status", NULL), 200);
+        fake_backend_fail(-EPERM);
+        assert_status(ask("POST", "/v1/drain", NULL), 409);
 }
 
 static void long_values_are_cut_in_messages(void **state) {
@@ -312,12 +371,14 @@ static void metrics_of_an_agent_without_anything_are_well_formed(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(the_status_is_as_the_contract_says),
+                TEST(a_drain_is_shown_with_its_deadline_and_what_is_missing),
                 TEST(the_list_of_bundles_is_as_the_contract_says),
                 TEST(one_bundle_is_shown_with_its_explanation),
                 TEST(the_metrics_are_as_the_contract_says),
                 TEST(faulty_requests_are_told_what_is_wrong),
                 TEST(actions_reach_the_backend),
                 TEST(a_flush_reaches_the_backend_and_its_message_comes_back),
+                TEST(a_drain_and_its_end_reach_the_backend),
                 TEST(pages_follow_each_other_until_next_is_null),
                 TEST(a_read_only_listener_changes_nothing),
                 TEST(probes_tell_alive_and_ready_apart),

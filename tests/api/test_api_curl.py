@@ -88,6 +88,17 @@ class Api(unittest.TestCase):
         status, v = self.json("/v1/flush", "-d", "")
         self.assertEqual((status, v["message"]), (200, "3 bundles are tried now"))
 
+    def test_a_drain_is_posted_seen_and_taken_back(self):
+        self.assertIsNone(self.json("/v1/status")[1]["drain"])
+        status, v = self.json("/v1/drain", "-X", "POST")
+        self.assertEqual((status, v["action"]), (200, "drain"))
+        v = self.json("/v1/status")[1]
+        self.assertEqual((v["agent"]["state"], v["drain"]["safe_to_terminate"]), ("draining", False))
+        self.assertLessEqual({"since", "reason", "deadline", "safe_to_terminate", "missing"}, set(v["drain"]))
+        self.assertEqual(self.json("/v1/resume", "-X", "POST")[0], 200)
+        v = self.json("/v1/status")[1]
+        self.assertEqual((v["agent"]["state"], v["drain"]), ("running", None))
+
     def test_a_body_too_large_is_refused(self):
         large = os.path.join(self.dir, "large")
         with open(large, "wb") as f:

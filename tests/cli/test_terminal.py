@@ -28,10 +28,12 @@ def hostile_answers(keep=()):
     b = poison(golden_api("bundle-shipping")[1], keep)
     ok = poison({"id": SHIPPING, "action": "pin", "message": "done"})
     answers = {
-        "GET /v1/status": poison(golden_api("status")[1], keep),
+        "GET /v1/status": poison(golden_api("status-draining")[1], keep),
         "GET /v1/bundles": {**poison(golden_api("bundles")[1], keep), "next": None},
         f"GET /v1/bundles/{SHIPPING}": b,
         "POST /v1/flush": poison({"action": "flush", "message": "x"}),
+        "POST /v1/drain": poison({"action": "drain", "message": "x"}),
+        "POST /v1/resume": poison({"action": "resume", "message": "x"}),
     }
     answers.update({f"POST /v1/bundles/{SHIPPING}/{a}": ok for a in ("retry", "cancel", "pin", "unpin")})
     answers["GET /v1/bundles/refused"] = (409, poison({"error": {"code": "x", "message": "no"}}))
@@ -40,8 +42,8 @@ def hostile_answers(keep=()):
 
 
 HOSTILE_COMMANDS = [["status"], ["list"], ["show", SHIPPING], ["explain", SHIPPING], ["retry", SHIPPING], ["cancel", SHIPPING], ["pin", SHIPPING],
-                    ["unpin", SHIPPING], ["flush"], ["wait", SHIPPING, "--timeout", "0"], ["wait", "--all", "--timeout", "0"], ["show", "refused"],
-                    ["cancel", "refused"], ["show", EVIL], ["wait", EVIL], ["status", EVIL], [EVIL], ["--" + EVIL], ["list", "--state", EVIL],
+                    ["unpin", SHIPPING], ["flush"], ["wait", SHIPPING, "--timeout", "0"], ["wait", "--all", "--timeout", "0"], ["drain", "--timeout", "0"], ["resume"], ["drain", EVIL],
+                    ["show", "refused"], ["cancel", "refused"], ["show", EVIL], ["wait", EVIL], ["status", EVIL], [EVIL], ["--" + EVIL], ["list", "--state", EVIL],
                     ["list", "--" + EVIL], ["verify", EVIL], ["verify", EVIL + ".tar.zst"], ["wait", "--timeout", EVIL], ["config", EVIL],
                     ["--config", EVIL, "config", "check"], ["--config", EVIL, "estimate"], ["list", "--source", EVIL], ["ls", EVIL], ["get", EVIL], ["get", "s3://" + EVIL],
                     ["ls", "s3://b/" + EVIL, "--endpoint-url", EVIL], ["doctor", "--destination", EVIL], ["--config", EVIL, "doctor"], ["verify", "s3:" + EVIL]]

@@ -39,7 +39,8 @@ def wrong_usage_is_told_with_the_culprit_and_exits_2():
                       ["status", "-x"], ["list", "all"], ["list", "--state"], ["list", "--state", "done"], ["list", "--sate", "ready"], ["show"],
                       ["show", "a", "b"], ["explain", ""], ["show", "--id"], ["wait", "a", "b"], ["wait", "a", "--all"], ["wait", "--all=yes"],
                       ["wait", ""], ["wait", "--timeout", "soon"], ["wait", "--timeout", "5"], ["wait", "--timeout"], ["retry"], ["cancel"], ["pin"],
-                      ["unpin", "a", "b"], ["flush", "now"], ["verify"], ["verify", "a", "b"], ["verify", ""], ["verify", "/"],
+                      ["unpin", "a", "b"], ["flush", "now"], ["drain", "now"], ["drain", "--timeout"], ["drain", "--timeout", "soon"], ["drain", "--all"],
+                      ["resume", "now"], ["resume", "--timeout", "5s"], ["verify"], ["verify", "a", "b"], ["verify", ""], ["verify", "/"],
                       ["verify", "s3:/bucket/key.tar.zst"], ["verify", "s3://bucket/"], ["verify", "a.tar.zst", "--region"], ["ls"], ["ls", "a", "b"], ["ls", ""],
                       ["ls", "a", "--recursive"], ["ls", "s3://"], ["doctor", "now"], ["doctor", "--destination"], ["estimate", "it"], ["config"],
                       ["config", "mend"]):
@@ -87,6 +88,7 @@ def json_is_what_the_agent_said_for_every_command():
         (["explain", SHIPPING], one, 0, b),
         (["pin", SHIPPING], {f"POST /v1/bundles/{SHIPPING}/pin": ok, **one}, 0, b),
         (["flush"], {"POST /v1/flush": {"action": "flush", "message": None}}, 0, {"action": "flush", "message": None}),
+        (["resume"], {"POST /v1/resume": {"action": "resume", "message": None}}, 0, {"action": "resume", "message": None}),
         (["wait", SHIPPING], done, 0, {**b, "state": "delivered"}),
         (["wait", SHIPPING, "--timeout", "0"], one, 1, b),
         (["wait", "--all"], {"GET /v1/status": idle}, 0, {"delivered": True, "left": []}),
@@ -116,7 +118,7 @@ def without_an_agent_it_exits_3_and_says_which_socket_and_what_to_do():
             assert result.returncode == 3 and not result.stdout, result
             text += session(["--socket", name, "status"], result, [(s.path, "DIR")])
         for command in (["list"], ["show", "a"], ["explain", "a"], ["wait", "--all"], ["wait", "a"], ["retry", "a"], ["cancel", "a"], ["pin", "a"],
-                        ["unpin", "a"], ["flush"]):
+                        ["unpin", "a"], ["flush"], ["drain"], ["resume"]):
             assert run(CLI, "--socket", s("missing.sock"), *command).returncode == 3, command
         for path in ("", "/tmp/" + "x" * 200):
             result = run(CLI, "--socket", path, "status")

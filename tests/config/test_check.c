@@ -210,6 +210,20 @@ static void the_two_sockets_are_two(void **state) {
                      "3: api.socket: api.socket and hook.socket are both");
 }
 
+static void who_keeps_what_is_delivered_cannot_evict_what_is_not(void **state) {
+        (void)state;
+        expect_fault(BASE "retention:\n  evict_undelivered: oldest\n",
+                     "4: retention.evict_undelivered: with after_delivery: keep no source is ever "
+                     "deleted, so none can be evicted; use never, or set retention.after_delivery: "
+                     "delete as well");
+        expect_fault(BASE "retention: {after_delivery: perhaps, evict_undelivered: oldest}\n",
+                     "3: retention.after_delivery: 'perhaps' is none of the words that can stand "
+                     "here; ");
+        _cleanup_(config_freep) Config *c = expect_good(
+                BASE "retention: {after_delivery: delete, evict_undelivered: oldest}\n");
+        assert_true(c->retention.evict_oldest && c->retention.delete_after_delivery);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(identity_is_appended_where_a_source_has_incidents),
@@ -222,6 +236,7 @@ int main(void) {
                 cmocka_unit_test(memory_suffices_for_what_is_asked),
                 cmocka_unit_test(times_fit_together),
                 cmocka_unit_test(the_two_sockets_are_two),
+                cmocka_unit_test(who_keeps_what_is_delivered_cannot_evict_what_is_not),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -131,14 +131,28 @@ static void environment_variables_are_put_into_values(void **state) {
         assert_string_equal(c->node.labels.items[5], "xy");
 }
 
+static void rates_and_their_windows_are_read(void **state) {
+        _cleanup_(config_freep) Config *c = expect_good(
+                BASE
+                "limits: {upload_rate: 3MiB/s, read_rate: 2MiB/s, request_rate: 7, upload_windows: "
+                "[{from: \"22:00\", to: \"06:00\", rate: off}, {from: \"05:00\", to: \"09:30\", "
+                "rate: 1MiB/s}]}\n");
+
+        (void)state;
+        assert_int_equal(c->limits.upload_rate, 3 * MIB);
+        assert_int_equal(c->limits.read_rate, 2 * MIB);
+        assert_int_equal(c->limits.request_rate, 7);
+        assert_int_equal(c->limits.n_upload_windows, 2);
+        assert_int_equal(c->limits.upload_windows[0].from_minute, 22 * 60);
+        assert_int_equal(c->limits.upload_windows[0].to_minute, 6 * 60);
+        assert_int_equal(c->limits.upload_windows[0].rate, 0);
+        assert_int_equal(c->limits.upload_windows[1].to_minute, 9 * 60 + 30);
+        assert_int_equal(c->limits.upload_windows[1].rate, MIB);
+}
+
 static void what_is_not_built_yet_is_refused_when_it_is_set(void **state) {
         static const char *const set[] = {
-                "limits: {upload_rate: 1MiB/s}\n",
-                "limits: {read_rate: 1MiB/s}\n",
-                "limits: {upload_windows: [{from: \"08:00\", to: \"09:00\", rate: 1MiB/s}]}\n",
                 "limits: {fleet_rate: 1}\n",
-                "retention: {after_delivery: delete}\n",
-                "retention: {evict_undelivered: oldest}\n",
                 "agreement: {key_file: /etc/key}\n",
                 "agreement: {peers: [\"tcp://a:1\"]}\n",
                 "hook: {allow_prefixes: [\"s3://bucket/x\"]}\n",
@@ -425,6 +439,7 @@ int main(void) {
                 cmocka_unit_test(without_a_file_dumps_go_to_the_state_directory),
                 cmocka_unit_test(values_are_taken_in_every_spelling),
                 cmocka_unit_test(environment_variables_are_put_into_values),
+                cmocka_unit_test(rates_and_their_windows_are_read),
                 cmocka_unit_test(what_is_not_built_yet_is_refused_when_it_is_set),
                 cmocka_unit_test(defaults_are_not_refused_when_they_are_written_out),
                 cmocka_unit_test(a_fault_of_form_shows_beside_not_available),

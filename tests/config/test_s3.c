@@ -153,6 +153,23 @@ static void a_prefix_leaves_room_for_the_rest_of_the_key(void **state) {
         config_free(good_with(keys));
 }
 
+static void a_password_is_not_repeated_in_a_fault(void **state) {
+        static const char *const pairs[][2] = {
+                { "proxy: \"http://me:secret@proxy:3128\"",
+                  "proxy: 'http://…@proxy:3128' is not the address of a proxy; write it as "
+                  "http://proxy.example:3128, without a user and a path" },
+                { "endpoint: \"https://me:secret@store:9000\"",
+                  "endpoint: 'https://…@store:9000' is not http(s)://host[:port]; write it as "
+                  "https://store.example:9000, without a path" },
+                { "\"proxy:http://me:secret@proxy:3128\": x",
+                  "…@proxy:3128: unknown key; delete the line" },
+        };
+
+        (void)state;
+        for (size_t i = 0; i < ELEMENTSOF(pairs); i++)
+                fault_with(pairs[i][0], pairs[i][1]);
+}
+
 static void each_key_is_held_to_its_form(void **state) {
         static const char *const pairs[][2] = {
                 { "region: us east", "region: 'us east' is not the name of a region; write it as "
@@ -184,9 +201,6 @@ static void each_key_is_held_to_its_form(void **state) {
                 { "ca_file: ca.pem",
                   "ca_file: 'ca.pem' is not an absolute path; write the whole path, "
                   "from / on, without '..'" },
-                { "proxy: \"http://me:secret@proxy:3128\"",
-                  "proxy: 'http://me:secret@proxy:3128' is not the address of a proxy; write it as "
-                  "http://proxy.example:3128, without a user and a path" },
                 { "profile: \"[prod]\"",
                   "profile: '[prod]' has a bracket or a control character in it; "
                   "write it as it stands in the file, without the brackets" },
@@ -219,15 +233,19 @@ static void each_key_is_held_to_its_form(void **state) {
                 { "request_timeout: 999ms",
                   "request_timeout: '999ms' is below 1s; use 1s or more, or delete "
                   "the line for the default, 60s" },
-                { "endpoint: \"http://127.0.0.1:9000\", addressing: virtual",
-                  "addressing: puts the bucket's name before a host name, but the endpoint, "
-                  "'http://127.0.0.1:9000', has an address; use path, or a host name in the "
-                  "endpoint" },
         };
 
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(pairs); i++)
                 fault_with(pairs[i][0], pairs[i][1]);
+}
+
+static void an_address_takes_no_bucket_before_it(void **state) {
+        (void)state;
+        fault_with("endpoint: \"http://127.0.0.1:9000\", addressing: virtual",
+                   "addressing: puts the bucket's name before a host name, but the endpoint, "
+                   "'http://127.0.0.1:9000', has an address; use path, or a host name in the "
+                   "endpoint");
 }
 
 static void what_stores_need_is_taken(void **state) {
@@ -350,7 +368,9 @@ int main(void) {
                 cmocka_unit_test(a_volume_and_a_bucket_stand_side_by_side),
                 cmocka_unit_test(the_prefix_is_a_template_without_slashes_at_its_ends),
                 cmocka_unit_test(a_prefix_leaves_room_for_the_rest_of_the_key),
+                cmocka_unit_test(a_password_is_not_repeated_in_a_fault),
                 cmocka_unit_test(each_key_is_held_to_its_form),
+                cmocka_unit_test(an_address_takes_no_bucket_before_it),
                 cmocka_unit_test(what_stores_need_is_taken),
                 cmocka_unit_test(memory_for_one_connection_is_demanded_and_the_value_told),
                 cmocka_unit_test(a_volume_needs_the_writer_alone),

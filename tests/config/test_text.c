@@ -123,6 +123,35 @@ static void a_shown_value_is_short_and_on_one_line(void **state) {
         assert_string_equal(b.text, "'short'");
 }
 
+static void who_logs_in_with_what_is_not_shown(void **state) {
+        static const char *const pairs[][2] = {
+                { "http://me:secret@proxy:3128", "'http://…@proxy:3128'" },
+                { "http://secret@proxy", "'http://…@proxy'" },
+                { "https://me:sec@ret@store:9000/x", "'https://…@store:9000/x'" },
+                { "http://me:sec/r#et@proxy", "'http://…@proxy'" },
+                { "me:secret@127.0.0.1:9733", "'…@127.0.0.1:9733'" },
+                { "sec ret://me:secret@proxy", "'…@proxy'" },
+                { "://secret@proxy", "'…@proxy'" },
+                { "http://me:secret@", "'http://…@'" },
+                { "@proxy", "'…@proxy'" },
+                { "/a:b@c/../d", "'/a:b@c/../d'" },
+                { "http://proxy:3128/x", "'http://proxy:3128/x'" },
+        };
+        char text[400];
+
+        (void)state;
+        for (size_t i = 0; i < ELEMENTSOF(pairs); i++) {
+                _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+                text_add_shown(&b, pairs[i][0]);
+                assert_string_equal(b.text, pairs[i][1]);
+        }
+        (void)snprintf(text, sizeof text, "http://me:secret%0200d@proxy", 0);
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        text_add_shown(&b, text);
+        assert_string_equal(b.text,
+                            "'http://…@proxy'"); /* also where it would be cut before the @ */
+}
+
 static void a_comment_cannot_end_its_line(void **state) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
 
@@ -150,6 +179,7 @@ int main(void) {
                 cmocka_unit_test(a_name_is_not_expanded_so_its_dollar_stays),
                 cmocka_unit_test(every_nasty_text_is_read_back_the_same),
                 cmocka_unit_test(a_shown_value_is_short_and_on_one_line),
+                cmocka_unit_test(who_logs_in_with_what_is_not_shown),
                 cmocka_unit_test(a_comment_cannot_end_its_line),
                 cmocka_unit_test(utf8_is_told_from_other_bytes),
         };

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the seed corpora of fuzz_neff, fuzz_protobuf, fuzz_elf, fuzz_manifest, fuzz_bundle and fuzz_s3_xml: sound files and the ways in which they break.
+"""Writes the seed corpora of fuzz_neff, fuzz_protobuf, fuzz_elf, fuzz_manifest, fuzz_bundle, fuzz_notice and fuzz_s3_xml: sound files and the ways in which they break.
 make_corpus.py writes below its own directory; what it writes is committed, so that replaying needs no Python."""
 import hashlib
 import json
@@ -343,9 +343,44 @@ def s3_answers():
     write("s3_xml", "empty", b"")
 
 
+# ---- notices of EC2: a byte that chooses the document, then the document ----
+
+def notices():
+    spot, maintenance, rebalance = b"\0", b"\1", b"\2"
+    event = {"NotBefore": "21 Jan 2019 09:00:43 GMT", "Code": "system-reboot", "Description": "scheduled reboot",
+             "EventId": "instance-event-0d59937288b749b32", "NotAfter": "21 Jan 2019 09:17:23 GMT", "State": "active"}
+
+    def answer(name, kind, value):
+        write("notice", name, kind + (value if isinstance(value, bytes) else json.dumps(value).encode()))
+
+    for action in ("stop", "terminate", "hibernate"):
+        answer("spot-" + action, spot, {"action": action, "time": "2017-09-18T08:22:00Z"})
+    answer("spot-no-time", spot, {"action": "terminate"})
+    answer("spot-time-far", spot, {"action": "terminate", "time": "9999-12-31T23:59:60.999999999+14:00"})
+    answer("spot-action-long", spot, {"action": "a" * 32})
+    answer("spot-action-control", spot, {"action": "stop\n\x1b[2J"})
+    answer("spot-action-nul", spot, {"action": "stop\0now"})
+    answer("spot-twice", spot, b'{"action": "stop", "action": "terminate"}')
+    answer("maintenance", maintenance, [event])
+    answer("maintenance-none", maintenance, [])
+    answer("maintenance-over", maintenance, [{**event, "State": "completed"}, {**event, "State": "canceled"}])
+    answer("maintenance-several", maintenance, [{**event, "NotBefore": f"{day} Feb 2026 00:00:00 GMT"} for day in (9, 3, 28, 30)])
+    answer("maintenance-many", maintenance, [event] * 257)
+    answer("maintenance-kinds", maintenance, [7, None, "x", [], {}, {"State": "active"}, {**event, "Code": 7}, {**event, "NotBefore": []}])
+    answer("rebalance", rebalance, {"noticeTime": "2020-11-05T08:22:00Z"})
+    answer("rebalance-no-time", rebalance, {"noticeTime": ""})
+    for kind, name in ((spot, "spot"), (maintenance, "maintenance"), (rebalance, "rebalance")):
+        answer(name + "-empty", kind, b"")
+        answer(name + "-html", kind, b"<html><body>404 - Not Found</body></html>")
+        answer(name + "-deep", kind, b"[" * 4000)
+        answer(name + "-not-utf8", kind, b'{"action": "\xff\xc3"}')
+        answer(name + "-cut", kind, json.dumps([event]).encode()[:-7])
+
+
 neffs()
 protobufs()
 elves()
 manifests()
 bundles()
+notices()
 s3_answers()

@@ -1,0 +1,177 @@
+/* Another configuration while the agent runs: read, compared, and what changed is made anew. */
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/agent_private.h"
+#include "lib/base/log.h"
+
+static const ConfigSource *agent_config_source(const Config *c, const char *name) {
+        for (size_t i = 0; i < c->n_sources; i++)
+                if (strcmp(c->sources[i].name, name) == 0)
+                        return &c->sources[i];
+        return NULL;
+}
+
+static void on_changed_key(const char *key, bool needs_restart, void *userdata) {
+        ReloadChanges *c = userdata;
+        StrBuf *list = needs_restart ? &c->restart : &c->applied;
+        strbuf_addf(list, "%s%s", list->n ? ", " : "", key);
+        if (needs_restart)
+                return;
+        c->pipeline = c->pipeline || strncmp(key, "destinations", 12) == 0 ||
+                      strncmp(key, "limits", 6) == 0 || strncmp(key, "node", 4) == 0;
+        c->sources =
+                c->sources || strncmp(key, "sources", 7) == 0 || strncmp(key, "snapshot", 8) == 0;
+}
+
+static void note_config_error(Agent *a, const Diags *diags) {
+        StrBuf text = STRBUF_INIT;
+        for (size_t i = 0; i < diags->n; i++) {
+                _cleanup_free_ char *line = diag_format(&diags->items[i]);
+                if (!line)
+                        continue;
+                log_error(0, "%s", line);
+                strbuf_addf(&text, "%s%s", text.n ? "\n" : "", line);
+        }
+        free(a->config_error);
+        a->config_error = strbuf_take(&text);
+        log_error(0, "faults in the configuration: %zu; keeping the one that is running", diags->n);
+}
+
+/* Swaps the values that need a restart, so that what runs and what status shows agree. */
+static void keep_until_restart(Config *running, Config *loaded) {
+        char *keep;
+#define KEEP(field)                                                                                \
+        do {                                                                                       \
+                keep = running->field;                                                             \
+                running->field = loaded->field;                                                    \
+                loaded->field = keep;                                                              \
+        } while (0)
+        KEEP(state_directory);
+        KEEP(node.instance_id);
+        KEEP(api.socket);
+        KEEP(api.listen);
+        KEEP(hook.socket);
+        KEEP(hook.mailbox);
+#undef KEEP
+}
+
+/* All that can fail comes before anything is let go, but for the sources: one that cannot be started is said and left out. */
+static int apply(Agent *a, Config *loaded, const ReloadChanges *c) {
+        Config *old = a->config;
+        Pipeline *before = a->pipeline;
+        a->config = loaded;
+        if (c->pipeline) {
+                int r = agent_make_pipeline(a);
+                if (r < 0) {
+                        a->config = old;
+                        a->pipeline = before;
+                        return r;
+                }
+                pipeline_free(
+                        before); /* it was wound down: uploads are gone on with, copies start over */
+        } else
+                pipeline_rebind(a->pipeline, loaded);
+        if (c->sources) {
+                retainer_set_sources(a->retainer, NULL, 0);
+                agent_free_sources(a);
+                (void)agent_make_sources(a); /* said there, source by source */
+                retainer_set_sources(a->retainer, a->sources, a->n_sources);
+        } else {
+                a->intake_context.proc_root = loaded->snapshot.proc_root;
+                for (size_t i = 0; i < a->n_sources; i++)
+                        intake_source_rebind(
+                                a->sources[i],
+                                agent_config_source(loaded,
+                                                    intake_source_config(a->sources[i])->name));
+        }
+        retainer_rebind(a->retainer, loaded);
+        agent_drain_again(a);
+        config_free(old);
+        return 0;
+}
+
+static void set_config_error(Agent *a, const char *text) {
+        free(a->config_error);
+        a->config_error = text ? strdup(text) : NULL;
+}
+
+static void tell_applied(Agent *a, const ReloadChanges *c) {
+        set_config_error(a, NULL);
+        free(a->pending_restart);
+        a->pending_restart = NULL;
+        a->loaded_usec = a->clock->realtime_usec(a->clock);
+        log_notice("configuration reloaded; changed: %s",
+                   c->applied.n ? c->applied.text : "nothing");
+        if (c->restart.n == 0)
+                return;
+        log_warning(0, "these take effect only after a restart: %s", c->restart.text);
+        a->pending_restart = strdup(c->restart.text); /* NULL: then only the log has it */
+}
+
+/* Everything that was under way has ended, or had its time. */
+static void finish(Agent *a) {
+        Reload *x = &a->reload;
+        Config *loaded = TAKE_PTR(x->loaded);
+        log_setup((LogFormat)loaded->log.format, loaded->log.level);
+        keep_until_restart(a->config, loaded);
+        int r = apply(a, loaded, &x->changes);
+        if (r < 0) {
+                keep_until_restart(a->config, loaded); /* back again */
+                config_free(loaded);
+                log_error(r, "cannot set up the new destinations; keeping the configuration that "
+                             "is running");
+                set_config_error(a, "the new destinations could not be set up; the configuration "
+                                    "before it is still in force");
+                pipeline_go_on(a->pipeline);
+        } else
+                tell_applied(a, &x->changes);
+        pipeline_kick(a->pipeline);
+        strbuf_done(&x->changes.applied);
+        strbuf_done(&x->changes.restart);
+        x->changes = (ReloadChanges){ 0 };
+        x->on_done(x->userdata);
+        if (x->is_wanted_again) {
+                x->is_wanted_again = false;
+                agent_reload(a, x->on_done, x->userdata);
+        }
+}
+
+void agent_reload(Agent *a, void (*on_done)(void *userdata), void *userdata) {
+        Reload *x = &a->reload;
+        Diags diags = { 0 };
+        if (a->drain.is_stopping) { /* nothing is to begin any more */
+                on_done(userdata);
+                return;
+        }
+        if (x->loaded) { /* the file may have changed since it was read */
+                x->is_wanted_again = true;
+                return;
+        }
+        x->on_done = on_done;
+        x->userdata = userdata;
+        int r = a->config->file ? config_load(&x->loaded, a->config->file, environ, &diags)
+                                : config_builtin(&x->loaded);
+        if (r != 0)
+                note_config_error(a, &diags);
+        diag_done(&diags);
+        if (r != 0) {
+                on_done(userdata);
+                return;
+        }
+        config_compare(a->config, x->loaded, on_changed_key, &x->changes);
+        if (x->changes.pipeline) /* it is made anew */
+                agent_wind_down(a, &x->wind_down, finish);
+        else
+                finish(a);
+}
+
+void agent_reload_drop(Agent *a) {
+        Reload *x = &a->reload;
+        wind_down_done(&x->wind_down);
+        x->loaded = config_free(x->loaded);
+        strbuf_done(&x->changes.applied);
+        strbuf_done(&x->changes.restart);
+        x->changes = (ReloadChanges){ 0 };
+        x->is_wanted_again = false;
+}
