@@ -137,6 +137,17 @@ ok "the volume's directories belong to the agent"
 ! inside find /tmp -path '*/.neuron-collectd/*' -type f | grep -q .
 ok "no pin is left"
 
+# By their names, which their pools gave them: those that look are needed at once, those that read, compress and write can wait.
+priorities() { # for each thread: its name, scheduling policy, class of I/O
+	pid=$(property MainPID)
+	inside sh -c "cd /proc/$pid/task && for t in *; do echo \"\$(cat \$t/comm) \$(chrt -p \$t | sed -n 's/.*policy: //p') \$(ionice -p \$t | sed 's/:.*//')\"; done"
+}
+priorities >"$dir/out" 2>&1
+grep -qx 'nc-ship SCHED_IDLE idle' "$dir/out" && grep -qx 'nc-zstd SCHED_IDLE idle' "$dir/out"
+ok "the threads that do the work are idle ones, in the unit's sandbox"
+[ "$(grep -vc '^nc-\(ship\|zstd\) ' "$dir/out")" -ge 1 ] && ! grep -v '^nc-\(ship\|zstd\) ' "$dir/out" | grep -v ' SCHED_OTHER best-effort$'
+ok "the main thread and those that look are not"
+
 # While it settles, the links that hold the evidence are there, and only the agent can look at them.
 inside sed -i 's/settle: .*/settle: 20m/' "$sysconfdir/neuron-collectd/neuron-collectd.yaml"
 inside systemctl reload neuron-collectd.service >"$dir/out" 2>&1
