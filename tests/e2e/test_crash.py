@@ -222,5 +222,22 @@ def a_clock_that_goes_back_is_no_obstacle():
     a.stop()
 
 
+@test
+def an_agent_that_was_away_for_longer_than_max_wait_does_not_call_a_whole_dump_half():
+    a = Agent()
+    a.config["sources"][0] |= {"settle": "2s", "max_wait": "4s"}
+    unit = a.dump()
+    a.start()
+    wait_for("it settles", lambda: a.counts()["settling"] == 1)
+    a.kill()
+    time.sleep(5)
+    a.start()
+    a.wait_all()
+    path, manifest = a.only_manifest()
+    assert manifest["bundle"]["complete"], manifest["bundle"]["reasons"]
+    check_bundle(path, unit)
+    a.stop()
+
+
 if __name__ == "__main__":
     sys.exit(main(cleanup))

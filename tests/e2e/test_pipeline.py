@@ -4,11 +4,12 @@ import glob
 import os
 import shutil
 import sys
+import time
 
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
-from agent import Agent, check_bundle, cleanup, tree, wait_for
+from agent import INSTANCE, Agent, check_bundle, cleanup, tree, wait_for
 from tap import main, test
 
 
@@ -131,6 +132,238 @@ def one_bundle_with_a_bad_directory_does_not_hold_up_the_others():
     for unit in (*units, stuck):
         check_bundle(by_path[unit], unit, tools=("tar",))
     a.assert_sum()
+    a.stop()
+
+
+@test
+def a_supplement_reaches_a_destination_that_was_away_when_the_other_one_got_it():
+    a = Agent()
+    a.use_directories()
+    a.config["destinations"].append(a.volume("second", "second/archive"))
+    os.makedirs(a.path("second", "archive"))
+    unit = a.incompressible(1000)
+    a.start()
+    a.wait_known(1)
+    a.wait_all()
+    os.rename(a.path("second"), a.path("unmounted"))
+    with open(os.path.join(unit, "late"), "w", encoding="utf-8") as f:
+        f.write("later")
+    a.wait_known(2)
+    wait_for("the first destination has the supplement", lambda: len(a.manifests()) == 2)
+    os.rename(a.path("unmounted"), a.path("second"))
+    a.wait_all()
+    counts = a.assert_sum()
+    assert counts["delivered"] == 2 and counts["vanished"] == 0, counts
+    names = [[os.path.basename(p) for p, _ in a.manifests(where)] for where in (a.out, a.path("second"))]
+    assert names[0] == names[1], names
+
+
+def links(a):
+    """The directories of links that hold something."""
+    root = a.path(".neuron-collectd", INSTANCE)
+    return sorted(name for name in (os.listdir(root) if os.path.isdir(root) else ()) if tree(os.path.join(root, name)))
+
+
+def append_and_remove(unit):
+    """Lets the largest member of a unit grow, and then takes the unit away. @return what it held, as members_at() tells it"""
+    grown = max(glob.glob(os.path.join(unit, "**", "*"), recursive=True), key=lambda p: (os.path.isfile(p), os.path.getsize(p)))
+    with open(grown, "ab") as f:
+        f.write(b"more" * 1000)
+    wanted = {(os.fsdecode(path), size) for path, (size, _) in tree(unit).items()}
+    shutil.rmtree(unit)
+    return wanted
+
+
+def grown_and_removed_between_two_volumes():
+    """@return (agent, the second volume's parent, what the unit held in the end): the first volume has the unit as it was first, the
+    second one is away, and links of ours alone hold what came later"""
+    a = Agent()
+    parent = add_absent_volume(a)
+    unit = a.dump(size=65536)
+    a.start()
+    wait_for("the first volume has it", lambda: len(a.manifests()) == 1)
+    wait_for("the second one is away", lambda: destination(a, "second")["last_error"])
+    wanted = append_and_remove(unit)
+    assert links(a) and not wanted <= members_at(a, a.out)
+    return a, parent, wanted
+
+
+def judge_grown(a, parent, wanted):
+    wait_for("the second volume has all of it", lambda: wanted <= members_at(a, parent))
+    wait_for("the first volume has the change as well", lambda: wanted <= members_at(a, a.out))
+    a.wait_all()
+    wait_for("the links are let go", lambda: not links(a))
+    counts = a.assert_sum()
+    assert counts["delivered"] == counts["discovered"] == 2, (counts, a.bundles())
+    assert all(m["bundle"]["complete"] for where in (a.out, parent) for _, m in a.manifests(where))
+    base, supplement = sorted((m for _, m in a.manifests()), key=lambda m: m["bundle"]["supplement_of"] or "")
+    assert supplement["bundle"]["supplement_of"] == base["bundle"]["id"] and len(supplement["members"]) == 1, supplement
+
+
+@test
+def what_one_volume_lacks_follows_from_the_links_when_the_source_is_gone():
+    a, parent, wanted = grown_and_removed_between_two_volumes()
+    os.makedirs(parent)
+    judge_grown(a, parent, wanted)
+    a.stop()
+
+
+@test
+def what_one_volume_lacks_follows_from_the_links_when_only_that_file_is_gone():
+    a = Agent()
+    a.use_directories()
+    parent = add_absent_volume(a)
+    unit = a.incompressible(1000)
+    late = os.path.join(unit, "z")
+    with open(late, "w", encoding="ascii") as f:
+        f.write("first")
+    a.start()
+    wait_for("the first volume has it", lambda: len(a.manifests()) == 1)
+    wait_for("the second one is away", lambda: destination(a, "second")["last_error"])
+    with open(late, "a", encoding="ascii") as f:
+        f.write(" second")
+    os.unlink(late)
+    os.makedirs(parent)
+    judge_grown(a, parent, {("noise", 1000), ("z", 12)})
+    a.stop()
+
+
+@test
+def what_one_volume_lacks_survives_kill_9():
+    for said in ("delivered to second", ": delivered\n", "-s1: found", "-s1: ready\n", "-s1: delivered to", "-s1: delivered\n"):
+        a, parent, wanted = grown_and_removed_between_two_volumes()
+        os.makedirs(parent)
+        wait_for(f"'{said}'", lambda here=a, what=said: what in here.log, every=0.001)
+        a.kill()
+        a.start()
+        judge_grown(a, parent, wanted)
+        a.stop()
+
+
+@test
+def what_one_volume_lacks_follows_where_sources_are_deleted_after_delivery():
+    a = Agent()
+    parent = add_absent_volume(a)
+    a.config["retention"] = {"after_delivery": "delete", "keep_for": "0s"}
+    unit = a.dump(size=65536)
+    a.start()
+    wait_for("the first volume has it", lambda: len(a.manifests()) == 1)
+    wait_for("the second one is away", lambda: destination(a, "second")["last_error"])
+    wanted = append_and_remove(unit)
+    os.makedirs(parent)
+    judge_grown(a, parent, wanted)
+    a.stop()
+
+
+@test
+def what_one_volume_lacks_of_a_core_follows_from_its_link():
+    a = Agent()
+    a.config["sources"] = [a.source("cores", "process-core", "cores")]
+    parent = add_absent_volume(a)
+    core = a.core()
+    a.start()
+    wait_for("the first volume has it", lambda: len(a.manifests()) == 1)
+    wait_for("the second one is away", lambda: destination(a, "second")["last_error"])
+    with open(core, "ab") as f:
+        f.write(b"more" * 1000)
+    wanted = {(os.path.basename(core), os.path.getsize(core))}
+    os.unlink(core)
+    os.makedirs(parent)
+    judge_grown(a, parent, wanted)
+    a.stop()
+
+
+@test
+def what_one_volume_lacks_follows_although_another_unit_has_the_place():
+    a = Agent()
+    a.use_directories()
+    parent = add_absent_volume(a)
+    unit = a.incompressible(1000)
+    a.start()
+    wait_for("the first volume has it", lambda: len(a.manifests()) == 1)
+    wait_for("the second one is away", lambda: destination(a, "second")["last_error"])
+    wanted = append_and_remove(unit)
+    a.incompressible(2000)
+    os.makedirs(parent)
+    wanted |= {("noise", 2000)}
+    for where in (parent, a.out):
+        wait_for("all of both is there", lambda here=where: wanted <= members_at(a, here))
+    a.wait_all()
+    wait_for("the links are let go", lambda: not links(a))
+    counts = a.assert_sum()
+    assert counts["delivered"] == counts["discovered"] == 3, (counts, a.bundles())
+    a.stop()
+
+
+def grown_in_links_only(name_of):
+    """What a kill between a bundle's end and its supplement's beginning leaves: links with something in them that was not shipped."""
+    a = Agent()
+    a.config["destinations"].append(a.volume("second", "second"))
+    unit = a.dump(size=65536)
+    a.start()
+    a.wait_delivered(1)
+    held = a.path(".neuron-collectd", INSTANCE, name_of(a.bundles()[0]["id"]))
+    wait_for("the links are let go", lambda: not links(a))
+    a.kill()
+    shutil.copytree(unit, held, copy_function=os.link)
+    os.chmod(held, 0o700)
+    wanted = append_and_remove(unit)
+    a.start()
+    judge_grown(a, a.path("second"), wanted)
+    a.stop()
+
+
+@test
+def links_of_a_bundle_that_is_through_are_not_let_go_before_all_in_them_is_shipped():
+    grown_in_links_only(lambda bundle: bundle)
+
+
+@test
+def links_that_were_made_for_a_supplement_that_has_not_begun_are_shipped():
+    grown_in_links_only(lambda bundle: bundle + "-s1")
+
+
+@test
+def links_that_were_made_for_a_supplement_in_vain_are_let_go():
+    a = Agent()
+    unit = a.dump(size=65536)
+    a.start()
+    a.wait_delivered(1)
+    held = a.path(".neuron-collectd", INSTANCE, a.bundles()[0]["id"] + "-s1")
+    a.kill()
+    shutil.copytree(unit, held, copy_function=os.link)
+    os.chmod(held, 0o700)
+    a.start()
+    wait_for("the links are let go", lambda: not links(a))
+    a.wait_all()
+    counts = a.assert_sum()
+    assert counts["discovered"] == counts["delivered"] == 1 and "unknown pins" not in a.log, counts
+    a.stop()
+
+
+@test
+def what_is_replaced_while_a_supplement_is_under_way_goes_out_too():
+    a = Agent()
+    a.use_directories(scan_interval="500ms")
+    a.config["destinations"].append(a.volume("second", "second/archive"))
+    os.makedirs(a.path("second", "archive"))
+    unit = a.incompressible(1000)
+    a.start()
+    a.wait_known(1)
+    a.wait_all()
+    os.rename(a.path("second"), a.path("unmounted"))
+    with open(os.path.join(unit, "late"), "w", encoding="utf-8") as f:
+        f.write("later")
+    wait_for("the first destination has the supplement", lambda: len(a.manifests()) == 2)
+    with open(a.path("new"), "w", encoding="utf-8") as f:
+        f.write("in place of the noise")
+    os.rename(a.path("new"), os.path.join(unit, "noise"))
+    time.sleep(1.2)  # so that a scan, too, has seen it
+    os.rename(a.path("unmounted"), a.path("second"))
+    for where in (a.out, a.path("second")):
+        wait_for(f"three bundles in {where}", lambda where=where: len(a.manifests(where)) == 3)
+        members = sorted((m["path"], m["bytes"]) for _, manifest in a.manifests(where) for m in manifest["members"])
+        assert members == [("late", 5), ("noise", 21), ("noise", 1000)], members
     a.stop()
 
 

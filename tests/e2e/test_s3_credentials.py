@@ -142,7 +142,8 @@ def an_instance_role_comes_from_imds_version_2():
     giver = CredentialServer(session())
     a.environment |= {"AWS_EC2_METADATA_DISABLED": "false", "AWS_EC2_METADATA_SERVICE_ENDPOINT": giver.endpoint}
     delivers(a, bucket, unit)
-    assert giver.asked[:2] == ["imds token", "imds"] and giver.asked.count("imds") == 1, giver.asked
+    # the other token is for the questions whether this instance ends
+    assert giver.asked[0] == "imds token" and giver.asked.count("imds token") <= 2 and giver.asked.count("imds") == 1, giver.asked
     assert IMDS_TOKEN not in a.log
     a.stop()
     giver.close()

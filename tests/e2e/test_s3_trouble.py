@@ -16,24 +16,6 @@ from tcp_proxy import ForwardProxy, through
 MIB = 1 << 20
 
 
-_mounted = []
-
-
-def mount(*arguments):
-    need_root()
-    result = run("mount", *arguments)
-    if result.returncode:
-        raise Skip(f"cannot mount here: {result.stderr.strip()}")
-    _mounted.append(arguments[-1])
-
-
-def clean(failed=False):
-    for place in _mounted:
-        run("umount", "-l", place)  # the daemon may still be there
-    _mounted.clear()
-    cleanup(failed)
-
-
 def server():
     return radosgw.shared()
 
@@ -303,37 +285,6 @@ def a_proxy_that_is_away_is_named_and_not_the_store():
 
 
 @test
-def a_full_state_directory_is_waited_for_and_no_reason_to_give_up():
-    a = Agent()
-    mount("-t", "tmpfs", "-o", "size=700k", "tmpfs", a.path("state"))
-    proxy, way = through(server())
-    bucket = new_bucket(server())
-    a.use_directories()
-    a.config["destinations"] = [a.s3("s3", way, bucket, part_size="5MiB", connections=2)]
-    a.config["retry"]["quarantine_after"] = 2
-    units = [a.incompressible(33 * MIB)]
-    before = {u: tree(u) for u in units}
-    proxy.hold_after(12 * MIB)
-    a.start()
-    wait_for("the wire stands still", proxy.is_holding)
-    fill = os.open(a.path("state", "fill"), os.O_CREAT | os.O_WRONLY)
-    try:
-        while True:
-            os.write(fill, bytes(4096))
-    except OSError:
-        os.close(fill)
-    proxy.release()
-    wait_for("it has tried more often than quarantine_after", lambda: a.log.count("going on with its upload") >= 5 or "given up" in a.log)
-    wait_for("somebody says why", lambda: "No space left on device" in a.cli("status").stdout + a.cli("explain", a.bundles()[0]["id"]).stdout)
-    assert a.counts()["quarantined"] == 0 and "given up" not in a.log, a.counts()
-    os.unlink(a.path("state", "fill"))
-    a.wait_all()
-    judge(a, bucket, units)
-    assert {u: tree(u) for u in units} == before
-    a.stop()
-
-
-@test
 def a_name_that_cannot_be_resolved_is_named():
     a = Agent()
     a.config["destinations"] = [a.s3("s3", server(), "some-bucket", endpoint="http://store.invalid:9000")]
@@ -434,4 +385,4 @@ def faults_in_every_operation_are_lived_through():
 
 
 if __name__ == "__main__":
-    sys.exit(main(clean))
+    sys.exit(main(cleanup))

@@ -1,5 +1,6 @@
 """The places from which the AWS SDKs fetch credentials, on one port of 127.0.0.1: IMDSv2, the container endpoint (ECS, EKS Pod
 Identity) and STS AssumeRoleWithWebIdentity. What they hand out is real for the S3 server at hand.
+IMDS also says what it was told to say of the instance's end: spot interruption, scheduled maintenance, rebalance recommendation.
 """
 import http.server
 import json
@@ -9,10 +10,24 @@ import urllib.parse
 
 ROLE = "node-role"
 IMDS_TOKEN = "canary-imds-token-0000001"
+NOTICES = {"/latest/meta-data/spot/instance-action": "spot", "/latest/meta-data/events/maintenance/scheduled": "maintenance",
+           "/latest/meta-data/events/recommendations/rebalance": "rebalance"}
 
 
 def stamp(seconds):
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + seconds))
+
+
+def spot_interruption(seconds, action="terminate"):
+    """What spot/instance-action says of an end in so many seconds."""
+    return json.dumps({"action": action, "time": stamp(seconds)})
+
+
+def maintenance(seconds, state="active"):
+    """What events/maintenance/scheduled says of a reboot that begins in so many seconds."""
+    begin, end = (time.strftime("%-d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + s)) for s in (seconds, seconds + 3600))
+    return json.dumps([{"NotBefore": begin, "Code": "system-reboot", "Description": "scheduled reboot", "EventId": "instance-event-0d59937288b749b32",
+                        "NotAfter": end, "State": state}])
 
 
 class CredentialServer:
@@ -24,6 +39,9 @@ class CredentialServer:
         self.fails = None         # a status instead of an answer
         self.authorization = None  # what the container endpoint must be told
         self.web_token = None      # what AssumeRoleWithWebIdentity must be told
+        self.imds_token = IMDS_TOKEN  # set anew, the one before is not valid any more
+        self.notices = {}         # "spot", "maintenance", "rebalance": the document, or a status, or "slow": a byte a second; none = 404
+        self.asked_notices = []   # their names
         self.asked = []           # "imds token", "imds", "container", "web identity"
         outer = self
 
@@ -44,6 +62,7 @@ class CredentialServer:
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        self._server.handle_error = lambda *_: None  # whoever asked may go away in the middle
         self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
@@ -57,7 +76,7 @@ class CredentialServer:
             self.reply(h, self.fails, b"no")
         elif h.command == "PUT" and url.path == "/latest/api/token":
             self.asked.append("imds token")
-            self.reply(h, 200, IMDS_TOKEN.encode(), {"X-aws-ec2-metadata-token-ttl-seconds": h.headers["X-aws-ec2-metadata-token-ttl-seconds"]})
+            self.reply(h, 200, self.imds_token.encode(), {"X-aws-ec2-metadata-token-ttl-seconds": h.headers["X-aws-ec2-metadata-token-ttl-seconds"]})
         elif url.path.startswith("/latest/"):
             self.imds(h, url.path)
         elif url.path.startswith("/container"):
@@ -68,8 +87,11 @@ class CredentialServer:
             self.reply(h, 404, b"no such page")
 
     def imds(self, h, path):
-        if h.headers.get("X-aws-ec2-metadata-token") != IMDS_TOKEN:
+        if h.headers.get("X-aws-ec2-metadata-token") != self.imds_token:
             self.reply(h, 401, b"Unauthorized")  # as an instance that insists on version 2
+        elif path in NOTICES:
+            self.asked_notices.append(NOTICES[path])
+            self.notice(h, self.notices.get(NOTICES[path], 404))
         elif path.rstrip("/") == "/latest/meta-data/iam/security-credentials":
             self.reply(h, 200, ROLE.encode())
         elif path == f"/latest/meta-data/iam/security-credentials/{ROLE}":
@@ -79,6 +101,22 @@ class CredentialServer:
                 "SecretAccessKey": self.keys.secret_key, "Token": getattr(self.keys, "token", None) or "", "Expiration": stamp(self.life)}).encode())
         else:
             self.reply(h, 404, b"")
+
+    def notice(self, h, said):
+        if isinstance(said, int):
+            self.reply(h, said, b"")
+        elif said != "slow":
+            self.reply(h, 200, said if isinstance(said, bytes) else said.encode(), {"Content-Type": "text/plain"})
+        else:
+            h.send_response(200)
+            h.send_header("Content-Length", "60")
+            h.end_headers()
+            try:
+                for _ in range(60):
+                    h.wfile.write(b" ")
+                    time.sleep(1)
+            except OSError:
+                pass  # they have better things to do
 
     def container(self, h):
         if self.authorization is not None and h.headers.get("Authorization") != self.authorization:

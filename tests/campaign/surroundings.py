@@ -1,0 +1,135 @@
+"""What the daemon stands on and the campaign takes away: a volume with faults, a disk whose power fails, a short inotify queue."""
+import contextlib
+import os
+import signal
+import subprocess
+
+from agent import SOURCE_DIR, need, run, wait_for
+from tap import Skip
+
+QUEUE = "/proc/sys/fs/inotify/max_queued_events"
+
+
+def can_serve_faults():
+    if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
+        raise Skip("needs root and /dev/fuse")
+    need("fusermount3", "pkg-config", "gcc")
+    if run("pkg-config", "fuse3").returncode:
+        raise Skip("libfuse3-dev is not installed")
+
+
+def can_cut_power():
+    if os.geteuid() != 0 or not os.path.exists("/dev/loop-control"):
+        raise Skip("needs root and loop devices")
+    need("xfs_io", "mkfs.ext4")
+
+
+class FaultVolume:
+    """The file system of tests/harness/faultfs.c on `place`, over `place`.real."""
+
+    def __init__(self, agent, place):
+        self.place = place
+        for directory in (place, place + ".real"):
+            os.makedirs(directory)
+        flags = run("pkg-config", "--cflags", "--libs", "fuse3").stdout.split()
+        binary = agent.path("faultfs")
+        result = run("gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-o", binary,
+                     os.path.join(SOURCE_DIR, "tests", "harness", "faultfs.c"), *flags, "-lpthread")
+        assert result.returncode == 0, result.stderr
+        self.server = subprocess.Popen([binary, "-f", "-o", f"allow_other,modules=subdir,subdir={place}.real", place],
+                                       stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for("the file system is mounted", lambda: os.path.ismount(place))
+
+    def fault(self, rule):
+        with open(os.path.join(self.place, ".faultfs"), "w", encoding="ascii") as f:
+            f.write(rule + "\n")
+
+    def hang(self):
+        self.server.send_signal(signal.SIGSTOP)
+
+    def go_on(self):
+        self.server.send_signal(signal.SIGCONT)
+
+    def close(self):
+        self.go_on()
+        run("fusermount3", "-u", "-z", self.place)
+        try:
+            self.server.wait(5)
+        except subprocess.TimeoutExpired:
+            self.server.kill()
+            self.server.wait()
+
+
+class Disk:
+    """An ext4 file system in a file, which can lose what was not synced."""
+
+    def __init__(self, image, place, mib):
+        self.image, self.place = image, place
+        self.is_mounted = False
+        os.mkdir(place)
+        with open(image, "wb") as f:
+            f.truncate(mib << 20)
+        self._do("mkfs.ext4", "-q", "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard", image)
+        self._mount()
+
+    @staticmethod
+    def _do(*command):
+        result = run(*command)
+        if result.returncode != 0:
+            raise AssertionError(f"{' '.join(command)}: {result.stderr}")
+
+    def _mount(self):
+        result = run("mount", "-o", "loop,nodiscard", self.image, self.place)
+        if result.returncode != 0:
+            raise Skip(f"no loop device can be mounted here: {result.stderr.strip()}")
+        self.is_mounted = True
+
+    def _unmount(self):
+        wait_for("nobody holds the disk", lambda: run("umount", self.place).returncode == 0, 20, every=0.05)
+        self.is_mounted = False
+
+    def cut(self):
+        """From now on every call is an I/O error, and what was not synced is gone."""
+        self._do("xfs_io", "-x", "-c", "shutdown", self.place)
+
+    def mount_again(self):
+        self._unmount()
+        self._mount()
+
+    def close(self):
+        if self.is_mounted:
+            self._unmount()
+
+
+class InotifyQueue:
+    """The length of inotify's queue, machine-wide, for as short as can be: it counts when a process makes its instance."""
+
+    def __init__(self):
+        if not os.access(QUEUE, os.W_OK):
+            raise Skip(f"{QUEUE} cannot be written")
+        with open(QUEUE, encoding="ascii") as f:
+            usual = int(f.read())
+        self.usual = usual if usual > 16 else 16384  # another campaign is at it: the kernel's default is what there was
+
+    @contextlib.contextmanager
+    def of(self, n):
+        try:
+            self._write(n)
+            yield
+        finally:
+            self.restore()
+
+    @staticmethod
+    def _write(n):
+        with open(QUEUE, "w", encoding="ascii") as f:
+            f.write(str(n))
+
+    def restore(self):
+        self._write(self.usual)
+
+    @staticmethod
+    def is_made(pid):
+        try:
+            return any(os.readlink(f"/proc/{pid}/fd/{fd}") == "anon_inode:inotify" for fd in os.listdir(f"/proc/{pid}/fd"))
+        except OSError:
+            return False

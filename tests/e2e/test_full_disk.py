@@ -1,0 +1,393 @@
+#!/usr/bin/env python3
+"""A state directory that is full, or fails: what is found is delivered all the same, from memory; it is said; a crash then loses and doubles
+nothing; and all is as ever when there is room again."""
+import os
+import shutil
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
+# pylint: disable=wrong-import-position
+import agent
+import radosgw
+from agent import Agent, DAEMON, SOURCE_DIR, check_bundle, need, need_root, object_of, run, tree, wait_for
+from s3tools import judge, new_bucket
+from tap import Skip, main, test
+from tcp_proxy import through
+
+MIB = 1 << 20
+_mounted = []
+_servers = []
+
+
+def mount(*arguments):
+    need_root()
+    result = run("mount", *arguments)
+    if result.returncode:
+        raise Skip(f"cannot mount here: {result.stderr.strip()}")
+    _mounted.append(arguments[-1])
+
+
+def cleanup(failed=False):
+    """The daemon goes first, then the mounts, then the directories."""
+    directories = list(agent._directories)  # pylint: disable=protected-access
+    agent._directories.clear()              # pylint: disable=protected-access
+    try:
+        agent.cleanup(failed)
+    finally:
+        for server in _servers:
+            server.kill()
+            server.wait()
+        _servers.clear()
+        for place in reversed(_mounted):
+            run("umount", "-l", place)
+        _mounted.clear()
+        for directory in directories:
+            subprocess.run(["rm", "-rf", "--", directory], check=False)
+
+
+def small_state(size="4m"):
+    """An agent whose state directory is a disk of its own."""
+    a = Agent()
+    mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", a.path("state"))
+    return a
+
+
+def write_until_full(path):
+    fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    try:
+        while True:
+            os.write(fd, bytes(4096))
+    except OSError:
+        os.close(fd)
+
+
+def fill(a):
+    """Until nothing can be written any more: the log's room is taken away too, for what is there of it may be written over."""
+    write_until_full(a.path("state", "filler"))
+    if os.path.exists(a.path("state", "state.db")):
+        run("sqlite3", a.path("state", "state.db"), "PRAGMA wal_checkpoint(TRUNCATE)")
+    write_until_full(a.path("state", "filler"))
+
+
+def make_room(a):
+    os.unlink(a.path("state", "filler"))
+
+
+def rows(a, where="true"):
+    """{id: state} in the database, as another program sees it."""
+    result = run("sqlite3", "-readonly", a.path("state", "state.db"), f"SELECT id, state FROM bundles WHERE {where}")
+    assert result.returncode == 0, result.stderr
+    return dict(line.split("|") for line in result.stdout.splitlines())
+
+
+def pins(a):
+    return [f for f in tree(a.dir) if b"/.neuron-collectd/" in b"/" + f]
+
+
+def check_all(a, units):
+    """Each arrived once, and whole."""
+    by_path = {}
+    for path, m in a.manifests():
+        assert m["bundle"]["supplement_of"] is None, path
+        assert m["source"]["path"] not in by_path, ("twice", m["source"]["path"])
+        by_path[m["source"]["path"]] = path
+    assert set(by_path) == set(units), (set(units) - set(by_path), set(by_path) - set(units))
+    for unit, path in by_path.items():
+        check_bundle(path, unit, tools=("tar",))
+    return by_path
+
+
+def says_so(a, word="full"):
+    """Status, readiness and log tell of it; the log once."""
+    status = a.status()
+    assert not status["ready"] and word in status["ready_note"] and "memory" in status["ready_note"], status["ready_note"]
+    assert "found again" in status["ready_note"], status["ready_note"]
+    assert a.curl("/readyz").returncode != 0
+    assert status["accounting_ok"], status
+    assert a.log.count("cannot write the state database; deliveries go on from memory") == 1, a.log
+
+
+def back_to_normal(a, n, timeout=30):
+    wait_for("it is ready again", lambda: a.status()["ready"], timeout)
+    assert a.log.count("the state database can be written again") == 1, a.log
+    a.wait_all()
+    counts = a.assert_sum()
+    assert counts["delivered"] == counts["discovered"] == n, counts
+    assert sorted(rows(a).values()) == ["delivered"] * n
+    wait_for("nothing is held any more", lambda: not pins(a))
+    assert a.status()["accounting_ok"]
+    metrics = a.curl("/metrics").stdout
+    assert "neuron_collectd_accounting_errors 0\n" in metrics and f'bundles_total{{state="discovered"}} {n}\n' in metrics
+
+
+@test
+def a_disk_that_fills_up_while_the_agent_runs_stops_nothing():
+    a = small_state()
+    first = a.dump(size=65536, cluster_id="000000000000000a", pid=1)
+    a.start()
+    a.wait_known(1)
+    a.wait_all()
+    fill(a)
+    units = [a.dump(size=65536, cluster_id=f"00000000000001{i:02x}", pid=100 + i) for i in range(12)]
+    wait_for("all are at their destination", lambda: len(a.manifests()) == 13, 60)
+    wait_for("and shown as delivered", lambda: a.assert_sum()["delivered"] == 13)
+    says_so(a)
+    check_all(a, [first, *units])
+    assert len(rows(a)) == 1, rows(a)
+    assert pins(a), "links were let go though nothing durable says that it is delivered"
+    listed = a.ask("list")
+    listed = listed["bundles"] if isinstance(listed, dict) else listed
+    assert len(listed) == 13 and {b["state"] for b in listed} == {"delivered"}, listed
+    one = next(b["id"] for b in listed if b["id"] not in rows(a))
+    assert "memory" in a.cli("explain", one).stdout, a.cli("explain", one).stdout
+    make_room(a)
+    back_to_normal(a, 13)
+    assert len({p for p, _ in a.manifests()}) == 13
+    a.stop()
+    assert run("sqlite3", a.path("state", "state.db"), "PRAGMA integrity_check").stdout.strip() == "ok"
+
+
+@test
+def two_destinations_get_one_bundle_each_and_no_supplement():
+    a = small_state()
+    os.makedirs(a.path("out2"))
+    a.config["destinations"] = [a.volume("archive", "out"), a.volume("second", "out2")]
+    a.start()
+    fill(a)
+    unit = a.dump(size=65536)
+    wait_for("both have it", lambda: a.manifests() and a.manifests(a.path("out2")), 60)
+    wait_for("and it is shown as delivered", lambda: a.assert_sum()["delivered"] >= 1)
+    make_room(a)
+    back_to_normal(a, 1)
+    for place in (a.out, a.path("out2")):
+        (path, manifest), = a.manifests(place)
+        assert manifest["bundle"]["supplement_of"] is None, path
+        check_bundle(path, unit, tools=("tar",))
+    a.stop()
+
+
+@test
+def a_disk_that_is_full_at_the_start_is_no_reason_not_to_start():
+    a = small_state()
+    a.start()
+    a.stop()
+    fill(a)
+    units = [a.dump(size=65536, cluster_id=f"00000000000001{i:02x}", pid=100 + i) for i in range(3)]
+    a.start()
+    wait_for("all are at their destination", lambda: len(a.manifests()) == 3, 60)
+    wait_for("and shown as delivered", lambda: a.assert_sum()["delivered"] == 3)
+    says_so(a)
+    make_room(a)
+    back_to_normal(a, 3)
+    check_all(a, units)
+    a.stop()
+
+
+@test
+def kill_9_on_a_full_disk_loses_and_doubles_nothing():
+    a = small_state()
+    a.start()
+    fill(a)
+    units = [a.dump(size=65536, cluster_id=f"00000000000001{i:02x}", pid=100 + i) for i in range(4)]
+    wait_for("all are at their destination", lambda: len(a.manifests()) == 4, 60)
+    before = {p: (os.stat(p).st_ino, os.stat(p).st_mtime_ns) for m, _ in a.manifests() for p in (m, object_of(m))}
+    a.kill()
+    assert not rows(a)
+    units.append(a.dump(size=65536, cluster_id="00000000000002ff", pid=999))
+    a.start()  # still full: found again, and found to be there
+    wait_for("all are known to be delivered", lambda: a.assert_sum()["delivered"] == 5, 60)
+    a.kill()
+    make_room(a)
+    a.start()
+    wait_for("all are delivered", lambda: a.assert_sum()["delivered"] == 5, 60)
+    a.wait_all()
+    check_all(a, units)
+    assert {p: (os.stat(p).st_ino, os.stat(p).st_mtime_ns) for p in before} == before, "what was delivered was written again"
+    assert sorted(rows(a).values()) == ["delivered"] * 5
+    wait_for("nothing is held any more", lambda: not pins(a))
+    a.stop()
+
+
+@test
+def sources_that_go_while_the_disk_is_full_are_delivered_from_their_links():
+    a = small_state()
+    a.config["sources"][0]["settle"] = "3s"
+    a.start()
+    fill(a)
+    unit = a.dump(size=300_000)
+    wait_for("all of it is held", lambda: all(os.stat(os.path.join(b, n)).st_nlink == 2 for b, _, f in os.walk(unit) for n in f))
+    wanted = tree(unit)
+    shutil.rmtree(unit)
+    wait_for("it is at its destination", lambda: len(a.manifests()) == 1, 30)
+    make_room(a)
+    back_to_normal(a, 1)
+    check_bundle(a.only_manifest()[0], wanted, tools=("tar",))
+    a.stop()
+
+
+@test
+def a_source_whose_disk_is_full_too_is_held_by_descriptors():
+    a = small_state()
+    os.makedirs(a.path("jobs"))
+    mount("-t", "tmpfs", "-o", "size=8m,nr_inodes=9", "tmpfs", a.path("jobs"))
+    a.use_directories(settle="2s")
+    a.start()
+    fill(a)
+    unit = a.path("jobs", "job-1")
+    os.makedirs(unit)
+    for i in range(20):
+        try:
+            with open(os.path.join(unit, f"f{i}"), "wb") as f:
+                f.write(os.urandom(20_000))
+        except OSError:
+            break
+    names = sorted(os.listdir(unit))
+    assert len(names) >= 3, names
+    wait_for("links cannot be made", lambda: any(s["note"] for s in a.status()["sources"]), 30)
+    wait_for("descriptors hold it", lambda: "open descriptors hold" in a.cli("explain", a.bundles()[0]["id"]).stdout, 30)
+    shutil.rmtree(unit)
+    wait_for("it is at its destination", lambda: len(a.manifests()) == 1, 60)
+    assert sorted(m["path"] for m in a.only_manifest()[1]["members"]) == names
+    says_so(a)
+    make_room(a)
+    wait_for("it is ready again", lambda: a.status()["ready"], 30)
+    counts = a.assert_sum()
+    assert counts["delivered"] == 1, counts
+    a.stop()
+
+
+@test
+def a_disk_that_answers_eio_is_gone_on_without():
+    need_root()
+    need("fusermount3", "pkg-config", "gcc")
+    a = Agent()
+    flags = run("pkg-config", "--cflags", "--libs", "fuse3")
+    if flags.returncode or not os.path.exists("/dev/fuse"):
+        raise Skip("libfuse3-dev or /dev/fuse is not there")
+    result = run("gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-o", a.path("faultfs"),
+                 os.path.join(SOURCE_DIR, "tests", "harness", "faultfs.c"), *flags.stdout.split(), "-lpthread")
+    assert result.returncode == 0, result.stderr
+    place = a.path("state")
+    os.makedirs(place + ".real")
+    _servers.append(subprocess.Popen([a.path("faultfs"), "-f", "-o", f"allow_other,modules=subdir,subdir={place}.real", place],
+                                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+    wait_for("the file system is mounted", lambda: os.path.ismount(place))
+    _mounted.append(place)
+    for number, rule in enumerate(("write EIO 0 -wal", "fsync EIO 0", "write EROFS 0 -wal"), 1):
+        a.start()
+        with open(os.path.join(place, ".faultfs"), "w", encoding="ascii") as f:
+            f.write(rule + "\n")
+        log = len(a.log)
+        a.dump(size=65536, cluster_id=f"{number:016x}", pid=number)
+        wait_for("it is at its destination", lambda n=number: len(a.manifests()) == n, 60)
+        wait_for("and shown as delivered", lambda n=number: a.assert_sum()["delivered"] == n)
+        wait_for("it is said", lambda: "memory" in (a.status()["ready_note"] or ""))
+        assert a.log[log:].count("deliveries go on from memory") == 1
+        with open(os.path.join(place, ".faultfs"), "w", encoding="ascii") as f:
+            f.write("clear\n")
+        wait_for("it is ready again", lambda: a.status()["ready"], 30)
+        assert sorted(rows(a).values()) == ["delivered"] * number
+        a.stop()
+
+
+# --- to S3 ---
+
+def to_bucket(size):
+    """An agent with a disk of its own for the state, behind a wire that can be held. @return agent, proxy, bucket, its unit"""
+    a = small_state()
+    proxy, way = through(radosgw.shared())
+    bucket = new_bucket(radosgw.shared())
+    a.use_directories()
+    a.config["destinations"] = [a.s3("s3", way, bucket, part_size="5MiB", connections=2)]
+    return a, proxy, bucket, a.incompressible(size)
+
+
+@test
+def an_upload_goes_on_when_the_disk_fills_up_in_its_middle():
+    a, proxy, bucket, unit = to_bucket(33 * MIB)
+    proxy.hold_after(12 * MIB)
+    a.start()
+    wait_for("the wire stands still", proxy.is_holding)
+    fill(a)
+    proxy.release()
+    wait_for("it is delivered", lambda: a.assert_sum()["delivered"] == 1, 60)
+    says_so(a)
+    judge(a, bucket, [unit])
+    make_room(a)
+    back_to_normal(a, 1)
+    a.stop()
+    a.start()
+    a.wait_all()
+    judge(a, bucket, [unit])
+    a.stop()
+
+
+@test
+def an_upload_that_began_on_a_full_disk_is_gone_on_with_when_its_wire_is_cut():
+    a, proxy, bucket, unit = to_bucket(33 * MIB)
+    a.config["sources"][0]["settle"] = "2s"
+    a.start()
+    wait_for("it is known", lambda: a.counts()["discovered"] == 1)
+    fill(a)
+    proxy.hold_after(20 * MIB)
+    wait_for("the wire stands still", proxy.is_holding, 60)
+    assert len(bucket.uploads()) == 1
+    proxy.cut()
+    wait_for("it is delivered", lambda: a.assert_sum()["delivered"] == 1, 90)
+    judge(a, bucket, [unit])
+    make_room(a)
+    back_to_normal(a, 1)
+    judge(a, bucket, [unit])
+    a.stop()
+
+
+@test
+def an_upload_that_only_memory_knew_leaves_nothing_behind_after_a_crash():
+    a, proxy, bucket, unit = to_bucket(33 * MIB)
+    a.start(wait=True)
+    fill(a)
+    second = a.incompressible(12 * MIB, name="2")
+    proxy.hold_after(20 * MIB)
+    wait_for("the wire stands still", proxy.is_holding, 60)
+    assert bucket.uploads()
+    a.kill()
+    make_room(a)
+    proxy.release()
+    a.start()
+    wait_for("both are delivered", lambda: a.counts()["delivered"] == 2, 90)
+    a.wait_all()
+    judge(a, bucket, [unit, second])
+    a.assert_sum()
+    a.stop()
+
+
+@test
+def a_database_that_cannot_be_made_is_made_later():
+    a = small_state()
+    write_until_full(a.path("state", "filler"))
+    units = [a.dump(size=65536, cluster_id=f"00000000000001{i:02x}", pid=100 + i) for i in range(3)]
+    a.start()
+    wait_for("all are at their destination", lambda: len(a.manifests()) == 3, 60)
+    wait_for("and shown as delivered", lambda: a.assert_sum()["delivered"] == 3)
+    says_so(a)
+    assert pins(a)
+    second = run(DAEMON, "--config", a.config_file, timeout=20)
+    assert second.returncode not in (0, 2) and "in use by the agent" in second.stderr, second.stderr
+    a.kill()
+    a.start()
+    wait_for("all are known to be delivered", lambda: a.assert_sum()["delivered"] == 3, 60)
+    make_room(a)
+    wait_for("it is ready again", lambda: a.status()["ready"], 30)
+    assert sorted(rows(a).values()) == ["delivered"] * 3
+    check_all(a, units)
+    wait_for("nothing is held any more", lambda: not pins(a))
+    a.stop()
+    a.start()
+    assert a.assert_sum()["delivered"] == 3
+    a.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main(cleanup))
