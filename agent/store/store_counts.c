@@ -5,6 +5,27 @@
 #include "agent/store/store_private.h"
 #include "lib/base/cleanup.h"
 
+/* @param ret  0 when there is none, or it cannot be read  @return 0 or -errno */
+static int read_counter(Store *s, const char *name, uint64_t *ret) {
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_COUNTER_GET];
+        int r = sqlite3_bind_text(st, 1, name, -1, SQLITE_STATIC);
+
+        if (r == SQLITE_OK)
+                r = sqlite3_step(st);
+        *ret = r == SQLITE_ROW ? (uint64_t)sqlite3_column_int64(st, 0) : 0;
+        return store_errno(s, r);
+}
+
+/* On the disk, and in memory while the disk takes nothing. */
+static int read_counters(Store *s, const char *name, uint64_t *ret) {
+        uint64_t in_memory = 0;
+        int r = read_counter(s, name, ret);
+        if (s->memory)
+                (void)read_counter(s->memory, name, &in_memory); /* no disk can fail there */
+        *ret += in_memory;
+        return r;
+}
+
 void store_counts(Store *s, StoreCounts *ret) {
         _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_COUNTS_LIST];
 
@@ -18,8 +39,7 @@ void store_counts(Store *s, StoreCounts *ret) {
                 ret->bundles[state] = (uint64_t)sqlite3_column_int64(st, 1);
                 ret->bytes[state] = (uint64_t)sqlite3_column_int64(st, 2);
         }
-        ret->discovered = store_counter(s, "discovered");
-        if (r == SQLITE_DONE)
+        if (r == SQLITE_DONE && read_counters(s, "discovered", &ret->discovered) == 0)
                 s->last_counts = *ret;
         else /* a disk that cannot be read: nothing of it has become less */
                 *ret = s->last_counts;
@@ -59,17 +79,10 @@ int store_counter_add(Store *s, const char *name, uint64_t n) {
         return m ? store_counter_write(m, name, n) : r;
 }
 
-static uint64_t read_counter(Store *s, const char *name) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_COUNTER_GET];
-
-        if (sqlite3_bind_text(st, 1, name, -1, SQLITE_STATIC) != SQLITE_OK ||
-            sqlite3_step(st) != SQLITE_ROW)
-                return 0;
-        return (uint64_t)sqlite3_column_int64(st, 0);
-}
-
 uint64_t store_counter(Store *s, const char *name) {
-        return read_counter(s, name) + (s->memory ? read_counter(s->memory, name) : 0);
+        uint64_t n;
+        (void)read_counters(s, name, &n); /* what cannot be read counts for nothing */
+        return n;
 }
 
 int store_counter_list(Store *s, const char *prefix,
