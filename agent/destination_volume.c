@@ -9,7 +9,7 @@
 #include "uploaders/volume.h"
 
 /* So much may still be copied when the agent is to stop. */
-#define WIND_DOWN_BYTES (64 * MIB)
+#define WIND_DOWN_BYTES (8 * MIB)
 
 typedef struct VolumeTarget {
         Volume *volume;

@@ -12,6 +12,8 @@
 
 /* A destination that can be written, as its probe says after each of so many failures in a row of one bundle, is not what fails. */
 #define AWAY_MAX 3
+/* What somebody has to mend is tried as slowly from the first as what has failed so often already. */
+#define SLOW_HEAD_START 3
 /* So often it is looked whether memory, threads or the state directory have room again. */
 #define SHORTAGE_USEC (30 * USEC_PER_SEC)
 
@@ -42,9 +44,12 @@ static uint64_t backoff(const Pipeline *p, unsigned n) {
 }
 
 void pipeline_destination_is_ill(Destination *d, int outcome, const char *error) {
-        uint64_t wait = backoff(d->pipeline, ++d->n_failures);
+        bool waits_for_people = outcome == UPLOAD_E_FULL || outcome == UPLOAD_E_DENIED;
+        d->n_failures++;
+        uint64_t wait =
+                backoff(d->pipeline, d->n_failures + (waits_for_people ? SLOW_HEAD_START : 0));
         d->not_before_usec = pipeline_boot_usec(d->pipeline) + wait;
-        d->state = outcome == UPLOAD_E_FULL || outcome == UPLOAD_E_DENIED ? "paused" : "failing";
+        d->state = waits_for_people ? "paused" : "failing";
         d->proven = false;
         char text[64];
         if (!d->last_error || !error ||

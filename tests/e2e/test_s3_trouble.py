@@ -242,8 +242,9 @@ def slow_down_is_obeyed():
     bucket = new_bucket(server())
     a = Agent()
     a.use_directories()
-    a.config["destinations"] = [a.s3("s3", server(), bucket, part_size="5MiB")]
-    a.config["limits"] = {"compression_threads": 1, "compression_level": 0}  # parts are made faster than they are sent
+    proxy, way = through(server())
+    a.config["destinations"] = [a.s3("s3", way, bucket, part_size="5MiB")]
+    proxy.rate = 8 * MIB  # so that several parts are under way, however slowly they are made
     units = [a.incompressible(33 * MIB)]
     before = {u: tree(u) for u in units}
     server().set_option("rgw_max_concurrent_requests", 1)
