@@ -11,18 +11,6 @@
 #include "lib/bundle/validate.h"
 #include "lib/dump/ids.h"
 
-static bool is_shipped(const ProbeJob *p, uint64_t print) {
-        size_t low = 0, high = p->n_shipped;
-        while (low < high) {
-                size_t mid = low + (high - low) / 2;
-                if (p->shipped[mid] < print)
-                        low = mid + 1;
-                else
-                        high = mid;
-        }
-        return low < p->n_shipped && p->shipped[low] == print;
-}
-
 static unsigned own_links(const char *member_path, const struct stat *st, void *userdata) {
         ProbeJob *p = userdata;
         return pins_session_own_links(p->session, member_path, st, &p->has_link);
@@ -109,7 +97,7 @@ static int on_member(const ScanMember *m, int unit_fd, void *userdata) {
                 return 0;
         }
         uint64_t print = member_fingerprint(m->path, &m->st);
-        if (is_shipped(p, print)) {
+        if (member_fingerprints_have(p->shipped, p->n_shipped, print)) {
                 p->n_shipped_there++;
                 return 0;
         }

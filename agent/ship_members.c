@@ -31,11 +31,6 @@ static int compare_u64(const void *a, const void *b) {
         return (x > y) - (x < y);
 }
 
-static bool is_shipped(const ShipJob *s, uint64_t print) {
-        return s->n_shipped > 0 &&
-               bsearch(&print, s->shipped, s->n_shipped, sizeof print, compare_u64);
-}
-
 static void leave_out(ShipMembers *m, const char *path, int error) {
         if (m->n_left_out++ >= REASONS_MAX)
                 return;
@@ -52,7 +47,7 @@ static int add_open(ShipMembers *m, const char *path, int fd) {
         if (fstat(fd, &st) < 0)
                 return -errno;
         uint64_t print = member_fingerprint(path, &st);
-        if (is_shipped(m->s, print))
+        if (member_fingerprints_have(m->s->shipped, m->s->n_shipped, print))
                 return 0;
         if (m->n == m->n_allocated) {
                 size_t n = m->n_allocated ? 2 * m->n_allocated : 16;
