@@ -9,7 +9,7 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 import radosgw
-from agent import PATIENCE, Agent, cleanup, wait_for
+from agent import PATIENCE, Agent, NotifySocket, cleanup, wait_for
 from s3tools import judge, new_bucket
 from tap import figures, main, test
 from tcp_proxy import through
@@ -21,8 +21,9 @@ def server():
     return radosgw.shared()
 
 
-def uploading(size, rate):
-    """A daemon in the middle of an upload that takes a while. @return (agent, bucket, proxy, unit)"""
+def uploading(size, rate, prepare=None):
+    """A daemon in the middle of an upload that takes a while. @return (agent, bucket, proxy, unit)
+    @param prepare  is given the agent before it starts"""
     proxy, way = through(server())
     bucket = new_bucket(server())
     a = Agent()
@@ -30,6 +31,8 @@ def uploading(size, rate):
     a.config["destinations"] = [a.s3("s3", way, bucket, part_size="5MiB", connections=3)]
     unit = a.incompressible(size)
     proxy.rate = rate
+    if prepare:
+        prepare(a)
     a.start()
     wait_for("three parts are on the wire", lambda: len(proxy.part_bodies()) >= 3, 60)
     return a, bucket, proxy, unit
@@ -103,14 +106,41 @@ def a_small_copy_to_a_volume_is_finished_before_the_end():
     a.stop()
 
 
+def heard_by(systemd, line):
+    return lambda: any(heard.startswith(line) for heard in systemd.lines())
+
+
+def with_systemd(a):
+    a.notify = a.path("notify")
+
+
 @test
 def it_asks_systemd_for_time_and_says_what_it_does():
-    a, _, proxy, _ = uploading(48 * MIB, 30 * MIB)
+    systemd = []
+    a, _, proxy, _ = uploading(48 * MIB, 30 * MIB, lambda a: (with_systemd(a), systemd.append(NotifySocket(a.dir))))
+    assert not heard_by(systemd[0], "EXTEND_TIMEOUT_USEC=")()
+    proxy.hold()
     os.kill(a.pid, signal.SIGTERM)
-    seen = wait_for("status says stopping", lambda: (s := a.curl("/v1/status").stdout) and '"stopping"' in s, 4)
-    assert seen
+    wait_for("status says stopping", lambda: '"stopping"' in a.curl("/v1/status").stdout, 4)
+    wait_for("it is said to systemd", heard_by(systemd[0], "STOPPING=1"), 4)
+    wait_for("time is asked for", heard_by(systemd[0], "EXTEND_TIMEOUT_USEC="), 4)
     a.stop()
     proxy.cut()
+
+
+@test
+def while_it_drains_it_asks_systemd_for_time_until_it_is_safe():
+    systemd = []
+    a, _, proxy, _ = uploading(48 * MIB, 30 * MIB, lambda a: (with_systemd(a), systemd.append(NotifySocket(a.dir))))
+    proxy.hold()
+    assert a.curl("/v1/drain", "-X", "POST").returncode == 0
+    wait_for("time is asked for", heard_by(systemd[0], "EXTEND_TIMEOUT_USEC="), 10)
+    assert not a.status()["drain"]["safe_to_terminate"]
+    proxy.release()
+    proxy.rate = None
+    wait_for("it is safe", lambda: a.status()["drain"]["safe_to_terminate"], 60)
+    wait_for("systemd is told so", heard_by(systemd[0], "STATUS=drained, safe to terminate"), 10)
+    a.stop()
 
 
 @test
