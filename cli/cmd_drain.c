@@ -30,8 +30,8 @@ static int ask(const Cli *cli, const char *method, const char *path, json_t **re
 
 /* ---- is there any hope ---- */
 
-/* Looks, page after page, for a bundle in this state that something may move. */
-static int look_for_hope(const Drain *d, const char *state, bool *ret) {
+/* Looks, page after page, for a bundle in this state that something may move. @param n_seen  the bundles looked at are added */
+static int look_for_hope(const Drain *d, const char *state, bool *ret, uint64_t *n_seen) {
         char path[64 + BUNDLE_ID_SIZE], next[BUNDLE_ID_SIZE] = "", last[BUNDLE_ID_SIZE],
                                         obstacle[LEFT_OBSTACLE_SIZE];
         do {
@@ -44,6 +44,7 @@ static int look_for_hope(const Drain *d, const char *state, bool *ret) {
                         return code;
                 json_array_foreach(json_object_get(page, "bundles"), i, b) *ret =
                         *ret || !left_obstacle(b, d->status, obstacle);
+                *n_seen += i;
                 memcpy(last, next, sizeof last);
                 snprintf(next, sizeof next, "%s", cli_text(page, "next"));
                 json_decref(page);
@@ -58,13 +59,15 @@ static int judge_hope(const Drain *d, Draining *ret) {
         uint64_t n_waiting = cli_number(bundles, "settling") + cli_number(bundles, "ready");
         bool hope = cli_number(bundles, "shipping") > 0 ||
                     json_array_size(json_object_get(d->status, "shipping")) > 0;
+        uint64_t n_seen = 0;
         int code = CLI_YES;
         if (n_waiting == 0) /* what was found may not be counted yet */
                 hope = hope || !cli_is_true(d->status, "idle") ||
                        cli_number(bundles, "quarantined") == 0;
         for (size_t i = 0; n_waiting > 0 && !hope && code == CLI_YES && i < ELEMENTSOF(waiting);
              i++)
-                code = look_for_hope(d, waiting[i], &hope);
+                code = look_for_hope(d, waiting[i], &hope, &n_seen);
+        hope = hope || n_seen < n_waiting; /* one has moved between the two questions */
         *ret = hope ? DRAIN_ON : DRAIN_HOPELESS;
         return code;
 }
