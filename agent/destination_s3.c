@@ -100,6 +100,10 @@ static int s3_open(Destination *d) {
                                        WORKER_IDLE);
 }
 
+static WorkerPool *s3_worker(const Destination *d) {
+        return target(d)->worker;
+}
+
 static bool s3_is_busy(const Destination *d) {
         return d->running && worker_pool_is_running(&d->running->job);
 }
@@ -386,6 +390,7 @@ const DestinationType destination_s3_type = {
         .ship_new = s3_ship_new,
         .ship_begin = s3_ship_begin,
         .ship_abort = ship_s3_abort,
+        .worker = s3_worker,
         .ship_wind_down = ship_s3_wind_down,
         .ship_free = ship_s3_free,
         .refresh = s3_refresh,

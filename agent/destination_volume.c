@@ -51,6 +51,10 @@ static int volume_open(Destination *d) {
                                        WORKER_IDLE);
 }
 
+static WorkerPool *volume_worker(const Destination *d) {
+        return target(d)->worker;
+}
+
 static bool volume_is_busy(const Destination *d) {
         const VolumeTarget *t = target(d);
         const WorkJob *job = d->running ? &d->running->job : t->probe ? &t->probe->job : NULL;
@@ -182,6 +186,7 @@ const DestinationType destination_volume_type = {
         .ship_new = volume_ship_new,
         .ship_begin = volume_ship_begin,
         .ship_abort = volume_ship_abort,
+        .worker = volume_worker,
         .ship_wind_down = volume_ship_wind_down,
         .ship_free = ship_volume_free,
         .refresh = volume_refresh,

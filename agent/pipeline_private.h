@@ -74,6 +74,8 @@ struct DestinationType {
         /** s->on_done is called later, never from inside. @return 0; -errno: nothing was begun */
         int (*ship_begin)(Destination *d, ShipJob *s);
         void (*ship_abort)(ShipJob *s);
+        /** The threads its deliveries run in. */
+        WorkerPool *(*worker)(const Destination *d);
         /** Ends it soon, but so that little has to be done again. */
         void (*ship_wind_down)(ShipJob *s);
         ShipJob *(*ship_free)(ShipJob *s);

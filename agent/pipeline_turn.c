@@ -231,14 +231,24 @@ void pipeline_kick(Pipeline *p) {
                 pipeline_destination_kick(&p->destinations[i]);
 }
 
+/* A node that goes is not the job's any more: then deliveries get what a normal process gets. --once is in a hurry beside a job. */
+static void set_priority(Pipeline *p, WorkerPriority priority) {
+        worker_pool_set_priority(p->compressors, priority);
+        for (size_t i = 0; i < p->n_all; i++)
+                worker_pool_set_priority(p->destinations[i].type->worker(&p->destinations[i]),
+                                         priority);
+}
+
 void pipeline_set_hurry(Pipeline *p, bool in_a_hurry) {
         p->in_a_hurry = in_a_hurry;
         atomic_store(&p->limits->in_a_hurry, in_a_hurry);
+        set_priority(p, in_a_hurry ? WORKER_NORMAL : WORKER_IDLE);
         pipeline_kick(p);
 }
 
 void pipeline_wind_down(Pipeline *p) {
         p->stopping = true;
+        set_priority(p, WORKER_NORMAL);
         p->stop_usec = pipeline_boot_usec(p) + PIPELINE_STOP_USEC;
         for (size_t i = 0; i < p->n_all; i++) {
                 Destination *d = &p->destinations[i];
@@ -252,6 +262,7 @@ void pipeline_wind_down(Pipeline *p) {
 void pipeline_go_on(Pipeline *p) {
         p->stopping = false;
         p->stop_usec = 0;
+        set_priority(p, p->in_a_hurry && !p->context.in_a_hurry ? WORKER_NORMAL : WORKER_IDLE);
         pipeline_kick(p);
 }
 

@@ -34,7 +34,10 @@ struct WorkerPool {
         sd_event_source *source;
         WorkerPriority priority;
         char name[NAME_SIZE];
-        pthread_t threads[]; /* n_started of n_max */
+        struct PoolThread {
+                pthread_t thread;
+                pid_t tid; /* 0 until it runs */
+        } threads[];       /* n_started of n_max */
 };
 
 /* Atomic, so that it can be asked for when the pool is gone. */
@@ -80,12 +83,31 @@ static void job_has_run(WorkerPool *p, WorkJob *job) {
                 (void)pthread_cond_broadcast(&p->ran);
 }
 
-/* Only what nobody else wants. Neither call asks for a privilege; where a seccomp filter or an old kernel refuses, the thread is as the
- * process is. */
-static void thread_be_idle(void) {
-        (void)sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){ 0 });
-        (void)syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0,
-                      IOPRIO_PRIO_VALUE(IOPRIO_CLASS_IDLE, 0));
+/* Only what nobody else wants, or as the process is. To become idle asks for no privilege; to leave it, RLIMIT_NICE has to allow the nice
+ * value (sched(7)). What a seccomp filter or the kernel refuses is left out. */
+static void thread_set_priority(pid_t tid, WorkerPriority priority) {
+        bool idle = priority == WORKER_IDLE;
+        (void)sched_setscheduler(tid, idle ? SCHED_IDLE : SCHED_OTHER, &(struct sched_param){ 0 });
+        (void)syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, tid,
+                      idle ? IOPRIO_PRIO_VALUE(IOPRIO_CLASS_IDLE, 0)
+                           : IOPRIO_PRIO_VALUE(IOPRIO_CLASS_NONE, 0));
+}
+
+/* A thread's first act: it becomes as its pool is. Not under the mutex, see above; so the pool may change meanwhile. */
+static void thread_begin(WorkerPool *p) {
+        pthread_t self = pthread_self();
+        pid_t tid = (pid_t)syscall(SYS_gettid);
+        WorkerPriority is = WORKER_NORMAL, wanted = WORKER_NORMAL;
+        do {
+                if (is != wanted)
+                        thread_set_priority(tid, is = wanted);
+                (void)pthread_mutex_lock(&p->mutex);
+                wanted = p->priority;
+                for (unsigned i = 0; i < p->n_started; i++)
+                        if (pthread_equal(p->threads[i].thread, self))
+                                p->threads[i].tid = tid;
+                (void)pthread_mutex_unlock(&p->mutex);
+        } while (is != wanted);
 }
 
 /* The next job; NULL when it is time to go. */
@@ -112,8 +134,7 @@ static void *thread_main(void *userdata) {
         WorkJob *job;
 
         (void)pthread_setname_np(pthread_self(), p->name); /* a name is only for people */
-        if (p->priority == WORKER_IDLE)
-                thread_be_idle();
+        thread_begin(p);
         while ((job = next_job(p))) {
                 job->run(job);
                 job_has_run(p, job);
@@ -137,7 +158,7 @@ static int start_thread(WorkerPool *p) {
         (void)pthread_attr_setstacksize(&attr, STACK_BYTES); /* above PTHREAD_STACK_MIN */
         (void)sigfillset(&all);
         (void)pthread_sigmask(SIG_SETMASK, &all, &before); /* a thread inherits the mask */
-        r = pthread_create(&p->threads[p->n_started], &attr, thread_main, p);
+        r = pthread_create(&p->threads[p->n_started].thread, &attr, thread_main, p);
         (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
         (void)pthread_attr_destroy(&attr);
         if (r != 0)
@@ -197,6 +218,16 @@ int worker_pool_new(WorkerPool **ret, sd_event *event, const char *name, unsigne
         return 0;
 }
 
+void worker_pool_set_priority(WorkerPool *p, WorkerPriority priority) {
+        (void)pthread_mutex_lock(&p->mutex);
+        if (p->priority != priority)
+                for (unsigned i = 0; i < p->n_started; i++)
+                        if (p->threads[i].tid > 0)
+                                thread_set_priority(p->threads[i].tid, priority);
+        p->priority = priority;
+        (void)pthread_mutex_unlock(&p->mutex);
+}
+
 /* Stops taking work and gives queued and finished jobs back to their owners. */
 static void stop(WorkerPool *p, bool abandon) {
         WorkJob *job;
@@ -212,7 +243,7 @@ static void stop(WorkerPool *p, bool abandon) {
         p->n_queued = 0;
         for (unsigned i = 0; i < p->n_started; i++) {
                 if (abandon)
-                        (void)pthread_detach(p->threads[i]);
+                        (void)pthread_detach(p->threads[i].thread);
                 (void)sem_post(&p->work);
         }
         bool nobody_left = p->n_alive == 0;
@@ -226,7 +257,7 @@ WorkerPool *worker_pool_free(WorkerPool *p) {
                 return NULL;
         stop(p, false);
         for (unsigned i = 0; i < p->n_started; i++)
-                (void)pthread_join(p->threads[i], NULL);
+                (void)pthread_join(p->threads[i].thread, NULL);
         pool_destroy(p);
         return NULL;
 }

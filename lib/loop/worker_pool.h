@@ -36,6 +36,9 @@ typedef enum WorkerPriority {
 int worker_pool_new(WorkerPool **ret, sd_event *event, const char *name, unsigned n_threads,
                     WorkerPriority priority);
 
+/** Gives all threads of the pool another priority, those in a job too. Back to WORKER_NORMAL only where RLIMIT_NICE or CAP_SYS_NICE allows it. */
+void worker_pool_set_priority(WorkerPool *p, WorkerPriority priority);
+
 /** Waits for running jobs (unless `abandon`), drops queued ones. From here on no done() is called: every job whose done() has
  * not run belongs to its owner again. Not to be called from a done(). free takes NULL and returns NULL.
  * An abandoned pool's threads keep what they hold until they return (for a mount that hangs in the kernel): a job for which

@@ -65,8 +65,10 @@ ok "nothing is set that would hide /tmp, /home or /proc/pressure, or stop openat
 
 # Whether that lets the threads be idle is shown by test_systemd.sh; here, that it is not undone by a line that comes later.
 [ "$(grep '^SystemCallFilter=' "$unit" | tail -n 1)" = 'SystemCallFilter=sched_setscheduler ioprio_set' ] &&
-	! grep -Eq '^(CPUSchedulingPolicy|LimitNICE)=|^CPUWeight=idle' "$unit"
+	! grep -Eq '^CPUSchedulingPolicy=|^CPUWeight=idle' "$unit"
 ok "the workers may make themselves idle, and only they are"
+[ "$(sed -n 's/^LimitNICE=+//p' "$unit")" = "$(sed -n 's/^Nice=//p' "$unit")" ]
+ok "they may become normal again, and no more than that"
 stop=$(sed -n 's/^TimeoutStopSec=\([0-9]*\)s$/\1/p' "$unit")
 [ "${stop:-0}" -ge 15 ] && grep -q '^Type=notify' "$unit" && grep -q '^NotifyAccess=main' "$unit"
 ok "a stop has three times the 5 s that it takes, and may ask for more"

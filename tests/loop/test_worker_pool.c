@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -76,6 +77,11 @@ static void run_gate(WorkJob *work) {
         char c;
         (void)!read(t->gate[0], &c, 1);
         __atomic_add_fetch(t->counter, 1, __ATOMIC_SEQ_CST);
+}
+
+static void run_gate_and_describe(WorkJob *work) {
+        run_gate(work);
+        run_describe(work);
 }
 
 static void done_note(WorkJob *work) {
@@ -169,6 +175,36 @@ static void idle_threads_are_idle_others_and_the_loop_stay_as_they_are(void **st
         assert_int_equal(plain.io_class, class);
         assert_int_equal(sched_getscheduler(0), policy);
         assert_int_equal(io_class(), class);
+}
+
+/* Where the nice value may be had again, which an unprivileged process needs RLIMIT_NICE for. */
+static bool may_leave_idle(void) {
+        struct rlimit limit;
+        if (geteuid() == 0)
+                return true;
+        (void)getrlimit(RLIMIT_NICE, &limit);
+        return (rlim_t)(20 - getpriority(PRIO_PROCESS, 0)) <= limit.rlim_cur;
+}
+
+static void an_idle_pool_becomes_normal_and_idle_again_in_the_middle_of_a_job_too(void **state) {
+        (void)state;
+        _cleanup_(worker_pool_freep) WorkerPool *p = NULL;
+        int counter = 0;
+        if (!may_leave_idle())
+                skip();
+        assert_int_equal(worker_pool_new(&p, NULL, "turning", 1, WORKER_IDLE), 0);
+        for (int idle = 0; idle <= 1; idle++) {
+                TestJob t = { .work.run = run_gate_and_describe, .counter = &counter };
+                assert_int_equal(pipe(t.gate), 0);
+                assert_int_equal(worker_pool_submit(p, &t.work), 0);
+                wait_until_running(&t);
+                worker_pool_set_priority(p, idle ? WORKER_IDLE : WORKER_NORMAL);
+                open_gate(&t);
+                worker_pool_wait(&t.work);
+                assert_int_equal(t.policy == SCHED_IDLE, idle);
+                assert_int_equal(t.io_class == IOPRIO_CLASS_IDLE, idle);
+                close_gate(&t);
+        }
 }
 
 /* From here on this process gets EPERM from both calls. */
@@ -399,6 +435,8 @@ int main(void) {
                         jobs_are_collected_in_any_order_and_run_in_the_order_of_submission),
                 cmocka_unit_test(threads_have_a_name_a_small_stack_and_no_signals),
                 cmocka_unit_test(idle_threads_are_idle_others_and_the_loop_stay_as_they_are),
+                cmocka_unit_test(
+                        an_idle_pool_becomes_normal_and_idle_again_in_the_middle_of_a_job_too),
                 cmocka_unit_test(where_priorities_are_refused_jobs_run_all_the_same),
                 cmocka_unit_test(the_loop_does_not_wait_for_a_worker_that_is_telling_it_something),
                 cmocka_unit_test(two_threads_run_two_jobs_at_once),
