@@ -324,8 +324,13 @@ static int write_row(BundleTable *t, Bundle *b) {
         return r > 0 ? -ENOENT : r;
 }
 
+/* A row that came before its prints would, after a crash, have all of the bundle shipped once more. */
+static bool has_to_wait(const BundleTable *t, const Bundle *b) {
+        return store_trouble(t->store) < 0 && store_has_put_off(t->store, b->rec.id);
+}
+
 void bundle_save(BundleTable *t, Bundle *b) {
-        int r = write_row(t, b);
+        int r = has_to_wait(t, b) ? store_trouble(t->store) : write_row(t, b);
         if (r < 0) {
                 put_on_unsaved(t, b, b->rowless);
                 fall_ill(t, r);

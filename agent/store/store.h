@@ -49,6 +49,8 @@ int store_make(Store *s);
  * (store_recover_bundle); uploads that were begun meanwhile stay in memory, and a crash makes them such as nobody knows.
  * @return 0 or -errno */
 int store_recover(Store *s);
+/** @return whether something of the bundle was put off: then its row must become durable together with that, or it says more than is known */
+bool store_has_put_off(Store *s, const char *id);
 /** Writes what was put off of a bundle that has got its row. Forgets it only when store_recovered_bundle() says that this is durable. */
 int store_recover_bundle(Store *s, const char *id);
 void store_recovered_bundle(Store *s, const char *id);

@@ -119,6 +119,12 @@ int store_recover(Store *s) {
         return 0;
 }
 
+bool store_has_put_off(Store *s, const char *id) {
+        _cleanup_free_ uint64_t *prints = NULL;
+        size_t n;
+        return s->memory && store_get_own_prints(s->memory, id, &prints, &n) == 0 && prints;
+}
+
 int store_recover_bundle(Store *s, const char *id) {
         _cleanup_free_ uint64_t *prints = NULL;
         size_t n = 0;

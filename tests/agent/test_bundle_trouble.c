@@ -8,12 +8,15 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <sys/mount.h>
 
 #include "agent/bundle.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "tests/base/scratch.h"
 #include "tests/harness/fake_clock.h"
+#include "tests/harness/mounts.h"
+#include "tests/harness/skip.h"
 
 #define T0 (UINT64_C(1779859295) * USEC_PER_SEC)
 
@@ -189,6 +192,47 @@ static void a_crash_forgets_what_has_no_row(void **state) {
         assert_int_equal(counts_of(f).discovered, 1);
         (void)add(f, 2, BUNDLE_SETTLING); /* found again */
         assert_int_equal(counts_of(f).discovered, 2);
+}
+
+static void in_state(const Fixture *f, const char *command) {
+        char text[PATH_MAX + 256];
+        (void)snprintf(text, sizeof text, "cd '%s/state' && { %s; } > /dev/null 2>&1",
+                       f->scratch->path, command);
+        (void)!system(text); /* filling a disk fails in the end, as it should */
+}
+
+/* The disk is full for a moment, between one change and the next. */
+static void a_row_is_not_written_before_what_was_put_off_of_it(void **state) {
+        Fixture *f = *state;
+        char path[PATH_MAX + 8], id[BUNDLE_ID_SIZE];
+        static const uint64_t shipped[] = { 1, 2 };
+        _cleanup_free_ uint64_t *prints = NULL;
+        size_t n = 0;
+        if (!mounts_allowed())
+                SKIP_BECAUSE("only root may mount");
+        close_table(f);
+        (void)snprintf(path, sizeof path, "%s/state", f->scratch->path);
+        assert_int_equal(mount("tmpfs", path, "tmpfs", 0, "size=2m"), 0);
+        open_table(f);
+        Bundle *b = add(f, 1, BUNDLE_SHIPPING);
+        strcpy(id, b->rec.id);
+        in_state(f,
+                 "sqlite3 state.db 'PRAGMA wal_checkpoint(TRUNCATE)'; dd if=/dev/zero of=filler");
+        assert_int_equal(store_put_prints(f->store, id, shipped, ELEMENTSOF(shipped)), 0);
+        assert_int_equal(store_trouble(f->store), -ENOSPC);
+        in_state(f, "rm filler");
+        assert_int_equal(bundle_set_state(f->table, b, BUNDLE_DELIVERED, NULL), 0);
+        assert_int_equal(state_in_store(f, id), BUNDLE_SHIPPING);
+        assert_int_equal(counts_of(f).bundles[BUNDLE_DELIVERED], 1);
+        assert_true(bundle_table_retry(f->table));
+        assert_int_equal(state_in_store(f, id), BUNDLE_DELIVERED);
+        close_table(f);
+        open_table(f);
+        assert_int_equal(store_get_own_prints(f->store, id, &prints, &n), 0);
+        assert_int_equal(n, ELEMENTSOF(shipped));
+        close_table(f);
+        assert_int_equal(umount2(path, MNT_DETACH), 0);
+        open_table(f);
 }
 
 static void only_so_many_are_worked_on_without_a_row(void **state) {
@@ -379,6 +423,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(a_bundle_without_a_row_is_worked_on_but_finished_only_when_it_has_one),
                 TEST(a_crash_forgets_what_has_no_row),
+                TEST(a_row_is_not_written_before_what_was_put_off_of_it),
                 TEST(only_so_many_are_worked_on_without_a_row),
                 TEST(another_failure_is_told_and_nothing_is_taken),
                 TEST(what_a_failed_transaction_would_have_added_is_kept_without_rows),
@@ -386,6 +431,7 @@ int main(void) {
                 TEST(what_is_listed_is_what_is_known_here),
                 TEST(what_is_shown_adds_up_whatever_fails_and_whenever),
         };
+        (void)mounts_allowed(); /* before any directory is opened: descriptors keep the mounts they were opened in */
         log_setup(LOG_FORMAT_TEXT, LOG_CRIT); /* errors are what is provoked here */
         return cmocka_run_group_tests_name("agent/bundle, trouble", tests, NULL, NULL);
 }
