@@ -87,8 +87,24 @@ static void count_member(ScanUnit *u, const ScanMember *m, uint64_t print) {
                 u->pid = m->name.pid;
 }
 
+/* Removed and made anew under its name: it begins a bundle of its own when this one is through, and no file of it belongs to this one. The new
+ * one often gets the old one's inode number. */
+static bool is_another_unit(const ProbeJob *p, int unit_fd) {
+        struct statx st;
+        if (p->unit_ino == 0 || p->from_links ||
+            statx(unit_fd, "", AT_EMPTY_PATH, STATX_INO | STATX_BTIME, &st) < 0)
+                return false;
+        uint64_t born_usec =
+                (uint64_t)st.stx_btime.tv_sec * USEC_PER_SEC + st.stx_btime.tv_nsec / 1000;
+        return st.stx_ino != p->unit_ino ||
+               ((st.stx_mask & STATX_BTIME) && born_usec > p->found_usec &&
+                !fs_is_network(unit_fd, NULL)); /* whose clock is another's */
+}
+
 static int on_member(const ScanMember *m, int unit_fd, void *userdata) {
         ProbeJob *p = userdata;
+        if (is_another_unit(p, unit_fd))
+                return -ENOENT;
         bool has_link = p->has_link; /* own_links() is asked right before, if it is asked */
         p->has_link = false;
         if (m->skip != SCAN_SKIP_NONE) {

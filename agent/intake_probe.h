@@ -50,7 +50,9 @@ typedef struct ProbeJob {
         uint64_t seen_digest; /* the owner's: of the unit, when it was found */
         bool check_writers;   /* leases and headers too */
         bool hold;            /* links, or else descriptors */
-        bool links_only;      /* whatever is at the unit's place now is not looked at */
+        /* A directory with another inode in the unit's place, or one that was born after the unit was found, is another unit; 0: it is not asked. */
+        uint64_t unit_ino, found_usec; /* CLOCK_REALTIME */
+        bool links_only;               /* whatever is at the unit's place now is not looked at */
         char heir
                 [BUNDLE_ID_SIZE]; /* "" = no last look. Else a supplement to be, of `base_id`: what the links of bundle_id hold and was
                                       not shipped is linked for it as well */

@@ -246,6 +246,12 @@ void intake_look_at(Bundle *b) {
                 (void)store_get_earlier_prints(s->context->store, &b->rec, &p->shipped,
                                                &p->n_shipped); /* none: all is new */
         p->hold = true;
+        bool names_come_again = s->terms->scan.kind == SOURCE_DIRECTORY ||
+                                s->terms->scan.kind == SOURCE_NEURON_PROFILE;
+        if (b->rec.links_held && names_come_again) {
+                p->unit_ino = b->rec.unit_ino;
+                p->found_usec = b->rec.first_seen_usec;
+        }
         p->links_only = intake_is_of_links(&b->rec);
         p->check_writers =
                 b->check || b->flush ||

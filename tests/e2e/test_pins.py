@@ -187,5 +187,28 @@ def a_removed_source_whose_writer_writes_on_is_waited_for():
     a.stop()
 
 
+@test
+def a_directory_made_anew_under_its_name_is_another_bundle_and_mixes_with_none():
+    a = Agent()
+    a.use_directories()
+    settle(a, "3s")
+    os.makedirs(a.path("jobs"))
+    unit = a.incompressible(65536)
+    old = tree(unit)
+    a.start()
+    wait_for("it is pinned", lambda: [len(m) for m in pinned(a).values()] == [len(old)])
+    shutil.rmtree(unit)
+    a.incompressible(32768)
+    with open(os.path.join(unit, "again"), "wb") as f:
+        f.write(b"again" * 100)
+    new = tree(unit)
+    a.wait_delivered(2)
+    a.wait_all()
+    first, second = sorted((m["created"], p) for p, m in a.manifests() if m["source"]["path"] == unit)
+    check_bundle(first[1], old, tools=("tar",))
+    check_bundle(second[1], new, tools=("tar",))
+    a.stop()
+
+
 if __name__ == "__main__":
     sys.exit(main(cleanup))
