@@ -42,6 +42,10 @@ int fs_write_file(int dir_fd, const char *name, const void *data, size_t n, mode
  * @return 0, -EFBIG above max_bytes, -EBADF or -EISDIR when it is not a regular file */
 int fs_read_file(int dir_fd, const char *name, size_t max_bytes, char **ret, size_t *ret_n);
 
+/** Asks the socket at a path whether anybody is behind it, and removes it when nobody is. @param type  SOCK_STREAM, SOCK_SEQPACKET
+ * @return 0: nothing is there (any more); -EADDRINUSE: somebody is; -EEXIST: a file of another kind, which stays; -ENAMETOOLONG; -errno */
+int fs_remove_stale_socket(const char *path, int type);
+
 /** Reads the beginning of a regular file: max_bytes of it, or all that it has.
  * @param ret  NUL-terminated, the caller's  @param ret_n  its length without the NUL
  * @return 0, -ENODATA when it becomes shorter meanwhile */

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include "lib/base/cleanup.h"
 #include "lib/base/path.h"
@@ -269,4 +271,29 @@ int fs_read_head(int fd, size_t max_bytes, char **ret, size_t *ret_n) {
         *ret = TAKE_PTR(text);
         *ret_n = n;
         return 0;
+}
+
+int fs_remove_stale_socket(const char *path, int type) {
+        struct sockaddr_un address = { .sun_family = AF_UNIX };
+        struct stat st;
+
+        if (strlen(path) >= sizeof address.sun_path)
+                return -ENAMETOOLONG;
+        memcpy(address.sun_path, path, strlen(path));
+        if (lstat(path, &st) < 0)
+                return errno == ENOENT ? 0 : -errno;
+        if (!S_ISSOCK(st.st_mode))
+                return -EEXIST; /* somebody's file: not ours to remove */
+        _cleanup_close_ int fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd < 0)
+                return -errno;
+        /* EAGAIN: somebody is there and has no time; EPROTOTYPE: one of another kind */
+        if (connect(fd, (const struct sockaddr *)&address, sizeof address) == 0 ||
+            errno == EAGAIN || errno == EPROTOTYPE)
+                return -EADDRINUSE;
+        if (errno == ENOENT)
+                return 0;
+        if (errno != ECONNREFUSED)
+                return -errno;
+        return unlink(path) < 0 && errno != ENOENT ? -errno : 0;
 }

@@ -219,3 +219,34 @@ const char *parse_format_human(char *buf, uint64_t bytes) {
                                names[i]);
         return buf;
 }
+
+bool parse_take_u64(const char **at, const char *end, uint64_t *ret) {
+        const char *start = *at;
+        uint64_t value = 0;
+
+        for (; *at < end && **at >= '0' && **at <= '9'; (*at)++)
+                if (__builtin_mul_overflow(value, UINT64_C(10), &value) ||
+                    __builtin_add_overflow(value, (uint64_t)(**at - '0'), &value))
+                        return false;
+        *ret = value;
+        return *at > start;
+}
+
+bool parse_json_nests_deeper(const char *s, size_t n, unsigned max) {
+        unsigned depth = 0;
+        bool in_string = false;
+
+        for (size_t i = 0; i < n; i++) {
+                if (in_string && s[i] == '\\')
+                        i++;
+                else if (s[i] == '"')
+                        in_string = !in_string;
+                else if (!in_string && (s[i] == '{' || s[i] == '['))
+                        depth++;
+                else if (!in_string && (s[i] == '}' || s[i] == ']') && depth > 0)
+                        depth--;
+                if (depth > max)
+                        return true;
+        }
+        return false;
+}

@@ -11,6 +11,12 @@
 int parse_u64(const char *s, uint64_t *ret);
 int parse_u64_range(const char *s, uint64_t min, uint64_t max, uint64_t *ret);
 
+/** Decimal digits from *at on, before end; *at is behind them then, also when they are too large. @return whether there were any, and they fit */
+bool parse_take_u64(const char **at, const char *end, uint64_t *ret);
+
+/** @return whether brackets outside of strings are nested deeper than max: what a JSON parser would have to keep on its stack */
+bool parse_json_nests_deeper(const char *s, size_t n, unsigned max);
+
 /** Exactly 2n lower or upper case hex digits. */
 int parse_hex_bytes(const char *s, void *buf, size_t n);
 

@@ -1,7 +1,9 @@
 #include "lib/dump/place.h"
 
+#include <errno.h>
 #include <pwd.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
@@ -57,4 +59,37 @@ char *bundle_directory(const PathTemplate *prefix, const BundleOrigin *o, const 
         };
         _cleanup_free_ char *path = path_template_expand(prefix, &values);
         return path ? path_join(path, o->instance_id) : NULL;
+}
+
+static bool is_tame(const char *key) {
+        for (;;) {
+                size_t n = strcspn(key, "/");
+                if (n == 0 || (n == 1 && key[0] == '.') || (n == 2 && strncmp(key, "..", 2) == 0))
+                        return false;
+                if (key[n] == '\0')
+                        return true;
+                key += n + 1;
+        }
+}
+
+int bundle_directory_of_prefix(const char *s3_prefix, const char *bucket, const char *instance_id,
+                               char **ret) {
+        static const char scheme[] = "s3://";
+        size_t n_scheme = sizeof scheme - 1, n_bucket = strlen(bucket);
+        *ret = NULL;
+        if (strncmp(s3_prefix, scheme, n_scheme) != 0 ||
+            strncmp(s3_prefix + n_scheme, bucket, n_bucket) != 0)
+                return 0;
+        const char *rest = s3_prefix + n_scheme + n_bucket;
+        if (rest[0] != '/' && rest[0] != '\0')
+                return 0;
+        rest += rest[0] == '/';
+        size_t n = strlen(rest);
+        _cleanup_free_ char *key = strndup(rest, n > 1 && rest[n - 1] == '/' ? n - 1 : n);
+        if (!key)
+                return -ENOMEM;
+        if (key[0] && !is_tame(key))
+                return 0;
+        *ret = path_join(key, instance_id);
+        return *ret ? 0 : -ENOMEM;
 }

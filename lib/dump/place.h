@@ -29,3 +29,10 @@ typedef struct BundlePlace { /* borrowed */
 
 /** `<expanded prefix>/<instance-id>`, the directory of the object and its manifest. @return the caller's, NULL for lack of memory */
 char *bundle_directory(const PathTemplate *prefix, const BundleOrigin *o, const BundlePlace *p);
+
+/** The same for a dump whose hook was told a prefix of its own, taken as it is: it holds for the destinations of its bucket.
+ * @param s3_prefix  `s3://bucket/prefix`
+ * @param ret  `<prefix>/<instance-id>`, the caller's; NULL: it is none, another bucket's, or has a component that is empty, `.` or `..`
+ * @return 0, -ENOMEM */
+int bundle_directory_of_prefix(const char *s3_prefix, const char *bucket, const char *instance_id,
+                               char **ret);

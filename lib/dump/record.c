@@ -140,6 +140,7 @@ void bundle_record_done(BundleRecord *b) {
         free(b->path);
         free(b->reason);
         free(b->incomplete);
+        free(b->s3_prefix);
         *b = (BundleRecord){ 0 };
 }
 
@@ -169,6 +170,7 @@ int bundle_record_copy(BundleRecord *to, const BundleRecord *from) {
         ok = copy_string(&copy.path, from->path) && ok;
         ok = copy_string(&copy.reason, from->reason) && ok;
         ok = copy_string(&copy.incomplete, from->incomplete) && ok;
+        ok = copy_string(&copy.s3_prefix, from->s3_prefix) && ok;
         if (ok && from->n_deliveries > 0) {
                 copy.deliveries = calloc(from->n_deliveries, sizeof *copy.deliveries);
                 ok = copy.deliveries != NULL;

@@ -88,6 +88,7 @@ typedef struct BundleRecord {
         unsigned attempts;          /* failures of the bundle itself, for quarantine_after */
         bool pinned;                /* by the operator */
         bool links_held;            /* hard links of ours hold the sources */
+        char *s3_prefix;            /* a note's, in place of the s3 destinations'; NULL = theirs */
         DeliveryRecord *deliveries; /* one a destination */
         size_t n_deliveries;
 } BundleRecord;

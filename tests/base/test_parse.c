@@ -291,9 +291,67 @@ static void people_read_sizes_with_one_decimal(void **state) {
                 assert_string_equal(parse_format_human(buf, cases[i].bytes), cases[i].text);
 }
 
+static void a_number_is_taken_from_where_it_stands_and_no_further(void **state) {
+        static const struct {
+                const char *text;
+                bool is_one;
+                uint64_t value;
+                const char *rest;
+        } cases[] = {
+                { "12x", true, 12, "x" },
+                { "0", true, 0, "" },
+                { "18446744073709551615,", true, UINT64_MAX, "," },
+                { "18446744073709551616", false, 0, NULL },
+                { "", false, 0, "" },
+                { "-1", false, 0, "-1" },
+                { " 1", false, 0, " 1" },
+        };
+
+        (void)state;
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                const char *at = cases[i].text;
+                uint64_t value = 0;
+                assert_int_equal(parse_take_u64(&at, at + strlen(at), &value), cases[i].is_one);
+                assert_int_equal(value, cases[i].value);
+                if (cases[i].rest)
+                        assert_string_equal(at, cases[i].rest);
+        }
+        const char *at = "123";
+        uint64_t value;
+        assert_true(parse_take_u64(&at, at + 2, &value));
+        assert_int_equal(value, 12);
+}
+
+static void brackets_in_strings_do_not_nest(void **state) {
+        static const struct {
+                const char *text;
+                unsigned depth;
+        } cases[] = {
+                { "", 0 },
+                { "1", 0 },
+                { "[[{}]]", 3 },
+                { "[]{}[]", 1 },
+                { "\"[[[\"", 0 },
+                { "[\"\\\"[\"]", 1 },
+                { "[\"\\\\\",[]]", 2 },
+                { "]]]][", 1 },
+                { "{\"a\":[\"{\"]}", 2 },
+        };
+
+        (void)state;
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                size_t n = strlen(cases[i].text);
+                assert_false(parse_json_nests_deeper(cases[i].text, n, cases[i].depth));
+                if (cases[i].depth > 0)
+                        assert_true(parse_json_nests_deeper(cases[i].text, n, cases[i].depth - 1));
+        }
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(only_digits_are_a_number),
+                cmocka_unit_test(a_number_is_taken_from_where_it_stands_and_no_further),
+                cmocka_unit_test(brackets_in_strings_do_not_nest),
                 cmocka_unit_test(a_range_includes_its_ends),
                 cmocka_unit_test(hex_bytes_are_exactly_as_many_as_asked_for),
                 cmocka_unit_test(yes_and_no_come_in_three_words_and_any_case),

@@ -1,0 +1,306 @@
+/* Secrets go, all else stays: a table of what each looks like in the field. The secrets are made up. */
+#include "lib/base/redact.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "lib/base/clock.h"
+#include "lib/base/json_out.h"
+
+#define R "[redacted]"
+#define KEY_ID "AKIAIOSFODNN7EXAMPLE"
+#define SECRET_40 "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+#define JWT "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9P"
+
+#define BODY "MIIEpAIBAAKCAQEA0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJ+/"
+#define PEM_TAIL BODY "\nc2VjcmV0\n-----END RSA PRIVATE KEY-----"
+#define PEM "-----BEGIN RSA PRIVATE KEY-----\n" PEM_TAIL
+
+/* clang-format off */
+static const struct { const char *text, *want; } cases[] = {
+        /* a name and its value */
+        { "--api-key=abc123 --rank 3", "--api-key=" R " --rank 3" },
+        { "--token abc123 --rank 3", "--token " R " --rank 3" },
+        { "-password abc123", "-password " R },
+        { "--password 'two words' x", "--password '" R "' x" },
+        { "token: abc123\nrank: 3", "token: " R "\nrank: 3" },
+        { "PASSWORD=hunter2 RANK=3", "PASSWORD=" R " RANK=3" },
+        { "DB_PASS=hunter2", "DB_PASS=" R },
+        { "uid=sa;pwd=hunter2", "uid=sa;pwd=" R },
+        { "{\"token\": \"ab c\", \"rank\": 3}", "{\"token\": \"" R "\", \"rank\": 3}" },
+        { "{\"secret\" : \"a\\\"b\", \"x\": 1}", "{\"secret\" : \"" R "\", \"x\": 1}" },
+        { "{\\\"token\\\": \\\"abc\\\", \\\"x\\\": 1}", "{\\\"token\\\": \\\"" R "\\\", \\\"x\\\": 1}" },
+        { "{'apiKey': 'abc', 'n': 1}", "{'apiKey': '" R "', 'n': 1}" },
+        { ":client_secret => 'abc'", ":client_secret => '" R "'" },
+        { "WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567", "WANDB_API_KEY=" R },
+        { "AWS_SECRET_ACCESS_KEY=" SECRET_40, "AWS_SECRET_ACCESS_KEY=" R },
+        { "https://x/y?access_token=abc&z=1", "https://x/y?access_token=" R "&z=1" },
+        { "q=a%26token%3Dabc", "q=a%26token%3D" R },
+        { "connection.password: hunter2", "connection.password: " R },
+        { "AccountKey=abc==;Suffix=x", "AccountKey=" R },
+        { "SLACK_WEBHOOK_URL=https://example.org/1", "SLACK_WEBHOOK_URL=" R },
+        { "export HF_TOKEN=\"abc\" && run", "export HF_TOKEN=\"" R "\" && run" },
+        { "password=", "password=" },
+        { "token=unended 'x", "token=" R " 'x" },
+        { "secret='never closed\nnext line", "secret='" R "\nnext line" },
+        /* headers */
+        { "curl -H \"Authorization: Bearer abcdef\" http://h/", "curl -H \"Authorization: " R "\" http://h/" },
+        { "Authorization: AWS4-HMAC-SHA256 Credential=a/b, Signature=c\r\nHost: h", "Authorization: " R "\r\nHost: h" },
+        { "Cookie: a=b; c=d\nx", "Cookie: " R "\nx" },
+        { "x-api-key: abc", "x-api-key: " R },
+        { "got Bearer abcdefgh1234 from it", "got Bearer " R " from it" },
+        /* URLs */
+        { "postgres://me:hunter2@db:5432/x", "postgres://" R "@db:5432/x" },
+        { "http://me:p@ss@proxy:3128", "http://" R "@proxy:3128" },
+        { "redis://:pa/ss@h", "redis://" R "@h" },
+        { "https://0123456789abcdef0123@sentry.example/1", "https://" R "@sentry.example/1" },
+        { "curl -u me:hunter2 http://h", "curl -u " R " http://h" },
+        { "https://b.s3.amazonaws.com/k?X-Amz-Date=2026&X-Amz-Signature=abcd&X-Amz-Security-Token=xyz&v=1",
+          "https://b.s3.amazonaws.com/k?X-Amz-Date=2026&X-Amz-Signature=" R "&X-Amz-Security-Token=" R "&v=1" },
+        { "x?X-Amz-Credential=" KEY_ID "%2F2026&a=b", "x?X-Amz-Credential=" R "&a=b" },
+        /* known forms, without a name */
+        { "found " KEY_ID " there", "found " R " there" },
+        { "ASIAIOSFODNN7EXAMPLE", R },
+        { KEY_ID " " SECRET_40 " x", R " " R " x" },
+        { SECRET_40 "," KEY_ID, R "," R },
+        { "login hf_abcdefghijklmnopqrstuvwxyz", "login " R },
+        { "line\\nhf_abcdefghijklmnopqrstuvwxyz", "line\\n" R },
+        { "ghp_abcdefghijklmnopqrstuvwxyz0123456789", R },
+        { "github_pat_11ABCDEFG_abcdefghijklmnop", R },
+        { "key sk-proj-abcdefghij0123456789_x!", "key " R "!" },
+        { "xoxb-123456789012-abcdef", R },
+        { "glpat-abcdefghij0123456789", R },
+        { "jwt " JWT " end", "jwt " R " end" },
+        { "a\n-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----\nb", "a\n" R "\nb" },
+        { "-----BEGIN PRIVATE KEY-----\nMIIE and no end", R },
+        /* a block of PEM is taken out as a whole, whatever it is the value of, and wherever the text begins */
+        { "x_private_key=" PEM "\nRANK=3", "x_private_key=" R "\nRANK=3" },
+        { "x_private_key=x" PEM " RANK=3", "x_private_key=" R " RANK=3" },
+        { "private_key: '" PEM "', rank: 3", "private_key: '" R "', rank: 3" },
+        { "api-key: |\n  " PEM "\nrank: 3", "api-key: " R "\n  " R "\nrank: 3" },
+        { "x_secret=-----BEGIN RSA PRIVATE KEY-----\nMIIE and no end", "x_secret=" R },
+        { "--token " PEM " x", "--token " R " x" },
+        { PEM_TAIL "\nb", R "\nb" },
+        { "rank 3 began\n" BODY "\n" PEM_TAIL "\nb", "rank 3 began\n" R "\nb" },
+        { "xyz\r\n" BODY "\r\nAB==\r\n-----END KEY-----\r\nb", R "\r\nb" },
+        { "{\"k\": \"" BODY "\\n" BODY "\\nAB==\\n-----END PRIVATE KEY-----\\n\"}", "{\"k\": \"" R "\\n\"}" },
+        { "a short line\n-----END RSA PRIVATE", "a short " R },
+        /* strings of languages that say of what kind they are */
+        { "{'secret': b'a b', 'n': 1}", "{'secret': b'" R "', 'n': 1}" },
+        { "{'secret': u'a b', 'n': 1}", "{'secret': u'" R "', 'n': 1}" },
+        { "{'secret': r\"a b\", 'n': 1}", "{'secret': r\"" R "\", 'n': 1}" },
+        { "{'secret': Rb'a b', 'n': 1}", "{'secret': Rb'" R "', 'n': 1}" },
+        { "HF_TOKEN=$'a b' x", "HF_TOKEN=$'" R "' x" },
+        { "secret=bu", "secret=" R },
+        { "https://hooks.slack.com/services/T000/B000/abcdef", "https://" R },
+        /* what is taken out stays taken out */
+        { "token=" R " x", "token=" R " x" },
+};
+
+static const char *const plain[] = {
+        "NEURON_CC_FLAGS=--model-type transformer --optlevel=2",
+        "NEURON_RT_ROOT_COMM_ID=10.0.0.1:41000",
+        "python /home/monkey/train.py --master-port 41000 --rank 3",
+        "/monkey/keys/keyboard.txt",
+        "torchrun --nnodes 2 --rdzv-endpoint=10.0.0.1:29500 --rdzv_id job-17",
+        "/cache/MODULE_12345678901234567890+abcdef01/model.neff",
+        "dt-20260527-051233-cid-d99e36ea74c263ca",
+        "i-0123456789abcdef0-nd3-nc4-pid-7-tid-8-lid-1",
+        "sha256 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+        "commit 0123456789abcdef0123456789abcdef01234567",
+        "TOKENIZERS_PARALLELISM=false", "tokenizer=llama", "--tokenizer-path /x/y",
+        "max_tokens=4096, batch=8", "{\"num_tokens\": 128}", "--use-auth-token True",
+        "PWD=/home/x", "OLDPWD=/", "author: somebody", "the token was refused",
+        "cache_key=abc", "sort_key: name", "job_key=torchrun", "key: value", "std::token::type",
+        "http://host:8080/path@x", "ssh://git@host/repo", "git@host:repo", "docker run -u 1000:1000 x",
+        "task-scheduler-of-the-whole-cluster", "desk-abcdefghijklmnopqrstuvwxyz01", "AKIAshort", "hf_hub",
+        "eyJshort.x", "SLURM_JOB_ID=17", "nd0:nc0 DMA TX engine 0", "compass=3", "bearer of news",
+        "https://example.org/a?b=c&d=e#f", "-----BEGINNING-----", "-----END of story-----", "at the-----ENDING-----", "",
+};
+/* clang-format on */
+
+static void assert_redacted(const char *text, size_t n, const char *want) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        strbuf_add(&b, "");
+        redact_text(&b, text, n);
+        assert_int_equal(strbuf_error(&b), 0);
+        assert_string_equal(b.text, want);
+}
+
+static void secrets_go(void **state) {
+        (void)state;
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++)
+                assert_redacted(cases[i].text, strlen(cases[i].text), cases[i].want);
+}
+
+static void what_is_no_secret_stays(void **state) {
+        (void)state;
+        for (size_t i = 0; i < ELEMENTSOF(plain); i++)
+                assert_redacted(plain[i], strlen(plain[i]), plain[i]);
+}
+
+static void doing_it_twice_changes_nothing(void **state) {
+        (void)state;
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++)
+                assert_redacted(cases[i].want, strlen(cases[i].want), cases[i].want);
+}
+
+static void every_beginning_of_a_text_is_read_within_its_bounds(void **state) {
+        (void)state;
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++)
+                for (size_t n = 0; n <= strlen(cases[i].text); n++) {
+                        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+                        char *cut = malloc(MAX(n, (size_t)1)); /* a sanitizer sees its end */
+                        assert_non_null(cut);
+                        memcpy(cut, cases[i].text, n);
+                        redact_text(&b, cut, n);
+                        assert_int_equal(strbuf_error(&b), 0);
+                        free(cut);
+                }
+}
+
+static void bytes_of_any_kind_pass(void **state) {
+        (void)state;
+        static const char text[] = "a\0token=x\0\xff\xfe\x80 \xc3\xa4 RANK=3";
+        static const char want[] = "a\0token=" R "\0\xff\xfe\x80 \xc3\xa4 RANK=3";
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        redact_text(&b, text, sizeof text - 1);
+        assert_int_equal(b.n, sizeof want - 1);
+        assert_memory_equal(b.text, want, sizeof want - 1);
+}
+
+static void names_are_told_apart(void **state) {
+        (void)state;
+        static const char *const secret[] = {
+                "HF_TOKEN",
+                "AWS_SECRET_ACCESS_KEY",
+                "AWS_SESSION_TOKEN",
+                "WANDB_API_KEY",
+                "api-key",
+                "apiKey",
+                "ssh_key",
+                "SecretAccessKey",
+                "DB_PASSWD",
+                "dbPassword",
+                "GOOGLE_APPLICATION_CREDENTIALS",
+                "basic_auth",
+                "sessionCookie",
+                "X-Amz-Signature",
+                "MYSQL_PWD",
+                "passphrase",
+                "SOME.PRIVATE.KEY",
+                "encryptionKey",
+        };
+        static const char *const harmless[] = {
+                "RANK",     "NEURON_CC_FLAGS", "MASTER_PORT", "monkey",
+                "KEYBOARD", "TOKENIZER",       "PWD",         "author",
+                "compass",  "cache_key",       "key",         "",
+                "passing",  "SLURM_JOB_ID",    "bypass",      "FI_EFA_FORK_SAFE",
+        };
+        for (size_t i = 0; i < ELEMENTSOF(secret); i++)
+                if (!redact_name_is_secret(secret[i]))
+                        fail_msg("'%s' is taken for harmless", secret[i]);
+        for (size_t i = 0; i < ELEMENTSOF(harmless); i++)
+                if (redact_name_is_secret(harmless[i]))
+                        fail_msg("'%s' is taken for a secret", harmless[i]);
+        char longest[5001];
+        memset(longest, 'x', sizeof longest);
+        memcpy(longest + sizeof longest - 7, "_TOKEN", 7);
+        assert_true(redact_name_is_secret(longest));
+        for (size_t i = 0; i + 1 < sizeof longest; i += 2)
+                longest[i] = '_'; /* thousands of words */
+        longest[sizeof longest - 7] = '\0';
+        assert_false(redact_name_is_secret(longest));
+}
+
+static void assert_cmdline(const char *data, size_t n, const char *want) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        json_out_array(&b, NULL);
+        redact_cmdline(&b, data, n);
+        json_out_end_array(&b);
+        assert_int_equal(strbuf_error(&b), 0);
+        assert_string_equal(b.text, want);
+}
+
+#define CMDLINE(data, want) assert_cmdline(data, sizeof(data), want)
+
+static void a_command_line_loses_its_secrets_argument_by_argument(void **state) {
+        (void)state;
+        CMDLINE("python\0train.py\0--token\0a b c\0--rank\0003",
+                "[\"python\",\"train.py\",\"--token\",\"" R "\",\"--rank\",\"3\"]");
+        CMDLINE("x\0--password=a b c\0y", "[\"x\",\"--password=" R "\",\"y\"]");
+        CMDLINE("x\0--use-auth-token\0--rank\0003",
+                "[\"x\",\"--use-auth-token\",\"--rank\",\"3\"]");
+        CMDLINE("curl\0-u\0me:hunter2", "[\"curl\",\"-u\",\"" R "\"]");
+        CMDLINE("docker\0-u\0001:1", "[\"docker\",\"-u\",\"1:1\"]");
+        CMDLINE("x\0--id\0" KEY_ID "\0--what\0" SECRET_40,
+                "[\"x\",\"--id\",\"" R "\",\"--what\",\"" R "\"]");
+        CMDLINE("x\0--max-tokens\0004096", "[\"x\",\"--max-tokens\",\"4096\"]");
+        CMDLINE("x\0\0y", "[\"x\",\"\",\"y\"]");
+        assert_cmdline("x\0--token\0cut short", 19, "[\"x\",\"--token\",\"" R "\"]");
+        assert_cmdline("", 0, "[]");
+        CMDLINE("\xff\"\\\n", "[\"\\\\xff\\\"\\\\\\u000a\"]");
+}
+
+/* Text that is made to be looked at again and again: a megabyte of each within seconds, even under a sanitizer. */
+static void hostile_text_takes_linear_time(void **state) {
+        (void)state;
+        static const char *const seeds[] = {
+                "eyJ-",
+                "://a:",
+                "-----BEGIN ",
+                "token=",
+                "-u=/",
+                ("cookie:" R),
+                "AKIA",
+                "sk-",
+                "token='",
+                "\\\"",
+                "a.b-c_",
+                "bearer ",
+                "token : ",
+                "://@:/",
+                "%3D",
+                "-----END ",
+                "AB\n",
+                "x\\n-----END A",
+                "key=b-----BEGIN ",
+                "-----END A-----\\",
+                "x_key: ",
+                "--password ",
+                "[redacted]",
+        };
+        enum { N = 1 << 20 };
+        char *text = malloc(N);
+        assert_non_null(text);
+        Clock *clock = clock_system();
+        uint64_t begun = clock->boottime_usec(clock);
+        for (size_t i = 0; i < ELEMENTSOF(seeds); i++) {
+                _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+                for (size_t k = 0, n = strlen(seeds[i]); k < N; k++)
+                        text[k] = seeds[i][k % n];
+                redact_text(&b, text, N);
+                assert_int_equal(strbuf_error(&b), 0);
+        }
+        assert_in_range(clock->boottime_usec(clock) - begun, 0, 30 * USEC_PER_SEC);
+        free(text);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(secrets_go),
+                cmocka_unit_test(what_is_no_secret_stays),
+                cmocka_unit_test(doing_it_twice_changes_nothing),
+                cmocka_unit_test(every_beginning_of_a_text_is_read_within_its_bounds),
+                cmocka_unit_test(bytes_of_any_kind_pass),
+                cmocka_unit_test(names_are_told_apart),
+                cmocka_unit_test(a_command_line_loses_its_secrets_argument_by_argument),
+                cmocka_unit_test(hostile_text_takes_linear_time),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
