@@ -7,7 +7,7 @@
 
 #include "lib/dump/record.h"
 
-#define STORE_SCHEMA_VERSION 3
+#define STORE_SCHEMA_VERSION 4
 
 typedef struct Store Store;
 

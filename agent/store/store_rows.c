@@ -140,6 +140,7 @@ static int write_bundle(Store *s, StoreStatement which, const BundleRecord *reco
         bind_number(&b, record->attempts);
         bind_number(&b, record->pinned);
         bind_number(&b, record->links_held);
+        bind_bytes(&b, record->s3_prefix);
         return bind_and_run(s, &b);
 }
 
@@ -172,6 +173,7 @@ static int read_bundle(sqlite3_stmt *st, BundleRecord *b, int64_t *ret_row) {
         b->attempts = (unsigned)read_number(&r);
         b->pinned = read_number(&r) != 0;
         b->links_held = read_number(&r) != 0;
+        b->s3_prefix = read_string(&r, true);
         return r.error;
 }
 

@@ -144,8 +144,53 @@ static int upgrade_to_3(sqlite3 *db) {
         return sqlite3_exec(db, sql, NULL, NULL, NULL);
 }
 
+/* The hook's notes, and who was seen at the devices. The sums by uid (-1: of all) are kept by triggers, so that a flood of notes costs no
+ * more for each of them. */
+static int upgrade_to_4(sqlite3 *db) {
+        static const char sql[] =
+                "ALTER TABLE bundles ADD COLUMN s3_prefix BLOB;"
+                "CREATE TABLE notes ("
+                " note INTEGER PRIMARY KEY,"
+                " id TEXT NOT NULL UNIQUE,"
+                " received_usec INTEGER NOT NULL,"
+                " uid INTEGER NOT NULL,"
+                " pid INTEGER NOT NULL,"
+                " start_ticks INTEGER NOT NULL,"
+                " via TEXT NOT NULL,"
+                " source TEXT,"
+                " unit_path BLOB,"
+                " s3_prefix BLOB,"
+                " refused BLOB,"
+                " finished_usec INTEGER NOT NULL,"
+                " container TEXT,"
+                " document BLOB NOT NULL);"
+                "CREATE INDEX notes_by_unit ON notes (source, unit_path) WHERE source IS NOT NULL;"
+                "CREATE INDEX notes_finished ON notes (uid, note) WHERE finished_usec <> 0;"
+                "CREATE INDEX notes_open ON notes (note) WHERE finished_usec = 0;"
+                "CREATE TABLE note_counts ("
+                " uid INTEGER PRIMARY KEY, notes INTEGER NOT NULL, bytes INTEGER NOT NULL);"
+                "CREATE TRIGGER notes_insert AFTER INSERT ON notes BEGIN"
+                " INSERT INTO note_counts VALUES (new.uid, 1, length(new.document)),"
+                "  (-1, 1, length(new.document))"
+                "  ON CONFLICT (uid) DO UPDATE SET notes = notes + 1, bytes = bytes + "
+                "excluded.bytes; END;"
+                "CREATE TRIGGER notes_delete AFTER DELETE ON notes BEGIN"
+                " UPDATE note_counts SET notes = notes - 1, bytes = bytes - length(old.document)"
+                "  WHERE uid IN (old.uid, -1);"
+                " DELETE FROM note_counts WHERE uid = old.uid AND notes = 0; END;"
+                "CREATE TABLE jobs ("
+                " pid INTEGER NOT NULL,"
+                " start_ticks INTEGER NOT NULL,"
+                " uid INTEGER NOT NULL,"
+                " seen_usec INTEGER NOT NULL,"
+                " document BLOB NOT NULL,"
+                " PRIMARY KEY (pid, start_ticks)) WITHOUT ROWID;"
+                "CREATE INDEX jobs_by_age ON jobs (seen_usec);";
+        return sqlite3_exec(db, sql, NULL, NULL, NULL);
+}
+
 static const StoreUpgrade upgrades[STORE_SCHEMA_VERSION] = { upgrade_to_1, upgrade_to_2,
-                                                             upgrade_to_3 };
+                                                             upgrade_to_3, upgrade_to_4 };
 
 /* Every bundle's columns, in the order in which store_rows.c binds and reads them. */
 #define COLUMNS                                                                                    \
@@ -153,19 +198,20 @@ static const StoreUpgrade upgrades[STORE_SCHEMA_VERSION] = { upgrade_to_1, upgra
         "incomplete, date_time, "                                                                  \
         "cluster_id, n_supplements, uid, unit_dev, unit_ino, n_files, bytes, oldest_mtime_usec, "  \
         "digest, "                                                                                 \
-        "changed_usec, attempts, pinned, links_held"
+        "changed_usec, attempts, pinned, links_held, s3_prefix"
 
 static const char *const statements[N_STORE_STATEMENTS] = {
         [STORE_BUNDLE_ADD] = "INSERT INTO bundles (" COLUMNS
                              ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12,"
-                             " ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24)",
+                             " ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25)",
         [STORE_BUNDLE_UPDATE] =
                 "UPDATE bundles SET state = ?7, reason = ?8, complete = ?9, incomplete = ?10,"
                 " date_time = ?11, cluster_id = ?12, n_supplements = ?13, uid = ?14, unit_dev = "
                 "?15,"
                 " unit_ino = ?16, n_files = ?17, bytes = ?18, oldest_mtime_usec = ?19, digest = "
                 "?20,"
-                " changed_usec = ?21, attempts = ?22, pinned = ?23, links_held = ?24 WHERE id = ?1",
+                " changed_usec = ?21, attempts = ?22, pinned = ?23, links_held = ?24,"
+                " s3_prefix = ?25 WHERE id = ?1",
         [STORE_BUNDLE_GET] = "SELECT row, " COLUMNS " FROM bundles WHERE id = ?1",
         [STORE_BUNDLE_KEY] = "SELECT row, first_seen_usec FROM bundles WHERE id = ?1",
         [STORE_UNIT_FIND] = "SELECT row, " COLUMNS
@@ -251,6 +297,42 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                              " WHERE destination = ?1 AND abort > ?2 ORDER BY abort LIMIT 1",
         [STORE_ABORT_KNOWN] = "SELECT 1 FROM aborts WHERE key = ?1 AND ifnull(upload_id, ?2) = ?2",
         [STORE_ABORT_COUNT] = "SELECT count(*), ifnull(max(abort), 0) FROM aborts",
+#define NOTE_COLUMNS                                                                               \
+        "id, received_usec, uid, pid, start_ticks, via, source, unit_path, s3_prefix, refused, "   \
+        "finished_usec, container, document"
+        [STORE_NOTE_ADD] = "INSERT INTO notes (" NOTE_COLUMNS
+                           ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+        [STORE_NOTE_FIND] = "SELECT note, finished_usec FROM notes WHERE id = ?1",
+        [STORE_NOTE_COUNT] = "SELECT notes, bytes FROM note_counts WHERE uid = ?1",
+        [STORE_NOTE_DROP] = "DELETE FROM notes WHERE note ="
+                            " (SELECT min(note) FROM notes WHERE finished_usec <> 0)",
+        [STORE_NOTE_DROP_OF] =
+                "DELETE FROM notes WHERE note ="
+                " (SELECT min(note) FROM notes WHERE uid = ?1 AND finished_usec <> 0)",
+        [STORE_NOTE_SET_PROCESS] =
+                "UPDATE notes SET pid = ?2, start_ticks = ?3, container = ifnull(?4, container) "
+                "WHERE id = ?1",
+        [STORE_NOTE_SET_UNIT] =
+                "UPDATE notes SET source = ?2, unit_path = ?3, s3_prefix = ?4, refused = ?5"
+                " WHERE id = ?1",
+        [STORE_NOTE_FINISH] =
+                "UPDATE notes SET finished_usec = ?2 WHERE id = ?1 AND finished_usec = 0",
+        [STORE_NOTE_NEXT_OF_UNIT] =
+                "SELECT note, " NOTE_COLUMNS " FROM notes WHERE source = ?1 AND unit_path = ?2"
+                " AND note > ?3 ORDER BY note LIMIT 1",
+        [STORE_NOTE_NEXT_OPEN] =
+                "SELECT note, " NOTE_COLUMNS " FROM notes WHERE finished_usec = 0 AND note > ?1"
+                " ORDER BY note LIMIT 1",
+        [STORE_JOB_PUT] = "INSERT INTO jobs VALUES (?1, ?2, ?3, ?4, ?5)"
+                          " ON CONFLICT (pid, start_ticks) DO UPDATE SET uid = ?3, seen_usec = ?4,"
+                          " document = ?5",
+        [STORE_JOB_CUT] = "DELETE FROM jobs WHERE (pid, start_ticks) IN (SELECT pid, start_ticks "
+                          "FROM jobs ORDER BY seen_usec DESC, pid LIMIT -1 OFFSET ?1)",
+        [STORE_JOB_FIND] = "SELECT pid, start_ticks, uid, seen_usec, document FROM jobs"
+                           " WHERE pid = ?1 AND (?2 = 0 OR start_ticks = ?2)"
+                           " ORDER BY seen_usec DESC LIMIT 1",
+        [STORE_JOB_LIST] = "SELECT pid, start_ticks, uid, seen_usec, document FROM jobs"
+                           " WHERE uid = ?1 ORDER BY seen_usec DESC LIMIT ?2",
 };
 
 void store_schema_be_careful(sqlite3 *db) {

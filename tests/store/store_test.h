@@ -73,6 +73,7 @@ static inline void random_fields(uint64_t *seed, BundleRecord *b) {
         b->attempts = (unsigned)next_random(seed);
         b->pinned = next_random(seed) & 1;
         b->links_held = next_random(seed) & 1;
+        b->s3_prefix = random_bytes(seed, true);
         b->n_deliveries = next_random(seed) % 4;
         b->deliveries = b->n_deliveries > 0 ? calloc(b->n_deliveries, sizeof *b->deliveries) : NULL;
         for (size_t i = 0; i < b->n_deliveries; i++)
@@ -136,6 +137,7 @@ static inline void assert_same_record(const BundleRecord *a, const BundleRecord 
         assert_int_equal(a->attempts, b->attempts);
         assert_int_equal(a->pinned, b->pinned);
         assert_int_equal(a->links_held, b->links_held);
+        assert_same_text(a->s3_prefix, b->s3_prefix);
         assert_int_equal(a->n_deliveries, b->n_deliveries);
         for (size_t i = 0; i < a->n_deliveries; i++) {
                 const DeliveryRecord *x = &a->deliveries[i], *y = &b->deliveries[i];

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <sqlite3.h>
 
+#include "agent/store/notes_store.h"
 #include "agent/store/store_private.h"
 
 /* clang-format off */
@@ -81,11 +82,27 @@ static const char version_2[] =
         " FROM (VALUES (11, 'settling'), (12, 'ready'), (13, 'shipping'), (14, 'delivered'),\n"
         " (15, 'quarantined'), (16, 'evicted'), (17, 'cancelled'), (18, 'vanished'));\n"
         "PRAGMA user_version = 2;\n";
+/* What version 3 changed of version 2, and a bundle of its time. */
+static const char version_3[] =
+        "INSERT INTO counters SELECT 'discovered', count(*) FROM bundles WHERE true\n"
+        " ON CONFLICT (name) DO UPDATE SET value = excluded.value;\n"
+        "CREATE TRIGGER bundles_discovered AFTER INSERT ON bundles BEGIN\n"
+        " INSERT INTO counters VALUES ('discovered', 1)\n"
+        " ON CONFLICT (name) DO UPDATE SET value = value + 1; END;\n"
+        "UPDATE bundles SET links_held = 0 WHERE state IN ('delivered', 'cancelled', 'evicted', 'vanished');\n"
+        "CREATE INDEX bundles_held ON bundles (state, first_seen_usec, id) WHERE links_held = 1;\n"
+        "DROP INDEX bundles_by_unit;\n"
+        "CREATE INDEX bundles_by_unit ON bundles (source, path, first_seen_usec, state, digest)\n"
+        " WHERE supplement_of = '';\n"
+        "INSERT INTO bundles VALUES (99, 'of3', 'dumps', 'directory', CAST('/y' AS BLOB),\n"
+        " 'delivered', NULL, 1, NULL, '', '', '', 0, 0, 1, 1, 1, 10, 1, 1, 50, 60, 0, 0, 1);\n"
+        "PRAGMA user_version = 3;\n";
 /* clang-format on */
 
+#define N_SQL 4
 #define BASE "neuron-core-dump-20260527T052135-0123456789ab"
 
-static void make_old(const Scratch *scratch, const char *const sql[3], bool in_wal) {
+static void make_old(const Scratch *scratch, const char *const sql[N_SQL], bool in_wal) {
         char path[PATH_MAX + 16];
         sqlite3 *db = NULL;
 
@@ -96,7 +113,7 @@ static void make_old(const Scratch *scratch, const char *const sql[3], bool in_w
         if (in_wal) /* as after a kill: the old agent's last changes are in its log alone */
                 (void)sqlite3_db_config(db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, (int *)NULL);
         assert_int_equal(sqlite3_exec(db, "PRAGMA journal_mode=WAL", NULL, NULL, NULL), SQLITE_OK);
-        for (size_t i = 0; i < 3 && sql[i]; i++)
+        for (size_t i = 0; i < N_SQL && sql[i]; i++)
                 assert_int_equal(sqlite3_exec(db, sql[i], NULL, NULL, NULL), SQLITE_OK);
         (void)sqlite3_close(db);
 }
@@ -145,7 +162,7 @@ static void assert_first_bundle(Store *s) {
 }
 
 static void a_database_of_version_1_is_upgraded_with_all_it_held(void **state) {
-        static const char *const sql[3] = { version_1, version_1_rows };
+        static const char *const sql[N_SQL] = { version_1, version_1_rows };
         const Scratch *scratch = *state;
 
         for (unsigned in_wal = 0; in_wal < 2; in_wal++) {
@@ -157,7 +174,7 @@ static void a_database_of_version_1_is_upgraded_with_all_it_held(void **state) {
 
                 make_old(scratch, sql, in_wal);
                 Store *s = open_store(scratch);
-                assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "3\nok");
+                assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "4\nok");
                 assert_first_bundle(s);
                 assert_int_equal(store_get(s, BASE "-s1", &b), 0);
                 assert_string_equal(b.path, "/tmp/\xff");
@@ -196,7 +213,7 @@ static int note_key(const LedgerAbort *a, void *userdata) {
 
 static void a_database_of_version_2_counts_what_was_discovered_and_holds_no_links_that_were_let_go(
         void **state) {
-        static const char *const sql[3] = { version_1, version_1_rows, version_2 };
+        static const char *const sql[N_SQL] = { version_1, version_1_rows, version_2 };
         const Scratch *scratch = *state;
         LedgerUpload u = { 0 };
         StoreCounts counts;
@@ -204,7 +221,7 @@ static void a_database_of_version_2_counts_what_was_discovered_and_holds_no_link
 
         make_old(scratch, sql, true);
         Store *s = open_store(scratch);
-        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "3\nok");
+        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "4\nok");
         store_counts(s, &counts);
         assert_int_equal(counts.discovered, 10);
         assert_int_equal(store_counts_difference(&counts), 0);
@@ -221,8 +238,38 @@ static void a_database_of_version_2_counts_what_was_discovered_and_holds_no_link
         store_close(s);
 }
 
+static void a_database_of_version_3_keeps_its_bundles_and_takes_notes(void **state) {
+        static const char *const sql[N_SQL] = { version_1, version_1_rows, version_2, version_3 };
+        const Scratch *scratch = *state;
+        const StoredNote note = { .id = (char *)"00112233445566778899aabbccddeeff",
+                                  .document = (char *)"{}" };
+        BundleRecord b;
+        StoreCounts counts;
+
+        make_old(scratch, sql, true);
+        Store *s = open_store(scratch);
+        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "4\nok");
+        assert_first_bundle(s);
+        assert_int_equal(store_get(s, "of3", &b), 0);
+        assert_null(b.s3_prefix);
+        assert_true(b.links_held); /* of version 3, where the mark is true */
+        b.s3_prefix = strdup("s3://bucket/other");
+        assert_int_equal(store_update(s, &b), 0);
+        bundle_record_done(&b);
+        store_counts(s, &counts);
+        assert_int_equal(counts.discovered, 11);
+        assert_int_equal(store_note_add(s, &note), 0);
+        store_close(s);
+        s = open_store(scratch);
+        assert_sqlite3(scratch, "SELECT count(*) FROM notes", "1");
+        assert_int_equal(store_get(s, "of3", &b), 0);
+        assert_string_equal(b.s3_prefix, "s3://bucket/other");
+        bundle_record_done(&b);
+        store_close(s);
+}
+
 static void an_upgraded_database_has_the_tables_of_a_new_one(void **state) {
-        static const char *const sql[3] = { version_1, version_1_rows };
+        static const char *const sql[N_SQL] = { version_1, version_1_rows };
         /* White space is the SQL's, and no difference. */
         static const char schema[] =
                 "SELECT type, name, replace(replace(replace(sql, char(10), ' '), '( ', '('), '  ', "
@@ -249,6 +296,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(a_database_of_version_1_is_upgraded_with_all_it_held),
                 TEST(a_database_of_version_2_counts_what_was_discovered_and_holds_no_links_that_were_let_go),
+                TEST(a_database_of_version_3_keeps_its_bundles_and_takes_notes),
                 TEST(an_upgraded_database_has_the_tables_of_a_new_one),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,322 @@
+/* Rows of notes and jobs. The number of notes is bounded here, in the same transaction that adds one. */
+#include "agent/store/notes_store.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "agent/store/store_columns.h"
+
+#define UID_ALL (-1) /* the row of note_counts that has the sums of all */
+
+void stored_note_done(StoredNote *n) {
+        free(n->id);
+        free(n->source);
+        free(n->unit_path);
+        free(n->s3_prefix);
+        free(n->refused);
+        free(n->container);
+        free(n->document);
+        *n = (StoredNote){ 0 };
+}
+
+void stored_job_done(StoredJob *j) {
+        free(j->document);
+        *j = (StoredJob){ 0 };
+}
+
+/* ---- bounds ---- */
+
+typedef struct NoteSum {
+        uint64_t notes, bytes;
+} NoteSum;
+
+static int count_of(Store *s, int64_t uid, NoteSum *ret) {
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_NOTE_COUNT];
+        int r = sqlite3_bind_int64(st, 1, uid);
+
+        if (r == SQLITE_OK)
+                r = sqlite3_step(st);
+        if (r != SQLITE_ROW && r != SQLITE_DONE)
+                return store_errno(s, r);
+        *ret = (NoteSum){ 0 };
+        if (r == SQLITE_ROW)
+                *ret = (NoteSum){ (uint64_t)sqlite3_column_int64(st, 0),
+                                  (uint64_t)sqlite3_column_int64(st, 1) };
+        return 0;
+}
+
+/* @param uid  UID_ALL: the oldest of all @return 0; STORE_E_NOTES_FULL: none has finished */
+static int drop_oldest(Store *s, int64_t uid) {
+        _cleanup_reset_ sqlite3_stmt *st =
+                s->statements[uid == UID_ALL ? STORE_NOTE_DROP : STORE_NOTE_DROP_OF];
+        Binder b = { .statement = st };
+
+        if (uid != UID_ALL)
+                bind_number(&b, (uint64_t)uid);
+        int r = bind_and_run(s, &b);
+        return r < 0 ? r : sqlite3_changes(s->db) > 0 ? 0 : STORE_E_NOTES_FULL;
+}
+
+/* Makes room for one more of so many bytes. */
+static int make_room(Store *s, int64_t uid, uint64_t bytes, const NoteSum *max) {
+        for (;;) {
+                NoteSum sum = { 0 };
+                int r = count_of(s, uid, &sum);
+                if (r < 0)
+                        return r;
+                if (sum.notes < max->notes && sum.bytes + bytes <= max->bytes)
+                        return 0;
+                r = drop_oldest(s, uid);
+                if (r != 0)
+                        return r;
+        }
+}
+
+/* ---- notes ---- */
+
+/* @return 0 and what stands there, or STORE_E_NOT_FOUND */
+static int find_note(Store *s, const char *id) {
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_NOTE_FIND];
+        int r = sqlite3_bind_text(st, 1, id, -1, SQLITE_STATIC);
+
+        if (r == SQLITE_OK)
+                r = sqlite3_step(st);
+        return r == SQLITE_ROW ? 0 : r == SQLITE_DONE ? STORE_E_NOT_FOUND : store_errno(s, r);
+}
+
+static int write_note(Store *s, const StoredNote *n) {
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_NOTE_ADD];
+        Binder b = { .statement = st };
+
+        bind_text(&b, n->id);
+        bind_number(&b, n->received_usec);
+        bind_number(&b, n->uid);
+        bind_number(&b, (uint64_t)n->pid);
+        bind_number(&b, n->start_ticks);
+        bind_text(&b, n->by_mailbox ? "mailbox" : "socket");
+        bind_text(&b, n->source);
+        bind_bytes(&b, n->unit_path);
+        bind_bytes(&b, n->s3_prefix);
+        bind_bytes(&b, n->refused);
+        bind_number(&b, n->finished_usec);
+        bind_text(&b, n->container);
+        bind_bytes(&b, n->document);
+        return bind_and_run(s, &b);
+}
+
+static int add_note(Store *s, const StoredNote *n) {
+        static const NoteSum of_uid = { STORE_NOTES_MAX_OF_UID, STORE_NOTES_MAX_BYTES_OF_UID },
+                             of_all = { STORE_NOTES_MAX, STORE_NOTES_MAX_BYTES };
+        uint64_t bytes = strlen(n->document);
+
+        int r = find_note(s, n->id);
+        if (r != STORE_E_NOT_FOUND)
+                return r == 0 ? STORE_E_NOTE_TWICE : r;
+        r = make_room(s, n->uid, bytes, &of_uid);
+        if (r == 0)
+                r = make_room(s, UID_ALL, bytes, &of_all);
+        return r == 0 ? write_note(s, n) : r;
+}
+
+int store_note_add(Store *s, const StoredNote *n) {
+        int r = store_savepoint(s);
+        return r < 0 ? r : store_savepoint_end(s, add_note(s, n));
+}
+
+int store_note_set_process(Store *s, const char *id, pid_t pid, uint64_t start_ticks,
+                           const char *container) {
+        int r = store_savepoint(s);
+        if (r < 0)
+                return r;
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_NOTE_SET_PROCESS];
+        Binder b = { .statement = st };
+        bind_text(&b, id);
+        bind_number(&b, (uint64_t)pid);
+        bind_number(&b, start_ticks);
+        bind_text(&b, container);
+        r = bind_and_run(s, &b);
+        if (r == 0 && sqlite3_changes(s->db) == 0)
+                r = STORE_E_NOT_FOUND;
+        store_reset(&st);
+        return store_savepoint_end(s, r);
+}
+
+int store_note_set_unit(Store *s, const StoredNote *n) {
+        int r = store_savepoint(s);
+        if (r < 0)
+                return r;
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_NOTE_SET_UNIT];
+        Binder b = { .statement = st };
+        bind_text(&b, n->id);
+        bind_text(&b, n->source);
+        bind_bytes(&b, n->unit_path);
+        bind_bytes(&b, n->s3_prefix);
+        bind_bytes(&b, n->refused);
+        r = bind_and_run(s, &b);
+        if (r == 0 && sqlite3_changes(s->db) == 0)
+                r = STORE_E_NOT_FOUND;
+        store_reset(&st);
+        return store_savepoint_end(s, r);
+}
+
+int store_note_finish(Store *s, const char *id, uint64_t now_usec) {
+        int r = store_savepoint(s);
+        if (r < 0)
+                return r;
+        r = find_note(s, id);
+        if (r == 0) {
+                _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_NOTE_FINISH];
+                Binder b = { .statement = st };
+                bind_text(&b, id);
+                bind_number(&b, now_usec);
+                r = bind_and_run(s, &b);
+        }
+        return store_savepoint_end(s, r);
+}
+
+/* @param ret_row  its place in the order */
+static int read_note(sqlite3_stmt *st, int64_t *ret_row, StoredNote *n) {
+        Reader r = { .statement = st };
+
+        *ret_row = (int64_t)read_number(&r);
+        n->id = read_string(&r, false);
+        n->received_usec = read_number(&r);
+        n->uid = (uid_t)read_number(&r);
+        n->pid = (pid_t)read_number(&r);
+        n->start_ticks = read_number(&r);
+        _cleanup_free_ char *via = read_string(&r, false);
+        n->by_mailbox = via && strcmp(via, "mailbox") == 0;
+        n->source = read_string(&r, true);
+        n->unit_path = read_string(&r, true);
+        n->s3_prefix = read_string(&r, true);
+        n->refused = read_string(&r, true);
+        n->finished_usec = read_number(&r);
+        n->container = read_string(&r, true);
+        n->document = read_string(&r, false);
+        return r.error;
+}
+
+typedef struct NoteQuery {
+        StoreStatement statement;
+        const char *source, *unit_path; /* of STORE_NOTE_NEXT_OF_UNIT */
+} NoteQuery;
+
+/* @return 0, STORE_E_NOT_FOUND at the end, -errno; -EUCLEAN: the row cannot be, and *at is behind it */
+static int next_note(Store *s, const NoteQuery *q, int64_t *at, StoredNote *ret) {
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[q->statement];
+        Binder b = { .statement = st };
+
+        if (q->statement == STORE_NOTE_NEXT_OF_UNIT) {
+                bind_text(&b, q->source);
+                bind_bytes(&b, q->unit_path);
+        }
+        bind_number(&b, (uint64_t)*at);
+        int r = b.result == SQLITE_OK ? sqlite3_step(st) : b.result;
+        if (r == SQLITE_DONE)
+                return STORE_E_NOT_FOUND;
+        if (r != SQLITE_ROW)
+                return store_errno(s, r);
+        return read_note(st, at, ret);
+}
+
+static int list_notes(Store *s, const NoteQuery *q,
+                      int (*on_note)(const StoredNote *n, void *userdata), void *userdata) {
+        int64_t at = 0;
+
+        for (;;) {
+                _cleanup_(stored_note_done) StoredNote n = { 0 };
+                int r = next_note(s, q, &at, &n);
+                if (r == STORE_E_NOT_FOUND)
+                        return 0;
+                if (r == -EUCLEAN)
+                        continue; /* no agent wrote it: passed over */
+                if (r == 0)
+                        r = on_note(&n, userdata);
+                if (r != 0)
+                        return r < 0 ? r : 0;
+        }
+}
+
+int store_note_list(Store *s, const char *source, const char *unit_path,
+                    int (*on_note)(const StoredNote *n, void *userdata), void *userdata) {
+        const NoteQuery q = { STORE_NOTE_NEXT_OF_UNIT, source, unit_path };
+        return list_notes(s, &q, on_note, userdata);
+}
+
+int store_note_list_open(Store *s, int (*on_note)(const StoredNote *n, void *userdata),
+                         void *userdata) {
+        const NoteQuery q = { .statement = STORE_NOTE_NEXT_OPEN };
+        return list_notes(s, &q, on_note, userdata);
+}
+
+/* ---- jobs ---- */
+
+static int put_job(Store *s, const StoredJob *j) {
+        _cleanup_reset_ sqlite3_stmt *put = s->statements[STORE_JOB_PUT];
+        _cleanup_reset_ sqlite3_stmt *cut = s->statements[STORE_JOB_CUT];
+        Binder b = { .statement = put }, c = { .statement = cut };
+
+        bind_number(&b, (uint64_t)j->pid);
+        bind_number(&b, j->start_ticks);
+        bind_number(&b, j->uid);
+        bind_number(&b, j->seen_usec);
+        bind_bytes(&b, j->document);
+        int r = bind_and_run(s, &b);
+        if (r < 0)
+                return r;
+        bind_number(&c, STORE_JOBS_MAX);
+        return bind_and_run(s, &c);
+}
+
+int store_job_put(Store *s, const StoredJob *j) {
+        int r = store_savepoint(s);
+        return r < 0 ? r : store_savepoint_end(s, put_job(s, j));
+}
+
+static int read_job(sqlite3_stmt *st, StoredJob *ret) {
+        Reader reader = { .statement = st };
+        _cleanup_(stored_job_done) StoredJob j = { .pid = (pid_t)read_number(&reader) };
+        j.start_ticks = read_number(&reader);
+        j.uid = (uid_t)read_number(&reader);
+        j.seen_usec = read_number(&reader);
+        j.document = read_string(&reader, false);
+        if (reader.error < 0)
+                return reader.error;
+        *ret = j;
+        j = (StoredJob){ 0 }; /* it is theirs now */
+        return 0;
+}
+
+int store_job_find(Store *s, pid_t pid, uint64_t start_ticks, StoredJob *ret) {
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_JOB_FIND];
+        Binder b = { .statement = st };
+
+        bind_number(&b, (uint64_t)pid);
+        bind_number(&b, start_ticks);
+        int r = b.result == SQLITE_OK ? sqlite3_step(st) : b.result;
+        if (r == SQLITE_DONE)
+                return STORE_E_NOT_FOUND;
+        return r == SQLITE_ROW ? read_job(st, ret) : store_errno(s, r);
+}
+
+int store_job_list(Store *s, uid_t uid, size_t max, StoredJob *ret) {
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_JOB_LIST];
+        Binder b = { .statement = st };
+        size_t n = 0;
+        int r;
+
+        bind_number(&b, uid);
+        bind_number(&b, max);
+        r = b.result;
+        while (r == SQLITE_OK && n < max && (r = sqlite3_step(st)) == SQLITE_ROW) {
+                int e = read_job(st, &ret[n]);
+                if (e == 0)
+                        n++;
+                r = e == -ENOMEM ? SQLITE_NOMEM : SQLITE_OK; /* no agent wrote it: passed over */
+        }
+        if (r == SQLITE_OK || r == SQLITE_DONE)
+                return (int)n;
+        while (n > 0)
+                stored_job_done(&ret[--n]);
+        return store_errno(s, r);
+}
