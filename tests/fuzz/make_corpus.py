@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the seed corpora of fuzz_neff, fuzz_protobuf, fuzz_elf, fuzz_manifest, fuzz_bundle, fuzz_notice and fuzz_s3_xml: sound files and the ways in which they break.
+"""Writes the seed corpora of fuzz_neff, fuzz_protobuf, fuzz_elf, fuzz_manifest, fuzz_bundle, fuzz_notice, fuzz_note, fuzz_s3_xml and fuzz_sysfs: sound files and the ways in which they break.
 make_corpus.py writes below its own directory; what it writes is committed, so that replaying needs no Python."""
 import hashlib
 import json
@@ -377,10 +377,164 @@ def notices():
         answer(name + "-cut", kind, json.dumps([event]).encode()[:-7])
 
 
+# ---- notes of the hook; the same inputs go through redaction ----
+
+def notes():
+    head = {"schema": "neuron-collectd/hook-note/1", "id": "0123456789abcdef" * 2, "written_usec": 1779859925123456}
+    whole = {**head, "arguments": {"neff_name": "file.neff", "neff_uuid": "00" * 16, "date_time": "20260527-051233", "pid": "17", "tid": "18",
+                                   "log_id": "1", "instance_id": "i-0123456789abcdef0", "cluster_id": "d99e36ea74c263ca",
+                                   "error_location": "nrt_execute", "error_code": "1200",
+                                   "local_output_dir": "/tmp/neuron-core-dump/dt-20260527-051233-cid-d99e36ea74c263ca", "s3_output_prefix": "s3://b/k"},
+             "error_number": 1200, "error_name": "NRT_EXEC_HW_ERR_COLLECTIVES",
+             "job": {"source": "torchrun", "key": "torchrun:master=10.0.0.1:41000", "rank": 3, "world_size": 64, "local_rank": 3,
+                     "restart_count": 0, "root_comm_id": "10.0.0.1:62182"},
+             "hook": {"pid": 100, "ppid": 17, "pid_namespace": 4026531836, "mount_namespace": 4026531841},
+             "files": {"record": "i-0-neuron-dump-pid-17-tid-18-lid-1.json", "snapshot": "i-0-neuron-dump-pid-17-tid-18-lid-1-snapshot.json"},
+             "unknown": [{"flag": "--new", "value": "7"}, {"flag": "--alone"}],
+             "environment": {"RANK": "3", "NEURON_RT_LOG_LEVEL": "WARN"}}
+
+    def note(name, value):
+        write("note", name, value if isinstance(value, bytes) else json.dumps(value).encode())
+
+    note("whole", whole)
+    note("least", head)
+    note("cut", {**whole, "cut": True})
+    note("truncated", json.dumps(whole).encode()[:-40])
+    note("paths", {**head, "arguments": {"local_output_dir": "/a\\x5cb\\xff/\u00e4"}})
+    note("path-not-spelled", {**head, "arguments": {"local_output_dir": "/a\\b"}})
+    note("twice", b'{"schema":"neuron-collectd/hook-note/1","id":"' + b"0" * 32 + b'","id":"' + b"1" * 32 + b'"}')
+    note("deep", b"[" * 5000)
+    note("nul", {**head, "arguments": {"pid": "1\u00002"}})
+    note("not-utf8", json.dumps(head).encode()[:-1] + b',"arguments":{"pid":"\xff"}}')
+    note("types", {**head, "arguments": [], "job": 7, "environment": "x", "unknown": {}, "files": None, "hook": True})
+    note("numbers", {**head, "written_usec": 2**63 - 1, "hook": {"pid": 2**62}, "job": {"rank": 0, "world_size": 2**40}})
+    note("numbers-far", {**head, "written_usec": 2**70})
+    note("numbers-negative", {**head, "job": {"rank": -1}})
+    note("names", {**head, "files": {"record": "../../etc/passwd", "snapshot": ".hidden"}})
+    note("many-flags", {**head, "unknown": [{"flag": f"--f{i}", "value": "x"} for i in range(64)]})
+    note("too-many-flags", {**head, "unknown": [{"flag": f"--f{i}"} for i in range(65)]})
+    note("many-variables", {**head, "environment": {f"NEURON_{i}": "x" for i in range(512)}})
+    note("long-value", {**head, "arguments": {"neff_name": "x" * 16384}})
+    note("longer-value", {**head, "arguments": {"neff_name": "x" * 16385}})
+    note("controls", {**head, "arguments": {"neff_name": "".join(map(chr, range(1, 32)))}, "job": {"key": "\x1b[2J"}})
+    secrets = {"plain": "--token x --password 'a b' PASSWORD=y {\"apiKey\": \"z\"}", "url": "https://me:pa/ss@h/?X-Amz-Signature=a&b=c",
+               "aws": "AKIAIOSFODNN7EXAMPLE wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "known": "hf_abcdefghijklmnopqrst ghp_abcdefghijklmnopqrst",
+               "jwt": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc", "pem": "-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----",
+               "header": "curl -H \"Authorization: Bearer abcdefghijk\" -u me:secret", "escaped": '{\\"token\\": \\"x\\"}', "cmdline": "a\0--token\0b\0-u\0c:d"}
+    for name, text in secrets.items():
+        note("secret-" + name, text.encode())
+        note("secret-note-" + name, {**head, "arguments": {"neff_name": text.replace("\0", " ")}, "environment": {"NEURON_X": text.replace("\0", " ")}})
+
+
+# ---- sysfs ----
+
+def sysfs(name, *pairs):
+    write("sysfs", name, b"\0".join(part if isinstance(part, bytes) else part.encode() for pair in pairs for part in pair))
+
+
+def sysfs_trees():
+    sysfs("device", ("core_count", "8"), ("connected_devices", "12, 3\n"), ("info/serial_number", "19fcda00f5ff6e00\n"),
+          ("info/architecture/arch_type", "NDv3\n"), ("neuron_core0/info/architecture/arch_type", "NCv3\n"),
+          ("stats/hardware/mem_ecc_uncorrected", "0\n"), ("stats/hardware/health_status/unhealthy_components", "hbm,sram\n"),
+          ("neuron_core0/stats/status/oob_error/total", "1\n"), ("neuron_core0/stats/status/oob_error/present", "0\n"))
+    sysfs("reset", ("reset", "1"), ("control/reset", "1"), ("reset/total", "1"))
+    sysfs("binary", ("a", bytes(range(1, 256))), ("b", b"\xff\xfe\x80"), ("c", "\u2028\U0001f600\x7f\x1b[2J"))
+    sysfs("names", (b"\xff\xfe", "1"), ('quote"', "1"), ("back\\slash", "1"), ("new\nline", "1"), (b"dir\xff/\x01", "1"), (" ", "1"))
+    sysfs("long", ("page", "x" * 4096), ("more", "y" * 4097), ("controls", "\x01" * 4096), ("no-utf8", b"\xff" * 4096))
+    sysfs("deep", ("/".join("abcdefghijkl"), "1"), ("a/b/c/d/e/f/g/h/i", "8"), ("a/b/c/d/e/f/g/h/i2/j", "9"))
+    sysfs("secret", ("parameters", "token=abcdef api_key=AKIAIOSFODNN7EXAMPLE"), ("health/x", "https://me:secret@host/"))
+    sysfs("measures", *[(f"ecc/e{i}", str(i)) for i in range(64)])
+    sysfs("empty", ("a", ""), ("b", "\n"), ("c", "\n\n"))
+    sysfs("much", *[(f"ecc{i}/{'n' * 150}", b"\xff" * 4000) for i in range(20)])
+    sysfs("collision", ("a", "1"), ("a/b", "2"), ("c/d", "3"), ("c", "4"))
+
+
+# ---- collectors: the kernel's log, the runtime's log, texts of processes ----
+
+def kmsgs():
+    error = (b"3,812,5000000,-;neuron: NEURON_HW_ERR=SRAM_UNCORRECTABLE_ERROR instance-id=i-0123456789abcdef0 hostname=h nd-id=3 nc-id=1 "
+             b"serial-num=19fcda00f5ff6eb9 action=TERMINATE_INSTANCE new=field\n SUBSYSTEM=neuron\n DEVICE=c510:3\n")
+    write("kmsg", "hw-error", error)
+    write("kmsg", "several", b"6,1,2,-;eth0: up\n" + error + b"6,2,3,c,caller=T1;nd0: \\x5ba\\x0ab\\xzz\\x\n")
+    write("kmsg", "cut", error[:60])
+    write("kmsg", "no-newline", error.rstrip())
+    write("kmsg", "no-record", b" SUBSYSTEM=x\n;;;\n1,2\n,,,;\n")
+    write("kmsg", "numbers", b"99999999999999999999,1,1,-;x\n1,99999999999999999999,1,-;x\n4294967295,1,18446744073709551615,-;neuron\n")
+    write("kmsg", "nul", b"1,1,1,-;NEURON_HW_ERR=\0 a=\0\xff \x7f=\x01\n")
+    write("kmsg", "escaped", b"1,1,1,-;NEURON_HW_ERR=A\\x20b=c\\x3dd\\x00\n")
+    write("kmsg", "many-fields", b"1,1,1,-;NEURON_HW_ERR=X " + b" ".join(b"k%d=v" % i for i in range(100)))
+    write("kmsg", "long-value", b"1,1,1,-;NEURON_HW_ERR=" + b"x" * 5000 + b" " + b"k" * 500 + b"=" + b"v" * 5000)
+    write("kmsg", "empty-values", b"1,1,1,-;NEURON_HW_ERR= = a= =b")
+    write("kmsg", "devices", b"1,1,1,-;[ND 1][NC 2]\n1,2,1,-;nd\n1,3,1,-;nd1x\n1,4,1,-;[nd\n")
+
+
+def nrt_logs():
+    prefix = b"2025-Sep-19 18:57:20.782962  4444:4445  ERROR  NRT:nrt_infodump  "
+    opening = b"------------->8------------[ cut here ]------------>8-------------\n"
+    closing = b"-------------8<-----------[ cut to here ]-----------8<------------\n"
+    lines = [b"NRT version: 2.29.40.0 (abc)", b"Embedded FW version: 1", b"CCOM version: 2 (compat 75)", b"Instance ID: i-0", b"Cluster ID: 0", b"",
+             b"Failure: NRT_EXEC_OOB in nrt_execute()", b"LNC: 2", b"unknown", b"Environment:", b"  NEURON_RT_NUM_CORES=4", b"\tA=b", b"UltraServer: 1"]
+    write("nrt_log", "block", opening + b"\n".join(lines) + b"\n" + closing)
+    write("nrt_log", "block-with-prefix", prefix + opening + b"".join(prefix + line + b"\n" for line in lines) + prefix + closing)
+    write("nrt_log", "block-cut", opening + b"\n".join(lines))
+    write("nrt_log", "block-in-block", opening + b"a: b\n" + opening + b"c: d\n" + closing + closing)
+    write("nrt_log", "delimiters-alone", closing + opening + closing + opening)
+    write("nrt_log", "one-line", (opening + b"a: b " + closing).replace(b"\n", b""))
+    write("nrt_log", "error", b"2025-Sep-19 18:57:20.782962  4444:4445  ERROR  TDRV:exec  [ND 3][NC 1] stuck\n")
+    write("nrt_log", "syslog", b"Sep 19 18:57:20 h p[1]: 2025-Sep-19 18:57:20  1:2 WARN x nd3:nc1\n")
+    write("nrt_log", "numbers", b"2025-Sep-19 18:57:20 99999999999999999999:1 ERROR x\n2025-Sep-19 18:57:20 1:1 ERROR nd99999 nc1 nd65535:nc65536\n")
+    write("nrt_log", "ends", b"2025-Sep-19 18:57:20 1:2\n2025-Sep-19 18:57:20 1:2 E\n2025-Sep-19 18:57:20 1:2 E M:\n2025-Sep-19 18:57:20 1:2 E :f nd")
+    write("nrt_log", "bytes", prefix + bytes(range(256)) + b"\n" + opening + bytes(range(256)) + b":\0=\n" + closing)
+
+
+def processes():
+    def text(kind, name, data):
+        write("procfs", name, bytes([kind]) + data)
+
+    text(0, "stat", b"42 (a) S (b) R) Z 7 42 42 0 -1 2097216 0 0 0 0 1 2 3 4 20 0 9 0 123456789 0 0 0\n")
+    text(0, "stat-cut", b"42 (train) S 1 2 3")
+    text(0, "stat-long-name", b"1 (" + b"x" * 300 + b") S " + b"1 " * 30)
+    text(0, "stat-numbers", b"1 (a) S 99999999999999999999 1 1 1 -1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1\n")
+    text(0, "stat-no-name", b"1 ) S 1")
+    text(1, "map", b"7f10a000-7f10b000 r-xp 00001000 fd:02 1234567    /opt/my libs/libnrt.so.1 (deleted)")
+    text(1, "map-anonymous", b"0-1000 rw-p 00000000 00:00 0 ")
+    text(1, "map-deleted", b"0-1000 rw-p 00000000 00:00 0 (deleted)")
+    text(1, "map-numbers", b"fffffffffffffffff-1 r-xp 0 0:0 0")
+    hex64 = b"0123456789abcdef" * 4
+    text(2, "cgroup", b"0::/kubepods.slice/kubepods-burstable-pod12345678_1234_1234_1234_123456789abc.slice/cri-containerd-" + hex64 + b".scope\n")
+    text(2, "cgroup-v1", b"4:memory:/kubepods/besteffort/pod12345678-1234-1234-1234-123456789abc/" + hex64 + b"\n1:cpu:/docker/" + hex64)
+    text(2, "cgroup-slurm", b"0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_3\n")
+    text(2, "cgroup-near", b"/pod/kubepods-pod/-pod/.scope/.slice/" + hex64[:63] + b"/x" + hex64 + b"/-" + hex64 + b"/job_/step_")
+    text(3, "status", b"Name:\ttrain\nNSpid:\t100\t7 \nNSpid:\nNSpid")
+    text(3, "environ", b"A=b\0\0C=d\0E")
+    text(3, "empty", b"")
+    text(4, "dpkg", b"Package: aws-neuronx-dkms\nStatus: install ok installed\nVersion: 2.25.4.0\nDescription: x\n y\n\nPackage: b\n \npackage:c")
+    text(4, "dpkg-long", b"Package: a\nVersion: " + b"9" * 3000 + b"\n" + b"x" * 1024 + b"\n" + b" " * 1024 + b"\n\n")
+    text(4, "dpkg-bytes", b"Package:\0\nPackage: \xff\0x\n\n")
+    text(5, "pip", b"Torch__Neuronx.X-2.8.dist-info")
+    text(5, "pip-egg", b"a-1.0-py3.10.egg-info")
+    text(5, "pip-long", b"a" * 300 + b"-1.dist-info")
+    text(5, "pip-near", b"-.dist-info")
+    note = struct.pack("<III", 4, 20, 3) + b"GNU\0" + bytes(range(20))
+    head = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 1, 0, 0, 0)
+    text(6, "elf", head + struct.pack("<IIQQQQQQ", 4, 4, 120, 0, 0, len(note), len(note), 4) + note)
+    text(6, "elf-note-cut", head + struct.pack("<IIQQQQQQ", 4, 4, 120, 0, 0, len(note), len(note), 4) + note[:-4])
+    text(6, "elf-note-huge", head + struct.pack("<IIQQQQQQ", 4, 4, 120, 0, 0, 2**64 - 1, 0, 4) + struct.pack("<III", 2**32 - 1, 2**32 - 1, 3))
+    text(6, "elf-offset", head + struct.pack("<IIQQQQQQ", 4, 4, 2**63, 0, 0, 100, 0, 4))
+    text(6, "elf-32", b"\x7fELF\x01\x01\x01".ljust(16, b"\0") + struct.pack("<HHIIIIIHHHHHH", 3, 3, 1, 0, 52, 0, 0, 52, 32, 1, 0, 0, 0) +
+         struct.pack("<IIIIIIII", 4, 84, 0, 0, len(note), len(note), 4, 4) + note)
+    text(6, "elf-none", b"\x7fELF")
+
+
 neffs()
 protobufs()
 elves()
 manifests()
 bundles()
 notices()
+notes()
 s3_answers()
+sysfs_trees()
+kmsgs()
+nrt_logs()
+processes()

@@ -1,0 +1,93 @@
+/* What a source of a snapshot is: a row in the table of collectors.c, and a file. Each runs in a child that is executed anew
+ * (`neuron-collectd --child=collect`), reads its order from the supervisor, and writes records: JSON objects, one a line, as soon as each is known, so
+ * that what a child wrote before it was killed is kept. docs/SNAPSHOT.md says what each record holds. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "lib/base/strbuf.h"
+
+/** A process that a snapshot is about. */
+typedef struct CollectProcess {
+        pid_t pid; /* as this machine's first pid namespace counts */
+        uint64_t
+                start_ticks; /* field 22 of its stat when it was named; 0 = not known. Another value: another process, not to be read */
+} CollectProcess;
+
+#define COLLECT_PROCESSES_MAX 256
+#define COLLECT_FILES_MAX 256
+
+/** A log of the runtime, as a note names it: hostile. What may be read of it is what who sent the note may read (runtime_log.h). */
+typedef struct CollectLogFile {
+        char *path;                /* absolute, as the process sees it */
+        uid_t uid;                 /* who says so */
+        pid_t pid;                 /* of the process that writes it; 0 = not known (yet) */
+        uint64_t start_ticks;      /* of pid; 0 = not known */
+        pid_t hook_pid, inner_pid; /* pid is 0: the question to which it is the answer; 0 = none */
+} CollectLogFile;
+
+typedef struct CollectCommand {
+        char *name, **run; /* NULL-terminated */
+        uint64_t timeout_usec;
+} CollectCommand;
+
+/** What a collector is told. Owned by the supervisor; borrowed by the collector. */
+typedef struct CollectOrder {
+        char *sysfs_root, *device_directory, *proc_root;
+        bool attached_ioctls;
+        char **environment; /* patterns of names that may be recorded, NULL-terminated */
+        uint64_t timeout_usec, max_bytes;
+        CollectProcess *processes;
+        size_t n_processes;
+        CollectLogFile *log_files; /* redacted */
+        size_t n_log_files;
+        CollectCommand *commands;
+        size_t n_commands;
+        uint64_t since_boot_usec; /* kmsg: 0 = everything that the ring still has */
+} CollectOrder;
+
+/** Where records and raw files go. */
+typedef struct CollectOut {
+        int fd;                         /* records */
+        int dir_fd;                     /* raw files; -1 = none are wanted */
+        uint64_t max_bytes, used_bytes; /* records and raw files together */
+        bool is_cut;                    /* a record or a file did not fit: it was left out */
+} CollectOut;
+
+/** Writes one record whole, or not at all. @param record  a JSON object without a newline; cleared in any case
+ * @return 0, -EFBIG when it does not fit (and is_cut), -EINVAL with a newline or nothing in it, -ENOMEM when it could not be built, -errno */
+int collect_emit(CollectOut *out, StrBuf *record);
+/** Makes a raw file. @param name  `[A-Za-z0-9._-]+`, at most 100 bytes, no dot at its beginning
+ * @return an fd of the caller's to write to by collect_write(), -EOPNOTSUPP when none are wanted, -EEXIST, -EINVAL, -errno */
+int collect_raw_file(CollectOut *out, const char *name);
+/** All of it or, when it does not fit, nothing. @return 0, -EFBIG (and is_cut), -errno */
+int collect_write(CollectOut *out, int fd, const void *data, size_t n);
+
+typedef struct Collector {
+        const char *name;
+        bool per_process; /* has nothing to say without a process */
+        bool twice;       /* again after the processes have exited, and the difference is shown */
+        bool is_public;   /* what it says may be shown to the unprivileged caller of the hook */
+        /** Collects until it is done or killed. @return 0; -errno: it could not even begin, and the section says so */
+        int (*run)(const CollectOrder *order, CollectOut *out);
+} Collector;
+
+extern const Collector collectors[];
+extern const size_t n_collectors;
+const Collector *collector_find(const char *name); /* NULL */
+
+/* Those of the table, each in its own file. */
+int collect_neuron_sysfs(const CollectOrder *order, CollectOut *out);
+int collect_neuron_device(const CollectOrder *order, CollectOut *out);
+int collect_kmsg(const CollectOrder *order, CollectOut *out);
+int collect_process(const CollectOrder *order, CollectOut *out);
+int collect_jobs(const CollectOrder *order, CollectOut *out);
+int collect_packages(const CollectOrder *order, CollectOut *out);
+int collect_process_packages(const CollectOrder *order, CollectOut *out);
+int collect_commands(const CollectOrder *order, CollectOut *out);
+int collect_runtime_log(const CollectOrder *order, CollectOut *out);
+
+/** Follows the kernel log from now on, and writes a record for each line of the kind that collect_kmsg() keeps, until it is killed. */
+int follow_kmsg(const CollectOrder *order, CollectOut *out);

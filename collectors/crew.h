@@ -1,0 +1,34 @@
+/* Parts of one collector that may hang each for itself (a device): each part in a process of its own, forked from a child that has one
+ * thread and no device open, bounded in time; what each wrote is passed on. No library: the hook uses it too. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define CREW_AT_ONCE_MAX 128
+
+typedef struct CrewTask {
+        const char *name; /* of the part, for the record that says that it hung; borrowed */
+        void *userdata;
+} CrewTask;
+
+typedef struct Crew {
+        /** In a process of its own, which has fd and no other: 0, 1 and 2 are /dev/null, all else is closed, so that a part that cannot be killed holds
+         * nothing of the caller's. Opens what it needs by its path. Writes whole lines to fd, and returns 0 or -errno. */
+        int (*run)(const CrewTask *task, int fd, void *userdata);
+        /** In the caller: a whole line (without its newline, ended by NUL) of a part, as it comes; what a part wrote before it was killed too. Negative
+         * ends it all. */
+        int (*on_line)(const CrewTask *task, char *line, size_t n, void *userdata);
+        /** In the caller, once a part. @param result  0; -errno of run() or of fork(2); -ETIMEDOUT: it hung, was killed, and is not waited for, or its turn
+         * never came; -EFBIG: it said too much, and was killed; -EPIPE: it crashed. Negative ends it all. */
+        int (*on_end)(const CrewTask *task, int result, void *userdata);
+        void *userdata;
+        size_t max_at_once;    /* 1 … CREW_AT_ONCE_MAX */
+        uint64_t timeout_usec; /* for all of it together, from now */
+        size_t max_line_bytes, max_bytes_each;
+} Crew;
+
+/** Runs all tasks. The caller has one thread. A part in the kernel that cannot be killed is left behind; when a part has been killed, its exit status may
+ * not have been taken: the caller is about to exit itself.
+ * @return 0, -EINVAL, -ENOMEM, -errno of poll(2), or what a callback returned */
+int crew_run(const Crew *crew, const CrewTask *tasks, size_t n);

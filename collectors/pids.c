@@ -1,0 +1,204 @@
+#include "collectors/pids.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/base/cleanup.h"
+#include "lib/base/parse.h"
+
+#define STATUS_BYTES_MAX 4096 /* of which the lines read here are in the first kilobyte */
+#define NAMESPACES_MAX 32     /* the kernel's MAX_PID_NS_LEVEL @see pid_namespaces(7) */
+
+/* Reads the beginning of a file of /proc. @return its bytes, -errno */
+static ssize_t read_file(const char *proc_root, pid_t pid, const char *name, char *buf,
+                         size_t size) {
+        char path[4200];
+        if (snprintf(path, sizeof path, "%s/%d/%s", proc_root, (int)pid, name) >= (int)sizeof path)
+                return -ENAMETOOLONG;
+        _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        if (fd < 0)
+                return -errno;
+        size_t n = 0;
+        while (n < size - 1) {
+                ssize_t got = read(fd, buf + n, size - 1 - n);
+                if (got < 0 && errno == EINTR)
+                        continue;
+                if (got < 0)
+                        return -errno;
+                if (got == 0)
+                        break;
+                n += (size_t)got;
+        }
+        buf[n] = '\0';
+        return (ssize_t)n;
+}
+
+typedef struct ProcessStatus {
+        pid_t parent;
+        uint64_t uid;      /* real */
+        size_t n_levels;   /* of pid namespaces, ours among them */
+        int64_t inner_pid; /* in the innermost */
+} ProcessStatus;
+
+/* @return the number behind the key, or -1 */
+static int64_t number_after(const char *text, const char *key) {
+        const char *p = strstr(text, key);
+        char *end;
+        if (!p)
+                return -1;
+        errno = 0;
+        long long n = strtoll(p + strlen(key), &end, 10);
+        return errno == 0 && end > p + strlen(key) && n >= 0 ? n : -1;
+}
+
+/* @see proc_pid_status(5): `NSpid:\t4711\t12\t1`, from the outermost that the reader sees to the innermost */
+static bool parse_nspid(const char *text, ProcessStatus *ret) {
+        const char *p = strstr(text, "\nNSpid:");
+        if (!p)
+                return false;
+        p += strlen("\nNSpid:");
+        ret->n_levels = 0;
+        while (*p == '\t' || *p == ' ') {
+                char *end;
+                long long n = strtoll(p, &end, 10);
+                if (end == p || n <= 0 || ++ret->n_levels > NAMESPACES_MAX)
+                        return false;
+                ret->inner_pid = n;
+                p = end;
+        }
+        return ret->n_levels > 0;
+}
+
+/* @return 0; -ENOENT hidden or gone; -EBADMSG: no such lines (a kernel before 4.1); -errno */
+static int read_status(const char *proc_root, pid_t pid, ProcessStatus *ret) {
+        char text[STATUS_BYTES_MAX];
+        ssize_t n = read_file(proc_root, pid, "status", text, sizeof text);
+        if (n < 0)
+                return n == -ESRCH ? -ENOENT : (int)n;
+        int64_t parent = number_after(text, "\nPPid:\t"), uid = number_after(text, "\nUid:\t");
+        if (parent < 0 || parent > INT32_MAX || uid < 0 || !parse_nspid(text, ret))
+                return -EBADMSG;
+        ret->parent = (pid_t)parent;
+        ret->uid = (uint64_t)uid;
+        return 0;
+}
+
+/* Field 22, behind the last parenthesis: a name may hold any. */
+static uint64_t start_ticks_of(const char *proc_root, pid_t pid) {
+        char text[1024];
+        if (read_file(proc_root, pid, "stat", text, sizeof text) <= 0)
+                return 0;
+        const char *p = strrchr(text, ')');
+        for (unsigned field = 2; p && field < 22; field++) {
+                p = strchr(p + 1, ' ');
+        }
+        return p ? strtoull(p + 1, NULL, 10) : 0;
+}
+
+/* @return the inode of its pid namespace, 0 = it is not ours to see */
+static uint64_t namespace_of(const char *proc_root, pid_t pid) {
+        char path[4200], link[64];
+        uint64_t inode;
+        if (snprintf(path, sizeof path, "%s/%d/ns/pid", proc_root, (int)pid) >= (int)sizeof path)
+                return 0;
+        ssize_t n = readlink(path, link, sizeof link - 1);
+        if (n < 6 || memcmp(link, "pid:[", 5) != 0 || link[n - 1] != ']')
+                return 0;
+        link[n - 1] = '\0';
+        return parse_u64(link + 5, &inode) == 0 ? inode : 0;
+}
+
+static int found(const char *proc_root, pid_t pid, pid_t *ret, uint64_t *ret_start_ticks) {
+        *ret = pid;
+        *ret_start_ticks = start_ticks_of(proc_root, pid);
+        return 0;
+}
+
+/* An ancestor is in the same namespace when as many lie around it: those of a process's ancestors are its own or around that. */
+int pids_resolve_ancestor(const char *proc_root, pid_t hook_pid, int64_t inner_pid, pid_t *ret,
+                          uint64_t *ret_start_ticks) {
+        ProcessStatus hook, s;
+        int r = hook_pid > 0 ? read_status(proc_root, hook_pid, &hook) : -ENOENT;
+        if (r == -ENOENT || r == -EACCES || r == -EPERM)
+                return PIDS_E_HIDDEN;
+        if (r < 0)
+                return r;
+        if (hook.inner_pid == inner_pid) /* called by itself: a person who tries it */
+                return found(proc_root, hook_pid, ret, ret_start_ticks);
+        pid_t pid = hook.parent;
+        for (unsigned i = 0; i < PIDS_ANCESTORS_MAX && pid > 0; i++, pid = s.parent) {
+                if (read_status(proc_root, pid, &s) < 0 || s.n_levels != hook.n_levels)
+                        return PIDS_E_NOT_FOUND;
+                if (s.inner_pid == inner_pid && s.uid != hook.uid)
+                        return PIDS_E_NOT_FOUND; /* init is everybody's ancestor */
+                if (s.inner_pid == inner_pid)
+                        return found(proc_root, pid, ret, ret_start_ticks);
+        }
+        return PIDS_E_NOT_FOUND;
+}
+
+static int resolve_among_all(const char *proc_root, const ProcessStatus *hook, uint64_t ns_inode,
+                             int64_t inner_pid, pid_t *ret) {
+        _cleanup_closedir_ DIR *dir = opendir(proc_root);
+        if (!dir)
+                return -errno;
+        const struct dirent *e;
+        for (size_t n = 0; n < PIDS_PROCESSES_MAX && (e = readdir(dir));) {
+                ProcessStatus s;
+                uint64_t pid;
+                if (parse_u64_range(e->d_name, 1, INT32_MAX, &pid) < 0)
+                        continue;
+                n++;
+                if (read_status(proc_root, (pid_t)pid, &s) == 0 && s.inner_pid == inner_pid &&
+                    s.uid == hook->uid && s.n_levels == hook->n_levels &&
+                    namespace_of(proc_root, (pid_t)pid) == ns_inode) {
+                        *ret = (pid_t)pid;
+                        return 0;
+                }
+        }
+        return PIDS_E_NOT_FOUND;
+}
+
+int pids_resolve(const char *proc_root, pid_t hook_pid, uint64_t ns_inode, int64_t inner_pid,
+                 pid_t *ret, uint64_t *ret_start_ticks) {
+        int r = pids_resolve_ancestor(proc_root, hook_pid, inner_pid, ret, ret_start_ticks);
+        if (r != PIDS_E_NOT_FOUND)
+                return r;
+        ProcessStatus hook;
+        uint64_t real = namespace_of(proc_root, hook_pid);
+        if (real == 0 || (ns_inode != 0 && ns_inode != real) ||
+            read_status(proc_root, hook_pid, &hook) < 0)
+                return PIDS_E_NOT_FOUND;
+        r = resolve_among_all(proc_root, &hook, real, inner_pid, ret);
+        return r == 0 ? found(proc_root, *ret, ret, ret_start_ticks) : r;
+}
+
+bool pids_container_of(const char *cgroup, char ret[PIDS_CONTAINER_SIZE]) {
+        const char *last = NULL;
+        for (const char *p = cgroup; *p;) {
+                size_t n = 0;
+                while (isxdigit((unsigned char)p[n]) && !isupper((unsigned char)p[n]))
+                        n++;
+                if (n == PIDS_CONTAINER_SIZE - 1)
+                        last = p;
+                p += n > 0 ? n : 1;
+        }
+        if (!last)
+                return false;
+        memcpy(ret, last, PIDS_CONTAINER_SIZE - 1);
+        ret[PIDS_CONTAINER_SIZE - 1] = '\0';
+        return true;
+}
+
+bool pids_container(const char *proc_root, pid_t pid, char ret[PIDS_CONTAINER_SIZE]) {
+        char text[STATUS_BYTES_MAX];
+        return read_file(proc_root, pid, "cgroup", text, sizeof text) > 0 &&
+               pids_container_of(text, ret);
+}

@@ -1,0 +1,43 @@
+/* Which process of this machine a pid is that was told from inside of a pid namespace. Reads a few files of /proc, believes nobody: a hook may
+ * only speak of processes of its own user, first of all of those that it descends from. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* What is looked through, at most. */
+#define PIDS_ANCESTORS_MAX 32
+#define PIDS_PROCESSES_MAX 65536
+
+#define PIDS_CONTAINER_SIZE 65
+
+/* Outcomes that are no failure of ours. */
+enum {
+        PIDS_E_HIDDEN =
+                1, /* the hook's own /proc cannot be read: hidden (hidepid, ProtectProc=), or it has ended */
+        PIDS_E_NOT_FOUND =
+                2, /* no process with this pid that the hook may speak of, or it has ended */
+};
+
+/** Looks among the hook's ancestors alone, those of its user in the same pid namespace: the failing process runs its hook itself. A few reads.
+ * @param hook_pid   on this machine, by SO_PEERCRED
+ * @param inner_pid  as the failing process counts itself
+ * @param ret_start_ticks  field 22 of its stat; 0 when it cannot be read
+ * @return 0 and *ret; PIDS_E_HIDDEN; PIDS_E_NOT_FOUND; -errno */
+int pids_resolve_ancestor(const char *proc_root, pid_t hook_pid, int64_t inner_pid, pid_t *ret,
+                          uint64_t *ret_start_ticks);
+
+/** The same, and then among all processes of the same pid namespace and the same user. Looks through all of /proc: not for the loop.
+ * To see the namespace of others takes CAP_SYS_PTRACE (or the same user).
+ * @param ns_inode  of the hook's pid namespace, as it says itself; 0 = not known. Only what the kernel says of hook_pid too is believed; where
+ * that cannot be seen, no other process than an ancestor is found */
+int pids_resolve(const char *proc_root, pid_t hook_pid, uint64_t ns_inode, int64_t inner_pid,
+                 pid_t *ret, uint64_t *ret_start_ticks);
+
+/** The container that a process is in, by its cgroup: the last 64 hexadecimal digits that stand for themselves (containerd, CRI-O, Docker, Podman).
+ * @return whether there is one */
+bool pids_container(const char *proc_root, pid_t pid, char ret[PIDS_CONTAINER_SIZE]);
+/** The same from the text of a cgroup file. Pure. */
+bool pids_container_of(const char *cgroup, char ret[PIDS_CONTAINER_SIZE]);

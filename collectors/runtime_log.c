@@ -1,0 +1,297 @@
+/* The runtime's log files: the tail of each as a raw file, the blocks it writes for support, and its error lines. Everything redacted. */
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "collectors/collector.h"
+#include "collectors/nrt_log.h"
+#include "collectors/runtime_log.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/json_out.h"
+#include "lib/base/redact.h"
+#include "lib/dump/job.h"
+
+enum {
+        TAIL_BYTES_MAX = 256 << 10,
+        BLOCKS_MAX = 4, /* the last of a log: a process that fails in many threads writes as many */
+        ERRORS_MAX = 64, /* half of them the first of the tail, half the last */
+        LINE_BYTES_MAX = 8 << 10,
+        VALUE_BYTES_MAX = 4 << 10,
+        RECORD_BYTES_MAX = 256 << 10,
+};
+
+typedef struct Log {
+        const CollectOrder *order;
+        CollectOut *out;
+        size_t number; /* in the order, from 0 */
+        char *text; /* redacted as a whole before anything is taken from it, so that no cut hides from redact_text() what a value is */
+        size_t n;
+        uint64_t tail_from; /* offset in the file */
+        struct stat st;
+} Log;
+
+static void add_span(StrBuf *b, const char *key, NrtSpan s) {
+        json_out_text(b, key, s.s, MIN(s.n, (size_t)VALUE_BYTES_MAX));
+}
+
+static int emit(const Log *log, StrBuf *b) {
+        int r;
+
+        json_out_end_object(b);
+        r = collect_emit(log->out, b);
+        return r == -EFBIG ? 0 : r;
+}
+
+static void begin(const Log *log, StrBuf *b, const char *about) {
+        json_out_object(b, NULL);
+        json_out_u64(b, "log", log->number);
+        json_out_string(b, "about", about);
+}
+
+static int pread_some(int fd, char *data, size_t size, uint64_t from, size_t *ret_n) {
+        size_t n = 0;
+
+        while (n < size) {
+                ssize_t k = pread(fd, data + n, size - n, (off_t)(from + n));
+                if (k < 0 && errno == EINTR)
+                        continue;
+                if (k < 0)
+                        return -errno;
+                if (k == 0)
+                        break;
+                n += (size_t)k;
+        }
+        *ret_n = n;
+        return 0;
+}
+
+/* From a line's beginning on: half a line could hold a secret without the name that tells. */
+static int read_tail(Log *log, int fd) {
+        _cleanup_(strbuf_done) StrBuf clean = STRBUF_INIT;
+        _cleanup_free_ char *raw = NULL;
+        size_t n = 0, skip = 0;
+        int r;
+
+        if (log->st.st_size > TAIL_BYTES_MAX)
+                log->tail_from = (uint64_t)log->st.st_size - TAIL_BYTES_MAX;
+        raw = malloc(TAIL_BYTES_MAX);
+        if (!raw)
+                return -ENOMEM;
+        r = pread_some(fd, raw, TAIL_BYTES_MAX, log->tail_from, &n);
+        if (r < 0)
+                return r;
+        if (log->tail_from > 0) {
+                const char *newline = memchr(raw, '\n', n);
+                skip = newline ? (size_t)(newline + 1 - raw) : n;
+        }
+        redact_text(&clean, raw + skip, n - skip);
+        explicit_bzero(raw, n);
+        log->tail_from += skip;
+        log->n = clean.n;
+        log->text = strbuf_take(&clean);
+        return log->text ? 0 : -ENOMEM;
+}
+
+/* @param why  nothing could be read; NULL */
+static int emit_file(const Log *log, const char *path, const char *why) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+
+        begin(log, &b, "file");
+        json_out_path(&b, "path", path);
+        if (why) {
+                json_out_null(&b, "bytes");
+                json_out_string(&b, "unavailable", why);
+        } else {
+                json_out_u64(&b, "bytes", (uint64_t)log->st.st_size);
+                json_out_u64(&b, "uid", log->st.st_uid);
+                json_out_i64(&b, "mtime", log->st.st_mtime);
+                json_out_u64(&b, "tail_from", log->tail_from);
+        }
+        return emit(log, &b);
+}
+
+static int write_raw(const Log *log) {
+        char name[32];
+        int r;
+
+        (void)snprintf(name, sizeof name, "runtime-log-%zu.txt", log->number);
+        _cleanup_close_ int fd = collect_raw_file(log->out, name);
+        if (fd < 0)
+                return 0; /* none are wanted; the records stand for themselves */
+        r = collect_write(log->out, fd, log->text, log->n);
+        return r == -EFBIG ? 0 : r;
+}
+
+static void add_field(StrBuf *b, const NrtInfoItem *item) {
+        char name[64];
+        size_t n = 0;
+
+        for (size_t i = 0; i < item->name.n && n + 1 < sizeof name; i++)
+                name[n++] = item->name.s[i] != '\0' ? item->name.s[i] : '?';
+        name[n] = '\0';
+        if (item->value.n > 0)
+                add_span(b, name, item->value);
+}
+
+static bool variable_is_allowed(const CollectOrder *order, const NrtInfoItem *item) {
+        char name[256];
+
+        if (item->name.n >= sizeof name)
+                return false;
+        memcpy(name, item->name.s, item->name.n);
+        name[item->name.n] = '\0';
+        return environment_is_allowed(order->environment, name);
+}
+
+/* One pass for each kind, as a JSON object cannot be left and entered again. */
+static size_t add_items(const Log *log, StrBuf *b, const NrtSpan *block, NrtInfoKind kind) {
+        bool in_environment = false;
+        size_t at = 0, n_left_out = 0;
+        NrtInfoItem item;
+
+        for (size_t n = 0;
+             n < NRT_INFODUMP_LINES_MAX && nrt_infodump_next(block, &at, &in_environment, &item);
+             n++) {
+                if (item.kind != kind || b->n > RECORD_BYTES_MAX)
+                        continue;
+                if (kind == NRT_INFO_OTHER)
+                        add_span(b, NULL, item.value);
+                else if (kind == NRT_INFO_FIELD)
+                        add_field(b, &item);
+                else if (variable_is_allowed(log->order, &item))
+                        add_field(b, &item);
+                else
+                        n_left_out++;
+        }
+        return n_left_out;
+}
+
+static int emit_block(const Log *log, const NrtSpan *block, bool is_whole) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        size_t n_left_out;
+
+        begin(log, &b, "infodump");
+        json_out_bool(&b, "whole", is_whole);
+        json_out_object(&b, "fields");
+        (void)add_items(log, &b, block, NRT_INFO_FIELD); /* leaves none out */
+        json_out_end_object(&b);
+        json_out_object(&b, "environment");
+        n_left_out = add_items(log, &b, block, NRT_INFO_ENVIRONMENT);
+        json_out_end_object(&b);
+        json_out_u64(&b, "environment_left_out", n_left_out);
+        json_out_array(&b, "other");
+        (void)add_items(log, &b, block, NRT_INFO_OTHER); /* leaves none out */
+        json_out_end_array(&b);
+        return emit(log, &b);
+}
+
+static int emit_blocks(const Log *log) {
+        NrtSpan block;
+        size_t n = 0, at = 0;
+        bool is_whole;
+        int r = 0;
+
+        while (nrt_infodump_find(log->text, log->n, &at, &block, &is_whole))
+                n++;
+        at = 0;
+        for (size_t i = 0; r == 0 && nrt_infodump_find(log->text, log->n, &at, &block, &is_whole);
+             i++)
+                if (i + BLOCKS_MAX >= n)
+                        r = emit_block(log, &block, is_whole);
+        return r;
+}
+
+static int emit_error(const Log *log, const NrtLine *l) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+
+        begin(log, &b, "error");
+        json_out_text(&b, "time", l->time.s, l->time.n);
+        json_out_u64(&b, "pid", l->pid);
+        json_out_u64(&b, "tid", l->tid);
+        json_out_text(&b, "level", l->level.s, l->level.n);
+        add_span(&b, "module", l->module);
+        add_span(&b, "function", l->function);
+        if (l->device >= 0)
+                json_out_i64(&b, "device", l->device);
+        if (l->core >= 0)
+                json_out_i64(&b, "core", l->core);
+        add_span(&b, "message", l->message);
+        return emit(log, &b);
+}
+
+/* Goes through the error lines; says those that are among the first or the last. @param n_all  how many there are; 0: only counts */
+static int walk_errors(const Log *log, size_t n_all, size_t *ret_n) {
+        const char *end = log->text + log->n;
+        size_t n = 0;
+        int r = 0;
+
+        for (const char *line = log->text; r == 0 && line < end;) {
+                const char *stop = memchr(line, '\n', (size_t)(end - line));
+                size_t size = (size_t)((stop ? stop : end) - line);
+                NrtLine l;
+                if (nrt_log_parse_line(line, MIN(size, (size_t)LINE_BYTES_MAX), &l) &&
+                    nrt_log_is_error(&l)) {
+                        if (n_all > 0 && (n < ERRORS_MAX / 2 || n + ERRORS_MAX / 2 >= n_all))
+                                r = emit_error(log, &l);
+                        n++;
+                }
+                line += size + 1;
+        }
+        *ret_n = n;
+        return r;
+}
+
+static int emit_errors(const Log *log) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        size_t n = 0;
+        int r = walk_errors(log, 0, &n);
+
+        if (r < 0 || n == 0)
+                return r;
+        begin(log, &b, "errors");
+        json_out_u64(&b, "error_lines", n);
+        json_out_u64(&b, "shown", MIN(n, (size_t)ERRORS_MAX));
+        r = emit(log, &b);
+        return r < 0 ? r : walk_errors(log, n, &n);
+}
+
+/* 128 ranks may write one file. */
+static bool was_read_before(const Log *log, struct stat *seen, size_t *n_seen) {
+        for (size_t i = 0; i < *n_seen; i++)
+                if (seen[i].st_dev == log->st.st_dev && seen[i].st_ino == log->st.st_ino)
+                        return true;
+        seen[(*n_seen)++] = log->st;
+        return false;
+}
+
+static int collect_log(Log *log, const CollectLogFile *f, struct stat *seen, size_t *n_seen) {
+        const char *why = NULL;
+        _cleanup_close_ int fd = runtime_log_open(log->order, f, &log->st, &why);
+        int r;
+
+        if (fd >= 0 && was_read_before(log, seen, n_seen))
+                return 0;
+        r = fd < 0 ? 0 : read_tail(log, fd);
+        if (r < 0)
+                why = strerror(-r);
+        r = emit_file(log, f->path, why);
+        if (why || r < 0)
+                return r;
+        r = emit_blocks(log);
+        if (r == 0)
+                r = emit_errors(log);
+        return r < 0 ? r : write_raw(log);
+}
+
+int collect_runtime_log(const CollectOrder *order, CollectOut *out) {
+        _cleanup_free_ struct stat *seen = calloc(COLLECT_FILES_MAX, sizeof *seen);
+        size_t n_seen = 0;
+        int r = seen ? 0 : -ENOMEM;
+
+        for (size_t i = 0; r == 0 && i < MIN(order->n_log_files, (size_t)COLLECT_FILES_MAX); i++) {
+                Log log = { .order = order, .out = out, .number = i };
+                r = collect_log(&log, &order->log_files[i], seen, &n_seen);
+                free(log.text);
+        }
+        return r;
+}

@@ -1,0 +1,22 @@
+/* What a collector's child gives up before it looks at anything: privileges, capabilities, most system calls, writing, and more than its share of time,
+ * memory and descriptors. What a kernel does not have is left out, and said. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "lib/base/strbuf.h"
+
+typedef struct Sandbox {
+        int dir_fd;                   /* where files may be made and written; -1 = nowhere */
+        const char *device_directory; /* where nodes may be opened for writing; NULL = none may */
+        uint64_t capabilities;        /* kept where they were there, by 1 << CAP_… */
+        uint64_t cpu_usec, max_file_bytes;
+        bool may_exec;        /* other programs, which then have the same limits */
+        bool runs_commands;   /* of an operator: with sockets, any nodes below /dev, and memory */
+        bool reads_processes; /* of others, in /proc: without landlock, writing is refused by the filter of system calls alone. @see add_opens() */
+} Sandbox;
+
+/** Enters it for good; the caller has one thread. @param left_out  gets a sentence for what the kernel refused; unchanged when all was done
+ * @return 0; -errno: not even privileges could be given up (PR_SET_NO_NEW_PRIVS), or a limit not be set: collect nothing */
+int sandbox_enter(const Sandbox *s, StrBuf *left_out);

@@ -1,0 +1,412 @@
+/* A snapshot: the collectors in parallel, each in a child, what they wrote in parts, and one document of the parts. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "collectors/difference.h"
+#include "collectors/supervise_private.h"
+#include "lib/base/fs.h"
+
+#define DIFFERENCES_FILE ".differences"
+#define BEFORE_FORMAT ".before-%s" /* the records of the first look, for the second */
+#define LOCK_WAIT_USEC (30 * USEC_PER_SEC)
+#define TASKS_MAX 16
+#define RAW_FILES_MAX 256
+#define NAME_MAX_BYTES 128
+
+typedef struct Look {
+        int fd, dir_fd, order_fd;
+        const ProbeOrder *order;
+        Task tasks[TASKS_MAX];
+        int part_fds[TASKS_MAX];
+        char **files[TASKS_MAX];
+        size_t n_tasks;
+        uint64_t begun_usec;
+        bool is_public_told, agent_is_gone;
+} Look;
+
+static const char *part_name(char buf[static NAME_MAX_BYTES], const char *format,
+                             const Collector *c) {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral" /* one of the three above */
+        (void)snprintf(buf, NAME_MAX_BYTES, format, c->name);
+#pragma GCC diagnostic pop
+        return buf;
+}
+
+static bool is_wanted(const ProbeOrder *o, const Collector *c) {
+        for (char **s = o->collectors; s && *s; s++)
+                if (strcmp(*s, c->name) == 0)
+                        return true;
+        return !o->collectors;
+}
+
+/* ---- parts ---- */
+
+static int keep_output(Task *t, const char *data, size_t n) {
+        const Look *l = t->userdata;
+        return fs_write_all(l->part_fds[t - l->tasks], data, n);
+}
+
+/* Commands have times of their own, one after the other. */
+static uint64_t timeout_of(const ProbeOrder *o, const Collector *c) {
+        uint64_t usec = o->collect.timeout_usec;
+        if (strcmp(c->name, "commands") != 0)
+                return usec;
+        for (size_t i = 0; i < o->collect.n_commands; i++)
+                usec += MIN(o->collect.commands[i].timeout_usec, 10 * USEC_PER_MINUTE);
+        return usec;
+}
+
+static int make_raw_directory(const Look *l, const Collector *c) {
+        char name[NAME_MAX_BYTES];
+        part_name(name, RAW_FORMAT, c);
+        if (mkdirat(l->dir_fd, name, 0700) < 0 && errno != EEXIST)
+                return -errno;
+        int fd = openat(l->dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        return fd < 0 ? -errno : fd;
+}
+
+static void start(Look *l, Task *t) {
+        char name[NAME_MAX_BYTES];
+        size_t i = (size_t)(t - l->tasks);
+        part_name(name, PARTS_FORMAT, t->collector);
+        _cleanup_close_ int raw = make_raw_directory(l, t->collector);
+        l->part_fds[i] = openat(l->dir_fd, name,
+                                O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+        if (raw >= 0 && l->part_fds[i] >= 0) {
+                (void)task_start(t, l->order_fd, raw); /* its state and why tell */
+                return;
+        }
+        t->has_started = t->has_ended = true;
+        t->state = SECTION_FAILED;
+        (void)snprintf(t->why, sizeof t->why, "its files could not be made: %s",
+                       strerror(raw < 0 ? -raw : errno));
+}
+
+static void free_files(char **files) {
+        for (char **f = files; f && *f; f++)
+                free(*f);
+        free(files);
+}
+
+static bool is_reserved(const char *name) {
+        return name[0] == '.' || strncmp(name, "snapshot", 8) == 0 ||
+               strcmp(name, SNAPSHOT_PUBLIC_FILE) == 0 || strcmp(name, SNAPSHOT_INCIDENT_FILE) == 0;
+}
+
+/* A raw file becomes one of the snapshot's, unless the name is taken. @return 0, 1: not taken, -errno */
+static int take_raw_file(Look *l, size_t i, int raw_fd, const char *name, uint64_t *budget) {
+        struct stat st;
+        size_t n = 0;
+        while (l->files[i][n])
+                n++;
+        if (is_reserved(name) || n >= RAW_FILES_MAX || strlen(name) > 100 ||
+            fstatat(raw_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode) ||
+            (uint64_t)st.st_size > *budget)
+                return 1;
+        if (faccessat(l->dir_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+                return 1;
+        l->files[i][n] = strdup(name);
+        if (!l->files[i][n])
+                return -ENOMEM;
+        if (renameat(raw_fd, name, l->dir_fd, name) < 0) {
+                free(TAKE_PTR(l->files[i][n]));
+                return -errno;
+        }
+        *budget -= (uint64_t)st.st_size;
+        return 0;
+}
+
+static void take_raw_files(Look *l, size_t i) {
+        char name[NAME_MAX_BYTES];
+        Task *t = &l->tasks[i];
+        int fd = openat(l->dir_fd, part_name(name, RAW_FORMAT, t->collector),
+                        O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        _cleanup_closedir_ DIR *d = fd < 0 ? NULL : fdopendir(fd);
+        l->files[i] = calloc(RAW_FILES_MAX + 1, sizeof *l->files[i]);
+        if (!d || !l->files[i])
+                return;
+        uint64_t budget = l->order->collect.max_bytes;
+        const struct dirent *e;
+        while ((e = readdir(d)))
+                if (e->d_name[0] != '.' && take_raw_file(l, i, fd, e->d_name, &budget) != 0 &&
+                    t->state == SECTION_COMPLETE) {
+                        t->state = SECTION_CUT;
+                        (void)snprintf(t->why, sizeof t->why,
+                                       "not all of its files could be taken");
+                }
+        (void)fs_remove_tree(l->dir_fd, name); /* what stays is removed with the directory */
+}
+
+static void end(Look *l, Task *t) {
+        size_t i = (size_t)(t - l->tasks);
+        if (l->part_fds[i] >= 0)
+                (void)close(TAKE_FD(l->part_fds[i])); /* every write was checked */
+        take_raw_files(l, i);
+}
+
+/* ---- the document ---- */
+
+static void fill_section(const Look *l, size_t i, DocumentSection *s,
+                         char name[static NAME_MAX_BYTES]) {
+        const Task *t = &l->tasks[i];
+        *s = (DocumentSection){ .name = t->collector->name,
+                                .detail = t->why,
+                                .state = t->state,
+                                .begun_usec = t->begun_usec,
+                                .duration_usec = t->ended_usec - t->started_usec,
+                                .part = part_name(name, PARTS_FORMAT, t->collector),
+                                .files = l->files[i] };
+}
+
+static int write_document(const Look *l, const char *name, bool public_only) {
+        DocumentSection sections[TASKS_MAX];
+        char parts[TASKS_MAX][NAME_MAX_BYTES], hostname[65] = "";
+        size_t n = 0;
+        for (size_t i = 0; i < l->n_tasks; i++)
+                if (!public_only || l->tasks[i].collector->is_public) {
+                        fill_section(l, i, &sections[n], parts[n]);
+                        n++;
+                }
+        (void)gethostname(hostname, sizeof hostname - 1); /* then it stays empty */
+        bool is_after = l->order->mode == PROBE_AFTER;
+        Document d = { .name = l->order->name,
+                       .trigger = public_only ? NULL : l->order->trigger,
+                       .instance_id = l->order->instance_id,
+                       .hostname = hostname,
+                       .before = is_after ? SNAPSHOT_FILE : NULL,
+                       .begun_usec = l->begun_usec,
+                       .ended_usec = supervise_realtime(),
+                       .processes = public_only ? NULL : l->order->collect.processes,
+                       .n_processes = public_only ? 0 : l->order->collect.n_processes,
+                       .sections = sections,
+                       .n_sections = n,
+                       .differences = is_after ? DIFFERENCES_FILE : NULL };
+        return document_write(&d, l->dir_fd, name);
+}
+
+/* The fast sources are told of as soon as they are all there. */
+static int tell_public(Look *l) {
+        size_t n = 0;
+        for (size_t i = 0; i < l->n_tasks; i++)
+                if (l->tasks[i].collector->is_public) {
+                        if (!l->tasks[i].has_ended)
+                                return 0;
+                        n++;
+                }
+        if (l->is_public_told || n == 0 || l->order->mode != PROBE_SNAPSHOT || l->order->document)
+                return 0;
+        l->is_public_told = true;
+        int r = write_document(l, SNAPSHOT_PUBLIC_FILE, true);
+        if (r == 0)
+                (void)supervise_say(l->fd, "public"); /* without the agent the document counts */
+        return r;
+}
+
+static int write_differences(Look *l) {
+        _cleanup_close_ int fd =
+                openat(l->dir_fd, DIFFERENCES_FILE, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+        char before[NAME_MAX_BYTES], after[NAME_MAX_BYTES];
+        if (fd < 0)
+                return -errno;
+        for (size_t i = 0; i < l->n_tasks; i++) {
+                const Collector *c = l->tasks[i].collector;
+                if (!c->twice)
+                        continue;
+                int r = difference_write(l->dir_fd, part_name(before, BEFORE_FORMAT, c),
+                                         part_name(after, PARTS_FORMAT, c), DIFFERENCES_FILE);
+                if (r < 0 && r != -EFBIG)
+                        return r;
+                break; /* there is one such collector */
+        }
+        return 0;
+}
+
+/* What a second look compares with stays, as long as the directory; the rest has become the document. */
+static void remove_parts(const Look *l, bool keep_for_second_look) {
+        char part[NAME_MAX_BYTES], before[NAME_MAX_BYTES];
+        for (size_t i = 0; i < l->n_tasks; i++) {
+                const Collector *c = l->tasks[i].collector;
+                part_name(part, PARTS_FORMAT, c);
+                part_name(before, BEFORE_FORMAT, c);
+                /* All of it goes with the directory at the latest. */
+                if (keep_for_second_look && c->twice)
+                        (void)renameat(l->dir_fd, part, l->dir_fd, before);
+                else
+                        (void)unlinkat(l->dir_fd, part, 0);
+        }
+        (void)unlinkat(l->dir_fd, DIFFERENCES_FILE, 0);
+}
+
+static int conclude(Look *l) {
+        ProbeMode mode = l->order->mode;
+        const char *name = l->order->document    ? l->order->document
+                           : mode == PROBE_AFTER ? SNAPSHOT_AFTER_FILE
+                                                 : SNAPSHOT_FILE;
+        int r = mode == PROBE_AFTER ? write_differences(l) : 0;
+        if (r == 0)
+                r = write_document(l, name, false);
+        if (r == 0)
+                remove_parts(l, mode == PROBE_SNAPSHOT && !l->order->document);
+        return r;
+}
+
+/* ---- the loop ---- */
+
+static uint64_t start_some(Look *l) {
+        size_t n_running = 0;
+        uint64_t next = USEC_INFINITY;
+        for (size_t i = 0; i < l->n_tasks; i++)
+                n_running += l->tasks[i].has_started && !l->tasks[i].has_ended;
+        for (size_t i = 0; i < l->n_tasks && n_running < TASKS_AT_ONCE; i++)
+                if (!l->tasks[i].has_started) {
+                        start(l, &l->tasks[i]);
+                        n_running += !l->tasks[i].has_ended;
+                        if (l->tasks[i].has_ended)
+                                end(l, &l->tasks[i]);
+                }
+        for (size_t i = 0; i < l->n_tasks; i++)
+                next = MIN(next, task_deadline(&l->tasks[i]));
+        return next;
+}
+
+static bool is_over(const Look *l) {
+        for (size_t i = 0; i < l->n_tasks; i++)
+                if (!l->tasks[i].has_ended)
+                        return false;
+        return true;
+}
+
+static int wait_for_news(const Look *l, uint64_t deadline_usec) {
+        struct pollfd fds[TASKS_MAX * TASK_FDS];
+        size_t n = 0;
+        for (size_t i = 0; i < l->n_tasks; i++)
+                n += task_poll(&l->tasks[i], fds + n);
+        uint64_t now = supervise_now();
+        uint64_t wait = deadline_usec > now ? deadline_usec - now : 0;
+        if (poll(fds, n, (int)MIN(wait / USEC_PER_MSEC + 1, UINT64_C(60000))) < 0 && errno != EINTR)
+                return -errno;
+        return 0;
+}
+
+static int run_tasks(Look *l) {
+        for (;;) {
+                uint64_t next = start_some(l);
+                int r = tell_public(l);
+                if (r < 0 || is_over(l))
+                        return r;
+                r = wait_for_news(l, next);
+                if (r < 0)
+                        return r;
+                for (size_t i = 0; i < l->n_tasks; i++) {
+                        Task *t = &l->tasks[i];
+                        if (t->has_ended)
+                                continue;
+                        task_step(t, supervise_now());
+                        if (t->has_ended && t->has_started)
+                                end(l, t);
+                }
+        }
+}
+
+static void add_task(Look *l, const Collector *c) {
+        Task *t = &l->tasks[l->n_tasks++];
+        *t = (Task){ .collector = c,
+                     .pid_fd = -1,
+                     .out_fd = -1,
+                     .why_fd = -1,
+                     .timeout_usec = timeout_of(l->order, c),
+                     .max_bytes = l->order->collect.max_bytes,
+                     .on_output = keep_output,
+                     .userdata = l };
+        (void)snprintf(t->child_name, sizeof t->child_name, "collect:%s", c->name);
+}
+
+/* What the hook waits for comes first. */
+static void add_tasks(Look *l) {
+        for (size_t pass = 0; pass < 2; pass++)
+                for (size_t i = 0; i < n_collectors && l->n_tasks < TASKS_MAX; i++) {
+                        const Collector *c = &collectors[i];
+                        if (c->is_public == (pass == 0) && is_wanted(l->order, c) &&
+                            (l->order->mode != PROBE_AFTER || c->twice))
+                                add_task(l, c);
+                }
+}
+
+/* ---- what an earlier one has left ---- */
+
+/* Two supervisors in one directory: the second waits, and finds the document of the first. */
+static int lock(const Look *l) {
+        uint64_t until = supervise_now() + LOCK_WAIT_USEC;
+        int fd = openat(l->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd < 0)
+                return -errno;
+        while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+                if (errno != EWOULDBLOCK || supervise_now() > until) {
+                        int r = -errno;
+                        (void)close(fd);
+                        return r;
+                }
+                (void)usleep(20 * USEC_PER_MSEC);
+        }
+        return fd;
+}
+
+static void salvage(Look *l) {
+        char name[NAME_MAX_BYTES];
+        struct stat st;
+        for (size_t i = 0; i < l->n_tasks; i++) {
+                Task *t = &l->tasks[i];
+                bool is_there = fstatat(l->dir_fd, part_name(name, PARTS_FORMAT, t->collector), &st,
+                                        AT_SYMLINK_NOFOLLOW) == 0;
+                t->has_started = t->has_ended = true;
+                t->state = is_there ? SECTION_CUT : SECTION_SKIPPED;
+                (void)snprintf(t->why, sizeof t->why, "%s",
+                               is_there ? "the snapshot was interrupted; this is what had been "
+                                          "written until then"
+                                        : "the snapshot was interrupted before its turn");
+                take_raw_files(l, i);
+        }
+}
+
+static void look_done(Look *l) {
+        for (size_t i = 0; i < l->n_tasks; i++) {
+                task_kill(&l->tasks[i], SECTION_FAILED, "");
+                free_files(l->files[i]);
+                if (l->part_fds[i] >= 0)
+                        (void)close(l->part_fds[i]);
+        }
+        if (l->order_fd >= 0)
+                (void)close(l->order_fd);
+}
+
+int supervise_look(int fd, const ProbeOrder *order, int dir_fd) {
+        _cleanup_(look_done) Look l = { .fd = fd,
+                                        .dir_fd = dir_fd,
+                                        .order_fd = -1,
+                                        .order = order,
+                                        .begun_usec = supervise_realtime() };
+        for (size_t i = 0; i < TASKS_MAX; i++)
+                l.part_fds[i] = -1;
+        _cleanup_close_ int held = lock(&l);
+        if (held < 0)
+                return held;
+        if (order->mode == PROBE_SALVAGE &&
+            faccessat(dir_fd, SNAPSHOT_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+                return 0;
+        add_tasks(&l);
+        int r = 0;
+        if (order->mode == PROBE_SALVAGE)
+                salvage(&l);
+        else {
+                r = l.order_fd = supervise_order_fd(order);
+                if (r >= 0)
+                        r = run_tasks(&l);
+        }
+        return r < 0 ? r : conclude(&l);
+}

@@ -1,0 +1,127 @@
+#include "hook/identity.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+
+#include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
+#include "lib/base/path.h"
+#include "lib/dump/nrt_status.h"
+
+enum { NAME_PART_SIZE = 49 }; /* four of them and the rest: below NAME_MAX */
+
+static int make_id(char ret[NOTE_ID_SIZE]) {
+        unsigned char bytes[16];
+        if (getrandom(bytes, sizeof bytes, GRND_NONBLOCK) != sizeof bytes)
+                return -EIO;
+        for (size_t i = 0; i < sizeof bytes; i++)
+                (void)snprintf(ret + 2 * i, 3, "%02x", bytes[i]); /* fits: two digits each */
+        return 0;
+}
+
+static uint64_t namespace_of(const char *path) {
+        struct stat st;
+        return stat(path, &st) < 0 ? 0 : st.st_ino; /* no /proc here: not known */
+}
+
+/* A part of a file's name: nothing that leads elsewhere, hides it or needs quoting. */
+static const char *name_part(char buf[NAME_PART_SIZE], const char *s, const char *otherwise) {
+        size_t n = 0;
+        if (!s || s[0] == '\0')
+                s = otherwise;
+        for (; *s && n + 1 < NAME_PART_SIZE; s++) {
+                bool is_plain = (*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z') ||
+                                (*s >= '0' && *s <= '9') || *s == '-' || *s == '_' ||
+                                (*s == '.' && n > 0);
+                buf[n++] = is_plain ? *s : '_';
+        }
+        buf[n] = '\0';
+        return buf;
+}
+
+/* Agrees with the patterns of lib/dump/names.c. A missing pid is the parent's: the runtime calls us from the process that failed. */
+static int make_names(HookNote *n) {
+        char instance[NAME_PART_SIZE], pid[NAME_PART_SIZE], tid[NAME_PART_SIZE],
+                lid[NAME_PART_SIZE], parent[24], *stem;
+        (void)snprintf(parent, sizeof parent, "%" PRIu64, n->hook_ppid);
+        (void)name_part(pid, n->pid, parent); /* before the tid, which may be the same */
+        if (asprintf(&stem, "%s-neuron-dump-pid-%s-tid-%s-lid-%s",
+                     name_part(instance, n->instance_id, "unknown"), pid,
+                     name_part(tid, n->tid, pid), name_part(lid, n->log_id, "0")) < 0)
+                return -ENOMEM;
+        if (asprintf(&n->record_name, "%s.json", stem) < 0)
+                n->record_name = NULL;
+        if (asprintf(&n->snapshot_name, "%s-snapshot.json", stem) < 0)
+                n->snapshot_name = NULL;
+        free(stem);
+        return n->record_name && n->snapshot_name ? 0 : -ENOMEM;
+}
+
+/* The agent has another working directory. */
+static int make_absolute(HookNote *n) {
+        const char *dir = n->local_output_dir;
+        if (!dir || dir[0] == '/')
+                return 0;
+        _cleanup_free_ char *cwd = getcwd(NULL, 0);
+        if (!cwd) /* it may be gone */
+                return errno == ENOMEM ? -ENOMEM : 0;
+        char *path = path_join(cwd, dir);
+        if (!path)
+                return -ENOMEM;
+        free(n->local_output_dir);
+        n->local_output_dir = path;
+        return 0;
+}
+
+static int copy_environment(HookNote *n, char *const *environment) {
+        size_t n_kept = 0;
+        n->environment = calloc(NOTE_VARIABLES_MAX + 2, sizeof *n->environment);
+        if (!n->environment)
+                return -ENOMEM;
+        for (; *environment && n_kept <= NOTE_VARIABLES_MAX; environment++) {
+                char name[ENVIRONMENT_NAME_MAX + 1];
+                size_t n_name = strcspn(*environment, "=");
+                if (n_name >= sizeof name || (*environment)[n_name] != '=')
+                        continue;
+                memcpy(name, *environment, n_name);
+                name[n_name] = '\0';
+                if (!environment_is_allowed(NULL, name))
+                        continue;
+                n->environment[n_kept] = strndup(*environment, n_name + 1 + NOTE_VALUE_MAX + 1);
+                if (!n->environment[n_kept++])
+                        return -ENOMEM;
+        }
+        return 0;
+}
+
+int identity_fill(HookNote *n, char *const *environment) {
+        Clock *clock = clock_system();
+        int r = make_id(n->id);
+        if (r < 0)
+                return r;
+        n->written_usec = clock->realtime_usec(clock);
+        n->hook_pid = (uint64_t)getpid();
+        n->hook_ppid = (uint64_t)getppid();
+        n->pid_namespace = namespace_of("/proc/self/ns/pid");
+        n->mount_namespace = namespace_of("/proc/self/ns/mnt");
+        n->has_error_number = n->error_code && nrt_status_parse(n->error_code, &n->error_number);
+        (void)job_identity_of(environment, &n->job); /* nothing found is an answer too */
+        if (n->local_output_dir && n->local_output_dir[0] == '\0') {
+                free(n->local_output_dir);
+                n->local_output_dir = NULL;
+        }
+        r = make_absolute(n);
+        if (r >= 0 && n->local_output_dir)
+                r = make_names(n);
+        return r < 0 ? r : copy_environment(n, environment);
+}
+
+bool dumps_are_off(char *const *environment) {
+        const char *local = environment_get(environment, "NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY");
+        const char *s3 = environment_get(environment, "NEURON_RT_S3_CORE_DUMP_PREFIX");
+        return local && s3 && local[0] == '\0' && s3[0] == '\0';
+}

@@ -1,0 +1,19 @@
+/* A file that appears whole or not at all, whenever we are killed. Not fsynced: the job comes first, and the agent makes its own copy durable. */
+#pragma once
+
+#include <stddef.h>
+#include <sys/types.h>
+
+typedef struct PutContent {
+        const char *text; /* NULL: what fd has */
+        size_t n;
+        int fd; /* a file of memory, read from its beginning */
+} PutContent;
+
+#define PUT_FD_BYTES_MAX (32 << 20) /* of what fd has */
+
+/** Makes the directory and those above it, with the caller's umask. @return an O_PATH fd of the caller's, -errno */
+int put_open_directory(const char *path);
+
+/** @param mode  the umask is taken off  @return 0; -EEXIST: something is there, and stays; -EFBIG; -errno */
+int put_file(int dir_fd, const char *name, mode_t mode, const PutContent *content);

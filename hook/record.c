@@ -1,0 +1,97 @@
+#include "hook/record.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "collectors/dpkg.h"
+#include "hook/put_file.h"
+#include "lib/base/fs.h"
+#include "lib/base/json_out.h"
+#include "lib/base/path.h"
+
+enum {
+        PACKAGES_MAX = 64,
+        VERSION_MAX = DPKG_WORD_SIZE - 1,
+};
+
+/* A word of a package database: anybody may have built the image that it lies in. */
+static bool is_word(const char *s) {
+        size_t n = strlen(s);
+        return n > 0 && n <= VERSION_MAX &&
+               strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.+~:-_") ==
+                       n;
+}
+
+typedef struct Packages {
+        StrBuf *b;
+        size_t n;
+} Packages;
+
+static void add_package(const DpkgParser *p, void *userdata) {
+        Packages *l = userdata;
+        if (strcmp(p->status, "install ok installed") == 0 && is_word(p->name) &&
+            is_word(p->version) && strncmp(p->name, "aws-neuron", 10) == 0 && l->n++ < PACKAGES_MAX)
+                json_out_string(l->b, p->name, p->version);
+}
+
+static int open_below(const char *root, const char *path) {
+        _cleanup_free_ char *whole = path_join(root, path);
+        struct stat st;
+        _cleanup_close_ int fd =
+                whole ? open(whole, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) : -1;
+        return fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? TAKE_FD(fd) : -1;
+}
+
+static void add_driver(StrBuf *b, const char *root) {
+        char version[VERSION_MAX + 2];
+        _cleanup_close_ int fd = open_below(root, "sys/module/neuron/version");
+        ssize_t n = fd >= 0 ? read(fd, version, sizeof version - 1) : 0;
+        if (n <= 0)
+                return;
+        version[n] = '\0';
+        version[strcspn(version, "\n")] = '\0';
+        if (is_word(version))
+                json_out_string(b, "driver", version);
+}
+
+static void add_packages(StrBuf *b, const char *root) {
+        Packages packages = { .b = b };
+        DpkgParser parser = { .on_package = add_package, .userdata = &packages };
+        _cleanup_close_ int status = open_below(root, "var/lib/dpkg/status");
+        json_out_object(b, "packages");
+        add_driver(b, root);
+        json_out_object(b, "dpkg");
+        if (status >= 0) {
+                (void)dpkg_read(&parser, status); /* as far as it can be read */
+                dpkg_end(&parser);
+        }
+        json_out_end_object(b);
+        json_out_end_object(b);
+}
+
+static int write_beside(const HookNote *n, const char *name, const PutContent *content) {
+        if (!n->local_output_dir || !name)
+                return -ENOENT;
+        _cleanup_close_ int dir_fd = put_open_directory(n->local_output_dir);
+        return dir_fd < 0 ? dir_fd : put_file(dir_fd, name, 0666, content);
+}
+
+int record_write(const HookNote *n, const char *note_text, size_t n_text, const char *root) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        if (n_text == 0 || note_text[n_text - 1] != '}')
+                return -EINVAL;
+        strbuf_add_n(&b, note_text, n_text - 1);
+        add_packages(&b, root);
+        json_out_end_object(&b);
+        strbuf_add(&b, "\n");
+        int r = strbuf_error(&b);
+        return r < 0 ? r
+                     : write_beside(n, n->record_name, &(PutContent){ .text = b.text, .n = b.n });
+}
+
+int record_write_snapshot(const HookNote *n, const char *text, size_t n_text, int fd) {
+        return write_beside(n, n->snapshot_name,
+                            &(PutContent){ .text = text, .n = n_text, .fd = fd });
+}
