@@ -1,4 +1,4 @@
-#include "agent/agent_private.h"
+#include "agent/agent_hook.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -70,6 +70,7 @@ static void on_final(Bundle *b, void *userdata) {
                 intake_source_on_final(b->source, b);
         if (b->rec.state == BUNDLE_VANISHED || b->rec.state == BUNDLE_CANCELLED)
                 on_discard(bundle_state_name(b->rec.state), 1, a);
+        agent_incident_on_final(a, b);
         retainer_kick(a->retainer);
         agent_tell_status(a);
 }
@@ -167,6 +168,7 @@ int agent_make_pipeline(Agent *a) {
                                     .clock = a->clock,
                                     .store = a->store,
                                     .bundles = a->bundles,
+                                    .attachments = a->attachments,
                                     .instance_id = a->instance_id,
                                     .hostname = a->hostname,
                                     .environment = a->environment,
@@ -193,10 +195,12 @@ int agent_make_sources(Agent *a) {
                                              .bundles = a->bundles,
                                              .instance_id = a->instance_id,
                                              .proc_root = a->config->snapshot.proc_root,
+                                             .attachments = a->attachments,
+                                             .hook_deadline_usec = a->config->hook.deadline_usec,
                                              .on_ready = on_ready,
                                              .on_discard = on_discard,
                                              .userdata = a };
-        a->sources = calloc(MAX(a->config->n_sources, (size_t)1), sizeof *a->sources);
+        a->sources = calloc(a->config->n_sources + 1, sizeof *a->sources);
         if (!a->sources)
                 return -ENOMEM;
         int failed = 0;
@@ -211,6 +215,15 @@ int agent_make_sources(Agent *a) {
                 }
                 adopt(a, a->sources[a->n_sources++]);
         }
+        agent_incident_source_free(a->incident_source);
+        a->incident_source = agent_incident_source_new(a);
+        int r = a->incident_source ? intake_source_new(&a->sources[a->n_sources],
+                                                       &a->intake_context, a->incident_source)
+                                   : 0;
+        if (r < 0)
+                log_error(r, "incidents that belong to no dump cannot be shipped");
+        else if (a->incident_source)
+                adopt(a, a->sources[a->n_sources++]);
         return failed;
 }
 
@@ -245,16 +258,16 @@ static int make_notices(Agent *a) {
 }
 
 /* A socket that systemd hands over is known by its path, whatever the unit is called. */
-static int passed_socket(const char *path) {
+int agent_passed_socket(const char *path, int type) {
         int n = sd_listen_fds(0);
         for (int fd = SD_LISTEN_FDS_START; fd < SD_LISTEN_FDS_START + n; fd++)
-                if (sd_is_socket_unix(fd, SOCK_STREAM, 1, path, 0) > 0)
+                if (sd_is_socket_unix(fd, type, 1, path, 0) > 0)
                         return fd;
         return -1;
 }
 
 static int make_api(Agent *a) {
-        int fd = passed_socket(a->config->api.socket), r = 0;
+        int fd = agent_passed_socket(a->config->api.socket, SOCK_STREAM), r = 0;
         if (fd < 0)
                 r = api_listen_unix(a->config->api.socket, &fd);
         if (r < 0) {
@@ -304,6 +317,9 @@ static int agent_start(Agent *a) {
         r = open_store(a);
         if (r != 0)
                 return r;
+        r = attachments_new(&a->attachments, a->config->state_directory);
+        if (r < 0)
+                return r;
         r = open_table(a);
         if (r < 0) {
                 log_error(r, "cannot read the state database");
@@ -327,6 +343,7 @@ static int agent_start(Agent *a) {
                 log_error(r, "cannot set up what lets go of sources");
                 return r;
         }
+        agent_hook_start(a);
         r = make_api(a);
         if (r < 0)
                 return r;
@@ -378,15 +395,18 @@ Agent *agent_free(Agent *a) {
         notices_free(a->notices);
         agent_drain_done(a);
         agent_reload_drop(a);
+        agent_hook_stop(a);
         a->retainer = retainer_free(a->retainer); /* what ends from here on kicks nobody */
         a->pipeline = pipeline_free(a->pipeline);
         agent_free_sources(a);
         sd_event_source_disable_unref(a->store_timer);
         bundle_table_free(a->bundles);
+        attachments_free(a->attachments);
         store_close(a->store);
         for (size_t i = 0; i < a->n_discards; i++)
                 free(a->discards[i].reason);
         free(a->discards);
+        agent_incident_source_free(a->incident_source);
         free(a->config_error);
         free(a->pending_restart);
         agent_view_done(a);
@@ -406,6 +426,8 @@ void agent_flush(Agent *a, bool flush) {
 }
 
 bool agent_is_through(Agent *a) {
+        if (!agent_hook_is_idle(a))
+                return false;
         for (size_t i = 0; i < a->n_sources; i++)
                 if (!intake_source_is_idle(a->sources[i]))
                         return false;

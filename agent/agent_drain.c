@@ -48,6 +48,8 @@ static bool is_safe(Agent *a) {
                   "bundles are not known to be whole yet");
         add_count(&text, c.bundles[BUNDLE_QUARANTINED], "bundle is quarantined",
                   "bundles are quarantined");
+        add_count(&text, a->incidents ? incidents_n_underway(a->incidents) : 0,
+                  "snapshot is being taken", "snapshots are being taken");
         const IntakeSource *s = source_that_is_not_through(a);
         if (s)
                 strbuf_addf(&text, "%ssource %s has not been seen whole", text.n ? ", " : "",
@@ -100,6 +102,8 @@ static int on_look(sd_event_source *source, uint64_t usec, void *userdata) {
                 log_notice("this node goes in less than a minute: what still settles is shipped as "
                            "it is");
                 agent_flush(a, true);
+                if (a->incidents)
+                        incidents_hurry(a->incidents, true);
         }
         look_in(a, LOOK_USEC);
         return 0;
@@ -114,8 +118,10 @@ static void look_in(Agent *a, uint64_t usec) {
 void agent_drain_again(Agent *a) {
         if (!a->drain.is_on)
                 return;
+        /* A snapshot that is underway becomes a unit while nothing new is taken: its source is not held. */
         for (size_t i = 0; i < a->n_sources; i++)
-                intake_source_hold(a->sources[i], true);
+                if (strcmp(intake_source_config(a->sources[i])->name, INCIDENTS_SOURCE) != 0)
+                        intake_source_hold(a->sources[i], true);
         pipeline_set_hurry(a->pipeline, true);
 }
 
@@ -156,6 +162,8 @@ static void take_new_again(Agent *a) {
         log_notice("resumed: new bundles are taken again");
         for (size_t i = 0; i < a->n_sources; i++)
                 intake_source_hold(a->sources[i], false);
+        if (a->incidents)
+                incidents_hurry(a->incidents, false);
         pipeline_set_hurry(a->pipeline, a->once);
         agent_tell_status(a);
 }

@@ -3,6 +3,7 @@
 
 #include "agent/agent.h"
 #include "agent/api/api.h"
+#include "agent/incidents.h"
 #include "agent/notices.h"
 #include "agent/retainer.h"
 #include "lib/base/strbuf.h"
@@ -68,14 +69,18 @@ struct Agent {
         Clock *clock;
         Config *config;
         Store *store;
+        Attachments *attachments;
         BundleTable *bundles;
         Pipeline *pipeline;
         Retainer *retainer;
-        Notices *notices; /* NULL: not on EC2 */
+        Notices *notices;     /* NULL: not on EC2 */
+        Notes *notes;         /* NULL: hooks cannot be heard */
+        Incidents *incidents; /* NULL: no snapshots can be taken */
         Drain drain;
         Reload reload;
         IntakeContext intake_context;
-        IntakeSource **sources; /* same order as config->sources */
+        IntakeSource **sources; /* same order as config->sources, and then that of incidents */
+        ConfigSource *incident_source; /* of incidents that belong to no dump; NULL: none */
         size_t n_sources;
         Api *api, *api_tcp;
         AgentBackend backend;
@@ -99,6 +104,20 @@ IntakeSource *agent_source_by_name(const Agent *a, const char *name);
 int agent_make_pipeline(Agent *a);
 int agent_make_sources(Agent *a);
 void agent_free_sources(Agent *a);
+
+/** @return an fd that systemd has handed over for this path, known by that and its type; -1 */
+int agent_passed_socket(const char *path, int type);
+
+/* agent_incidents.c */
+/** Makes a->incident_source by the configuration that is in force: a new one, which the caller sets after the old one is not used any more.
+ * @return NULL: no snapshots are taken, a source of the configuration has its name, or no memory */
+ConfigSource *agent_incident_source_new(const Agent *a);
+ConfigSource *agent_incident_source_free(ConfigSource *c);
+/** @return whether it is the path of such a unit: its directory goes when it is delivered */
+void agent_incident_on_final(Agent *a, const Bundle *b);
+/** Of view.h. */
+int agent_snapshot_begin(char ret_name[SNAPSHOT_NAME_SIZE], char **ret_message, void *userdata);
+int agent_snapshot_get(const char *name, const char *file, SnapshotAnswer *ret, void *userdata);
 
 /* agent_reload.c */
 /** What is underway is not carried out. */

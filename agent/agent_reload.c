@@ -2,7 +2,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/agent_private.h"
+#include "agent/agent_hook.h"
 #include "lib/base/log.h"
 
 static const ConfigSource *agent_config_source(const Config *c, const char *name) {
@@ -56,6 +56,22 @@ static void keep_until_restart(Config *running, Config *loaded) {
 #undef KEEP
 }
 
+/* What could not be made anew for lack of memory stays as it was. */
+static void rebind_sources(Agent *a, const Config *loaded) {
+        ConfigSource *own = a->incident_source ? agent_incident_source_new(a) : NULL;
+        for (size_t i = 0; i < a->n_sources; i++) {
+                const ConfigSource *was = intake_source_config(a->sources[i]);
+                const ConfigSource *is =
+                        was == a->incident_source ? own : agent_config_source(loaded, was->name);
+                if (is)
+                        intake_source_rebind(a->sources[i], is);
+        }
+        if (own) {
+                agent_incident_source_free(a->incident_source);
+                a->incident_source = own;
+        }
+}
+
 /* All that can fail comes before anything is let go, but for the sources: one that cannot be started is said and left out. */
 static int apply(Agent *a, Config *loaded, const ReloadChanges *c) {
         Config *old = a->config;
@@ -79,13 +95,11 @@ static int apply(Agent *a, Config *loaded, const ReloadChanges *c) {
                 retainer_set_sources(a->retainer, a->sources, a->n_sources);
         } else {
                 a->intake_context.proc_root = loaded->snapshot.proc_root;
-                for (size_t i = 0; i < a->n_sources; i++)
-                        intake_source_rebind(
-                                a->sources[i],
-                                agent_config_source(loaded,
-                                                    intake_source_config(a->sources[i])->name));
+                a->intake_context.hook_deadline_usec = loaded->hook.deadline_usec;
+                rebind_sources(a, loaded);
         }
         retainer_rebind(a->retainer, loaded);
+        agent_hook_rebind(a);
         agent_drain_again(a);
         config_free(old);
         return 0;

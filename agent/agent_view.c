@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/agent_private.h"
+#include "agent/agent_hook.h"
 #include "agent/store/ledger.h"
 #include "lib/base/log.h"
 #include "lib/base/strbuf.h"
@@ -223,6 +223,7 @@ static void on_view(AgentView *ret, void *userdata) {
         view_sources(a, ret);
         view_retention(a, ret);
         view_limits(a, &ret->limits);
+        agent_hook_view(a, &ret->hook);
         view_counts(a, ret);
         ret->idle = ret->idle && bundle_table_n_open(a->bundles) == 0;
         size_t n_orphaned = pipeline_n_orphaned(a->pipeline);
@@ -459,6 +460,8 @@ void agent_view_init(Agent *a) {
                                      .act = on_act,
                                      .flush = on_flush,
                                      .drain = on_drain,
+                                     .snapshot = agent_snapshot_begin,
+                                     .get_snapshot = agent_snapshot_get,
                                      .userdata = a };
 }
 

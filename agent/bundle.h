@@ -50,7 +50,10 @@ typedef struct Bundle {
         /* Intake's: */
         sd_event_source *timer; /* next look */
         bool probing, flush, dirty, check;
+        bool is_replaced; /* another unit lies in its place, to be looked at when this one is through */
         bool is_active; /* counts among those that its source works on */
+        uint64_t
+                whole_boot_usec; /* since when it waits only for what is still to be attached; 0 = it does not */
         uint64_t quiet_usec, looked_boot_usec, seen_boot_usec, look_took_usec;
         bool process_seen;
         uint64_t
@@ -67,6 +70,13 @@ typedef struct Bundle {
         bool tolerant;    /* changed under us too often or past max_wait: ship it as it is */
         bool cancel;      /* asked for while shipping: carried out when the workers are back */
 } Bundle;
+
+/* In place of a device number: the supplement is made of attachments alone, and whatever is at the unit's place is not looked at. */
+#define BUNDLE_DEV_OF_ATTACHMENTS UINT64_MAX
+static inline bool bundle_is_of_attachments(const BundleRecord *rec) {
+        return rec->supplement_of[0] && rec->unit_ino == 0 &&
+               rec->unit_dev == BUNDLE_DEV_OF_ATTACHMENTS;
+}
 
 typedef struct BundleTable BundleTable;
 

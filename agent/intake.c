@@ -61,6 +61,8 @@ void intake_source_on_final(IntakeSource *s, Bundle *b) {
         const char *relative = intake_relative(s, b->rec.path);
         s->n_active -= b->is_active; /* one that was quarantined and brought back does not count */
         /* A quarantined one can be brought back; of others the row says whether links are still wanted. */
+        intake_attached_on_final(s, b);
+        intake_notes_on_final(s, b->rec.path);
         if (b->rec.state == BUNDLE_DELIVERED && b->dirty)
                 intake_look_last(s, b->rec.id);
         else if (b->rec.state != BUNDLE_QUARANTINED && !b->rec.links_held)
@@ -72,7 +74,8 @@ void intake_source_on_final(IntakeSource *s, Bundle *b) {
         /* A supplement's digest is not the unit's; and what vanished is taken again should it come back. */
         if (!b->rec.supplement_of[0] && b->rec.state != BUNDLE_VANISHED)
                 intake_remember(s, relative, b->rec.digest);
-        if ((b->dirty && b->rec.state == BUNDLE_DELIVERED) || intake_is_of_links(&b->rec))
+        if ((b->dirty && b->rec.state == BUNDLE_DELIVERED) || b->is_replaced ||
+            intake_is_of_links(&b->rec))
                 intake_look_at_path(s, relative);
         if (s->scan_wanted && s->n_active < INTAKE_ACTIVE_MAX / 2)
                 intake_start_scan(s);
@@ -257,6 +260,7 @@ static void on_scanned(WorkJob *job) {
                 s,
                 j); /* tells on_rescan when everything is watched: what came in between is not lost */
         take_found(s, j);
+        intake_attached_sweep(s);
         s->flush_this_scan = false;
         scan_job_free(j);
         s->has_scanned = true;
@@ -346,6 +350,8 @@ int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSo
         *s = (IntakeSource){ .context = context, .config = config };
         pending_init(&s->pending);
         pending_init(&s->last_looks);
+        pending_init(&s->attached);
+        list_init(&s->unit_notes);
         list_init(&s->jobs);
         list_init(&s->pin_jobs);
         list_init(&s->errands);
@@ -430,6 +436,8 @@ IntakeSource *intake_source_free(IntakeSource *s) {
         sd_event_source_disable_unref(s->look_timer);
         pending_done(&s->pending);
         pending_done(&s->last_looks);
+        intake_attached_done(s);
+        intake_notes_done(s);
         unit_table_done(&s->table);
         unit_table_done(&s->table_later);
         source_terms_unref(s->terms);
@@ -486,5 +494,5 @@ bool intake_source_has_seen_all(const IntakeSource *s) {
 
 bool intake_source_is_idle(const IntakeSource *s) {
         return s->has_scanned && !s->scan && !s->scan_wanted && s->n_probes == 0 &&
-               !s->is_listing && pending_is_empty(&s->pending);
+               !s->is_listing && pending_is_empty(&s->pending) && pending_is_empty(&s->attached);
 }

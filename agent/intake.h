@@ -3,6 +3,7 @@
 
 #include <systemd/sd-event.h>
 
+#include "agent/attachments.h"
 #include "agent/bundle.h"
 #include "agent/intake_probe.h"
 #include "config/config.h"
@@ -16,6 +17,9 @@ typedef struct IntakeContext { /* borrowed by the sources */
         Store *store;
         BundleTable *bundles;
         const char *instance_id, *proc_root;
+        Attachments *attachments; /* NULL: nothing is ever attached */
+        uint64_t
+                hook_deadline_usec; /* hook.deadline: so long a hook may be at work, and a second more */
         void (*on_ready)(Bundle *b, void *userdata); /* it is whole, or labelled: ship it */
         void (*on_discard)(const char *reason, uint64_t n,
                            void *userdata); /* members left out, for the metric */
@@ -84,6 +88,23 @@ bool intake_is_to_look_last(const IntakeSource *s, const char *id);
 /** Who is told when such a look has found nothing that anybody wants. NULL: nobody */
 void intake_listen_to_looks(IntakeSource *s, void (*listener)(const char *id, void *userdata),
                             void *userdata);
+
+#define INTAKE_PROMISED_MAX 512 /* files, of one unit */
+
+/* What the hook says of a unit of this source. Hints: they make intake look at once, wait for files that are announced, and take a shorter
+ * quiet for an answer. What they say of a unit that is not there yet is remembered for some minutes.
+ * @param unit_path  absolute, at or below the source's fixed part; others are let be */
+/** A hook is at work: the unit is looked for and looked at now, and not called whole before the hook is through, or its time is. */
+void intake_source_note(IntakeSource *s, const char *unit_path);
+/** A hook is through: all files that it was to write are there, or never will be. */
+void intake_source_note_finished(IntakeSource *s, const char *unit_path);
+/** One that is through had promised a file of this name, wherever in the unit it is, and has not said that there is none. Where it is not seen the unit
+ * waits for the whole of `settle`, and then goes out labelled. Said before ..._finished(); at most INTAKE_PROMISED_MAX of a unit are remembered. */
+void intake_source_promised(IntakeSource *s, const char *unit_path, const char *name);
+/** Something is still to be attached to the unit: when it is whole otherwise, that is waited for, for `settle`. Or nothing is any more. */
+void intake_source_pending(IntakeSource *s, const char *unit_path, bool pending);
+/** Something was attached to the unit. If its bundle is through, a supplement begins; else the bundle takes it, or the supplement after it. */
+void intake_source_attached(IntakeSource *s, const char *unit_path);
 
 const ConfigSource *intake_source_config(const IntakeSource *s);
 SourceTerms *intake_source_terms(const IntakeSource *s); /* borrowed */

@@ -36,7 +36,8 @@ static int add_bundle(IntakeSource *s, const ScanUnit *u, const BundleRecord *ba
                 .bytes = u->bytes,
                 .oldest_mtime_usec = u->oldest_mtime_usec,
                 .digest = u->digest,
-                .links_held = base && u->st.st_ino == 0,
+                .links_held = base && u->st.st_ino == 0 &&
+                              (uint64_t)u->st.st_dev != BUNDLE_DEV_OF_ATTACHMENTS,
         };
         rec.source = strdup(s->config->name);
         rec.path =
@@ -54,6 +55,8 @@ static int add_bundle(IntakeSource *s, const ScanUnit *u, const BundleRecord *ba
                 strcpy(rec.supplement_of, base->id);
                 strcpy(rec.date_time, base->date_time);
                 strcpy(rec.cluster_id, base->cluster_id);
+                if (base->s3_prefix && !(rec.s3_prefix = strdup(base->s3_prefix)))
+                        return -ENOMEM;
         } else
                 bundle_id_of_unit(&(BundleOrigin){ .kind = rec.kind,
                                                    .source = rec.source,
@@ -81,18 +84,47 @@ void intake_tell_put_off(IntakeSource *s, int error, size_t n) {
         s->puts_off = s->said_put_off = true;
 }
 
-static void begin_bundle(IntakeSource *s, const ScanUnit *u, BundleRecord *base) {
-        if (base) {
-                /* The number is used up first: a crash between the two leaves a gap, never two of one name. */
-                base->n_supplements++;
-                int r = store_update(s->context->store, base);
-                if (r < 0) {
-                        log_dump(base->id, LOG_ERR, r,
-                                 "cannot note a supplement in the state database, trying again at "
-                                 "the next scan");
-                        return;
-                }
+/* The number is used up first: a crash between the two leaves a gap, never two of one name. @return whether it was noted */
+static bool use_up_number(IntakeSource *s, BundleRecord *base) {
+        base->n_supplements++;
+        int r = store_update(s->context->store, base);
+        if (r != 0)
+                log_dump(base->id, LOG_ERR, MIN(r, 0),
+                         "cannot note a supplement in the state database, trying again at the next "
+                         "scan");
+        return r == 0;
+}
+
+static void count_active(IntakeSource *s, Bundle *b) {
+        s->n_active++;
+        b->is_active = true;
+        if (s->on_news)
+                s->on_news(b, s->news_userdata);
+}
+
+void intake_begin_of_attachments(IntakeSource *s, BundleRecord *base, size_t n, uint64_t bytes) {
+        Bundle *b = NULL;
+        ScanUnit u = { .relative = (char *)intake_relative(s, base->path), /* borrowed */
+                       .n_files = n,
+                       .bytes = bytes,
+                       .oldest_mtime_usec = base->oldest_mtime_usec };
+        u.st = (struct stat){ .st_uid = base->uid, .st_dev = (dev_t)BUNDLE_DEV_OF_ATTACHMENTS };
+        if (!use_up_number(s, base))
+                return;
+        int r = add_bundle(s, &u, base, &b);
+        if (r < 0) {
+                log_dump(base->id, LOG_ERR, r,
+                         "cannot note a supplement with what was attached to it, trying again at "
+                         "the next scan");
+                return;
         }
+        count_active(s, b);
+        intake_look_at(b);
+}
+
+static void begin_bundle(IntakeSource *s, const ScanUnit *u, BundleRecord *base) {
+        if (base && !use_up_number(s, base))
+                return;
         Bundle *b = NULL;
         int r = add_bundle(s, u, base, &b);
         if (r == -EEXIST) {
@@ -107,10 +139,7 @@ static void begin_bundle(IntakeSource *s, const ScanUnit *u, BundleRecord *base)
                 return;
         }
         intake_remember(s, u->relative, u->digest);
-        s->n_active++;
-        b->is_active = true;
-        if (s->on_news)
-                s->on_news(b, s->news_userdata);
+        count_active(s, b);
         b->flush = s->flush_this_scan;
         /* No link of ours has touched a ctime yet: old mtimes of a copy that is underway do not make it look quiet. */
         b->quiet_usec = since_newest_usec(s, u);

@@ -45,8 +45,13 @@ struct IntakeSource {
         void *news_userdata;
         size_t n_probes;
         uint64_t scan_usec, n_unreadable; /* of the last scan */
-        char *note;                       /* said in status; owned */
-        char *hold_note;                  /* why sources are not held by links; owned */
+        ListLink unit_notes;              /* what hooks say of units: intake_notes.c */
+        size_t n_unit_notes;
+        sd_event_source *notes_timer;
+        Pending attached; /* paths of units that may have something to be shipped: intake_attached.c */
+        sd_event_source *attached_timer;
+        char *note;      /* said in status; owned */
+        char *hold_note; /* why sources are not held by links; owned */
 };
 
 uint64_t intake_boot_usec(const IntakeSource *s);
@@ -66,6 +71,31 @@ void intake_on_unit(IntakeSource *s, ScanUnit *u);
 void intake_look_at_path(IntakeSource *s, const char *relative);
 /** Hands a probe to the worker; done() frees it. @return whether it was taken (else it is freed) */
 bool intake_probe_submit(IntakeSource *s, ProbeJob *p, void (*done)(WorkJob *job));
+
+/* intake_notes.c */
+/** Adds to the facts what hooks say of a unit. */
+void intake_note_facts(IntakeSource *s, const char *unit_path, IntakeFacts *facts);
+/** Gives a probe the names of what was promised and has not been seen. @return 0, -ENOMEM */
+int intake_notes_ask(IntakeSource *s, const char *unit_path, ProbeJob *p);
+/** Takes from a probe which of them it has seen. */
+void intake_notes_take(IntakeSource *s, const char *unit_path, const ProbeJob *p);
+/** Tells what has not been seen, name by name; borrowed for the call. */
+void intake_notes_missing(IntakeSource *s, const char *unit_path,
+                          void (*on_name)(const char *name, void *userdata), void *userdata);
+/** A bundle is taken over by a start: whether hooks have told of its unit the store knows. */
+void intake_notes_of_start(IntakeSource *s, const Bundle *b);
+/** A bundle of the unit has ended. */
+void intake_notes_on_final(IntakeSource *s, const char *unit_path);
+void intake_notes_done(IntakeSource *s);
+
+/* intake_attached.c */
+/** A bundle ended: what it was given is let go, where it is over; what came later begins a supplement. */
+void intake_attached_on_final(IntakeSource *s, const Bundle *b);
+/** What waits in the state directory, or was left there: after a start, and with each scan. */
+void intake_attached_sweep(IntakeSource *s);
+void intake_attached_done(IntakeSource *s);
+/** Begins a supplement of what is attached alone. */
+void intake_begin_of_attachments(IntakeSource *s, BundleRecord *base, size_t n, uint64_t bytes);
 
 /** Looks at a settling bundle now. */
 void intake_look_at(Bundle *b);

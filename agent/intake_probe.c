@@ -101,12 +101,22 @@ static bool is_another_unit(const ProbeJob *p, int unit_fd) {
                 !fs_is_network(unit_fd, NULL)); /* whose clock is another's */
 }
 
+/* What is no member is said for itself: it is there. */
+static void note_promised(ProbeJob *p, const ScanMember *m) {
+        for (size_t i = 0; i < p->n_promised; i++)
+                if (strcmp(p->promised[i].name, path_name(m->path)) == 0)
+                        p->promised[i].is_seen = true;
+}
+
 static int on_member(const ScanMember *m, int unit_fd, void *userdata) {
         ProbeJob *p = userdata;
-        if (is_another_unit(p, unit_fd))
+        if (is_another_unit(p, unit_fd)) {
+                p->met_another = true;
                 return -ENOENT;
+        }
         bool has_link = p->has_link; /* own_links() is asked right before, if it is asked */
         p->has_link = false;
+        note_promised(p, m);
         if (m->skip != SCAN_SKIP_NONE) {
                 if (p->unit.skipped[m->skip]++ == 0)
                         p->unit.skipped_example[m->skip] = path_escape(m->path);
@@ -408,6 +418,9 @@ ProbeJob *probe_job_free(ProbeJob *p) {
         source_terms_unref(p->terms);
         free(p->relative);
         free(p->shipped);
+        for (size_t i = 0; i < p->n_promised; i++)
+                free(p->promised[i].name);
+        free(p->promised);
         scan_unit_done(&p->unit);
         free(p->hold_error);
         held_files_done(&p->held);

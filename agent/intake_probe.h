@@ -36,6 +36,11 @@ bool source_terms_is_loose(const SourceTerms *t, const char *relative);
 
 #define PROBE_HELD_FILES_MAX 64
 
+typedef struct ProbePromise {
+        char *name;
+        bool is_seen;
+} ProbePromise;
+
 typedef struct ProbeJob {
         WorkJob job;
         void *owner;             /* the loop's side, for done() */
@@ -52,7 +57,10 @@ typedef struct ProbeJob {
         bool hold;            /* links, or else descriptors */
         /* A directory with another inode in the unit's place, or one that was born after the unit was found, is another unit; 0: it is not asked. */
         uint64_t unit_ino, found_usec; /* CLOCK_REALTIME */
-        bool links_only;               /* whatever is at the unit's place now is not looked at */
+        bool met_another;
+        ProbePromise *promised; /* files that hooks have promised; owned */
+        size_t n_promised;
+        bool links_only; /* whatever is at the unit's place now is not looked at */
         char heir
                 [BUNDLE_ID_SIZE]; /* "" = no last look. Else a supplement to be, of `base_id`: what the links of bundle_id hold and was
                                       not shipped is linked for it as well */

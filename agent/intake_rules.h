@@ -18,7 +18,16 @@ typedef struct IntakeFacts {
         uint64_t quiet_usec; /* how long names, sizes and mtimes have stood still */
         bool process_gone;   /* the process that wrote it was seen alive and is not any more */
         bool contradicted;   /* a member's own header promises more than is there */
+        unsigned n_hooks;    /* that may still write files of it */
+        bool hooks_finished; /* one has told of it, and all that did are through */
+        bool missing;        /* a file that a hook promised has not been seen */
+        bool pending;        /* something is still to be attached to it */
+        uint64_t whole_usec; /* how long it has waited for that alone */
 } IntakeFacts;
+
+/* A unit that a hook has told of is the last thing its process wrote: when the hook is through, so long a quiet is enough where nobody has a
+ * member open. */
+#define INTAKE_HOOK_QUIET_USEC (1000 * 1000)
 
 typedef struct IntakeTerms {
         uint64_t settle_usec, max_wait_usec;
@@ -37,6 +46,7 @@ typedef struct IntakeAnswer {
         IntakeVerdict verdict;
         uint64_t next_usec; /* from now; only for INTAKE_WAIT */
         const char *why;    /* static, a sentence for people: why it waits or is incomplete */
+        bool only_pending;  /* it waits for nothing but what is still to be attached */
 } IntakeAnswer;
 
 /** @return whether it could be over, so that writers and headers are worth a look; facts->writers and ->contradicted are not read */

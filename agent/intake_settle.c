@@ -5,6 +5,7 @@
 
 #include "agent/intake_private.h"
 #include "lib/base/log.h"
+#include "lib/base/path.h"
 
 static int on_bundle_timer(sd_event_source *source, uint64_t usec, void *userdata) {
         (void)source;
@@ -71,6 +72,34 @@ static void add_reason(Bundle *b, const char *reason) {
         json_decref(reasons);
 }
 
+#define MISSING_MAX 8 /* that are named; the rest is of the same kind */
+
+typedef struct Missing {
+        Bundle *bundle;
+        size_t n;
+} Missing;
+
+static void add_missing(const char *name, void *userdata) {
+        Missing *m = userdata;
+        if (++m->n > MISSING_MAX)
+                return;
+        _cleanup_free_ char *escaped = path_escape(name), *text = NULL;
+        if (asprintf(&text, "missing: '%s' was promised by its hook", escaped ? escaped : "?") < 0)
+                text = NULL;
+        add_reason(m->bundle, text ? text : "missing: a file that was promised by its hook");
+        log_dump(m->bundle->rec.id, LOG_WARNING, 0,
+                 "%s; the hook died, or its file system does not answer",
+                 text ? text : "a promised file is missing");
+}
+
+/* What hooks have promised and nobody has seen. */
+static void note_missing(IntakeSource *s, Bundle *b) {
+        Missing m = { .bundle = b };
+        intake_notes_missing(s, b->rec.path, add_missing, &m);
+        if (m.n > MISSING_MAX)
+                add_reason(b, "missing: and more that was promised by hooks");
+}
+
 static void make_ready(IntakeSource *s, Bundle *b, const ScanUnit *u, const char *incomplete) {
         if (u->n_files > 0 || !incomplete)
                 note_losses(s, b, u);
@@ -78,6 +107,7 @@ static void make_ready(IntakeSource *s, Bundle *b, const ScanUnit *u, const char
                 add_reason(b, incomplete);
                 b->tolerant = true; /* it may be changing still; waiting is over */
         }
+        note_missing(s, b);
         sd_event_source_set_enabled(b->timer, SD_EVENT_OFF);
         if (bundle_set_state(s->context->bundles, b, BUNDLE_READY, incomplete) == 0)
                 s->context->on_ready(b, s->context->userdata);
@@ -180,6 +210,7 @@ static void on_probed(WorkJob *job) {
         if (!b || b->source != s)
                 return; /* cancelled meanwhile */
         b->probing = false;
+        b->is_replaced = b->is_replaced || p->met_another;
         if (b->rec.state != BUNDLE_SETTLING)
                 return;
         if (p->result < 0 && p->result != -ENOENT) {
@@ -210,14 +241,18 @@ static void on_probed(WorkJob *job) {
                               .max_wait_usec = s->config->max_wait_usec,
                               .waited_usec = intake_boot_usec(s) - b->seen_boot_usec,
                               .flush = b->flush };
-        IntakeFacts facts = { .gone = gone,
-                              .held = b->rec.links_held || (b->held.n > 0 && b->held.all),
-                              .writers = p->check_writers ? p->writers : INTAKE_WRITERS_UNKNOWN,
-                              .quiet_usec = b->quiet_usec,
-                              .process_gone =
-                                      b->process_seen &&
-                                      !(p->process_seen && p->process_start == b->process_start),
-                              .contradicted = p->contradicted };
+        IntakeFacts facts = {
+                .gone = gone,
+                .held = b->rec.links_held || (b->held.n > 0 && b->held.all),
+                .writers = p->check_writers ? p->writers : INTAKE_WRITERS_UNKNOWN,
+                .quiet_usec = b->quiet_usec,
+                .process_gone = b->process_seen &&
+                                !(p->process_seen && p->process_start == b->process_start),
+                .contradicted = p->contradicted,
+                .whole_usec = b->whole_boot_usec > 0 ? intake_boot_usec(s) - b->whole_boot_usec : 0
+        };
+        intake_notes_take(s, b->rec.path, p);
+        intake_note_facts(s, b->rec.path, &facts);
         /* Leases and headers are looked at only when it could be over: for most looks a walk is enough. */
         if (seen && !p->check_writers && intake_is_due(&facts, &terms)) {
                 b->check = true;
@@ -225,7 +260,16 @@ static void on_probed(WorkJob *job) {
                 return;
         }
         IntakeAnswer answer = intake_decide(&facts, &terms);
+        if (!answer.only_pending)
+                b->whole_boot_usec = 0;
+        else if (b->whole_boot_usec == 0)
+                b->whole_boot_usec = intake_boot_usec(s);
         carry_out(s, b, p, &answer);
+}
+
+static void take_as_it_is(IntakeSource *s, Bundle *b) {
+        if (bundle_set_state(s->context->bundles, b, BUNDLE_READY, NULL) == 0)
+                s->context->on_ready(b, s->context->userdata);
 }
 
 void intake_look_at(Bundle *b) {
@@ -234,6 +278,10 @@ void intake_look_at(Bundle *b) {
                 return;
         if (b->probing) {
                 b->dirty = true;
+                return;
+        }
+        if (bundle_is_of_attachments(&b->rec)) { /* they are whole, and ours */
+                take_as_it_is(s, b);
                 return;
         }
         ProbeJob *p;
@@ -245,6 +293,11 @@ void intake_look_at(Bundle *b) {
         if (b->rec.supplement_of[0])
                 (void)store_get_earlier_prints(s->context->store, &b->rec, &p->shipped,
                                                &p->n_shipped); /* none: all is new */
+        if (intake_notes_ask(s, b->rec.path, p) < 0) {
+                probe_job_free(p);
+                intake_look_again_in(b, USEC_PER_SEC);
+                return;
+        }
         p->hold = true;
         bool names_come_again = s->terms->scan.kind == SOURCE_DIRECTORY ||
                                 s->terms->scan.kind == SOURCE_NEURON_PROFILE;
@@ -292,5 +345,11 @@ void intake_source_adopt(IntakeSource *s, Bundle *b) {
         uint64_t before = now > b->rec.first_seen_usec ? now - b->rec.first_seen_usec : 0;
         before = MIN(before, most);
         b->seen_boot_usec -= MIN(b->seen_boot_usec, before);
+        if (bundle_is_of_attachments(&b->rec)) { /* not from in here: the agent is not whole yet */
+                if (b->rec.state == BUNDLE_SETTLING)
+                        intake_look_again_in(b, 0);
+                return;
+        }
+        intake_notes_of_start(s, b);
         intake_look_at(b);
 }

@@ -11,7 +11,6 @@
 #include "lib/base/log.h"
 #include "lib/bundle/writer.h"
 #include "lib/dump/names.h"
-#include "lib/dump/place.h"
 
 /* A volume gets a second worker where a destination's share of limits.memory is this many times what that one needs. */
 #define SECOND_WORKER_SHARE 3
@@ -56,27 +55,6 @@ bool pipeline_has_given_up_all(const Pipeline *p, const Bundle *b) {
 }
 
 /* ---- what a delivery needs ---- */
-
-/* Below the destination's root: a volume's is the fixed part of the template. */
-static char *expand_directory(const Destination *d, const Bundle *b) {
-        const PipelineContext *c = &d->pipeline->context;
-        _cleanup_free_ char *path =
-                bundle_directory(d->template,
-                                 &(BundleOrigin){ .kind = b->rec.kind,
-                                                  .source = b->rec.source,
-                                                  .instance_id = c->instance_id,
-                                                  .hostname = c->hostname },
-                                 &(BundlePlace){ .date_time = b->rec.date_time,
-                                                 .cluster_id = b->rec.cluster_id,
-                                                 .oldest_mtime_usec = b->rec.oldest_mtime_usec,
-                                                 .uid = b->rec.uid });
-        if (!path)
-                return NULL;
-        const char *below = path + strlen(d->type->root(d));
-        while (*below == '/')
-                below++;
-        return strdup(below);
-}
 
 uint64_t pipeline_memory_share(const Pipeline *p) {
         return (p->config->limits.memory_bytes - p->memory_reserved) /
@@ -181,7 +159,8 @@ static int begin(Destination *d, Bundle *b, ShipJob *s) {
 int pipeline_start(Destination *d, Bundle *b) {
         Pipeline *p = d->pipeline;
         DeliveryRecord *delivery = pipeline_delivery(b, d->config->name);
-        _cleanup_free_ char *directory = expand_directory(d, b);
+        pipeline_settle_order(p, b);
+        _cleanup_free_ char *directory = pipeline_directory(d, b);
         if (!directory)
                 return -ENOMEM;
         ShipOrder order = { .bundle = b,
@@ -199,9 +178,7 @@ int pipeline_start(Destination *d, Bundle *b) {
         int r = d->type->ship_new(d, &order, &s);
         if (r < 0)
                 return r;
-        if (b->rec.supplement_of[0])
-                (void)store_get_earlier_prints(p->context.store, &b->rec, &s->shipped,
-                                               &s->n_shipped); /* none: all is new */
+        pipeline_take_along(p, b, s);
         mark_shipping(d, b, delivery, directory);
         s->owner = d;
         s->on_done = pipeline_shipped;

@@ -4,6 +4,7 @@
 
 #include <systemd/sd-event.h>
 
+#include "agent/attachments.h"
 #include "agent/bundle.h"
 #include "agent/limits.h"
 #include "config/config.h"
@@ -15,6 +16,7 @@ typedef struct PipelineContext { /* borrowed */
         Clock *clock;
         Store *store;
         BundleTable *bundles;
+        const Attachments *attachments; /* NULL: nothing is ever attached */
         const char *instance_id, *hostname;
         char *const *environment; /* NAME=VALUE list, for credentials and endpoints of S3 */
         bool in_a_hurry; /* a sweep: nothing is put off so that many nodes do not begin at once */

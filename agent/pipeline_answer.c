@@ -7,6 +7,7 @@
 #include "agent/pipeline_private.h"
 #include "lib/base/log.h"
 #include "lib/base/parse.h"
+#include "lib/dump/ids.h"
 #include "uploaders/backoff.h"
 #include "uploaders/uploader.h"
 
@@ -111,10 +112,13 @@ static bool is_delivered_elsewhere(const Bundle *b, const DeliveryRecord *but) {
         return false;
 }
 
-static uint64_t sum_of(const uint64_t *prints, size_t n) {
+/* What intake sees of the unit: attachments are none of it. */
+static uint64_t sum_of_source(const ShipJob *s) {
         uint64_t sum = 0;
-        for (size_t i = 0; i < n; i++)
-                sum += prints[i];
+        for (size_t i = 0; i < s->n_prints; i++)
+                if (!member_fingerprints_have(s->attached_prints, s->n_attached_prints,
+                                              s->prints[i]))
+                        sum += s->prints[i];
         return sum;
 }
 
@@ -140,10 +144,11 @@ static int note_prints(Pipeline *p, Bundle *b, const DeliveryRecord *delivery, S
                 if (r < 0)
                         n_before = 0; /* rather shipped twice than never */
                 s->n_prints = intersect(s->prints, n, before, n_before);
-                s->digest = sum_of(s->prints, s->n_prints);
+                s->digest = sum_of_source(s);
                 if (s->n_prints < n || n_before > s->n_prints)
                         b->dirty = true; /* to be looked at as soon as it is through */
         }
+        b->dirty = b->dirty || s->has_more;
         b->rec.digest = s->digest;
         return store_put_prints(p->context.store, b->rec.id, s->prints, s->n_prints);
 }

@@ -133,6 +133,14 @@ bool pipeline_has_memory(const Pipeline *p, uint64_t bytes);
 /** Begins a delivery. @return 0, -errno: it has not begun */
 int pipeline_start(Destination *d, Bundle *b);
 
+/* pipeline_order.c: what a delivery takes along, read on the loop before it begins. */
+/** Below the destination's root. @return the caller's, NULL for lack of memory */
+char *pipeline_directory(const Destination *d, const Bundle *b);
+/** The first delivery of the bundle begins: what must be the same for all is settled now. The row is the caller's to write. */
+void pipeline_settle_order(Pipeline *p, Bundle *b);
+/** Gives the job what was shipped before, what is attached, and what the hook told. */
+void pipeline_take_along(Pipeline *p, const Bundle *b, ShipJob *s);
+
 /* pipeline_turn.c */
 /** Starts what may start there now. */
 void pipeline_destination_kick(Destination *d);

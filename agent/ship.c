@@ -67,6 +67,7 @@ int ship_job_init(ShipJob *s, const ShipOrder *order) {
         int r = bundle_record_copy(&s->rec, &b->rec);
         s->terms = order->terms ? source_terms_ref(order->terms) : NULL;
         s->clock = order->clock;
+        s->attached_fd = -1;
         copy_held(&s->held, &b->held);
         s->directory = strdup(order->directory);
         s->instance_id = strdup(order->instance_id);
@@ -89,6 +90,9 @@ void ship_job_done(ShipJob *s) {
         held_files_done(&s->held);
         limits_unref(s->limits);
         free(s->shipped);
+        if (s->attached_fd >= 0)
+                (void)close(s->attached_fd); /* a directory */
+        ship_notes_done(&s->notes);
         free(s->directory);
         free(s->instance_id);
         free(s->hostname);
@@ -98,4 +102,5 @@ void ship_job_done(ShipJob *s) {
         free(s->error);
         free(s->incomplete);
         free(s->prints);
+        free(s->attached_prints);
 }

@@ -10,6 +10,7 @@
 #include "agent/bundle.h"
 #include "agent/intake_probe.h"
 #include "agent/limits.h"
+#include "agent/ship_notes.h"
 #include "lib/loop/worker_pool.h"
 
 typedef enum ShipResult {
@@ -33,6 +34,8 @@ typedef struct ShipJob {
         HeldFiles held;    /* duplicates of the descriptors */
         uint64_t *shipped; /* fingerprints that the base and earlier supplements have brought */
         size_t n_shipped;
+        int attached_fd; /* a directory, see attachments.h; -1 = nothing is attached */
+        ShipNotes notes; /* what the hook told of the unit */
         char *directory; /* `<expanded prefix>/<instance-id>`, below the destination's root */
         char *instance_id, *hostname;
         char **labels;
@@ -58,7 +61,10 @@ typedef struct ShipJob {
         bool complete;
         uint64_t *prints; /* of the members in the bundle, sorted */
         size_t n_prints;
-        uint64_t digest; /* their sum */
+        uint64_t *attached_prints; /* those of them that are attachments, sorted */
+        size_t n_attached_prints;
+        bool has_more;   /* a member of the source was left out that can follow in a supplement */
+        uint64_t digest; /* the sum of the others: what intake sees of the unit */
 } ShipJob;
 
 typedef struct ShipOrder { /* borrowed; copied by ship_job_init */

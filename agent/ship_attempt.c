@@ -159,7 +159,8 @@ bool ship_attempt_was_delivered(ShipAttempt *a, ManifestHead *head) {
 }
 
 bool ship_attempt_delivered(ShipAttempt *a) {
-        ship_members_take_prints(a->members, &a->s->prints, &a->s->n_prints, &a->s->digest);
+        if (ship_members_take_prints(a->members, a->s) < 0) /* the next try finds it delivered */
+                return ship_endf(a->s, SHIP_RESOURCES, "%s", strerror(ENOMEM));
         return ship_end(a->s, SHIP_DELIVERED, NULL);
 }
 
@@ -186,6 +187,9 @@ static ManifestInfo manifest_info(const ShipAttempt *a, const char **reasons, co
                                                      : "0000000000000000",
                 .date_time = incident && s->rec.date_time[0] ? s->rec.date_time : NULL,
                 .agreed = "alone",
+                .job = s->notes.has_job ? &s->notes.job : NULL,
+                .failures = s->notes.failures,
+                .n_failures = s->notes.n,
                 .agent_version = PACKAGE_VERSION,
                 .created_usec = a->created_usec,
         };
@@ -204,5 +208,11 @@ int ship_attempt_manifest(ShipAttempt *a, const BundleWriter *writer, const Part
         if (getpwuid_r(a->s->rec.uid, &pw, space, sizeof space, &found) != 0)
                 found = NULL;
         ManifestInfo info = manifest_info(a, reasons, found ? pw.pw_name : NULL);
-        return manifest_write(&info, a->plan, writer, parts, a->plan_sha256, put, userdata);
+        ManifestJob seen;
+        json_t *row = NULL;
+        if (!info.job && ship_notes_find_job(&a->s->notes, a->plan, a->s->rec.kind, &seen, &row))
+                info.job = &seen;
+        int r = manifest_write(&info, a->plan, writer, parts, a->plan_sha256, put, userdata);
+        json_decref(row);
+        return r;
 }

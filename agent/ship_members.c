@@ -12,14 +12,24 @@
 
 #define REASONS_MAX 20
 
+/* By the plan's index. */
+typedef struct Member {
+        uint64_t print;
+        int held_fd;      /* borrowed of the job; -1: opened below root_fd */
+        bool is_attached; /* opened below the job's attached_fd */
+} Member;
+
 struct ShipMembers {
         const ShipJob *s;
         Plan *plan;        /* borrowed */
         PinsSession *pins; /* while the source is walked */
         int root_fd;
-        const HeldFile **held; /* by the plan's index; NULL: opened below root_fd */
-        uint64_t *prints;
+        Member *members;
         size_t n, n_allocated;
+        char **attached; /* paths in the bundle, in order */
+        size_t n_attached, next_attached;
+        bool has_source; /* a member of the source was found */
+        bool has_more;   /* … and left out, as its name was taken */
         SetCheck *set;
         void (*add_reason)(const char *reason, void *userdata);
         void *userdata;
@@ -42,29 +52,129 @@ static void leave_out(ShipMembers *m, const char *path, int error) {
                 m->add_reason(text, m->userdata);
 }
 
-static int add_open(ShipMembers *m, const char *path, int fd) {
+static int add_to_plan(ShipMembers *m, const char *path, MemberKind kind, int fd,
+                       const Member *member) {
+        if (m->n == m->n_allocated) {
+                size_t n = m->n_allocated ? 2 * m->n_allocated : 16;
+                Member *bigger = realloc(m->members, n * sizeof *bigger);
+                if (!bigger)
+                        return -ENOMEM;
+                m->members = bigger;
+                m->n_allocated = n;
+        }
+        int r = plan_add(m->plan, path, kind, fd);
+        if (r >= 0)
+                m->members[m->n++] = *member;
+        return r;
+}
+
+/* ---- what is attached ---- */
+
+static int open_attached(const ShipMembers *m, const char *path) {
+        struct stat st;
+        return fs_open_regular(m->s->attached_fd, path + strlen(SHIP_ATTACHED_PREFIX), &st);
+}
+
+static int add_attached(ShipMembers *m, const char *path) {
+        struct stat st;
+        _cleanup_close_ int fd = open_attached(m, path);
+        if (fd < 0) {
+                leave_out(m, path, fd);
+                return 0;
+        }
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        Member member = { .print = member_fingerprint(path, &st),
+                          .held_fd = -1,
+                          .is_attached = true };
+        return add_to_plan(m, path, MEMBER_SNAPSHOT, fd, &member);
+}
+
+/* The plan wants its members in order: adds those that come before a path of the source, or all that are left.
+ * @return 0; 1: one of them has this very path; -errno */
+static int add_attached_before(ShipMembers *m, const char *path) {
+        while (m->next_attached < m->n_attached) {
+                const char *next = m->attached[m->next_attached];
+                int order = path ? strcmp(next, path) : -1;
+                if (order > 0)
+                        return 0;
+                if (order == 0)
+                        return 1;
+                m->next_attached++;
+                int r = add_attached(m, next);
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
+static bool was_shipped(const ShipMembers *m, const char *path) {
+        struct stat st;
+        const char *name = path + strlen(SHIP_ATTACHED_PREFIX);
+        return fstatat(m->s->attached_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+               member_fingerprints_have(m->s->shipped, m->s->n_shipped,
+                                        member_fingerprint(path, &st));
+}
+
+/* Those that were not shipped before. */
+static int find_attached(ShipMembers *m) {
+        char **names = NULL;
+        size_t n = 0;
+        if (m->s->attached_fd < 0)
+                return 0;
+        int r = attachment_names(m->s->attached_fd, &names, &n);
+        if (r < 0)
+                return r;
+        m->attached = calloc(n + 1, sizeof *m->attached);
+        r = m->attached ? 0 : -ENOMEM;
+        for (size_t i = 0; r == 0 && i < n; i++) {
+                _cleanup_free_ char *path = path_join(ATTACHMENTS_DIRECTORY, names[i]);
+                if (!path)
+                        r = -ENOMEM;
+                else if (!was_shipped(m, path))
+                        m->attached[m->n_attached++] = TAKE_PTR(path);
+        }
+        attachment_names_free(names, n);
+        return r;
+}
+
+static void say_collision(ShipMembers *m, const char *path) {
+        _cleanup_free_ char *text = NULL;
+        if (asprintf(
+                    &text,
+                    "name taken: '%s' of the source has the name of a file that the agent adds; it "
+                    "follows in a supplement",
+                    path) >= 0)
+                m->add_reason(text, m->userdata);
+}
+
+/* ---- what the source has ---- */
+
+static bool is_below_attached(const char *path) {
+        return strncmp(path, SHIP_ATTACHED_PREFIX, strlen(SHIP_ATTACHED_PREFIX)) == 0;
+}
+
+static int add_open(ShipMembers *m, const char *path, int fd, int held_fd) {
         struct stat st;
         if (fstat(fd, &st) < 0)
                 return -errno;
-        uint64_t print = member_fingerprint(path, &st);
-        if (member_fingerprints_have(m->s->shipped, m->s->n_shipped, print))
+        Member member = { .print = member_fingerprint(path, &st), .held_fd = held_fd };
+        if (member_fingerprints_have(m->s->shipped, m->s->n_shipped, member.print))
                 return 0;
-        if (m->n == m->n_allocated) {
-                size_t n = m->n_allocated ? 2 * m->n_allocated : 16;
-                uint64_t *bigger = realloc(m->prints, n * sizeof *bigger);
-                if (!bigger)
-                        return -ENOMEM;
-                m->prints = bigger;
-                m->n_allocated = n;
+        m->has_source = true;
+        int r = add_attached_before(m, path);
+        if (r > 0) {
+                m->has_more = true;
+                say_collision(m, path);
         }
+        if (r != 0)
+                return MIN(r, 0);
         DumpName name;
         dump_name_parse(m->s->rec.kind, path_name(path), &name);
-        int r = plan_add(m->plan, path, name.kind, fd);
-        if (r >= 0)
-                r = set_check_add(m->set, path, &name, (uint64_t)st.st_size);
-        if (r >= 0)
-                m->prints[m->n++] = print;
-        return r;
+        if (is_below_attached(path)) /* a file of the source does not pass for one of ours */
+                name.kind = MEMBER_OTHER;
+        r = add_to_plan(m, path, name.kind, fd, &member);
+        return r < 0 ? r : set_check_add(m->set, path, &name, (uint64_t)st.st_size);
 }
 
 static int on_member(const ScanMember *member, int unit_fd, void *userdata) {
@@ -82,7 +192,7 @@ static int on_member(const ScanMember *member, int unit_fd, void *userdata) {
                 leave_out(m, member->path, fd);
                 return 0;
         }
-        return add_open(m, member->path, fd);
+        return add_open(m, member->path, fd, -1);
 }
 
 static unsigned own_links(const char *member_path, const struct stat *st, void *userdata) {
@@ -132,25 +242,19 @@ static int compare_held(const void *a, const void *b) {
 
 static int from_held(ShipMembers *m) {
         const HeldFiles *h = &m->s->held;
-        m->held = calloc(h->n, sizeof *m->held);
-        if (!m->held)
+        _cleanup_free_ const HeldFile **sorted = calloc(h->n, sizeof *sorted);
+        if (!sorted)
                 return -ENOMEM;
         for (size_t i = 0; i < h->n; i++)
-                m->held[i] = &h->items[i];
-        qsort(m->held, h->n, sizeof *m->held, compare_held);
-        size_t kept = 0;
-        for (size_t i = 0; i < h->n; i++) {
-                size_t before = m->n;
-                int r = add_open(m, m->held[i]->path, m->held[i]->fd);
-                if (r < 0)
-                        return r;
-                if (m->n > before)
-                        m->held[kept++] = m->held[i];
-        }
-        return 0;
+                sorted[i] = &h->items[i];
+        qsort(sorted, h->n, sizeof *sorted, compare_held);
+        int r = 0;
+        for (size_t i = 0; r >= 0 && i < h->n; i++)
+                r = add_open(m, sorted[i]->path, sorted[i]->fd, sorted[i]->fd);
+        return r;
 }
 
-static int find_members(ShipMembers *m) {
+static int find_of_source(ShipMembers *m) {
         if (m->s->rec.links_held) {
                 int r = from_links(m);
                 if (r != -ENOENT || m->n > 0)
@@ -159,6 +263,17 @@ static int find_members(ShipMembers *m) {
         if (m->s->held.n > 0 && m->s->held.all)
                 return from_held(m);
         return from_source(m);
+}
+
+/* Attachments alone are no dump: one of which nothing can be read fails or vanishes as it would without them. A supplement may be made of them. */
+static int find_members(ShipMembers *m) {
+        bool is_supplement = m->s->rec.supplement_of[0] != '\0';
+        int r = find_attached(m);
+        if (r >= 0 && !bundle_is_of_attachments(&m->s->rec))
+                r = find_of_source(m);
+        if (r == -ENOENT && is_supplement && m->n_attached > 0)
+                r = 0;
+        return r < 0 || (!m->has_source && !is_supplement) ? r : add_attached_before(m, NULL);
 }
 
 int ship_members_new(ShipMembers **ret, const ShipJob *s, Plan *plan,
@@ -194,29 +309,51 @@ ShipMembers *ship_members_free(ShipMembers *m) {
         if (m->root_fd >= 0)
                 (void)close(m->root_fd); /* a directory */
         set_check_free(m->set);
-        free(m->held);
-        free(m->prints);
+        attachment_names_free(m->attached, m->n_attached);
+        free(m->members);
         free(m);
         return NULL;
 }
 
 int ship_members_open(const ShipMembers *m, size_t i) {
-        if (m->held) {
-                int fd = fcntl(m->held[i]->fd, F_DUPFD_CLOEXEC, 0);
+        const Member *member = &m->members[i];
+        const char *path = plan_member(m->plan, i)->path;
+        if (member->is_attached)
+                return open_attached(m, path);
+        if (member->held_fd >= 0) {
+                int fd = fcntl(member->held_fd, F_DUPFD_CLOEXEC, 0);
                 return fd < 0 ? -errno : fd;
         }
         struct stat st;
-        return fs_open_regular(m->root_fd, plan_member(m->plan, i)->path, &st);
+        return fs_open_regular(m->root_fd, path, &st);
 }
 
-void ship_members_take_prints(ShipMembers *m, uint64_t **ret, size_t *ret_n, uint64_t *ret_sum) {
+int ship_members_take_prints(ShipMembers *m, ShipJob *s) {
         if (!m)
-                return;
-        *ret_sum = 0;
-        for (size_t i = 0; i < m->n; i++)
-                *ret_sum += m->prints[i];
-        if (m->n > 0) /* qsort(3) wants no NULL */
-                qsort(m->prints, m->n, sizeof *m->prints, compare_u64);
-        *ret_n = m->n;
-        *ret = TAKE_PTR(m->prints);
+                return 0;
+        uint64_t *prints = calloc(m->n + 1, sizeof *prints),
+                 *attached = calloc(m->n_attached + 1, sizeof *attached);
+        if (!prints || !attached) {
+                free(prints);
+                free(attached);
+                return -ENOMEM;
+        }
+        free(s->prints);
+        free(s->attached_prints);
+        s->prints = prints;
+        s->attached_prints = attached;
+        s->n_prints = m->n;
+        s->n_attached_prints = 0;
+        s->has_more = m->has_more;
+        s->digest = 0;
+        for (size_t i = 0; i < m->n; i++) {
+                prints[i] = m->members[i].print;
+                if (m->members[i].is_attached)
+                        attached[s->n_attached_prints++] = prints[i];
+                else
+                        s->digest += prints[i];
+        }
+        qsort(prints, s->n_prints, sizeof *prints, compare_u64);
+        qsort(attached, s->n_attached_prints, sizeof *attached, compare_u64);
+        return 0;
 }

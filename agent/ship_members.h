@@ -1,15 +1,20 @@
-/* Where a delivery reads its members from: our hard links, the descriptors that were kept, or the source itself. */
+/* Where a delivery reads its members from: our hard links, the descriptors that were kept, or the source itself. And what is attached to the
+ * bundle, in either case. */
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
+#include "agent/attachments.h"
 #include "lib/bundle/plan.h"
+
+#define SHIP_ATTACHED_PREFIX ATTACHMENTS_DIRECTORY "/"
 
 struct ShipJob;
 typedef struct ShipMembers ShipMembers;
 
-/** Finds the members and adds each to the plan (not yet frozen). What cannot be opened is left out, with a reason.
+/** Finds the members and adds each to the plan (not yet frozen). What cannot be opened is left out, with a reason. A member of the source that
+ * has the name of an attachment is left out too, with a reason, and follows in a supplement, where it stands alone under this name.
  * @return 0, -ENOENT when nothing is left, -errno */
 int ship_members_new(ShipMembers **ret, const struct ShipJob *s, Plan *plan,
                      void (*add_reason)(const char *reason, void *userdata), void *userdata);
@@ -18,5 +23,5 @@ ShipMembers *ship_members_free(ShipMembers *m);
 /** Opens the plan's member i for reading. @return an fd of the caller's, -errno */
 int ship_members_open(const ShipMembers *m, size_t i);
 
-/** Hands out the members' fingerprints, sorted (the caller's), and their sum. Nothing for NULL. */
-void ship_members_take_prints(ShipMembers *m, uint64_t **ret, size_t *ret_n, uint64_t *ret_sum);
+/** Gives the job the members' fingerprints, those of the attachments among them, and the sum of the others. Nothing for NULL. */
+int ship_members_take_prints(ShipMembers *m, struct ShipJob *s);

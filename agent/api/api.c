@@ -8,6 +8,7 @@
 #include "agent/api/metrics.h"
 #include "agent/api/view_json.h"
 #include "lib/base/cleanup.h"
+#include "lib/base/json_out.h"
 #include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
 #include "lib/base/utf8.h"
@@ -17,6 +18,7 @@
 #define LIMIT_MAX 1000
 #define SOURCE_NAME_MAX 255
 #define BUNDLES_PATH "/v1/bundles"
+#define SNAPSHOTS_PATH "/v1/snapshots"
 
 struct Api {
         MhdLoop *http; /* NULL in tests */
@@ -317,6 +319,99 @@ static void post_resume(Call *c) {
         set_drain(c, "resume", false);
 }
 
+static bool is_get(const char *method) {
+        return strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
+}
+
+/* ── snapshots ─────────────────────────────────────────────────────────────────────────────────────────────── */
+
+static void post_snapshot(Call *c) {
+        _cleanup_free_ char *message = NULL;
+        char name[SNAPSHOT_NAME_SIZE];
+        int r;
+
+        if (!refuse_any_query(c))
+                return;
+        r = c->backend->snapshot(name, &message, c->backend->userdata);
+        if (r == -EPERM)
+                answer_error(c, 409, "not_possible", "%s", message ? message : "not possible now");
+        else if (r < 0)
+                answer_failure(c, r);
+        else
+                answer_json(c, 202, json_pack("{s:s}", "name", name));
+}
+
+static void snapshot_answer_done(SnapshotAnswer *a) {
+        for (char **f = a->files; f && *f; f++)
+                free(*f);
+        free(a->files);
+        free(a->directory);
+        free(a->data);
+}
+
+/* The document is JSON already, and may be large: it goes into the answer as it is. */
+static void answer_snapshot(Call *c, const SnapshotAnswer *a) {
+        StrBuf b = STRBUF_INIT;
+
+        json_out_object(&b, NULL);
+        json_out_string(&b, "name", c->id);
+        json_out_bool(&b, "done", a->done);
+        json_out_path(&b, "directory", a->directory ? a->directory : "");
+        json_out_array(&b, "files");
+        for (char **f = a->files; f && *f; f++)
+                json_out_path(&b, NULL, *f);
+        json_out_end_array(&b);
+        json_out_raw(&b, "document", a->data ? a->data : "null");
+        json_out_end_object(&b);
+        strbuf_add(&b, "\n");
+        answer_text(c, 200, "application/json", strbuf_take(&b));
+}
+
+/* @param c  id: the snapshot's name; action: one of its files, or NULL */
+static void get_snapshot(Call *c) {
+        _cleanup_(snapshot_answer_done) SnapshotAnswer a = { 0 };
+        char name[128];
+        int r;
+
+        if (!refuse_any_query(c))
+                return;
+        r = c->backend->get_snapshot(c->id, c->action, &a, c->backend->userdata);
+        if (r == -ENOENT)
+                answer_error(c, 404, "not_found", "no snapshot '%s', or no such file in it",
+                             quote(c->id, name, sizeof name));
+        else if (r < 0)
+                answer_failure(c, r);
+        else if (!c->action)
+                answer_snapshot(c, &a);
+        else
+                *c->response = (HttpResponse){ .status = 200,
+                                               .content_type = "application/octet-stream",
+                                               .body = TAKE_PTR(a.data),
+                                               .body_bytes = a.n_data };
+}
+
+/* `/v1/snapshots/NAME` and `/v1/snapshots/NAME/FILE`. @return whether it was one */
+static bool route_snapshot(Call *c) {
+        char name[SNAPSHOT_NAME_SIZE];
+        const char *rest = c->request->path + strlen(SNAPSHOTS_PATH "/");
+        size_t n;
+
+        if (strncmp(c->request->path, SNAPSHOTS_PATH "/", strlen(SNAPSHOTS_PATH "/")) != 0)
+                return false;
+        n = strcspn(rest, "/");
+        if (n == 0 || n >= sizeof name)
+                return false;
+        memcpy(name, rest, n);
+        name[n] = '\0';
+        c->id = name;
+        c->action = rest[n] == '/' ? rest + n + 1 : NULL;
+        if (is_get(c->request->method))
+                get_snapshot(c);
+        else
+                answer_method(c, "GET, HEAD");
+        return true;
+}
+
 /* Scrapers and probes may add parameters of their own: they change nothing here. */
 static void get_metrics(Call *c) {
         AgentView v = { 0 };
@@ -355,6 +450,7 @@ static const Route routes[] = {
         { "/v1/scan",     false, true,  post_scan },
         { "/v1/drain",    false, true,  post_drain },
         { "/v1/resume",   false, true,  post_resume },
+        { "/v1/snapshot", false, true,  post_snapshot },
         { "/metrics",     false, false, get_metrics },
         { "/healthz",     false, false, get_healthz },
         { "/readyz",      false, false, get_readyz },
@@ -387,16 +483,15 @@ static const Route *find_route(const char *path, char ret_id[static BUNDLE_ID_SI
         return NULL;
 }
 
-static bool is_get(const char *method) {
-        return strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
-}
-
 void api_handle(const HttpRequest *request, HttpResponse *ret, void *api) {
         const Api *a = api;
         Call c = { .backend = a->backend, .request = request, .response = ret };
         char id[BUNDLE_ID_SIZE], path[256];
         const Route *route = find_route(request->path, id);
 
+        /* What snapshots hold of processes is not for the open listener. */
+        if (!a->read_only && route_snapshot(&c))
+                return;
         if (a->read_only && !is_get(request->method))
                 answer_method(&c, "GET, HEAD");
         else if (!route || (a->read_only && route->is_post))

@@ -20,26 +20,6 @@
 #define GROUP "neuron-collectd"
 #define GROUP_BYTES_MAX (1024 * 1024)
 
-/* Asks the socket at the address whether anybody is behind it, and removes it when nobody is. */
-static int remove_stale(const struct sockaddr_un *address) {
-        _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        struct stat st;
-
-        if (fd < 0)
-                return -errno;
-        if (lstat(address->sun_path, &st) < 0)
-                return errno == ENOENT ? 0 : -errno;
-        if (!S_ISSOCK(st.st_mode))
-                return -EEXIST; /* somebody's file: not ours to remove */
-        if (connect(fd, (const struct sockaddr *)address, sizeof *address) == 0 || errno == EAGAIN)
-                return -EADDRINUSE; /* EAGAIN: somebody is there and has no time */
-        if (errno == ENOENT)
-                return 0;
-        if (errno != ECONNREFUSED)
-                return -errno;
-        return unlink(address->sun_path) < 0 && errno != ENOENT ? -errno : 0;
-}
-
 /* @return 0 and the gid, or -ENOENT: there is no such group */
 static int find_group(gid_t *ret) {
         for (size_t n = 4096; n <= GROUP_BYTES_MAX; n *= 4) {
@@ -93,7 +73,7 @@ int api_listen_unix(const char *path, int *ret_fd) {
         r = fs_mkdir_p(parent, 0755);
         if (r < 0)
                 return r;
-        r = remove_stale(&address);
+        r = fs_remove_stale_socket(path, SOCK_STREAM);
         if (r < 0)
                 return r;
         fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

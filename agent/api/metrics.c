@@ -206,6 +206,30 @@ static void add_requests(StrBuf *b, const AgentView *v) {
         line(b, "uploads_to_abort", NONE, v->n_uploads_to_abort);
 }
 
+static void add_hook(StrBuf *b, const HookView *h) {
+        head(b, "hook_notes_total", "counter",
+             "Notes of hooks that were taken, by the way they came, since the state directory was "
+             "made.");
+        line(b, "hook_notes_total", (Label){ "path", "socket" }, h->n_socket);
+        line(b, "hook_notes_total", (Label){ "path", "mailbox" }, h->n_mailbox);
+        head(b, "hook_refused_total", "counter",
+             "Notes of hooks, and what was in their place, that were refused.");
+        line(b, "hook_refused_total", NONE, h->n_refused);
+        head(b, "snapshots_total", "counter",
+             "Snapshots of the hardware that were begun since the agent started.");
+        line(b, "snapshots_total", NONE, h->n_snapshots);
+        head(b, "snapshots_dropped_total", "counter",
+             "Snapshots that were not taken: too many at once, too soon, or no room; the log says "
+             "which.");
+        line(b, "snapshots_dropped_total", NONE, h->n_snapshots_dropped);
+        head(b, "hook_open", "gauge", "Hooks that are connected now.");
+        line(b, "hook_open", NONE, h->n_open);
+        if (h->seconds.le[0] > 0) /* else nobody hears hooks */
+                add_histogram(b, "hook_seconds",
+                              "Time from the arrival of a note to the answer about its snapshot.",
+                              &h->seconds);
+}
+
 static void add_sources(StrBuf *b, const AgentView *v) {
         head(b, "watch_overflows_total", "counter",
              "Times that inotify lost events of a source, which a scan then made good.");
@@ -235,6 +259,7 @@ char *metrics_text(const AgentView *v) {
                       "Time from the discovery of a bundle to the proof of its last copy.",
                       &v->delivery_seconds);
         add_requests(&b, v);
+        add_hook(&b, &v->hook);
         add_sources(&b, v);
         add_room(&b, v);
         return strbuf_take(&b);

@@ -72,6 +72,16 @@ typedef struct DrainView {
         const char *missing;    /* a sentence: what is not; NULL when safe, or when not draining */
 } DrainView;
 
+typedef struct HookView {
+        const char *socket, *mailbox; /* paths */
+        uint64_t n_socket, n_mailbox, n_refused,
+                n_twice; /* notes since the state was made; n_twice: came again and were dropped */
+        uint64_t n_snapshots, n_snapshots_dropped; /* since the agent started */
+        uint64_t n_open;                           /* hooks that are connected now */
+        const char *trouble; /* why hooks are not heard, or not at once; NULL */
+        Histogram seconds;   /* from a note to the answer about its snapshot */
+} HookView;
+
 typedef struct AgentView {
         const char *version, *instance_id, *state; /* running | draining | stopping */
         pid_t pid;
@@ -99,6 +109,7 @@ typedef struct AgentView {
         uint64_t n_aborted_uploads, n_uploads_to_abort;
         DrainView drain;
         LimitsView limits;
+        HookView hook;
         uint64_t n_sources_deleted,
                 sources_deleted_bytes; /* bundles whose files retention has deleted, since the state was made */
         bool idle; /* every source has been scanned, nothing waits to be looked at and no bundle is underway */
@@ -111,6 +122,14 @@ typedef struct ViewFilter {
         const char *source, *after;
         unsigned limit;
 } ViewFilter;
+
+#define SNAPSHOT_NAME_SIZE 40
+typedef struct SnapshotAnswer { /* all the caller's, to be freed */
+        bool done;
+        char *directory, **files; /* names, NULL-terminated: all that are there */
+        char *data;               /* of the file asked for, or of snapshot.json when done; NULL */
+        size_t n_data;
+} SnapshotAnswer;
 
 /** What api.c may ask for; agent.c fills it. All run on the loop and do not block. */
 typedef struct AgentBackend {
@@ -126,5 +145,10 @@ typedef struct AgentBackend {
         int (*flush)(bool settle, char **ret_message, void *userdata);
         /* Stops taking new bundles and ships the rest, or takes new ones again. Both may be asked for twice. */
         int (*drain)(bool on, char **ret_message, void *userdata);
+        /* Takes a snapshot of the hardware. 0; -EPERM with *ret_message: not now, and why */
+        int (*snapshot)(char ret_name[SNAPSHOT_NAME_SIZE], char **ret_message, void *userdata);
+        /* What has become of it. @param file  one of its files; NULL = snapshot.json, once it is there  @return 0, -ENOENT */
+        int (*get_snapshot)(const char *name, const char *file, SnapshotAnswer *ret,
+                            void *userdata);
         void *userdata;
 } AgentBackend;

@@ -157,10 +157,21 @@ static json_t *drain_json(const DrainView *d) {
                          "missing", view_text_json(d->is_safe ? NULL : d->missing));
 }
 
+static json_t *hook_json(const HookView *h) {
+        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}",       /* */
+                         "socket", escaped(h->socket),                /* */
+                         "mailbox", escaped(h->mailbox),              /* */
+                         "notes", number(h->n_socket + h->n_mailbox), /* */
+                         "refused", number(h->n_refused),             /* */
+                         "twice", number(h->n_twice),                 /* */
+                         "open", number(h->n_open),                   /* */
+                         "trouble", view_text_json(h->trouble));
+}
+
 json_t *view_status_json(const AgentView *v) {
         return json_pack(
                 "{s:o, s:o, s:b, s:b, s:o, s:o, s:b, s:o, s:o, s:{s:o, s:o, s:o}, s:o, s:o, "
-                "s:o, s:o}",                                                          /* */
+                "s:o, s:o, s:o}",                                                     /* */
                 "agent", agent_json(v),                                               /* */
                 "config", config_json(v),                                             /* */
                 "idle", v->idle ? 1 : 0,                                              /* */
@@ -175,6 +186,7 @@ json_t *view_status_json(const AgentView *v) {
                 "sent", number(v->bytes_sent),                                        /* */
                 "read", number(v->bytes_read),                                        /* */
                 "limits", limits_json(&v->limits),                                    /* */
+                "hook", hook_json(&v->hook),                                          /* */
                 "destinations", destination_list(v->destinations, v->n_destinations), /* */
                 "shipping", shipping_list(v->shipping, v->n_shipping),                /* */
                 "sources", source_list(v->sources, v->n_sources));

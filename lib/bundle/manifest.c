@@ -114,6 +114,66 @@ static int put_bundle(Out *o, const ManifestInfo *info, const Plan *plan, const 
         return out_flush_if_full(o);
 }
 
+/* @param before  what stands between the last value and this one, key included */
+static void add_number(StrBuf *b, const char *before, bool is_known, int64_t value) {
+        strbuf_add(b, before);
+        if (is_known)
+                strbuf_addf(b, "%" PRIi64, value);
+        else
+                strbuf_add(b, "null");
+}
+
+static void add_job(StrBuf *b, const ManifestJob *job) {
+        if (!job) {
+                strbuf_add(b, ", \"job\": null");
+                return;
+        }
+        add_field(b, ", \"job\": {\"key\": ", job->key);
+        add_number(b, ", \"rank\": ", job->rank >= 0, job->rank);
+        add_number(b, ", \"world_size\": ", job->world_size >= 0, job->world_size);
+        add_field(b, ", \"source\": ", job->source);
+        strbuf_add(b, "}");
+}
+
+static void add_failure(StrBuf *b, const ManifestFailure *f) {
+        add_number(b, "{\"code\": ", f->has_code, f->code);
+        add_field(b, ", \"name\": ", f->name);
+        add_field(b, ", \"location\": ", f->location);
+        add_field(b, ", \"neff_name\": ", f->neff_name);
+        add_field(b, ", \"neff_uuid\": ", f->neff_uuid);
+}
+
+static void add_u64(StrBuf *b, const char *before, bool is_known, uint64_t value) {
+        add_number(b, before, is_known && value <= INT64_MAX, (int64_t)value);
+}
+
+static int put_failures(Out *o, const ManifestInfo *info) {
+        StrBuf *b = &o->piece;
+        size_t n = MIN(info->n_failures, (size_t)MANIFEST_FAILURES_MAX);
+        strbuf_add(b, " \"failure\": ");
+        if (n > 0) {
+                add_failure(b, &info->failures[0]);
+                strbuf_add(b, "},\n");
+        } else
+                strbuf_add(b, "null,\n");
+        for (size_t i = 0; n > 1 && i < n; i++) {
+                const ManifestFailure *f = &info->failures[i];
+                char time[CLOCK_ISO_SIZE];
+                strbuf_add(b, i == 0 ? " \"failures\": [" : ",\n              ");
+                add_failure(b, f);
+                add_u64(b, ", \"pid\": ", f->has_pid, f->pid);
+                add_u64(b, ", \"tid\": ", f->has_tid, f->tid);
+                add_u64(b, ", \"log_id\": ", f->has_log_id, f->log_id);
+                add_number(b, ", \"rank\": ", f->rank >= 0, f->rank);
+                add_field(b, ", \"time\": ", clock_format_iso(time, f->time_usec));
+                strbuf_add(b, i + 1 < n ? "}" : "}],\n");
+                int r = out_flush_if_full(o);
+                if (r < 0)
+                        return r;
+        }
+        return out_flush_if_full(o);
+}
+
 static int put_origin(Out *o, const ManifestInfo *info) {
         StrBuf *b = &o->piece;
         add_field(b, " \"node\": {\"instance_id\": ", info->instance_id);
@@ -135,10 +195,10 @@ static int put_origin(Out *o, const ManifestInfo *info) {
                 add_field(b, " \"incident\": {\"cluster_id\": ", info->cluster_id);
                 add_field(b, ", \"date_time\": ", info->date_time);
                 add_field(b, ", \"derived\": false, \"agreed\": ", info->agreed);
-                strbuf_add(b, ", \"job\": null},\n");
+                add_job(b, info->job);
+                strbuf_add(b, "},\n");
         } else
                 strbuf_add(b, " \"incident\": null,\n");
-        strbuf_add(b, " \"failure\": null,\n");
         return out_flush_if_full(o);
 }
 
@@ -193,6 +253,8 @@ int manifest_write(const ManifestInfo *info, const Plan *plan, const BundleWrite
         int r = put_bundle(&o, info, plan, parts, plan_digest);
         if (r == 0)
                 r = put_origin(&o, info);
+        if (r == 0)
+                r = put_failures(&o, info);
         if (r == 0)
                 r = put_members(&o, plan, writer);
         if (r == 0) {

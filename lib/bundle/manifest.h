@@ -8,6 +8,28 @@
 #include "lib/bundle/plan.h"
 #include "lib/bundle/writer.h"
 
+#define MANIFEST_FAILURES_MAX 128
+
+/* What a hook told of one failure; strings NULL = it did not. */
+typedef struct ManifestFailure { /* borrowed */
+        bool has_code;
+        int64_t code; /* NRT_STATUS */
+        const char *
+                name; /* the symbol of it; of an error code that is no number and no symbol, the text */
+        const char *location, *neff_name, *neff_uuid;
+        bool has_pid, has_tid, has_log_id;
+        uint64_t pid, tid, log_id; /* as the runtime told them: in the process's own namespace */
+        int64_t rank;              /* -1 = not known */
+        uint64_t time_usec;        /* CLOCK_REALTIME, when the agent was told */
+} ManifestFailure;
+
+/* Which job it happened to. */
+typedef struct ManifestJob { /* borrowed */
+        const char *key;     /* NULL = not known */
+        const char *source;
+        int64_t rank, world_size; /* -1 = not known */
+} ManifestJob;
+
 typedef struct ManifestInfo {                    /* borrowed */
         const char *id, *object, *supplement_of; /* supplement_of NULL = null */
         SourceKind kind;
@@ -21,6 +43,10 @@ typedef struct ManifestInfo {                    /* borrowed */
         const char *user;                   /* NULL = unknown */
         const char *cluster_id, *date_time; /* NULL = no incident → "incident": null */
         const char *agreed;                 /* "alone" */
+        const ManifestJob *job;             /* NULL = null; told only where there is an incident */
+        /* In the order in which they came: the first one is `failure`, and all of them are `failures` when there are more. */
+        const ManifestFailure *failures;
+        size_t n_failures; /* no more than MANIFEST_FAILURES_MAX are written */
         const char *agent_version;
         uint64_t created_usec;
 } ManifestInfo;

@@ -175,6 +175,25 @@ static const FieldRow document_rows[] = {
         { "agent",    "version",            JSON_STRING,  false, check_text },
         { "",         "created",            JSON_STRING,  false, check_text },
 };
+/* Of `incident.job`, `failure` and each of `failures`; each may be missing, as it is in manifests of before there was a hook. */
+static const FieldRow job_rows[] = {
+        { "",         "key",                JSON_STRING,  true,  check_text },
+        { "",         "rank",               JSON_INTEGER, true,  check_count },
+        { "",         "world_size",         JSON_INTEGER, true,  check_count },
+        { "",         "source",             JSON_STRING,  true,  check_text },
+};
+static const FieldRow failure_rows[] = {
+        { "",         "code",               JSON_INTEGER, true,  NULL },
+        { "",         "name",               JSON_STRING,  true,  check_text },
+        { "",         "location",           JSON_STRING,  true,  check_text },
+        { "",         "neff_name",          JSON_STRING,  true,  check_text },
+        { "",         "neff_uuid",          JSON_STRING,  true,  check_text },
+        { "",         "pid",                JSON_INTEGER, true,  check_count },
+        { "",         "tid",                JSON_INTEGER, true,  check_count },
+        { "",         "log_id",             JSON_INTEGER, true,  check_count },
+        { "",         "rank",               JSON_INTEGER, true,  check_count },
+        { "",         "time",               JSON_STRING,  true,  check_text },
+};
 static const FieldRow part_rows[] = {
         { "",         "bytes",              JSON_INTEGER, false, check_count },
         { "",         "sha256",             JSON_STRING,  false, check_digest },
@@ -245,6 +264,45 @@ static int document_check(const json_t *document, StrBuf *fault) {
                 (void)snprintf(prefix, sizeof prefix, "%s%s", row->object,
                                row->object[0] ? "." : "");
                 int r = field_check(object, row, prefix, fault);
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
+/* Those fields that are there. */
+static int fields_check(const json_t *object, const FieldRow *rows, size_t n, const char *prefix,
+                        StrBuf *fault) {
+        for (size_t i = 0; i < n; i++) {
+                int r = json_object_get(object, rows[i].key)
+                                ? field_check(object, &rows[i], prefix, fault)
+                                : 0;
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
+static int failures_check(const json_t *document, StrBuf *fault) {
+        const json_t *list = json_object_get(document, "failures"), *one;
+        const json_t *job = json_object_get(json_object_get(document, "incident"), "job");
+        size_t i;
+        int r = fields_check(job, job_rows, ELEMENTSOF(job_rows), "incident.job.", fault);
+        if (r == 0)
+                r = fields_check(json_object_get(document, "failure"), failure_rows,
+                                 ELEMENTSOF(failure_rows), "failure.", fault);
+        if (r < 0 || !list || json_is_null(list))
+                return r;
+        if (!json_is_array(list) || json_array_size(list) > MANIFEST_FAILURES_MAX)
+                return fault_add(fault, "failures is not a list of at most %d",
+                                 MANIFEST_FAILURES_MAX);
+        json_array_foreach(list, i, one) {
+                char prefix[64];
+                (void)snprintf(prefix, sizeof prefix, "failures[%zu].", i);
+                if (!json_is_object(one))
+                        return fault_add(fault, "failures[%zu] is %s, expected an object", i,
+                                         type_name(json_typeof(one)));
+                r = fields_check(one, failure_rows, ELEMENTSOF(failure_rows), prefix, fault);
                 if (r < 0)
                         return r;
         }
@@ -433,6 +491,8 @@ static int manifest_check(const json_t *document, StrBuf *fault) {
         if (r == 0)
                 r = labels_check(json_object_get(json_object_get(document, "node"), "labels"),
                                  fault);
+        if (r == 0)
+                r = failures_check(document, fault);
         if (r == 0)
                 r = members_check(document, fault);
         return r;

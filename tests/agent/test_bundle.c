@@ -1,53 +1,14 @@
 /* agent/bundle: the table of bundles over a real store. Nothing is finished before its row is on disk. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/agent/bundle_fixture.h"
 
 #include <errno.h>
 
-#include "agent/bundle.h"
-#include "lib/base/cleanup.h"
 #include "lib/base/log.h"
-#include "tests/base/scratch.h"
-#include "tests/harness/fake_clock.h"
-
-#define T0 (UINT64_C(1779859295) * USEC_PER_SEC)
-
-/* A disk that fails, for as long as a test wants. */
-int __real_store_update(Store *s, const BundleRecord *b);
-int __wrap_store_update(Store *s, const BundleRecord *b);
-static int update_error;
-int __wrap_store_update(Store *s, const BundleRecord *b) {
-        return update_error < 0 ? update_error : __real_store_update(s, b);
-}
-
-typedef struct Fixture {
-        Scratch *scratch;
-        FakeClock clock;
-        Store *store;
-        BundleTable *table;
-        unsigned n_final, n_store_errors;
-        char final_id[BUNDLE_ID_SIZE];
-        BundleState final_state;
-        BundleState state_on_disk; /* when on_final was called; N_BUNDLE_STATES = no such row */
-} Fixture;
 
 static char *state_dir(const Fixture *f, const char *name) {
         char *path = NULL;
         assert_true(asprintf(&path, "%s/%s", f->scratch->path, name) > 0);
         return path;
-}
-
-static Store *open_store(const char *path) {
-        Store *s = NULL;
-        char *aside = NULL;
-        pid_t pid;
-        assert_int_equal(store_open(&s, path, &aside, &pid), 0);
-        assert_null(aside);
-        return s;
 }
 
 /* What a crash at this moment would leave: the files of the database as they are, opened somewhere else. */
@@ -72,47 +33,6 @@ static void on_final(Bundle *b, void *userdata) {
         f->final_state = b->rec.state;
         f->state_on_disk = state_after_crash(f, b->rec.id);
         assert_ptr_equal(bundle_table_find(f->table, b->rec.id), b); /* gone only afterwards */
-}
-
-static void on_store_error(void *userdata) {
-        ((Fixture *)userdata)->n_store_errors++;
-}
-
-static void open_table(Fixture *f) {
-        _cleanup_free_ char *path = state_dir(f, "state");
-        BundleTableCallbacks callbacks = { on_final, on_store_error, f };
-        f->store = open_store(path);
-        assert_int_equal(bundle_table_new(&f->table, f->store, &f->clock.clock, &callbacks), 0);
-}
-
-static void close_table(Fixture *f) {
-        f->table = bundle_table_free(f->table);
-        f->store = store_close(f->store);
-}
-
-static int setup(void **state) {
-        void *scratch = NULL;
-        if (scratch_setup(&scratch) < 0)
-                return -1;
-        Fixture *f = calloc(1, sizeof *f);
-        if (!f)
-                return -1;
-        f->scratch = scratch;
-        f->clock = FAKE_CLOCK(T0, USEC_PER_DAY);
-        if (mkdirat(f->scratch->fd, "state", 0700) < 0)
-                return -1;
-        update_error = 0;
-        open_table(f);
-        *state = f;
-        return 0;
-}
-
-static int teardown(void **state) {
-        Fixture *f = *state;
-        void *scratch = f->scratch;
-        close_table(f);
-        free(f);
-        return scratch_teardown(&scratch);
 }
 
 /* @return a record with two deliveries, to be given away or bundle_record_done() */
@@ -253,7 +173,7 @@ static void what_is_final_is_told_after_its_row_is_durable_and_then_forgotten(vo
 static void what_cannot_be_written_is_not_finished_before_a_retry_writes_it(void **state) {
         Fixture *f = *state;
         Bundle *b = add(f, "000000000001", "/tmp/a", BUNDLE_SHIPPING);
-        update_error = -ENOSPC;
+        disk_error = -ENOSPC;
         assert_int_equal(bundle_set_state(f->table, b, BUNDLE_DELIVERED, "proven"), 0);
         assert_int_equal(f->n_store_errors, 1);
         assert_int_equal(f->n_final, 0);
@@ -262,13 +182,13 @@ static void what_cannot_be_written_is_not_finished_before_a_retry_writes_it(void
         assert_int_equal(bundle_table_store_error(f->table), -ENOSPC);
         assert_int_equal(state_after_crash(f, ID1), BUNDLE_SHIPPING);
 
-        update_error = -EIO;
+        disk_error = -EIO;
         assert_false(bundle_table_retry(f->table));
         assert_int_equal(f->n_final, 0);
         assert_int_equal(bundle_table_store_error(f->table), -EIO);
         assert_ptr_equal(bundle_table_find(f->table, ID1), b);
 
-        update_error = 0;
+        disk_error = 0;
         assert_true(bundle_table_retry(f->table));
         assert_int_equal(f->n_final, 1);
         assert_int_equal(f->final_state, BUNDLE_DELIVERED);
@@ -284,7 +204,7 @@ static void a_retry_writes_everything_that_is_behind(void **state) {
         Bundle *settling = add(f, "000000000001", "/tmp/a", BUNDLE_SETTLING);
         Bundle *shipping = add(f, "000000000002", "/tmp/b", BUNDLE_SHIPPING);
         Bundle *other = add(f, "000000000003", "/tmp/c", BUNDLE_SHIPPING);
-        update_error = -ENOSPC;
+        disk_error = -ENOSPC;
         assert_int_equal(bundle_set_state(f->table, settling, BUNDLE_READY, NULL), 0);
         assert_int_equal(bundle_set_state(f->table, shipping, BUNDLE_QUARANTINED, "no good"), 0);
         other->rec.pinned = true;
@@ -292,7 +212,7 @@ static void a_retry_writes_everything_that_is_behind(void **state) {
         assert_int_equal(f->n_store_errors, 3);
         assert_int_equal(state_after_crash(f, ID1), BUNDLE_SETTLING);
 
-        update_error = 0;
+        disk_error = 0;
         assert_true(bundle_table_retry(f->table));
         assert_int_equal(state_after_crash(f, ID1), BUNDLE_READY);
         assert_int_equal(f->n_final, 1);
@@ -307,10 +227,10 @@ static void a_retry_writes_everything_that_is_behind(void **state) {
 static void a_crash_before_the_retry_leaves_a_bundle_that_is_shipped_again(void **state) {
         Fixture *f = *state;
         Bundle *b = add(f, "000000000001", "/tmp/a", BUNDLE_SHIPPING);
-        update_error = -EIO;
+        disk_error = -EIO;
         assert_int_equal(bundle_set_state(f->table, b, BUNDLE_DELIVERED, NULL), 0);
         close_table(f);
-        update_error = 0;
+        disk_error = 0;
         open_table(f);
         b = bundle_table_find(f->table, ID1);
         assert_non_null(b);

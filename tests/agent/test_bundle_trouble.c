@@ -1,33 +1,13 @@
 /* agent/bundle while the state directory is full: bundles are worked on without rows, nothing is finished on the strength of that, and what
  * is shown adds up at every moment. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/agent/bundle_fixture.h"
 
 #include <errno.h>
 #include <sys/mount.h>
 
-#include "agent/bundle.h"
-#include "lib/base/cleanup.h"
 #include "lib/base/log.h"
-#include "tests/base/scratch.h"
-#include "tests/harness/fake_clock.h"
 #include "tests/harness/mounts.h"
 #include "tests/harness/skip.h"
-
-#define T0 (UINT64_C(1779859295) * USEC_PER_SEC)
-
-/* A disk that is full, for as long as a test wants. */
-static int disk_error;
-
-int __real_store_update(Store *s, const BundleRecord *b);
-int __wrap_store_update(Store *s, const BundleRecord *b);
-int __wrap_store_update(Store *s, const BundleRecord *b) {
-        return disk_error < 0 ? disk_error : __real_store_update(s, b);
-}
 
 int __real_store_add(Store *s, const BundleRecord *b);
 int __wrap_store_add(Store *s, const BundleRecord *b);
@@ -43,16 +23,6 @@ int __wrap_store_commit(Store *s) {
         store_rollback(s);
         return disk_error;
 }
-
-typedef struct Fixture {
-        Scratch *scratch;
-        FakeClock clock;
-        Store *store;
-        BundleTable *table;
-        unsigned n_final, n_store_errors;
-        bool was_durable;  /* what on_final was told of, each time */
-        bool saves_others; /* on_final changes what else is there */
-} Fixture;
 
 static int state_in_store(const Fixture *f, const char *id) {
         BundleRecord rec = { 0 };
@@ -70,45 +40,6 @@ static void on_final(Bundle *b, void *userdata) {
         LIST_FOREACH (l, bundle_table_all(f->table))
                 if (!bundle_state_is_final(CONTAINER_OF(l, Bundle, link)->rec.state))
                         bundle_save(f->table, CONTAINER_OF(l, Bundle, link));
-}
-
-static void on_store_error(void *userdata) {
-        ((Fixture *)userdata)->n_store_errors++;
-}
-
-static void open_table(Fixture *f) {
-        BundleTableCallbacks callbacks = { on_final, on_store_error, f };
-        char path[PATH_MAX + 8];
-        (void)snprintf(path, sizeof path, "%s/state", f->scratch->path);
-        assert_int_equal(store_open(&f->store, path, NULL, &(pid_t){ 0 }), 0);
-        assert_int_equal(bundle_table_new(&f->table, f->store, &f->clock.clock, &callbacks), 0);
-}
-
-static void close_table(Fixture *f) {
-        f->table = bundle_table_free(f->table);
-        f->store = store_close(f->store);
-}
-
-static int setup(void **state) {
-        void *scratch = NULL;
-        Fixture *f = calloc(1, sizeof *f);
-        if (!f || scratch_setup(&scratch) < 0)
-                return -1;
-        f->scratch = scratch;
-        f->clock = FAKE_CLOCK(T0, USEC_PER_DAY);
-        f->was_durable = true;
-        disk_error = 0;
-        open_table(f);
-        *state = f;
-        return 0;
-}
-
-static int teardown(void **state) {
-        Fixture *f = *state;
-        void *scratch = f->scratch;
-        close_table(f);
-        free(f);
-        return scratch_teardown(&scratch);
 }
 
 static BundleRecord record(unsigned number, BundleState state) {

@@ -5,6 +5,8 @@
 
 #include <cmocka.h>
 
+#include <string.h>
+
 #include "agent/intake_rules.h"
 #include "lib/base/cleanup.h"
 
@@ -149,10 +151,14 @@ static void a_removed_source_that_is_held_is_judged_by_its_links(void **state) {
 
 static void it_is_due_exactly_when_a_verdict_other_than_waiting_is_possible(void **state) {
         (void)state;
-        for (unsigned bits = 0; bits < 64; bits++) {
+        for (unsigned bits = 0; bits < 512; bits++) {
                 IntakeFacts f = { .gone = bits & 1,
                                   .process_gone = bits & 2,
-                                  .quiet_usec = bits & 4 ? 10 * SEC : 0 };
+                                  .quiet_usec = bits & 4     ? 10 * SEC
+                                                : bits & 128 ? 2 * SEC
+                                                             : 0,
+                                  .hooks_finished = bits & 64,
+                                  .missing = bits & 256 };
                 IntakeTerms t = terms;
                 t.flush = bits & 8;
                 t.waited_usec = bits & 16 ? t.max_wait_usec : 0;
@@ -172,9 +178,158 @@ static void quiet_grows_with_the_boot_clock_and_ends_with_a_change(void **state)
         assert_int_equal(intake_quiet_usec(true, 3 * SEC, 4 * SEC), 0);
 }
 
+/* ---- hooks ---- */
+
+static void after_its_hooks_a_second_of_quiet_is_enough(void **state) {
+        (void)state;
+        IntakeFacts f = { .writers = INTAKE_WRITERS_NONE,
+                          .hooks_finished = true,
+                          .quiet_usec = SEC };
+        assert_true(intake_is_due(&f, &terms));
+        assert_int_equal(decide(f).verdict, INTAKE_WHOLE);
+        f.quiet_usec = SEC - 1;
+        assert_false(intake_is_due(&f, &terms));
+        IntakeAnswer a = decide(f);
+        assert_int_equal(a.verdict, INTAKE_WAIT);
+        assert_int_equal(a.next_usec, 1);
+        f.hooks_finished = false; /* without a hook nothing has changed */
+        f.quiet_usec = 9 * SEC;
+        assert_false(intake_is_due(&f, &terms));
+        assert_int_equal(decide(f).next_usec, SEC);
+}
+
+static void a_hook_does_not_make_settle_longer(void **state) {
+        (void)state;
+        IntakeTerms t = terms;
+        t.settle_usec = SEC / 4;
+        IntakeFacts f = { .writers = INTAKE_WRITERS_NONE,
+                          .hooks_finished = true,
+                          .quiet_usec = SEC / 4 };
+        assert_true(intake_is_due(&f, &t));
+        assert_int_equal(intake_decide(&f, &t).verdict, INTAKE_WHOLE);
+}
+
+static void where_leases_are_unknown_a_hook_shortens_nothing(void **state) {
+        (void)state;
+        IntakeFacts f = { .writers = INTAKE_WRITERS_UNKNOWN,
+                          .hooks_finished = true,
+                          .quiet_usec = 2 * SEC };
+        IntakeAnswer a = decide(f);
+        assert_int_equal(a.verdict, INTAKE_WAIT);
+        assert_int_equal(a.next_usec, 8 * SEC);
+        f.quiet_usec =
+                SEC / 2; /* this look did not ask for leases; the next one, at a second, does */
+        assert_int_equal(decide(f).next_usec, SEC / 2);
+        f.writers = INTAKE_WRITERS_SOME;
+        f.quiet_usec = 5 * SEC;
+        assert_int_equal(decide(f).verdict, INTAKE_WAIT);
+}
+
+static void while_a_hook_is_at_work_nothing_is_whole(void **state) {
+        (void)state;
+        IntakeFacts f = { .writers = INTAKE_WRITERS_NONE,
+                          .n_hooks = 1,
+                          .hooks_finished = false,
+                          .quiet_usec = 60 * SEC };
+        assert_int_equal(decide(f).verdict, INTAKE_WAIT);
+        f.process_gone = true;
+        IntakeAnswer a = decide(f);
+        assert_int_equal(a.verdict, INTAKE_WAIT);
+        assert_true(a.next_usec > 0 && a.next_usec <= SEC);
+        assert_non_null(strstr(a.why, "hook"));
+        f.n_hooks = 0;
+        assert_int_equal(decide(f).verdict, INTAKE_WHOLE);
+        f = (IntakeFacts){ .writers = INTAKE_WRITERS_NONE, .n_hooks = 1, .quiet_usec = SEC };
+        assert_int_equal(decide(f).next_usec, SEC); /* it may never say that it is through */
+        f.process_gone = true;                      /* but nothing waits for ever */
+        assert_int_not_equal(decide_after(f, 1800 * SEC, false).verdict, INTAKE_WAIT);
+        assert_int_equal(decide((IntakeFacts){ .gone = true, .n_hooks = 1 }).verdict,
+                         INTAKE_VANISHED);
+}
+
+static void what_a_hook_promised_is_waited_for_until_settle_and_no_longer(void **state) {
+        (void)state;
+        IntakeFacts f = { .writers = INTAKE_WRITERS_NONE,
+                          .hooks_finished = true,
+                          .missing = true,
+                          .quiet_usec = 2 * SEC };
+        IntakeAnswer a = decide(f);
+        assert_int_equal(a.verdict, INTAKE_WAIT);
+        assert_int_equal(a.next_usec, 8 * SEC);
+        assert_non_null(strstr(a.why, "promised"));
+        f.process_gone = true; /* a child of its hook may still write it */
+        assert_int_equal(decide(f).verdict, INTAKE_WAIT);
+        f.quiet_usec = 10 * SEC;
+        assert_int_equal(decide(f).verdict, INTAKE_WHOLE);
+        f.quiet_usec = 2 * SEC;
+        assert_int_equal(decide_after(f, 30 * SEC, true).verdict, INTAKE_WHOLE); /* a flush */
+        f.missing = false;
+        assert_int_equal(decide(f).verdict, INTAKE_WHOLE);
+}
+
+/* ---- what is still to be attached ---- */
+
+static void what_is_still_to_be_attached_is_waited_for_but_no_longer_than_settle(void **state) {
+        (void)state;
+        IntakeFacts f = { .writers = INTAKE_WRITERS_NONE,
+                          .hooks_finished = true,
+                          .quiet_usec = 2 * SEC,
+                          .pending = true };
+        IntakeAnswer a = decide(f);
+        assert_int_equal(a.verdict, INTAKE_WAIT);
+        assert_true(a.only_pending);
+        assert_int_equal(a.next_usec, 10 * SEC);
+        f.whole_usec = 4 * SEC;
+        assert_int_equal(decide(f).next_usec, 6 * SEC);
+        f.whole_usec = 10 * SEC;
+        assert_int_equal(decide(f).verdict, INTAKE_WHOLE);
+        f.whole_usec = 0;
+        f.pending = false;
+        assert_int_equal(decide(f).verdict, INTAKE_WHOLE);
+}
+
+static void only_what_is_whole_otherwise_waits_for_that_alone(void **state) {
+        (void)state;
+        IntakeFacts f = { .writers = INTAKE_WRITERS_NONE, .quiet_usec = SEC, .pending = true };
+        IntakeAnswer a = decide(f);
+        assert_int_equal(a.verdict, INTAKE_WAIT);
+        assert_false(a.only_pending);
+        f.quiet_usec = 20 * SEC;
+        f.n_hooks = 1;
+        assert_false(decide(f).only_pending);
+        f.n_hooks = 0;
+        assert_true(decide(f).only_pending);
+        assert_int_equal(decide_after(f, 30 * SEC, true).verdict, INTAKE_WHOLE);    /* a flush */
+        assert_int_equal(decide_after(f, 1800 * SEC, false).verdict, INTAKE_WHOLE); /* max_wait */
+}
+
+static void with_max_wait_off_hooks_and_what_is_pending_are_waited_for_all_the_same(void **state) {
+        (void)state;
+        IntakeTerms t = terms;
+        t.max_wait_usec = 0;
+        t.waited_usec = 100000 * SEC;
+        IntakeFacts f = { .writers = INTAKE_WRITERS_NONE, .quiet_usec = 20 * SEC, .n_hooks = 1 };
+        IntakeAnswer a = intake_decide(&f, &t);
+        assert_int_equal(a.verdict, INTAKE_WAIT);
+        assert_true(a.next_usec <= SEC);
+        f.n_hooks = 0;
+        f.pending = true;
+        assert_int_equal(intake_decide(&f, &t).next_usec, 10 * SEC);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(quiet_without_a_writer_is_whole),
+                cmocka_unit_test(after_its_hooks_a_second_of_quiet_is_enough),
+                cmocka_unit_test(a_hook_does_not_make_settle_longer),
+                cmocka_unit_test(where_leases_are_unknown_a_hook_shortens_nothing),
+                cmocka_unit_test(while_a_hook_is_at_work_nothing_is_whole),
+                cmocka_unit_test(what_a_hook_promised_is_waited_for_until_settle_and_no_longer),
+                cmocka_unit_test(
+                        what_is_still_to_be_attached_is_waited_for_but_no_longer_than_settle),
+                cmocka_unit_test(only_what_is_whole_otherwise_waits_for_that_alone),
+                cmocka_unit_test(
+                        with_max_wait_off_hooks_and_what_is_pending_are_waited_for_all_the_same),
                 cmocka_unit_test(a_bundle_that_is_not_quiet_yet_waits_for_the_rest_of_settle),
                 cmocka_unit_test(a_writer_keeps_it_waiting_however_quiet_it_is),
                 cmocka_unit_test(where_leases_are_unknown_quiet_alone_decides),

@@ -116,6 +116,21 @@ static void fake_view(AgentView *ret, void *userdata) {
                 .n_aborted_uploads = 2,
                 .n_uploads_to_abort = 1,
                 .drain = drain,
+                .hook = { .socket = "/run/neuron-collectd/hook.sock",
+                          .mailbox = "/var/lib/neuron-collectd/mailbox",
+                          .n_socket = 128,
+                          .n_mailbox = 3,
+                          .n_refused = 7,
+                          .n_twice = 2,
+                          .n_snapshots = 3,
+                          .n_snapshots_dropped = 2,
+                          .n_open = 1,
+                          .trouble = "the mailbox cannot be used",
+                          .seconds = { .le = { 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5,
+                                               10, 30 },
+                                       .count = { [5] = 3, [7] = 1 },
+                                       .total = 4,
+                                       .sum = 1.25 } },
                 .ready = is_ready,
                 .ready_note = is_ready ? NULL : "destination 'fsx': the volume is not mounted",
         };
@@ -267,6 +282,31 @@ static int fake_flush(bool settle, char **ret_message, void *userdata) {
         return 0;
 }
 
+static int fake_snapshot(char ret_name[SNAPSHOT_NAME_SIZE], char **ret_message, void *userdata) {
+        (void)userdata;
+        fake_calls.snapshot++;
+        if (failure == -EPERM)
+                *ret_message = strdup("snapshots are off");
+        strcpy(ret_name, FAKE_SNAPSHOT);
+        return failure;
+}
+
+/* It has one file beside its document. */
+static int fake_get_snapshot(const char *name, const char *file, SnapshotAnswer *ret,
+                             void *userdata) {
+        (void)userdata;
+        if (strcmp(name, FAKE_SNAPSHOT) != 0 || (file && strcmp(file, "a.txt") != 0))
+                return -ENOENT;
+        *ret = (SnapshotAnswer){ .done = true,
+                                 .directory = strdup("/x\xff"),
+                                 .files = calloc(2, sizeof(char *)),
+                                 .data = strdup(file ? "text" : "{\"schema\":\"s\"}\n") };
+        ret->n_data = ret->data ? strlen(ret->data) : 0;
+        if (ret->files)
+                ret->files[0] = strdup("a.txt");
+        return 0;
+}
+
 static int fake_drain(bool on, char **ret_message, void *userdata) {
         (void)userdata;
         fake_calls.drain++;
@@ -303,6 +343,8 @@ const AgentBackend *fake_backend(void) {
                 .act = fake_act,
                 .flush = fake_flush,
                 .drain = fake_drain,
+                .snapshot = fake_snapshot,
+                .get_snapshot = fake_get_snapshot,
         };
 
         return &backend;

@@ -9,8 +9,10 @@ const AgentBackend *fake_backend(void);
 
 #define FAKE_ID "neuron-core-dump-20260527T052100-0000000000a"
 
+#define FAKE_SNAPSHOT "20260527T051233-1"
+
 extern struct FakeCalls {
-        unsigned view, list, get, act, flush, drain;
+        unsigned view, list, get, act, flush, drain, snapshot;
         bool settle; /* of the last flush */
         bool on;     /* of the last drain */
         char last_id[BUNDLE_ID_SIZE], last_action[16];

@@ -267,6 +267,36 @@ static void pages_follow_each_other_until_next_is_null(void **state) {
         assert_int_equal(fake_calls.last_filter.limit, 101);
 }
 
+static void a_snapshot_is_asked_for_and_its_document_comes_with_its_files(void **state) {
+        const char *name, *directory, *file, *schema;
+        int done;
+        json_t *v = assert_json(ask("POST", "/v1/snapshot", NULL), 202);
+
+        (void)state;
+        assert_string_equal(json_string_value(json_object_get(v, "name")), FAKE_SNAPSHOT);
+        json_decref(v);
+        v = assert_json(ask("GET", "/v1/snapshots/" FAKE_SNAPSHOT, NULL), 200);
+        assert_int_equal(json_unpack(v, "{s:s, s:b, s:s, s:[s], s:{s:s}}", "name", &name, "done",
+                                     &done, "directory", &directory, "files", &file, "document",
+                                     "schema", &schema),
+                         0);
+        assert_true(done);
+        assert_string_equal(directory, "/x\\xff");
+        assert_string_equal(schema, "s");
+        json_decref(v);
+        assert_status(ask("GET", "/v1/snapshots/" FAKE_SNAPSHOT "/a.txt", NULL), 200);
+        assert_status(ask("GET", "/v1/snapshots/" FAKE_SNAPSHOT "/../x", NULL), 404);
+        assert_status(ask("GET", "/v1/snapshots/", NULL), 404);
+        assert_status(ask("POST", "/v1/snapshots/" FAKE_SNAPSHOT, NULL), 405);
+        assert_status(ask("GET", "/v1/snapshot", NULL), 405);
+        fake_backend_fail(-EPERM);
+        assert_status(ask("POST", "/v1/snapshot", NULL), 409);
+        assert_int_equal(fake_calls.snapshot, 2);
+        fake_backend_fail(0);
+        assert_status(ask_of(api_tcp, "POST", "/v1/snapshot", NULL), 405);
+        assert_status(ask_of(api_tcp, "GET", "/v1/snapshots/" FAKE_SNAPSHOT, NULL), 404);
+}
+
 static void a_read_only_listener_changes_nothing(void **state) {
         HttpResponse response = ask_of(api_tcp, "POST", "/v1/flush", NULL);
 
@@ -380,6 +410,7 @@ int main(void) {
                 TEST(a_flush_reaches_the_backend_and_its_message_comes_back),
                 TEST(a_drain_and_its_end_reach_the_backend),
                 TEST(pages_follow_each_other_until_next_is_null),
+                TEST(a_snapshot_is_asked_for_and_its_document_comes_with_its_files),
                 TEST(a_read_only_listener_changes_nothing),
                 TEST(probes_tell_alive_and_ready_apart),
                 TEST(a_failing_store_is_an_error_of_ours),

@@ -167,6 +167,132 @@ static void the_manifest_is_the_golden_one(void **state) {
         assert_string_equal(text, golden);
 }
 
+/* ---- what a hook told ---- */
+
+static const ManifestFailure failures[] = {
+        { .has_code = true,
+          .code = 1200,
+          .name = "NRT_EXEC_HW_ERR_COLLECTIVES",
+          .location = "nrt_execute",
+          .neff_name = "model \"a\".neff",
+          .neff_uuid = "0123",
+          .has_pid = true,
+          .pid = 4444,
+          .has_tid = true,
+          .tid = 4450,
+          .has_log_id = true,
+          .log_id = 1,
+          .rank = 3,
+          .time_usec = UINT64_C(1779859295000001) },
+        { .name = "what is \xff this", .rank = -1, .time_usec = UINT64_C(1779859296000000) },
+};
+
+static char *hooked_make(Fixture *f, size_t n, const ManifestJob *job) {
+        add_member(f, "a", MEMBER_OTHER, 10, 0644);
+        assert_int_equal(plan_freeze(f->plan), 0);
+        set_result(0, 0x10, VERDICT_OPAQUE, "");
+        ManifestInfo info = info_make();
+        info.failures = failures;
+        info.n_failures = n;
+        info.job = job;
+        return write_manifest(f->plan, &info);
+}
+
+static void the_first_failure_and_the_job_stand_where_the_contract_says(void **state) {
+        const ManifestJob job = {
+                .key = "run-7", .source = "torchrun", .rank = 3, .world_size = 64
+        };
+        _cleanup_free_ char *text = hooked_make(*state, 1, &job), *fault = NULL;
+        json_t *manifest = NULL;
+        assert_non_null(strstr(
+                text, " \"failure\": {\"code\": 1200, \"name\": \"NRT_EXEC_HW_ERR_COLLECTIVES\", "
+                      "\"location\": \"nrt_execute\", \"neff_name\": \"model \\\"a\\\".neff\", "
+                      "\"neff_uuid\": \"0123\"},\n"));
+        assert_non_null(strstr(text,
+                               "\"job\": {\"key\": \"run-7\", \"rank\": 3, \"world_size\": 64, "
+                               "\"source\": \"torchrun\"}},\n"));
+        assert_null(strstr(text, "failures"));
+        if (manifest_read(text, strlen(text), &manifest, &fault) < 0)
+                fail_msg("%s", fault);
+        json_decref(manifest);
+}
+
+static void of_several_failures_each_has_its_own_process_rank_and_time(void **state) {
+        const ManifestJob job = { .source = "slurm", .rank = -1, .world_size = -1 };
+        _cleanup_free_ char *text = hooked_make(*state, 2, &job), *fault = NULL;
+        json_t *manifest = NULL;
+        if (manifest_read(text, strlen(text), &manifest, &fault) < 0)
+                fail_msg("%s", fault);
+        const json_t *list = json_object_get(manifest, "failures");
+        assert_int_equal(json_array_size(list), 2);
+        const json_t *first = json_array_get(list, 0), *second = json_array_get(list, 1);
+        assert_int_equal(json_integer_value(json_object_get(first, "pid")), 4444);
+        assert_int_equal(json_integer_value(json_object_get(first, "tid")), 4450);
+        assert_int_equal(json_integer_value(json_object_get(first, "log_id")), 1);
+        assert_int_equal(json_integer_value(json_object_get(first, "rank")), 3);
+        assert_string_equal(json_string_value(json_object_get(first, "time")),
+                            "2026-05-27T05:21:35.000001Z");
+        assert_true(json_is_null(json_object_get(second, "code")));
+        assert_true(json_is_null(json_object_get(second, "rank")));
+        assert_string_equal(json_string_value(json_object_get(second, "name")),
+                            "what is \\xff this");
+        const json_t *told = json_object_get(json_object_get(manifest, "incident"), "job");
+        assert_true(json_is_null(json_object_get(told, "key")));
+        assert_true(json_is_null(json_object_get(told, "world_size")));
+        json_decref(manifest);
+}
+
+static void of_very_many_failures_the_first_128_are_told(void **state) {
+        static ManifestFailure many[200];
+        Fixture *f = *state;
+        for (size_t i = 0; i < ELEMENTSOF(many); i++)
+                many[i] = (ManifestFailure){ .has_pid = true, .pid = i, .rank = -1 };
+        add_member(f, "a", MEMBER_OTHER, 10, 0644);
+        assert_int_equal(plan_freeze(f->plan), 0);
+        set_result(0, 0x10, VERDICT_OPAQUE, "");
+        ManifestInfo info = info_make();
+        info.failures = many;
+        info.n_failures = ELEMENTSOF(many);
+        _cleanup_free_ char *text = write_manifest(f->plan, &info), *fault = NULL;
+        json_t *manifest = NULL;
+        if (manifest_read(text, strlen(text), &manifest, &fault) < 0)
+                fail_msg("%s", fault);
+        const json_t *list = json_object_get(manifest, "failures");
+        assert_int_equal(json_array_size(list), MANIFEST_FAILURES_MAX);
+        assert_int_equal(json_integer_value(json_object_get(json_array_get(list, 127), "pid")),
+                         127);
+        json_decref(manifest);
+}
+
+/* @return whether it is refused, with a fault that begins so */
+static bool is_refused(const char *text, const char *from, const char *to,
+                       const char *fault_begins) {
+        const char *at = strstr(text, from);
+        assert_non_null(at);
+        _cleanup_free_ char *changed = NULL, *fault = NULL;
+        json_t *manifest = NULL;
+        assert_true(asprintf(&changed, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from)) >
+                    0);
+        int r = manifest_read(changed, strlen(changed), &manifest, &fault);
+        if (r >= 0)
+                json_decref(manifest);
+        else if (strncmp(fault, fault_begins, strlen(fault_begins)) != 0)
+                fail_msg("%s", fault);
+        return r == -EINVAL;
+}
+
+static void what_a_strangers_manifest_says_of_failures_is_checked(void **state) {
+        const ManifestJob job = { .key = "k", .source = "slurm", .rank = 1, .world_size = 2 };
+        _cleanup_free_ char *text = hooked_make(*state, 2, &job);
+        assert_true(is_refused(text, "\"code\": 1200", "\"code\": \"x\"", "failure.code is"));
+        assert_true(is_refused(text, "\"pid\": 4444", "\"pid\": -1", "failures[0].pid"));
+        assert_true(is_refused(text, "\"world_size\": 2", "\"world_size\": []",
+                               "incident.job.world_size"));
+        assert_true(is_refused(text, "\"failures\": [", "\"failures\": [7, ", "failures[0] is"));
+        assert_true(is_refused(text, "\"failures\": [", "\"failures\": 3, \"x\": [",
+                               "failures is not a list"));
+}
+
 static void the_manifest_is_json_for_python_too(void **state) {
         _cleanup_free_ char *text = golden_make(*state);
         FILE *python = popen("python3 -m json.tool >/dev/null", "we");
@@ -440,6 +566,16 @@ static void too_large_too_deep_and_no_object_are_refused(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(the_manifest_is_the_golden_one, setup, teardown),
+                cmocka_unit_test_setup_teardown(
+                        the_first_failure_and_the_job_stand_where_the_contract_says, setup,
+                        teardown),
+                cmocka_unit_test_setup_teardown(
+                        of_several_failures_each_has_its_own_process_rank_and_time, setup,
+                        teardown),
+                cmocka_unit_test_setup_teardown(of_very_many_failures_the_first_128_are_told, setup,
+                                                teardown),
+                cmocka_unit_test_setup_teardown(
+                        what_a_strangers_manifest_says_of_failures_is_checked, setup, teardown),
                 cmocka_unit_test_setup_teardown(the_manifest_is_json_for_python_too, setup,
                                                 teardown),
                 cmocka_unit_test_setup_teardown(a_member_and_a_part_have_a_line_each, setup,

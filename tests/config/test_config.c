@@ -155,9 +155,6 @@ static void what_is_not_built_yet_is_refused_when_it_is_set(void **state) {
                 "limits: {fleet_rate: 1}\n",
                 "agreement: {key_file: /etc/key}\n",
                 "agreement: {peers: [\"tcp://a:1\"]}\n",
-                "hook: {allow_prefixes: [\"s3://bucket/x\"]}\n",
-                "snapshot: {attached_ioctls: on}\n",
-                "snapshot: {commands: [{name: a, run: [/bin/true]}]}\n",
                 "dedupe_neff: true\n",
                 "sampling: 1\n",
                 "redaction: [a]\n",
@@ -170,6 +167,28 @@ static void what_is_not_built_yet_is_refused_when_it_is_set(void **state) {
                 assert_true(asprintf(&text, "%s%s", BASE, set[i]) > 0);
                 expect_fault(text, "not available in this version; ");
         }
+}
+
+static void what_a_snapshot_may_do_and_run_is_read(void **state) {
+        _cleanup_(config_freep) Config *c = expect_good(
+                BASE "snapshot: {attached_ioctls: on, commands: [{name: ls, run: [/bin/ls, "
+                     "-l], timeout: 3s}]}\n");
+
+        (void)state;
+        assert_true(c->snapshot.attached_ioctls);
+        assert_int_equal(c->snapshot.n_commands, 1);
+        assert_string_equal(c->snapshot.commands[0].run.items[1], "-l");
+        assert_int_equal(c->snapshot.commands[0].timeout_usec, 3 * USEC_PER_SEC);
+}
+
+static void prefixes_that_hooks_may_ask_for_are_read(void **state) {
+        _cleanup_(config_freep) Config *c =
+                expect_good(BASE "hook: {allow_prefixes: [\"s3://bucket/x\", \"s3://other\"]}\n");
+
+        (void)state;
+        assert_int_equal(c->hook.allow_prefixes.n, 2);
+        assert_string_equal(c->hook.allow_prefixes.items[0], "s3://bucket/x");
+        expect_fault(BASE "hook: {allow_prefixes: [\"s3://bucket/a/../b\"]}\n", "'..'");
 }
 
 static void defaults_are_not_refused_when_they_are_written_out(void **state) {
@@ -441,6 +460,8 @@ int main(void) {
                 cmocka_unit_test(environment_variables_are_put_into_values),
                 cmocka_unit_test(rates_and_their_windows_are_read),
                 cmocka_unit_test(what_is_not_built_yet_is_refused_when_it_is_set),
+                cmocka_unit_test(what_a_snapshot_may_do_and_run_is_read),
+                cmocka_unit_test(prefixes_that_hooks_may_ask_for_are_read),
                 cmocka_unit_test(defaults_are_not_refused_when_they_are_written_out),
                 cmocka_unit_test(a_fault_of_form_shows_beside_not_available),
                 cmocka_unit_test(keys_of_the_other_type_do_not_apply),

@@ -202,7 +202,7 @@ def a_directory_made_anew_under_its_name_is_another_bundle_and_mixes_with_none()
     with open(os.path.join(unit, "again"), "wb") as f:
         f.write(b"again" * 100)
     new = tree(unit)
-    a.wait_delivered(2)
+    a.wait_delivered(2, 20)  # well before the next scan
     a.wait_all()
     first, second = sorted((m["created"], p) for p, m in a.manifests() if m["source"]["path"] == unit)
     check_bundle(first[1], old, tools=("tar",))

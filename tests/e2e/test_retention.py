@@ -49,13 +49,17 @@ class Retention:
         a.config["retention"] = {"max_use": "0", "keep_free": "0"} | retention
 
     def unit(self, n, *, size=4096, files=2):
-        path = self.path(n)
+        """Comes whole, by a rename, when it is new: an agent that sees half of it has another idea of what it is."""
+        final = self.path(n)
+        path = final if os.path.exists(final) else self.a.path("work", f"coming-{n}")
         os.makedirs(os.path.join(path, "sub"), exist_ok=True)
         for i in range(files):
             name = os.path.join(path, "sub" if i % 2 else ".", f"file-{i}")
             with open(name, "wb") as f:
                 f.write(os.urandom(size // files))
-        return path
+        if path != final:
+            os.rename(path, final)
+        return final
 
     def path(self, n):
         return self.a.path("work", "jobs", f"job-{n}")

@@ -116,6 +116,11 @@ inside systemctl enable --now neuron-collectd.service >"$dir/out" 2>&1
 ok "the service starts and says READY=1"
 [ "$(property ActiveState)" = active ] && [ "$(inside systemctl is-active neuron-collectd.socket)" = active ]
 ok "service and socket are active"
+[ "$(inside systemctl is-active neuron-collectd-hook.socket)" = active ] &&
+	[ "$(inside stat -c '%a %U' /run/neuron-collectd/hook.sock)" = "666 neuron-collectd" ] &&
+	[ "$(inside stat -c '%a %U' /var/lib/neuron-collectd/mailbox)" = "1733 neuron-collectd" ] &&
+	api /v1/status | tr -d ' \n' | grep -q '"hook":{[^}]*"trouble":null}'
+ok "every job may speak to the hook socket that systemd hands over, and leave a note"
 pid=$(property MainPID)
 inside cat "/proc/$pid/status" >"$dir/out"
 # CAP_DAC_READ_SEARCH is bit 2, CAP_FOWNER 3, CAP_LEASE 28.
@@ -183,6 +188,64 @@ until_true 20 changed_pid && [ "$(property NRestarts)" -ge 2 ]
 ok "kill -9 starts it again"
 until_true 10 api /healthz && collect list --state delivered >"$dir/out" 2>&1 && [ "$(grep -c neuron-core-dump- "$dir/out")" -eq 2 ]
 ok "it remembers what it delivered, and nothing is delivered twice"
+
+# The moment of a failure: a job of another user runs the hook, the agent asks systemd for a probe, and that one may look at the job.
+[ "$(inside systemctl is-active neuron-collectd-probe.socket)" = active ] && [ "$(inside stat -c '%a %U' /run/neuron-collectd/probe.sock)" = "600 neuron-collectd" ]
+ok "the agent alone may ask for a probe"
+watching() { inside systemctl list-units --plain --no-legend --state=running 'neuron-collectd-probe@*' | grep -q neuron-collectd-probe@; }
+until_true 10 watching
+probe=$(inside systemctl list-units --plain --no-legend --state=running 'neuron-collectd-probe@*' | awk 'END { print $1 }')
+probe_pid=$(inside systemctl show --value -p MainPID "$probe")
+inside cat "/proc/$probe_pid/status" >"$dir/out" 2>&1
+# CAP_DAC_READ_SEARCH is bit 2, CAP_SYS_PTRACE 19, CAP_SYSLOG 34.
+grep -q '^CapEff:.*0000000400080004$' "$dir/out" && grep -q '^CapBnd:.*0000000400080004$' "$dir/out" && grep -q '^NoNewPrivs:.*1$' "$dir/out" &&
+	! grep -qE '^Uid:[[:space:]]+0' "$dir/out" && ! inside pgrep -P "$(property MainPID)" >>"$dir/out"
+ok "the probe that watches was started by systemd, with its own three capabilities, and none by the agent"
+hook=$(make_variable libexecdir)/neuron-collectd/neuron-dump
+dump=/tmp/neuron-core-dump/dt-20260527-051500-cid-00000000000000cc
+inside chmod 1777 /tmp/neuron-core-dump
+# A box has no kernel log of its own; this one's can be read with CAP_SYSLOG alone, and nobody may write to it.
+inside mknod -m 0400 /dev/kmsg c 1 11 2>/dev/null
+kmsg=no
+inside timeout 5 dd if=/dev/kmsg of=/dev/null bs=8192 count=1 iflag=nonblock 2>/dev/null && kmsg=yes
+cat >"$root/tmp/job" <<JOB
+mkdir -p $dump && echo a log >$dump/i-0a1b2c3d4e5f60718-nrt-pid-\$\$-tid-1-lid-1.log && echo \$\$ >/tmp/job.pid
+$hook --pid \$\$ --tid \$\$ --date-time 20260527-051500 --cluster-id 00000000000000cc --error-code 1200 --error-location nrt_execute --local-output-dir $dump
+echo \$? >/tmp/job.hook
+sleep 3
+JOB
+inside setpriv --reuid 1000 --regid 1000 --clear-groups env -i PATH=/usr/bin:/bin RANK=3 WORLD_SIZE=8 LOCAL_RANK=3 TORCHELASTIC_RUN_ID=run-7 \
+	HF_TOKEN=hf_PLANTEDPLANTEDPLANTED sh /tmp/job >"$dir/out" 2>&1
+[ "$(inside cat /tmp/job.hook)" = 0 ] && inside journalctl --no-pager -u neuron-collectd | grep -q "a hook of uid 1000 has told of"
+ok "a note of an unprivileged user's hook is accepted"
+arrived() { inside find /srv/archive/20260527-051500-00000000000000cc -name '*.manifest.json' | grep -q .; }
+until_true 60 arrived
+collect wait --all --timeout 60s >"$dir/out" 2>&1
+mkdir "$dir/failure"
+for bundle in "$root"/srv/archive/20260527-051500-00000000000000cc/*/*.tar.zst; do tar --zstd -C "$dir/failure" -xf "$bundle"; done >"$dir/out" 2>&1
+python3 - "$dir/failure/neuron-collectd/snapshot.json" "$(cat "$root/tmp/job.pid")" $kmsg >"$dir/out" 2>&1 <<'PYTHON'
+import json, sys
+text = open(sys.argv[1], encoding="utf-8").read()
+d = json.loads(text)
+sections = {s["name"]: s for s in d["sections"]}
+print({n: (s["state"], s["detail"]) for n, s in sections.items()})
+assert {"neuron_sysfs", "neuron_device", "kmsg", "process", "jobs", "packages", "process_packages", "runtime_log", "commands"} == set(sections)
+assert [p["pid"] for p in d["processes"]] == [int(sys.argv[2])], d["processes"]
+for name in ("neuron_sysfs", "process", "jobs", "packages", "process_packages", "runtime_log"):
+    assert sections[name]["state"] == "complete", (name, sections[name])
+assert sections["kmsg"]["state"] == "complete" or sys.argv[3] == "no" and sections["kmsg"]["detail"], sections["kmsg"]
+records = {r["about"]: r for r in sections["process"]["records"] if "about" in r}
+print(records)
+assert records["status"]["uid"] == 1000, records["status"]
+assert records["environment"]["variables"]["RANK"] == "3", records["environment"]
+assert records["place"]["exe"].endswith("sh"), records["place"]
+assert records["maps"]["lines"] > 3, records["maps"]
+assert "PLANTED" not in text
+PYTHON
+ok "the snapshot is in its bundle, and tells of the other user's process what may be told"
+! inside systemctl --failed --plain --no-legend | grep -q neuron-collectd &&
+	! inside journalctl --no-pager -u 'neuron-collectd*' | grep -E 'SECCOMP|SIGSYS|status=31/' >"$dir/out"
+ok "no unit has failed, and no probe was killed for a system call"
 
 inside systemctl stop neuron-collectd.service >"$dir/out" 2>&1 && [ "$(property Result)" = success ] && [ "$(property ActiveState)" = inactive ]
 ok "systemctl stop ends it in good order"

@@ -30,7 +30,9 @@ mkdir -p "$root/usr/sbin" "$root/bin" "$root/lib/systemd" "$root/etc/systemd/sys
 
 # As make installs it with --prefix=/usr --sysconfdir=/etc.
 sed -e 's|@sbindir[@]|/usr/sbin|g' -e 's|@sysconfdir[@]|/etc|g' "$srcdir/systemd/neuron-collectd.service.in" >"$unit"
-! grep -q '@[a-z]*@' "$unit" "$builddir/systemd/neuron-collectd.service" >"$dir/out" 2>&1
+probe=$dir/neuron-collectd-probe@.service
+sed -e 's|@sbindir[@]|/usr/sbin|g' "$srcdir/systemd/neuron-collectd-probe@.service.in" >"$probe"
+! grep -q '@[a-z]*@' "$unit" "$probe" "$builddir/systemd/neuron-collectd.service" >"$dir/out" 2>&1
 ok "no placeholder is left in the unit"
 
 if command -v systemd-analyze >/dev/null && systemd-analyze --help | grep -q -- --offline; then
@@ -41,12 +43,19 @@ if command -v systemd-analyze >/dev/null && systemd-analyze --help | grep -q -- 
 	! systemd-analyze security --no-pager --offline=true --threshold=22 "$dir/open.service" >"$dir/out" 2>&1
 	ok "a unit without sandbox is above 2.2"
 
+	systemd-analyze security --no-pager --offline=true --threshold=30 "$probe" >"$dir/out" 2>&1
+	ok "exposure of the probes is at most 3.0"
+	sed -e '/^Protect/d' -e '/^Restrict/d' -e '/^SystemCall/d' "$probe" >"$dir/open@.service"
+	! systemd-analyze security --no-pager --offline=true --threshold=30 "$dir/open@.service" >"$dir/out" 2>&1
+	ok "a probe without sandbox is above 3.0"
+
 	printf '#!/bin/sh\n' >"$root/usr/sbin/neuron-collectd"
 	printf '#!/bin/sh\n' >"$root/bin/kill"
 	chmod 755 "$root/usr/sbin/neuron-collectd" "$root/bin/kill"
 	cp -r /lib/systemd/system "$root/lib/systemd/"
-	cp "$unit" "$srcdir/systemd/neuron-collectd.socket" "$root/etc/systemd/system/"
-	systemd-analyze --root="$root" --man=no --recursive-errors=no verify neuron-collectd.service neuron-collectd.socket >"$dir/out" 2>&1 &&
+	cp "$unit" "$probe" "$srcdir"/systemd/neuron-collectd*.socket "$root/etc/systemd/system/"
+	systemd-analyze --root="$root" --man=no --recursive-errors=no verify neuron-collectd.service neuron-collectd.socket neuron-collectd-hook.socket \
+		neuron-collectd-probe.socket >"$dir/out" 2>&1 &&
 		[ ! -s "$dir/out" ]
 	ok "systemd-analyze verify has nothing to say"
 	sed -i 's/^WatchdogSec=/WatchdogSecs=/' "$root/etc/systemd/system/neuron-collectd.service"
@@ -62,6 +71,18 @@ allowed='CAP_DAC_READ_SEARCH CAP_FOWNER CAP_LEASE'
 ok "the unit has three capabilities and no other"
 ! grep -Eq '^(PrivateTmp|ProtectHome|RestrictSUIDSGID|DynamicUser|PrivateUsers)=|^ProtectSystem=strict|^ProcSubset=pid' "$unit"
 ok "nothing is set that would hide /tmp, /home or /proc/pressure, or stop openat2"
+
+allowed='CAP_SYS_PTRACE CAP_DAC_READ_SEARCH CAP_SYSLOG'
+[ "$(sed -n 's/^CapabilityBoundingSet=//p' "$probe")" = "$allowed" ] && [ "$(sed -n 's/^AmbientCapabilities=//p' "$probe")" = "$allowed" ] &&
+	[ "$(grep '^DeviceAllow=' "$probe" | tr '\n' ' ')" = 'DeviceAllow=char-neuron rw DeviceAllow=/dev/kmsg r ' ] && grep -q '^PrivateNetwork=yes' "$probe"
+ok "a probe has three capabilities, two kinds of devices and no network"
+probes=$srcdir/systemd/neuron-collectd-probe.socket
+grep -q '^SocketMode=0600' "$probes" && grep -q '^SocketUser=neuron-collectd' "$probes" && grep -q '^Accept=yes' "$probes"
+ok "only the agent may ask for a probe"
+hook=$srcdir/systemd/neuron-collectd-hook.socket
+grep -q '^SocketMode=0666' "$hook" && grep -q '^ListenSequentialPacket=/run/neuron-collectd/hook.sock' "$hook" &&
+	grep -q '^Service=neuron-collectd.service' "$hook" && grep -q '^SocketMode=0660' "$srcdir/systemd/neuron-collectd.socket"
+ok "every job may speak to the hook socket, and the API stays the group's"
 
 # Whether that lets the threads be idle is shown by test_systemd.sh; here, that it is not undone by a line that comes later.
 [ "$(grep '^SystemCallFilter=' "$unit" | tail -n 1)" = 'SystemCallFilter=sched_setscheduler ioprio_set' ] &&
@@ -80,6 +101,7 @@ if [ "$(id -u)" -eq 0 ] && command -v systemd-sysusers >/dev/null; then
 		grep -q '^neuron-collectd:.*/usr/sbin/nologin$' "$root/etc/passwd" && grep -q '^neuron-collectd:' "$root/etc/group"
 	ok "sysusers makes the user and its group, without a shell"
 	systemd-tmpfiles --root="$root" --create "$srcdir/systemd/tmpfiles.d/neuron-collectd.conf" >"$dir/out" 2>&1 &&
+		[ "$(stat -c %a "$root/var/lib/neuron-collectd/mailbox")" = 1733 ] &&
 		[ "$(stat -c %a "$root/var/lib/neuron-collectd")" = 711 ] && [ "$(stat -c %a "$root/run/neuron-collectd")" = 755 ]
 	ok "tmpfiles makes the directories with their modes"
 

@@ -1,0 +1,142 @@
+#include "agent/agent_hook.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+
+#include "agent/api/hook_socket.h"
+#include "lib/base/log.h"
+
+/* ---- notes ---- */
+
+static void on_note(const NoteView *v, void *userdata) {
+        Agent *a = userdata;
+        IntakeSource *s = v->source ? agent_source_by_name(a, v->source) : NULL;
+        if (s)
+                intake_source_note(s, v->unit_path);
+        if (a->incidents)
+                incidents_on_note(a->incidents, v);
+        else
+                notes_tell_snapshot(a->notes, v->note->id, -1, "snapshots cannot be taken");
+}
+
+static void on_note_finished(const NoteView *v, void *userdata) {
+        Agent *a = userdata;
+        IntakeSource *s = v->source ? agent_source_by_name(a, v->source) : NULL;
+        if (!s)
+                return;
+        for (size_t i = 0; i < NOTE_FILES_MAX && v->promised[i]; i++)
+                intake_source_promised(s, v->unit_path, v->promised[i]);
+        intake_source_note_finished(s, v->unit_path);
+}
+
+/* ---- incidents ---- */
+
+static void on_public(const char *note_id, int fd, const char *reason, void *userdata) {
+        const Agent *a = userdata;
+        if (a->notes)
+                notes_tell_snapshot(a->notes, note_id, fd, reason);
+}
+
+static int attach(const char *source, const char *unit_path, const char *name, int fd,
+                  void *userdata) {
+        Agent *a = userdata;
+        int r = a->attachments ? attachments_put(a->attachments, source, unit_path, name, fd)
+                               : -ENODEV;
+        IntakeSource *s = agent_source_by_name(a, source);
+        if (r == 0 && s)
+                intake_source_attached(s, unit_path);
+        return r;
+}
+
+static void on_pending(const char *source, const char *unit_path, bool pending, void *userdata) {
+        IntakeSource *s = agent_source_by_name(userdata, source);
+        if (s)
+                intake_source_pending(s, unit_path, pending);
+}
+
+/* ---- life ---- */
+
+static int open_socket(Agent *a) {
+        const char *path = a->config->hook.socket;
+        int fd = agent_passed_socket(path, SOCK_SEQPACKET);
+        if (fd >= 0 || a->once) /* a sweep answers nobody: the daemon may be about to start */
+                return fd;
+        int r = hook_socket_listen(path, &fd);
+        if (r == 0)
+                return fd;
+        log_warning(r, "cannot listen for hooks on '%s'%s; their notes come by the mailbox alone",
+                    path,
+                    r == -EADDRINUSE ? ": somebody answers there; stop that one, or set another "
+                                       "hook.socket"
+                                     : "; check that its directory can be written, or set another "
+                                       "hook.socket");
+        return -1;
+}
+
+static void start_incidents(Agent *a) {
+        const IncidentsContext context = { .event = a->event,
+                                           .clock = a->clock,
+                                           .store = a->store,
+                                           .instance_id = a->instance_id,
+                                           .on_public = on_public,
+                                           .attach = attach,
+                                           .on_pending = on_pending,
+                                           .userdata = a };
+        int r = a->once ? 0 : incidents_new(&a->incidents, &context, a->config);
+        if (r < 0)
+                log_warning(r, "snapshots of the hardware cannot be taken");
+}
+
+void agent_hook_start(Agent *a) {
+        const NotesContext context = { .event = a->event,
+                                       .clock = a->clock,
+                                       .store = a->store,
+                                       .instance_id = a->instance_id,
+                                       .on_note = on_note,
+                                       .on_finished = on_note_finished,
+                                       .userdata = a };
+        start_incidents(a);
+        int fd = open_socket(a);
+        int r = notes_new(&a->notes, &context, a->config, fd);
+        if (r < 0) {
+                if (fd >= 0)
+                        (void)close(fd); /* nobody was let in */
+                log_warning(r, "hooks cannot be heard; dumps are found all the same");
+        }
+}
+
+void agent_hook_rebind(Agent *a) {
+        if (a->notes)
+                notes_rebind(a->notes, a->config);
+        if (a->incidents)
+                incidents_rebind(a->incidents, a->config);
+}
+
+void agent_hook_stop(Agent *a) {
+        a->notes = notes_free(a->notes);
+        a->incidents = incidents_free(a->incidents);
+}
+
+bool agent_hook_is_idle(const Agent *a) {
+        return !a->notes || notes_are_idle(a->notes);
+}
+
+void agent_hook_view(const Agent *a, HookView *ret) {
+        NotesFigures f = { .trouble = "hooks cannot be heard" };
+        IncidentsFigures snapshots = { 0 };
+        if (a->notes)
+                notes_figures(a->notes, &f);
+        if (a->incidents)
+                incidents_figures(a->incidents, &snapshots);
+        *ret = (HookView){ .socket = a->config->hook.socket,
+                           .mailbox = a->config->hook.mailbox,
+                           .n_socket = f.n_socket,
+                           .n_mailbox = f.n_mailbox,
+                           .n_refused = f.n_refused,
+                           .n_twice = f.n_dropped_twice,
+                           .n_snapshots = snapshots.n_taken,
+                           .n_snapshots_dropped = snapshots.n_dropped,
+                           .n_open = f.n_open,
+                           .trouble = f.trouble,
+                           .seconds = f.seconds };
+}

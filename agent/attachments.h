@@ -1,0 +1,67 @@
+/* Files of ours that go out as members of a unit's bundle: snapshots. They lie in the state directory, by unit, until they are delivered:
+ * `attachments/<16 hex of SHA-256 over source, NUL and path>/<name>`, and in the bundle as `neuron-collectd/<name>`.
+ *
+ * What lies there waits. When the first delivery of a bundle begins it is given all that waits: the files move into `.of-<bundle-id>/` beside
+ * them, and from then on they are that bundle's, whatever comes later, at all destinations and after every crash. What is attached afterwards
+ * waits for the next bundle of the unit, a supplement. `.unit` says whose directory it is.
+ *
+ * All of it on the loop, as the database: the files are small and few, and what was said to be attached is durable. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define ATTACHMENTS_MAX 256 /* of a unit */
+#define ATTACHMENTS_MAX_BYTES ((uint64_t)64 << 20)
+#define ATTACHMENTS_MAX_BYTES_ALL ((uint64_t)512 << 20) /* of all units */
+#define ATTACHMENT_NAME_MAX 200
+#define ATTACHMENTS_DIRECTORY "neuron-collectd" /* in the bundle */
+
+typedef struct Attachments Attachments;
+
+/** @param state_directory  absolute @return 0, -ENOMEM: nothing is made before something is attached */
+int attachments_new(Attachments **ret, const char *state_directory);
+Attachments *attachments_free(Attachments *a);
+
+/** @return whether it is `[A-Za-z0-9._-]+`, does not begin with a dot and is not longer than ATTACHMENT_NAME_MAX */
+bool attachment_name_is_valid(const char *name);
+
+/** Attaches what fd has from its beginning, durably: a file that is the agent's alone, on the same file system, by a link (it may not be written to any
+ * more), else a copy. A name that waits is replaced, as a whole.
+ * @param fd  borrowed: a regular file or a memfd
+ * @return 0, -EINVAL: the name, or no regular file; -E2BIG more than ATTACHMENTS_MAX; -EFBIG more than ATTACHMENTS_MAX_BYTES;
+ * -EDQUOT more than ATTACHMENTS_MAX_BYTES_ALL; -errno */
+int attachments_put(Attachments *a, const char *source, const char *unit_path, const char *name,
+                    int fd);
+
+/** @return how many wait, and the sum of their sizes; 0 also where that cannot be seen. @param a  NULL: none */
+size_t attachments_waiting(const Attachments *a, const char *source, const char *unit_path,
+                           uint64_t *ret_bytes);
+
+/** What a bundle of the unit ships. Once it was given something it gets the same again, and no more.
+ * @param may_give  it has not begun, so all that waits is given to it now, durably
+ * @return a directory fd of the caller's; -ENOENT: nothing; -errno: what waits goes on waiting */
+int attachments_give(const Attachments *a, const char *source, const char *unit_path,
+                     const char *bundle_id, bool may_give);
+
+/** The names in a directory of attachments, in strcmp order: regular files with valid names, at most ATTACHMENTS_MAX.
+ * @return 0 and *ret, attachment_names_free()d by the caller; -errno */
+int attachment_names(int dir_fd, char ***ret, size_t *ret_n);
+void attachment_names_free(char **names, size_t n);
+
+/** Lets go of what a bundle was given. Missing is fine. What waits stays. */
+int attachments_release_bundle(const Attachments *a, const char *source, const char *unit_path,
+                               const char *bundle_id);
+/** Lets go of all that is attached to a unit. Missing is fine. */
+int attachments_release(Attachments *a, const char *source, const char *unit_path);
+
+/** For a sweep: calls on_unit for each unit of a source that has a directory. The strings are borrowed for the call, which may let go of it.
+ * @param changed_usec  CLOCK_REALTIME: when something was last attached, or given to a bundle */
+int attachments_list(const Attachments *a, const char *source,
+                     void (*on_unit)(const char *unit_path, uint64_t changed_usec, void *userdata),
+                     void *userdata);
+/** The ids of the bundles of a unit that were given something. */
+int attachments_list_bundles(const Attachments *a, const char *source, const char *unit_path,
+                             void (*on_bundle)(const char *bundle_id, void *userdata),
+                             void *userdata);

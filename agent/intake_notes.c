@@ -1,0 +1,299 @@
+/* What hooks say of units: how many are at work, whether they are through, whether something is still to be attached. Kept beside the bundles, since a
+ * hook may run before its directory is made, and in memory only: after a start the store's notes tell what there is to know. */
+#include <errno.h>
+#include <string.h>
+
+#include "agent/intake_private.h"
+#include "agent/store/notes_store.h"
+#include "lib/base/log.h"
+#include "lib/base/path.h"
+
+/* So many units are remembered; the oldest goes first. */
+#define UNITS_MAX 1024
+/* What was said of a unit without a bundle is forgotten after so long, … */
+#define FORGET_USEC (10 * USEC_PER_MINUTE)
+/* … and it is looked for so often, for so long after something was said. */
+#define SEEK_MIN_USEC (100 * USEC_PER_MSEC)
+#define SEEK_MAX_USEC (5 * USEC_PER_SEC)
+#define SEEK_FOR_USEC USEC_PER_MINUTE
+
+/* A hook may be at work for hook.deadline and this. */
+#define GRACE_USEC USEC_PER_SEC
+/* Notes that come one after another hold a unit for so much longer than one, in all: anybody may send them. */
+#define MORE_NOTES_USEC USEC_PER_MINUTE
+
+typedef struct UnitNote {
+        ListLink link; /* oldest first */
+        char *path;
+        unsigned n_open;
+        bool finished; /* one was through */
+        bool pending;
+        char **promised; /* files that were not seen; owned */
+        size_t n_promised;
+        uint64_t said_usec;       /* CLOCK_BOOTTIME, the last time */
+        uint64_t first_open_usec; /* CLOCK_BOOTTIME; 0 = none was */
+        uint64_t open_until_usec; /* then the hooks' time is over, whatever they say */
+} UnitNote;
+
+static uint64_t longest_usec(const IntakeSource *s) {
+        return s->context->hook_deadline_usec + GRACE_USEC;
+}
+
+static UnitNote *find_note(IntakeSource *s, const char *path) {
+        LIST_FOREACH (l, &s->unit_notes) {
+                UnitNote *n = CONTAINER_OF(l, UnitNote, link);
+                if (strcmp(n->path, path) == 0)
+                        return n;
+        }
+        return NULL;
+}
+
+static void drop_note(IntakeSource *s, UnitNote *n) {
+        list_remove(&n->link);
+        s->n_unit_notes--;
+        for (size_t i = 0; i < n->n_promised; i++)
+                free(n->promised[i]);
+        free(n->promised);
+        free(n->path);
+        free(n);
+}
+
+static void forget_oldest(IntakeSource *s) {
+        LIST_FOREACH_SAFE (l, &s->unit_notes) {
+                drop_note(s, CONTAINER_OF(l, UnitNote, link));
+                return;
+        }
+}
+
+/* @return NULL: it is none of this source, or memory is short */
+static UnitNote *note_of(IntakeSource *s, const char *path) {
+        if (!path_is_below(path, s->terms->fixed))
+                return NULL;
+        UnitNote *n = find_note(s, path);
+        if (!n) {
+                if (s->n_unit_notes >= UNITS_MAX)
+                        forget_oldest(s);
+                n = calloc(1, sizeof *n);
+                if (!n || !(n->path = strdup(path))) {
+                        free(n);
+                        return NULL;
+                }
+                list_append(&s->unit_notes, &n->link);
+                s->n_unit_notes++;
+        }
+        n->said_usec = intake_boot_usec(s);
+        return n;
+}
+
+static void expire_hooks(const IntakeSource *s, UnitNote *n) {
+        if (n->n_open == 0 || intake_boot_usec(s) < n->open_until_usec)
+                return;
+        n->n_open = 0;
+        n->finished = true;
+}
+
+static Bundle *bundle_of(IntakeSource *s, const char *path) {
+        return bundle_table_find_unit(s->context->bundles, s->config->name, path);
+}
+
+static void look_for(IntakeSource *s, const char *path) {
+        Bundle *b = bundle_of(s, path);
+        if (!b)
+                intake_look_at_path(s, intake_relative(s, path));
+        else if (b->source == s && !b->uncommitted)
+                intake_look_at(b);
+}
+
+/* ---- units that are not there yet ---- */
+
+static void arm_seek(IntakeSource *s);
+
+static int on_seek(sd_event_source *source, uint64_t usec, void *userdata) {
+        IntakeSource *s = userdata;
+        (void)source;
+        (void)usec;
+        uint64_t now = intake_boot_usec(s);
+        LIST_FOREACH_SAFE (l, &s->unit_notes) {
+                UnitNote *n = CONTAINER_OF(l, UnitNote, link);
+                if (bundle_of(s, n->path))
+                        continue;
+                if (now - n->said_usec > FORGET_USEC)
+                        drop_note(s, n);
+                else if (now - n->said_usec < SEEK_FOR_USEC)
+                        intake_look_at_path(s, intake_relative(s, n->path));
+        }
+        arm_seek(s);
+        return 0;
+}
+
+/* The younger the last word of one that is missing, the sooner. */
+static uint64_t seek_in_usec(uint64_t age_usec) {
+        return age_usec < SEEK_FOR_USEC ? MIN(MAX(age_usec / 2, SEEK_MIN_USEC), SEEK_MAX_USEC)
+                                        : SEEK_FOR_USEC;
+}
+
+static void arm_seek(IntakeSource *s) {
+        uint64_t now = intake_boot_usec(s), wait = UINT64_MAX;
+        LIST_FOREACH (l, &s->unit_notes) {
+                const UnitNote *n = CONTAINER_OF(l, UnitNote, link);
+                uint64_t in_usec = seek_in_usec(now - n->said_usec);
+                if (!bundle_of(s, n->path))
+                        wait = MIN(wait, in_usec);
+        }
+        if (wait == UINT64_MAX)
+                return;
+        int r = intake_arm(s->context->event, &s->notes_timer, wait, on_seek, s);
+        if (r < 0)
+                log_error(r, "source %s: cannot arm a timer; events and scans find what hooks told",
+                          s->config->name);
+}
+
+/* ---- what is said ---- */
+
+void intake_source_note(IntakeSource *s, const char *unit_path) {
+        UnitNote *n = note_of(s, unit_path);
+        if (!n)
+                return;
+        n->n_open++;
+        if (n->first_open_usec == 0)
+                n->first_open_usec = n->said_usec;
+        n->open_until_usec =
+                MIN(n->said_usec, n->first_open_usec + MORE_NOTES_USEC) + longest_usec(s);
+        look_for(s, unit_path);
+        arm_seek(s);
+}
+
+void intake_source_note_finished(IntakeSource *s, const char *unit_path) {
+        UnitNote *n = note_of(s, unit_path);
+        if (!n)
+                return;
+        n->n_open -= n->n_open > 0;
+        n->finished = true;
+        look_for(s, unit_path);
+        arm_seek(s);
+}
+
+static bool is_promised(const UnitNote *n, const char *name) {
+        for (size_t i = 0; i < n->n_promised; i++)
+                if (strcmp(n->promised[i], name) == 0)
+                        return true;
+        return false;
+}
+
+void intake_source_promised(IntakeSource *s, const char *unit_path, const char *name) {
+        UnitNote *n = note_of(s, unit_path);
+        if (!n || n->n_promised >= INTAKE_PROMISED_MAX || is_promised(n, name))
+                return;
+        char **promised = realloc(n->promised, (n->n_promised + 1) * sizeof *promised);
+        if (!promised)
+                return; /* it is collected all the same, only not missed */
+        n->promised = promised;
+        promised[n->n_promised] = strdup(name);
+        n->n_promised += promised[n->n_promised] != NULL;
+}
+
+void intake_source_pending(IntakeSource *s, const char *unit_path, bool pending) {
+        UnitNote *n = note_of(s, unit_path);
+        if (!n)
+                return;
+        n->pending = pending;
+        Bundle *b = bundle_of(s, unit_path);
+        if (!pending && b && b->source == s && !b->uncommitted)
+                intake_look_at(b);
+}
+
+/* ---- what is made of it ---- */
+
+void intake_note_facts(IntakeSource *s, const char *unit_path, IntakeFacts *facts) {
+        UnitNote *n = find_note(s, unit_path);
+        if (!n)
+                return;
+        expire_hooks(s, n);
+        facts->n_hooks = n->n_open;
+        facts->hooks_finished = n->finished && n->n_open == 0;
+        facts->pending = n->pending;
+        facts->missing = n->n_promised > 0 && n->n_open == 0;
+}
+
+int intake_notes_ask(IntakeSource *s, const char *unit_path, ProbeJob *p) {
+        const UnitNote *n = find_note(s, unit_path);
+        if (!n || n->n_promised == 0)
+                return 0;
+        p->promised = calloc(n->n_promised, sizeof *p->promised);
+        if (!p->promised)
+                return -ENOMEM;
+        for (; p->n_promised < n->n_promised; p->n_promised++) {
+                char *name = strdup(n->promised[p->n_promised]);
+                if (!name)
+                        return -ENOMEM;
+                p->promised[p->n_promised].name = name;
+        }
+        return 0;
+}
+
+static void forget_promise(UnitNote *n, const char *name) {
+        for (size_t i = 0; i < n->n_promised; i++)
+                if (strcmp(n->promised[i], name) == 0) {
+                        free(n->promised[i]);
+                        n->promised[i] = n->promised[--n->n_promised];
+                        return;
+                }
+}
+
+void intake_notes_take(IntakeSource *s, const char *unit_path, const ProbeJob *p) {
+        UnitNote *n = find_note(s, unit_path);
+        for (size_t i = 0; n && i < p->n_promised; i++)
+                if (p->promised[i].is_seen)
+                        forget_promise(n, p->promised[i].name);
+}
+
+void intake_notes_missing(IntakeSource *s, const char *unit_path,
+                          void (*on_name)(const char *name, void *userdata), void *userdata) {
+        const UnitNote *n = find_note(s, unit_path);
+        for (size_t i = 0; n && i < n->n_promised; i++)
+                on_name(n->promised[i], userdata);
+}
+
+typedef struct Told {
+        uint64_t now_usec, longest_usec;
+        bool any;
+        uint64_t left_usec; /* until the last one's time is over */
+} Told;
+
+static int on_stored(const StoredNote *stored, void *userdata) {
+        Told *t = userdata;
+        uint64_t until = stored->received_usec + t->longest_usec;
+        t->any = true;
+        /* A clock that was set back would have it wait for long. */
+        if (stored->finished_usec == 0 && stored->received_usec <= t->now_usec &&
+            until > t->now_usec)
+                t->left_usec = MAX(t->left_usec, until - t->now_usec);
+        return 0;
+}
+
+void intake_notes_of_start(IntakeSource *s, const Bundle *b) {
+        Told t = { .now_usec = intake_realtime_usec(s), .longest_usec = longest_usec(s) };
+        if (b->rec.state != BUNDLE_SETTLING ||
+            store_note_list(s->context->store, b->rec.source, b->rec.path, on_stored, &t) < 0 ||
+            !t.any)
+                return;
+        UnitNote *n = note_of(s, b->rec.path);
+        if (!n)
+                return;
+        n->n_open = t.left_usec > 0;
+        n->first_open_usec = n->n_open > 0 ? n->said_usec : 0;
+        n->open_until_usec = n->said_usec + t.left_usec;
+        n->finished = n->n_open == 0;
+}
+
+void intake_notes_on_final(IntakeSource *s, const char *unit_path) {
+        UnitNote *n = find_note(s, unit_path);
+        if (n && n->n_open == 0 && !n->pending)
+                drop_note(s, n);
+}
+
+void intake_notes_done(IntakeSource *s) {
+        while (s->n_unit_notes > 0)
+                forget_oldest(s);
+        sd_event_source_disable_unref(s->notes_timer);
+}

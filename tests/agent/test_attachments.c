@@ -1,0 +1,351 @@
+/* agent/attachments: durable before it is said, bounded, and no name leads elsewhere. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <sys/mman.h>
+
+#include "agent/attachments.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/digest.h"
+#include "tests/base/scratch.h"
+
+#define UNIT "/tmp/neuron-core-dump/dt-20260527-051233-cid-d99e36ea74c263ca"
+#define ID "neuron-core-dump-20260527T051233-0123456789ab"
+
+/* What reached the disk in which order. */
+static char order[4096];
+static int fsync_fails;
+static unsigned rename_fails_at, n_renames; /* 0 = never */
+
+static void note(const char *what) {
+        strncat(order, what, sizeof order - strlen(order) - 1);
+}
+
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+int __wrap_fsync(int fd) {
+        struct stat st;
+        if (fstat(fd, &st) == 0)
+                note(S_ISDIR(st.st_mode) ? "D" : "F");
+        if (fsync_fails) {
+                errno = fsync_fails;
+                return -1;
+        }
+        return __real_fsync(fd);
+}
+
+int __real_renameat(int from_fd, const char *from, int to_fd, const char *to);
+int __wrap_renameat(int from_fd, const char *from, int to_fd, const char *to);
+int __wrap_renameat(int from_fd, const char *from, int to_fd, const char *to) {
+        note("r");
+        if (++n_renames == rename_fails_at) {
+                errno = EIO;
+                return -1;
+        }
+        return __real_renameat(from_fd, from, to_fd, to);
+}
+
+typedef struct Fixture {
+        Scratch *scratch;
+        Attachments *a;
+} Fixture;
+
+static int setup(void **state) {
+        void *scratch = NULL;
+        Fixture *f = calloc(1, sizeof *f);
+        if (!f || scratch_setup(&scratch) < 0)
+                return -1;
+        f->scratch = scratch;
+        fsync_fails = 0;
+        rename_fails_at = n_renames = 0;
+        order[0] = '\0';
+        *state = f;
+        return attachments_new(&f->a, f->scratch->path);
+}
+
+static int teardown(void **state) {
+        Fixture *f = *state;
+        void *scratch = f->scratch;
+        attachments_free(f->a);
+        free(f);
+        return scratch_teardown(&scratch);
+}
+
+static int memory_of(const void *data, size_t n) {
+        int fd = memfd_create("snapshot", MFD_CLOEXEC);
+        assert_true(fd >= 0);
+        assert_int_equal(write(fd, data, n), n);
+        return fd; /* its offset is at the end: that must not matter */
+}
+
+static int put(Fixture *f, const char *name, const char *text) {
+        _cleanup_close_ int fd = memory_of(text, strlen(text));
+        return attachments_put(f->a, "core-dumps", UNIT, name, fd);
+}
+
+static void assert_text(int dir_fd, const char *name, const char *wanted) {
+        char text[256] = "";
+        _cleanup_close_ int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+        assert_true(fd >= 0);
+        assert_true(read(fd, text, sizeof text - 1) >= 0);
+        assert_string_equal(text, wanted);
+}
+
+static size_t waiting(const Fixture *f) {
+        return attachments_waiting(f->a, "core-dumps", UNIT, NULL);
+}
+
+static int give(const Fixture *f, const char *id, bool may_give) {
+        return attachments_give(f->a, "core-dumps", UNIT, id, may_give);
+}
+
+/* @return where what waits for the unit lies, by the contract of the state directory; -ENOENT: nothing does */
+static int open_waiting(const Fixture *f, const char *source) {
+        char key[256], path[64], hex[SHA256_HEX_SIZE];
+        uint8_t digest[SHA256_SIZE];
+        size_t n = strlen(source) + 1;
+        memcpy(key, source, n);
+        memcpy(key + n, UNIT, sizeof UNIT - 1);
+        sha256_of(key, n + sizeof UNIT - 1, digest);
+        digest_hex(digest, SHA256_SIZE, hex);
+        (void)snprintf(path, sizeof path, "attachments/%.16s", hex);
+        int fd = openat(f->scratch->fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        return fd < 0 ? -errno : fd;
+}
+
+static void what_is_attached_lies_where_the_contract_says_and_is_nobody_elses(void **state) {
+        Fixture *f = *state;
+        struct stat st;
+        char path[PATH_MAX + 64], hex[SHA256_HEX_SIZE];
+        uint8_t digest[SHA256_SIZE];
+        static const char key[] = "core-dumps\0" UNIT;
+        assert_int_equal(put(f, "snapshot.json", "{}"), 0);
+        sha256_of(key, sizeof key - 1, digest);
+        digest_hex(digest, SHA256_SIZE, hex);
+        (void)snprintf(path, sizeof path, "attachments/%.16s/snapshot.json", hex);
+        assert_int_equal(fstatat(f->scratch->fd, path, &st, AT_SYMLINK_NOFOLLOW), 0);
+        assert_int_equal(st.st_mode & 07777, 0600);
+        assert_text(f->scratch->fd, path, "{}");
+        *strrchr(path, '/') = '\0';
+        assert_int_equal(fstatat(f->scratch->fd, path, &st, AT_SYMLINK_NOFOLLOW), 0);
+        assert_int_equal(st.st_mode & 07777, 0700);
+        assert_int_equal(fstatat(f->scratch->fd, "attachments", &st, AT_SYMLINK_NOFOLLOW), 0);
+        assert_int_equal(st.st_mode & 07777, 0700);
+        assert_int_equal(open_waiting(f, "other"), -ENOENT);
+        _cleanup_close_ int fd = open_waiting(f, "core-dumps");
+        assert_true(fd >= 0);
+        assert_text(fd, "snapshot.json", "{}");
+}
+
+static void it_is_on_disk_before_it_has_its_name_and_the_name_before_it_is_said(void **state) {
+        Fixture *f = *state;
+        assert_int_equal(put(f, "first.json", "{}"), 0);
+        order[0] = '\0';
+        assert_int_equal(put(f, "second.json", "{}"), 0);
+        assert_string_equal(order, "FrD");
+        order[0] = '\0';
+        fsync_fails = EIO;
+        assert_int_equal(put(f, "third.json", "{}"), -EIO);
+        assert_string_equal(order, "F"); /* what may not be whole gets no name */
+        fsync_fails = 0;
+        assert_int_equal(waiting(f), 2);
+}
+
+static void what_makes_a_directory_makes_its_name_durable(void **state) {
+        Fixture *f = *state;
+        assert_int_equal(put(f, "first.json", "{}"), 0);
+        /* attachments/, the unit's, whose it is (file, name, directory), and the file itself */
+        assert_string_equal(order, "DDFrDFrD");
+}
+
+static void a_name_is_replaced_as_a_whole(void **state) {
+        Fixture *f = *state;
+        assert_int_equal(put(f, "a.json", "a long text that came first"), 0);
+        assert_int_equal(put(f, "a.json", "short"), 0);
+        _cleanup_close_ int fd = open_waiting(f, "core-dumps");
+        assert_text(fd, "a.json", "short");
+        assert_int_equal(waiting(f), 1);
+}
+
+static void hostile_names_are_refused_and_make_nothing(void **state) {
+        Fixture *f = *state;
+        static const char *const names[] = { "",    ".",           "..",       "../x",
+                                             "a/b", "/etc/passwd", ".unit",    (".of-" ID),
+                                             "a b", "a\n",         "\xc3\xbc", "a*",
+                                             "a\\b" };
+        char longer[ATTACHMENT_NAME_MAX + 2];
+        struct stat st;
+        memset(longer, 'n', sizeof longer - 1);
+        longer[sizeof longer - 1] = '\0';
+        for (size_t i = 0; i < ELEMENTSOF(names); i++)
+                assert_int_equal(put(f, names[i], "x"), -EINVAL);
+        assert_int_equal(put(f, longer, "x"), -EINVAL);
+        assert_int_equal(fstatat(f->scratch->fd, "attachments", &st, 0), -1);
+        longer[ATTACHMENT_NAME_MAX] = '\0';
+        assert_int_equal(put(f, longer, "x"), 0);
+        assert_int_equal(attachments_put(f->a, "core-dumps", UNIT, "dir", f->scratch->fd), -EINVAL);
+}
+
+static void a_link_that_somebody_has_put_there_is_not_followed(void **state) {
+        Fixture *f = *state;
+        assert_int_equal(put(f, "a.json", "{}"), 0);
+        assert_int_equal(scratch_write(f->scratch, "elsewhere", "mine"), 0);
+        _cleanup_close_ int fd = open_waiting(f, "core-dumps");
+        char target[PATH_MAX + 16];
+        (void)snprintf(target, sizeof target, "%s/elsewhere", f->scratch->path);
+        assert_int_equal(symlinkat(target, fd, ".coming"), 0);
+        assert_int_equal(symlinkat(target, fd, "b.json"), 0);
+        assert_int_equal(put(f, "b.json", "ours"), 0);
+        assert_text(f->scratch->fd, "elsewhere", "mine");
+        assert_text(fd, "b.json", "ours");
+}
+
+static void number_and_size_are_bounded_for_all_that_a_unit_has(void **state) {
+        Fixture *f = *state;
+        char name[32];
+        for (unsigned i = 0; i < ATTACHMENTS_MAX; i++) {
+                (void)snprintf(name, sizeof name, "n%u", i);
+                assert_int_equal(put(f, name, "x"), 0);
+                if (i == 100) { /* what was given counts as well */
+                        int fd = give(f, ID, true);
+                        assert_true(fd >= 0);
+                        (void)close(fd); /* a directory */
+                }
+        }
+        assert_int_equal(put(f, "one-more", "x"), -E2BIG);
+        assert_int_equal(put(f, "n255", "replaced"), 0);
+        assert_int_equal(attachments_release(f->a, "core-dumps", UNIT), 0);
+
+        _cleanup_close_ int big = memory_of("", 0);
+        assert_int_equal(ftruncate(big, (off_t)ATTACHMENTS_MAX_BYTES + 1), 0);
+        assert_int_equal(attachments_put(f->a, "core-dumps", UNIT, "big", big), -EFBIG);
+        assert_int_equal(ftruncate(big, (off_t)ATTACHMENTS_MAX_BYTES / 2 + 1), 0);
+        assert_int_equal(attachments_put(f->a, "core-dumps", UNIT, "big", big), 0);
+        assert_int_equal(attachments_put(f->a, "core-dumps", UNIT, "bigger", big), -EFBIG);
+        assert_int_equal(attachments_put(f->a, "core-dumps", UNIT, "big", big), 0);
+        assert_int_equal(waiting(f), 1);
+}
+
+static void a_bundle_gets_what_waits_once_and_the_same_ever_after(void **state) {
+        Fixture *f = *state;
+        assert_int_equal(put(f, "a", "1"), 0);
+        assert_int_equal(put(f, "b", "2"), 0);
+        struct stat before, after;
+        {
+                _cleanup_close_ int fd = open_waiting(f, "core-dumps");
+                assert_int_equal(fstatat(fd, "a", &before, 0), 0);
+        }
+        order[0] = '\0';
+        _cleanup_close_ int given = give(f, ID, true);
+        assert_true(given >= 0);
+        assert_string_equal(order, "DrrDrD");
+        assert_int_equal(waiting(f), 0);
+        assert_int_equal(fstatat(given, "a", &after, 0), 0);
+        assert_int_equal(before.st_ino, after.st_ino); /* its fingerprint is the same */
+        assert_int_equal(before.st_mtim.tv_nsec, after.st_mtim.tv_nsec);
+
+        assert_int_equal(put(f, "a", "written anew"), 0);
+        assert_int_equal(put(f, "c", "3"), 0);
+        _cleanup_close_ int again = give(f, ID, true);
+        char **names;
+        size_t n;
+        assert_int_equal(attachment_names(again, &names, &n), 0);
+        assert_int_equal(n, 2);
+        assert_string_equal(names[0], "a");
+        assert_string_equal(names[1], "b");
+        attachment_names_free(names, n);
+        assert_text(again, "a", "1");
+
+        assert_int_equal(give(f, ID "-s1", false), -ENOENT); /* it began without */
+        _cleanup_close_ int next = give(f, ID "-s1", true);
+        assert_true(next >= 0);
+        assert_text(next, "a", "written anew");
+        assert_int_equal(give(f, ID "-s2", true), -ENOENT);
+        assert_int_equal(give(f, "../" ID, true), -EINVAL);
+}
+
+static void a_crash_while_it_is_given_loses_nothing(void **state) {
+        Fixture *f = *state;
+        for (unsigned at = 1; at <= 3; at++) { /* two files, and the directory's name */
+                assert_int_equal(put(f, "a", "1"), 0);
+                assert_int_equal(put(f, "b", "2"), 0);
+                n_renames = 0;
+                rename_fails_at = at;
+                assert_int_equal(give(f, ID, true), -EIO);
+                rename_fails_at = 0;
+                assert_int_equal(waiting(f), 2);
+                assert_int_equal(give(f, ID, false), -ENOENT);
+                assert_int_equal(put(f, "b", "newer"), 0); /* before it is tried again */
+                _cleanup_close_ int given = give(f, ID, true);
+                assert_true(given >= 0);
+                assert_text(given, "a", "1");
+                assert_text(given, "b", "newer");
+                assert_int_equal(waiting(f), 0);
+                assert_int_equal(attachments_release(f->a, "core-dumps", UNIT), 0);
+        }
+}
+
+static void count_unit(const char *path, uint64_t changed_usec, void *userdata) {
+        assert_string_equal(path, UNIT);
+        assert_true(changed_usec > 0);
+        ++*(unsigned *)userdata;
+}
+
+static void see_bundle(const char *id, void *userdata) {
+        strcat(userdata, id);
+        strcat(userdata, " ");
+}
+
+static void what_is_over_goes_and_the_rest_stays(void **state) {
+        Fixture *f = *state;
+        struct stat st;
+        unsigned n = 0;
+        char ids[256] = "";
+        assert_int_equal(attachments_list(f->a, "core-dumps", count_unit, &n), 0);
+        assert_int_equal(put(f, "a", "1"), 0);
+        (void)close(give(f, ID, true)); /* a directory */
+        assert_int_equal(put(f, "b", "2"), 0);
+        (void)close(give(f, ID "-s1", true)); /* a directory */
+        assert_int_equal(attachments_list(f->a, "core-dumps", count_unit, &n), 0);
+        assert_int_equal(attachments_list(f->a, "others", count_unit, &n), 0);
+        assert_int_equal(n, 1);
+        assert_int_equal(attachments_list_bundles(f->a, "core-dumps", UNIT, see_bundle, ids), 0);
+        assert_string_equal(ids, ID " " ID "-s1 ");
+        assert_int_equal(attachments_release_bundle(f->a, "core-dumps", UNIT, ID), 0);
+        _cleanup_close_ int left = give(f, ID "-s1", false);
+        assert_true(left >= 0);
+        assert_int_equal(put(f, "c", "3"), 0);
+        assert_int_equal(attachments_release_bundle(f->a, "core-dumps", UNIT, ID "-s1"), 0);
+        assert_int_equal(waiting(f), 1);
+        (void)close(give(f, ID "-s2", true)); /* a directory */
+        assert_int_equal(attachments_release_bundle(f->a, "core-dumps", UNIT, ID "-s2"), 0);
+        n = 0;
+        assert_int_equal(attachments_list(f->a, "core-dumps", count_unit, &n), 0);
+        assert_int_equal(n, 0);
+        assert_int_equal(fstatat(f->scratch->fd, "attachments", &st, 0), 0);
+        assert_int_equal(st.st_nlink, 2);                                   /* nothing in it */
+        assert_int_equal(attachments_release(f->a, "core-dumps", UNIT), 0); /* missing is fine */
+        assert_int_equal(attachments_release_bundle(f->a, "core-dumps", UNIT, ID), 0);
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        const struct CMUnitTest tests[] = {
+                TEST(what_is_attached_lies_where_the_contract_says_and_is_nobody_elses),
+                TEST(it_is_on_disk_before_it_has_its_name_and_the_name_before_it_is_said),
+                TEST(what_makes_a_directory_makes_its_name_durable),
+                TEST(a_name_is_replaced_as_a_whole),
+                TEST(hostile_names_are_refused_and_make_nothing),
+                TEST(a_link_that_somebody_has_put_there_is_not_followed),
+                TEST(number_and_size_are_bounded_for_all_that_a_unit_has),
+                TEST(a_bundle_gets_what_waits_once_and_the_same_ever_after),
+                TEST(a_crash_while_it_is_given_loses_nothing),
+                TEST(what_is_over_goes_and_the_rest_stays),
+        };
+        return cmocka_run_group_tests_name("agent/attachments", tests, NULL, NULL);
+}

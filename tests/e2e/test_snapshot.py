@@ -1,0 +1,456 @@
+#!/usr/bin/env python3
+"""Snapshots of the hardware by the real daemon: asked for, begun by the kernel log and by notes, interrupted, and shipped."""
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.join(os.environ.get("srcdir") or os.path.join(os.path.dirname(__file__), "..", ".."), "tests", "harness"))
+import agent as harness  # noqa: E402
+from agent import Agent, run, wait_for  # noqa: E402
+from tap import main, test  # noqa: E402
+
+SECTIONS = {"neuron_sysfs", "neuron_device", "kmsg", "process", "process_packages", "jobs", "packages", "runtime_log", "commands"}
+HW_ERROR = "3,{},5000000,-;NEURON_HW_ERR=HBM_UNCORRECTABLE_ERROR instance-id=i-1 hostname=h nd-id=0 nc-id=0 serial-num=1 action=TERMINATE_INSTANCE\n"
+
+
+def make_agent(**snapshot):
+    """An agent with roots of its own: no device of the machine, and a kernel log that the test writes."""
+    a = Agent()
+    for name in ("sys/devices/virtual/neuron_device", "dev"):
+        os.makedirs(a.path(name))
+    os.mkfifo(a.path("dev", "kmsg"))
+    a.config["snapshot"] = {"sysfs_root": a.path("sys"), "device_directory": a.path("dev"), "probe_timeout": "3s"} | snapshot
+    return a
+
+
+def cli(a, *arguments, **options):
+    return run(harness.CLI, "--socket", a.socket, *arguments, env=a.whole_environment(), cwd=a.dir, **options)
+
+
+def children_of(pid):
+    """The process and all below it: [(pid, command line)]"""
+    found = []
+    for name in os.listdir(f"/proc/{pid}/task"):
+        try:
+            with open(f"/proc/{pid}/task/{name}/children", encoding="ascii") as f:
+                pids = [int(p) for p in f.read().split()]
+        except FileNotFoundError:
+            continue
+        for child in pids:
+            try:
+                with open(f"/proc/{child}/cmdline", encoding="utf-8") as f:
+                    found.append((child, f.read().replace("\0", " ").strip()))
+            except FileNotFoundError:
+                continue
+            found += children_of(child) if os.path.exists(f"/proc/{child}") else []
+    return found
+
+
+def snapshots(a, where="snapshots"):
+    try:
+        return sorted(os.listdir(a.path("state", where)))
+    except FileNotFoundError:
+        return []
+
+
+def document(a, name, file="snapshot.json", where="snapshots"):
+    try:
+        with open(a.path("state", where, name, file), encoding="utf-8") as f:
+            return json.load(f)
+    except FileNotFoundError:
+        return None
+
+
+def sections(d):
+    return {s["name"]: s for s in d["sections"]}
+
+
+def say_to_kernel_log(a, *lines):
+    """Writes to the FIFO that the agent follows: each line a record."""
+    fd = wait_for("somebody follows the kernel log", lambda: open_fifo(a.path("dev", "kmsg")), 15)
+    try:
+        for line in lines:
+            os.write(fd, line.encode())
+    finally:
+        os.close(fd)
+
+
+def open_fifo(path):
+    try:
+        return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+
+
+@test
+def a_snapshot_is_taken_when_an_operator_asks_and_brought_with_its_files():
+    a = make_agent(commands=[{"name": "greet", "run": ["/bin/echo", "hello", "--password=hunter2"], "timeout": "5s"}]).start()
+    result = cli(a, "snapshot", "-o", "here")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split("\n")[0] == a.path("here"), result.stdout
+    with open(a.path("here", "snapshot.json"), encoding="utf-8") as f:
+        text = f.read()
+    d = json.loads(text)
+    assert d["schema"] == "neuron-collectd/snapshot/1"
+    found = sections(d)
+    assert set(found) == SECTIONS, found.keys()
+    assert found["neuron_sysfs"]["state"] == "complete", found["neuron_sysfs"]
+    assert found["process"]["state"] == "skipped" and found["process"]["detail"], found["process"]
+    command = found["commands"]
+    assert command["files"] == ["command-greet.txt"] and command["records"][0]["exit_status"] == 0, command
+    with open(a.path("here", "command-greet.txt"), encoding="utf-8") as f:
+        assert f.read() == "hello --password=[redacted]\n"
+    assert "hunter2" not in text
+    a.stop()
+
+
+@test
+def the_document_is_printed_for_scripts_and_a_second_one_at_once_is_refused():
+    a = make_agent().start()
+    result = cli(a, "--json", "snapshot")
+    assert result.returncode == 0, result.stderr
+    assert set(sections(json.loads(result.stdout))) == SECTIONS
+    again = cli(a, "snapshot")
+    assert again.returncode == 1 and "10 seconds" in again.stderr, again.stderr
+    a.stop()
+
+
+@test
+def what_a_snapshot_holds_is_not_for_the_open_listener():
+    a = make_agent()
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    a.config["api"]["listen"] = f"127.0.0.1:{port}"
+    a.start()
+    result = cli(a, "snapshot")
+    assert result.returncode == 0, result.stderr
+    name = snapshots(a)[0]
+    url = f"/v1/snapshots/{name}"
+    assert json.loads(a.curl(url).stdout)["done"] is True
+    answer = run("curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", f"http://127.0.0.1:{port}{url}")
+    assert answer.stdout == "404", answer.stdout
+    a.stop()
+
+
+@test
+def a_command_that_hangs_and_one_that_floods_are_labelled_and_the_rest_is_whole():
+    a = make_agent(probe_bytes="64KiB", commands=[
+        {"name": "hang", "run": ["/bin/sleep", "600"], "timeout": "300ms"},
+        {"name": "flood", "run": ["/usr/bin/yes"], "timeout": "300ms"},
+        {"name": "missing", "run": ["/nonexistent/program"], "timeout": "1s"},
+    ]).start()
+    result = cli(a, "--json", "snapshot")
+    assert result.returncode == 0, result.stderr
+    found = sections(json.loads(result.stdout))
+    records = {r["command"]: r for r in found["commands"]["records"]}
+    assert records["hang"]["timed_out"] is True, records
+    assert records["flood"]["cut"] is True, records
+    assert "No such file" in records["missing"]["error"], records
+    assert found["commands"]["state"] == "cut", found["commands"]
+    assert found["neuron_sysfs"]["state"] == "complete"
+    a.stop()
+
+
+@test
+def with_snapshots_off_nothing_of_it_runs():
+    a = make_agent(enabled=False).start()
+    result = cli(a, "snapshot")
+    assert result.returncode == 1 and "snapshot.enabled" in result.stderr, result.stderr
+    assert not [c for c in children_of(a.pid) if "--child" in c[1]]
+    a.stop()
+
+
+@test
+def what_a_killed_supervisor_had_written_becomes_a_document_that_says_so():
+    a = make_agent(commands=[{"name": "slow", "run": ["/bin/sleep", "20"], "timeout": "20s"}]).start()
+    waiting = subprocess.Popen([harness.CLI, "--socket", a.socket, "--json", "snapshot"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               env=a.whole_environment(), text=True)
+    name = wait_for("a snapshot begins", lambda: snapshots(a))[0]
+    wait_for("the public part is there", lambda: document(a, name, "public.json"))
+    probes = [pid for pid, command in children_of(a.pid) if command.endswith("--child=probe")]
+    slow = wait_for("the slow one runs", lambda: [pid for pid, command in children_of(a.pid) if "collect:commands" in command])
+    taking = [pid for pid in probes if any(child == slow[0] for child, _ in children_of(pid))]
+    os.kill(taking[0], signal.SIGKILL)
+    out, err = waiting.communicate(timeout=30)
+    assert waiting.returncode == 0, err
+    found = sections(json.loads(out))
+    assert found["commands"]["state"] == "cut" and "interrupted" in found["commands"]["detail"], found["commands"]
+    assert found["neuron_sysfs"]["records"], found["neuron_sysfs"]
+    a.stop()
+
+
+@test
+def a_snapshot_whose_agent_was_killed_is_there_after_the_next_start():
+    a = make_agent(commands=[{"name": "slow", "run": ["/bin/sleep", "1"], "timeout": "5s"}]).start()
+    run("curl", "-s", "--unix-socket", a.socket, "-X", "POST", "http://localhost/v1/snapshot")
+    name = wait_for("a snapshot begins", lambda: snapshots(a))[0]
+    wait_for("the public part is there", lambda: document(a, name, "public.json"))
+    a.kill()
+    a.start()
+    d = wait_for("the document is there", lambda: document(a, name))
+    assert set(sections(d)) == SECTIONS
+    wait_for("the agent knows it", lambda: json.loads(a.curl(f"/v1/snapshots/{name}").stdout).get("done"))
+    a.stop()
+
+
+@test
+def a_line_of_the_kernel_log_begins_an_incident_which_is_shipped_and_removed():
+    a = make_agent().start()
+    say_to_kernel_log(a, HW_ERROR.format(7), HW_ERROR.format(8))
+    name = wait_for("an incident begins", lambda: snapshots(a))[0]
+    d = wait_for("its document is there", lambda: document(a, name))
+    assert "HBM_UNCORRECTABLE_ERROR" in d["trigger"], d["trigger"]
+    incident = wait_for("the incident is written", lambda: document(a, name, "incident.json"))
+    assert len(snapshots(a)) == 1, "two lines at once are one incident"
+    wait_for("both lines are in it", lambda: len((document(a, name, "incident.json") or document(
+        a, name, "incident.json", "incidents") or {"kernel_log": []})["kernel_log"]) == 2 or len(incident["kernel_log"]) == 2, 40)
+    manifests = wait_for("it is shipped", lambda: [os.path.join(base, f) for base, _, files in os.walk(a.out) for f in files
+                                                   if f.startswith("directory-") and f.endswith(".manifest.json")], 60)
+    with open(manifests[0], encoding="utf-8") as f:
+        m = json.load(f)
+    assert m["source"]["name"] == "incidents" and m["bundle"]["complete"], m["bundle"]
+    assert {"snapshot.json", "incident.json"} <= {e["path"] for e in m["members"]}, m["members"]
+    wait_for("its directory is removed", lambda: not snapshots(a, "incidents") and not snapshots(a))
+    a.stop()
+
+
+def hook_note(number, pid, directory):
+    namespace = os.stat("/proc/self/ns/pid").st_ino
+    return json.dumps({"schema": "neuron-collectd/hook-note/1", "id": f"{number:032x}", "hook": {"pid": os.getpid(), "pid_namespace": namespace},
+                       "arguments": {"pid": str(pid), "local_output_dir": directory}})
+
+
+def send_note(a, number, pid, directory, answers):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+        s.settimeout(20 * harness.PATIENCE)
+        s.connect(a.path("run", "hook.sock"))
+        s.send(hook_note(number, pid, directory).encode())
+        got = []
+        while True:
+            data, fds, _, _ = socket.recv_fds(s, 65536, 4)
+            if not data:
+                break
+            got.append(data.decode())
+            if data.startswith(b"snapshot"):
+                for fd in fds:
+                    with open(fd, "rb") as f:
+                        f.seek(0)
+                        got.append(f.read())
+                break
+        answers[number] = got
+        s.send(b"finished")
+
+
+@test
+def a_hundred_and_twenty_eight_notes_at_once_are_one_incident_and_one_snapshot():
+    a = make_agent().start()
+    answers = {}
+    with subprocess.Popen(["/bin/sleep", "600"]) as process:
+        threads = [threading.Thread(target=send_note, args=(a, n, process.pid, a.path("nowhere"), answers)) for n in range(1, 129)]
+        begun = time.monotonic()
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        names = snapshots(a)
+        d = wait_for("the document is there", lambda: names and document(a, names[0]))
+        process.kill()
+    assert len(answers) == 128, len(answers)
+    parts = [got[-1] for got in answers.values() if isinstance(got[-1], bytes)]
+    assert len(parts) == 128, [got for got in answers.values() if not isinstance(got[-1], bytes)][:3]
+    assert time.monotonic() - begun < 10 * harness.PATIENCE
+    public = json.loads(parts[0])
+    assert set(sections(public)) == {"neuron_sysfs", "packages"} and public["processes"] == [], public.keys()
+    assert len(names) == 1 and len(snapshots(a)) == 1, names
+    assert [p["pid"] for p in d["processes"]] == [process.pid], d["processes"]
+    incident = wait_for("the incident has all notes", lambda: (document(a, names[0], "incident.json") or {}).get("notes"))
+    assert len(incident) == 128, len(incident)
+    a.stop()
+
+
+@test
+def a_second_look_follows_when_the_process_has_ended():
+    a = make_agent().start()
+    with subprocess.Popen(["/bin/sleep", "600"]) as process:
+        answers = {}
+        send_note(a, 1, process.pid, a.path("nowhere"), answers)
+        name = snapshots(a)[0]
+        wait_for("the document is there", lambda: document(a, name))
+        assert document(a, name, "snapshot-after.json") is None
+        process.kill()
+    after = wait_for("the second look is there", lambda: document(a, name, "snapshot-after.json"))
+    assert set(sections(after)) == {"neuron_sysfs"} and after["differences"] == [], after
+    a.stop()
+
+
+@test
+def a_process_that_is_named_later_gets_sections_of_its_own():
+    a = make_agent().start()
+    with subprocess.Popen(["/bin/sleep", "600"]) as first, subprocess.Popen(["/bin/sleep", "600"]) as second:
+        answers = {}
+        send_note(a, 1, first.pid, a.path("nowhere"), answers)
+        name = snapshots(a)[0]
+        wait_for("the document is there", lambda: document(a, name))
+        send_note(a, 2, second.pid, a.path("nowhere"), answers)
+        assert isinstance(answers[2][-1], bytes), answers[2]
+        more = wait_for("the later one was looked at", lambda: document(a, name, "snapshot-more-1.json"))
+        first.kill()
+        second.kill()
+    assert set(sections(more)) == {"process", "process_packages", "runtime_log"}, sections(more).keys()
+    assert [p["pid"] for p in more["processes"]] == [second.pid], more["processes"]
+    assert sections(more)["process"]["records"], more
+    after = wait_for("the second look is there", lambda: document(a, name, "snapshot-after.json"))
+    assert after["differences"] == []
+    assert snapshots(a) == [name]
+    a.stop()
+
+
+@test
+def where_somebody_listens_beside_the_api_that_supervisor_is_asked():
+    harness.need("systemd-socket-activate")
+    a = make_agent()
+    log = a.path("activate.log")
+    with open(log, "wb") as out, subprocess.Popen(["systemd-socket-activate", "--accept", "--inetd", "--seqpacket", "-l", a.path("run", "probe.sock"),
+                                                   harness.DAEMON, "--child=probe"], stdin=subprocess.DEVNULL, stdout=out, stderr=out) as activate:
+        try:
+            wait_for("it listens", lambda: os.path.exists(a.path("run", "probe.sock")))
+            a.start()
+            result = cli(a, "--json", "snapshot")
+            assert result.returncode == 0, result.stderr
+            assert set(sections(json.loads(result.stdout))) == SECTIONS
+            assert not [c for c in children_of(a.pid) if "--child" in c[1]], "the agent has started one itself"
+            assert [c for c in children_of(activate.pid) if "--child=probe" in c[1]], "nobody watches"
+            a.stop()
+        finally:
+            activate.terminate()
+
+
+@test
+def a_snapshot_goes_with_the_dump_that_a_note_is_about():
+    a = make_agent().start()
+    unit = a.path("dumps", "dt-20260527-051233-cid-d99e36ea74c263ca")
+    os.makedirs(unit)
+    with open(os.path.join(unit, "i-0a1b2c3d4e5f60718-nrt-pid-1-tid-1-lid-1.log"), "w", encoding="utf-8") as f:
+        f.write("a log\n")
+    answers = {}
+    send_note(a, 1, 1 << 21, unit, answers)
+    assert isinstance(answers[1][-1], bytes), answers
+    manifests = wait_for("the dump is shipped", lambda: [os.path.join(base, f) for base, _, files in os.walk(a.out) for f in files
+                                                         if f.endswith(".manifest.json")], 30)
+    members = {}
+    for path in manifests:
+        with open(path, encoding="utf-8") as f:
+            m = json.load(f)
+        assert m["source"]["name"] == "core-dumps", m["source"]
+        members |= {e["path"]: e for e in m["members"]}
+    assert {"neuron-collectd/snapshot.json", "neuron-collectd/incident.json"} <= set(members), sorted(members)
+    assert members["neuron-collectd/snapshot.json"]["kind"] == "snapshot", members
+    assert not snapshots(a, "incidents")
+    a.stop()
+
+
+@test
+def a_snapshot_that_was_killed_still_belongs_to_its_dump():
+    a = make_agent(commands=[{"name": "slow", "run": ["/bin/sleep", "3"], "timeout": "9s"}]).start()
+    unit = a.path("dumps", "dt-20260527-051233-cid-d99e36ea74c263ca")
+    os.makedirs(unit)
+    with open(os.path.join(unit, "i-0a1b2c3d4e5f60718-nrt-pid-1-tid-1-lid-1.log"), "w", encoding="utf-8") as f:
+        f.write("a log\n")
+    send_note(a, 1, 1 << 21, unit, {})
+    name = snapshots(a)[0]
+    incident = document(a, name, "incident.json")
+    assert not incident["over"] and len(incident["units"]) == 1 and len(incident["notes"]) == 1, incident
+    a.kill()
+    a.start()
+    wait_for("the document is there", lambda: document(a, name))
+    incident = document(a, name, "incident.json")
+    assert len(incident["units"]) == 1 and len(incident["notes"]) == 1, incident
+    assert "hook" in incident["trigger"], incident
+    wait_for("it is shipped with the dump", lambda: [path for base, _, files in os.walk(a.out) for path in (os.path.join(base, f) for f in files)
+                                                      if path.endswith(".manifest.json") and b"neuron-collectd/snapshot.json" in open(path, "rb").read()], 30)
+    a.stop()
+
+
+@test
+def a_name_that_is_taken_is_left_alone():
+    a = make_agent().start()
+    for second in range(60):
+        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(time.time() + second))
+        os.makedirs(a.path("state", "snapshots", f"{stamp}-1"))
+        with open(a.path("state", "snapshots", f"{stamp}-1", "evidence"), "w", encoding="utf-8") as f:
+            f.write("x")
+    result = cli(a, "--json", "snapshot")
+    assert result.returncode == 0, result.stderr
+    kept = [name for name in snapshots(a) if os.path.exists(a.path("state", "snapshots", name, "evidence"))]
+    assert len(kept) == 60 and len(snapshots(a)) == 61, snapshots(a)
+    taken = [name for name in snapshots(a) if name not in kept]
+    assert taken[0].endswith("-2"), taken
+    a.kill()
+    a.start()
+    assert len(snapshots(a)) == 61, snapshots(a)
+    result = cli(a, "--json", "snapshot")
+    assert result.returncode == 0, result.stderr
+    assert [name for name in snapshots(a) if name.endswith("-3")], "numbers begin anew"
+    a.stop()
+
+
+@test
+def a_second_look_comes_after_a_restart_too():
+    a = make_agent().start()
+    with subprocess.Popen(["/bin/sleep", "600"]) as process:
+        send_note(a, 1, process.pid, a.path("nowhere"), {})
+        name = snapshots(a)[0]
+        wait_for("the document is there", lambda: document(a, name))
+        wait_for("the process is in it", lambda: (document(a, name, "incident.json") or {}).get("processes"))
+        a.kill()
+        a.start()
+        incident = document(a, name, "incident.json")
+        assert len(incident["notes"]) == 1 and [p["pid"] for p in incident["processes"]] == [process.pid], incident
+        assert document(a, name, "snapshot-after.json") is None
+        process.kill()
+    wait_for("the second look is there", lambda: document(a, name, "snapshot-after.json"))
+    a.stop()
+
+
+@test
+def one_user_does_not_get_any_number_of_dumps_into_an_incident():
+    a = make_agent().start()
+    answers = {}
+    with subprocess.Popen(["/bin/sleep", "600"]) as process:
+        for n in range(1, 41):
+            unit = a.path("dumps", f"dt-20260527-051233-cid-d99e36ea74c2{n:04x}")
+            os.makedirs(unit)
+            send_note(a, n, process.pid, unit, answers)
+        name = snapshots(a)[0]
+        process.kill()
+    limit = 32 if os.getuid() == 0 else 8
+    incident = wait_for("all are in it", lambda: (lambda i: i and len(i["notes"]) == 40 and i)(document(a, name, "incident.json")))
+    assert len(incident["units"]) == limit and incident["units_left_out"] == 40 - limit, (len(incident["units"]), incident["units_left_out"])
+    a.stop()
+
+
+@test
+def a_drain_waits_for_a_snapshot_that_is_underway_and_for_its_delivery():
+    a = make_agent(commands=[{"name": "slow", "run": ["/bin/sleep", "3"], "timeout": "20s"}]).start()
+    say_to_kernel_log(a, HW_ERROR.format(7))
+    name = wait_for("an incident begins", lambda: snapshots(a))[0]
+    wait_for("it is being taken", lambda: document(a, name, "public.json"))
+    drained = run("curl", "-s", "--unix-socket", a.socket, "-X", "POST", "http://localhost/v1/drain")
+    assert drained.returncode == 0, drained
+    missing = json.loads(a.curl("/v1/status").stdout)["drain"]
+    assert missing["safe_to_terminate"] is False and "1 snapshot is being taken" in missing["missing"], missing
+    seen = wait_for("it is safe", lambda: (d := json.loads(a.curl("/v1/status").stdout)["drain"])["safe_to_terminate"] and d, 90)
+    assert seen["missing"] is None, seen
+    delivered = [f for _, _, files in os.walk(a.out) for f in files if f.startswith("directory-") and f.endswith(".manifest.json")]
+    assert delivered, "it was called safe before the incident was at its destination"
+    a.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main(harness.cleanup))
