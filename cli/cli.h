@@ -41,6 +41,7 @@ int cmd_explain(const Cli *cli, int argc, char **argv);
 int cmd_wait(const Cli *cli, int argc, char **argv);
 int cmd_act(const Cli *cli, int argc, char **argv); /* retry, cancel, pin, unpin */
 int cmd_flush(const Cli *cli, int argc, char **argv);
+int cmd_snapshot(const Cli *cli, int argc, char **argv);
 int cmd_drain(const Cli *cli, int argc, char **argv);
 int cmd_resume(const Cli *cli, int argc, char **argv);
 int cmd_verify(const Cli *cli, int argc, char **argv);
@@ -49,6 +50,7 @@ int cmd_config(const Cli *cli, int argc, char **argv);
 int cmd_ls(const Cli *cli, int argc, char **argv);
 int cmd_get(const Cli *cli, int argc, char **argv);
 int cmd_doctor(const Cli *cli, int argc, char **argv);
+int cmd_hook(const Cli *cli, int argc, char **argv);
 
 /* ---- signals ---- */
 

@@ -60,7 +60,8 @@ static int fail(CURL *curl, CURLcode code, const Body *body, ClientFailure *ret_
 }
 
 static int take_reply(CURL *curl, Body *body, ClientReply *ret) {
-        ClientReply reply = { .body = strbuf_take(&body->text) };
+        size_t n = body->text.n;
+        ClientReply reply = { .body = strbuf_take(&body->text), .n_body = n };
         if (!reply.body)
                 return -ENOMEM;
         curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &reply.status);

@@ -8,7 +8,8 @@
 
 typedef struct ClientReply {
         long status;
-        char *body;   /* NUL-terminated; owned */
+        char *body; /* NUL-terminated; owned */
+        size_t n_body;
         json_t *json; /* NULL when the body is no JSON; owned */
 } ClientReply;
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli/doctor.h"
+#include "cli/hook_file.h"
 #include "cli/near.h"
 #include "lib/dump/ids.h"
 
@@ -119,6 +120,7 @@ static void look_at_all(Doctor *d) {
         if (!d->only) {
                 doctor_state_directory(d);
                 doctor_sources(d);
+                doctor_hook(d);
         }
         doctor_destinations(d);
         doctor_agent(d);
@@ -142,20 +144,26 @@ static int finish(const Doctor *d, int code) {
 
 static int parse(int argc, char **argv, Doctor *d) {
         static const struct option options[] = { { "destination", required_argument, NULL, 'd' },
+                                                 { "hook-directory", required_argument, NULL, 'h' },
                                                  { 0 } };
         int o;
-        while ((o = cli_option(argv[0], argc, argv, ":", options)) >= 0) {
-                if (o != 'd')
+        while ((o = cli_option(argv[0], argc, argv, ":", options)) >= 0)
+                switch (o) {
+                case 'd':
+                        d->only = optarg;
+                        break;
+                case 'h':
+                        d->hook_directory = optarg;
+                        break;
+                default:
                         return CLI_USAGE;
-                d->only = optarg;
-        }
-        return optind < argc
-                       ? cli_usage(argv[0], "takes only --destination, not '%s'", argv[optind])
-                       : CLI_YES;
+                }
+        return optind < argc ? cli_usage(argv[0], "takes only options, not '%s'", argv[optind])
+                             : CLI_YES;
 }
 
 int cmd_doctor(const Cli *cli, int argc, char **argv) {
-        Doctor d = { .cli = cli };
+        Doctor d = { .cli = cli, .hook_directory = HOOK_DIRECTORY };
         Config *config = NULL;
         int code = parse(argc, argv, &d);
         if (code != CLI_YES)

@@ -12,8 +12,9 @@ typedef enum Finding { FINDING_OK, FINDING_WARNING, FINDING_FAILED, N_FINDINGS }
 
 typedef struct Doctor {
         const Cli *cli;
-        const Config *config; /* NULL until it is read without faults */
-        const char *only;     /* --destination; NULL = everything */
+        const Config *config;       /* NULL until it is read without faults */
+        const char *only;           /* --destination; NULL = everything */
+        const char *hook_directory; /* --hook-directory */
         char instance_id[INSTANCE_ID_SIZE];
         json_t *agent;    /* its status; NULL = it does not answer */
         json_t *findings; /* for --json; NULL: printed at once */
@@ -37,5 +38,7 @@ void doctor_state_directory(Doctor *d);
 void doctor_agent(Doctor *d);
 /* doctor_sources.c */
 void doctor_sources(Doctor *d);
+/* doctor_hook.c */
+void doctor_hook(Doctor *d);
 /* doctor_destinations.c */
 void doctor_destinations(Doctor *d);

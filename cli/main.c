@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/hook_view.h"
 #include "config/config.h"
 
 #define DEFAULT_FILE NC_SYSCONFDIR "/neuron-collectd/neuron-collectd.yaml"
@@ -41,6 +42,12 @@ static const CliCommand commands[] = {
           NULL, CLI_ASKS_AGENT, cmd_flush },
         { "scan", "", "scan now; what is found waits for `settle` as ever", NULL, CLI_ASKS_AGENT,
           cmd_flush },
+        { "snapshot", "[-o DIR]", "a hardware snapshot now",
+          "Waits until the agent has it, says where it lies, and a line for each part: complete, timeout, cut,\n"
+          "failed or skipped. With --json: the document itself.\n\n"
+          "  -o, --output DIR  bring snapshot.json and the raw files there; by default they stay in the agent's\n"
+          "                    state directory, where only root and the agent's user can read them\n",
+          CLI_ASKS_AGENT, cmd_snapshot },
         { "drain", "[--timeout T]", "take nothing new, ship the rest; may the node be terminated?",
           "Waits until the agent says that nothing is left which only this node has, prints `safe to terminate`\n"
           "and exits with 0. When time is up, or only bundles are left that nothing will move (given up, or\n"
@@ -72,7 +79,18 @@ static const CliCommand commands[] = {
           "A line each: `ok`, `warning` or `FAILED`; exit 1 when something failed, 2 when the configuration has\n"
           "faults. To each destination a small probe is written and removed again. What is found is what the\n"
           "caller may do and which credentials the caller finds: the agent's may be others.\n\n"
-          "  --destination NAME  only this one\n", CLI_READS_CONFIG, cmd_doctor },
+          "  --destination NAME  only this one\n"
+          "  --hook-directory D  where the runtime's hook is looked for (default: " HOOK_DIRECTORY ")\n", CLI_READS_CONFIG, cmd_doctor },
+        { "hook", "install | remove | status", "our neuron-dump in the place of the runtime's hook",
+          "  install      put it there, and keep what is there aside as " HOOK_ASIDE "\n"
+          "  remove       put back what was there\n"
+          "  status       whose hook is there, and whether the agent takes its notes (exit 0: ours)\n\n"
+          "  --to DIR     the directory (default: " HOOK_DIRECTORY ")\n"
+          "  --from FILE  our program (default: " HOOK_PROGRAM ")\n"
+          "  --chain      of install: ours runs the one that is kept aside as well, until its deadline,\n"
+          "  --chain=PATH or a program of your own, with the same arguments\n"
+          "  --no-chain   of install: it runs no other\n"
+          "  --again      of install: only where it was installed before\n", CLI_READS_CONFIG, cmd_hook },
         { "config", "check | show", "as neuron-collectd --check and --print-config",
           "  check        name every fault of the configuration (exit 0 or 2)\n"
           "  show         the effective configuration, with the origin of each line\n", CLI_READS_CONFIG, cmd_config },

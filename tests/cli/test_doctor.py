@@ -11,6 +11,7 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 from cli_test import CLI, CannedApi, assert_harmless, check_golden, golden_api, main, run, run_in_terminal, session, test
 
 from agent import Agent, cleanup, clean_environment, need_root
+from hook_place import program
 from s3_server import S3Server
 
 NOBODY = {"user": 65534, "group": 65534, "extra_groups": []}
@@ -58,15 +59,20 @@ def all_is_well_and_nothing_is_left_behind():
     a.dump(size=1 << 16)
     a.start()
     a.wait_delivered(1)
+    os.mkdir(a.path("bin"))
+    with open(a.path("bin", "neuron-dump"), "wb") as f:
+        f.write(program())
+    os.chmod(f.name, 0o755)
     before = everything_below(a.dir)
-    result = doctor(a)
+    result = doctor(a, "--hook-directory", a.path("bin"))
     assert result.returncode == 0 and not result.stderr and not of(result, "FAILED"), result
-    assert not [w for w in of(result, "warning") if not w.startswith("agent: it has no CAP_")], of(result, "warning")
+    # what this machine has installed itself may be another hook than the test's
+    assert not [w for w in of(result, "warning") if not w.startswith(("agent: it has no CAP_", "hook: ", "snapshot: there is no "))], of(result, "warning")
     assert everything_below(a.dir) == before, "it has left something"
     whats = [what for _, what, _ in findings(result)]
-    for what in ("user", "configuration", "instance id", "state directory", "source core-dumps", "inotify", "destination archive", "agent"):
+    for what in ("user", "configuration", "instance id", "state directory", "source core-dumps", "inotify", "hook", "hook socket", "hook mailbox", "snapshot", "destination archive", "agent"):
         assert what in whats, (what, result.stdout)
-    answer = json.loads(doctor(a, "--json").stdout)
+    answer = json.loads(doctor(a, "--hook-directory", a.path("bin"), "--json").stdout)
     assert answer["ok"] is True and [f["what"] for f in answer["findings"]] == whats
     assert {f["state"] for f in answer["findings"]} <= {"ok", "warning"} and all(set(f) == {"state", "what", "detail", "remedy"} for f in answer["findings"])
     text = session(["doctor"], result, [(a.dir, "DIR")])
@@ -74,6 +80,9 @@ def all_is_well_and_nothing_is_left_behind():
     text = re.sub(r"\d+ are allowed", "MANY are allowed", text)
     text = re.sub(r"neuron-collectd \S+ is running since \S+,", "neuron-collectd VERSION is running since TIME,", text)
     text = re.sub(r"(?m)^warning agent: it has no CAP_.*\n", "", text)
+    text = re.sub(r"(?m)^(ok     |warning) (hook: '.*' is ours).*\n", r"ok      \2 …\n", text)
+    text = re.sub(r"(?m)^warning snapshot: there is no .*\n", "", text)
+    text = re.sub(r"(?m)^ok      snapshot: .*\n", "ok      snapshot: DRIVER\n", text)
     check_golden("doctor", text)
 
 

@@ -116,9 +116,19 @@ def all_pages_are_looked_at_for_hope_and_none_for_ever():
     url = "GET /v1/bundles?limit=100&state=ready"
     result, _ = drained([waiting, waiting, safe()], {url: first, f"{url}&after={last}": bundles("ready", {"id": "r"})[url]})
     assert result.returncode == 0, result
+    waiting["bundles"]["ready"] = 1
     for after in (last, "no id\n"):
         result, requests = drained([waiting], {url: {**first, "next": after}, f"{url}&after={last}": first})
         assert result.returncode == 1 and len(requests) < 12, (result, requests)
+
+
+@test
+def a_bundle_that_moves_between_two_questions_is_not_given_up():
+    waiting = status(shipping=False, settling=0, ready=1)
+    waiting["bundles"]["shipping"] = 0
+    nothing = {"GET /v1/bundles?limit=100&state=ready": {"bundles": [], "next": None}}
+    result, _ = drained([waiting, waiting, safe()], nothing)
+    assert (result.returncode, result.stdout) == (0, "safe to terminate\n"), result
 
 
 @test

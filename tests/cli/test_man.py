@@ -25,7 +25,7 @@ def own_commands(text):
 @test
 def mandoc_finds_nothing_to_warn_of():
     need("mandoc")
-    for name in [*PAGES, "neuron-collectd.yaml.5"]:
+    for name in [*PAGES, "neuron-collectd.yaml.5", "neuron-dump.8"]:
         result = run("mandoc", "-T", "lint", "-W", "warning", os.path.join(SOURCE_DIR, "man", name))
         assert not result.stdout, result.stdout
 

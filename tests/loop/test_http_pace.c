@@ -300,16 +300,24 @@ static void a_request_begins_when_its_head_may_go(void **state) {
         meter_done(&m, t);
 }
 
+#define DEAF_BYTES (8 * MIB)
+
+/* To a server that does not read. @param body  DEAF_BYTES, borrowed until it has ended */
+static void begin_put_that_nobody_reads(HttpTest *t, Meter *m, char *body, uint64_t stall_usec,
+                                        Got *got) {
+        meter_init(m, t, 64 * MIB, (HttpPoolOptions){ .stall_usec = stall_usec });
+        atomic_store(&sink.is_deaf, true);
+        http_test_begin(t, put(body, DEAF_BYTES), got);
+}
+
 static void a_server_that_does_not_read_is_a_stall_and_holds_one_piece(void **state) {
-        const size_t n = 8 * MIB;
-        _cleanup_free_ char *body = http_test_body(n);
         HttpTest *t = *state;
         Meter m;
         Got got = { 0 };
+        _cleanup_free_ char *body = http_test_body(DEAF_BYTES);
 
-        meter_init(&m, t, 64 * MIB, (HttpPoolOptions){ .stall_usec = 400 * USEC_PER_MSEC });
-        atomic_store(&sink.is_deaf, true);
-        http_test_ask(t, put(body, n), &got);
+        begin_put_that_nobody_reads(t, &m, body, 400 * USEC_PER_MSEC, &got);
+        http_test_wait(t, &got);
         assert_int_equal(got.error, HTTP_E_STALLED);
         assert_true(m.n_wastes > 0);
         /* what the server's kernel has taken, and one piece */
@@ -318,20 +326,17 @@ static void a_server_that_does_not_read_is_a_stall_and_holds_one_piece(void **st
 }
 
 static void a_server_that_reads_again_gets_all_of_it(void **state) {
-        const size_t n = 4 * MIB;
-        _cleanup_free_ char *body = http_test_body(n);
         HttpTest *t = *state;
         Meter m;
         Got got = { 0 };
+        _cleanup_free_ char *body = http_test_body(DEAF_BYTES);
 
-        meter_init(&m, t, 64 * MIB, (HttpPoolOptions){ .stall_usec = 20 * USEC_PER_SEC });
-        atomic_store(&sink.is_deaf, true);
-        http_test_begin(t, put(body, n), &got);
+        begin_put_that_nobody_reads(t, &m, body, 20 * USEC_PER_SEC, &got);
         HTTP_TEST_UNTIL(t, m.n_wastes > 3);
         atomic_store(&sink.is_deaf, false);
         http_test_wait(t, &got);
         assert_int_equal(got.status, 200);
-        assert_int_equal(got.sent_bytes, n);
+        assert_int_equal(got.sent_bytes, DEAF_BYTES);
         meter_done(&m, t);
 }
 

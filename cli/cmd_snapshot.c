@@ -1,0 +1,182 @@
+/* neuron-collect snapshot: asks the agent for a snapshot of the hardware, waits for it, and says where it is or brings it. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/client.h"
+#include "lib/base/clock.h"
+#include "lib/base/fs.h"
+
+#define LOOK_USEC (100 * USEC_PER_MSEC)
+#define WAIT_MAX_USEC                                                                              \
+        (15 *                                                                                      \
+         USEC_PER_MINUTE) /* commands may take ten minutes each; the agent gives up by itself */
+#define NAME_MAX_BYTES 64
+
+/* ---- asking ---- */
+
+static int begin(const Cli *cli, char ret_name[static NAME_MAX_BYTES]) {
+        json_t *answer = NULL;
+        int code = cli_ask(cli, "POST", "/v1/snapshot", &answer);
+        if (code != CLI_YES)
+                return code;
+        const char *name = cli_text(answer, "name");
+        if (!*name || strlen(name) >= NAME_MAX_BYTES ||
+            strspn(name, "0123456789T-") != strlen(name)) {
+                cli_error("the agent gave the snapshot no possible name");
+                code = CLI_NO;
+        } else
+                strcpy(ret_name, name);
+        json_decref(answer);
+        return code;
+}
+
+static int wait_for_it(const Cli *cli, const char *name, json_t **ret) {
+        Clock *clock = clock_system();
+        uint64_t begun = clock->boottime_usec(clock);
+        char path[128], span[CLOCK_ISO_SIZE];
+        (void)snprintf(path, sizeof path, "/v1/snapshots/%s", name);
+        for (;;) {
+                json_t *answer = NULL;
+                int code = cli_ask(cli, "GET", path, &answer);
+                uint64_t waited = clock->boottime_usec(clock) - begun;
+                if (code != CLI_YES)
+                        return code;
+                if (cli_is_true(answer, "done")) {
+                        cli_progress_end();
+                        *ret = answer;
+                        return CLI_YES;
+                }
+                json_decref(answer);
+                if (cli_is_interrupted() || waited > WAIT_MAX_USEC) {
+                        cli_error("%s; the agent goes on with '%s'",
+                                  cli_is_interrupted() ? "interrupted" : "it takes too long", name);
+                        return CLI_NO;
+                }
+                cli_progress(cli, "taking a snapshot, %s", clock_format_span(span, waited));
+                (void)usleep(LOOK_USEC); /* or a signal */
+        }
+}
+
+/* ---- bringing ---- */
+
+/* A name from the agent becomes a file of the caller's: one plain component. */
+static bool is_plain(const char *name) {
+        return *name && *name != '.' && !strchr(name, '/') && strlen(name) <= 100;
+}
+
+/* Says why not. @return CLI_YES, CLI_NO */
+static int bring(const Cli *cli, const char *name, const char *file, const char *to, int dir_fd) {
+        _cleanup_(client_reply_done) ClientReply reply = { 0 };
+        _cleanup_free_ char *escaped = client_escape(file);
+        char path[512];
+        ClientFailure why = { 0 };
+        if (!escaped) {
+                cli_error("cannot bring '%s': %s", file, strerror(ENOMEM));
+                return CLI_NO;
+        }
+        (void)snprintf(path, sizeof path, "/v1/snapshots/%s/%s", name, escaped);
+        int r = client_request(cli->socket, "GET", path, &reply, &why);
+        if (r == 0 && reply.status != 200)
+                cli_error("the agent does not give '%s' of the snapshot '%s': %s (HTTP status "
+                          "%ld); only "
+                          "the youngest are kept, so take another one if it has gone",
+                          file, name,
+                          reply.json ? cli_text(reply.json, "error") : "it says no reason",
+                          reply.status);
+        else if (r != 0)
+                cli_error("cannot fetch '%s' of the snapshot '%s': %s; it stays on the node, see "
+                          "`neuron-collect status` and the agent's log",
+                          file, name,
+                          r == CLIENT_E_NO_AGENT    ? why.text
+                          : r == CLIENT_E_TOO_LARGE ? "it has more than 256 MiB"
+                                                    : strerror(-r));
+        else if ((r = fs_write_file(dir_fd, file, reply.body, reply.n_body, 0600)) < 0)
+                cli_error("cannot write '%s' to '%s': %s; name another directory with -o", file, to,
+                          strerror(-r));
+        return r == 0 && reply.status == 200 ? CLI_YES : CLI_NO;
+}
+
+static int bring_all(const Cli *cli, const char *name, const json_t *answer, const char *to) {
+        int r = fs_mkdir_p(to, 0700);
+        _cleanup_close_ int dir_fd =
+                r < 0 ? -1 : open(to, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (dir_fd < 0) {
+                cli_error("cannot write to '%s': %s; name a directory with -o", to,
+                          strerror(r < 0 ? -r : errno));
+                return CLI_NO;
+        }
+        size_t i;
+        json_t *v;
+        json_array_foreach(json_object_get(answer, "files"), i, v) {
+                const char *file = cli_string(v);
+                if (!is_plain(file))
+                        continue;
+                int code = bring(cli, name, file, to, dir_fd);
+                if (code != CLI_YES)
+                        return code;
+        }
+        return CLI_YES;
+}
+
+/* ---- telling ---- */
+
+/* Sections that are not whole, a line each; what has nothing to look at is no fault. */
+static void tell_sections(const Cli *cli, const json_t *document) {
+        size_t i;
+        json_t *s;
+        json_array_foreach(json_object_get(document, "sections"), i, s) {
+                const char *state = cli_text(s, "state"), *detail = cli_text(s, "detail");
+                (void)cli_part("  %-14s ", cli_text(s, "name"));
+                cli_state(cli, state, 0);
+                if (*detail)
+                        cli_line(": %s", detail);
+                else
+                        cli_line("%s", "");
+        }
+}
+
+static char *absolute(const char *path) {
+        char cwd[4096];
+        char *ret = NULL;
+        if (path[0] == '/' || !getcwd(cwd, sizeof cwd))
+                return strdup(path);
+        return asprintf(&ret, "%s/%s", cwd, path) < 0 ? NULL : ret;
+}
+
+int cmd_snapshot(const Cli *cli, int argc, char **argv) {
+        static const struct option options[] = { { "output", required_argument, NULL, 'o' },
+                                                 { 0 } };
+        const char *output = NULL;
+        char name[NAME_MAX_BYTES];
+        json_t *answer = NULL;
+        int o;
+        while ((o = cli_option(argv[0], argc, argv, ":o:", options)) >= 0)
+                if (o != 'o')
+                        return CLI_USAGE;
+                else
+                        output = optarg;
+        if (optind < argc)
+                return cli_usage(argv[0], "takes no argument but -o DIR");
+        _cleanup_free_ char *to = output ? absolute(output) : NULL;
+        cli_catch_signals();
+        int code = begin(cli, name);
+        if (code == CLI_YES)
+                code = wait_for_it(cli, name, &answer);
+        const json_t *document = json_object_get(answer, "document");
+        if (code == CLI_YES && !json_is_object(document)) {
+                cli_error("the snapshot '%s' failed; the agent's log says why", name);
+                code = CLI_NO;
+        }
+        if (code == CLI_YES && to)
+                code = bring_all(cli, name, answer, to);
+        if (code == CLI_YES && cli->json)
+                code = cli_print_json(cli, document);
+        else if (code == CLI_YES) {
+                cli_line("%s", to ? to : cli_text(answer, "directory"));
+                tell_sections(cli, document);
+        }
+        json_decref(answer);
+        return code;
+}

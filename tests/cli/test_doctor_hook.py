@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""neuron-collect doctor: what is wrong with the runtime's hook, its socket and mailbox, and with what a snapshot needs; each with its remedy."""
+import json
+import os
+import socket
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
+# pylint: disable=wrong-import-position
+from cli_test import CLI, CannedApi, golden_api, main, run, test
+
+from agent import clean_environment, need_root
+from hook_place import CHAIN, NEWER, Place, program
+
+
+class Sick(Place):
+    def __init__(self, **more):
+        super().__init__(**more)
+        self.sysfs = os.path.join(self.top, "sys")
+        os.makedirs(self.sysfs + "/module/neuron")
+        self.options = []
+        for name in ("out", "mailbox"):
+            os.mkdir(os.path.join(self.top, name))
+        os.chmod(self.top + "/mailbox", 0o1733)
+        self.server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.server.bind(self.top + "/hook.sock")
+        self.server.listen(64)
+        os.chmod(self.top + "/hook.sock", 0o666)
+        with open(self.config, encoding="ascii") as f:
+            self.text = f.read()
+
+    def __exit__(self, *_):
+        self.server.close()
+        super().__exit__()
+
+    def driver(self, version):
+        with open(self.sysfs + "/module/neuron/version", "w", encoding="ascii") as f:
+            f.write(version + "\n")
+
+    def findings(self, snapshot=""):
+        with open(self.config, "w", encoding="ascii") as f:
+            f.write(self.text + f"snapshot: {{sysfs_root: {self.sysfs}{snapshot}}}\nstate_directory: {self.top}/state\n"
+                    f"api: {{socket: {self.top}/api.sock}}\nnode: {{instance_id: i-0a1b2c3d4e5f60718}}\n")
+        result = run(CLI, "--config", self.config, "--json", *self.options, "doctor", "--hook-directory", self.dir, env=clean_environment(HOME="/nonexistent"))
+        found = json.loads(result.stdout)["findings"]
+        assert result.returncode == (1 if any(f["state"] == "FAILED" for f in found) else 0), result
+        return [f for f in found if f["what"].startswith(("hook", "snapshot"))]
+
+    def says(self, what, state, text, remedy="", **more):
+        found = self.findings(**more)
+        fitting = [f for f in found if f["what"] == what and f["state"] == state and text in f["detail"] and remedy in (f["remedy"] or "")]
+        assert len(fitting) == 1, (what, state, text, found)
+
+
+@test
+def a_hook_of_ours_with_all_that_it_needs_is_well():
+    with Sick() as p:
+        p.good("install", "--chain")
+        p.put(program(), p.ours)
+        found = p.findings()
+        # what is installed for real on this machine may be another one, or none
+        assert [f["what"] for f in found] == ["hook", "hook socket", "hook mailbox", "snapshot"], found
+        assert "is ours, version 9.8.7" in found[0]["detail"] or "another one than" in found[0]["detail"], found
+
+
+@test
+def each_state_of_the_hook_has_its_remedy():
+    with Sick() as p:
+        p.says("hook", "warning", "is not ours: dumps are found by watching alone", "neuron-collect hook install")
+        p.good("install", "--chain")
+        p.put(NEWER)
+        p.says("hook", "FAILED", "a package's upgrade", "systemctl enable --now neuron-collectd-hook-keep.path")
+        os.unlink(p.path())
+        p.says("hook", "FAILED", "or removed it", "neuron-collect hook install")
+        os.mkdir(p.path())
+        p.says("hook", "FAILED", "not ours any more", "neuron-collect hook install")
+        os.rmdir(p.path())
+        p.good("install")
+        os.chmod(p.path(), 0o700)
+        p.says("hook", "FAILED", "cannot be executed by every user", "neuron-collect hook install")
+        p.good("install")
+        os.chmod(p.path("neuron-dump.vendor"), 0o600)
+        p.says("hook", "FAILED", "'neuron-dump.vendor' as well, which cannot be executed", "--no-chain")
+        os.unlink(p.path(CHAIN))
+        os.symlink("neuron-dump", p.path(CHAIN))
+        p.says("hook", "FAILED", "is our own hook", "--no-chain")
+    with Sick(vendor=None) as p:
+        p.says("hook", "warning", "without one the runtime writes no core dumps", "neuron-collect hook install")
+        os.mkdir(p.path())
+        p.says("hook", "FAILED", "cannot be used", "move it away")
+
+
+@test
+def a_socket_or_mailbox_that_jobs_cannot_use_is_found():
+    with Sick() as p:
+        p.good("install")
+        os.chmod(p.top + "/hook.sock", 0o660)
+        p.says("hook socket", "FAILED", "has mode 0660", "chmod 0666")
+        os.chmod(p.top + "/hook.sock", 0o666)
+        p.says("hook socket", "ok", "takes notes from every user")
+        p.server.close()
+        p.says("hook socket", "warning", "Connection refused; they wait in the mailbox", "start the agent")
+        os.unlink(p.top + "/hook.sock")
+        p.says("hook socket", "warning", "No such file", "start the agent")
+        p.says("hook mailbox", "ok", "takes notes while the agent is away")
+        os.chmod(p.top + "/mailbox", 0o755)
+        p.says("hook mailbox", "FAILED", "jobs cannot leave their notes there", "chmod 1733")
+        os.chmod(p.top + "/mailbox", 0o777)
+        p.says("hook mailbox", "FAILED", "read or take away each other's notes", "chmod 1733")
+        os.chmod(p.top + "/mailbox", 0o1733)
+        os.chmod(p.top, 0o700)
+        p.says("hook mailbox", "FAILED", "jobs cannot reach", "o+x")
+        os.rmdir(p.top + "/mailbox")
+        p.says("hook mailbox", "warning", "notes are lost", "systemd-tmpfiles")
+
+
+@test
+def attached_ioctls_are_said_to_be_unsafe_below_the_driver_that_made_them_safe():
+    with Sick() as p:
+        p.says("snapshot", "ok", "no Neuron driver is loaded here")
+        p.says("snapshot", "ok", "no Neuron driver is loaded here", snapshot=", attached_ioctls: on")
+        for version in ("2.26.4.9", "2.25.4.0", "1.30.9", "2.9.100", "weird", ""):
+            p.driver(version)
+            p.says("snapshot", "warning", "below 2.26.5", "upgrade aws-neuronx-dkms", snapshot=", attached_ioctls: on")
+            p.says("snapshot", "ok", "the Neuron driver is " + version)
+        for version in ("2.26.5", "2.26.5.1", "2.26.10.0", "2.27.4.0", "2.31.7.0", "3.0.0"):
+            p.driver(version)
+            p.says("snapshot", "ok", f"the Neuron driver is {version}, and devices are attached to", snapshot=", attached_ioctls: on")
+        p.says("snapshot", "warning", "is switched off", "snapshot.enabled", snapshot=", enabled: false")
+
+
+@test
+def an_agent_without_the_rights_for_a_snapshot_needs_the_unit_that_has_them():
+    need_root()
+    status = golden_api("status")[1]
+    with Sick() as p, subprocess.Popen(["sleep", "60"], user=65534, group=65534, extra_groups=[]) as process:
+        try:
+            status["agent"]["pid"] = process.pid
+            with CannedApi({"GET /v1/status": status}) as api:
+                p.options = ["--socket", api.path]
+                p.says("snapshot", "warning", f"there is no '{p.top}/probe.sock'", "neuron-collectd-probe.socket")
+                with socket.socket(socket.AF_UNIX) as s:
+                    s.bind(p.top + "/probe.sock")
+                p.says("snapshot", "ok", f"'{p.top}/probe.sock' is there")
+                os.unlink(p.top + "/probe.sock")
+                status["agent"]["pid"] = os.getpid()  # one that runs as root needs none
+                assert not [f for f in p.findings() if "probe.sock" in f["detail"]]
+        finally:
+            process.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,400 @@
+#!/usr/bin/env python3
+"""neuron-collect hook install, remove, status: at every moment there is a whole hook, the vendor's is never lost, and what is wrong is told."""
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
+# pylint: disable=wrong-import-position
+from cli_test import CLI, Skip, check_golden, main, run, run_in_terminal, session, test, assert_harmless
+
+from agent import BUILD_DIR, clean_environment, need, need_root, wait_for
+from hook_place import ASIDE, CHAIN, NAME, NEWER, STAMP, VENDOR, Place, program
+
+CHANGING = "openat,write,fsync,fchmod,fchown,renameat,renameat2,rename,unlinkat,symlinkat,flock,close"
+
+
+def need_strace():
+    need("strace")
+    if run("strace", "-qq", "-o", "/dev/null", "true").returncode != 0:
+        raise Skip("strace may not trace here")
+    with open(CLI, "rb") as f:
+        if b"__asan_init" in f.read():
+            raise Skip("a sanitizer does not work under strace")
+
+
+@test
+def install_puts_ours_there_and_keeps_the_vendors_and_remove_puts_it_back():
+    with Place() as p:
+        os.chmod(p.path(), 0o751)
+        text = session(["hook", "status"], p.hook("status"))
+        text += session(["hook", "install"], p.hook("install"))
+        assert p.content() == program() and p.content(ASIDE) == VENDOR and p.names() == [NAME, STAMP, ASIDE], p.names()
+        st = os.stat(p.path())
+        assert stat.S_IMODE(st.st_mode) == 0o755 and (os.geteuid() != 0 or st.st_uid == st.st_gid == 0)
+        text += session(["hook", "install"], p.hook("install"))
+        text += session(["hook", "status"], p.hook("status"))
+        text += session(["hook", "install", "--chain"], p.hook("install", "--chain"))
+        text += session(["hook", "status"], p.hook("status"))
+        assert os.readlink(p.path(CHAIN)) == ASIDE and p.content(CHAIN) == VENDOR
+        text += session(["hook", "remove"], p.hook("remove"))
+        assert p.content() == VENDOR and p.names() == [NAME] and stat.S_IMODE(os.stat(p.path()).st_mode) == 0o751
+        text += session(["hook", "remove"], p.hook("remove"))
+        assert p.content() == VENDOR and p.names() == [NAME], p.names()
+        check_golden("hook", text.replace(p.top, "DIR"))
+
+
+@test
+def where_there_was_none_remove_leaves_none():
+    with Place(vendor=None) as p:
+        assert p.hook("status").returncode == 1
+        p.good("install")
+        assert p.names() == [NAME, STAMP]
+        assert p.hook("status").returncode == 0
+        p.good("remove")
+        assert p.names() == []
+        assert "no hook of neuron-collectd's" in p.good("remove")
+
+
+@test
+def an_upgrade_is_noticed_and_again_puts_ours_back_and_keeps_the_newer_one():
+    with Place() as p:
+        assert "was not installed" in p.good("install", "--again") and p.content() == VENDOR and p.names() == [NAME]
+        p.good("install", "--chain")
+        p.put(NEWER)
+        result = p.hook("status")
+        assert result.returncode == 1 and "not neuron-collectd's any more" in result.stdout, result
+        p.good("install", "--again")
+        assert p.content() == program() and p.content(ASIDE) == NEWER and p.content(CHAIN) == NEWER, "the chain leads to the newer one"
+        before = os.stat(p.path()).st_ino
+        p.good("install", "--again")
+        assert os.stat(p.path()).st_ino == before, "nothing to do is nothing done, or the path unit would go round in circles"
+        # a package that is taken away takes the file with it
+        os.unlink(p.path())
+        p.good("install", "--again")
+        assert p.content() == program() and p.content(ASIDE) == NEWER
+        p.good("remove")
+        assert p.content() == NEWER and p.names() == [NAME]
+        p.good("install", "--again")
+        assert p.content() == NEWER, "what was removed stays removed"
+
+
+@test
+def another_version_of_ours_is_replaced_and_never_kept_aside():
+    with Place() as p:
+        p.good("install")
+        for version in ("9.8.8", "10.0~rc1", "1"):
+            p.put(program(version), p.ours)
+            result = p.hook("status")
+            assert result.returncode == 0 and "is not the one that is installed with this program" in result.stdout, result
+            p.good("install")
+            assert p.content() == program(version) and p.content(ASIDE) == VENDOR
+            assert f"version {version}\n" in p.hook("status").stdout
+        os.chmod(p.path(), 0o700)
+        assert p.hook("status").returncode == 1, "not every user can execute it"
+        p.good("install")
+        assert p.hook("status").returncode == 0
+        # a symlink to ours is ours, and becomes a file: the chain is looked for beside it
+        os.unlink(p.path())
+        os.symlink(p.ours, p.path())
+        p.good("install")
+        assert not os.path.islink(p.path()) and p.content(ASIDE) == VENDOR
+
+
+@test
+def ours_is_known_by_its_marker_and_nothing_else():
+    with Place(vendor=None) as p:
+        marker = b"neuron-collectd neuron-dump "
+        for content, ours in ((program(before=4), True), (program(before=65536 - 10), True), (program(before=65536 - 33), True), (program(before=3 * 65536 + 7), True),
+                              (b"\x7fELF" + marker + b"1.2.3\n", True), (b"\x7fELF" + marker + b"\0" + marker + b"1\0", True),
+                              (b"#!/bin/sh\n# " + marker + b"1.2.3\n", False), (b"\x7fELF" + marker + b"\0", False), (b"\x7fELF" + marker + b"1.2 3\0", False),
+                              (b"\x7fELF" + marker + b"1.2.3", False), (b"\x7fELF" + marker + b"1" * 40 + b"\0", False), (b"", False),
+                              (b"\x7fELF" + b"z" * (64 << 20) + marker + b"1.2.3\0", False)):
+            p.put(content)
+            answer = json.loads(p.hook("status", "--json").stdout)
+            assert (answer["state"] == "ours") == ours, (content[:80], len(content), answer)
+
+
+@test
+def the_program_that_is_built_carries_the_marker():
+    built = os.path.join(BUILD_DIR, "neuron-dump")
+    if not os.path.exists(built):
+        raise Skip("neuron-dump is not built")
+    with Place() as p:
+        p.ours = built
+        p.good("install")
+        answer = json.loads(p.hook("status", "--json").stdout)
+        version = run(CLI, "--version").stdout.split()[1]
+        assert answer["state"] == "ours" and answer["version"] == version and answer["current"] is True, answer
+
+
+@test
+def what_is_installed_runs_the_vendors_or_ones_own_with_the_runtimes_arguments():
+    built = os.path.join(BUILD_DIR, "neuron-dump")
+    if not os.path.exists(built):
+        raise Skip("neuron-dump is not built")
+    script = b'#!/bin/sh\nfor a; do printf "%s\\n" "$a"; done >"$(dirname "$(readlink -f "$0")")/they.args"\n'
+    with Place(vendor=script) as p:
+        p.ours = built
+        custom = p.put(script, os.path.join(p.top, "custom"))
+        dump = os.path.join(p.top, "dump")
+        arguments = ["--error-code=NRT_EXEC_OOB", "--pid", "7", "--tid", "8", "--log-id", "9", "--instance-id", "i-0a1b2c3d", "--new", "--local-output-dir", dump, "--x", "a b"]
+        env = clean_environment(NEURON_COLLECTD_HOOK_SOCKET=p.top + "/none.sock", NEURON_COLLECTD_MAILBOX=p.top + "/mailbox", NEURON_COLLECTD_SYSFS=p.top)
+        os.mkdir(p.top + "/mailbox")
+        for option, where in (("--no-chain", None), ("--chain", p.dir), (f"--chain={custom}", p.top)):
+            p.good("install", option)
+            result = run(p.path(), *arguments, env=env)
+            assert result.returncode == 0, result
+            record = "i-0a1b2c3d-neuron-dump-pid-7-tid-8-lid-9.json"
+            assert os.listdir(dump) == [record], os.listdir(dump)
+            shutil.rmtree(dump)
+            for directory in (p.dir, p.top):
+                told = os.path.join(directory, "they.args")
+                assert os.path.exists(told) == (directory == where), (option, directory)
+                if directory == where:
+                    with open(told, encoding="ascii") as f:
+                        assert f.read().splitlines() == arguments, option
+                    os.unlink(told)
+
+
+def ways_to_die(p, *arguments):
+    """Runs it once for each system call that could change something, and kills it there. Yields after each death."""
+    for call in CHANGING.split(","):
+        for number in range(1, 200):
+            result = p.hook(*arguments, wrap=("strace", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={number}"))
+            if result.returncode not in (-signal.SIGKILL, 128 + signal.SIGKILL):
+                break
+            yield f"{arguments} {call} {number}"
+        else:
+            raise AssertionError(f"there is no end to its {call}")
+
+
+@test
+def whatever_kills_it_the_vendors_file_is_there_and_the_next_run_mends_it():
+    need_strace()
+    deaths = 0
+    with Place() as p:
+        for where in ways_to_die(p, "install", "--chain"):
+            deaths += 1
+            assert p.content() in (VENDOR, program()), (where, "the name has no whole hook under it")
+            assert VENDOR in (p.content(name) for name in p.names()), (where, p.names())
+            p.good("install", "--chain")
+            assert p.content() == program() and p.content(ASIDE) == VENDOR and p.names() == [NAME, CHAIN, STAMP, ASIDE], (where, p.names())
+            p.good("remove")
+            assert p.everything().keys() == {NAME} and p.content() == VENDOR, (where, p.names())
+        p.good("remove")
+        p.good("install", "--chain")
+        for where in ways_to_die(p, "remove"):
+            deaths += 1
+            assert p.content() in (VENDOR, program()), (where, "the name has no whole hook under it")
+            assert VENDOR in (p.content(name) for name in p.names()), (where, p.names())
+            p.good("remove")
+            assert p.names() == [NAME] and p.content() == VENDOR, (where, p.names())
+            p.good("install", "--chain")
+    assert deaths > 20, deaths
+
+
+@test
+def many_at_once_do_not_lose_the_vendors_file():
+    with Place() as p:
+        for _ in range(5):
+            command = [CLI, "hook", "install", "--to", p.dir, "--from", p.ours]
+            runs = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(12)]
+            for process in runs:
+                _, errors = process.communicate(timeout=120)
+                assert process.returncode == 0, errors
+            assert p.content() == program() and p.content(ASIDE) == VENDOR and p.names() == [NAME, STAMP, ASIDE], p.names()
+            p.good("remove")
+            assert p.content() == VENDOR
+
+
+@test
+def an_upgrade_in_the_middle_of_it_loses_no_file():
+    need_strace()
+    with Place() as p:
+        for _ in range(3):
+            p.put(VENDOR)
+            slow = subprocess.Popen(["strace", "-qq", "-o", "/dev/null", "-e", "trace=renameat2", "-e", "inject=renameat2:delay_enter=1000000",
+                                     CLI, "hook", "install", "--to", p.dir, "--from", p.ours], stdout=subprocess.DEVNULL)
+            wait_for("the new file is whole", lambda: any(stat.S_IMODE(os.lstat(p.path(n)).st_mode) == 0o755 for n in p.names() if n == ".neuron-dump.new"), every=0.005)
+            p.put(NEWER)
+            assert slow.wait(60) == 0
+            assert p.content() == program() and p.content(ASIDE) == NEWER, "the newer one came while the older was looked at"
+            p.good("remove")
+
+
+@test
+def the_chain_goes_to_the_vendors_or_to_a_program_of_ones_own():
+    with Place() as p:
+        custom = p.put(b"#!/bin/sh\nexit 0\n", os.path.join(p.top, "custom"))
+        p.good("install", f"--chain={custom}")
+        assert os.readlink(p.path(CHAIN)) == custom and custom in p.good("status")
+        os.chmod(custom, 0o644)
+        assert "cannot be executed" in p.good("status")
+        p.bad("install", f"--chain={custom}", says="chmod 755")
+        p.good("install", "--chain")
+        assert os.readlink(p.path(CHAIN)) == ASIDE
+        p.good("install")
+        assert os.readlink(p.path(CHAIN)) == ASIDE, "what is not said stays as it is"
+        p.bad("install", f"--chain={p.ours}", says="would run itself")
+        p.bad("install", "--chain=/nowhere/at/all", says="'/nowhere/at/all'")
+        p.bad("install", f"--chain={p.top}", says="no file that can be read")
+        p.good("install", "--no-chain")
+        assert CHAIN not in p.names() and "chain: off" in p.good("status")
+        os.mkdir(p.path(CHAIN))
+        p.bad("install", "--chain", says="is no symlink of ours")
+        p.bad("install", "--no-chain", says="is no symlink of ours")
+    with Place(vendor=None) as p:
+        p.bad("install", "--chain", says="no hook of the vendor's to chain to")
+
+
+@test
+def what_cannot_be_replaced_is_told_with_what_to_do():
+    with Place(vendor=None) as p:
+        os.mkdir(p.path())
+        p.bad("install", says="is no file; move it away")
+        assert json.loads(p.hook("status", "--json").stdout)["state"] == "unusable"
+        p.good("remove")  # it is not ours: left alone
+        os.rmdir(p.path())
+        os.symlink("/nowhere", p.path())
+        p.bad("install", says="a symlink to nothing; remove it")
+        os.unlink(p.path())
+        os.symlink(NAME, p.path())
+        p.bad("install", says="a symlink to nothing")
+        os.unlink(p.path())
+        os.mkfifo(p.path())
+        p.bad("install", says="is no file")
+        os.unlink(p.path())
+        with socket.socket(socket.AF_UNIX) as s:
+            s.bind(p.path())
+        p.bad("install", says="is no file")
+        os.unlink(p.path())
+        p.put(VENDOR, p.ours)
+        p.bad("install", says="is not neuron-collectd's neuron-dump")
+        os.unlink(p.ours)
+        p.bad("install", says="--from")
+        os.rmdir(p.dir)
+        for command in ("install", "remove"):
+            result = p.hook(command)
+            assert result.returncode == 1 and "aws-neuronx-tools" in result.stderr and "mkdir -p" in result.stderr, result
+        result = p.hook("status")
+        assert result.returncode == 1 and "there is no" in result.stdout and not result.stderr, result
+
+
+@test
+def without_leave_or_on_a_read_only_disk_it_says_so_and_changes_nothing():
+    need_root()
+    with Place() as p:
+        copy = shutil.copy(CLI, os.path.join(p.top, "neuron-collect"))  # the build may lie where nobody else may go
+        before = p.everything()
+        for command in ("install", "remove"):
+            result = run(copy, "hook", command, "--to", p.dir, "--from", p.ours, user=65534, group=65534, extra_groups=[])
+            assert result.returncode == 1 and result.stderr.rstrip().endswith("run it as root"), result
+        assert p.everything() == before
+        script = 'mount -t tmpfs none "$1" && cp "$2" "$1/neuron-dump" && mount -o remount,ro "$1" && exec "$3" hook install --to "$1" --from "$2"'
+        result = run("unshare", "--mount", "sh", "-c", script, "sh", p.dir, p.config, CLI)
+        if result.returncode == 1 and "unshare" in result.stderr:
+            raise Skip("no mount namespaces here")
+        result = run("unshare", "--mount", "sh", "-c", script.replace('cp "$2"', 'cp "$4"'), "sh", p.dir, p.ours, CLI, "/bin/true")
+        assert result.returncode == 1 and "mount it read-write" in result.stderr, result
+        # a disk that is full: what is there stays
+        script = ('mount -t tmpfs -o size=64k none "$1" && cp "$4" "$1/neuron-dump" && "$3" hook install --to "$1" --from "$2"; echo $?; cmp "$4" "$1/neuron-dump" && ls -A "$1"')
+        result = run("unshare", "--mount", "sh", "-c", script, "sh", p.dir, p.ours, CLI, "/bin/true")
+        assert result.stdout == "1\nneuron-dump\n" and "make room" in result.stderr, result
+
+
+@test
+def a_file_system_that_cannot_exchange_names_will_do():
+    need_strace()
+    with Place() as p:
+        for error in ("EINVAL", "ENOSYS"):
+            wrap = ("strace", "-qq", "-o", "/dev/null", "-e", "trace=renameat2", "-e", f"inject=renameat2:error={error}")
+            p.good("install", wrap=wrap)
+            assert p.content() == program() and p.content(ASIDE) == VENDOR and p.names() == [NAME, STAMP, ASIDE]
+            p.put(NEWER)
+            p.good("install", wrap=wrap)
+            assert p.content() == program() and p.content(ASIDE) == NEWER
+            p.good("remove", wrap=wrap)
+            assert p.content() == NEWER and p.names() == [NAME]
+            p.put(VENDOR)
+
+
+@test
+def leftovers_of_any_kind_are_cleared_away_and_a_vendors_file_among_them_is_kept():
+    with Place() as p:
+        new = p.path(".neuron-dump.new")
+        with open(new, "wb") as f:
+            f.write(program()[:7000])  # a copy that was cut
+        os.chmod(new, 0o1600)
+        p.good("install")
+        assert p.names() == [NAME, STAMP, ASIDE] and p.content(ASIDE) == VENDOR
+        p.put(NEWER, new)  # killed after the exchange: it is the vendor's that came out
+        p.good("remove")
+        assert p.names() == [NAME] and p.content() == NEWER
+        os.symlink(ASIDE, p.path(".neuron-dump.link"))  # killed before the chain had its name
+        p.good("remove")
+        assert p.names() == [NAME]
+        os.symlink("/bin/true", new)  # what stood under the name was a symlink
+        p.good("install")
+        assert p.names() == [NAME, STAMP, ASIDE] and p.content() == program() and p.content(ASIDE) == NEWER
+
+
+@contextlib.contextmanager
+def somebody_on(path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+        s.bind(path)
+        s.listen(8)
+        yield s
+
+
+@test
+def status_tells_whether_the_agent_takes_notes_and_where_jobs_dump_to():
+    with Place() as p:
+        p.good("install")
+        assert "nobody takes notes" in p.good("status")
+        with somebody_on(p.top + "/hook.sock"):
+            assert f"takes notes on '{p.top}/hook.sock'" in p.good("status")
+            answer = json.loads(p.good("status", "--json"))
+        assert answer == {"directory": p.dir, "state": "ours", "version": "9.8.7", "current": True, "executable": True, "kept": True,
+                          "vendor_kept_aside": True, "chain": None, "socket": p.top + "/hook.sock", "socket_answers": True, "mailbox": p.top + "/mailbox",
+                          "dump_directory": "/tmp/neuron-core-dump/dt-%d-cid-%c"}, answer
+        text = p.good("status")
+        assert "(the runtime's default), which belongs to the source 'core-dumps'" in text, text
+        text = p.good("status", environment={"NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY": "/fsx/%d-%c"})
+        assert "'/fsx/%d-%c', which no source has" in text, text
+        text = p.good("status", environment={"NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY": "", "NEURON_RT_S3_CORE_DUMP_PREFIX": ""})
+        assert "switched off" in text, text
+        assert json.loads(p.good("status", "--json", environment={"NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY": "", "NEURON_RT_S3_CORE_DUMP_PREFIX": ""}))["dump_directory"] is None
+        # what others wrote drives no terminal
+        code, out = run_in_terminal("--config", p.config, "hook", "status", "--to", p.dir, environment={"NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY": "/tmp/\x1b[2J\x9b31m"})
+        assert code == 0
+        assert_harmless(out.replace(b"\r\n", b"\n"), "status")
+
+
+@test
+def json_tells_what_was_done():
+    with Place() as p:
+        nothing = {"directory": p.dir, "placed": False, "put_aside": False, "restored": False, "removed": False, "left_other": False, "chain_changed": False}
+        assert json.loads(p.good("install", "--json")) == {**nothing, "placed": True, "put_aside": True}
+        assert json.loads(p.good("install", "--json", "--chain")) == {**nothing, "chain_changed": True}
+        p.put(NEWER)
+        assert json.loads(p.good("remove", "--json")) == {**nothing, "left_other": True, "chain_changed": True}
+        assert p.content() == NEWER and p.content(ASIDE) == VENDOR, "what is not ours is left, and so is what was aside"
+
+
+@test
+def wrong_usage_is_told():
+    for arguments in (["hook"], ["hook", "mend"], ["hook", "install", "now"], ["hook", "install", "--to"], ["hook", "install", "--to="], ["hook", "status", "--chain"],
+                      ["hook", "remove", "--again"], ["hook", "install", "--chain", "--no-chain"], ["hook", "install", "--bogus"]):
+        result = run(CLI, *arguments)
+        assert result.returncode == 2 and not result.stdout and "see neuron-collect hook --help" in result.stderr, (arguments, result)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
