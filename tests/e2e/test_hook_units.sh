@@ -7,8 +7,8 @@ builddir=$(realpath "${builddir:-.}")
 box=$srcdir/tests/harness/box
 cache=${NC_TEST_CACHE:-/var/tmp/neuron-collectd-tests}
 name=hook-$$
-n=0
-failed=0
+# shellcheck source=tests/harness/tap.sh
+. "$srcdir/tests/harness/tap.sh"
 dir=$(mktemp -d "${TMPDIR:-/tmp}/neuron-collectd-hook-units.XXXXXX") || exit 99
 export BOX_DIR=$dir/boxes
 booted=
@@ -22,25 +22,10 @@ clean() {
 trap clean EXIT
 
 on_failure() {
-	sed 's/^/# /' "$dir/out" 2>/dev/null
 	[ -z "$booted" ] || inside journalctl --no-pager -o short-precise -n 30 -u 'neuron-collectd-hook-keep.*' 2>&1 | sed 's/^/# /'
 }
-ok() { # SENTENCE: the last command's status decides
-	local status=$?
-	n=$((n + 1))
-	if [ $status -eq 0 ]; then
-		echo "ok $n - $1"
-	else
-		echo "not ok $n - $1"
-		failed=$((failed + 1))
-		on_failure
-	fi
-}
-skip_rest() {
-	n=$((n + 1))
-	echo "ok $n - ${2:-a box with real systemd} # SKIP $1"
-	echo "1..$n"
-	exit $failed
+no_box() { # REASON
+	skip_rest "a box with real systemd" "$1"
 }
 
 # ---- on paper ----
@@ -67,25 +52,24 @@ if command -v systemd-analyze >/dev/null && systemd-analyze --help | grep -q -- 
 		[ ! -s "$dir/out" ]
 	ok "systemd-analyze verify has nothing to say"
 else
-	n=$((n + 1))
-	echo "ok $n - exposure and verify # SKIP systemd-analyze knows no --offline (before systemd 250)"
+	skip "exposure and verify" "systemd-analyze knows no --offline (before systemd 250)"
 fi
 
 # ---- for real ----
-[ "${NC_E2E:-}" != off ] || skip_rest "NC_E2E=off"
-[ "$(id -u)" -eq 0 ] || skip_rest "needs root"
+[ "${NC_E2E:-}" != off ] || no_box "NC_E2E=off"
+[ "$(id -u)" -eq 0 ] || no_box "needs root"
 for program in mmdebstrap systemd-nspawn nsenter unshare; do
-	command -v "$program" >/dev/null || skip_rest "$program is not installed"
+	command -v "$program" >/dev/null || no_box "$program is not installed"
 done
-[ -x "$builddir/neuron-collect" ] || skip_rest "neuron-collect is not built"
-! grep -q __asan_init "$builddir/neuron-collect" || skip_rest "a sanitizer and MemoryDenyWriteExecute= do not go together"
-mkdir -p "$cache" || skip_rest "$cache cannot be made"
+[ -x "$builddir/neuron-collect" ] || no_box "neuron-collect is not built"
+! grep -q __asan_init "$builddir/neuron-collect" || no_box "a sanitizer and MemoryDenyWriteExecute= do not go together"
+mkdir -p "$cache" || no_box "$cache cannot be made"
 # The same base as test_systemd.sh's, where the daemon is built.
 packages=$(for program in neuron-collectd neuron-collect; do [ ! -x "$builddir/$program" ] || ldd "$builddir/$program"; done |
 	awk '$3 ~ "^/" { print $3 }' | sort -u | xargs -r realpath | sort -u | xargs -r dpkg-query -S 2>/dev/null | sed 's/:.*//' | sort -u | tr '\n' ' ')
 base=$cache/base-$(echo "$packages" | sha256sum | cut -c1-12)
 # shellcheck disable=SC2086  # a list of packages
-flock "$cache/lock" "$box" base "$base" $packages >"$dir/out" 2>&1 || skip_rest "mmdebstrap could not make a root (no network?)"
+flock "$cache/lock" "$box" base "$base" $packages >"$dir/out" 2>&1 || no_box "mmdebstrap could not make a root (no network?)"
 
 make_variable() { # NAME: as configured; before it, make may have to tell of a new configure
 	env -u MAKEFLAGS -u MAKELEVEL make -s --no-print-directory -C "$builddir" --eval "print-it:; @echo \$($1)" print-it 2>/dev/null | tail -n 1
@@ -111,19 +95,10 @@ vendor() { # VERSION: as a package manager does it
 inside() { "$box" run $name "$@"; }
 "$box" start $name "$base" >"$dir/out" 2>&1 || {
 	sed 's/^/# /' "$dir/out"
-	skip_rest "systemd does not come up in a box here"
+	no_box "systemd does not come up in a box here"
 }
 booted=yes
 root=$("$box" root $name)
-within() { # TENTHS COMMAND...: polls
-	local left=$1
-	shift
-	until "$@" >"$dir/out" 2>&1; do
-		left=$((left - 1))
-		[ $left -gt 0 ] || return 1
-		sleep 0.1
-	done
-}
 is_ours() { cmp "$root$ours" "$root$place/neuron-dump" && [ "$(stat -c %a "$root$place/neuron-dump")" = 755 ]; }
 vendor_kept() { grep -q "$1" "$root$place/neuron-dump.vendor"; }
 at_rest() { [ "$(inside systemctl show --value -p ActiveState neuron-collectd-hook-keep.service)" = inactive ]; }
@@ -135,19 +110,19 @@ inside systemctl start neuron-collectd-hook-keep.service >"$dir/out" 2>&1 && gre
 ok "where the hook was not installed the vendor's is left alone"
 inside "$bindir/neuron-collect" hook install --chain >"$dir/out" 2>&1 && is_ours && vendor_kept 1.0
 ok "the hook is installed"
-within 50 at_rest
+until_true 20 at_rest
 vendor 2.0
-within 10 is_ours && vendor_kept 2.0
-ok "a package's upgrade is undone within a second, and the newer vendor's file is kept"
-within 50 at_rest
+until_true 10 is_ours && vendor_kept 2.0
+ok "a package's upgrade is undone, and the newer vendor's file is kept"
+until_true 20 at_rest
 for version in 3.0 3.1 3.2 3.3 3.4 3.5 3.6 3.7; do vendor $version; done
-within 20 is_ours && vendor_kept 3.7 && [ "$(inside systemctl is-active neuron-collectd-hook-keep.path)" = active ]
+until_true 10 is_ours && vendor_kept 3.7 && [ "$(inside systemctl is-active neuron-collectd-hook-keep.path)" = active ]
 ok "many upgrades in a row do not wear it out"
-within 50 at_rest
+until_true 20 at_rest
 rm "$root$place/neuron-dump"
-within 20 is_ours
+until_true 10 is_ours
 ok "a hook that was removed with its package is put back"
-within 50 at_rest
+until_true 20 at_rest
 started=$(inside journalctl --no-pager -u neuron-collectd-hook-keep.service | grep -c Starting)
 for _ in 1 2 3 4 5; do
 	sleep 0.1
@@ -164,13 +139,12 @@ ok "for that, the service is enabled with the path unit"
 inside systemctl start neuron-collectd-hook-keep.path
 inside chown -R 4711:4711 $place
 vendor 5.0
-within 10 is_ours && vendor_kept 5.0
+until_true 10 is_ours && vendor_kept 5.0
 ok "a directory of another user's is no obstacle"
 inside "$bindir/neuron-collect" hook remove >"$dir/out" 2>&1
-within 50 at_rest
+until_true 20 at_rest
 grep -q "vendor's 5.0" "$root$place/neuron-dump" && [ "$(inside ls -A $place)" = neuron-dump ]
 ok "what is removed stays removed, though the unit watches"
 ! inside journalctl --no-pager -k -b 2>/dev/null | grep -q 'neuron-collect.*SECCOMP'
 ok "nothing ran into the system call filter"
-echo "1..$n"
-[ $failed -eq 0 ]
+tap_done

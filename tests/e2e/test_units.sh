@@ -4,23 +4,8 @@
 set -u
 srcdir=$(realpath "${srcdir:-.}")
 builddir=$(realpath "${builddir:-.}")
-n=0
-failed=0
-ok() { # NAME: the last command's status decides
-	local status=$?
-	n=$((n + 1))
-	if [ $status -eq 0 ]; then
-		echo "ok $n - $1"
-	else
-		echo "not ok $n - $1"
-		failed=$((failed + 1))
-		sed 's/^/# /' "$dir/out" 2>/dev/null
-	fi
-}
-skip() {
-	n=$((n + 1))
-	echo "ok $n - $1 # SKIP $2"
-}
+# shellcheck source=tests/harness/tap.sh
+. "$srcdir/tests/harness/tap.sh"
 
 dir=$(mktemp -d "${TMPDIR:-/tmp}/neuron-collectd-units.XXXXXX") || exit 99
 trap 'rm -rf "$dir"' EXIT
@@ -118,5 +103,4 @@ if [ "$(id -u)" -eq 0 ] && command -v systemd-sysusers >/dev/null; then
 else
 	skip "sysusers and tmpfiles" "not root, or no systemd-sysusers"
 fi
-echo "1..$n"
-[ "$failed" -eq 0 ]
+tap_done

@@ -58,6 +58,11 @@ def is_instrumented():
         return b"__asan_init" in f.read()
 
 
+def slowness():
+    """How many times as long a program may take for its instruments. (PATIENCE is for what the test waits for, not for what it judges.)"""
+    return 3 if is_instrumented() else 1
+
+
 def yaml_text(value, indent=0):
     """Enough YAML for a configuration: maps and lists in block style, strings quoted."""
     pad = "  " * indent
@@ -205,6 +210,10 @@ class Agent:
         """Makes deliveries take seconds, so that a test can do something in the middle of one: level 19 packs a few MiB a second."""
         self.config["limits"] = {"compression_level": 19, "compression_threads": 1, "memory": "512MiB", "memory_max": "512MiB"}
 
+    def send_slowly(self):
+        """As slow_down(), for tests that do not need the work itself: a delivery waits for its turn to send, 1 MiB a second."""
+        self.config["limits"] = {"upload_rate": "1MiB/s"}
+
     # --- the process ---
 
     def start(self, wait=True, write_config=True):
@@ -300,7 +309,8 @@ class Agent:
         return counts
 
     def wait_all(self, timeout="60s"):
-        result = self.cli("wait", "--all", "--timeout", timeout, timeout=120)
+        seconds = float(timeout.removesuffix("s")) * PATIENCE
+        result = self.cli("wait", "--all", "--timeout", f"{seconds:.0f}s", timeout=seconds / PATIENCE + 60)
         assert result.returncode == 0, f"wait --all: exit {result.returncode}: {result.stdout}{result.stderr}"
 
     def wait_known(self, n, timeout=20):

@@ -10,7 +10,6 @@ import time
 from agent import BUILD_DIR, SOURCE_DIR, need, wait_for
 from tap import Skip, notes
 
-RUN_COLLECTOR = os.path.join(BUILD_DIR, "tests", "collectors", "run_collector")
 _place = []
 _servers = []
 
@@ -27,6 +26,14 @@ def cleanup(failed=False):  # pylint: disable=unused-argument
         _servers.pop().stop()
     while _place:
         shutil.rmtree(_place.pop(), ignore_errors=True)
+
+
+def run_collector():
+    """Runs one collector. A check program: `make` alone does not build it."""
+    program = os.path.join(BUILD_DIR, "tests", "collectors", "run_collector")
+    if not os.path.exists(program):
+        raise Skip("tests/collectors/run_collector is not built")
+    return program
 
 
 def build():
@@ -98,10 +105,9 @@ class Devices:
 
 class Result:
     def __init__(self, name, arguments, timeout):
-        if not os.path.exists(RUN_COLLECTOR):
-            raise Skip("tests/collectors/run_collector is not built")
+        program = run_collector()
         begun = time.monotonic()
-        done = subprocess.run([RUN_COLLECTOR, name, *arguments], capture_output=True, timeout=timeout, check=False)
+        done = subprocess.run([program, name, *arguments], capture_output=True, timeout=timeout, check=False)
         self.seconds = time.monotonic() - begun
         notes.append(done.stdout[-2000:].decode(errors="replace"))
         notes.append(done.stderr.decode(errors="replace"))

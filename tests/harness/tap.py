@@ -13,12 +13,27 @@ notes = []     # lines for whoever reads a failure: the test's helpers append, t
 figures = []   # measured numbers worth seeing also when all is well
 
 
+TRIES = 4      # of a test that was late
+
+
 class Skip(Exception):
     """The test cannot run here; its text says why."""
 
 
+class Late(AssertionError):
+    """Something took longer than it may."""
+
+
+def in_time(seconds, limit, what="it"):
+    """Asserts a bound on what the clock on the wall says. A machine that does other things as well stands still now and then: a test that was
+    late is run again, up to TRIES times in all, and fails when it is late each time, as it is when the program is what waits too long."""
+    if seconds > limit:
+        raise Late(f"{what} took {seconds:.3f} s, {limit:g} s at most was wanted")
+
+
 def test(function):
-    _tests.append(function)
+    if function.__module__ == "__main__":  # a file that is imported lends what it has, not its tests
+        _tests.append(function)
     return function
 
 
@@ -27,14 +42,28 @@ def _comment(text):
         print("# " + line, flush=True)
 
 
-def run_one(function):
-    """@return "ok", "not ok" or "ok … # SKIP …" without number and name"""
+def run_one(function, again=None):
+    """@param again  called between two tries of a test that was late
+    @return what follows "ok" and the name: nothing, or "# SKIP …"; None when it failed"""
+    for n in range(1, TRIES + 1):
+        try:
+            return run_once(function)
+        except Late as late:
+            _comment(f"{late}; try {n} of {TRIES}")
+            if again and n < TRIES:
+                again()
+    return None
+
+
+def run_once(function):
     notes.clear()
     figures.clear()
     try:
         function()
     except Skip as skip:
         return f"# SKIP {skip}"
+    except Late:
+        raise
     except Exception:  # pylint: disable=broad-except  # whatever it is, the next test is to run
         _comment(traceback.format_exc())
         for note in notes:
@@ -57,7 +86,7 @@ def main(cleanup=None):
     for number, function in enumerate(wanted, 1):
         name = function.__name__.replace("_", " ")
         begun = time.monotonic()
-        result = run_one(function)
+        result = run_one(function, cleanup and (lambda: cleanup(failed=False)))
         if cleanup:
             try:
                 cleanup(failed=result is None)
