@@ -1,3 +1,4 @@
+#include "agent/agent_containers.h"
 #include "agent/agent_hook.h"
 
 #include <errno.h>
@@ -11,6 +12,7 @@
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
+#include "lib/loop/timer.h"
 #include "uploaders/credentials_env.h"
 #include "uploaders/credentials_secret.h"
 
@@ -71,23 +73,17 @@ static void on_final(Bundle *b, void *userdata) {
         if (b->rec.state == BUNDLE_VANISHED || b->rec.state == BUNDLE_CANCELLED)
                 on_discard(bundle_state_name(b->rec.state), 1, a);
         agent_incident_on_final(a, b);
+        agent_containers_on_final(a, b);
         retainer_kick(a->retainer);
         agent_tell_status(a);
 }
 
 static void on_delivered(const Bundle *b, void *userdata) {
         Agent *a = userdata;
-        Histogram *h = &a->delivery_seconds;
         uint64_t now = a->clock->realtime_usec(a->clock);
         double seconds =
                 now > b->rec.first_seen_usec ? (double)(now - b->rec.first_seen_usec) / 1e6 : 0;
-        h->sum += seconds;
-        h->total++;
-        for (size_t i = 0; i < HISTOGRAM_BUCKETS; i++)
-                if (seconds <= h->le[i]) {
-                        h->count[i]++;
-                        return;
-                }
+        histogram_add(&a->delivery_seconds, seconds);
 }
 
 static int on_store_timer(sd_event_source *source, uint64_t usec, void *userdata) {
@@ -95,23 +91,17 @@ static int on_store_timer(sd_event_source *source, uint64_t usec, void *userdata
         (void)usec;
         if (bundle_table_retry(a->bundles))
                 return 0;
-        int r = sd_event_source_set_time_relative(source, STORE_RETRY_USEC);
-        return r < 0 ? r : sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
+        return timer_rearm(source, STORE_RETRY_USEC);
 }
 
 static void on_store_error(void *userdata) {
         Agent *a = userdata;
-        int r, enabled = 0;
-        if (!a->store_timer)
-                r = sd_event_add_time_relative(a->event, &a->store_timer, CLOCK_MONOTONIC,
-                                               STORE_RETRY_USEC, 0, on_store_timer, a);
-        else {
-                r = sd_event_source_get_enabled(a->store_timer, &enabled);
-                if (r >= 0 && enabled == SD_EVENT_OFF)
-                        r = sd_event_source_set_time_relative(a->store_timer, STORE_RETRY_USEC);
-                if (r >= 0 && enabled == SD_EVENT_OFF)
-                        r = sd_event_source_set_enabled(a->store_timer, SD_EVENT_ONESHOT);
-        }
+        if (a->store_timer && sd_event_source_get_enabled(a->store_timer, NULL) > 0)
+                return; /* it goes off as it was to: errors in a row do not put it off */
+        int r = timer_arm(&a->store_timer, &(TimerOrder){ .event = a->event,
+                                                          .usec = STORE_RETRY_USEC,
+                                                          .handler = on_store_timer,
+                                                          .userdata = a });
         if (r < 0)
                 log_error(r, "cannot arm the timer that writes the state database again");
 }
@@ -179,7 +169,7 @@ int agent_make_pipeline(Agent *a) {
 }
 
 /* A source of the same name that now looks elsewhere is another one: it would find nothing at the bundle's path. */
-static void adopt(Agent *a, IntakeSource *s) {
+void agent_adopt_bundles(Agent *a, IntakeSource *s) {
         LIST_FOREACH_SAFE (l, bundle_table_all(a->bundles)) {
                 Bundle *b = CONTAINER_OF(l, Bundle, link);
                 if (!b->source && strcmp(b->rec.source, intake_source_config(s)->name) == 0 &&
@@ -198,9 +188,11 @@ int agent_make_sources(Agent *a) {
                                              .attachments = a->attachments,
                                              .hook_deadline_usec = a->config->hook.deadline_usec,
                                              .on_ready = on_ready,
+                                             .on_renewed = agent_hook_renewed,
                                              .on_discard = on_discard,
+                                             .on_unheard = agent_hook_unheard,
                                              .userdata = a };
-        a->sources = calloc(a->config->n_sources + 1, sizeof *a->sources);
+        a->sources = calloc(2 * a->config->n_sources + 1, sizeof *a->sources);
         if (!a->sources)
                 return -ENOMEM;
         int failed = 0;
@@ -213,7 +205,7 @@ int agent_make_sources(Agent *a) {
                         failed = failed < 0 ? failed : r;
                         continue;
                 }
-                adopt(a, a->sources[a->n_sources++]);
+                agent_adopt_bundles(a, a->sources[a->n_sources++]);
         }
         agent_incident_source_free(a->incident_source);
         a->incident_source = agent_incident_source_new(a);
@@ -223,7 +215,8 @@ int agent_make_sources(Agent *a) {
         if (r < 0)
                 log_error(r, "incidents that belong to no dump cannot be shipped");
         else if (a->incident_source)
-                adopt(a, a->sources[a->n_sources++]);
+                agent_adopt_bundles(a, a->sources[a->n_sources++]);
+        agent_containers_make_sources(a);
         return failed;
 }
 
@@ -280,7 +273,7 @@ static int make_api(Agent *a) {
                                              "another api.socket");
                 return r;
         }
-        r = api_new(&a->api, a->event, fd, false, &a->backend);
+        r = api_new(&a->api, a->event, &(ApiListener){ .fd = fd, .backend = &a->backend });
         if (r < 0) {
                 log_error(r, "cannot serve the API on '%s'", a->config->api.socket);
                 return r;
@@ -289,7 +282,8 @@ static int make_api(Agent *a) {
                 return 0;
         r = api_listen_tcp(a->config->api.listen, &fd);
         if (r >= 0)
-                r = api_new(&a->api_tcp, a->event, fd, true, &a->backend);
+                r = api_new(&a->api_tcp, a->event,
+                            &(ApiListener){ .fd = fd, .read_only = true, .backend = &a->backend });
         if (r < 0)
                 log_error(r, "cannot listen on '%s' (api.listen)", a->config->api.listen);
         return r;
@@ -385,6 +379,7 @@ void agent_free_sources(Agent *a) {
         free(a->sources);
         a->sources = NULL;
         a->n_sources = 0;
+        agent_containers_free_sources(a);
 }
 
 Agent *agent_free(Agent *a) {

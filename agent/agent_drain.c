@@ -4,13 +4,17 @@
 #include <string.h>
 #include <systemd/sd-daemon.h>
 
+#include "agent/agent_containers.h"
 #include "agent/agent_private.h"
 #include "lib/base/log.h"
 #include "lib/base/strbuf.h"
+#include "lib/loop/timer.h"
 
 /* systemd is asked for so much more time, so often, as long as something is left to ship. */
 #define EXTEND_USEC (30 * USEC_PER_SEC)
 #define LOOK_USEC (5 * USEC_PER_SEC)
+/* Notes that come with the drain are those of the failure before it. */
+#define COPIES_AFTER_USEC USEC_PER_SEC
 /* Maintenance is drained for when it is this near. */
 #define NEAR_USEC (15 * USEC_PER_MINUTE)
 /* With so little time left what still settles is taken as it is. */
@@ -35,10 +39,30 @@ static const IntakeSource *source_that_is_not_through(const Agent *a) {
         return NULL;
 }
 
+/* Copies out of containers that were begun before the drain: what a hook has told since keeps nobody waiting. */
+static size_t n_copies(const Agent *a) {
+        return a->containers ? containers_n_unplaced(a->containers,
+                                                     a->drain.since_boot_usec + COPIES_AFTER_USEC)
+                             : 0;
+}
+
+/* Nothing new is taken; but a snapshot or a copy that is underway becomes a unit meanwhile, and its source is not held before. */
+static void hold_sources(Agent *a) {
+        size_t n = n_copies(a);
+        for (size_t i = 0; i < a->n_sources; i++) {
+                const char *name = intake_source_config(a->sources[i])->name;
+                bool is_of_copies = strncmp(name, CONTAINERS_SOURCE_PREFIX,
+                                            strlen(CONTAINERS_SOURCE_PREFIX)) == 0;
+                if (strcmp(name, INCIDENTS_SOURCE) != 0)
+                        intake_source_hold(a->sources[i], !is_of_copies || n == 0);
+        }
+}
+
 /* Writes a->drain.missing. @return whether nothing is missing */
 static bool is_safe(Agent *a) {
         StrBuf text = STRBUF_INIT;
         StoreCounts c;
+        hold_sources(a); /* the last copy may have come to its place: then it is looked for now */
         bundle_table_counts(a->bundles, &c);
         add_count(&text, c.bundles[BUNDLE_SHIPPING], "bundle is being shipped",
                   "bundles are being shipped");
@@ -50,6 +74,13 @@ static bool is_safe(Agent *a) {
                   "bundles are quarantined");
         add_count(&text, a->incidents ? incidents_n_underway(a->incidents) : 0,
                   "snapshot is being taken", "snapshots are being taken");
+        add_count(&text, n_copies(a), "dump is being copied out of its container",
+                  "dumps are being copied out of their containers");
+        ContainersFigures figures = { 0 };
+        if (a->containers)
+                containers_figures(a->containers, &figures);
+        add_count(&text, figures.n_stranded, "dump out of a container has no source any more",
+                  "dumps out of containers have no source any more");
         const IntakeSource *s = source_that_is_not_through(a);
         if (s)
                 strbuf_addf(&text, "%ssource %s has not been seen whole", text.n ? ", " : "",
@@ -110,7 +141,11 @@ static int on_look(sd_event_source *source, uint64_t usec, void *userdata) {
 }
 
 static void look_in(Agent *a, uint64_t usec) {
-        int r = intake_arm(a->event, &a->drain.timer, usec, on_look, a);
+        int r = timer_arm(&a->drain.timer, &(TimerOrder){ .event = a->event,
+                                                          .usec = usec,
+                                                          .slack_usec = usec / 20,
+                                                          .handler = on_look,
+                                                          .userdata = a });
         if (r < 0)
                 log_error(r, "cannot arm the timer of the drain");
 }
@@ -118,10 +153,7 @@ static void look_in(Agent *a, uint64_t usec) {
 void agent_drain_again(Agent *a) {
         if (!a->drain.is_on)
                 return;
-        /* A snapshot that is underway becomes a unit while nothing new is taken: its source is not held. */
-        for (size_t i = 0; i < a->n_sources; i++)
-                if (strcmp(intake_source_config(a->sources[i])->name, INCIDENTS_SOURCE) != 0)
-                        intake_source_hold(a->sources[i], true);
+        hold_sources(a);
         pipeline_set_hurry(a->pipeline, true);
 }
 
@@ -144,6 +176,7 @@ void agent_drain(Agent *a, DrainAsker asker, const char *reason, uint64_t deadli
         join_reasons(d);
         if (!d->is_on) {
                 d->since_usec = a->clock->realtime_usec(a->clock);
+                d->since_boot_usec = a->clock->boottime_usec(a->clock);
                 d->has_flushed = false;
         }
         d->is_on = true;
@@ -216,8 +249,12 @@ void agent_on_notice(const Notice *n, void *userdata) {
         clock_format_iso(when, n->when_usec);
         log_notice("EC2 announces %s for %s; draining begins 15 min before", n->action, when);
         d->announced = *n;
-        int r = intake_arm(a->event, &d->announced_timer, n->when_usec - now - NEAR_USEC, on_near,
-                           a);
+        int r = timer_arm(&d->announced_timer,
+                          &(TimerOrder){ .event = a->event,
+                                         .usec = n->when_usec - now - NEAR_USEC,
+                                         .slack_usec = (n->when_usec - now - NEAR_USEC) / 20,
+                                         .handler = on_near,
+                                         .userdata = a });
         if (r < 0)
                 log_error(r, "cannot arm the timer of the maintenance");
 }
@@ -255,7 +292,11 @@ static int on_wind_down_look(sd_event_source *source, uint64_t usec, void *userd
 }
 
 static void look_whether_still(WindDown *w, uint64_t usec) {
-        int r = intake_arm(w->agent->event, &w->timer, usec, on_wind_down_look, w);
+        int r = timer_arm(&w->timer, &(TimerOrder){ .event = w->agent->event,
+                                                    .usec = usec,
+                                                    .slack_usec = usec / 20,
+                                                    .handler = on_wind_down_look,
+                                                    .userdata = w });
         if (r >= 0)
                 return;
         log_error(r, "cannot wait for what is being shipped, so it is cut");
@@ -284,6 +325,8 @@ void agent_stop(Agent *a, void (*on_stopped)(void *userdata), void *userdata) {
                 return;
         d->is_stopping = true;
         agent_reload_drop(a);
+        if (a->containers)
+                containers_begin_all(a->containers);
         d->on_stopped = on_stopped;
         d->userdata = userdata;
         for (size_t i = 0; i < a->n_sources; i++)

@@ -3,8 +3,16 @@
 #include <errno.h>
 #include <sys/socket.h>
 
+#include "agent/agent_containers.h"
 #include "agent/api/hook_socket.h"
+#include "agent/orphans.h"
 #include "lib/base/log.h"
+#include "lib/loop/timer.h"
+
+/* How often it is looked for what is attached to dumps of former sources. */
+#define ORPHANS_AGAIN_USEC USEC_PER_HOUR
+
+static void arm_orphans(Agent *a, uint64_t usec);
 
 /* ---- notes ---- */
 
@@ -12,7 +20,10 @@ static void on_note(const NoteView *v, void *userdata) {
         Agent *a = userdata;
         IntakeSource *s = v->source ? agent_source_by_name(a, v->source) : NULL;
         if (s)
-                intake_source_note(s, v->unit_path);
+                intake_source_note(s, v->unit_path, v->uid);
+        /* What is in a container is there for as long as its processes are: its hook, if nobody else. */
+        if (a->containers && containers_on_note(a->containers, v))
+                notes_hold(a->notes, v->note->id);
         if (a->incidents)
                 incidents_on_note(a->incidents, v);
         else
@@ -22,11 +33,13 @@ static void on_note(const NoteView *v, void *userdata) {
 static void on_note_finished(const NoteView *v, void *userdata) {
         Agent *a = userdata;
         IntakeSource *s = v->source ? agent_source_by_name(a, v->source) : NULL;
+        if (!s && a->containers)
+                containers_on_finished(a->containers, v);
         if (!s)
                 return;
         for (size_t i = 0; i < NOTE_FILES_MAX && v->promised[i]; i++)
-                intake_source_promised(s, v->unit_path, v->promised[i]);
-        intake_source_note_finished(s, v->unit_path);
+                intake_source_promised(s, v->unit_path, v->uid, v->promised[i]);
+        intake_source_note_finished(s, v->unit_path, v->uid);
 }
 
 /* ---- incidents ---- */
@@ -37,21 +50,58 @@ static void on_public(const char *note_id, int fd, const char *reason, void *use
                 notes_tell_snapshot(a->notes, note_id, fd, reason);
 }
 
-static int attach(const char *source, const char *unit_path, const char *name, int fd,
-                  void *userdata) {
-        Agent *a = userdata;
-        int r = a->attachments ? attachments_put(a->attachments, source, unit_path, name, fd)
-                               : -ENODEV;
-        IntakeSource *s = agent_source_by_name(a, source);
-        if (r == 0 && s)
+static void on_attached(const char *source, const char *unit_path, void *userdata) {
+        IntakeSource *s = agent_source_by_name(userdata, source);
+        if (s)
                 intake_source_attached(s, unit_path);
-        return r;
 }
 
 static void on_pending(const char *source, const char *unit_path, bool pending, void *userdata) {
         IntakeSource *s = agent_source_by_name(userdata, source);
         if (s)
                 intake_source_pending(s, unit_path, pending);
+}
+
+void agent_hook_unheard(uint64_t n, void *userdata) {
+        const Agent *a = userdata;
+        if (a->notes)
+                notes_count_refused(a->notes, n);
+}
+
+void agent_hook_renewed(const char *source, const char *unit_path, uint64_t before_usec,
+                        void *userdata) {
+        const Agent *a = userdata;
+        if (a->incidents)
+                incidents_unit_renewed(a->incidents, source, unit_path, before_usec);
+}
+
+/* ---- former sources ---- */
+
+static bool is_configured(const char *source, void *userdata) {
+        return agent_source_by_name(userdata, source) != NULL;
+}
+
+static int on_orphans(sd_event_source *timer, uint64_t usec, void *userdata) {
+        Agent *a = userdata;
+        (void)timer;
+        (void)usec;
+        orphans_sweep(&(OrphansContext){ .attachments = a->attachments,
+                                         .store = a->store,
+                                         .now_usec = a->clock->realtime_usec(a->clock),
+                                         .is_configured = is_configured,
+                                         .userdata = a });
+        arm_orphans(a, ORPHANS_AGAIN_USEC);
+        return 0;
+}
+
+static void arm_orphans(Agent *a, uint64_t usec) {
+        int r = a->once ? 0
+                        : timer_arm(&a->orphans_timer, &(TimerOrder){ .event = a->event,
+                                                                      .usec = usec,
+                                                                      .handler = on_orphans,
+                                                                      .userdata = a });
+        if (r < 0)
+                log_warning(r, "what is attached to dumps of former sources is not looked for");
 }
 
 /* ---- life ---- */
@@ -79,15 +129,19 @@ static void start_incidents(Agent *a) {
                                            .store = a->store,
                                            .instance_id = a->instance_id,
                                            .on_public = on_public,
-                                           .attach = attach,
+                                           .attachments = a->attachments,
+                                           .on_attached = on_attached,
                                            .on_pending = on_pending,
                                            .userdata = a };
-        int r = a->once ? 0 : incidents_new(&a->incidents, &context, a->config);
+        int r = a->once ? 0 : attachments_start(a->attachments, a->event);
+        if (r == 0 && !a->once)
+                r = incidents_new(&a->incidents, &context, a->config);
         if (r < 0)
                 log_warning(r, "snapshots of the hardware cannot be taken");
 }
 
 void agent_hook_start(Agent *a) {
+        arm_orphans(a, 0);
         const NotesContext context = { .event = a->event,
                                        .clock = a->clock,
                                        .store = a->store,
@@ -103,16 +157,22 @@ void agent_hook_start(Agent *a) {
                         (void)close(fd); /* nobody was let in */
                 log_warning(r, "hooks cannot be heard; dumps are found all the same");
         }
+        agent_containers_start(a); /* what an earlier agent has begun is told to all of them */
 }
 
 void agent_hook_rebind(Agent *a) {
+        arm_orphans(a, 0);
         if (a->notes)
                 notes_rebind(a->notes, a->config);
         if (a->incidents)
                 incidents_rebind(a->incidents, a->config);
+        if (a->containers)
+                containers_rebind(a->containers, a->config);
 }
 
 void agent_hook_stop(Agent *a) {
+        a->orphans_timer = sd_event_source_disable_unref(a->orphans_timer);
+        a->containers = containers_free(a->containers);
         a->notes = notes_free(a->notes);
         a->incidents = incidents_free(a->incidents);
 }
@@ -124,10 +184,13 @@ bool agent_hook_is_idle(const Agent *a) {
 void agent_hook_view(const Agent *a, HookView *ret) {
         NotesFigures f = { .trouble = "hooks cannot be heard" };
         IncidentsFigures snapshots = { 0 };
+        ContainersFigures containers = { 0 };
         if (a->notes)
                 notes_figures(a->notes, &f);
         if (a->incidents)
                 incidents_figures(a->incidents, &snapshots);
+        if (a->containers)
+                containers_figures(a->containers, &containers);
         *ret = (HookView){ .socket = a->config->hook.socket,
                            .mailbox = a->config->hook.mailbox,
                            .n_socket = f.n_socket,
@@ -136,6 +199,15 @@ void agent_hook_view(const Agent *a, HookView *ret) {
                            .n_twice = f.n_dropped_twice,
                            .n_snapshots = snapshots.n_taken,
                            .n_snapshots_dropped = snapshots.n_dropped,
+                           .n_snapshots_underway =
+                                   a->incidents ? incidents_n_underway(a->incidents) : 0,
+                           .n_copies_whole = containers.n_whole,
+                           .n_copies_incomplete = containers.n_incomplete,
+                           .n_copies_refused = containers.n_refused,
+                           .n_copies_not_found = containers.n_not_found,
+                           .n_copies_underway = containers.n_underway,
+                           .n_copies_stranded = containers.n_stranded,
+                           .copies_bytes = containers.bytes,
                            .n_open = f.n_open,
                            .trouble = f.trouble,
                            .seconds = f.seconds };

@@ -38,13 +38,6 @@ static char *template_of(const char *state_directory) {
         return strbuf_take(&b);
 }
 
-static bool is_name_taken(const Config *c) {
-        for (size_t i = 0; i < c->n_sources; i++)
-                if (strcmp(c->sources[i].name, INCIDENTS_SOURCE) == 0)
-                        return true;
-        return false;
-}
-
 static int add_destinations(ConfigSource *s, const Config *c) {
         s->destinations.items = calloc(c->n_destinations + 1, sizeof *s->destinations.items);
         if (!s->destinations.items)
@@ -62,12 +55,6 @@ ConfigSource *agent_incident_source_new(const Agent *a) {
         const Config *c = a->config;
         if (!c->snapshot.enabled)
                 return NULL;
-        if (is_name_taken(c)) {
-                log_warning(0, "source '" INCIDENTS_SOURCE
-                               "' has the name that incidents without a dump are shipped under; "
-                               "they are not shipped; give it another name");
-                return NULL;
-        }
         _cleanup_(agent_incident_source_freep) ConfigSource *s = calloc(1, sizeof *s);
         if (!s)
                 return NULL;
@@ -88,9 +75,8 @@ ConfigSource *agent_incident_source_new(const Agent *a) {
         return TAKE_PTR(s);
 }
 
-/* A quarantined one the operator can bring back. */
 void agent_incident_on_final(Agent *a, const Bundle *b) {
-        if (a->incidents && b->rec.state != BUNDLE_QUARANTINED &&
+        if (a->incidents && bundle_state_is_over(b->rec.state) &&
             strcmp(b->rec.source, INCIDENTS_SOURCE) == 0)
                 incidents_on_delivered(a->incidents, b->rec.path);
 }

@@ -3,6 +3,7 @@
 
 #include "agent/agent.h"
 #include "agent/api/api.h"
+#include "agent/containers.h"
 #include "agent/incidents.h"
 #include "agent/notices.h"
 #include "agent/retainer.h"
@@ -39,9 +40,10 @@ typedef struct Drain {
         DrainWish wishes[N_DRAIN_ASKERS]; /* on while there is one of them */
         bool is_on, has_flushed;
         char reason[320], missing[512];
-        uint64_t since_usec;    /* CLOCK_REALTIME */
-        sd_event_source *timer; /* a look every few seconds */
-        Notice announced;       /* maintenance that is not near yet */
+        uint64_t since_usec;      /* CLOCK_REALTIME */
+        uint64_t since_boot_usec; /* CLOCK_BOOTTIME */
+        sd_event_source *timer;   /* a look every few seconds */
+        Notice announced;         /* maintenance that is not near yet */
         sd_event_source *announced_timer;
         bool is_stopping;
         WindDown stop;
@@ -73,14 +75,19 @@ struct Agent {
         BundleTable *bundles;
         Pipeline *pipeline;
         Retainer *retainer;
-        Notices *notices;     /* NULL: not on EC2 */
-        Notes *notes;         /* NULL: hooks cannot be heard */
-        Incidents *incidents; /* NULL: no snapshots can be taken */
+        Notices *notices;               /* NULL: not on EC2 */
+        Notes *notes;                   /* NULL: hooks cannot be heard */
+        Incidents *incidents;           /* NULL: no snapshots can be taken */
+        sd_event_source *orphans_timer; /* agent_hook.c */
+        Containers *containers;         /* NULL: nothing can be copied out of containers */
         Drain drain;
         Reload reload;
         IntakeContext intake_context;
-        IntakeSource **sources; /* same order as config->sources, and then that of incidents */
-        ConfigSource *incident_source; /* of incidents that belong to no dump; NULL: none */
+        IntakeSource **
+                sources; /* same order as config->sources, then that of incidents, then those of containers */
+        ConfigSource *incident_source;    /* of incidents that belong to no dump; NULL: none */
+        ConfigSource **container_sources; /* of dumps in containers; owned */
+        size_t n_container_sources;
         size_t n_sources;
         Api *api, *api_tcp;
         AgentBackend backend;
@@ -104,6 +111,8 @@ IntakeSource *agent_source_by_name(const Agent *a, const char *name);
 int agent_make_pipeline(Agent *a);
 int agent_make_sources(Agent *a);
 void agent_free_sources(Agent *a);
+/** Bundles that are known already and belong to this source go on with it. */
+void agent_adopt_bundles(Agent *a, IntakeSource *s);
 
 /** @return an fd that systemd has handed over for this path, known by that and its type; -1 */
 int agent_passed_socket(const char *path, int type);

@@ -2,6 +2,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/agent_containers.h"
 #include "agent/agent_hook.h"
 #include "lib/base/log.h"
 
@@ -66,6 +67,7 @@ static void rebind_sources(Agent *a, const Config *loaded) {
                 if (is)
                         intake_source_rebind(a->sources[i], is);
         }
+        agent_containers_rebind_sources(a);
         if (own) {
                 agent_incident_source_free(a->incident_source);
                 a->incident_source = own;

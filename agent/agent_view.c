@@ -305,8 +305,7 @@ static char *explain(const Agent *a, const BundleRecord *rec, const Bundle *b) {
                                   "again.");
         if (!rec->complete)
                 strbuf_add(&text, " It is labelled incomplete.");
-        if (rec->links_held &&
-            (!bundle_state_is_final(rec->state) || rec->state == BUNDLE_QUARANTINED))
+        if (rec->links_held && !bundle_state_is_over(rec->state))
                 strbuf_add(&text, " Hard links hold its files, so removing them at the source "
                                   "loses nothing.");
         else if (b && b->held.n > 0)

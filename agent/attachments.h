@@ -5,12 +5,14 @@
  * them, and from then on they are that bundle's, whatever comes later, at all destinations and after every crash. What is attached afterwards
  * waits for the next bundle of the unit, a supplement. `.unit` says whose directory it is.
  *
- * All of it on the loop, as the database: the files are small and few, and what was said to be attached is durable. */
+ * What was said to be attached is durable. The directories are looked at and moved on the loop, as the database is; what is copied is copied by a
+ * worker (attachments_submit()), since a snapshot goes to up to 32 units, and each file costs two syncs of a disk that may be slow. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <systemd/sd-event.h>
 
 #define ATTACHMENTS_MAX 256 /* of a unit */
 #define ATTACHMENTS_MAX_BYTES ((uint64_t)64 << 20)
@@ -24,16 +26,43 @@ typedef struct Attachments Attachments;
 int attachments_new(Attachments **ret, const char *state_directory);
 Attachments *attachments_free(Attachments *a);
 
+/** Another bound than ATTACHMENTS_MAX_BYTES_ALL. */
+void attachments_limit(Attachments *a, uint64_t max_bytes_all);
+/** From here on attachments_submit() has a worker. @return 0, -ENOMEM, -EMFILE */
+int attachments_start(Attachments *a, sd_event *event);
+
 /** @return whether it is `[A-Za-z0-9._-]+`, does not begin with a dot and is not longer than ATTACHMENT_NAME_MAX */
 bool attachment_name_is_valid(const char *name);
 
-/** Attaches what fd has from its beginning, durably: a file that is the agent's alone, on the same file system, by a link (it may not be written to any
- * more), else a copy. A name that waits is replaced, as a whole.
+/** Attaches a copy of what fd has from its beginning, durably. A name that waits is replaced, as a whole. Blocks: for what is small and rare.
  * @param fd  borrowed: a regular file or a memfd
  * @return 0, -EINVAL: the name, or no regular file; -E2BIG more than ATTACHMENTS_MAX; -EFBIG more than ATTACHMENTS_MAX_BYTES;
  * -EDQUOT more than ATTACHMENTS_MAX_BYTES_ALL; -errno */
 int attachments_put(Attachments *a, const char *source, const char *unit_path, const char *name,
                     int fd);
+
+typedef struct AttachmentPlace { /* borrowed for the call */
+        const char *source, *unit_path, *name;
+} AttachmentPlace;
+
+typedef struct AttachmentJob AttachmentJob;
+
+#define ATTACHMENT_PLACES_MAX 64
+
+typedef struct AttachmentOrder {
+        int fd; /* as of attachments_put(); may be closed after the call, but not be written to before on_done */
+        const AttachmentPlace *places;
+        size_t n_places; /* at most ATTACHMENT_PLACES_MAX */
+        /* On the loop: for each place what attachments_put() would have returned. The job is no more then. Not called at the agent's end. */
+        void (*on_done)(const int *results, void *userdata);
+        void *userdata;
+} AttachmentOrder;
+
+/** The same for several places, off the loop: one copy is written, and all places get links to it. Jobs run one after another.
+ * @return 0 and *ret, borrowed until on_done; -EINVAL, -ENOMEM, -errno when no thread could be started */
+int attachments_submit(Attachments *a, const AttachmentOrder *o, AttachmentJob **ret);
+/** Nobody listens any more; what is underway is finished. @param j  may be NULL */
+void attachment_job_forget(AttachmentJob *j);
 
 /** @return how many wait, and the sum of their sizes; 0 also where that cannot be seen. @param a  NULL: none */
 size_t attachments_waiting(const Attachments *a, const char *source, const char *unit_path,
@@ -55,6 +84,19 @@ int attachments_release_bundle(const Attachments *a, const char *source, const c
                                const char *bundle_id);
 /** Lets go of all that is attached to a unit. Missing is fine. */
 int attachments_release(Attachments *a, const char *source, const char *unit_path);
+
+/** Lets go of what waits and came before a time (CLOCK_REALTIME), and of what jobs bring that were submitted before it and are out: the unit is not the one that it was.
+ * @return how many files went, or -errno */
+int attachments_release_before(Attachments *a, const char *source, const char *unit_path,
+                               uint64_t usec);
+
+typedef struct AttachmentsUnit { /* borrowed for the call */
+        const char *source, *unit_path;
+        uint64_t changed_usec; /* as below */
+} AttachmentsUnit;
+typedef void (*AttachmentsOnUnit)(const AttachmentsUnit *u, void *userdata);
+/** As attachments_list(), for all sources. */
+int attachments_list_all(const Attachments *a, AttachmentsOnUnit on_unit, void *userdata);
 
 /** For a sweep: calls on_unit for each unit of a source that has a directory. The strings are borrowed for the call, which may let go of it.
  * @param changed_usec  CLOCK_REALTIME: when something was last attached, or given to a bundle */

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <systemd/sd-event.h>
 
+#include "agent/owners.h"
 #include "agent/store/store.h"
 #include "lib/base/clock.h"
 #include "lib/base/list.h"
@@ -52,6 +53,7 @@ typedef struct Bundle {
         bool probing, flush, dirty, check;
         bool is_replaced; /* another unit lies in its place, to be looked at when this one is through */
         bool is_active; /* counts among those that its source works on */
+        Owners owners;  /* of its members, as of the last look; none was: of nobody */
         uint64_t
                 whole_boot_usec; /* since when it waits only for what is still to be attached; 0 = it does not */
         uint64_t quiet_usec, looked_boot_usec, seen_boot_usec, look_took_usec;
@@ -132,6 +134,12 @@ BundleQueue *const *bundle_table_queues(const BundleTable *t, size_t *ret_n);
  * When the row cannot be written the move still happens in memory; a final one is finished (on_final, freed) only once
  * bundle_table_retry() has written it, so that nothing is let go on the strength of what a crash would forget. */
 int bundle_set_state(BundleTable *t, Bundle *b, BundleState to, const char *reason);
+/** @return whether a delivery was ever begun: that has left its object's name in the row */
+bool bundle_has_begun(const Bundle *b);
+
+/** Moves one of its deliveries to a state; the row is the caller's to write. A move that the state table forbids is a defect: it is logged
+ * and refused with -EPERM. */
+int bundle_set_delivery_state(const Bundle *b, DeliveryRecord *delivery, DeliveryState to);
 
 /** Writes the row after a change of other fields, not of one in a final state. A failure is logged and remembered, see bundle_table_store_error(). */
 void bundle_save(BundleTable *t, Bundle *b);

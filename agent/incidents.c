@@ -20,7 +20,6 @@ Incident *incident_new(Incidents *i, const char *name) {
                 return NULL;
         x->owner = i;
         x->dir_fd = x->public_fd = -1;
-        x->state = INCIDENT_GATHERING; /* so that nobody takes it for one that is over */
         (void)snprintf(x->name, sizeof x->name, "%s", name);
         list_append(&i->incidents, &x->link);
         i->n_incidents++;
@@ -41,6 +40,7 @@ Incident *incident_free(Incident *x) {
         list_remove(&x->link);
         x->owner->n_incidents--;
         probe_free(x->probe);
+        incident_attach_done(x);
         if (x->writing && sd_event_source_get_enabled(x->writing, NULL) > 0)
                 incident_write(x); /* the agent ends */
         sd_event_source_disable_unref(x->writing);
@@ -52,12 +52,7 @@ Incident *incident_free(Incident *x) {
                 free(x->processes[k]);
         }
         free(x->processes);
-        for (size_t k = 0; k < x->n_units; k++) {
-                free(x->units[k].source);
-                free(x->units[k].path);
-                free(x->units[k].attached);
-        }
-        free(x->units);
+        incident_units_done(x);
         free_texts(x->notes, x->n_notes);
         for (size_t k = 0; k < x->n_log_files; k++)
                 free(x->log_files[k].path);
@@ -89,44 +84,6 @@ int incident_add_text(char ***list, size_t *n, size_t max, const char *text) {
         *list = more;
         more[*n] = strdup(text);
         return more[*n] ? (int)((*n)++, 0) : -ENOMEM;
-}
-
-/* One user cannot have the same files written any number of times, nor take all places. */
-static int check_room(Incident *x, const IncidentUnit *u) {
-        size_t n = 0;
-        for (size_t k = 0; k < x->n_units; k++)
-                n += x->units[k].uid == u->uid;
-        if (x->n_units < INCIDENT_UNITS_MAX && (u->uid == 0 || n < INCIDENT_UNITS_MAX_OF_UID))
-                return 0;
-        if (x->n_left_out++ == 0)
-                log_warning(0,
-                            "incident %s: '%s' of uid %u and further ones get no snapshot: %u "
-                            "dumps an incident and %u a user are the limit",
-                            x->name, u->path, (unsigned)u->uid, (unsigned)INCIDENT_UNITS_MAX,
-                            (unsigned)INCIDENT_UNITS_MAX_OF_UID);
-        return -EDQUOT;
-}
-
-int incident_add_unit(Incident *x, const IncidentUnit *u) {
-        for (size_t k = 0; k < x->n_units; k++)
-                if (strcmp(x->units[k].source, u->source) == 0 &&
-                    strcmp(x->units[k].path, u->path) == 0)
-                        return 1;
-        int r = check_room(x, u);
-        if (r < 0)
-                return r;
-        IncidentUnit *more = realloc(x->units, (x->n_units + 1) * sizeof *more);
-        if (!more)
-                return -ENOMEM;
-        x->units = more;
-        IncidentUnit own = { .source = strdup(u->source), .path = strdup(u->path), .uid = u->uid };
-        if (!own.source || !own.path) {
-                free(own.source);
-                free(own.path);
-                return -ENOMEM;
-        }
-        more[x->n_units++] = own;
-        return 0;
 }
 
 static bool is_same(const IncidentProcess *a, const IncidentProcess *b) {
@@ -298,6 +255,7 @@ static IncidentProcess process_of(const NoteView *v) {
         IncidentProcess p = { .pid = MAX(v->pid, 0), .start_ticks = v->start_ticks };
         int inner = p.pid > 0 ? 0 : parse_pid(v->note->pid);
         (void)snprintf(p.note, sizeof p.note, "%s", v->note->id);
+        (void)snprintf(p.container, sizeof p.container, "%s", v->container ? v->container : "");
         if (v->hook_pid > 0 && inner > 0)
                 p.question = (ProbeQuestion){ .hook_pid = v->hook_pid,
                                               .inner_pid = inner,
@@ -334,7 +292,7 @@ void incidents_on_note(Incidents *i, const NoteView *v) {
         if (is_new_unit) {
                 c->on_pending(v->source, v->unit_path, true, c->userdata);
                 if (x->has_snapshot)
-                        incident_attach(x, &x->units[x->n_units - 1]);
+                        incident_attach_all(x);
         }
         incident_on_joined(x);
 }
@@ -383,10 +341,12 @@ static bool is_underway(const Incident *x, uint64_t now_usec) {
         case INCIDENT_LOOKING:
                 return true;
         case INCIDENT_RESTING:
-                return x->n_units == 0 && x->cause != INCIDENT_ASKED;
+                return x->attaching.job || (x->n_units == 0 && x->cause != INCIDENT_ASKED);
         case INCIDENT_ENDED:
-                return x->is_outside && x->ended_boot_usec > 0 &&
-                       now_usec - x->ended_boot_usec < INCIDENT_FOUND_USEC;
+                return x->attaching.job || (x->is_outside && x->ended_boot_usec > 0 &&
+                                            now_usec - x->ended_boot_usec < INCIDENT_FOUND_USEC);
+        case N_INCIDENT_STATES:
+                break;
         }
         return false;
 }
@@ -458,9 +418,35 @@ void incidents_rebind(Incidents *i, const Config *config) {
         incidents_watch(i);
         LIST_FOREACH (l, &i->incidents) { /* sources may have been made anew */
                 const Incident *x = CONTAINER_OF(l, Incident, link);
-                bool is_pending = x->state < INCIDENT_RESTING;
-                for (size_t k = 0; k < x->n_units && is_pending; k++)
-                        i->context.on_pending(x->units[k].source, x->units[k].path, true,
-                                              i->context.userdata);
+                if (x->state < INCIDENT_RESTING || x->attaching.job)
+                        incident_tell_pending(x, true);
+        }
+}
+
+/* ---- a unit that was found later ---- */
+
+static bool has_note(const Incident *x, const char *id) {
+        for (size_t k = 0; k < x->n_notes; k++)
+                if (strcmp(x->notes[k], id) == 0)
+                        return true;
+        return false;
+}
+
+void incidents_add_unit_of_note(Incidents *i, const IncidentUnitOfNote *u) {
+        const IncidentsContext *c = &i->context;
+        LIST_FOREACH (l, &i->incidents) {
+                Incident *x = CONTAINER_OF(l, Incident, link);
+                if (x->is_outside || !has_note(x, u->note)) /* outside: it is shipped for itself */
+                        continue;
+                if (incident_add_unit(x, &(IncidentUnit){ .source = (char *)u->source, /* copied */
+                                                          .path = (char *)u->unit_path,
+                                                          .uid = u->uid }) != 0)
+                        return;
+                incident_changed(x);
+                if (x->state < INCIDENT_RESTING)
+                        c->on_pending(u->source, u->unit_path, true, c->userdata);
+                if (x->has_snapshot)
+                        incident_attach_all(x);
+                return;
         }
 }

@@ -6,8 +6,10 @@
 #include <stdint.h>
 #include <systemd/sd-event.h>
 
+#include "agent/attachments.h"
 #include "agent/notes.h"
 #include "config/config.h"
+#include "config/own_sources.h"
 
 typedef struct Incidents Incidents;
 
@@ -20,9 +22,9 @@ typedef struct IncidentsContext { /* borrowed */
         const char *instance_id;
         /* The part that an unprivileged caller may see. @param fd  sealed memfd, borrowed; -1 with a reason */
         void (*on_public)(const char *note_id, int fd, const char *reason, void *userdata);
-        /* A file for the bundle of a unit (attachments_put). @param fd  borrowed */
-        int (*attach)(const char *source, const char *unit_path, const char *name, int fd,
-                      void *userdata);
+        Attachments *attachments; /* started */
+        /* Something was attached to a unit. */
+        void (*on_attached)(const char *source, const char *unit_path, void *userdata);
         /* More is to come for a unit (until the process has exited and was looked at, or time is over), or all has come. */
         void (*on_pending)(const char *source, const char *unit_path, bool pending, void *userdata);
         void *userdata;
@@ -34,9 +36,20 @@ void incidents_rebind(Incidents *i, const Config *config);
 
 void incidents_on_note(Incidents *i, const NoteView *v);
 
+typedef struct IncidentUnitOfNote { /* borrowed */
+        const char *note, *source, *unit_path;
+        uid_t uid;
+} IncidentUnitOfNote;
+/** The unit of a note that belongs to an incident is known only now: it gets what the incident has, and will have. Of a note that belongs to none: nothing. */
+void incidents_add_unit_of_note(Incidents *i, const IncidentUnitOfNote *u);
+
 /** A snapshot because somebody asked. @param ret_name  of the directory that it will be in @return 0, -EBUSY: one is underway, -EPERM: snapshots are off,
  * -EAGAIN: not now (too many, too soon, no room): the log has said why */
 int incidents_ask(Incidents *i, char ret_name[INCIDENT_NAME_SIZE]);
+
+/** What is at that path is another unit than before: what was added before that time gets nothing more. @param before_usec  CLOCK_REALTIME */
+void incidents_unit_renewed(Incidents *i, const char *source, const char *unit_path,
+                            uint64_t before_usec);
 
 typedef struct IncidentView {
         const char *name;
@@ -57,7 +70,6 @@ void incidents_hurry(Incidents *i, bool on);
 
 /* Incidents that belong to no unit are units of their own: each a directory below <state_directory>/incidents, of a source that the agent has without being
  * configured. */
-#define INCIDENTS_SOURCE "incidents"
 /** Such a unit was delivered, or was let go otherwise (evicted, cancelled, vanished): its directory goes. */
 void incidents_on_delivered(Incidents *i, const char *unit_path);
 /** @return whether it is known; borrowed until the loop turns */

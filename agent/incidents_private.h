@@ -1,12 +1,15 @@
 /* What the files of the incidents share: incidents.c (who belongs together), incidents_take.c (from the first look to the last), incidents_dir.c (where it lies
- * on disk), incidents_watch.c (the kernel log, and who holds devices). */
+ * on disk), incidents_found.c (what an earlier agent left), incidents_units.c (its dumps), incidents_attach.c (what they get), incidents_watch.c (the kernel log, and who holds devices). */
 #pragma once
 
+#include <jansson.h>
 #include <sys/stat.h>
 
+#include "agent/attachments.h"
 #include "agent/incident_rules.h"
 #include "agent/incidents.h"
 #include "agent/probe.h"
+#include "collectors/pids.h"
 #include "lib/base/list.h"
 
 #define INCIDENT_DIRECTORIES_MAX 200
@@ -23,25 +26,32 @@
 #define INCIDENT_WRITE_USEC (50 * USEC_PER_MSEC) /* what comes within it is written at once */
 #define INCIDENT_EXIT_USEC USEC_PER_MINUTE /* how long the second look waits for processes to end */
 
+#define INCIDENT_FILES_MAX 1024 /* in a directory */
+#define INCIDENT_BOOT_ID_SIZE 37
+
 #define INCIDENTS_SEEN_MAX 256 /* records of jobs that go into one transaction */
 
-typedef struct IncidentAttached {
+typedef struct IncidentFile { /* as it was when it was attached */
         char name[256];
-        struct stat st;
-} IncidentAttached;
+        uint64_t bytes, inode;
+        int64_t mtime_nsec; /* CLOCK_REALTIME */
+} IncidentFile;
 
 typedef struct IncidentUnit {
         char *source, *path;
-        uid_t uid;                  /* of the hook that named it */
-        IncidentAttached *attached; /* files as they were when they were attached */
+        uid_t uid;           /* of the hook that named it */
+        uint64_t added_usec; /* CLOCK_REALTIME; for incident_add_unit(): 0 = now */
+        bool is_gone;        /* another one is at its path by now: nothing more is attached */
+        IncidentFile *attached;
         size_t n_attached;
 } IncidentUnit;
 
 typedef struct IncidentProcess {
         pid_t pid; /* 0 = to be found by the supervisor, or not at all */
         uint64_t start_ticks;
-        ProbeQuestion question;  /* hook_pid 0 = none */
-        char note[NOTE_ID_SIZE]; /* the one that asks, whose row has the answer, too */
+        ProbeQuestion question;              /* hook_pid 0 = none */
+        char note[NOTE_ID_SIZE];             /* the one that asks, whose row has the answer, too */
+        char container[PIDS_CONTAINER_SIZE]; /* "" = in none, or not known */
         int pid_fd;
         sd_event_source *exit;
         bool is_taken; /* part of an order */
@@ -55,14 +65,27 @@ typedef enum IncidentState {
         INCIDENT_LOOKING,   /* again */
         INCIDENT_RESTING,   /* all is there; others may join while it is young */
         INCIDENT_ENDED,     /* what is there is kept for a while */
+        N_INCIDENT_STATES
 } IncidentState;
+
+/* incidents_attach.c */
+typedef struct IncidentAttaching {
+        AttachmentJob *job;                        /* out; NULL: none */
+        IncidentFile file;                         /* that it is about, or was */
+        size_t units[INCIDENT_UNITS_MAX], n_units; /* and for whom */
+        bool is_stuck;   /* something could not be attached, and is tried again */
+        bool is_changed; /* what is remembered is not written yet */
+        sd_event_source *timer;
+        uint64_t wait_usec; /* until it is tried again */
+} IncidentAttaching;
 
 typedef struct Incident {
         Incidents *owner;
         ListLink link; /* oldest first */
         char name[INCIDENT_NAME_SIZE], *directory, *trigger, *document;
         IncidentCause cause;
-        IncidentState state;
+        IncidentState state; /* incident_set_state() */
+        IncidentAttaching attaching;
         uint64_t begun_usec, begun_boot_usec, bytes;
         uint64_t ended_boot_usec; /* by this agent; 0 = not yet, or by an earlier one */
         int dir_fd, public_fd;
@@ -83,6 +106,7 @@ typedef struct Incident {
         IncidentProcess **processes;
         size_t n_processes;
         CollectLogFile *log_files;
+        size_t n_log_files_taken; /* the first ones of them were part of an order */
         char **events, **jobs;
         size_t n_log_files, n_events, n_jobs;
 } Incident;
@@ -112,9 +136,9 @@ int incident_make_directory(Incident *x);
 void incident_write(Incident *x);
 /** Something was added: it is written soon, and with it what else comes by then. */
 void incident_changed(Incident *x);
-/** Attaches to one unit all that is there and was not attached as it is. */
-void incident_attach(Incident *x, IncidentUnit *u);
-void incident_attach_all(Incident *x);
+int incident_open_directory(Incident *x);
+/** @return of the running kernel; "" where it cannot be read */
+const char *incident_boot_id(char buf[static INCIDENT_BOOT_ID_SIZE]);
 /** Makes public.json a sealed memfd. */
 int incident_read_public(Incident *x);
 /** It becomes a unit of the source `incidents`. */
@@ -123,8 +147,29 @@ uint64_t incident_measure(const Incident *x);
 /** @return whether there is room for one more; the oldest that are over go for it */
 bool incidents_make_room(Incidents *i);
 void incident_remove(Incident *x); /* with its directory; frees it */
+
+/* incidents_found.c */
 /** Finds what an earlier agent has left. */
 int incidents_sweep(Incidents *i);
+/** @return the path of that key, the caller's; NULL */
+char *incident_unescaped(const json_t *v, const char *key);
+
+/* incidents_attach.c */
+/** Attaches to all units, off the loop, what is there and was not attached as it is; then, where the incident rests or has ended, units need not wait any more. */
+void incident_attach_all(Incident *x);
+bool incident_is_attaching(const Incident *x);
+/** Takes up what an earlier agent has attached. After its units are known. */
+void incident_read_attached(Incident *x);
+/** Lets a job go on by itself, and saves what is known. */
+void incident_attach_done(Incident *x);
+
+/* incidents_units.c */
+/** @return the one that is at that path now; NULL */
+IncidentUnit *incident_find_unit(Incident *x, const char *source, const char *path);
+/** @return 0, 1: it was there already; -EDQUOT: there are too many, which is counted; -ENOMEM */
+int incident_add_unit(Incident *x, const IncidentUnit *u);
+void incident_tell_pending(const Incident *x, bool pending);
+void incident_units_done(Incident *x);
 
 /* incidents_take.c */
 int incident_start(Incident *x, uint64_t wait_usec);
@@ -133,14 +178,16 @@ void incident_on_joined(Incident *x);
 void incident_salvage(Incident *x);
 /** An earlier agent did not come to the second look. @return whether there is one to come */
 bool incident_look_again(Incident *x);
+/** All looks are over, but it had not come to its end. */
+void incident_rest_again(Incident *x);
+/** The one place that changes a state: checks the move. */
+void incident_set_state(Incident *x, IncidentState to);
 void incident_tell_public(Incident *x);
 
 /* incidents.c */
 Incident *incident_new(Incidents *i, const char *name);
 Incident *incident_free(Incident *x);
 int incident_add_process(Incident *x, const IncidentProcess *p);
-/** @return 0, 1: it was there already; -EDQUOT: there are too many, which is counted; -ENOMEM */
-int incident_add_unit(Incident *x, const IncidentUnit *u);
 /** Who was seen at a device before it died, as the store knows it, goes into incident.json: a zombie's environment is empty. */
 void incident_add_job(Incident *x, pid_t pid, uint64_t start_ticks);
 int incident_add_text(char ***list, size_t *n, size_t max, const char *text);

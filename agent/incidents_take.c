@@ -14,6 +14,33 @@
 
 static void step(Incident *x);
 
+void incident_set_state(Incident *x, IncidentState to) {
+        static const char *const names[N_INCIDENT_STATES] = {
+                [INCIDENT_GATHERING] = "gathering", [INCIDENT_TAKING] = "taking",
+                [INCIDENT_WAITING] = "waiting",     [INCIDENT_LOOKING] = "looking",
+                [INCIDENT_RESTING] = "resting",     [INCIDENT_ENDED] = "ended",
+        };
+#define TO(state) (1U << (state))
+        static const unsigned moves[N_INCIDENT_STATES] = {
+                /* one that an earlier agent left begins where that one was */
+                [INCIDENT_GATHERING] = TO(INCIDENT_TAKING) | TO(INCIDENT_WAITING) |
+                                       TO(INCIDENT_RESTING) | TO(INCIDENT_ENDED),
+                [INCIDENT_TAKING] =
+                        TO(INCIDENT_TAKING) | TO(INCIDENT_WAITING) | TO(INCIDENT_RESTING),
+                [INCIDENT_WAITING] = TO(INCIDENT_LOOKING) | TO(INCIDENT_TAKING),
+                [INCIDENT_LOOKING] = TO(INCIDENT_TAKING) | TO(INCIDENT_RESTING),
+                [INCIDENT_RESTING] = TO(INCIDENT_TAKING) | TO(INCIDENT_ENDED),
+        };
+        if (!(moves[x->state] & TO(to))) {
+                log_error(0, "incident %s: a move from '%s' to '%s' is none, and is left out",
+                          x->name, names[x->state], names[to]);
+                return;
+        }
+#undef TO
+        log_debug("incident %s: %s", x->name, names[to]);
+        x->state = to;
+}
+
 /* ---- telling ---- */
 
 void incident_tell_public(Incident *x) {
@@ -25,28 +52,38 @@ void incident_tell_public(Incident *x) {
                              x->public_fd >= 0 ? NULL : "it could not be taken", c->userdata);
 }
 
-static void tell_pending(const Incident *x, bool pending) {
-        const IncidentsContext *c = &x->owner->context;
-        for (size_t k = 0; k < x->n_units; k++)
-                c->on_pending(x->units[k].source, x->units[k].path, pending, c->userdata);
-}
-
 /* ---- the supervisor ---- */
+
+/* What the row cannot be told is in incident.json all the same. */
+static void take_answer(const Incident *x, IncidentProcess *p, const IncidentProcess *answer) {
+        p->pid = answer->pid;
+        p->start_ticks = answer->start_ticks;
+        memcpy(p->container, answer->container, sizeof p->container);
+        (void)store_note_set_process(x->owner->context.store, p->note, p->pid, p->start_ticks,
+                                     p->container[0] ? p->container : NULL);
+        if (p->pid == 0)
+                log_notice("incident %s: the process %d that note %s is about could not be found "
+                           "(it has ended, or is not its hook's user's): nothing is told of it",
+                           x->name, (int)p->question.inner_pid, p->note);
+}
 
 static void on_process(Incident *x, const char *text) {
         int hook, inner, pid;
         unsigned long long ticks;
-        if (sscanf(text, "process %d %d %d %llu", &hook, &inner, &pid, &ticks) != 4 || pid <= 0)
+        char container[PIDS_CONTAINER_SIZE];
+        IncidentProcess answer = { 0 };
+        if (sscanf(text, "process %d %d %d %llu %64s", &hook, &inner, &pid, &ticks, container) != 5)
                 return;
+        answer.pid = MAX(pid, 0);
+        answer.start_ticks = ticks;
+        (void)pids_container_of(container, answer.container); /* else "" */
         for (size_t k = 0; k < x->n_processes; k++) {
                 IncidentProcess *p = x->processes[k];
-                if (p->pid == 0 && p->question.hook_pid == hook && p->question.inner_pid == inner) {
-                        p->pid = pid;
-                        p->start_ticks = ticks;
-                        (void)store_note_set_process(x->owner->context.store, p->note, pid, ticks,
-                                                     NULL); /* the snapshot has it all the same */
-                }
+                if (p->pid == 0 && p->question.hook_pid == hook && p->question.inner_pid == inner)
+                        take_answer(x, p, &answer);
         }
+        if (answer.pid == 0)
+                return;
         incident_changed(x);
         for (size_t k = 0; k < x->n_log_files; k++) {
                 CollectLogFile *f = &x->log_files[k];
@@ -132,6 +169,16 @@ static void fill_commands(const Config *c, ProbeOrder *o, Lists *l) {
         o->collect.n_commands = c->snapshot.n_commands;
 }
 
+/* A second look has no use for logs. */
+static void fill_log_files(Incident *x, ProbeOrder *o, bool only_new) {
+        if (o->mode != PROBE_SNAPSHOT || x->n_log_files == 0)
+                return;
+        size_t first = only_new ? x->n_log_files_taken : 0;
+        o->collect.log_files = x->log_files + first;
+        o->collect.n_log_files = x->n_log_files - first;
+        x->n_log_files_taken = x->n_log_files;
+}
+
 static int order(Incident *x, ProbeMode mode, const char *const *only) {
         const Config *c = x->owner->config;
         _cleanup_(lists_done) Lists l = {
@@ -153,10 +200,9 @@ static int order(Incident *x, ProbeMode mode, const char *const *only) {
                                       .attached_ioctls = c->snapshot.attached_ioctls,
                                       .environment = c->snapshot.environment.items,
                                       .timeout_usec = c->snapshot.probe_timeout_usec,
-                                      .max_bytes = c->snapshot.probe_bytes,
-                                      .log_files = x->log_files,
-                                      .n_log_files = x->n_log_files } };
+                                      .max_bytes = c->snapshot.probe_bytes } };
         fill_processes(x, &o, &l, only != NULL);
+        fill_log_files(x, &o, only != NULL);
         fill_commands(c, &o, &l);
         return probe_new(&x->probe, x->owner->context.event,
                          &(ProbeRequest){ .order = &o,
@@ -243,8 +289,14 @@ static bool has_new_processes(const Incident *x) {
         return false;
 }
 
+/* Its threads may log to files of their own. */
+static bool has_news(const Incident *x) {
+        return has_new_processes(x) || x->n_log_files_taken < x->n_log_files;
+}
+
 static int take_more(Incident *x) {
-        static const char *const only[] = { "process", "process_packages", "runtime_log", NULL };
+        static const char *const all[] = { "process", "process_packages", "runtime_log", NULL };
+        const char *const *only = has_new_processes(x) ? all : all + 2; /* the logs */
         free(x->document);
         if (asprintf(&x->document, "snapshot-more-%u.json", ++x->n_more) < 0) {
                 x->document = NULL;
@@ -260,7 +312,7 @@ static uint64_t age(const Incident *x) {
 
 static void end(Incident *x) {
         Clock *clock = x->owner->context.clock;
-        x->state = INCIDENT_ENDED;
+        incident_set_state(x, INCIDENT_ENDED);
         x->ended_boot_usec = clock->boottime_usec(clock);
         disarm(x);
         if (x->owner->young == x)
@@ -273,10 +325,9 @@ static void end(Incident *x) {
 
 /* All that is to be looked at has been: units need not wait any more. While it is young others may join. */
 static void rest(Incident *x) {
-        x->state = INCIDENT_RESTING;
+        incident_set_state(x, INCIDENT_RESTING);
         incident_write(x);
-        incident_attach_all(x);
-        tell_pending(x, false);
+        incident_attach_all(x); /* units are told when it is through */
         uint64_t old = age(x);
         if (x->owner->is_hurried || old >= INCIDENT_YOUNG_USEC || x->cause == INCIDENT_ASKED ||
             arm(x, INCIDENT_YOUNG_USEC - old) < 0)
@@ -284,7 +335,7 @@ static void rest(Incident *x) {
 }
 
 static void wait_for_exits(Incident *x) {
-        x->state = INCIDENT_WAITING;
+        incident_set_state(x, INCIDENT_WAITING);
         incident_write(x);
         incident_attach_all(x);
         for (size_t k = 0; k < x->n_processes; k++)
@@ -300,13 +351,20 @@ static bool knows_a_process(const Incident *x) {
         return false;
 }
 
+/* What the second one is compared with: one that was interrupted may not have come to it. */
+static bool has_first_look(const Incident *x) {
+        return !x->is_salvage ||
+               faccessat(x->dir_fd, SNAPSHOT_BEFORE_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
 static void after_taking(Incident *x) {
-        if (x->has_snapshot && has_new_processes(x)) {
+        if (x->has_snapshot && has_news(x)) {
                 if (take_more(x) == 0)
                         return;
-                log_warning(0, "incident %s: processes that came later are not looked at", x->name);
+                log_warning(0, "incident %s: processes and logs that came later are not looked at",
+                            x->name);
         }
-        if (x->has_snapshot && knows_a_process(x) && !x->is_salvage)
+        if (x->has_snapshot && knows_a_process(x) && has_first_look(x))
                 wait_for_exits(x);
         else
                 rest(x);
@@ -316,7 +374,7 @@ static void step(Incident *x) {
         int r = 0;
         switch (x->state) {
         case INCIDENT_GATHERING:
-                x->state = INCIDENT_TAKING;
+                incident_set_state(x, INCIDENT_TAKING);
                 incident_write(x);
                 r = order(x, PROBE_SNAPSHOT, NULL);
                 break;
@@ -325,12 +383,12 @@ static void step(Incident *x) {
                 break;
         case INCIDENT_WAITING:
                 disarm(x);
-                x->state = INCIDENT_LOOKING;
+                incident_set_state(x, INCIDENT_LOOKING);
                 r = order(x, PROBE_AFTER, NULL);
                 break;
         case INCIDENT_LOOKING:
-                if (has_new_processes(x)) {
-                        x->state = INCIDENT_TAKING;
+                if (has_news(x)) {
+                        incident_set_state(x, INCIDENT_TAKING);
                         after_taking(x);
                 } else
                         rest(x);
@@ -339,6 +397,7 @@ static void step(Incident *x) {
                 end(x);
                 break;
         case INCIDENT_ENDED:
+        case N_INCIDENT_STATES:
                 break;
         }
         if (r < 0) {
@@ -359,7 +418,6 @@ void incidents_hurry(Incidents *i, bool on) {
 }
 
 int incident_start(Incident *x, uint64_t wait_usec) {
-        x->state = INCIDENT_GATHERING;
         return arm(x, wait_usec);
 }
 
@@ -367,27 +425,36 @@ void incident_on_joined(Incident *x) {
         incident_tell_public(x);
         if (x->state != INCIDENT_WAITING && x->state != INCIDENT_RESTING)
                 return; /* it is seen to when what is underway has ended */
-        if (x->has_snapshot && has_new_processes(x)) {
+        if (x->has_snapshot && has_news(x)) {
                 disarm(x);
-                x->state = INCIDENT_TAKING;
+                incident_set_state(x, INCIDENT_TAKING);
                 after_taking(x);
         } else if (x->state == INCIDENT_RESTING)
-                tell_pending(x, false);
+                incident_attach_all(x); /* and then units need not wait */
 }
 
 bool incident_look_again(Incident *x) {
         if (!knows_a_process(x) ||
             faccessat(x->dir_fd, SNAPSHOT_AFTER_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
                 return false;
-        tell_pending(x, true);
+        incident_tell_pending(x, true);
         wait_for_exits(x);
         return true;
 }
 
+void incident_rest_again(Incident *x) {
+        x->is_public_over = true;
+        if (x->n_units > 0)
+                log_notice("incident %s: what is not attached to its dumps yet is attached now",
+                           x->name);
+        incident_tell_pending(x, true);
+        rest(x);
+}
+
 void incident_salvage(Incident *x) {
-        tell_pending(x, true);
+        incident_tell_pending(x, true);
         x->is_salvage = true;
-        x->state = INCIDENT_TAKING;
+        incident_set_state(x, INCIDENT_TAKING);
         int r = order(x, PROBE_SALVAGE, NULL);
         if (r == 0)
                 return;

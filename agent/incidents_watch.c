@@ -97,6 +97,9 @@ static void on_message(const char *text, void *userdata) {
                 on_kmsg(userdata, text + 5);
         else if (strncmp(text, "jobs ", 5) == 0)
                 on_jobs(userdata, text + 5);
+        else if (strncmp(text, "trouble ", 8) == 0)
+                log_warning(0, "the kernel log is not followed: %s; trying again every 30 s",
+                            text + 8);
 }
 
 static int on_again(sd_event_source *s, uint64_t usec, void *userdata) {

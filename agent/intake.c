@@ -7,25 +7,10 @@
 #include "agent/intake_private.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
+#include "lib/loop/timer.h"
 
 /* How long a stop waits for workers that are at it. */
 #define STOP_USEC (2 * USEC_PER_SEC)
-
-/* Timers: one handler shape, made once and re-armed. */
-int intake_arm(sd_event *event, sd_event_source **timer, uint64_t usec,
-               sd_event_time_handler_t handler, void *userdata) {
-        int r;
-        if (!*timer) {
-                r = sd_event_add_time_relative(event, timer, CLOCK_BOOTTIME, usec, usec / 20,
-                                               handler, userdata);
-                if (r == -EOPNOTSUPP || r == -EPERM) /* no alarm-capable clock in some containers */
-                        r = sd_event_add_time_relative(event, timer, CLOCK_MONOTONIC, usec,
-                                                       usec / 20, handler, userdata);
-                return r;
-        }
-        r = sd_event_source_set_time_relative(*timer, usec);
-        return r < 0 ? r : sd_event_source_set_enabled(*timer, SD_EVENT_ONESHOT);
-}
 
 uint64_t intake_boot_usec(const IntakeSource *s) {
         return s->context->clock->boottime_usec(s->context->clock);
@@ -275,8 +260,12 @@ static void on_scanned(WorkJob *job) {
 }
 
 static void arm_scan(IntakeSource *s) {
-        int r = intake_arm(s->context->event, &s->scan_timer, s->config->scan_interval_usec,
-                           on_scan_timer, s);
+        int r = timer_arm(&s->scan_timer,
+                          &(TimerOrder){ .event = s->context->event,
+                                         .usec = s->config->scan_interval_usec,
+                                         .slack_usec = s->config->scan_interval_usec / 20,
+                                         .handler = on_scan_timer,
+                                         .userdata = s });
         if (r < 0)
                 log_error(r, "source %s: cannot arm the scan timer; only events find what is new",
                           s->config->name);

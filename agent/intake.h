@@ -21,8 +21,14 @@ typedef struct IntakeContext { /* borrowed by the sources */
         uint64_t
                 hook_deadline_usec; /* hook.deadline: so long a hook may be at work, and a second more */
         void (*on_ready)(Bundle *b, void *userdata); /* it is whole, or labelled: ship it */
+        /* What is at that path is another unit than the one of an earlier bundle. @param before_usec  CLOCK_REALTIME: what was said of the path until
+         * then was said of the earlier one. NULL: nobody is told */
+        void (*on_renewed)(const char *source, const char *unit_path, uint64_t before_usec,
+                           void *userdata);
         void (*on_discard)(const char *reason, uint64_t n,
                            void *userdata); /* members left out, for the metric */
+        /* n notes of one user were not heard about a unit, which has others' files. NULL: nobody is told */
+        void (*on_unheard)(uint64_t n, void *userdata);
         void *userdata;
 } IntakeContext;
 
@@ -49,9 +55,6 @@ void intake_source_adopt(IntakeSource *s, Bundle *b);
 void intake_source_flush(IntakeSource *s, bool flush);
 /** Stops taking new bundles: scans once more, and takes what is there; what is known goes on. Or takes new ones again. */
 void intake_source_hold(IntakeSource *s, bool on);
-/** Arms a timer, made at its first use. 0 or -errno */
-int intake_arm(sd_event *event, sd_event_source **timer, uint64_t usec,
-               sd_event_time_handler_t handler, void *userdata);
 /** Takes one settling bundle as if `settle` were over. */
 void intake_flush_bundle(Bundle *b);
 
@@ -93,14 +96,17 @@ void intake_listen_to_looks(IntakeSource *s, void (*listener)(const char *id, vo
 
 /* What the hook says of a unit of this source. Hints: they make intake look at once, wait for files that are announced, and take a shorter
  * quiet for an answer. What they say of a unit that is not there yet is remembered for some minutes.
- * @param unit_path  absolute, at or below the source's fixed part; others are let be */
+ * @param unit_path  absolute, at or below the source's fixed part; others are let be
+ * @param uid        of the hook: while the unit has a file of another user than that one and root, nothing of it counts (agent/owners.h) */
 /** A hook is at work: the unit is looked for and looked at now, and not called whole before the hook is through, or its time is. */
-void intake_source_note(IntakeSource *s, const char *unit_path);
+void intake_source_note(IntakeSource *s, const char *unit_path, uid_t uid);
 /** A hook is through: all files that it was to write are there, or never will be. */
-void intake_source_note_finished(IntakeSource *s, const char *unit_path);
+void intake_source_note_finished(IntakeSource *s, const char *unit_path, uid_t uid);
 /** One that is through had promised a file of this name, wherever in the unit it is, and has not said that there is none. Where it is not seen the unit
  * waits for the whole of `settle`, and then goes out labelled. Said before ..._finished(); at most INTAKE_PROMISED_MAX of a unit are remembered. */
-void intake_source_promised(IntakeSource *s, const char *unit_path, const char *name);
+void intake_source_promised(IntakeSource *s, const char *unit_path, uid_t uid, const char *name);
+/** The same of a file that the agent has seen in the unit's container, and has not copied whole. @param path  in the unit; NULL: nobody can name it */
+void intake_source_missing(IntakeSource *s, const char *unit_path, const char *path);
 /** Something is still to be attached to the unit: when it is whole otherwise, that is waited for, for `settle`. Or nothing is any more. */
 void intake_source_pending(IntakeSource *s, const char *unit_path, bool pending);
 /** Something was attached to the unit. If its bundle is through, a supplement begins; else the bundle takes it, or the supplement after it. */

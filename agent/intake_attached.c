@@ -7,6 +7,7 @@
 #include "agent/intake_private.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
+#include "lib/loop/timer.h"
 
 /* What was attached to a unit that never became a bundle is let go after so long. */
 #define NOBODYS_USEC (7 * USEC_PER_DAY)
@@ -64,7 +65,10 @@ static int on_attached(sd_event_source *source, uint64_t usec, void *userdata) {
 static void consider_soon(IntakeSource *s, const char *path) {
         int r = pending_add(&s->attached, path);
         if (r >= 0)
-                r = intake_arm(s->context->event, &s->attached_timer, 0, on_attached, s);
+                r = timer_arm(&s->attached_timer, &(TimerOrder){ .event = s->context->event,
+                                                                 .usec = 0,
+                                                                 .handler = on_attached,
+                                                                 .userdata = s });
         if (r < 0)
                 log_warning(r, "source %s: a later scan looks at what was attached to '%s'",
                             s->config->name, path);
@@ -81,6 +85,25 @@ void intake_attached_on_final(IntakeSource *s, const Bundle *b) {
         release_of(s, b->rec.path, b->rec.id);
         if (attachments_waiting(s->context->attachments, s->config->name, b->rec.path, NULL) > 0)
                 consider_soon(s, b->rec.path);
+}
+
+/* A hook may run before the directory is made that it is to write into: what it began so shortly before is the new one's. */
+void intake_attached_renewed(IntakeSource *s, const char *path) {
+        IntakeContext *c = s->context;
+        uint64_t now = intake_realtime_usec(s);
+        uint64_t before = now - MIN(now, c->hook_deadline_usec + USEC_PER_SEC);
+        if (c->on_renewed)
+                c->on_renewed(s->config->name, path, before, c->userdata);
+        int r = c->attachments
+                        ? attachments_release_before(c->attachments, s->config->name, path, before)
+                        : 0;
+        if (r < 0)
+                log_warning(r, "source %s: what was attached to an earlier '%s' cannot be removed",
+                            s->config->name, path);
+        else if (r > 0)
+                log_notice("source %s: '%s' is another one than before; %d files that came too "
+                           "late for the earlier one are let go",
+                           s->config->name, path, r);
 }
 
 /* ---- what a crash left ---- */

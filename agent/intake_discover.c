@@ -6,6 +6,7 @@
 #include "lib/base/log.h"
 #include "lib/base/path.h"
 #include "lib/dump/place.h"
+#include "lib/loop/timer.h"
 
 static void look_next(IntakeSource *s);
 
@@ -190,9 +191,11 @@ void intake_on_unit(IntakeSource *s, ScanUnit *u) {
         bool unique = rec.kind == SOURCE_NEURON_CORE_DUMP && rec.date_time[0];
         if (rec.digest == u->digest && same_unit && rec.state != BUNDLE_VANISHED)
                 intake_remember(s, u->relative, u->digest);
-        else if (u->is_file || (!same_unit && !unique))
+        else if (u->is_file || (!same_unit && !unique)) {
+                if (!same_unit)
+                        intake_attached_renewed(s, path);
                 begin_bundle(s, u, NULL);
-        else if (rec.state == BUNDLE_DELIVERED || rec.state == BUNDLE_VANISHED)
+        } else if (rec.state == BUNDLE_DELIVERED || rec.state == BUNDLE_VANISHED)
                 look_for_supplement(s, u, rec.id);
         else /* quarantined, cancelled or evicted: the operator has the word */
                 intake_remember(s, u->relative, u->digest);
@@ -318,8 +321,12 @@ static void look_next(IntakeSource *s) {
                 return;
         uint64_t now = intake_boot_usec(s);
         if (now < s->look_not_before_usec) {
-                int r = intake_arm(s->context->event, &s->look_timer, s->look_not_before_usec - now,
-                                   on_look_timer, s);
+                int r = timer_arm(&s->look_timer,
+                                  &(TimerOrder){ .event = s->context->event,
+                                                 .usec = s->look_not_before_usec - now,
+                                                 .slack_usec = (s->look_not_before_usec - now) / 20,
+                                                 .handler = on_look_timer,
+                                                 .userdata = s });
                 if (r >= 0)
                         return;
         }

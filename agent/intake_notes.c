@@ -7,6 +7,7 @@
 #include "agent/store/notes_store.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
+#include "lib/loop/timer.h"
 
 /* So many units are remembered; the oldest goes first. */
 #define UNITS_MAX 1024
@@ -22,13 +23,15 @@
 /* Notes that come one after another hold a unit for so much longer than one, in all: anybody may send them. */
 #define MORE_NOTES_USEC USEC_PER_MINUTE
 
-typedef struct UnitNote {
-        ListLink link; /* oldest first */
+typedef struct UnitNote { /* what the hooks of one user say of one unit */
+        ListLink link;    /* oldest first */
         char *path;
+        uid_t uid;
+        uint64_t n_told; /* notes that nobody has counted as unheard */
         unsigned n_open;
         bool finished; /* one was through */
         bool pending;
-        char **promised; /* files that were not seen; owned */
+        Promise *promised; /* files that were not seen; owned */
         size_t n_promised;
         uint64_t said_usec;       /* CLOCK_BOOTTIME, the last time */
         uint64_t first_open_usec; /* CLOCK_BOOTTIME; 0 = none was */
@@ -39,10 +42,14 @@ static uint64_t longest_usec(const IntakeSource *s) {
         return s->context->hook_deadline_usec + GRACE_USEC;
 }
 
-static UnitNote *find_note(IntakeSource *s, const char *path) {
+static bool is_about(const UnitNote *n, const char *path) {
+        return strcmp(n->path, path) == 0;
+}
+
+static UnitNote *find_note(IntakeSource *s, const char *path, uid_t uid) {
         LIST_FOREACH (l, &s->unit_notes) {
                 UnitNote *n = CONTAINER_OF(l, UnitNote, link);
-                if (strcmp(n->path, path) == 0)
+                if (n->uid == uid && is_about(n, path))
                         return n;
         }
         return NULL;
@@ -52,7 +59,7 @@ static void drop_note(IntakeSource *s, UnitNote *n) {
         list_remove(&n->link);
         s->n_unit_notes--;
         for (size_t i = 0; i < n->n_promised; i++)
-                free(n->promised[i]);
+                free(n->promised[i].name);
         free(n->promised);
         free(n->path);
         free(n);
@@ -66,10 +73,10 @@ static void forget_oldest(IntakeSource *s) {
 }
 
 /* @return NULL: it is none of this source, or memory is short */
-static UnitNote *note_of(IntakeSource *s, const char *path) {
+static UnitNote *note_of(IntakeSource *s, const char *path, uid_t uid) {
         if (!path_is_below(path, s->terms->fixed))
                 return NULL;
-        UnitNote *n = find_note(s, path);
+        UnitNote *n = find_note(s, path, uid);
         if (!n) {
                 if (s->n_unit_notes >= UNITS_MAX)
                         forget_oldest(s);
@@ -78,6 +85,7 @@ static UnitNote *note_of(IntakeSource *s, const char *path) {
                         free(n);
                         return NULL;
                 }
+                n->uid = uid;
                 list_append(&s->unit_notes, &n->link);
                 s->n_unit_notes++;
         }
@@ -142,7 +150,11 @@ static void arm_seek(IntakeSource *s) {
         }
         if (wait == UINT64_MAX)
                 return;
-        int r = intake_arm(s->context->event, &s->notes_timer, wait, on_seek, s);
+        int r = timer_arm(&s->notes_timer, &(TimerOrder){ .event = s->context->event,
+                                                          .usec = wait,
+                                                          .slack_usec = wait / 20,
+                                                          .handler = on_seek,
+                                                          .userdata = s });
         if (r < 0)
                 log_error(r, "source %s: cannot arm a timer; events and scans find what hooks told",
                           s->config->name);
@@ -150,10 +162,11 @@ static void arm_seek(IntakeSource *s) {
 
 /* ---- what is said ---- */
 
-void intake_source_note(IntakeSource *s, const char *unit_path) {
-        UnitNote *n = note_of(s, unit_path);
+void intake_source_note(IntakeSource *s, const char *unit_path, uid_t uid) {
+        UnitNote *n = note_of(s, unit_path, uid);
         if (!n)
                 return;
+        n->n_told++;
         n->n_open++;
         if (n->first_open_usec == 0)
                 n->first_open_usec = n->said_usec;
@@ -163,8 +176,8 @@ void intake_source_note(IntakeSource *s, const char *unit_path) {
         arm_seek(s);
 }
 
-void intake_source_note_finished(IntakeSource *s, const char *unit_path) {
-        UnitNote *n = note_of(s, unit_path);
+void intake_source_note_finished(IntakeSource *s, const char *unit_path, uid_t uid) {
+        UnitNote *n = note_of(s, unit_path, uid);
         if (!n)
                 return;
         n->n_open -= n->n_open > 0;
@@ -173,27 +186,39 @@ void intake_source_note_finished(IntakeSource *s, const char *unit_path) {
         arm_seek(s);
 }
 
-static bool is_promised(const UnitNote *n, const char *name) {
+/* @return it, or NULL */
+static Promise *find_promise(const UnitNote *n, PromiseKind kind, const char *name) {
         for (size_t i = 0; i < n->n_promised; i++)
-                if (strcmp(n->promised[i], name) == 0)
-                        return true;
-        return false;
+                if (n->promised[i].kind == kind && strcmp(n->promised[i].name, name) == 0)
+                        return &n->promised[i];
+        return NULL;
 }
 
-void intake_source_promised(IntakeSource *s, const char *unit_path, const char *name) {
-        UnitNote *n = note_of(s, unit_path);
-        if (!n || n->n_promised >= INTAKE_PROMISED_MAX || is_promised(n, name))
+static void add_promise(UnitNote *n, PromiseKind kind, const char *name) {
+        if (n->n_promised >= INTAKE_PROMISED_MAX || find_promise(n, kind, name))
                 return;
-        char **promised = realloc(n->promised, (n->n_promised + 1) * sizeof *promised);
+        Promise *promised = realloc(n->promised, (n->n_promised + 1) * sizeof *promised);
         if (!promised)
                 return; /* it is collected all the same, only not missed */
         n->promised = promised;
-        promised[n->n_promised] = strdup(name);
-        n->n_promised += promised[n->n_promised] != NULL;
+        promised[n->n_promised] = (Promise){ kind, strdup(name) };
+        n->n_promised += promised[n->n_promised].name != NULL;
+}
+
+void intake_source_promised(IntakeSource *s, const char *unit_path, uid_t uid, const char *name) {
+        UnitNote *n = note_of(s, unit_path, uid);
+        if (n)
+                add_promise(n, PROMISE_NAME, name);
+}
+
+void intake_source_missing(IntakeSource *s, const char *unit_path, const char *path) {
+        UnitNote *n = note_of(s, unit_path, 0); /* it is the agent that says so */
+        if (n)
+                add_promise(n, path ? PROMISE_PATH : PROMISE_UNNAMED, path ? path : "");
 }
 
 void intake_source_pending(IntakeSource *s, const char *unit_path, bool pending) {
-        UnitNote *n = note_of(s, unit_path);
+        UnitNote *n = note_of(s, unit_path, 0); /* it is the agent that says so */
         if (!n)
                 return;
         n->pending = pending;
@@ -204,92 +229,131 @@ void intake_source_pending(IntakeSource *s, const char *unit_path, bool pending)
 
 /* ---- what is made of it ---- */
 
-void intake_note_facts(IntakeSource *s, const char *unit_path, IntakeFacts *facts) {
-        UnitNote *n = find_note(s, unit_path);
-        if (!n)
-                return;
-        expire_hooks(s, n);
-        facts->n_hooks = n->n_open;
-        facts->hooks_finished = n->finished && n->n_open == 0;
-        facts->pending = n->pending;
-        facts->missing = n->n_promised > 0 && n->n_open == 0;
+void intake_note_facts(IntakeSource *s, const Bundle *b, IntakeFacts *facts) {
+        bool any_finished = false;
+        LIST_FOREACH (l, &s->unit_notes) {
+                UnitNote *n = CONTAINER_OF(l, UnitNote, link);
+                if (!is_about(n, b->rec.path) || !owners_let_speak(&b->owners, n->uid))
+                        continue;
+                expire_hooks(s, n);
+                facts->n_hooks += n->n_open;
+                any_finished = any_finished || n->finished;
+                facts->pending = facts->pending || n->pending;
+                facts->missing = facts->missing || (n->n_promised > 0 && n->n_open == 0);
+        }
+        facts->hooks_finished = any_finished && facts->n_hooks == 0;
 }
 
-int intake_notes_ask(IntakeSource *s, const char *unit_path, ProbeJob *p) {
-        const UnitNote *n = find_note(s, unit_path);
-        if (!n || n->n_promised == 0)
+void intake_notes_tell_unheard(IntakeSource *s, const Bundle *b) {
+        LIST_FOREACH (l, &s->unit_notes) {
+                UnitNote *n = CONTAINER_OF(l, UnitNote, link);
+                if (n->n_told == 0 || !is_about(n, b->rec.path) ||
+                    owners_let_speak(&b->owners, n->uid))
+                        continue;
+                log_dump(b->rec.id, LOG_NOTICE, 0,
+                         "what hooks of uid %u told of it is refused: it has files of uid %u",
+                         (unsigned)n->uid, (unsigned)b->owners.uid);
+                if (s->context->on_unheard)
+                        s->context->on_unheard(n->n_told, s->context->userdata);
+                n->n_told = 0;
+        }
+}
+
+static int ask(const UnitNote *n, ProbeJob *p) {
+        size_t n_wanted = p->n_promised + n->n_promised;
+        if (n->n_promised == 0)
                 return 0;
-        p->promised = calloc(n->n_promised, sizeof *p->promised);
-        if (!p->promised)
+        ProbePromise *promised = realloc(p->promised, n_wanted * sizeof *promised);
+        if (!promised)
                 return -ENOMEM;
-        for (; p->n_promised < n->n_promised; p->n_promised++) {
-                char *name = strdup(n->promised[p->n_promised]);
+        p->promised = promised;
+        for (size_t i = 0; i < n->n_promised; i++) {
+                char *name = strdup(n->promised[i].name);
                 if (!name)
                         return -ENOMEM;
-                p->promised[p->n_promised].name = name;
+                promised[p->n_promised++] =
+                        (ProbePromise){ .promise = { n->promised[i].kind, name } };
         }
         return 0;
 }
 
-static void forget_promise(UnitNote *n, const char *name) {
-        for (size_t i = 0; i < n->n_promised; i++)
-                if (strcmp(n->promised[i], name) == 0) {
-                        free(n->promised[i]);
-                        n->promised[i] = n->promised[--n->n_promised];
-                        return;
-                }
+int intake_notes_ask(IntakeSource *s, const char *unit_path, ProbeJob *p) {
+        LIST_FOREACH (l, &s->unit_notes) {
+                const UnitNote *n = CONTAINER_OF(l, UnitNote, link);
+                int r = is_about(n, unit_path) ? ask(n, p) : 0;
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
+static void forget_promise(UnitNote *n, const Promise *seen) {
+        Promise *p = find_promise(n, seen->kind, seen->name);
+        if (!p)
+                return;
+        free(p->name);
+        *p = n->promised[--n->n_promised];
 }
 
 void intake_notes_take(IntakeSource *s, const char *unit_path, const ProbeJob *p) {
-        UnitNote *n = find_note(s, unit_path);
-        for (size_t i = 0; n && i < p->n_promised; i++)
-                if (p->promised[i].is_seen)
-                        forget_promise(n, p->promised[i].name);
+        LIST_FOREACH (l, &s->unit_notes) {
+                UnitNote *n = CONTAINER_OF(l, UnitNote, link);
+                for (size_t i = 0; is_about(n, unit_path) && i < p->n_promised; i++)
+                        if (p->promised[i].is_seen)
+                                forget_promise(n, &p->promised[i].promise);
+        }
 }
 
-void intake_notes_missing(IntakeSource *s, const char *unit_path,
-                          void (*on_name)(const char *name, void *userdata), void *userdata) {
-        const UnitNote *n = find_note(s, unit_path);
-        for (size_t i = 0; n && i < n->n_promised; i++)
-                on_name(n->promised[i], userdata);
+void intake_notes_missing(IntakeSource *s, const Bundle *b,
+                          void (*on_promise)(const Promise *p, void *userdata), void *userdata) {
+        LIST_FOREACH (l, &s->unit_notes) {
+                const UnitNote *n = CONTAINER_OF(l, UnitNote, link);
+                if (!is_about(n, b->rec.path) || !owners_let_speak(&b->owners, n->uid))
+                        continue;
+                for (size_t i = 0; i < n->n_promised; i++)
+                        on_promise(&n->promised[i], userdata);
+        }
 }
 
 typedef struct Told {
+        IntakeSource *source;
         uint64_t now_usec, longest_usec;
-        bool any;
-        uint64_t left_usec; /* until the last one's time is over */
 } Told;
 
 static int on_stored(const StoredNote *stored, void *userdata) {
-        Told *t = userdata;
+        const Told *t = userdata;
         uint64_t until = stored->received_usec + t->longest_usec;
-        t->any = true;
         /* A clock that was set back would have it wait for long. */
-        if (stored->finished_usec == 0 && stored->received_usec <= t->now_usec &&
-            until > t->now_usec)
-                t->left_usec = MAX(t->left_usec, until - t->now_usec);
+        bool is_open = stored->finished_usec == 0 && stored->received_usec <= t->now_usec &&
+                       until > t->now_usec;
+        UnitNote *n = note_of(t->source, stored->unit_path, stored->uid);
+        if (!n)
+                return 0;
+        n->n_told++;
+        if (is_open) {
+                n->n_open = 1;
+                n->first_open_usec = n->said_usec;
+                n->open_until_usec = MAX(n->open_until_usec, n->said_usec + (until - t->now_usec));
+        }
+        n->finished = n->n_open == 0;
         return 0;
 }
 
 void intake_notes_of_start(IntakeSource *s, const Bundle *b) {
-        Told t = { .now_usec = intake_realtime_usec(s), .longest_usec = longest_usec(s) };
-        if (b->rec.state != BUNDLE_SETTLING ||
-            store_note_list(s->context->store, b->rec.source, b->rec.path, on_stored, &t) < 0 ||
-            !t.any)
-                return;
-        UnitNote *n = note_of(s, b->rec.path);
-        if (!n)
-                return;
-        n->n_open = t.left_usec > 0;
-        n->first_open_usec = n->n_open > 0 ? n->said_usec : 0;
-        n->open_until_usec = n->said_usec + t.left_usec;
-        n->finished = n->n_open == 0;
+        Told t = { .source = s,
+                   .now_usec = intake_realtime_usec(s),
+                   .longest_usec = longest_usec(s) };
+        if (b->rec.state == BUNDLE_SETTLING)
+                (void)store_note_list(s->context->store, b->rec.source, b->rec.path, on_stored,
+                                      &t); /* none: as without hooks */
 }
 
 void intake_notes_on_final(IntakeSource *s, const char *unit_path) {
-        UnitNote *n = find_note(s, unit_path);
-        if (n && n->n_open == 0 && !n->pending)
-                drop_note(s, n);
+        LIST_FOREACH_SAFE (l, &s->unit_notes) {
+                UnitNote *n = CONTAINER_OF(l, UnitNote, link);
+                if (is_about(n, unit_path) && n->n_open == 0 && !n->pending)
+                        drop_note(s, n);
+        }
 }
 
 void intake_notes_done(IntakeSource *s) {

@@ -74,14 +74,16 @@ bool intake_probe_submit(IntakeSource *s, ProbeJob *p, void (*done)(WorkJob *job
 
 /* intake_notes.c */
 /** Adds to the facts what hooks say of a unit. */
-void intake_note_facts(IntakeSource *s, const char *unit_path, IntakeFacts *facts);
-/** Gives a probe the names of what was promised and has not been seen. @return 0, -ENOMEM */
+void intake_note_facts(IntakeSource *s, const Bundle *b, IntakeFacts *facts);
+/** Says, once, whose notes are not heard about a bundle that gets ready. */
+void intake_notes_tell_unheard(IntakeSource *s, const Bundle *b);
+/** Gives a probe what was promised and has not been seen. @return 0, -ENOMEM */
 int intake_notes_ask(IntakeSource *s, const char *unit_path, ProbeJob *p);
 /** Takes from a probe which of them it has seen. */
 void intake_notes_take(IntakeSource *s, const char *unit_path, const ProbeJob *p);
-/** Tells what has not been seen, name by name; borrowed for the call. */
-void intake_notes_missing(IntakeSource *s, const char *unit_path,
-                          void (*on_name)(const char *name, void *userdata), void *userdata);
+/** Tells what has not been seen, one by one; borrowed for the call. */
+void intake_notes_missing(IntakeSource *s, const Bundle *b,
+                          void (*on_promise)(const Promise *p, void *userdata), void *userdata);
 /** A bundle is taken over by a start: whether hooks have told of its unit the store knows. */
 void intake_notes_of_start(IntakeSource *s, const Bundle *b);
 /** A bundle of the unit has ended. */
@@ -94,6 +96,8 @@ void intake_attached_on_final(IntakeSource *s, const Bundle *b);
 /** What waits in the state directory, or was left there: after a start, and with each scan. */
 void intake_attached_sweep(IntakeSource *s);
 void intake_attached_done(IntakeSource *s);
+/** Another unit is at the path of an earlier bundle: what waits was attached to the earlier one, and is let go. */
+void intake_attached_renewed(IntakeSource *s, const char *path);
 /** Begins a supplement of what is attached alone. */
 void intake_begin_of_attachments(IntakeSource *s, BundleRecord *base, size_t n, uint64_t bytes);
 

@@ -3,8 +3,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "agent/unit_table.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
@@ -37,7 +37,9 @@ static int hold_descriptor(ProbeJob *p, const ScanMember *m, int unit_fd) {
 
 static int hold_member(ProbeJob *p, const ScanMember *m, int unit_fd) {
         if (p->links_held) {
-                int r = pins_session_add(p->session, m->path, unit_fd, &m->st, &p->hold_error);
+                int r = pins_session_add(p->session,
+                                         &(PinsMember){ m->path, unit_fd, m->path, &m->st },
+                                         &p->hold_error);
                 if (r == 0)
                         p->n_linked++;
                 if (r == 0 || r == -ENOENT) /* gone again: the next look tells */
@@ -101,10 +103,15 @@ static bool is_another_unit(const ProbeJob *p, int unit_fd) {
                 !fs_is_network(unit_fd, NULL)); /* whose clock is another's */
 }
 
+static bool is_meant(const Promise *p, const char *path) {
+        return (p->kind == PROMISE_NAME && strcmp(p->name, path_name(path)) == 0) ||
+               (p->kind == PROMISE_PATH && strcmp(p->name, path) == 0);
+}
+
 /* What is no member is said for itself: it is there. */
 static void note_promised(ProbeJob *p, const ScanMember *m) {
         for (size_t i = 0; i < p->n_promised; i++)
-                if (strcmp(p->promised[i].name, path_name(m->path)) == 0)
+                if (is_meant(&p->promised[i].promise, m->path))
                         p->promised[i].is_seen = true;
 }
 
@@ -128,6 +135,7 @@ static int on_member(const ScanMember *m, int unit_fd, void *userdata) {
                 return 0;
         }
         count_member(&p->unit, m, print);
+        owners_add(&p->owners, p->terms->name, m->st.st_uid, geteuid());
         if (p->check_writers)
                 check_member(p, m, unit_fd);
         if (has_link && p->links_held)
@@ -218,6 +226,7 @@ static int look_first(ProbeJob *p) {
 static int walk(ProbeJob *p) {
         scan_unit_done(&p->unit);
         p->unit = (ScanUnit){ .pid = -1 };
+        p->owners = (Owners){ 0 };
         p->n_shipped_there = 0;
         p->n_linked = 0;
         held_files_done(&p->held);
@@ -351,50 +360,6 @@ void probe_run(WorkJob *job) {
         p->took_usec = clock->boottime_usec(clock) - begin;
 }
 
-static int on_scanned_unit(ScanUnit *u, void *userdata) {
-        ScanJob *s = userdata;
-        uint64_t digest;
-        if (unit_table_get(s->known, unit_table_key(u->relative), &digest) && digest == u->digest)
-                return 0;
-        if (s->n_found == s->max_found) {
-                s->more = true;
-                return -ECANCELED;
-        }
-        if (s->n_found == s->n_allocated) {
-                size_t n = s->n_allocated ? 2 * s->n_allocated : 16;
-                ScanUnit *bigger = realloc(s->found, n * sizeof *bigger);
-                if (!bigger)
-                        return -ENOMEM;
-                s->found = bigger;
-                s->n_allocated = n;
-        }
-        s->found[s->n_found++] = *u;
-        *u = (ScanUnit){ 0 };
-        return 0;
-}
-
-static void on_unreadable(const char *relative, void *userdata) {
-        ScanJob *s = userdata;
-        if (s->n_unreadable++ == 0)
-                s->unreadable = path_escape(relative);
-}
-
-void scan_run(WorkJob *job) {
-        ScanJob *s = CONTAINER_OF(job, ScanJob, job);
-        Clock *clock = clock_system();
-        uint64_t begin = clock->boottime_usec(clock);
-        ScanSource scan = s->terms->scan;
-        scan.any_links = true;
-        scan.on_unreadable = on_unreadable;
-        _cleanup_close_ int fd = scan_open_fixed(s->terms->fixed);
-        if (fd >= 0)
-                s->on_network = fs_is_network(fd, &s->fs_name);
-        s->result = scan_source(&scan, on_scanned_unit, s);
-        if (s->result == -ECANCELED && s->more)
-                s->result = 0;
-        s->took_usec = clock->boottime_usec(clock) - begin;
-}
-
 int probe_job_new(ProbeJob **ret, SourceTerms *terms, const char *relative) {
         ProbeJob *p = calloc(1, sizeof *p);
         if (!p)
@@ -419,122 +384,11 @@ ProbeJob *probe_job_free(ProbeJob *p) {
         free(p->relative);
         free(p->shipped);
         for (size_t i = 0; i < p->n_promised; i++)
-                free(p->promised[i].name);
+                free(p->promised[i].promise.name);
         free(p->promised);
         scan_unit_done(&p->unit);
         free(p->hold_error);
         held_files_done(&p->held);
-        free(p);
-        return NULL;
-}
-
-int scan_job_new(ScanJob **ret, SourceTerms *terms, const struct UnitTable *known,
-                 size_t max_found) {
-        ScanJob *s = calloc(1, sizeof *s);
-        if (!s)
-                return -ENOMEM;
-        *s = (ScanJob){ .terms = source_terms_ref(terms), .known = known, .max_found = max_found };
-        s->job.run = scan_run;
-        *ret = s;
-        return 0;
-}
-
-ScanJob *scan_job_free(ScanJob *s) {
-        if (!s)
-                return NULL;
-        for (size_t i = 0; i < s->n_found; i++)
-                scan_unit_done(&s->found[i]);
-        free(s->found);
-        free(s->unreadable);
-        source_terms_unref(s->terms);
-        free(s);
-        return NULL;
-}
-
-void pins_found_done(PinsFound *f) {
-        free(f->id);
-        free(f->path);
-        *f = (PinsFound){ 0 };
-}
-
-static int on_pins(const char *bundle_id, const char *path, void *userdata) {
-        PinsJob *p = userdata;
-        if (p->n_found == p->n_allocated) {
-                size_t n = p->n_allocated ? 2 * p->n_allocated : 64;
-                PinsFound *bigger = realloc(p->found, n * sizeof *bigger);
-                if (!bigger)
-                        return -ENOMEM;
-                p->found = bigger;
-                p->n_allocated = n;
-        }
-        PinsFound f = { .id = strdup(bundle_id), .path = strdup(path) };
-        if (!f.id || !f.path) {
-                pins_found_done(&f);
-                return -ENOMEM;
-        }
-        p->found[p->n_found++] = f;
-        return 0;
-}
-
-static int compare_found(const void *a, const void *b) {
-        const PinsFound *x = a, *y = b;
-        return strcmp(x->id, y->id);
-}
-
-static void pins_find(PinsJob *p) {
-        p->result = pins_list(p->terms->pins, on_pins, p);
-        if (p->n_found == 0)
-                return; /* qsort(3) wants no NULL */
-        qsort(p->found, p->n_found, sizeof *p->found, compare_found);
-        size_t n = 1;
-        for (size_t i = 1; i < p->n_found; i++) {
-                if (strcmp(p->found[i].id, p->found[n - 1].id) == 0)
-                        pins_found_done(&p->found[i]);
-                else
-                        p->found[n++] = p->found[i];
-        }
-        p->n_found = n;
-}
-
-static void pins_run(WorkJob *job) {
-        PinsJob *p = CONTAINER_OF(job, PinsJob, job);
-        switch (p->task) {
-        case PINS_RELEASE:
-                p->result = pins_release(p->terms->pins, p->bundle_id);
-                break;
-        case PINS_LIST:
-                pins_find(p);
-                break;
-        case PINS_SWEEP:
-                for (size_t i = 0; i < p->n_found; i++) {
-                        int r = pins_release(p->terms->pins, p->found[i].id);
-                        if (r < 0 && p->result == 0)
-                                p->result = r;
-                }
-        }
-}
-
-int pins_job_new(PinsJob **ret, SourceTerms *terms, PinsTask task, const char *bundle_id) {
-        PinsJob *p = calloc(1, sizeof *p);
-        if (!p)
-                return -ENOMEM;
-        p->terms = source_terms_ref(terms);
-        p->job.run = pins_run;
-        p->task = task;
-        list_init(&p->mine);
-        strcpy(p->bundle_id, bundle_id);
-        *ret = p;
-        return 0;
-}
-
-PinsJob *pins_job_free(PinsJob *p) {
-        if (!p)
-                return NULL;
-        list_remove(&p->mine);
-        for (size_t i = 0; i < p->n_found; i++)
-                pins_found_done(&p->found[i]);
-        free(p->found);
-        source_terms_unref(p->terms);
         free(p);
         return NULL;
 }

@@ -8,6 +8,7 @@
 
 #include "agent/bundle.h"
 #include "agent/intake_rules.h"
+#include "agent/owners.h"
 #include "agent/store/pins.h"
 #include "config/config.h"
 #include "lib/dump/scan.h"
@@ -36,8 +37,19 @@ bool source_terms_is_loose(const SourceTerms *t, const char *relative);
 
 #define PROBE_HELD_FILES_MAX 64
 
+typedef enum PromiseKind {
+        PROMISE_NAME,   /* a hook's: a file of this name, wherever in the unit it is */
+        PROMISE_PATH,   /* seen in a container: at this path in the unit */
+        PROMISE_UNNAMED /* the same, of which no name is known */
+} PromiseKind;
+
+typedef struct Promise {
+        PromiseKind kind;
+        char *name; /* owned; "" where none is known */
+} Promise;
+
 typedef struct ProbePromise {
-        char *name;
+        Promise promise;
         bool is_seen;
 } ProbePromise;
 
@@ -58,7 +70,7 @@ typedef struct ProbeJob {
         /* A directory with another inode in the unit's place, or one that was born after the unit was found, is another unit; 0: it is not asked. */
         uint64_t unit_ino, found_usec; /* CLOCK_REALTIME */
         bool met_another;
-        ProbePromise *promised; /* files that hooks have promised; owned */
+        ProbePromise *promised; /* files that are to come; owned */
         size_t n_promised;
         bool links_only; /* whatever is at the unit's place now is not looked at */
         char heir
@@ -71,6 +83,7 @@ typedef struct ProbeJob {
                        why; -ENOENT; -errno */
         ScanUnit
                 unit; /* first look: as scan_unit_of() gives it. Else only the fields that are counted over members */
+        Owners owners;            /* of the members that are counted */
         uint64_t n_shipped_there; /* members that have been shipped before */
         IntakeWriters writers;
         bool contradicted;

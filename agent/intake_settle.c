@@ -3,9 +3,11 @@
 #include <jansson.h>
 #include <string.h>
 
+#include "agent/bundle_prefix.h"
 #include "agent/intake_private.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
+#include "lib/loop/timer.h"
 
 static int on_bundle_timer(sd_event_source *source, uint64_t usec, void *userdata) {
         (void)source;
@@ -15,7 +17,11 @@ static int on_bundle_timer(sd_event_source *source, uint64_t usec, void *userdat
 }
 
 void intake_look_again_in(Bundle *b, uint64_t usec) {
-        int r = intake_arm(b->source->context->event, &b->timer, usec, on_bundle_timer, b);
+        int r = timer_arm(&b->timer, &(TimerOrder){ .event = b->source->context->event,
+                                                    .usec = usec,
+                                                    .slack_usec = usec / 20,
+                                                    .handler = on_bundle_timer,
+                                                    .userdata = b });
         if (r < 0)
                 log_dump(b->rec.id, LOG_ERR, r, "cannot arm a timer, it waits for the next scan");
 }
@@ -79,23 +85,35 @@ typedef struct Missing {
         size_t n;
 } Missing;
 
-static void add_missing(const char *name, void *userdata) {
+/* @return the reason, or NULL without memory */
+static char *reason_of(const Promise *p) {
+        _cleanup_free_ char *name = path_escape(p->name);
+        char *text = NULL;
+        if (p->kind == PROMISE_UNNAMED)
+                return strdup("missing: the copy out of its container ended before all was there");
+        if (asprintf(&text, "missing: '%s' was %s", name ? name : "?",
+                     p->kind == PROMISE_PATH ? "seen in its container, and is not whole here"
+                                             : "promised by its hook") < 0)
+                return NULL;
+        return text;
+}
+
+static void add_missing(const Promise *p, void *userdata) {
         Missing *m = userdata;
         if (++m->n > MISSING_MAX)
                 return;
-        _cleanup_free_ char *escaped = path_escape(name), *text = NULL;
-        if (asprintf(&text, "missing: '%s' was promised by its hook", escaped ? escaped : "?") < 0)
-                text = NULL;
+        _cleanup_free_ char *text = reason_of(p);
         add_reason(m->bundle, text ? text : "missing: a file that was promised by its hook");
-        log_dump(m->bundle->rec.id, LOG_WARNING, 0,
-                 "%s; the hook died, or its file system does not answer",
-                 text ? text : "a promised file is missing");
+        log_dump(m->bundle->rec.id, LOG_WARNING, 0, "%s%s",
+                 text ? text : "a promised file is missing",
+                 p->kind == PROMISE_NAME ? "; the hook died, or its file system does not answer"
+                                         : "");
 }
 
-/* What hooks have promised and nobody has seen. */
+/* What was promised, and nobody has seen. */
 static void note_missing(IntakeSource *s, Bundle *b) {
         Missing m = { .bundle = b };
-        intake_notes_missing(s, b->rec.path, add_missing, &m);
+        intake_notes_missing(s, b, add_missing, &m);
         if (m.n > MISSING_MAX)
                 add_reason(b, "missing: and more that was promised by hooks");
 }
@@ -108,6 +126,8 @@ static void make_ready(IntakeSource *s, Bundle *b, const ScanUnit *u, const char
                 b->tolerant = true; /* it may be changing still; waiting is over */
         }
         note_missing(s, b);
+        intake_notes_tell_unheard(s, b);
+        bundle_prefix_settle(s->context->store, b);
         sd_event_source_set_enabled(b->timer, SD_EVENT_OFF);
         if (bundle_set_state(s->context->bundles, b, BUNDLE_READY, incomplete) == 0)
                 s->context->on_ready(b, s->context->userdata);
@@ -251,8 +271,10 @@ static void on_probed(WorkJob *job) {
                 .contradicted = p->contradicted,
                 .whole_usec = b->whole_boot_usec > 0 ? intake_boot_usec(s) - b->whole_boot_usec : 0
         };
+        if (seen)
+                b->owners = p->owners;
         intake_notes_take(s, b->rec.path, p);
-        intake_note_facts(s, b->rec.path, &facts);
+        intake_note_facts(s, b, &facts);
         /* Leases and headers are looked at only when it could be over: for most looks a walk is enough. */
         if (seen && !p->check_writers && intake_is_due(&facts, &terms)) {
                 b->check = true;

@@ -15,6 +15,7 @@
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/loop/http.h"
+#include "lib/loop/timer.h"
 
 #define DEFAULT_FILE NC_SYSCONFDIR "/neuron-collectd/neuron-collectd.yaml"
 #define ONCE_TIMEOUT_USEC (10 * USEC_PER_MINUTE)
@@ -215,8 +216,7 @@ static int on_once(sd_event_source *source, uint64_t usec, void *userdata) {
                 return sd_event_exit(m->event, left ? EXIT_LEFT : EXIT_OK);
         }
         (void)usec;
-        int r = sd_event_source_set_time_relative(source, ONCE_LOOK_USEC);
-        return r < 0 ? r : sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
+        return timer_rearm(source, ONCE_LOOK_USEC);
 }
 
 /* The command line beside this program, in the build tree too. */

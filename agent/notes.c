@@ -26,6 +26,10 @@ void notes_count(Notes *n, NotesCounter which) {
         n->counts[which].unwritten++;
 }
 
+void notes_count_refused(Notes *n, uint64_t n_notes) {
+        n->counts[NOTES_REFUSED].unwritten += n_notes;
+}
+
 void notes_tell_refused(Notes *n, uid_t uid, const char *why) {
         uint64_t now = notes_boot_usec(n);
         notes_count(n, NOTES_REFUSED);
@@ -49,6 +53,9 @@ static Note *note_free(Note *note) {
         free(note->mailbox_name);
         free(note->source);
         free(note->unit_path);
+        note_likely_done(note);
+        sd_event_source_disable_unref(note->hold);
+        note_held_done(note);
         free(note->stored_refused);
         free(note);
         return NULL;
@@ -66,7 +73,11 @@ static int note_new(Note **ret, Notes *n, HookNote *hook, const NoteView *view) 
         Note *note = calloc(1, sizeof *note);
         if (!note)
                 return -ENOMEM;
-        *note = (Note){ .hook = *hook, .view = *view, .since_usec = notes_boot_usec(n) };
+        *note = (Note){ .owner = n,
+                        .hook = *hook,
+                        .view = *view,
+                        .held_fd = -1,
+                        .since_usec = notes_boot_usec(n) };
         *hook = (HookNote){ 0 }; /* it is the note's now */
         note->view.note = &note->hook;
         list_append(&n->notes, &note->link);
@@ -76,7 +87,7 @@ static int note_new(Note **ret, Notes *n, HookNote *hook, const NoteView *view) 
         return 0;
 }
 
-static Note *find(const Notes *n, const char *id) {
+Note *notes_find(const Notes *n, const char *id) {
         LIST_FOREACH (l, (ListLink *)&n->notes) {
                 Note *note = CONTAINER_OF(l, Note, link);
                 if (strcmp(note->hook.id, id) == 0)
@@ -99,8 +110,15 @@ static const char *find_process(const Notes *n, Note *note) {
                 v->container = note->container;
         if (!note->hook.pid || parse_u64_range(note->hook.pid, 1, INT32_MAX, &inner) < 0)
                 return "the note names no pid";
-        int r = pids_resolve_ancestor(n->config->snapshot.proc_root, v->hook_pid, (int64_t)inner,
-                                      &v->pid, &v->start_ticks);
+        PidsAnswer answer = { 0 };
+        int r = pids_resolve_ancestor(&(PidsQuestion){ .proc_root = n->config->snapshot.proc_root,
+                                                       .hook_pid = v->hook_pid,
+                                                       .inner_pid = (int64_t)inner },
+                                      &answer);
+        v->pid = answer.pid;
+        v->start_ticks = answer.start_ticks;
+        if (r > 0 && n->config->snapshot.enabled)
+                return NULL; /* the supervisor sees more; where it finds none, its incident says so */
         return r == 0               ? NULL
                : r == PIDS_E_HIDDEN ? "other users' processes are hidden from this agent"
                : r > 0 ? "no process of its user that the hook descends from has this pid"
@@ -126,7 +144,7 @@ static void on_note(Notes *n, HookPeer *p, const char *data, size_t size) {
                 turn_away(n, p, r > 0 ? why : "this agent lacks memory");
                 return;
         }
-        if (find(n, hook.id)) {
+        if (notes_find(n, hook.id)) {
                 hook_note_done(&hook);
                 notes_count(n, NOTES_TWICE);
                 (void)hook_peer_send(p, "refused this note has come before", -1); /* as above */
@@ -140,6 +158,7 @@ static void on_note(Notes *n, HookPeer *p, const char *data, size_t size) {
         }
         r = note_new(&note, n, &hook,
                      &(NoteView){ .received_usec = notes_real_usec(n),
+                                  .noted_usec = notes_boot_usec(n),
                                   .uid = hook_peer_uid(p),
                                   .hook_pid = hook_peer_pid(p) });
         if (r < 0) {
@@ -237,7 +256,7 @@ static void on_mail(const NotesMail *mail, void *userdata) {
                 throw_away(n, mail, why);
         if (r != 0)
                 return; /* no memory: another time */
-        if (find(n, hook.id)) {
+        if (notes_find(n, hook.id)) {
                 notes_count(n, NOTES_TWICE);
                 notes_mailbox_remove(n->mailbox, mail->name);
         } else if (notes_allowance_take(&n->allowance, mail->uid, notes_boot_usec(n)) &&
@@ -269,7 +288,7 @@ static int on_unfinished(const StoredNote *s, void *userdata) {
         const char *why;
         Note *note;
         uint64_t now = notes_real_usec(n);
-        if (find(n, s->id))
+        if (notes_find(n, s->id))
                 return 0; /* it came since */
         bool is_young = now < s->received_usec + YOUNG_USEC && n->n_notes < MAIL_AT_ONCE;
         if (!is_young ||
@@ -294,6 +313,7 @@ static int on_unfinished(const StoredNote *s, void *userdata) {
         note->view.source = note->source;
         note->view.unit_path = note->unit_path;
         note->view.refused = s->source ? NULL : note->stored_refused;
+        note->is_refusal_counted = true; /* by the agent that accepted it */
         note->view.s3_prefix = s->s3_prefix ? note->hook.s3_output_prefix : NULL;
         return 0;
 }
@@ -317,36 +337,6 @@ static int on_start(sd_event_source *source, void *userdata) {
         }
         notes_arm_due(n);
         return 0;
-}
-
-/* ---- the answer to the hook ---- */
-
-static void measure(Notes *n, const Note *note) {
-        Histogram *h = &n->seconds;
-        double seconds = (double)(notes_boot_usec(n) - note->since_usec) / 1e6;
-        h->sum += seconds;
-        h->total++;
-        for (size_t i = 0; i < HISTOGRAM_BUCKETS; i++)
-                if (seconds <= h->le[i]) {
-                        h->count[i]++;
-                        return;
-                }
-}
-
-void notes_tell_snapshot(Notes *n, const char *note_id, int fd, const char *reason) {
-        Note *note = find(n, note_id);
-        char text[256];
-        if (!note || note->is_told)
-                return;
-        note->is_told = true;
-        measure(n, note);
-        if (!note->peer)
-                return;
-        if (fd < 0)
-                (void)snprintf(text, sizeof text, "snapshot none %s",
-                               reason ? reason : "there is none");
-        /* It may have gone: then its last word is still to be heard, and after that its end. */
-        (void)hook_peer_send(note->peer, fd < 0 ? text : "snapshot done", fd);
 }
 
 /* ---- life ---- */

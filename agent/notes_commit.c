@@ -38,8 +38,48 @@ void note_set_stage(Note *note, NoteStage to) {
 
 /* ---- what a look has shown ---- */
 
+void note_likely_done(Note *note) {
+        free(note->likely_source);
+        free(note->likely_relative);
+        free(note->likely_path);
+        note->likely_source = note->likely_relative = note->likely_path = NULL;
+        note->view.likely_source = note->view.likely_relative = note->view.likely_path = NULL;
+}
+
+static bool is_of_core_dumps(const Config *c, const char *source) {
+        for (size_t i = 0; i < c->n_sources; i++)
+                if (strcmp(c->sources[i].name, source) == 0)
+                        return c->sources[i].kind == CONFIG_NEURON_CORE_DUMP;
+        return false;
+}
+
+/* What was not found may be in the hook's container. */
+static void take_likely(const Notes *n, Note *note, const NotesLook *l) {
+        const NotesPlace *p = NULL;
+        note_likely_done(note);
+        for (size_t i = 0; i < l->n_places && !l->found && !p; i++)
+                /* Without a name: a worker that is late has it still. */
+                if (l->places[i].source && is_of_core_dumps(n->config, l->places[i].source))
+                        p = &l->places[i];
+        if (!p)
+                return;
+        note->likely_source = strdup(p->source);
+        note->likely_relative = strdup(p->relative);
+        note->likely_path = p->by_name       ? path_simplify(note->hook.local_output_dir)
+                            : p->relative[0] ? path_join(p->fixed, p->relative)
+                                             : strdup(p->fixed);
+        if (!note->likely_source || !note->likely_relative || !note->likely_path)
+                note_likely_done(note); /* then it is not found */
+        note->view.likely_source = note->likely_source;
+        note->view.likely_relative = note->likely_relative;
+        note->view.likely_path = note->likely_path;
+}
+
 void notes_place(const Notes *n, Note *note, const NotesLook *l) {
         NoteView *v = &note->view;
+        if (note->is_elsewhere)
+                return;
+        take_likely(n, note, l);
         v->refused = l->why;
         v->s3_prefix = v->prefix_refused = NULL;
         if (!note->is_durable)
@@ -201,9 +241,20 @@ static void log_note(const Note *note) {
                  v->by_mailbox ? "mailbox" : "socket",
                  note->stored_refused ? "refused, " : "files are expected in ",
                  note->stored_refused ? note->stored_refused : v->unit_path,
-                 v->pid > 0 ? "" : "; its process is not known to this agent: ",
-                 v->pid > 0 ? "" : v->pid_why);
+                 !v->pid_why ? "" : "; its process is not known to this agent: ",
+                 !v->pid_why ? "" : v->pid_why);
         strbuf_done(&where);
+}
+
+/* Once for each note: when nothing of it that is refused now can still be granted.
+ * @param is_over  its hook has ended, and its directory has not come or been found */
+static void count_refusal(Notes *n, Note *note, bool is_over) {
+        const NoteView *v = &note->view;
+        bool may_be_found = v->refused && (note->may_come || note->likely_source) && !is_over;
+        if (note->is_refusal_counted || may_be_found || !(v->refused || v->prefix_refused))
+                return;
+        note->is_refusal_counted = true;
+        notes_count(n, NOTES_REFUSED); /* log_note() has the reason */
 }
 
 /* @param r  of its addition, in a transaction that is durable */
@@ -234,12 +285,14 @@ static void added(Notes *n, Note *note, int r) {
         if (note->peer)
                 answer_accepted(n, note);
         log_note(note);
+        count_refusal(n, note, false);
         n->context.on_note(&note->view, n->context.userdata);
         if (note->has_ended)
                 notes_end(n, note);
 }
 
 static void ended(Notes *n, Note *note) {
+        count_refusal(n, note, true);
         n->context.on_finished(&note->view, n->context.userdata);
         drop(n, note, NULL);
 }

@@ -4,6 +4,7 @@
 
 #include "agent/notes_private.h"
 #include "lib/base/log.h"
+#include "lib/loop/timer.h"
 
 #define LATE_USEC (250 * USEC_PER_MSEC) /* a mount that hangs must not make all hooks wait */
 
@@ -145,7 +146,9 @@ static void batch_done(WorkJob *job) {
         Notes *n = lane->owner;
         lane->batch = NULL;
         lane->is_late = false;
-        (void)sd_event_source_set_enabled(lane->late, SD_EVENT_OFF); /* cannot fail for ours */
+        if (lane->late)
+                (void)sd_event_source_set_enabled(lane->late,
+                                                  SD_EVENT_OFF); /* cannot fail for ours */
         if (!b->is_orphan)
                 for (size_t i = 0; i < b->n; i++) {
                         take_place(b->items[i].note, &b->items[i].look);
@@ -174,14 +177,23 @@ static int on_late(sd_event_source *source, uint64_t usec, void *userdata) {
         return 0;
 }
 
+static void arm_late(NotesLane *lane) {
+        int r = timer_arm(&lane->late, &(TimerOrder){ .event = lane->owner->context.event,
+                                                      .usec = LATE_USEC,
+                                                      .slack_usec = 10 * USEC_PER_MSEC,
+                                                      .handler = on_late,
+                                                      .userdata = lane });
+        if (r < 0)
+                log_error(r, "cannot arm a timer; hooks wait for a file system that hangs");
+}
+
 static void lane_start(NotesLane *lane) {
         Notes *n = lane->owner;
         NotesBatch *b = TAKE_PTR(lane->forming);
         b->job.done = batch_done;
         if (worker_pool_submit(n->pool, &b->job) == 0) {
                 lane->batch = b;
-                if (sd_event_source_set_time_relative(lane->late, LATE_USEC) >= 0)
-                        (void)sd_event_source_set_enabled(lane->late, SD_EVENT_ONESHOT);
+                arm_late(lane);
                 return;
         }
         for (size_t i = 0; i < b->n; i++) {
@@ -208,19 +220,10 @@ void notes_look(Notes *n) {
 /* ---- life ---- */
 
 int notes_lanes_new(Notes *n) {
-        int r = 0;
-        for (size_t i = 0; r >= 0 && i < NOTES_LANES; i++) {
-                NotesLane *lane = &n->lanes[i];
-                lane->owner = n;
-                r = sd_event_add_time_relative(n->context.event, &lane->late, CLOCK_BOOTTIME, 0,
-                                               10 * USEC_PER_MSEC, on_late, lane);
-                if (r >= 0)
-                        r = sd_event_source_set_enabled(lane->late, SD_EVENT_OFF);
-        }
+        for (size_t i = 0; i < NOTES_LANES; i++)
+                n->lanes[i].owner = n;
         /* A thread for each lane, made when it is needed: those that hang keep no other from its own. */
-        return r < 0 ? r
-                     : worker_pool_new(&n->pool, n->context.event, "notes", NOTES_LANES,
-                                       WORKER_NORMAL);
+        return worker_pool_new(&n->pool, n->context.event, "notes", NOTES_LANES, WORKER_NORMAL);
 }
 
 void notes_lanes_done(Notes *n) {

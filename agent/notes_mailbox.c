@@ -7,6 +7,7 @@
 #include <sys/inotify.h>
 #include <sys/stat.h>
 
+#include "agent/mailbox_room.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
@@ -18,13 +19,9 @@
 #define LINKED_USEC                                                                                \
         (10 *                                                                                      \
          USEC_PER_SEC) /* a hook may have given it its name by link(), and its dot-name has yet to go */
-#define SURPLUS_USEC (7 * 24 * 60 * USEC_PER_MINUTE) /* of one that there was never room for */
-#define UNFINISHED_USEC (60 * USEC_PER_SEC)          /* a dot-name that nobody renames any more */
-
-typedef struct Sender {
-        uid_t uid;
-        unsigned n;
-} Sender;
+#define SAY_USEC USEC_PER_MINUTE
+#define SLACK_BYTES (64 * 1024) /* of a file on disk: file systems have blocks of that size */
+#define UNFINISHED_USEC (60 * USEC_PER_SEC) /* a dot-name that nobody renames any more */
 
 struct NotesMailbox {
         sd_event *event;
@@ -32,39 +29,74 @@ struct NotesMailbox {
         size_t max_bytes;
         NotesMailboxCallbacks callbacks;
         int dir_fd;
-        DIR *pass;                         /* a look that is underway */
-        bool again;                        /* something came meanwhile */
-        bool is_soon;                      /* something will be another in a moment */
-        bool has_surplus;                  /* there is more than is taken at once */
-        Sender senders[MAILBOX_NOTES_MAX]; /* of this pass */
-        size_t n_senders, n_notes;
+        DIR *pass;        /* a look that is underway */
+        bool again;       /* something came meanwhile */
+        bool is_soon;     /* something will be another in a moment */
+        MailboxRoom room; /* of this pass */
+        /* What was removed for want of room, and what cannot be, is said once a minute. */
+        uint64_t n_unsaid, said_usec, said_directory_usec;
         sd_event_source *watch, *step, *timer;
         char *buffer; /* of max_bytes + 2 */
 };
 
 /* ---- one entry ---- */
 
-static void throw_away(NotesMailbox *m, const char *name, const struct statx *st, const char *why) {
-        int flags = S_ISDIR(st->stx_mode) ? AT_REMOVEDIR : 0;
-        if (unlinkat(m->dir_fd, name, flags) < 0)
-                return; /* a directory with something in it, a mount: it stays, and is not entered */
-        m->callbacks.on_refused(st->stx_uid, why, m->callbacks.userdata);
+/* @return whether a minute has passed since, which begins anew then */
+static bool may_say(const NotesMailbox *m, uint64_t *said_usec) {
+        uint64_t now = 0;
+        (void)sd_event_now(m->event, CLOCK_BOOTTIME, &now); /* cannot fail for this clock */
+        if (*said_usec > 0 && now < *said_usec + SAY_USEC)
+                return false;
+        *said_usec = now;
+        return true;
 }
 
-/* @return whether there is room for one more of this owner in the mailbox */
-static bool count_note(NotesMailbox *m, uid_t uid) {
-        size_t i = 0;
-        while (i < m->n_senders && m->senders[i].uid != uid)
-                i++;
-        if (m->n_notes >= MAILBOX_NOTES_MAX)
+/* A directory with something in it, or a mount: it stays, and is not entered. */
+static void say_stays(NotesMailbox *m, const struct statx *st) {
+        if (S_ISDIR(st->stx_mode) && may_say(m, &m->said_directory_usec))
+                log_warning(0,
+                            "uid %u has put a directory with something in it into the mailbox "
+                            "'%s'; what is in it is not read and not bounded: remove it, and ask "
+                            "that user",
+                            (unsigned)st->stx_uid, m->path);
+}
+
+static bool throw_away(NotesMailbox *m, const char *name, const struct statx *st, const char *why) {
+        int flags = S_ISDIR(st->stx_mode) ? AT_REMOVEDIR : 0;
+        if (unlinkat(m->dir_fd, name, flags) < 0) {
+                if (errno != ENOENT)
+                        say_stays(m, st);
                 return false;
-        if (i == m->n_senders)
-                m->senders[m->n_senders++] = (Sender){ .uid = uid };
-        if (m->senders[i].n >= MAILBOX_NOTES_MAX_OF_UID)
-                return false;
-        m->senders[i].n++;
-        m->n_notes++;
+        }
+        m->callbacks.on_refused(st->stx_uid, why, m->callbacks.userdata);
         return true;
+}
+
+static void throw_away_surplus(NotesMailbox *m, const char *name, const struct statx *st) {
+        if (!throw_away(m, name, st, "there is no room for more in the mailbox"))
+                return;
+        m->n_unsaid++;
+        if (!may_say(m, &m->said_usec))
+                return;
+        log_warning(0,
+                    "the mailbox '%s' is full (%d notes and %llu MiB of a user, %d notes and %llu "
+                    "MiB of all): %llu files were removed since this was last said, the latest of "
+                    "uid %u; ask that user what writes there, or give hook.mailbox a file system "
+                    "with quotas",
+                    m->path, MAILBOX_NOTES_MAX_OF_UID, MAILBOX_BYTES_MAX_OF_UID >> 20,
+                    MAILBOX_NOTES_MAX, MAILBOX_BYTES_MAX >> 20, (unsigned long long)m->n_unsaid,
+                    (unsigned)st->stx_uid);
+        m->n_unsaid = 0;
+}
+
+/* What it has on disk: more than its size when it was asked for (fallocate), less when it has holes. */
+static uint64_t disk_bytes(const struct statx *sx) {
+        return sx->stx_blocks > UINT64_MAX / 512 ? UINT64_MAX : sx->stx_blocks * 512;
+}
+
+/* @param sx  of a file, whole or still being written */
+static bool is_too_long(const NotesMailbox *m, const struct statx *sx) {
+        return sx->stx_size > m->max_bytes || disk_bytes(sx) > m->max_bytes + SLACK_BYTES;
 }
 
 /* @return the file's bytes, above max_bytes when it is too long; -errno */
@@ -96,32 +128,33 @@ static bool is_younger(const struct statx *sx, uint64_t than_usec) {
         return usec_of(&now) < at + than_usec;
 }
 
+/* It has not got its one name yet. No event tells that a file grows: it is looked at again soon. */
+static void wait_for_name(NotesMailbox *m, const char *name, const struct statx *sx) {
+        m->is_soon = true;
+        if (mailbox_room_place(&m->room, sx->stx_uid, disk_bytes(sx), false) == MAILBOX_FULL)
+                throw_away_surplus(m, name, sx);
+}
+
 static void take_file(NotesMailbox *m, const char *name, const struct statx *sx) {
         struct stat st;
-        if (sx->stx_size > m->max_bytes) {
-                throw_away(m, name, sx, "a file in the mailbox was too long for a note");
-                return;
-        }
         if (sx->stx_nlink == 2 && is_younger(sx, LINKED_USEC)) {
-                m->is_soon = true;
+                wait_for_name(m, name, sx);
                 return;
         }
         if (sx->stx_nlink !=
             1) { /* a link to somebody else's file would speak in that one's name */
-                throw_away(m, name, sx, "a file in the mailbox had more than one name");
+                (void)throw_away(m, name, sx, "a file in the mailbox had more than one name");
                 return;
         }
-        if (!count_note(m, sx->stx_uid)) {
-                m->has_surplus = true;
-                if (!is_younger(sx, SURPLUS_USEC))
-                        throw_away(m, name, sx, "there were too many notes in the mailbox");
+        if (mailbox_room_place(&m->room, sx->stx_uid, disk_bytes(sx), true) != MAILBOX_TAKE) {
+                throw_away_surplus(m, name, sx);
                 return;
         }
         ssize_t n = read_note(m, name, &st);
         if (n == -ENOENT)
                 return;
         if (n < 0 || (size_t)n > m->max_bytes || st.st_uid != sx->stx_uid || st.st_nlink != 1) {
-                throw_away(m, name, sx, "a file in the mailbox could not be read as a note");
+                (void)throw_away(m, name, sx, "a file in the mailbox could not be read as a note");
                 return;
         }
         const NotesMail mail = { .name = name,
@@ -145,12 +178,14 @@ static void take_entry(NotesMailbox *m, const char *name) {
                 return; /* gone */
         if (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT)
                 return;
-        if (is_underway(name, &sx))
-                return;
-        if (name[0] == '.')
-                throw_away(m, name, &sx, "a note in the mailbox was never finished");
+        if (S_ISREG(sx.stx_mode) && is_too_long(m, &sx))
+                (void)throw_away(m, name, &sx, "a file in the mailbox was too long for a note");
+        else if (is_underway(name, &sx))
+                wait_for_name(m, name, &sx);
+        else if (name[0] == '.')
+                (void)throw_away(m, name, &sx, "a note in the mailbox was never finished");
         else if (!S_ISREG(sx.stx_mode))
-                throw_away(m, name, &sx, "something in the mailbox was no file");
+                (void)throw_away(m, name, &sx, "something in the mailbox was no file");
         else
                 take_file(m, name, &sx);
 }
@@ -180,7 +215,8 @@ static void end_pass(NotesMailbox *m) {
         if (m->pass)
                 (void)closedir(m->pass); /* only read from */
         m->pass = NULL;
-        m->n_senders = m->n_notes = 0;
+        if (mailbox_room_next(&m->room))
+                m->is_soon = true; /* for those to make room who have most */
 }
 
 static int begin_pass(NotesMailbox *m) {
@@ -271,6 +307,7 @@ int notes_mailbox_new(NotesMailbox **ret, sd_event *event, const char *path, siz
                              .callbacks = *callbacks,
                              .dir_fd = -1,
                              .buffer = malloc(max_bytes + 2) };
+        mailbox_room_init(&m->room);
         int r = m->path && m->buffer ? open_directory(m) : -ENOMEM;
         if (r >= 0)
                 r = sd_event_add_defer(event, &m->step, on_step, m);
@@ -311,10 +348,6 @@ NotesMailbox *notes_mailbox_free(NotesMailbox *m) {
 void notes_mailbox_remove(NotesMailbox *m, const char *name) {
         if (unlinkat(m->dir_fd, name, 0) < 0 && errno != ENOENT)
                 log_debug("cannot remove '%s' from the mailbox: its next arrival is dropped", name);
-        if (m->has_surplus) { /* now there is room */
-                m->has_surplus = false;
-                look_soon(m);
-        }
 }
 
 bool notes_mailbox_is_idle(const NotesMailbox *m) {

@@ -1,14 +1,12 @@
 /* The mailbox: notes of hooks that found no agent. A directory that everybody may put files into (mode 1733), so whatever lies in it may be
- * anybody's trick: files alone are read, never through a link or a mount, the owner is the sender, and what is no note is removed. */
+ * anybody's trick: files alone are read, never through a link or a mount, the owner is the sender, what is no note is removed, and so is what is above the
+ * bounds of agent/mailbox_room.h. */
 #pragma once
 
 #include <stdbool.h>
 #include <systemd/sd-event.h>
 
 #include "lib/base/clock.h"
-
-#define MAILBOX_NOTES_MAX 1000
-#define MAILBOX_NOTES_MAX_OF_UID 100
 
 typedef struct NotesMailbox NotesMailbox;
 

@@ -1,5 +1,5 @@
 /* What the files of the desk share: notes.c (in and out), notes_look.c (hands them to workers that look at directories),
- * notes_commit.c (from the desk into the store), notes_unit.c (one look). */
+ * notes_commit.c (from the desk into the store), notes_unit.c (one look), notes_later.c (what is found out after it was accepted). */
 #pragma once
 
 #include "agent/api/hook_socket.h"
@@ -45,6 +45,7 @@ typedef enum NoteStage {
 
 typedef struct Note {
         ListLink link; /* Notes.notes */
+        struct Notes *owner;
         NoteStage stage;
         HookPeer *peer;     /* NULL: by the mailbox, or gone */
         char *mailbox_name; /* until it is removed; NULL */
@@ -52,11 +53,18 @@ typedef struct Note {
         NoteView view;   /* borrows from here */
         bool is_durable; /* accepted */
         bool has_ended; /* its hook has; before it was durable, or while its directory was looked at */
-        bool may_come;     /* its directory was not there */
-        bool is_told;      /* of the snapshot */
+        bool may_come;          /* its directory was not there */
+        bool is_elsewhere;      /* notes_set_place(): it is not looked for any more */
+        bool is_held, has_held; /* it is told later, and there is something to tell */
+        int held_fd;            /* what it is told then; -1 = none */
+        char *held_reason;
+        sd_event_source *hold;
+        bool is_told; /* of the snapshot */
+        bool is_refusal_counted;
         uint64_t due_usec; /* CLOCK_BOOTTIME; without a peer: when it counts as ended; 0 = never */
-        uint64_t since_usec;      /* CLOCK_BOOTTIME when it came */
-        char *source, *unit_path; /* NULL */
+        uint64_t since_usec;                                 /* CLOCK_BOOTTIME when it came */
+        char *source, *unit_path;                            /* NULL */
+        char *likely_source, *likely_relative, *likely_path; /* NULL */
         char container[PIDS_CONTAINER_SIZE];
         char *stored_refused; /* what the row says */
         NotesLook look;       /* when prepared; before at_place it is over */
@@ -118,6 +126,7 @@ void notes_tell_refused(Notes *n, uid_t uid, const char *why);
 /** Goes on with mail that was put off, when there is room. */
 void notes_look_for_mail(Notes *n);
 void note_remove(Notes *n, Note *note);
+Note *notes_find(const Notes *n, const char *id); /* NULL */
 
 /* ---- notes_commit.c ---- */
 
@@ -135,6 +144,9 @@ void notes_arm_due(Notes *n);
 void notes_write_counts(Notes *n);
 /** What has been looked at and what has ended goes into the store, and is told. */
 void notes_commit(Notes *n);
+void note_likely_done(Note *note);
+/* notes_later.c */
+void note_held_done(Note *note);
 /** Takes over what a look has shown. */
 void notes_place(const Notes *n, Note *note, const NotesLook *l);
 

@@ -10,6 +10,7 @@
 #include "lib/base/log.h"
 #include "lib/base/path.h"
 #include "lib/dump/ids.h"
+#include "lib/loop/timer.h"
 #include "uploaders/credentials_env.h"
 #include "uploaders/imds.h"
 
@@ -60,10 +61,7 @@ static void wait_for_next(Notices *n) {
         uint64_t due_usec, now_usec = n->options.clock->boottime_usec(n->options.clock);
 
         n->asked = notices_state_next(&n->state, &due_usec);
-        int r = sd_event_source_set_time_relative(n->timer,
-                                                  due_usec > now_usec ? due_usec - now_usec : 0);
-        if (r >= 0)
-                r = sd_event_source_set_enabled(n->timer, SD_EVENT_ONESHOT);
+        int r = timer_rearm(n->timer, due_usec > now_usec ? due_usec - now_usec : 0);
         if (r < 0)
                 log_error(r, "the instance metadata service is not asked for notices any more");
 }

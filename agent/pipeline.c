@@ -130,9 +130,10 @@ static void mark_shipping(const Destination *d, Bundle *b, DeliveryRecord *deliv
         _cleanup_free_ char *name = bundle_object_name(b->rec.id);
         free(delivery->object);
         delivery->object = name ? d->type->where(d, directory, name) : NULL;
-        delivery->state = DELIVERY_SHIPPING;
+        (void)bundle_set_delivery_state(b, delivery,
+                                        DELIVERY_SHIPPING); /* a refused move is logged there */
         b->n_running++;
-        if (b->rec.state == BUNDLE_READY) /* a refused move is logged there */
+        if (b->rec.state == BUNDLE_READY) /* as above */
                 (void)bundle_set_state(bundles, b, BUNDLE_SHIPPING, NULL);
         else
                 bundle_save(bundles, b);
@@ -249,7 +250,7 @@ static int destination_init(Destination *d, Destination *head, const ConfigDesti
                             .config = config,
                             .type = config->type == CONFIG_S3 ? &destination_s3_type
                                                               : &destination_volume_type,
-                            .state = "ok" };
+                            .state = DESTINATION_OK };
         int r = make_template(d);
         return r < 0 ? r : d->type->open(d);
 }
@@ -320,7 +321,8 @@ static bool destination_done(Destination *d, uint64_t until_usec) {
         }
         if (d->bundle) {
                 d->bundle->n_running--;
-                pipeline_delivery(d->bundle, d->config->name)->state = DELIVERY_PENDING;
+                (void)bundle_set_delivery_state(
+                        d->bundle, pipeline_delivery(d->bundle, d->config->name), DELIVERY_PENDING);
                 pipeline_leave_shipping(d->pipeline, d->bundle, BUNDLE_READY, d->type->cut_text);
         }
         if (hung)

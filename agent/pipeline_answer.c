@@ -29,10 +29,27 @@ static void set_error(char **to, const char *text) {
         *to = text ? strdup(text) : NULL;
 }
 
+const char *pipeline_destination_state_name(DestinationState s) {
+        static const char *const names[N_DESTINATION_STATES] = {
+                [DESTINATION_OK] = "ok",
+                [DESTINATION_PAUSED] = "paused",
+                [DESTINATION_FAILING] = "failing",
+        };
+        return names[s];
+}
+
+/* Every state may follow every other: what was tried last tells. */
+static void set_state(Destination *d, DestinationState to) {
+        if (d->state != to)
+                log_debug("destination %s: %s", d->config->name,
+                          pipeline_destination_state_name(to));
+        d->state = to;
+}
+
 void pipeline_destination_is_well(Destination *d) {
         if (d->n_failures > 0)
                 log_notice("destination %s: works again", d->config->name);
-        d->state = "ok";
+        set_state(d, DESTINATION_OK);
         d->n_failures = 0;
         d->not_before_usec = 0;
         d->ship_failed = false;
@@ -50,7 +67,7 @@ void pipeline_destination_is_ill(Destination *d, int outcome, const char *error)
         uint64_t wait =
                 backoff(d->pipeline, d->n_failures + (waits_for_people ? SLOW_HEAD_START : 0));
         d->not_before_usec = pipeline_boot_usec(d->pipeline) + wait;
-        d->state = waits_for_people ? "paused" : "failing";
+        set_state(d, waits_for_people ? DESTINATION_PAUSED : DESTINATION_FAILING);
         d->proven = false;
         char text[64];
         if (!d->last_error || !error ||
@@ -169,7 +186,8 @@ static const char *proof_text(Proof proof) {
 
 static void take_delivered(Destination *d, Bundle *b, DeliveryRecord *delivery, ShipJob *s) {
         Pipeline *p = d->pipeline;
-        delivery->state = DELIVERY_DONE;
+        (void)bundle_set_delivery_state(b, delivery,
+                                        DELIVERY_DONE); /* a refused move is logged there */
         delivery->proof = s->proof;
         delivery->bytes = s->object_bytes;
         delivery->done_usec = pipeline_realtime_usec(p);
@@ -279,7 +297,8 @@ void pipeline_take_answer(Destination *d, Bundle *b, ShipJob *s) {
         Pipeline *p = d->pipeline;
         DeliveryRecord *delivery = pipeline_delivery(b, d->config->name);
         b->n_running--;
-        delivery->state = DELIVERY_PENDING;
+        if (s->result != SHIP_DELIVERED)
+                (void)bundle_set_delivery_state(b, delivery, DELIVERY_PENDING); /* as above */
         switch (s->result) {
         case SHIP_DELIVERED:
                 take_delivered(d, b, delivery, s);

@@ -36,19 +36,8 @@ char *pipeline_directory(const Destination *d, const Bundle *b) {
         return directory ? directory : directory_of_template(d, b);
 }
 
-/* A delivery that was ever begun has left its object's name in the row. */
-static bool has_begun(const Bundle *b) {
-        for (size_t i = 0; i < b->rec.n_deliveries; i++)
-                if (b->rec.deliveries[i].object)
-                        return true;
-        return false;
-}
-
 void pipeline_settle_order(Pipeline *p, Bundle *b) {
-        bool begins = !has_begun(b);
-        /* A supplement goes where its base went. */
-        if (begins && !b->rec.s3_prefix && !b->rec.supplement_of[0])
-                b->rec.s3_prefix = ship_notes_prefix(p->context.store, b->rec.source, b->rec.path);
+        bool begins = !bundle_has_begun(b);
         int fd = attachments_give(p->context.attachments, b->rec.source, b->rec.path, b->rec.id,
                                   begins);
         if (fd >= 0)
@@ -66,7 +55,7 @@ void pipeline_take_along(Pipeline *p, const Bundle *b, ShipJob *s) {
                                   false);
         if (fd >= 0)
                 s->attached_fd = fd;
-        int r = ship_notes_read(&s->notes, p->context.store, &b->rec);
+        int r = ship_notes_read(&s->notes, p->context.store, b);
         if (r < 0)
                 log_dump(b->rec.id, LOG_WARNING, r,
                          "cannot read what the hook told of it; the manifest goes without");

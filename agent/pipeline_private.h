@@ -10,6 +10,16 @@
 
 typedef struct DestinationType DestinationType;
 
+typedef enum DestinationState {
+        DESTINATION_OK,
+        DESTINATION_PAUSED,  /* it waits for people: full, or closed to us */
+        DESTINATION_FAILING, /* what was tried last failed */
+        N_DESTINATION_STATES
+} DestinationState;
+
+/** @return as people are told; static */
+const char *pipeline_destination_state_name(DestinationState s);
+
 /* A volume has a second one of these for small bundles alone, so that they need not wait until a large copy, which cannot be interrupted,
  * is through: its `head` is the first one, which speaks for both. */
 typedef struct Destination {
@@ -26,7 +36,7 @@ typedef struct Destination {
         bool tidying;     /* something of the type's own comes before the next delivery */
         bool proven;      /* the last thing tried there worked */
         bool ship_failed; /* a delivery failed by its fault: only a delivery shows that it is mended */
-        const char *state;
+        DestinationState state; /* set by is_well() and is_ill() alone */
         char *last_error;
         unsigned n_failures;      /* of the destination, in a row */
         uint64_t not_before_usec; /* CLOCK_BOOTTIME */

@@ -3,6 +3,7 @@
 
 #include "agent/pipeline_private.h"
 #include "lib/base/log.h"
+#include "lib/loop/timer.h"
 
 /* A large bundle gets on for so long before a small one goes in between, and for ten times as long as it takes to begin again. */
 #define LARGE_TURN_USEC (10 * USEC_PER_SEC)
@@ -16,15 +17,10 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
 }
 
 void pipeline_kick_in(Destination *d, uint64_t usec) {
-        int r;
-        if (!d->timer)
-                r = sd_event_add_time_relative(d->pipeline->context.event, &d->timer,
-                                               CLOCK_MONOTONIC, usec, 0, on_timer, d);
-        else {
-                r = sd_event_source_set_time_relative(d->timer, usec);
-                if (r >= 0)
-                        r = sd_event_source_set_enabled(d->timer, SD_EVENT_ONESHOT);
-        }
+        int r = timer_arm(&d->timer, &(TimerOrder){ .event = d->pipeline->context.event,
+                                                    .usec = usec,
+                                                    .handler = on_timer,
+                                                    .userdata = d });
         if (r < 0)
                 log_error(r, "destination %s: cannot arm a timer", d->config->name);
 }

@@ -33,7 +33,7 @@ static void view_stall(Destination *d, PipelineDestinationView *ret) {
                  (unsigned long long)(still / USEC_PER_SEC), d->type->stall_text);
         if (!told)
                 log_warning(0, "destination %s: %s", d->config->name, d->stall_error);
-        ret->state = "failing";
+        ret->state = pipeline_destination_state_name(DESTINATION_FAILING);
         ret->last_error = d->stall_error;
 }
 
@@ -43,7 +43,7 @@ void pipeline_destination_view(const Pipeline *p, size_t i, PipelineDestinationV
         snprintf(counter, sizeof counter, "bytes_delivered:%s", d->config->name);
         *ret = (PipelineDestinationView){ .name = d->config->name,
                                           .type = d->type->name,
-                                          .state = d->state,
+                                          .state = pipeline_destination_state_name(d->state),
                                           .last_error = d->last_error,
                                           .last_success_usec = d->last_success_usec,
                                           .bytes_delivered =
@@ -176,7 +176,8 @@ char *pipeline_explain(const Pipeline *p, const Bundle *b, const DeliveryRecord 
                             delivery->attempts, delivery->last_error ? delivery->last_error : "?",
                             b->rec.id);
         else if (boot < d->not_before_usec)
-                strbuf_addf(&text, "the destination is %s (%s); the next try is in %s.", d->state,
+                strbuf_addf(&text, "the destination is %s (%s); the next try is in %s.",
+                            pipeline_destination_state_name(d->state),
                             d->last_error ? d->last_error : "?",
                             clock_format_span(span, d->not_before_usec - boot));
         else if (delivery->next_try_usec > now)

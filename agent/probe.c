@@ -12,6 +12,7 @@
 
 #include "collectors/supervise.h"
 #include "lib/base/strbuf.h"
+#include "lib/loop/timer.h"
 
 #define MESSAGES_MAX 256 /* in one go: a watch that floods leaves the loop to others as well */
 #define REAP_USEC (200 * USEC_PER_MSEC)
@@ -39,9 +40,7 @@ typedef struct Orphan {
 static int on_reap(sd_event_source *s, uint64_t usec, void *userdata) {
         Orphan *o = userdata;
         (void)usec;
-        if (waitpid(o->pid, NULL, WNOHANG) == 0 &&
-            sd_event_source_set_time_relative(s, REAP_USEC) >= 0 &&
-            sd_event_source_set_enabled(s, SD_EVENT_ONESHOT) >= 0)
+        if (waitpid(o->pid, NULL, WNOHANG) == 0 && timer_rearm(s, REAP_USEC) == 0)
                 return 0;
         (void)sd_event_source_set_floating(s, false); /* now only this dispatch holds it */
         return 0;

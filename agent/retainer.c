@@ -7,6 +7,7 @@
 #include "agent/intake_probe.h"
 #include "agent/retainer_private.h"
 #include "lib/base/log.h"
+#include "lib/loop/timer.h"
 
 #define LOOK_USEC (10 * USEC_PER_SEC)
 #define KICK_USEC (300 * USEC_PER_MSEC)
@@ -75,7 +76,11 @@ void retainer_look_in(Retainer *r, uint64_t usec) {
         uint64_t due = retainer_boot_usec(r) + usec;
         if (r->is_armed && r->due_boot_usec <= due)
                 return;
-        int error = intake_arm(r->context.event, &r->timer, usec, on_timer, r);
+        int error = timer_arm(&r->timer, &(TimerOrder){ .event = r->context.event,
+                                                        .usec = usec,
+                                                        .slack_usec = usec / 20,
+                                                        .handler = on_timer,
+                                                        .userdata = r });
         r->is_armed = error >= 0;
         r->due_boot_usec = due;
         if (error < 0)
@@ -133,8 +138,7 @@ void retainer_kick(Retainer *r) {
 static void on_news(const Bundle *b, void *userdata) {
         Retained *s = userdata;
         Retainer *r = s->retainer;
-        if (bundle_state_is_final(b->rec.state) && b->rec.links_held &&
-            b->rec.state != BUNDLE_QUARANTINED)
+        if (bundle_state_is_over(b->rec.state) && b->rec.links_held)
                 held_add(s, &b->rec);
         else if (b->rec.state == BUNDLE_DELIVERED && r->terms.may_delete)
                 unheld_count(s);

@@ -132,7 +132,7 @@ static Bundle *find_undelivered(const Retained *s, const char *id) {
                         return NULL;
         }
         bool may = b->source == s->source && !b->rec.pinned && !is_busy(b) &&
-                   (!bundle_state_is_final(b->rec.state) || b->rec.state == BUNDLE_QUARANTINED);
+                   !bundle_state_is_over(b->rec.state);
         if (may)
                 return b;
         if (b->rec.state == BUNDLE_QUARANTINED)

@@ -69,6 +69,7 @@ int ship_job_init(ShipJob *s, const ShipOrder *order) {
         s->clock = order->clock;
         s->attached_fd = -1;
         copy_held(&s->held, &b->held);
+        s->owners = b->owners;
         s->directory = strdup(order->directory);
         s->instance_id = strdup(order->instance_id);
         s->hostname = strdup(order->hostname);

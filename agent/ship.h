@@ -36,6 +36,7 @@ typedef struct ShipJob {
         size_t n_shipped;
         int attached_fd; /* a directory, see attachments.h; -1 = nothing is attached */
         ShipNotes notes; /* what the hook told of the unit */
+        Owners owners;   /* of its members, when it was judged where it may go */
         char *directory; /* `<expanded prefix>/<instance-id>`, below the destination's root */
         char *instance_id, *hostname;
         char **labels;

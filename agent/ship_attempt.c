@@ -3,8 +3,10 @@
 #include <errno.h>
 #include <pwd.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "lib/base/clock.h"
+#include "lib/base/log.h"
 #include "lib/base/path.h"
 #include "lib/dump/names.h"
 
@@ -23,11 +25,29 @@ static json_t *reasons_so_far(const ShipJob *s) {
         return reasons ? reasons : json_array();
 }
 
+/* What hooks told counts by whose files are in the plan. A file that no link holds may have come since it was decided where they go. */
+static bool judge_owners(ShipAttempt *a) {
+        ShipJob *s = a->s;
+        Owners owners = { 0 };
+        for (size_t i = 0; i < plan_n_members(a->plan); i++)
+                if (plan_member(a->plan, i)->kind != MEMBER_SNAPSHOT) /* what is attached is ours */
+                        owners_add(&owners, s->rec.source, plan_member(a->plan, i)->uid, geteuid());
+        if (s->rec.s3_prefix && !s->rec.links_held && !owners_cover(&s->owners, &owners))
+                return ship_endf(s, SHIP_CHANGED, "'%s' has files of uid %u since it settled",
+                                 s->rec.path, (unsigned)owners.uid);
+        size_t n_unheard = ship_notes_judge(&s->notes, &owners);
+        if (n_unheard > 0)
+                log_dump(s->rec.id, LOG_NOTICE, 0,
+                         "%zu notes of hooks are not heard about it: it has other users' files",
+                         n_unheard);
+        return true;
+}
+
 static bool make_plan(ShipAttempt *a) {
         ShipJob *s = a->s;
         int r = plan_new(&a->plan);
         if (r >= 0)
-                r = ship_members_new(&a->members, s, a->plan, add_reason, a);
+                r = ship_members_new(&a->members, s, a->plan, &(ShipReasons){ add_reason, a });
         if (r >= 0)
                 r = plan_freeze(a->plan);
         if (r < 0 && r != -ENOENT)
@@ -40,6 +60,8 @@ static bool make_plan(ShipAttempt *a) {
                                  s->rec.path, last_reason(a));
         if (r == -ENOENT || plan_n_members(a->plan) == 0)
                 return ship_endf(s, SHIP_VANISHED, "nothing of '%s' is left", s->rec.path);
+        if (!judge_owners(a))
+                return false;
         plan_sha256(a->plan, a->plan_sha256);
         atomic_store(&s->total_bytes, plan_stream_bytes(a->plan));
         return true;
@@ -212,7 +234,8 @@ int ship_attempt_manifest(ShipAttempt *a, const BundleWriter *writer, const Part
         json_t *row = NULL;
         if (!info.job && ship_notes_find_job(&a->s->notes, a->plan, a->s->rec.kind, &seen, &row))
                 info.job = &seen;
-        int r = manifest_write(&info, a->plan, writer, parts, a->plan_sha256, put, userdata);
+        const ManifestContent content = { a->plan, writer, parts, a->plan_sha256 };
+        int r = manifest_write(&info, &content, put, userdata);
         json_decref(row);
         return r;
 }

@@ -15,6 +15,7 @@
 /* By the plan's index. */
 typedef struct Member {
         uint64_t print;
+        MemberKind kind;
         int held_fd;      /* borrowed of the job; -1: opened below root_fd */
         bool is_attached; /* opened below the job's attached_fd */
 } Member;
@@ -31,8 +32,7 @@ struct ShipMembers {
         bool has_source; /* a member of the source was found */
         bool has_more;   /* … and left out, as its name was taken */
         SetCheck *set;
-        void (*add_reason)(const char *reason, void *userdata);
-        void *userdata;
+        ShipReasons reasons;
         size_t n_left_out;
 };
 
@@ -49,11 +49,10 @@ static void leave_out(ShipMembers *m, const char *path, int error) {
                                 error == -ENOENT ? "removed: '%s' went away before it could be read"
                                                  : "unreadable: '%s' (%s)",
                                 escaped, strerror(-error)) >= 0)
-                m->add_reason(text, m->userdata);
+                m->reasons.add(text, m->reasons.userdata);
 }
 
-static int add_to_plan(ShipMembers *m, const char *path, MemberKind kind, int fd,
-                       const Member *member) {
+static int add_to_plan(ShipMembers *m, const char *path, int fd, const Member *member) {
         if (m->n == m->n_allocated) {
                 size_t n = m->n_allocated ? 2 * m->n_allocated : 16;
                 Member *bigger = realloc(m->members, n * sizeof *bigger);
@@ -62,7 +61,7 @@ static int add_to_plan(ShipMembers *m, const char *path, MemberKind kind, int fd
                 m->members = bigger;
                 m->n_allocated = n;
         }
-        int r = plan_add(m->plan, path, kind, fd);
+        int r = plan_add(m->plan, path, member->kind, fd);
         if (r >= 0)
                 m->members[m->n++] = *member;
         return r;
@@ -85,9 +84,10 @@ static int add_attached(ShipMembers *m, const char *path) {
         if (fstat(fd, &st) < 0)
                 return -errno;
         Member member = { .print = member_fingerprint(path, &st),
+                          .kind = MEMBER_SNAPSHOT,
                           .held_fd = -1,
                           .is_attached = true };
-        return add_to_plan(m, path, MEMBER_SNAPSHOT, fd, &member);
+        return add_to_plan(m, path, fd, &member);
 }
 
 /* The plan wants its members in order: adds those that come before a path of the source, or all that are left.
@@ -145,7 +145,7 @@ static void say_collision(ShipMembers *m, const char *path) {
                     "name taken: '%s' of the source has the name of a file that the agent adds; it "
                     "follows in a supplement",
                     path) >= 0)
-                m->add_reason(text, m->userdata);
+                m->reasons.add(text, m->reasons.userdata);
 }
 
 /* ---- what the source has ---- */
@@ -173,7 +173,8 @@ static int add_open(ShipMembers *m, const char *path, int fd, int held_fd) {
         dump_name_parse(m->s->rec.kind, path_name(path), &name);
         if (is_below_attached(path)) /* a file of the source does not pass for one of ours */
                 name.kind = MEMBER_OTHER;
-        r = add_to_plan(m, path, name.kind, fd, &member);
+        member.kind = name.kind;
+        r = add_to_plan(m, path, fd, &member);
         return r < 0 ? r : set_check_add(m->set, path, &name, (uint64_t)st.st_size);
 }
 
@@ -276,24 +277,21 @@ static int find_members(ShipMembers *m) {
         return r < 0 || (!m->has_source && !is_supplement) ? r : add_attached_before(m, NULL);
 }
 
-int ship_members_new(ShipMembers **ret, const ShipJob *s, Plan *plan,
-                     void (*add_reason)(const char *reason, void *userdata), void *userdata) {
+int ship_members_new(ShipMembers **ret, const ShipJob *s, Plan *plan, const ShipReasons *reasons) {
         ShipMembers *m = calloc(1, sizeof *m);
         if (!m)
                 return -ENOMEM;
-        *m = (ShipMembers){
-                .s = s, .plan = plan, .root_fd = -1, .add_reason = add_reason, .userdata = userdata
-        };
+        *m = (ShipMembers){ .s = s, .plan = plan, .root_fd = -1, .reasons = *reasons };
         int r = set_check_new(&m->set, s->rec.kind);
         if (r >= 0)
                 r = find_members(m);
         if (r >= 0)
-                r = set_check_finish(m->set, add_reason, userdata);
+                r = set_check_finish(m->set, reasons->add, reasons->userdata);
         if (r >= 0 && m->n_left_out > REASONS_MAX) {
                 _cleanup_free_ char *text = NULL;
                 if (asprintf(&text, "unreadable: %zu more members", m->n_left_out - REASONS_MAX) >=
                     0)
-                        add_reason(text, userdata);
+                        reasons->add(text, reasons->userdata);
         }
         if (r < 0) {
                 ship_members_free(m);

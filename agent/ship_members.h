@@ -13,11 +13,17 @@
 struct ShipJob;
 typedef struct ShipMembers ShipMembers;
 
+typedef struct
+        ShipReasons { /* why the bundle is not complete: told one by one, as sentences that are borrowed for the call */
+        void (*add)(const char *reason, void *userdata);
+        void *userdata;
+} ShipReasons;
+
 /** Finds the members and adds each to the plan (not yet frozen). What cannot be opened is left out, with a reason. A member of the source that
  * has the name of an attachment is left out too, with a reason, and follows in a supplement, where it stands alone under this name.
  * @return 0, -ENOENT when nothing is left, -errno */
 int ship_members_new(ShipMembers **ret, const struct ShipJob *s, Plan *plan,
-                     void (*add_reason)(const char *reason, void *userdata), void *userdata);
+                     const ShipReasons *reasons);
 ShipMembers *ship_members_free(ShipMembers *m);
 
 /** Opens the plan's member i for reading. @return an fd of the caller's, -errno */

@@ -30,55 +30,113 @@ static ManifestFailure failure_of(const HookNote *note, uint64_t received_usec) 
         return f;
 }
 
+typedef struct Reading {
+        ShipNotes notes;
+        const Owners *owners;
+} Reading;
+
 static int on_note(const StoredNote *stored, void *userdata) {
-        ShipNotes *n = userdata;
+        Reading *reading = userdata;
+        ShipNotes *n = &reading->notes;
         const char *why;
         HookNote *note = &n->notes[n->n];
+        if (!owners_let_speak(reading->owners, stored->uid))
+                return 0;
         /* It was filtered before it was stored. */
         int r = hook_note_parse(stored->document, strlen(stored->document), NULL, note, &why);
         if (r < 0)
                 return r;
         if (r > 0)
                 return 0;
-        n->failures[n->n++] = failure_of(note, stored->received_usec);
+        n->failures[n->n] = failure_of(note, stored->received_usec);
+        n->containers[n->n] = stored->container ? strdup(stored->container) : NULL;
+        n->failures[n->n].container =
+                n->containers[n->n]; /* without memory nothing is said of it */
+        n->uids[n->n] = stored->uid;
+        n->n++;
         return n->n == MANIFEST_FAILURES_MAX;
 }
 
 static int read_seen(ShipNotes *ret, Store *store, const BundleRecord *b) {
-        *ret = (ShipNotes){ .seen = calloc(SEEN_MAX, sizeof *ret->seen) };
+        ret->seen = calloc(SEEN_MAX, sizeof *ret->seen);
         int n = ret->seen ? store_job_list(store, b->uid, SEEN_MAX, ret->seen) : -ENOMEM;
         ret->n_seen = n > 0 ? (size_t)n : 0;
-        if (ret->n_seen == 0)
-                ship_notes_done(ret);
         return MIN(n, 0);
 }
 
-int ship_notes_read(ShipNotes *ret, Store *store, const BundleRecord *b) {
-        ShipNotes n = { .notes = calloc(MANIFEST_FAILURES_MAX, sizeof *n.notes),
-                        .failures = calloc(MANIFEST_FAILURES_MAX, sizeof *n.failures) };
-        int r = n.notes && n.failures ? store_note_list(store, b->source, b->path, on_note, &n)
-                                      : -ENOMEM;
-        if (r < 0 || n.n == 0) {
-                ship_notes_done(&n);
+static void take_job(ShipNotes *n) {
+        const JobIdentity *job = n->n > 0 ? &n->notes[0].job : NULL; /* moves with what it is in */
+        n->has_job = job && job->source;
+        n->job = n->has_job ? (ManifestJob){ .key = job->key[0] ? job->key : NULL,
+                                             .source = job->source,
+                                             .rank = job->rank,
+                                             .world_size = job->world_size }
+                            : (ManifestJob){ 0 };
+}
+
+/* Those of others may turn out not to be heard. */
+static bool has_own(const ShipNotes *n, uid_t uid) {
+        for (size_t i = 0; i < n->n; i++)
+                if (n->uids[i] == uid || n->uids[i] == 0)
+                        return true;
+        return false;
+}
+
+int ship_notes_read(ShipNotes *ret, Store *store, const Bundle *b) {
+        const BundleRecord *rec = &b->rec;
+        Reading reading = { .owners = &b->owners };
+        ShipNotes *n = &reading.notes;
+        n->notes = calloc(MANIFEST_FAILURES_MAX, sizeof *n->notes);
+        n->failures = calloc(MANIFEST_FAILURES_MAX, sizeof *n->failures);
+        n->containers = calloc(MANIFEST_FAILURES_MAX, sizeof *n->containers);
+        n->uids = calloc(MANIFEST_FAILURES_MAX, sizeof *n->uids);
+        int r = n->notes && n->failures && n->containers && n->uids
+                        ? store_note_list(store, rec->source, rec->path, on_note, &reading)
+                        : -ENOMEM;
+        if (r >= 0 && source_kind_has_incident(rec->kind) && !has_own(n, rec->uid))
+                r = read_seen(n, store, rec);
+        if (r < 0 || (n->n == 0 && n->n_seen == 0)) {
+                ship_notes_done(n);
                 *ret = (ShipNotes){ 0 };
-                return r < 0 || !source_kind_has_incident(b->kind) ? MIN(r, 0)
-                                                                   : read_seen(ret, store, b);
+                return MIN(r, 0);
         }
-        const JobIdentity *job = &n.notes[0].job; /* moved with what it is in */
-        n.has_job = job->source != NULL;
-        n.job = (ManifestJob){ .key = job->key[0] ? job->key : NULL,
-                               .source = job->source,
-                               .rank = job->rank,
-                               .world_size = job->world_size };
-        *ret = n;
+        take_job(n);
+        *ret = *n;
         return 0;
 }
 
+static void keep_at(ShipNotes *n, size_t to, size_t from) {
+        if (to == from)
+                return;
+        n->notes[to] = n->notes[from];
+        n->failures[to] = n->failures[from];
+        n->containers[to] = n->containers[from];
+        n->uids[to] = n->uids[from];
+}
+
+size_t ship_notes_judge(ShipNotes *n, const Owners *owners) {
+        size_t n_heard = 0, n_told = n->n;
+        for (size_t i = 0; i < n_told; i++)
+                if (owners_let_speak(owners, n->uids[i]))
+                        keep_at(n, n_heard++, i);
+                else {
+                        hook_note_done(&n->notes[i]);
+                        free(n->containers[i]);
+                }
+        n->n = n_heard;
+        take_job(n);
+        return n_told - n_heard;
+}
+
 void ship_notes_done(ShipNotes *n) {
-        for (size_t i = 0; i < n->n; i++)
+        for (size_t i = 0; i < n->n; i++) {
                 hook_note_done(&n->notes[i]);
+                free(n->containers[i]);
+        }
+        free(n->containers);
         free(n->notes);
         free(n->failures);
+        free(n->uids);
         for (size_t i = 0; i < n->n_seen; i++)
                 stored_job_done(&n->seen[i]);
         free(n->seen);
@@ -116,7 +174,7 @@ static int64_t number_in(const json_t *job, const char *key) {
 
 bool ship_notes_find_job(const ShipNotes *n, const Plan *plan, SourceKind kind, ManifestJob *ret,
                          json_t **ret_owner) {
-        size_t i = 0;
+        size_t i = n->n > 0 ? n->n_seen : 0; /* a note that is heard knows better, or nobody does */
         while (i < n->n_seen && !is_writer(&n->seen[i], plan, kind))
                 i++;
         json_t *row = i < n->n_seen ? json_loads(n->seen[i].document, 0, NULL) : NULL;
@@ -134,21 +192,4 @@ bool ship_notes_find_job(const ShipNotes *n, const Plan *plan, SourceKind kind, 
                 ret->key = NULL;
         *ret_owner = row;
         return true;
-}
-
-/* ---- prefixes ---- */
-
-static int on_prefix(const StoredNote *stored, void *userdata) {
-        char **ret = userdata;
-        if (!stored->s3_prefix)
-                return 0;
-        *ret = strdup(stored->s3_prefix);
-        return *ret ? 1 : -ENOMEM;
-}
-
-char *ship_notes_prefix(Store *store, const char *source, const char *unit_path) {
-        char *prefix = NULL;
-        (void)store_note_list(store, source, unit_path, on_prefix,
-                              &prefix); /* none: the destination's own */
-        return prefix;
 }

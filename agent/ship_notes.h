@@ -1,8 +1,9 @@
-/* What the hook told of a unit, for the manifests of its bundles: read on the loop when a delivery begins, owned by the job from then on. */
+/* What hooks told of a unit, for the manifests of its bundles: read on the loop when a delivery begins, and from then on the delivery job's. */
 #pragma once
 
 #include <jansson.h>
 
+#include "agent/bundle.h"
 #include "agent/store/store.h"
 #include "lib/bundle/manifest.h"
 #include "lib/bundle/plan.h"
@@ -11,7 +12,9 @@
 typedef struct ShipNotes {
         HookNote *notes; /* owned; what the others point into */
         ManifestFailure *failures;
-        size_t n; /* of both, at most MANIFEST_FAILURES_MAX */
+        char **containers; /* owned; of each note, NULL = not known */
+        uid_t *uids;       /* who told each note */
+        size_t n;          /* of them all, at most MANIFEST_FAILURES_MAX */
         ManifestJob job;
         bool has_job;
         struct StoredJob *
@@ -19,8 +22,9 @@ typedef struct ShipNotes {
         size_t n_seen;
 } ShipNotes;
 
-/** Reads the first notes of a unit, or who may have written it where there are none. One that cannot be read is left out. @return 0, -errno: then there are none */
-int ship_notes_read(ShipNotes *ret, Store *store, const BundleRecord *b);
+/** Reads the first notes of a bundle's unit, of users who may speak about it (owners.h, as far as its owners are known); a note that cannot be read is left out.
+ * Where the unit's own user has told nothing, also reads which of his processes were seen at devices (see below). @return 0; -errno: then there are none */
+int ship_notes_read(ShipNotes *ret, Store *store, const Bundle *b);
 void ship_notes_done(ShipNotes *n);
 
 /** Which job a unit without a note is from: that of the last seen process whose pid the name of a file of the same owner has, and which was seen before
@@ -29,5 +33,5 @@ void ship_notes_done(ShipNotes *n);
 bool ship_notes_find_job(const ShipNotes *n, const Plan *plan, SourceKind kind, ManifestJob *ret,
                          json_t **ret_owner);
 
-/** @return the prefix that was granted to the first note of the unit that asked for one, `s3://bucket/prefix`; the caller's. NULL: none */
-char *ship_notes_prefix(Store *store, const char *source, const char *unit_path);
+/** Leaves out the notes of users who may not speak about these owners' files (owners.h). @return how many were left out */
+size_t ship_notes_judge(ShipNotes *n, const Owners *owners);

@@ -97,7 +97,8 @@ int ship_s3_rows_load(ShipS3Rows *rows, Store *store, const ShipS3Wanted *wanted
         if (r < 0)
                 return r;
         if (fits(&upload, wanted)) {
-                r = store_ledger_parts(store, wanted->bundle, wanted->destination, take_part, rows);
+                r = store_ledger_parts(store, wanted->bundle, wanted->destination,
+                                       &(LedgerReader){ take_part, rows });
                 rows->upload_id = TAKE_PTR(upload.upload_id);
                 if (r == 0 && rows->n > 0) {
                         rows->has_intent = true;

@@ -77,6 +77,25 @@ typedef struct ShipS3 {
         ShipS3Buffer *made; /* owned */
 } ShipS3;
 
+/* ship_s3.c. Who gets false returns it: ship has its end. */
+void ship_s3_set_state(ShipS3 *x, ShipS3State to);
+/* Does what the facts call for; after a fact was recorded, never from inside an upload's callback. x may be gone a turn later. */
+void ship_s3_next(ShipS3 *x);
+bool ship_s3_begin_step(ShipS3 *x, bool (*work)(ShipS3 *x));
+bool ship_s3_end_store(ShipS3 *x, int r); /* r: of the store, negative */
+
+/* ship_s3_look.c: into is_found, is_looked_at, is_whole; `call` is there as long as the answer is not. @return false: ship has ended */
+bool ship_s3_look(ShipS3 *x);
+bool ship_s3_compare(ShipS3 *x);
+
+/* ship_s3_send.c: `upload_done` says that there is something to take. @return false: ship has ended */
+bool ship_s3_send_object(ShipS3 *x);
+bool ship_s3_publish(ShipS3 *x);
+bool ship_s3_feed_upload(
+        ShipS3 *x); /* gives it the part that was made, or has one made that is wanted */
+bool ship_s3_take_object(ShipS3 *x);
+bool ship_s3_take_manifest(ShipS3 *x);
+
 /* ship_s3_steps.c: what the worker does. @return false: ship has ended */
 bool ship_s3_plan(ShipS3 *x);
 bool ship_s3_open_packer(ShipS3 *x);

@@ -142,18 +142,23 @@ static bool put_seek_table(VolumeAttempt *a) {
         return put_bytes(a, a->object, table, n) && ship_may_go_on(s);
 }
 
-/* @param replace  what has the name may go */
-static bool commit(VolumeAttempt *a, VolumeObject *object, const VolumeStripe *stripes, size_t n,
-                   bool replace) {
+typedef struct Commit {
+        VolumeObject *object;
+        const VolumeStripe *stripes;
+        size_t n;
+        bool replace; /* what has the name may go */
+} Commit;
+
+static bool commit(const VolumeAttempt *a, const Commit *c) {
         ShipJob *s = a->base.s;
         char *error = NULL;
-        int r = volume_commit(object, stripes, n, &error);
-        if (r == UPLOAD_E_EXISTS && replace) {
+        int r = volume_commit(c->object, c->stripes, c->n, &error);
+        if (r == UPLOAD_E_EXISTS && c->replace) {
                 free(error);
                 error = NULL;
                 if (!ship_may_go_on(s))
                         return false;
-                r = volume_replace(object, stripes, n, &error);
+                r = volume_replace(c->object, c->stripes, c->n, &error);
         }
         if (r != 0 && r != UPLOAD_E_SAME)
                 return ship_end_upload(s, r, error);
@@ -170,7 +175,7 @@ static bool finish_object(VolumeAttempt *a) {
                 return ship_endf(s, SHIP_FAILED, "%s", strerror(ENOMEM));
         s->object_bytes = a->parts.total_bytes;
         /* Without a manifest what has the name is no bundle: what a crash left of an earlier plan. The name is ours, so it may go. */
-        return commit(a, a->object, stripes, a->parts.n, true);
+        return commit(a, &(Commit){ a->object, stripes, a->parts.n, true });
 }
 
 typedef struct ManifestPut {
@@ -202,7 +207,8 @@ static bool put_manifest(VolumeAttempt *a) {
                 return ship_endf(s, SHIP_FAILED, "cannot write the manifest: %s", strerror(-r));
         VolumeStripe whole = { .bytes = a->manifest_bytes };
         sha256_final(&a->manifest_sha, whole.sha256);
-        return ship_may_go_on(s) && commit(a, a->manifest, &whole, 1, a->replace_manifest);
+        return ship_may_go_on(s) &&
+               commit(a, &(Commit){ a->manifest, &whole, 1, a->replace_manifest });
 }
 
 static void sweep(VolumeAttempt *a) {

@@ -182,10 +182,10 @@ const char *cli_bar(char *buf, unsigned percent) {
 
 /* ---- arguments ---- */
 
-int cli_option(const char *command, int argc, char **argv, const char *letters,
-               const struct option *options) {
+int cli_option(const CliOptions *options, int argc, char **argv) {
+        const char *command = options->command;
         opterr = 0;
-        int o = getopt_long(argc, argv, letters, options, NULL);
+        int o = getopt_long(argc, argv, options->letters, options->longs, NULL);
         if (o != ':' && o != '?')
                 return o;
         const char *culprit = argv[optind - 1];
@@ -202,16 +202,24 @@ int cli_option(const char *command, int argc, char **argv, const char *letters,
         return '?';
 }
 
-int cli_arguments(int argc, char **argv, int n, const char *what, const char **ret) {
+static int check_arguments(int argc, char **argv, int n, const char *what) {
         static const struct option none[] = { { 0 } };
-        if (cli_option(argv[0], argc, argv, ":", none) >= 0)
+        if (cli_option(&(CliOptions){ argv[0], ":", none }, argc, argv) >= 0)
                 return CLI_USAGE;
-        if (argc - optind != n)
-                return cli_usage(argv[0], "wants %s", what);
-        if (n > 0 && !argv[optind][0])
+        return argc - optind == n ? CLI_YES : cli_usage(argv[0], "wants %s", what);
+}
+
+int cli_no_argument(int argc, char **argv) {
+        return check_arguments(argc, argv, 0, "no arguments");
+}
+
+int cli_one_argument(int argc, char **argv, const char *what, const char **ret) {
+        int code = check_arguments(argc, argv, 1, what);
+        if (code != CLI_YES)
+                return code;
+        if (!argv[optind][0])
                 return cli_usage(argv[0], "wants %s, and not an empty one", what);
-        if (ret)
-                *ret = argv[optind];
+        *ret = argv[optind];
         return CLI_YES;
 }
 
@@ -253,10 +261,9 @@ typedef struct Question {
 static int ask(const Cli *cli, const Question *q, json_t **ret_json) {
         const char *method = q->method, *path = q->path;
         _cleanup_(client_reply_done) ClientReply reply = { 0 };
-        ClientFailure why = { 0 };
-        int r = client_request(cli->socket, method, path, &reply, &why);
+        int r = client_request(cli->socket, method, path, &reply);
         if (r == CLIENT_E_NO_AGENT)
-                return say_no_agent(cli, &why);
+                return say_no_agent(cli, &reply.why);
         if (r == CLIENT_E_TOO_LARGE) {
                 cli_error("the answer of '%s' to %s %s is larger than any of neuron-collectd; what "
                           "listens "

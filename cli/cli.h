@@ -91,14 +91,17 @@ const char *cli_bar(char *buf, unsigned percent);
 
 /* ---- arguments ---- */
 
-/** getopt_long that complains in our words. @param command  whose options; NULL = neuron-collect's own
- * @param letters  as getopt's optstring, begins with (`+` and) `:`
- * @return as getopt_long; '?' after the fault was told: leave with CLI_USAGE */
-int cli_option(const char *command, int argc, char **argv, const char *letters,
-               const struct option *options);
-/** For commands without options: checks the number of arguments. @param ret  the argument, when n is 1; may be NULL
- * @return CLI_YES, CLI_USAGE */
-int cli_arguments(int argc, char **argv, int n, const char *what, const char **ret);
+typedef struct CliOptions {
+        const char *command; /* whose they are; NULL = neuron-collect's own */
+        const char *letters; /* as getopt's optstring, begins with (`+` and) `:` */
+        const struct option *longs;
+} CliOptions;
+
+/** getopt_long that complains in our words. @return as getopt_long; '?' after the fault was told: leave with CLI_USAGE */
+int cli_option(const CliOptions *options, int argc, char **argv);
+/** For commands without options: checks the number of arguments. @param what  is wanted, for people @return CLI_YES, CLI_USAGE */
+int cli_no_argument(int argc, char **argv);
+int cli_one_argument(int argc, char **argv, const char *what, const char **ret);
 
 /* ---- asking ---- */
 

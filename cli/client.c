@@ -44,14 +44,14 @@ static CURLcode perform(CURL *curl, const char *socket, const char *url, Body *b
         return curl_easy_perform(curl);
 }
 
-static int fail(CURL *curl, CURLcode code, const Body *body, ClientFailure *ret_why) {
+static int fail(CURL *curl, CURLcode code, const Body *body, ClientReply *ret) {
         long error = 0;
         if (code == CURLE_OUT_OF_MEMORY)
                 return -ENOMEM;
         if (code == CURLE_WRITE_ERROR) /* on_body() ended it */
                 return body->is_too_large ? CLIENT_E_TOO_LARGE : -ENOMEM;
         curl_easy_getinfo(curl, CURLINFO_OS_ERRNO, &error);
-        *ret_why = (ClientFailure){ .error = (int)error,
+        ret->why = (ClientFailure){ .error = (int)error,
                                     .timed_out = code == CURLE_OPERATION_TIMEDOUT,
                                     .text = code == CURLE_COULDNT_CONNECT && error
                                                     ? strerror((int)error)
@@ -70,11 +70,10 @@ static int take_reply(CURL *curl, Body *body, ClientReply *ret) {
         return 0;
 }
 
-int client_request(const char *socket, const char *method, const char *path, ClientReply *ret,
-                   ClientFailure *ret_why) {
+int client_request(const char *socket, const char *method, const char *path, ClientReply *ret) {
         /* libcurl tells of such a path as if a host could not be found */
         if (!socket[0] || strlen(socket) >= sizeof((struct sockaddr_un *)NULL)->sun_path) {
-                *ret_why = (ClientFailure){ .error = ENAMETOOLONG,
+                ret->why = (ClientFailure){ .error = ENAMETOOLONG,
                                             .text = socket[0] ? "longer than a socket's path can be"
                                                               : "an empty path" };
                 return CLIENT_E_NO_AGENT;
@@ -94,7 +93,7 @@ int client_request(const char *socket, const char *method, const char *path, Cli
         }
         Body body = { 0 };
         CURLcode code = perform(curl, socket, url, &body);
-        int r = code == CURLE_OK ? take_reply(curl, &body, ret) : fail(curl, code, &body, ret_why);
+        int r = code == CURLE_OK ? take_reply(curl, &body, ret) : fail(curl, code, &body, ret);
         strbuf_done(&body.text);
         return r;
 }

@@ -6,27 +6,27 @@
 
 #include "lib/base/cleanup.h"
 
-typedef struct ClientReply {
-        long status;
-        char *body; /* NUL-terminated; owned */
-        size_t n_body;
-        json_t *json; /* NULL when the body is no JSON; owned */
-} ClientReply;
-
-void client_reply_done(ClientReply *r);
-
 typedef struct ClientFailure {
         int error;        /* positive errno of the connection, 0 = none known */
         bool timed_out;   /* connected, and then nothing */
         const char *text; /* static, or valid until the next call of strerror() */
 } ClientFailure;
 
+typedef struct ClientReply {
+        long status;
+        char *body; /* NUL-terminated; owned */
+        size_t n_body;
+        json_t *json;      /* NULL when the body is no JSON; owned */
+        ClientFailure why; /* only with CLIENT_E_NO_AGENT; nothing else is set then */
+} ClientReply;
+
+void client_reply_done(ClientReply *r);
+
 /** Sends `method path` and waits for the answer, 30 s at most.
- * @return 0 (whatever the status is); CLIENT_E_NO_AGENT: nobody answers on the socket in HTTP, *ret_why says why;
+ * @return 0 (whatever the status is); CLIENT_E_NO_AGENT: nobody answers on the socket in HTTP, ret->why says why;
  * CLIENT_E_TOO_LARGE: the answer has more than 256 MiB; -errno */
 enum { CLIENT_E_NO_AGENT = 1, CLIENT_E_TOO_LARGE = 2 };
-int client_request(const char *socket, const char *method, const char *path, ClientReply *ret,
-                   ClientFailure *ret_why);
+int client_request(const char *socket, const char *method, const char *path, ClientReply *ret);
 
 /** Spells a value for a URL. @return the caller's, NULL for lack of memory */
 char *client_escape(const char *value);

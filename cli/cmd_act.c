@@ -29,8 +29,8 @@ static void print_outcome(const char *action, const json_t *b) {
 int cmd_act(const Cli *cli, int argc, char **argv) {
         const char *id;
         json_t *answer = NULL, *b = NULL;
-        int code = cli_arguments(argc, argv, 1, "one bundle id, as `neuron-collect list` prints it",
-                                 &id);
+        int code = cli_one_argument(argc, argv, "one bundle id, as `neuron-collect list` prints it",
+                                    &id);
         if (code == CLI_YES)
                 code = cli_ask_bundle(cli, id, argv[0], &answer);
         if (code == CLI_YES)
@@ -47,7 +47,7 @@ int cmd_act(const Cli *cli, int argc, char **argv) {
 int cmd_flush(const Cli *cli, int argc, char **argv) {
         bool flush = strcmp(argv[0], "flush") == 0;
         json_t *answer = NULL;
-        int code = cli_arguments(argc, argv, 0, "no arguments", NULL);
+        int code = cli_no_argument(argc, argv);
         if (code == CLI_YES)
                 code = cli_ask(cli, "POST", flush ? "/v1/flush" : "/v1/scan", &answer);
         if (code == CLI_YES && cli->json)

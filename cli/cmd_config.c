@@ -78,7 +78,7 @@ static int show(const Cli *cli) {
 
 int cmd_config(const Cli *cli, int argc, char **argv) {
         const char *what;
-        int code = cli_arguments(argc, argv, 1, "`check` or `show`", &what);
+        int code = cli_one_argument(argc, argv, "`check` or `show`", &what);
         if (code != CLI_YES)
                 return code;
         if (strcmp(what, "check") == 0)

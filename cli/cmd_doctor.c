@@ -15,13 +15,10 @@
 
 static const char *const words[N_FINDINGS] = { "ok", "warning", "FAILED" };
 
-static void add_finding(Doctor *d, const char *word, const char *what, const char *remedy,
-                        const char *text) {
-        json_t *one =
-                json_pack("{s:s, s:o, s:o, s:o}", "state", word, "what", cli_json_string(what),
-                          "detail", cli_json_string(text), "remedy", cli_json_string(remedy));
-        if (json_array_append_new(d->findings, one) < 0)
-                cli_error("%s", strerror(ENOMEM));
+static json_t *finding_json(const char *word, const char *what, const char *detail,
+                            const char *remedy) {
+        return json_pack("{s:s, s:o, s:o, s:o}", "state", word, "what", cli_json_string(what),
+                         "detail", cli_json_string(detail), "remedy", cli_json_string(remedy));
 }
 
 void doctor_tell(Doctor *d, Finding finding, const char *what, const char *remedy, const char *fmt,
@@ -34,7 +31,9 @@ void doctor_tell(Doctor *d, Finding finding, const char *what, const char *remed
         va_end(ap);
         d->n[finding]++;
         if (d->findings) {
-                add_finding(d, words[finding], what, remedy, text ? text : "");
+                json_t *one = finding_json(words[finding], what, text ? text : "", remedy);
+                if (json_array_append_new(d->findings, one) < 0)
+                        cli_error("%s", strerror(ENOMEM));
                 return;
         }
         cli_progress_end();
@@ -147,7 +146,7 @@ static int parse(int argc, char **argv, Doctor *d) {
                                                  { "hook-directory", required_argument, NULL, 'h' },
                                                  { 0 } };
         int o;
-        while ((o = cli_option(argv[0], argc, argv, ":", options)) >= 0)
+        while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0)
                 switch (o) {
                 case 'd':
                         d->only = optarg;

@@ -158,7 +158,7 @@ int cmd_drain(const Cli *cli, int argc, char **argv) {
         Drain d = { .cli = cli, .timeout_usec = USEC_INFINITY };
         json_t *answer = NULL;
         int o;
-        while ((o = cli_option(argv[0], argc, argv, ":", options)) >= 0)
+        while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0)
                 if (o != 't')
                         return CLI_USAGE;
                 else if (parse_time_usec(optarg, &d.timeout_usec) < 0)
@@ -177,7 +177,7 @@ int cmd_drain(const Cli *cli, int argc, char **argv) {
 
 int cmd_resume(const Cli *cli, int argc, char **argv) {
         json_t *answer = NULL;
-        int code = cli_arguments(argc, argv, 0, "no arguments", NULL);
+        int code = cli_no_argument(argc, argv);
         if (code == CLI_YES)
                 code = cli_ask(cli, "POST", "/v1/resume", &answer);
         if (code == CLI_YES && cli->json)

@@ -204,7 +204,7 @@ static int estimate(Estimate *e) {
 
 int cmd_estimate(const Cli *cli, int argc, char **argv) {
         Config *config = NULL;
-        int code = cli_arguments(argc, argv, 0, "no arguments", NULL);
+        int code = cli_no_argument(argc, argv);
         if (code == CLI_YES)
                 code = cli_load_config(cli, false, &config);
         if (code != CLI_YES)

@@ -157,8 +157,10 @@ static int say_no_bundle(const Get *g) {
 
 static int read_manifest(Get *g) {
         _cleanup_free_ char *fault = NULL, *url = object_store_url(g->store, g->names.manifest);
-        int r = object_store_read(g->store, g->names.manifest, MANIFEST_MAX_BYTES,
-                                  &g->manifest_text, &g->manifest_bytes);
+        ObjectText manifest = { 0 };
+        int r = object_store_read(g->store, g->names.manifest, MANIFEST_MAX_BYTES, &manifest);
+        g->manifest_text = manifest.text;
+        g->manifest_bytes = manifest.n;
         if (r == OBJECT_E_NOT_FOUND)
                 return say_no_bundle(g);
         if (r != 0)
@@ -180,7 +182,7 @@ static int parse(int argc, char **argv, Get *g, S3Options *s3) {
                                                  { "force", no_argument, NULL, 'f' },
                                                  { 0 } };
         int o;
-        while ((o = cli_option(argv[0], argc, argv, ":o:", options)) >= 0)
+        while ((o = cli_option(&(CliOptions){ argv[0], ":o:", options }, argc, argv)) >= 0)
                 switch (o) {
                 case 'm':
                         g->member = optarg;

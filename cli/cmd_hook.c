@@ -257,7 +257,7 @@ static int parse(int argc, char **argv, Given *g, const char **ret_what) {
         };
         bool is_for_install = false;
         int o;
-        while ((o = cli_option(argv[0], argc, argv, ":", options)) >= 0) {
+        while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0) {
                 int code = take_option(g, o);
                 if (code != CLI_YES)
                         return code;

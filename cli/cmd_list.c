@@ -105,7 +105,7 @@ static int parse(int argc, char **argv, List *l) {
                                                  { 0 } };
         BundleState state;
         int o;
-        while ((o = cli_option(argv[0], argc, argv, ":", options)) >= 0)
+        while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0)
                 switch (o) {
                 case 's':
                         l->state = optarg;

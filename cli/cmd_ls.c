@@ -357,7 +357,7 @@ int cmd_ls(const Cli *cli, int argc, char **argv) {
         S3Options s3 = { 0 };
         ObjectUrl url = { 0 };
         int o;
-        while ((o = cli_option(argv[0], argc, argv, ":", options)) >= 0)
+        while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0)
                 if (!s3_options_take(&s3, o, optarg))
                         return CLI_USAGE;
         if (argc - optind != 1 || !*argv[optind])

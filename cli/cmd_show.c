@@ -6,8 +6,8 @@
 
 static int ask_one(const Cli *cli, int argc, char **argv, json_t **ret) {
         const char *id;
-        int code = cli_arguments(argc, argv, 1, "one bundle id, as `neuron-collect list` prints it",
-                                 &id);
+        int code = cli_one_argument(argc, argv, "one bundle id, as `neuron-collect list` prints it",
+                                    &id);
         return code == CLI_YES ? cli_ask_bundle(cli, id, NULL, ret) : code;
 }
 
@@ -84,7 +84,8 @@ static void print_bundle(const Cli *cli, const json_t *b) {
         json_array_foreach(json_object_get(b, "deliveries"), i, v) print_delivery(cli, v);
 }
 
-int cmd_show(const Cli *cli, int argc, char **argv) {
+static int show(const Cli *cli, int argc, char **argv,
+                void (*print)(const Cli *cli, const json_t *b)) {
         json_t *b = NULL;
         int code = ask_one(cli, argc, argv, &b);
         if (code != CLI_YES)
@@ -92,9 +93,13 @@ int cmd_show(const Cli *cli, int argc, char **argv) {
         if (cli->json)
                 code = cli_print_json(cli, b);
         else
-                print_bundle(cli, b);
+                print(cli, b);
         json_decref(b);
         return code;
+}
+
+int cmd_show(const Cli *cli, int argc, char **argv) {
+        return show(cli, argc, argv, print_bundle);
 }
 
 static void print_explanation(const Cli *cli, const json_t *b) {
@@ -112,14 +117,5 @@ static void print_explanation(const Cli *cli, const json_t *b) {
 }
 
 int cmd_explain(const Cli *cli, int argc, char **argv) {
-        json_t *b = NULL;
-        int code = ask_one(cli, argc, argv, &b);
-        if (code != CLI_YES)
-                return code;
-        if (cli->json)
-                code = cli_print_json(cli, b);
-        else
-                print_explanation(cli, b);
-        json_decref(b);
-        return code;
+        return show(cli, argc, argv, print_explanation);
 }

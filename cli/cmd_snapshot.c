@@ -66,35 +66,41 @@ static bool is_plain(const char *name) {
         return *name && *name != '.' && !strchr(name, '/') && strlen(name) <= 100;
 }
 
+typedef struct Errand {
+        const Cli *cli;
+        const char *name; /* of the snapshot */
+        const char *to;   /* the directory that dir_fd is of */
+        int dir_fd;
+} Errand;
+
 /* Says why not. @return CLI_YES, CLI_NO */
-static int bring(const Cli *cli, const char *name, const char *file, const char *to, int dir_fd) {
+static int bring(const Errand *e, const char *file) {
         _cleanup_(client_reply_done) ClientReply reply = { 0 };
         _cleanup_free_ char *escaped = client_escape(file);
         char path[512];
-        ClientFailure why = { 0 };
         if (!escaped) {
                 cli_error("cannot bring '%s': %s", file, strerror(ENOMEM));
                 return CLI_NO;
         }
-        (void)snprintf(path, sizeof path, "/v1/snapshots/%s/%s", name, escaped);
-        int r = client_request(cli->socket, "GET", path, &reply, &why);
+        (void)snprintf(path, sizeof path, "/v1/snapshots/%s/%s", e->name, escaped);
+        int r = client_request(e->cli->socket, "GET", path, &reply);
         if (r == 0 && reply.status != 200)
                 cli_error("the agent does not give '%s' of the snapshot '%s': %s (HTTP status "
                           "%ld); only "
                           "the youngest are kept, so take another one if it has gone",
-                          file, name,
+                          file, e->name,
                           reply.json ? cli_text(reply.json, "error") : "it says no reason",
                           reply.status);
         else if (r != 0)
                 cli_error("cannot fetch '%s' of the snapshot '%s': %s; it stays on the node, see "
                           "`neuron-collect status` and the agent's log",
-                          file, name,
-                          r == CLIENT_E_NO_AGENT    ? why.text
+                          file, e->name,
+                          r == CLIENT_E_NO_AGENT    ? reply.why.text
                           : r == CLIENT_E_TOO_LARGE ? "it has more than 256 MiB"
                                                     : strerror(-r));
-        else if ((r = fs_write_file(dir_fd, file, reply.body, reply.n_body, 0600)) < 0)
-                cli_error("cannot write '%s' to '%s': %s; name another directory with -o", file, to,
-                          strerror(-r));
+        else if ((r = fs_write_file(e->dir_fd, file, reply.body, reply.n_body, 0600)) < 0)
+                cli_error("cannot write '%s' to '%s': %s; name another directory with -o", file,
+                          e->to, strerror(-r));
         return r == 0 && reply.status == 200 ? CLI_YES : CLI_NO;
 }
 
@@ -107,13 +113,14 @@ static int bring_all(const Cli *cli, const char *name, const json_t *answer, con
                           strerror(r < 0 ? -r : errno));
                 return CLI_NO;
         }
+        const Errand errand = { .cli = cli, .name = name, .to = to, .dir_fd = dir_fd };
         size_t i;
         json_t *v;
         json_array_foreach(json_object_get(answer, "files"), i, v) {
                 const char *file = cli_string(v);
                 if (!is_plain(file))
                         continue;
-                int code = bring(cli, name, file, to, dir_fd);
+                int code = bring(&errand, file);
                 if (code != CLI_YES)
                         return code;
         }
@@ -152,7 +159,7 @@ int cmd_snapshot(const Cli *cli, int argc, char **argv) {
         char name[NAME_MAX_BYTES];
         json_t *answer = NULL;
         int o;
-        while ((o = cli_option(argv[0], argc, argv, ":o:", options)) >= 0)
+        while ((o = cli_option(&(CliOptions){ argv[0], ":o:", options }, argc, argv)) >= 0)
                 if (o != 'o')
                         return CLI_USAGE;
                 else

@@ -34,9 +34,10 @@ static void on_progress(uint64_t done_bytes, uint64_t total_bytes, void *userdat
 }
 
 static int load_manifest(ObjectStore *store, const char *key, json_t **ret) {
-        _cleanup_free_ char *text = NULL, *fault = NULL, *url = object_store_url(store, key);
-        size_t n;
-        int r = object_store_read(store, key, MANIFEST_MAX_BYTES, &text, &n);
+        _cleanup_free_ char *fault = NULL, *url = object_store_url(store, key);
+        ObjectText manifest = { 0 };
+        int r = object_store_read(store, key, MANIFEST_MAX_BYTES, &manifest);
+        _cleanup_free_ char *text = manifest.text;
         if (r == OBJECT_E_NOT_FOUND) {
                 cli_error("cannot read the manifest: %s; a bundle without its manifest was not "
                           "delivered",
@@ -45,7 +46,7 @@ static int load_manifest(ObjectStore *store, const char *key, json_t **ret) {
         }
         if (r != 0)
                 return object_store_say(store, r);
-        r = manifest_read(text, n, ret, &fault);
+        r = manifest_read(text, manifest.n, ret, &fault);
         if (r < 0) {
                 cli_error("'%s' is no manifest: %s", url ? url : key, fault ? fault : strerror(-r));
                 return CLI_NO;
@@ -119,7 +120,7 @@ int cmd_verify(const Cli *cli, int argc, char **argv) {
         ObjectUrl url = { 0 };
         BundleNames names = { 0 };
         int o;
-        while ((o = cli_option(argv[0], argc, argv, ":", options)) >= 0)
+        while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0)
                 if (!s3_options_take(&s3, o, optarg))
                         return CLI_USAGE;
         if (argc - optind != 1 || !*argv[optind])

@@ -129,7 +129,7 @@ int cmd_wait(const Cli *cli, int argc, char **argv) {
         Wait w = { .cli = cli, .timeout_usec = USEC_INFINITY };
         bool all = false;
         int o;
-        while ((o = cli_option(argv[0], argc, argv, ":", options)) >= 0)
+        while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0)
                 switch (o) {
                 case 'a':
                         all = true;

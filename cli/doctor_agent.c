@@ -22,9 +22,8 @@ enum { CAP_DAC_READ_SEARCH_BIT = 2, CAP_FOWNER_BIT = 3, CAP_LEASE_BIT = 28 };
 
 void doctor_ask_agent(Doctor *d) {
         _cleanup_(client_reply_done) ClientReply reply = { 0 };
-        ClientFailure why = { 0 };
         const char *socket = d->cli->socket ? d->cli->socket : d->config->api.socket;
-        if (client_request(socket, "GET", "/v1/status", &reply, &why) == 0 && reply.status == 200)
+        if (client_request(socket, "GET", "/v1/status", &reply) == 0 && reply.status == 200)
                 d->agent = json_incref(reply.json);
 }
 

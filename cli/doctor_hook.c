@@ -6,6 +6,7 @@
 
 #include "cli/doctor.h"
 #include "cli/hook_view.h"
+#include "collectors/neuron_device_door.h"
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
 
@@ -14,9 +15,6 @@
 #define MAILBOX_MODE                                                                               \
         01733 /* everybody may put a note there, nobody may read or take away another's */
 #define VERSION_BYTES 256
-
-/* Below it, ioctls that need an attached descriptor let user space harm the kernel. @see reference, 3.9 (6) */
-static const unsigned attached_since[3] = { 2, 26, 5 };
 
 /* ---- the hook ---- */
 
@@ -134,14 +132,11 @@ static char *driver_version(const Doctor *d) {
         return text;
 }
 
-static bool is_older(const char *version) {
-        unsigned have[3] = { 0 };
-        if (sscanf(version, "%4u.%4u.%4u", &have[0], &have[1], &have[2]) < 2)
-                return true; /* a version that cannot be told is not trusted */
-        for (size_t i = 0; i < ELEMENTSOF(have); i++)
-                if (have[i] != attached_since[i])
-                        return have[i] < attached_since[i];
-        return false;
+/* As who opens them judges it: a version that cannot be told is not trusted. */
+static bool bears_attaching(const char *version) {
+        NeuronVersion v;
+        return neuron_version_parse(version, &v) &&
+               neuron_version_compare(&v, &neuron_version_attached) >= 0;
 }
 
 static void look_at_snapshots(Doctor *d) {
@@ -150,11 +145,12 @@ static void look_at_snapshots(Doctor *d) {
                 doctor_tell(d, FINDING_WARNING, "snapshot", "set snapshot.enabled: true",
                             "is switched off: nothing is recorded of the hardware when a job "
                             "fails");
-        if (d->config->snapshot.attached_ioctls && version && is_older(version))
+        if (d->config->snapshot.attached_ioctls && version && !bears_attaching(version))
                 doctor_tell(d, FINDING_WARNING, "snapshot",
                             "upgrade aws-neuronx-dkms, or set snapshot.attached_ioctls: off",
-                            "attached_ioctls is on, but the driver is %s: below 2.26.5 they are "
-                            "not safe, so they are left out",
+                            "attached_ioctls is on, but the driver is '%s', which is not known to "
+                            "be 2.26.5 or later: below 2.26.5 they are not safe, so they are left "
+                            "out",
                             version);
         else if (d->config->snapshot.enabled)
                 doctor_tell(d, FINDING_OK, "snapshot", NULL, "%s%s%s",

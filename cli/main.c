@@ -192,7 +192,7 @@ static int parse_args(int argc, char **argv, Args *a) {
                 { 0 },
         };
         int o; /* +: what follows the command is its own */
-        while ((o = cli_option(NULL, argc, argv, "+:h", options)) >= 0)
+        while ((o = cli_option(&(CliOptions){ NULL, "+:h", options }, argc, argv)) >= 0)
                 switch (o) {
                 case 's':
                         a->cli.socket = optarg;

@@ -169,9 +169,8 @@ int object_store_stat(ObjectStore *s, const char *key, uint64_t *ret_bytes) {
         return s->kind->stat(s, key, ret_bytes);
 }
 
-int object_store_read(ObjectStore *s, const char *key, size_t max_bytes, char **ret,
-                      size_t *ret_n) {
-        return s->kind->read(s, key, max_bytes, ret, ret_n);
+int object_store_read(ObjectStore *s, const char *key, size_t max_bytes, ObjectText *ret) {
+        return s->kind->read(s, key, max_bytes, ret);
 }
 
 int object_store_read_heads(ObjectStore *s, ObjectHead *heads, size_t n) {

@@ -88,8 +88,12 @@ int object_store_list(ObjectStore *s, const ObjectListOrder *order);
 /** @return 0 and the object's size, OBJECT_E_*, -errno */
 int object_store_stat(ObjectStore *s, const char *key, uint64_t *ret_bytes);
 
-/** Reads a small object whole. @return 0 and *ret (NUL-terminated, the caller's), OBJECT_E_*, -errno */
-int object_store_read(ObjectStore *s, const char *key, size_t max_bytes, char **ret, size_t *ret_n);
+typedef struct ObjectText {
+        char *text; /* NUL-terminated, the caller's */
+        size_t n;
+} ObjectText;
+/** Reads a small object whole. @return 0, OBJECT_E_*, -errno */
+int object_store_read(ObjectStore *s, const char *key, size_t max_bytes, ObjectText *ret);
 
 typedef struct ObjectHead {
         const char *key;  /* borrowed */

@@ -51,7 +51,7 @@ static int read_head(const char *key, size_t max_bytes, char **ret, size_t *ret_
         return fd < 0 ? fd : fs_read_head(fd, max_bytes, ret, ret_n);
 }
 
-static int dir_read(ObjectStore *s, const char *key, size_t max_bytes, char **ret, size_t *ret_n) {
+static int dir_read(ObjectStore *s, const char *key, size_t max_bytes, ObjectText *ret) {
         size_t n;
         _cleanup_free_ char *text = NULL;
         int r = read_head(key, max_bytes + 1, &text, &n);
@@ -59,8 +59,7 @@ static int dir_read(ObjectStore *s, const char *key, size_t max_bytes, char **re
                 r = -EFBIG;
         if (r < 0)
                 return say(s, "read", key, -r);
-        *ret = TAKE_PTR(text);
-        *ret_n = n;
+        *ret = (ObjectText){ .text = TAKE_PTR(text), .n = n };
         return 0;
 }
 
@@ -147,6 +146,7 @@ static int dir_reader(ObjectStore *s, const ObjectRange *range, ObjectReader **r
 typedef struct Listing {
         ObjectStore *store;
         const ObjectListOrder *order;
+        const char *begin; /* of the names in the first directory */
         size_t n, depth;
         char *failure; /* the first directory below that cannot be listed: told after all others were */
 } Listing;
@@ -211,8 +211,7 @@ static int list_item(Listing *l, const ObjectItem *item) {
         return l->order->on_item(item, l->order->userdata);
 }
 
-static int list_directory(Listing *l, int at_fd, const char *name, const char *path,
-                          const char *begin);
+static int list_directory(Listing *l, int at_fd, const char *name, const char *path);
 
 /* @param path  of the directory, as it is to be shown; "" = the current one */
 static int list_name(Listing *l, int dir_fd, const char *path, char *name) {
@@ -228,7 +227,7 @@ static int list_name(Listing *l, int dir_fd, const char *path, char *name) {
         if (name[n - 1] == '/') {
                 name[n - 1] = '\0';
                 key[strlen(key) - 1] = '\0';
-                return l->depth >= FS_DEPTH_MAX ? 0 : list_directory(l, dir_fd, name, key, "");
+                return l->depth >= FS_DEPTH_MAX ? 0 : list_directory(l, dir_fd, name, key);
         }
         if (fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode))
                 return 0; /* gone meanwhile, or no object */
@@ -251,9 +250,7 @@ static int list_failed(Listing *l, const char *path, int error) {
         return 0;
 }
 
-/* @param begin  what names begin with */
-static int list_directory(Listing *l, int at_fd, const char *name, const char *path,
-                          const char *begin) {
+static int list_directory(Listing *l, int at_fd, const char *name, const char *path) {
         /* the first one was spelled by the operator, who may mean a symlink */
         int fd = openat(at_fd, name,
                         O_RDONLY | O_DIRECTORY | O_CLOEXEC | (l->depth > 0 ? O_NOFOLLOW : 0));
@@ -265,7 +262,7 @@ static int list_directory(Listing *l, int at_fd, const char *name, const char *p
                 return list_failed(l, path, error);
         }
         Names names = { 0 };
-        int r = read_names(dir, begin, &names);
+        int r = read_names(dir, l->depth > 0 ? "" : l->begin, &names);
         if (r < 0)
                 r = list_failed(l, path, -r);
         l->depth++;
@@ -277,13 +274,13 @@ static int list_directory(Listing *l, int at_fd, const char *name, const char *p
 }
 
 static int dir_list(ObjectStore *s, const ObjectListOrder *order) {
-        Listing l = { .store = s, .order = order };
-        const char *slash = strrchr(order->prefix, '/'), *begin = slash ? slash + 1 : order->prefix;
+        const char *slash = strrchr(order->prefix, '/');
+        Listing l = { .store = s, .order = order, .begin = slash ? slash + 1 : order->prefix };
         size_t n = slash ? (size_t)(slash - order->prefix) : 0;
         _cleanup_free_ char *path = slash && n == 0 ? strdup("/") : strndup(order->prefix, n);
         if (!path)
                 return -ENOMEM;
-        int r = list_directory(&l, AT_FDCWD, *path ? path : ".", path, begin);
+        int r = list_directory(&l, AT_FDCWD, *path ? path : ".", path);
         _cleanup_free_ char *failure = l.failure;
         return r == 0 && failure ? object_store_fail(s, OBJECT_E_FAILED, "%s", failure) : r;
 }

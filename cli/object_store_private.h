@@ -7,7 +7,7 @@
 typedef struct ObjectStoreKind {
         int (*list)(ObjectStore *s, const ObjectListOrder *order);
         int (*stat)(ObjectStore *s, const char *key, uint64_t *ret_bytes);
-        int (*read)(ObjectStore *s, const char *key, size_t max_bytes, char **ret, size_t *ret_n);
+        int (*read)(ObjectStore *s, const char *key, size_t max_bytes, ObjectText *ret);
         int (*read_heads)(ObjectStore *s, ObjectHead *heads, size_t n);
         int (*reader)(ObjectStore *s, const ObjectRange *range, ObjectReader **ret);
         ObjectStore *(*free)(ObjectStore *s);

@@ -77,7 +77,7 @@ static int s3_stat(ObjectStore *s, const char *key, uint64_t *ret_bytes) {
         return r;
 }
 
-static int s3_read(ObjectStore *s, const char *key, size_t max_bytes, char **ret, size_t *ret_n) {
+static int s3_read(ObjectStore *s, const char *key, size_t max_bytes, ObjectText *ret) {
         S3Session *session = s3_store(s)->session;
         S3Get get = { .key = key, .bytes = max_bytes, .is_whole = true };
         int r = s3_get_start(&get, s3_session_client(session));
@@ -87,10 +87,8 @@ static int s3_read(ObjectStore *s, const char *key, size_t max_bytes, char **ret
                 r = object_store_fail(s, get.outcome, "%s", get.error ? get.error : "");
         else if (r == 0)
                 r = get.outcome;
-        if (r == 0) {
-                *ret = TAKE_PTR(get.data);
-                *ret_n = get.n;
-        }
+        if (r == 0)
+                *ret = (ObjectText){ .text = TAKE_PTR(get.data), .n = get.n };
         s3_get_done(&get);
         return r;
 }

@@ -13,14 +13,17 @@
 #include "collectors/supervise.h"
 #include "lib/base/cleanup.h"
 
+#define CONTAINER_DESCRIPTORS_MAX 8192
 #define CAP(x) (UINT64_C(1) << CAP_##x)
 
 enum {
         OPENS_DEVICES = 1,   /* nodes of Neuron, for ioctl(2) */
         MAKES_FILES = 2,     /* raw ones, in the directory that it is given */
         READS_PROCESSES = 4, /* of others: /proc/PID/environ, maps, fd, root … */
-        MAY_EXEC = 8,        /* rpm, on the host's database */
+        MAY_EXEC = 8,        /* rpm */
         RUNS_COMMANDS = 16,
+        KEEPS_FILES_OPEN =
+                32, /* many, and copies them with their holes: what they hold it counts itself */
 };
 
 /* What a collector cannot do without, where the supervisor has it. @see capabilities(7) */
@@ -38,8 +41,10 @@ static const struct {
         { "process", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH), READS_PROCESSES | MAKES_FILES },
         { "jobs", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH), READS_PROCESSES },
         { "packages", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH), READS_PROCESSES | MAY_EXEC },
-        { "process_packages", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH), READS_PROCESSES },
+        { "process_packages", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH), READS_PROCESSES | MAY_EXEC },
         { "runtime_log", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH), READS_PROCESSES | MAKES_FILES },
+        { "container_dumps", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH),
+          READS_PROCESSES | MAKES_FILES | KEEPS_FILES_OPEN },
         { "commands", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH),
           OPENS_DEVICES | MAKES_FILES | MAY_EXEC | RUNS_COMMANDS },
 };
@@ -82,6 +87,10 @@ static int enter(const char *collector, const CollectOrder *order, int dir_fd) {
                         s.capabilities = all_needs[i].capabilities;
                         s.dir_fd = needs & MAKES_FILES ? dir_fd : -1;
                         s.max_file_bytes = s.dir_fd >= 0 ? order->max_bytes : 0;
+                        if (needs & KEEPS_FILES_OPEN) {
+                                s.max_descriptors = CONTAINER_DESCRIPTORS_MAX;
+                                s.max_file_bytes = s.dir_fd >= 0 ? UINT64_MAX : 0;
+                        }
                         s.device_directory = needs & OPENS_DEVICES ? order->device_directory : NULL;
                         s.may_exec = needs & MAY_EXEC;
                         s.runs_commands = needs & RUNS_COMMANDS;
@@ -127,7 +136,7 @@ static int run(const char *name, bool follows) {
         if (r == -ENOSYS)
                 return fail("it is not there in this version", 0);
         if (r < 0 && r != -EFBIG)
-                return fail("it could not be collected", r);
+                return *out.why ? fail(out.why, 0) : fail("it could not be collected", r);
         return out.is_cut ? CHILD_CUT : CHILD_DONE;
 }
 

@@ -18,6 +18,10 @@ typedef struct CollectProcess {
 
 #define COLLECT_PROCESSES_MAX 256
 #define COLLECT_FILES_MAX 256
+#define COLLECT_CONTAINER_DUMPS_MAX 256
+#define CONTAINER_RECORDS_BYTES (UINT64_C(32) << 20)
+#define CONTAINER_FILES_MAX                                                                        \
+        4096 /* raw ones of an order, versions that were replaced by later ones too */
 
 /** A log of the runtime, as a note names it: hostile. What may be read of it is what who sent the note may read (runtime_log.h). */
 typedef struct CollectLogFile {
@@ -27,6 +31,16 @@ typedef struct CollectLogFile {
         uint64_t start_ticks;      /* of pid; 0 = not known */
         pid_t hook_pid, inner_pid; /* pid is 0: the question to which it is the answer; 0 = none */
 } CollectLogFile;
+
+/** A directory that a note names and that this machine does not have: its hook may be in a container. Hostile. */
+typedef struct CollectContainerDump {
+        char *note;     /* the note's id */
+        char *path;     /* absolute, as the hook sees it */
+        pid_t hook_pid; /* whose root directory it is looked for in; on this machine, by SO_PEERCRED */
+        uid_t uid;      /* of the hook: only what belongs to it is copied */
+        /* CLOCK_BOOTTIME when the note came: a process that began later is not the hook. 0 = not known */
+        uint64_t noted_usec;
+} CollectContainerDump;
 
 typedef struct CollectCommand {
         char *name, **run; /* NULL-terminated */
@@ -43,6 +57,8 @@ typedef struct CollectOrder {
         size_t n_processes;
         CollectLogFile *log_files; /* redacted */
         size_t n_log_files;
+        CollectContainerDump *container_dumps;
+        size_t n_container_dumps;
         CollectCommand *commands;
         size_t n_commands;
         uint64_t since_boot_usec; /* kmsg: 0 = everything that the ring still has */
@@ -54,6 +70,7 @@ typedef struct CollectOut {
         int dir_fd;                     /* raw files; -1 = none are wanted */
         uint64_t max_bytes, used_bytes; /* records and raw files together */
         bool is_cut;                    /* a record or a file did not fit: it was left out */
+        char why[256]; /* why it could not even begin: names the thing, the error and the remedy; "" = the errno says it all */
 } CollectOut;
 
 /** Writes one record whole, or not at all. @param record  a JSON object without a newline; cleared in any case
@@ -70,6 +87,11 @@ typedef struct Collector {
         bool per_process; /* has nothing to say without a process */
         bool twice;       /* again after the processes have exited, and the difference is shown */
         bool is_public;   /* what it says may be shown to the unprivileged caller of the hook */
+        bool on_request;  /* only where an order names it */
+        const char *
+                told_as; /* its records of the type `dump` are told to the agent as they come, behind this word; NULL = none */
+        uint64_t
+                max_record_bytes; /* of records, raw files apart; 0 = both together have the order's max_bytes */
         /** Collects until it is done or killed. @return 0; -errno: it could not even begin, and the section says so */
         int (*run)(const CollectOrder *order, CollectOut *out);
 } Collector;
@@ -88,6 +110,7 @@ int collect_packages(const CollectOrder *order, CollectOut *out);
 int collect_process_packages(const CollectOrder *order, CollectOut *out);
 int collect_commands(const CollectOrder *order, CollectOut *out);
 int collect_runtime_log(const CollectOrder *order, CollectOut *out);
+int collect_container_dumps(const CollectOrder *order, CollectOut *out);
 
 /** Follows the kernel log from now on, and writes a record for each line of the kind that collect_kmsg() keeps, until it is killed. */
 int follow_kmsg(const CollectOrder *order, CollectOut *out);

@@ -16,6 +16,7 @@
 #include "lib/base/redact.h"
 
 #define READ_SIZE (64 * 1024)
+#define FILE_NAME_SIZE 128
 #define OUTPUT_MAX (16 * MIB)
 #define POLL_MSEC 50
 
@@ -104,22 +105,23 @@ static void wait_for_end(Run *x, uint64_t timeout_usec) {
         x->took_usec = now_usec() - x->begun_usec;
 }
 
-/* @return 0, -EFBIG: it did not fit, -errno */
-static int write_output(CollectOut *out, const CollectCommand *c, Run *x, char *name, size_t size) {
+/* @param ret_name  of the file @return 0, -EFBIG: it did not fit, -errno */
+static int write_output(CollectOut *out, const CollectCommand *c, const Run *x,
+                        char ret_name[static FILE_NAME_SIZE]) {
         _cleanup_(strbuf_done) StrBuf clean = STRBUF_INIT;
-        (void)snprintf(name, size, "command-%s.txt", c->name);
+        (void)snprintf(ret_name, FILE_NAME_SIZE, "command-%s.txt", c->name);
         redact_text(&clean, x->text.text ? x->text.text : "", x->text.n);
         int r = strbuf_error(&clean);
         if (r < 0)
                 return r;
-        _cleanup_close_ int fd = collect_raw_file(out, name);
+        _cleanup_close_ int fd = collect_raw_file(out, ret_name);
         return fd < 0 ? fd : collect_write(out, fd, clean.text ? clean.text : "", clean.n);
 }
 
 static int tell(CollectOut *out, const CollectCommand *c, Run *x, int error) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT, cmdline = STRBUF_INIT;
-        char name[128] = "";
-        int r = error < 0 || out->dir_fd < 0 ? 0 : write_output(out, c, x, name, sizeof name);
+        char name[FILE_NAME_SIZE] = "";
+        int r = error < 0 || out->dir_fd < 0 ? 0 : write_output(out, c, x, name);
         for (char **a = c->run; *a; a++)
                 strbuf_add_n(&cmdline, *a, strlen(*a) + 1);
         json_out_object(&b, NULL);

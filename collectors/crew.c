@@ -18,8 +18,8 @@
 #include "lib/base/strbuf.h"
 
 enum {
-        PART_FD = 3,            /* the only one of a part, after /dev/null in 0, 1 and 2 */
-        PART_FDS_MAX = 65536,   /* closed one by one where close_range(2) is missing */
+        PART_FD = CREW_KEPT_FD + 1, /* of a part, after /dev/null in 0, 1 and 2 */
+        PART_FDS_MAX = 65536,       /* closed one by one where close_range(2) is missing */
         CHUNK_BYTES = 16 << 10, /* read at once: one that says much does not hold up the others */
         EXIT_TICK_MSEC = 1,     /* between looks at a part that has closed its pipe */
 };
@@ -30,6 +30,7 @@ typedef struct Part {
         int fd; /* its pipe, -1 when it has ended */
         StrBuf line;
         size_t n_bytes;
+        int stop; /* negative: what on_line() said */
 } Part;
 
 typedef struct Run {
@@ -55,16 +56,22 @@ static void close_from(unsigned first) {
                 (void)close((int)fd); /* most are not open */
 }
 
-static void leave_all_but(int fd) {
+static void leave_all_but(int fd, int kept_fd) {
         int high = fcntl(fd, F_DUPFD, PART_FD + 1); /* out of the way of what follows */
         if (high < 0)
                 _exit(errno);
+        if (kept_fd > 0 && dup2(kept_fd, CREW_KEPT_FD) < 0)
+                _exit(errno);
+        if (kept_fd <= 0)
+                (void)close(CREW_KEPT_FD); /* it may not be open */
         int null_fd = open("/dev/null", O_RDWR);
-        for (int i = 0; i < PART_FD; i++)
+        for (int i = 0; i < CREW_KEPT_FD; i++)
                 if (null_fd < 0)
                         (void)close(i); /* no /dev/null in this root: then none */
                 else if (dup2(null_fd, i) < 0)
                         _exit(errno);
+        if (null_fd == CREW_KEPT_FD)
+                (void)close(null_fd); /* it has taken the free number */
         if (dup2(high, PART_FD) < 0)
                 _exit(errno);
         close_from(PART_FD + 1);
@@ -74,7 +81,7 @@ static _Noreturn void be_part(const Crew *crew, const CrewTask *task, int fd, pi
         /* Whoever kills the caller must not leave parts behind; it may have died before this line. */
         if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent)
                 _exit(ESRCH);
-        leave_all_but(fd);
+        leave_all_but(fd, crew->kept_fd);
         int r = crew->run(task, PART_FD, crew->userdata);
         _exit(r < 0 ? MIN(-r, 255) : 0);
 }
@@ -116,8 +123,8 @@ static int start_part(Run *run, Part *p, const CrewTask *task) {
         return 0;
 }
 
-/* @return 0, -EFBIG, -ENOMEM, or what on_line() returned in *ret_stop */
-static int take_bytes(Run *run, Part *p, const char *data, size_t n, int *ret_stop) {
+/* Sets p->stop. @return 0, -EFBIG, -ENOMEM */
+static int take_bytes(Run *run, Part *p, const char *data, size_t n) {
         const Crew *crew = run->crew;
         while (n > 0) {
                 const char *newline = memchr(data, '\n', n);
@@ -129,8 +136,8 @@ static int take_bytes(Run *run, Part *p, const char *data, size_t n, int *ret_st
                         return -ENOMEM;
                 if (!newline)
                         return 0;
-                *ret_stop = crew->on_line(p->task, p->line.text, p->line.n, crew->userdata);
-                if (*ret_stop < 0)
+                p->stop = crew->on_line(p->task, p->line.text, p->line.n, crew->userdata);
+                if (p->stop < 0)
                         return 0;
                 strbuf_clear(&p->line);
                 data += k + 1;
@@ -139,8 +146,8 @@ static int take_bytes(Run *run, Part *p, const char *data, size_t n, int *ret_st
         return 0;
 }
 
-/* Reads once. @return bytes read; 0: the pipe has ended; -EAGAIN; -EFBIG, -ENOMEM; *ret_stop as take_bytes() */
-static ssize_t read_part(Run *run, Part *p, int *ret_stop) {
+/* Reads once. @return bytes read; 0: the pipe has ended; -EAGAIN; -EFBIG, -ENOMEM; sets p->stop */
+static ssize_t read_part(Run *run, Part *p) {
         char data[CHUNK_BYTES];
         ssize_t n;
         do
@@ -151,15 +158,14 @@ static ssize_t read_part(Run *run, Part *p, int *ret_stop) {
         p->n_bytes += (size_t)n;
         if (p->n_bytes > run->crew->max_bytes_each)
                 return -EFBIG;
-        int r = take_bytes(run, p, data, (size_t)n, ret_stop);
+        int r = take_bytes(run, p, data, (size_t)n);
         return r < 0 ? r : n;
 }
 
 static int hear_part(Run *run, Part *p) {
-        int stop = 0;
-        ssize_t n = read_part(run, p, &stop);
-        if (stop < 0)
-                return stop;
+        ssize_t n = read_part(run, p);
+        if (p->stop < 0)
+                return p->stop;
         if (n > 0 || n == -EAGAIN)
                 return 0;
         if (n < 0)
@@ -183,12 +189,11 @@ static int reap_part(Run *run, Part *p) {
 
 /* Time is over: what it has written counts, as far as it is whole lines. */
 static int give_up_part(Run *run, Part *p) {
-        int stop = 0;
         ssize_t n = 1;
         (void)kill(p->pid, SIGKILL);
-        while (p->fd >= 0 && n > 0 && stop >= 0)
-                n = read_part(run, p, &stop); /* ends: max_bytes_each */
-        return stop < 0 ? stop : kill_part(run, p, -ETIMEDOUT);
+        while (p->fd >= 0 && n > 0 && p->stop >= 0)
+                n = read_part(run, p); /* ends: max_bytes_each */
+        return p->stop < 0 ? p->stop : kill_part(run, p, -ETIMEDOUT);
 }
 
 static int for_each_part(Run *run, int (*f)(Run *run, Part *p)) {

@@ -6,6 +6,8 @@
 #include <stdint.h>
 
 #define CREW_AT_ONCE_MAX 128
+#define CREW_KEPT_FD                                                                               \
+        3 /* a collector's directory for raw files has this number in any case (child.h) */
 
 typedef struct CrewTask {
         const char *name; /* of the part, for the record that says that it hung; borrowed */
@@ -13,8 +15,8 @@ typedef struct CrewTask {
 } CrewTask;
 
 typedef struct Crew {
-        /** In a process of its own, which has fd and no other: 0, 1 and 2 are /dev/null, all else is closed, so that a part that cannot be killed holds
-         * nothing of the caller's. Opens what it needs by its path. Writes whole lines to fd, and returns 0 or -errno. */
+        /** In a process of its own, which has fd and (CREW_KEPT_FD) what is to be kept, and no other: 0, 1 and 2 are /dev/null, all else is closed, so that a
+         * part that cannot be killed holds nothing of the caller's. Opens what it needs by its path. Writes whole lines to fd, and returns 0 or -errno. */
         int (*run)(const CrewTask *task, int fd, void *userdata);
         /** In the caller: a whole line (without its newline, ended by NUL) of a part, as it comes; what a part wrote before it was killed too. Negative
          * ends it all. */
@@ -24,6 +26,7 @@ typedef struct Crew {
         int (*on_end)(const CrewTask *task, int result, void *userdata);
         void *userdata;
         size_t max_at_once;    /* 1 … CREW_AT_ONCE_MAX */
+        int kept_fd;           /* each part has it as CREW_KEPT_FD; 0 = none */
         uint64_t timeout_usec; /* for all of it together, from now */
         size_t max_line_bytes, max_bytes_each;
 } Crew;

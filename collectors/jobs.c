@@ -43,7 +43,7 @@ static void add_head(StrBuf *b, const JobsHolder *h) {
 static void add_cmdline(StrBuf *b, const Proc *p) {
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
         bool is_cut = false;
-        int r = procfs_read(p, "cmdline", CMDLINE_BYTES_MAX, &text, &is_cut);
+        int r = procfs_read(p, (ProcFile){ "cmdline", CMDLINE_BYTES_MAX }, &text, &is_cut);
 
         if (r != 0) {
                 json_out_null(b, "cmdline");

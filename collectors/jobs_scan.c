@@ -60,15 +60,15 @@ static int outcome_of_list(int r) {
 }
 
 int jobs_devices_of(const CollectOrder *order, const Proc *p, JobsHolder *h) {
-        _cleanup_free_ int *fds = NULL;
-        size_t n = 0, n_hidden = 0;
-        int r = procfs_list(p->dir_fd, "fd", JOBS_FDS_MAX, &fds, &n, NULL);
+        _cleanup_(procfs_numbers_done) ProcNumbers fds = { 0 };
+        size_t n_hidden = 0;
+        int r = procfs_list(p->dir_fd, "fd", JOBS_FDS_MAX, &fds);
 
         if (r < 0)
                 return outcome_of_list(r);
-        for (size_t i = 0; i < n; i++) {
+        for (size_t i = 0; i < fds.n; i++) {
                 char name[32], target[PROCFS_LINK_SIZE];
-                (void)snprintf(name, sizeof name, "fd/%d", fds[i]);
+                (void)snprintf(name, sizeof name, "fd/%d", fds.items[i]);
                 ssize_t size = readlinkat(p->dir_fd, name, target, sizeof target - 1);
                 if (size < 0) { /* closed meanwhile, or not ours to see although the list is */
                         n_hidden += errno == EACCES || errno == EPERM;
@@ -82,7 +82,7 @@ int jobs_devices_of(const CollectOrder *order, const Proc *p, JobsHolder *h) {
                 if (found != -ENODEV) /* what cannot be asked is believed by its name */
                         holder_add_device(h, found >= 0 ? found : number);
         }
-        return n > 0 && n_hidden == n ? PROCFS_E_HIDDEN : 0;
+        return fds.n > 0 && n_hidden == fds.n ? PROCFS_E_HIDDEN : 0;
 }
 
 /* By the first field of statm, in pages; what cannot be told counts as large. */
@@ -90,7 +90,7 @@ static bool may_hold_runtime(const Proc *p) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         uint64_t pages, bytes;
 
-        if (procfs_read(p, "statm", STATM_BYTES_MAX, &b, NULL) != 0 || !b.text)
+        if (procfs_read(p, (ProcFile){ "statm", STATM_BYTES_MAX }, &b, NULL) != 0 || !b.text)
                 return true;
         b.text[strcspn(b.text, " \n")] = '\0';
         if (parse_u64(b.text, &pages) < 0 ||
@@ -102,7 +102,7 @@ static bool may_hold_runtime(const Proc *p) {
 static bool maps_runtime(const Proc *p) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
 
-        if (procfs_read(p, "maps", MAPS_BYTES_MAX, &b, NULL) != 0 || !b.text)
+        if (procfs_read(p, (ProcFile){ "maps", MAPS_BYTES_MAX }, &b, NULL) != 0 || !b.text)
                 return false;
         for (const char *at = b.text;
              (at = memmem(at, b.n - (size_t)(at - b.text), "/libnrt.so", 10)); at++) {
@@ -116,21 +116,27 @@ static bool maps_runtime(const Proc *p) {
         return false;
 }
 
-static bool look_at(const CollectOrder *order, JobsLook look, const Proc *p, JobsScan *s,
-                    JobsHolder *h) {
+typedef struct Look {
+        const CollectOrder *order;
+        JobsLook how;
+        JobsScan *found;
+} Look;
+
+static bool look_at(const Look *look, const Proc *p, JobsHolder *h) {
         if (p->stat.flags & PROCFS_FLAG_KTHREAD || procfs_is_zombie(p))
                 return false;
-        if (look == JOBS_BY_MAPS)
+        if (look->how == JOBS_BY_MAPS)
                 h->maps_runtime = may_hold_runtime(p) && maps_runtime(p);
-        else if (jobs_devices_of(order, p, h) == PROCFS_E_HIDDEN)
-                s->n_hidden++;
+        else if (jobs_devices_of(look->order, p, h) == PROCFS_E_HIDDEN)
+                look->found->n_hidden++;
         return (h->n_devices > 0 || h->maps_runtime) && procfs_check(p) == 0;
 }
 
-static int scan_process(const CollectOrder *order, JobsLook look, pid_t pid, JobsScan *s) {
+static int scan_process(const Look *look, pid_t pid) {
+        JobsScan *s = look->found;
         JobsHolder h = { 0 };
         Proc p;
-        int r = procfs_open(&p, order->proc_root, pid, 0);
+        int r = procfs_open(&p, look->order->proc_root, pid, 0);
 
         if (r != 0) {
                 s->n_hidden += r == PROCFS_E_HIDDEN;
@@ -139,7 +145,7 @@ static int scan_process(const CollectOrder *order, JobsLook look, pid_t pid, Job
         s->n_processes++;
         h.stat = p.stat;
         h.uid = p.uid;
-        if (look_at(order, look, &p, s, &h)) {
+        if (look_at(look, &p, &h)) {
                 if (s->n_holders < JOBS_HOLDERS_MAX)
                         s->holders[s->n_holders++] = h;
                 else
@@ -151,17 +157,16 @@ static int scan_process(const CollectOrder *order, JobsLook look, pid_t pid, Job
 
 int jobs_scan(const CollectOrder *order, JobsLook look, JobsScan *ret) {
         _cleanup_(jobs_scan_done) JobsScan s = { 0 };
-        _cleanup_free_ int *pids = NULL;
-        size_t n = 0;
-        int r = procfs_list(AT_FDCWD, order->proc_root, PROCFS_PIDS_MAX, &pids, &n, NULL);
+        _cleanup_(procfs_numbers_done) ProcNumbers pids = { 0 };
+        int r = procfs_list(AT_FDCWD, order->proc_root, PROCFS_PIDS_MAX, &pids);
 
         if (r < 0)
                 return r;
         s.holders = calloc(JOBS_HOLDERS_MAX, sizeof *s.holders);
         if (!s.holders)
                 return -ENOMEM;
-        for (size_t i = 0; i < n; i++) {
-                r = scan_process(order, look, pids[i], &s);
+        for (size_t i = 0; i < pids.n; i++) {
+                r = scan_process(&(Look){ order, look, &s }, pids.items[i]);
                 if (r < 0)
                         return r;
         }
@@ -183,15 +188,8 @@ void jobs_add_devices(StrBuf *b, const JobsHolder *h) {
 }
 
 static void add_redacted(StrBuf *b, const char *key, const char *text) {
-        _cleanup_(strbuf_done) StrBuf clean = STRBUF_INIT;
-
-        if (text[0] == '\0')
-                return;
-        redact_text(&clean, text, strlen(text));
-        if (strbuf_error(&clean) < 0)
-                b->failed = true;
-        else
-                json_out_text(b, key, clean.text ? clean.text : "", clean.n);
+        if (text[0] != '\0')
+                redact_member(b, key, text, strlen(text));
 }
 
 static void add_number(StrBuf *b, const char *key, int64_t value) {
@@ -222,8 +220,8 @@ static void add_container(StrBuf *b, const Proc *p) {
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
         ProcContainer c;
 
-        if (procfs_read(p, "cgroup", CGROUP_BYTES_MAX, &text, NULL) != 0 || !text.text ||
-            !procfs_parse_cgroup(text.text, text.n, &c)) {
+        if (procfs_read(p, (ProcFile){ "cgroup", CGROUP_BYTES_MAX }, &text, NULL) != 0 ||
+            !text.text || !procfs_parse_cgroup(text.text, text.n, &c)) {
                 json_out_null(b, "container");
                 return;
         }
@@ -242,7 +240,8 @@ void jobs_add_identity(StrBuf *b, const Proc *p) {
         JobIdentity id;
 
         add_container(b, p);
-        if (procfs_read(p, "environ", ENVIRON_BYTES_MAX, &text, NULL) == 0 && text.text)
+        if (procfs_read(p, (ProcFile){ "environ", ENVIRON_BYTES_MAX }, &text, NULL) == 0 &&
+            text.text)
                 variables = procfs_split(text.text, text.n, VARIABLES_MAX);
         if (variables && job_identity_of(variables, &id))
                 add_job(b, &id);

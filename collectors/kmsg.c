@@ -50,32 +50,22 @@ static int emit_notice(Kmsg *k, const char *about, const char *count_name, uint6
         return emit(k, &b);
 }
 
-static void add_redacted(StrBuf *b, const char *key, const char *text, size_t n) {
-        _cleanup_(strbuf_done) StrBuf clean = STRBUF_INIT;
-
-        redact_text(&clean, text, n);
-        if (strbuf_error(&clean) < 0)
-                b->failed = true;
-        else
-                json_out_text(b, key, clean.text ? clean.text : "", clean.n);
-}
-
 static void add_hw_error(StrBuf *b, const KmsgHwError *e) {
         static const char *const names[] = { "instance_id", "hostname",   "nd_id",
                                              "nc_id",       "serial_num", "action" };
 
         json_out_object(b, "hw_error");
-        add_redacted(b, "value", e->value, strlen(e->value));
+        redact_member(b, "value", e->value, strlen(e->value));
         for (size_t i = 0; i < ELEMENTSOF(names); i++) {
                 const char *value = kmsg_hw_field(e, names[i]);
                 if (value[0] != '\0')
-                        add_redacted(b, names[i], value, strlen(value));
+                        redact_member(b, names[i], value, strlen(value));
         }
         json_out_array(b, "fields");
         for (size_t i = 0; i < e->n_fields; i++) {
                 char pair[KMSG_KEY_SIZE + KMSG_VALUE_SIZE];
                 int n = snprintf(pair, sizeof pair, "%s=%s", e->fields[i].key, e->fields[i].value);
-                add_redacted(b, NULL, pair, (size_t)n);
+                redact_member(b, NULL, pair, (size_t)n);
         }
         json_out_end_array(b);
         json_out_bool(b, "cut", e->is_cut);
@@ -109,9 +99,9 @@ static int emit_record(Kmsg *k, const KmsgRecord *r, const KmsgHwError *error) {
         json_out_u64(&b, "priority", r->priority);
         json_out_bool(&b, "from_kernel", r->facility == 0);
         json_out_bool(&b, "hint", true);
-        add_redacted(&b, "text", r->text.text ? r->text.text : "", r->text.n);
+        redact_member(&b, "text", r->text.text ? r->text.text : "", r->text.n);
         if (r->context.n > 0)
-                add_redacted(&b, "context", r->context.text, r->context.n);
+                redact_member(&b, "context", r->context.text, r->context.n);
         if (error)
                 add_hw_error(&b, error);
         json_out_end_object(&b);
@@ -195,15 +185,36 @@ static int read_some(Kmsg *k) {
         return r < 0 ? r : 1;
 }
 
-static int open_kmsg(const CollectOrder *order) {
-        _cleanup_free_ char *path = path_join(order->device_directory, "kmsg");
-        int fd = path ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY) : -1;
+/* What to do when it cannot be opened. @see syslog(2), kernel.dmesg_restrict: without CAP_SYSLOG reading it is EPERM */
+static const char *remedy_of(int error) {
+        switch (error) {
+        case -ENOENT:
+        case -ENXIO:
+        case -ENODEV:
+                return "give the agent's container this device, or set snapshot.device_directory";
+        case -EPERM:
+        case -EACCES:
+                return "start neuron-collectd-probe.socket, or give the agent CAP_SYSLOG";
+        default:
+                return "the kernel's own log ('dmesg') may say more";
+        }
+}
 
-        return path ? (fd < 0 ? -errno : fd) : -ENOMEM;
+static int open_kmsg(const CollectOrder *order, CollectOut *out) {
+        _cleanup_free_ char *path = path_join(order->device_directory, "kmsg");
+        if (!path)
+                return -ENOMEM;
+        int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+        if (fd >= 0)
+                return fd;
+        int r = -errno;
+        (void)snprintf(out->why, sizeof out->why, "cannot open '%s': %s; %s", path, strerror(-r),
+                       remedy_of(r));
+        return r;
 }
 
 int collect_kmsg(const CollectOrder *order, CollectOut *out) {
-        _cleanup_close_ int fd = open_kmsg(order);
+        _cleanup_close_ int fd = open_kmsg(order, out);
         Kmsg k = { .order = order, .out = out, .fd = fd };
         int r;
 
@@ -228,7 +239,7 @@ static int wait_for_more(const Kmsg *k, bool is_at_end) {
 }
 
 int follow_kmsg(const CollectOrder *order, CollectOut *out) {
-        _cleanup_close_ int fd = open_kmsg(order);
+        _cleanup_close_ int fd = open_kmsg(order, out);
         Kmsg k = { .order = order, .out = out, .fd = fd, .is_stream = true };
         struct stat st;
         int r;

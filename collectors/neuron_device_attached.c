@@ -87,19 +87,23 @@ static void ask_started(DeviceAsk *a) {
         device_end(a, &b);
 }
 
+typedef struct CoreValues { /* what a core has many of */
+        const char *query;
+        uint32_t command, n;
+} CoreValues;
+
 /* All semaphores or events of a core; null for one without an answer. */
-static void ask_core_values(DeviceAsk *a, const char *query, uint32_t command, uint32_t core,
-                            uint32_t n) {
+static void ask_core_values(DeviceAsk *a, const CoreValues *values, uint32_t core) {
         unsigned n_failures = 0;
         StrBuf b = STRBUF_INIT;
         int r = 0, first = 0;
 
-        device_begin(a, &b, query);
+        device_begin(a, &b, values->query);
         json_out_u64(&b, "core", core);
         json_out_array(&b, "by_index");
-        for (uint32_t i = 0; i < n && n_failures < FAILURES_MAX; i++) {
+        for (uint32_t i = 0; i < values->n && n_failures < FAILURES_MAX; i++) {
                 NeuronCoreValue v = { .core = core, .index = i };
-                r = device_ask(a, query, command, &v);
+                r = device_ask(a, values->query, values->command, &v);
                 if (r != 0)
                         json_out_null(&b, NULL);
                 else
@@ -187,6 +191,9 @@ static void ask_dma(DeviceAsk *a) {
 }
 
 void device_ask_attached(DeviceAsk *a) {
+        static const CoreValues semaphores = { "semaphore_read", NEURON_SEMAPHORE_READ,
+                                               NEURON_SEMAPHORES },
+                                events = { "event_get", NEURON_EVENT_GET, NEURON_EVENTS };
         uint32_t n_cores = neuron_cores(a->device.architecture), n_apps;
         NeuronApps apps;
 
@@ -198,8 +205,8 @@ void device_ask_attached(DeviceAsk *a) {
                         device_ask_datastore(a, apps.entries[i].pid);
         ask_dma(a);
         for (uint32_t i = 0; i < n_cores && a->error == 0; i++)
-                ask_core_values(a, "semaphore_read", NEURON_SEMAPHORE_READ, i, NEURON_SEMAPHORES);
+                ask_core_values(a, &semaphores, i);
         for (uint32_t i = 0; i < n_cores && a->error == 0; i++)
-                ask_core_values(a, "event_get", NEURON_EVENT_GET, i, NEURON_EVENTS);
+                ask_core_values(a, &events, i);
         a->progress->is_attached_done = true;
 }

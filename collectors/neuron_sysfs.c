@@ -57,21 +57,24 @@ static int open_below(const Collection *c, const char *name) {
         return fd < 0 ? -errno : fd;
 }
 
+typedef struct Attributes {
+        int dir_fd;
+        SysfsProgress *progress;
+} Attributes;
+
 /* Adds the content of a file, or null when there is none to be read. */
-static void add_file(StrBuf *b, SysfsProgress *progress, int dir_fd, const char *name,
-                     const char *key) {
-        char data[SYSFS_FILE_BYTES_MAX + 1];
-        bool is_cut;
-        size_t n;
+static void add_file(StrBuf *b, const Attributes *from, const char *name, const char *key) {
+        SysfsProgress *progress = from->progress;
+        SysfsValue value;
         int r;
 
         (void)snprintf(progress->reading, sizeof progress->reading, "%s", name);
-        r = sysfs_read(dir_fd, name, data, &n, &is_cut);
+        r = sysfs_read(from->dir_fd, name, &value);
         progress->reading[0] = '\0';
         if (r < 0)
                 json_out_null(b, key);
         else
-                sysfs_add_value(b, key, data, n);
+                sysfs_add_value(b, key, value.data, value.n);
 }
 
 static void add_parameters(StrBuf *b, SysfsProgress *progress, int module_fd) {
@@ -85,7 +88,8 @@ static void add_parameters(StrBuf *b, SysfsProgress *progress, int module_fd) {
                 (void)close(fd); /* a directory */
         for (size_t n = 0; dir && n < PARAMETERS_MAX && (entry = readdir(dir)); n++)
                 if (entry->d_type == DT_REG)
-                        add_file(b, progress, dirfd(dir), entry->d_name, entry->d_name);
+                        add_file(b, &(Attributes){ dirfd(dir), progress }, entry->d_name,
+                                 entry->d_name);
         json_out_end_object(b);
 }
 
@@ -111,7 +115,7 @@ static int write_driver(const Collection *c, int fd, SysfsProgress *progress) {
                 return end_record(&b, fd);
         }
         json_out_object(&b, "driver");
-        add_file(&b, progress, module_fd, "version", "version");
+        add_file(&b, &(Attributes){ module_fd, progress }, "version", "version");
         add_parameters(&b, progress, module_fd);
         return end_record(&b, fd);
 }
@@ -119,31 +123,22 @@ static int write_driver(const Collection *c, int fd, SysfsProgress *progress) {
 /* As the driver itself knows the instance (neuron-interfaces 3.1). */
 static int write_machine(const Collection *c, int fd, SysfsProgress *progress) {
         _cleanup_close_ int dmi_fd = open_below(c, "devices/virtual/dmi/id");
+        const Attributes dmi = { dmi_fd, progress };
         StrBuf b = STRBUF_INIT;
 
         if (dmi_fd < 0)
                 return 0;
         json_out_object(&b, NULL);
         json_out_object(&b, "machine");
-        add_file(&b, progress, dmi_fd, "board_asset_tag", "instance_id");
-        add_file(&b, progress, dmi_fd, "product_name", "instance_type");
+        add_file(&b, &dmi, "board_asset_tag", "instance_id");
+        add_file(&b, &dmi, "product_name", "instance_type");
         return end_record(&b, fd);
 }
 
-static int walk(const Collection *c, int out_fd, size_t i, const char *name, const char *path,
-                unsigned depth_max) {
+static int walk(const Collection *c, const char *path, const SysfsWalk *order) {
         _cleanup_close_ int dir_fd = open_below(c, path);
 
-        if (dir_fd < 0)
-                return dir_fd;
-        return sysfs_walk(&(SysfsWalk){ .device = name,
-                                        .progress = &c->shared->progress[i],
-                                        .n_files_all = &c->shared->n_files_all,
-                                        .depth_max = depth_max,
-                                        .bytes_max = c->share_bytes,
-                                        .on_line = write_line,
-                                        .userdata = &out_fd },
-                          dir_fd);
+        return dir_fd < 0 ? dir_fd : sysfs_walk(order, dir_fd);
 }
 
 static int run_part(const CrewTask *task, int fd, void *userdata) {
@@ -151,17 +146,26 @@ static int run_part(const CrewTask *task, int fd, void *userdata) {
         size_t i = (size_t)(task - c->tasks);
         SysfsProgress *progress = &c->shared->progress[i];
         char path[sizeof devices_path + 1 + DEVICE_NAME_SIZE];
+        SysfsWalk order = { .device = task->name,
+                            .progress = progress,
+                            .n_files_all = &c->shared->n_files_all,
+                            .depth_max = SYSFS_DEPTH_MAX,
+                            .bytes_max = c->share_bytes,
+                            .on_line = write_line,
+                            .userdata = &fd };
         int r;
 
         if (i > 0) {
                 (void)snprintf(path, sizeof path, "%s/%s", devices_path, task->name);
-                return walk(c, fd, i, task->name, path, SYSFS_DEPTH_MAX);
+                return walk(c, path, &order);
         }
+        order.device = "class";
+        order.depth_max = 0; /* its attributes alone */
         r = write_driver(c, fd, progress);
         if (r >= 0)
                 r = write_machine(c, fd, progress);
         if (r >= 0)
-                r = walk(c, fd, i, "class", "class/neuron_device", 0);
+                r = walk(c, "class/neuron_device", &order);
         return r == -ENOENT ? 0 : r;
 }
 

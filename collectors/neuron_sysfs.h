@@ -31,13 +31,15 @@ typedef struct SysfsMeasure {
         char path[SYSFS_TEXT_MAX], text[SYSFS_TEXT_MAX];
 } SysfsMeasure;
 
+typedef struct SysfsFact {
+        char text[SYSFS_TEXT_MAX];
+        unsigned depth; /* of two with one name the one nearer to the device counts */
+        bool is_known;
+} SysfsFact;
+
 /** Values of one device, by the names of their files. All text is ended by NUL and cut to fit. */
 typedef struct SysfsSummary {
-        struct {
-                char text[SYSFS_TEXT_MAX];
-                unsigned depth; /* of two with one name the one nearer to the device counts */
-                bool is_known;
-        } facts[7]; /* in the order of sysfs_fact_names */
+        SysfsFact facts[7]; /* in the order of sysfs_fact_names */
         uint32_t n_measures;
         bool is_cut;                               /* there were more measures */
         SysfsMeasure measures[SYSFS_MEASURES_MAX]; /* of error correction and health */
@@ -69,10 +71,15 @@ typedef struct SysfsWalk {
  * @param dir_fd  borrowed  @return 0 also when something was left out (progress->cut); -errno of on_line() or -ENOMEM */
 int sysfs_walk(const SysfsWalk *walk, int dir_fd);
 
-/** Reads one file. @param name  relative to dir_fd, no symlinks  @param data  gets at most SYSFS_FILE_BYTES_MAX bytes, without a newline at the end
- * @return 0; -errno; -EBADF when it is no regular file; *ret_is_cut when it had more */
-int sysfs_read(int dir_fd, const char *name, char data[static SYSFS_FILE_BYTES_MAX + 1],
-               size_t *ret_n, bool *ret_is_cut);
+typedef struct SysfsValue {
+        char data[SYSFS_FILE_BYTES_MAX +
+                  1]; /* without a newline at the end, and not ended by NUL */
+        size_t n;     /* at most SYSFS_FILE_BYTES_MAX */
+        bool is_cut;  /* the file had more */
+} SysfsValue;
+
+/** Reads one file. @param name  relative to dir_fd, no symlinks @return 0; -errno; -EBADF when it is no regular file */
+int sysfs_read(int dir_fd, const char *name, SysfsValue *ret);
 
 /** Adds a value as JSON text, secrets taken out. */
 void sysfs_add_value(StrBuf *b, const char *key, const char *data, size_t n);

@@ -32,14 +32,12 @@ bool sysfs_may_hang(const char *path) {
                strncmp(path_name(path), "utilization", strlen("utilization")) == 0;
 }
 
-static void note_fact(SysfsSummary *s, size_t i, const char *path, const char *data, size_t n) {
-        unsigned depth = depth_of(path);
-
-        if (s->facts[i].is_known && s->facts[i].depth <= depth)
+static void note_fact(SysfsFact *fact, unsigned depth, const char *data, size_t n) {
+        if (fact->is_known && fact->depth <= depth)
                 return;
-        copy_text(s->facts[i].text, data, n);
-        s->facts[i].depth = depth;
-        s->facts[i].is_known = true;
+        copy_text(fact->text, data, n);
+        fact->depth = depth;
+        fact->is_known = true;
 }
 
 void sysfs_summary_note(SysfsSummary *s, const char *path, const char *data, size_t n) {
@@ -47,7 +45,7 @@ void sysfs_summary_note(SysfsSummary *s, const char *path, const char *data, siz
 
         for (size_t i = 0; i < ELEMENTSOF(sysfs_fact_names); i++)
                 if (strcmp(name, sysfs_fact_names[i]) == 0) {
-                        note_fact(s, i, path, data, n);
+                        note_fact(&s->facts[i], depth_of(path), data, n);
                         return;
                 }
         if (!strstr(path, "ecc") && !strstr(path, "health"))

@@ -12,6 +12,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
+#include "lib/base/path.h"
 #include "lib/base/redact.h"
 
 enum {
@@ -42,8 +43,7 @@ static void stop(Walk *w, const char *why) {
         w->is_over = true;
 }
 
-int sysfs_read(int dir_fd, const char *name, char data[static SYSFS_FILE_BYTES_MAX + 1],
-               size_t *ret_n, bool *ret_is_cut) {
+int sysfs_read(int dir_fd, const char *name, SysfsValue *ret) {
         _cleanup_close_ int fd = -1;
         struct stat st;
         ssize_t n;
@@ -59,15 +59,15 @@ int sysfs_read(int dir_fd, const char *name, char data[static SYSFS_FILE_BYTES_M
                 return -EBADF;
         /* One call: a file of sysfs is made whole by the first read, and has at most a page. */
         do
-                n = read(fd, data, SYSFS_FILE_BYTES_MAX + 1);
+                n = read(fd, ret->data, sizeof ret->data);
         while (n < 0 && errno == EINTR);
         if (n < 0)
                 return -errno;
-        *ret_is_cut = n > SYSFS_FILE_BYTES_MAX;
+        ret->is_cut = n > SYSFS_FILE_BYTES_MAX;
         n = MIN(n, (ssize_t)SYSFS_FILE_BYTES_MAX);
-        if (n > 0 && !*ret_is_cut && data[n - 1] == '\n')
+        if (n > 0 && !ret->is_cut && ret->data[n - 1] == '\n')
                 n--;
-        *ret_n = (size_t)n;
+        ret->n = (size_t)n;
         return 0;
 }
 
@@ -79,18 +79,10 @@ static bool is_plain(const char *data, size_t n) {
 }
 
 void sysfs_add_value(StrBuf *b, const char *key, const char *data, size_t n) {
-        StrBuf clean = STRBUF_INIT;
-
-        if (n < REDACT_BYTES_MIN || is_plain(data, n)) {
+        if (n < REDACT_BYTES_MIN || is_plain(data, n))
                 json_out_text(b, key, data, n);
-                return;
-        }
-        redact_text(&clean, data, n);
-        if (strbuf_error(&clean) < 0)
-                b->failed = true;
         else
-                json_out_text(b, key, clean.text ? clean.text : "", clean.n);
-        strbuf_done(&clean);
+                redact_member(b, key, data, n);
 }
 
 /* ---- records ---- */
@@ -164,17 +156,17 @@ static bool take_file(Walk *w) {
 }
 
 /* @param path  of the file, below the device @param at_fd, name  how to open it */
-static int read_file(Walk *w, int at_fd, const char *name, const char *path, const char *leaf) {
+static int read_file(Walk *w, int at_fd, const char *name, const char *path) {
         SysfsProgress *progress = w->of->progress;
-        char data[SYSFS_FILE_BYTES_MAX + 1];
-        size_t n = 0;
-        bool is_cut = false;
+        const char *leaf = path_name(path);
+        SysfsValue value; /* a page: not cleared for each of thousands of files */
         int r;
 
         if (!take_file(w))
                 return 0;
         (void)snprintf(progress->reading, sizeof progress->reading, "%s", path);
-        r = sysfs_read(at_fd, name, data, &n, &is_cut);
+        value.is_cut = false;
+        r = sysfs_read(at_fd, name, &value);
         progress->reading[0] = '\0';
         if (r == -ENOENT) /* the runtime has removed it meanwhile */
                 return 0;
@@ -182,10 +174,10 @@ static int read_file(Walk *w, int at_fd, const char *name, const char *path, con
         if (r < 0) {
                 add_error(w, leaf, -r);
         } else {
-                sysfs_add_value(&w->line, leaf, data, n);
-                sysfs_summary_note(&progress->summary, path, data, n);
+                sysfs_add_value(&w->line, leaf, value.data, value.n);
+                sysfs_summary_note(&progress->summary, path, value.data, value.n);
         }
-        if (is_cut) {
+        if (value.is_cut) {
                 if (w->cut.n == 0)
                         json_out_array(&w->cut, NULL);
                 json_out_string(&w->cut, NULL, leaf);
@@ -221,7 +213,7 @@ static int visit_file(Walk *w, int dir_fd, const char *name) {
                 note_cut(w, "a path has more than 511 bytes");
                 return 0;
         }
-        return sysfs_may_hang(path) ? defer(w, path) : read_file(w, dir_fd, name, path, name);
+        return sysfs_may_hang(path) ? defer(w, path) : read_file(w, dir_fd, name, path);
 }
 
 /* ---- directories ---- */
@@ -328,7 +320,7 @@ static int read_deferred(Walk *w, int dir_fd) {
                 strbuf_add_n(&w->path, path, slash ? (size_t)(slash - path) : 0);
                 r = strbuf_error(&w->path);
                 if (r >= 0)
-                        r = read_file(w, dir_fd, path, path, slash ? slash + 1 : path);
+                        r = read_file(w, dir_fd, path, path);
                 if (r >= 0)
                         r = end_line(w);
         }

@@ -138,7 +138,7 @@ static const char *line_end(const char *at, const char *end) {
         return newline ? newline : end;
 }
 
-bool nrt_infodump_find(const char *text, size_t n, size_t *at, NrtSpan *ret, bool *ret_is_whole) {
+bool nrt_infodump_find(const char *text, size_t n, size_t *at, NrtInfodump *ret) {
         const char *end = text + n, *open, *start, *close, *next;
 
         if (*at >= n)
@@ -153,8 +153,8 @@ bool nrt_infodump_find(const char *text, size_t n, size_t *at, NrtSpan *ret, boo
         close = memmem(start, (size_t)(end - start), cut_to_here, sizeof cut_to_here - 1);
         /* One that begins before this one has ended: its end is in a line that is lost. */
         next = memmem(start, (size_t)(end - start), cut_here, sizeof cut_here - 1);
-        *ret_is_whole = close && (!next || close < next);
-        if (*ret_is_whole)
+        bool is_whole = close && (!next || close < next);
+        if (is_whole)
                 *at = (size_t)(line_end(close, end) - text);
         else {
                 close = next ? next : end;
@@ -162,7 +162,7 @@ bool nrt_infodump_find(const char *text, size_t n, size_t *at, NrtSpan *ret, boo
         }
         while (close > start && close[-1] != '\n' && close != end)
                 close--; /* to the beginning of the delimiter's line */
-        *ret = (NrtSpan){ .s = start, .n = (size_t)(close - start) };
+        *ret = (NrtInfodump){ { .s = start, .n = (size_t)(close - start) }, is_whole };
         return true;
 }
 

@@ -39,10 +39,13 @@ typedef struct NrtInfoItem {
         NrtSpan name, value; /* OTHER: only value */
 } NrtInfoItem;
 
-/** Finds the next nrt_infodump block of a text.
- * @param at  where to look from; moved behind the block  @param ret  its lines, borrowed; what a cut-off text does not end is a block too
- * @return whether there is one */
-bool nrt_infodump_find(const char *text, size_t n, size_t *at, NrtSpan *ret, bool *ret_is_whole);
+typedef struct NrtInfodump {
+        NrtSpan lines; /* borrowed */
+        bool is_whole; /* what a cut-off text does not end is a block too */
+} NrtInfodump;
+
+/** Finds the next nrt_infodump block of a text. @param at  where to look from; moved behind the block @return whether there is one */
+bool nrt_infodump_find(const char *text, size_t n, size_t *at, NrtInfodump *ret);
 
 /** Takes the next item of a block. @param at  0 at first  @param in_environment  false at first; kept between calls
  * @return false at its end */

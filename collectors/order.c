@@ -33,6 +33,11 @@ void probe_order_done(ProbeOrder *o) {
         for (size_t i = 0; i < c->n_log_files; i++)
                 free(c->log_files[i].path);
         free(c->log_files);
+        for (size_t i = 0; i < c->n_container_dumps; i++) {
+                free(c->container_dumps[i].note);
+                free(c->container_dumps[i].path);
+        }
+        free(c->container_dumps);
         for (size_t i = 0; i < c->n_commands; i++) {
                 free(c->commands[i].name);
                 free_list(c->commands[i].run);
@@ -110,6 +115,21 @@ static void put_log_files(StrBuf *b, const CollectOrder *c) {
         json_out_end_array(b);
 }
 
+static void put_container_dumps(StrBuf *b, const CollectOrder *c) {
+        json_out_array(b, "container_dumps");
+        for (size_t i = 0; i < c->n_container_dumps; i++) {
+                const CollectContainerDump *d = &c->container_dumps[i];
+                json_out_object(b, NULL);
+                json_out_path(b, "note", d->note);
+                json_out_path(b, "path", d->path);
+                json_out_u64(b, "hook_pid", (uint64_t)d->hook_pid);
+                json_out_u64(b, "uid", d->uid);
+                json_out_u64(b, "noted_usec", d->noted_usec);
+                json_out_end_object(b);
+        }
+        json_out_end_array(b);
+}
+
 int probe_order_compose(const ProbeOrder *o, StrBuf *ret) {
         const CollectOrder *c = &o->collect;
         json_out_object(ret, NULL);
@@ -131,6 +151,7 @@ int probe_order_compose(const ProbeOrder *o, StrBuf *ret) {
         json_out_u64(ret, "since_boot_usec", c->since_boot_usec);
         put_processes(ret, o);
         put_log_files(ret, c);
+        put_container_dumps(ret, c);
         put_commands(ret, c);
         json_out_end_object(ret);
         return strbuf_error(ret);
@@ -277,6 +298,28 @@ static void take_log_files(Reading *x, const json_t *array, CollectOrder *c) {
         }
 }
 
+static void take_container_dumps(Reading *x, const json_t *array, CollectOrder *c) {
+        size_t n = take_length(x, array, COLLECT_CONTAINER_DUMPS_MAX);
+        c->container_dumps = calloc(n + 1, sizeof *c->container_dumps);
+        if (!c->container_dumps)
+                fault(x, -ENOMEM, "no memory");
+        for (size_t i = 0; c->container_dumps && i < n; i++) {
+                const json_t *v = json_array_get(array, i);
+                const json_t *uid = json_object_get(v, "uid");
+                CollectContainerDump *d = &c->container_dumps[i];
+                *d = (CollectContainerDump){ .note = take_text(x, v, "note", ORDER_NAME_MAX),
+                                             .path = take_text(x, v, "path", ORDER_PATH_MAX),
+                                             .hook_pid = take_pid(x, v, "hook_pid"),
+                                             .uid = (uid_t)take_number(x, v, "uid"),
+                                             .noted_usec = take_number(x, v, "noted_usec") };
+                c->n_container_dumps = i + 1;
+                if (!d->note || !d->path || d->path[0] != '/')
+                        fault(x, -EINVAL, "a dump of the order has no note or no absolute path");
+                if (!uid || json_integer_value(uid) > UINT32_MAX)
+                        fault(x, -EINVAL, "a dump of the order is nobody's");
+        }
+}
+
 static void take_mode(Reading *x, const json_t *v, ProbeMode *ret) {
         for (size_t i = 0; i < ELEMENTSOF(mode_names); i++)
                 if (json_is_string(v) && strcmp(json_string_value(v), mode_names[i]) == 0) {
@@ -321,6 +364,7 @@ static void take_order(Reading *x, const json_t *v, ProbeOrder *o) {
         take_processes(x, json_object_get(v, "processes"), c);
         take_questions(x, json_object_get(v, "questions"), o);
         take_log_files(x, json_object_get(v, "log_files"), c);
+        take_container_dumps(x, json_object_get(v, "container_dumps"), c);
         take_commands(x, json_object_get(v, "commands"), c);
         if (x->r == 0 && (!c->sysfs_root || !c->device_directory || !c->proc_root))
                 fault(x, -EINVAL, "the order does not say where /sys, /dev and /proc are");

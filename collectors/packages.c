@@ -133,7 +133,7 @@ static void note_place(Mapped *mapped, const ProcMap *m) {
 
 static int read_mapped(const Proc *p, Mapped *mapped) {
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
-        int r = procfs_read(p, "maps", MAPS_BYTES_MAX, &text, NULL);
+        int r = procfs_read(p, (ProcFile){ "maps", MAPS_BYTES_MAX }, &text, NULL);
 
         for (const char *line = text.text; r == 0 && line && *line != '\0';) {
                 size_t n = strcspn(line, "\n");

@@ -1,6 +1,7 @@
-/* RPM packages of a root. Their database has no stable format, so the host's rpm reads it: with a deadline, and without any right. A container's database is its
- * user's, and rpm's parser of it no sandbox: it is read as nobody or not at all, and the sandbox of `process_packages` (child.c) executes nothing, so there it is
- * said to be skipped. It sees the database by a descriptor; what the container's links lead to outside of it cannot be named. */
+/* RPM packages of a root. Their database has no stable format, so the host's rpm reads it, by the host's configuration: with a deadline, and without any right. A
+ * container's database is its user's, and may be made to take rpm over: there rpm can read nothing but it and the host's programs, sees no other process and sends
+ * no signal (sandbox_enter_reader()), or is nobody, or is not run. It sees the database by a descriptor; what the container's links lead to outside of it cannot be
+ * named. */
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -13,6 +14,7 @@
 
 #include "collectors/packages_private.h"
 #include "collectors/procfs.h"
+#include "collectors/sandbox.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/json_out.h"
@@ -28,14 +30,25 @@ static void limit(int resource, rlim_t value) {
                 &l); /* a bound beside the deadline; a lower one that is there already is as good */
 }
 
+static bool become_nobody(void) {
+        return geteuid() == 0 && setgroups(0, NULL) == 0 &&
+               setresgid(NOBODY, NOBODY, NOBODY) == 0 && setresuid(NOBODY, NOBODY, NOBODY) == 0;
+}
+
 /* In the child. A foreign database is read without any right, or not at all. */
 static _Noreturn void exec_rpm(const char *program, int db_fd, int out_fd, bool is_foreign) {
         static char *const environment[] = { "LC_ALL=C", "PATH=/usr/bin:/bin", "HOME=/nonexistent",
                                              NULL };
-        char *const argv[] = { "rpm",         "-qa",
-                               "--dbpath",    "/proc/self/fd/3",
-                               "--qf",        "%{NAME}\t%{VERSION}-%{RELEASE}\n",
-                               "aws-neuron*", NULL };
+        char *const argv[] = { "rpm",
+                               "-qa",
+                               "--dbpath",
+                               "/proc/self/fd/3",
+                               "--nosignature", /* which are parsed, too */
+                               "--nodigest",
+                               "--qf",
+                               "%{NAME}\t%{VERSION}-%{RELEASE}\n",
+                               "aws-neuron*",
+                               NULL };
         int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
         int high_fd = fcntl(db_fd, F_DUPFD_CLOEXEC, DATABASE_FD + 3),
             pipe_fd = fcntl(out_fd, F_DUPFD_CLOEXEC, DATABASE_FD + 3);
@@ -47,10 +60,8 @@ static _Noreturn void exec_rpm(const char *program, int db_fd, int out_fd, bool 
         limit(RLIMIT_CPU, CPU_SECONDS_MAX);
         limit(RLIMIT_FSIZE, 0);
         (void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        if (geteuid() == 0 &&
-            (setgroups(0, NULL) < 0 || setresgid(NOBODY, NOBODY, NOBODY) < 0 ||
-             setresuid(NOBODY, NOBODY, NOBODY) < 0) &&
-            is_foreign)
+        bool is_nobody = become_nobody();
+        if (is_foreign && sandbox_enter_reader(program, DATABASE_FD) < 0 && !is_nobody)
                 _exit(EXIT_NOT_CONFINED);
         (void)execve(program, argv, environment);
         _exit(EXIT_NOT_EXECUTED);
@@ -83,8 +94,14 @@ static int read_output(int fd, uint64_t end_usec, StrBuf *b) {
         }
 }
 
-static int run_rpm(const PackagesRoot *root, const char *program, int db_fd, uint64_t end_usec,
-                   StrBuf *b) {
+typedef struct RpmRun {
+        const char *program;
+        int db_fd;         /* borrowed */
+        bool is_foreign;   /* the database is a container's */
+        uint64_t end_usec; /* CLOCK_BOOTTIME */
+} RpmRun;
+
+static int run_rpm(const RpmRun *run, StrBuf *b) {
         int pipes[2], status = 0, r;
         pid_t pid;
 
@@ -92,11 +109,11 @@ static int run_rpm(const PackagesRoot *root, const char *program, int db_fd, uin
                 return -errno;
         pid = fork();
         if (pid == 0)
-                exec_rpm(program, db_fd, pipes[1], root->pid != 0);
+                exec_rpm(run->program, run->db_fd, pipes[1], run->is_foreign);
         r = pid < 0 ? -errno : 0;
         (void)close(pipes[1]);
         if (r == 0)
-                r = read_output(pipes[0], end_usec, b);
+                r = read_output(pipes[0], run->end_usec, b);
         (void)close(pipes[0]);
         if (pid < 0)
                 return r;
@@ -146,18 +163,17 @@ static void add_packages(StrBuf *b, char *text) {
         }
 }
 
-static const char *why_not(int r, bool is_foreign) {
+static const char *why_not(int r) {
         switch (r) {
         case -ENOENT:
                 return "this machine has no rpm to read the database with";
         case -EIO:
                 return "rpm did not succeed";
         case -EPERM:
-                return "rpm is not run on a container's database with the rights that could not be "
-                       "given up here";
+                return "rpm is run on a container's database only where the kernel confines it "
+                       "(landlock, seccomp), or as nobody";
         case -ENOEXEC:
-                return is_foreign ? "the host's rpm is run on the host's own database alone"
-                                  : "rpm could not be executed here";
+                return "rpm could not be executed here";
         default:
                 return strerror(-r);
         }
@@ -166,19 +182,19 @@ static const char *why_not(int r, bool is_foreign) {
 void packages_rpm(PackagesRoot *root, const char *program, uint64_t timeout_usec) {
         _cleanup_(strbuf_done) StrBuf output = STRBUF_INIT;
         _cleanup_close_ int db_fd = open_database(root);
-        int r;
+        const RpmRun run = { .program = program,
+                             .db_fd = db_fd,
+                             .is_foreign = root->pid != 0,
+                             .end_usec =
+                                     clock_system()->boottime_usec(clock_system()) + timeout_usec };
 
         if (db_fd < 0)
                 return;
-        if (access(program, X_OK) < 0)
-                r = -errno;
-        else
-                r = run_rpm(root, program, db_fd,
-                            clock_system()->boottime_usec(clock_system()) + timeout_usec, &output);
+        int r = access(program, X_OK) < 0 ? -errno : run_rpm(&run, &output);
         packages_begin(root, "rpm");
         if (r < 0) {
                 json_out_null(&root->b, "packages");
-                json_out_string(&root->b, "unavailable", why_not(r, root->pid != 0));
+                json_out_string(&root->b, "unavailable", why_not(r));
         } else {
                 json_out_array(&root->b, "packages");
                 if (output.text)

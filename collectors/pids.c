@@ -16,15 +16,20 @@
 #define STATUS_BYTES_MAX 4096 /* of which the lines read here are in the first kilobyte */
 #define NAMESPACES_MAX 32     /* the kernel's MAX_PID_NS_LEVEL @see pid_namespaces(7) */
 
-/* Reads the beginning of a file of /proc. @return its bytes, -errno */
-static ssize_t read_file(const char *proc_root, pid_t pid, const char *name, char *buf,
-                         size_t size) {
+/* @return an fd of a file of /proc, -errno */
+static int open_file(const char *proc_root, pid_t pid, const char *name) {
         char path[4200];
         if (snprintf(path, sizeof path, "%s/%d/%s", proc_root, (int)pid, name) >= (int)sizeof path)
                 return -ENAMETOOLONG;
-        _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        return fd < 0 ? -errno : fd;
+}
+
+/* Reads the beginning of a file. @param opened  of open_file(), taken over @return its bytes, -errno */
+static ssize_t read_file(int opened, char *buf, size_t size) {
+        _cleanup_close_ int fd = opened;
         if (fd < 0)
-                return -errno;
+                return fd;
         size_t n = 0;
         while (n < size - 1) {
                 ssize_t got = read(fd, buf + n, size - 1 - n);
@@ -79,7 +84,7 @@ static bool parse_nspid(const char *text, ProcessStatus *ret) {
 /* @return 0; -ENOENT hidden or gone; -EBADMSG: no such lines (a kernel before 4.1); -errno */
 static int read_status(const char *proc_root, pid_t pid, ProcessStatus *ret) {
         char text[STATUS_BYTES_MAX];
-        ssize_t n = read_file(proc_root, pid, "status", text, sizeof text);
+        ssize_t n = read_file(open_file(proc_root, pid, "status"), text, sizeof text);
         if (n < 0)
                 return n == -ESRCH ? -ENOENT : (int)n;
         int64_t parent = number_after(text, "\nPPid:\t"), uid = number_after(text, "\nUid:\t");
@@ -93,7 +98,7 @@ static int read_status(const char *proc_root, pid_t pid, ProcessStatus *ret) {
 /* Field 22, behind the last parenthesis: a name may hold any. */
 static uint64_t start_ticks_of(const char *proc_root, pid_t pid) {
         char text[1024];
-        if (read_file(proc_root, pid, "stat", text, sizeof text) <= 0)
+        if (read_file(open_file(proc_root, pid, "stat"), text, sizeof text) <= 0)
                 return 0;
         const char *p = strrchr(text, ')');
         for (unsigned field = 2; p && field < 22; field++) {
@@ -115,38 +120,36 @@ static uint64_t namespace_of(const char *proc_root, pid_t pid) {
         return parse_u64(link + 5, &inode) == 0 ? inode : 0;
 }
 
-static int found(const char *proc_root, pid_t pid, pid_t *ret, uint64_t *ret_start_ticks) {
-        *ret = pid;
-        *ret_start_ticks = start_ticks_of(proc_root, pid);
+static int found(const PidsQuestion *q, pid_t pid, PidsAnswer *ret) {
+        *ret = (PidsAnswer){ .pid = pid, .start_ticks = start_ticks_of(q->proc_root, pid) };
         return 0;
 }
 
 /* An ancestor is in the same namespace when as many lie around it: those of a process's ancestors are its own or around that. */
-int pids_resolve_ancestor(const char *proc_root, pid_t hook_pid, int64_t inner_pid, pid_t *ret,
-                          uint64_t *ret_start_ticks) {
+int pids_resolve_ancestor(const PidsQuestion *q, PidsAnswer *ret) {
         ProcessStatus hook, s;
-        int r = hook_pid > 0 ? read_status(proc_root, hook_pid, &hook) : -ENOENT;
+        int r = q->hook_pid > 0 ? read_status(q->proc_root, q->hook_pid, &hook) : -ENOENT;
         if (r == -ENOENT || r == -EACCES || r == -EPERM)
                 return PIDS_E_HIDDEN;
         if (r < 0)
                 return r;
-        if (hook.inner_pid == inner_pid) /* called by itself: a person who tries it */
-                return found(proc_root, hook_pid, ret, ret_start_ticks);
+        if (hook.inner_pid == q->inner_pid) /* called by itself: a person who tries it */
+                return found(q, q->hook_pid, ret);
         pid_t pid = hook.parent;
         for (unsigned i = 0; i < PIDS_ANCESTORS_MAX && pid > 0; i++, pid = s.parent) {
-                if (read_status(proc_root, pid, &s) < 0 || s.n_levels != hook.n_levels)
+                if (read_status(q->proc_root, pid, &s) < 0 || s.n_levels != hook.n_levels)
                         return PIDS_E_NOT_FOUND;
-                if (s.inner_pid == inner_pid && s.uid != hook.uid)
+                if (s.inner_pid == q->inner_pid && s.uid != hook.uid)
                         return PIDS_E_NOT_FOUND; /* init is everybody's ancestor */
-                if (s.inner_pid == inner_pid)
-                        return found(proc_root, pid, ret, ret_start_ticks);
+                if (s.inner_pid == q->inner_pid)
+                        return found(q, pid, ret);
         }
         return PIDS_E_NOT_FOUND;
 }
 
-static int resolve_among_all(const char *proc_root, const ProcessStatus *hook, uint64_t ns_inode,
-                             int64_t inner_pid, pid_t *ret) {
-        _cleanup_closedir_ DIR *dir = opendir(proc_root);
+/* @param q  its ns_inode is what the kernel says */
+static int resolve_among_all(const PidsQuestion *q, const ProcessStatus *hook, PidsAnswer *ret) {
+        _cleanup_closedir_ DIR *dir = opendir(q->proc_root);
         if (!dir)
                 return -errno;
         const struct dirent *e;
@@ -156,28 +159,25 @@ static int resolve_among_all(const char *proc_root, const ProcessStatus *hook, u
                 if (parse_u64_range(e->d_name, 1, INT32_MAX, &pid) < 0)
                         continue;
                 n++;
-                if (read_status(proc_root, (pid_t)pid, &s) == 0 && s.inner_pid == inner_pid &&
+                if (read_status(q->proc_root, (pid_t)pid, &s) == 0 && s.inner_pid == q->inner_pid &&
                     s.uid == hook->uid && s.n_levels == hook->n_levels &&
-                    namespace_of(proc_root, (pid_t)pid) == ns_inode) {
-                        *ret = (pid_t)pid;
-                        return 0;
-                }
+                    namespace_of(q->proc_root, (pid_t)pid) == q->ns_inode)
+                        return found(q, (pid_t)pid, ret);
         }
         return PIDS_E_NOT_FOUND;
 }
 
-int pids_resolve(const char *proc_root, pid_t hook_pid, uint64_t ns_inode, int64_t inner_pid,
-                 pid_t *ret, uint64_t *ret_start_ticks) {
-        int r = pids_resolve_ancestor(proc_root, hook_pid, inner_pid, ret, ret_start_ticks);
+int pids_resolve(const PidsQuestion *q, PidsAnswer *ret) {
+        int r = pids_resolve_ancestor(q, ret);
         if (r != PIDS_E_NOT_FOUND)
                 return r;
         ProcessStatus hook;
-        uint64_t real = namespace_of(proc_root, hook_pid);
-        if (real == 0 || (ns_inode != 0 && ns_inode != real) ||
-            read_status(proc_root, hook_pid, &hook) < 0)
+        PidsQuestion real = *q;
+        real.ns_inode = namespace_of(q->proc_root, q->hook_pid);
+        if (real.ns_inode == 0 || (q->ns_inode != 0 && q->ns_inode != real.ns_inode) ||
+            read_status(q->proc_root, q->hook_pid, &hook) < 0)
                 return PIDS_E_NOT_FOUND;
-        r = resolve_among_all(proc_root, &hook, real, inner_pid, ret);
-        return r == 0 ? found(proc_root, *ret, ret, ret_start_ticks) : r;
+        return resolve_among_all(&real, &hook, ret);
 }
 
 bool pids_container_of(const char *cgroup, char ret[PIDS_CONTAINER_SIZE]) {
@@ -199,6 +199,6 @@ bool pids_container_of(const char *cgroup, char ret[PIDS_CONTAINER_SIZE]) {
 
 bool pids_container(const char *proc_root, pid_t pid, char ret[PIDS_CONTAINER_SIZE]) {
         char text[STATUS_BYTES_MAX];
-        return read_file(proc_root, pid, "cgroup", text, sizeof text) > 0 &&
+        return read_file(open_file(proc_root, pid, "cgroup"), text, sizeof text) > 0 &&
                pids_container_of(text, ret);
 }

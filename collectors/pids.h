@@ -21,20 +21,27 @@ enum {
                 2, /* no process with this pid that the hook may speak of, or it has ended */
 };
 
+typedef struct PidsQuestion { /* borrowed */
+        const char *proc_root;
+        pid_t hook_pid;    /* on this machine, by SO_PEERCRED */
+        uint64_t ns_inode; /* of the hook's pid namespace, as it says itself; 0 = not known */
+        int64_t inner_pid; /* as the failing process counts itself */
+} PidsQuestion;
+
+typedef struct PidsAnswer {
+        pid_t pid;            /* on this machine */
+        uint64_t start_ticks; /* field 22 of its stat; 0 when it cannot be read */
+} PidsAnswer;
+
 /** Looks among the hook's ancestors alone, those of its user in the same pid namespace: the failing process runs its hook itself. A few reads.
- * @param hook_pid   on this machine, by SO_PEERCRED
- * @param inner_pid  as the failing process counts itself
- * @param ret_start_ticks  field 22 of its stat; 0 when it cannot be read
+ * @param q  its ns_inode does not matter
  * @return 0 and *ret; PIDS_E_HIDDEN; PIDS_E_NOT_FOUND; -errno */
-int pids_resolve_ancestor(const char *proc_root, pid_t hook_pid, int64_t inner_pid, pid_t *ret,
-                          uint64_t *ret_start_ticks);
+int pids_resolve_ancestor(const PidsQuestion *q, PidsAnswer *ret);
 
 /** The same, and then among all processes of the same pid namespace and the same user. Looks through all of /proc: not for the loop.
  * To see the namespace of others takes CAP_SYS_PTRACE (or the same user).
- * @param ns_inode  of the hook's pid namespace, as it says itself; 0 = not known. Only what the kernel says of hook_pid too is believed; where
- * that cannot be seen, no other process than an ancestor is found */
-int pids_resolve(const char *proc_root, pid_t hook_pid, uint64_t ns_inode, int64_t inner_pid,
-                 pid_t *ret, uint64_t *ret_start_ticks);
+ * Of ns_inode only what the kernel says of hook_pid too is believed; where that cannot be seen, no other process than an ancestor is found. */
+int pids_resolve(const PidsQuestion *q, PidsAnswer *ret);
 
 /** The container that a process is in, by its cgroup: the last 64 hexadecimal digits that stand for themselves (containerd, CRI-O, Docker, Podman).
  * @return whether there is one */

@@ -126,7 +126,9 @@ void process_maps(ProcessReport *report) {
         _cleanup_free_ Library *libraries = calloc(LIBRARIES_MAX, sizeof *libraries);
         size_t n_libraries = 0, n_lines;
         bool is_cut = false;
-        int r = libraries ? procfs_read(report->p, "maps", MAPS_READ_MAX, &text, &is_cut) : -ENOMEM;
+        int r = libraries ? procfs_read(report->p, (ProcFile){ "maps", MAPS_READ_MAX }, &text,
+                                        &is_cut)
+                          : -ENOMEM;
 
         if (r == 0)
                 r = procfs_check(report->p) == PROCFS_E_REPLACED ? PROCFS_E_REPLACED : 0;
@@ -149,7 +151,7 @@ void process_maps(ProcessReport *report) {
 void process_command(ProcessReport *report) {
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
         bool is_cut = false;
-        int r = procfs_read(report->p, "cmdline", CMDLINE_BYTES_MAX, &text, &is_cut);
+        int r = procfs_read(report->p, (ProcFile){ "cmdline", CMDLINE_BYTES_MAX }, &text, &is_cut);
 
         process_begin(report, "command");
         if (r != 0)
@@ -164,20 +166,6 @@ void process_command(ProcessReport *report) {
         process_end(report);
 }
 
-static void add_variable(StrBuf *b, const char *variable, size_t n_name) {
-        _cleanup_(strbuf_done) StrBuf value = STRBUF_INIT;
-        char name[256];
-
-        memcpy(name, variable, n_name);
-        name[n_name] = '\0';
-        redact_text(&value, variable + n_name + 1,
-                    strnlen(variable + n_name + 1, VARIABLE_BYTES_MAX));
-        if (strbuf_error(&value) < 0)
-                b->failed = true;
-        else
-                json_out_text(b, name, value.text ? value.text : "", value.n);
-}
-
 /* @return how many were left out */
 static size_t add_variables(ProcessReport *report, char *const *variables) {
         size_t n_left_out = 0;
@@ -185,6 +173,7 @@ static size_t add_variables(ProcessReport *report, char *const *variables) {
         json_out_object(&report->b, "variables");
         for (; *variables; variables++) {
                 size_t n_name = strcspn(*variables, "=");
+                const char *value = *variables + n_name + 1; /* where there is a `=` */
                 char name[256];
                 if ((*variables)[n_name] != '=' || n_name == 0 || n_name >= sizeof name ||
                     report->b.n > ENVIRON_RECORD_MAX) {
@@ -194,7 +183,7 @@ static size_t add_variables(ProcessReport *report, char *const *variables) {
                 memcpy(name, *variables, n_name);
                 name[n_name] = '\0';
                 if (environment_is_allowed(report->order->environment, name))
-                        add_variable(&report->b, *variables, n_name);
+                        redact_member(&report->b, name, value, strnlen(value, VARIABLE_BYTES_MAX));
                 else
                         n_left_out++;
         }
@@ -206,7 +195,7 @@ void process_environment(ProcessReport *report) {
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
         _cleanup_free_ char **variables = NULL;
         bool is_cut = false;
-        int r = procfs_read(report->p, "environ", ENVIRON_BYTES_MAX, &text, &is_cut);
+        int r = procfs_read(report->p, (ProcFile){ "environ", ENVIRON_BYTES_MAX }, &text, &is_cut);
 
         process_begin(report, "environment");
         if (r == 0 && text.n > 0)

@@ -13,7 +13,7 @@ enum { FILE_BYTES_MAX = 64 << 10, CHILDREN_MAX = 256, CHILD_THREADS_MAX = 2000 }
 /* Adds selected lines of a file of `NAME: value` lines as members. */
 static void add_fields(ProcessReport *report, const char *file, const char *const *names) {
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
-        int r = procfs_read(report->p, file, FILE_BYTES_MAX, &text, NULL);
+        int r = procfs_read(report->p, (ProcFile){ file, FILE_BYTES_MAX }, &text, NULL);
 
         if (r != 0 || !text.text) {
                 process_add_missing(&report->b, file, r != 0 ? r : PROCFS_E_NO_FILE);
@@ -88,7 +88,7 @@ void process_status(ProcessReport *report) {
 
 static void add_file_text(ProcessReport *report, const char *key, const char *name) {
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
-        int r = procfs_read(report->p, name, 256, &text, NULL);
+        int r = procfs_read(report->p, (ProcFile){ name, 256 }, &text, NULL);
 
         if (r == 0)
                 json_out_text(&report->b, key, text.text ? text.text : "",
@@ -113,7 +113,7 @@ void process_place(ProcessReport *report) {
                 add_link(report, kinds[i], name);
         }
         json_out_end_object(&report->b);
-        r = procfs_read(report->p, "cgroup", FILE_BYTES_MAX, &text, NULL);
+        r = procfs_read(report->p, (ProcFile){ "cgroup", FILE_BYTES_MAX }, &text, NULL);
         if (r == 0)
                 json_out_text(&report->b, "cgroup", text.text ? text.text : "", text.n);
         else
@@ -125,7 +125,7 @@ void process_place(ProcessReport *report) {
 
 void process_limits(ProcessReport *report) {
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
-        int r = procfs_read(report->p, "limits", FILE_BYTES_MAX, &text, NULL);
+        int r = procfs_read(report->p, (ProcFile){ "limits", FILE_BYTES_MAX }, &text, NULL);
 
         process_begin(report, "limits");
         if (r != 0)
@@ -232,7 +232,7 @@ static size_t add_children_of(ProcessReport *report, int tid, size_t max, int *r
         char name[64], *save = NULL;
 
         (void)snprintf(name, sizeof name, "task/%d/children", tid);
-        *ret_outcome = procfs_read(report->p, name, FILE_BYTES_MAX, &text, NULL);
+        *ret_outcome = procfs_read(report->p, (ProcFile){ name, FILE_BYTES_MAX }, &text, NULL);
         if (*ret_outcome != 0 || !text.text)
                 return 0;
         for (char *word = strtok_r(text.text, " \n", &save); word && n < max;
@@ -245,16 +245,16 @@ static size_t add_children_of(ProcessReport *report, int tid, size_t max, int *r
 }
 
 void process_children(ProcessReport *report) {
-        _cleanup_free_ int *tids = NULL;
-        size_t n = 0, n_children = 0;
-        int r = procfs_list(report->p->dir_fd, "task", CHILD_THREADS_MAX, &tids, &n, NULL),
-            first = 0;
+        _cleanup_(procfs_numbers_done) ProcNumbers tids = { 0 };
+        size_t n_children = 0;
+        int r = procfs_list(report->p->dir_fd, "task", CHILD_THREADS_MAX, &tids), first = 0;
 
         process_begin(report, "children");
         json_out_array(&report->b, "children");
-        for (size_t i = 0; i < n && n_children < CHILDREN_MAX; i++) {
+        for (size_t i = 0; i < tids.n && n_children < CHILDREN_MAX; i++) {
                 int outcome;
-                n_children += add_children_of(report, tids[i], CHILDREN_MAX - n_children, &outcome);
+                n_children +=
+                        add_children_of(report, tids.items[i], CHILDREN_MAX - n_children, &outcome);
                 if (first == 0)
                         first = outcome;
         }

@@ -16,7 +16,7 @@ static void add_word(ProcessReport *report, const char *key, int tid, const char
         int r;
 
         (void)snprintf(path, sizeof path, "task/%d/%s", tid, name);
-        r = procfs_read(report->p, path, WORD_BYTES_MAX, &text, NULL);
+        r = procfs_read(report->p, (ProcFile){ path, WORD_BYTES_MAX }, &text, NULL);
         if (r == 0)
                 json_out_text(&report->b, key, text.text ? text.text : "",
                               text.text ? strcspn(text.text, "\n") : 0);
@@ -31,7 +31,7 @@ static void add_stack(ProcessReport *report, int tid) {
         int r;
 
         (void)snprintf(path, sizeof path, "task/%d/stack", tid);
-        r = procfs_read(report->p, path, STACK_BYTES_MAX, &text, NULL);
+        r = procfs_read(report->p, (ProcFile){ path, STACK_BYTES_MAX }, &text, NULL);
         if (r != 0) {
                 process_add_missing(&report->b, "kernel_stack", r);
                 return;
@@ -53,7 +53,7 @@ static void add_state(ProcessReport *report, int tid) {
         int r;
 
         (void)snprintf(path, sizeof path, "task/%d/stat", tid);
-        r = procfs_read(report->p, path, 4096, &text, NULL);
+        r = procfs_read(report->p, (ProcFile){ path, 4096 }, &text, NULL);
         if (r != 0 || !text.text || !procfs_parse_stat(text.text, text.n, &stat)) {
                 process_add_missing(&report->b, "state", r != 0 ? r : -EBADMSG);
                 return;
@@ -63,25 +63,23 @@ static void add_state(ProcessReport *report, int tid) {
 }
 
 void process_threads(ProcessReport *report) {
-        _cleanup_free_ int *tids = NULL;
-        size_t n = 0;
-        bool is_cut = false;
-        int r = procfs_list(report->p->dir_fd, "task", THREADS_MAX, &tids, &n, &is_cut);
+        _cleanup_(procfs_numbers_done) ProcNumbers tids = { 0 };
+        int r = procfs_list(report->p->dir_fd, "task", THREADS_MAX, &tids);
 
         process_begin(report, "threads");
         if (r < 0)
                 process_add_missing(&report->b, "threads", r);
         else
-                json_out_u64(&report->b, "threads", n);
-        json_out_bool(&report->b, "cut", is_cut);
+                json_out_u64(&report->b, "threads", tids.n);
+        json_out_bool(&report->b, "cut", tids.is_cut);
         process_end(report);
-        for (size_t i = 0; i < n && report->result == 0; i++) {
+        for (size_t i = 0; i < tids.n && report->result == 0; i++) {
                 process_begin(report, "thread");
-                json_out_i64(&report->b, "tid", tids[i]);
-                add_state(report, tids[i]);
-                add_word(report, "wchan", tids[i], "wchan");
-                add_word(report, "syscall", tids[i], "syscall");
-                add_stack(report, tids[i]);
+                json_out_i64(&report->b, "tid", tids.items[i]);
+                add_state(report, tids.items[i]);
+                add_word(report, "wchan", tids.items[i], "wchan");
+                add_word(report, "syscall", tids.items[i], "syscall");
+                add_stack(report, tids.items[i]);
                 process_end(report);
         }
 }

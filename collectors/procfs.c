@@ -53,9 +53,9 @@ static int outcome_of(int error) {
         }
 }
 
-static int read_file(int dir_fd, const char *name, size_t max_bytes, StrBuf *b, bool *ret_cut) {
+static int read_file(int dir_fd, ProcFile file, StrBuf *b, bool *ret_cut) {
         _cleanup_close_ int fd =
-                openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+                openat(dir_fd, file.name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
         _cleanup_free_ char *chunk = NULL;
 
         if (ret_cut)
@@ -65,7 +65,7 @@ static int read_file(int dir_fd, const char *name, size_t max_bytes, StrBuf *b, 
         chunk = malloc(CHUNK_BYTES);
         if (!chunk)
                 return -ENOMEM;
-        for (size_t left = max_bytes;;) {
+        for (size_t left = file.max_bytes;;) {
                 ssize_t n = read(fd, chunk, MIN(left + 1, (size_t)CHUNK_BYTES));
                 if (n < 0 && errno == EINTR)
                         continue;
@@ -85,7 +85,7 @@ static int read_file(int dir_fd, const char *name, size_t max_bytes, StrBuf *b, 
 
 static int read_stat(int dir_fd, ProcStat *ret) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
-        int r = read_file(dir_fd, "stat", STAT_BYTES_MAX, &b, NULL);
+        int r = read_file(dir_fd, (ProcFile){ "stat", STAT_BYTES_MAX }, &b, NULL);
 
         if (r != 0)
                 return r == PROCFS_E_NO_FILE ? PROCFS_E_GONE : r;
@@ -149,8 +149,8 @@ static int missing(const Proc *p, int r) {
         return r;
 }
 
-int procfs_read(const Proc *p, const char *name, size_t max_bytes, StrBuf *b, bool *ret_cut) {
-        return missing(p, read_file(p->dir_fd, name, max_bytes, b, ret_cut));
+int procfs_read(const Proc *p, ProcFile file, StrBuf *b, bool *ret_cut) {
+        return missing(p, read_file(p->dir_fd, file, b, ret_cut));
 }
 
 int procfs_link(const Proc *p, const char *name, char buf[static PROCFS_LINK_SIZE]) {
@@ -177,26 +177,30 @@ static int compare_ints(const void *a, const void *b) {
         return (x > y) - (x < y);
 }
 
-static int add_number(int **list, size_t *n, size_t *n_allocated, int value) {
-        if (*n == *n_allocated) {
+static int add_number(ProcNumbers *list, size_t *n_allocated, int value) {
+        if (list->n == *n_allocated) {
                 size_t more = *n_allocated > 0 ? 2 * *n_allocated : 64;
-                int *grown = reallocarray(*list, more, sizeof **list);
+                int *grown = reallocarray(list->items, more, sizeof *list->items);
                 if (!grown)
                         return -ENOMEM;
-                *list = grown;
+                list->items = grown;
                 *n_allocated = more;
         }
-        (*list)[(*n)++] = value;
+        list->items[list->n++] = value;
         return 0;
 }
 
-int procfs_list(int dir_fd, const char *path, size_t max, int **ret, size_t *ret_n, bool *ret_cut) {
+void procfs_numbers_done(ProcNumbers *numbers) {
+        free(numbers->items);
+        *numbers = (ProcNumbers){ 0 };
+}
+
+int procfs_list(int dir_fd, const char *path, size_t max, ProcNumbers *ret) {
         _cleanup_close_ int fd = openat(dir_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         _cleanup_closedir_ DIR *dir = NULL;
-        _cleanup_free_ int *list = NULL;
-        size_t n = 0, n_allocated = 0;
+        _cleanup_(procfs_numbers_done) ProcNumbers list = { 0 };
+        size_t n_allocated = 0;
         struct dirent *entry;
-        bool is_cut = false;
 
         if (fd < 0)
                 return -errno;
@@ -204,21 +208,19 @@ int procfs_list(int dir_fd, const char *path, size_t max, int **ret, size_t *ret
         if (!dir)
                 return -errno;
         (void)TAKE_FD(fd); /* the stream's now */
-        for (errno = 0; !is_cut && (entry = readdir(dir)); errno = 0) {
+        for (errno = 0; !list.is_cut && (entry = readdir(dir)); errno = 0) {
                 uint64_t value;
                 if (parse_u64_range(entry->d_name, 0, INT32_MAX, &value) < 0)
                         continue;
-                is_cut = n == max;
-                if (!is_cut && add_number(&list, &n, &n_allocated, (int)value) < 0)
+                list.is_cut = list.n == max;
+                if (!list.is_cut && add_number(&list, &n_allocated, (int)value) < 0)
                         return -ENOMEM;
         }
-        if (!is_cut && errno != 0)
+        if (!list.is_cut && errno != 0)
                 return -errno;
-        if (n > 0)
-                qsort(list, n, sizeof *list, compare_ints);
-        *ret = TAKE_PTR(list);
-        *ret_n = n;
-        if (ret_cut)
-                *ret_cut = is_cut;
+        if (list.n > 0)
+                qsort(list.items, list.n, sizeof *list.items, compare_ints);
+        *ret = list;
+        list.items = NULL; /* the caller's now */
         return 0;
 }

@@ -56,19 +56,31 @@ int procfs_check(const Proc *p);
 /** @return whether it has ended, and is only waited for: environ, cmdline, maps, cwd and root are empty */
 bool procfs_is_zombie(const Proc *p);
 
-/** Appends a file of the process, max_bytes at most. @param name  below its directory, e.g. `task/12/wchan`  @param ret_cut  there is more; may be NULL
+typedef struct ProcFile {
+        const char *name; /* below its directory, e.g. `task/12/wchan` */
+        size_t max_bytes; /* that are read of it */
+} ProcFile;
+
+/** Appends a file of the process. @param ret_cut  there is more; may be NULL
  * @return 0, GONE, HIDDEN, NO_FILE, ENDED (newer kernels; older ones give an empty file), -errno */
-int procfs_read(const Proc *p, const char *name, size_t max_bytes, StrBuf *b, bool *ret_cut);
+int procfs_read(const Proc *p, ProcFile file, StrBuf *b, bool *ret_cut);
 /** Reads a link of the process (`exe`, `fd/3`, `ns/pid`) without following it. @return as procfs_read */
 int procfs_link(const Proc *p, const char *name, char buf[static PROCFS_LINK_SIZE]);
 
 /** Adds a path of a process, redacted, as INTERFACE spells paths. */
 void procfs_add_path(StrBuf *b, const char *key, const char *path);
 
-/** Lists numbers that name entries of a directory: pids of proc_root, `task` or `fd` of a process. Ascending.
- * @param dir_fd  AT_FDCWD with a path  @param max  entries at most; more sets *ret_cut  @param ret  the caller's; NULL when there are none
+typedef struct ProcNumbers {
+        int *items; /* ascending; NULL when there are none */
+        size_t n;
+        bool is_cut; /* there are more */
+} ProcNumbers;
+
+/** Lists numbers that name entries of a directory: pids of proc_root, `task` or `fd` of a process.
+ * @param dir_fd  AT_FDCWD with a path  @param max  entries at most  @param ret  the caller's
  * @return 0, -errno */
-int procfs_list(int dir_fd, const char *path, size_t max, int **ret, size_t *ret_n, bool *ret_cut);
+int procfs_list(int dir_fd, const char *path, size_t max, ProcNumbers *ret);
+void procfs_numbers_done(ProcNumbers *numbers);
 
 /** Opens the root directory of the process, O_PATH. @return fd, -errno (zombies: -ENOENT) */
 int procfs_root(const Proc *p);

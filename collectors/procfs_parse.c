@@ -184,9 +184,16 @@ static bool is_name(const char *s, size_t n) {
         return n > 0;
 }
 
+typedef struct Component { /* of a path */
+        const char *s;
+        size_t n;
+} Component;
+
 /* `<64 hex>`, `docker-<64 hex>.scope`, `crio-conmon-<64 hex>` … */
-static void take_container(ProcContainer *c, const char *s, size_t n, const char *parent,
-                           size_t n_parent) {
+static void take_container(ProcContainer *c, Component self, Component parent) {
+        const char *s = self.s;
+        size_t n = self.n;
+
         if (n > 6 && memcmp(s + n - 6, ".scope", 6) == 0)
                 n -= 6;
         if (n < 64 || !is_hex(s + n - 64, 64))
@@ -196,8 +203,8 @@ static void take_container(ProcContainer *c, const char *s, size_t n, const char
         copy_text(c->container_id, sizeof c->container_id, s + n - 64, 64);
         if (n > 65)
                 copy_text(c->runtime, sizeof c->runtime, s, n - 65);
-        else if (n_parent == 6 && memcmp(parent, "docker", 6) == 0)
-                copy_text(c->runtime, sizeof c->runtime, parent, n_parent);
+        else if (parent.n == 6 && memcmp(parent.s, "docker", 6) == 0)
+                copy_text(c->runtime, sizeof c->runtime, parent.s, parent.n);
 }
 
 /* `pod<uid>` (cgroupfs), `kubepods-burstable-pod<uid with _>.slice` (systemd). */
@@ -226,10 +233,12 @@ static void take_pod(ProcContainer *c, const char *s, size_t n) {
                         *p = '-';
 }
 
-static void take_component(ProcContainer *c, const char *s, size_t n, const char *parent,
-                           size_t n_parent) {
+static void take_component(ProcContainer *c, Component self, Component parent) {
+        const char *s = self.s;
+        size_t n = self.n;
+
         take_pod(c, s, n);
-        take_container(c, s, n, parent, n_parent);
+        take_container(c, self, parent);
         if (starts_with(s, n, "job_") && is_name(s + 4, n - 4))
                 copy_text(c->slurm_job, sizeof c->slurm_job, s + 4, n - 4);
         else if (starts_with(s, n, "step_") && c->slurm_job[0] != '\0' && is_name(s + 5, n - 5))
@@ -237,18 +246,16 @@ static void take_component(ProcContainer *c, const char *s, size_t n, const char
 }
 
 bool procfs_parse_cgroup(const char *text, size_t n, ProcContainer *ret) {
-        const char *parent = text, *s = text;
-        size_t n_parent = 0;
+        Component parent = { .s = text }, self = { .s = text };
 
         *ret = (ProcContainer){ 0 };
         for (size_t i = 0; i <= n; i++) {
                 if (i < n && text[i] != '/' && text[i] != '\n')
                         continue;
-                size_t n_s = (size_t)(text + i - s);
-                take_component(ret, s, n_s, parent, n_parent);
-                parent = s;
-                n_parent = i < n && text[i] == '/' ? n_s : 0;
-                s = text + i + 1;
+                self.n = (size_t)(text + i - self.s);
+                take_component(ret, self, parent);
+                parent = (Component){ self.s, i < n && text[i] == '/' ? self.n : 0 };
+                self.s = text + i + 1;
         }
         return ret->container_id[0] != '\0' || ret->pod_uid[0] != '\0' || ret->slurm_job[0] != '\0';
 }

@@ -48,7 +48,8 @@ static void begin(const Log *log, StrBuf *b, const char *about) {
         json_out_string(b, "about", about);
 }
 
-static int pread_some(int fd, char *data, size_t size, uint64_t from, size_t *ret_n) {
+/* @return bytes, -errno */
+static ssize_t pread_some(int fd, char *data, size_t size, uint64_t from) {
         size_t n = 0;
 
         while (n < size) {
@@ -61,25 +62,24 @@ static int pread_some(int fd, char *data, size_t size, uint64_t from, size_t *re
                         break;
                 n += (size_t)k;
         }
-        *ret_n = n;
-        return 0;
+        return (ssize_t)n;
 }
 
 /* From a line's beginning on: half a line could hold a secret without the name that tells. */
 static int read_tail(Log *log, int fd) {
         _cleanup_(strbuf_done) StrBuf clean = STRBUF_INIT;
         _cleanup_free_ char *raw = NULL;
-        size_t n = 0, skip = 0;
-        int r;
+        size_t n, skip = 0;
 
         if (log->st.st_size > TAIL_BYTES_MAX)
                 log->tail_from = (uint64_t)log->st.st_size - TAIL_BYTES_MAX;
         raw = malloc(TAIL_BYTES_MAX);
         if (!raw)
                 return -ENOMEM;
-        r = pread_some(fd, raw, TAIL_BYTES_MAX, log->tail_from, &n);
-        if (r < 0)
-                return r;
+        ssize_t got = pread_some(fd, raw, TAIL_BYTES_MAX, log->tail_from);
+        if (got < 0)
+                return (int)got;
+        n = (size_t)got;
         if (log->tail_from > 0) {
                 const char *newline = memchr(raw, '\n', n);
                 skip = newline ? (size_t)(newline + 1 - raw) : n;
@@ -186,18 +186,16 @@ static int emit_block(const Log *log, const NrtSpan *block, bool is_whole) {
 }
 
 static int emit_blocks(const Log *log) {
-        NrtSpan block;
+        NrtInfodump dump;
         size_t n = 0, at = 0;
-        bool is_whole;
         int r = 0;
 
-        while (nrt_infodump_find(log->text, log->n, &at, &block, &is_whole))
+        while (nrt_infodump_find(log->text, log->n, &at, &dump))
                 n++;
         at = 0;
-        for (size_t i = 0; r == 0 && nrt_infodump_find(log->text, log->n, &at, &block, &is_whole);
-             i++)
+        for (size_t i = 0; r == 0 && nrt_infodump_find(log->text, log->n, &at, &dump); i++)
                 if (i + BLOCKS_MAX >= n)
-                        r = emit_block(log, &block, is_whole);
+                        r = emit_block(log, &dump.lines, dump.is_whole);
         return r;
 }
 

@@ -3,11 +3,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <string.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
+#include "collectors/places.h"
 #include "collectors/procfs.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
@@ -28,21 +27,6 @@ typedef struct Door {
 static int refuse(Door *d, int r, const char *why) {
         d->why = why;
         return r;
-}
-
-/* The kernel's own, where a regular file is none. @see statfs(2) */
-static bool is_of_the_kernel(int fd) {
-        static const uint32_t types[] = { PROC_SUPER_MAGIC,   SYSFS_MAGIC,         DEBUGFS_MAGIC,
-                                          TRACEFS_MAGIC,      SECURITYFS_MAGIC,    BPF_FS_MAGIC,
-                                          CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, EFIVARFS_MAGIC,
-                                          PSTOREFS_MAGIC };
-        struct statfs s;
-        if (fstatfs(fd, &s) < 0)
-                return true;
-        for (size_t i = 0; i < ELEMENTSOF(types); i++)
-                if ((uint32_t)s.f_type == types[i])
-                        return true;
-        return false;
 }
 
 static bool is_below(const char *path, const char *root) {
@@ -69,20 +53,6 @@ static int check_path(Door *d) {
 
 /* ---- where its process is ---- */
 
-/* Init's mount namespace, or ours: where a path means the same. What cannot be told counts as another one, of which less is allowed. */
-static bool is_here(const CollectOrder *order, const char *namespace) {
-        char other[PROCFS_LINK_SIZE];
-        Proc init = { .dir_fd = -1 };
-        ssize_t n = readlink("/proc/self/ns/mnt", other, sizeof other - 1);
-        other[MAX(n, 0)] = '\0';
-        if (strcmp(namespace, other) == 0)
-                return true;
-        bool is_inits = procfs_open(&init, order->proc_root, 1, 0) == 0 &&
-                        procfs_link(&init, "ns/mnt", other) == 0 && strcmp(namespace, other) == 0;
-        procfs_close(&init);
-        return is_inits;
-}
-
 /* By what we can see of it; on any doubt it is not known, which allows least. */
 static void find_place(Door *d) {
         char namespace[PROCFS_LINK_SIZE];
@@ -92,7 +62,8 @@ static void find_place(Door *d) {
             procfs_link(&p, "ns/mnt", namespace) == 0) {
                 d->root_fd = procfs_root(&p);
                 if (d->root_fd >= 0 && procfs_check(&p) == 0)
-                        d->place = is_here(d->order, namespace) ? PLACE_HOST : PLACE_ELSEWHERE;
+                        d->place = places_is_here(d->order->proc_root, namespace) ? PLACE_HOST
+                                                                                  : PLACE_ELSEWHERE;
         }
         procfs_close(&p);
 }
@@ -128,7 +99,7 @@ static int judge(Door *d, int fd, const struct stat *st) {
                 return refuse(d, -EBADF, "not a regular file");
         if (st->st_nlink != 1)
                 return refuse(d, -EMLINK, "it has another name, too, or none any more");
-        if (is_of_the_kernel(fd))
+        if (places_is_of_the_kernel(fd))
                 return refuse(d, -EPERM, "files of the kernel are no logs");
         if (d->place == PLACE_UNKNOWN && !may_all)
                 return refuse(d, -EPERM,

@@ -2,18 +2,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/audit.h>
 #include <linux/capability.h>
-#include <linux/filter.h>
 #include <linux/landlock.h>
-#include <linux/seccomp.h>
 #include <signal.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
+#include "collectors/sandbox_private.h"
 #include "lib/base/cleanup.h"
 
 #define DESCRIPTORS_MAX 1024
@@ -49,7 +46,7 @@ static int set_limits(const Sandbox *s) {
         if (r == 0)
                 r = limit(RLIMIT_FSIZE, s->max_file_bytes);
         if (r == 0)
-                r = limit(RLIMIT_NOFILE, DESCRIPTORS_MAX);
+                r = limit(RLIMIT_NOFILE, s->max_descriptors ? s->max_descriptors : DESCRIPTORS_MAX);
         if (r == 0)
                 r = limit(RLIMIT_NPROC, PROCESSES_MAX);
         if (r == 0)
@@ -134,12 +131,6 @@ static int enter_landlock(const Sandbox *s) {
 }
 
 /* ---- system calls ---- */
-
-#if defined(__x86_64__)
-#define ARCHITECTURE AUDIT_ARCH_X86_64
-#elif defined(__aarch64__)
-#define ARCHITECTURE AUDIT_ARCH_AARCH64
-#endif
 
 /* What no collector needs, and what would let one out. Of those that make or change files, what stands here is only what landlock does not
  * know. */
@@ -247,23 +238,28 @@ typedef struct Filter { /* the number of the call is in the accumulator between 
         unsigned short n;
 } Filter;
 
-static void add(Filter *f, unsigned code, uint32_t k, unsigned if_true, unsigned if_false) {
-        f->steps[f->n++] = (struct sock_filter){ (unsigned short)code, (unsigned char)if_true,
-                                                 (unsigned char)if_false, k };
+static void add(Filter *f, struct sock_filter step) {
+        f->steps[f->n++] = step;
+}
+
+/* Jumps over so many steps when the test is true, and when it is false. @param test  BPF_JEQ, BPF_JGE, BPF_JSET with k */
+static struct sock_filter jump(unsigned test, uint32_t k, unsigned if_true, unsigned if_false) {
+        return (struct sock_filter){ (unsigned short)(BPF_JMP | test | BPF_K),
+                                     (unsigned char)if_true, (unsigned char)if_false, k };
 }
 
 static void add_load(Filter *f, size_t offset) {
-        add(f, BPF_LD | BPF_W | BPF_ABS, (uint32_t)offset, 0, 0);
+        add(f, (struct sock_filter){ .code = BPF_LD | BPF_W | BPF_ABS, .k = (uint32_t)offset });
 }
 
 static void add_answer(Filter *f, int error) {
-        add(f, BPF_RET | BPF_K,
-            error ? SECCOMP_RET_ERRNO | (uint32_t)error : (uint32_t)SECCOMP_RET_ALLOW, 0, 0);
+        uint32_t answer = error ? SECCOMP_RET_ERRNO | (uint32_t)error : SECCOMP_RET_ALLOW;
+        add(f, (struct sock_filter){ .code = BPF_RET | BPF_K, .k = answer });
 }
 
 static void add_refused(Filter *f, const unsigned short *calls, size_t n) {
         for (size_t i = 0; i < n; i++) {
-                add(f, BPF_JMP | BPF_JEQ | BPF_K, calls[i], 0, 1);
+                add(f, jump(BPF_JEQ, calls[i], 0, 1));
                 add_answer(f, EPERM);
         }
 }
@@ -278,19 +274,20 @@ static void add_refused(Filter *f, const unsigned short *calls, size_t n) {
 /* One call that opens: for reading always; for writing as a raw file or a device is, if such are to be had. */
 static void add_open(Filter *f, unsigned call, unsigned flags_argument, const Sandbox *s) {
         unsigned short begin = f->n;
-        add(f, BPF_JMP | BPF_JEQ | BPF_K, call, 0, 0); /* its end is not known yet */
+        add(f, jump(BPF_JEQ, call, 0, 0)); /* its end is not known yet */
         add_load(f, ARGUMENT(flags_argument));
-        add(f, BPF_JMP | BPF_JSET | BPF_K, OPEN_WRITES, 1, 0);
+        add(f, jump(BPF_JSET, OPEN_WRITES, 1, 0));
         add_answer(f, 0);
-        add(f, BPF_ALU | BPF_AND | BPF_K, OPEN_WRITES | O_EXCL | O_NOFOLLOW, 0, 0);
+        add(f, (struct sock_filter){ .code = BPF_ALU | BPF_AND | BPF_K,
+                                     .k = OPEN_WRITES | O_EXCL | O_NOFOLLOW });
         if (s->device_directory) {
-                add(f, BPF_JMP | BPF_JEQ | BPF_K, OPEN_NODE, 0, 1);
+                add(f, jump(BPF_JEQ, OPEN_NODE, 0, 1));
                 add_answer(f, 0);
         }
         if (s->dir_fd >= 0 && call == SYS_openat) {
-                add(f, BPF_JMP | BPF_JEQ | BPF_K, OPEN_NEW, 0, 3);
+                add(f, jump(BPF_JEQ, OPEN_NEW, 0, 3));
                 add_load(f, ARGUMENT(0));
-                add(f, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)s->dir_fd, 0, 1);
+                add(f, jump(BPF_JEQ, (uint32_t)s->dir_fd, 0, 1));
                 add_answer(f, 0);
         }
         add_answer(f, EPERM);
@@ -302,7 +299,7 @@ static void add_open(Filter *f, unsigned call, unsigned flags_argument, const Sa
  * which devices and pipes do not heed). The unit's user owns nothing outside of the agent's directories, which its mounts make read-only (ProtectSystem=). */
 static void add_opens(Filter *f, const Sandbox *s) {
         add_refused(f, refused_without_landlock, ELEMENTSOF(refused_without_landlock));
-        add(f, BPF_JMP | BPF_JEQ | BPF_K, SYS_openat2, 0, 1);
+        add(f, jump(BPF_JEQ, SYS_openat2, 0, 1));
         add_answer(f, ENOSYS); /* its flags are behind a pointer; who uses it can do without */
         add_open(f, SYS_openat, 2, s);
 #ifdef __x86_64__
@@ -311,14 +308,8 @@ static void add_opens(Filter *f, const Sandbox *s) {
 }
 
 static int enter_seccomp(const Sandbox *s) {
-        Filter f = { .n = 0 };
-        add_load(&f, offsetof(struct seccomp_data, arch));
-        add(&f, BPF_JMP | BPF_JEQ | BPF_K, ARCHITECTURE, 1, 0);
-        add_answer(&f, EPERM);
-        add_load(&f, offsetof(struct seccomp_data, nr));
-        /* x32's numbers on x86-64 lie above, and are none of ours. */
-        add(&f, BPF_JMP | BPF_JGE | BPF_K, 0x40000000, 0, 1);
-        add_answer(&f, EPERM);
+        Filter f = { .n = ELEMENTSOF(sandbox_prologue) };
+        memcpy(f.steps, sandbox_prologue, sizeof sandbox_prologue);
         add_refused(&f, refused_always, ELEMENTSOF(refused_always));
         if (!s->may_exec)
                 add_refused(&f, refused_without_exec, ELEMENTSOF(refused_without_exec));

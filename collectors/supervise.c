@@ -122,33 +122,41 @@ static int add_process(CollectOrder *c, pid_t pid, uint64_t start_ticks) {
 }
 
 /* The logs that this process writes are looked for where it is. */
-static void complete_log_files(CollectOrder *c, const ProbeQuestion *q, pid_t pid,
-                               uint64_t start_ticks) {
+static void complete_log_files(CollectOrder *c, const ProbeQuestion *q, const PidsAnswer *answer) {
         for (size_t i = 0; i < c->n_log_files; i++) {
                 CollectLogFile *f = &c->log_files[i];
                 if (f->pid == 0 && f->hook_pid == q->hook_pid && f->inner_pid == q->inner_pid) {
-                        f->pid = pid;
-                        f->start_ticks = start_ticks;
+                        f->pid = answer->pid;
+                        f->start_ticks = answer->start_ticks;
                 }
         }
+}
+
+/* Of a process that was not found, or has ended by now, the container is its hook's. */
+static void say_answer(int fd, const char *proc_root, const ProbeQuestion *q,
+                       const PidsAnswer *answer) {
+        char container[PIDS_CONTAINER_SIZE];
+        if ((answer->pid <= 0 || !pids_container(proc_root, answer->pid, container)) &&
+            !pids_container(proc_root, q->hook_pid, container))
+                (void)snprintf(container, sizeof container, "-");
+        (void)supervise_say(fd, "process %d %d %d %llu %s", (int)q->hook_pid, (int)q->inner_pid,
+                            (int)answer->pid, (unsigned long long)answer->start_ticks, container);
 }
 
 static int answer_questions(int fd, ProbeOrder *order) {
         for (size_t i = 0; i < order->n_questions; i++) {
                 const ProbeQuestion *q = &order->questions[i];
-                uint64_t start_ticks = 0;
-                pid_t pid = 0;
-                int r = pids_resolve(order->collect.proc_root, q->hook_pid, q->ns_inode,
-                                     q->inner_pid, &pid, &start_ticks);
-                if (r !=
-                    0) /* hidden, or it died while it was looked at: that one alone is unknown */
-                        pid = 0;
-                (void)supervise_say(fd, "process %d %d %d %llu", (int)q->hook_pid,
-                                    (int)q->inner_pid, (int)pid, (unsigned long long)start_ticks);
-                if (pid <= 0)
+                PidsAnswer answer = { 0 };
+                /* Hidden, or it died while it was looked at: that one alone is unknown. */
+                if (pids_resolve(&(PidsQuestion){ order->collect.proc_root, q->hook_pid,
+                                                  q->ns_inode, q->inner_pid },
+                                 &answer) != 0)
+                        answer = (PidsAnswer){ 0 };
+                say_answer(fd, order->collect.proc_root, q, &answer);
+                if (answer.pid <= 0)
                         continue;
-                complete_log_files(&order->collect, q, pid, start_ticks);
-                r = add_process(&order->collect, pid, start_ticks);
+                complete_log_files(&order->collect, q, &answer);
+                int r = add_process(&order->collect, answer.pid, answer.start_ticks);
                 if (r < 0)
                         return r;
         }

@@ -7,11 +7,16 @@
 #define SNAPSHOT_FILE "snapshot.json"
 #define SNAPSHOT_AFTER_FILE "snapshot-after.json"
 #define SNAPSHOT_PUBLIC_FILE "public.json"
+#define SNAPSHOT_BEFORE_FILE                                                                       \
+        ".before-neuron_sysfs" /* what a second look compares with; absent: there is nothing to compare */
 #define SNAPSHOT_INCIDENT_FILE "incident.json" /* the agent's, in the same directory */
 
 /* The wire: SOCK_SEQPACKET, one message a packet. From the agent `order` with two descriptors: a sealed memfd (collectors/order.h) and the directory
  * where all is written (none for a watch). Back:
- *   process HOOK_PID INNER_PID PID START_TICKS   a question of the order is answered; PID 0: it could not be found
+ *   process HOOK_PID INNER_PID PID START_TICKS CONTAINER
+ *                                                a question of the order is answered; PID 0: it could not be found; CONTAINER: the id of the
+ *                                                container that it is in (64 hexadecimal digits), `-`: in none, or it cannot be told
+ *   container {…}                                a record of container_dumps, of the type `dump`: where a note's directory is, as soon as it is known
  *   public                                       public.json is there
  *   done                                         the document is there
  *   failed SENTENCE                              there is none

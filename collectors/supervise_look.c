@@ -12,10 +12,11 @@
 #include "lib/base/fs.h"
 
 #define DIFFERENCES_FILE ".differences"
-#define BEFORE_FORMAT ".before-%s" /* the records of the first look, for the second */
-#define LOCK_WAIT_USEC (30 * USEC_PER_SEC)
+#define BEFORE_FORMAT ".before-%s"         /* the records of the first look, for the second */
+#define BEGIN_WAIT_USEC (5 * USEC_PER_SEC) /* for one that was started a moment ago */
+#define LOCK_WAIT_USEC (30 * USEC_PER_SEC) /* beside the time that the first one's order gave it */
 #define TASKS_MAX 16
-#define RAW_FILES_MAX 256
+#define RAW_FILES_MAX CONTAINER_FILES_MAX /* no collector has more */
 #define NAME_MAX_BYTES 128
 
 typedef struct Look {
@@ -23,7 +24,9 @@ typedef struct Look {
         const ProbeOrder *order;
         Task tasks[TASKS_MAX];
         int part_fds[TASKS_MAX];
+        Forward forwards[TASKS_MAX];
         char **files[TASKS_MAX];
+        size_t n_files[TASKS_MAX];
         size_t n_tasks;
         uint64_t begun_usec;
         bool is_public_told, agent_is_gone;
@@ -42,14 +45,16 @@ static bool is_wanted(const ProbeOrder *o, const Collector *c) {
         for (char **s = o->collectors; s && *s; s++)
                 if (strcmp(*s, c->name) == 0)
                         return true;
-        return !o->collectors;
+        return !o->collectors && !c->on_request;
 }
 
 /* ---- parts ---- */
 
 static int keep_output(Task *t, const char *data, size_t n) {
-        const Look *l = t->userdata;
-        return fs_write_all(l->part_fds[t - l->tasks], data, n);
+        Look *l = t->userdata;
+        size_t i = (size_t)(t - l->tasks);
+        int r = fs_write_all(l->part_fds[i], data, n);
+        return r < 0 || !l->forwards[i].word ? r : forward_take(&l->forwards[i], data, n);
 }
 
 /* Commands have times of their own, one after the other. */
@@ -102,12 +107,13 @@ static bool is_reserved(const char *name) {
 /* A raw file becomes one of the snapshot's, unless the name is taken. @return 0, 1: not taken, -errno */
 static int take_raw_file(Look *l, size_t i, int raw_fd, const char *name, uint64_t *budget) {
         struct stat st;
-        size_t n = 0;
-        while (l->files[i][n])
-                n++;
+        size_t n = l->n_files[i];
         if (is_reserved(name) || n >= RAW_FILES_MAX || strlen(name) > 100 ||
-            fstatat(raw_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode) ||
-            (uint64_t)st.st_size > *budget)
+            fstatat(raw_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode))
+                return 1;
+        uint64_t n_bytes =
+                MIN((uint64_t)st.st_size, (uint64_t)st.st_blocks * 512); /* holes are free */
+        if (n_bytes > *budget)
                 return 1;
         if (faccessat(l->dir_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
                 return 1;
@@ -118,7 +124,8 @@ static int take_raw_file(Look *l, size_t i, int raw_fd, const char *name, uint64
                 free(TAKE_PTR(l->files[i][n]));
                 return -errno;
         }
-        *budget -= (uint64_t)st.st_size;
+        l->n_files[i]++;
+        *budget -= n_bytes;
         return 0;
 }
 
@@ -243,16 +250,20 @@ static void remove_parts(const Look *l, bool keep_for_second_look) {
         (void)unlinkat(l->dir_fd, DIFFERENCES_FILE, 0);
 }
 
+static const char *document_name(const ProbeOrder *o) {
+        return o->document              ? o->document
+               : o->mode == PROBE_AFTER ? SNAPSHOT_AFTER_FILE
+                                        : SNAPSHOT_FILE;
+}
+
 static int conclude(Look *l) {
         ProbeMode mode = l->order->mode;
-        const char *name = l->order->document    ? l->order->document
-                           : mode == PROBE_AFTER ? SNAPSHOT_AFTER_FILE
-                                                 : SNAPSHOT_FILE;
+        const char *name = document_name(l->order);
         int r = mode == PROBE_AFTER ? write_differences(l) : 0;
         if (r == 0)
                 r = write_document(l, name, false);
         if (r == 0)
-                remove_parts(l, mode == PROBE_SNAPSHOT && !l->order->document);
+                remove_parts(l, mode != PROBE_AFTER && !l->order->document);
         return r;
 }
 
@@ -321,10 +332,12 @@ static void add_task(Look *l, const Collector *c) {
                      .out_fd = -1,
                      .why_fd = -1,
                      .timeout_usec = timeout_of(l->order, c),
-                     .max_bytes = l->order->collect.max_bytes,
+                     .max_bytes = c->max_record_bytes ? c->max_record_bytes
+                                                      : l->order->collect.max_bytes,
                      .on_output = keep_output,
                      .userdata = l };
         (void)snprintf(t->child_name, sizeof t->child_name, "collect:%s", c->name);
+        l->forwards[t - l->tasks] = (Forward){ .fd = l->fd, .word = c->told_as };
 }
 
 /* What the hook waits for comes first. */
@@ -342,7 +355,7 @@ static void add_tasks(Look *l) {
 
 /* Two supervisors in one directory: the second waits, and finds the document of the first. */
 static int lock(const Look *l) {
-        uint64_t until = supervise_now() + LOCK_WAIT_USEC;
+        uint64_t until = supervise_now() + LOCK_WAIT_USEC + l->order->collect.timeout_usec;
         int fd = openat(l->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (fd < 0)
                 return -errno;
@@ -378,11 +391,28 @@ static void look_done(Look *l) {
         for (size_t i = 0; i < l->n_tasks; i++) {
                 task_kill(&l->tasks[i], SECTION_FAILED, "");
                 free_files(l->files[i]);
+                forward_done(&l->forwards[i]);
                 if (l->part_fds[i] >= 0)
                         (void)close(l->part_fds[i]);
         }
         if (l->order_fd >= 0)
                 (void)close(l->order_fd);
+}
+
+static bool has_begun(const Look *l) {
+        char name[NAME_MAX_BYTES];
+        for (size_t i = 0; i < l->n_tasks; i++)
+                if (faccessat(l->dir_fd, part_name(name, PARTS_FORMAT, l->tasks[i].collector), F_OK,
+                              AT_SYMLINK_NOFOLLOW) == 0)
+                        return true;
+        return faccessat(l->dir_fd, document_name(l->order), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+/* An agent may have ended as soon as it had started a supervisor, and the next one be quicker than that: nothing here is no proof that nobody comes. */
+static void wait_for_a_beginning(const Look *l) {
+        uint64_t until = supervise_now() + BEGIN_WAIT_USEC;
+        while (!has_begun(l) && supervise_now() < until)
+                (void)usleep(50 * USEC_PER_MSEC);
 }
 
 int supervise_look(int fd, const ProbeOrder *order, int dir_fd) {
@@ -393,13 +423,15 @@ int supervise_look(int fd, const ProbeOrder *order, int dir_fd) {
                                         .begun_usec = supervise_realtime() };
         for (size_t i = 0; i < TASKS_MAX; i++)
                 l.part_fds[i] = -1;
+        add_tasks(&l);
+        if (order->mode == PROBE_SALVAGE)
+                wait_for_a_beginning(&l);
         _cleanup_close_ int held = lock(&l);
         if (held < 0)
                 return held;
         if (order->mode == PROBE_SALVAGE &&
-            faccessat(dir_fd, SNAPSHOT_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+            faccessat(dir_fd, document_name(order), F_OK, AT_SYMLINK_NOFOLLOW) == 0)
                 return 0;
-        add_tasks(&l);
         int r = 0;
         if (order->mode == PROBE_SALVAGE)
                 salvage(&l);

@@ -13,7 +13,10 @@
 #define RESTART_USEC (30 * USEC_PER_SEC)
 #define INTERVAL_MIN_USEC (100 * USEC_PER_MSEC)
 
+typedef struct Watch Watch;
+
 typedef struct Lines { /* a stream, cut into lines */
+        int (*on_line)(Watch *w, const char *line);
         char *text;
         size_t n;
         bool is_too_long;
@@ -24,18 +27,18 @@ typedef struct Round { /* what `jobs` said, a JSON text each, in order */
         size_t n, n_mappers;
 } Round;
 
-typedef struct Watch {
+struct Watch {
         int fd, order_fd;
         uint64_t interval_usec, next_jobs_usec, next_kmsg_usec, next_all_usec;
         Task kmsg, jobs;
+        char told_why[sizeof((Task *)0)->why]; /* why the kernel log is not followed */
         Lines kmsg_lines, jobs_lines;
         Round before, now;
-} Watch;
+};
 
 /* ---- lines ---- */
 
-static int take_lines(Lines *x, const char *data, size_t n,
-                      int (*on_line)(Watch *w, const char *line, size_t n), Watch *w) {
+static int take_lines(Watch *w, Lines *x, const char *data, size_t n) {
         if (!x->text && !(x->text = malloc(LINE_MAX_BYTES + 1)))
                 return -ENOMEM;
         for (size_t i = 0; i < n; i++) {
@@ -46,8 +49,7 @@ static int take_lines(Lines *x, const char *data, size_t n,
                         continue;
                 }
                 x->text[x->n] = '\0';
-                int r = x->is_too_long || memchr(x->text, '\0', x->n) ? 0
-                                                                      : on_line(w, x->text, x->n);
+                int r = x->is_too_long || memchr(x->text, '\0', x->n) ? 0 : x->on_line(w, x->text);
                 x->n = 0;
                 x->is_too_long = false;
                 if (r < 0)
@@ -56,8 +58,7 @@ static int take_lines(Lines *x, const char *data, size_t n,
         return 0;
 }
 
-static int on_kmsg_line(Watch *w, const char *line, size_t n) {
-        (void)n;
+static int on_kmsg_line(Watch *w, const char *line) {
         (void)supervise_say(w->fd, "kmsg %s",
                             line); /* an agent that does not read has other troubles */
         return 0;
@@ -68,8 +69,7 @@ static bool is_mapper(const char *line) {
         return strstr(line, "\"devices\":[]") != NULL;
 }
 
-static int on_jobs_line(Watch *w, const char *line, size_t n) {
-        (void)n;
+static int on_jobs_line(Watch *w, const char *line) {
         if (w->now.n >= RECORDS_MAX || (is_mapper(line) && w->now.n_mappers++ >= MAPPERS_MAX))
                 return 0;
         if (!w->now.lines && !(w->now.lines = calloc(RECORDS_MAX, sizeof *w->now.lines)))
@@ -80,12 +80,12 @@ static int on_jobs_line(Watch *w, const char *line, size_t n) {
 
 static int on_kmsg_output(Task *t, const char *data, size_t n) {
         Watch *w = t->userdata;
-        return take_lines(&w->kmsg_lines, data, n, on_kmsg_line, w);
+        return take_lines(w, &w->kmsg_lines, data, n);
 }
 
 static int on_jobs_output(Task *t, const char *data, size_t n) {
         Watch *w = t->userdata;
-        return take_lines(&w->jobs_lines, data, n, on_jobs_line, w);
+        return take_lines(w, &w->jobs_lines, data, n);
 }
 
 /* ---- rounds of jobs ---- */
@@ -159,6 +159,14 @@ static void start(Watch *w, Task *t, const char *child, uint64_t timeout_usec) {
         (void)task_start(t, w->order_fd, -1); /* tried again at the next turn */
 }
 
+/* It is tried again every now and then: the same is said once. */
+static void tell_trouble(Watch *w) {
+        if (!*w->kmsg.why || strcmp(w->kmsg.why, w->told_why) == 0)
+                return;
+        (void)snprintf(w->told_why, sizeof w->told_why, "%s", w->kmsg.why);
+        (void)supervise_say(w->fd, "trouble %s", w->kmsg.why); /* as above */
+}
+
 static void turn(Watch *w, const ProbeOrder *order) {
         uint64_t now = supervise_now();
         if ((!w->kmsg.has_started || w->kmsg.has_ended) && now >= w->next_kmsg_usec) {
@@ -169,7 +177,10 @@ static void turn(Watch *w, const ProbeOrder *order) {
                 w->next_jobs_usec = now + w->interval_usec;
                 start(w, &w->jobs, "collect:jobs", order->collect.timeout_usec);
         }
+        bool was_following = w->kmsg.has_started && !w->kmsg.has_ended;
         task_step(&w->kmsg, now);
+        if (was_following && w->kmsg.has_ended)
+                tell_trouble(w);
         bool was_running = w->jobs.has_started && !w->jobs.has_ended;
         task_step(&w->jobs, now);
         if (was_running && w->jobs.has_ended && w->jobs.state == SECTION_COMPLETE)
@@ -211,6 +222,8 @@ int supervise_watch(int fd, const ProbeOrder *order) {
         _cleanup_(watch_done)
                 Watch w = { .fd = fd,
                             .order_fd = supervise_order_fd(order),
+                            .kmsg_lines.on_line = on_kmsg_line,
+                            .jobs_lines.on_line = on_jobs_line,
                             .interval_usec = MAX(order->interval_usec, INTERVAL_MIN_USEC) };
         if (w.order_fd < 0)
                 return w.order_fd;

@@ -6,6 +6,7 @@
 #include "config/forms.h"
 #include "config/keys.h"
 #include "config/origins.h"
+#include "config/own_sources.h"
 #include "config/text.h"
 #include "config/value.h"
 #include "lib/base/parse.h"
@@ -58,6 +59,32 @@ static void check_unique(const Config *c, Faults *faults, const char *list_name,
                         break;
                 }
         }
+}
+
+static bool has_core_dumps(const Config *c, const char *name) {
+        for (size_t i = 0; i < c->n_sources; i++)
+                if (c->sources[i].name && strcmp(c->sources[i].name, name) == 0)
+                        return c->sources[i].kind == CONFIG_NEURON_CORE_DUMP;
+        return false;
+}
+
+/* The agent has sources of its own beside those that are configured. */
+static void check_own_names(const Config *c, Faults *faults, size_t i) {
+        static const char remedy[] = "give it another name";
+        const size_t n = strlen(CONTAINERS_SOURCE_PREFIX);
+        const char *name = c->sources[i].name;
+        Spot spot = spot_of(c, "sources[].name", i, FAULTS_NO_ITEM);
+
+        if (name && strcmp(name, INCIDENTS_SOURCE) == 0)
+                faults_add(faults, &spot, remedy,
+                           "'%s' is what the agent ships snapshots under that are about no dump",
+                           name);
+        else if (name && strncmp(name, CONTAINERS_SOURCE_PREFIX, n) == 0 &&
+                 has_core_dumps(c, name + n))
+                faults_add(faults, &spot, remedy,
+                           "'%s' is what the agent ships dumps of '%s' under that it has copied "
+                           "out of containers",
+                           name, name + n);
 }
 
 static const ConfigDestination *find_destination(const Config *c, const char *name) {
@@ -438,6 +465,8 @@ int check_config(Config *c, Faults *faults) {
         check_unique(c, faults, "sources", "sources[].name");
         check_unique(c, faults, "destinations", "destinations[].name");
         check_unique(c, faults, "snapshot.commands", "snapshot.commands[].name");
+        for (size_t i = 0; i < c->n_sources; i++)
+                check_own_names(c, faults, i);
         r = check_paths(c, faults);
         if (r < 0)
                 return r;

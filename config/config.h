@@ -108,7 +108,7 @@ typedef struct Config {
         } api;
         struct {
                 char *socket, *mailbox;
-                uint64_t deadline_usec;
+                uint64_t deadline_usec, container_bytes;
                 StringList allow_prefixes;
         } hook;
         struct {

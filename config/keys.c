@@ -212,6 +212,8 @@ static const ConfigKey table[] = {
   .help = "How long the hook may wait for the snapshot." },
 { "hook.allow_prefixes", KEY_STRINGS, AT(Config, hook.allow_prefixes), .form = &form_s3_prefix, .fallback = "", .example = "[\"s3://my-bucket/dumps\"]",
   .help = "Where the hook's --s3-output-prefix may point; by default below the destination's own fixed prefix." },
+{ "hook.container_bytes", KEY_BYTES, AT(Config, hook.container_bytes), .max = 64 * TIB, .fallback = "16GiB",
+  .help = "How much of the state directory dumps may take that are copied out of containers while their hook lives; 0 = none is copied." },
 
 { "snapshot", KEY_SECTION, .help = "What is noted of the hardware and the processes when a dump appears." },
 { "snapshot.enabled", KEY_BOOL, AT(Config, snapshot.enabled), .fallback = "true",
@@ -229,7 +231,7 @@ static const ConfigKey table[] = {
 { "snapshot.probe_bytes", KEY_BYTES, AT(Config, snapshot.probe_bytes), .min = 4 * KIB, .max = GIB, .fallback = "4MiB",
   .help = "Largest output of one probe." },
 { "snapshot.environment", KEY_STRINGS, AT(Config, snapshot.environment), .form = &form_variable, .fallback = "NEURON_* XLA_* RANK WORLD_SIZE SLURM_* FI_*",
-  .help = "Patterns of environment variables that may be recorded; no other is." },
+  .help = "Patterns of environment variables that the agent may record, beside those that tell the job and rank of a process (docs/HOOK.md lists them), which it always may; a name that looks like a secret never is. The hook's own record goes by the default." },
 { "snapshot.commands", KEY_ELEMENTS, LIST_AT(Config, snapshot.commands, snapshot.n_commands, ConfigCommand), .max = 32,
   .help = "Further programs whose output becomes part of a snapshot." },
 { "snapshot.commands[].name", KEY_STRING, KEY_IDENTITY, AT(ConfigCommand, name), .form = &form_name, .example = "neuron-ls",

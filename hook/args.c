@@ -35,8 +35,14 @@ static char **field_of(HookNote *n, const char *name, size_t n_name) {
         return NULL;
 }
 
+typedef struct Word {
+        const char *name;
+        size_t n_name;
+        const char *value; /* NULL: it has none */
+} Word;
+
 /* One more than a note shows is kept: so it says that there were more. */
-static int add_extra(HookNote *n, const char *name, size_t n_name, const char *value) {
+static int add_extra(HookNote *n, const Word *w) {
         if (n->n_extra > NOTE_EXTRA_MAX)
                 return 0;
         if (!n->extra) {
@@ -45,17 +51,20 @@ static int add_extra(HookNote *n, const char *name, size_t n_name, const char *v
                         return -ENOMEM;
         }
         NotePair *p = &n->extra[n->n_extra];
-        p->name = strndup(name, MIN(n_name, (size_t)NAME_MAX_BYTES + 1));
-        p->value = value ? strndup(value, NOTE_VALUE_MAX + 1) : NULL;
+        p->name = strndup(w->name, MIN(w->n_name, (size_t)NAME_MAX_BYTES + 1));
+        p->value = w->value ? strndup(w->value, NOTE_VALUE_MAX + 1) : NULL;
         n->n_extra++; /* hook_note_done() frees what there is of it */
-        return p->name && (p->value || !value) ? 0 : -ENOMEM;
+        return p->name && (p->value || !w->value) ? 0 : -ENOMEM;
 }
 
-static int set(HookNote *n, const char *name, size_t n_name, const char *value) {
-        char **field = field_of(n, name, n_name);
-        if (!field || !value)
-                return add_extra(n, name, n_name, value);
-        char *copy = strndup(value, NOTE_VALUE_MAX + 1);
+/* @param n_extra  how many there were, of which a note shows the first */
+static int set(HookNote *n, const Word *w, size_t *n_extra) {
+        char **field = w->value ? field_of(n, w->name, w->n_name) : NULL;
+        if (!field) {
+                (*n_extra)++;
+                return add_extra(n, w);
+        }
+        char *copy = strndup(w->value, NOTE_VALUE_MAX + 1);
         if (!copy)
                 return -ENOMEM;
         free(*field);
@@ -67,26 +76,37 @@ static bool is_flag(const char *s) {
         return strncmp(s, "--", 2) == 0 && s[2] != '\0';
 }
 
-int args_parse(int argc, char *const *argv, HookNote *ret) {
+/* @return how many words of argv it is */
+static int word_at(int n, char *const *argv, Word *ret) {
+        const char *arg = argv[0];
+        *ret = (Word){ .name = arg, .n_name = strlen(arg) };
+        if (!is_flag(arg))
+                return 1;
+        ret->n_name = strcspn(arg, "=");
+        if (arg[ret->n_name] == '=')
+                ret->value = arg + ret->n_name + 1;
+        else if (n > 1 && strncmp(argv[1], "--", 2) != 0) {
+                ret->value = argv[1];
+                return 2;
+        }
+        return 1;
+}
+
+int args_parse(int argc, char *const *argv, HookNote *ret, size_t *ret_n_left_out) {
         if (argc == 2 && strcmp(argv[1], "--help") == 0)
                 return ARGS_E_HELP;
         if (argc == 2 && strcmp(argv[1], "--version") == 0)
                 return ARGS_E_VERSION;
         if (argc < 2 || !is_flag(argv[1]))
                 return ARGS_E_USAGE;
-        argc = MIN(argc, ARGS_MAX);
-        for (int i = 1, r; i < argc; i++) {
-                const char *arg = argv[i], *value = NULL;
-                size_t n_name = is_flag(arg) ? strcspn(arg, "=") : strlen(arg);
-                if (is_flag(arg)) {
-                        if (arg[n_name] == '=')
-                                value = arg + n_name + 1;
-                        else if (i + 1 < argc && strncmp(argv[i + 1], "--", 2) != 0)
-                                value = argv[++i];
-                }
-                r = set(ret, arg, n_name, value);
+        size_t n_extra = 0;
+        for (int i = 1; i < argc;) {
+                Word word;
+                i += word_at(argc - i, argv + i, &word);
+                int r = set(ret, &word, &n_extra);
                 if (r < 0)
                         return r;
         }
+        *ret_n_left_out = n_extra > NOTE_EXTRA_MAX ? n_extra - NOTE_EXTRA_MAX : 0;
         return 0;
 }

@@ -257,9 +257,14 @@ int main(int argc, char **argv) {
         leave_inherited_fds();
         if (dumps_are_off(environ))
                 return 0;
-        int r = args_parse(argc, argv, &h.note);
+        size_t n_left_out = 0;
+        int r = args_parse(argc, argv, &h.note, &n_left_out);
         if (r > 0)
                 return say_usage(r);
+        if (n_left_out > 0)
+                say("%zu arguments that this program does not know are left out of the note, which "
+                    "shows %d of them",
+                    n_left_out, NOTE_EXTRA_MAX);
         if (r == 0)
                 r = prepare(&h);
         if (r < 0)

@@ -1,7 +1,9 @@
 #include "hook/record.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -11,8 +13,11 @@
 #include "lib/base/json_out.h"
 #include "lib/base/path.h"
 
+#define OPT "opt/aws/neuron"
+
 enum {
         PACKAGES_MAX = 64,
+        TOOLS_MAX = 64,
         VERSION_MAX = DPKG_WORD_SIZE - 1,
 };
 
@@ -56,6 +61,42 @@ static void add_driver(StrBuf *b, const char *root) {
                 json_out_string(b, "driver", version);
 }
 
+/* The library's version is part of the name of its file. */
+static void add_libnrt(StrBuf *b, const char *root) {
+        char target[PATH_MAX];
+        _cleanup_free_ char *path = path_join(root, OPT "/lib/libnrt.so.1");
+        ssize_t n = path ? readlink(path, target, sizeof target - 1) : -1;
+        if (n <= 0)
+                return;
+        target[n] = '\0';
+        if (is_word(path_name(target)))
+                json_out_string(b, "libnrt", path_name(target));
+}
+
+static void add_tools(StrBuf *b, const char *root) {
+        _cleanup_free_ char *path = path_join(root, OPT "/bin");
+        _cleanup_closedir_ DIR *d = path ? opendir(path) : NULL;
+        const struct dirent *e;
+        if (!d)
+                return;
+        json_out_array(b, "tools");
+        for (unsigned n = 0; n < TOOLS_MAX && (e = readdir(d));)
+                if (e->d_name[0] != '.' && is_word(e->d_name)) {
+                        json_out_string(b, NULL, e->d_name);
+                        n++;
+                }
+        json_out_end_array(b);
+}
+
+/* Of AWS's packages, whoever installed them: rpm's database, as Amazon Linux has it, is not for so small a program. No more than names.
+ * @see reference, 5: binaries in /opt/aws/neuron/bin, libraries in …/lib */
+static void add_files(StrBuf *b, const char *root) {
+        json_out_object(b, "files");
+        add_libnrt(b, root);
+        add_tools(b, root);
+        json_out_end_object(b);
+}
+
 static void add_packages(StrBuf *b, const char *root) {
         Packages packages = { .b = b };
         DpkgParser parser = { .on_package = add_package, .userdata = &packages };
@@ -68,6 +109,7 @@ static void add_packages(StrBuf *b, const char *root) {
                 dpkg_end(&parser);
         }
         json_out_end_object(b);
+        add_files(b, root);
         json_out_end_object(b);
 }
 

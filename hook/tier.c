@@ -64,34 +64,38 @@ static void add_records(StrBuf *b, const char *text) {
         json_out_end_array(b);
 }
 
-static void add_section(StrBuf *b, uint64_t begun_usec, uint64_t duration_usec, int result,
-                        const char *text) {
+typedef struct Outcome {
+        uint64_t begun_usec, duration_usec; /* begun: CLOCK_REALTIME */
+        int result;
+        const char *text; /* the records */
+} Outcome;
+
+static void add_section(StrBuf *b, const Outcome *o) {
         char when[CLOCK_ISO_SIZE];
         json_out_object(b, NULL);
         json_out_string(b, "name", "neuron_sysfs");
-        json_out_string(b, "state", state_of(result));
-        json_out_string(b, "detail", result < 0 ? strerror(-result) : NULL);
-        json_out_string(b, "begin", clock_format_iso(when, begun_usec));
-        json_out_u64(b, "duration_ms", duration_usec / USEC_PER_MSEC);
+        json_out_string(b, "state", state_of(o->result));
+        json_out_string(b, "detail", o->result < 0 ? strerror(-o->result) : NULL);
+        json_out_string(b, "begin", clock_format_iso(when, o->begun_usec));
+        json_out_u64(b, "duration_ms", o->duration_usec / USEC_PER_MSEC);
         json_out_array(b, "files"); /* as in the agent's documents: none */
         json_out_end_array(b);
-        add_records(b, text);
+        add_records(b, o->text);
         json_out_u64(b, "dropped_lines", 0);
         json_out_end_object(b);
 }
 
-static int compose(uint64_t begun_usec, uint64_t duration_usec, int result, const char *text,
-                   StrBuf *b) {
+static int compose(const Outcome *o, StrBuf *b) {
         char when[CLOCK_ISO_SIZE];
         json_out_object(b, NULL);
         json_out_string(b, "schema", "neuron-collectd/snapshot/1");
         json_out_object(b, "hook"); /* in the place of the agent */
         json_out_string(b, "version", PACKAGE_VERSION);
         json_out_end_object(b);
-        json_out_string(b, "begin", clock_format_iso(when, begun_usec));
-        json_out_string(b, "end", clock_format_iso(when, begun_usec + duration_usec));
+        json_out_string(b, "begin", clock_format_iso(when, o->begun_usec));
+        json_out_string(b, "end", clock_format_iso(when, o->begun_usec + o->duration_usec));
         json_out_array(b, "sections");
-        add_section(b, begun_usec, duration_usec, result, text);
+        add_section(b, o);
         json_out_end_array(b);
         json_out_end_object(b);
         strbuf_add(b, "\n");
@@ -122,5 +126,6 @@ int tier_collect(const char *sysfs_root, uint64_t until_usec, StrBuf *ret) {
         int r = fs_read_head(fd, TIER_BYTES_MAX, &text, &n);
         if (r < 0)
                 return r;
-        return compose(begun_usec, clock->boottime_usec(clock) - began, result, text, ret);
+        return compose(&(Outcome){ begun_usec, clock->boottime_usec(clock) - began, result, text },
+                       ret);
 }

@@ -8,6 +8,7 @@
 #include "lib/base/digest.h"
 #include "lib/base/list.h"
 #include "lib/base/log.h"
+#include "lib/loop/timer.h"
 #include "uploaders/credentials_env.h"
 #include "uploaders/credentials_plan.h"
 #include "uploaders/credentials_private.h"
@@ -95,9 +96,7 @@ static void set_timer(Credentials *c) {
                 wait_usec = c->refresh_usec > now_usec ? c->refresh_usec - now_usec : 0;
         if (c->n_failures > 0)
                 wait_usec = MAX(wait_usec, credentials_schedule_backoff_usec(c->n_failures));
-        int r = sd_event_source_set_time_relative(c->timer, MAX(wait_usec, USEC_PER_SEC));
-        if (r >= 0)
-                r = sd_event_source_set_enabled(c->timer, SD_EVENT_ONESHOT);
+        int r = timer_rearm(c->timer, MAX(wait_usec, USEC_PER_SEC));
         if (r < 0) /* then they are fetched when they are asked for and no good any more */
                 log_write(LOG_DEBUG, r, NULL, "no timer to refresh the credentials by");
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "lib/base/log.h"
+#include "lib/loop/timer.h"
 #include "uploaders/backoff.h"
 #include "uploaders/s3_client_private.h"
 
@@ -246,11 +247,11 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
 }
 
 static int arm(S3Call *call, uint64_t usec) {
-        if (!call->timer)
-                return sd_event_add_time_relative(call->client->event, &call->timer, CLOCK_BOOTTIME,
-                                                  usec, 1, on_timer, call);
-        int r = sd_event_source_set_time_relative(call->timer, usec);
-        return r < 0 ? r : sd_event_source_set_enabled(call->timer, SD_EVENT_ONESHOT);
+        return timer_arm(&call->timer, &(TimerOrder){ .event = call->client->event,
+                                                      .usec = usec,
+                                                      .slack_usec = 1,
+                                                      .handler = on_timer,
+                                                      .userdata = call });
 }
 
 static void pause_call(S3Call *call, const S3Answer *answer) {

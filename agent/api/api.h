@@ -8,9 +8,13 @@
 
 typedef struct Api Api;
 
-/** @param fd          listening socket, taken over on success
- * @param read_only   a TCP listener: GET only, 405 for the rest */
-int api_new(Api **ret, sd_event *event, int fd, bool read_only, const AgentBackend *backend);
+typedef struct ApiListener {
+        int fd;                      /* listening; taken over when api_new() succeeds */
+        bool read_only;              /* a TCP listener: GET only, 405 for the rest */
+        const AgentBackend *backend; /* borrowed */
+} ApiListener;
+
+int api_new(Api **ret, sd_event *event, const ApiListener *l);
 Api *api_free(Api *a);
 
 /** Answers one request without a socket: what mhd_loop calls, what tests and the fuzzer call. */

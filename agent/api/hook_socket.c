@@ -11,6 +11,7 @@
 #include "lib/base/fs.h"
 #include "lib/base/list.h"
 #include "lib/base/path.h"
+#include "lib/loop/timer.h"
 
 #define BACKLOG 256             /* hooks that start in the same moment */
 #define ACCEPT_AT_ONCE 64       /* then the others have their turn */
@@ -125,11 +126,11 @@ static int on_peer_timer(sd_event_source *source, uint64_t usec, void *userdata)
 }
 
 int hook_peer_wait(HookPeer *p, uint64_t usec) {
-        if (!p->timer)
-                return sd_event_add_time_relative(p->socket->event, &p->timer, CLOCK_BOOTTIME, usec,
-                                                  50 * USEC_PER_MSEC, on_peer_timer, p);
-        int r = sd_event_source_set_time_relative(p->timer, usec);
-        return r < 0 ? r : sd_event_source_set_enabled(p->timer, SD_EVENT_ONESHOT);
+        return timer_arm(&p->timer, &(TimerOrder){ .event = p->socket->event,
+                                                   .usec = usec,
+                                                   .slack_usec = 50 * USEC_PER_MSEC,
+                                                   .handler = on_peer_timer,
+                                                   .userdata = p });
 }
 
 static void refuse(HookPeer *p, const char *answer, const char *why) {
@@ -238,8 +239,7 @@ static int on_retry(sd_event_source *source, uint64_t usec, void *userdata) {
 
 /* Without descriptors the listener would be ready for ever: it pauses. */
 static void pause_listening(HookSocket *s) {
-        if (sd_event_source_set_time_relative(s->timer, RETRY_USEC) >= 0 &&
-            sd_event_source_set_enabled(s->timer, SD_EVENT_ONESHOT) >= 0)
+        if (timer_rearm(s->timer, RETRY_USEC) == 0)
                 (void)sd_event_source_set_enabled(s->io, SD_EVENT_OFF); /* cannot fail for ours */
 }
 

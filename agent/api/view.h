@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "agent/api/histogram.h"
 #include "lib/dump/record.h"
 
 typedef struct DestinationView {
@@ -43,14 +44,6 @@ typedef struct LimitsView {
         const char *note; /* why it never is less; NULL */
 } LimitsView;
 
-#define HISTOGRAM_BUCKETS 12
-typedef struct Histogram {
-        double le[HISTOGRAM_BUCKETS];      /* upper bounds; +Inf is implied */
-        uint64_t count[HISTOGRAM_BUCKETS]; /* not cumulative */
-        uint64_t total;
-        double sum;
-} Histogram;
-
 typedef struct LabelledCount {
         const char *label;
         uint64_t count;
@@ -77,7 +70,11 @@ typedef struct HookView {
         uint64_t n_socket, n_mailbox, n_refused,
                 n_twice; /* notes since the state was made; n_twice: came again and were dropped */
         uint64_t n_snapshots, n_snapshots_dropped; /* since the agent started */
-        uint64_t n_open;                           /* hooks that are connected now */
+        uint64_t n_snapshots_underway; /* being taken, or waiting for their second look */
+        uint64_t n_copies_whole, n_copies_incomplete, n_copies_refused,
+                n_copies_not_found; /* dumps out of containers, since the state was made */
+        uint64_t n_copies_underway, n_copies_stranded, copies_bytes;
+        uint64_t n_open;     /* hooks that are connected now */
         const char *trouble; /* why hooks are not heard, or not at once; NULL */
         Histogram seconds;   /* from a note to the answer about its snapshot */
 } HookView;

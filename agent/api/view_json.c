@@ -157,14 +157,34 @@ static json_t *drain_json(const DrainView *d) {
                          "missing", view_text_json(d->is_safe ? NULL : d->missing));
 }
 
+static json_t *snapshots_json(const HookView *h) {
+        return json_pack("{s:o, s:o, s:o}",                         /* */
+                         "taken", number(h->n_snapshots),           /* */
+                         "dropped", number(h->n_snapshots_dropped), /* */
+                         "underway", number(h->n_snapshots_underway));
+}
+
+static json_t *containers_json(const HookView *h) {
+        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}",        /* */
+                         "whole", number(h->n_copies_whole),           /* */
+                         "incomplete", number(h->n_copies_incomplete), /* */
+                         "refused", number(h->n_copies_refused),       /* */
+                         "not_found", number(h->n_copies_not_found),   /* */
+                         "underway", number(h->n_copies_underway),     /* */
+                         "stranded", number(h->n_copies_stranded),     /* */
+                         "bytes", number(h->copies_bytes));
+}
+
 static json_t *hook_json(const HookView *h) {
-        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}",       /* */
-                         "socket", escaped(h->socket),                /* */
-                         "mailbox", escaped(h->mailbox),              /* */
-                         "notes", number(h->n_socket + h->n_mailbox), /* */
-                         "refused", number(h->n_refused),             /* */
-                         "twice", number(h->n_twice),                 /* */
-                         "open", number(h->n_open),                   /* */
+        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", /* */
+                         "socket", escaped(h->socket),                    /* */
+                         "mailbox", escaped(h->mailbox),                  /* */
+                         "notes", number(h->n_socket + h->n_mailbox),     /* */
+                         "refused", number(h->n_refused),                 /* */
+                         "twice", number(h->n_twice),                     /* */
+                         "open", number(h->n_open),                       /* */
+                         "snapshots", snapshots_json(h),                  /* */
+                         "containers", containers_json(h),                /* */
                          "trouble", view_text_json(h->trouble));
 }
 

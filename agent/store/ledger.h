@@ -42,13 +42,17 @@ int store_ledger_get(Store *s, const char *bundle, const char *destination, Ledg
 /** Puts a part; one that is there (same number) is replaced, its ETag too. 0 or STORE_E_NOT_FOUND (no upload underway); -EINVAL for number 0 */
 int store_ledger_put_part(Store *s, const char *bundle, const char *destination,
                           const LedgerPart *p);
-/** 0 or STORE_E_NOT_FOUND (no upload underway, or it has no such part) */
-int store_ledger_set_etag(Store *s, const char *bundle, const char *destination, unsigned number,
-                          const char *etag);
+/** @param p  only number and etag count  @return 0 or STORE_E_NOT_FOUND (no upload underway, or it has no such part) */
+int store_ledger_set_etag(Store *s, const char *bundle, const char *destination,
+                          const LedgerPart *p);
+typedef struct LedgerReader {
+        int (*on_part)(const LedgerPart *p, void *userdata);
+        void *userdata;
+} LedgerReader;
 /** In order of number; the part is borrowed for the call, which may use the store. A negative return of on_part ends it and is returned, a
  * positive one ends it with 0. No upload underway: no part. -EUCLEAN: a row that cannot be; begin anew. */
 int store_ledger_parts(Store *s, const char *bundle, const char *destination,
-                       int (*on_part)(const LedgerPart *p, void *userdata), void *userdata);
+                       const LedgerReader *reader);
 /** The upload is complete or was never begun: it and its parts are dropped. Missing is fine. */
 int store_ledger_end(Store *s, const char *bundle, const char *destination);
 /** It will not be gone on with: moves it to the uploads to be aborted, since its created_usec. Missing is fine. One that cannot be moved for
@@ -68,9 +72,9 @@ typedef struct LedgerAbort {
 } LedgerAbort;
 /** Adds one before anything is created that may have to be aborted. The same one again (destination, key, upload_id, or key alone)
  * takes the place of the earlier one under a new id and keeps its age, so that rows do not pile up and nobody strikes out what came after him.
+ * @param a  its id says nothing; since_usec: now
  * @param ret_id  for store_abort_done(); may be NULL */
-int store_abort_add(Store *s, const char *destination, const char *key, const char *upload_id,
-                    uint64_t now_usec, int64_t *ret_id);
+int store_abort_add(Store *s, const LedgerAbort *a, int64_t *ret_id);
 int store_abort_done(Store *s, int64_t id); /* missing is fine */
 /** Oldest first, those that are there when it is called. The callback's rules are those of store_ledger_parts(). */
 int store_abort_list(Store *s, const char *destination,

@@ -35,7 +35,7 @@ int store_note_add(Store *s, const StoredNote *n);
 /** What was found out about the process after it was added. @param container  NULL: what is known of it stays  @return 0 or STORE_E_NOT_FOUND */
 int store_note_set_process(Store *s, const char *id, pid_t pid, uint64_t start_ticks,
                            const char *container);
-/** Its directory came after it: takes source, unit_path, s3_prefix and refused of n. 0 or STORE_E_NOT_FOUND */
+/** Its directory came after it: takes source, unit_path, s3_prefix and refused of n, and container where it is not NULL. 0 or STORE_E_NOT_FOUND */
 int store_note_set_unit(Store *s, const StoredNote *n);
 /** Its hook has ended. The second time changes nothing. 0 or STORE_E_NOT_FOUND */
 int store_note_finish(Store *s, const char *id, uint64_t now_usec);

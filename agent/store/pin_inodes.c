@@ -42,30 +42,35 @@ static int add_inode(PinInodes *s, const char *path, const struct stat *st) {
         return 0;
 }
 
-static int add_entries(PinInodes *s, int dir_fd, const char *prefix, unsigned depth,
-                       const char *except);
+/* A directory of the walk. */
+typedef struct Level {
+        int fd;
+        const char *prefix; /* of its entries' paths; for the top: NULL */
+        unsigned depth;
+        const char *except; /* a name that is left out; NULL = none */
+} Level;
 
-static int add_entry(PinInodes *s, int dir_fd, const char *name, const char *path, unsigned depth) {
+static int add_entries(PinInodes *s, const Level *at);
+
+static int add_entry(PinInodes *s, const Level *at, const char *name, const char *path) {
         struct stat st;
-        if (fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+        if (fstatat(at->fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
                 return 0; /* let go meanwhile: no name any more */
         if (S_ISREG(st.st_mode))
                 return add_inode(s, path, &st);
         if (!S_ISDIR(st.st_mode))
                 return 0;
         _cleanup_close_ int fd =
-                openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (fd < 0 || depth >= FS_DEPTH_MAX + 1) {
+                openat(at->fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (fd < 0 || at->depth >= FS_DEPTH_MAX + 1) {
                 s->is_whole = s->is_whole && fd < 0 && errno == ENOENT;
                 return 0;
         }
-        return add_entries(s, fd, path, depth + 1, NULL);
+        return add_entries(s, &(Level){ .fd = fd, .prefix = path, .depth = at->depth + 1 });
 }
 
-/* @param prefix  of the entries' paths; for the top: NULL */
-static int add_entries(PinInodes *s, int dir_fd, const char *prefix, unsigned depth,
-                       const char *except) {
-        _cleanup_close_ int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+static int add_entries(PinInodes *s, const Level *at) {
+        _cleanup_close_ int fd = openat(at->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         _cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
         if (!dir) {
                 s->is_whole = false;
@@ -79,10 +84,10 @@ static int add_entries(PinInodes *s, int dir_fd, const char *prefix, unsigned de
                         break;
                 const char *name = entry->d_name;
                 if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
-                    (except && strcmp(name, except) == 0))
+                    (at->except && strcmp(name, at->except) == 0))
                         continue;
-                _cleanup_free_ char *path = prefix ? path_join(prefix, name) : strdup(name);
-                int r = path ? add_entry(s, dir_fd, name, path, depth) : -ENOMEM;
+                _cleanup_free_ char *path = at->prefix ? path_join(at->prefix, name) : strdup(name);
+                int r = path ? add_entry(s, at, name, path) : -ENOMEM;
                 if (r < 0)
                         return r;
         }
@@ -90,7 +95,7 @@ static int add_entries(PinInodes *s, int dir_fd, const char *prefix, unsigned de
 }
 
 int pin_inodes_add_tree(PinInodes *s, int dir_fd, const char *except) {
-        return add_entries(s, dir_fd, NULL, 0, except);
+        return add_entries(s, &(Level){ .fd = dir_fd, .depth = 0, .except = except });
 }
 
 static int compare(const void *a, const void *b) {

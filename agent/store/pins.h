@@ -15,14 +15,20 @@ typedef struct Pins Pins;
 int pins_new(Pins **ret, const char *fixed, const char *instance_id);
 Pins *pins_free(Pins *p);
 
+typedef struct PinsMember { /* all borrowed */
+        const char *path;   /* in the bundle */
+        int unit_fd;
+        const char *path_below_unit;
+        const struct stat *st; /* of the inode that is meant */
+} PinsMember;
+
 /** Links one member. Creates the directories 0700 and checks that each of ours belongs to us and is no symlink (a squatter's is
  * refused). A pin of an older inode under the same name is replaced. Where the place beside the fixed part refuses for any reason,
  * the one inside it is tried. Needs no capability for files of its own; for others' the agent has CAP_FOWNER (protected_hardlinks).
  * @return 0; PINS_E_REFUSED: links cannot be made here (EXDEV, EPERM, EMLINK, ENOSYS, a squatter), *ret_error says why and the
- * remedy (the caller's); -ENOENT: the member is gone, or is another inode than `st`, or no regular file; -EINVAL: not a path below */
+ * remedy (the caller's); -ENOENT: the member is gone, or is another inode than `m->st`, or no regular file; -EINVAL: not a path below */
 enum { PINS_E_REFUSED = 1 };
-int pins_add(Pins *p, const char *bundle_id, const char *member_path, int unit_fd,
-             const char *path_below_unit, const struct stat *st, char **ret_error);
+int pins_add(Pins *p, const char *bundle_id, const PinsMember *m, char **ret_error);
 
 /** @return whether our pin for this member exists and is this inode (then one of st_nlink is ours) */
 bool pins_has(Pins *p, const char *bundle_id, const char *member_path, const struct stat *st);
@@ -54,8 +60,7 @@ DEFINE_CLEANUP(PinsSession, pins_session_free);
 
 /** As pins_add. A member that is pinned under another path (it was renamed) is then pinned under this one only, if
  * pins_session_own_links was asked about it. */
-int pins_session_add(PinsSession *s, const char *member_path, int unit_fd, const struct stat *st,
-                     char **ret_error);
+int pins_session_add(PinsSession *s, const PinsMember *m, char **ret_error);
 
 /** @param ret_has  as pins_has
  * @return how many of the inode's links are pins of ours, whatever the path and the bundle; no more are counted than explain st_nlink */

@@ -1,6 +1,7 @@
 /* What the files of the pins share. Nobody else includes this. */
 #pragma once
 
+#include "agent/store/pin_inodes.h"
 #include "agent/store/pins.h"
 
 #define PINS_NAME ".neuron-collectd"
@@ -24,6 +25,24 @@ typedef struct Squatter {
         uid_t uid;
 } Squatter;
 
+/* What a session has open of a place, and why not. */
+typedef struct SessionPlace {
+        int instance_fd, bundle_fd; /* -1: not open */
+        bool is_missing;            /* looked for in vain; only a new pin makes it */
+        int refused;                /* why it could not be made: -errno, 0 */
+        Squatter squatter;          /* for -EUCLEAN */
+        int dir_fd;                 /* where the last member's pin is, -1 */
+        char *prefix;               /* of its members' paths, with the slash; "" at the top */
+} SessionPlace;
+
+struct PinsSession {
+        const Pins *pins;      /* borrowed */
+        const char *bundle_id; /* borrowed */
+        size_t max_inodes;
+        SessionPlace places[N_PLACES];
+        PinInodes own, others; /* of this bundle; of all else in the instance's directories */
+};
+
 /* One component that is a name and nothing else. */
 bool pins_is_plain_name(const char *s);
 
@@ -42,3 +61,20 @@ int pins_open_member_dir(int bundle_fd, const char *member_path, bool create,
 
 /* Nothing of ours can be in a place that is missing, somebody else's, or closed to us. */
 bool pins_is_not_ours(int r);
+
+static inline bool pins_is_inode(const struct stat *a, const struct stat *b) {
+        return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+/* pins_session.c. A session in place; the parameters are pins_session_new's. */
+void pins_session_init(PinsSession *s, const Pins *p, const char *bundle_id, size_t max_inodes);
+void pins_session_done(PinsSession *s);
+
+/* Opens the bundle's directory in a place, once.
+ * @return 0; results as pins_open_own_dir */
+int pins_session_open(PinsSession *s, Place place, bool create);
+
+/* Opens the directory of a member's pin: mostly the last one's is it. The place is open.
+ * @return 0, at->dir_fd is it; as pins_open_member_dir */
+int pins_session_enter(SessionPlace *at, const char *member_path, bool create,
+                       const char **ret_name);

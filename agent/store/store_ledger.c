@@ -1,4 +1,4 @@
-/* The ledger: uploads underway with their parts, and uploads to be aborted. Rows are handed out one by one as copies, so that the callbacks
+/* The ledger: uploads underway with their parts. Rows are handed out one by one as copies, so that the callbacks
  * may use the store as they like.
  *
  * While the database cannot be written an upload is gone on with in memory (store_memory.c): what the database has of it stays as it was
@@ -9,9 +9,6 @@
 
 #include "agent/store/store_columns.h"
 #include "lib/base/cleanup.h"
-
-/* Aborts that are only in memory have ids above this. */
-#define IDS_IN_MEMORY (INT64_C(1) << 62)
 
 void ledger_upload_done(LedgerUpload *u) {
         free(u->key);
@@ -43,8 +40,7 @@ static Store *place_of(Store *s, const char *bundle, const char *destination) {
         return s->memory && find_upload(s->memory, bundle, destination, &row) == 0 ? s->memory : s;
 }
 
-/* For statements whose only parameter is a row. */
-static int run_on_row(Store *s, StoreStatement which, int64_t row) {
+int store_run_on_row(Store *s, StoreStatement which, int64_t row) {
         _cleanup_reset_ sqlite3_stmt *st = s->statements[which];
         Binder b = { .statement = st };
 
@@ -53,6 +49,15 @@ static int run_on_row(Store *s, StoreStatement which, int64_t row) {
 }
 
 /* Uploads */
+
+bool store_has_upload(Store *s, StoreStatement which, const char *key, const char *upload_id) {
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[which];
+        Binder b = { .statement = st };
+
+        bind_bytes(&b, key);
+        bind_bytes(&b, upload_id);
+        return b.result != SQLITE_OK || sqlite3_step(st) != SQLITE_DONE;
+}
 
 static int add_upload(Store *s, int64_t bundle_row, const char *destination,
                       const LedgerUpload *u) {
@@ -71,8 +76,8 @@ static int add_upload(Store *s, int64_t bundle_row, const char *destination,
 
 /* Its parts go with it. */
 static int drop_upload(Store *s, int64_t row, bool to_be_aborted) {
-        int r = to_be_aborted ? run_on_row(s, STORE_UPLOAD_TO_ABORTS, row) : 0;
-        return r == 0 ? run_on_row(s, STORE_UPLOAD_DROP, row) : r;
+        int r = to_be_aborted ? store_run_on_row(s, STORE_UPLOAD_TO_ABORTS, row) : 0;
+        return r == 0 ? store_run_on_row(s, STORE_UPLOAD_DROP, row) : r;
 }
 
 static int leave_upload(Store *s, const char *bundle, const char *destination, bool to_be_aborted) {
@@ -156,14 +161,12 @@ int store_ledger_begin_in_memory(Store *s, const char *bundle, const char *desti
 typedef struct Change {
         const char *bundle, *destination;
         const LedgerPart *part;
-        unsigned number;
-        const char *text; /* upload id or ETag */
-        Store *to;        /* of copy_part() */
+        const char *upload_id;
+        Store *to; /* of copy_part() */
 } Change;
 
 static int write_part(Store *s, const Change *c);
-static int list_parts(Store *s, const Change *c, int (*on_part)(const LedgerPart *p, void *u),
-                      void *userdata);
+static int list_parts(Store *s, const Change *c, const LedgerReader *reader);
 
 static int copy_part(const LedgerPart *p, void *userdata) {
         Change c = *(const Change *)userdata;
@@ -180,7 +183,9 @@ static void go_on_in_memory(Store *s, const char *bundle, const char *destinatio
             store_ledger_begin_in_memory(s, bundle, destination, &u) != 0)
                 return;
         c.to = s->memory;
-        (void)list_parts(s, &c, copy_part, &c); /* what does not come along is made again */
+        (void)list_parts(
+                s, &c,
+                &(LedgerReader){ copy_part, &c }); /* what does not come along is made again */
 }
 
 static int change(Store *s, const Change *c, int (*write)(Store *s, const Change *c)) {
@@ -212,13 +217,13 @@ static int write_upload_id(Store *s, const Change *c) {
                 return r;
         r = find_upload(s, c->bundle, c->destination, &row);
         if (r == 0)
-                r = set_upload_id(s, row, c->text);
+                r = set_upload_id(s, row, c->upload_id);
         return store_savepoint_end(s, r);
 }
 
 int store_ledger_set_upload_id(Store *s, const char *bundle, const char *destination,
                                const char *upload_id) {
-        Change c = { .bundle = bundle, .destination = destination, .text = upload_id };
+        Change c = { .bundle = bundle, .destination = destination, .upload_id = upload_id };
         return upload_id[0] == '\0' ? -EINVAL : change(s, &c, write_upload_id);
 }
 
@@ -251,24 +256,9 @@ int store_ledger_get(Store *s, const char *bundle, const char *destination, Ledg
         return read_upload(place_of(s, bundle, destination), bundle, destination, ret);
 }
 
-/* True as well when it cannot be asked. */
-static bool has_upload(Store *s, StoreStatement which, const char *key, const char *upload_id) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[which];
-        Binder b = { .statement = st };
-
-        bind_bytes(&b, key);
-        bind_bytes(&b, upload_id);
-        return b.result != SQLITE_OK || sqlite3_step(st) != SQLITE_DONE;
-}
-
 bool store_ledger_knows(Store *s, const char *key, const char *upload_id) {
-        return has_upload(s, STORE_UPLOAD_KNOWN, key, upload_id) ||
-               (s->memory && has_upload(s->memory, STORE_UPLOAD_KNOWN, key, upload_id));
-}
-
-bool store_abort_knows(Store *s, const char *key, const char *upload_id) {
-        return has_upload(s, STORE_ABORT_KNOWN, key, upload_id) ||
-               (s->memory && has_upload(s->memory, STORE_ABORT_KNOWN, key, upload_id));
+        return store_has_upload(s, STORE_UPLOAD_KNOWN, key, upload_id) ||
+               (s->memory && store_has_upload(s->memory, STORE_UPLOAD_KNOWN, key, upload_id));
 }
 
 /* Parts */
@@ -336,13 +326,13 @@ static int write_etag(Store *s, const Change *c) {
                 return r;
         r = find_upload(s, c->bundle, c->destination, &row);
         if (r == 0)
-                r = set_etag(s, row, c->number, c->text);
+                r = set_etag(s, row, c->part->number, c->part->etag);
         return store_savepoint_end(s, r);
 }
 
-int store_ledger_set_etag(Store *s, const char *bundle, const char *destination, unsigned number,
-                          const char *etag) {
-        Change c = { .bundle = bundle, .destination = destination, .number = number, .text = etag };
+int store_ledger_set_etag(Store *s, const char *bundle, const char *destination,
+                          const LedgerPart *p) {
+        Change c = { .bundle = bundle, .destination = destination, .part = p };
         int r = change(s, &c, write_etag);
         /* memory has no such part: it had no room for it */
         return r == STORE_E_NOT_FOUND && place_of(s, bundle, destination) != s ? 0 : r;
@@ -401,8 +391,7 @@ static int next_part(Store *s, int64_t row, unsigned after, OwnPart *ret) {
         return r == SQLITE_ROW ? read_part(st, ret) : store_errno(s, r);
 }
 
-static int list_parts(Store *s, const Change *c, int (*on_part)(const LedgerPart *p, void *u),
-                      void *userdata) {
+static int list_parts(Store *s, const Change *c, const LedgerReader *reader) {
         unsigned after = 0;
         int64_t row;
         int r = find_upload(s, c->bundle, c->destination, &row);
@@ -413,137 +402,13 @@ static int list_parts(Store *s, const Change *c, int (*on_part)(const LedgerPart
                 if (r != 0)
                         break;
                 after = p.part.number;
-                r = on_part(&p.part, userdata);
+                r = reader->on_part(&p.part, reader->userdata);
         }
         return r < 0 ? r : 0;
 }
 
 int store_ledger_parts(Store *s, const char *bundle, const char *destination,
-                       int (*on_part)(const LedgerPart *p, void *userdata), void *userdata) {
+                       const LedgerReader *reader) {
         Change c = { .bundle = bundle, .destination = destination };
-        return list_parts(place_of(s, bundle, destination), &c, on_part, userdata);
-}
-
-/* Aborts */
-
-static int write_abort(Store *s, const char *destination, const LedgerAbort *a, int64_t *ret_id) {
-        int r = store_savepoint(s);
-        if (r < 0)
-                return r;
-        {
-                _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_ABORT_ADD];
-                Binder b = { .statement = st };
-                bind_text(&b, destination);
-                bind_bytes(&b, a->key);
-                bind_bytes(&b, a->upload_id);
-                bind_number(&b, a->since_usec);
-                r = bind_and_run(s, &b);
-        }
-        *ret_id = sqlite3_last_insert_rowid(s->db);
-        return store_savepoint_end(s, r);
-}
-
-int store_abort_add(Store *s, const char *destination, const char *key, const char *upload_id,
-                    uint64_t now_usec, int64_t *ret_id) {
-        LedgerAbort a = { .key = key, .upload_id = upload_id, .since_usec = now_usec };
-        int64_t id = 0;
-        int r = write_abort(s, destination, &a, &id);
-        Store *m = store_is_trouble(r) ? store_memory(s) : NULL;
-        if (m) {
-                r = write_abort(m, destination, &a, &id);
-                id += IDS_IN_MEMORY;
-        }
-        if (r == 0 && ret_id)
-                *ret_id = id;
-        return r;
-}
-
-int store_abort_done(Store *s, int64_t id) {
-        if (id >= IDS_IN_MEMORY)
-                return s->memory ? run_on_row(s->memory, STORE_ABORT_DROP, id - IDS_IN_MEMORY) : 0;
-        int r = store_savepoint(s);
-        if (r < 0)
-                return r;
-        return store_savepoint_end(s, run_on_row(s, STORE_ABORT_DROP, id));
-}
-
-typedef struct OwnAbort {
-        LedgerAbort abort;
-        char *key, *upload_id;
-} OwnAbort;
-
-static void own_abort_done(OwnAbort *a) {
-        free(a->key);
-        free(a->upload_id);
-}
-
-static int next_abort(Store *s, const char *destination, int64_t after, OwnAbort *ret) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_ABORT_NEXT];
-        Binder b = { .statement = st };
-        Reader reader = { .statement = st };
-        int r;
-
-        bind_text(&b, destination);
-        bind_number(&b, (uint64_t)after);
-        r = b.result == SQLITE_OK ? sqlite3_step(st) : b.result;
-        if (r == SQLITE_DONE)
-                return STORE_E_NOT_FOUND;
-        if (r != SQLITE_ROW)
-                return store_errno(s, r);
-        ret->abort.id = (int64_t)read_number(&reader);
-        ret->abort.destination = destination;
-        ret->abort.key = ret->key = read_string(&reader, false);
-        ret->abort.upload_id = ret->upload_id = read_string(&reader, true);
-        ret->abort.since_usec = read_number(&reader);
-        return reader.error;
-}
-
-static uint64_t count_aborts(Store *s, int64_t *ret_newest) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_ABORT_COUNT];
-
-        *ret_newest = INT64_MAX; /* where it cannot be asked, the list will say so */
-        if (sqlite3_step(st) != SQLITE_ROW)
-                return 0;
-        *ret_newest = sqlite3_column_int64(st, 1);
-        return (uint64_t)sqlite3_column_int64(st, 0);
-}
-
-typedef struct AbortList {
-        const char *destination;
-        int64_t offset; /* of the ids */
-        int (*on_abort)(const LedgerAbort *a, void *userdata);
-        void *userdata;
-} AbortList;
-
-static int list_aborts(Store *s, const AbortList *list) {
-        int64_t after = 0, newest;
-        int r = 0;
-
-        (void)count_aborts(s, &newest); /* what the callback adds again does not keep it going */
-        while (r == 0) {
-                _cleanup_(own_abort_done) OwnAbort a = { 0 };
-                r = next_abort(s, list->destination, after, &a);
-                if (r != 0 || a.abort.id > newest)
-                        break;
-                after = a.abort.id;
-                a.abort.id += list->offset;
-                r = list->on_abort(&a.abort, list->userdata);
-        }
-        return r;
-}
-
-int store_abort_list(Store *s, const char *destination,
-                     int (*on_abort)(const LedgerAbort *a, void *userdata), void *userdata) {
-        AbortList list = { .destination = destination, .on_abort = on_abort, .userdata = userdata };
-        int r = list_aborts(s, &list);
-        if (s->memory && (r == 0 || r == STORE_E_NOT_FOUND)) {
-                list.offset = IDS_IN_MEMORY;
-                r = list_aborts(s->memory, &list);
-        }
-        return r < 0 ? r : 0;
-}
-
-uint64_t store_abort_count(Store *s) {
-        int64_t newest;
-        return count_aborts(s, &newest) + (s->memory ? count_aborts(s->memory, &newest) : 0);
+        return list_parts(place_of(s, bundle, destination), &c, reader);
 }

@@ -152,6 +152,7 @@ int store_note_set_unit(Store *s, const StoredNote *n) {
         bind_bytes(&b, n->unit_path);
         bind_bytes(&b, n->s3_prefix);
         bind_bytes(&b, n->refused);
+        bind_text(&b, n->container);
         r = bind_and_run(s, &b);
         if (r == 0 && sqlite3_changes(s->db) == 0)
                 r = STORE_E_NOT_FOUND;

@@ -120,6 +120,11 @@ int store_reopen(Store *s);    /* as it ought to be. -errno: it is not, and goes
 /* store_rows.c: the row number behind an id. 0, STORE_E_NOT_FOUND, -errno */
 int store_find_row(Store *s, const char *id, int64_t *ret_row, uint64_t *ret_first_seen_usec);
 
+/* store_ledger.c: for statements whose only parameter is a row. 0 or -errno */
+int store_run_on_row(Store *s, StoreStatement which, int64_t row);
+/* The same for a key and the id of an upload. True as well when it cannot be asked. */
+bool store_has_upload(Store *s, StoreStatement which, const char *key, const char *upload_id);
+
 /* Ends a statement's run, so that it can be used again and holds no lock and no pointer of ours. */
 static inline void store_reset(sqlite3_stmt *const *st) {
         if (*st) {

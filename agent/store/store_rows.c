@@ -282,7 +282,7 @@ typedef struct Page {
         BundleRecord records[LIST_PAGE];
         int64_t rows[LIST_PAGE];
         bool is_foreign[LIST_PAGE]; /* no agent wrote it: passed over */
-        size_t n;
+        size_t n, limit;            /* limit: at most so many are read, <= LIST_PAGE */
 } Page;
 
 static void page_done(Page *p) {
@@ -339,16 +339,15 @@ static int bind_list(sqlite3_stmt *st, const StoreFilter *f, const BundleRecord 
 }
 
 /* @param after  only id and first_seen_usec count; an empty id = from the start */
-static int read_page(Store *s, const StoreFilter *f, const BundleRecord *after, size_t limit,
-                     Page *p) {
+static int read_page(Store *s, const StoreFilter *f, const BundleRecord *after, Page *p) {
         _cleanup_reset_ sqlite3_stmt *st = NULL;
         int r = list_statement(s, f, after->id[0] != '\0', &st);
         if (r < 0)
                 return r;
-        r = bind_list(st, f, after, limit);
+        r = bind_list(st, f, after, p->limit);
         if (r != SQLITE_OK)
                 return store_errno(s, r);
-        while (p->n < limit && (r = sqlite3_step(st)) == SQLITE_ROW) {
+        while (p->n < p->limit && (r = sqlite3_step(st)) == SQLITE_ROW) {
                 BundleRecord *b = &p->records[p->n];
                 *b = (BundleRecord){ 0 };
                 int error = read_bundle(st, b, &p->rows[p->n++]);
@@ -380,17 +379,16 @@ int store_list(Store *s, const StoreFilter *f, int (*on_bundle)(BundleRecord *b,
                 (void)snprintf(after.id, sizeof after.id, "%s", f->after);
         }
         while (left > 0 && r == 0) {
-                _cleanup_(page_done) Page page = { .n = 0 };
-                size_t want = MIN(left, (size_t)LIST_PAGE);
+                _cleanup_(page_done) Page page = { .limit = MIN(left, (size_t)LIST_PAGE) };
 
-                r = read_page(s, f, &after, want, &page);
+                r = read_page(s, f, &after, &page);
                 for (size_t i = 0; i < page.n && r == 0; i++) {
                         after.first_seen_usec = page.records[i].first_seen_usec;
                         memcpy(after.id, page.records[i].id, sizeof after.id);
                         if (!page.is_foreign[i])
                                 r = on_bundle(&page.records[i], userdata);
                 }
-                if (page.n < want)
+                if (page.n < page.limit)
                         break;
                 left -= page.n;
         }

@@ -313,8 +313,8 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                 "UPDATE notes SET pid = ?2, start_ticks = ?3, container = ifnull(?4, container) "
                 "WHERE id = ?1",
         [STORE_NOTE_SET_UNIT] =
-                "UPDATE notes SET source = ?2, unit_path = ?3, s3_prefix = ?4, refused = ?5"
-                " WHERE id = ?1",
+                "UPDATE notes SET source = ?2, unit_path = ?3, s3_prefix = ?4, refused = ?5, "
+                "container = ifnull(?6, container) WHERE id = ?1",
         [STORE_NOTE_FINISH] =
                 "UPDATE notes SET finished_usec = ?2 WHERE id = ?1 AND finished_usec = 0",
         [STORE_NOTE_NEXT_OF_UNIT] =

@@ -271,17 +271,22 @@ static bool skip_separator(const Scan *t, size_t *i) {
         return true;
 }
 
-static size_t end_of_value(const Scan *t, size_t i, char quote, bool is_line, bool is_query) {
+typedef struct ValueForm {
+        char quote; /* that ends it; 0 = none */
+        bool is_line, is_query;
+} ValueForm;
+
+static size_t end_of_value(const Scan *t, size_t i, ValueForm form) {
         size_t from = i;
         for (; i < t->n; i++) {
                 char c = t->s[i];
                 if (c == '\n' || c == '\r' || c == '\0')
                         break;
-                if (quote ? c == quote &&
-                                    (i == from || t->s[i - 1] != '\\' || t->s[from - 2] == '\\')
-                          : is_one_of(c, "\"'`"))
+                if (form.quote ? c == form.quote && (i == from || t->s[i - 1] != '\\' ||
+                                                     t->s[from - 2] == '\\')
+                               : is_one_of(c, "\"'`"))
                         break;
-                if (!quote && !is_line && (is_blank(c) || (is_query && c == '&')))
+                if (!form.quote && !form.is_line && (is_blank(c) || (form.is_query && c == '&')))
                         break;
         }
         return i;
@@ -337,8 +342,9 @@ static bool has_token(const char *name) {
         return strcasestr(name, "token") != NULL;
 }
 
-/* The value that follows a name whose end is at i. @return whether there is one to take out */
-static bool find_value(const Scan *whole, const char *name, size_t from, size_t i, Value *ret) {
+/* The value that follows a name. @param at  the name's place @return whether there is one to take out */
+static bool find_value(const Scan *whole, const char *name, Value at, Value *ret) {
+        size_t i = at.to;
         bool is_option = name[0] == '-', is_user = is_user_option(name);
         bool is_bearer = strcasecmp(name, "bearer") == 0;
         Scan bounded = *whole, *t = &bounded;
@@ -353,8 +359,9 @@ static bool find_value(const Scan *whole, const char *name, size_t from, size_t 
                 i = k;
         }
         char quote = skip_opening_quote(t, &i);
-        bool is_query = from > 0 && is_one_of(t->s[from - 1], "?&");
-        *ret = (Value){ .from = i, .to = end_of_value(t, i, quote, is_header(name), is_query) };
+        bool is_query = at.from > 0 && is_one_of(t->s[at.from - 1], "?&");
+        *ret = (Value){ .from = i,
+                        .to = end_of_value(t, i, (ValueForm){ quote, is_header(name), is_query }) };
         while (quote && ret->to > ret->from && t->s[ret->to - 1] == '\\')
                 ret->to--; /* of the closing `\"` */
         pass_pem_block(t, ret);
@@ -375,7 +382,7 @@ static bool named_value(const Scan *t, size_t i, size_t *ret_name_end, Value *re
         size_t n = MIN(end - i, (size_t)NAME_BYTES_MAX);
         memcpy(name, t->s + end - n, n);
         name[n] = '\0';
-        return find_value(t, name, i, end, ret);
+        return find_value(t, name, (Value){ .from = i, .to = end }, ret);
 }
 
 /* ---- the pass ---- */
@@ -427,6 +434,15 @@ static Scan scan_of(const char *text, size_t n) {
 void redact_text(StrBuf *b, const char *text, size_t n) {
         Scan t = scan_of(text, n);
         redact(b, &t);
+}
+
+void redact_member(StrBuf *b, const char *key, const char *text, size_t n) {
+        _cleanup_(strbuf_done) StrBuf clean = STRBUF_INIT;
+        redact_text(&clean, text, n);
+        if (strbuf_error(&clean) < 0)
+                b->failed = true;
+        else
+                json_out_text(b, key, clean.text ? clean.text : "", clean.n);
 }
 
 /* ---- command lines ---- */

@@ -12,6 +12,9 @@
  * @param n  bytes of text, which may hold anything, NUL too */
 void redact_text(StrBuf *b, const char *text, size_t n);
 
+/** The same as a JSON string: json_out_text() of what is left. @param key  as json_out.h has it */
+void redact_member(StrBuf *b, const char *key, const char *text, size_t n);
+
 /** @return whether a variable or option of this name holds a secret by its name alone (`…TOKEN…`, `…SECRET…`, `…PASSW…`, `…CREDENTIAL…`, `…_KEY`, …) */
 bool redact_name_is_secret(const char *name);
 

@@ -369,15 +369,13 @@ static int frame_damaged(Fetch *f, const char *why) {
                        f->first_frame + f->next, why);
 }
 
-/* @param ret_used  bytes of data that were taken */
-static int frame_step(Fetch *f, const uint8_t *data, size_t n, size_t *ret_used,
-                      const FetchPut *put) {
+/* @return bytes of data that were taken, -errno */
+static ssize_t frame_step(Fetch *f, const uint8_t *data, size_t n, const FetchPut *put) {
         ReaderZstdStep step = { .in = data,
                                 .n_in = (size_t)MIN((uint64_t)n, f->in_left),
                                 .out = f->out,
                                 .n_out = sizeof f->out };
         reader_zstd_step(f->zstd, &step);
-        *ret_used = step.used;
         f->in_left -= step.used;
         if (step.damage)
                 return frame_damaged(f, step.damage);
@@ -394,12 +392,11 @@ static int frame_step(Fetch *f, const uint8_t *data, size_t n, size_t *ret_used,
                 f->in_frame = false;
                 f->next++;
         }
-        return 0;
+        return (ssize_t)step.used;
 }
 
 static int feed(Fetch *f, const uint8_t *data, size_t n, const FetchPut *put) {
         while (n > 0 || (f->in_frame && f->in_left == 0)) {
-                size_t used;
                 if (!f->in_frame) {
                         if (f->next == f->n_needed)
                                 return damaged(f, "more bytes came than the member's frames have");
@@ -408,11 +405,11 @@ static int feed(Fetch *f, const uint8_t *data, size_t n, const FetchPut *put) {
                         f->out_left = f->frames[f->next].bytes;
                         reader_zstd_begin(f->zstd);
                 }
-                int r = frame_step(f, data, n, &used, put);
-                if (r < 0)
-                        return r;
+                ssize_t used = frame_step(f, data, n, put);
+                if (used < 0)
+                        return (int)used;
                 data += used;
-                n -= used;
+                n -= (size_t)used;
         }
         return 0;
 }

@@ -91,17 +91,16 @@ static int put_parts(Out *o, const Parts *parts) {
         return 0;
 }
 
-static int put_bundle(Out *o, const ManifestInfo *info, const Plan *plan, const Parts *parts,
-                      const uint8_t plan_digest[static SHA256_SIZE]) {
+static int put_bundle(Out *o, const ManifestInfo *info, const ManifestContent *object) {
         StrBuf *b = &o->piece;
         add_field(b, " \"bundle\": {\"id\": ", info->id);
         add_field(b, ", \"kind\": ", source_kind_name(info->kind));
         add_field(b, ", \"object\": ", info->object);
         strbuf_addf(b, ", \"bytes\": %" PRIu64 ", \"uncompressed_bytes\": %" PRIu64, info->bytes,
-                    plan_stream_bytes(plan));
-        add_digest(b, ", \"plan\": ", plan_digest);
+                    plan_stream_bytes(object->plan));
+        add_digest(b, ", \"plan\": ", object->plan_sha256);
         strbuf_add(b, ",");
-        int r = put_parts(o, parts);
+        int r = put_parts(o, object->parts);
         if (r < 0)
                 return r;
 
@@ -141,6 +140,8 @@ static void add_failure(StrBuf *b, const ManifestFailure *f) {
         add_field(b, ", \"location\": ", f->location);
         add_field(b, ", \"neff_name\": ", f->neff_name);
         add_field(b, ", \"neff_uuid\": ", f->neff_uuid);
+        if (f->container)
+                add_field(b, ", \"container\": ", f->container);
 }
 
 static void add_u64(StrBuf *b, const char *before, bool is_known, uint64_t value) {
@@ -243,25 +244,24 @@ static int put_members(Out *o, const Plan *plan, const BundleWriter *writer) {
         return 0;
 }
 
-int manifest_write(const ManifestInfo *info, const Plan *plan, const BundleWriter *writer,
-                   const Parts *parts, const uint8_t plan_digest[static SHA256_SIZE],
+int manifest_write(const ManifestInfo *info, const ManifestContent *object,
                    int (*put)(const void *data, size_t n, void *userdata), void *userdata) {
         Out o = { .put = put, .userdata = userdata };
         char created[CLOCK_ISO_SIZE];
 
         strbuf_add(&o.piece, "{\"schema\": \"neuron-collectd/manifest/1\",\n");
-        int r = put_bundle(&o, info, plan, parts, plan_digest);
+        int r = put_bundle(&o, info, object);
         if (r == 0)
                 r = put_origin(&o, info);
         if (r == 0)
                 r = put_failures(&o, info);
         if (r == 0)
-                r = put_members(&o, plan, writer);
+                r = put_members(&o, object->plan, object->writer);
         if (r == 0) {
                 strbuf_addf(&o.piece,
                             " \"frames\": {\"count\": %" PRIu64
                             ", \"format\": \"zstd-seekable\"},\n",
-                            plan_n_frames(plan));
+                            plan_n_frames(object->plan));
                 add_field(&o.piece, " \"agent\": {\"version\": ", info->agent_version);
                 add_field(&o.piece,
                           "}, \"created\": ", clock_format_iso(created, info->created_usec));

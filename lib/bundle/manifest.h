@@ -17,6 +17,8 @@ typedef struct ManifestFailure { /* borrowed */
         const char *
                 name; /* the symbol of it; of an error code that is no number and no symbol, the text */
         const char *location, *neff_name, *neff_uuid;
+        const char *
+                container; /* id of that of the hook; NULL = in none, or not known: then nothing is said of it */
         bool has_pid, has_tid, has_log_id;
         uint64_t pid, tid, log_id; /* as the runtime told them: in the process's own namespace */
         int64_t rank;              /* -1 = not known */
@@ -51,10 +53,16 @@ typedef struct ManifestInfo {                    /* borrowed */
         uint64_t created_usec;
 } ManifestInfo;
 
+typedef struct ManifestContent { /* what was written; borrowed */
+        const Plan *plan;
+        const BundleWriter *writer; /* NULL: no member is told */
+        const Parts *parts;
+        const uint8_t *plan_sha256; /* SHA256_SIZE bytes */
+} ManifestContent;
+
 /** Writes the whole document through `put` in pieces of a few KiB. @return 0, or the first negative of put;
  * -EINVAL when a member has no digest (a writer that did not begin at frame 0) */
-int manifest_write(const ManifestInfo *info, const Plan *plan, const BundleWriter *writer,
-                   const Parts *parts, const uint8_t plan_sha256[static SHA256_SIZE],
+int manifest_write(const ManifestInfo *info, const ManifestContent *object,
                    int (*put)(const void *data, size_t n, void *userdata), void *userdata);
 
 /** Reads and checks a manifest of at most 256 MiB: schema name, types, bounds; members in order of their raw paths, none twice,

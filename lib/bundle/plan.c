@@ -141,9 +141,13 @@ int plan_add(Plan *p, const char *path, MemberKind kind, int fd) {
         if (!m->path)
                 return -ENOMEM;
         uint32_t max = MIN((uint32_t)PLAN_EXTENTS_MAX, PLAN_EXTENTS_TOTAL_MAX - p->n_extents);
-        r = plan_extents_map(fd, m->bytes, max, &m->extents, &m->n_extents, &m->is_sparse);
+        PlanExtents extents;
+        r = plan_extents_map(fd, m->bytes, max, &extents);
         if (r < 0)
                 return r;
+        m->extents = extents.items;
+        m->n_extents = extents.n;
+        m->is_sparse = extents.is_sparse;
         p->n_extents += m->n_extents;
         p->heap_bytes += m->n_extents * sizeof(PlanExtent);
         p->data_bytes = data_bytes;

@@ -65,14 +65,11 @@ static int map_step(ExtentMap *map, int fd, uint64_t *offset) {
         return map_data(map, (uint64_t)data, end);
 }
 
-int plan_extents_map(int fd, uint64_t size_bytes, uint32_t max, PlanExtent **ret_extents,
-                     uint32_t *ret_n, bool *ret_is_sparse) {
+int plan_extents_map(int fd, uint64_t size_bytes, uint32_t max, PlanExtents *ret) {
         ExtentMap map = { .max = max, .size_bytes = size_bytes };
         int r = 0;
 
-        *ret_extents = NULL;
-        *ret_n = 0;
-        *ret_is_sparse = false;
+        *ret = (PlanExtents){ 0 };
         if (size_bytes < PLAN_HOLE_MIN || max == 0)
                 return 0;
         for (uint64_t offset = 0; r == 0 && offset < size_bytes;)
@@ -85,9 +82,9 @@ int plan_extents_map(int fd, uint64_t size_bytes, uint32_t max, PlanExtent **ret
         }
         if (map.n > 0) { /* give back what growing took too much */
                 PlanExtent *exact = realloc(map.items, map.n * sizeof *exact);
-                *ret_extents = exact ? exact : map.items;
+                ret->items = exact ? exact : map.items;
         }
-        *ret_n = map.n;
-        *ret_is_sparse = true;
+        ret->n = map.n;
+        ret->is_sparse = true;
         return 0;
 }

@@ -3,11 +3,15 @@
 
 #include "lib/bundle/plan.h"
 
+typedef struct PlanExtents {
+        PlanExtent *items; /* the caller's; NULL when dense or all hole */
+        uint32_t n;
+        bool is_sparse;
+} PlanExtents;
+
 /** Maps a file by SEEK_DATA and SEEK_HOLE; a file system without them gives a dense file. Bounds are widened to multiples of
  * PLAN_EXTENT_ALIGN (GNU tar 1.34 extracts wrong bytes from unaligned ones, without an error); holes below PLAN_HOLE_MIN are data.
  * @param fd  borrowed; its offset is moved
  * @param max  at most so many extents; the last one then reaches to the end
- * @param ret_extents  the caller's; NULL when dense or all hole
- * @return 0 or -ENOMEM */
-int plan_extents_map(int fd, uint64_t size_bytes, uint32_t max, PlanExtent **ret_extents,
-                     uint32_t *ret_n, bool *ret_is_sparse);
+ * @return 0 or -ENOMEM, and *ret is empty */
+int plan_extents_map(int fd, uint64_t size_bytes, uint32_t max, PlanExtents *ret);

@@ -170,14 +170,19 @@ static void section0_read(ElfCheck *e) {
         e->n_phdrs_told = (uint32_t)FIELD(e, e->section0.entry, Shdr, sh_info);
 }
 
-/* Takes what of [offset, offset + n) lies in the table. @param data  NULL = zeros */
-static void table_take(ElfCheck *e, ElfTable *t, uint64_t offset, const uint8_t *data, uint64_t n) {
-        uint64_t at = MAX(offset, t->begin + t->n_done * t->entry_bytes + t->n_entry);
-        const uint64_t end = MIN(offset + n, t->end);
+typedef struct Piece {
+        uint64_t offset, n;  /* in the file */
+        const uint8_t *data; /* NULL = zeros */
+} Piece;
+
+/* Takes what of the piece lies in the table. */
+static void table_take(ElfCheck *e, ElfTable *t, const Piece *p) {
+        uint64_t at = MAX(p->offset, t->begin + t->n_done * t->entry_bytes + t->n_entry);
+        const uint64_t end = MIN(p->offset + p->n, t->end);
         while (at < end) {
                 size_t n_take = (size_t)MIN(end - at, (uint64_t)(t->entry_bytes - t->n_entry));
-                if (data)
-                        memcpy(t->entry + t->n_entry, data + (at - offset), n_take);
+                if (p->data)
+                        memcpy(t->entry + t->n_entry, p->data + (at - p->offset), n_take);
                 else
                         memset(t->entry + t->n_entry, 0, n_take);
                 at += n_take;
@@ -221,9 +226,11 @@ static void take(Validator *v, const uint8_t *data, uint64_t n) {
         size_t n_header = header_take(e, data, n);
         if (e->state != ELF_TABLES || n_header == n)
                 return;
-        const uint8_t *rest = data ? data + n_header : NULL;
-        table_take(e, &e->phdrs, v->offset + n_header, rest, n - n_header);
-        table_take(e, &e->section0, v->offset + n_header, rest, n - n_header);
+        const Piece rest = { .offset = v->offset + n_header,
+                             .n = n - n_header,
+                             .data = data ? data + n_header : NULL };
+        table_take(e, &e->phdrs, &rest);
+        table_take(e, &e->section0, &rest);
 }
 
 static void elf_feed(Validator *v, const uint8_t *data, size_t n) {

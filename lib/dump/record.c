@@ -103,6 +103,21 @@ bool bundle_state_is_final(BundleState s) {
         return s != BUNDLE_SETTLING && s != BUNDLE_READY && s != BUNDLE_SHIPPING;
 }
 
+bool bundle_state_is_over(BundleState s) {
+        return bundle_state_is_final(s) && s != BUNDLE_QUARANTINED;
+}
+
+bool delivery_state_may_follow(DeliveryState from, DeliveryState to) {
+        static const unsigned moves[N_DELIVERY_STATES] = {
+                [DELIVERY_PENDING] = 1u << DELIVERY_SHIPPING,
+                /* back to pending: try again later */
+                [DELIVERY_SHIPPING] = 1u << DELIVERY_DONE | 1u << DELIVERY_PENDING,
+        };
+
+        return (unsigned)from < N_DELIVERY_STATES && (unsigned)to < N_DELIVERY_STATES &&
+               (moves[from] & (1u << to));
+}
+
 const char *delivery_state_name(DeliveryState s) {
         return word_of(delivery_states, N_DELIVERY_STATES, s);
 }

@@ -40,6 +40,8 @@ int bundle_state_parse(const char *s, BundleState *ret);
 bool bundle_state_may_follow(BundleState from, BundleState to);
 /** @return whether nothing more happens to it by itself */
 bool bundle_state_is_final(BundleState s);
+/** @return whether nothing more happens to it at all: it is final, and no operator can bring it back as he can a quarantined one */
+bool bundle_state_is_over(BundleState s);
 
 typedef enum DeliveryState {
         DELIVERY_PENDING,
@@ -47,6 +49,8 @@ typedef enum DeliveryState {
         DELIVERY_DONE,
         N_DELIVERY_STATES
 } DeliveryState;
+/** @return whether a delivery may go from one to the other. What is done stays done. */
+bool delivery_state_may_follow(DeliveryState from, DeliveryState to);
 const char *delivery_state_name(DeliveryState s); /* `pending` `shipping` `delivered` */
 int delivery_state_parse(const char *s, DeliveryState *ret);
 

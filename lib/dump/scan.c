@@ -285,16 +285,8 @@ static int find_answer(const ScanSource *s, const char *relative, const Asked *a
         return unit_rule(&q, ret) ? 0 : SCAN_E_NO_UNIT;
 }
 
-static int look_at_unit(const ScanSource *s, int fixed_fd, const char *relative,
-                        const UnitAnswer *a, ScanUnit *ret) {
-        const UnitPlace place = {
-                .source = s,
-                .on_network = fs_is_network(fixed_fd, NULL),
-                .relative = relative,
-                .is_file = a->is_file,
-                .loose = a->loose,
-        };
-        const ScanWalk where = { .source = s, .relative = relative };
+static int look_at_unit(const UnitPlace *place, int fixed_fd, ScanUnit *ret) {
+        const ScanWalk where = { .source = place->source, .relative = place->relative };
         _cleanup_(scan_unit_done) ScanUnit u = { .n_files = 0 };
         _cleanup_closedir_ DIR *dir = NULL;
         int r = scan_open_unit(&where, fixed_fd, &dir);
@@ -305,7 +297,7 @@ static int look_at_unit(const ScanSource *s, int fixed_fd, const char *relative,
                 return SCAN_E_NO_UNIT;
         if (r < 0)
                 return r;
-        r = scan_unit_fill(&place, dir, &u);
+        r = scan_unit_fill(place, dir, &u);
         if (r < 0)
                 return r;
         if (r == UNIT_E_FOREIGN || u.n_files == 0)
@@ -340,5 +332,12 @@ int scan_unit_of(const ScanSource *s, const char *relative, ScanUnit *ret) {
         if (r != 0)
                 return r;
         unit = strndup(relative, unit_path_prefix(relative, a.depth));
-        return unit ? look_at_unit(s, fixed_fd, unit, &a, ret) : -ENOMEM;
+        if (!unit)
+                return -ENOMEM;
+        const UnitPlace place = { .source = s,
+                                  .on_network = fs_is_network(fixed_fd, NULL),
+                                  .relative = unit,
+                                  .is_file = a.is_file,
+                                  .loose = a.loose };
+        return look_at_unit(&place, fixed_fd, ret);
 }

@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 
 #include "lib/base/digest.h"
+#include "lib/loop/timer.h"
 
 #ifndef P_PIDFD
 #define P_PIDFD 3 /* Linux 5.4; glibc names it since 2.36 */
@@ -224,9 +225,8 @@ static int on_ask(sd_event_source *s, uint64_t usec, void *userdata) {
         (void)usec;
         if (look_for_end(userdata))
                 return 0;
-        /* These fail only in another process than the one that made the loop. */
-        (void)sd_event_source_set_time_relative(s, ASK_USEC);
-        (void)sd_event_source_set_enabled(s, SD_EVENT_ONESHOT);
+        /* Fails only in another process than the one that made the loop. */
+        (void)timer_rearm(s, ASK_USEC);
         return 0;
 }
 

@@ -333,21 +333,25 @@ static void list_entry(DirWatch *d, const struct dirent64 *e) {
                 tell_change(d, d->listing.node, e->d_name, is_dir);
 }
 
+/* @return whether there are more; else the listing is done */
+static bool list_more(DirWatch *d) {
+        d->listing.at = 0;
+        d->listing.n = getdents64(d->listing.fd, d->dents, sizeof d->dents);
+        if (d->listing.n > 0)
+                return true;
+        if (d->listing.n == 0 && !d->listing.is_first)
+                listing_sweep(d);
+        /* After an error, a directory removed meanwhile or a bad disk, the scan will tell. */
+        listing_done(d);
+        return false;
+}
+
 static void list_some(DirWatch *d) {
         for (unsigned i = 0; i < ENTRIES_A_STEP; i++) {
                 const struct dirent64 *e;
 
-                if (d->listing.at >= d->listing.n) {
-                        d->listing.at = 0;
-                        d->listing.n = getdents64(d->listing.fd, d->dents, sizeof d->dents);
-                        if (d->listing.n <= 0) {
-                                if (d->listing.n == 0 && !d->listing.is_first)
-                                        listing_sweep(d);
-                                listing_done(
-                                        d); /* after an error, a directory removed meanwhile or a bad disk, the scan will tell */
-                                return;
-                        }
-                }
+                if (d->listing.at >= d->listing.n && !list_more(d))
+                        return;
                 e = (const struct dirent64 *)(const void *)(d->dents + d->listing.at);
                 d->listing.at += e->d_reclen;
                 list_entry(d, e);

@@ -7,10 +7,13 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 
 #include "agent/attachments.h"
 #include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
 #include "lib/base/digest.h"
 #include "tests/base/scratch.h"
 
@@ -26,12 +29,16 @@ static void note(const char *what) {
         strncat(order, what, sizeof order - strlen(order) - 1);
 }
 
+static pthread_t loops_thread;
+static _Atomic unsigned n_syncs_of_loop; /* in the loop's thread */
+
 int __real_fsync(int fd);
 int __wrap_fsync(int fd);
 int __wrap_fsync(int fd) {
         struct stat st;
         if (fstat(fd, &st) == 0)
                 note(S_ISDIR(st.st_mode) ? "D" : "F");
+        n_syncs_of_loop += pthread_equal(pthread_self(), loops_thread) != 0;
         if (fsync_fails) {
                 errno = fsync_fails;
                 return -1;
@@ -61,6 +68,7 @@ static int setup(void **state) {
         if (!f || scratch_setup(&scratch) < 0)
                 return -1;
         f->scratch = scratch;
+        loops_thread = pthread_self();
         fsync_fails = 0;
         rename_fails_at = n_renames = 0;
         order[0] = '\0';
@@ -333,6 +341,225 @@ static void what_is_over_goes_and_the_rest_stays(void **state) {
         assert_int_equal(attachments_release_bundle(f->a, "core-dumps", UNIT, ID), 0);
 }
 
+static void all_units_together_have_a_bound_and_what_is_let_go_makes_room(void **state) {
+        Fixture *f = *state;
+        static const char *const units[] = { "/tmp/a", "/tmp/b" };
+        char ten[10] = "0123456789";
+        _cleanup_close_ int fd = memory_of(ten, sizeof ten);
+        attachments_limit(f->a, 25);
+        for (size_t i = 0; i < ELEMENTSOF(units); i++)
+                assert_int_equal(attachments_put(f->a, "core-dumps", units[i], "a", fd), 0);
+        assert_int_equal(attachments_put(f->a, "others", UNIT, "a", fd), -EDQUOT);
+        int given = attachments_give(f->a, "core-dumps", units[0], ID, true);
+        assert_true(given >= 0);
+        (void)close(given); /* a directory */
+        assert_int_equal(attachments_put(f->a, "others", UNIT, "a", fd),
+                         -EDQUOT); /* it is there still */
+        assert_int_equal(attachments_release_bundle(f->a, "core-dumps", units[0], ID), 0);
+        assert_int_equal(attachments_put(f->a, "others", UNIT, "a", fd), 0);
+        attachments_free(f->a); /* another start counts what is there */
+        assert_int_equal(attachments_new(&f->a, f->scratch->path), 0);
+        attachments_limit(f->a, 25);
+        assert_int_equal(attachments_put(f->a, "others", UNIT, "b", fd), -EDQUOT);
+}
+
+static void what_came_before_a_time_goes_and_the_rest_stays(void **state) {
+        Fixture *f = *state;
+        assert_int_equal(put(f, "old", "1"), 0);
+        assert_int_equal(put(f, "new", "2"), 0);
+        {
+                _cleanup_close_ int dir = open_waiting(f, "core-dumps");
+                const struct timespec times[2] = { { 1000, 0 }, { 1000, 0 } };
+                assert_int_equal(utimensat(dir, "old", times, 0), 0);
+        }
+        assert_int_equal(attachments_release_before(f->a, "core-dumps", UNIT, 1000 * USEC_PER_SEC),
+                         0);
+        assert_int_equal(waiting(f), 2);
+        assert_int_equal(attachments_release_before(f->a, "core-dumps", UNIT, 1001 * USEC_PER_SEC),
+                         1);
+        _cleanup_close_ int dir = open_waiting(f, "core-dumps");
+        assert_text(dir, "new", "2");
+        assert_int_equal(waiting(f), 1);
+}
+
+/* ---- off the loop ---- */
+
+typedef struct Done {
+        int results[ATTACHMENT_PLACES_MAX];
+        size_t n;
+        bool is_done;
+} Done;
+
+static void on_done(const int *results, void *userdata) {
+        Done *d = userdata;
+        memcpy(d->results, results, d->n * sizeof *results);
+        d->is_done = true;
+}
+
+static void place_of(char path[static 64], unsigned n) {
+        (void)snprintf(path, 64, "/tmp/dumps/%u", n);
+}
+
+static AttachmentJob *submit(Fixture *f, const char *text, Done *d) {
+        AttachmentPlace places[8];
+        char paths[8][64];
+        AttachmentJob *job = NULL;
+        _cleanup_close_ int fd = memory_of(text, strlen(text));
+        assert_true(d->n <= ELEMENTSOF(places));
+        for (unsigned i = 0; i < d->n; i++) {
+                place_of(paths[i], i);
+                places[i] = (AttachmentPlace){ "core-dumps", paths[i], "snapshot.json" };
+        }
+        assert_int_equal(attachments_submit(f->a,
+                                            &(AttachmentOrder){ .fd = fd,
+                                                                .places = places,
+                                                                .n_places = d->n,
+                                                                .on_done = on_done,
+                                                                .userdata = d },
+                                            &job),
+                         0);
+        return job;
+}
+
+static void wait_for_it(sd_event *event, const Done *d) {
+        while (!d->is_done)
+                assert_true(sd_event_run(event, 10 * USEC_PER_SEC) > 0);
+}
+
+static int give_to(const Fixture *f, unsigned n) {
+        char path[64];
+        place_of(path, n);
+        return attachments_give(f->a, "core-dumps", path, ID, true);
+}
+
+static void off_the_loop_one_copy_is_written_for_all_and_the_loop_syncs_nothing(void **state) {
+        Fixture *f = *state;
+        sd_event *event = NULL;
+        Done d = { .n = 3 };
+        struct stat first, st;
+        assert_int_equal(sd_event_new(&event), 0);
+        assert_int_equal(attachments_start(f->a, event), 0);
+        n_syncs_of_loop = 0;
+        (void)submit(f, "a snapshot", &d);
+        wait_for_it(event, &d);
+        assert_int_equal(n_syncs_of_loop, 0);
+        /* attachments/, the copy; then a unit: its directory, whose it is, and its file's name */
+        assert_string_equal(order, "DFDFrDrDDFrDrDDFrDrD");
+        for (unsigned i = 0; i < d.n; i++) {
+                assert_int_equal(d.results[i], 0);
+                _cleanup_close_ int given = give_to(f, i);
+                assert_true(given >= 0);
+                assert_text(given, "snapshot.json", "a snapshot");
+                assert_int_equal(fstatat(given, "snapshot.json", &st, 0), 0);
+                first = i == 0 ? st : first;
+                assert_int_equal(st.st_ino, first.st_ino);
+        }
+        assert_int_equal(st.st_nlink, 3); /* no name is left elsewhere */
+        attachments_free(TAKE_PTR(f->a));
+        sd_event_unref(event);
+}
+
+static void a_failure_off_the_loop_is_told_for_each_place_and_leaves_nothing(void **state) {
+        Fixture *f = *state;
+        sd_event *event = NULL;
+        Done d = { .n = 3 }, later = { .n = 3 };
+        char path[64];
+        assert_int_equal(sd_event_new(&event), 0);
+        assert_int_equal(attachments_start(f->a, event), 0);
+        attachments_limit(f->a, 20); /* room for two of ten bytes */
+        (void)submit(f, "0123456789", &d);
+        wait_for_it(event, &d);
+        assert_int_equal(d.results[0], 0);
+        assert_int_equal(d.results[1], 0);
+        assert_int_equal(d.results[2], -EDQUOT);
+        fsync_fails = EIO;
+        attachments_limit(f->a, ATTACHMENTS_MAX_BYTES_ALL);
+        (void)submit(f, "another", &later);
+        wait_for_it(event, &later);
+        fsync_fails = 0;
+        for (unsigned i = 0; i < later.n; i++)
+                assert_int_equal(later.results[i], -EIO);
+        _cleanup_close_ int given = give_to(f, 0);
+        assert_text(given, "snapshot.json", "0123456789");
+        place_of(path, 2);
+        assert_int_equal(attachments_waiting(f->a, "core-dumps", path, NULL), 0);
+        attachments_free(TAKE_PTR(f->a));
+        sd_event_unref(event);
+}
+
+static void what_is_let_go_while_more_is_on_its_way_does_not_come_back(void **state) {
+        Fixture *f = *state;
+        sd_event *event = NULL;
+        char path[64];
+        assert_int_equal(sd_event_new(&event), 0);
+        assert_int_equal(attachments_start(f->a, event), 0);
+        place_of(path, 0);
+        for (unsigned round = 0; round < 20; round++) { /* it may meet the worker at any point */
+                Done d = { .n = 2 };
+                (void)submit(f, "a snapshot", &d);
+                int given = round % 2 ? give_to(f, 1) : -1;
+                if (given >= 0)
+                        (void)close(given); /* a directory */
+                (void)attachments_release(f->a, "core-dumps", path);
+                wait_for_it(event, &d);
+                assert_int_equal(d.results[0], 0); /* nobody wants it: no failure */
+                assert_int_equal(d.results[1], 0);
+                assert_int_equal(attachments_waiting(f->a, "core-dumps", path, NULL), 0);
+                place_of(path, 1);
+                assert_int_equal(attachments_release_bundle(f->a, "core-dumps", path, ID), 0);
+                assert_int_equal(attachments_release(f->a, "core-dumps", path), 0);
+                place_of(path, 0);
+        }
+        struct stat st;
+        assert_int_equal(fstatat(f->scratch->fd, "attachments", &st, 0), 0);
+        assert_int_equal(st.st_nlink, 2); /* nothing in it */
+        attachments_free(TAKE_PTR(f->a));
+        sd_event_unref(event);
+}
+
+/* The hook of the new dump may run before its directory is seen to be another one. */
+static void what_is_on_its_way_to_a_new_dump_stays_and_what_was_for_the_one_before_goes(
+        void **state) {
+        Fixture *f = *state;
+        sd_event *event = NULL;
+        Clock *clock = clock_system();
+        Done old = { .n = 2 }, new = { .n = 1 };
+        char path[64];
+        assert_int_equal(sd_event_new(&event), 0);
+        assert_int_equal(attachments_start(f->a, event), 0);
+        place_of(path, 0);
+        for (unsigned round = 0; round < 20; round++) { /* it may meet the worker at any point */
+                old.is_done = new.is_done = false;
+                (void)submit(f, "of the one before", &old);
+                uint64_t between = clock->realtime_usec(clock) + 1;
+                while (clock->realtime_usec(clock) < between)
+                        ;
+                (void)submit(f, "of the new one", &new);
+                assert_true(attachments_release_before(f->a, "core-dumps", path, between) >= 0);
+                wait_for_it(event, &old);
+                wait_for_it(event, &new);
+                assert_int_equal(attachments_waiting(f->a, "core-dumps", path, NULL), 1);
+                _cleanup_close_ int given = give_to(f, 0);
+                assert_text(given, "snapshot.json", "of the new one");
+                assert_int_equal(attachments_release(f->a, "core-dumps", path), 0);
+        }
+        attachments_free(TAKE_PTR(f->a));
+        sd_event_unref(event);
+}
+
+static void a_job_that_nobody_waits_for_is_finished_or_ends_with_the_agent(void **state) {
+        Fixture *f = *state;
+        sd_event *event = NULL;
+        Done d = { .n = 2 };
+        assert_int_equal(sd_event_new(&event), 0);
+        assert_int_equal(attachments_start(f->a, event), 0);
+        attachment_job_forget(submit(f, "a snapshot", &d));
+        (void)submit(f, "another", &d);
+        attachments_free(TAKE_PTR(f->a));
+        assert_false(d.is_done);
+        sd_event_unref(event);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         const struct CMUnitTest tests[] = {
@@ -346,6 +573,13 @@ int main(void) {
                 TEST(a_bundle_gets_what_waits_once_and_the_same_ever_after),
                 TEST(a_crash_while_it_is_given_loses_nothing),
                 TEST(what_is_over_goes_and_the_rest_stays),
+                TEST(all_units_together_have_a_bound_and_what_is_let_go_makes_room),
+                TEST(what_came_before_a_time_goes_and_the_rest_stays),
+                TEST(off_the_loop_one_copy_is_written_for_all_and_the_loop_syncs_nothing),
+                TEST(a_failure_off_the_loop_is_told_for_each_place_and_leaves_nothing),
+                TEST(what_is_let_go_while_more_is_on_its_way_does_not_come_back),
+                TEST(what_is_on_its_way_to_a_new_dump_stays_and_what_was_for_the_one_before_goes),
+                TEST(a_job_that_nobody_waits_for_is_finished_or_ends_with_the_agent),
         };
         return cmocka_run_group_tests_name("agent/attachments", tests, NULL, NULL);
 }

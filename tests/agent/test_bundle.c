@@ -262,6 +262,23 @@ static void after_a_restart_what_was_being_shipped_waits_again(void **state) {
         assert_int_equal(bundle_table_find(f->table, ID2)->rec.state, BUNDLE_SETTLING);
 }
 
+static void a_delivery_goes_from_pending_by_shipping_to_done_and_stays_there(void **state) {
+        /* rows: from; columns: to; pending, shipping, done */
+        static const char moves[N_DELIVERY_STATES][N_DELIVERY_STATES + 1] = { ".x.", "x.x", "..." };
+        Fixture *f = *state;
+        Bundle *b = add(f, "000000000001", "/tmp/a", BUNDLE_SHIPPING);
+        for (DeliveryState from = 0; from < N_DELIVERY_STATES; from++)
+                for (DeliveryState to = 0; to < N_DELIVERY_STATES; to++) {
+                        DeliveryRecord *d = &b->rec.deliveries[0];
+                        bool allowed = moves[from][to] == 'x';
+                        d->state = from;
+                        assert_int_equal(bundle_set_delivery_state(b, d, to), allowed ? 0 : -EPERM);
+                        assert_int_equal(d->state, allowed ? to : from);
+                }
+        assert_false(delivery_state_may_follow(N_DELIVERY_STATES, DELIVERY_PENDING));
+        assert_false(delivery_state_may_follow(DELIVERY_PENDING, N_DELIVERY_STATES));
+}
+
 static void assert_order(const Fixture *f, const char *const *ids, size_t n) {
         size_t i = 0;
         LIST_FOREACH (l, bundle_table_all(f->table)) {
@@ -338,6 +355,7 @@ int main(void) {
                 TEST(a_retry_writes_everything_that_is_behind),
                 TEST(a_crash_before_the_retry_leaves_a_bundle_that_is_shipped_again),
                 TEST(after_a_restart_what_was_being_shipped_waits_again),
+                TEST(a_delivery_goes_from_pending_by_shipping_to_done_and_stays_there),
                 TEST(the_oldest_comes_first_before_and_after_a_restart),
                 TEST(only_what_is_quarantined_in_the_store_can_be_revived_and_goes_on),
                 TEST(held_descriptors_are_closed_with_the_bundle),

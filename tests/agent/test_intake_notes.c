@@ -157,13 +157,13 @@ static void a_note_finds_a_unit_at_once_and_the_hooks_end_makes_it_whole(void **
         assert_true(run_until(f, has_scanned, PATIENCE_USEC));
         make_unit(f); /* nobody sees it: there is no watch, and no scan for an hour */
         assert_false(run_until(f, is_found, 300 * USEC_PER_MSEC));
-        intake_source_note(f->source, f->unit);
+        intake_source_note(f->source, f->unit, 0);
         assert_true(run_until(f, is_found, PATIENCE_USEC));
         assert_false(run_until(f, is_ready, QUIET_USEC)); /* a hook is at work */
-        intake_source_note(f->source, f->unit);           /* another one */
-        intake_source_note_finished(f->source, f->unit);
+        intake_source_note(f->source, f->unit, 0);        /* another one */
+        intake_source_note_finished(f->source, f->unit, 0);
         assert_false(run_until(f, is_ready, QUIET_USEC));
-        intake_source_note_finished(f->source, f->unit);
+        intake_source_note_finished(f->source, f->unit, 0);
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
         assert_true(unit(f)->rec.complete);
 }
@@ -172,11 +172,11 @@ static void a_note_for_a_directory_that_is_not_there_yet_is_remembered(void **st
         Fixture *f = *state;
         open_source(f);
         assert_true(run_until(f, has_scanned, PATIENCE_USEC));
-        intake_source_note(f->source, f->unit);
+        intake_source_note(f->source, f->unit, 0);
         assert_false(run_until(f, is_found, 300 * USEC_PER_MSEC));
         make_unit(f);
         assert_true(run_until(f, is_found, PATIENCE_USEC));
-        intake_source_note_finished(f->source, f->unit);
+        intake_source_note_finished(f->source, f->unit, 0);
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
 }
 
@@ -186,8 +186,8 @@ static void a_note_elsewhere_is_let_be(void **state) {
         assert_true(run_until(f, has_scanned, PATIENCE_USEC));
         static const char *const elsewhere[] = { "/root", "/", "relative", "" };
         for (size_t i = 0; i < ELEMENTSOF(elsewhere); i++) {
-                intake_source_note(f->source, elsewhere[i]);
-                intake_source_note_finished(f->source, elsewhere[i]);
+                intake_source_note(f->source, elsewhere[i], 0);
+                intake_source_note_finished(f->source, elsewhere[i], 0);
                 intake_source_pending(f->source, elsewhere[i], true);
                 intake_source_attached(f->source, elsewhere[i]);
         }
@@ -200,7 +200,7 @@ static void a_hook_that_never_ends_counts_for_its_deadline_and_a_second(void **s
         open_source(f);
         f->context.hook_deadline_usec = 0;
         make_unit(f);
-        intake_source_note(f->source, f->unit);
+        intake_source_note(f->source, f->unit, 0);
         assert_true(run_until(f, is_found, PATIENCE_USEC));
         assert_false(run_until(f, is_ready, 700 * USEC_PER_MSEC));
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
@@ -220,23 +220,23 @@ static void notes_one_after_another_hold_a_unit_for_a_minute_more_in_all(void **
         open_source(f);
         f->context.clock = &clock;
         make_unit(f);
-        intake_source_note(f->source, f->unit); /* counts for 61 s */
+        intake_source_note(f->source, f->unit, 0); /* counts for 61 s */
         assert_true(run_until(f, is_found, PATIENCE_USEC));
         later_usec = 50 * USEC_PER_SEC;
-        intake_source_note(f->source, f->unit); /* and so does this: for 111 s after the first */
+        intake_source_note(f->source, f->unit, 0); /* and so does this: for 111 s after the first */
         later_usec = 100 * USEC_PER_SEC;
-        intake_source_note(f->source, f->unit);
+        intake_source_note(f->source, f->unit, 0);
         assert_false(run_until(f, is_ready, QUIET_USEC));
         later_usec = 125 * USEC_PER_SEC; /* above 121 s nothing counts */
-        intake_source_note(f->source, f->unit);
+        intake_source_note(f->source, f->unit, 0);
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
         f->context.clock = clock_system();
 }
 
 static void promise(const Fixture *f, const char *name) {
-        intake_source_note(f->source, f->unit);
-        intake_source_promised(f->source, f->unit, name);
-        intake_source_note_finished(f->source, f->unit);
+        intake_source_note(f->source, f->unit, 0);
+        intake_source_promised(f->source, f->unit, 0, name);
+        intake_source_note_finished(f->source, f->unit, 0);
 }
 
 static void a_promised_file_that_never_comes_is_waited_for_and_then_named(void **state) {
@@ -266,6 +266,25 @@ static void a_promised_file_that_is_there_makes_nothing_wait(void **state) {
         assert_true(unit(f)->rec.complete);
 }
 
+static void what_a_copy_lacks_is_meant_by_its_path_and_named_if_it_has_a_name(void **state) {
+        Fixture *f = *state;
+        f->config.settle_usec = 2 * USEC_PER_SEC;
+        open_source(f);
+        make_unit(f);
+        assert_int_equal(mkdirat(f->scratch->fd, "dumps/" UNIT "/below", 0755), 0);
+        assert_int_equal(scratch_write(f->scratch, "dumps/" UNIT "/below/here", "x"), 0);
+        intake_source_note(f->source, f->unit, 0);
+        intake_source_missing(f->source, f->unit, "below/here");
+        intake_source_missing(f->source, f->unit, "above/here");
+        intake_source_missing(f->source, f->unit, NULL);
+        intake_source_note_finished(f->source, f->unit, 0);
+        assert_true(run_until(f, is_ready, PATIENCE_USEC));
+        assert_false(unit(f)->rec.complete);
+        assert_null(strstr(unit(f)->rec.incomplete, "below"));
+        assert_non_null(strstr(unit(f)->rec.incomplete, "'above/here' was seen in its container"));
+        assert_non_null(strstr(unit(f)->rec.incomplete, "ended before all was there"));
+}
+
 static void promises_without_number_are_bounded(void **state) {
         Fixture *f = *state;
         f->config.settle_usec = 2 * USEC_PER_SEC;
@@ -286,9 +305,9 @@ static void what_is_still_to_be_attached_is_waited_for_until_it_came(void **stat
         Fixture *f = *state;
         open_source(f);
         make_unit(f);
-        intake_source_note(f->source, f->unit);
+        intake_source_note(f->source, f->unit, 0);
         intake_source_pending(f->source, f->unit, true);
-        intake_source_note_finished(f->source, f->unit);
+        intake_source_note_finished(f->source, f->unit, 0);
         assert_false(run_until(f, is_ready, 2 * QUIET_USEC));
         assert_non_null(strstr(unit(f)->rec.reason, "second look"));
         intake_source_pending(f->source, f->unit, false);
@@ -316,7 +335,7 @@ static void after_a_start_the_stores_notes_tell_that_its_hooks_are_through(void 
         Fixture *f = *state;
         open_source(f);
         make_unit(f);
-        intake_source_note(f->source, f->unit);
+        intake_source_note(f->source, f->unit, 0);
         assert_true(run_until(f, is_found, PATIENCE_USEC));
         uint64_t now = f->context.clock->realtime_usec(f->context.clock);
         add_note(f, now - USEC_PER_SEC, now);
@@ -330,14 +349,14 @@ static void after_a_start_a_hook_may_be_at_work_still(void **state) {
         Fixture *f = *state;
         open_source(f);
         make_unit(f);
-        intake_source_note(f->source, f->unit);
+        intake_source_note(f->source, f->unit, 0);
         assert_true(run_until(f, is_found, PATIENCE_USEC));
         add_note(f, f->context.clock->realtime_usec(f->context.clock), 0);
         close_source(f);
         open_source(f);
         adopt_all(f);
         assert_false(run_until(f, is_ready, QUIET_USEC));
-        intake_source_note_finished(f->source, f->unit);
+        intake_source_note_finished(f->source, f->unit, 0);
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
 }
 
@@ -371,8 +390,8 @@ static void what_is_attached_late_begins_a_supplement_of_its_own(void **state) {
         Fixture *f = *state;
         open_source(f);
         make_unit(f);
-        intake_source_note(f->source, f->unit);
-        intake_source_note_finished(f->source, f->unit);
+        intake_source_note(f->source, f->unit, 0);
+        intake_source_note_finished(f->source, f->unit, 0);
         attach(f, "snapshot.json"); /* before there is a bundle: it waits */
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
         deliver(f);
@@ -399,8 +418,8 @@ static void a_supplement_of_what_is_attached_is_gone_on_with_after_a_start(void 
         Fixture *f = *state;
         open_source(f);
         make_unit(f);
-        intake_source_note(f->source, f->unit);
-        intake_source_note_finished(f->source, f->unit);
+        intake_source_note(f->source, f->unit, 0);
+        intake_source_note_finished(f->source, f->unit, 0);
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
         deliver(f);
         attach(f, "after.json");
@@ -424,6 +443,7 @@ int main(void) {
                 TEST(notes_one_after_another_hold_a_unit_for_a_minute_more_in_all),
                 TEST(a_promised_file_that_never_comes_is_waited_for_and_then_named),
                 TEST(a_promised_file_that_is_there_makes_nothing_wait),
+                TEST(what_a_copy_lacks_is_meant_by_its_path_and_named_if_it_has_a_name),
                 TEST(promises_without_number_are_bounded),
                 TEST(what_is_still_to_be_attached_is_waited_for_until_it_came),
                 TEST(after_a_start_the_stores_notes_tell_that_its_hooks_are_through),

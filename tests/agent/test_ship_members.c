@@ -130,8 +130,9 @@ static void hold(Fixture *f, Way way, const char *const *names, size_t n) {
                 char *why = NULL;
                 assert_int_equal(fstatat(unit_fd, names[i], &st, 0), 0);
                 if (way == WAY_LINKS)
-                        assert_int_equal(pins_add(f->terms->pins, ID, names[i], unit_fd, names[i],
-                                                  &st, &why),
+                        assert_int_equal(pins_add(f->terms->pins, ID,
+                                                  &(PinsMember){ names[i], unit_fd, names[i], &st },
+                                                  &why),
                                          0);
                 if (way == WAY_HELD)
                         h->items[h->n++] =
@@ -200,7 +201,7 @@ static ShipJob *find(const Fixture *f, const Found *shipped, Found *x) {
                 job->n_shipped = shipped->n_prints;
         }
         assert_int_equal(plan_new(&x->plan), 0);
-        x->result = ship_members_new(&x->members, job, x->plan, add_reason, x);
+        x->result = ship_members_new(&x->members, job, x->plan, &(ShipReasons){ add_reason, x });
         if (x->result == 0) {
                 assert_int_equal(plan_freeze(x->plan), 0);
                 assert_int_equal(ship_members_take_prints(x->members, job), 0);

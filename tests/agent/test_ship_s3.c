@@ -119,8 +119,12 @@ static void run_before(Fixture *f) {
                 row = make_row(2 * (i - 1), i == 3);
                 assert_int_equal(ship_s3_rows_add(&rows, f->store, i, &row), 0);
         }
-        assert_int_equal(store_ledger_set_etag(f->store, f->id, "archive", 1, "e1"), 0);
-        assert_int_equal(store_ledger_set_etag(f->store, f->id, "archive", 2, "e2"), 0);
+        assert_int_equal(store_ledger_set_etag(f->store, f->id, "archive",
+                                               &(LedgerPart){ .number = 1, .etag = "e1" }),
+                         0);
+        assert_int_equal(store_ledger_set_etag(f->store, f->id, "archive",
+                                               &(LedgerPart){ .number = 2, .etag = "e2" }),
+                         0);
         ship_s3_rows_done(&rows);
 }
 

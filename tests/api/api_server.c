@@ -24,11 +24,13 @@ static int serve(sd_event *event, const char *path) {
 
         r = api_listen_unix(path, &fd);
         if (r == 0)
-                r = api_new(&api, event, fd, false, fake_backend());
+                r = api_new(&api, event, &(ApiListener){ .fd = fd, .backend = fake_backend() });
         if (r == 0)
                 r = api_listen_tcp("127.0.0.1:0", &tcp_fd);
         if (r == 0 && getsockname(tcp_fd, (struct sockaddr *)&address, &n) == 0)
-                r = api_new(&tcp, event, tcp_fd, true, fake_backend());
+                r = api_new(&tcp, event,
+                            &(ApiListener){
+                                    .fd = tcp_fd, .read_only = true, .backend = fake_backend() });
         if (r == 0) {
                 (void)printf("%u\n", ntohs(address.sin_port));
                 (void)fflush(stdout);

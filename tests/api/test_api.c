@@ -398,6 +398,19 @@ static void metrics_of_an_agent_without_anything_are_well_formed(void **state) {
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
+static void a_value_counts_in_the_first_bucket_that_it_is_not_above(void **state) {
+        (void)state;
+        Histogram h = { .sum = 0 };
+        for (size_t i = 0; i < HISTOGRAM_BUCKETS; i++)
+                h.le[i] = (double)(i + 1);
+        histogram_add(&h, 2);
+        histogram_add(&h, HISTOGRAM_BUCKETS + 1); /* in none */
+        assert_int_equal(h.count[1], 1);
+        assert_int_equal(h.count[HISTOGRAM_BUCKETS - 1], 0);
+        assert_int_equal(h.total, 2);
+        assert_int_equal((int)h.sum, HISTOGRAM_BUCKETS + 3);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(the_status_is_as_the_contract_says),
@@ -405,6 +418,7 @@ int main(void) {
                 TEST(the_list_of_bundles_is_as_the_contract_says),
                 TEST(one_bundle_is_shown_with_its_explanation),
                 TEST(the_metrics_are_as_the_contract_says),
+                cmocka_unit_test(a_value_counts_in_the_first_bucket_that_it_is_not_above),
                 TEST(faulty_requests_are_told_what_is_wrong),
                 TEST(actions_reach_the_backend),
                 TEST(a_flush_reaches_the_backend_and_its_message_comes_back),

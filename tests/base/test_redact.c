@@ -174,6 +174,17 @@ static void bytes_of_any_kind_pass(void **state) {
         assert_memory_equal(b.text, want, sizeof want - 1);
 }
 
+static void a_member_of_an_object_has_no_secret(void **state) {
+        StrBuf b = STRBUF_INIT;
+        (void)state;
+        json_out_object(&b, NULL);
+        redact_member(&b, "a", "password=hunter22 \"stays\"", 25);
+        redact_member(&b, "b", "", 0);
+        json_out_end_object(&b);
+        assert_string_equal(b.text, "{\"a\":\"password=[redacted] \\\"stays\\\"\",\"b\":\"\"}");
+        strbuf_done(&b);
+}
+
 static void names_are_told_apart(void **state) {
         (void)state;
         static const char *const secret[] = {
@@ -298,6 +309,7 @@ int main(void) {
                 cmocka_unit_test(doing_it_twice_changes_nothing),
                 cmocka_unit_test(every_beginning_of_a_text_is_read_within_its_bounds),
                 cmocka_unit_test(bytes_of_any_kind_pass),
+                cmocka_unit_test(a_member_of_an_object_has_no_secret),
                 cmocka_unit_test(names_are_told_apart),
                 cmocka_unit_test(a_command_line_loses_its_secrets_argument_by_argument),
                 cmocka_unit_test(hostile_text_takes_linear_time),

@@ -135,9 +135,11 @@ static json_t *make_manifest(const Plan *plan, const Packer *p) {
         _cleanup_free_ char *fault = NULL;
         json_t *manifest = NULL;
         plan_sha256(plan, digest);
-        assert_int_equal(
-                manifest_write(&info, plan, packer_writer(p), packer_parts(p), digest, hear, &text),
-                0);
+        assert_int_equal(manifest_write(&info,
+                                        &(ManifestContent){ plan, packer_writer(p), packer_parts(p),
+                                                            digest },
+                                        hear, &text),
+                         0);
         if (manifest_read(text.text, text.n, &manifest, &fault) < 0)
                 fail_msg("%s", fault);
         return manifest;

@@ -128,7 +128,9 @@ static char *write_manifest(const Plan *plan, const ManifestInfo *info) {
         memset(items[0].sha256, 0xa1, SHA256_SIZE);
         memset(items[1].sha256, 0xa2, SHA256_SIZE);
         memset(digest, 0xb0, sizeof digest);
-        assert_int_equal(manifest_write(info, plan, NULL, &parts, digest, hear, &h), 0);
+        assert_int_equal(
+                manifest_write(info, &(ManifestContent){ plan, NULL, &parts, digest }, hear, &h),
+                0);
         char *text = strbuf_take(&h.text);
         assert_non_null(text);
         return text;
@@ -184,7 +186,10 @@ static const ManifestFailure failures[] = {
           .log_id = 1,
           .rank = 3,
           .time_usec = UINT64_C(1779859295000001) },
-        { .name = "what is \xff this", .rank = -1, .time_usec = UINT64_C(1779859296000000) },
+        { .name = "what is \xff this",
+          .container = "0123456789abcdef",
+          .rank = -1,
+          .time_usec = UINT64_C(1779859296000000) },
 };
 
 static char *hooked_make(Fixture *f, size_t n, const ManifestJob *job) {
@@ -234,6 +239,9 @@ static void of_several_failures_each_has_its_own_process_rank_and_time(void **st
                             "2026-05-27T05:21:35.000001Z");
         assert_true(json_is_null(json_object_get(second, "code")));
         assert_true(json_is_null(json_object_get(second, "rank")));
+        assert_string_equal(json_string_value(json_object_get(second, "container")),
+                            "0123456789abcdef");
+        assert_null(json_object_get(first, "container")); /* nothing is known of one */
         assert_string_equal(json_string_value(json_object_get(second, "name")),
                             "what is \\xff this");
         const json_t *told = json_object_get(json_object_get(manifest, "incident"), "job");
@@ -286,6 +294,8 @@ static void what_a_strangers_manifest_says_of_failures_is_checked(void **state) 
         _cleanup_free_ char *text = hooked_make(*state, 2, &job);
         assert_true(is_refused(text, "\"code\": 1200", "\"code\": \"x\"", "failure.code is"));
         assert_true(is_refused(text, "\"pid\": 4444", "\"pid\": -1", "failures[0].pid"));
+        assert_true(is_refused(text, "\"container\": \"0123456789abcdef\"", "\"container\": 7",
+                               "failures[1].container"));
         assert_true(is_refused(text, "\"world_size\": 2", "\"world_size\": []",
                                "incident.job.world_size"));
         assert_true(is_refused(text, "\"failures\": [", "\"failures\": [7, ", "failures[0] is"));
@@ -375,13 +385,16 @@ static void many_members_come_in_small_pieces(void **state) {
         const Parts parts = { .n = 0 };
         const uint8_t digest[SHA256_SIZE] = { 1 };
         Heard h = { .answer = 0 };
-        assert_int_equal(manifest_write(&info, f->plan, NULL, &parts, digest, hear, &h), 0);
+        assert_int_equal(manifest_write(&info, &(ManifestContent){ f->plan, NULL, &parts, digest },
+                                        hear, &h),
+                         0);
         assert_true(h.n_pieces > 100);
         assert_true(h.longest <= 8192);
         strbuf_done(&h.text);
 
         Heard deaf = { .answer = -ENOSPC };
-        assert_int_equal(manifest_write(&info, f->plan, NULL, &parts, digest, hear, &deaf),
+        assert_int_equal(manifest_write(&info, &(ManifestContent){ f->plan, NULL, &parts, digest },
+                                        hear, &deaf),
                          -ENOSPC);
         assert_int_equal(deaf.n_pieces, 1); /* and is not asked again */
         strbuf_done(&deaf.text);
@@ -395,7 +408,9 @@ static void a_member_without_a_digest_is_refused(void **state) {
         const Parts parts = { .n = 0 };
         const uint8_t digest[SHA256_SIZE] = { 1 };
         Heard h = { .answer = 0 };
-        assert_int_equal(manifest_write(&info, f->plan, NULL, &parts, digest, hear, &h), -EINVAL);
+        assert_int_equal(manifest_write(&info, &(ManifestContent){ f->plan, NULL, &parts, digest },
+                                        hear, &h),
+                         -EINVAL);
         strbuf_done(&h.text);
 }
 

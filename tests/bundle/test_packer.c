@@ -276,7 +276,9 @@ static void write_manifest(const Bundle *b, const Packer *p, StrBuf *ret) {
                                     .source_path = "/s",
                                     .agent_version = "0" };
         plan_sha256(b->plan, digest);
-        assert_int_equal(manifest_write(&info, b->plan, packer_writer(p), packer_parts(p), digest,
+        assert_int_equal(manifest_write(&info,
+                                        &(ManifestContent){ b->plan, packer_writer(p),
+                                                            packer_parts(p), digest },
                                         hear, ret),
                          0);
 }

@@ -139,7 +139,9 @@ static Bundle pack(Source *s, const char *const *names, int level) {
                                     .source_path = s->path,
                                     .agent_version = "0" };
         plan_sha256(plan, digest);
-        assert_int_equal(manifest_write(&info, plan, w, &parts, digest, hear, &b.manifest), 0);
+        assert_int_equal(manifest_write(&info, &(ManifestContent){ plan, w, &parts, digest }, hear,
+                                        &b.manifest),
+                         0);
         parts_done(&parts);
         bundle_writer_free(w);
         plan_free(plan);

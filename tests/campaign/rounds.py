@@ -127,7 +127,7 @@ class Round:
             self.sources.make()
         if self.lives % self.large_every == 1:
             self.sources.make(large=True)
-        end = time.monotonic() + plan["length"] * harness.PATIENCE
+        end = time.monotonic() + plan["length"] * harness.slowness()
         while time.monotonic() < end and self.agent.process.poll() is None:
             self.during_life()
             time.sleep(0.02)

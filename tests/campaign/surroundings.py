@@ -1,13 +1,10 @@
-"""What the daemon stands on and the campaign takes away: a volume with faults, a disk whose power fails, a short inotify queue."""
-import contextlib
+"""What the daemon stands on and the campaign takes away: a volume with faults, a disk whose power fails."""
 import os
 import signal
 import subprocess
 
 from agent import SOURCE_DIR, need, run, wait_for
 from tap import Skip
-
-QUEUE = "/proc/sys/fs/inotify/max_queued_events"
 
 
 def can_serve_faults():
@@ -99,37 +96,3 @@ class Disk:
     def close(self):
         if self.is_mounted:
             self._unmount()
-
-
-class InotifyQueue:
-    """The length of inotify's queue, machine-wide, for as short as can be: it counts when a process makes its instance."""
-
-    def __init__(self):
-        if not os.access(QUEUE, os.W_OK):
-            raise Skip(f"{QUEUE} cannot be written")
-        with open(QUEUE, encoding="ascii") as f:
-            usual = int(f.read())
-        self.usual = usual if usual > 16 else 16384  # another campaign is at it: the kernel's default is what there was
-
-    @contextlib.contextmanager
-    def of(self, n):
-        try:
-            self._write(n)
-            yield
-        finally:
-            self.restore()
-
-    @staticmethod
-    def _write(n):
-        with open(QUEUE, "w", encoding="ascii") as f:
-            f.write(str(n))
-
-    def restore(self):
-        self._write(self.usual)
-
-    @staticmethod
-    def is_made(pid):
-        try:
-            return any(os.readlink(f"/proc/{pid}/fd/{fd}") == "anon_inode:inotify" for fd in os.listdir(f"/proc/{pid}/fd"))
-        except OSError:
-            return False

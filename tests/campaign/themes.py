@@ -4,8 +4,9 @@ import os
 import time
 
 import agent as harness
+import inotify_queue
 from rounds import Round
-from surroundings import Disk, FaultVolume, InotifyQueue, can_cut_power, can_serve_faults
+from surroundings import Disk, FaultVolume, can_cut_power, can_serve_faults
 from tap import Skip
 
 
@@ -150,14 +151,11 @@ class Moving(Round):
     """Sources are removed, replaced and changed while inotify has a queue of 16."""
     theme = "sources"
 
-    def prepare(self):
-        self.queue = InotifyQueue()
-
     def _start(self):
-        with self.queue.of(16):
+        with inotify_queue.length(16):
             super()._start()
             deadline = time.monotonic() + 0.5
-            while time.monotonic() < deadline and self.agent.process.poll() is None and not self.queue.is_made(self.agent.process.pid):
+            while time.monotonic() < deadline and self.agent.process.poll() is None and not inotify_queue.is_made(self.agent.process.pid):
                 time.sleep(0.005)
         self.meet("inotify queue of 16")
 
@@ -166,10 +164,6 @@ class Moving(Round):
             what = self.sources.disturb(self.random)
             if what:
                 self.meet(f"source: {what}")
-
-    def clean_up(self):
-        if hasattr(self, "queue"):
-            self.queue.restore()
 
 
 class Clock(Round):

@@ -6,6 +6,7 @@ import random
 import shutil
 import subprocess
 import tempfile
+import time
 
 from cli_test import CLI, run
 
@@ -42,9 +43,10 @@ class Made:
         a.config["sources"].append(a.source("cores", "process-core", "cores"))
         a.dump(size=MIB)
         a.dump(size=MIB // 2, cluster_id="00000000000000bb", pid=7)
-        a.core()
+        core = a.core()
         self.source = a.path("jobs", "job-1")
         self._fill()
+        self._age(core)
         result = a.once()
         assert result.returncode == 0, result.stdout + result.stderr
         self.source = shutil.copytree(self.source, os.path.join(self.directory, "source"))
@@ -67,6 +69,12 @@ class Made:
             pass
         with open(os.path.join(self.source, SMALL), "w", encoding="ascii") as f:
             f.writelines(f"line {i}\n" for i in range(2000))
+
+    def _age(self, core):
+        """One time for the directory and the core: they are of one incident, however long it took to write them."""
+        now = int(time.time())
+        for path in [core, *(os.path.join(base, name) for base, _, names in os.walk(self.source) for name in names)]:
+            os.utime(path, (now, now))
 
     # --- what is to be compared with ---
 

@@ -120,7 +120,7 @@ def attached_ioctls_are_said_to_be_unsafe_below_the_driver_that_made_them_safe()
     with Sick() as p:
         p.says("snapshot", "ok", "no Neuron driver is loaded here")
         p.says("snapshot", "ok", "no Neuron driver is loaded here", snapshot=", attached_ioctls: on")
-        for version in ("2.26.4.9", "2.25.4.0", "1.30.9", "2.9.100", "weird", ""):
+        for version in ("2.26.4.9", "2.25.4.0", "1.30.9", "2.9.100", "2.30", "weird", ""):
             p.driver(version)
             p.says("snapshot", "warning", "below 2.26.5", "upgrade aws-neuronx-dkms", snapshot=", attached_ioctls: on")
             p.says("snapshot", "ok", "the Neuron driver is " + version)

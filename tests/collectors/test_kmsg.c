@@ -142,6 +142,21 @@ static void what_does_not_fit_is_cut_and_said(void **state) {
         assert_true(json_array_size(f->records) > 10 && json_array_size(f->records) < 100);
 }
 
+static void a_log_that_cannot_be_opened_is_named_with_the_error_and_the_remedy(void **state) {
+        Fake *f = *state;
+        char expected[PATH_MAX + 200], path[PATH_MAX];
+        fake_path(f, path, "dev/kmsg");
+        (void)snprintf(expected, sizeof expected,
+                       "cannot open '%s': No such file or directory; give the agent's container "
+                       "this device, or set snapshot.device_directory",
+                       path);
+        assert_int_equal(fake_collect(f, collect_kmsg), -ENOENT);
+        assert_string_equal(f->out.why, expected);
+        *f->out.why = '\0';
+        assert_int_equal(follow_kmsg(&f->order, &f->out), -ENOENT);
+        assert_string_equal(f->out.why, expected);
+}
+
 typedef struct Follower {
         pid_t pid;
         int fd; /* what it writes */
@@ -288,6 +303,9 @@ int main(void) {
                                                 teardown),
                 cmocka_unit_test_setup_teardown(an_overrun_is_said_and_survived, setup, teardown),
                 cmocka_unit_test_setup_teardown(what_does_not_fit_is_cut_and_said, setup, teardown),
+                cmocka_unit_test_setup_teardown(
+                        a_log_that_cannot_be_opened_is_named_with_the_error_and_the_remedy, setup,
+                        teardown),
                 cmocka_unit_test_setup_teardown(
                         live_lines_come_as_they_are_written_and_old_ones_do_not, setup, teardown),
                 cmocka_unit_test_setup_teardown(a_flood_is_bounded_by_the_minute, setup, teardown),

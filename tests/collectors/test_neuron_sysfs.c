@@ -60,42 +60,38 @@ static bool says(const Walked *w, const char *part) {
 }
 
 static void a_value_has_no_newline_at_its_end(void **state) {
-        char data[SYSFS_FILE_BYTES_MAX + 1];
-        bool is_cut;
-        size_t n;
+        SysfsValue value;
 
         assert_int_equal(scratch_write(*state, "a", "12\n"), 0);
         assert_int_equal(scratch_write(*state, "b", "12"), 0);
         assert_int_equal(scratch_write(*state, "c", "1\n2\n\n"), 0);
         assert_int_equal(scratch_write(*state, "d", ""), 0);
         const Scratch *s = *state;
-        assert_int_equal(sysfs_read(s->fd, "a", data, &n, &is_cut), 0);
-        assert_int_equal(n, 2);
-        assert_int_equal(sysfs_read(s->fd, "b", data, &n, &is_cut), 0);
-        assert_int_equal(n, 2);
-        assert_int_equal(sysfs_read(s->fd, "c", data, &n, &is_cut), 0);
-        assert_int_equal(n, 4);
-        assert_int_equal(sysfs_read(s->fd, "d", data, &n, &is_cut), 0);
-        assert_int_equal(n, 0);
-        assert_false(is_cut);
+        assert_int_equal(sysfs_read(s->fd, "a", &value), 0);
+        assert_int_equal(value.n, 2);
+        assert_int_equal(sysfs_read(s->fd, "b", &value), 0);
+        assert_int_equal(value.n, 2);
+        assert_int_equal(sysfs_read(s->fd, "c", &value), 0);
+        assert_int_equal(value.n, 4);
+        assert_int_equal(sysfs_read(s->fd, "d", &value), 0);
+        assert_int_equal(value.n, 0);
+        assert_false(value.is_cut);
 }
 
 static void what_is_no_regular_file_is_not_read(void **state) {
         const Scratch *s = *state;
-        char data[SYSFS_FILE_BYTES_MAX + 1];
-        bool is_cut;
-        size_t n;
+        SysfsValue value;
 
         assert_int_equal(mkfifoat(s->fd, "fifo", 0600), 0);
         assert_int_equal(mkdirat(s->fd, "dir", 0700), 0);
         assert_int_equal(symlinkat("/etc/passwd", s->fd, "link"), 0);
         assert_int_equal(symlinkat("/etc", s->fd, "etc"), 0);
-        assert_int_equal(sysfs_read(s->fd, "fifo", data, &n, &is_cut), -EBADF);
-        assert_int_equal(sysfs_read(s->fd, "dir", data, &n, &is_cut), -EBADF);
-        assert_int_equal(sysfs_read(s->fd, "link", data, &n, &is_cut), -ELOOP);
-        assert_int_equal(sysfs_read(s->fd, "etc/passwd", data, &n, &is_cut), -ELOOP);
-        assert_int_equal(sysfs_read(s->fd, "../x", data, &n, &is_cut), -EXDEV);
-        assert_int_equal(sysfs_read(s->fd, "gone", data, &n, &is_cut), -ENOENT);
+        assert_int_equal(sysfs_read(s->fd, "fifo", &value), -EBADF);
+        assert_int_equal(sysfs_read(s->fd, "dir", &value), -EBADF);
+        assert_int_equal(sysfs_read(s->fd, "link", &value), -ELOOP);
+        assert_int_equal(sysfs_read(s->fd, "etc/passwd", &value), -ELOOP);
+        assert_int_equal(sysfs_read(s->fd, "../x", &value), -EXDEV);
+        assert_int_equal(sysfs_read(s->fd, "gone", &value), -ENOENT);
 }
 
 static void hardware_comes_last_and_each_in_a_record_of_its_own(void **state) {

@@ -111,29 +111,28 @@ static void a_block_without_an_end_or_a_prefix_is_still_one(void **state) {
                                             "NRT version: 2\nEnvironment:\nA=b\n" CUT_TO_HERE
                                             "after\n" CUT_HERE "NRT version: 3";
         size_t at = 0, n = sizeof text - 1;
-        bool is_whole;
-        NrtSpan b;
+        NrtInfodump dump;
         (void)state;
-        assert_true(nrt_infodump_find(text, n, &at, &b, &is_whole));
-        assert_false(is_whole);
-        assert_true(span_is(b, "NRT version: 1\n"));
-        assert_true(nrt_infodump_find(text, n, &at, &b, &is_whole));
-        assert_true(is_whole);
-        assert_true(span_is(b, "NRT version: 2\nEnvironment:\nA=b\n"));
+        assert_true(nrt_infodump_find(text, n, &at, &dump));
+        assert_false(dump.is_whole);
+        assert_true(span_is(dump.lines, "NRT version: 1\n"));
+        assert_true(nrt_infodump_find(text, n, &at, &dump));
+        assert_true(dump.is_whole);
+        assert_true(span_is(dump.lines, "NRT version: 2\nEnvironment:\nA=b\n"));
         size_t line = 0;
         bool in_environment = false;
         NrtInfoItem item;
-        assert_true(nrt_infodump_next(&b, &line, &in_environment, &item));
+        assert_true(nrt_infodump_next(&dump.lines, &line, &in_environment, &item));
         assert_int_equal(item.kind, NRT_INFO_FIELD);
-        assert_true(nrt_infodump_next(&b, &line, &in_environment, &item));
-        assert_true(nrt_infodump_next(&b, &line, &in_environment, &item));
+        assert_true(nrt_infodump_next(&dump.lines, &line, &in_environment, &item));
+        assert_true(nrt_infodump_next(&dump.lines, &line, &in_environment, &item));
         assert_int_equal(item.kind, NRT_INFO_ENVIRONMENT);
         assert_true(span_is(item.name, "A") && span_is(item.value, "b"));
-        assert_false(nrt_infodump_next(&b, &line, &in_environment, &item));
-        assert_true(nrt_infodump_find(text, n, &at, &b, &is_whole));
-        assert_false(is_whole);
-        assert_true(span_is(b, "NRT version: 3"));
-        assert_false(nrt_infodump_find(text, n, &at, &b, &is_whole));
+        assert_false(nrt_infodump_next(&dump.lines, &line, &in_environment, &item));
+        assert_true(nrt_infodump_find(text, n, &at, &dump));
+        assert_false(dump.is_whole);
+        assert_true(span_is(dump.lines, "NRT version: 3"));
+        assert_false(nrt_infodump_find(text, n, &at, &dump));
 }
 
 static void many_errors_are_bounded_to_the_first_and_the_last(void **state) {

@@ -1,5 +1,8 @@
 #include "collectors/packages_private.h"
 
+#include <linux/landlock.h>
+#include <sys/syscall.h>
+
 #include "collectors/procfs.h"
 #include "tests/collectors/test_procfs_records.h"
 #include "tests/harness/skip.h"
@@ -234,6 +237,31 @@ static void an_rpm_database_is_read_by_rpm_as_nobody_and_in_time(void **state) {
         assert_string_equal(string_of(record, "unavailable"), strerror(EFBIG));
 }
 
+/* What a container's user has made rpm do, if its database can: that much and no more. */
+static void what_reads_a_containers_database_is_confined(void **state) {
+        static const char script[] =
+                "#!/bin/sh\n"
+                "read -r l 2>/dev/null < /etc/passwd && printf 'passwd\\t1\\n'\n"
+                "read -r l 2>/dev/null < %s/secret && printf 'secret\\t1\\n'\n"
+                "read -r l 2>/dev/null < /proc/1/status && printf 'process\\t1\\n'\n"
+                "kill -0 $$ 2>/dev/null && printf 'kill\\t1\\n'\n"
+                "true 2>/dev/null > /proc/self/fd/3/new && printf 'write\\t1\\n'\n"
+                "read -r l < /proc/self/fd/3/rpmdb.sqlite; printf 'db\\t%%s\\n' \"$l\"\n";
+        Fake *f = *state;
+        char text[PATH_MAX + 1024];
+        if (syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION) < 0)
+                SKIP_BECAUSE("this kernel has no landlock, or has it switched off");
+        fake_text(f, "root/var/lib/rpm/rpmdb.sqlite", "db\n");
+        fake_text(f, "secret", "of the agent\n");
+        fake_mkdir(f, "root/var/lib/rpm");
+        assert_int_equal(fchmodat(f->s->fd, "root/var/lib/rpm", 0777, 0), 0);
+        assert_true(snprintf(text, sizeof text, script, f->s->path) < (int)sizeof text);
+        json_t *record = run_rpm(f, text, 20 * USEC_PER_SEC);
+        json_t *packages = json_object_get(record, "packages");
+        assert_int_equal(json_array_size(packages), 1);
+        assert_string_equal(string_of(package_of(record, "db"), "version"), "db");
+}
+
 static int setup(void **state) {
         *state = fake_new();
         return 0;
@@ -254,6 +282,8 @@ int main(void) {
                 cmocka_unit_test(names_of_distributions_are_normalised),
                 cmocka_unit_test_setup_teardown(
                         an_rpm_database_is_read_by_rpm_as_nobody_and_in_time, setup, teardown),
+                cmocka_unit_test_setup_teardown(what_reads_a_containers_database_is_confined, setup,
+                                                teardown),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

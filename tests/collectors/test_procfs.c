@@ -99,7 +99,7 @@ static void a_recycled_pid_is_another_process(void **state) {
         assert_int_equal(procfs_check(&p), 0);
         fake_stat(f, 100, "other", 'S', 6000);
         assert_int_equal(procfs_check(&p), PROCFS_E_REPLACED);
-        assert_int_equal(procfs_read(&p, "wchan", 10, &b, NULL), PROCFS_E_NO_FILE);
+        assert_int_equal(procfs_read(&p, (ProcFile){ "wchan", 10 }, &b, NULL), PROCFS_E_NO_FILE);
         strbuf_done(&b);
         procfs_close(&p);
 }
@@ -112,10 +112,10 @@ static void a_file_is_read_up_to_its_bound(void **state) {
         fake_process(f, 100, "train", 1);
         fake_text(f, "proc/100/environ", "0123456789");
         assert_int_equal(procfs_open(&p, f->proc_root, 100, 0), 0);
-        assert_int_equal(procfs_read(&p, "environ", 10, &b, &is_cut), 0);
+        assert_int_equal(procfs_read(&p, (ProcFile){ "environ", 10 }, &b, &is_cut), 0);
         assert_false(is_cut);
         strbuf_clear(&b);
-        assert_int_equal(procfs_read(&p, "environ", 9, &b, &is_cut), 0);
+        assert_int_equal(procfs_read(&p, (ProcFile){ "environ", 9 }, &b, &is_cut), 0);
         assert_true(is_cut);
         assert_int_equal(b.n, 9);
         strbuf_done(&b);
@@ -143,7 +143,7 @@ static void a_process_that_has_ended_is_gone_though_its_directory_is_still_held(
         assert_int_equal(waitpid(pid, NULL, 0), pid);
         assert_int_equal(procfs_check(&p), PROCFS_E_GONE);
         StrBuf b = STRBUF_INIT;
-        assert_int_equal(procfs_read(&p, "status", 100, &b, NULL), PROCFS_E_GONE);
+        assert_int_equal(procfs_read(&p, (ProcFile){ "status", 100 }, &b, NULL), PROCFS_E_GONE);
         strbuf_done(&b);
         procfs_close(&p);
         procfs_close(&zombie);

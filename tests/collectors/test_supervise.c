@@ -107,6 +107,24 @@ int __wrap_collect_runtime_log(const CollectOrder *order, CollectOut *out) {
         return ours == -ENOSYS ? ours : collect_write(out, fd, "log\n", 4);
 }
 
+enum { COPIES = 300 };
+
+int __wrap_collect_container_dumps(const CollectOrder *order, CollectOut *out); /* copies much */
+int __wrap_collect_container_dumps(const CollectOrder *order, CollectOut *out) {
+        char name[16];
+        (void)order;
+        (void)say(out, "{\"type\":\"dump\",\"note\":\"a\",\"where\":\"here\"}");
+        (void)say(out, "{\"type\":\"seen\",\"path\":\"{\\\"type\\\":\\\"dump\\\",\"}");
+        for (int i = 1; i <= COPIES; i++) {
+                (void)snprintf(name, sizeof name, "f%06d", i);
+                _cleanup_close_ int fd = collect_raw_file(out, name);
+                if (fd < 0 || lseek(fd, i == 1 ? 1 << 30 : 0, SEEK_SET) < 0 ||
+                    write(fd, "x", 1) != 1)
+                        return -errno;
+        }
+        return say(out, "{\"type\":\"dump\",\"note\":\"b\",\"where\":\"none\"}");
+}
+
 static int try_connect(void) {
         _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
         return fd < 0 ? errno : 0;
@@ -144,9 +162,13 @@ int __wrap_collect_neuron_device(const CollectOrder *order, CollectOut *out) {
         return say(out, json);
 }
 
+#define NO_LOG 4711 /* as since_boot_usec: there is none to be followed */
 int __wrap_follow_kmsg(const CollectOrder *order, CollectOut *out);
 int __wrap_follow_kmsg(const CollectOrder *order, CollectOut *out) {
-        (void)order;
+        if (order->since_boot_usec == NO_LOG) {
+                (void)snprintf(out->why, sizeof out->why, "cannot open 'log'; do this");
+                return -ENOENT;
+        }
         (void)say(out, "{\"line\":1}");
         (void)say(out, "{\"line\":2}");
         for (;;)
@@ -466,6 +488,89 @@ static void what_a_killed_supervisor_has_left_is_salvaged(void **state) {
         json_decref(d);
 }
 
+static void one_that_salvages_waits_for_one_that_was_just_started(void **state) {
+        Probe *p = *state;
+        want(p, "neuron_device", NULL);
+        p->order.mode = PROBE_SALVAGE;
+        start(p);
+        send_order(p, "order");
+        Probe other = { .dir_fd = p->dir_fd, .order = p->order };
+        other.order.mode = PROBE_SNAPSHOT;
+        start(&other);
+        send_order(&other, "order");
+        read_to_the_end(p);
+        assert_true(was_told(p, "done"));
+        json_t *d = load(p, SNAPSHOT_FILE);
+        assert_string_equal(text_of(section(d, "neuron_device"), "state"), "complete");
+        json_decref(d);
+        read_to_the_end(&other);
+}
+
+static void want_copies(Probe *p) {
+        want(p, "container_dumps", NULL);
+        p->order.document = strdup("copy.json");
+        p->order.collect.max_bytes = 2 * MIB;
+        p->order.collect.timeout_usec = 20 * USEC_PER_SEC;
+}
+
+static void where_dumps_are_is_told_and_sparse_files_are_taken(void **state) {
+        Probe *p = *state;
+        struct stat st;
+        want_copies(p);
+        run(p);
+        assert_int_equal(p->n_messages, 3);
+        assert_string_equal(p->messages[0],
+                            "container {\"type\":\"dump\",\"note\":\"a\",\"where\":\"here\"}");
+        assert_string_equal(p->messages[1],
+                            "container {\"type\":\"dump\",\"note\":\"b\",\"where\":\"none\"}");
+        assert_string_equal(p->messages[2], "done");
+        json_t *d = load(p, "copy.json"), *s = section(d, "container_dumps");
+        assert_string_equal(text_of(s, "state"), "complete");
+        assert_int_equal(json_array_size(json_object_get(s, "records")), 3);
+        assert_int_equal(json_array_size(json_object_get(s, "files")), COPIES);
+        assert_int_equal(fstatat(p->dir_fd, "out/f000001", &st, 0), 0);
+        assert_int_equal(st.st_size, (1 << 30) + 1);
+        assert_int_equal(faccessat(p->dir_fd, "out/f000300", F_OK, 0), 0);
+        json_decref(d);
+}
+
+static void dumps_are_copied_only_where_an_order_names_it(void **state) {
+        Probe *p = *state;
+        size_t i;
+        json_t *s;
+        run(p);
+        json_t *d = load(p, SNAPSHOT_FILE);
+        json_array_foreach(json_object_get(d, "sections"), i, s) {
+                assert_string_not_equal(text_of(s, "name"), "container_dumps");
+        }
+        assert_true(json_array_size(json_object_get(d, "sections")) > 5);
+        json_decref(d);
+}
+
+static void a_document_of_another_name_is_salvaged_once(void **state) {
+        Probe *p = *state;
+        assert_int_equal(mkdirat(p->dir_fd, "out/.raw-container_dumps", 0700), 0);
+        assert_int_equal(scratch_write(p->scratch, "out/.raw-container_dumps/f000001", "x"), 0);
+        assert_int_equal(scratch_write(p->scratch, "out/.part-container_dumps",
+                                       "{\"type\":\"seen\"}\n{\"type\":"),
+                         0);
+        want_copies(p);
+        p->order.mode = PROBE_SALVAGE;
+        run(p);
+        assert_true(was_told(p, "done"));
+        json_t *d = load(p, "copy.json"), *s = section(d, "container_dumps");
+        assert_string_equal(text_of(s, "state"), "cut");
+        assert_int_equal(json_array_size(json_object_get(s, "records")), 1);
+        assert_string_equal(json_string_value(json_array_get(json_object_get(s, "files"), 0)),
+                            "f000001");
+        json_decref(d);
+        run(p); /* what is there counts */
+        assert_true(was_told(p, "done"));
+        d = load(p, "copy.json");
+        assert_string_equal(text_of(section(d, "container_dumps"), "state"), "cut");
+        json_decref(d);
+}
+
 static void a_supervisor_whose_agent_has_gone_finishes_its_document(void **state) {
         Probe *p = *state;
         int status;
@@ -492,6 +597,17 @@ static void a_watch_tells_lines_of_the_kernel_and_ends_with_its_agent(void **sta
         (void)close(TAKE_FD(p->fd));
         assert_int_equal(waitpid(p->pid, &status, 0), p->pid);
         p->pid = 0;
+}
+
+static void a_watch_says_why_there_is_no_log_to_follow(void **state) {
+        Probe *p = *state;
+        char text[512];
+        p->order.mode = PROBE_WATCH;
+        p->order.collect.since_boot_usec = NO_LOG;
+        start(p);
+        send_order(p, "order");
+        assert_true(next_message(p, text, sizeof text));
+        assert_string_equal(text, "trouble cannot open 'log'; do this");
 }
 
 static void a_watch_tells_holders_of_devices_first_and_of_others_so_many(void **state) {
@@ -522,6 +638,51 @@ static void a_watch_tells_holders_of_devices_first_and_of_others_so_many(void **
         (void)close(TAKE_FD(p->fd));
         assert_int_equal(waitpid(p->pid, &status, 0), p->pid);
         p->pid = 0;
+}
+
+#define ID "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+/* A process of a /proc made by hand. @param cgroup  NULL: the file is not there, as where the process is hidden */
+static void make_process(const Probe *p, int pid, int parent, const char *nspid,
+                         const char *cgroup) {
+        char name[64], text[256];
+        (void)snprintf(name, sizeof name, "proc/%d", pid);
+        assert_int_equal(mkdirat(p->dir_fd, name, 0755), 0);
+        (void)snprintf(name, sizeof name, "proc/%d/status", pid);
+        (void)snprintf(text, sizeof text, "Name:\tx\nPPid:\t%d\nUid:\t5\t5\t5\t5\nNSpid:\t%s\n",
+                       parent, nspid);
+        assert_int_equal(scratch_write(p->scratch, name, text), 0);
+        (void)snprintf(name, sizeof name, "proc/%d/cgroup", pid);
+        if (cgroup)
+                assert_int_equal(scratch_write(p->scratch, name, cgroup), 0);
+}
+
+static void ask(Probe *p, size_t i, pid_t hook_pid, pid_t inner_pid) {
+        p->order.questions[i] = (ProbeQuestion){ .hook_pid = hook_pid, .inner_pid = inner_pid };
+        p->order.n_questions = i + 1;
+}
+
+static void an_answer_about_a_process_names_its_container(void **state) {
+        Probe *p = *state;
+        assert_int_equal(mkdirat(p->dir_fd, "proc", 0755), 0);
+        make_process(p, 500, 1, "500\t1", "0::/kubepods.slice/cri-containerd-" ID ".scope\n");
+        make_process(p, 501, 500, "501\t2", "0::/\n");
+        make_process(p, 600, 1, "600", "0::/user.slice\n");
+        make_process(p, 700, 1, "700\t7", "0::/docker/" ID "\n");
+        free(p->order.collect.proc_root);
+        assert_true(asprintf(&p->order.collect.proc_root, "%s/proc", p->scratch->path) > 0);
+        p->order.questions = calloc(4, sizeof *p->order.questions);
+        ask(p, 0, 501, 1);
+        ask(p, 1, 600, 600);
+        ask(p, 2, 700, 4711); /* not found: where its hook is */
+        ask(p, 3, 800, 1);    /* nothing is known of it */
+        want(p, "neuron_sysfs", NULL);
+        run(p);
+        assert_true(was_told(p, "process 501 1 500 0 " ID));
+        assert_true(was_told(p, "process 600 600 600 0 -"));
+        assert_true(was_told(p, "process 700 4711 0 0 " ID));
+        assert_true(was_told(p, "process 800 1 0 0 -"));
+        json_decref(load(p, SNAPSHOT_FILE));
 }
 
 static void an_order_that_is_none_fails_with_a_reason(void **state) {
@@ -555,9 +716,15 @@ int main(int argc, char **argv) {
                 TEST(the_public_part_is_there_before_the_rest_and_has_only_public_sections),
                 TEST(a_second_look_shows_what_has_changed),
                 TEST(what_a_killed_supervisor_has_left_is_salvaged),
+                TEST(one_that_salvages_waits_for_one_that_was_just_started),
+                TEST(where_dumps_are_is_told_and_sparse_files_are_taken),
+                TEST(dumps_are_copied_only_where_an_order_names_it),
+                TEST(a_document_of_another_name_is_salvaged_once),
                 TEST(a_supervisor_whose_agent_has_gone_finishes_its_document),
                 TEST(a_watch_tells_lines_of_the_kernel_and_ends_with_its_agent),
+                TEST(a_watch_says_why_there_is_no_log_to_follow),
                 TEST(a_watch_tells_holders_of_devices_first_and_of_others_so_many),
+                TEST(an_answer_about_a_process_names_its_container),
                 TEST(an_order_that_is_none_fails_with_a_reason),
                 TEST(a_person_who_types_it_gets_a_sentence),
         };

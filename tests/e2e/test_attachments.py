@@ -40,7 +40,11 @@ def attach(a, unit, name, content, source="core-dumps"):
 
 def attached(a):
     """All that lies in the state directory, with what says whose it is."""
-    return tree(a.path("state", "attachments")) if os.path.isdir(a.path("state", "attachments")) else {}
+    while True:
+        try:
+            return tree(a.path("state", "attachments")) if os.path.isdir(a.path("state", "attachments")) else {}
+        except FileNotFoundError:  # let go of while we looked: look again
+            continue
 
 
 def with_attached(files, **contents):
@@ -151,9 +155,9 @@ def what_comes_late_goes_out_in_a_supplement_alone_and_once():
 @test
 def what_comes_while_the_bundle_is_being_shipped_does_not_change_it():
     a = Agent()
-    a.slow_down()
+    a.send_slowly()
     a.config["destinations"].append(a.volume("second", "out2"))
-    unit = a.dump(size=24 << 20)
+    unit = a.dump(size=8 << 20)
     files = tree(unit)
     attach(a, unit, "snapshot.json", SNAPSHOT)
     a.start()
@@ -316,6 +320,48 @@ def with_a_bundle_that_is_cancelled_it_is_let_go():
     a.ask("flush")
     wait_for("what comes later too", lambda: not attached(a))
     assert not a.manifests()
+    a.stop()
+
+
+@test
+def what_came_too_late_for_a_directory_is_not_sent_with_another_one_of_its_name():
+    a = Agent()
+    a.use_directories(settle="1s", scan_interval="1h")
+    a.start()
+    unit = a.incompressible(4096)
+    a.wait_delivered(1)
+    shutil.rmtree(unit)
+    attach(a, unit, "late.json", LATER, source="jobs")
+    long_ago = time.time() - 60
+    os.utime(os.path.join(place(a, unit, "jobs"), "late.json"), (long_ago, long_ago))
+    os.mkdir(os.path.join(os.path.dirname(unit), "other"))  # so that the new one does not get the old one's inode
+    assert a.incompressible(4096) == unit
+    attach(a, unit, "snapshot.json", SNAPSHOT, source="jobs")
+    files = tree(unit)
+    a.wait_delivered(2)
+    assert all(m["bundle"]["supplement_of"] is None for _, m in a.manifests())
+    new = [path for path, m in a.manifests() if any(e["path"] == "neuron-collectd/snapshot.json" for e in m["members"])]
+    assert len(new) == 1, a.manifests()
+    check_bundle(new[0], with_attached(files, snapshot_json=SNAPSHOT))
+    wait_for("all is let go", lambda: not attached(a))
+    a.stop()
+
+
+@test
+def what_is_attached_to_dumps_of_a_source_that_is_gone_goes_after_a_day():
+    a = Agent()
+    a.use_directories(settle="1m")
+    a.config["sources"].append(a.source("core-dumps", "neuron-core-dump", "dumps"))
+    unit = a.path("dumps", "dt-20260527-051233-cid-d99e36ea74c263ca")
+    attach(a, unit, "snapshot.json", SNAPSHOT, source="former")
+    attach(a, unit, "snapshot.json", SNAPSHOT, source="core-dumps")
+    attach(a, a.path("jobs", "job-9"), "snapshot.json", SNAPSHOT, source="jobs")
+    long_ago = time.time() - 2 * 86400
+    os.utime(place(a, unit, "former"), (long_ago, long_ago))
+    a.start()
+    wait_for("the old one is gone", lambda: not os.path.exists(place(a, unit, "former")))
+    assert os.path.exists(place(a, unit, "core-dumps")), "it is not old"
+    assert os.path.exists(place(a, a.path("jobs", "job-9"), "jobs")), "its source is there"
     a.stop()
 
 

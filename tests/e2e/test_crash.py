@@ -8,8 +8,8 @@ import time
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
-from agent import DAEMON, Agent, NotifySocket, check_bundle, cleanup, is_instrumented, leftovers, need, run, tree, wait_for
-from tap import Skip, main, notes, test
+from agent import DAEMON, Agent, NotifySocket, check_bundle, cleanup, is_instrumented, leftovers, need, run, slowness, tree, wait_for
+from tap import Skip, in_time, main, notes, test
 
 ROUNDS = int(os.environ.get("NC_KILLS", "40"))
 
@@ -63,7 +63,7 @@ def kill_9_at_random_moments_loses_and_doubles_nothing():
 @test
 def kill_9_in_the_middle_of_a_large_bundle_starts_its_copy_over():
     a = Agent()
-    a.slow_down()
+    a.send_slowly()
     unit = a.dump(size=30 << 20)
     for _ in range(3):
         a.start()
@@ -149,14 +149,15 @@ def a_database_of_a_newer_schema_is_put_aside():
 @test
 def sigterm_in_the_middle_of_a_delivery_ends_soon_and_the_next_start_goes_on():
     a = Agent()
-    a.slow_down()
+    # A worker that packs looks up between two blocks: with a sanitizer on a busy machine that is too late, and what it holds counts as a leak.
+    (a.send_slowly if is_instrumented() else a.slow_down)()
     unit = a.dump(size=100 << 20)
     a.start()
     wait_for("it is being shipped", lambda: a.counts()["shipping"])
     begun = time.monotonic()
     a.stop()
     took = time.monotonic() - begun
-    assert took < 12 or is_instrumented(), f"it took {took:.0f} s to stop"
+    in_time(took, 12 * slowness(), "the stop")
     assert not a.manifests(), "it waited for the whole delivery"
     a.config["limits"] = {}
     a.start()

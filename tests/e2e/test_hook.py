@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import random
+import re
 import select
 import shutil
 import signal
@@ -18,7 +19,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
 import tap  # noqa: E402
-from tap import Skip, test  # noqa: E402
+from tap import Skip, in_time, test  # noqa: E402
 
 BUILD = os.environ.get("builddir", ".")
 HOOK = os.path.join(BUILD, "neuron-dump")
@@ -185,7 +186,7 @@ def the_agent_gets_the_note_and_the_snapshot_lies_beside_the_record():
     place = Place()
     agent = Agent(place, accept_and_give)
     took, errors = place.run()
-    assert took < 1, took
+    in_time(took, 1)
     assert errors == "", errors
     wait_for(lambda: agent.finished[-1:] == [b""])
     assert agent.finished == [b"finished", b""], agent.finished
@@ -283,7 +284,7 @@ def without_an_agent_the_note_waits_in_the_mailbox_and_sysfs_is_looked_at():
     place.device(0)
     place.device(1)
     took, _ = place.run()
-    assert took < 1.5, took
+    in_time(took, 1.5)
     assert len(place.mail()) == 1 and place.mail()[0]["arguments"]["pid"] == "17"
     assert place.files() == sorted([RECORD, SNAPSHOT]), place.files()
     snapshot = place.read(SNAPSHOT)
@@ -309,7 +310,8 @@ def a_socket_whose_agent_has_died_counts_as_none():
         listener.bind(place.socket)
         listener.listen(1)
     took, _ = place.run()
-    assert took < 1 and len(place.mail()) == 1, took
+    assert len(place.mail()) == 1
+    in_time(took, 1)
 
 
 @test
@@ -320,7 +322,7 @@ def an_agent_that_hangs_costs_no_more_than_the_deadline():
         Agent(place, hang)
         took, _ = place.run(deadline=deadline)
         tap.figures.append(f"deadline {deadline}: {took:.3f} s")
-        assert took <= seconds + SLACK, took
+        in_time(took, seconds + SLACK)
         assert len(place.mail()) == 1
         assert place.files() == sorted([RECORD, SNAPSHOT]), place.files()
 
@@ -340,7 +342,7 @@ def an_agent_that_is_stopped_costs_no_more_than_the_deadline():
         for n in range(1, 6):   # more than its queue holds: then already connecting waits
             shutil.rmtree(place.out, ignore_errors=True)
             took, _ = place.run(deadline="500ms")
-            assert took <= 0.5 + SLACK, took
+            in_time(took, 0.5 + SLACK)
             assert len(place.mail()) == n and RECORD in place.files()
     finally:
         os.kill(pid, signal.SIGKILL)
@@ -352,7 +354,8 @@ def the_agents_own_deadline_counts_once_it_has_accepted():
     place = Place()
     agent = Agent(place, lambda a, c: c.send(b"accepted 700000"))
     took, _ = place.run(deadline="300ms")
-    assert 0.7 <= took <= 0.7 + SLACK + 0.05, took
+    assert took >= 0.7, took
+    in_time(took, 0.7 + SLACK + 0.05)
     assert place.mail() == []
     wait_for(lambda: agent.finished)
     assert agent.finished[0] == b"finished without snapshot"  # no time is left for one
@@ -365,7 +368,7 @@ def garbage_and_refusals_lead_to_the_mailbox():
         place = Place()
         Agent(place, lambda a, c, text=answer: c.send(text))
         took, _ = place.run(deadline="1s")
-        assert took <= 1 + SLACK, (answer, took)
+        in_time(took, 1 + SLACK, f"the hook, told {answer[:30]},")
         assert len(place.mail()) == 1, answer
         assert place.files() in ([RECORD], sorted([RECORD, SNAPSHOT])), (answer, place.files())
         assert_whole(place)
@@ -381,7 +384,7 @@ def an_agent_that_goes_away_after_accepting_leaves_the_rest_to_the_hook():
         connection.close()
     Agent(place, leave)
     took, _ = place.run()
-    assert took < 1.5, took
+    in_time(took, 1.5)
     assert place.mail() == [] and place.files() == sorted([RECORD, SNAPSHOT]), place.files()
 
 
@@ -397,7 +400,7 @@ def a_snapshot_that_is_no_sealed_memory_is_not_read():
         os.close(write_end)
     Agent(place, give)
     took, _ = place.run()
-    assert took <= 1.5 + SLACK, took
+    in_time(took, 1.5 + SLACK)
     assert RECORD in place.files()
     place = Place()
     fd = memory(b"{}", seal=False)
@@ -466,7 +469,8 @@ def a_write_that_hangs_is_left_behind():
                 pass
         _, errors = process.communicate(timeout=20)
         took = time.monotonic() - begun
-        assert process.returncode == 0 and took <= 0.3 + SLACK, took
+        assert process.returncode == 0
+        in_time(took, 0.3 + SLACK)
         if not place.files():
             assert took >= 0.3 and b"timed out" in errors, (took, errors)
             wait_for(lambda: agent.finished)   # pylint: disable=cell-var-from-loop
@@ -539,7 +543,7 @@ def a_hundred_and_twenty_eight_at_once_are_all_heard():
         assert process.returncode == 0
     took = time.monotonic() - begun
     tap.figures.append(f"128 hooks: {took:.2f} s")
-    assert took < 2 + 1, took
+    in_time(took, 2 + 1)
     ids = {n["id"] for n in agent.notes} | {n["id"] for n in place.mail()}
     assert len(ids) == 128, len(ids)
     assert len([f for f in place.files() if f.endswith(".json") and not f.endswith("-snapshot.json")]) == 128
@@ -555,7 +559,7 @@ def a_hundred_and_twenty_eight_without_an_agent_all_leave_a_note():
     for process in processes:
         process.communicate(timeout=30)
         assert process.returncode == 0
-    assert time.monotonic() - begun < 2 + 1
+    in_time(time.monotonic() - begun, 2 + 1)
     assert len(place.mail()) == 128
     assert_whole(place)
 
@@ -668,6 +672,36 @@ def a_stderr_that_hangs_costs_a_moment():
 
 
 @test
+def a_directory_behind_hundreds_of_unknown_flags_is_found_and_what_is_left_out_is_said():
+    place = Place()
+    unknown = [word for i in range(600) for word in (f"--new-{i}", "v")]
+    _, errors = place.run(unknown + place.arguments())
+    assert "536 arguments that this program does not know are left out" in errors, errors
+    with open(os.path.join(place.out, RECORD), encoding="utf-8") as f:
+        note = json.load(f)
+    assert note["cut"] is True and len(note["unknown"]) == 64, note
+    place = Place()
+    _, errors = place.run(unknown[:128] + place.arguments())
+    assert "left out" not in errors, errors
+
+
+@test
+def the_variables_that_are_always_recorded_are_those_of_the_documentation():
+    source = os.path.join(os.environ.get("srcdir", "."), "lib", "dump", "job.c")
+    document = os.path.join(os.environ.get("srcdir", "."), "docs", "HOOK.md")
+    with open(source, encoding="utf-8") as f:
+        block = re.search(r"identity_names\[\] = \{(.*?)\};", f.read(), re.S).group(1)
+    with open(document, encoding="utf-8") as f:
+        listed = re.search(r"\*\*Always recorded\*\*.*?\n((?:  .*\n)+)", f.read()).group(0)
+    names = set(re.findall(r'"(\w+)"', block))
+    assert len(names) > 40 and set(re.findall(r"`(\w+)`", listed)) - {"snapshot"} == names, names ^ set(re.findall(r"`(\w+)`", listed))
+    place = Place()
+    place.run(**{name: "1" for name in names}, NOT_LISTED="1")
+    with open(os.path.join(place.out, RECORD), encoding="utf-8") as f:
+        assert set(json.load(f)["environment"]) - {"NEURON_X"} >= names
+
+
+@test
 def no_library_comes_with_it():
     process = subprocess.run(["readelf", "-d", HOOK], stdout=subprocess.PIPE, timeout=20, check=True)
     needed = [line for line in process.stdout.decode().splitlines() if "(NEEDED)" in line]
@@ -715,11 +749,12 @@ def a_chained_hook_that_hangs_or_fails_costs_no_more_than_the_deadline():
     process.wait(timeout=20)
     took = time.monotonic() - begun
     process.stdout.read()   # ends: its children are gone too
-    assert process.returncode == 0 and took <= 0.5 + SLACK, took
+    assert process.returncode == 0
+    in_time(took, 0.5 + SLACK)
     assert len(place.mail()) == 1 and RECORD in place.files()
     place = Place()
     took, _ = place.run(program=chained(place, "exit 3"))
-    assert took < 1.5, took
+    in_time(took, 1.5)
 
 
 @test
@@ -734,7 +769,7 @@ def a_chain_that_leads_back_ends():
     os.unlink(link)
     shutil.copy(hook, link)   # another file of the same program
     took, _ = place.run(program=hook)
-    assert took < 1.9, took
+    in_time(took, 1.9)
 
 
 # ---- how quick ----
@@ -756,7 +791,7 @@ def an_idle_agent_is_told_within_milliseconds():
         delays.append(times[-1] - begun)
     delays.sort()
     tap.figures.append(f"from starting the program to its note in the agent's hands: median {delays[50] * 1e3:.1f} ms, 99 of 100 within {delays[98] * 1e3:.1f} ms")
-    assert delays[50] < 0.05, delays[50]
+    in_time(delays[50], 0.05, "half of the notes")
 
 
 def cleanup(failed):

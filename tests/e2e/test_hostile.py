@@ -116,7 +116,7 @@ def an_unreadable_file_is_named_and_the_rest_is_delivered():
 @test
 def rm_rf_of_the_source_during_delivery_loses_nothing():
     a = Agent()
-    a.slow_down()
+    a.send_slowly()
     unit = a.dump(size=12 << 20)
     wanted = tree(unit)
     a.start()
@@ -148,7 +148,7 @@ def rm_rf_while_it_settles_loses_nothing_that_was_pinned():
 @test
 def a_file_that_changes_while_it_is_read_is_delivered_as_one_moment_had_it():
     a = Agent()
-    a.slow_down()
+    a.send_slowly()
     unit = a.dump(size=16 << 20)
     victim = os.path.join(unit, sorted(os.listdir(unit))[-3])
     a.start()
@@ -206,7 +206,7 @@ def a_file_that_never_stops_changing_goes_out_marked_after_max_wait():
 @test
 def a_file_deleted_while_it_is_read_is_delivered_from_the_pin():
     a = Agent()
-    a.slow_down()
+    a.send_slowly()
     unit = a.dump(size=12 << 20)
     wanted = tree(unit)
     a.start()
@@ -221,7 +221,7 @@ def a_file_deleted_while_it_is_read_is_delivered_from_the_pin():
 @test
 def a_truncated_file_while_it_is_read_does_not_stop_the_agent():
     a = Agent()
-    a.slow_down()
+    a.send_slowly()
     unit = a.dump(size=12 << 20)
     a.start()
     wait_for("it is being shipped", lambda: a.counts()["shipping"])

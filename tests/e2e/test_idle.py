@@ -7,7 +7,7 @@ import time
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
-from agent import Agent, check_bundle, cleanup, is_instrumented, object_of, process_memory, tree
+from agent import Agent, check_bundle, cleanup, is_instrumented, object_of, process_memory, tree, wait_for
 from tap import Skip, figures, main, test
 
 MIB = 1 << 20
@@ -17,9 +17,18 @@ def switches(pid):
     """Voluntary context switches of all threads: every wake-up ends in one."""
     total = 0
     for tid in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{tid}/status", encoding="ascii", errors="replace") as f:
-            total += next(int(line.split()[1]) for line in f if line.startswith("voluntary_ctxt_switches"))
+        try:
+            with open(f"/proc/{pid}/task/{tid}/status", encoding="ascii", errors="replace") as f:
+                total += next(int(line.split()[1]) for line in f if line.startswith("voluntary_ctxt_switches"))
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # a thread that has just ended: the sum is another one next time
     return total
+
+
+def woken_in(pid, seconds):
+    before = switches(pid)
+    time.sleep(seconds)  # here the passing of time is what is tested
+    return switches(pid) - before
 
 
 @test
@@ -34,10 +43,8 @@ def idle_it_sleeps_and_is_small():
     a.start()
     memory = process_memory(a.pid)
     pid = a.pid
-    time.sleep(1)  # what starting up leaves to be done
-    before = switches(pid)
-    time.sleep(5)  # here the passing of time is what is tested
-    woken = switches(pid) - before
+    wait_for("what starting up leaves to be done is done", lambda: woken_in(pid, 1) == 0, 20)
+    woken = woken_in(pid, 5)
     figures.append(f"idle: RSS {memory['VmRSS'] / MIB:.1f} MiB, RssAnon {memory['RssAnon'] / MIB:.1f} MiB, {woken} wake-ups in 5 s")
     assert woken == 0, f"{woken} wake-ups in 5 s"
     assert memory["RssAnon"] <= 6 * MIB, memory["RssAnon"]
@@ -61,10 +68,7 @@ def after_work_it_sleeps_again_and_gives_memory_back():
     assert memory["VmHWM"] <= 96 * MIB, memory["VmHWM"]
     path, _ = a.only_manifest()
     check_bundle(path, unit, tools=("tar",))
-    time.sleep(1)
-    before = switches(a.pid)
-    time.sleep(3)
-    assert switches(a.pid) - before == 0, switches(a.pid) - before
+    wait_for("it sleeps for three seconds", lambda: woken_in(a.pid, 3) == 0, 20)
     assert process_memory(a.pid)["VmRSS"] <= 48 * MIB, process_memory(a.pid)
     a.stop()
 

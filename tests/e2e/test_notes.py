@@ -15,8 +15,8 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
 
-from agent import BUILD_DIR, INSTANCE, PATIENCE, SOURCE_DIR, Agent, cleanup, extract, is_instrumented, need, need_root, object_of, run, wait_for  # noqa: E402
-from tap import Skip, figures, main, test  # noqa: E402
+from agent import BUILD_DIR, INSTANCE, SOURCE_DIR, Agent, cleanup, extract, is_instrumented, need, need_root, object_of, run, slowness, wait_for  # noqa: E402
+from tap import Skip, figures, in_time, main, test  # noqa: E402
 
 NOBODY = 65534
 OTHER = 65533
@@ -271,7 +271,7 @@ def with_the_unit_s_rights_alone_others_mail_is_read_and_removed():
 
 
 @test
-def of_a_full_mailbox_so_many_are_taken_at_once_and_the_others_after_them():
+def of_a_user_s_notes_in_the_mailbox_a_hundred_are_taken_and_the_others_refused():
     need_root()
     agent = started()
     agent.stop()
@@ -285,8 +285,57 @@ def of_a_full_mailbox_so_many_are_taken_at_once_and_the_others_after_them():
     as_user(NOBODY, fill)
     assert len(mail_of(agent)) == 300, box
     agent.start()
-    wait_for("the mailbox to be empty", lambda: not mail_of(agent), timeout=60)
-    assert sql(agent, "SELECT count(*) FROM notes") == "300" and hook_status(agent)["refused"] == 0, hook_status(agent)
+    wait_for("the mailbox to be empty", lambda: not mail_of(agent), timeout=10)
+    assert sql(agent, "SELECT count(*) FROM notes") == "100" and hook_status(agent)["refused"] == 200, hook_status(agent)
+    assert agent.log.count(f"latest of uid {NOBODY}; ask that user") >= 1, agent.log
+    as_user(OTHER, lambda: put_mail(agent, note_of(directory)) or True)
+    wait_for("another one's note", lambda: sql(agent, f"SELECT count(*) FROM notes WHERE uid = {OTHER}") == "1")
+    agent.stop()
+
+
+@test
+def what_a_user_heaps_up_in_the_mailbox_is_bounded_and_leaves_room_for_others():
+    need_root()
+    agent = started()
+    box = mailbox(agent)
+
+    def heap_up():
+        for i in range(300):  # 18.75 MiB, never finished
+            with open(os.path.join(box, f".heap{i}"), "wb") as f:
+                f.write(b" " * 65536)
+        return True
+    as_user(OTHER, lambda: open(os.path.join(box, ".other"), "wb").close() or True)
+    as_user(NOBODY, heap_up)
+    wait_for("what is above 16 MiB to be gone", lambda: len(mail_of(agent)) <= 257, timeout=20)
+    assert len(mail_of(agent)) == 257 and ".other" in mail_of(agent), len(mail_of(agent))
+    assert hook_status(agent)["refused"] == 44, hook_status(agent)
+    assert agent.log.count(f"latest of uid {NOBODY}; ask that user") == 1, agent.log
+    directory = unit_of(agent, owner=OTHER)
+    as_user(OTHER, lambda: put_mail(agent, note_of(directory)) or True)
+    wait_for("the other one's note", lambda: sql(agent, f"SELECT count(*) FROM notes WHERE uid = {OTHER}") == "1")
+    agent.stop()
+
+
+@test
+def a_file_that_grows_in_the_mailbox_is_removed_while_it_grows():
+    agent = started()
+    with open(os.path.join(mailbox(agent), ".growing"), "wb") as growing, open(os.path.join(mailbox(agent), ".allocated"), "wb") as allocated:
+        put_mail(agent, note_of(unit_of(agent)))
+        wait_for("a look at the mailbox", lambda: sql(agent, "SELECT count(*) FROM notes") == "1")
+        growing.write(b"{" * 65537)
+        growing.flush()
+        subprocess.run(["fallocate", "--keep-size", "--length", "1MiB", allocated.name], check=True)
+        wait_for("the mailbox to be empty", lambda: not mail_of(agent), timeout=20)
+    assert hook_status(agent)["refused"] == 2, hook_status(agent)
+    agent.stop()
+
+
+@test
+def a_directory_in_the_mailbox_that_cannot_be_removed_is_said():
+    agent = started()
+    os.makedirs(agent.path("mine/hoard"))
+    os.rename(agent.path("mine"), os.path.join(mailbox(agent), "mine"))  # with something in it from the beginning
+    wait_for("the warning", lambda: f"uid {os.getuid()} has put a directory with something in it into the mailbox" in agent.log, timeout=20)
     agent.stop()
 
 
@@ -348,6 +397,76 @@ def an_attacker_hears_why_and_gets_nothing():
     rows = sql(agent, "SELECT count(*) FROM notes WHERE source IS NULL AND refused IS NOT NULL")
     assert int(rows) == len(tricks), rows
     assert sql(agent, "SELECT DISTINCT uid FROM notes") == str(NOBODY)
+    wait_for("each refusal counted, once", lambda: hook_status(agent)["refused"] == len(tricks))
+    agent.stop()
+
+
+@test
+def a_note_about_a_unit_with_another_user_s_file_changes_nothing_about_it():
+    need_root()
+    agent = Agent()
+    agent.config["sources"][0]["settle"] = "6s"
+    agent.config["snapshot"] = {"enabled": False}
+    os.makedirs(agent.path("dumps"), exist_ok=True)
+    agent.start()
+    wait_for("the hook socket", lambda: os.path.exists(agent.config["hook"]["socket"]))
+    unit = agent.path("dumps", UNIT)
+    os.makedirs(unit)
+    os.chmod(unit, 0o1777)
+    victim = os.path.join(unit, f"{INSTANCE}-nd0-nc0-pid-1-tid-1-lid-1")
+    with open(victim, "w", encoding="ascii") as f:
+        f.write("state")
+    os.chmod(victim, 0o600)
+    os.chown(victim, OTHER, OTHER)
+    begun = time.monotonic()
+
+    def tell(words):
+        h = Hook(agent, note_of(unit, error_location=words))
+        answer = h.hear()
+        h.finish()
+        return answer
+    assert as_user(NOBODY, lambda: tell("attackers_words")).startswith("accepted")
+    wait_for("the unit delivered", agent.manifests, timeout=30)
+    assert time.monotonic() - begun >= 6, "the note has hurried it"
+    manifest = agent.manifests()[0][1]
+    assert manifest["failure"] is None and manifest["incident"]["job"] is None, manifest["failure"]
+    assert "attackers_words" not in json.dumps(manifest)
+    assert manifest["bundle"]["complete"], manifest["bundle"]
+    assert hook_status(agent)["refused"] == 1, hook_status(agent)
+    assert agent.log.count(f"what hooks of uid {NOBODY} told of it is refused: it has files of uid {OTHER}") == 1, agent.log
+    agent.stop()
+
+
+@test
+def the_owner_of_the_files_in_root_s_directory_is_heard_about_them():
+    need_root()
+    agent = Agent()
+    agent.config["sources"][0]["settle"] = "60s"
+    agent.config["snapshot"] = {"enabled": False}
+    os.makedirs(agent.path("dumps"), exist_ok=True)
+    agent.start()
+    wait_for("the hook socket", lambda: os.path.exists(agent.config["hook"]["socket"]))
+    unit = agent.path("dumps", UNIT)
+    os.makedirs(unit)
+    os.chmod(unit, 0o1777)
+    for name, owner in {"nd0-nc0-pid-1-tid-1-lid-1": OTHER, "nd0-nc1-pid-1-tid-1-lid-1": 0}.items():
+        path = os.path.join(unit, f"{INSTANCE}-{name}")
+        with open(path, "w", encoding="ascii") as f:
+            f.write("state")
+        os.chown(path, owner, owner)
+
+    def tell(words):
+        h = Hook(agent, note_of(unit, error_location=words))
+        answer = h.hear()
+        h.finish()
+        return answer
+    assert as_user(NOBODY, lambda: tell("attackers_words")).startswith("accepted")
+    assert as_user(OTHER, lambda: tell("his_words")).startswith("accepted")
+    wait_for("the unit delivered, long before `settle`", agent.manifests, timeout=30)
+    manifest = agent.manifests()[0][1]
+    assert manifest["failure"]["location"] == "his_words", manifest["failure"]
+    assert "attackers_words" not in json.dumps(manifest)
+    assert hook_status(agent)["refused"] == 1, hook_status(agent)
     agent.stop()
 
 
@@ -360,6 +479,18 @@ def a_directory_that_comes_after_its_note_is_found_when_the_hook_has_ended():
     unit_of(agent)
     h.finish()
     wait_for("the unit in its row", lambda: sql(agent, "SELECT source, unit_path, refused IS NULL FROM notes") == f"core-dumps|{path}|1")
+    assert hook_status(agent)["refused"] == 0, "nothing of it was refused in the end"
+    agent.stop()
+
+
+@test
+def a_directory_that_never_comes_is_counted_when_the_hook_has_ended():
+    agent = started()
+    h = Hook(agent, note_of(agent.path("dumps", UNIT)))
+    assert "not there" in h.hear()
+    assert hook_status(agent)["refused"] == 0, "it may come"
+    h.finish()
+    wait_for("the refusal counted", lambda: hook_status(agent)["refused"] == 1)
     agent.stop()
 
 
@@ -389,12 +520,44 @@ def a_prefix_is_granted_below_the_destination_s_own_only():
         assert (why is None and "refused" not in answer) or (why and why in answer), (prefix, answer)
         stored = sql(agent, f"SELECT ifnull(s3_prefix, '-') FROM notes WHERE id = '{note_id}'")
         assert stored == (prefix if why is None else "-"), (prefix, stored)
+    wait_for("the three that were refused counted", lambda: hook_status(agent)["refused"] == 3)
     agent.config["hook"]["allow_prefixes"] = ["s3://my-bucket/other"]
     agent.write_config()
     agent.reload()
     wait_for("the reload", lambda: "hook.allow_prefixes" in agent.log)
     assert "refused" not in answer_to(agent, note_of(directory, s3_output_prefix="s3://my-bucket/other/x"))
     assert "allow_prefixes" in answer_to(agent, note_of(directory, s3_output_prefix="s3://my-bucket/neuron/x"))
+    agent.stop()
+
+
+@test
+def a_granted_prefix_is_the_place_of_its_sender_s_files_alone():
+    need_root()
+    agent = Agent()
+    agent.config["destinations"] = [{"name": "bucket", "type": "s3", "bucket": "my-bucket", "prefix": "neuron/%d-%c",
+                                     "endpoint": "http://127.0.0.1:1", "region": "us-east-1"}]
+    agent.config["sources"][0]["settle"] = "1s"
+    agent.config["snapshot"] = {"enabled": False}
+    os.makedirs(agent.path("dumps"), exist_ok=True)
+    agent.start()
+    wait_for("the hook socket", lambda: os.path.exists(agent.config["hook"]["socket"]))
+    units = {}
+    for owner in (OTHER, NOBODY):
+        units[owner] = agent.path("dumps", f"dt-20260527-051233-cid-{owner:016x}")
+        os.makedirs(units[owner])
+        os.chmod(units[owner], 0o1777)
+        path = os.path.join(units[owner], f"{INSTANCE}-nd0-nc0-pid-1-tid-1-lid-1")
+        with open(path, "w", encoding="ascii") as f:
+            f.write("state")
+        os.chown(path, owner, owner)
+
+    def tell():
+        return [answer_to(agent, note_of(unit, s3_output_prefix="s3://my-bucket/neuron/mine")) for unit in units.values()]
+    answers = as_user(NOBODY, tell)
+    assert all(a.startswith("accepted") and "refused" not in a for a in answers), answers
+    wait_for("both settled", lambda: sql(agent, "SELECT count(*) FROM bundles WHERE state != 'settling'") == "2", timeout=20)
+    prefixes = dict(line.split("|") for line in sql(agent, "SELECT path, ifnull(s3_prefix, '-') FROM bundles").splitlines())
+    assert prefixes == {units[OTHER]: "-", units[NOBODY]: "s3://my-bucket/neuron/mine"}, prefixes
     agent.stop()
 
 
@@ -442,7 +605,7 @@ def garbage_long_packets_and_silence_are_answered_and_closed():
     for h in silent:
         assert h.hear() == ""
         h.close()
-    assert time.monotonic() - begun < 5
+    in_time(time.monotonic() - begun, 5, "to let go of 20 that say nothing")
     assert hook_status(agent)["refused"] >= 30 and hook_status(agent)["open"] == 0, hook_status(agent)
     assert sql(agent, "SELECT count(*) FROM notes") == "0"
     agent.stop()
@@ -620,14 +783,18 @@ def a_log_that_is_not_the_attacker_s_is_named_in_vain():
     answers = as_user(NOBODY, attack)
     other.join()
     assert all(a.startswith("snapshot done") for a in answers), answers
-    wait_for("the snapshot has arrived", lambda: snapshots_of(extracted(agent)), 20)
+    records = {}
+
+    def read_all():
+        for path in snapshots_of(extracted(agent)):
+            with open(path, encoding="utf-8") as f:
+                for section in json.load(f)["sections"]:
+                    records.update({r["path"]: r for r in section["records"] if section["name"] == "runtime_log" and "path" in r})
+        return set(records) >= {own, *tricks}
+    # A note that came when the first look was under way is looked at after it.
+    wait_for("the snapshots that have arrived tell of all logs", read_all, 40, every=0.5)
     agent.wait_all()
     brought = extracted(agent)
-    records = {}
-    for path in snapshots_of(brought):
-        with open(path, encoding="utf-8") as f:
-            for section in json.load(f)["sections"]:
-                records |= {r["path"]: r for r in section["records"] if section["name"] == "runtime_log" and "path" in r}
     assert set(records) == {own, *tricks}, records
     for path, why in tricks.items():
         assert why in records[path].get("unavailable", ""), records[path]
@@ -675,6 +842,17 @@ def serve_faultfs(agent, place):
     return server
 
 
+def stand_still(server):
+    """SIGSTOP, and none of its threads runs any more: one that was at work would still answer."""
+    server.send_signal(signal.SIGSTOP)
+
+    def states():
+        for task in os.listdir(f"/proc/{server.pid}/task"):
+            with open(f"/proc/{server.pid}/task/{task}/stat", encoding="ascii", errors="replace") as f:
+                yield f.read().rpartition(")")[2].split()[0]
+    wait_for("all threads stand still", lambda: set(states()) == {"T"})
+
+
 @test
 def a_source_that_hangs_makes_no_hook_wait_and_is_looked_at_again():
     need_root()
@@ -688,14 +866,14 @@ def a_source_that_hangs_makes_no_hook_wait_and_is_looked_at_again():
     os.makedirs(path)
     assert "refused" not in answer_to(agent, note_of(path))
     time.sleep(1.1)  # what the kernel remembers of the directory is over
-    server.send_signal(signal.SIGSTOP)
+    stand_still(server)
     hooks = []
     for _ in range(3):
         begun = time.monotonic()
         hooks.append(Hook(agent, note_of(path)))
         answer = hooks[-1].hear()
         assert answer.startswith("accepted") and "does not answer" in answer, answer
-        assert time.monotonic() - begun < 1, time.monotonic() - begun
+        in_time(time.monotonic() - begun, 1, "an answer")
         healthy = Hook(agent, note_of(unit_of(agent)))  # of another source, which does not hang
         answer = healthy.hear()
         assert answer.startswith("accepted") and "refused" not in answer, answer
@@ -709,7 +887,7 @@ def a_source_that_hangs_makes_no_hook_wait_and_is_looked_at_again():
         h.finish()
     wait_for("all with their unit", lambda: sql(agent, "SELECT count(*) FROM notes WHERE source = 'slow' AND finished_usec > 0") == "4")
     if not is_instrumented():  # who looks for leaks at the end waits for all threads
-        server.send_signal(signal.SIGSTOP)
+        stand_still(server)
         time.sleep(1.1)
         assert "does not answer" in answer_to(agent, note_of(path))
     agent.stop()  # with a worker that hangs
@@ -728,7 +906,8 @@ def the_real_hook_is_heard_and_waits_for_no_longer_than_it_may():
     r = run(program, "--pid", str(os.getpid()), "--tid", "7", "--log-id", "1", "--instance-id", "i-0123456789abcdef0",
             "--error-code", "1200", "--error-location", "nrt_execute", "--local-output-dir", directory, env=environment)
     took = time.monotonic() - begun
-    assert r.returncode == 0 and took < 3.5, (r.returncode, r.stderr, took)
+    assert r.returncode == 0, (r.returncode, r.stderr)
+    in_time(took, 3.5 * slowness(), "the hook")
     figures.append(f"neuron-dump took {took * 1000:.0f} ms")
     wait_for("its end", lambda: sql(agent, "SELECT via, source, pid, finished_usec > 0 FROM notes") == f"socket|core-dumps|{os.getpid()}|1")
     assert any(f.endswith(".json") for f in os.listdir(directory)), os.listdir(directory)
@@ -809,6 +988,71 @@ def the_metrics_count_what_came():
     agent.stop()
 
 
+def between_note_and_answer(trace):
+    """What the daemon's threads called between hearing of each note and answering it, a list of lines for each."""
+    found, here = [], None
+    for line in trace.splitlines():
+        if " recv" in line and "neuron-collectd/hook-note/1" in line:
+            here = []
+        elif here is not None and '"accepted ' in line:
+            found.append(here)
+            here = None
+        elif here is not None:
+            here.append(line)
+    return found
+
+
+@test
+def an_answer_costs_one_commit():
+    """What bounds the time until `accepted`, counted: no clock of a busy machine is asked."""
+    need("strace")
+    agent = Agent()
+    os.makedirs(agent.path("dumps"))
+    agent.prefix = ["strace", "-f", "-qq", "-s", "60", "-o", agent.path("trace"), "-e", "trace=fsync,fdatasync,recvfrom,recvmsg,sendmsg,sendto"]
+    agent.config["snapshot"] = {"enabled": False}
+    agent.environment["ASAN_OPTIONS"] = "detect_leaks=0"  # which does not work below strace
+    agent.start()
+    directory = unit_of(agent)
+    for _ in range(21):
+        h = Hook(agent, note_of(directory))
+        assert h.hear().startswith("accepted")
+        h.finish()
+        wait_for("the note has ended", lambda: sql(agent, "SELECT count(*) FROM notes WHERE finished_usec = 0") == "0")
+    agent.stop()
+    with open(agent.path("trace"), encoding="utf-8", errors="replace") as f:
+        turns = between_note_and_answer(f.read())[1:]  # the first makes the log of the database
+    assert len(turns) == 20, len(turns)
+    syncs = [sum("sync(" in line for line in turn) for turn in turns]
+    assert max(syncs) <= 3 and sorted(syncs)[10] == 1 and min(syncs) == 1, syncs  # more where the database takes its log in
+    figures.append(f"syncs between note and answer: {syncs}")
+
+
+@test
+def a_probe_that_does_not_answer_makes_no_hook_wait_for_accepted():
+    """Its socket is there, its queue is full, and nobody takes anybody from it: who connects and waits, waits for ever."""
+    agent = Agent()
+    os.makedirs(agent.path("dumps"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        probe.bind(agent.path("run", "probe.sock"))
+        probe.listen(0)
+        agent.start()
+        waiting = []
+        for _ in range(3):
+            waiting.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            waiting[-1].setblocking(False)
+            waiting[-1].connect_ex(agent.path("run", "probe.sock"))
+        directory = unit_of(agent)
+        for _ in range(10):
+            h = Hook(agent, note_of(directory))
+            assert h.hear().startswith("accepted")
+            assert h.hear().startswith("snapshot none"), "there is no snapshot, and its hook knows"
+            h.finish()
+        assert hook_status(agent)["notes"] == 10  # and the loop turns
+        for s in waiting:
+            s.close()
+    agent.stop()
+
+
 @test
 def accepted_comes_soon():
     agent = started()
@@ -822,7 +1066,7 @@ def accepted_comes_soon():
         took.append(time.monotonic() - begun)
         h.finish()
     took.sort()
-    assert took[150] <= 0.005 * PATIENCE, took[150]  # bench_hook.py --assert has the p99
+    in_time(took[150], 0.005 * slowness(), "half of the answers")  # bench_hook.py --assert has the p99
     figures.append(f"accepted after p50 {took[150] * 1000:.2f} ms, p99 {took[296] * 1000:.2f} ms, worst {took[-1] * 1000:.2f} ms")
     agent.stop()
 

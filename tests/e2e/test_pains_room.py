@@ -11,6 +11,7 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 import agent
+import inotify_queue
 import radosgw
 from agent import (Agent, assert_same_tree, check_bundle, extract, is_instrumented, need, need_root, object_of, process_memory, run, tree, wait_for)
 from s3tools import judge, new_bucket
@@ -192,27 +193,13 @@ def a_bundle_larger_than_the_free_disk_is_shipped_without_a_copy():
 def a_queue_of_16_events_loses_no_dump():
     """13: inotify misses events."""
     need_root()
-    knob = "/proc/sys/fs/inotify/max_queued_events"
-    with open(knob, encoding="ascii") as f:
-        before = f.read()
-
-    def write(text):
-        with open(knob, "w", encoding="ascii") as f:
-            f.write(text)
     a = Agent()
     a.config["sources"] = [a.source("jobs", "directory", "jobs/job-%p", scan_interval="1h"),
                            a.source("cores", "process-core", "cores", scan_interval="1h")]
     os.makedirs(a.path("jobs"))
     os.makedirs(a.path("cores"))
-    try:
-        write("16")
-    except OSError as e:
-        raise Skip(f"cannot set fs.inotify.max_queued_events: {e.strerror}") from e
-    _undo.append(lambda: write(before))
-    try:
+    with inotify_queue.length(16):
         a.start()  # the length of a queue is that of the moment when it was made
-    finally:
-        write(before)
     for i in range(60):
         unit = a.path("jobs", f"job-{i}", "a", "b")
         if i == 30:

@@ -94,9 +94,9 @@ def a_failure_here_waits_for_the_worker_there_without_spinning():
     occupied_name(a)
     a.config["destinations"].append(a.volume("second", "second"))
     a.config["retry"]["quarantine_after"] = 1
-    a.slow_down()
-    # Only the second volume has to pack; the first one finds the name taken at once.
-    unit = a.dump(size=24 << 20, pid=2, cluster_id="000000000000000b")
+    a.send_slowly()
+    # Only the second volume has something to send; the first one finds the name taken at once.
+    unit = a.dump(size=8 << 20, pid=2, cluster_id="000000000000000b")
     a.start()
     a.wait_known(2)
     wait_for("one is in quarantine", lambda: a.counts()["quarantined"] == 1, timeout=60)

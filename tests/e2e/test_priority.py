@@ -13,7 +13,7 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 from agent import Agent, check_bundle, cleanup, is_instrumented, need, process_io, run, wait_for
-from tap import Skip, figures, main, test
+from tap import Skip, figures, in_time, main, test
 
 MIB = 1 << 20
 NO_PRESSURE = "the kernel has no pressure information"
@@ -94,7 +94,8 @@ def while_a_job_takes_all_cpus_and_bundles_are_shipped_the_api_answers():
         took = sorted(ask(a.socket) for _ in range(1000))
         assert a.counts()["shipping"] == 1, "it was to ship all the while"
     figures.append(f"GET /healthz beside a job on all CPUs: median {took[500] * 1000:.1f} ms, p99 {took[990] * 1000:.1f} ms, worst {took[-1] * 1000:.1f} ms")
-    assert took[990] < 0.5 and took[-1] < 5, figures
+    in_time(took[990], 0.5, "99 of 100 answers")
+    in_time(took[-1], 5, "the slowest answer")
     a.stop()
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Snapshots of the hardware by the real daemon: asked for, begun by the kernel log and by notes, interrupted, and shipped."""
+import contextlib
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ import time
 sys.path.insert(0, os.path.join(os.environ.get("srcdir") or os.path.join(os.path.dirname(__file__), "..", ".."), "tests", "harness"))
 import agent as harness  # noqa: E402
 from agent import Agent, run, wait_for  # noqa: E402
-from tap import main, test  # noqa: E402
+from tap import Skip, main, test  # noqa: E402
 
 SECTIONS = {"neuron_sysfs", "neuron_device", "kmsg", "process", "process_packages", "jobs", "packages", "runtime_log", "commands"}
 HW_ERROR = "3,{},5000000,-;NEURON_HW_ERR=HBM_UNCORRECTABLE_ERROR instance-id=i-1 hostname=h nd-id=0 nc-id=0 serial-num=1 action=TERMINATE_INSTANCE\n"
@@ -418,6 +419,104 @@ def a_second_look_comes_after_a_restart_too():
     a.stop()
 
 
+def a_dump(a):
+    unit = a.path("dumps", "dt-20260527-051233-cid-d99e36ea74c263ca")
+    os.makedirs(unit)
+    with open(os.path.join(unit, "i-0a1b2c3d4e5f60718-nrt-pid-1-tid-1-lid-1.log"), "w", encoding="utf-8") as f:
+        f.write("a log\n")
+    return unit
+
+
+def attached_members(a):
+    """[(supplement or not, path)] of what was attached, in all manifests."""
+    return [(m["bundle"]["supplement_of"] is not None, e["path"]) for _, m in a.manifests() for e in m["members"]
+            if e["path"].startswith("neuron-collectd/")]
+
+
+@test
+def a_snapshot_that_was_killed_gets_its_second_look_too():
+    a = make_agent(commands=[{"name": "slow", "run": ["/bin/sleep", "20"], "timeout": "20s"}]).start()
+    with subprocess.Popen(["/bin/sleep", "600"]) as process:
+        send_note(a, 1, process.pid, a.path("nowhere"), {})
+        name = snapshots(a)[0]
+        slow = wait_for("the slow one runs", lambda: [pid for pid, command in children_of(a.pid) if "collect:commands" in command])
+        taking = [pid for pid, command in children_of(a.pid) if command.endswith("--child=probe") and
+                  any(child == slow[0] for child, _ in children_of(pid))]
+        os.kill(taking[0], signal.SIGKILL)
+        d = wait_for("what there was is a document", lambda: document(a, name), 30)
+        assert sections(d)["commands"]["state"] == "cut" and sections(d)["neuron_sysfs"]["state"] != "skipped", sections(d)
+        assert document(a, name, "snapshot-after.json") is None
+        process.kill()
+    after = wait_for("the second look is there", lambda: document(a, name, "snapshot-after.json"), 30)
+    assert set(sections(after)) == {"neuron_sysfs"} and after["differences"] == [], after
+    a.stop()
+
+
+@test
+def what_a_bundle_has_is_not_sent_again_after_a_restart():
+    a = make_agent()
+    a.config["sources"][0]["settle"] = "1s"
+    a.start()
+    unit = a_dump(a)
+    with subprocess.Popen(["/bin/sleep", "600"]) as process:
+        send_note(a, 1, process.pid, unit, {})
+        name = snapshots(a)[0]
+        wait_for("the first look is shipped", lambda: (False, "neuron-collectd/snapshot.json") in attached_members(a), 30)
+        before = attached_members(a)
+        wait_for("the process is known", lambda: (document(a, name, "incident.json") or {}).get("processes"))
+        a.kill()
+        a.start()
+        process.kill()
+    wait_for("the second look is shipped", lambda: (True, "neuron-collectd/snapshot-after.json") in attached_members(a), 60)
+    wait_for("all is quiet", lambda: all(b["state"] == "delivered" for b in a.bundles()))
+    again = [path for path in (path for _, path in before) if (True, path) in attached_members(a)]
+    assert not again, (again, attached_members(a))
+    a.stop()
+
+
+@test
+def what_finds_no_room_is_attached_when_there_is_room_again():
+    a = make_agent()
+    a.config["sources"][0]["settle"] = "1s"
+    place = a.path("state", "attachments")
+    os.makedirs(place, mode=0o700)
+    harness.need_root()
+    result = run("mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "tmpfs", place)
+    if result.returncode:
+        raise Skip(f"cannot mount here: {result.stderr.strip()}")
+    try:
+        filler = os.path.join(place, "filler")
+        with open(filler, "wb", buffering=0) as f, contextlib.suppress(OSError):
+            while True:
+                f.write(bytes(4096))
+        a.start()
+        send_note(a, 1, 1 << 21, a_dump(a), {})
+        wait_for("the dump goes without", a.manifests, 30)
+        wait_for("it is said", lambda: a.log.count("cannot be attached to its dumps") == 1)
+        assert not attached_members(a), attached_members(a)
+        os.unlink(filler)
+        wait_for("it follows", lambda: (True, "neuron-collectd/snapshot.json") in attached_members(a), 90)
+        wait_for("it is said that it has", lambda: a.log.count("could not be attached to its dumps is attached now") == 1)
+        assert a.log.count("cannot be attached to its dumps") == 1, a.log
+        a.stop()
+    finally:
+        run("umount", "-l", place)
+
+
+@test
+def an_incident_whose_bundle_is_cancelled_leaves_no_directory():
+    a = make_agent()
+    a.config["destinations"][0]["path"] = a.path("nowhere", "out")
+    a.start()
+    say_to_kernel_log(a, HW_ERROR.format(7))
+    wait_for("it is to be shipped", lambda: snapshots(a, "incidents"), 60)
+    b = wait_for("it is a bundle", lambda: [b for b in a.bundles() if b["source"] == "incidents"], 30)[0]
+    assert snapshots(a, "incidents")
+    a.ask("cancel", b["id"])
+    wait_for("its directory is removed", lambda: not snapshots(a, "incidents") and not snapshots(a))
+    a.stop()
+
+
 @test
 def one_user_does_not_get_any_number_of_dumps_into_an_incident():
     a = make_agent().start()
@@ -445,10 +544,12 @@ def a_drain_waits_for_a_snapshot_that_is_underway_and_for_its_delivery():
     assert drained.returncode == 0, drained
     missing = json.loads(a.curl("/v1/status").stdout)["drain"]
     assert missing["safe_to_terminate"] is False and "1 snapshot is being taken" in missing["missing"], missing
+    assert "\nsnapshots: 1 taken since the start, 0 dropped, 1 underway\n" in cli(a, "status").stdout, cli(a, "status")
     seen = wait_for("it is safe", lambda: (d := json.loads(a.curl("/v1/status").stdout)["drain"])["safe_to_terminate"] and d, 90)
     assert seen["missing"] is None, seen
     delivered = [f for _, _, files in os.walk(a.out) for f in files if f.startswith("directory-") and f.endswith(".manifest.json")]
     assert delivered, "it was called safe before the incident was at its destination"
+    assert json.loads(a.curl("/v1/status").stdout)["hook"]["snapshots"] == {"taken": 1, "dropped": 0, "underway": 0}
     a.stop()
 
 

@@ -10,9 +10,10 @@ import time
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
+import inotify_queue
 import make_dump
 from agent import Agent, check_bundle, cleanup, is_instrumented, need, need_root, run, wait_for
-from tap import Skip, figures, main, test
+from tap import Skip, figures, in_time, main, test
 
 
 @test
@@ -70,14 +71,13 @@ def directories_made_in_a_hurry_are_not_missed():
 
 @test
 def lost_events_are_made_good_by_a_scan():
-    with open("/proc/sys/fs/inotify/max_queued_events", encoding="ascii") as f:
-        limit = int(f.read())
-    if limit > 100_000:
-        raise Skip(f"fs.inotify.max_queued_events is {limit}: too many files would be needed")
     a = Agent()
     a.config["sources"] = [a.source("jobs", "directory", "jobs/job-%p", scan_interval="1h")]
     os.makedirs(a.path("jobs", "job-1"))
-    a.start()
+    with inotify_queue.length() as limit:
+        if limit > 100_000:
+            raise Skip(f"fs.inotify.max_queued_events is {limit}: too many files would be needed")
+        a.start()
     # While it stands still the kernel's queue runs full; everything after that is known to nobody.
     os.kill(a.pid, signal.SIGSTOP)
     for i in range(limit):
@@ -151,7 +151,7 @@ def a_closed_file_is_known_to_the_api_within_100_ms():
         samples.append((time.monotonic() - begun) * 1000)
     median = statistics.median(samples)
     figures.append(f"file closed -> known to the API: median {median:.0f} ms, worst {max(samples):.0f} ms (curl's start included)")
-    assert median < 100, samples
+    in_time(median / 1000, 0.1, "half of them")
     a.stop()
 
 
@@ -170,7 +170,7 @@ def many_directories_do_not_hold_up_the_start():
     a.wait_delivered(1)
     took = time.monotonic() - begun
     figures.append(f"10,000 directories: first delivery {took:.2f} s after start")
-    assert took < 10, took
+    in_time(took, 10)
     assert run("true").returncode == 0
     a.stop()
 

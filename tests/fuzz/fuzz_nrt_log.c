@@ -50,18 +50,16 @@ static void check_block(const NrtSpan *block) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
         char *text = malloc(MAX(n, (size_t)1)); /* of its own size: a sanitizer sees its end */
-        bool is_whole;
-        NrtSpan block;
+        NrtInfodump dump;
 
         check(text != NULL);
         if (n > 0)
                 memcpy(text, data, n);
         check_lines(text, n);
-        for (size_t at = 0, before = 0; nrt_infodump_find(text, n, &at, &block, &is_whole);
-             before = at) {
+        for (size_t at = 0, before = 0; nrt_infodump_find(text, n, &at, &dump); before = at) {
                 check(at > before && at <= n);
-                check_span(block, text, n);
-                check_block(&block);
+                check_span(dump.lines, text, n);
+                check_block(&dump.lines);
         }
         free(text);
         return 0;

@@ -11,12 +11,15 @@
 
 #include "lib/base/cleanup.h"
 
+enum { WORDS_MAX = 64 };
+
 static int parse(HookNote *n, const char *const *words) {
-        char *argv[ARGS_MAX + 100] = { (char *)"neuron-dump" };
+        char *argv[WORDS_MAX + 1] = { (char *)"neuron-dump" };
         int argc = 1;
+        size_t n_left_out;
         for (; *words; words++)
                 argv[argc++] = (char *)*words;
-        return args_parse(argc, argv, n);
+        return args_parse(argc, argv, n, &n_left_out);
 }
 
 #define PARSE(n, ...) parse(n, (const char *const[]){ __VA_ARGS__, NULL })
@@ -100,7 +103,8 @@ static void only_what_is_no_usage_at_all_is_refused(void **state) {
         (void)state;
         _cleanup_(hook_note_done) HookNote n = { 0 };
         assert_int_equal(parse(&n, (const char *const[]){ NULL }), ARGS_E_USAGE);
-        assert_int_equal(args_parse(0, NULL, &n), ARGS_E_USAGE);
+        size_t n_left_out;
+        assert_int_equal(args_parse(0, NULL, &n, &n_left_out), ARGS_E_USAGE);
         static const char *const bad[] = { "word", "", "-p", "--" };
         for (size_t i = 0; i < ELEMENTSOF(bad); i++)
                 assert_int_equal(PARSE(&n, bad[i], "--pid", "1"), ARGS_E_USAGE);
@@ -111,23 +115,49 @@ static void only_what_is_no_usage_at_all_is_refused(void **state) {
 
 static void counts_and_lengths_are_bounded(void **state) {
         (void)state;
-        enum { N = ARGS_MAX + 50 };
-        const char *words[N + 1];
-        static char longest[100001];
+        enum { N_PAIRS = 5000 };
+        static char *argv[1 + 2 * N_PAIRS], longest[100001];
+        size_t n_left_out = 0;
         memset(longest, 'x', sizeof longest - 1);
         longest[0] = longest[1] = '-';
-        for (size_t i = 0; i < N; i++)
-                words[i] = i % 2 ? "v" : longest;
-        words[N] = NULL;
-        words[N - 2] = "--pid"; /* beyond what is looked at */
+        for (size_t i = 1; i < ELEMENTSOF(argv); i++)
+                argv[i] = i % 2 ? longest : (char *)"v";
         _cleanup_(hook_note_done) HookNote n = { 0 };
-        assert_int_equal(parse(&n, words), 0);
+        assert_int_equal(args_parse(ELEMENTSOF(argv), argv, &n, &n_left_out), 0);
         assert_int_equal(n.n_extra, NOTE_EXTRA_MAX + 1);
+        assert_int_equal(n_left_out, N_PAIRS - NOTE_EXTRA_MAX);
         assert_in_range(strlen(n.extra[0].name), 1, 200);
-        assert_null(n.pid);
         _cleanup_(hook_note_done) HookNote m = { 0 };
         assert_int_equal(PARSE(&m, "--neff-name", longest + 2), 0);
         assert_int_equal(strlen(m.neff_name), NOTE_VALUE_MAX + 1);
+}
+
+static void a_known_flag_is_found_behind_any_number_of_others(void **state) {
+        (void)state;
+        enum { N_PAIRS = 5000 };
+        static char *argv[1 + 2 * N_PAIRS + 2];
+        size_t n_left_out = 0;
+        for (size_t i = 1; i < ELEMENTSOF(argv); i++)
+                argv[i] = (char *)(i % 2 ? "--new" : "v");
+        argv[1 + 2 * N_PAIRS] = (char *)"--local-output-dir";
+        argv[2 + 2 * N_PAIRS] = (char *)"/tmp/x";
+        _cleanup_(hook_note_done) HookNote n = { 0 };
+        assert_int_equal(args_parse(ELEMENTSOF(argv), argv, &n, &n_left_out), 0);
+        assert_non_null(n.local_output_dir);
+        assert_string_equal(n.local_output_dir, "/tmp/x");
+        assert_int_equal(n_left_out, N_PAIRS - NOTE_EXTRA_MAX);
+}
+
+static void of_as_many_as_a_note_shows_none_is_left_out(void **state) {
+        (void)state;
+        static char *argv[1 + NOTE_EXTRA_MAX];
+        size_t n_left_out = 1;
+        for (size_t i = 1; i < ELEMENTSOF(argv); i++)
+                argv[i] = (char *)"--new";
+        _cleanup_(hook_note_done) HookNote n = { 0 };
+        assert_int_equal(args_parse(ELEMENTSOF(argv), argv, &n, &n_left_out), 0);
+        assert_int_equal(n.n_extra, NOTE_EXTRA_MAX);
+        assert_int_equal(n_left_out, 0);
 }
 
 int main(void) {
@@ -139,6 +169,8 @@ int main(void) {
                 cmocka_unit_test(the_last_of_two_counts),
                 cmocka_unit_test(only_what_is_no_usage_at_all_is_refused),
                 cmocka_unit_test(counts_and_lengths_are_bounded),
+                cmocka_unit_test(a_known_flag_is_found_behind_any_number_of_others),
+                cmocka_unit_test(of_as_many_as_a_note_shows_none_is_left_out),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

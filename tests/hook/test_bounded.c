@@ -61,7 +61,7 @@ static void one_that_hangs_is_killed_in_time(void **state) {
         for (size_t i = 0; i < ELEMENTSOF(ways); i++) {
                 uint64_t begun = now_usec();
                 assert_int_equal(run(ways[i], 50 * USEC_PER_MSEC), -ETIMEDOUT);
-                assert_in_range(now_usec() - begun, 50 * USEC_PER_MSEC, USEC_PER_SEC);
+                assert_in_range(now_usec() - begun, 50 * USEC_PER_MSEC, USEC_PER_MINUTE);
                 while (waitpid(-1, NULL, 0) > 0) /* ends only because it was killed */
                         continue;
         }

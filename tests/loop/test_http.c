@@ -481,9 +481,9 @@ static void waiting_for_a_turn_does_not_count_as_stalling_or_connecting(void **s
         Got slow, waiting;
 
         http_test_pool(t, (HttpPoolOptions){ .max_connections = 1,
-                                             .stall_usec = 200 * USEC_PER_MSEC,
-                                             .connect_timeout_usec = 200 * USEC_PER_MSEC });
-        (void)http_test_begin(t, (HttpOrder){ .url = http_test_url("/dribble?n=12&every=0.05") },
+                                             .stall_usec = 500 * USEC_PER_MSEC,
+                                             .connect_timeout_usec = 500 * USEC_PER_MSEC });
+        (void)http_test_begin(t, (HttpOrder){ .url = http_test_url("/dribble?n=18&every=0.05") },
                               &slow);
         (void)http_test_begin(t,
                               (HttpOrder){ .url = http_test_url_at("http://localhost",
@@ -491,11 +491,11 @@ static void waiting_for_a_turn_does_not_count_as_stalling_or_connecting(void **s
                               &waiting);
         http_test_wait(t, &slow);
         assert_string_equal(slow.text, "");
-        assert_in_range(slow.duration_usec, 400 * USEC_PER_MSEC, HTTP_TEST_PATIENCE_USEC);
+        assert_in_range(slow.duration_usec, 700 * USEC_PER_MSEC, HTTP_TEST_PATIENCE_USEC);
         http_test_wait(t, &waiting);
         assert_string_equal(waiting.text,
                             ""); /* and another host's connection takes the idle one's place */
-        assert_in_range(waiting.duration_usec, 1, 400 * USEC_PER_MSEC);
+        assert_in_range(waiting.duration_usec, 1, slow.duration_usec - 1);
 }
 
 static void ipv6_is_spoken(void **state) {

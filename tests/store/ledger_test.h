@@ -70,6 +70,7 @@ static inline int count_part(const LedgerPart *p, void *userdata) {
 
 static inline unsigned parts_of(Store *s, const char *bundle, const char *destination) {
         unsigned n = 0;
-        assert_int_equal(store_ledger_parts(s, bundle, destination, count_part, &n), 0);
+        assert_int_equal(
+                store_ledger_parts(s, bundle, destination, &(LedgerReader){ count_part, &n }), 0);
         return n;
 }

@@ -41,7 +41,9 @@ static void what_is_not_underway_is_not_found(void **state) {
         assert_int_equal(store_ledger_set_upload_id(s, "b", "archive", "x"), STORE_E_NOT_FOUND);
         assert_int_equal(store_ledger_set_upload_id(s, "a", "archive", ""), -EINVAL);
         assert_int_equal(store_ledger_put_part(s, "a", "other", &p), STORE_E_NOT_FOUND);
-        assert_int_equal(store_ledger_set_etag(s, "a", "archive", 1, "e"), STORE_E_NOT_FOUND);
+        assert_int_equal(
+                store_ledger_set_etag(s, "a", "archive", &(LedgerPart){ .number = 1, .etag = "e" }),
+                STORE_E_NOT_FOUND);
         p.number = 0;
         assert_int_equal(store_ledger_put_part(s, "a", "archive", &p), -EINVAL);
         assert_int_equal(store_ledger_end(s, "a", "other"), 0);
@@ -78,11 +80,15 @@ static void parts_come_back_in_order_with_all_they_had(void **state) {
                 assert_int_equal(store_ledger_put_part(s, "a", "archive", &p), 0);
                 (void)snprintf(etag, sizeof etag, "\"%u-etag\"", i);
                 if (i % 3 == 0)
-                        assert_int_equal(store_ledger_set_etag(s, "a", "archive", i, etag), 0);
+                        assert_int_equal(
+                                store_ledger_set_etag(s, "a", "archive",
+                                                      &(LedgerPart){ .number = i, .etag = etag }),
+                                0);
         }
         store_close(s);
         s = open_store(*state);
-        assert_int_equal(store_ledger_parts(s, "a", "archive", compare_part, &next), 0);
+        assert_int_equal(
+                store_ledger_parts(s, "a", "archive", &(LedgerReader){ compare_part, &next }), 0);
         assert_int_equal(next, 41);
         assert_int_equal(parts_of(s, "a", "copy"), 0);
         store_close(s);
@@ -101,13 +107,17 @@ static void a_part_put_again_replaces_the_earlier_one_and_its_etag(void **state)
         assert_int_equal(store_ledger_begin(s, "a", "archive", &u), 0);
         LedgerPart p = some_part(3, 9, 5000);
         assert_int_equal(store_ledger_put_part(s, "a", "archive", &p), 0);
-        assert_int_equal(store_ledger_set_etag(s, "a", "archive", 3, "old"), 0);
+        assert_int_equal(store_ledger_set_etag(s, "a", "archive",
+                                               &(LedgerPart){ .number = 3, .etag = "old" }),
+                         0);
         p = some_part(3, 1, 0);
         assert_int_equal(store_ledger_put_part(s, "a", "archive", &p), 0);
-        assert_int_equal(store_ledger_parts(s, "a", "archive", only_part, &p), 0);
+        assert_int_equal(store_ledger_parts(s, "a", "archive", &(LedgerReader){ only_part, &p }),
+                         0);
         p.etag = "given with it";
         assert_int_equal(store_ledger_put_part(s, "a", "archive", &p), 0);
-        assert_int_equal(store_ledger_parts(s, "a", "archive", only_part, &p), 0);
+        assert_int_equal(store_ledger_parts(s, "a", "archive", &(LedgerReader){ only_part, &p }),
+                         0);
         assert_int_equal(parts_of(s, "a", "archive"), 1);
         store_close(s);
 }
@@ -123,7 +133,9 @@ static int meddle(const LedgerPart *p, void *userdata) {
         unsigned number = p->number;
 
         m->n++;
-        assert_int_equal(store_ledger_set_etag(m->store, "a", "archive", number, "e"), 0);
+        assert_int_equal(store_ledger_set_etag(m->store, "a", "archive",
+                                               &(LedgerPart){ .number = number, .etag = "e" }),
+                         0);
         (void)parts_of(m->store, "a", "archive"); /* a list within a list */
         assert_int_equal(p->number, number);
         assert_null(p->etag); /* the part is a copy of what was */
@@ -143,7 +155,9 @@ static void who_lists_parts_may_use_the_store_and_stop(void **state) {
                         LedgerPart p = some_part(j, 2, 20);
                         assert_int_equal(store_ledger_put_part(s, "a", "archive", &p), 0);
                 }
-                assert_int_equal(store_ledger_parts(s, "a", "archive", meddle, &m), expected[i]);
+                assert_int_equal(
+                        store_ledger_parts(s, "a", "archive", &(LedgerReader){ meddle, &m }),
+                        expected[i]);
                 assert_int_equal(m.n, 3);
         }
         store_close(s);
@@ -173,7 +187,7 @@ static void a_part_whose_frames_do_not_add_up_is_told_not_believed(void **state)
                 (void)snprintf(command, sizeof command, "sqlite3 '%s/state/state.db' \"%s\"",
                                scratch->path, damages[i]);
                 assert_int_equal(system(command), 0);
-                int r = store_ledger_parts(s, "a", "archive", count_part, &n);
+                int r = store_ledger_parts(s, "a", "archive", &(LedgerReader){ count_part, &n });
                 if (strstr(damages[i], "number = 0"))
                         assert_int_equal(r, 0); /* parts begin at 1: it is none */
                 else
@@ -377,14 +391,37 @@ static void aborts_are_listed_oldest_first_and_struck_out_one_by_one(void **stat
         Store *s = open_store(*state);
         int64_t id = 0;
 
-        assert_int_equal(store_abort_add(s, "archive", "k1", "i1", 10, &id), 0);
+        assert_int_equal(store_abort_add(s,
+                                         &(LedgerAbort){ .destination = "archive",
+                                                         .key = "k1",
+                                                         .upload_id = "i1",
+                                                         .since_usec = 10 },
+                                         &id),
+                         0);
         assert_true(store_abort_knows(s, "k1", "i1"));
         assert_false(store_abort_knows(s, "k1", "i2"));
-        assert_int_equal(store_abort_add(s, "archive", "k1", NULL, 11, NULL), 0);
+        assert_int_equal(
+                store_abort_add(
+                        s,
+                        &(LedgerAbort){ .destination = "archive", .key = "k1", .since_usec = 11 },
+                        NULL),
+                0);
         assert_true(store_abort_knows(s, "k1", "i2"));
         assert_false(store_abort_knows(s, "k0", "i1"));
-        assert_int_equal(store_abort_add(s, "copy", "k1", "i1", 12, NULL), 0);
-        assert_int_equal(store_abort_add(s, "archive", "k2", "i1", 13, NULL), 0);
+        assert_int_equal(store_abort_add(s,
+                                         &(LedgerAbort){ .destination = "copy",
+                                                         .key = "k1",
+                                                         .upload_id = "i1",
+                                                         .since_usec = 12 },
+                                         NULL),
+                         0);
+        assert_int_equal(store_abort_add(s,
+                                         &(LedgerAbort){ .destination = "archive",
+                                                         .key = "k2",
+                                                         .upload_id = "i1",
+                                                         .since_usec = 13 },
+                                         NULL),
+                         0);
         assert_int_equal(store_abort_count(s), 4);
         assert_string_equal(aborts_of(s, "archive").text,
                             "archive k1 i1 10\narchive k1 - 11\narchive k2 i1 13\n");
@@ -404,8 +441,20 @@ static void the_same_abort_again_keeps_its_age_and_gets_a_new_id(void **state) {
         for (size_t i = 0; i < ELEMENTSOF(ids); i++) {
                 LedgerUpload u = intent("k", 30);
                 int64_t old = 0, new = 0;
-                assert_int_equal(store_abort_add(s, "archive", "k", ids[i], 10, &old), 0);
-                assert_int_equal(store_abort_add(s, "archive", "k", ids[i], 20, &new), 0);
+                assert_int_equal(store_abort_add(s,
+                                                 &(LedgerAbort){ .destination = "archive",
+                                                                 .key = "k",
+                                                                 .upload_id = ids[i],
+                                                                 .since_usec = 10 },
+                                                 &old),
+                                 0);
+                assert_int_equal(store_abort_add(s,
+                                                 &(LedgerAbort){ .destination = "archive",
+                                                                 .key = "k",
+                                                                 .upload_id = ids[i],
+                                                                 .since_usec = 20 },
+                                                 &new),
+                                 0);
                 assert_int_not_equal(old, new);
                 assert_int_equal(store_abort_done(s, old), 0); /* by who began with the old one */
                 assert_int_equal(store_abort_count(s), 1);
@@ -416,7 +465,13 @@ static void the_same_abort_again_keeps_its_age_and_gets_a_new_id(void **state) {
                 Aborts all = aborts_of(s, "archive");
                 assert_string_equal(all.text, i == 0 ? "archive k - 10\n" : "archive k i1 10\n");
                 assert_int_equal(store_abort_done(s, all.ids[0]), 0);
-                assert_int_equal(store_abort_add(s, "archive", "k", ids[i], 40, &old), 0);
+                assert_int_equal(store_abort_add(s,
+                                                 &(LedgerAbort){ .destination = "archive",
+                                                                 .key = "k",
+                                                                 .upload_id = ids[i],
+                                                                 .since_usec = 40 },
+                                                 &old),
+                                 0);
                 assert_true(old > all.ids[0]); /* never used again, also when the table was empty */
                 assert_int_equal(store_abort_done(s, old), 0);
         }
@@ -426,7 +481,12 @@ static void the_same_abort_again_keeps_its_age_and_gets_a_new_id(void **state) {
 static int try_again(const LedgerAbort *a, void *userdata) {
         Meddler *m = userdata;
         m->n++;
-        return store_abort_add(m->store, a->destination, a->key, a->upload_id, 99, NULL);
+        return store_abort_add(m->store,
+                               &(LedgerAbort){ .destination = a->destination,
+                                               .key = a->key,
+                                               .upload_id = a->upload_id,
+                                               .since_usec = 99 },
+                               NULL);
 }
 
 static void an_abort_added_again_while_listing_is_not_listed_again(void **state) {
@@ -436,7 +496,12 @@ static void an_abort_added_again_while_listing_is_not_listed_again(void **state)
         for (unsigned i = 0; i < 3; i++) {
                 char key[8];
                 (void)snprintf(key, sizeof key, "k%u", i);
-                assert_int_equal(store_abort_add(s, "archive", key, NULL, 1, NULL), 0);
+                assert_int_equal(store_abort_add(s,
+                                                 &(LedgerAbort){ .destination = "archive",
+                                                                 .key = key,
+                                                                 .since_usec = 1 },
+                                                 NULL),
+                                 0);
         }
         assert_int_equal(store_abort_list(s, "archive", try_again, &m), 0);
         assert_int_equal(m.n, 3);
@@ -463,9 +528,12 @@ static void put_parts(Store *s, unsigned n, unsigned n_frames, size_t state_size
         for (unsigned i = 1; i <= n; i++) {
                 LedgerPart p = some_part(i, n_frames, state_size);
                 assert_int_equal(store_ledger_put_part(s, "a", "archive", &p), 0);
-                assert_int_equal(store_ledger_set_etag(s, "a", "archive", i,
-                                                       "\"9bb58f26192e4ba00f01e2e7b136bbd8\""),
-                                 0);
+                assert_int_equal(
+                        store_ledger_set_etag(
+                                s, "a", "archive",
+                                &(LedgerPart){ .number = i,
+                                               .etag = "\"9bb58f26192e4ba00f01e2e7b136bbd8\"" }),
+                        0);
         }
 }
 
@@ -532,8 +600,10 @@ static void the_two_commits_of_a_part_are_cheap(void **state) {
                         double t0 = seconds_now();
                         assert_int_equal(store_ledger_put_part(s, "a", "archive", &p), 0);
                         double t1 = seconds_now();
-                        assert_int_equal(
-                                store_ledger_set_etag(s, "a", "archive", i + 1, "\"etag\""), 0);
+                        assert_int_equal(store_ledger_set_etag(s, "a", "archive",
+                                                               &(LedgerPart){ .number = i + 1,
+                                                                              .etag = "\"etag\"" }),
+                                         0);
                         etag[i] = seconds_now() - t1;
                         put[i] = t1 - t0;
                 }

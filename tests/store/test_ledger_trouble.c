@@ -43,7 +43,8 @@ static int do_step(Store *s, uint32_t i) {
         if (step == 1)
                 return store_ledger_set_upload_id(s, "a", "archive", text);
         if (step % 2 == 1)
-                return store_ledger_set_etag(s, "a", "archive", step / 2, text);
+                return store_ledger_set_etag(s, "a", "archive",
+                                             &(LedgerPart){ .number = step / 2, .etag = text });
         LedgerPart p = some_part(step / 2, 3, 3000);
         return store_ledger_put_part(s, "a", "archive", &p);
 }
@@ -124,7 +125,9 @@ static void assert_all_go_on_in_memory(Store *s, const Scratch *scratch, int err
         assert_int_equal(store_ledger_set_upload_id(s, "a", "archive", "other"), 0);
         LedgerPart p = some_part(2, 4000, MAX_STATE);
         assert_int_equal(store_ledger_put_part(s, "a", "archive", &p), 0);
-        assert_int_equal(store_ledger_set_etag(s, "a", "archive", 1, "etag"), 0);
+        assert_int_equal(store_ledger_set_etag(s, "a", "archive",
+                                               &(LedgerPart){ .number = 1, .etag = "etag" }),
+                         0);
         assert_sqlite3(scratch, WHOLE, before);
         assert_int_equal(store_ledger_get(s, "a", "archive", &got), 0);
         assert_string_equal(got.upload_id, "other");
@@ -137,7 +140,11 @@ static void assert_all_go_on_in_memory(Store *s, const Scratch *scratch, int err
         assert_false(store_ledger_knows(s, KEY, "other"));
         assert_int_equal(parts_of(s, "a", "archive"), 1);             /* as the database has it */
         assert_int_equal(store_ledger_abandon(s, "a", "archive"), 0); /* later */
-        assert_int_equal(store_abort_add(s, "archive", "k", NULL, 1, NULL), 0);
+        assert_int_equal(
+                store_abort_add(
+                        s, &(LedgerAbort){ .destination = "archive", .key = "k", .since_usec = 1 },
+                        NULL),
+                0);
         assert_true(store_abort_knows(s, "k", "any"));
         assert_int_equal(store_abort_count(s), 1);
         assert_sqlite3(scratch, WHOLE, before);
@@ -184,7 +191,8 @@ static void a_full_disk_leaves_the_ledger_as_it_was_and_memory_goes_on(void **st
         /* A part and its ETag, told as one, are not there at all. */
         LedgerPart big = some_part(n + 1, 4000, MAX_STATE);
         assert_int_equal(store_begin(s), 0);
-        (void)store_ledger_set_etag(s, "a", "archive", 1, "early");
+        (void)store_ledger_set_etag(s, "a", "archive",
+                                    &(LedgerPart){ .number = 1, .etag = "early" });
         r = store_ledger_put_part(s, "a", "archive", &big);
         assert_int_equal(r, -ENOSPC);
         r = store_commit(s);
@@ -226,7 +234,10 @@ static void a_failing_disk_leaves_the_ledger_as_it_was_and_memory_goes_on(void *
                 assert_true(faultfs_rule(&f, "clear"));
                 assert_int_equal(store_recover(s), 0);
                 assert_int_equal(store_trouble(s), 0);
-                assert_int_equal(store_ledger_set_etag(s, "a", "archive", 1, rules[i]), 0);
+                assert_int_equal(
+                        store_ledger_set_etag(s, "a", "archive",
+                                              &(LedgerPart){ .number = 1, .etag = rules[i] }),
+                        0);
         }
         assert_sqlite3(scratch, WHOLE,
                        "archive|" KEY "|id|1\n-|1|1|5368709119|write EROFS 0 -wal|3000");

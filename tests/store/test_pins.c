@@ -66,7 +66,7 @@ static int pin(const Scratch *s, Pins *p, const char *member, char **ret_error) 
         st = stat_of(s, path);
         free(*ret_error);
         *ret_error = NULL;
-        return pins_add(p, BUNDLE, member, unit_fd, member, &st, ret_error);
+        return pins_add(p, BUNDLE, &(PinsMember){ member, unit_fd, member, &st }, ret_error);
 }
 
 static void in_scratch(const Scratch *s, const char *command) {
@@ -161,7 +161,9 @@ static void a_member_that_is_not_the_one_looked_at_is_not_pinned(void **state) {
         for (size_t i = 0; i < ELEMENTSOF(swaps); i++) {
                 struct stat st = stat_of(s, "src/unit/a");
                 in_scratch(s, swaps[i]);
-                assert_int_equal(pins_add(p, BUNDLE, "a", unit_fd, "a", &st, &error), -ENOENT);
+                assert_int_equal(
+                        pins_add(p, BUNDLE, &(PinsMember){ "a", unit_fd, "a", &st }, &error),
+                        -ENOENT);
                 assert_null(error);
                 in_scratch(s, "rm -rf src/unit/a; echo again > src/unit/a; test -z \"$(find . "
                               "-path '*neuron-collectd*' -type f)\"");
@@ -169,8 +171,9 @@ static void a_member_that_is_not_the_one_looked_at_is_not_pinned(void **state) {
         /* A symlink on the way there. */
         struct stat b = stat_of(s, "src/unit/sub/dir/b");
         in_scratch(s, "mv src/unit/sub src/unit/real; ln -s real src/unit/sub");
-        assert_int_equal(pins_add(p, BUNDLE, "sub/dir/b", unit_fd, "sub/dir/b", &b, &error),
-                         -ENOENT);
+        assert_int_equal(
+                pins_add(p, BUNDLE, &(PinsMember){ "sub/dir/b", unit_fd, "sub/dir/b", &b }, &error),
+                -ENOENT);
 }
 
 static void a_path_that_is_none_below_is_refused(void **state) {
@@ -184,9 +187,13 @@ static void a_path_that_is_none_below_is_refused(void **state) {
         Pins *none = NULL;
 
         for (size_t i = 0; i < ELEMENTSOF(paths); i++)
-                assert_int_equal(pins_add(p, BUNDLE, paths[i], unit_fd, "a", &st, &error), -EINVAL);
-        assert_int_equal(pins_add(p, "..", "a", unit_fd, "a", &st, &error), -EINVAL);
-        assert_int_equal(pins_add(p, "x/y", "a", unit_fd, "a", &st, &error), -EINVAL);
+                assert_int_equal(
+                        pins_add(p, BUNDLE, &(PinsMember){ paths[i], unit_fd, "a", &st }, &error),
+                        -EINVAL);
+        assert_int_equal(pins_add(p, "..", &(PinsMember){ "a", unit_fd, "a", &st }, &error),
+                         -EINVAL);
+        assert_int_equal(pins_add(p, "x/y", &(PinsMember){ "a", unit_fd, "a", &st }, &error),
+                         -EINVAL);
         assert_int_equal(pins_release(p, ".."), -EINVAL);
         assert_int_equal(pins_new(&none, "relative", "i-0"), -EINVAL);
         assert_int_equal(pins_new(&none, "/x", "../i-0"), -EINVAL);
@@ -216,7 +223,7 @@ static void names_may_be_long_deep_and_of_any_bytes(void **state) {
                 _cleanup_close_ int fd =
                         openat(unit_fd, deep, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
                 assert_true(fd >= 0 && fstat(fd, &st) == 0);
-                int r = pins_add(p, BUNDLE, deep, unit_fd, deep, &st, &error);
+                int r = pins_add(p, BUNDLE, &(PinsMember){ deep, unit_fd, deep, &st }, &error);
                 assert_int_equal(r, depth <= 64 ? 0 : -ENAMETOOLONG);
                 (void)snprintf(deep + 2 * (depth - 1), 4, "d/");
                 assert_int_equal(mkdirat(unit_fd, deep, 0700), 0);
@@ -308,7 +315,7 @@ static int pin_here(const Scratch *s, const char *member, const char *sentence_h
         if (unit_fd < 0 || pins_new(&p, fixed, "i-0123456789abcdef0") < 0 ||
             fstatat(unit_fd, member, &st, 0) < 0)
                 return 2;
-        int r = pins_add(p, BUNDLE, member, unit_fd, member, &st, &error);
+        int r = pins_add(p, BUNDLE, &(PinsMember){ member, unit_fd, member, &st }, &error);
         if (r == 0)
                 return pins_has(p, BUNDLE, member, &st) && pins_release(p, BUNDLE) == 0 ? 0 : 2;
         return r == PINS_E_REFUSED && error && strstr(error, sentence_has) ? 1 : 2;
@@ -422,15 +429,16 @@ static void a_file_system_without_links_is_refused(void **state) {
         for (size_t i = 0; i < ELEMENTSOF(rules); i++) {
                 _cleanup_free_ char *error = NULL;
                 assert_true(faultfs_rule(&f, rules[i]));
-                assert_int_equal(pins_add(p, BUNDLE, "a", unit_fd, "a", &st, &error),
-                                 PINS_E_REFUSED);
+                assert_int_equal(
+                        pins_add(p, BUNDLE, &(PinsMember){ "a", unit_fd, "a", &st }, &error),
+                        PINS_E_REFUSED);
                 if (!strstr(error, says[i]))
                         fail_msg("%s: %s", rules[i], error);
                 assert_true(faultfs_rule(&f, "clear"));
                 in_scratch(s, "rm -rf mount/.neuron-collectd mount/src/.neuron-collectd");
         }
         _cleanup_free_ char *none = NULL;
-        assert_int_equal(pins_add(p, BUNDLE, "a", unit_fd, "a", &st, &none), 0);
+        assert_int_equal(pins_add(p, BUNDLE, &(PinsMember){ "a", unit_fd, "a", &st }, &none), 0);
         faultfs_stop(&f);
 }
 
@@ -503,7 +511,10 @@ static void a_renamed_member_keeps_one_pin_under_its_new_name(void **state) {
                 /* The swapped-in file took the other's place, so that one lost its pin and has one link again. */
                 if (st.st_nlink > 1)
                         assert_int_equal(pins_session_own_links(session, names[i], &st, &has), 1);
-                assert_int_equal(pins_session_add(session, names[i], unit_fd, &st, &error), 0);
+                assert_int_equal(pins_session_add(session,
+                                                  &(PinsMember){ names[i], unit_fd, names[i], &st },
+                                                  &error),
+                                 0);
         }
         in_scratch(s, "cd .neuron-collectd/i-*/" BUNDLE
                       "; test a -ef ../../../src/unit/a -a sub/c -ef ../../../src/unit/sub/c; "

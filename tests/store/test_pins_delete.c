@@ -121,9 +121,10 @@ static void pin_as_shipped(const char *bundle, const char *unit, const char *con
                 (void)snprintf(path, sizeof path, "%s/%s", unit, names[i]);
                 struct stat st = stat_of(path);
                 fixture.prints[i] = member_fingerprint(names[i], &st);
-                assert_int_equal(
-                        pins_add(fixture.pins, bundle, names[i], unit_fd, names[i], &st, &error),
-                        0);
+                assert_int_equal(pins_add(fixture.pins, bundle,
+                                          &(PinsMember){ names[i], unit_fd, names[i], &st },
+                                          &error),
+                                 0);
         }
         (void)close(unit_fd);
         qsort(fixture.prints, n, sizeof fixture.prints[0], compare);

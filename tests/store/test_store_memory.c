@@ -230,7 +230,9 @@ static void an_upload_begun_in_memory_is_gone_on_with_there(void **state) {
         for (unsigned i = 1; i <= 3; i++) {
                 LedgerPart p = some_part(i, 3, 1000);
                 assert_int_equal(store_ledger_put_part(s, "rowless", "archive", &p), 0);
-                assert_int_equal(store_ledger_set_etag(s, "rowless", "archive", i, "e"), 0);
+                assert_int_equal(store_ledger_set_etag(s, "rowless", "archive",
+                                                       &(LedgerPart){ .number = i, .etag = "e" }),
+                                 0);
         }
         make_room(scratch);
         assert_int_equal(store_recover(s), 0);
@@ -283,12 +285,36 @@ static void aborts_in_memory_are_listed_behind_the_others_and_struck_out(void **
 
         NEEDS_MOUNTS();
         Store *s = open_on_disk(scratch);
-        assert_int_equal(store_abort_add(s, "archive", "1", NULL, 1, NULL), 0);
-        assert_int_equal(store_abort_add(s, "archive", "2", "id", 2, NULL), 0);
+        assert_int_equal(
+                store_abort_add(
+                        s, &(LedgerAbort){ .destination = "archive", .key = "1", .since_usec = 1 },
+                        NULL),
+                0);
+        assert_int_equal(store_abort_add(s,
+                                         &(LedgerAbort){ .destination = "archive",
+                                                         .key = "2",
+                                                         .upload_id = "id",
+                                                         .since_usec = 2 },
+                                         NULL),
+                         0);
         fill(scratch);
-        assert_int_equal(store_abort_add(s, "archive", "3", "id", 3, NULL), 0);
-        assert_int_equal(store_abort_add(s, "archive", "4", NULL, 4, NULL), 0);
-        assert_int_equal(store_abort_add(s, "other", "5", NULL, 5, NULL), 0);
+        assert_int_equal(store_abort_add(s,
+                                         &(LedgerAbort){ .destination = "archive",
+                                                         .key = "3",
+                                                         .upload_id = "id",
+                                                         .since_usec = 3 },
+                                         NULL),
+                         0);
+        assert_int_equal(
+                store_abort_add(
+                        s, &(LedgerAbort){ .destination = "archive", .key = "4", .since_usec = 4 },
+                        NULL),
+                0);
+        assert_int_equal(
+                store_abort_add(
+                        s, &(LedgerAbort){ .destination = "other", .key = "5", .since_usec = 5 },
+                        NULL),
+                0);
         assert_int_equal(store_abort_list(s, "archive", note_abort, &l), 0);
         assert_string_equal(l.keys, "1234");
         for (size_t i = 1; i < l.n; i++)
@@ -316,7 +342,9 @@ static void memory_has_an_end_and_the_upload_goes_on(void **state) {
         for (unsigned i = 1; i <= 40; i++) {
                 LedgerPart p = some_part(i, 10, MAX_STATE);
                 assert_int_equal(store_ledger_put_part(s, "a", "archive", &p), 0);
-                assert_int_equal(store_ledger_set_etag(s, "a", "archive", i, "e"), 0);
+                assert_int_equal(store_ledger_set_etag(s, "a", "archive",
+                                                       &(LedgerPart){ .number = i, .etag = "e" }),
+                                 0);
         }
         unsigned n = parts_of(s, "a", "archive");
         assert_true(n >= 10 && n < 20);

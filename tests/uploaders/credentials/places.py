@@ -22,7 +22,7 @@ import urllib.parse
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "harness"))
-from tap import Skip, main, notes, test  # pylint: disable=wrong-import-position,unused-import
+from tap import Skip, in_time, main, notes, test  # pylint: disable=wrong-import-position,unused-import
 
 PROGRAM = os.path.join(os.environ.get("builddir", os.getcwd()), "tests/uploaders/credentials/fetch_credentials")
 PATIENCE = 30
