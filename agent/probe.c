@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -11,6 +10,7 @@
 #include <sys/wait.h>
 
 #include "collectors/supervise.h"
+#include "lib/base/spawn.h"
 #include "lib/base/strbuf.h"
 #include "lib/loop/timer.h"
 
@@ -154,35 +154,11 @@ static int spawn(pid_t *ret, int fd) {
         char *environment[] = { (char *)"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:"
                                         "/sbin:/bin",
                                 (char *)"LANG=C.UTF-8", NULL };
-        posix_spawn_file_actions_t actions;
-        posix_spawnattr_t attributes;
-        sigset_t all, none;
-        (void)sigfillset(&all);
-        (void)sigemptyset(&none);
-        int r = -posix_spawnattr_init(&attributes);
-        if (r < 0)
-                return r;
-        r = -posix_spawn_file_actions_init(&actions);
-        if (r == 0) {
-                (void)posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP |
-                                                                    POSIX_SPAWN_SETSIGDEF |
-                                                                    POSIX_SPAWN_SETSIGMASK);
-                (void)posix_spawnattr_setpgroup(&attributes, 0);
-                (void)posix_spawnattr_setsigdefault(&attributes, &all);
-                (void)posix_spawnattr_setsigmask(&attributes, &none);
-                r = -posix_spawn_file_actions_adddup2(&actions, fd, STDIN_FILENO);
-                if (r == 0)
-                        r = -posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null",
-                                                              O_WRONLY, 0);
-                if (r == 0)
-                        r = -posix_spawn_file_actions_addclosefrom_np(&actions, 3);
-                if (r == 0)
-                        r = -posix_spawn(ret, "/proc/self/exe", &actions, &attributes, argv,
-                                         environment);
-                (void)posix_spawn_file_actions_destroy(&actions);
-        }
-        (void)posix_spawnattr_destroy(&attributes);
-        return r;
+        return spawn_program(ret, &(SpawnOrder){ .program = "/proc/self/exe",
+                                                 .argv = argv,
+                                                 .environment = environment,
+                                                 .fds = { fd, -1, STDERR_FILENO },
+                                                 .n_fds = 3 });
 }
 
 static int start_own(Probe *p) {

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -14,6 +13,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/json_out.h"
 #include "lib/base/redact.h"
+#include "lib/base/spawn.h"
 
 #define READ_SIZE (64 * 1024)
 #define FILE_NAME_SIZE 128
@@ -36,34 +36,14 @@ static uint64_t now_usec(void) {
         return (uint64_t)t.tv_sec * USEC_PER_SEC + (uint64_t)t.tv_nsec / 1000;
 }
 
-static int set_files(posix_spawn_file_actions_t *a, int out_fd) {
-        int r = posix_spawn_file_actions_addopen(a, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-        if (r == 0)
-                r = posix_spawn_file_actions_adddup2(a, out_fd, STDOUT_FILENO);
-        if (r == 0)
-                r = posix_spawn_file_actions_adddup2(a, out_fd, STDERR_FILENO);
-        if (r == 0)
-                r = posix_spawn_file_actions_addclosefrom_np(a, 3);
-        return -r;
-}
-
+/* That a file that becomes too large is an error of write(2) holds for it as well: see sandbox.c. */
 static int spawn(const CollectCommand *c, int out_fd, pid_t *ret) {
-        posix_spawn_file_actions_t actions;
-        posix_spawnattr_t attributes;
-        int r = -posix_spawnattr_init(&attributes);
-        if (r < 0)
-                return r;
-        r = -posix_spawn_file_actions_init(&actions);
-        if (r == 0) {
-                (void)posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-                (void)posix_spawnattr_setpgroup(&attributes, 0);
-                r = set_files(&actions, out_fd);
-                if (r == 0)
-                        r = -posix_spawn(ret, c->run[0], &actions, &attributes, c->run, environ);
-                (void)posix_spawn_file_actions_destroy(&actions);
-        }
-        (void)posix_spawnattr_destroy(&attributes);
-        return r;
+        return spawn_program(ret, &(SpawnOrder){ .program = c->run[0],
+                                                 .argv = c->run,
+                                                 .environment = environ,
+                                                 .fds = { -1, out_fd, out_fd },
+                                                 .n_fds = 3,
+                                                 .keeps_signals = true });
 }
 
 /* @return whether the pipe may still say something */

@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -11,6 +10,7 @@
 #include "collectors/child.h"
 #include "collectors/supervise_private.h"
 #include "lib/base/cleanup.h"
+#include "lib/base/spawn.h"
 
 #define READ_SIZE (64 * 1024)
 #define READS_MAX 64 /* in one step: a child that floods leaves the others their turn */
@@ -39,44 +39,16 @@ static int make_pipe(int *ret_read, int *ret_write) {
         return -EMFILE;
 }
 
-static int add_files(posix_spawn_file_actions_t *a, const int fds[4]) {
-        int r = 0;
-        for (int i = 0; i < 4 && r == 0; i++)
-                r = fds[i] >= 0 ? posix_spawn_file_actions_adddup2(a, fds[i], i) : 0;
-        if (r == 0)
-                r = posix_spawn_file_actions_addclosefrom_np(a, fds[CHILD_DIR_FD] >= 0 ? 4 : 3);
-        return -r;
-}
-
 static int spawn(Task *t, const int fds[4]) {
         char option[96];
         char *argv[] = { (char *)"neuron-collectd", option, NULL };
-        posix_spawn_file_actions_t actions;
-        posix_spawnattr_t attributes;
-        sigset_t all, none;
         (void)snprintf(option, sizeof option, "--child=%s", t->child_name);
-        (void)sigfillset(&all);
-        (void)sigemptyset(&none);
-        int r = -posix_spawnattr_init(&attributes);
-        if (r < 0)
-                return r;
-        r = -posix_spawn_file_actions_init(&actions);
-        if (r == 0) {
-                /* These fail only for flags that are not known. */
-                (void)posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP |
-                                                                    POSIX_SPAWN_SETSIGDEF |
-                                                                    POSIX_SPAWN_SETSIGMASK);
-                (void)posix_spawnattr_setpgroup(&attributes, 0);
-                (void)posix_spawnattr_setsigdefault(&attributes, &all);
-                (void)posix_spawnattr_setsigmask(&attributes, &none);
-                r = add_files(&actions, fds);
-                if (r == 0)
-                        r = -posix_spawn(&t->pid, "/proc/self/exe", &actions, &attributes, argv,
-                                         environment);
-                (void)posix_spawn_file_actions_destroy(&actions);
-        }
-        (void)posix_spawnattr_destroy(&attributes);
-        return r;
+        SpawnOrder o = { .program = "/proc/self/exe",
+                         .argv = argv,
+                         .environment = environment,
+                         .n_fds = fds[CHILD_DIR_FD] >= 0 ? 4 : 3 };
+        memcpy(o.fds, fds, sizeof o.fds);
+        return spawn_program(&t->pid, &o);
 }
 
 int task_start(Task *t, int order_fd, int dir_fd) {

@@ -6,13 +6,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "lib/base/digest.h"
+#include "lib/base/spawn.h"
 #include "lib/loop/timer.h"
 
 #ifndef P_PIDFD
@@ -301,57 +301,15 @@ static int make_pipe(int *ret_read_fd, int *ret_write_fd) {
         return 0;
 }
 
-static int set_attributes(posix_spawnattr_t *attributes) {
-        sigset_t all, none;
-        int r;
-
-        (void)sigfillset(&all);
-        (void)sigemptyset(&none);
-        r = posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF |
-                                                         POSIX_SPAWN_SETSIGMASK);
-        if (r == 0)
-                r = posix_spawnattr_setpgroup(attributes, 0);
-        if (r == 0)
-                r = posix_spawnattr_setsigdefault(attributes, &all);
-        if (r == 0)
-                r = posix_spawnattr_setsigmask(attributes, &none);
-        return -r;
-}
-
-static int set_descriptors(posix_spawn_file_actions_t *actions, int out_fd, int error_fd) {
-        int r = posix_spawn_file_actions_addopen(actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-
-        if (r == 0)
-                r = posix_spawn_file_actions_adddup2(actions, out_fd, STDOUT_FILENO);
-        if (r == 0)
-                r = posix_spawn_file_actions_adddup2(actions, error_fd, STDERR_FILENO);
-        if (r == 0)
-                r = posix_spawn_file_actions_addclosefrom_np(actions, 3);
-        return -r;
-}
-
 /* @return 0 and *ret, or what kept it from starting */
 static int spawn(pid_t *ret, const ChildOrder *order, int out_fd, int error_fd) {
-        char *const *environment = order->environment ? order->environment : environ;
-        posix_spawn_file_actions_t actions;
-        posix_spawnattr_t attributes;
-        int r = -posix_spawnattr_init(&attributes);
-
-        if (r < 0)
-                return r;
-        r = -posix_spawn_file_actions_init(&actions);
-        if (r == 0) {
-                r = set_attributes(&attributes);
-                if (r == 0)
-                        r = set_descriptors(&actions, out_fd, error_fd);
-                if (r == 0)
-                        r = -posix_spawnp(ret, order->argv[0], &actions, &attributes, order->argv,
-                                          environment);
-                (void)posix_spawn_file_actions_destroy(
-                        &actions); /* always 0 in glibc, as the next */
-        }
-        (void)posix_spawnattr_destroy(&attributes);
-        return r;
+        return spawn_program(
+                ret,
+                &(SpawnOrder){ .program = order->argv[0],
+                               .argv = order->argv,
+                               .environment = order->environment ? order->environment : environ,
+                               .fds = { -1, out_fd, error_fd },
+                               .n_fds = 3 });
 }
 
 static int add_sources(Child *c, sd_event *event, uint64_t timeout_usec) {

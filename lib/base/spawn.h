@@ -1,0 +1,20 @@
+/* Starts a program with the descriptors that it is to have, and no others: posix_spawn(3) as every room of ours wants it. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#define SPAWN_FDS_MAX 4
+
+typedef struct SpawnOrder {  /* borrowed for the call */
+        const char *program; /* without a slash it is looked for in PATH */
+        char *const *argv, *const *environment;
+        int fds[SPAWN_FDS_MAX]; /* its 0, 1, …; -1 = /dev/null. Each is n_fds or above, or at its own place */
+        size_t n_fds;
+        bool keeps_signals; /* what is ignored stays ignored, what is blocked stays blocked */
+} SpawnOrder;
+
+/** Starts it in a process group of its own, with all signals at their defaults and none blocked.
+ * @param ret  untouched but in success; the caller reaps it  @return 0, -errno, that of execve(2) too */
+int spawn_program(pid_t *ret, const SpawnOrder *o);

@@ -1,0 +1,112 @@
+/* lib/base/spawn: what a started program has, judged by programs of the system. */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "lib/base/cleanup.h"
+#include "lib/base/spawn.h"
+
+static char *const environment[] = { (char *)"ONLY=this", (char *)"PATH=/usr/bin:/bin", NULL };
+
+/* Runs a program with a pipe as its standard output. @return what it said, in a static buffer */
+static const char *said(char *const argv[], bool keeps_signals) {
+        static char text[512];
+        int fds[2], status;
+        pid_t pid = 0;
+        assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
+        _cleanup_close_ int from = fds[0], to = fcntl(fds[1], F_DUPFD, 10); /* without O_CLOEXEC */
+        (void)close(fds[1]);
+        assert_int_equal(spawn_program(&pid, &(SpawnOrder){ .program = argv[0],
+                                                            .argv = argv,
+                                                            .environment = environment,
+                                                            .fds = { -1, to, STDERR_FILENO },
+                                                            .n_fds = 3,
+                                                            .keeps_signals = keeps_signals }),
+                         0);
+        (void)close(TAKE_FD(to));
+        size_t n = 0;
+        ssize_t r;
+        while ((r = read(from, text + n, sizeof text - 1 - n)) > 0)
+                n += (size_t)r;
+        text[n] = '\0';
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_int_equal(status, 0);
+        return text;
+}
+
+#define RUN(keeps, ...) said((char *const[]){ __VA_ARGS__, NULL }, keeps)
+
+static void it_has_the_descriptors_of_its_order_and_no_others(void **state) {
+        (void)state;
+        assert_string_equal(RUN(false, (char *)"readlink", (char *)"/proc/self/fd/0"),
+                            "/dev/null\n");
+        /* The fourth is that of the directory, which ls has open. */
+        assert_string_equal(RUN(false, (char *)"ls", (char *)"/proc/self/fd"), "0\n1\n2\n3\n");
+}
+
+static void it_has_the_environment_of_its_order_and_a_group_of_its_own(void **state) {
+        (void)state;
+        assert_string_equal(RUN(false, (char *)"env"), "ONLY=this\nPATH=/usr/bin:/bin\n");
+        assert_string_equal(RUN(false, (char *)"sh", (char *)"-c",
+                                (char *)"[ $(ps -o pgid= $$) = $$ ] && echo group"),
+                            "group\n");
+}
+
+/* What grep has of a set of signals. @param name  SigBlk, SigIgn */
+static uint64_t signals_of(const char *name, bool keeps_signals) {
+        const char *text =
+                RUN(keeps_signals, (char *)"grep", (char *)name, (char *)"/proc/self/status");
+        assert_memory_equal(text, name, strlen(name));
+        return strtoull(text + strlen(name) + 1, NULL, 16);
+}
+
+static void signals_are_at_their_defaults_unless_they_are_to_be_kept(void **state) {
+        (void)state;
+        const uint64_t usr1 = UINT64_C(1) << (SIGUSR1 - 1), xfsz = UINT64_C(1) << (SIGXFSZ - 1);
+        sigset_t one, before;
+        (void)sigemptyset(&one);
+        (void)sigaddset(&one, SIGUSR1);
+        assert_int_equal(sigprocmask(SIG_BLOCK, &one, &before), 0);
+        assert_true(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
+        assert_int_equal(signals_of("SigBlk", true) & usr1, usr1);
+        assert_int_equal(signals_of("SigIgn", true) & xfsz, xfsz);
+        assert_int_equal(signals_of("SigBlk", false), 0);
+        assert_int_equal(signals_of("SigIgn", false) & xfsz, 0);
+        assert_true(signal(SIGXFSZ, SIG_DFL) != SIG_ERR);
+        assert_int_equal(sigprocmask(SIG_SETMASK, &before, NULL), 0);
+}
+
+static void what_cannot_be_started_is_told_and_leaves_nothing(void **state) {
+        (void)state;
+        char *argv[] = { (char *)"x", NULL };
+        pid_t pid = 4711;
+        assert_int_equal(spawn_program(&pid, &(SpawnOrder){ .program = "/no/such/program",
+                                                            .argv = argv,
+                                                            .environment = environment,
+                                                            .fds = { -1, -1, STDERR_FILENO },
+                                                            .n_fds = 3 }),
+                         -ENOENT);
+        assert_int_equal(pid, 4711);
+        assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+        assert_int_equal(errno, ECHILD);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(it_has_the_descriptors_of_its_order_and_no_others),
+                cmocka_unit_test(it_has_the_environment_of_its_order_and_a_group_of_its_own),
+                cmocka_unit_test(signals_are_at_their_defaults_unless_they_are_to_be_kept),
+                cmocka_unit_test(what_cannot_be_started_is_told_and_leaves_nothing),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
