@@ -96,6 +96,13 @@ uint64_t s3_call_sent_bytes(const S3Call *call); /* of the body, in this try */
 /** What calls that add to this counter have sent in the tries that are under way. */
 uint64_t s3_client_sending_bytes(const S3Client *c, const uint64_t *counter);
 
+/**
+ * Since when it is the store's move: when it last answered, or was asked while nothing else was. Between requests it is the user's,
+ * who has no data yet, and the store is not to blame for the time that goes by.
+ * @return CLOCK_BOOTTIME; 0: nothing is asked of it
+ */
+uint64_t s3_client_asked_usec(const S3Client *c);
+
 /** What was learned: false after a 501 to a conditional write (Swift). From then on a conditional order is not sent but ends with
  * S3_UNCONDITIONAL, so that its caller looks before it writes. */
 bool s3_client_has_conditions(const S3Client *c);

@@ -1,4 +1,5 @@
-/* One request on its way: a connection for large bodies, credentials, signature, answer, and again where that is the answer.
+/* One request on its way: a connection for large bodies, credentials, signature, answer, and again where that is the answer. What an
+ * answer calls for is decided in s3_client_next.c.
  *
  *   NEW → (QUEUED → NEW →) (PAUSING →) (ASKING →) SENT → ENDED
  *          ↑                  │   ↑        ↑      │ │
@@ -14,62 +15,6 @@
 #include "uploaders/s3_client_private.h"
 
 #define LARGE_BYTES (64 * KIB) /* a body from here on needs one of the connections for large ones */
-#define LIST_MAX_BYTES (16 * MIB)
-#define REPLY_MAX_BYTES (1 * MIB)
-
-/* What the order copies */
-
-static SignPair *copy_pairs(const SignPair *from, size_t n) {
-        SignPair *to = calloc(n + 1, sizeof *to);
-
-        for (size_t i = 0; to && i < n; i++) {
-                to[i].name = strdup(from[i].name);
-                to[i].value = strdup(from[i].value ? from[i].value : "");
-        }
-        return to;
-}
-
-static bool are_whole(const SignPair *pairs, size_t n) {
-        for (size_t i = 0; pairs && i < n; i++)
-                if (!pairs[i].name || !pairs[i].value)
-                        return false;
-        return pairs != NULL;
-}
-
-static void free_pairs(const SignPair *pairs, size_t n) {
-        for (size_t i = 0; pairs && i < n; i++) {
-                free((char *)pairs[i].name);
-                free((char *)pairs[i].value);
-        }
-        free((SignPair *)pairs);
-}
-
-static int copy_order(S3Call *call, const S3Order *order) {
-        S3Order *o = &call->order;
-        uint8_t digest[SHA256_SIZE];
-
-        *o = *order;
-        o->key = strdup(order->key ? order->key : "");
-        o->queries = copy_pairs(order->queries, order->n_queries);
-        o->headers = copy_pairs(order->headers, order->n_headers);
-        if (!o->key || !are_whole(o->queries, o->n_queries) || !are_whole(o->headers, o->n_headers))
-                return -ENOMEM;
-        if (!order->body_sha256)
-                sha256_of(order->body ? order->body : "", order->body_bytes, digest);
-        else
-                memcpy(digest, order->body_sha256, sizeof digest);
-        o->body_sha256 = NULL; /* the caller's; its text is kept */
-        (void)digest_hex(digest, sizeof digest, call->payload_hex);
-        (void)digest_base64(digest, sizeof digest, call->checksum);
-        return 0;
-}
-
-static size_t reply_max_bytes(const S3Order *o) {
-        bool is_list = o->operation == S3_LIST_PARTS || o->operation == S3_LIST_UPLOADS ||
-                       o->operation == S3_LIST_OBJECTS;
-
-        return o->reply_max_bytes ? o->reply_max_bytes : is_list ? LIST_MAX_BYTES : REPLY_MAX_BYTES;
-}
 
 /* States */
 
@@ -117,9 +62,7 @@ S3Call *s3_call_free(S3Call *call) {
                 count_sent(call, http_call_sent_bytes(call->http));
         s3_call_return_token(call);
         http_call_cancel(call->http);
-        free((char *)call->order.key);
-        free_pairs(call->order.queries, call->order.n_queries);
-        free_pairs(call->order.headers, call->order.n_headers);
+        s3_call_free_order(call);
         s3_answer_done(&call->denial);
         free(call);
         return NULL;
@@ -164,78 +107,6 @@ static void finish_failure(S3Call *call, int r) {
         finish_unsent(call, r == -EINVAL ? S3_REFUSED : S3_RETRY, text);
 }
 
-/* What the answer calls for */
-
-typedef enum CallNext {
-        NEXT_END,
-        NEXT_AGAIN,
-        NEXT_PAUSE,
-        NEXT_KEYS /* again if the credentials' source has others */
-} CallNext;
-
-static CallNext try_after_failure(S3Call *call) {
-        if (call->was_handed_out || ++call->n_failures >= MAX(call->order.max_tries, 1U))
-                return NEXT_END;
-        return NEXT_PAUSE;
-}
-
-static CallNext follow_redirect(S3Call *call, const S3Answer *answer) {
-        S3Client *c = call->client;
-
-        if (strcmp(c->place.region, call->region) != 0)
-                return NEXT_AGAIN; /* another call has learned it meanwhile */
-        if (answer->region[0] == '\0')
-                return try_after_failure(call); /* as S3 does for minutes after a bucket was made */
-        if (strcmp(answer->region, call->region) == 0 || ++call->n_redirects >= S3_REGIONS_MAX ||
-            s3_client_move(c, answer->region) < 0)
-                return NEXT_END;
-        log_debug("bucket '%s' is in region '%s', not in '%s'", c->options.bucket, answer->region,
-                  call->region);
-        return NEXT_AGAIN;
-}
-
-static CallNext learn_clock(S3Call *call) {
-        S3Client *c = call->client;
-
-        if (call->clock_was_learned || call->signed_ahead_usec == c->clock_ahead_usec)
-                return NEXT_END; /* told before, or it has not told its time */
-        call->clock_was_learned = true;
-        c->sign_ahead_usec = c->clock_ahead_usec;
-        return NEXT_AGAIN;
-}
-
-/* Keys that are denied may have been replaced at their source, whatever the reason that is given: a wrong secret, a role that lost its
- * permission. How often that is looked at is the source's business. */
-static CallNext renew_keys(S3Call *call) {
-        if (call->keys_were_renewed)
-                return NEXT_END;
-        call->keys_were_renewed = true;
-        return credentials_refused(call->client->credentials, call->serial) ? NEXT_KEYS : NEXT_END;
-}
-
-static CallNext decide(S3Call *call, S3Answer *answer) {
-        switch (answer->verdict) {
-        case S3_RETRY:
-        case S3_CORRUPTED:
-        case S3_UNREACHABLE:
-                return try_after_failure(call);
-        case S3_SKEWED:
-                return learn_clock(call);
-        case S3_REDIRECT:
-                return follow_redirect(call, answer);
-        case S3_EXPIRED:
-                answer->verdict = S3_DENIED; /* unless others come */
-                return renew_keys(call);
-        case S3_DENIED:
-                return renew_keys(call);
-        case S3_UNCONDITIONAL:
-                call->client->has_no_conditions = true;
-                return NEXT_END;
-        default:
-                return NEXT_END;
-        }
-}
-
 /* Doing it */
 
 static int try_now(S3Call *call);
@@ -263,37 +134,6 @@ static void pause_call(S3Call *call, const S3Answer *answer) {
         int r = arm(call, MAX(wait, s3_call_retry_after_usec(call, answer)));
         if (r < 0)
                 finish_failure(call, r);
-}
-
-static void judge(S3Call *call, const HttpReply *reply, S3Answer *ret) {
-        S3Client *c = call->client;
-        bool has_id = http_reply_header(reply, "x-amz-request-id") ||
-                      http_reply_header(reply, "x-amz-id-2");
-
-        c->has_request_ids |= has_id;
-        const S3AnswerInput in = {
-                .operation = call->order.operation,
-                .is_conditional = call->order.is_conditional,
-                .is_foreign = c->has_request_ids && !has_id,
-                .http_error = reply->error,
-                .http_text = reply->text,
-                .status = reply->status,
-                .body = reply->body ? reply->body : "",
-                .body_bytes = reply->body ? reply->body_bytes : 0,
-                .retry_after = http_reply_header(reply, "retry-after"),
-                .date = http_reply_header(reply, "date"),
-                .now_usec = call->signed_usec,
-                .bucket_region = http_reply_header(reply, "x-amz-bucket-region"),
-                .bucket = c->options.bucket,
-                .key = call->order.key,
-                .region = call->region,
-                .host = c->place.host,
-                .credentials_origin = credentials_origin(c->credentials),
-                .expected_owner = c->options.expected_bucket_owner,
-        };
-
-        if (s3_answer_judge(&in, ret) < 0)
-                *ret = (S3Answer){ .verdict = S3_RETRY };
 }
 
 /* The denial stands. @param error  why the source could not tell; NULL = it has no others */
@@ -337,12 +177,14 @@ static void on_reply(const HttpReply *reply, void *userdata) {
         S3Answer answer = { .verdict = S3_RETRY };
 
         call->http = NULL;
+        if (reply->status > 0)
+                c->asked_usec = c->clock->boottime_usec(c->clock);
         s3_counts_add(&c->counts, call->order.operation, reply);
         count_sent(call, reply->sent_bytes);
         s3_client_heard_date(c, http_reply_header(reply, "date"));
-        judge(call, reply, &answer);
+        s3_call_judge(call, reply, &answer);
         s3_call_heard(call, &answer, reply->error ? 0 : reply->status);
-        switch (decide(call, &answer)) {
+        switch (s3_call_decide(call, &answer)) {
         case NEXT_END:
                 finish(call, &answer, reply);
                 break;
@@ -390,7 +232,7 @@ static int send_now(S3Call *call, const AwsKeys *keys) {
                 .headers = (const char *const *)request.headers,
                 .body = call->order.body_bytes > 0 ? call->order.body : NULL,
                 .body_bytes = call->order.body_bytes,
-                .reply_max_bytes = reply_max_bytes(&call->order),
+                .reply_max_bytes = s3_call_reply_max_bytes(call),
                 .on_data = call->order.on_data ? on_reply_data : NULL,
                 .never_repeat = call->order.operation == S3_CREATE_UPLOAD, /* two are two uploads */
                 .on_done = on_reply,
@@ -489,8 +331,10 @@ int s3_call_new(S3Call **ret, S3Client *c, const S3Order *order) {
                 return -ENOMEM;
         call->client = c;
         call->is_large = order->on_data || order->body_bytes >= LARGE_BYTES;
+        if (list_is_empty(&c->calls))
+                c->asked_usec = c->clock->boottime_usec(c->clock);
         list_append(&c->calls, &call->link);
-        r = copy_order(call, order);
+        r = s3_call_copy_order(call, order);
         if (r == 0)
                 r = arm(call, 0); /* nothing is told from inside */
         if (r < 0) {
@@ -513,6 +357,10 @@ S3Call *s3_call_cancel(S3Call *call) {
 
 uint64_t s3_call_sent_bytes(const S3Call *call) {
         return call->http ? http_call_sent_bytes(call->http) : 0;
+}
+
+uint64_t s3_client_asked_usec(const S3Client *c) {
+        return list_is_empty(&c->calls) ? 0 : c->asked_usec;
 }
 
 uint64_t s3_client_sending_bytes(const S3Client *c, const uint64_t *counter) {

@@ -20,9 +20,10 @@ struct S3Client {
         HttpPool *pool;
         S3ClientOptions options; /* strings are ours */
         S3Place place;
-        ListLink calls;   /* S3Call.link, in order of arrival */
-        unsigned n_large; /* of them, those that have one of `connections` */
-        Aimd aimd;        /* of these */
+        ListLink calls;      /* S3Call.link, in order of arrival */
+        uint64_t asked_usec; /* CLOCK_BOOTTIME: the first of them came, or the last answer */
+        unsigned n_large;    /* of them, those that have one of `connections` */
+        Aimd aimd;           /* of these */
         uint64_t random;
 
         /* learned */
@@ -87,6 +88,24 @@ uint64_t s3_client_random(S3Client *c);
 /** Begins calls that wait for a connection while there is one. */
 void s3_client_admit(S3Client *c);
 S3Call *s3_call_free(S3Call *call);
+
+/* s3_client_order.c */
+/** Copies but for the body, of which the digest is kept. @return 0, -ENOMEM: what was copied is freed with the call */
+int s3_call_copy_order(S3Call *call, const S3Order *order);
+void s3_call_free_order(S3Call *call);
+size_t s3_call_reply_max_bytes(const S3Call *call);
+
+/* s3_client_next.c */
+typedef enum CallNext {
+        NEXT_END,
+        NEXT_AGAIN,
+        NEXT_PAUSE,
+        NEXT_KEYS /* again if the credentials' source has others */
+} CallNext;
+/** @param ret  freed by s3_answer_done() */
+void s3_call_judge(S3Call *call, const HttpReply *reply, S3Answer *ret);
+/** Learns from the answer what holds for all calls: region, clock, conditions. @param answer  its verdict may be changed */
+CallNext s3_call_decide(S3Call *call, S3Answer *answer);
 
 /* s3_client_pace.c */
 HttpThrottle s3_client_throttle(const S3Client *c);

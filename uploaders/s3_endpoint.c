@@ -52,6 +52,7 @@ typedef struct Endpoint {
                 *path; /* owned; path without a slash at its end */
         uint64_t port;
         bool is_address; /* not a name: it has no subdomains */
+        bool is_aws;
 } Endpoint;
 
 static void endpoint_done(Endpoint *e) {
@@ -247,14 +248,14 @@ static int check_bucket(const char *bucket, bool is_aws, char **ret_fault) {
         return 0;
 }
 
-static int choose_addressing(const S3PlaceOptions *o, const Endpoint *e, bool is_aws,
-                             bool *ret_virtual, char **ret_fault) {
+static int choose_addressing(const S3PlaceOptions *o, const Endpoint *e, bool *ret_virtual,
+                             char **ret_fault) {
         const char *a = o->addressing && o->addressing[0] ? o->addressing : "auto";
         bool is_tls = strcmp(e->scheme, "https") == 0, has_dot = strchr(o->bucket, '.') != NULL;
 
         if (strcmp(a, "path") == 0 || strcmp(a, "auto") == 0) {
                 /* A certificate's * stands for one label, so a bucket with a dot has no valid name over TLS. */
-                *ret_virtual = strcmp(a, "auto") == 0 && is_aws && !e->is_address &&
+                *ret_virtual = strcmp(a, "auto") == 0 && e->is_aws && !e->is_address &&
                                is_dns_bucket(o->bucket) && !(is_tls && has_dot);
                 return 0;
         }
@@ -339,10 +340,10 @@ int s3_place_make(S3Place *ret, const S3PlaceOptions *options, char **ret_fault)
                     : aws_endpoint(&e, options, region, ret_fault);
         if (r < 0)
                 return r;
-        place.is_aws = !has_own || s3_host_is_aws(e.host);
+        place.is_aws = e.is_aws = !has_own || s3_host_is_aws(e.host);
         r = check_bucket(options->bucket, place.is_aws, ret_fault);
         if (r == 0)
-                r = choose_addressing(options, &e, place.is_aws, &is_virtual, ret_fault);
+                r = choose_addressing(options, &e, &is_virtual, ret_fault);
         if (r == 0)
                 r = fill_place(&place, options, &e, is_virtual);
         if (r < 0)

@@ -1,4 +1,5 @@
-/* What the files of an upload share: s3.c decides, s3_upload_asks.c asks and notes what is heard, s3_upload_parts.c keeps the parts. */
+/* What the files of an upload share: s3.c steps, s3_upload_judge.c judges what is there, s3_upload_state.c keeps the state and its end,
+ * s3_upload_asks.c asks and notes what is heard, s3_upload_parts.c keeps the parts. */
 #pragma once
 
 #include "lib/base/list.h"
@@ -98,6 +99,27 @@ struct S3Upload {
 
 /* s3.c */
 void s3_upload_step(S3Upload *u);
+
+/* s3_upload_state.c. Any of these may end the upload: nothing is done to it afterwards in the same step. */
+/** Moves to a state and begins what it waits for. */
+void s3_upload_go(S3Upload *u, UploadState state);
+/** @return whether the server itself is to see that nothing is written over */
+bool s3_upload_is_conditional(const S3Upload *u);
+/** The one way out. */
+void s3_upload_finish(S3Upload *u, int outcome);
+/** Ends, after an upload that nobody will go on with was aborted. */
+void s3_upload_end(S3Upload *u, int outcome);
+/** Ends with a sentence of our own, about the object. */
+void _printf_(3, 4) s3_upload_end_saying(S3Upload *u, int outcome, const char *fmt, ...);
+/** Ends with what the server said. */
+void s3_upload_end_heard(S3Upload *u, int outcome);
+
+/* s3_upload_judge.c: after a HEAD was answered */
+void s3_upload_after_look(S3Upload *u);
+void s3_upload_after_guard(S3Upload *u);
+void s3_upload_after_proof(S3Upload *u);
+/** Somebody was quicker, or an answer of ours was lost: HEAD tells. */
+void s3_upload_look_who_is_there(S3Upload *u);
 
 /* s3_upload_asks.c: begins a request; when it is answered, u->heard is written and s3_upload_step() called. 0, -ENOMEM */
 int s3_upload_ask_put(S3Upload *u, bool is_conditional);

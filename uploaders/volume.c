@@ -187,14 +187,19 @@ static bool is_plain_name(const char *s, size_t n) {
                !(n == 2 && s[0] == '.' && s[1] == '.');
 }
 
+/* The way to an object, as far as it was gone. */
+typedef struct Way {
+        int dir_fd;       /* the directory it lives in; the caller's */
+        const char *name; /* its own, in what was asked for */
+        const char *step; /* what was tried last */
+} Way;
+
 /* Opens the directory an object lives in, making what is missing. Every parent is fsynced, also where nothing was missing: who made
- * the directory may have crashed before its fsync.
- * @param ret_name  the object's own name in `relative`
- * @return 0 and *ret_fd, -errno; *ret_step tells what was tried */
-static int open_directories(int root_fd, const char *relative, bool create, int *ret_fd,
-                            const char **ret_name, const char **ret_step) {
+ * the directory may have crashed before its fsync. @return 0 or -errno, when only ret->step is set */
+static int open_directories(int root_fd, const char *relative, bool create, Way *ret) {
         char name[NAME_MAX + 1];
         _cleanup_close_ int at_fd = fcntl(root_fd, F_DUPFD_CLOEXEC, 3);
+        ret->step = "open";
         if (at_fd < 0)
                 return -errno;
 
@@ -203,16 +208,16 @@ static int open_directories(int root_fd, const char *relative, bool create, int 
                 if (!is_plain_name(relative, n))
                         return -EINVAL;
                 if (relative[n] == '\0') {
-                        *ret_name = relative;
-                        *ret_fd = TAKE_FD(at_fd);
+                        ret->name = relative;
+                        ret->dir_fd = TAKE_FD(at_fd);
                         return 0;
                 }
                 memcpy(name, relative, n);
                 name[n] = '\0';
-                *ret_step = "make the directory of";
+                ret->step = "make the directory of";
                 if (create && mkdirat(at_fd, name, 0750) < 0 && errno != EEXIST)
                         return -errno;
-                *ret_step = "open the directory of";
+                ret->step = "open the directory of";
                 int fd = openat(at_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
                 if (fd < 0)
                         return -errno;
@@ -245,8 +250,8 @@ static int make_temporary(VolumeObject *o, char **ret_error) {
 
 int volume_begin(Volume *v, const char *relative, uint64_t size_hint_bytes, VolumeObject **ret,
                  char **ret_error) {
-        const char *name = NULL, *step = "open";
         _cleanup_close_ int root_fd = -1;
+        Way way;
         int r;
 
         *ret_error = NULL;
@@ -264,13 +269,14 @@ int volume_begin(Volume *v, const char *relative, uint64_t size_hint_bytes, Volu
         r = volume_check_room(v, root_fd, size_hint_bytes, ret_error);
         if (r != 0)
                 return r;
-        r = open_directories(root_fd, relative, true, &o->dir_fd, &name, &step);
+        r = open_directories(root_fd, relative, true, &way);
         if (r == -EINVAL || r == -ENAMETOOLONG)
                 return r; /* the name, not the volume */
         if (r < 0)
-                return volume_fault(-r, step, o->path, ret_error);
-        o->name = strdup(name);
-        o->temporary = temporary_name(name);
+                return volume_fault(-r, way.step, o->path, ret_error);
+        o->dir_fd = way.dir_fd;
+        o->name = strdup(way.name);
+        o->temporary = temporary_name(way.name);
         if (!o->name || !o->temporary)
                 return -ENOMEM;
         if (strlen(o->temporary) > NAME_MAX)
@@ -301,28 +307,31 @@ int volume_read_head(Volume *v, const char *relative, size_t max_bytes, char **r
 }
 
 int volume_verify(Volume *v, const char *relative, const VolumeStripe *stripes, size_t n_stripes) {
-        _cleanup_close_ int root_fd = -1, dir_fd = -1;
-        const char *name = NULL, *step = NULL;
+        _cleanup_close_ int root_fd = -1;
         uint64_t bad_offset;
+        Way way;
         int r = open_to_look(v, &root_fd);
         if (r == 0)
-                r = open_directories(root_fd, relative, false, &dir_fd, &name, &step);
-        if (r == 0)
-                r = volume_readback(&(ReadbackFile){ dir_fd, name, &v->n_read_back }, stripes,
-                                    n_stripes, &bad_offset);
+                r = open_directories(root_fd, relative, false, &way);
+        if (r < 0)
+                return r;
+        r = volume_readback(&(ReadbackFile){ way.dir_fd, way.name, &v->n_read_back }, stripes,
+                            n_stripes, &bad_offset);
+        (void)close(way.dir_fd); /* was only read */
         return r == READBACK_E_DIFFERENT ? UPLOAD_E_EXISTS : r;
 }
 
 int volume_sweep(Volume *v, const char *relative) {
-        _cleanup_close_ int root_fd = -1, dir_fd = -1;
-        const char *name = NULL, *step = NULL;
+        _cleanup_close_ int root_fd = -1;
+        Way way;
         int r = open_to_look(v, &root_fd);
 
         if (r == 0)
-                r = open_directories(root_fd, relative, false, &dir_fd, &name, &step);
+                r = open_directories(root_fd, relative, false, &way);
         if (r < 0)
                 return r == -ENOENT ? 0 : r;
-        _cleanup_free_ char *temporary = temporary_name(name);
+        _cleanup_close_ int dir_fd = way.dir_fd;
+        _cleanup_free_ char *temporary = temporary_name(way.name);
         if (!temporary)
                 return -ENOMEM;
         return unlinkat(dir_fd, temporary, 0) < 0 && errno != ENOENT ? -errno : 0;

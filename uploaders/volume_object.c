@@ -107,17 +107,16 @@ VolumeObject *volume_object_free(VolumeObject *o) {
         return NULL;
 }
 
-static int readback(const VolumeObject *o, const char *name, const VolumeStripe *stripes,
-                    size_t n_stripes, uint64_t *ret_bad_offset) {
-        return volume_readback(&(ReadbackFile){ o->dir_fd, name, &o->volume->n_read_back }, stripes,
-                               n_stripes, ret_bad_offset);
+static ReadbackFile file_of(const VolumeObject *o, const char *name) {
+        return (ReadbackFile){ o->dir_fd, name, &o->volume->n_read_back };
 }
 
 /* The name is taken. The same bytes, proven and made durable: UPLOAD_E_SAME. */
 static int judge_existing(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripes,
                           char **ret_error) {
+        const ReadbackFile file = file_of(o, o->name);
         uint64_t bad_offset;
-        int r = readback(o, o->name, stripes, n_stripes, &bad_offset);
+        int r = volume_readback(&file, stripes, n_stripes, &bad_offset);
 
         if (r < 0)
                 return volume_fault(-r, "read what is there as", o->path, ret_error);
@@ -212,7 +211,8 @@ static int prove(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripes,
         if (fdatasync(o->fd) < 0)
                 return object_fault(o, errno, "sync", ret_error);
         (void)posix_fadvise(o->fd, 0, 0, POSIX_FADV_DONTNEED); /* a hint */
-        r = readback(o, o->temporary, stripes, n_stripes, &bad_offset);
+        const ReadbackFile file = file_of(o, o->temporary);
+        r = volume_readback(&file, stripes, n_stripes, &bad_offset);
         if (r < 0)
                 return object_fault(o, -r, "read back", ret_error);
         if (r == 0)

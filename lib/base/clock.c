@@ -19,14 +19,22 @@ static uint64_t clock_read_usec(clockid_t id) {
         return (uint64_t)ts.tv_sec * USEC_PER_SEC + (uint64_t)ts.tv_nsec / 1000;
 }
 
+uint64_t clock_realtime_usec(void) {
+        return clock_read_usec(CLOCK_REALTIME);
+}
+
+uint64_t clock_boottime_usec(void) {
+        return clock_read_usec(CLOCK_BOOTTIME);
+}
+
 static uint64_t clock_system_realtime_usec(Clock *c) {
         (void)c;
-        return clock_read_usec(CLOCK_REALTIME);
+        return clock_realtime_usec();
 }
 
 static uint64_t clock_system_boottime_usec(Clock *c) {
         (void)c;
-        return clock_read_usec(CLOCK_BOOTTIME);
+        return clock_boottime_usec();
 }
 
 Clock *clock_system(void) {
@@ -36,6 +44,16 @@ Clock *clock_system(void) {
         };
 
         return &system_clock;
+}
+
+uint64_t clock_steady_usec(ClockSteady *s, Clock *c) {
+        uint64_t boot = c->boottime_usec(c), real = c->realtime_usec(c);
+
+        if (s->boot_usec > 0 && real > s->real_usec + (boot - s->boot_usec) + USEC_PER_HOUR)
+                s->since_usec = boot;
+        s->boot_usec = boot;
+        s->real_usec = real;
+        return s->since_usec > 0 ? boot - s->since_usec : USEC_INFINITY;
 }
 
 static struct tm clock_split(int64_t sec) {

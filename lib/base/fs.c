@@ -3,9 +3,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/openat2.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
@@ -150,6 +152,27 @@ int fs_open_regular(int dir_fd, const char *path, struct stat *ret_st) {
         return TAKE_FD(fd);
 }
 
+int fs_opendir_fd(int fd, DIR **ret) {
+        DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+
+        if (fd < 0)
+                return fd;
+        if (!dir) {
+                int r = -errno;
+
+                (void)close(fd); /* opened for reading only */
+                return r;
+        }
+        *ret = dir;
+        return 0;
+}
+
+int fs_opendir_at(int dir_fd, const char *name, DIR **ret) {
+        int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+
+        return fs_opendir_fd(fd < 0 ? -errno : fd, ret);
+}
+
 /* Whether a FUSE file system is one of those that only show local files in another way. */
 static bool fuse_is_local(int fd) {
         static const char *const local_types[] = { "fuse.fuse-overlayfs", "fuse.bindfs" };
@@ -182,6 +205,21 @@ static bool fuse_is_local(int fd) {
 }
 
 #define FS_MAGIC_FUSE 0x65735546
+
+char *fs_absolute(const char *path) {
+        char here[PATH_MAX];
+        if (path[0] == '/')
+                return strdup(path);
+        return getcwd(here, sizeof here) ? path_join(here, path) : NULL;
+}
+
+uint64_t fs_birth_usec(int fd) {
+        struct statx st;
+        if (statx(fd, "", AT_EMPTY_PATH, STATX_BTIME, &st) < 0 || !(st.stx_mask & STATX_BTIME) ||
+            st.stx_btime.tv_sec <= 0)
+                return 0;
+        return (uint64_t)st.stx_btime.tv_sec * USEC_PER_SEC + st.stx_btime.tv_nsec / 1000;
+}
 
 bool fs_is_network(int fd, const char **ret_name) {
         /* From linux/magic.h and, for those outside the kernel, coreutils' stat(1). */

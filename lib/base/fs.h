@@ -1,6 +1,7 @@
 /* Files of hostile trees, and durable writes into our own. */
 #pragma once
 
+#include <dirent.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/stat.h>
@@ -20,6 +21,15 @@ int fs_open_beneath(int dir_fd, const char *path, int flags);
  * node is to use the device. @param ret_st  its fstat, may be NULL
  * @return fd, -EBADF when it is not a regular file, -ELOOP for a symlink */
 int fs_open_regular(int dir_fd, const char *path, struct stat *ret_st);
+
+/** Opens a directory to list it. Its position is its own: that of dir_fd, which may be shared, stays where it is.
+ * @param name  one component, or `.` for what dir_fd is
+ * @param ret   for closedir(3)  @return 0, -ENOTDIR also for a symlink, -errno */
+int fs_opendir_at(int dir_fd, const char *name, DIR **ret);
+
+/** As fs_opendir_at() of what is open already.
+ * @param fd  is *ret's from here on, and closed on failure; an -errno (of fs_open_beneath()) is given back */
+int fs_opendir_fd(int fd, DIR **ret);
 
 /** mkdir -p of an absolute path, every new directory with `mode` (and the umask); the last component
  * may not be a symlink. @return 0 also when it is there; -ENOTDIR; -EINVAL for a relative path */
@@ -60,6 +70,14 @@ int fs_pread_all(int fd, void *data, size_t n,
  * fuse-overlayfs and bindfs), … by statfs(2) f_type. One that cannot be asked counts as such.
  * @param ret_name  gets a static name ("nfs", "local", …), may be NULL */
 bool fs_is_network(int fd, const char **ret_name);
+
+/** @return the path below the working directory, or itself when it is absolute; links and `..` stay. The caller's; NULL for lack of memory or of
+ * a working directory (errno) */
+char *fs_absolute(const char *path);
+
+/** When the file was made, by the clock of whoever made it (see fs_is_network()).
+ * @return microseconds since 1970; 0 where the file system does not say (statx(2), STATX_BTIME) */
+uint64_t fs_birth_usec(int fd);
 
 /** A read lease taken and given back at once tells whether anybody has the file open for writing.
  * @param fd  open O_RDONLY; SIGIO must be blocked in all threads by the caller

@@ -101,15 +101,10 @@ static int remove_entry(int dir_fd, const char *name, unsigned depth);
 /* Empties the directory; goes on after a failure and returns the first one. */
 static int remove_entries(int dir_fd, unsigned depth) {
         _cleanup_closedir_ DIR *dir = NULL;
-        int first = 0;
+        int first = fs_opendir_fd(dir_fd, &dir);
 
-        dir = fdopendir(dir_fd);
-        if (!dir) {
-                int r = -errno;
-
-                (void)close(dir_fd); /* opened for reading only */
-                return r;
-        }
+        if (first < 0)
+                return first;
         for (;;) {
                 struct dirent *entry;
                 int r;

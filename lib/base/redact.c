@@ -6,57 +6,17 @@
 #include <strings.h>
 
 #include "lib/base/json_out.h"
+#include "lib/base/redact_private.h"
 
 #define REDACTED "[redacted]"
 
 enum {
         NAME_BYTES_MAX = 256,
-        BLANKS_MAX = 8,        /* around a separator */
-        URL_BYTES_MAX = 512,   /* of user and password */
-        COUNT_DIGITS_MAX = 9,  /* max_tokens=4096 is no secret */
-        SECRET_KEY_BYTES = 40, /* of AWS; AKIA and ASIA ids: 4 + 16 */
+        BLANKS_MAX = 8,       /* around a separator */
+        COUNT_DIGITS_MAX = 9, /* max_tokens=4096 is no secret */
         BEARER_BYTES_MIN = 8,
-        PEM_LABEL_MAX = 64,
-        PEM_LINE_MIN = 32, /* of a block's body, but for the first one of the text and the last */
         STRING_PREFIX_MAX = 2, /* b'…', rb'…', $'…' */
 };
-
-#define ALNUM "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-#define UPPER_ALNUM "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-
-/* Keys that are known by how they begin. `min` bytes of `chars` follow. */
-/* clang-format off */
-static const struct KeyForm {
-        const char *prefix, *chars;
-        size_t min;
-} key_forms[] = {
-        { "AKIA",        UPPER_ALNUM,  16 },
-        { "ASIA",        UPPER_ALNUM,  16 },
-        { "hf_",         ALNUM,        16 },
-        { "api_org_",    ALNUM,        16 },
-        { "ghp_",        ALNUM,        16 },
-        { "gho_",        ALNUM,        16 },
-        { "ghu_",        ALNUM,        16 },
-        { "ghs_",        ALNUM,        16 },
-        { "ghr_",        ALNUM,        16 },
-        { "github_pat_", ALNUM "_",    16 },
-        { "glpat-",      ALNUM "_-",   16 },
-        { "sk-",         ALNUM "_-",   20 },
-        { "xoxa-",       ALNUM "-",    10 },
-        { "xoxb-",       ALNUM "-",    10 },
-        { "xoxe.",       ALNUM "-.",   10 },
-        { "xoxe-",       ALNUM "-",    10 },
-        { "xoxo-",       ALNUM "-",    10 },
-        { "xoxp-",       ALNUM "-",    10 },
-        { "xoxr-",       ALNUM "-",    10 },
-        { "xoxs-",       ALNUM "-",    10 },
-        { "npm_",        ALNUM,        30 },
-        { "pypi-",       ALNUM "_-",   30 },
-        { "dckr_pat_",   ALNUM "_-",   16 },
-        { "AIza",        ALNUM "_-",   30 },
-        { "hooks.slack.com/services/", ALNUM "/", 10 },
-};
-/* clang-format on */
 
 /* Headers whose whole line is the secret. */
 static const char *const header_names[] = { "authorization", "proxy-authorization", "cookie",
@@ -64,156 +24,8 @@ static const char *const header_names[] = { "authorization", "proxy-authorizatio
 static const char *const plain_values[] = { "true", "false", "null", "none",     "yes",
                                             "no",   "on",    "off",  "undefined" };
 
-typedef struct Scan {
-        const char *s;
-        size_t n;
-        bool has_key_id;   /* an AKIA or ASIA id is somewhere: 40 bytes may be what belongs to it */
-        size_t jwt_beyond; /* no JWT begins before here */
-} Scan;
-
-static bool is_one_of(char c, const char *chars) {
-        return c != '\0' && strchr(chars, c);
-}
-
-static bool is_name_char(char c) {
-        return isalnum((unsigned char)c) || is_one_of(c, "_-.");
-}
-
 static bool is_blank(char c) {
         return c == ' ' || c == '\t';
-}
-
-static bool begins(const Scan *t, size_t i, const char *what) {
-        size_t n = strlen(what);
-        return n <= t->n - i && memcmp(t->s + i, what, n) == 0;
-}
-
-static size_t span(const Scan *t, size_t i, const char *chars) {
-        size_t from = i;
-        while (i < t->n && is_one_of(t->s[i], chars))
-                i++;
-        return i - from;
-}
-
-/* Whether a word may begin here: also after `%3D` and after an escape such as `\n` in a log line. */
-static bool begins_word(const Scan *t, size_t i) {
-        if (i == 0 || !(isalnum((unsigned char)t->s[i - 1]) || t->s[i - 1] == '_'))
-                return true;
-        return (i >= 2 && t->s[i - 2] == '\\') ||
-               (i >= 3 && t->s[i - 3] == '%' && isxdigit((unsigned char)t->s[i - 2]));
-}
-
-/* ---- known forms: each returns how many bytes to take out, 0 for none ---- */
-
-static size_t known_key(const Scan *t, size_t i) {
-        for (size_t k = 0; k < ELEMENTSOF(key_forms); k++) {
-                const struct KeyForm *f = &key_forms[k];
-                if (t->s[i] != f->prefix[0] || !begins(t, i, f->prefix))
-                        continue;
-                size_t n_prefix = strlen(f->prefix), n = span(t, i + n_prefix, f->chars);
-                if (n >= f->min)
-                        return n_prefix + n;
-        }
-        return 0;
-}
-
-static size_t jwt(Scan *t, size_t i) {
-        if (i < t->jwt_beyond || !begins(t, i, "eyJ"))
-                return 0;
-        size_t n = span(t, i, ALNUM "_-");
-        if (n >= 10 && i + n < t->n && t->s[i + n] == '.')
-                return span(t, i, ALNUM "_-.=");
-        t->jwt_beyond = i + n;
-        return 0;
-}
-
-static size_t pem(const Scan *t, size_t i) {
-        if (!begins(t, i, "-----BEGIN "))
-                return 0;
-        const char *end = memmem(t->s + i, t->n - i, "-----END ", 9);
-        if (!end)
-                return t->n - i; /* cut short: what is there of it goes */
-        const char *close = end + 9;
-        close = memmem(close, (size_t)(t->s + t->n - close), "-----", 5);
-        return close ? (size_t)(close - t->s) + 5 - i : t->n - i;
-}
-
-/* A block whose beginning the text does not have ends here. */
-static size_t pem_end(const Scan *t, size_t i) {
-        if (!begins(t, i, "-----END "))
-                return 0;
-        size_t k = i + 9;
-        while (k < t->n && k - i < PEM_LABEL_MAX && is_one_of(t->s[k], UPPER_ALNUM " "))
-                k++;
-        if (k == t->n)
-                return k - i;
-        return begins(t, k, "-----") ? k + 5 - i : 0;
-}
-
-/* Back over blanks and ends of lines, which in a log line may be `\n`. */
-static size_t skip_break_back(const Scan *t, size_t least, size_t i) {
-        for (;;) {
-                if (i > least && is_one_of(t->s[i - 1], " \t\r\n"))
-                        i--;
-                else if (i >= least + 2 && t->s[i - 2] == '\\' && is_one_of(t->s[i - 1], "rn"))
-                        i -= 2;
-                else
-                        return i;
-                while (i > least && t->s[i - 1] == '\\')
-                        i--;
-        }
-}
-
-/* @return where the lines begin that stand before i and look like base64; not before least */
-static size_t pem_body_before(const Scan *t, size_t least, size_t i) {
-        for (bool is_last = true;; is_last = false) {
-                size_t end = skip_break_back(t, least, i), k = end;
-                while (k > least && is_one_of(t->s[k - 1], ALNUM "+/="))
-                        k--;
-                if (k > least && k < end && t->s[k - 1] == '\\' && is_one_of(t->s[k], "rn"))
-                        k++;
-                if (k == end || (end - k < PEM_LINE_MIN && !is_last && k > least))
-                        return i;
-                i = k;
-        }
-}
-
-/* The secret that belongs to an access key id has no form but its length. 40 hex digits are a commit. */
-static size_t aws_secret(const Scan *t, size_t i) {
-        static const char chars[] = ALNUM "/+";
-        if (!t->has_key_id || !is_one_of(t->s[i], chars) ||
-            (i > 0 && is_one_of(t->s[i - 1], chars)))
-                return 0;
-        size_t n = 0;
-        while (n <= SECRET_KEY_BYTES && i + n < t->n && is_one_of(t->s[i + n], chars))
-                n++;
-        return n == SECRET_KEY_BYTES && span(t, i, "0123456789abcdef") < n ? n : 0;
-}
-
-static bool ends_url(char c) {
-        return c == '\0' || isspace((unsigned char)c) || is_one_of(c, "\"'<>`|");
-}
-
-static bool is_port(const Scan *t, size_t from, size_t to) {
-        return span(t, from, "0123456789") == to - from;
-}
-
-/* After `://`: user and password as far as the last `@` of the authority. A password with a slash in it breaks the rules, and is found all
- * the same, since what stands before it is no port. */
-static size_t url_user(const Scan *t, size_t i) {
-        size_t at = 0, colon = 0, end = MIN(t->n, i + URL_BYTES_MAX), k = i;
-        for (; k < end && !ends_url(t->s[k]); k++) {
-                if (is_one_of(t->s[k], "/?#") && (at || !colon || is_port(t, colon + 1, k)))
-                        break;
-                if (t->s[k] == ':' && !colon)
-                        colon = k;
-                if (t->s[k] == '@')
-                        at = k;
-        }
-        if (!at)
-                return 0;
-        bool has_password = colon && colon < at;
-        return has_password || at - i > 16 ? at - i : 0; /* `ssh://git@…` stays */
 }
 
 /* ---- a name and its value ---- */
@@ -227,7 +39,7 @@ static char skip_quote(const Scan *t, size_t *i) {
         size_t k = *i;
         while (k < t->n && t->s[k] == '\\' && k - *i < 4)
                 k++;
-        if (k >= t->n || !is_one_of(t->s[k], "\"'`"))
+        if (k >= t->n || !redact_is_one_of(t->s[k], "\"'`"))
                 return 0;
         *i = k + 1;
         return t->s[k];
@@ -236,7 +48,7 @@ static char skip_quote(const Scan *t, size_t *i) {
 /* The same with what some languages have before it: `b'…'`, `u'…'`, `$'…'`. */
 static char skip_opening_quote(const Scan *t, size_t *i) {
         size_t k = *i;
-        while (k < t->n && k - *i < STRING_PREFIX_MAX && is_one_of(t->s[k], "bBuUrRfF$"))
+        while (k < t->n && k - *i < STRING_PREFIX_MAX && redact_is_one_of(t->s[k], "bBuUrRfF$"))
                 k++;
         char quote = skip_quote(t, &k);
         if (quote)
@@ -257,11 +69,11 @@ static bool skip_separator(const Scan *t, size_t *i) {
         k = skip_blanks(t, k);
         if (k >= t->n)
                 return false;
-        if (begins(t, k, "::"))
+        if (redact_begins(t, k, "::"))
                 return false; /* C++ */
-        if (begins(t, k, ":=") || begins(t, k, "=>"))
+        if (redact_begins(t, k, ":=") || redact_begins(t, k, "=>"))
                 k += 2;
-        else if (begins(t, k, "%3D") || begins(t, k, "%3d"))
+        else if (redact_begins(t, k, "%3D") || redact_begins(t, k, "%3d"))
                 k += 3;
         else if (t->s[k] == '=' || t->s[k] == ':')
                 k++;
@@ -284,7 +96,7 @@ static size_t end_of_value(const Scan *t, size_t i, ValueForm form) {
                         break;
                 if (form.quote ? c == form.quote && (i == from || t->s[i - 1] != '\\' ||
                                                      t->s[from - 2] == '\\')
-                               : is_one_of(c, "\"'`"))
+                               : redact_is_one_of(c, "\"'`"))
                         break;
                 if (!form.quote && !form.is_line && (is_blank(c) || (form.is_query && c == '&')))
                         break;
@@ -297,7 +109,7 @@ static void pass_pem_block(const Scan *t, Value *v) {
         const char *begin =
                 memmem(t->s + v->from, MIN(t->n, v->to + 1) - v->from, "-----BEGIN ", 11);
         if (begin)
-                v->to = MAX(v->to, (size_t)(begin - t->s) + pem(t, (size_t)(begin - t->s)));
+                v->to = MAX(v->to, (size_t)(begin - t->s) + redact_pem(t, (size_t)(begin - t->s)));
 }
 
 static bool is_word(const Scan *t, Value v, const char *word) {
@@ -313,10 +125,10 @@ static bool is_plain(const Scan *t, Value v, bool is_token) {
                         return true;
         if (is_word(t, v, REDACTED))
                 return true;
-        size_t n_digits = span(t, v.from, "0123456789");
+        size_t n_digits = redact_span(t, v.from, "0123456789");
         bool is_count =
                 n_digits > 0 && n_digits <= COUNT_DIGITS_MAX &&
-                (n_digits == n || (n_digits + 1 == n && is_one_of(t->s[v.to - 1], ",;)]}")));
+                (n_digits == n || (n_digits + 1 == n && redact_is_one_of(t->s[v.to - 1], ",;)]}")));
         return n == 0 || (is_token && is_count);
 }
 
@@ -335,7 +147,7 @@ static bool is_user_option(const char *name) {
 /* `user:password`, not `1000:1000` */
 static bool is_user_and_password(const Scan *t, Value v) {
         const char *colon = memchr(t->s + v.from, ':', v.to - v.from);
-        return colon && !is_port(t, (size_t)(colon - t->s) + 1, v.to);
+        return colon && !redact_is_port(t, (size_t)(colon - t->s) + 1, v.to);
 }
 
 static bool has_token(const char *name) {
@@ -349,17 +161,17 @@ static bool find_value(const Scan *whole, const char *name, Value at, Value *ret
         bool is_bearer = strcasecmp(name, "bearer") == 0;
         Scan bounded = *whole, *t = &bounded;
         if (is_user) /* its value may stay, and then is looked at again */
-                bounded.n = MIN(whole->n, i + URL_BYTES_MAX);
+                bounded.n = MIN(whole->n, i + REDACT_URL_BYTES_MAX);
         if (!is_user && !is_bearer && !redact_name_is_secret(name + strspn(name, "-")))
                 return false;
         if (!skip_separator(t, &i)) {
                 size_t k = skip_blanks(t, i);
-                if (k == i || !(is_option || is_bearer) || k >= t->n || begins(t, k, "--"))
+                if (k == i || !(is_option || is_bearer) || k >= t->n || redact_begins(t, k, "--"))
                         return false;
                 i = k;
         }
         char quote = skip_opening_quote(t, &i);
-        bool is_query = at.from > 0 && is_one_of(t->s[at.from - 1], "?&");
+        bool is_query = at.from > 0 && redact_is_one_of(t->s[at.from - 1], "?&");
         *ret = (Value){ .from = i,
                         .to = end_of_value(t, i, (ValueForm){ quote, is_header(name), is_query }) };
         while (quote && ret->to > ret->from && t->s[ret->to - 1] == '\\')
@@ -376,7 +188,7 @@ static bool find_value(const Scan *whole, const char *name, Value at, Value *ret
 static bool named_value(const Scan *t, size_t i, size_t *ret_name_end, Value *ret) {
         char name[NAME_BYTES_MAX + 1];
         size_t end = i;
-        while (end < t->n && is_name_char(t->s[end]))
+        while (end < t->n && redact_is_name_char(t->s[end]))
                 end++;
         *ret_name_end = end;
         size_t n = MIN(end - i, (size_t)NAME_BYTES_MAX);
@@ -387,28 +199,16 @@ static bool named_value(const Scan *t, size_t i, size_t *ret_name_end, Value *re
 
 /* ---- the pass ---- */
 
-static size_t known_form(Scan *t, size_t i) {
-        size_t n = pem(t, i);
-        if (n == 0)
-                n = aws_secret(t, i);
-        if (n > 0 || !begins_word(t, i))
-                return n;
-        n = known_key(t, i);
-        return n > 0 ? n : jwt(t, i);
-}
-
 static void redact(StrBuf *b, Scan *t) {
         size_t copied = 0, name_end = 0;
         for (size_t i = 0; i < t->n;) {
                 Value v = { .from = i };
-                v.to = i + known_form(t, i);
-                if (v.to == i && (v.to += pem_end(t, i)) > i)
-                        v.from = pem_body_before(t, copied, i);
-                if (v.to == i && i >= 3 && begins(t, i - 3, "://")) {
-                        v.to = i + url_user(t, i);
-                        v.from = i;
-                }
-                if (v.to == i && i >= name_end && is_name_char(t->s[i]) &&
+                v.to = i + redact_known_form(t, i);
+                if (v.to == i)
+                        v.to += redact_pem_end(t, copied, i, &v.from);
+                if (v.to == i)
+                        v.to += redact_user(t, i);
+                if (v.to == i && i >= name_end && redact_is_name_char(t->s[i]) &&
                     !named_value(t, i, &name_end, &v))
                         v.to = i;
                 if (v.to == i) {
@@ -423,16 +223,8 @@ static void redact(StrBuf *b, Scan *t) {
         strbuf_add_n(b, t->s + copied, t->n - copied);
 }
 
-static Scan scan_of(const char *text, size_t n) {
-        Scan t = { .s = text, .n = n };
-        for (size_t i = 0; i + 20 <= n && !t.has_key_id; i++)
-                t.has_key_id = t.s[i] == 'A' && (begins(&t, i, "AKIA") || begins(&t, i, "ASIA")) &&
-                               begins_word(&t, i) && known_key(&t, i) > 0;
-        return t;
-}
-
 void redact_text(StrBuf *b, const char *text, size_t n) {
-        Scan t = scan_of(text, n);
+        Scan t = redact_scan(text, n);
         redact(b, &t);
 }
 
@@ -453,7 +245,7 @@ typedef enum { ARG_PLAIN, ARG_HAS_SECRET, ARG_NEXT_IS_SECRET, ARG_NEXT_IS_USER }
 static ArgKind arg_kind(const char *arg, size_t n, size_t *ret_value) {
         char name[NAME_BYTES_MAX + 1];
         size_t k = 0;
-        while (k < n && is_name_char(arg[k]))
+        while (k < n && redact_is_name_char(arg[k]))
                 k++;
         if (k == 0 || k > NAME_BYTES_MAX || (k < n && arg[k] != '='))
                 return ARG_PLAIN;
@@ -477,13 +269,13 @@ static bool is_secret_after(ArgKind before, const char *arg, size_t n, const cha
         Value v = { .to = n };
         if (before == ARG_NEXT_IS_USER)
                 return is_user_and_password(&t, v);
-        return before == ARG_NEXT_IS_SECRET && !begins(&t, 0, "--") &&
+        return before == ARG_NEXT_IS_SECRET && !redact_begins(&t, 0, "--") &&
                !is_plain(&t, v, has_token(option));
 }
 
 void redact_cmdline(StrBuf *b, const char *data, size_t n) {
         _cleanup_(strbuf_done) StrBuf out = STRBUF_INIT;
-        Scan all = scan_of(data, n);
+        Scan all = redact_scan(data, n);
         ArgKind before = ARG_PLAIN;
         const char *option = "";
         char option_copy[NAME_BYTES_MAX + 1];

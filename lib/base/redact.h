@@ -7,7 +7,7 @@
 #include "lib/base/strbuf.h"
 
 /** Adds text with each secret replaced by `[redacted]`: values after a name that speaks of a secret (`--api-key=…`, `token: …`, `PASSWORD=…`,
- * `Authorization: Bearer …`), user:password in URLs, keys of known form (AKIA…/ASIA… and the secret beside them, hf_…, ghp_…, sk-…, JWTs,
+ * `Authorization: Bearer …`), user:password in URLs and before hosts, keys of known form (AKIA…/ASIA… and the secret beside them, hf_…, ghp_…, sk-…, JWTs,
  * PEM blocks, presigned URLs' X-Amz-Signature and X-Amz-Security-Token).
  * @param n  bytes of text, which may hold anything, NUL too */
 void redact_text(StrBuf *b, const char *text, size_t n);

@@ -4,6 +4,22 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/resource.h>
+
+static struct rlimit inherited; /* of descriptors; zero = as it still is */
+
+int spawn_raise_descriptors(void) {
+        struct rlimit limit;
+        if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+                return -errno;
+        if (limit.rlim_cur >= limit.rlim_max)
+                return 0;
+        struct rlimit raised = { .rlim_cur = limit.rlim_max, .rlim_max = limit.rlim_max };
+        if (setrlimit(RLIMIT_NOFILE, &raised) < 0)
+                return -errno;
+        inherited = limit;
+        return 0;
+}
 
 static int set_attributes(posix_spawnattr_t *attributes, bool keeps_signals) {
         sigset_t all, none;
@@ -52,7 +68,10 @@ int spawn_program(pid_t *ret, const SpawnOrder *o) {
                 (void)posix_spawn_file_actions_destroy(&actions);
         }
         (void)posix_spawnattr_destroy(&attributes);
-        if (r == 0)
-                *ret = pid;
-        return r;
+        if (r < 0)
+                return r;
+        if (inherited.rlim_max > 0) /* posix_spawn(3) cannot; one that has ended needs none */
+                (void)prlimit(pid, RLIMIT_NOFILE, &inherited, NULL);
+        *ret = pid;
+        return 0;
 }

@@ -18,3 +18,7 @@ typedef struct SpawnOrder {  /* borrowed for the call */
 /** Starts it in a process group of its own, with all signals at their defaults and none blocked.
  * @param ret  untouched but in success; the caller reaps it  @return 0, -errno, that of execve(2) too */
 int spawn_program(pid_t *ret, const SpawnOrder *o);
+
+/** Lets this process open as many descriptors as its hard limit allows. Programs that are started from then on get the limit back that was there before,
+ * a moment after they have begun: some use select(2), which knows 1024. Once, before there are threads. @return 0, -errno */
+int spawn_raise_descriptors(void);

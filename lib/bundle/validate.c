@@ -90,21 +90,20 @@ static const ValidatorOps *ops_for(MemberKind kind, const char *name) {
         }
 }
 
-int validator_new(Validator **ret, SourceKind source, const char *name, MemberKind kind,
-                  uint64_t size_bytes) {
+int validator_new(Validator **ret, const ValidatorOrder *order) {
+        const char *name = path_name(order->name);
         _cleanup_(validator_freep) Validator *v = calloc(1, sizeof *v);
         if (!v)
                 return -ENOMEM;
 
-        name = path_name(name);
-        v->kind = kind;
-        v->size = size_bytes;
-        if (size_bytes == 0) {
+        v->kind = order->kind;
+        v->size = order->size_bytes;
+        if (order->size_bytes == 0) {
                 v->ops = &empty_ops;
-                v->note = validator_empty_note(kind, name);
+                v->note = validator_empty_note(order->kind, name);
         } else {
-                v->ops = ops_for(kind, name);
-                v->note = validator_opaque_note(source, kind);
+                v->ops = ops_for(order->kind, name);
+                v->note = validator_opaque_note(order->source, order->kind);
         }
         *ret = TAKE_PTR(v);
         return 0;
@@ -162,7 +161,10 @@ Verdict validate_quick(int fd, MemberKind kind, uint64_t size_bytes) {
 
         _cleanup_(validator_freep) Validator *v = NULL;
         _cleanup_free_ uint8_t *start = malloc(QUICK_BYTES);
-        if (!start || validator_new(&v, SOURCE_DIRECTORY, "", kind, size_bytes) < 0)
+        const ValidatorOrder order = {
+                .source = SOURCE_DIRECTORY, .kind = kind, .name = "", .size_bytes = size_bytes
+        };
+        if (!start || validator_new(&v, &order) < 0)
                 return VERDICT_OK; /* no evidence against it; the full look comes with the reading */
 
         size_t wanted = (size_t)MIN(size_bytes, (uint64_t)QUICK_BYTES), have = 0;

@@ -21,10 +21,17 @@ int verdict_parse(const char *s, Verdict *ret);
 
 typedef struct Validator Validator;
 
+typedef struct ValidatorOrder {
+        SourceKind source;
+        MemberKind kind;
+        const char *
+                name; /* the last component of a path, or all of it; used only while validator_new() runs */
+        uint64_t size_bytes;
+} ValidatorOrder;
+
 /** Starts on a member. Kinds without a format of public knowledge give `opaque`; zero bytes `empty`.
- * Memory is small and bounded whatever the content says. */
-int validator_new(Validator **ret, SourceKind source, const char *name, MemberKind kind,
-                  uint64_t size_bytes);
+ * Memory is small and bounded whatever the content says. @return 0, -ENOMEM */
+int validator_new(Validator **ret, const ValidatorOrder *order);
 Validator *validator_free(Validator *v);
 
 /** Feeds the content in order, cut anywhere: the verdict depends on the bytes alone. Cheap for kinds that need only a header; a

@@ -4,23 +4,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/fiemap.h>
-#include <linux/fs.h>
 #include <string.h>
-#include <sys/ioctl.h>
 
-#include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 
 #define READ_BYTES (256 * KIB) /* small enough to be in the cache still when it is hashed */
-#define KEEP_BYTES                                                                                 \
-        (4 *                                                                                       \
-         MIB) /* of the page cache; a multiple of large folios, which are dropped whole or not at all */
-#define AHEAD_BYTES (4 * MIB) /* asked for before it is read */
-#define AHEAD_STEP                                                                                 \
-        (128 * KIB) /* the kernel cuts a longer request where a device reads ahead as little */
-#define AHEAD_MIN READ_BYTES /* smaller members are read by the first readahead anyway */
-
 int writer_stream_init(WriterStream *s, const Plan *plan, const BundleWriterOptions *options,
                        uint64_t stream_offset) {
         size_t n = plan_n_members(plan), first = plan_member_at(plan, stream_offset);
@@ -147,9 +135,8 @@ static int check_unchanged(WriterStream *s) {
 static int open_source(WriterStream *s) {
         const PlanMember *m = current(s);
 
-        s->kept = 0;
-        s->asked = 0;
         s->fd = s->options->open_member(s->member, m, s->options->userdata);
+        s->pages = (Pages){ .fd = s->fd, .wants_ahead = s->fd >= 0 && m->bytes >= READ_BYTES };
         if (s->fd < 0) {
                 s->is_lost = true;
                 errno = -s->fd;
@@ -201,70 +188,33 @@ static bool feed(WriterStream *s, const void *data, size_t n) {
         return validate(s, data, n, member_digest_update(&s->digest, data, n));
 }
 
-/* Whether a range was written so lately that the file system has given it no place yet. Such pages cannot be dropped; to
- * ask for it would only make us write the file to disk. Where nothing can be learned: no. */
-static bool is_unwritten(int fd, uint64_t offset, uint64_t bytes) {
-        enum { EXTENTS = 8 };
-        union {
-                struct fiemap map;
-                uint8_t room[sizeof(struct fiemap) + EXTENTS * sizeof(struct fiemap_extent)];
-        } q = { .map = { .fm_start = offset, .fm_length = bytes, .fm_extent_count = EXTENTS } };
+/* Room for some bytes, and what came of them. */
+typedef struct Piece {
+        void *data;
+        size_t n_max, n;
+        bool is_zero; /* is cleared by anything else than zeros */
+} Piece;
 
-        if (ioctl(fd, FS_IOC_FIEMAP, &q.map) < 0)
-                return false;
-        for (uint32_t i = 0; i < MIN(q.map.fm_mapped_extents, (uint32_t)EXTENTS); i++)
-                if (q.map.fm_extents[i].fe_flags & FIEMAP_EXTENT_DELALLOC)
-                        return true;
-        return false;
-}
-
-/* Drops what was read from the page cache, up to an offset. */
-static void give_pages_back(WriterStream *s, uint64_t offset) {
-        uint64_t bytes = offset - s->kept;
-
-        if (bytes > 0 && !is_unwritten(s->fd, s->kept, bytes))
-                (void)posix_fadvise(s->fd, (off_t)s->kept, (off_t)bytes, POSIX_FADV_DONTNEED);
-        s->kept = offset;
-}
-
-/* Asks for what comes next, up to the end of the data that lies there in one piece. The kernel reads ahead by itself only where a
- * page is missing, as much as the device says, which may be many MiB; what is asked for here is not missing. Where such
- * advice is not taken (Lustre, whose client reads ahead on its own), nothing changes. */
-static void read_ahead(WriterStream *s, uint64_t offset, uint64_t end) {
-        if (s->is_lost || current(s)->bytes < AHEAD_MIN)
-                return;
-        s->asked = MAX(s->asked, offset);
-        if (s->asked - offset > AHEAD_BYTES / 2)
-                return;
-        for (end = MIN(end, offset + AHEAD_BYTES); s->asked < end;) {
-                const uint64_t n = MIN(end - s->asked, (uint64_t)AHEAD_STEP);
-                (void)posix_fadvise(s->fd, (off_t)s->asked, (off_t)n,
-                                    POSIX_FADV_WILLNEED); /* advice */
-                s->asked += n;
-        }
-}
-
-/* Reads at most n bytes of content at an offset. *ret_n is 0 when nothing more will come (s->is_lost). */
-static int read_source(WriterStream *s, void *data, size_t n, uint64_t offset, size_t *ret_n) {
+/* Reads content at an offset. Nothing comes when nothing more will come (s->is_lost). */
+static int read_source(WriterStream *s, Piece *p, uint64_t offset) {
         ssize_t got;
 
-        *ret_n = 0;
+        p->n = 0;
         if (s->is_lost)
                 return 0;
         if (s->options->before_read)
-                s->options->before_read(n, s->options->userdata);
+                s->options->before_read(p->n_max, s->options->userdata);
         do
-                got = pread(s->fd, data, n, (off_t)offset);
+                got = pread(s->fd, p->data, p->n_max, (off_t)offset);
         while (got < 0 && errno == EINTR);
         if (got > 0) {
-                *ret_n = (size_t)got;
-                s->bytes_read += *ret_n;
-                uint64_t end = offset + *ret_n;
-                if (end - s->kept >= KEEP_BYTES)
-                        give_pages_back(s, end - end % KEEP_BYTES);
+                p->n = (size_t)got;
+                s->bytes_read += p->n;
+                pages_read_up_to(&s->pages, offset + p->n);
                 return 0;
         }
         s->is_lost = true;
+        s->pages.wants_ahead = false;
         if (got == 0)
                 return fault(s, WRITER_E_CHANGED, VERDICT_TRUNCATED,
                              "shrank while it was read: from byte %llu on it is zeros here",
@@ -274,21 +224,22 @@ static int read_source(WriterStream *s, void *data, size_t n, uint64_t offset, s
                      (unsigned long long)offset);
 }
 
-/* Shows the validator the next of n bytes of content at an offset again, if it needs to see them. */
-static int revalidate(WriterStream *s, void *buf, uint64_t offset, uint64_t n, uint64_t *ret_n) {
-        size_t got = 0;
+/* Shows the validator the next of *n bytes of content at an offset again, if it needs to see them. @param n  becomes how many it was
+ * @param buf  READ_BYTES */
+static int revalidate(WriterStream *s, void *buf, uint64_t offset, uint64_t *n) {
+        const uint64_t unneeded = MIN(*n, validator_unneeded(s->validator));
+        Piece p = { .data = buf, .n_max = (size_t)MIN(*n, READ_BYTES) };
 
-        *ret_n = MIN(n, validator_unneeded(s->validator));
-        if (*ret_n == 0) {
-                int r = read_source(s, buf, (size_t)MIN(n, READ_BYTES), offset, &got);
+        if (unneeded == 0) {
+                int r = read_source(s, &p, offset);
                 if (r != 0)
                         return r;
-                *ret_n = got > 0 ? got : n;
         }
-        if (got > 0)
-                (void)validate(s, buf, got, member_digest_is_zero(buf, got));
-        else
-                validator_feed_zeros(s->validator, *ret_n);
+        if (p.n > 0)
+                (void)validate(s, buf, p.n, member_digest_is_zero(buf, p.n));
+        *n = p.n > 0 ? p.n : unneeded > 0 ? unneeded : *n;
+        if (p.n == 0)
+                validator_feed_zeros(s->validator, *n);
         return 0;
 }
 
@@ -315,8 +266,8 @@ static int revalidate_content(WriterStream *s) {
                 for (at = e->offset; at < end;) {
                         uint64_t n = MIN(end - at, piece_at(s, stream_offset));
                         if (validator_unneeded(s->validator) == 0)
-                                read_ahead(s, at, end);
-                        int r = revalidate(s, buf, at, n, &n);
+                                pages_ask(&s->pages, at, end);
+                        int r = revalidate(s, buf, at, &n);
                         if (r != 0)
                                 return r;
                         at += n;
@@ -361,36 +312,42 @@ static int open_member(WriterStream *s) {
         seek_extent(s);
         member_digest_init(&s->digest);
         if (!s->options->without_results) {
-                r = validator_new(&s->validator, s->options->source, path_name(m->path), m->kind,
-                                  m->bytes);
+                r = validator_new(&s->validator, &(ValidatorOrder){ .source = s->options->source,
+                                                                    .kind = m->kind,
+                                                                    .name = m->path,
+                                                                    .size_bytes = m->bytes });
                 if (r < 0)
                         return r;
         }
         return s->position > m->header_bytes ? go_on(s) : open_source(s);
 }
 
-/* Data of the current extent, at most n bytes. *zero is cleared by anything else than zeros. */
-static int read_extent(WriterStream *s, void *data, size_t n, size_t *ret_n, bool *zero) {
+static void make_zeros(Piece *p) {
+        memset(p->data, 0, p->n_max);
+        p->n = p->n_max;
+}
+
+/* Data of the current extent. */
+static int read_extent(WriterStream *s, Piece *p) {
         const PlanMember *m = current(s);
         const PlanExtent whole = { .offset = 0, .bytes = m->bytes };
         const PlanExtent *e = m->is_sparse ? &m->extents[s->extent] : &whole;
         uint64_t offset = e->offset + s->extent_done;
 
-        n = MIN(n, READ_BYTES);
-        n = MIN((uint64_t)n, e->bytes - s->extent_done);
+        p->n_max = MIN(p->n_max, READ_BYTES);
+        p->n_max = MIN((uint64_t)p->n_max, e->bytes - s->extent_done);
         feed_zeros(s, offset - s->content); /* the hole before */
-        read_ahead(s, offset, e->offset + e->bytes);
-        int r = read_source(s, data, n, offset, ret_n);
+        pages_ask(&s->pages, offset, e->offset + e->bytes);
+        int r = read_source(s, p, offset);
         if (r != 0)
                 return r;
-        if (*ret_n > 0)
-                *zero &= feed(s, data, *ret_n);
+        if (p->n > 0)
+                p->is_zero &= feed(s, p->data, p->n);
         else {
-                memset(data, 0, n);
-                feed_zeros(s, n);
-                *ret_n = n;
+                make_zeros(p);
+                feed_zeros(s, p->n);
         }
-        s->extent_done += *ret_n;
+        s->extent_done += p->n;
         if (s->extent_done == e->bytes && m->is_sparse) {
                 s->extent++;
                 s->extent_done = 0;
@@ -406,7 +363,8 @@ static int finish_member(WriterStream *s) {
 
         if (s->fd >= 0) {
                 r = check_unchanged(s);
-                give_pages_back(s, m->bytes + (PLAN_EXTENT_ALIGN - 1)); /* the last page too */
+                pages_give_back(&s->pages,
+                                m->bytes + (PLAN_EXTENT_ALIGN - 1)); /* the last page too */
         }
         if (r != 0)
                 return r;
@@ -426,16 +384,17 @@ static int finish_member(WriterStream *s) {
 }
 
 /* The next bytes of the open member. */
-static int read_member(WriterStream *s, void *data, size_t n, size_t *ret_n, bool *zero) {
+static int read_member(WriterStream *s, Piece *p) {
         const PlanMember *m = current(s);
 
         if (s->position < m->header_bytes) {
-                *ret_n = (size_t)MIN((uint64_t)n, m->header_bytes - s->position);
-                memcpy(data, (const char *)s->header + s->position, *ret_n);
-                *zero = false; /* it has a magic number; and if a piece of it had not, nothing is lost */
+                p->n = (size_t)MIN((uint64_t)p->n_max, m->header_bytes - s->position);
+                memcpy(p->data, (const char *)s->header + s->position, p->n);
+                p->is_zero =
+                        false; /* it has a magic number; and if a piece of it had not, nothing is lost */
                 return 0;
         }
-        return read_extent(s, data, n, ret_n, zero);
+        return read_extent(s, p);
 }
 
 static uint64_t padding_of(uint64_t bytes) {
@@ -452,30 +411,29 @@ static int begin_member(WriterStream *s) {
         return 0;
 }
 
-static int make_zeros(void *data, size_t n, size_t *ret_n) {
-        memset(data, 0, n);
-        *ret_n = n;
-        return 0;
-}
-
 /* One step: some bytes (or none) of a header, of data, of padding or of the end. */
-static int step(WriterStream *s, void *data, size_t n, size_t *ret_n, bool *zero) {
-        *ret_n = 0;
-        if (s->member == plan_n_members(s->plan))
-                return make_zeros(data, n, ret_n);
+static int step(WriterStream *s, Piece *p) {
+        p->n = 0;
+        if (s->member == plan_n_members(s->plan)) {
+                make_zeros(p);
+                return 0;
+        }
 
         switch (s->state) {
         case WRITER_MEMBER_NEXT:
                 return begin_member(s);
         case WRITER_MEMBER_OPEN:
-                n = (size_t)MIN((uint64_t)n, s->data_end - s->position);
-                return read_member(s, data, n, ret_n, zero);
+                p->n_max = (size_t)MIN((uint64_t)p->n_max, s->data_end - s->position);
+                return read_member(s, p);
         case WRITER_MEMBER_FINISHED:
                 break;
         }
         uint64_t left = s->data_end + padding_of(s->data_end) - s->position;
-        if (left > 0)
-                return make_zeros(data, (size_t)MIN((uint64_t)n, left), ret_n);
+        if (left > 0) {
+                p->n_max = (size_t)MIN((uint64_t)p->n_max, left);
+                make_zeros(p);
+                return 0;
+        }
         s->member++;
         s->position = 0;
         s->state = WRITER_MEMBER_NEXT;
@@ -483,21 +441,21 @@ static int step(WriterStream *s, void *data, size_t n, size_t *ret_n, bool *zero
 }
 
 int writer_stream_read(WriterStream *s, void *data, size_t n, bool *ret_zero) {
-        char *p = data;
+        Piece p = { .data = data, .is_zero = true };
 
-        *ret_zero = true;
         while (n > 0) {
-                size_t now;
-                int r = step(s, p, n, &now, ret_zero);
+                p.n_max = n;
+                int r = step(s, &p);
                 if (r != 0)
                         return r;
-                s->position += now;
-                p += now;
-                n -= now;
+                s->position += p.n;
+                p.data = (char *)p.data + p.n;
+                n -= p.n;
                 if (s->state == WRITER_MEMBER_OPEN && s->position == s->data_end)
                         r = finish_member(s);
                 if (r != 0)
                         return r;
         }
+        *ret_zero = p.is_zero;
         return 0;
 }

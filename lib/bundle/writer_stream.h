@@ -3,6 +3,7 @@
 #pragma once
 
 #include "lib/bundle/member_digest.h"
+#include "lib/bundle/pages.h"
 #include "lib/bundle/writer.h"
 
 typedef enum WriterMember {
@@ -31,8 +32,7 @@ typedef struct WriterStream {
         uint32_t extent;      /* the one being read … */
         uint64_t extent_done; /* … and how much of it */
         uint64_t content;     /* next byte of the content for the digest */
-        uint64_t kept;        /* pages before this offset were given back */
-        uint64_t asked;       /* pages before this offset were asked for */
+        Pages pages;
         MemberDigest digest;
         Validator *validator; /* owned; NULL: only frames are wanted */
         Verdict fault;

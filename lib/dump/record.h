@@ -85,6 +85,7 @@ typedef struct BundleRecord {
         unsigned n_supplements;             /* of a base bundle */
         uid_t uid;                          /* owner of the unit */
         uint64_t unit_dev, unit_ino;        /* of the directory or file */
+        uint64_t unit_born_usec;            /* of a directory, as in ScanUnit; 0 = not known */
         uint64_t n_files, bytes;
         uint64_t oldest_mtime_usec; /* of the members, at first sight */
         uint64_t digest; /* order-free digest of the members' fingerprints when last looked at */

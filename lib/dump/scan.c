@@ -86,18 +86,26 @@ static int holds_ntff(DIR *dir) {
         return r < 0 && !tree_error_is_ours(r) ? 0 : r;
 }
 
-static int find_at(Finder *f, DIR *dir, size_t depth, int ntff_depth);
+/* A directory that is being looked through. */
+typedef struct Level {
+        DIR *dir;
+        size_t depth;
+        int ntff_depth; /* of the outermost directory with ntff files on the way here; -1: none */
+} Level;
 
-static int find_dir(Finder *f, int parent_fd, const char *name, size_t depth, int ntff_depth) {
+static int find_at(Finder *f, const Level *at);
+
+static int find_dir(Finder *f, const Level *above, const char *name) {
         _cleanup_closedir_ DIR *dir = NULL;
+        const size_t depth = above->depth + 1;
         int r;
 
-        if (depth >= FS_DEPTH_MAX ||
-            scan_component_owner(f->source, f->on_network, depth - 1, name) == UNIT_OWNER_FOREIGN)
+        if (depth >= FS_DEPTH_MAX || scan_component_owner(f->source, f->on_network, above->depth,
+                                                          name) == UNIT_OWNER_FOREIGN)
                 return 0;
-        r = tree_open(parent_fd, name, &dir);
+        r = tree_open(dirfd(above->dir), name, &dir);
         if (r == 0)
-                return find_at(f, dir, depth, ntff_depth);
+                return find_at(f, &(Level){ dir, depth, above->ntff_depth });
         if (tree_error_is_ours(r))
                 return r;
         if (r != -ENOENT && r != -ENOTDIR && r != -ELOOP)
@@ -125,18 +133,17 @@ static int find_file(Finder *f, DIR *dir, bool *ret_loose) {
 
 /* Goes on below a directory that is no unit with all below it. The entries are taken as they come:
  * a source may have any number. */
-static int find_below(Finder *f, DIR *dir, size_t depth, int ntff_depth) {
+static int find_below(Finder *f, const Level *at) {
         size_t n_path = f->n_path;
         const char *name;
         bool loose = false;
         TreeType type;
         int r, n;
 
-        while ((n = tree_next(dir, &name, &type)) > 0) {
+        while ((n = tree_next(at->dir, &name, &type)) > 0) {
                 if ((type != TREE_DIR && type != TREE_FILE) || !enter_name(f, name))
                         continue;
-                r = type == TREE_DIR ? find_dir(f, dirfd(dir), name, depth + 1, ntff_depth)
-                                     : find_file(f, dir, &loose);
+                r = type == TREE_DIR ? find_dir(f, at, name) : find_file(f, at->dir, &loose);
                 leave_name(f, n_path);
                 if (r < 0)
                         return r;
@@ -147,52 +154,48 @@ static int find_below(Finder *f, DIR *dir, size_t depth, int ntff_depth) {
                 tell_unreadable(f);
         if (!loose)
                 return 0;
-        rewinddir(dir);
-        return report(f, dir, &(UnitAnswer){ .depth = depth, .loose = true });
+        rewinddir(at->dir);
+        return report(f, at->dir, &(UnitAnswer){ .depth = at->depth, .loose = true });
 }
 
-static int find_at(Finder *f, DIR *dir, size_t depth, int ntff_depth) {
+static int find_at(Finder *f, const Level *at) {
         UnitQuestion q = {
                 .kind = f->source->kind,
                 .template_depth = path_template_depth(f->source->template),
                 .relative = f->path,
                 .is_dir = true,
-                .ntff_depth = ntff_depth,
+                .ntff_depth = at->ntff_depth,
         };
         bool by_ntff = false;
         UnitAnswer a;
         int r;
 
         if (q.kind == SOURCE_NEURON_PROFILE && !unit_rule(&q, &a)) {
-                r = holds_ntff(dir);
+                r = holds_ntff(at->dir);
                 if (r < 0)
                         return r;
                 by_ntff = r > 0;
                 if (by_ntff)
-                        q.ntff_depth = (int)depth;
+                        q.ntff_depth = (int)at->depth;
         }
-        if (unit_rule(&q, &a) && a.depth == depth) {
-                r = report(f, dir, &a);
+        if (unit_rule(&q, &a) && a.depth == at->depth) {
+                r = report(f, at->dir, &a);
                 if (r < 0 || !by_ntff)
                         return r;
-                rewinddir(dir); /* `_pid_` directories in it are units of their own */
+                rewinddir(at->dir); /* `_pid_` directories in it are units of their own */
         }
-        return find_below(f, dir, depth, q.ntff_depth);
+        return find_below(f, &(Level){ at->dir, at->depth, q.ntff_depth });
 }
 
 int scan_source(const ScanSource *s, int (*on_unit)(ScanUnit *u, void *userdata), void *userdata) {
         Finder f = { .source = s, .on_unit = on_unit, .userdata = userdata };
         _cleanup_closedir_ DIR *dir = NULL;
-        _cleanup_close_ int fd = scan_open_start(s);
+        int r = fs_opendir_fd(scan_open_start(s), &dir);
 
-        if (fd < 0)
-                return fd;
-        f.on_network = fs_is_network(fd, NULL);
-        dir = fdopendir(fd);
-        if (!dir)
-                return -errno;
-        (void)TAKE_FD(fd); /* closedir() closes it */
-        return find_at(&f, dir, 0, -1);
+        if (r < 0)
+                return r;
+        f.on_network = fs_is_network(dirfd(dir), NULL);
+        return find_at(&f, &(Level){ dir, 0, -1 });
 }
 
 /* What is known of the path that scan_unit_of() is asked about. */

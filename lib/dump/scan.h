@@ -56,8 +56,9 @@ typedef struct ScanUnit {
         bool is_file;   /* process-core: the unit is one file */
         bool loose;     /* only the files directly in it, which lies above the template's depth */
         TemplateValues values;
-        DumpName name;  /* ids from the unit's own name (profiles); kind unused */
-        struct stat st; /* of the unit itself */
+        DumpName name;      /* ids from the unit's own name (profiles); kind unused */
+        struct stat st;     /* of the unit itself */
+        uint64_t born_usec; /* when a directory was made, by this node's clock; 0 = not known */
         uint64_t n_files, bytes;
         int64_t newest_change_nsec; /* max over members of mtime and ctime */
         uint64_t oldest_mtime_usec;

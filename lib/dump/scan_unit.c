@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "lib/base/cleanup.h"
+#include "lib/base/fs.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/dump/ids.h"
@@ -153,6 +154,8 @@ int scan_unit_fill(const UnitPlace *p, DIR *dir, ScanUnit *ret) {
         name_unit(p, ret);
         if (!p->is_file && fstat(dirfd(dir), &ret->st) < 0)
                 return -errno;
+        if (!p->is_file && !p->on_network)
+                ret->born_usec = fs_birth_usec(dirfd(dir));
         r = scan_walk_members(&walk, p->on_network, dir);
         if (r < 0)
                 return r;

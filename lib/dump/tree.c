@@ -9,24 +9,9 @@
 #include "lib/base/fs.h"
 
 int tree_open(int parent_fd, const char *path, DIR **ret) {
-        _cleanup_close_ int fd = -1;
-        DIR *dir;
-
-        if (path[0] == '\0') {
-                fd = openat(parent_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-                if (fd < 0)
-                        return -errno;
-        } else {
-                fd = fs_open_beneath(parent_fd, path, O_RDONLY | O_DIRECTORY);
-                if (fd < 0)
-                        return fd;
-        }
-        dir = fdopendir(fd);
-        if (!dir)
-                return -errno;
-        (void)TAKE_FD(fd); /* closedir() closes it */
-        *ret = dir;
-        return 0;
+        if (path[0] == '\0')
+                return fs_opendir_at(parent_fd, ".", ret);
+        return fs_opendir_fd(fs_open_beneath(parent_fd, path, O_RDONLY | O_DIRECTORY), ret);
 }
 
 static TreeType type_of(mode_t mode) {

@@ -8,11 +8,13 @@
 #include "lib/loop/worker_pool.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/ioprio.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
@@ -305,6 +307,28 @@ bool worker_pool_poll(WorkJob *job) {
 
 bool worker_pool_is_running(const WorkJob *job) {
         return job_state(job) == JOB_RUNNING;
+}
+
+/* The field behind the name, which stands in brackets and may contain anything: proc_pid_stat(5). */
+static bool thread_is_runnable(pid_t tid) {
+        char path[64], text[256];
+        (void)snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)tid);
+        _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+        ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+        if (n <= 0)
+                return false;
+        text[n] = '\0';
+        const char *name_end = strrchr(text, ')');
+        return name_end && strncmp(name_end, ") R", 3) == 0;
+}
+
+bool worker_pool_wants_cpu(WorkerPool *p) {
+        bool wants = false;
+        (void)pthread_mutex_lock(&p->mutex);
+        for (unsigned i = 0; i < p->n_started && !wants; i++)
+                wants = p->threads[i].tid > 0 && thread_is_runnable(p->threads[i].tid);
+        (void)pthread_mutex_unlock(&p->mutex);
+        return wants;
 }
 
 unsigned worker_pool_size(const WorkerPool *p) {

@@ -59,4 +59,7 @@ bool worker_pool_poll(WorkJob *job);
 
 /** @return whether a thread is in the job's run() at this moment; also when the pool is gone */
 bool worker_pool_is_running(const WorkJob *job);
+/** @return whether one of its threads could run at this moment, or does. Of one that gets nothing done for long: it has no CPU, rather than
+ * that it waits for a disk or a lock. false where /proc does not tell */
+bool worker_pool_wants_cpu(WorkerPool *p);
 unsigned worker_pool_size(const WorkerPool *p);

@@ -132,6 +132,25 @@ static void the_fake_clock_moves_only_when_told(void **state) {
         assert_int_equal(c->boottime_usec(c), 15);
 }
 
+static void it_is_told_for_how_long_the_clock_was_not_set_forward(void **state) {
+        FakeClock fake = FAKE_CLOCK(USEC_PER_DAY, 10);
+        Clock *c = &fake.clock;
+        ClockSteady s = { 0 };
+
+        (void)state;
+        assert_int_equal(clock_steady_usec(&s, c), USEC_INFINITY);
+        fake_clock_advance(&fake, 30 * USEC_PER_DAY); /* time has passed */
+        assert_int_equal(clock_steady_usec(&s, c), USEC_INFINITY);
+        fake_clock_set_date(&fake, 31 * USEC_PER_DAY + 59 * USEC_PER_MINUTE); /* no step */
+        assert_int_equal(clock_steady_usec(&s, c), USEC_INFINITY);
+        fake_clock_set_date(&fake, USEC_PER_DAY); /* back */
+        assert_int_equal(clock_steady_usec(&s, c), USEC_INFINITY);
+        fake_clock_set_date(&fake, 10 * USEC_PER_DAY);
+        assert_int_equal(clock_steady_usec(&s, c), 0);
+        fake_clock_advance(&fake, USEC_PER_DAY);
+        assert_int_equal(clock_steady_usec(&s, c), USEC_PER_DAY);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(iso_has_six_digits_of_a_second),
@@ -142,6 +161,7 @@ int main(void) {
                 cmocka_unit_test(a_span_shows_its_two_largest_units),
                 cmocka_unit_test(the_system_clock_is_the_kernels),
                 cmocka_unit_test(the_fake_clock_moves_only_when_told),
+                cmocka_unit_test(it_is_told_for_how_long_the_clock_was_not_set_forward),
         };
 
         return cmocka_run_group_tests_name("base/clock", tests, NULL, NULL);

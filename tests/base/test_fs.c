@@ -392,6 +392,41 @@ static void file_system_numbers_are_the_kernels(void **state) {
         fake_fstatfs = false;
 }
 
+static unsigned n_entries(DIR *d) {
+        unsigned n = 0;
+
+        while (readdir(d))
+                n++;
+        return n;
+}
+
+static void a_directory_is_listed_whole_each_time_it_is_opened_and_nothing_else_is(void **state) {
+        const Scratch *s = *state;
+
+        assert_int_equal(scratch_write(s, "file", "x"), 0);
+        assert_int_equal(mkdirat(s->fd, "dir", 0755), 0);
+        assert_int_equal(symlinkat("dir", s->fd, "link"), 0);
+        for (int i = 0; i < 2; i++) {
+                _cleanup_closedir_ DIR *d = NULL;
+                _cleanup_closedir_ DIR *below = NULL;
+
+                assert_int_equal(fs_opendir_at(s->fd, ".", &d), 0);
+                assert_int_equal(n_entries(d), 5);
+                assert_int_equal(fs_opendir_fd(fs_open_beneath(s->fd, "dir", O_RDONLY), &below), 0);
+                assert_int_equal(n_entries(below), 2);
+        }
+
+        const unsigned n_open = n_open_fds();
+        DIR *d = NULL;
+        assert_int_equal(fs_opendir_at(s->fd, "file", &d), -ENOTDIR);
+        assert_int_equal(fs_opendir_at(s->fd, "link", &d), -ENOTDIR);
+        assert_int_equal(fs_opendir_at(s->fd, "none", &d), -ENOENT);
+        assert_int_equal(fs_opendir_fd(-EXDEV, &d), -EXDEV);
+        assert_int_equal(fs_opendir_fd(openat(s->fd, "file", O_RDONLY | O_CLOEXEC), &d), -ENOTDIR);
+        assert_null(d);
+        assert_int_equal(n_open_fds(), n_open);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(nothing_outside_of_the_tree_is_opened,
@@ -402,6 +437,9 @@ int main(void) {
                                                 scratch_teardown),
                 cmocka_unit_test_setup_teardown(a_path_may_be_64_components_deep_and_no_more,
                                                 scratch_setup, scratch_teardown),
+                cmocka_unit_test_setup_teardown(
+                        a_directory_is_listed_whole_each_time_it_is_opened_and_nothing_else_is,
+                        scratch_setup, scratch_teardown),
                 cmocka_unit_test_setup_teardown(only_regular_files_are_regular, opening_setup,
                                                 scratch_teardown),
                 cmocka_unit_test_setup_teardown(a_device_node_is_refused_without_opening_it,

@@ -6,8 +6,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -101,12 +103,48 @@ static void what_cannot_be_started_is_told_and_leaves_nothing(void **state) {
         assert_int_equal(errno, ECHILD);
 }
 
+/* The program looks when it has read a line, which it is given when spawn_program() has returned. */
+static void a_program_has_the_limit_of_descriptors_that_was_there_before_it_was_raised(
+        void **state) {
+        (void)state;
+        struct rlimit before, low, now;
+        char text[32] = "", expected[32];
+        int in[2], out[2], status;
+        pid_t pid = 0;
+        assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+        low = (struct rlimit){ .rlim_cur = before.rlim_max / 2, .rlim_max = before.rlim_max };
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+        assert_int_equal(spawn_raise_descriptors(), 0);
+        assert_int_equal(getrlimit(RLIMIT_NOFILE, &now), 0);
+        assert_true(now.rlim_cur == before.rlim_max && now.rlim_max == before.rlim_max);
+        assert_int_equal(pipe2(in, O_CLOEXEC), 0);
+        assert_int_equal(pipe2(out, O_CLOEXEC), 0);
+        char *argv[] = { (char *)"sh", (char *)"-c", (char *)"read go; ulimit -Sn", NULL };
+        assert_int_equal(spawn_program(&pid, &(SpawnOrder){ .program = "sh",
+                                                            .argv = argv,
+                                                            .environment = environment,
+                                                            .fds = { in[0], out[1], STDERR_FILENO },
+                                                            .n_fds = 3 }),
+                         0);
+        assert_int_equal(write(in[1], "go\n", 3), 3);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_int_equal(status, 0);
+        assert_true(read(out[0], text, sizeof text - 1) > 0);
+        (void)snprintf(expected, sizeof expected, "%llu\n", (unsigned long long)low.rlim_cur);
+        assert_string_equal(text, expected);
+        for (int i = 0; i < 2; i++)
+                (void)close(in[i]), (void)close(out[i]);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(it_has_the_descriptors_of_its_order_and_no_others),
                 cmocka_unit_test(it_has_the_environment_of_its_order_and_a_group_of_its_own),
                 cmocka_unit_test(signals_are_at_their_defaults_unless_they_are_to_be_kept),
                 cmocka_unit_test(what_cannot_be_started_is_told_and_leaves_nothing),
+                /* The last one: it stays raised. */
+                cmocka_unit_test(
+                        a_program_has_the_limit_of_descriptors_that_was_there_before_it_was_raised),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -87,7 +87,8 @@ static void a_member_of_which_less_was_fed_is_truncated(void **state) {
         (void)state;
         Validator *v = NULL;
         char *detail = NULL;
-        assert_int_equal(validator_new(&v, SOURCE_DIRECTORY, "x", MEMBER_OTHER, 10), 0);
+        assert_int_equal(
+                validator_new(&v, &(ValidatorOrder){ SOURCE_DIRECTORY, MEMBER_OTHER, "x", 10 }), 0);
         validator_feed(v, "abc", 3);
         assert_int_equal(validator_finish(v, &detail), VERDICT_TRUNCATED);
         assert_string_equal(detail, "only 3 of 10 bytes could be read");
@@ -99,7 +100,9 @@ static void bytes_beyond_the_planned_size_are_not_looked_at(void **state) {
         (void)state;
         Validator *v = NULL;
         char *detail = NULL;
-        assert_int_equal(validator_new(&v, SOURCE_NEURON_PROFILE, "a.ntff", MEMBER_NTFF, 2), 0);
+        assert_int_equal(validator_new(&v, &(ValidatorOrder){ SOURCE_NEURON_PROFILE, MEMBER_NTFF,
+                                                              "a.ntff", 2 }),
+                         0);
         validator_feed(v, "\x08\x01\xff", 3);
         validator_feed_zeros(v, UINT64_MAX);
         assert_int_equal(validator_finish(v, &detail), VERDICT_OK);
@@ -246,9 +249,10 @@ static void a_huge_hole_costs_nothing(void **state) {
                 char *detail = NULL;
                 Neff neff = neff_make(1, NEFF_SHA256);
                 put_u64(neff.bytes + 16, size - 1024);
-                assert_int_equal(validator_new(&v, SOURCE_NEURON_PROFILE, cases[i].name,
-                                               cases[i].kind, size),
-                                 0);
+                assert_int_equal(
+                        validator_new(&v, &(ValidatorOrder){ SOURCE_NEURON_PROFILE, cases[i].kind,
+                                                             cases[i].name, size }),
+                        0);
                 validator_feed(v, neff.bytes, 2048);
                 validator_feed_zeros(v, size - 2048);
                 assert_int_equal(validator_finish(v, &detail), cases[i].verdict);
@@ -331,9 +335,9 @@ static void a_payload_of_many_gigabytes_is_passed_over(void **state) {
         const uint64_t payload = UINT64_C(1) << 34; /* 16 GiB: length 80 80 80 80 40 */
         Validator *v = NULL;
         char *detail = NULL;
-        assert_int_equal(
-                validator_new(&v, SOURCE_NEURON_PROFILE, "a.ntff", MEMBER_NTFF, 6 + payload + 2),
-                0);
+        assert_int_equal(validator_new(&v, &(ValidatorOrder){ SOURCE_NEURON_PROFILE, MEMBER_NTFF,
+                                                              "a.ntff", 6 + payload + 2 }),
+                         0);
         validator_feed(v, "\x0a\x80\x80\x80\x80\x40", 6);
         validator_feed_zeros(v, payload);
         validator_feed(v, "\x08\x07", 2);

@@ -40,7 +40,7 @@ static inline Verdict verdict_of(SourceKind source, const char *name, MemberKind
         for (size_t i = 0; i < N_FEEDS * sizeof cuts / sizeof *cuts; i++) {
                 Validator *v = NULL;
                 char *text = NULL;
-                assert_int_equal(validator_new(&v, source, name, kind, n), 0);
+                assert_int_equal(validator_new(&v, &(ValidatorOrder){ source, kind, name, n }), 0);
                 feed_cut(v, data, n, cuts[i / N_FEEDS], (Feed)(i % N_FEEDS));
                 Verdict verdict = validator_finish(v, &text);
                 assert_non_null(text);

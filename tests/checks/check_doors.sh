@@ -14,7 +14,7 @@ BEGIN {
     door("libyaml", "^yaml\\.h$", "^config/load\\.c$")
     door("SQLite", "^sqlite3(ext)?\\.h$", "^agent/store/store((_[a-z0-9_]+)?\\.c|_private\\.h)$")
     door("nanomsg", "^nanomsg/", "^lib/loop/nn_loop\\.c$")
-    door("libcurl", "^curl/", "^(lib/loop/(curl_loop|http)|cli/client)\\.c$")
+    door("libcurl", "^curl/", "^((lib/loop/curl_loop|cli/client)\\.c|lib/loop/http_private\\.h)$")
     door("libmicrohttpd", "^microhttpd", "^lib/loop/mhd_loop\\.c$")
     door("libarchive", "^archive(_entry)?\\.h$", "^lib/bundle/(plan|writer|reader)([a-z0-9_]*\\.c|_private\\.h)$")
     door("zstd", "^(zstd|zdict)[a-z_]*\\.h$", "^lib/bundle/(plan|writer|reader)([a-z0-9_]*\\.c|_private\\.h)$")

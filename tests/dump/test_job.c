@@ -50,6 +50,62 @@ static void torchrun_stands_above_the_task_that_started_it(void **state) {
                    "torchrun:run=exp?7");
 }
 
+/* What each launcher gives, and the rank in it; the first row that is there counts. */
+/* clang-format off */
+static const struct Launcher {
+        const char *source, *variables[3];
+} launchers[] = {
+        { "torchrun",    { "TORCHELASTIC_RUN_ID=x", "RANK=0" } },
+        { "torchrun",    { "LOCAL_RANK=0", "RANK=1" } },
+        { "neuron-pjrt", { "NEURON_PJRT_PROCESS_INDEX=2" } },
+        { "openmpi",     { "OMPI_COMM_WORLD_RANK=3" } },
+        { "pmi",         { "PMI_RANK=4" } },
+        { "pmix",        { "PMIX_RANK=5" } },
+        { "slurm",       { "SLURM_PROCID=6" } },
+        { "kubernetes",  { "JOB_COMPLETION_INDEX=7" } },
+        { "kubernetes",  { "PET_NODE_RANK=8" } },
+        { "kubernetes",  { "KUBERNETES_SERVICE_HOST=10.0.0.1", "RANK=9" } },
+};
+/* clang-format on */
+
+/* Of two variables with one name the first counts: the rank is first's when it is the one that counts, too. */
+static void assert_above(size_t upper, const struct Launcher *first,
+                         const struct Launcher *second) {
+        char *env[8] = { NULL };
+        size_t n = 0;
+        for (size_t i = 0; first->variables[i]; i++)
+                env[n++] = (char *)first->variables[i];
+        for (size_t i = 0; second->variables[i]; i++)
+                env[n++] = (char *)second->variables[i];
+        env[n] = (char *)"LOCAL_WORLD_SIZE=4"; /* of no launcher in particular */
+        JobIdentity job = identity(env);
+        assert_string_equal(job.source, launchers[upper].source);
+        if (first == &launchers[upper])
+                assert_int_equal(job.rank, (int64_t)upper);
+}
+
+static void of_any_two_launchers_the_upper_one_counts(void **state) {
+        (void)state;
+        static const struct Launcher nothing;
+        for (size_t upper = 0; upper < ELEMENTSOF(launchers); upper++) {
+                assert_above(upper, &launchers[upper], &nothing);
+                for (size_t lower = upper + 1; lower < ELEMENTSOF(launchers); lower++) {
+                        assert_above(upper, &launchers[upper], &launchers[lower]);
+                        assert_above(upper, &launchers[lower], &launchers[upper]);
+                }
+        }
+}
+
+static void half_of_what_torchrun_gives_is_not_torchrun(void **state) {
+        (void)state;
+        static const struct Launcher local_rank = { .variables = { "LOCAL_RANK=0" } };
+        JobIdentity job;
+        assert_false(job_identity_of(ENV("LOCAL_RANK=0"), &job));
+        assert_false(job_identity_of(ENV("RANK=0"), &job));
+        for (size_t i = 2; i + 1 < ELEMENTSOF(launchers); i++) /* the last has RANK */
+                assert_above(i, &launchers[i], &local_rank);
+}
+
 static void nodes_of_one_torchrun_launch_have_one_key(void **state) {
         (void)state;
         JobIdentity a = identity(ENV("RANK=0", "LOCAL_RANK=0", MASTER, "TORCHELASTIC_RUN_ID=none",
@@ -229,6 +285,8 @@ static void variables_are_recorded_by_an_allow_list(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(torchrun_stands_above_the_task_that_started_it),
+                cmocka_unit_test(of_any_two_launchers_the_upper_one_counts),
+                cmocka_unit_test(half_of_what_torchrun_gives_is_not_torchrun),
                 cmocka_unit_test(nodes_of_one_torchrun_launch_have_one_key),
                 cmocka_unit_test(launches_have_different_keys),
                 cmocka_unit_test(pjrt_counts_processes_and_sums_devices),

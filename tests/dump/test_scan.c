@@ -47,6 +47,29 @@ static void a_name_that_matches_gives_values_and_another_gives_none(void **state
         scan_unit_done(&u);
 }
 
+/* The kernel stamps with the coarse clock, which is behind, or since 6.13 with the fine one (multigrain timestamps). */
+static uint64_t now_usec(clockid_t clock) {
+        struct timespec t;
+        assert_int_equal(clock_gettime(clock, &t), 0);
+        return (uint64_t)t.tv_sec * USEC_PER_SEC + (uint64_t)t.tv_nsec / 1000;
+}
+
+static void a_directory_tells_when_it_was_made(void **state) {
+        Fixture *f = *state;
+        ScanUnit u;
+
+        fixture_source(f, SOURCE_DIRECTORY, "%p");
+        uint64_t before = now_usec(CLOCK_REALTIME_COARSE);
+        fixture_files(f, "7/x");
+        uint64_t after = now_usec(CLOCK_REALTIME);
+        assert_int_equal(scan_source(&f->source, keep_unit, &u), 0);
+        uint64_t born = u.born_usec;
+        scan_unit_done(&u);
+        if (born == 0)
+                SKIP_BECAUSE("this file system does not say when a directory was made");
+        assert_in_range(born, before, after);
+}
+
 static void files_above_that_depth_are_loose_units_of_their_directories(void **state) {
         Fixture *f = *state;
 
@@ -382,6 +405,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 in_fixture(each_directory_at_the_template_s_depth_is_a_unit),
                 in_fixture(a_name_that_matches_gives_values_and_another_gives_none),
+                in_fixture(a_directory_tells_when_it_was_made),
                 in_fixture(files_above_that_depth_are_loose_units_of_their_directories),
                 in_fixture(without_variables_the_fixed_part_is_the_one_unit),
                 in_fixture(each_process_core_is_a_unit),

@@ -54,7 +54,8 @@ static inline Verdict fuzz_cut(const char *name, MemberKind kind, const uint8_t 
         for (int i = 0; i < 4; i++) {
                 Validator *v = NULL;
                 char *detail = NULL;
-                fuzz_check(validator_new(&v, SOURCE_DIRECTORY, name, kind, n + beyond) == 0);
+                fuzz_check(validator_new(&v, &(ValidatorOrder){ SOURCE_DIRECTORY, kind, name,
+                                                                n + beyond }) == 0);
                 fuzz_feed(v, data, n, i > 0 ? (seed + (uint64_t)i) | 1 : 0);
                 const Verdict verdict = validator_finish(v, &detail);
                 validator_free(v);

@@ -177,6 +177,38 @@ static void idle_threads_are_idle_others_and_the_loop_stay_as_they_are(void **st
         assert_int_equal(io_class(), class);
 }
 
+/* Computes until it is told to stop. */
+static void run_spin(WorkJob *work) {
+        TestJob *t = CONTAINER_OF(work, TestJob, work);
+        while (!__atomic_load_n(t->counter, __ATOMIC_ACQUIRE))
+                ;
+}
+
+static void a_pool_wants_cpu_while_it_computes_not_while_it_waits(void **state) {
+        (void)state;
+        _cleanup_(worker_pool_freep) WorkerPool *p = NULL;
+        int counter = 0, stop = 0;
+        TestJob waits = { .work.run = run_gate, .counter = &counter },
+                spins = { .work.run = run_spin, .counter = &stop };
+
+        assert_int_equal(worker_pool_new(&p, NULL, "a) R (b", 1, WORKER_IDLE), 0);
+        assert_false(worker_pool_wants_cpu(p));
+        assert_int_equal(pipe(waits.gate), 0);
+        assert_int_equal(worker_pool_submit(p, &waits.work), 0);
+        wait_until_running(&waits);
+        while (worker_pool_wants_cpu(p)) /* on its way to read(2) */
+                (void)sched_yield();
+        open_gate(&waits);
+        worker_pool_wait(&waits.work);
+        close_gate(&waits);
+
+        assert_int_equal(worker_pool_submit(p, &spins.work), 0);
+        wait_until_running(&spins);
+        assert_true(worker_pool_wants_cpu(p));
+        __atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
+        worker_pool_wait(&spins.work);
+}
+
 /* Where the nice value may be had again, which an unprivileged process needs RLIMIT_NICE for. */
 static bool may_leave_idle(void) {
         struct rlimit limit;
@@ -435,6 +467,7 @@ int main(void) {
                         jobs_are_collected_in_any_order_and_run_in_the_order_of_submission),
                 cmocka_unit_test(threads_have_a_name_a_small_stack_and_no_signals),
                 cmocka_unit_test(idle_threads_are_idle_others_and_the_loop_stay_as_they_are),
+                cmocka_unit_test(a_pool_wants_cpu_while_it_computes_not_while_it_waits),
                 cmocka_unit_test(
                         an_idle_pool_becomes_normal_and_idle_again_in_the_middle_of_a_job_too),
                 cmocka_unit_test(where_priorities_are_refused_jobs_run_all_the_same),

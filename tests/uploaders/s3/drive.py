@@ -77,6 +77,11 @@ class Run:
         return [int(a[6]) for a in self.all("answer")]
 
     @property
+    def silence(self):
+        """Seconds, the longest that it was the store's move, as --look-msec saw it"""
+        return int(self.one("silence")[0]) / 1000
+
+    @property
     def stats(self):
         """n_retries, sent_bytes, total, all within the last bucket, has conditions, clock offset, region"""
         s = self.one("stats")

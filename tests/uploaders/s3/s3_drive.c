@@ -14,6 +14,7 @@
 #include "lib/base/log.h"
 #include "lib/base/parse.h"
 #include "lib/loop/http.h"
+#include "lib/loop/timer.h"
 #include "uploaders/s3.h"
 #include "uploaders/s3_probe.h"
 #include "uploaders/s3_sweep.h"
@@ -26,7 +27,8 @@ typedef struct Drive {
         sd_event *event;
         S3Client *client;
         S3Upload *upload;
-        sd_event_source *later;
+        sd_event_source *later, *look;
+        uint64_t silence_usec; /* the longest that was seen */
         unsigned later_number;
         unsigned n_etags, n_running;
 
@@ -39,6 +41,7 @@ typedef struct Drive {
         uint64_t counted; /* sent_bytes of calls and uploads */
         uint64_t upload_rate, request_rate;
         uint64_t n_parts, part_bytes, last_bytes, free_after, n_calls;
+        uint64_t late_usec, look_usec;
         const char *fail_in, *known_id, *range;
         bool gives_later, is_thorough, streams;
 } Drive;
@@ -73,10 +76,11 @@ static S3Part *make_part(const Drive *d, unsigned number) {
         return part;
 }
 
-static int give_later(sd_event_source *source, void *userdata) {
+static int give_later(sd_event_source *source, uint64_t usec, void *userdata) {
         Drive *d = userdata;
 
         (void)source;
+        (void)usec;
         s3_upload_give(d->upload, make_part(d, d->later_number));
         return 0;
 }
@@ -90,9 +94,28 @@ static void on_want(S3Upload *u, unsigned number, void *userdata) {
                 return;
         }
         d->later_number = number;
-        sd_event_source_disable_unref(d->later);
-        if (sd_event_add_defer(d->event, &d->later, give_later, d) < 0)
+        if (timer_arm(&d->later, &(TimerOrder){ .event = d->event,
+                                                .usec = d->late_usec,
+                                                .slack_usec = 1,
+                                                .handler = give_later,
+                                                .userdata = d }) < 0)
                 abort();
+}
+
+/* For how long the store has not answered. */
+static int on_look(sd_event_source *source, uint64_t usec, void *userdata) {
+        Drive *d = userdata;
+        uint64_t asked = s3_client_asked_usec(d->client);
+        uint64_t now = clock_system()->boottime_usec(clock_system());
+
+        (void)source;
+        (void)usec;
+        d->silence_usec = MAX(d->silence_usec, asked > 0 ? now - asked : 0);
+        return timer_arm(&d->look, &(TimerOrder){ .event = d->event,
+                                                  .usec = d->look_usec,
+                                                  .slack_usec = 1,
+                                                  .handler = on_look,
+                                                  .userdata = d });
 }
 
 static int verdict_of(const Drive *d, const char *callback) {
@@ -314,6 +337,8 @@ enum {
         OPT_ID,
         OPT_KNOWN,
         OPT_LATER,
+        OPT_LATE,
+        OPT_LOOK,
         OPT_FAIL_IN,
         OPT_FREE_AFTER,
         OPT_TRIES,
@@ -353,6 +378,8 @@ static const struct option long_options[] = {
         { "id", required_argument, NULL, OPT_ID },
         { "known", required_argument, NULL, OPT_KNOWN },
         { "later", no_argument, NULL, OPT_LATER },
+        { "late-msec", required_argument, NULL, OPT_LATE },
+        { "look-msec", required_argument, NULL, OPT_LOOK },
         { "fail-in", required_argument, NULL, OPT_FAIL_IN },
         { "free-after", required_argument, NULL, OPT_FREE_AFTER },
         { "tries", required_argument, NULL, OPT_TRIES },
@@ -450,6 +477,13 @@ static void take_option(Drive *d, int option, char *arg) {
         case OPT_LATER:
                 d->gives_later = true;
                 break;
+        case OPT_LATE:
+                d->gives_later = true;
+                d->late_usec = number(arg) * USEC_PER_MSEC;
+                break;
+        case OPT_LOOK:
+                d->look_usec = number(arg) * USEC_PER_MSEC;
+                break;
         case OPT_FAIL_IN:
                 d->fail_in = arg;
                 break;
@@ -523,12 +557,16 @@ static int run(Drive *d, char **words) {
                 r = sweep(d, words[1], &sweeping);
         else
                 r = probe(d, words[1], &probing);
+        if (r == 0 && d->look_usec > 0)
+                r = on_look(NULL, 0, d);
         if (r == 0)
                 r = sd_event_loop(d->event);
         say_stats(d->client);
         printf("counted\t%" PRIu64 "\t%" PRIu64 "\n", d->counted,
                s3_client_sending_bytes(d->client, &d->counted));
+        printf("silence\t%" PRIu64 "\n", d->silence_usec / USEC_PER_MSEC);
         sd_event_source_disable_unref(d->later);
+        sd_event_source_disable_unref(d->look);
         s3_upload_free(d->upload);
         s3_sweep_free(sweeping);
         s3_probe_free(probing);

@@ -479,6 +479,27 @@ def a_part_is_sent_again_after_every_trouble_that_passes():
         assert len(s.uploads) == 1
 
 
+# --- whose move it is
+
+@test
+def while_our_own_data_is_late_the_store_is_not_said_to_be_silent():
+    with S3Server() as s:
+        run = upload(s, parts=3, part_bytes=100_000, in_flight=1, late_msec=2000, look_msec=20)
+        assert run.outcome == OK and run.stats[0] == 0, run.lines
+        assert run.silence < 1.5, f"{run.silence} s of the 2 s in which there was nothing to send are charged to the store"
+        check_object(s, parts=3, part_bytes=100_000)
+
+
+@test
+def a_store_that_is_really_silent_is_found_out_also_through_several_tries():
+    with S3Server() as s:
+        s.fault("UploadPart", part=2, stall="answer", times=2)
+        run = upload(s, timeout_msec=1000, look_msec=20, in_flight=1, **MANY)
+        assert run.outcome == OK and run.stats[0] == 2, run.lines
+        assert run.silence >= 1.9, f"two tries of a second each went without an answer, and {run.silence} s of it were noticed"
+        check_many(s)
+
+
 @test
 def the_404_of_something_before_the_store_says_nothing_of_the_object():
     def page(request, reply):
