@@ -1,3 +1,4 @@
+/* A child says its result before it exits: closing what it has inherited may hang in the exit, and nobody has to wait for that. */
 #include "hook/bounded.h"
 
 #include <errno.h>
@@ -7,44 +8,54 @@
 #include <stdbool.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 
-enum { EXIT_TICK_MSEC = 1 }; /* between looks at a child whose pipe has ended */
+#define KILL_AFTER_USEC (10 * USEC_PER_MSEC) /* where SIGALRM does not get through */
+
+/* ---- in a child ---- */
+
+static _Noreturn void be_child(int fd, pid_t parent, int (*run)(void *userdata), void *userdata) {
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent)
+                _exit(ESRCH);
+        int result = run(userdata);
+        _exit(write(fd, &result, sizeof result) < 0 ? errno : 0);
+}
+
+/* @return its pid, 0: there is none */
+static pid_t start_child(int *ret_fd, int (*run)(void *userdata), void *userdata) {
+        int fds[2];
+        if (pipe2(fds, O_CLOEXEC) < 0)
+                return 0;
+        pid_t parent = getpid(), pid = fork();
+        if (pid == 0)
+                be_child(fds[1], parent, run, userdata);
+        (void)close(fds[1]); /* the child's: its end is the pipe's */
+        if (pid > 0)
+                *ret_fd = fds[0];
+        else
+                (void)close(fds[0]); /* nobody writes to it */
+        return MAX(pid, 0);
+}
 
 void bounded_start(Bounded *b, int (*run)(void *userdata), void *userdata) {
-        int fds[2];
         *b = BOUNDED_NONE;
-        if (pipe2(fds, O_CLOEXEC) < 0) {
-                b->result = -errno;
-                return;
+        b->pid = start_child(&b->fd, run, userdata);
+        if (b->pid == 0) {
+                b->put_off = run;
+                b->userdata = userdata;
         }
-        pid_t parent = getpid(), pid = fork();
-        int error = errno;
-        if (pid == 0) {
-                if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent)
-                        _exit(ESRCH);
-                int r = run(userdata);
-                _exit(r < 0 ? MIN(-r, 255) : 0);
-        }
-        (void)close(fds[1]); /* the child's: its end is the pipe's */
-        if (pid < 0) {
-                (void)close(fds[0]); /* nobody writes to it */
-                b->result = -error;
-                return;
-        }
-        b->pid = pid;
-        b->fd = fds[0];
 }
 
 static uint64_t left_msec(uint64_t until_usec) {
-        uint64_t now = clock_system()->boottime_usec(clock_system());
+        uint64_t now = clock_boottime_usec();
         return now < until_usec ? (until_usec - now) / USEC_PER_MSEC + 1 : 0;
 }
 
-/* @return whether the pipe has ended, so that the child is about to be gone */
-static bool wait_for_end(int fd, uint64_t until_usec) {
+/* @return whether the child has said something, or is gone */
+static bool wait_for_word(int fd, uint64_t until_usec) {
         struct pollfd p = { .fd = fd, .events = POLLIN };
         for (;;) {
                 uint64_t left = left_msec(until_usec);
@@ -56,32 +67,58 @@ static bool wait_for_end(int fd, uint64_t until_usec) {
         }
 }
 
-/* The last of its files may be one whose closing hangs. @return whether it is gone */
-static bool reap(Bounded *b, uint64_t until_usec) {
-        int status;
-        for (;;) {
-                pid_t pid = waitpid(b->pid, &status, WNOHANG);
-                if (pid < 0 && errno != EINTR)
-                        b->result = -errno;
-                else if (pid > 0)
-                        b->result = WIFEXITED(status) ? -WEXITSTATUS(status) : -EPIPE;
-                if (pid > 0 || (pid < 0 && errno != EINTR))
-                        return true;
-                if (left_msec(until_usec) == 0)
-                        return false;
-                (void)poll(NULL, 0, EXIT_TICK_MSEC);
+static int hear(const Bounded *b, uint64_t until_usec) {
+        int result = -ETIMEDOUT;
+        if (wait_for_word(b->fd, until_usec)) {
+                if (read(b->fd, &result, sizeof result) == sizeof result)
+                        return result;
+                result = -EPIPE;
         }
+        (void)kill(b->pid, SIGKILL); /* not reaped: the number is still its own */
+        return result;
+}
+
+/* ---- here ---- */
+
+static void on_alarm(int number) {
+        (void)number;
+        _exit(0); /* as in any case */
+}
+
+/* @return whether there is such a timer */
+static bool send_at(timer_t *ret, int number, uint64_t usec) {
+        struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = number };
+        struct itimerspec at = { .it_value = { .tv_sec = (time_t)(usec / USEC_PER_SEC),
+                                               .tv_nsec = (long)(usec % USEC_PER_SEC) * 1000 } };
+        return timer_create(CLOCK_BOOTTIME, &event, ret) == 0 &&
+               timer_settime(*ret, TIMER_ABSTIME, &at, NULL) == 0;
+}
+
+/* A call that waits for a server that is gone takes SIGKILL at best. */
+static int run_here(const Bounded *b, uint64_t until_usec) {
+        timer_t alarm, end;
+        int r = -EAGAIN; /* without a timer, nothing that may hang */
+        (void)signal(SIGALRM, on_alarm);
+        if (!send_at(&alarm, SIGALRM, until_usec))
+                return r;
+        if (send_at(&end, SIGKILL, until_usec + KILL_AFTER_USEC)) {
+                r = b->put_off(b->userdata);
+                (void)timer_delete(end); /* cannot fail: it is there */
+        }
+        (void)timer_delete(alarm); /* as above */
+        return r;
 }
 
 int bounded_wait(Bounded *b, uint64_t until_usec) {
+        if (b->put_off) {
+                b->result = run_here(b, until_usec);
+                b->put_off = NULL;
+        }
         if (b->pid == 0)
                 return b->result;
-        if (!wait_for_end(b->fd, until_usec) || !reap(b, until_usec)) {
-                (void)kill(b->pid, SIGKILL); /* not reaped: the number is still its own */
-                (void)waitpid(b->pid, NULL, WNOHANG);
-                b->result = -ETIMEDOUT;
-        }
-        (void)close(b->fd); /* read only */
+        b->result = hear(b, until_usec);
+        (void)waitpid(b->pid, NULL, WNOHANG); /* one that is still closing is left behind */
+        (void)close(b->fd);                   /* read only */
         b->pid = 0;
         b->fd = -1;
         return b->result;

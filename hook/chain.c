@@ -41,6 +41,7 @@ static _Noreturn void be_chained(const char *path, char *const *argv, pid_t pare
         if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent)
                 _exit(ESRCH);
         (void)signal(SIGPIPE, SIG_DFL);
+        (void)signal(SIGXFSZ, SIG_DFL);
         if (setenv(CHAIN_VARIABLE, "1", 1) == 0)
                 (void)execv(path, argv); /* returns only when it failed */
         _exit(127);
@@ -63,10 +64,9 @@ pid_t chain_start(char *const *argv) {
 }
 
 void chain_end(pid_t pid, uint64_t until_usec) {
-        Clock *clock = clock_system();
         if (pid <= 0)
                 return;
-        while (clock->boottime_usec(clock) < until_usec) {
+        while (clock_boottime_usec() < until_usec) {
                 siginfo_t info = { 0 };
                 /* Not reaped yet: the number of the group must stay its own until it was killed. */
                 if (waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) < 0 ||

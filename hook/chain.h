@@ -1,4 +1,4 @@
-/* Another hook after ours: `neuron-dump.chain` beside our own executable, a link that `neuron-collect hook install --chain` makes. */
+/* Another hook beside ours: `neuron-dump.chain` beside our own executable, a link that `neuron-collect hook install --chain` makes. */
 #pragma once
 
 #include <stdint.h>

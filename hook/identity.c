@@ -99,11 +99,10 @@ static int copy_environment(HookNote *n, char *const *environment) {
 }
 
 int identity_fill(HookNote *n, char *const *environment) {
-        Clock *clock = clock_system();
         int r = make_id(n->id);
         if (r < 0)
                 return r;
-        n->written_usec = clock->realtime_usec(clock);
+        n->written_usec = clock_realtime_usec();
         n->hook_pid = (uint64_t)getpid();
         n->hook_ppid = (uint64_t)getppid();
         n->pid_namespace = namespace_of("/proc/self/ns/pid");

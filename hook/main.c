@@ -2,18 +2,17 @@
  * agent first, write the record while it works, wait for its snapshot no longer than we may; without an agent leave the note in the mailbox and
  * look at sysfs ourselves. Whatever goes wrong, the exit is 0 and in time: the job's end must not wait for us. */
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "hook/args.h"
 #include "hook/bounded.h"
 #include "hook/chain.h"
 #include "hook/identity.h"
 #include "hook/mailbox.h"
+#include "hook/process.h"
 #include "hook/record.h"
 #include "hook/say.h"
 #include "hook/talk.h"
@@ -39,17 +38,14 @@ typedef struct Hook {
         StrBuf text; /* the note as JSON */
         const char *socket, *mailbox, *sysfs_root;
         uint64_t begun_usec, until_usec; /* CLOCK_BOOTTIME */
+        uint64_t deadline_usec;          /* ours, from begun_usec */
         uint64_t patience_usec;          /* then no agent is there that could still be of use */
         int talk_fd, snapshot_fd;        /* -1 = none */
         bool is_accepted, is_told;  /* is_told: there is, or will be, no snapshot of the agent's */
         bool has_snapshot, is_late; /* is_late: a file may still appear */
         Bounded record;
-        pid_t chain;
+        pid_t pid, chain; /* pid: our own */
 } Hook;
-
-static uint64_t now_usec(void) {
-        return clock_system()->boottime_usec(clock_system());
-}
 
 static const char *setting(const char *name, const char *otherwise) {
         const char *s = getenv(name);
@@ -70,22 +66,11 @@ static uint64_t deadline_setting(void) {
         return MIN(usec, DEADLINE_MAX_USEC);
 }
 
-/* The runtime's descriptors are none of ours, its devices least of all; and 0, 1 and 2 must not become somebody else's. */
-static void leave_inherited_fds(void) {
-        (void)syscall(SYS_close_range, 3U, ~0U,
-                      0U); /* Linux 5.9; before that they stay until we end */
-        for (int fd; (fd = open("/dev/null", O_RDWR)) >= 0;)
-                if (fd > STDERR_FILENO) {
-                        (void)close(fd); /* one too many: all three are there */
-                        return;
-                }
-}
-
 /* ---- what may hang, in children ---- */
 
 static int write_record(void *userdata) {
         const Hook *h = userdata;
-        if (h->talk_fd >= 0)
+        if (h->talk_fd >= 0 && getpid() != h->pid)
                 (void)close(h->talk_fd); /* the parent's conversation */
         return record_write(&h->note, h->text.text, h->text.n, "/");
 }
@@ -108,12 +93,18 @@ static int write_snapshot(void *userdata) {
 
 /* ---- the agent ---- */
 
+/* What it grants counts from its answer, which may be late: nobody is to wait for us longer than either of us had in mind. */
+static uint64_t granted_until(const Hook *h, uint64_t wait_usec) {
+        return MIN(clock_boottime_usec() + wait_usec,
+                   h->begun_usec + MAX(h->deadline_usec, wait_usec));
+}
+
 static void take_answer(Hook *h, const TalkAnswer *a, int fd) {
         switch (a->kind) {
         case TALK_ACCEPTED:
                 h->is_accepted = true;
-                h->until_usec = now_usec() + a->wait_usec;
-                if (a->text[0] != '\0')
+                h->until_usec = granted_until(h, a->wait_usec);
+                if (a->text[0] != '\0' && h->note.local_output_dir)
                         say("the agent takes no files for this: %s", a->text);
                 break;
         case TALK_SNAPSHOT:
@@ -138,7 +129,8 @@ static bool ends_talk(TalkKind kind) {
 /* Listens until there is nothing more to hear, or no more time. */
 static void converse(Hook *h) {
         while (h->talk_fd >= 0 && !h->is_told) {
-                uint64_t now = now_usec(), end = h->is_accepted ? h->until_usec : h->patience_usec;
+                uint64_t now = clock_boottime_usec(),
+                         end = h->is_accepted ? h->until_usec : h->patience_usec;
                 struct pollfd p = { .fd = h->talk_fd, .events = POLLIN };
                 TalkAnswer answer;
                 int fd;
@@ -180,7 +172,7 @@ static void put_snapshot(Hook *h, const char *text, size_t n) {
 
 static void take_own_snapshot(Hook *h) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
-        uint64_t left = h->until_usec - MIN(h->until_usec, now_usec());
+        uint64_t left = h->until_usec - MIN(h->until_usec, clock_boottime_usec());
         uint64_t reserve = MIN(left / 4, RESERVE_MAX_USEC);
         if (left == 0 || !h->note.local_output_dir)
                 return;
@@ -216,6 +208,8 @@ static void run(Hook *h, char *const *argv) {
         converse(h);
         if (!h->is_accepted)
                 leave_in_mailbox(h);
+        if (h->record.put_off) /* before what tells less, and may hang as well */
+                (void)bounded_wait(&h->record, h->until_usec + GRACE_USEC);
         if (h->snapshot_fd >= 0 && h->note.local_output_dir)
                 put_snapshot(h, NULL, 0);
         else if (!h->is_told)
@@ -224,10 +218,9 @@ static void run(Hook *h, char *const *argv) {
 }
 
 static int prepare(Hook *h) {
-        uint64_t deadline = deadline_setting();
-        h->begun_usec = now_usec();
-        h->until_usec = h->begun_usec + deadline;
-        h->patience_usec = h->begun_usec + deadline / 2;
+        h->deadline_usec = deadline_setting();
+        h->until_usec = h->begun_usec + h->deadline_usec;
+        h->patience_usec = h->begun_usec + h->deadline_usec / 2;
         h->socket = setting("NEURON_COLLECTD_HOOK_SOCKET", SOCKET_DEFAULT);
         h->mailbox = setting("NEURON_COLLECTD_MAILBOX", MAILBOX_DEFAULT);
         h->sysfs_root = setting("NEURON_COLLECTD_SYSFS", "/sys");
@@ -252,9 +245,12 @@ static int say_usage(int kind) {
 }
 
 int main(int argc, char **argv) {
-        Hook h = { .talk_fd = -1, .snapshot_fd = -1, .record = BOUNDED_NONE };
-        (void)signal(SIGPIPE, SIG_IGN);
-        leave_inherited_fds();
+        Hook h = { .begun_usec = clock_boottime_usec(),
+                   .pid = getpid(),
+                   .talk_fd = -1,
+                   .snapshot_fd = -1,
+                   .record = BOUNDED_NONE };
+        process_begin();
         if (dumps_are_off(environ))
                 return 0;
         size_t n_left_out = 0;
@@ -273,5 +269,6 @@ int main(int argc, char **argv) {
                 run(&h, argv);
         hook_note_done(&h.note);
         strbuf_done(&h.text);
+        process_end();
         return 0; /* the runtime's opinion of other values is not published */
 }

@@ -5,11 +5,11 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "collectors/dpkg.h"
 #include "hook/put_file.h"
-#include "lib/base/fs.h"
 #include "lib/base/json_out.h"
 #include "lib/base/path.h"
 

@@ -56,8 +56,8 @@ static void say_line(Line *line) {
             errno == EBADF || say_to_pipe(line))
                 return;
         bounded_start(&child, write_line, line);
-        is_hung = bounded_wait(&child, clock_system()->boottime_usec(clock_system()) +
-                                               PATIENCE_USEC) == -ETIMEDOUT;
+        is_hung = child.put_off != NULL || /* there can be no child, and here it might hang */
+                  bounded_wait(&child, clock_boottime_usec() + PATIENCE_USEC) == -ETIMEDOUT;
 }
 
 void say(const char *fmt, ...) {

@@ -69,7 +69,7 @@ void talk_parse(const char *data, size_t n, TalkAnswer *ret) {
 /* ---- the socket ---- */
 
 static bool time_is_left(uint64_t until_usec) {
-        return clock_system()->boottime_usec(clock_system()) < until_usec;
+        return clock_boottime_usec() < until_usec;
 }
 
 static int connect_to(int fd, const char *path, uint64_t until_usec) {

@@ -22,7 +22,7 @@ typedef struct Tier {
 } Tier;
 
 static uint64_t left_usec(uint64_t until_usec) {
-        uint64_t now = clock_system()->boottime_usec(clock_system());
+        uint64_t now = clock_boottime_usec();
         return now < until_usec ? until_usec - now : 0;
 }
 
@@ -110,7 +110,6 @@ static bool has_devices(const char *sysfs_root) {
 }
 
 int tier_collect(const char *sysfs_root, uint64_t until_usec, StrBuf *ret) {
-        Clock *clock = clock_system();
         if (!has_devices(sysfs_root))
                 return -ENODEV;
         _cleanup_close_ int fd = memfd_create("neuron-dump-tier", MFD_CLOEXEC);
@@ -120,12 +119,11 @@ int tier_collect(const char *sysfs_root, uint64_t until_usec, StrBuf *ret) {
                 return -errno;
         Tier tier = { .sysfs_root = sysfs_root, .until_usec = until_usec, .fd = fd };
         Bounded child;
-        uint64_t begun_usec = clock->realtime_usec(clock), began = clock->boottime_usec(clock);
+        uint64_t begun_usec = clock_realtime_usec(), began = clock_boottime_usec();
         bounded_start(&child, collect, &tier);
         int result = bounded_wait(&child, until_usec);
         int r = fs_read_head(fd, TIER_BYTES_MAX, &text, &n);
         if (r < 0)
                 return r;
-        return compose(&(Outcome){ begun_usec, clock->boottime_usec(clock) - began, result, text },
-                       ret);
+        return compose(&(Outcome){ begun_usec, clock_boottime_usec() - began, result, text }, ret);
 }

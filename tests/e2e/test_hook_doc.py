@@ -10,12 +10,13 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 from agent import PATIENCE, SOURCE_DIR, Agent, cleanup, clean_environment, need, wait_for
-from tap import Skip, main, test
+from tap import Skip, in_time, main, test
 
 LANGUAGES = {"python": ("python3",), "bash": ("bash", "socat")}
 SNAPSHOT = {"schema": "stand-in", "answer": 42}
@@ -50,12 +51,12 @@ def arguments(directory, **more):
 class StandIn:
     """One conversation, as the page tells it."""
 
-    def __init__(self, path, accept=True, snapshot=True):
+    def __init__(self, path, accept=True, snapshot=True, pause=0):
         self.server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.server.bind(path)
         self.server.listen(1)
         self.server.settimeout(30 * PATIENCE)
-        self.accept, self.snapshot = accept, snapshot
+        self.accept, self.snapshot, self.pause = accept, snapshot, pause
         self.note = self.last = self.files = None
         self.thread = threading.Thread(target=self.talk)
         self.thread.start()
@@ -70,6 +71,7 @@ class StandIn:
                 self.last = peer.recv(100)
                 return
             peer.send(b"accepted 1900000\nrefused: no source has this directory")
+            time.sleep(self.pause)
             if self.snapshot:
                 fd = os.memfd_create("snapshot")
                 os.write(fd, json.dumps(SNAPSHOT).encode())
@@ -93,13 +95,15 @@ def run_hook(hook, path, flags, parent=()):
 
 def against_a_stand_in(language):
     a = Agent()  # for its directory; it is not started
-    directory = a.path("dumps", 'back\\slash')
-    os.makedirs(directory)
+    directory = a.path("dumps", 'back\\slash', "which is not there")
     with hook_of(language, a.dir) as hook:
-        for accept, snapshot in ((True, True), (True, False), (False, False)):
-            path = a.path("run", f"stand-in-{accept}-{snapshot}")
-            agent = StandIn(path, accept, snapshot)
+        # both answers at once may arrive as one; whoever waits for a second one then waits too long
+        for i, (accept, snapshot, pause) in enumerate([(True, True, 0)] * 5 + [(True, False, 0), (True, True, 0.3), (False, False, 0)]):
+            path = a.path("run", f"stand-in-{i}")
+            agent = StandIn(path, accept, snapshot, pause)
+            begun = time.monotonic()
             result = run_hook(hook, path, arguments(directory))
+            in_time(time.monotonic() - begun, 1 + pause)
             agent.done()
             assert (agent.last == b"finished") == accept, (agent.last, result)
             assert agent.note["schema"] == "neuron-collectd/hook-note/1" and re.fullmatch("[0-9a-f]{32}", agent.note["id"]), agent.note
@@ -111,8 +115,10 @@ def against_a_stand_in(language):
             if accept and language == "python":
                 with open(os.path.join(directory, agent.files[0]), encoding="utf-8") as f:
                     assert json.load(f)["snapshot"] == (SNAPSHOT if snapshot else None)
-            shutil.rmtree(directory)
-            os.mkdir(directory)
+            shutil.rmtree(directory, ignore_errors=True)
+        for flags in (arguments(directory), arguments(None)):   # nobody to tell; nothing to write
+            result = run_hook(hook, a.path("run", "nobody"), flags)
+            assert result.returncode == 0 and "Traceback" not in result.stderr and not os.path.exists(directory), result
 
 
 @test
@@ -128,6 +134,7 @@ def the_shell_example_speaks_as_the_page_says():
 def against_the_agent(language):
     a = Agent()
     a.config["sources"][0]["settle"] = "60s"  # what is delivered sooner is due to the hook
+    a.config["hook"]["deadline"] = "30s"      # and that ends when it says so
     a.start()
     if not os.path.exists(a.path("run", "hook.sock")):
         raise Skip("this daemon has no hook socket")

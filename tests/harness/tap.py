@@ -4,6 +4,7 @@ A test's name is its function's name, read as a sentence. It passes when it retu
 any exception; what it leaves in `notes` is printed when it fails.
 """
 import os
+import signal
 import sys
 import time
 import traceback
@@ -77,6 +78,7 @@ def run_once(function):
 def main(cleanup=None):
     """Runs all tests of the file, or those whose name contains an argument. Exit 0 when none failed.
     @param cleanup  called after each test, whatever happened"""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background, and so by all that is started here
     wanted = [t for t in _tests if not sys.argv[1:] or any(a in t.__name__ for a in sys.argv[1:])]
     if os.environ.get("NC_E2E") == "off":
         print("1..0 # SKIP NC_E2E=off")

@@ -2,13 +2,14 @@
 #include "hook/bounded.h"
 
 #include <errno.h>
-#include <fcntl.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,10 +28,8 @@ static int act(void *userdata) {
                 return -EROFS;
         if (strcmp(what, "crashes") == 0)
                 (void)raise(SIGKILL);
-        if (strcmp(what, "closes and hangs") ==
-            0) /* as in an exit that closes a file of a dead server */
-                for (int fd = 3; fd < 256; fd++)
-                        (void)close(fd);
+        if (strcmp(what, "hangs deaf") == 0) /* as in a call that waits for a dead server */
+                (void)signal(SIGALRM, SIG_IGN);
         if (strstr(what, "hangs"))
                 for (;;)
                         (void)pause();
@@ -47,38 +46,79 @@ static int run(const char *what, uint64_t usec) {
         return r;
 }
 
+static void reap_all(void) {
+        while (waitpid(-1, NULL, 0) > 0) /* ends only because all have ended */
+                continue;
+}
+
 static void what_it_returned_is_told(void **state) {
         (void)state;
         assert_int_equal(run("nothing", USEC_PER_MINUTE), 0);
         assert_int_equal(run("fails", USEC_PER_MINUTE), -EROFS);
         assert_int_equal(run("crashes", USEC_PER_MINUTE), -EPIPE);
-        assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* all were reaped */
+        reap_all();
+}
+
+static void nobody_has_to_be_waited_for_to_know_it(void **state) {
+        (void)state;
+        (void)signal(SIGCHLD, SIG_IGN);
+        assert_int_equal(run("nothing", USEC_PER_MINUTE), 0);
+        assert_int_equal(run("fails", USEC_PER_MINUTE), -EROFS);
+        (void)signal(SIGCHLD, SIG_DFL);
+        reap_all();
 }
 
 static void one_that_hangs_is_killed_in_time(void **state) {
         (void)state;
-        static const char *const ways[] = { "hangs", "closes and hangs" };
-        for (size_t i = 0; i < ELEMENTSOF(ways); i++) {
-                uint64_t begun = now_usec();
-                assert_int_equal(run(ways[i], 50 * USEC_PER_MSEC), -ETIMEDOUT);
-                assert_in_range(now_usec() - begun, 50 * USEC_PER_MSEC, USEC_PER_MINUTE);
-                while (waitpid(-1, NULL, 0) > 0) /* ends only because it was killed */
-                        continue;
+        uint64_t begun = now_usec();
+        assert_int_equal(run("hangs", 50 * USEC_PER_MSEC), -ETIMEDOUT);
+        assert_in_range(now_usec() - begun, 50 * USEC_PER_MSEC, USEC_PER_MINUTE);
+        reap_all();
+}
+
+/* In a process that may have no children. @return its status */
+static int run_childless(const char *what) {
+        int status;
+        pid_t pid = fork();
+        if (pid == 0) {
+                static const struct rlimit none = { 0 };
+                Bounded b;
+                if (setrlimit(RLIMIT_NPROC, &none) < 0 || (getuid() == 0 && setuid(65534) < 0))
+                        _exit(101);
+                bounded_start(&b, act, (char *)what);
+                if (b.pid != 0 || !b.put_off)
+                        _exit(102);
+                int r = bounded_wait(&b, now_usec() + 50 * USEC_PER_MSEC);
+                (void)poll(NULL, 0, 150); /* all is well: no timer is left */
+                _exit(r == bounded_wait(&b, 0) ? -r : 103);
         }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        return status;
+}
+
+static void where_there_can_be_no_child_it_is_done_here_and_ends_in_time(void **state) {
+        (void)state;
+        assert_int_equal(run_childless("nothing"), 0);
+        assert_int_equal(WEXITSTATUS(run_childless("fails")), EROFS);
+        uint64_t begun = now_usec();
+        assert_int_equal(run_childless("hangs"), 0);
+        assert_int_equal(WTERMSIG(run_childless("hangs deaf")), SIGKILL);
+        assert_in_range(now_usec() - begun, 100 * USEC_PER_MSEC, USEC_PER_MINUTE);
 }
 
 static void time_that_is_over_is_no_reason_to_wait(void **state) {
         (void)state;
         assert_int_equal(run("hangs", 0), -ETIMEDOUT);
-        while (waitpid(-1, NULL, 0) > 0)
-                continue;
+        reap_all();
         assert_int_equal(bounded_wait(&BOUNDED_NONE, 0), 0);
 }
 
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(what_it_returned_is_told),
+                cmocka_unit_test(nobody_has_to_be_waited_for_to_know_it),
                 cmocka_unit_test(one_that_hangs_is_killed_in_time),
+                cmocka_unit_test(where_there_can_be_no_child_it_is_done_here_and_ends_in_time),
                 cmocka_unit_test(time_that_is_over_is_no_reason_to_wait),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
