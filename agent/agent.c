@@ -2,14 +2,12 @@
 #include "agent/agent_hook.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <systemd/sd-daemon.h>
 
 #include "agent/instance.h"
 #include "agent/store/ledger.h"
-#include "lib/base/fs.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
 #include "lib/loop/timer.h"
@@ -207,7 +205,7 @@ int agent_make_sources(Agent *a) {
                 }
                 agent_adopt_bundles(a, a->sources[a->n_sources++]);
         }
-        agent_incident_source_free(a->incident_source);
+        agent_own_source_free(a->incident_source);
         a->incident_source = agent_incident_source_new(a);
         int r = a->incident_source ? intake_source_new(&a->sources[a->n_sources],
                                                        &a->intake_context, a->incident_source)
@@ -401,7 +399,7 @@ Agent *agent_free(Agent *a) {
         for (size_t i = 0; i < a->n_discards; i++)
                 free(a->discards[i].reason);
         free(a->discards);
-        agent_incident_source_free(a->incident_source);
+        agent_own_source_free(a->incident_source);
         free(a->config_error);
         free(a->pending_restart);
         agent_view_done(a);

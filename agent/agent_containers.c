@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "agent/agent_hook.h"
 #include "config/forms.h"
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
@@ -17,35 +16,11 @@ DEFINE_CLEANUP(PathTemplate, path_template_free);
 /* ---- their configuration ---- */
 
 static int copy_list(StringList *to, const StringList *from) {
-        to->items = calloc(from->n + 1, sizeof *to->items);
-        if (!to->items)
-                return -ENOMEM;
-        for (; to->n < from->n; to->n++) {
-                to->items[to->n] = strdup(from->items[to->n]);
-                if (!to->items[to->n])
-                        return -ENOMEM;
-        }
-        return 0;
+        int r = 0;
+        for (size_t i = 0; r == 0 && i < from->n; i++)
+                r = agent_own_source_add(to, from->items[i]);
+        return r;
 }
-
-static void free_list(StringList *list) {
-        for (size_t i = 0; i < list->n; i++)
-                free(list->items[i]);
-        free(list->items);
-}
-
-static ConfigSource *source_free(ConfigSource *c) {
-        if (!c)
-                return NULL;
-        free_list(&c->destinations);
-        free_list(&c->exclude);
-        free(c->name);
-        free(c->path);
-        free(c);
-        return NULL;
-}
-
-DEFINE_CLEANUP(ConfigSource, source_free);
 
 /* @return the part of a template's text that is below its fixed part, with a slash before it; "" */
 static const char *below_fixed(const char *text, const char *fixed) {
@@ -72,15 +47,14 @@ static char *template_of(const Agent *a, const ConfigSource *c) {
         if (!text || path_template_new(&t, text, FORM_SOURCE_VARIABLES, &bad) < 0)
                 return NULL;
         StrBuf b = STRBUF_INIT;
-        for (const char *s = a->config->state_directory; *s; s++)
-                strbuf_add_n(&b, *s == '%' ? "%%" : s, *s == '%' ? 2 : 1);
+        agent_own_source_path(&b, a->config->state_directory);
         strbuf_addf(&b, "/" CONTAINERS_DIRECTORY "/%s/%%%c%s", c->name, free_letter(t),
                     below_fixed(text, path_template_fixed(t)));
         return strbuf_take(&b);
 }
 
 static ConfigSource *source_new(const Agent *a, const ConfigSource *c) {
-        _cleanup_(source_freep) ConfigSource *s = calloc(1, sizeof *s);
+        _cleanup_(agent_own_source_freep) ConfigSource *s = calloc(1, sizeof *s);
         if (!s)
                 return NULL;
         *s = *c;
@@ -122,7 +96,7 @@ static void make_source(Agent *a, const ConfigSource *c) {
                 r = intake_source_new(&a->sources[a->n_sources], &a->intake_context, own);
         if (r < 0) {
                 log_error(r, "dumps of source '%s' in containers cannot be shipped", c->name);
-                source_free(own);
+                agent_own_source_free(own);
                 return;
         }
         a->container_sources[a->n_container_sources++] = own;
@@ -142,7 +116,7 @@ void agent_containers_make_sources(Agent *a) {
 
 void agent_containers_free_sources(Agent *a) {
         for (size_t i = 0; i < a->n_container_sources; i++)
-                source_free(a->container_sources[i]);
+                agent_own_source_free(a->container_sources[i]);
         free(a->container_sources);
         a->container_sources = NULL;
         a->n_container_sources = 0;
@@ -159,7 +133,7 @@ void agent_containers_rebind_sources(Agent *a) {
                         continue; /* for lack of memory it stays as it was */
                 intake_source_rebind(s, own);
                 a->container_sources[i] = own;
-                source_free(was);
+                agent_own_source_free(was);
         }
 }
 
@@ -235,7 +209,9 @@ static int attach(const char *source, const char *unit_path, const char *name, i
         IntakeSource *s = shipping_source(a, source);
         if (!s || !a->attachments)
                 return -ENODEV;
-        int r = attachments_put(a->attachments, intake_source_config(s)->name, unit_path, name, fd);
+        int r = attachments_put(
+                a->attachments,
+                &(AttachmentPlace){ intake_source_config(s)->name, unit_path, name }, fd);
         if (r == 0)
                 intake_source_attached(s, unit_path);
         return r;

@@ -4,7 +4,6 @@
 #include <string.h>
 #include <systemd/sd-daemon.h>
 
-#include "agent/agent_containers.h"
 #include "agent/agent_private.h"
 #include "lib/base/log.h"
 #include "lib/base/strbuf.h"

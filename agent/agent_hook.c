@@ -39,6 +39,12 @@ static void on_note_finished(const NoteView *v, void *userdata) {
                 return;
         for (size_t i = 0; i < NOTE_FILES_MAX && v->promised[i]; i++)
                 intake_source_promised(s, v->unit_path, v->uid, v->promised[i]);
+        if (a->incidents && v->may_come) /* and has come */
+                incidents_add_unit_of_note(a->incidents,
+                                           &(IncidentUnitOfNote){ .note = v->note->id,
+                                                                  .source = v->source,
+                                                                  .unit_path = v->unit_path,
+                                                                  .uid = v->uid });
         intake_source_note_finished(s, v->unit_path, v->uid);
 }
 
@@ -85,9 +91,11 @@ static int on_orphans(sd_event_source *timer, uint64_t usec, void *userdata) {
         Agent *a = userdata;
         (void)timer;
         (void)usec;
+        uint64_t steady_usec = clock_steady_usec(&a->orphans_steady, a->clock);
         orphans_sweep(&(OrphansContext){ .attachments = a->attachments,
                                          .store = a->store,
                                          .now_usec = a->clock->realtime_usec(a->clock),
+                                         .steady_usec = steady_usec,
                                          .is_configured = is_configured,
                                          .userdata = a });
         arm_orphans(a, ORPHANS_AGAIN_USEC);
@@ -209,6 +217,7 @@ void agent_hook_view(const Agent *a, HookView *ret) {
                            .n_copies_stranded = containers.n_stranded,
                            .copies_bytes = containers.bytes,
                            .n_open = f.n_open,
+                           .n_awaited = f.n_awaited,
                            .trouble = f.trouble,
                            .seconds = f.seconds };
 }

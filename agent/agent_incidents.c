@@ -15,47 +15,25 @@
 
 /* ---- the source ---- */
 
-ConfigSource *agent_incident_source_free(ConfigSource *c) {
-        if (!c)
-                return NULL;
-        for (size_t i = 0; i < c->destinations.n; i++)
-                free(c->destinations.items[i]);
-        free(c->destinations.items);
-        free(c->name);
-        free(c->path);
-        free(c);
-        return NULL;
-}
-
-DEFINE_CLEANUP(ConfigSource, agent_incident_source_free);
-
-/* A path of ours may have a percent sign, which a template spells twice. */
 static char *template_of(const char *state_directory) {
         StrBuf b = STRBUF_INIT;
-        for (const char *s = state_directory; *s; s++)
-                strbuf_add_n(&b, *s == '%' ? "%%" : s, *s == '%' ? 2 : 1);
+        agent_own_source_path(&b, state_directory);
         strbuf_add(&b, "/" INCIDENTS_SOURCE "/%l"); /* whatever the directory is called */
         return strbuf_take(&b);
 }
 
 static int add_destinations(ConfigSource *s, const Config *c) {
-        s->destinations.items = calloc(c->n_destinations + 1, sizeof *s->destinations.items);
-        if (!s->destinations.items)
-                return -ENOMEM;
-        for (size_t i = 0; i < c->n_destinations; i++) {
-                s->destinations.items[i] = strdup(c->destinations[i].name);
-                if (!s->destinations.items[i])
-                        return -ENOMEM;
-                s->destinations.n++;
-        }
-        return 0;
+        int r = 0;
+        for (size_t i = 0; r == 0 && i < c->n_destinations; i++)
+                r = agent_own_source_add(&s->destinations, c->destinations[i].name);
+        return r;
 }
 
 ConfigSource *agent_incident_source_new(const Agent *a) {
         const Config *c = a->config;
         if (!c->snapshot.enabled)
                 return NULL;
-        _cleanup_(agent_incident_source_freep) ConfigSource *s = calloc(1, sizeof *s);
+        _cleanup_(agent_own_source_freep) ConfigSource *s = calloc(1, sizeof *s);
         if (!s)
                 return NULL;
         *s = (ConfigSource){ .name = strdup(INCIDENTS_SOURCE),
@@ -86,7 +64,8 @@ void agent_incident_on_final(Agent *a, const Bundle *b) {
 int agent_snapshot_begin(char ret_name[SNAPSHOT_NAME_SIZE], char **ret_message, void *userdata) {
         Agent *a = userdata;
         _Static_assert((int)SNAPSHOT_NAME_SIZE == (int)INCIDENT_NAME_SIZE, "one name");
-        int r = a->incidents ? incidents_ask(a->incidents, ret_name) : -ENODEV;
+        const char *why = NULL;
+        int r = a->incidents ? incidents_ask(a->incidents, ret_name, &why) : -ENODEV;
         if (r == 0)
                 return 0;
         *ret_message =
@@ -94,8 +73,8 @@ int agent_snapshot_begin(char ret_name[SNAPSHOT_NAME_SIZE], char **ret_message, 
                        : r == -EBUSY  ? "a snapshot is being taken at this moment; ask again when "
                                         "it is over"
                        : r == -ENODEV ? "snapshots cannot be taken; the log says why"
-                                      : "not now: the last one was less than 10 seconds "
-                                        "ago, or there were too many; the log says which");
+                       : why          ? why
+                                      : "not now; the log says why");
         return -EPERM;
 }
 

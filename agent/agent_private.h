@@ -79,7 +79,8 @@ struct Agent {
         Notes *notes;                   /* NULL: hooks cannot be heard */
         Incidents *incidents;           /* NULL: no snapshots can be taken */
         sd_event_source *orphans_timer; /* agent_hook.c */
-        Containers *containers;         /* NULL: nothing can be copied out of containers */
+        ClockSteady orphans_steady;
+        Containers *containers; /* NULL: nothing can be copied out of containers */
         Drain drain;
         Reload reload;
         IntakeContext intake_context;
@@ -119,14 +120,21 @@ int agent_passed_socket(const char *path, int type);
 
 /* agent_incidents.c */
 /** Makes a->incident_source by the configuration that is in force: a new one, which the caller sets after the old one is not used any more.
- * @return NULL: no snapshots are taken, a source of the configuration has its name, or no memory */
+ * @return to be freed by agent_own_source_free(); NULL: no snapshots are taken, or no memory */
 ConfigSource *agent_incident_source_new(const Agent *a);
-ConfigSource *agent_incident_source_free(ConfigSource *c);
-/** @return whether it is the path of such a unit: its directory goes when it is delivered */
+/** If it is of that source: its directory goes. */
 void agent_incident_on_final(Agent *a, const Bundle *b);
 /** Of view.h. */
 int agent_snapshot_begin(char ret_name[SNAPSHOT_NAME_SIZE], char **ret_message, void *userdata);
 int agent_snapshot_get(const char *name, const char *file, SnapshotAnswer *ret, void *userdata);
+
+/* agent_sources.c: the configuration of a source of the agent's own */
+ConfigSource *agent_own_source_free(ConfigSource *c);
+DEFINE_CLEANUP(ConfigSource, agent_own_source_free);
+/** Adds a copy to one of its lists. @return 0, -ENOMEM */
+int agent_own_source_add(StringList *list, const char *text);
+/** Adds a path to its template: a percent sign in it is spelled twice. */
+void agent_own_source_path(StrBuf *b, const char *path);
 
 /* agent_reload.c */
 /** What is underway is not carried out. */

@@ -69,7 +69,7 @@ static void rebind_sources(Agent *a, const Config *loaded) {
         }
         agent_containers_rebind_sources(a);
         if (own) {
-                agent_incident_source_free(a->incident_source);
+                agent_own_source_free(a->incident_source);
                 a->incident_source = own;
         }
 }

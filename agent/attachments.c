@@ -57,19 +57,15 @@ bool attachment_name_is_valid(const char *name) {
 
 /* ---- names in a directory ---- */
 
-void attachment_names_free(char **names, size_t n) {
-        for (size_t i = 0; i < n; i++)
-                free(names[i]);
-        free(names);
+void attachment_names_done(AttachmentNames *names) {
+        for (size_t i = 0; i < names->n; i++)
+                free(names->items[i]);
+        free(names->items);
+        *names = (AttachmentNames){ 0 };
 }
 
 static int compare_names(const void *a, const void *b) {
         return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-void attachment_names_done(AttachmentNames *names) {
-        attachment_names_free(names->items, names->n);
-        *names = (AttachmentNames){ 0 };
 }
 
 static int add_name(AttachmentNames *names, const char *name) {
@@ -80,27 +76,24 @@ static int add_name(AttachmentNames *names, const char *name) {
                 names->items = more;
         }
         names->items[names->n] = strdup(name);
-        return names->items[names->n] ? (int)(names->n++, 0) : -ENOMEM;
+        if (!names->items[names->n])
+                return -ENOMEM;
+        names->n++;
+        return 0;
 }
 
 int attachment_names_read(int dir_fd, bool (*wants)(int dir_fd, const char *name),
                           AttachmentNames *names) {
-        int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), r = 0;
-        if (fd < 0)
-                return -errno;
-        DIR *dir = fdopendir(fd);
-        if (!dir) {
-                r = -errno;
-                (void)close(fd); /* a directory */
-                return r;
-        }
+        _cleanup_closedir_ DIR *dir = NULL;
         const struct dirent *entry;
+        int r = fs_opendir_at(dir_fd, ".", &dir);
+        if (r < 0)
+                return r;
         while (r == 0 && names->n < names->max && (errno = 0, entry = readdir(dir)))
-                if (wants(fd, entry->d_name))
+                if (wants(dir_fd, entry->d_name))
                         r = add_name(names, entry->d_name);
         if (r == 0 && names->n < names->max && errno > 0)
                 r = -errno;
-        (void)closedir(dir); /* a directory */
         if (r == 0 && names->n > 0)
                 qsort(names->items, names->n, sizeof *names->items, compare_names);
         if (r < 0)
@@ -124,14 +117,9 @@ bool attachments_is_unit(int dir_fd, const char *name) {
         return strlen(name) == KEY_SIZE - 1 && strspn(name, "0123456789abcdef") == KEY_SIZE - 1;
 }
 
-int attachment_names(int dir_fd, char ***ret, size_t *ret_n) {
-        AttachmentNames names = { .max = ATTACHMENTS_MAX };
-        int r = attachment_names_read(dir_fd, attachments_is_file, &names);
-        if (r < 0)
-                return r;
-        *ret = names.items;
-        *ret_n = names.n;
-        return 0;
+int attachment_names(int dir_fd, AttachmentNames *ret) {
+        *ret = (AttachmentNames){ .max = ATTACHMENTS_MAX };
+        return attachment_names_read(dir_fd, attachments_is_file, ret);
 }
 
 /* ---- directories ---- */
@@ -167,7 +155,7 @@ static int make_dir(int dir_fd, const char *name) {
 
 int attachments_open_unit(const Attachments *a, const char *source, const char *unit_path) {
         char key[KEY_SIZE];
-        _cleanup_close_ int root = attachments_open_dir(AT_FDCWD, a->path);
+        _cleanup_close_ int root = a ? attachments_open_dir(AT_FDCWD, a->path) : -ENOENT;
         return root < 0 ? root : attachments_open_dir(root, unit_key(source, unit_path, key));
 }
 
@@ -206,7 +194,7 @@ int attachments_make_unit(const char *path, const char *source, const char *unit
 /* ---- counting ---- */
 
 int attachments_count_waiting(int unit, const char *but, size_t *n, uint64_t *bytes) {
-        AttachmentNames names = { .max = ATTACHMENTS_MAX };
+        _cleanup_(attachment_names_done) AttachmentNames names = { .max = ATTACHMENTS_MAX };
         int r = attachment_names_read(unit, attachments_is_file, &names);
         for (size_t i = 0; i < names.n; i++) {
                 struct stat st;
@@ -216,7 +204,6 @@ int attachments_count_waiting(int unit, const char *but, size_t *n, uint64_t *by
                 (*n)++;
                 *bytes += (uint64_t)st.st_size; /* ours: bounded when they were put there */
         }
-        attachment_names_done(&names);
         return r;
 }
 
@@ -233,7 +220,7 @@ size_t attachments_waiting(const Attachments *a, const char *source, const char 
                            uint64_t *ret_bytes) {
         size_t n = 0;
         uint64_t bytes = 0;
-        _cleanup_close_ int unit = a ? attachments_open_unit(a, source, unit_path) : -ENOENT;
+        _cleanup_close_ int unit = attachments_open_unit(a, source, unit_path);
         if (unit >= 0) {
                 (void)attachments_count_waiting(unit, NULL, &n, &bytes); /* as said in the header */
                 (void)attachments_count_in(unit, GIVING, &n, &bytes);
@@ -246,7 +233,7 @@ size_t attachments_waiting(const Attachments *a, const char *source, const char 
 /* Moves what waits into one directory, and gives this its final name when all is in it: until then nothing of it was shipped, and after a crash
  * it may be another set. */
 static int give(int unit, const char *given) {
-        AttachmentNames names = { .max = ATTACHMENTS_MAX };
+        _cleanup_(attachment_names_done) AttachmentNames names = { .max = ATTACHMENTS_MAX };
         _cleanup_close_ int giving = make_dir(unit, GIVING);
         if (giving < 0)
                 return giving;
@@ -254,7 +241,6 @@ static int give(int unit, const char *given) {
         for (size_t i = 0; r == 0 && i < names.n; i++)
                 if (renameat(unit, names.items[i], giving, names.items[i]) < 0)
                         r = -errno;
-        attachment_names_done(&names);
         if (r == 0)
                 r = fs_sync_dir(giving);
         if (r == 0 && renameat(unit, GIVING, unit, given) < 0)
@@ -264,20 +250,34 @@ static int give(int unit, const char *given) {
         return r < 0 ? r : TAKE_FD(giving);
 }
 
-int attachments_give(const Attachments *a, const char *source, const char *unit_path,
-                     const char *bundle_id, bool may_give) {
-        char given[sizeof GIVEN + 256];
+typedef char GivenName[sizeof GIVEN + 256];
+
+static int name_given(GivenName ret, const char *bundle_id) {
         if (!bundle_id_is_valid(bundle_id))
                 return -EINVAL;
-        (void)snprintf(given, sizeof given, "%s%s", GIVEN, bundle_id);
-        _cleanup_close_ int unit = a ? attachments_open_unit(a, source, unit_path) : -ENOENT;
-        if (unit < 0)
-                return unit;
-        int fd = attachments_open_dir(unit, given);
-        if (fd != -ENOENT)
+        (void)snprintf(ret, sizeof(GivenName), "%s%s", GIVEN, bundle_id);
+        return 0;
+}
+
+int attachments_given(const Attachments *a, const char *source, const char *unit_path,
+                      const char *bundle_id) {
+        GivenName given;
+        int r = name_given(given, bundle_id);
+        if (r < 0)
+                return r;
+        _cleanup_close_ int unit = attachments_open_unit(a, source, unit_path);
+        return unit < 0 ? unit : attachments_open_dir(unit, given);
+}
+
+int attachments_give(const Attachments *a, const char *source, const char *unit_path,
+                     const char *bundle_id) {
+        GivenName given;
+        int fd = attachments_given(a, source, unit_path, bundle_id);
+        if (fd != -ENOENT || attachments_waiting(a, source, unit_path, NULL) == 0)
                 return fd;
-        return may_give && attachments_waiting(a, source, unit_path, NULL) > 0 ? give(unit, given)
-                                                                               : -ENOENT;
+        _cleanup_close_ int unit = attachments_open_unit(a, source, unit_path);
+        int r = unit < 0 ? unit : name_given(given, bundle_id);
+        return r < 0 ? r : give(unit, given);
 }
 
 /* ---- letting go ---- */
@@ -303,7 +303,7 @@ static bool is_anything(int dir_fd, const char *name) {
 
 int attachments_tidy(const Attachments *a, const char *source, const char *unit_path) {
         char key[KEY_SIZE];
-        AttachmentNames left = { .max = 1 };
+        _cleanup_(attachment_names_done) AttachmentNames left = { .max = 1 };
         _cleanup_close_ int root = attachments_open_dir(AT_FDCWD, a->path);
         if (root < 0)
                 return root == -ENOENT ? 0 : root;
@@ -315,26 +315,25 @@ int attachments_tidy(const Attachments *a, const char *source, const char *unit_
         int r = attachment_names_read(unit, is_anything, &left);
         if (r == 0 && left.n == 0)
                 r = fs_remove_tree(root, key);
-        attachment_names_done(&left);
         return r;
 }
 
 int attachments_release_bundle(const Attachments *a, const char *source, const char *unit_path,
                                const char *bundle_id) {
-        char given[sizeof GIVEN + 256];
-        if (!bundle_id_is_valid(bundle_id))
-                return -EINVAL;
-        (void)snprintf(given, sizeof given, "%s%s", GIVEN, bundle_id);
-        _cleanup_close_ int unit = a ? attachments_open_unit(a, source, unit_path) : -ENOENT;
+        GivenName given;
+        int r = name_given(given, bundle_id);
+        if (r < 0)
+                return r;
+        _cleanup_close_ int unit = attachments_open_unit(a, source, unit_path);
         if (unit < 0)
                 return unit == -ENOENT ? 0 : unit;
-        int r = fs_remove_tree(unit, given);
+        r = fs_remove_tree(unit, given);
         return r < 0 ? r : attachments_tidy(a, source, unit_path);
 }
 
 int attachments_release_before(Attachments *a, const char *source, const char *unit_path,
                                uint64_t usec) {
-        AttachmentNames names = { .max = ATTACHMENTS_MAX };
+        _cleanup_(attachment_names_done) AttachmentNames names = { .max = ATTACHMENTS_MAX };
         int n_gone = 0;
         attachments_unwant(a, source, unit_path, usec);
         _cleanup_close_ int unit = attachments_open_unit(a, source, unit_path);
@@ -347,7 +346,6 @@ int attachments_release_before(Attachments *a, const char *source, const char *u
                     changed_usec(&st) < usec && unlinkat(unit, names.items[i], 0) == 0)
                         n_gone++;
         }
-        attachment_names_done(&names);
         if (r == 0 && n_gone > 0)
                 r = fs_sync_dir(unit);
         if (r == 0)
@@ -358,7 +356,7 @@ int attachments_release_before(Attachments *a, const char *source, const char *u
 /* ---- sweeping ---- */
 
 int attachments_list_all(const Attachments *a, AttachmentsOnUnit on_unit, void *userdata) {
-        AttachmentNames units = { .max = ATTACHMENTS_UNITS_MAX };
+        _cleanup_(attachment_names_done) AttachmentNames units = { .max = ATTACHMENTS_UNITS_MAX };
         _cleanup_close_ int root = attachments_open_dir(AT_FDCWD, a->path);
         if (root < 0)
                 return root == -ENOENT ? 0 : root;
@@ -377,7 +375,6 @@ int attachments_list_all(const Attachments *a, AttachmentsOnUnit on_unit, void *
                                                     changed_usec(&st) },
                                 userdata);
         }
-        attachment_names_done(&units);
         return r;
 }
 
@@ -399,16 +396,15 @@ int attachments_list(const Attachments *a, const char *source,
         return attachments_list_all(a, on_any_unit, &(OfSource){ source, on_unit, userdata });
 }
 
-int attachments_list_bundles(const Attachments *a, const char *source, const char *unit_path,
-                             void (*on_bundle)(const char *bundle_id, void *userdata),
-                             void *userdata) {
-        AttachmentNames given = { .max = ATTACHMENTS_MAX };
+int attachments_bundles(const Attachments *a, const char *source, const char *unit_path,
+                        AttachmentNames *ret) {
+        *ret = (AttachmentNames){ .max = ATTACHMENTS_MAX };
         _cleanup_close_ int unit = attachments_open_unit(a, source, unit_path);
         if (unit < 0)
                 return unit == -ENOENT ? 0 : unit;
-        int r = attachment_names_read(unit, attachments_is_given, &given);
-        for (size_t i = 0; i < given.n; i++)
-                on_bundle(given.items[i] + strlen(GIVEN), userdata);
-        attachment_names_done(&given);
+        int r = attachment_names_read(unit, attachments_is_given, ret);
+        for (size_t i = 0; i < ret->n; i++)
+                memmove(ret->items[i], ret->items[i] + strlen(GIVEN),
+                        strlen(ret->items[i] + strlen(GIVEN)) + 1);
         return r;
 }

@@ -34,16 +34,15 @@ int attachments_start(Attachments *a, sd_event *event);
 /** @return whether it is `[A-Za-z0-9._-]+`, does not begin with a dot and is not longer than ATTACHMENT_NAME_MAX */
 bool attachment_name_is_valid(const char *name);
 
+typedef struct AttachmentPlace { /* borrowed for the call */
+        const char *source, *unit_path, *name;
+} AttachmentPlace;
+
 /** Attaches a copy of what fd has from its beginning, durably. A name that waits is replaced, as a whole. Blocks: for what is small and rare.
  * @param fd  borrowed: a regular file or a memfd
  * @return 0, -EINVAL: the name, or no regular file; -E2BIG more than ATTACHMENTS_MAX; -EFBIG more than ATTACHMENTS_MAX_BYTES;
  * -EDQUOT more than ATTACHMENTS_MAX_BYTES_ALL; -errno */
-int attachments_put(Attachments *a, const char *source, const char *unit_path, const char *name,
-                    int fd);
-
-typedef struct AttachmentPlace { /* borrowed for the call */
-        const char *source, *unit_path, *name;
-} AttachmentPlace;
+int attachments_put(Attachments *a, const AttachmentPlace *at, int fd);
 
 typedef struct AttachmentJob AttachmentJob;
 
@@ -68,16 +67,22 @@ void attachment_job_forget(AttachmentJob *j);
 size_t attachments_waiting(const Attachments *a, const char *source, const char *unit_path,
                            uint64_t *ret_bytes);
 
-/** What a bundle of the unit ships. Once it was given something it gets the same again, and no more.
- * @param may_give  it has not begun, so all that waits is given to it now, durably
- * @return a directory fd of the caller's; -ENOENT: nothing; -errno: what waits goes on waiting */
+/** What a bundle of the unit was given, and ships. @return a directory fd of the caller's; -ENOENT: nothing; -errno */
+int attachments_given(const Attachments *a, const char *source, const char *unit_path,
+                      const char *bundle_id);
+/** Gives a bundle that has not begun all that waits, durably. Once it was given something it gets the same again, and no more.
+ * @return as of attachments_given(); -errno: what waits goes on waiting */
 int attachments_give(const Attachments *a, const char *source, const char *unit_path,
-                     const char *bundle_id, bool may_give);
+                     const char *bundle_id);
 
-/** The names in a directory of attachments, in strcmp order: regular files with valid names, at most ATTACHMENTS_MAX.
- * @return 0 and *ret, attachment_names_free()d by the caller; -errno */
-int attachment_names(int dir_fd, char ***ret, size_t *ret_n);
-void attachment_names_free(char **names, size_t n);
+typedef struct AttachmentNames { /* in strcmp order; zero = none */
+        char **items;
+        size_t n, max;
+} AttachmentNames;
+void attachment_names_done(AttachmentNames *names);
+
+/** The names in a directory of attachments: regular files with valid names, at most ATTACHMENTS_MAX. @return 0, -errno */
+int attachment_names(int dir_fd, AttachmentNames *ret);
 
 /** Lets go of what a bundle was given. Missing is fine. What waits stays. */
 int attachments_release_bundle(const Attachments *a, const char *source, const char *unit_path,
@@ -103,7 +108,6 @@ int attachments_list_all(const Attachments *a, AttachmentsOnUnit on_unit, void *
 int attachments_list(const Attachments *a, const char *source,
                      void (*on_unit)(const char *unit_path, uint64_t changed_usec, void *userdata),
                      void *userdata);
-/** The ids of the bundles of a unit that were given something. */
-int attachments_list_bundles(const Attachments *a, const char *source, const char *unit_path,
-                             void (*on_bundle)(const char *bundle_id, void *userdata),
-                             void *userdata);
+/** The ids of the bundles of a unit that were given something. @return 0, -errno */
+int attachments_bundles(const Attachments *a, const char *source, const char *unit_path,
+                        AttachmentNames *ret);

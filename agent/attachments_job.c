@@ -219,7 +219,7 @@ int attachments_submit(Attachments *a, const AttachmentOrder *o, AttachmentJob *
         j->fd = fcntl(o->fd, F_DUPFD_CLOEXEC, 3);
         if (j->fd < 0)
                 return -errno;
-        j->submitted_usec = clock_system()->realtime_usec(clock_system());
+        j->submitted_usec = clock_realtime_usec();
         j->path = strdup(a->path);
         j->bytes = (uint64_t)st.st_size;
         j->max_bytes_all = a->max_bytes_all;

@@ -23,13 +23,7 @@ struct Attachments {
         ListLink jobs;    /* out, oldest first */
 };
 
-typedef struct AttachmentNames {
-        char **items;
-        size_t n, max;
-} AttachmentNames;
-
 /* attachments.c; all that takes a path and no Attachments may run in a worker */
-void attachment_names_done(AttachmentNames *names);
 /** All names that a filter wants, in strcmp order; no more than names->max. */
 int attachment_names_read(int dir_fd, bool (*wants)(int dir_fd, const char *name),
                           AttachmentNames *names);

@@ -15,7 +15,7 @@
 
 /* What waits and what was given, as one. @param but  a name that waits and does not count; NULL */
 static int count_all_of_unit(int unit, const char *but, size_t *n, uint64_t *bytes) {
-        AttachmentNames given = { .max = ATTACHMENTS_MAX };
+        _cleanup_(attachment_names_done) AttachmentNames given = { .max = ATTACHMENTS_MAX };
         int r = attachments_count_waiting(unit, but, n, bytes);
         if (r == 0)
                 r = attachments_count_in(unit, ATTACHMENTS_GIVING, n, bytes);
@@ -23,12 +23,11 @@ static int count_all_of_unit(int unit, const char *but, size_t *n, uint64_t *byt
                 r = attachment_names_read(unit, attachments_is_given, &given);
         for (size_t i = 0; r == 0 && i < given.n; i++)
                 r = attachments_count_in(unit, given.items[i], n, bytes);
-        attachment_names_done(&given);
         return r;
 }
 
 int attachments_count_all(const char *path, uint64_t *ret_bytes) {
-        AttachmentNames units = { .max = ATTACHMENTS_UNITS_MAX };
+        _cleanup_(attachment_names_done) AttachmentNames units = { .max = ATTACHMENTS_UNITS_MAX };
         _cleanup_close_ int root = attachments_open_dir(AT_FDCWD, path);
         int r = root < 0 ? root : attachment_names_read(root, attachments_is_unit, &units);
         uint64_t bytes = 0;
@@ -38,7 +37,6 @@ int attachments_count_all(const char *path, uint64_t *ret_bytes) {
                 if (unit >= 0)
                         r = count_all_of_unit(unit, NULL, &n, &bytes);
         }
-        attachment_names_done(&units);
         *ret_bytes = bytes;
         return r == -ENOENT ? 0 : r;
 }
@@ -99,25 +97,24 @@ void attachments_add_bytes(Attachments *a, uint64_t bytes) {
         a->more_bytes += bytes;
 }
 
-int attachments_put(Attachments *a, const char *source, const char *unit_path, const char *name,
-                    int fd) {
+int attachments_put(Attachments *a, const AttachmentPlace *at, int fd) {
         struct stat st;
-        if (!attachment_name_is_valid(name))
+        if (!attachment_name_is_valid(at->name))
                 return -EINVAL;
         if (fstat(fd, &st) < 0)
                 return -errno;
         if (!S_ISREG(st.st_mode))
                 return -EINVAL;
-        _cleanup_close_ int unit = attachments_make_unit(a->path, source, unit_path);
+        _cleanup_close_ int unit = attachments_make_unit(a->path, at->source, at->unit_path);
         if (unit < 0)
                 return unit;
-        int r = attachments_check_unit(unit, name, (uint64_t)st.st_size);
+        int r = attachments_check_unit(unit, at->name, (uint64_t)st.st_size);
         if (r == 0)
                 r = check_room_of_all(a, (uint64_t)st.st_size);
         if (r < 0)
                 return r;
         r = attachments_write_copy(unit, COMING, fd, (uint64_t)st.st_size);
-        if (r == 0 && renameat(unit, COMING, unit, name) < 0)
+        if (r == 0 && renameat(unit, COMING, unit, at->name) < 0)
                 r = -errno;
         if (r == 0)
                 attachments_add_bytes(a, (uint64_t)st.st_size);

@@ -24,13 +24,14 @@ static int on_prefix(const StoredNote *stored, void *userdata) {
 void bundle_prefix_settle(Store *store, Bundle *b) {
         BundleRecord *rec = &b->rec;
         Granted g = { .owners = &b->owners, .same = rec->s3_prefix };
+        const StoredUnit unit = { rec->source, rec->path };
         bool may_get_one = !rec->supplement_of[0] && !bundle_has_begun(b);
         if (!rec->s3_prefix && !may_get_one)
                 return;
-        (void)store_note_list(store, rec->source, rec->path, on_prefix, &g); /* none: own */
+        (void)store_note_list(store, &unit, on_prefix, &g); /* none: own */
         if (!g.found && g.same && may_get_one) {
                 g.same = NULL;
-                (void)store_note_list(store, rec->source, rec->path, on_prefix, &g); /* as above */
+                (void)store_note_list(store, &unit, on_prefix, &g); /* as above */
         }
         free(rec->s3_prefix);
         rec->s3_prefix = g.found;

@@ -317,7 +317,7 @@ int batch_resume(Containers *c, const char *name) {
         if (r == 0)
                 r = batch_read(b);
         if (r < 0) { /* it had not begun */
-                log_notice("copy %s: an earlier agent has not come to its beginning", b->name);
+                log_notice("copy %s: an earlier agent ended before it was begun", b->name);
                 batch_set_state(b, BATCH_CLEARING);
         } else if (faccessat(b->dir_fd, CONTAINERS_DOCUMENT, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
                 batch_set_state(b, BATCH_READING);

@@ -71,10 +71,11 @@ void batch_take_dump(ContainersBatch *b, const CopyDump *d) {
         if (!n || n->is_placed)
                 return;
         b->owner->context.on_known(n->id, b->owner->context.userdata);
+        bool is_known = n->is_judged; /* its record comes twice */
         n->is_judged = true;
         if (!d->unit[0]) {
                 n->is_here = d->is_here;
-                if (!d->is_here)
+                if (!d->is_here && !is_known)
                         log_notice("note %s: its directory is not on this machine, and cannot be "
                                    "copied out of a container: %s",
                                    n->id, d->detail ? d->detail : "the collector does not say why");

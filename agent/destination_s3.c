@@ -341,7 +341,11 @@ static int s3_ship_begin(Destination *d, ShipJob *s) {
 
 static uint64_t s3_refresh(Destination *d) {
         ship_s3_refresh(d->running);
-        return atomic_load(&d->running->sent_bytes) + atomic_load(&d->running->read_bytes);
+        return atomic_load(&d->running->sent_bytes);
+}
+
+static bool s3_is_awaited(const Destination *d, uint64_t *ret_since_usec) {
+        return ship_s3_awaits_store(d->running, ret_since_usec);
 }
 
 static void s3_delivered(Destination *d, const char *bundle) {
@@ -394,6 +398,7 @@ const DestinationType destination_s3_type = {
         .ship_wind_down = ship_s3_wind_down,
         .ship_free = ship_s3_free,
         .refresh = s3_refresh,
+        .is_awaited = s3_is_awaited,
         .delivered = s3_delivered,
         .stats = s3_stats,
 };

@@ -12,6 +12,9 @@
 #include "lib/base/log.h"
 #include "lib/base/path.h"
 
+#define GATHER_USEC (50 * USEC_PER_MSEC) /* hooks of one failure come at once: one order for all */
+#define FOUND_USEC (2 * USEC_PER_SEC)    /* the source has seen by then what was moved outside */
+
 /* ---- one ---- */
 
 Incident *incident_new(Incidents *i, const char *name) {
@@ -26,10 +29,10 @@ Incident *incident_new(Incidents *i, const char *name) {
         return x;
 }
 
-static void free_texts(char **list, size_t n) {
-        for (size_t k = 0; k < n; k++)
-                free(list[k]);
-        free(list);
+void incident_texts_done(IncidentTexts *texts) {
+        for (size_t k = 0; k < texts->n; k++)
+                free(texts->items[k]);
+        free(texts->items);
 }
 
 Incident *incident_free(Incident *x) {
@@ -45,24 +48,19 @@ Incident *incident_free(Incident *x) {
                 incident_write(x); /* the agent ends */
         sd_event_source_disable_unref(x->writing);
         sd_event_source_disable_unref(x->timer);
-        for (size_t k = 0; k < x->n_processes; k++) {
-                sd_event_source_disable_unref(x->processes[k]->exit);
-                if (x->processes[k]->pid_fd >= 0)
-                        (void)close(x->processes[k]->pid_fd);
+        incident_forget_exits(x);
+        for (size_t k = 0; k < x->n_processes; k++)
                 free(x->processes[k]);
-        }
         free(x->processes);
         incident_units_done(x);
-        free_texts(x->notes, x->n_notes);
+        incident_texts_done(&x->notes);
         for (size_t k = 0; k < x->n_log_files; k++)
                 free(x->log_files[k].path);
         free(x->log_files);
-        free_texts(x->events, x->n_events);
-        free_texts(x->jobs, x->n_jobs);
-        if (x->dir_fd >= 0)
-                (void)close(x->dir_fd);
-        if (x->public_fd >= 0)
-                (void)close(x->public_fd);
+        incident_texts_done(&x->events);
+        incident_texts_done(&x->jobs);
+        cleanup_closep(&x->dir_fd);
+        cleanup_closep(&x->public_fd);
         free(x->directory);
         free(x->trigger);
         free(x->document);
@@ -71,19 +69,25 @@ Incident *incident_free(Incident *x) {
         return NULL;
 }
 
-/* @return 0, 1: it was there already, or there are too many; -ENOMEM */
-int incident_add_text(char ***list, size_t *n, size_t max, const char *text) {
-        for (size_t k = 0; k < *n; k++)
-                if (strcmp((*list)[k], text) == 0)
-                        return 1;
-        if (*n >= max)
+static bool has_text(const IncidentTexts *texts, const char *text) {
+        for (size_t k = 0; k < texts->n; k++)
+                if (strcmp(texts->items[k], text) == 0)
+                        return true;
+        return false;
+}
+
+int incident_add_text(IncidentTexts *texts, size_t max, const char *text) {
+        if (has_text(texts, text) || texts->n >= max)
                 return 1;
-        char **more = realloc(*list, (*n + 1) * sizeof *more);
+        char **more = reallocarray(texts->items, texts->n + 1, sizeof *more);
         if (!more)
                 return -ENOMEM;
-        *list = more;
-        more[*n] = strdup(text);
-        return more[*n] ? (int)((*n)++, 0) : -ENOMEM;
+        texts->items = more;
+        more[texts->n] = strdup(text);
+        if (!more[texts->n])
+                return -ENOMEM;
+        texts->n++;
+        return 0;
 }
 
 static bool is_same(const IncidentProcess *a, const IncidentProcess *b) {
@@ -155,7 +159,7 @@ static Incident *begin(Incidents *i, IncidentCause cause, const char *trigger,
         if (x) {
                 x->cause = cause;
                 incident_changed(x); /* it was asked for, or will have more to say */
-                r = incident_start(x, cause == INCIDENT_ASKED ? 0 : INCIDENT_GATHER_USEC);
+                r = incident_start(x, cause == INCIDENT_ASKED ? 0 : GATHER_USEC);
         }
         if (r < 0) {
                 log_error(r, "cannot begin a snapshot in '%s'", i->snapshots);
@@ -212,7 +216,10 @@ static int add_log(Incident *x, const CollectLogFile *f) {
         x->log_files = more;
         more[x->n_log_files] = *f;
         more[x->n_log_files].path = strdup(f->path);
-        return more[x->n_log_files].path ? (int)(x->n_log_files++, 0) : -ENOMEM;
+        if (!more[x->n_log_files].path)
+                return -ENOMEM;
+        x->n_log_files++;
+        return 0;
 }
 
 /* The runtime's log, where it is a file. Colons separate nothing here: the value is one place. @see reference, 1.2 */
@@ -238,7 +245,7 @@ static void add_log_file(Incident *x, const NoteView *v, const IncidentProcess *
 void incident_add_job(Incident *x, pid_t pid, uint64_t start_ticks) {
         StoredJob job = { 0 };
         if (pid > 0 && store_job_find(x->owner->context.store, pid, start_ticks, &job) == 0)
-                (void)incident_add_text(&x->jobs, &x->n_jobs, COLLECT_PROCESSES_MAX,
+                (void)incident_add_text(&x->jobs, COLLECT_PROCESSES_MAX,
                                         job.document); /* it names a rank; no more than that */
         stored_job_done(&job);
 }
@@ -276,6 +283,8 @@ void incidents_on_note(Incidents *i, const NoteView *v) {
                 c->on_public(v->note->id, -1, why, c->userdata);
                 return;
         }
+        if (v->may_come)
+                incident_await_unit(x);
         IncidentProcess p = process_of(v);
         add_log_file(x, v, &p);
         incident_add_job(x, p.pid, p.start_ticks);
@@ -284,7 +293,7 @@ void incidents_on_note(Incidents *i, const NoteView *v) {
                 incident_add_unit(x, &(IncidentUnit){ .source = (char *)v->source, /* copied */
                                                       .path = (char *)v->unit_path,
                                                       .uid = v->uid }) == 0;
-        int r = incident_add_text(&x->notes, &x->n_notes, INCIDENT_NOTES_MAX, v->note->id);
+        int r = incident_add_text(&x->notes, INCIDENT_NOTES_MAX, v->note->id);
         if (r != 0)
                 c->on_public(v->note->id, -1, "too many notes came at once", c->userdata);
         if ((p.pid > 0 || p.question.hook_pid > 0) && incident_add_process(x, &p) < 0)
@@ -299,13 +308,12 @@ void incidents_on_note(Incidents *i, const NoteView *v) {
 
 /* ---- asked ---- */
 
-int incidents_ask(Incidents *i, char ret_name[INCIDENT_NAME_SIZE]) {
-        const char *why = NULL;
+int incidents_ask(Incidents *i, char ret_name[INCIDENT_NAME_SIZE], const char **ret_why) {
         if (!i->config->snapshot.enabled)
                 return -EPERM;
         if (is_taking(i->young))
                 return -EBUSY;
-        const Incident *x = incidents_take_up(i, INCIDENT_ASKED, "an operator's question", &why);
+        const Incident *x = incidents_take_up(i, INCIDENT_ASKED, "an operator's question", ret_why);
         if (!x)
                 return -EAGAIN;
         memcpy(ret_name, x->name, INCIDENT_NAME_SIZE);
@@ -344,7 +352,7 @@ static bool is_underway(const Incident *x, uint64_t now_usec) {
                 return x->attaching.job || (x->n_units == 0 && x->cause != INCIDENT_ASKED);
         case INCIDENT_ENDED:
                 return x->attaching.job || (x->is_outside && x->ended_boot_usec > 0 &&
-                                            now_usec - x->ended_boot_usec < INCIDENT_FOUND_USEC);
+                                            now_usec - x->ended_boot_usec < FOUND_USEC);
         case N_INCIDENT_STATES:
                 break;
         }
@@ -405,6 +413,7 @@ Incidents *incidents_free(Incidents *i) {
         incidents_watch_done(i);
         LIST_FOREACH_SAFE (l, &i->incidents)
                 incident_free(CONTAINER_OF(l, Incident, link));
+        sd_event_source_disable_unref(i->sweep_timer);
         free(i->snapshots);
         free(i->outbox);
         free(i->socket);
@@ -425,28 +434,25 @@ void incidents_rebind(Incidents *i, const Config *config) {
 
 /* ---- a unit that was found later ---- */
 
-static bool has_note(const Incident *x, const char *id) {
-        for (size_t k = 0; k < x->n_notes; k++)
-                if (strcmp(x->notes[k], id) == 0)
-                        return true;
-        return false;
-}
-
 void incidents_add_unit_of_note(Incidents *i, const IncidentUnitOfNote *u) {
         const IncidentsContext *c = &i->context;
         LIST_FOREACH (l, &i->incidents) {
                 Incident *x = CONTAINER_OF(l, Incident, link);
-                if (x->is_outside || !has_note(x, u->note)) /* outside: it is shipped for itself */
+                if (x->is_outside ||
+                    !has_text(&x->notes, u->note)) /* outside: it is shipped for itself */
                         continue;
                 if (incident_add_unit(x, &(IncidentUnit){ .source = (char *)u->source, /* copied */
                                                           .path = (char *)u->unit_path,
-                                                          .uid = u->uid }) != 0)
-                        return;
-                incident_changed(x);
-                if (x->state < INCIDENT_RESTING)
-                        c->on_pending(u->source, u->unit_path, true, c->userdata);
-                if (x->has_snapshot)
-                        incident_attach_all(x);
-                return;
+                                                          .uid = u->uid,
+                                                          .is_taken = true }) != 0)
+                        continue;
+                bool is_through = x->state >= INCIDENT_RESTING;
+                c->on_pending(u->source, u->unit_path, true, c->userdata);
+                if (is_through)
+                        incident_write(x); /* is attached as it is now */
+                else
+                        incident_changed(x);
+                if (is_through || x->has_snapshot)
+                        incident_attach_all(x); /* then, when it is through, nothing is pending */
         }
 }

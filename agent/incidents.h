@@ -43,9 +43,10 @@ typedef struct IncidentUnitOfNote { /* borrowed */
 /** The unit of a note that belongs to an incident is known only now: it gets what the incident has, and will have. Of a note that belongs to none: nothing. */
 void incidents_add_unit_of_note(Incidents *i, const IncidentUnitOfNote *u);
 
-/** A snapshot because somebody asked. @param ret_name  of the directory that it will be in @return 0, -EBUSY: one is underway, -EPERM: snapshots are off,
- * -EAGAIN: not now (too many, too soon, no room): the log has said why */
-int incidents_ask(Incidents *i, char ret_name[INCIDENT_NAME_SIZE]);
+/** A snapshot because somebody asked. @param ret_name  of the directory that it will be in @param ret_why  with -EAGAIN: why not now (too many, too soon,
+ * no room), for people; static
+ * @return 0, -EBUSY: one is underway, -EPERM: snapshots are off, -EAGAIN */
+int incidents_ask(Incidents *i, char ret_name[INCIDENT_NAME_SIZE], const char **ret_why);
 
 /** What is at that path is another unit than before: what was added before that time gets nothing more. @param before_usec  CLOCK_REALTIME */
 void incidents_unit_renewed(Incidents *i, const char *source, const char *unit_path,

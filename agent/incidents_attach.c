@@ -13,7 +13,6 @@
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
 #include "lib/base/log.h"
-#include "lib/base/path.h"
 #include "lib/loop/timer.h"
 
 /* Not in incident.json, which is attached itself: it would change with each time that it is. */
@@ -98,6 +97,8 @@ static void save(Incident *x) {
         json_out_end_object(&b);
         int r = strbuf_error(&b);
         if (r == 0)
+                r = incident_open_directory(x);
+        if (r == 0)
                 r = fs_write_file(x->dir_fd, MEMORY_FILE, b.text, b.n, 0600);
         x->attaching.is_changed = r < 0;
         if (r < 0)
@@ -129,15 +130,17 @@ static void read_unit(Incident *x, const json_t *v) {
         }
 }
 
-void incident_read_attached(Incident *x) {
+int incident_read_attached(Incident *x) {
         _cleanup_free_ char *text = NULL;
         size_t n, k;
-        if (fs_read_file(x->dir_fd, MEMORY_FILE, MEMORY_MAX, &text, &n) < 0)
-                return; /* then all of it is attached again */
+        int r = fs_read_file(x->dir_fd, MEMORY_FILE, MEMORY_MAX, &text, &n);
+        if (r < 0)
+                return r == -ENOENT ? 0 : r;
         json_t *v = json_loadb(text, n, 0, NULL);
         const json_t *unit;
         json_array_foreach(json_object_get(v, "units"), k, unit) read_unit(x, unit);
         json_decref(v);
+        return 0;
 }
 
 /* ---- a round ---- */
@@ -165,6 +168,7 @@ static void finish(Incident *x) {
                 incident_write(x); /* that it is over */
         if (x->state >= INCIDENT_RESTING)
                 incident_tell_pending(x, false);
+        incident_close_descriptors(x);
 }
 
 static int on_again(sd_event_source *s, uint64_t usec, void *userdata) {
@@ -193,7 +197,8 @@ static void get_stuck(Incident *x, int error) {
                 log_warning(error,
                             "incident %s: '%s' cannot be attached to its dumps; it stays in '%s' "
                             "and is tried again; %s",
-                            x->name, a->file.name, x->directory, remedy_of(error));
+                            x->name, a->file.name[0] ? a->file.name : "what there is", x->directory,
+                            remedy_of(error));
         a->is_stuck = true;
         a->wait_usec = MAX(2 * a->wait_usec, AGAIN_MIN_USEC);
         a->wait_usec = MIN(a->wait_usec, AGAIN_MAX_USEC);
@@ -205,6 +210,7 @@ static void get_stuck(Incident *x, int error) {
                 log_warning(0, "incident %s: it is tried again after the next start", x->name);
         if (x->state >= INCIDENT_RESTING)
                 incident_tell_pending(x, false);
+        incident_close_descriptors(x);
 }
 
 /* What comes right by itself, or by somebody who makes room. */
@@ -290,39 +296,45 @@ static size_t units_without(const Incident *x, const IncidentFile *f,
         return n;
 }
 
-/* @return fd of the next file that some unit does not have; -ENOENT: there is none */
-static int open_next(Incident *x) {
+/* @return fd of that file, if some unit does not have it; -ENOENT: all do, or it has gone, or is none of ours; -errno */
+static int open_file(Incident *x, const char *name) {
         IncidentAttaching *a = &x->attaching;
-        int copy = openat(x->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        _cleanup_closedir_ DIR *d = copy < 0 ? NULL : fdopendir(copy);
-        if (!d) {
-                int r = -errno;
-                if (copy >= 0)
-                        (void)close(copy); /* a directory */
+        struct stat st;
+        if (fstatat(x->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+                return -errno;
+        if (!S_ISREG(st.st_mode))
+                return -ENOENT;
+        a->file = file_of(name, &st);
+        a->n_units = units_without(x, &a->file, a->units);
+        int fd = a->n_units > 0 ? fs_open_regular(x->dir_fd, name, &st) : -ENOENT;
+        if (fd >= 0)
+                a->file = file_of(name, &st); /* as it is taken */
+        return fd == -EBADF ? -ENOENT : fd;
+}
+
+/* @return fd of the next file that some unit does not have; -ENOENT: there is none; -errno: nobody can tell now */
+static int open_next(Incident *x) {
+        _cleanup_closedir_ DIR *d = NULL;
+        int fd = -ENOENT, r = incident_open_directory(x);
+        if (r == 0)
+                r = fs_opendir_at(x->dir_fd, ".", &d);
+        if (r < 0)
                 return r;
+        for (unsigned n = 0; n < INCIDENT_FILES_MAX && fd == -ENOENT; n++) {
+                errno = 0;
+                const struct dirent *e = readdir(d);
+                if (!e)
+                        return errno > 0 ? -errno : -ENOENT;
+                if (e->d_name[0] != '.' &&
+                    strcmp(e->d_name, SNAPSHOT_PUBLIC_FILE) != 0) /* is part of snapshot.json */
+                        fd = open_file(x, e->d_name);
         }
-        const struct dirent *e;
-        for (unsigned n = 0; n < INCIDENT_FILES_MAX && (e = readdir(d)); n++) {
-                struct stat st;
-                if (e->d_name[0] == '.' ||
-                    strcmp(e->d_name, SNAPSHOT_PUBLIC_FILE) == 0) /* is part of snapshot.json */
-                        continue;
-                if (fstatat(x->dir_fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
-                    !S_ISREG(st.st_mode))
-                        continue;
-                a->file = file_of(e->d_name, &st);
-                a->n_units = units_without(x, &a->file, a->units);
-                int fd = a->n_units > 0 ? fs_open_regular(x->dir_fd, e->d_name, &st) : -ENOENT;
-                if (fd < 0)
-                        continue;
-                a->file = file_of(e->d_name, &st); /* as it is taken */
-                return fd;
-        }
-        return -ENOENT;
+        return fd;
 }
 
 /* @return 0, -ENOENT: all have all; -errno */
 static int attach_one(Incident *x) {
+        x->attaching.file.name[0] = '\0';
         x->attaching.n_units = 0;
         _cleanup_close_ int fd = open_next(x);
         return fd < 0 ? fd : submit(x, fd);
@@ -332,7 +344,8 @@ static void attach_next(Incident *x) {
         int r = attach_one(x);
         if (r == -ENOENT)
                 finish(x);
-        else if (r < 0 && x->attaching.n_units == 0) /* the directory could not be read */
+        else if (r < 0 && (is_passing(r) ||
+                           x->attaching.n_units == 0)) /* it, or a file in it, could not be read */
                 get_stuck(x, r);
         else if (r < 0)
                 take_results(x, &r, 1);
@@ -347,6 +360,6 @@ void incident_attach_done(Incident *x) {
         attachment_job_forget(x->attaching.job);
         x->attaching.job = NULL;
         x->attaching.timer = sd_event_source_disable_unref(x->attaching.timer);
-        if (x->dir_fd >= 0)
+        if (x->directory)
                 save(x); /* what came back, though the round is not over */
 }

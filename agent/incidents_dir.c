@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,14 +13,25 @@
 #include "lib/base/json_out.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
+#include "lib/loop/timer.h"
 
+#define WRITE_USEC (50 * USEC_PER_MSEC) /* what comes within it is written at once */
 #define INCIDENT_SCHEMA "neuron-collectd/snapshot-incident/1"
 
 /* ---- making ---- */
 
 int incident_open_directory(Incident *x) {
-        x->dir_fd = open(x->directory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (x->dir_fd < 0)
+                x->dir_fd = open(x->directory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         return x->dir_fd < 0 ? -errno : 0;
+}
+
+void incident_close_descriptors(Incident *x) {
+        if (x->state != INCIDENT_ENDED)
+                return;
+        cleanup_closep(&x->dir_fd);
+        cleanup_closep(&x->public_fd);
+        x->dir_fd = x->public_fd = -1;
 }
 
 int incident_make_directory(Incident *x) {
@@ -37,14 +47,44 @@ int incident_make_directory(Incident *x) {
         return r;
 }
 
-static void put_texts(StrBuf *b, const char *key, char *const *list, size_t n, bool is_json) {
+/* Records may be 64 KiB each, and the file is to be read by the next agent: they are bounded, and how many are left out is said. */
+static void put_records(StrBuf *b, const char *key, const char *key_left_out,
+                        const IncidentTexts *records) {
+        uint64_t bytes = 0, n_left_out = records->n_lost;
         json_out_array(b, key);
-        for (size_t k = 0; k < n; k++)
-                if (is_json)
-                        json_out_raw(b, NULL, list[k]);
-                else
-                        json_out_string(b, NULL, list[k]);
+        for (size_t k = 0; k < records->n; k++) {
+                size_t n = strlen(records->items[k]);
+                if (bytes + n > INCIDENT_TEXTS_BYTES_MAX) {
+                        n_left_out++;
+                        continue;
+                }
+                bytes += n;
+                json_out_raw(b, NULL, records->items[k]);
+        }
         json_out_end_array(b);
+        json_out_u64(b, key_left_out, n_left_out);
+}
+
+static void put_notes(StrBuf *b, const Incident *x) {
+        json_out_array(b, "notes");
+        for (size_t k = 0; k < x->notes.n; k++)
+                json_out_string(b, NULL, x->notes.items[k]);
+        json_out_end_array(b);
+}
+
+static void put_units(StrBuf *b, const Incident *x) {
+        json_out_array(b, "units");
+        for (size_t k = 0; k < x->n_units; k++) {
+                if (x->units[k].is_gone)
+                        continue;
+                json_out_object(b, NULL);
+                json_out_path(b, "source", x->units[k].source);
+                json_out_path(b, "path", x->units[k].path);
+                json_out_u64(b, "uid", x->units[k].uid);
+                json_out_end_object(b);
+        }
+        json_out_end_array(b);
+        json_out_u64(b, "units_left_out", x->n_left_out);
 }
 
 const char *incident_boot_id(char buf[static INCIDENT_BOOT_ID_SIZE]) {
@@ -69,11 +109,9 @@ static void put_processes(StrBuf *b, const Incident *x) {
         json_out_end_array(b);
 }
 
-void incident_write(Incident *x) {
-        if (x->writing)
-                (void)sd_event_source_set_enabled(x->writing,
-                                                  SD_EVENT_OFF); /* fails only in another process */
-        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+/* @return strbuf_error() */
+static int compose(const Incident *x, StrBuf *ret) {
+        StrBuf b = STRBUF_INIT;
         char begun[CLOCK_ISO_SIZE], boot[INCIDENT_BOOT_ID_SIZE];
         json_out_object(&b, NULL);
         json_out_string(&b, "schema", INCIDENT_SCHEMA);
@@ -84,27 +122,27 @@ void incident_write(Incident *x) {
         json_out_string(&b, "trigger", x->trigger);
         json_out_bool(&b, "asked", x->cause == INCIDENT_ASKED);
         json_out_bool(&b, "over", x->state == INCIDENT_ENDED && !incident_is_attaching(x));
-        put_texts(&b, "notes", x->notes, x->n_notes, false);
-        json_out_array(&b, "units");
-        for (size_t k = 0; k < x->n_units; k++) {
-                if (x->units[k].is_gone)
-                        continue;
-                json_out_object(&b, NULL);
-                json_out_path(&b, "source", x->units[k].source);
-                json_out_path(&b, "path", x->units[k].path);
-                json_out_u64(&b, "uid", x->units[k].uid);
-                json_out_end_object(&b);
-        }
-        json_out_end_array(&b);
-        json_out_u64(&b, "units_left_out", x->n_left_out);
+        put_notes(&b, x);
+        put_units(&b, x);
         put_processes(&b, x);
-        put_texts(&b, "kernel_log", x->events, x->n_events, true);
-        put_texts(&b, "jobs", x->jobs, x->n_jobs, true);
+        put_records(&b, "kernel_log", "kernel_log_left_out", &x->events);
+        put_records(&b, "jobs", "jobs_left_out", &x->jobs);
         json_out_end_object(&b);
         strbuf_add(&b, "\n");
-        int r = strbuf_error(&b);
+        *ret = b;
+        return strbuf_error(&b);
+}
+
+void incident_write(Incident *x) {
+        if (x->writing)
+                (void)sd_event_source_set_enabled(x->writing,
+                                                  SD_EVENT_OFF); /* fails only in another process */
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        int r = compose(x, &b);
         if (r == 0 && x->written && strcmp(x->written, b.text) == 0)
                 return;
+        if (r == 0)
+                r = incident_open_directory(x);
         if (r == 0)
                 r = fs_write_file(x->dir_fd, SNAPSHOT_INCIDENT_FILE, b.text, b.n, 0600);
         free(x->written);
@@ -117,20 +155,21 @@ void incident_write(Incident *x) {
 static int on_write(sd_event_source *s, uint64_t usec, void *userdata) {
         (void)s;
         (void)usec;
-        incident_write(userdata);
+        Incident *x = userdata;
+        incident_write(x);
+        if (!incident_is_attaching(x))
+                incident_close_descriptors(x);
         return 0;
 }
 
 void incident_changed(Incident *x) {
         if (x->writing && sd_event_source_get_enabled(x->writing, NULL) > 0)
                 return; /* it is about to be */
-        int r = x->writing ? sd_event_source_set_time_relative(x->writing, INCIDENT_WRITE_USEC)
-                           : sd_event_add_time_relative(x->owner->context.event, &x->writing,
-                                                        CLOCK_MONOTONIC, INCIDENT_WRITE_USEC,
-                                                        USEC_PER_MSEC, on_write, x);
-        if (r >= 0)
-                r = sd_event_source_set_enabled(x->writing, SD_EVENT_ONESHOT);
-        if (r < 0)
+        if (timer_arm(&x->writing, &(TimerOrder){ .event = x->owner->context.event,
+                                                  .usec = WRITE_USEC,
+                                                  .slack_usec = USEC_PER_MSEC,
+                                                  .handler = on_write,
+                                                  .userdata = x }) < 0)
                 incident_write(x);
 }
 
@@ -140,14 +179,10 @@ void incident_changed(Incident *x) {
 static int each_file(const Incident *x,
                      int (*on_file)(const char *name, int fd, uint64_t bytes, void *userdata),
                      void *userdata) {
-        int copy = openat(x->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), r = 0;
-        _cleanup_closedir_ DIR *d = copy < 0 ? NULL : fdopendir(copy);
-        if (!d) {
-                r = -errno;
-                if (copy >= 0)
-                        (void)close(copy);
+        _cleanup_closedir_ DIR *d = NULL;
+        int r = fs_opendir_at(x->dir_fd, ".", &d);
+        if (r < 0)
                 return r;
-        }
         const struct dirent *e;
         for (unsigned n = 0; r >= 0 && n < INCIDENT_FILES_MAX && (e = readdir(d)); n++) {
                 struct stat st;
@@ -188,9 +223,9 @@ int incident_read_public(Incident *x) {
 }
 
 static void remove_hidden(const Incident *x) {
-        int copy = openat(x->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        _cleanup_closedir_ DIR *d = copy < 0 ? NULL : fdopendir(copy);
+        _cleanup_closedir_ DIR *d = NULL;
         const struct dirent *e;
+        (void)fs_opendir_at(x->dir_fd, ".", &d); /* what is left is shipped, too */
         while (d && (e = readdir(d)))
                 if (e->d_name[0] == '.' && strcmp(e->d_name, ".") != 0 &&
                     strcmp(e->d_name, "..") != 0)

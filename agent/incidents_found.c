@@ -13,8 +13,10 @@
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
+#include "lib/loop/timer.h"
 
-#define INCIDENT_FILE_MAX (4 * MIB)
+#define INCIDENT_FILE_MAX (4 * MIB)    /* incidents_dir.c writes no more */
+#define AGAIN_USEC (30 * USEC_PER_SEC) /* what cannot be read now is looked for again */
 
 char *incident_unescaped(const json_t *v, const char *key) {
         const char *s = json_string_value(json_object_get(v, key));
@@ -22,8 +24,12 @@ char *incident_unescaped(const json_t *v, const char *key) {
         return s && path_unescape(s, &ret) == 0 ? ret : NULL;
 }
 
-/* @param is_json  of objects, which are kept as text */
-static void read_texts(const json_t *v, char ***list, size_t *n, size_t max) {
+static uint64_t number_of(const json_t *v, const char *key) {
+        json_int_t n = json_integer_value(json_object_get(v, key));
+        return (uint64_t)MAX(n, (json_int_t)0);
+}
+
+static void read_texts(const json_t *v, IncidentTexts *texts, size_t max) {
         const json_t *item;
         size_t k;
         json_array_foreach(v, k, item) {
@@ -33,7 +39,7 @@ static void read_texts(const json_t *v, char ***list, size_t *n, size_t max) {
                 else
                         text = json_dumps(item, JSON_COMPACT);
                 if (text)
-                        (void)incident_add_text(list, n, max, text); /* then it is one less */
+                        (void)incident_add_text(texts, max, text); /* then it is one less */
         }
 }
 
@@ -44,10 +50,12 @@ static void read_lists(Incident *x, const json_t *v) {
         const json_t *item;
         size_t k;
         x->n_left_out = (unsigned)json_integer_value(json_object_get(v, "units_left_out"));
-        read_texts(json_object_get(v, "notes"), &x->notes, &x->n_notes, INCIDENT_NOTES_MAX);
-        x->n_told = x->n_notes; /* whoever asked is gone */
-        read_texts(json_object_get(v, "kernel_log"), &x->events, &x->n_events, INCIDENT_EVENTS_MAX);
-        read_texts(json_object_get(v, "jobs"), &x->jobs, &x->n_jobs, COLLECT_PROCESSES_MAX);
+        read_texts(json_object_get(v, "notes"), &x->notes, INCIDENT_NOTES_MAX);
+        x->n_told = x->notes.n; /* whoever asked is gone */
+        read_texts(json_object_get(v, "kernel_log"), &x->events, INCIDENT_EVENTS_MAX);
+        read_texts(json_object_get(v, "jobs"), &x->jobs, COLLECT_PROCESSES_MAX);
+        x->events.n_lost = number_of(v, "kernel_log_left_out");
+        x->jobs.n_lost = number_of(v, "jobs_left_out");
         if (!its_boot || strcmp(its_boot, incident_boot_id(boot)) != 0)
                 return;
         json_array_foreach(json_object_get(v, "processes"), k, item) {
@@ -63,45 +71,50 @@ static void read_lists(Incident *x, const json_t *v) {
         }
 }
 
-/* @return whether it had come to its end */
-static bool read_incident(Incident *x) {
-        _cleanup_free_ char *text = NULL;
-        size_t n, k;
-        json_t *unit, *v = fs_read_file(x->dir_fd, SNAPSHOT_INCIDENT_FILE, INCIDENT_FILE_MAX, &text,
-                                        &n) == 0
-                                   ? json_loadb(text, n, 0, NULL)
-                                   : NULL;
-        x->trigger = incident_unescaped(v, "trigger");
-        x->cause = json_is_true(json_object_get(v, "asked")) ? INCIDENT_ASKED : INCIDENT_KERNEL;
-        json_int_t begun = json_integer_value(json_object_get(v, "begin_usec"));
-        if (begun > 0)
-                x->begun_usec = (uint64_t)begun;
+static void read_units(Incident *x, const json_t *v) {
+        const json_t *unit;
+        size_t k;
         json_array_foreach(json_object_get(v, "units"), k, unit) {
                 _cleanup_free_ char *source = incident_unescaped(unit, "source"),
                                     *path = incident_unescaped(unit, "path");
                 IncidentUnit u = { .source = source,
                                    .path = path,
                                    .added_usec = x->begun_usec,
+                                   .is_taken = true,
                                    .uid = (uid_t)json_integer_value(json_object_get(unit, "uid")) };
                 if (source && path)
                         (void)incident_add_unit(x, &u); /* then it is one unit less */
         }
+}
+
+/* One that says nothing, or nonsense, is shipped for itself in the end. One that cannot be read now may be about dumps, and is left as it is.
+ * @return 0, -errno: it cannot be read now */
+static int read_incident(Incident *x, bool *ret_over) {
+        _cleanup_free_ char *text = NULL;
+        size_t n;
+        int r = fs_read_file(x->dir_fd, SNAPSHOT_INCIDENT_FILE, INCIDENT_FILE_MAX, &text, &n);
+        if (r < 0 && r != -ENOENT)
+                return r;
+        json_t *v = r == 0 ? json_loadb(text, n, 0, NULL) : NULL;
+        x->trigger = incident_unescaped(v, "trigger");
+        x->cause = json_is_true(json_object_get(v, "asked")) ? INCIDENT_ASKED : INCIDENT_KERNEL;
+        uint64_t begun = number_of(v, "begin_usec");
+        if (begun > 0)
+                x->begun_usec = begun;
+        read_units(x, v);
         read_lists(x, v);
-        bool is_over = json_is_true(json_object_get(v, "over"));
+        *ret_over = json_is_true(json_object_get(v, "over"));
         json_decref(v);
-        incident_read_attached(x);
         x->written =
                 TAKE_PTR(text); /* it is not written, and attached, anew where it says the same */
-        return is_over;
+        return incident_read_attached(x);
 }
 
 /* The agent ended between the proof and the removal; or a sweep without incidents delivered it. */
 static bool was_let_go(const Incidents *i, const char *path) {
-        BundleRecord b = { 0 };
-        bool was = store_find_unit(i->context.store, INCIDENTS_SOURCE, path, &b) == 0 &&
-                   bundle_state_is_over(b.state);
-        bundle_record_done(&b);
-        return was;
+        _cleanup_(bundle_record_done) BundleRecord b = { 0 };
+        return store_find_unit(i->context.store, INCIDENTS_SOURCE, path, &b) == 0 &&
+               bundle_state_is_over(b.state);
 }
 
 static void note_number(Incidents *i, const char *name) {
@@ -111,29 +124,21 @@ static void note_number(Incidents *i, const char *name) {
                 i->last_number = MAX(i->last_number, (unsigned)n);
 }
 
-static int find(Incidents *i, const char *parent, const char *name) {
-        Incident *x = incident_new(i, name);
-        if (!x)
-                return -ENOMEM;
-        x->directory = path_join(parent, name);
-        x->is_made = true; /* by an earlier agent */
-        note_number(i, name);
+static bool is_none_of_ours(int error) {
+        return error == -ENOENT || error == -ENOTDIR || error == -ELOOP;
+}
+
+/* @return 0, -errno: it cannot be read now, or is none of ours */
+static int read_directory(Incident *x, const char *parent, bool *ret_over) {
+        Incidents *i = x->owner;
+        x->directory = path_join(parent, x->name);
         x->begun_usec = i->context.clock->realtime_usec(i->context.clock);
         x->begun_boot_usec = i->context.clock->boottime_usec(i->context.clock);
-        if (!x->directory)
-                return -ENOMEM;
-        if (incident_open_directory(x) < 0) { /* none of ours */
-                x->is_made = false;
-                incident_free(x);
-                return 0;
-        }
-        bool is_over = read_incident(x);
-        x->bytes = incident_measure(x);
-        x->is_outside = parent == i->outbox;
-        if (x->is_outside && was_let_go(i, x->directory)) {
-                incident_remove(x);
-                return 0;
-        }
+        int r = x->directory ? incident_open_directory(x) : -ENOMEM;
+        return r < 0 ? r : read_incident(x, ret_over);
+}
+
+static void go_on(Incident *x, bool is_over) {
         x->has_snapshot = faccessat(x->dir_fd, SNAPSHOT_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
         if (is_over || x->is_outside)
                 incident_set_state(x, INCIDENT_ENDED);
@@ -147,6 +152,38 @@ static int find(Incidents *i, const char *parent, const char *name) {
                            x->name);
                 incident_salvage(x);
         }
+        incident_close_descriptors(x);
+}
+
+static bool is_known(const Incidents *i, const char *name) {
+        IncidentView v;
+        return incidents_get(i, name, &v);
+}
+
+/* @return 0, -errno: it cannot be read now */
+static int find(Incidents *i, const char *parent, const char *name) {
+        if (is_known(i, name))
+                return 0;
+        bool is_over = false;
+        note_number(i, name);
+        Incident *x = incident_new(i, name);
+        int r = x ? read_directory(x, parent, &is_over) : -ENOMEM;
+        if (r < 0) {
+                if (!is_none_of_ours(r) && !i->sweep_timer) /* said once */
+                        log_warning(r,
+                                    "what an earlier agent has left in '%s/%s' cannot be read; it "
+                                    "stays as it is, and is looked at again every 30 s",
+                                    parent, name);
+                incident_free(x); /* not the directory */
+                return is_none_of_ours(r) ? 0 : r;
+        }
+        x->is_made = x->is_found = true; /* by an earlier agent */
+        x->bytes = incident_measure(x);
+        x->is_outside = parent == i->outbox;
+        if (x->is_outside && was_let_go(i, x->directory))
+                incident_remove(x);
+        else
+                go_on(x, is_over);
         return 0;
 }
 
@@ -154,29 +191,41 @@ static int by_name(const void *a, const void *b) {
         return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-static int sweep(Incidents *i, const char *parent) {
+static int sweep(Incidents *i, const char *parent, bool *ret_again) {
         _cleanup_closedir_ DIR *d = opendir(parent);
-        char **names = NULL;
-        size_t n = 0;
-        int r = 0;
+        _cleanup_(incident_texts_done) IncidentTexts names = { 0 };
         if (!d)
                 return -errno;
         const struct dirent *e;
         while ((e = readdir(d)))
                 if (e->d_name[0] != '.' && strlen(e->d_name) < INCIDENT_NAME_SIZE)
-                        (void)incident_add_text(&names, &n, 4 * INCIDENT_DIRECTORIES_MAX,
+                        (void)incident_add_text(&names, 4 * INCIDENT_DIRECTORIES_MAX,
                                                 e->d_name); /* found at the next start */
-        if (n > 0)
-                qsort(names, n, sizeof *names, by_name); /* by time, that is */
-        for (size_t k = 0; k < n; k++) {
-                r = r < 0 ? r : find(i, parent, names[k]);
-                free(names[k]);
-        }
-        free(names);
-        return r;
+        if (names.n > 0)
+                qsort(names.items, names.n, sizeof *names.items, by_name); /* by time, that is */
+        for (size_t k = 0; k < names.n; k++)
+                *ret_again |= find(i, parent, names.items[k]) < 0;
+        return 0;
+}
+
+static int on_again(sd_event_source *s, uint64_t usec, void *userdata) {
+        (void)s;
+        (void)usec;
+        int r = incidents_sweep(userdata);
+        if (r < 0)
+                log_warning(r, "what an earlier agent has left is looked at after the next start");
+        return 0;
 }
 
 int incidents_sweep(Incidents *i) {
-        int r = sweep(i, i->outbox);
-        return r < 0 ? r : sweep(i, i->snapshots);
+        bool again = false;
+        int r = sweep(i, i->outbox, &again);
+        if (r == 0)
+                r = sweep(i, i->snapshots, &again);
+        if (r < 0 || !again)
+                return r;
+        return timer_arm(&i->sweep_timer, &(TimerOrder){ .event = i->context.event,
+                                                         .usec = AGAIN_USEC,
+                                                         .handler = on_again,
+                                                         .userdata = i });
 }

@@ -2,15 +2,17 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "agent/incidents_private.h"
 #include "agent/store/notes_store.h"
-#include "collectors/procfs.h"
 #include "collectors/supervise.h"
 #include "lib/base/log.h"
+#include "lib/loop/timer.h"
+
+#define EXIT_USEC USEC_PER_MINUTE /* how long the second look waits for processes to end */
+/* A hook may be heard for a second longer than its deadline (agent/notes.c); and then its directory is looked for. */
+#define AWAITED_MORE_USEC (3 * USEC_PER_SEC)
 
 static void step(Incident *x);
 
@@ -32,7 +34,9 @@ void incident_set_state(Incident *x, IncidentState to) {
                 [INCIDENT_RESTING] = TO(INCIDENT_TAKING) | TO(INCIDENT_ENDED),
         };
         if (!(moves[x->state] & TO(to))) {
-                log_error(0, "incident %s: a move from '%s' to '%s' is none, and is left out",
+                log_error(0,
+                          "incident %s: there is no move from '%s' to '%s': left out, this is a "
+                          "defect of the agent",
                           x->name, names[x->state], names[to]);
                 return;
         }
@@ -47,8 +51,8 @@ void incident_tell_public(Incident *x) {
         const IncidentsContext *c = &x->owner->context;
         if (x->public_fd < 0 && !x->is_public_over)
                 return;
-        while (x->n_told < x->n_notes)
-                c->on_public(x->notes[x->n_told++], x->public_fd,
+        while (x->n_told < x->notes.n)
+                c->on_public(x->notes.items[x->n_told++], x->public_fd,
                              x->public_fd >= 0 ? NULL : "it could not be taken", c->userdata);
 }
 
@@ -59,8 +63,12 @@ static void take_answer(const Incident *x, IncidentProcess *p, const IncidentPro
         p->pid = answer->pid;
         p->start_ticks = answer->start_ticks;
         memcpy(p->container, answer->container, sizeof p->container);
-        (void)store_note_set_process(x->owner->context.store, p->note, p->pid, p->start_ticks,
-                                     p->container[0] ? p->container : NULL);
+        (void)store_note_set_process(
+                x->owner->context.store,
+                &(StoredNote){ .id = p->note,
+                               .pid = p->pid,
+                               .start_ticks = p->start_ticks,
+                               .container = p->container[0] ? p->container : NULL });
         if (p->pid == 0)
                 log_notice("incident %s: the process %d that note %s is about could not be found "
                            "(it has ended, or is not its hook's user's): nothing is told of it",
@@ -136,12 +144,14 @@ typedef struct Lists {
         CollectProcess *processes;
         ProbeQuestion *questions;
         CollectCommand *commands;
+        CollectDump *dumps;
 } Lists;
 
 static void lists_done(Lists *l) {
         free(l->processes);
         free(l->questions);
         free(l->commands);
+        free(l->dumps);
 }
 
 static void fill_processes(Incident *x, ProbeOrder *o, Lists *l, bool only_new) {
@@ -169,7 +179,19 @@ static void fill_commands(const Config *c, ProbeOrder *o, Lists *l) {
         o->collect.n_commands = c->snapshot.n_commands;
 }
 
-/* A second look has no use for logs. */
+/* The runtime may write a dump's log while the hook runs, and after it: the second look reads all of them once more. */
+static void fill_dumps(Incident *x, ProbeOrder *o, Lists *l, bool only_new) {
+        for (size_t k = 0; k < x->n_units; k++) {
+                IncidentUnit *u = &x->units[k];
+                if (u->is_gone || (only_new && u->is_taken))
+                        continue;
+                u->is_taken = true;
+                l->dumps[o->collect.n_dumps++] = (CollectDump){ u->path, u->uid };
+        }
+        o->collect.dumps = l->dumps;
+}
+
+/* A second look has no use for those outside of dumps. */
 static void fill_log_files(Incident *x, ProbeOrder *o, bool only_new) {
         if (o->mode != PROBE_SNAPSHOT || x->n_log_files == 0)
                 return;
@@ -185,8 +207,9 @@ static int order(Incident *x, ProbeMode mode, const char *const *only) {
                 .processes = calloc(x->n_processes + 1, sizeof *l.processes),
                 .questions = calloc(x->n_processes + 1, sizeof *l.questions),
                 .commands = calloc(c->snapshot.n_commands + 1, sizeof *l.commands),
+                .dumps = calloc(x->n_units + 1, sizeof *l.dumps),
         };
-        if (!l.processes || !l.questions || !l.commands)
+        if (!l.processes || !l.questions || !l.commands || !l.dumps)
                 return -ENOMEM;
         ProbeOrder o = { .mode = mode,
                          .collectors = (char **)only,
@@ -202,6 +225,7 @@ static int order(Incident *x, ProbeMode mode, const char *const *only) {
                                       .timeout_usec = c->snapshot.probe_timeout_usec,
                                       .max_bytes = c->snapshot.probe_bytes } };
         fill_processes(x, &o, &l, only != NULL);
+        fill_dumps(x, &o, &l, only != NULL);
         fill_log_files(x, &o, only != NULL);
         fill_commands(c, &o, &l);
         return probe_new(&x->probe, x->owner->context.event,
@@ -214,51 +238,6 @@ static int order(Incident *x, ProbeMode mode, const char *const *only) {
                                           .userdata = x });
 }
 
-/* ---- processes that end ---- */
-
-static bool all_are_gone(const Incident *x) {
-        for (size_t k = 0; k < x->n_processes; k++)
-                if (x->processes[k]->pid > 0 && !x->processes[k]->is_gone)
-                        return false;
-        return true;
-}
-
-static int on_exit_seen(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
-        Incident *x = userdata;
-        (void)revents;
-        for (size_t k = 0; k < x->n_processes; k++)
-                if (x->processes[k]->pid_fd == fd)
-                        x->processes[k]->is_gone = true;
-        (void)sd_event_source_set_enabled(s, SD_EVENT_OFF); /* fails only in another process */
-        if (x->state == INCIDENT_WAITING && all_are_gone(x))
-                step(x);
-        return 0;
-}
-
-/* Its number was given to another one meanwhile. */
-static bool is_another(const Incident *x, const IncidentProcess *p) {
-        Proc proc = { .dir_fd = -1 };
-        if (p->start_ticks == 0)
-                return false;
-        int r = procfs_open(&proc, x->owner->config->snapshot.proc_root, p->pid, p->start_ticks);
-        procfs_close(&proc);
-        return r == PROCFS_E_GONE || r == PROCFS_E_REPLACED;
-}
-
-/* Nothing of it needs leave to look at the process. Where the kernel has no pidfds, time decides. */
-static void watch_exit(Incident *x, IncidentProcess *p) {
-        if (p->pid <= 0 || p->pid_fd >= 0 || p->is_gone)
-                return;
-        p->pid_fd = (int)syscall(SYS_pidfd_open, p->pid, 0);
-        if (p->pid_fd < 0)
-                p->is_gone = errno == ESRCH;
-        else if (is_another(x, p))
-                p->is_gone = true;
-        else if (sd_event_add_io(x->owner->context.event, &p->exit, p->pid_fd, EPOLLIN,
-                                 on_exit_seen, x) < 0)
-                p->is_gone = false; /* time decides here, too */
-}
-
 /* ---- steps ---- */
 
 static int on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
@@ -269,12 +248,11 @@ static int on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
 }
 
 static int arm(Incident *x, uint64_t usec) {
-        if (!x->timer)
-                return sd_event_add_time_relative(x->owner->context.event, &x->timer,
-                                                  CLOCK_MONOTONIC, usec, USEC_PER_MSEC, on_timer,
-                                                  x);
-        int r = sd_event_source_set_time_relative(x->timer, usec);
-        return r < 0 ? r : sd_event_source_set_enabled(x->timer, SD_EVENT_ONESHOT);
+        return timer_arm(&x->timer, &(TimerOrder){ .event = x->owner->context.event,
+                                                   .usec = usec,
+                                                   .slack_usec = USEC_PER_MSEC,
+                                                   .handler = on_timer,
+                                                   .userdata = x });
 }
 
 static void disarm(Incident *x) {
@@ -289,9 +267,16 @@ static bool has_new_processes(const Incident *x) {
         return false;
 }
 
+static bool has_new_units(const Incident *x) {
+        for (size_t k = 0; k < x->n_units; k++)
+                if (!x->units[k].is_taken && !x->units[k].is_gone)
+                        return true;
+        return false;
+}
+
 /* Its threads may log to files of their own. */
 static bool has_news(const Incident *x) {
-        return has_new_processes(x) || x->n_log_files_taken < x->n_log_files;
+        return has_new_processes(x) || has_new_units(x) || x->n_log_files_taken < x->n_log_files;
 }
 
 static int take_more(Incident *x) {
@@ -310,6 +295,25 @@ static uint64_t age(const Incident *x) {
         return clock->boottime_usec(clock) - x->begun_boot_usec;
 }
 
+/* @return how long others may join, or its unit be told of; 0 = no longer */
+static uint64_t rest_usec(const Incident *x) {
+        Clock *clock = x->owner->context.clock;
+        uint64_t now = clock->boottime_usec(clock), old = age(x), young = 0, awaited = 0;
+        if (x->owner->is_hurried || x->cause == INCIDENT_ASKED)
+                return 0;
+        if (old < INCIDENT_YOUNG_USEC)
+                young = INCIDENT_YOUNG_USEC - old;
+        if (x->n_units == 0 && now < x->awaited_boot_usec)
+                awaited = x->awaited_boot_usec - now;
+        return MAX(young, awaited);
+}
+
+void incident_await_unit(Incident *x) {
+        Clock *clock = x->owner->context.clock;
+        x->awaited_boot_usec = clock->boottime_usec(clock) + x->owner->config->hook.deadline_usec +
+                               AWAITED_MORE_USEC;
+}
+
 static void end(Incident *x) {
         Clock *clock = x->owner->context.clock;
         incident_set_state(x, INCIDENT_ENDED);
@@ -318,29 +322,35 @@ static void end(Incident *x) {
         if (x->owner->young == x)
                 x->owner->young = NULL;
         x->bytes = incident_measure(x);
+        if (x->is_found && x->n_units > 0)
+                incident_attach_all(x); /* what has come since it rests */
         incident_write(x);
         if (x->n_units == 0 && x->cause != INCIDENT_ASKED && x->has_snapshot)
                 incident_move_outside(x);
+        incident_close_descriptors(x);
+}
+
+static void rest_on(Incident *x) {
+        uint64_t usec = rest_usec(x);
+        if (usec == 0 || arm(x, usec) < 0)
+                end(x);
 }
 
 /* All that is to be looked at has been: units need not wait any more. While it is young others may join. */
 static void rest(Incident *x) {
         incident_set_state(x, INCIDENT_RESTING);
+        incident_forget_exits(x);
         incident_write(x);
         incident_attach_all(x); /* units are told when it is through */
-        uint64_t old = age(x);
-        if (x->owner->is_hurried || old >= INCIDENT_YOUNG_USEC || x->cause == INCIDENT_ASKED ||
-            arm(x, INCIDENT_YOUNG_USEC - old) < 0)
-                end(x);
+        rest_on(x);
 }
 
 static void wait_for_exits(Incident *x) {
         incident_set_state(x, INCIDENT_WAITING);
         incident_write(x);
         incident_attach_all(x);
-        for (size_t k = 0; k < x->n_processes; k++)
-                watch_exit(x, x->processes[k]);
-        if (x->owner->is_hurried || all_are_gone(x) || arm(x, INCIDENT_EXIT_USEC) < 0)
+        incident_watch_exits(x);
+        if (x->owner->is_hurried || incident_all_are_gone(x) || arm(x, EXIT_USEC) < 0)
                 step(x);
 }
 
@@ -370,6 +380,11 @@ static void after_taking(Incident *x) {
                 rest(x);
 }
 
+void incident_on_exit(Incident *x) {
+        if (x->state == INCIDENT_WAITING && incident_all_are_gone(x))
+                step(x);
+}
+
 static void step(Incident *x) {
         int r = 0;
         switch (x->state) {
@@ -394,7 +409,7 @@ static void step(Incident *x) {
                         rest(x);
                 break;
         case INCIDENT_RESTING:
-                end(x);
+                rest_on(x);
                 break;
         case INCIDENT_ENDED:
         case N_INCIDENT_STATES:

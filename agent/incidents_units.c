@@ -44,6 +44,7 @@ int incident_add_unit(Incident *x, const IncidentUnit *u) {
         IncidentUnit own = { .source = strdup(u->source),
                              .path = strdup(u->path),
                              .uid = u->uid,
+                             .is_taken = u->is_taken,
                              .added_usec =
                                      u->added_usec ? u->added_usec : clock->realtime_usec(clock) };
         if (!own.source || !own.path) {

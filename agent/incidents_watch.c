@@ -6,6 +6,7 @@
 #include "agent/incidents_private.h"
 #include "agent/store/notes_store.h"
 #include "lib/base/log.h"
+#include "lib/loop/timer.h"
 
 #define JOBS_INTERVAL_USEC (30 * USEC_PER_SEC)
 #define AGAIN_USEC (30 * USEC_PER_SEC) /* when the supervisor has ended, which it should not */
@@ -18,7 +19,7 @@ static void on_hw_error(Incidents *i, const json_t *record, const char *text) {
         Incident *x = incidents_take_up(i, INCIDENT_KERNEL, trigger, &why);
         if (!x)
                 return;
-        (void)incident_add_text(&x->events, &x->n_events, INCIDENT_EVENTS_MAX,
+        (void)incident_add_text(&x->events, INCIDENT_EVENTS_MAX,
                                 text); /* the snapshot has the kernel log, too */
 }
 
@@ -110,20 +111,20 @@ static int on_again(sd_event_source *s, uint64_t usec, void *userdata) {
 }
 
 static void try_again(Incidents *i) {
-        int r = i->watch_timer
-                        ? sd_event_source_set_time_relative(i->watch_timer, AGAIN_USEC)
-                        : sd_event_add_time_relative(i->context.event, &i->watch_timer,
-                                                     CLOCK_MONOTONIC, AGAIN_USEC, 0, on_again, i);
-        if (r >= 0)
-                r = sd_event_source_set_enabled(i->watch_timer, SD_EVENT_ONESHOT);
+        int r = timer_arm(&i->watch_timer, &(TimerOrder){ .event = i->context.event,
+                                                          .usec = AGAIN_USEC,
+                                                          .handler = on_again,
+                                                          .userdata = i });
         if (r < 0)
-                log_error(r, "the kernel log is not followed any more");
+                log_error(r, "neither the kernel log nor who holds a device is followed any more");
 }
 
 static void on_end(int result, const char *why, void *userdata) {
         Incidents *i = userdata;
-        log_warning(0, "the kernel log is not followed (%s); trying again in 30 s",
-                    result < 0 ? why : "its supervisor has ended");
+        log_warning(0,
+                    "neither the kernel log nor who holds a device is followed (%s); trying again "
+                    "in 30 s",
+                    result < 0 ? why : "their supervisor has ended");
         i->watch = probe_free(i->watch);
         try_again(i);
 }

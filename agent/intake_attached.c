@@ -1,15 +1,13 @@
 /* What was attached to a unit after its bundle began goes out as a supplement of its own, which touches neither the source nor its links. And what was
  * attached is let go of when the bundle that has it is over. The directories in the state directory are the truth: a crash at any point is
  * found by the next sweep. */
-#include <errno.h>
-#include <string.h>
 
 #include "agent/intake_private.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
 #include "lib/loop/timer.h"
 
-/* What was attached to a unit that never became a bundle is let go after so long. */
+/* What was attached to a unit that never became a bundle is let go after so long, with a clock that is not set forward meanwhile. */
 #define NOBODYS_USEC (7 * USEC_PER_DAY)
 
 static void release_all(IntakeSource *s, const char *path) {
@@ -108,37 +106,31 @@ void intake_attached_renewed(IntakeSource *s, const char *path) {
 
 /* ---- what a crash left ---- */
 
-typedef struct Unit {
-        IntakeSource *source;
-        const char *path;
-} Unit;
-
-static void on_bundle(const char *id, void *userdata) {
-        const Unit *u = userdata;
+static void release_if_over(IntakeSource *s, const char *path, const char *id) {
         _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
-        if (bundle_table_find(u->source->context->bundles, id) ||
-            store_get(u->source->context->store, id, &rec) != 0)
+        if (bundle_table_find(s->context->bundles, id) ||
+            store_get(s->context->store, id, &rec) != 0)
                 return; /* of what is not known nothing is taken away */
-        if (rec.state == BUNDLE_DELIVERED || rec.state == BUNDLE_CANCELLED ||
-            rec.state == BUNDLE_VANISHED || rec.state == BUNDLE_EVICTED)
-                release_of(u->source, u->path, id);
+        if (bundle_state_is_over(rec.state))
+                release_of(s, path, id);
 }
 
 static void on_unit(const char *path, uint64_t changed_usec, void *userdata) {
         IntakeSource *s = userdata;
         _cleanup_(bundle_record_done) BundleRecord base = { 0 };
-        Unit u = { .source = s, .path = path };
+        _cleanup_(attachment_names_done) AttachmentNames ids = { 0 };
         uint64_t now = intake_realtime_usec(s);
         if (!path_is_below(path, s->terms->fixed))
                 return;
-        int r = attachments_list_bundles(s->context->attachments, s->config->name, path, on_bundle,
-                                         &u);
+        int r = attachments_bundles(s->context->attachments, s->config->name, path, &ids);
+        for (size_t i = 0; i < ids.n; i++)
+                release_if_over(s, path, ids.items[i]);
         if (r < 0)
                 log_warning(r, "source %s: cannot see what is attached to '%s'", s->config->name,
                             path);
         if (attachments_waiting(s->context->attachments, s->config->name, path, NULL) == 0)
                 return;
-        if (now > changed_usec + NOBODYS_USEC &&
+        if (now > changed_usec + NOBODYS_USEC && s->steady_usec > NOBODYS_USEC &&
             !bundle_table_find_unit(s->context->bundles, s->config->name, path) &&
             store_find_unit(s->context->store, s->config->name, path, &base) == STORE_E_NOT_FOUND) {
                 log_notice("source %s: '%s' never became a bundle; what was attached to it is let "
@@ -153,6 +145,7 @@ static void on_unit(const char *path, uint64_t changed_usec, void *userdata) {
 void intake_attached_sweep(IntakeSource *s) {
         if (!s->context->attachments)
                 return;
+        s->steady_usec = clock_steady_usec(&s->steady, s->context->clock);
         int r = attachments_list(s->context->attachments, s->config->name, on_unit, s);
         if (r < 0)
                 log_warning(r, "source %s: cannot see what is attached; a later scan tries again",

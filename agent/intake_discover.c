@@ -33,6 +33,7 @@ static int add_bundle(IntakeSource *s, const ScanUnit *u, const BundleRecord *ba
                 .uid = u->st.st_uid,
                 .unit_dev = (uint64_t)u->st.st_dev,
                 .unit_ino = (uint64_t)u->st.st_ino,
+                .unit_born_usec = u->born_usec,
                 .n_files = u->n_files,
                 .bytes = u->bytes,
                 .oldest_mtime_usec = u->oldest_mtime_usec,
@@ -154,6 +155,13 @@ static void begin_bundle(IntakeSource *s, const ScanUnit *u, BundleRecord *base)
 /* A unit that was shipped before has something that was not: another probe tells whether, and what. */
 static void look_for_supplement(IntakeSource *s, const ScanUnit *u, const char *base_id);
 
+/* A directory that is made anew under its name often gets the inode that was freed. */
+static bool is_same_unit(const BundleRecord *rec, const ScanUnit *u) {
+        return rec->unit_ino == (uint64_t)u->st.st_ino && rec->unit_dev == (uint64_t)u->st.st_dev &&
+               (rec->unit_born_usec == 0 || u->born_usec == 0 ||
+                rec->unit_born_usec == u->born_usec);
+}
+
 /* A unit was seen whose content is not what was last known of its path. */
 void intake_on_unit(IntakeSource *s, ScanUnit *u) {
         uint64_t known;
@@ -186,8 +194,7 @@ void intake_on_unit(IntakeSource *s, ScanUnit *u) {
                           s->config->name, path);
                 return;
         }
-        bool same_unit =
-                rec.unit_ino == (uint64_t)u->st.st_ino && rec.unit_dev == (uint64_t)u->st.st_dev;
+        bool same_unit = is_same_unit(&rec, u);
         bool unique = rec.kind == SOURCE_NEURON_CORE_DUMP && rec.date_time[0];
         if (rec.digest == u->digest && same_unit && rec.state != BUNDLE_VANISHED)
                 intake_remember(s, u->relative, u->digest);
@@ -248,6 +255,7 @@ bool intake_begin_supplement(IntakeSource *s, ProbeJob *p, BundleRecord *base) {
         if (!p->heir[0]) { /* else it is as intake_is_of_links() says */
                 p->unit.st.st_dev = (dev_t)base->unit_dev;
                 p->unit.st.st_ino = (ino_t)base->unit_ino;
+                p->unit.born_usec = base->unit_born_usec;
         }
         begin_bundle(s, &p->unit, base);
         return true;

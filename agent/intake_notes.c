@@ -1,6 +1,7 @@
 /* What hooks say of units: how many are at work, whether they are through, whether something is still to be attached. Kept beside the bundles, since a
  * hook may run before its directory is made, and in memory only: after a start the store's notes tell what there is to know. */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "agent/intake_private.h"
@@ -9,7 +10,7 @@
 #include "lib/base/path.h"
 #include "lib/loop/timer.h"
 
-/* So many units are remembered; the oldest goes first. */
+/* So many units are remembered: then who has most of them forgets one, and one that nobody waits for before one that is waited for. */
 #define UNITS_MAX 1024
 /* What was said of a unit without a bundle is forgotten after so long, … */
 #define FORGET_USEC (10 * USEC_PER_MINUTE)
@@ -65,11 +66,60 @@ static void drop_note(IntakeSource *s, UnitNote *n) {
         free(n);
 }
 
-static void forget_oldest(IntakeSource *s) {
-        LIST_FOREACH_SAFE (l, &s->unit_notes) {
-                drop_note(s, CONTAINER_OF(l, UnitNote, link));
+static void expire_hooks(const IntakeSource *s, UnitNote *n) {
+        if (n->n_open == 0 || intake_boot_usec(s) < n->open_until_usec)
                 return;
+        n->n_open = 0;
+        n->finished = true;
+}
+
+static bool is_awaited(const UnitNote *n) {
+        return n->n_open > 0 || n->pending;
+}
+
+static int highest_first(const void *a, const void *b) {
+        uid_t x = *(const uid_t *)a, y = *(const uid_t *)b;
+        return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* @return who has most of those that are awaited, or are not; of several the highest uid, a user namespace's. 0 also where there are none. */
+static uid_t who_has_most(IntakeSource *s, bool awaited) {
+        uid_t uids[UNITS_MAX], most = 0;
+        size_t n_uids = 0, n_most = 0;
+        LIST_FOREACH (l, &s->unit_notes) {
+                const UnitNote *n = CONTAINER_OF(l, UnitNote, link);
+                if (is_awaited(n) == awaited && n_uids < UNITS_MAX)
+                        uids[n_uids++] = n->uid;
         }
+        qsort(uids, n_uids, sizeof *uids, highest_first);
+        for (size_t i = 0, from = 0; i < n_uids; i++) {
+                if (uids[i] != uids[from])
+                        from = i;
+                if (i - from + 1 > n_most) {
+                        n_most = i - from + 1;
+                        most = uids[i];
+                }
+        }
+        return most;
+}
+
+static bool forget_one_that(IntakeSource *s, bool awaited) {
+        uid_t uid = who_has_most(s, awaited);
+        LIST_FOREACH_SAFE (l, &s->unit_notes) {
+                UnitNote *n = CONTAINER_OF(l, UnitNote, link);
+                if (n->uid == uid && is_awaited(n) == awaited) {
+                        drop_note(s, n);
+                        return true;
+                }
+        }
+        return false;
+}
+
+static void make_room(IntakeSource *s) {
+        LIST_FOREACH (l, &s->unit_notes)
+                expire_hooks(s, CONTAINER_OF(l, UnitNote, link));
+        if (!forget_one_that(s, false))
+                (void)forget_one_that(s, true); /* there is one */
 }
 
 /* @return NULL: it is none of this source, or memory is short */
@@ -79,7 +129,7 @@ static UnitNote *note_of(IntakeSource *s, const char *path, uid_t uid) {
         UnitNote *n = find_note(s, path, uid);
         if (!n) {
                 if (s->n_unit_notes >= UNITS_MAX)
-                        forget_oldest(s);
+                        make_room(s);
                 n = calloc(1, sizeof *n);
                 if (!n || !(n->path = strdup(path))) {
                         free(n);
@@ -91,13 +141,6 @@ static UnitNote *note_of(IntakeSource *s, const char *path, uid_t uid) {
         }
         n->said_usec = intake_boot_usec(s);
         return n;
-}
-
-static void expire_hooks(const IntakeSource *s, UnitNote *n) {
-        if (n->n_open == 0 || intake_boot_usec(s) < n->open_until_usec)
-                return;
-        n->n_open = 0;
-        n->finished = true;
 }
 
 static Bundle *bundle_of(IntakeSource *s, const char *path) {
@@ -344,20 +387,21 @@ void intake_notes_of_start(IntakeSource *s, const Bundle *b) {
                    .now_usec = intake_realtime_usec(s),
                    .longest_usec = longest_usec(s) };
         if (b->rec.state == BUNDLE_SETTLING)
-                (void)store_note_list(s->context->store, b->rec.source, b->rec.path, on_stored,
+                (void)store_note_list(s->context->store,
+                                      &(StoredUnit){ b->rec.source, b->rec.path }, on_stored,
                                       &t); /* none: as without hooks */
 }
 
 void intake_notes_on_final(IntakeSource *s, const char *unit_path) {
         LIST_FOREACH_SAFE (l, &s->unit_notes) {
                 UnitNote *n = CONTAINER_OF(l, UnitNote, link);
-                if (is_about(n, unit_path) && n->n_open == 0 && !n->pending)
+                if (is_about(n, unit_path) && !is_awaited(n))
                         drop_note(s, n);
         }
 }
 
 void intake_notes_done(IntakeSource *s) {
-        while (s->n_unit_notes > 0)
-                forget_oldest(s);
+        LIST_FOREACH_SAFE (l, &s->unit_notes)
+                drop_note(s, CONTAINER_OF(l, UnitNote, link));
         sd_event_source_disable_unref(s->notes_timer);
 }

@@ -50,6 +50,8 @@ struct IntakeSource {
         sd_event_source *notes_timer;
         Pending attached; /* paths of units that may have something to be shipped: intake_attached.c */
         sd_event_source *attached_timer;
+        ClockSteady steady; /* looked at by each sweep */
+        uint64_t steady_usec;
         char *note;      /* said in status; owned */
         char *hold_note; /* why sources are not held by links; owned */
 };

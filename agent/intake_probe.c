@@ -92,15 +92,11 @@ static void count_member(ScanUnit *u, const ScanMember *m, uint64_t print) {
 /* Removed and made anew under its name: it begins a bundle of its own when this one is through, and no file of it belongs to this one. The new
  * one often gets the old one's inode number. */
 static bool is_another_unit(const ProbeJob *p, int unit_fd) {
-        struct statx st;
-        if (p->unit_ino == 0 || p->from_links ||
-            statx(unit_fd, "", AT_EMPTY_PATH, STATX_INO | STATX_BTIME, &st) < 0)
+        struct stat st;
+        if (p->unit_ino == 0 || p->from_links || fstat(unit_fd, &st) < 0)
                 return false;
-        uint64_t born_usec =
-                (uint64_t)st.stx_btime.tv_sec * USEC_PER_SEC + st.stx_btime.tv_nsec / 1000;
-        return st.stx_ino != p->unit_ino ||
-               ((st.stx_mask & STATX_BTIME) && born_usec > p->found_usec &&
-                !fs_is_network(unit_fd, NULL)); /* whose clock is another's */
+        return st.st_ino != p->unit_ino ||
+               (p->unit_born_usec > 0 && fs_birth_usec(unit_fd) != p->unit_born_usec);
 }
 
 static bool is_meant(const Promise *p, const char *path) {
@@ -353,11 +349,10 @@ static int look_again(ProbeJob *p) {
 
 void probe_run(WorkJob *job) {
         ProbeJob *p = CONTAINER_OF(job, ProbeJob, job);
-        Clock *clock = clock_system();
-        uint64_t begin = clock->boottime_usec(clock);
+        uint64_t begin = clock_boottime_usec();
         bool first = !p->bundle_id[0] && p->n_shipped == 0;
         p->result = p->heir[0] ? look_last(p) : first ? look_first(p) : look_again(p);
-        p->took_usec = clock->boottime_usec(clock) - begin;
+        p->took_usec = clock_boottime_usec() - begin;
 }
 
 int probe_job_new(ProbeJob **ret, SourceTerms *terms, const char *relative) {

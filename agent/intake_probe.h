@@ -67,8 +67,8 @@ typedef struct ProbeJob {
         uint64_t seen_digest; /* the owner's: of the unit, when it was found */
         bool check_writers;   /* leases and headers too */
         bool hold;            /* links, or else descriptors */
-        /* A directory with another inode in the unit's place, or one that was born after the unit was found, is another unit; 0: it is not asked. */
-        uint64_t unit_ino, found_usec; /* CLOCK_REALTIME */
+        /* A directory with another inode in the unit's place, or one that was made at another time, is another unit; 0: it is not asked. */
+        uint64_t unit_ino, unit_born_usec;
         bool met_another;
         ProbePromise *promised; /* files that are to come; owned */
         size_t n_promised;

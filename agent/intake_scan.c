@@ -38,8 +38,7 @@ static void on_unreadable(const char *relative, void *userdata) {
 
 void scan_run(WorkJob *job) {
         ScanJob *s = CONTAINER_OF(job, ScanJob, job);
-        Clock *clock = clock_system();
-        uint64_t begin = clock->boottime_usec(clock);
+        uint64_t begin = clock_boottime_usec();
         ScanSource scan = s->terms->scan;
         scan.any_links = true;
         scan.on_unreadable = on_unreadable;
@@ -49,7 +48,7 @@ void scan_run(WorkJob *job) {
         s->result = scan_source(&scan, on_scanned_unit, s);
         if (s->result == -ECANCELED && s->more)
                 s->result = 0;
-        s->took_usec = clock->boottime_usec(clock) - begin;
+        s->took_usec = clock_boottime_usec() - begin;
 }
 
 int scan_job_new(ScanJob **ret, SourceTerms *terms, const struct UnitTable *known,

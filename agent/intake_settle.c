@@ -222,6 +222,20 @@ static bool has_losses(const ScanUnit *u) {
         return false;
 }
 
+/* All but whether it is gone. */
+static IntakeFacts facts_of(const IntakeSource *s, const Bundle *b, const ProbeJob *p) {
+        uint64_t whole_usec = b->whole_boot_usec;
+        return (IntakeFacts){
+                .held = b->rec.links_held || (b->held.n > 0 && b->held.all),
+                .writers = p->check_writers ? p->writers : INTAKE_WRITERS_UNKNOWN,
+                .quiet_usec = b->quiet_usec,
+                .process_gone = b->process_seen &&
+                                !(p->process_seen && p->process_start == b->process_start),
+                .contradicted = p->contradicted,
+                .whole_usec = whole_usec > 0 ? intake_boot_usec(s) - whole_usec : 0,
+        };
+}
+
 static void on_probed(WorkJob *job) {
         _cleanup_(probe_job_freep) ProbeJob *p = CONTAINER_OF(job, ProbeJob, job);
         IntakeSource *s = p->owner;
@@ -261,16 +275,8 @@ static void on_probed(WorkJob *job) {
                               .max_wait_usec = s->config->max_wait_usec,
                               .waited_usec = intake_boot_usec(s) - b->seen_boot_usec,
                               .flush = b->flush };
-        IntakeFacts facts = {
-                .gone = gone,
-                .held = b->rec.links_held || (b->held.n > 0 && b->held.all),
-                .writers = p->check_writers ? p->writers : INTAKE_WRITERS_UNKNOWN,
-                .quiet_usec = b->quiet_usec,
-                .process_gone = b->process_seen &&
-                                !(p->process_seen && p->process_start == b->process_start),
-                .contradicted = p->contradicted,
-                .whole_usec = b->whole_boot_usec > 0 ? intake_boot_usec(s) - b->whole_boot_usec : 0
-        };
+        IntakeFacts facts = facts_of(s, b, p);
+        facts.gone = gone;
         if (seen)
                 b->owners = p->owners;
         intake_notes_take(s, b->rec.path, p);
@@ -325,7 +331,7 @@ void intake_look_at(Bundle *b) {
                                 s->terms->scan.kind == SOURCE_NEURON_PROFILE;
         if (b->rec.links_held && names_come_again) {
                 p->unit_ino = b->rec.unit_ino;
-                p->found_usec = b->rec.first_seen_usec;
+                p->unit_born_usec = b->rec.unit_born_usec;
         }
         p->links_only = intake_is_of_links(&b->rec);
         p->check_writers =

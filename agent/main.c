@@ -10,10 +10,13 @@
 
 #include "agent/agent.h"
 #include "collectors/child.h"
+#include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
+#include "lib/base/fs.h"
 #include "lib/base/log.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
+#include "lib/base/spawn.h"
 #include "lib/loop/http.h"
 #include "lib/loop/timer.h"
 
@@ -210,8 +213,7 @@ static int add_signals(Main *m) {
 
 static int on_once(sd_event_source *source, uint64_t usec, void *userdata) {
         Main *m = userdata;
-        Clock *clock = clock_system();
-        if (agent_is_through(m->agent) || clock->boottime_usec(clock) >= m->deadline_usec) {
+        if (agent_is_through(m->agent) || clock_boottime_usec() >= m->deadline_usec) {
                 size_t left = agent_print_left(m->agent, stdout);
                 return sd_event_exit(m->event, left ? EXIT_LEFT : EXIT_OK);
         }
@@ -241,6 +243,7 @@ static int once_through_daemon(const Args *args, const char *socket) {
                 return EXIT_LEFT;
         char *scan[] = { cli, (char *)"--socket", (char *)socket, (char *)"scan", NULL };
         pid_t pid;
+        /* Not spawn_program(): it belongs to whoever called us, terminal and signals too. */
         int status, r = posix_spawn(&pid, cli, NULL, NULL, scan, environ);
         if (r != 0) {
                 fprintf(stderr,
@@ -275,8 +278,7 @@ static int once_through_daemon(const Args *args, const char *socket) {
 static int run_agent(Main *m) {
         (void)sd_event_set_watchdog(m->event, true); /* without a watchdog there is none to feed */
         if (m->args.once) {
-                Clock *clock = clock_system();
-                m->deadline_usec = clock->boottime_usec(clock) + m->args.timeout_usec;
+                m->deadline_usec = clock_boottime_usec() + m->args.timeout_usec;
                 int r = sd_event_add_time_relative(m->event, &m->once_timer, CLOCK_MONOTONIC,
                                                    ONCE_LOOK_USEC, 0, on_once, m);
                 if (r < 0)
@@ -324,6 +326,10 @@ int main(int argc, char **argv) {
         if (r <= 0)
                 return r < 0 ? EXIT_USAGE : EXIT_OK;
         Config *config = NULL;
+        bool is_agent = !args.check && !args.print_config;
+        _cleanup_free_ char *file = is_agent ? fs_absolute(args.file) : NULL;
+        if (file) /* others are told of it, who are elsewhere */
+                args.file = file;
         r = read_config(&args, &config);
         if (r != 0)
                 return EXIT_USAGE;
@@ -337,6 +343,11 @@ int main(int argc, char **argv) {
                 return r < 0 ? EXIT_LEFT : EXIT_OK;
         }
         log_setup((LogFormat)config->log.format, config->log.level);
+        r = args.once ? 0
+                      : spawn_raise_descriptors(); /* hooks and processes may come by hundreds */
+        if (r < 0)
+                log_warning(r, "cannot raise the limit of open files; with many hooks at once some "
+                               "may not be heard");
         r = http_global_init();
         if (r < 0) {
                 log_error(r, "cannot start libcurl");

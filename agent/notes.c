@@ -12,6 +12,7 @@
 
 #define SAY_USEC USEC_PER_MINUTE
 #define MAIL_AT_ONCE 128           /* of the mailbox, in memory: 64 KiB each */
+#define EARLY_USEC USEC_PER_SEC    /* after a start, a peer may have waited in the queue */
 #define YOUNG_USEC USEC_PER_MINUTE /* after a restart, what came before that is over */
 
 uint64_t notes_boot_usec(const Notes *n) {
@@ -125,6 +126,11 @@ static const char *find_process(const Notes *n, Note *note) {
                        : "the hook's process cannot be looked at";
 }
 
+/* A socket that systemd holds has let in hooks before we were there: the number of one that has ended may be another's by now. */
+static bool may_be_anybody(const Notes *n, const HookPeer *p) {
+        return hook_peer_since_usec(p) < n->begun_usec + EARLY_USEC && hook_peer_has_hung_up(p);
+}
+
 /* ---- the socket ---- */
 
 static void turn_away(Notes *n, HookPeer *p, const char *why) {
@@ -156,11 +162,12 @@ static void on_note(Notes *n, HookPeer *p, const char *data, size_t size) {
                 turn_away(n, p, "this user has sent too many notes; keep it in the mailbox");
                 return;
         }
+        bool is_unknown = may_be_anybody(n, p);
         r = note_new(&note, n, &hook,
                      &(NoteView){ .received_usec = notes_real_usec(n),
                                   .noted_usec = notes_boot_usec(n),
                                   .uid = hook_peer_uid(p),
-                                  .hook_pid = hook_peer_pid(p) });
+                                  .hook_pid = is_unknown ? 0 : hook_peer_pid(p) });
         if (r < 0) {
                 hook_note_done(&hook);
                 turn_away(n, p, "this agent lacks memory");
@@ -168,7 +175,8 @@ static void on_note(Notes *n, HookPeer *p, const char *data, size_t size) {
         }
         note->peer = p;
         hook_peer_set_userdata(p, note);
-        note->view.pid_why = find_process(n, note);
+        note->view.pid_why = is_unknown ? "the hook had ended before this agent came to its note"
+                                        : find_process(n, note);
         /* It may hang up any time, and is bounded by what it may wait for: no longer by a second. */
         (void)hook_peer_wait(p, n->config->hook.deadline_usec + USEC_PER_SEC);
         notes_kick(n);
@@ -313,7 +321,8 @@ static int on_unfinished(const StoredNote *s, void *userdata) {
         note->view.source = note->source;
         note->view.unit_path = note->unit_path;
         note->view.refused = s->source ? NULL : note->stored_refused;
-        note->is_refusal_counted = true; /* by the agent that accepted it */
+        note->view.may_come = !s->source; /* it may have come, or may yet */
+        note->is_refusal_counted = true;  /* by the agent that accepted it */
         note->view.s3_prefix = s->s3_prefix ? note->hook.s3_output_prefix : NULL;
         return 0;
 }
@@ -344,7 +353,7 @@ static int on_start(sd_event_source *source, void *userdata) {
 static const char *open_mailbox(Notes *n) {
         const NotesMailboxCallbacks callbacks = { on_mail, on_refused, n };
         const char *path = n->config->hook.mailbox;
-        int r = notes_mailbox_new(&n->mailbox, n->context.event, path, NOTE_MAX_BYTES, &callbacks);
+        int r = notes_mailbox_new(&n->mailbox, n->context.event, path, &callbacks);
         if (r >= 0)
                 return NULL;
         log_warning(r,
@@ -362,12 +371,12 @@ void notes_rebind(Notes *n, const Config *config) {
 }
 
 static int notes_start(Notes *n, int fd) {
-        const HookSocketCallbacks callbacks = { on_packet, on_gone, on_refused, n };
+        const HookSocketOptions options = { NOTE_MAX_BYTES, on_packet, on_gone, on_refused, n };
         int r = notes_step_new(n);
         if (r >= 0)
                 r = sd_event_add_defer(n->context.event, &n->start, on_start, n);
         if (r >= 0 && fd >= 0)
-                r = hook_socket_new(&n->socket, n->context.event, fd, NOTE_MAX_BYTES, &callbacks);
+                r = hook_socket_new(&n->socket, n->context.event, fd, &options);
         if (r < 0)
                 return r;
         n->trouble = open_mailbox(n);
@@ -383,6 +392,7 @@ int notes_new(Notes **ret, const NotesContext *context, const Config *config, in
         if (!n)
                 return -ENOMEM;
         *n = (Notes){ .context = *context };
+        n->begun_usec = notes_boot_usec(n);
         n->counts[NOTES_BY_SOCKET].counter = "hook_notes:socket";
         n->counts[NOTES_BY_MAILBOX].counter = "hook_notes:mailbox";
         n->counts[NOTES_REFUSED].counter = "hook_notes:refused";
@@ -422,12 +432,20 @@ static uint64_t figure(const Notes *n, NotesCounter which) {
                n->counts[which].unwritten;
 }
 
+static uint64_t n_awaited(const Notes *n) {
+        uint64_t ret = 0;
+        LIST_FOREACH (l, (ListLink *)&n->notes)
+                ret += CONTAINER_OF(l, Note, link)->view.may_come;
+        return ret;
+}
+
 void notes_figures(const Notes *n, NotesFigures *ret) {
         *ret = (NotesFigures){ .n_socket = figure(n, NOTES_BY_SOCKET),
                                .n_mailbox = figure(n, NOTES_BY_MAILBOX),
                                .n_refused = figure(n, NOTES_REFUSED),
                                .n_dropped_twice = figure(n, NOTES_TWICE),
                                .n_open = n->socket ? hook_socket_n_open(n->socket) : 0,
+                               .n_awaited = n_awaited(n),
                                .trouble = n->trouble,
                                .seconds = n->seconds };
 }

@@ -26,6 +26,7 @@ typedef struct NoteView { /* borrowed for the call */
         const char *source;    /* name of the source whose directory was named; NULL */
         const char *unit_path; /* absolute, as this machine sees it; NULL */
         const char *refused;   /* why no file is expected for it, a sentence; NULL */
+        bool may_come; /* the directory was not there when the note came: it is looked for again when the hook has ended, and on_finished is told of what there is then */
         /* Where it would be, was it on this machine: in a source of core dumps, by its path or its name. All NULL: found, or in none */
         const char *likely_source,
                 *likely_relative; /* relative: of the unit, below the source's fixed part */
@@ -78,7 +79,8 @@ void notes_count_refused(Notes *n, uint64_t n_notes);
 typedef struct NotesFigures {
         uint64_t n_socket, n_mailbox, n_refused, n_dropped_twice; /* since the state was made */
         uint64_t n_open;                                          /* hooks that wait now */
-        const char *trouble;                                      /* NULL */
-        Histogram seconds; /* from a note to the answer about its snapshot */
+        uint64_t n_awaited;  /* notes whose directory is not there yet */
+        const char *trouble; /* NULL */
+        Histogram seconds;   /* from a note to the answer about its snapshot */
 } NotesFigures;
 void notes_figures(const Notes *n, NotesFigures *ret);

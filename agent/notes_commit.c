@@ -27,7 +27,9 @@ void note_set_stage(Note *note, NoteStage to) {
                 [NOTE_OPEN] = TO(NOTE_COMING) | TO(NOTE_ENDING),
         };
         if (!(moves[note->stage] & TO(to))) {
-                log_error(0, "note %s: a move from '%s' to '%s' is none, and is left out",
+                log_error(0,
+                          "note %s: there is no move from '%s' to '%s': left out, this is a defect "
+                          "of the agent",
                           note->hook.id, names[note->stage], names[to]);
                 return;
         }
@@ -83,7 +85,8 @@ void notes_place(const Notes *n, Note *note, const NotesLook *l) {
         v->refused = l->why;
         v->s3_prefix = v->prefix_refused = NULL;
         if (!note->is_durable)
-                note->may_come = l->is_absent;
+                v->may_come = l->is_absent;
+        note->is_unseen = l->is_late;
         if (l->found) {
                 note->source = strdup(l->found->source);
                 note->unit_path = l->found->relative[0]
@@ -109,21 +112,27 @@ void notes_place(const Notes *n, Note *note, const NotesLook *l) {
 #define REFUSAL_BYTES_MAX 512 /* behind `accepted`, in a packet that a hook reads whole */
 
 /* What the hook and the row are told of all that is not granted. @return NULL: nothing is refused, or no memory */
-static char *refusal_of(const NoteView *v) {
+static char *refusal_of(const Notes *n, const NoteView *v) {
         const char *why = v->refused ? v->refused : v->prefix_refused;
         const char *what = v->refused ? v->note->local_output_dir : v->note->s3_output_prefix;
         if (!why)
                 return NULL;
         StrBuf text = STRBUF_INIT;
-        strbuf_addf(&text, "%s: ", why);
-        if (what) /* it goes into the log, and out with the bundle */
+        strbuf_add(&text, why);
+        if (what && what[0]) { /* it goes into the log, and out with the bundle */
+                strbuf_add(&text, ": ");
                 redact_text(&text, what, strlen(what));
+        }
+        if (v->refused && v->likely_source && v->hook_pid > 0 &&
+            n->config->hook.container_bytes > 0)
+                strbuf_add(&text, "; where the hook is in a container it is looked for there");
         char *refusal = strbuf_take(&text);
-        size_t n = REFUSAL_BYTES_MAX;
-        if (refusal && strlen(refusal) > n) {
-                while (n > 0 && ((unsigned char)refusal[n] & 0xc0) == 0x80) /* amid a character */
-                        n--;
-                refusal[n] = '\0';
+        size_t max = REFUSAL_BYTES_MAX;
+        if (refusal && strlen(refusal) > max) {
+                while (max > 0 &&
+                       ((unsigned char)refusal[max] & 0xc0) == 0x80) /* amid a character */
+                        max--;
+                refusal[max] = '\0';
         }
         return refusal;
 }
@@ -137,7 +146,7 @@ static int add_one(Notes *n, Note *note) {
         if (r == 0)
                 r = strbuf_error(&document);
         free(note->stored_refused);
-        note->stored_refused = refusal_of(v);
+        note->stored_refused = refusal_of(n, v);
         if (r == 0)
                 r = store_note_add(n->context.store,
                                    &(StoredNote){ .id = note->hook.id,
@@ -158,8 +167,8 @@ static int add_one(Notes *n, Note *note) {
 
 static int end_one(Notes *n, Note *note) {
         int r = 0;
-        if (note->may_come && !note->view.refused) { /* it came after its note */
-                _cleanup_free_ char *refused = refusal_of(&note->view);
+        if (note->view.may_come && !note->view.refused) { /* it came after its note */
+                _cleanup_free_ char *refused = refusal_of(n, &note->view);
                 r = store_note_set_unit(n->context.store,
                                         &(StoredNote){ .id = note->hook.id,
                                                        .source = note->source,
@@ -179,6 +188,24 @@ void notes_write_counts(Notes *n) {
                     store_counter_add(n->context.store, c->counter, c->unwritten) == 0)
                         c->unwritten = 0; /* else with the next ones */
         }
+}
+
+/* What was counted before a transaction: of the store's own figures, and not written yet. */
+typedef struct Counted {
+        uint64_t stored, unwritten;
+} Counted;
+
+static void see_counts(const Notes *n, Counted counted[static N_NOTES_COUNTERS]) {
+        for (size_t i = 0; i < N_NOTES_COUNTERS; i++)
+                counted[i] = (Counted){ store_counter(n->context.store, n->counts[i].counter),
+                                        n->counts[i].unwritten };
+}
+
+/* The transaction has failed. What the store has all the same it has in memory. */
+static void take_back_counts(Notes *n, const Counted counted[static N_NOTES_COUNTERS]) {
+        for (size_t i = 0; i < N_NOTES_COUNTERS; i++)
+                if (store_counter(n->context.store, n->counts[i].counter) <= counted[i].stored)
+                        n->counts[i].unwritten = counted[i].unwritten;
 }
 
 /* ---- what follows from it ---- */
@@ -211,11 +238,13 @@ static void drop_twice(Notes *n, Note *note) {
 static void answer_accepted(Notes *n, Note *note) {
         uint64_t passed = notes_boot_usec(n) - hook_peer_since_usec(note->peer);
         uint64_t deadline = n->config->hook.deadline_usec;
+        /* A hook makes its directory where there is none. */
+        bool is_awaited = note->view.may_come && !note->is_unseen;
+        const char *refused = is_awaited ? NULL : note->stored_refused;
         _cleanup_free_ char *text = NULL;
         int r = asprintf(&text, "accepted %" PRIu64 "%s%s",
-                         deadline > passed ? deadline - passed : 0,
-                         note->stored_refused ? "\nrefused: " : "",
-                         note->stored_refused ? note->stored_refused : "");
+                         deadline > passed ? deadline - passed : 0, refused ? "\nrefused: " : "",
+                         refused ? refused : "");
         if (r >= 0)
                 r = hook_peer_send(note->peer, text, -1);
         if (r >= 0)
@@ -235,12 +264,15 @@ static void log_note(const Note *note) {
         StrBuf where = STRBUF_INIT;
         if (note->hook.error_location)
                 redact_text(&where, note->hook.error_location, strlen(note->hook.error_location));
-        log_info("a hook of uid %u has told of %s in %s (note %s by %s): %s%s%s%s",
+        log_info("a hook of uid %u has told of %s in %s (note %s by %s): %s%s%s%s%s",
                  (unsigned)v->uid, name ? name : "a failure",
                  where.n > 0 ? where.text : "an unknown function", note->hook.id,
                  v->by_mailbox ? "mailbox" : "socket",
-                 note->stored_refused ? "refused, " : "files are expected in ",
+                 v->may_come            ? "no files are expected yet: "
+                 : note->stored_refused ? "refused, "
+                                        : "files are expected in ",
                  note->stored_refused ? note->stored_refused : v->unit_path,
+                 v->may_come ? "; it is looked for again when the hook has ended" : "",
                  !v->pid_why ? "" : "; its process is not known to this agent: ",
                  !v->pid_why ? "" : v->pid_why);
         strbuf_done(&where);
@@ -250,11 +282,11 @@ static void log_note(const Note *note) {
  * @param is_over  its hook has ended, and its directory has not come or been found */
 static void count_refusal(Notes *n, Note *note, bool is_over) {
         const NoteView *v = &note->view;
-        bool may_be_found = v->refused && (note->may_come || note->likely_source) && !is_over;
+        bool may_be_found = v->refused && (v->may_come || note->likely_source) && !is_over;
         if (note->is_refusal_counted || may_be_found || !(v->refused || v->prefix_refused))
                 return;
         note->is_refusal_counted = true;
-        notes_count(n, NOTES_REFUSED); /* log_note() has the reason */
+        notes_count(n, NOTES_REFUSED); /* log_note() has the reason, or log_late() */
 }
 
 /* @param r  of its addition, in a transaction that is durable */
@@ -291,8 +323,21 @@ static void added(Notes *n, Note *note, int r) {
                 notes_end(n, note);
 }
 
+/* Of one whose directory was not there. */
+static void log_late(const Notes *n, const Note *note) {
+        _cleanup_free_ char *refused = refusal_of(n, &note->view);
+        if (!note->view.may_come)
+                return;
+        if (refused)
+                log_info("note %s: its hook has ended: refused, %s", note->hook.id, refused);
+        else
+                log_info("note %s: its directory has come: files are expected in %s", note->hook.id,
+                         note->view.unit_path);
+}
+
 static void ended(Notes *n, Note *note) {
         count_refusal(n, note, true);
+        log_late(n, note);
         n->context.on_finished(&note->view, n->context.userdata);
         drop(n, note, NULL);
 }
@@ -337,11 +382,15 @@ void notes_commit(Notes *n) {
         _cleanup_free_ Written *written = calloc(n->n_notes, sizeof *written);
         if (!written)
                 return; /* the next turn tries again */
+        Counted counted[N_NOTES_COUNTERS];
+        see_counts(n, counted);
         int r = store_begin(n->context.store);
         size_t n_written = 0;
         if (r == 0) {
                 n_written = write_all(n, written);
                 r = store_commit(n->context.store);
+                if (r < 0)
+                        take_back_counts(n, counted);
         } else
                 LIST_FOREACH (l, &n->notes) {
                         Note *note = CONTAINER_OF(l, Note, link);
@@ -376,7 +425,7 @@ void notes_end(Notes *n, Note *note) {
         note->due_usec = 0;
         if (note->stage != NOTE_OPEN)
                 return; /* as soon as it is durable */
-        note_set_stage(note, note->may_come ? NOTE_COMING : NOTE_ENDING);
+        note_set_stage(note, note->view.may_come ? NOTE_COMING : NOTE_ENDING);
         notes_kick(n);
 }
 

@@ -102,7 +102,7 @@ static int take_place(Note *note, const NotesPlaced *p, const char *prefix) {
         note->view.unit_path = note->unit_path = unit_path;
         note->view.refused = NULL;
         note->view.s3_prefix = prefix ? note->hook.s3_output_prefix : NULL;
-        note->may_come = false;
+        note->view.may_come = false;
         note->is_elsewhere = true;
         if (p->container) {
                 (void)snprintf(note->container, sizeof note->container, "%s", p->container);

@@ -64,10 +64,11 @@ static void take_place(Note *note, NotesLook *l) {
         if (l->found) {
                 note->look.found = p;
                 note->look.why = NULL;
-                note->look.is_absent = false;
+                note->look.is_absent = note->look.is_late = false;
         } else if (!p->by_name) {
                 note->look.why = l->why;
                 note->look.is_absent = l->is_absent;
+                note->look.is_late = false;
         }
 }
 
@@ -75,7 +76,7 @@ static void take_place(Note *note, NotesLook *l) {
 static void miss_place(Note *note) {
         note->at_place++;
         note->look.why = NO_ANSWER;
-        note->look.is_absent = true;
+        note->look.is_absent = note->look.is_late = true;
 }
 
 /* ---- lanes ---- */

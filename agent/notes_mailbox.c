@@ -9,8 +9,11 @@
 
 #include "agent/mailbox_room.h"
 #include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
+#include "lib/dump/note.h"
+#include "lib/loop/timer.h"
 
 #define MODE 01733
 #define ENTRIES_AT_ONCE 32 /* then the loop has its turn: at most 2 MiB are read */
@@ -26,7 +29,6 @@
 struct NotesMailbox {
         sd_event *event;
         char *path;
-        size_t max_bytes;
         NotesMailboxCallbacks callbacks;
         int dir_fd;
         DIR *pass;        /* a look that is underway */
@@ -36,7 +38,7 @@ struct NotesMailbox {
         /* What was removed for want of room, and what cannot be, is said once a minute. */
         uint64_t n_unsaid, said_usec, said_directory_usec;
         sd_event_source *watch, *step, *timer;
-        char *buffer; /* of max_bytes + 2 */
+        char *buffer; /* of NOTE_MAX_BYTES + 2 */
 };
 
 /* ---- one entry ---- */
@@ -95,18 +97,18 @@ static uint64_t disk_bytes(const struct statx *sx) {
 }
 
 /* @param sx  of a file, whole or still being written */
-static bool is_too_long(const NotesMailbox *m, const struct statx *sx) {
-        return sx->stx_size > m->max_bytes || disk_bytes(sx) > m->max_bytes + SLACK_BYTES;
+static bool is_too_long(const struct statx *sx) {
+        return sx->stx_size > NOTE_MAX_BYTES || disk_bytes(sx) > NOTE_MAX_BYTES + SLACK_BYTES;
 }
 
-/* @return the file's bytes, above max_bytes when it is too long; -errno */
+/* @return the file's bytes, above NOTE_MAX_BYTES when it is too long; -errno */
 static ssize_t read_note(NotesMailbox *m, const char *name, struct stat *ret_st) {
         _cleanup_close_ int fd = fs_open_regular(m->dir_fd, name, ret_st);
         if (fd < 0)
                 return fd;
         size_t n = 0;
-        while (n <= m->max_bytes) {
-                ssize_t got = read(fd, m->buffer + n, m->max_bytes + 1 - n);
+        while (n <= NOTE_MAX_BYTES) {
+                ssize_t got = read(fd, m->buffer + n, NOTE_MAX_BYTES + 1 - n);
                 if (got < 0 && errno != EINTR)
                         return -errno;
                 if (got == 0)
@@ -122,10 +124,8 @@ static uint64_t usec_of(const struct timespec *t) {
 }
 
 static bool is_younger(const struct statx *sx, uint64_t than_usec) {
-        struct timespec now;
-        (void)clock_gettime(CLOCK_REALTIME, &now); /* against the kernel's own times of files */
         uint64_t at = sx->stx_ctime.tv_sec > 0 ? (uint64_t)sx->stx_ctime.tv_sec * USEC_PER_SEC : 0;
-        return usec_of(&now) < at + than_usec;
+        return clock_realtime_usec() < at + than_usec;
 }
 
 /* It has not got its one name yet. No event tells that a file grows: it is looked at again soon. */
@@ -153,7 +153,7 @@ static void take_file(NotesMailbox *m, const char *name, const struct statx *sx)
         ssize_t n = read_note(m, name, &st);
         if (n == -ENOENT)
                 return;
-        if (n < 0 || (size_t)n > m->max_bytes || st.st_uid != sx->stx_uid || st.st_nlink != 1) {
+        if (n < 0 || (size_t)n > NOTE_MAX_BYTES || st.st_uid != sx->stx_uid || st.st_nlink != 1) {
                 (void)throw_away(m, name, sx, "a file in the mailbox could not be read as a note");
                 return;
         }
@@ -178,7 +178,7 @@ static void take_entry(NotesMailbox *m, const char *name) {
                 return; /* gone */
         if (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT)
                 return;
-        if (S_ISREG(sx.stx_mode) && is_too_long(m, &sx))
+        if (S_ISREG(sx.stx_mode) && is_too_long(&sx))
                 (void)throw_away(m, name, &sx, "a file in the mailbox was too long for a note");
         else if (is_underway(name, &sx))
                 wait_for_name(m, name, &sx);
@@ -220,21 +220,10 @@ static void end_pass(NotesMailbox *m) {
 }
 
 static int begin_pass(NotesMailbox *m) {
-        int fd = openat(m->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (fd < 0)
-                return -errno;
-        m->pass = fdopendir(fd);
-        if (!m->pass) {
-                (void)close(fd); /* nothing was read from it */
-                return -ENOMEM;
-        }
-        m->again = false;
-        return 0;
-}
-
-static void look_soon(NotesMailbox *m) {
-        if (sd_event_source_set_time_relative(m->timer, SOON_USEC) >= 0)
-                (void)sd_event_source_set_enabled(m->timer, SD_EVENT_ONESHOT); /* it is on */
+        int r = fs_opendir_at(m->dir_fd, ".", &m->pass);
+        if (r == 0)
+                m->again = false;
+        return r;
 }
 
 /* A slice of a look. */
@@ -247,7 +236,7 @@ static int on_step(sd_event_source *source, void *userdata) {
                 if (!e) {
                         end_pass(m);
                         if (m->is_soon)
-                                look_soon(m);
+                                (void)timer_rearm(m->timer, SOON_USEC); /* else it is on, later */
                         m->is_soon = false;
                         return m->again ? 0 : sd_event_source_set_enabled(source, SD_EVENT_OFF);
                 }
@@ -292,21 +281,19 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
                                     m->path);
         }
         notes_mailbox_look(m);
-        int r = sd_event_source_set_time_relative(source, LOOK_USEC);
-        return r < 0 ? r : sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
+        return timer_rearm(source, LOOK_USEC);
 }
 
-int notes_mailbox_new(NotesMailbox **ret, sd_event *event, const char *path, size_t max_bytes,
+int notes_mailbox_new(NotesMailbox **ret, sd_event *event, const char *path,
                       const NotesMailboxCallbacks *callbacks) {
         NotesMailbox *m = calloc(1, sizeof *m);
         if (!m)
                 return -ENOMEM;
         *m = (NotesMailbox){ .event = sd_event_ref(event),
                              .path = strdup(path),
-                             .max_bytes = max_bytes,
                              .callbacks = *callbacks,
                              .dir_fd = -1,
-                             .buffer = malloc(max_bytes + 2) };
+                             .buffer = malloc(NOTE_MAX_BYTES + 2) };
         mailbox_room_init(&m->room);
         int r = m->path && m->buffer ? open_directory(m) : -ENOMEM;
         if (r >= 0)
@@ -316,8 +303,11 @@ int notes_mailbox_new(NotesMailbox **ret, sd_event *event, const char *path, siz
         if (r >= 0)
                 r = sd_event_source_set_enabled(m->step, SD_EVENT_ON);
         if (r >= 0)
-                r = sd_event_add_time_relative(event, &m->timer, CLOCK_BOOTTIME, LOOK_USEC,
-                                               SOON_USEC / 2, on_timer, m);
+                r = timer_arm(&m->timer, &(TimerOrder){ .event = event,
+                                                        .usec = LOOK_USEC,
+                                                        .slack_usec = SOON_USEC / 2,
+                                                        .handler = on_timer,
+                                                        .userdata = m });
         if (r >= 0 && watch(m) < 0)
                 log_notice("the mailbox '%s' cannot be watched; it is looked into every minute",
                            path);

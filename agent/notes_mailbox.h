@@ -27,8 +27,8 @@ typedef struct NotesMailboxCallbacks {
 } NotesMailboxCallbacks;
 
 /** Makes the directory where it is not there, and looks into it from the loop: now, when something comes, and every minute.
- * @param max_bytes  of a note @return 0; -ENOTDIR, -EPERM: something of somebody else's is in its place; -errno */
-int notes_mailbox_new(NotesMailbox **ret, sd_event *event, const char *path, size_t max_bytes,
+ * @return 0; -ENOTDIR, -EPERM: something of somebody else's is in its place; -errno */
+int notes_mailbox_new(NotesMailbox **ret, sd_event *event, const char *path,
                       const NotesMailboxCallbacks *callbacks);
 NotesMailbox *notes_mailbox_free(NotesMailbox *m);
 

@@ -24,6 +24,7 @@ typedef struct NotesLook {
         const NotesPlace *found; /* one of places; NULL: refused */
         const char *why;         /* static; NULL when found */
         bool is_absent;          /* it is not there: it may come */
+        bool is_late;            /* nobody could look at it in time: the same */
 } NotesLook;
 void notes_look_done(NotesLook *l);
 
@@ -53,7 +54,7 @@ typedef struct Note {
         NoteView view;   /* borrows from here */
         bool is_durable; /* accepted */
         bool has_ended; /* its hook has; before it was durable, or while its directory was looked at */
-        bool may_come;          /* its directory was not there */
+        bool is_unseen; /* of its directory's file system, nothing is known: its hook is told so */
         bool is_elsewhere;      /* notes_set_place(): it is not looked for any more */
         bool is_held, has_held; /* it is told later, and there is something to tell */
         int held_fd;            /* what it is told then; -1 = none */
@@ -105,6 +106,7 @@ struct Notes {
         HookSocket *socket;
         NotesMailbox *mailbox;
         const char *trouble;
+        uint64_t begun_usec; /* CLOCK_BOOTTIME */
         ListLink notes;
         size_t n_notes, n_mail; /* n_mail: by the mailbox, of them */
         bool has_put_off;       /* mail that waits for room here */

@@ -13,7 +13,8 @@
 typedef struct OrphansContext { /* borrowed for the call */
         Attachments *attachments;
         Store *store;
-        uint64_t now_usec; /* CLOCK_REALTIME */
+        uint64_t now_usec;    /* CLOCK_REALTIME */
+        uint64_t steady_usec; /* clock_steady_usec(): nothing waits for longer */
         bool (*is_configured)(const char *source, void *userdata);
         void *userdata;
 } OrphansContext;

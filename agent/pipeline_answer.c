@@ -1,5 +1,4 @@
 /* What an answer of a worker means: for the destination, for the delivery, for the bundle. */
-#include <errno.h>
 #include <string.h>
 #include <sys/random.h>
 

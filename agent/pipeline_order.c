@@ -37,9 +37,10 @@ char *pipeline_directory(const Destination *d, const Bundle *b) {
 }
 
 void pipeline_settle_order(Pipeline *p, Bundle *b) {
-        bool begins = !bundle_has_begun(b);
-        int fd = attachments_give(p->context.attachments, b->rec.source, b->rec.path, b->rec.id,
-                                  begins);
+        const Attachments *a = p->context.attachments;
+        const BundleRecord *rec = &b->rec;
+        int fd = bundle_has_begun(b) ? attachments_given(a, rec->source, rec->path, rec->id)
+                                     : attachments_give(a, rec->source, rec->path, rec->id);
         if (fd >= 0)
                 (void)close(fd); /* a directory; each delivery opens its own */
         else if (fd != -ENOENT)
@@ -51,8 +52,7 @@ void pipeline_take_along(Pipeline *p, const Bundle *b, ShipJob *s) {
         if (b->rec.supplement_of[0])
                 (void)store_get_earlier_prints(p->context.store, &b->rec, &s->shipped,
                                                &s->n_shipped); /* none: all is new */
-        int fd = attachments_give(p->context.attachments, b->rec.source, b->rec.path, b->rec.id,
-                                  false);
+        int fd = attachments_given(p->context.attachments, b->rec.source, b->rec.path, b->rec.id);
         if (fd >= 0)
                 s->attached_fd = fd;
         int r = ship_notes_read(&s->notes, p->context.store, b);

@@ -43,7 +43,7 @@ typedef struct Destination {
         uint64_t last_success_usec;
         sd_event_source *timer;
         Stall stall; /* of what is at work */
-        char stall_error[96];
+        char stall_error[256];
         Turns turns;
         /* Where many nodes send to one place they do not all begin at the same moment. */
         bool has_waited;
@@ -89,8 +89,11 @@ struct DestinationType {
         /** Ends it soon, but so that little has to be done again. */
         void (*ship_wind_down)(ShipJob *s);
         ShipJob *(*ship_free)(ShipJob *s);
-        /** Brings the figures of what is at work up to date. @return anything that changes as long as there is a sign of life */
+        /** Brings the figures of what is at work up to date. @return anything that changes as long as the destination takes something */
         uint64_t (*refresh)(Destination *d);
+        /** Whether what is at work waits for the destination, not for us. @param ret_since_usec  CLOCK_BOOTTIME; 0: for nobody.
+         * NULL: one thread reads, packs and writes, so that the kernel has to be asked what it waits for */
+        bool (*is_awaited)(const Destination *d, uint64_t *ret_since_usec);
         /** Delivered: what was kept to go on with may go. */
         void (*delivered)(Destination *d, const char *bundle);
         void (*stats)(const Destination *d,

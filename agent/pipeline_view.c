@@ -10,30 +10,56 @@ size_t pipeline_n_destinations(const Pipeline *p) {
         return p->n_destinations;
 }
 
+/* What it means when our own side provides nothing. */
+#define NO_CPU                                                                                     \
+        "the threads that read and pack get no CPU, the node's other work takes all of them: "     \
+        "leave it one, or raise CPUWeight= of the agent's unit"
+#define NO_DATA                                                                                    \
+        "what is read comes too slowly: the file system of the source hangs, or is very slow"
+
+static bool lacks_cpu(const Destination *d) {
+        return worker_pool_wants_cpu(d->type->worker(d)) ||
+               worker_pool_wants_cpu(d->pipeline->compressors);
+}
+
 /* For how long what is at work there has given no sign of life; 0 = it does, or nothing is. While the plan is made the destination is
- * not asked for anything. */
-static uint64_t destination_stall(Destination *d) {
+ * not asked for anything. @param ret_is_ours  whether it waits for us, not for the destination */
+static uint64_t destination_stall(Destination *d, bool *ret_is_ours) {
         uint64_t now = pipeline_boot_usec(d->pipeline);
+        *ret_is_ours = false;
         if (d->probing)
                 return stall_look(&d->stall, d->probe_begun_usec, 0, now);
         if (!d->running || atomic_load(&d->running->total_bytes) == 0)
                 return 0;
-        return stall_look(&d->stall, d->running->begun_usec, d->type->refresh(d), now);
+        uint64_t progress = d->type->refresh(d), since = d->running->begun_usec;
+        if (d->type->is_awaited && !d->type->is_awaited(d, &since)) {
+                *ret_is_ours = true;
+                progress = atomic_load(&d->running->n_reads);
+        }
+        return since == 0 ? 0 : stall_look(&d->stall, since, progress, now);
 }
 
-/* A mount that hangs never answers, so no answer makes the state: it is found by looking. */
+/* A mount that hangs never answers, so no answer makes the state: it is found by looking. What is our own fault is said, and makes no
+ * state of the destination's. */
 static void view_stall(Destination *d, PipelineDestinationView *ret) {
-        uint64_t still = destination_stall(d);
+        bool is_ours;
+        uint64_t still = destination_stall(d, &is_ours);
         if (still == 0) {
                 d->stall_error[0] = '\0';
                 return;
         }
-        bool told = d->stall_error[0] != '\0';
-        snprintf(d->stall_error, sizeof d->stall_error, "no answer for %llu s: %s",
-                 (unsigned long long)(still / USEC_PER_SEC), d->type->stall_text);
+        bool told = d->stall_error[0] != '\0', no_cpu = lacks_cpu(d);
+        is_ours = is_ours || (no_cpu && !d->type->is_awaited);
+        snprintf(d->stall_error, sizeof d->stall_error, "%s for %llu s: %s",
+                 is_ours ? "nothing to send" : "no answer",
+                 (unsigned long long)(still / USEC_PER_SEC),
+                 !is_ours ? d->type->stall_text
+                 : no_cpu ? NO_CPU
+                          : NO_DATA);
         if (!told)
                 log_warning(0, "destination %s: %s", d->config->name, d->stall_error);
-        ret->state = pipeline_destination_state_name(DESTINATION_FAILING);
+        if (!is_ours)
+                ret->state = pipeline_destination_state_name(DESTINATION_FAILING);
         ret->last_error = d->stall_error;
 }
 

@@ -2,9 +2,7 @@
 #include "agent/retainer.h"
 
 #include <errno.h>
-#include <string.h>
 
-#include "agent/intake_probe.h"
 #include "agent/retainer_private.h"
 #include "lib/base/log.h"
 #include "lib/loop/timer.h"

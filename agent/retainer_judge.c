@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "agent/intake_probe.h"
 #include "agent/retainer_private.h"
 #include "lib/base/log.h"
 #include "lib/base/parse.h"

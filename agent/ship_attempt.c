@@ -95,7 +95,9 @@ static int open_member(size_t i, const PlanMember *m, void *userdata) {
 }
 
 static void before_read(size_t n, void *userdata) {
-        limits_before_read(&((ShipAttempt *)userdata)->turn, n);
+        ShipAttempt *a = userdata;
+        atomic_fetch_add(&a->s->n_reads, 1);
+        limits_before_read(&a->turn, n);
 }
 
 BundleWriterOptions ship_attempt_writer(ShipAttempt *a, uint64_t memory_bytes) {
@@ -231,8 +233,9 @@ int ship_attempt_manifest(ShipAttempt *a, const BundleWriter *writer, const Part
                 found = NULL;
         ManifestInfo info = manifest_info(a, reasons, found ? pw.pw_name : NULL);
         ManifestJob seen;
-        json_t *row = NULL;
-        if (!info.job && ship_notes_find_job(&a->s->notes, a->plan, a->s->rec.kind, &seen, &row))
+        json_t *row =
+                info.job ? NULL : ship_notes_find_job(&a->s->notes, a->plan, a->s->rec.kind, &seen);
+        if (row)
                 info.job = &seen;
         const ManifestContent content = { a->plan, writer, parts, a->plan_sha256 };
         int r = manifest_write(&info, &content, put, userdata);

@@ -27,8 +27,8 @@ struct ShipMembers {
         int root_fd;
         Member *members;
         size_t n, n_allocated;
-        char **attached; /* paths in the bundle, in order */
-        size_t n_attached, next_attached;
+        AttachmentNames attached; /* paths in the bundle */
+        size_t next_attached;
         bool has_source; /* a member of the source was found */
         bool has_more;   /* … and left out, as its name was taken */
         SetCheck *set;
@@ -93,8 +93,8 @@ static int add_attached(ShipMembers *m, const char *path) {
 /* The plan wants its members in order: adds those that come before a path of the source, or all that are left.
  * @return 0; 1: one of them has this very path; -errno */
 static int add_attached_before(ShipMembers *m, const char *path) {
-        while (m->next_attached < m->n_attached) {
-                const char *next = m->attached[m->next_attached];
+        while (m->next_attached < m->attached.n) {
+                const char *next = m->attached.items[m->next_attached];
                 int order = path ? strcmp(next, path) : -1;
                 if (order > 0)
                         return 0;
@@ -118,24 +118,23 @@ static bool was_shipped(const ShipMembers *m, const char *path) {
 
 /* Those that were not shipped before. */
 static int find_attached(ShipMembers *m) {
-        char **names = NULL;
-        size_t n = 0;
+        _cleanup_(attachment_names_done) AttachmentNames names = { 0 };
         if (m->s->attached_fd < 0)
                 return 0;
-        int r = attachment_names(m->s->attached_fd, &names, &n);
+        int r = attachment_names(m->s->attached_fd, &names);
         if (r < 0)
                 return r;
-        m->attached = calloc(n + 1, sizeof *m->attached);
-        r = m->attached ? 0 : -ENOMEM;
-        for (size_t i = 0; r == 0 && i < n; i++) {
-                _cleanup_free_ char *path = path_join(ATTACHMENTS_DIRECTORY, names[i]);
+        m->attached.items = calloc(names.n + 1, sizeof *m->attached.items);
+        if (!m->attached.items)
+                return -ENOMEM;
+        for (size_t i = 0; i < names.n; i++) {
+                _cleanup_free_ char *path = path_join(ATTACHMENTS_DIRECTORY, names.items[i]);
                 if (!path)
-                        r = -ENOMEM;
-                else if (!was_shipped(m, path))
-                        m->attached[m->n_attached++] = TAKE_PTR(path);
+                        return -ENOMEM;
+                if (!was_shipped(m, path))
+                        m->attached.items[m->attached.n++] = TAKE_PTR(path);
         }
-        attachment_names_free(names, n);
-        return r;
+        return 0;
 }
 
 static void say_collision(ShipMembers *m, const char *path) {
@@ -272,7 +271,7 @@ static int find_members(ShipMembers *m) {
         int r = find_attached(m);
         if (r >= 0 && !bundle_is_of_attachments(&m->s->rec))
                 r = find_of_source(m);
-        if (r == -ENOENT && is_supplement && m->n_attached > 0)
+        if (r == -ENOENT && is_supplement && m->attached.n > 0)
                 r = 0;
         return r < 0 || (!m->has_source && !is_supplement) ? r : add_attached_before(m, NULL);
 }
@@ -307,7 +306,7 @@ ShipMembers *ship_members_free(ShipMembers *m) {
         if (m->root_fd >= 0)
                 (void)close(m->root_fd); /* a directory */
         set_check_free(m->set);
-        attachment_names_free(m->attached, m->n_attached);
+        attachment_names_done(&m->attached);
         free(m->members);
         free(m);
         return NULL;
@@ -330,7 +329,7 @@ int ship_members_take_prints(ShipMembers *m, ShipJob *s) {
         if (!m)
                 return 0;
         uint64_t *prints = calloc(m->n + 1, sizeof *prints),
-                 *attached = calloc(m->n_attached + 1, sizeof *attached);
+                 *attached = calloc(m->attached.n + 1, sizeof *attached);
         if (!prints || !attached) {
                 free(prints);
                 free(attached);

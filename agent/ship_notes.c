@@ -91,7 +91,8 @@ int ship_notes_read(ShipNotes *ret, Store *store, const Bundle *b) {
         n->containers = calloc(MANIFEST_FAILURES_MAX, sizeof *n->containers);
         n->uids = calloc(MANIFEST_FAILURES_MAX, sizeof *n->uids);
         int r = n->notes && n->failures && n->containers && n->uids
-                        ? store_note_list(store, rec->source, rec->path, on_note, &reading)
+                        ? store_note_list(store, &(StoredUnit){ rec->source, rec->path }, on_note,
+                                          &reading)
                         : -ENOMEM;
         if (r >= 0 && source_kind_has_incident(rec->kind) && !has_own(n, rec->uid))
                 r = read_seen(n, store, rec);
@@ -172,8 +173,8 @@ static int64_t number_in(const json_t *job, const char *key) {
         return json_is_integer(v) && json_integer_value(v) >= 0 ? json_integer_value(v) : -1;
 }
 
-bool ship_notes_find_job(const ShipNotes *n, const Plan *plan, SourceKind kind, ManifestJob *ret,
-                         json_t **ret_owner) {
+json_t *ship_notes_find_job(const ShipNotes *n, const Plan *plan, SourceKind kind,
+                            ManifestJob *ret) {
         size_t i = n->n > 0 ? n->n_seen : 0; /* a note that is heard knows better, or nobody does */
         while (i < n->n_seen && !is_writer(&n->seen[i], plan, kind))
                 i++;
@@ -182,7 +183,7 @@ bool ship_notes_find_job(const ShipNotes *n, const Plan *plan, SourceKind kind, 
         const char *source = json_string_value(json_object_get(job, "source"));
         if (!source) {
                 json_decref(row);
-                return false;
+                return NULL;
         }
         *ret = (ManifestJob){ .key = json_string_value(json_object_get(job, "key")),
                               .source = source,
@@ -190,6 +191,5 @@ bool ship_notes_find_job(const ShipNotes *n, const Plan *plan, SourceKind kind, 
                               .world_size = number_in(job, "world_size") };
         if (ret->key && !ret->key[0])
                 ret->key = NULL;
-        *ret_owner = row;
-        return true;
+        return row;
 }

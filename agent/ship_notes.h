@@ -29,9 +29,9 @@ void ship_notes_done(ShipNotes *n);
 
 /** Which job a unit without a note is from: that of the last seen process whose pid the name of a file of the same owner has, and which was seen before
  * the unit's last change. A hint: whoever wrote the files chose their names, but his own processes alone can be named by them.
- * @param ret_owner  what *ret points into, for json_decref()  @return whether there is one */
-bool ship_notes_find_job(const ShipNotes *n, const Plan *plan, SourceKind kind, ManifestJob *ret,
-                         json_t **ret_owner);
+ * @return what *ret points into, for json_decref(); NULL: there is none */
+json_t *ship_notes_find_job(const ShipNotes *n, const Plan *plan, SourceKind kind,
+                            ManifestJob *ret);
 
 /** Leaves out the notes of users who may not speak about these owners' files (owners.h). @return how many were left out */
 size_t ship_notes_judge(ShipNotes *n, const Owners *owners);

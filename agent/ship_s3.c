@@ -112,6 +112,7 @@ static void on_step_done(WorkJob *job) {
 
 bool ship_s3_begin_step(ShipS3 *x, bool (*work)(ShipS3 *x)) {
         x->work = work;
+        x->work_begun_usec = x->order.clock->boottime_usec(x->order.clock);
         int r = worker_pool_submit(x->order.worker, &x->ship.job);
         x->working = r == 0;
         return r == 0 || ship_endf(&x->ship, SHIP_RESOURCES, "cannot start a thread to pack it: %s",
@@ -261,6 +262,13 @@ void ship_s3_refresh(ShipJob *s) {
                      x->sent_bytes + s3_client_sending_bytes(x->order.client, &x->sent_bytes));
         if (x->state >= SHIP_S3_SENDING)
                 atomic_store(&s->done_bytes, done_bytes(x));
+}
+
+bool ship_s3_awaits_store(const ShipJob *s, uint64_t *ret_since_usec) {
+        const ShipS3 *x = CONTAINER_OF(s, ShipS3, ship);
+        uint64_t asked = s3_client_asked_usec(x->order.client);
+        *ret_since_usec = asked > 0 ? asked : x->working ? x->work_begun_usec : 0;
+        return asked > 0;
 }
 
 ShipJob *ship_s3_free(ShipJob *s) {

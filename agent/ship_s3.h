@@ -31,6 +31,11 @@ void ship_s3_abort(ShipJob *s);
 void ship_s3_wind_down(ShipJob *s);
 /** Brings sent_bytes and done_bytes up to date. */
 void ship_s3_refresh(ShipJob *s);
+/**
+ * Whose move it is: the store's while it is asked for anything, else that of the worker, which plans, reads and packs.
+ * @param ret_since_usec  CLOCK_BOOTTIME, since when; 0: it goes on in this turn of the loop  @return whether it is the store's
+ */
+bool ship_s3_awaits_store(const ShipJob *s, uint64_t *ret_since_usec);
 /** Its worker hangs and is left behind, and so is the job: what it has on the loop is taken away, so that it cannot speak into the delivery
  * that follows it. */
 void ship_s3_leave(ShipJob *s);

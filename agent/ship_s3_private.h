@@ -71,6 +71,7 @@ typedef struct ShipS3 {
 
         /* the worker's turn: until it is over the loop only records facts */
         bool working;
+        uint64_t work_begun_usec;       /* CLOCK_BOOTTIME */
         bool (*work)(struct ShipS3 *x); /* false: ship has ended */
         bool work_ended;
         unsigned number;    /* of the part to be made */

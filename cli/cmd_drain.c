@@ -128,14 +128,13 @@ static int finish(const Drain *d, Draining outcome) {
 }
 
 static int wait_until_end(Drain *d) {
-        Clock *clock = clock_system();
-        uint64_t begin = clock->boottime_usec(clock), pause = LOOK_FIRST_USEC;
+        uint64_t begin = clock_boottime_usec(), pause = LOOK_FIRST_USEC;
         for (;;) {
                 Draining outcome = DRAIN_ON;
                 int code = look(d, &outcome);
                 if (code != CLI_YES)
                         return code;
-                uint64_t waited = clock->boottime_usec(clock) - begin;
+                uint64_t waited = clock_boottime_usec() - begin;
                 if (cli_is_interrupted()) {
                         cli_error("interrupted; the agent goes on draining: the same command waits "
                                   "on, `neuron-collect resume` ends it");

@@ -5,7 +5,6 @@
 #include "cli/cli.h"
 #include "config/config.h"
 #include "config/forms.h"
-#include "lib/base/clock.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/dump/ids.h"

@@ -6,7 +6,6 @@
 #include "cli/near.h"
 #include "lib/base/clock.h"
 #include "lib/base/parse.h"
-#include "lib/base/path.h"
 #include "lib/bundle/manifest.h"
 
 #define DRAW_USEC (200 * USEC_PER_MSEC)
@@ -19,9 +18,8 @@ uint64_t get_object_bytes(const Get *g) {
 }
 
 int get_open_range(Get *g, uint64_t offset, uint64_t bytes, ObjectReader **ret) {
-        Clock *clock = clock_system();
         if (g->begin_usec == 0)
-                g->begin_usec = clock->boottime_usec(clock);
+                g->begin_usec = clock_boottime_usec();
         int r = object_store_reader(g->store,
                                     &(ObjectRange){ .key = g->names.object,
                                                     .offset = offset,
@@ -68,8 +66,7 @@ static uint64_t whole_seconds(double usec) {
 }
 
 void get_note(Get *g, uint64_t loaded_bytes) {
-        Clock *clock = clock_system();
-        uint64_t now = clock->boottime_usec(clock);
+        uint64_t now = clock_boottime_usec();
         g->loaded_bytes += loaded_bytes;
         if (!g->cli->progress || now - g->drawn_usec < DRAW_USEC)
                 return;

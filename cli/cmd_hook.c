@@ -1,5 +1,7 @@
 /* neuron-collect hook install, remove, status: the drop-in in the place of the runtime's neuron-dump. */
 #include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -7,14 +9,19 @@
 #include "cli/hook_place.h"
 #include "cli/hook_view.h"
 #include "config/config.h"
+#include "lib/base/fs.h"
 
 typedef struct Given {
         HookOrder order;
-        bool is_default_place;
-        char program[4096], place[4096], chain[4096]; /* made absolute */
+        char *program, *place, *chain; /* made absolute; NULL = not given */
+        char *to; /* the option, for commands that are told to the operator; NULL = the default place */
 } Given;
 
 #define KEEP_UNIT "neuron-collectd-hook-keep.path"
+
+static const char *to_option(const Given *g) {
+        return g->to ? g->to : "";
+}
 
 /* ---- install, remove ---- */
 
@@ -45,18 +52,24 @@ static void say_chain(const HookOrder *o, const HookDone *done) {
 static void say_installed(const Given *g, const HookDone *done) {
         const HookOrder *o = &g->order;
         if (done->was_not_installed) {
-                cli_line("'%s/" HOOK_NAME "' was not installed by `neuron-collect hook install`: "
+                cli_line("'%s/" HOOK_NAME "' was not installed by `neuron-collect hook install%s`: "
                          "left alone",
-                         o->directory);
+                         o->directory, to_option(g));
                 return;
         }
         cli_line("'%s/" HOOK_NAME "' is neuron-collectd's%s", o->directory,
                  done->placed ? " now" : " already");
         if (done->put_aside)
-                cli_line("what was there is kept as '" HOOK_ASIDE "'; `neuron-collect hook remove` "
-                         "puts it back");
+                cli_line("what was there is kept as '" HOOK_ASIDE
+                         "'; `neuron-collect hook remove%s` "
+                         "puts it back",
+                         to_option(g));
         say_chain(o, done);
-        if (!o->again && done->placed && g->is_default_place)
+        if (done->put_aside && o->chain == HOOK_CHAIN_AS_IS)
+                cli_line("it is not run any more; `neuron-collect hook install --chain%s` has it "
+                         "run as well",
+                         to_option(g));
+        if (!o->again && done->placed && !g->place)
                 cli_line("an upgrade of aws-neuronx-tools replaces it; to have it put back at "
                          "once: systemctl enable --now " KEEP_UNIT);
 }
@@ -95,56 +108,60 @@ static int do_remove(const Cli *cli, const Given *g) {
 
 /* ---- status ---- */
 
-static void tell_ours(const char *directory, const HookView *v) {
-        cli_line("hook: '%s/" HOOK_NAME "' is neuron-collectd's, version %s%s", directory,
-                 v->hook.version,
-                 hook_file_is_same(&v->hook, &v->program) || v->program.kind != HOOK_OURS
-                         ? ""
-                         : "; it is not the one that is installed with this program: "
-                           "`neuron-collect hook install` renews it");
+static void tell_ours(const Given *g, const HookView *v) {
+        cli_line("hook: '%s/" HOOK_NAME "' is neuron-collectd's, version %s", g->order.directory,
+                 v->hook.version);
+        if (!hook_file_is_same(&v->hook, &v->program) && v->program.kind == HOOK_OURS)
+                cli_line("it is not the one that is installed with this program; "
+                         "`neuron-collect hook install%s` renews it",
+                         to_option(g));
         if (!v->hook.is_executable)
                 cli_line("it cannot be executed by every user, so no core dump is written for "
-                         "them; `neuron-collect hook install` mends that");
+                         "them; `neuron-collect hook install%s` mends that",
+                         to_option(g));
 }
 
-static void tell_hook(const char *directory, const HookView *v) {
+static void tell_hook(const Given *g, const HookView *v) {
+        const char *directory = g->order.directory;
         const char *word = hook_view_word(v);
         if (v->hook.kind == HOOK_OURS)
-                tell_ours(directory, v);
+                tell_ours(g, v);
         else if (v->error != 0 && v->error != ENOENT)
                 cli_line("hook: '%s' cannot be looked at: %s", directory, strerror(v->error));
         else if (v->hook.kind == HOOK_MISSING)
                 cli_line("hook: there is no '%s/" HOOK_NAME "', so the runtime writes no core "
-                         "dumps; `neuron-collect hook install` puts ours there",
-                         directory);
+                         "dumps; `neuron-collect hook install%s` puts ours there",
+                         directory, to_option(g));
         else if (v->hook.kind != HOOK_OTHER)
                 cli_line("hook: '%s/" HOOK_NAME "' cannot be used%s%s; move it away, then run "
-                         "`neuron-collect hook install`",
+                         "`neuron-collect hook install%s`",
                          directory, v->hook.error ? ": " : "",
-                         v->hook.error ? strerror(v->hook.error) : "");
+                         v->hook.error ? strerror(v->hook.error) : "", to_option(g));
         else if (v->is_kept)
                 cli_line("hook: '%s/" HOOK_NAME "' is not neuron-collectd's any more, by a "
-                         "package's upgrade perhaps; `neuron-collect hook install` keeps it aside "
-                         "and puts ours back",
-                         directory);
+                         "package's upgrade perhaps; `neuron-collect hook install%s` keeps it "
+                         "aside and puts ours back",
+                         directory, to_option(g));
         else
-                cli_line("hook: '%s/" HOOK_NAME "' is %s; `neuron-collect hook install` keeps it "
+                cli_line("hook: '%s/" HOOK_NAME "' is %s; `neuron-collect hook install%s` keeps it "
                          "aside and puts ours there",
                          directory,
                          strcmp(word, "other") == 0 ? "a script, somebody's own perhaps"
-                                                    : "a program that is not ours: the vendor's");
+                                                    : "a program that is not ours: the vendor's",
+                         to_option(g));
 }
 
-static void tell_beside(const HookView *v) {
+static void tell_beside(const Given *g, const HookView *v) {
         if (v->aside.kind != HOOK_MISSING)
                 cli_line("vendor: what was there before is kept as '" HOOK_ASIDE "'");
         if (!v->chain)
                 cli_line("chain: off, no other hook is run");
         else if (v->chained.kind != HOOK_OTHER || !v->chained.is_executable)
-                cli_line("chain: to '%s', which %s; `neuron-collect hook install --no-chain` ends "
-                         "it",
+                cli_line("chain: to '%s', which %s; `neuron-collect hook install --no-chain%s` "
+                         "ends it",
                          v->chain,
-                         v->chained.kind == HOOK_OURS ? "is our own hook" : "cannot be executed");
+                         v->chained.kind == HOOK_OURS ? "is our own hook" : "cannot be executed",
+                         to_option(g));
         else
                 cli_line("chain: '%s' is run as well", v->chain);
 }
@@ -200,8 +217,8 @@ static int status(const Cli *cli, const Given *g) {
                 code = cli_print_json(cli, answer);
                 json_decref(answer);
         } else {
-                tell_hook(g->order.directory, &v);
-                tell_beside(&v);
+                tell_hook(g, &v);
+                tell_beside(g, &v);
                 tell_agent(config);
                 tell_dumps(config);
         }
@@ -212,27 +229,31 @@ static int status(const Cli *cli, const Given *g) {
 
 /* ---- arguments ---- */
 
-/* @param buf  gets it when it has to be made absolute  @return CLI_YES, CLI_USAGE */
-static int absolute(const char *given, char *buf, size_t size, const char **ret) {
-        char here[4096];
-        *ret = given;
-        if (*given == '/')
-                return CLI_YES;
-        if (!*given || !getcwd(here, sizeof here) ||
-            (size_t)snprintf(buf, size, "%s/%s", here, given) >= size)
+/* @return CLI_YES, CLI_USAGE */
+static int take_path(const char *given, char **slot, const char **ret) {
+        free(*slot);
+        *slot = *given ? fs_absolute(given) : NULL;
+        if (!*slot)
                 return cli_usage("hook", "'%s' is no path that can be used", given);
-        *ret = buf;
+        *ret = *slot;
         return CLI_YES;
+}
+
+static int take_place(Given *g, const char *given) {
+        int code = take_path(given, &g->place, &g->order.directory);
+        free(g->to);
+        if (code != CLI_YES || asprintf(&g->to, " --to '%s'", g->place) < 0)
+                g->to = NULL;
+        return code;
 }
 
 static int take_option(Given *g, int o) {
         HookOrder *order = &g->order;
         switch (o) {
         case 'f':
-                return absolute(optarg, g->program, sizeof g->program, &order->from);
+                return take_path(optarg, &g->program, &order->from);
         case 't':
-                g->is_default_place = false;
-                return absolute(optarg, g->place, sizeof g->place, &order->directory);
+                return take_place(g, optarg);
         case 'a':
                 order->again = true;
                 return CLI_YES;
@@ -241,9 +262,8 @@ static int take_option(Given *g, int o) {
                 if (order->chain != HOOK_CHAIN_AS_IS)
                         return cli_usage("hook", "--chain or --no-chain, one of them once");
                 order->chain = o == 'c' ? HOOK_CHAIN_ON : HOOK_CHAIN_OFF;
-                return o == 'c' && optarg
-                               ? absolute(optarg, g->chain, sizeof g->chain, &order->chain_path)
-                               : CLI_YES;
+                return o == 'c' && optarg ? take_path(optarg, &g->chain, &order->chain_path)
+                                          : CLI_YES;
         default:
                 return CLI_USAGE;
         }
@@ -273,18 +293,25 @@ static int parse(int argc, char **argv, Given *g, const char **ret_what) {
         return CLI_YES;
 }
 
+static int obey(const Cli *cli, const Given *g, const char *what) {
+        if (strcmp(what, "install") == 0)
+                return install(cli, g);
+        if (strcmp(what, "remove") == 0)
+                return do_remove(cli, g);
+        if (strcmp(what, "status") == 0)
+                return status(cli, g);
+        return cli_usage("hook", "wants `install`, `remove` or `status`, not '%s'", what);
+}
+
 int cmd_hook(const Cli *cli, int argc, char **argv) {
-        Given g = { .order = { .directory = HOOK_DIRECTORY, .from = HOOK_PROGRAM },
-                    .is_default_place = true };
+        Given g = { .order = { .directory = HOOK_DIRECTORY, .from = HOOK_PROGRAM } };
         const char *what;
         int code = parse(argc, argv, &g, &what);
-        if (code != CLI_YES)
-                return code;
-        if (strcmp(what, "install") == 0)
-                return install(cli, &g);
-        if (strcmp(what, "remove") == 0)
-                return do_remove(cli, &g);
-        if (strcmp(what, "status") == 0)
-                return status(cli, &g);
-        return cli_usage(argv[0], "wants `install`, `remove` or `status`, not '%s'", what);
+        if (code == CLI_YES)
+                code = obey(cli, &g, what);
+        free(g.program);
+        free(g.place);
+        free(g.chain);
+        free(g.to);
+        return code;
 }

@@ -33,14 +33,13 @@ static int begin(const Cli *cli, char ret_name[static NAME_MAX_BYTES]) {
 }
 
 static int wait_for_it(const Cli *cli, const char *name, json_t **ret) {
-        Clock *clock = clock_system();
-        uint64_t begun = clock->boottime_usec(clock);
+        uint64_t begun = clock_boottime_usec();
         char path[128], span[CLOCK_ISO_SIZE];
         (void)snprintf(path, sizeof path, "/v1/snapshots/%s", name);
         for (;;) {
                 json_t *answer = NULL;
                 int code = cli_ask(cli, "GET", path, &answer);
-                uint64_t waited = clock->boottime_usec(clock) - begun;
+                uint64_t waited = clock_boottime_usec() - begun;
                 if (code != CLI_YES)
                         return code;
                 if (cli_is_true(answer, "done")) {
@@ -144,14 +143,6 @@ static void tell_sections(const Cli *cli, const json_t *document) {
         }
 }
 
-static char *absolute(const char *path) {
-        char cwd[4096];
-        char *ret = NULL;
-        if (path[0] == '/' || !getcwd(cwd, sizeof cwd))
-                return strdup(path);
-        return asprintf(&ret, "%s/%s", cwd, path) < 0 ? NULL : ret;
-}
-
 int cmd_snapshot(const Cli *cli, int argc, char **argv) {
         static const struct option options[] = { { "output", required_argument, NULL, 'o' },
                                                  { 0 } };
@@ -166,7 +157,7 @@ int cmd_snapshot(const Cli *cli, int argc, char **argv) {
                         output = optarg;
         if (optind < argc)
                 return cli_usage(argv[0], "takes no argument but -o DIR");
-        _cleanup_free_ char *to = output ? absolute(output) : NULL;
+        _cleanup_free_ char *to = output ? fs_absolute(output) : NULL;
         cli_catch_signals();
         int code = begin(cli, name);
         if (code == CLI_YES)

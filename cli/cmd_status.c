@@ -184,6 +184,11 @@ static void print_hook(const json_t *hook) {
                 return; /* an agent from before the hook */
         cli_line("hook: %s came, %llu refused", cli_count(n, cli_number(hook, "notes"), "note"),
                  (unsigned long long)cli_number(hook, "refused"));
+        if (cli_number(hook, "awaited") > 0)
+                cli_line(
+                        "  directories not there yet: %llu; looked for again when their hooks have "
+                        "ended",
+                        (unsigned long long)cli_number(hook, "awaited"));
         if (*cli_text(hook, "trouble"))
                 cli_line("  hooks are not heard, or not at once: %s", cli_text(hook, "trouble"));
         if (snapshots)

@@ -104,14 +104,13 @@ static int finish_one(const Wait *w, Waiting outcome) {
 }
 
 static int wait_until_end(Wait *w) {
-        Clock *clock = clock_system();
-        uint64_t begin = clock->boottime_usec(clock);
+        uint64_t begin = clock_boottime_usec();
         for (;;) {
                 Waiting outcome = WAIT_ON;
                 int code = w->id ? look_one(w, &outcome) : look_all(w, &outcome);
                 if (code != CLI_YES)
                         return code;
-                uint64_t waited = clock->boottime_usec(clock) - begin;
+                uint64_t waited = clock_boottime_usec() - begin;
                 if (outcome != WAIT_ON || waited >= w->timeout_usec) {
                         cli_progress_end();
                         return w->id ? finish_one(w, outcome) : finish_all(w, outcome);

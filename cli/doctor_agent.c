@@ -163,6 +163,12 @@ static void look_at_destination_states(Doctor *d) {
         }
 }
 
+static bool is_same_file(const char *a, const char *b) {
+        struct stat x, y;
+        return strcmp(a, b) == 0 || (stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev &&
+                                     x.st_ino == y.st_ino);
+}
+
 static void look_at_agent(Doctor *d) {
         const json_t *agent = json_object_get(d->agent, "agent"),
                      *config = json_object_get(d->agent, "config");
@@ -182,7 +188,7 @@ static void look_at_agent(Doctor *d) {
         if (*pending)
                 doctor_tell(d, FINDING_WARNING, "agent", "restart it",
                             "it must be restarted for %s", pending);
-        if (d->config->file && strcmp(file, d->config->file) != 0)
+        if (d->config->file && !is_same_file(file, d->config->file))
                 doctor_tell(d, FINDING_WARNING, "agent", "name its own with --config",
                             "it runs with another configuration than was looked at here: '%s'",
                             *file ? file : "built in");

@@ -12,7 +12,6 @@
 #include "lib/bundle/member_digest.h"
 
 #define TABLE_MAX_BYTES (64 * MIB)
-#define N_NEAR 5
 
 typedef struct Member {
         Get *get;

@@ -109,6 +109,17 @@ static int die_with_parent(pid_t parent) {
         return getppid() == parent ? 0 : -ESRCH;
 }
 
+/* `snapshot-more-1.json` lies in the directory of `snapshot.json`, and so do the raw files of both. @return into buf; NULL: it is the first */
+static const char *name_look(const ProbeOrder *order, char buf[static ORDER_NAME_MAX]) {
+        static const char prefix[] = "snapshot-";
+        const char *name = order->document;
+        if (!name || strncmp(name, prefix, sizeof prefix - 1) != 0)
+                return NULL;
+        name += sizeof prefix - 1;
+        (void)snprintf(buf, ORDER_NAME_MAX, "%.*s-", (int)strcspn(name, "."), name);
+        return buf;
+}
+
 static int run(const char *name, bool follows) {
         _cleanup_(probe_order_done) ProbeOrder order = { 0 };
         const Collector *collector = collector_find(name);
@@ -126,17 +137,26 @@ static int run(const char *name, bool follows) {
         if (r < 0)
                 return fail("it could not be confined, so nothing was collected", r);
         CollectOut out = { .fd = CHILD_OUT_FD,
-                           .dir_fd = dir_fd,
+                           .dir_fd = order.mode == PROBE_AFTER ? -1 : dir_fd,
                            .max_bytes = follows ? UINT64_MAX : order.collect.max_bytes };
         if (!follows && collector->per_process && order.collect.n_processes == 0) {
                 (void)fail("no process is known that it could be about", 0);
                 return CHILD_SKIPPED;
         }
+        char look[ORDER_NAME_MAX];
+        out.look = name_look(&order, look);
+        order.collect.instance_id = order.instance_id;
         r = follows ? follow_kmsg(&order.collect, &out) : collector->run(&order.collect, &out);
         if (r == -ENOSYS)
                 return fail("it is not there in this version", 0);
+        if (r == COLLECT_E_NOTHING) {
+                (void)fail(out.why, 0); /* no failure, but said in the same place */
+                return CHILD_SKIPPED;
+        }
         if (r < 0 && r != -EFBIG)
                 return *out.why ? fail(out.why, 0) : fail("it could not be collected", r);
+        if (*out.why)
+                (void)fail(out.why, 0); /* as above */
         return out.is_cut ? CHILD_CUT : CHILD_DONE;
 }
 

@@ -18,6 +18,7 @@ typedef struct CollectProcess {
 
 #define COLLECT_PROCESSES_MAX 256
 #define COLLECT_FILES_MAX 256
+#define COLLECT_DUMPS_MAX 64
 #define COLLECT_CONTAINER_DUMPS_MAX 256
 #define CONTAINER_RECORDS_BYTES (UINT64_C(32) << 20)
 #define CONTAINER_FILES_MAX                                                                        \
@@ -31,6 +32,12 @@ typedef struct CollectLogFile {
         uint64_t start_ticks;      /* of pid; 0 = not known */
         pid_t hook_pid, inner_pid; /* pid is 0: the question to which it is the answer; 0 = none */
 } CollectLogFile;
+
+/** A dump's directory, as the agent knows it. Its way and what lies in it are hostile. */
+typedef struct CollectDump {
+        char *path; /* absolute */
+        uid_t uid;  /* who named it: of the files, his are read, and the directory's owner's */
+} CollectDump;
 
 /** A directory that a note names and that this machine does not have: its hook may be in a container. Hostile. */
 typedef struct CollectContainerDump {
@@ -57,6 +64,9 @@ typedef struct CollectOrder {
         size_t n_processes;
         CollectLogFile *log_files; /* redacted */
         size_t n_log_files;
+        CollectDump *dumps; /* whose logs of the runtime are read */
+        size_t n_dumps;
+        const char *instance_id; /* borrowed; ours, NULL = not known */
         CollectContainerDump *container_dumps;
         size_t n_container_dumps;
         CollectCommand *commands;
@@ -64,12 +74,17 @@ typedef struct CollectOrder {
         uint64_t since_boot_usec; /* kmsg: 0 = everything that the ring still has */
 } CollectOrder;
 
+/** Outcome of a collector that has nothing to look at: CollectOut.why says so. */
+enum { COLLECT_E_NOTHING = 1 };
+
 /** Where records and raw files go. */
 typedef struct CollectOut {
         int fd;                         /* records */
         int dir_fd;                     /* raw files; -1 = none are wanted */
         uint64_t max_bytes, used_bytes; /* records and raw files together */
         bool is_cut;                    /* a record or a file did not fit: it was left out */
+        const char *
+                look; /* of one that is not the first, for names of raw files: "more-1-"; NULL = the first */
         char why[256]; /* why it could not even begin: names the thing, the error and the remedy; "" = the errno says it all */
 } CollectOut;
 
@@ -86,13 +101,14 @@ typedef struct Collector {
         const char *name;
         bool per_process; /* has nothing to say without a process */
         bool twice;       /* again after the processes have exited, and the difference is shown */
+        bool again;       /* then too, where the order has dumps; without raw files */
         bool is_public;   /* what it says may be shown to the unprivileged caller of the hook */
         bool on_request;  /* only where an order names it */
         const char *
                 told_as; /* its records of the type `dump` are told to the agent as they come, behind this word; NULL = none */
         uint64_t
                 max_record_bytes; /* of records, raw files apart; 0 = both together have the order's max_bytes */
-        /** Collects until it is done or killed. @return 0; -errno: it could not even begin, and the section says so */
+        /** Collects until it is done or killed. @return 0; COLLECT_E_NOTHING; -errno: it could not even begin, and the section says so */
         int (*run)(const CollectOrder *order, CollectOut *out);
 } Collector;
 

@@ -13,7 +13,7 @@ const Collector collectors[] = {
         { .name = "jobs",          .run = collect_jobs },
         { .name = "packages",      .run = collect_packages, .is_public = true },
         { .name = "process_packages", .run = collect_process_packages, .per_process = true },
-        { .name = "runtime_log",   .run = collect_runtime_log },
+        { .name = "runtime_log",   .run = collect_runtime_log, .again = true },
         { .name = "commands",      .run = collect_commands },
         { .name = "container_dumps", .run = collect_container_dumps, .on_request = true,
           .told_as = "container", .max_record_bytes = CONTAINER_RECORDS_BYTES },

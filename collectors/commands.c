@@ -6,11 +6,11 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "collectors/collector.h"
 #include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
 #include "lib/base/json_out.h"
 #include "lib/base/redact.h"
 #include "lib/base/spawn.h"
@@ -29,12 +29,6 @@ typedef struct Run {
         int status;
         uint64_t begun_usec, took_usec;
 } Run;
-
-static uint64_t now_usec(void) {
-        struct timespec t = { 0 };
-        (void)clock_gettime(CLOCK_BOOTTIME, &t); /* never fails for this clock */
-        return (uint64_t)t.tv_sec * USEC_PER_SEC + (uint64_t)t.tv_nsec / 1000;
-}
 
 /* That a file that becomes too large is an error of write(2) holds for it as well: see sandbox.c. */
 static int spawn(const CollectCommand *c, int out_fd, pid_t *ret) {
@@ -65,7 +59,7 @@ static void wait_for_end(Run *x, uint64_t timeout_usec) {
                 if (poll(&p, 1, POLL_MSEC) > 0)
                         is_open = read_some(x);
                 x->has_ended = waitpid(x->pid, &x->status, WNOHANG) == x->pid;
-                if (x->has_ended || now_usec() - x->begun_usec < timeout_usec)
+                if (x->has_ended || clock_boottime_usec() - x->begun_usec < timeout_usec)
                         continue;
                 x->is_timeout = true;
                 break;
@@ -82,7 +76,7 @@ static void wait_for_end(Run *x, uint64_t timeout_usec) {
                 if (poll(&p, 1, 0) <= 0 || !read_some(x))
                         break;
         }
-        x->took_usec = now_usec() - x->begun_usec;
+        x->took_usec = clock_boottime_usec() - x->begun_usec;
 }
 
 /* @param ret_name  of the file @return 0, -EFBIG: it did not fit, -errno */
@@ -130,7 +124,8 @@ static int tell(CollectOut *out, const CollectCommand *c, Run *x, int error) {
 
 static int run_one(const CollectCommand *c, CollectOut *out) {
         _cleanup_close_ int read_fd = -1, write_fd = -1;
-        Run x = { .begun_usec = now_usec(), .max_bytes = MIN(out->max_bytes, OUTPUT_MAX) };
+        Run x = { .begun_usec = clock_boottime_usec(),
+                  .max_bytes = MIN(out->max_bytes, OUTPUT_MAX) };
         int fds[2];
         if (pipe2(fds, O_CLOEXEC) < 0)
                 return -errno;

@@ -110,6 +110,12 @@ static int open_directory(Finding *x, int *ret) {
                 return refuse(x, "a symlink is in the way, and none is followed");
         if (fd == -EXDEV)
                 return refuse(x, "its path has a `..`");
+        if (fd == -EACCES)
+                return refuse(x,
+                              "its directory cannot be opened: %s; a container's root in FUSE "
+                              "(rootless Podman with fuse-overlayfs) lets in its own user alone: "
+                              "give the dump a directory of the node",
+                              strerror(-fd));
         if (fd < 0)
                 return refuse(x, "its directory cannot be opened: %s", strerror(-fd));
         *ret = fd;

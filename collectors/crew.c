@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdbool.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -40,10 +39,6 @@ typedef struct Run {
         size_t n_seats, n_running;
         uint64_t end_usec;
 } Run;
-
-static uint64_t now_usec(void) {
-        return clock_system()->boottime_usec(clock_system());
-}
 
 /* ---- in the part ---- */
 
@@ -240,7 +235,7 @@ static int wait_parts(Run *run, uint64_t now) {
 static int run_all(Run *run, const CrewTask *tasks, size_t n) {
         size_t next = 0;
         for (;;) {
-                uint64_t now = now_usec();
+                uint64_t now = clock_boottime_usec();
                 int r = 0;
                 if (now >= run->end_usec) {
                         r = for_each_part(run, give_up_part);
@@ -288,7 +283,7 @@ int crew_run(const Crew *crew, const CrewTask *tasks, size_t n) {
         for (size_t i = 0; i < n_seats; i++)
                 parts[i].fd = -1;
         Run run = { .crew = crew, .parts = parts, .polls = polls, .n_seats = n_seats };
-        if (__builtin_add_overflow(now_usec(), crew->timeout_usec, &run.end_usec))
+        if (__builtin_add_overflow(clock_boottime_usec(), crew->timeout_usec, &run.end_usec))
                 run.end_usec = USEC_INFINITY;
         int r = run_all(&run, tasks, n);
         drop_parts(&run);

@@ -1,13 +1,11 @@
 #include "collectors/difference.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <string.h>
 
 #include "collectors/document.h"
 #include "lib/base/cleanup.h"
-#include "lib/base/fs.h"
 #include "lib/base/json_out.h"
 #include "lib/base/parse.h"
 
@@ -155,17 +153,10 @@ int difference_write(int dir_fd, const char *before, const char *after, const ch
         int r = read_values(dir_fd, before, &x);
         if (r == 0)
                 r = read_values(dir_fd, after, &y);
-        if (r < 0)
-                return r;
-        int fd = openat(dir_fd, out, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-        if (fd < 0)
-                return -errno;
-        _cleanup_fclose_ FILE *f = fdopen(fd, "w");
-        if (!f) {
-                (void)close(fd);
-                return -ENOMEM;
-        }
-        r = compare(f, &x, &y);
+        _cleanup_fclose_ FILE *f = NULL;
+        r = document_create(&f, dir_fd, out);
+        if (r == 0)
+                r = compare(f, &x, &y);
         if (r == 0 && fflush(f) != 0)
                 r = -EIO;
         return r < 0 ? r : x.is_cut || y.is_cut ? -EFBIG : 0;

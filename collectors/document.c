@@ -19,18 +19,33 @@ const char *section_state_name(SectionState s) {
         return s < N_SECTION_STATES ? names[s] : "failed";
 }
 
-/* ---- lines ---- */
+/* ---- files ---- */
+
+/* Takes fd over. */
+static int make_stream(FILE **ret, int fd, const char *mode) {
+        *ret = fdopen(fd, mode);
+        if (*ret)
+                return 0;
+        (void)close(fd); /* nothing was written */
+        return -ENOMEM;
+}
+
+int document_create(FILE **ret, int dir_fd, const char *name) {
+        if (unlinkat(dir_fd, name, 0) < 0 && errno != ENOENT)
+                return -errno;
+        int fd = openat(dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+        return fd < 0 ? -errno : make_stream(ret, fd, "w");
+}
 
 int document_lines(int dir_fd, const char *name,
                    int (*on_line)(const char *line, size_t n, void *userdata), void *userdata) {
         int fd = fs_open_regular(dir_fd, name, NULL);
         if (fd < 0)
                 return fd == -ENOENT ? 0 : fd;
-        _cleanup_fclose_ FILE *f = fdopen(fd, "r");
-        if (!f) {
-                (void)close(fd);
-                return -ENOMEM;
-        }
+        _cleanup_fclose_ FILE *f = NULL;
+        int r = make_stream(&f, fd, "r");
+        if (r < 0)
+                return r;
         _cleanup_free_ char *line = NULL;
         size_t n_allocated = 0;
         for (;;) {
@@ -41,7 +56,7 @@ int document_lines(int dir_fd, const char *name,
                 bool is_whole = line[n - 1] == '\n' && n <= DOCUMENT_LINE_MAX;
                 if (line[n - 1] == '\n')
                         line[--n] = '\0';
-                int r = on_line(is_whole ? line : NULL, (size_t)n, userdata);
+                r = on_line(is_whole ? line : NULL, (size_t)n, userdata);
                 if (r < 0)
                         return r;
         }
@@ -168,20 +183,13 @@ int document_write(const Document *d, int dir_fd, const char *name) {
         char temporary[128];
         if ((size_t)snprintf(temporary, sizeof temporary, ".%s.tmp", name) >= sizeof temporary)
                 return -ENAMETOOLONG;
-        if (unlinkat(dir_fd, temporary, 0) < 0 && errno != ENOENT)
-                return -errno;
-        int fd = openat(dir_fd, temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
-                        0600);
-        if (fd < 0)
-                return -errno;
-        _cleanup_fclose_ FILE *f = fdopen(fd, "w");
-        if (!f) {
-                (void)close(fd);
-                return -ENOMEM;
-        }
+        _cleanup_fclose_ FILE *f = NULL;
+        int r = document_create(&f, dir_fd, temporary);
+        if (r < 0)
+                return r;
         Writer w = { .f = f };
-        int r = put_document(&w, d, dir_fd);
-        if (r == 0 && fsync(fd) < 0)
+        r = put_document(&w, d, dir_fd);
+        if (r == 0 && fsync(fileno(f)) < 0)
                 r = -errno;
         if (r == 0 && renameat(dir_fd, temporary, dir_fd, name) < 0)
                 r = -errno;

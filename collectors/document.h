@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "collectors/collector.h"
 
@@ -43,6 +44,9 @@ typedef struct Document {                                    /* borrowed */
  * DOCUMENT_LINE_MAX or nest deeper than parsers like are left out and counted in their section.
  * @return 0, -errno */
 int document_write(const Document *d, int dir_fd, const char *name);
+
+/** Makes a file anew, for writing. @param ret  the caller's @return 0, -errno */
+int document_create(FILE **ret, int dir_fd, const char *name);
 
 /** Calls on_line for each whole line of a file, NUL-terminated. @param on_line  NULL line: one that is too long, or was not ended
  * @return 0, what on_line returned when it is negative, -errno; a file that is not there has no lines */

@@ -34,6 +34,9 @@ typedef struct JobsScan {
  * lies there here. @return 0, or an outcome of procfs.h */
 int jobs_devices_of(const CollectOrder *order, const Proc *p, JobsHolder *h);
 
+/** @param ret_hidden  its maps cannot be read @return whether it has libnrt.so mapped. May wait (procfs.h), so only in a child */
+bool jobs_maps_runtime(const Proc *p, bool *ret_hidden);
+
 typedef enum JobsLook {
         JOBS_BY_DEVICES, /* links of descriptors; waits for nothing */
         JOBS_BY_MAPS, /* maps of processes that are large enough for the runtime; may wait (procfs.h), so only in a child */

@@ -99,10 +99,12 @@ static bool may_hold_runtime(const Proc *p) {
         return bytes >= RUNTIME_BYTES_MIN;
 }
 
-static bool maps_runtime(const Proc *p) {
+bool jobs_maps_runtime(const Proc *p, bool *ret_hidden) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        int r = procfs_read(p, (ProcFile){ "maps", MAPS_BYTES_MAX }, &b, NULL);
 
-        if (procfs_read(p, (ProcFile){ "maps", MAPS_BYTES_MAX }, &b, NULL) != 0 || !b.text)
+        *ret_hidden = r < 0 || r == PROCFS_E_HIDDEN;
+        if (r != 0 || !b.text)
                 return false;
         for (const char *at = b.text;
              (at = memmem(at, b.n - (size_t)(at - b.text), "/libnrt.so", 10)); at++) {
@@ -125,8 +127,9 @@ typedef struct Look {
 static bool look_at(const Look *look, const Proc *p, JobsHolder *h) {
         if (p->stat.flags & PROCFS_FLAG_KTHREAD || procfs_is_zombie(p))
                 return false;
+        bool is_hidden; /* then it is not said to map it */
         if (look->how == JOBS_BY_MAPS)
-                h->maps_runtime = may_hold_runtime(p) && maps_runtime(p);
+                h->maps_runtime = may_hold_runtime(p) && jobs_maps_runtime(p, &is_hidden);
         else if (jobs_devices_of(look->order, p, h) == PROCFS_E_HIDDEN)
                 look->found->n_hidden++;
         return (h->n_devices > 0 || h->maps_runtime) && procfs_check(p) == 0;

@@ -15,7 +15,6 @@ static_assert(sizeof(void *) == 8, "a 32-bit process would compute other command
 #define NEURON_ABI_POINTER sizeof(void *)
 
 enum {
-        NEURON_DEVICES_MAX = 64,
         NEURON_RIDS_MAX = 64,
         NEURON_CORE_MAP_MAX = 128,
         NEURON_APPS_MAX = 16, /* process slots of a device */

@@ -1,29 +1,23 @@
 /* The collector neuron_device: which devices there are, whether they may be opened, and each in a part of its own, which alone has it open and never forks.
  * Three rounds of parts: the surroundings (sysfs may hang too), the devices, and what is asked once a node, of the first device that answered. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "collectors/collector.h"
 #include "collectors/crew.h"
-#include "collectors/neuron_abi.h"
 #include "collectors/neuron_device.h"
+#include "collectors/neuron_names.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
-#include "lib/base/parse.h"
 #include "lib/base/path.h"
 
-enum {
-        DEVICE_NAME_SIZE = sizeof "neuron63",
-        WHY_SIZE = 240,
-        SHARE_BYTES_MIN = 32 << 10,
-        VERSION_BYTES_MAX = 64
-};
+enum { WHY_SIZE = 240, SHARE_BYTES_MIN = 32 << 10, VERSION_BYTES_MAX = 64 };
 
 /* Shared with the parts. */
 typedef struct Shared {
@@ -38,18 +32,14 @@ typedef struct Collection {
         const CollectOrder *order;
         CollectOut *out;
         Shared *shared;
-        char names[NEURON_DEVICES_MAX][DEVICE_NAME_SIZE];
-        CrewTask tasks[NEURON_DEVICES_MAX];
-        size_t n_tasks, share_bytes;
+        NeuronNames names;
+        CrewTask tasks[NEURON_DEVICES_MAX]; /* one for each name */
+        size_t share_bytes;
         NeuronVersion driver;
         bool attaches;
         const char *attaches_not; /* why; NULL when it was not wanted */
         uint64_t end_usec;
 } Collection;
-
-static uint64_t now_usec(void) {
-        return clock_system()->boottime_usec(clock_system());
-}
 
 /* ---- the surroundings ---- */
 
@@ -119,12 +109,9 @@ static int open_device(const Collection *c, DeviceAsk *a, bool is_attached) {
 }
 
 static DeviceAsk ask_of(const Collection *c, const CrewTask *task, int fd) {
-        uint64_t number = 0;
-
-        (void)parse_u64(task->name + strlen("neuron"), &number); /* as it was found */
         return (DeviceAsk){
                 .name = task->name,
-                .number = (unsigned)number,
+                .number = (unsigned)neuron_number(task->name),
                 .device = { .fd = -1, .driver = c->driver },
                 .progress = &c->shared->progress[task - c->tasks],
                 .out_fd = fd,
@@ -193,8 +180,27 @@ static const char *attached_state(const Collection *c, const DeviceProgress *p) 
                                     : "not complete";
 }
 
-static void add_detail(StrBuf *b, const DeviceProgress *p, int result) {
-        char asking[DEVICE_ASKING_SIZE] = { 0 }, text[192];
+/* The probe's capabilities are for reading, and O_WRONLY takes leave to write. @param text  is appended to */
+static void add_remedy(const Collection *c, const char *name, char *text, size_t size) {
+        _cleanup_free_ char *path = path_join(c->order->device_directory, name);
+        struct stat st;
+        size_t n = strlen(text);
+
+        if (!path || lstat(path, &st) < 0)
+                return;
+        if (st.st_mode & S_IWGRP)
+                (void)snprintf(text + n, size - n,
+                               ": '%s' is for its group; put 'SupplementaryGroups=%u' into a "
+                               "drop-in of neuron-collectd-probe@.service",
+                               path, (unsigned)st.st_gid);
+        else
+                (void)snprintf(text + n, size - n, ": only its owner, uid %u, may write to '%s'",
+                               (unsigned)st.st_uid, path);
+}
+
+static void add_detail(const Collection *c, const CrewTask *task, StrBuf *b, int result) {
+        const DeviceProgress *p = &c->shared->progress[task - c->tasks];
+        char asking[DEVICE_ASKING_SIZE] = { 0 }, text[sizeof c->out->why];
 
         memcpy(asking, p->asking, sizeof asking - 1); /* ended, whatever the part did to it */
         if (result == 0)
@@ -207,6 +213,11 @@ static void add_detail(StrBuf *b, const DeviceProgress *p, int result) {
                 (void)snprintf(text, sizeof text, "the process that asked crashed at '%s'", asking);
         else
                 device_error_text(text, sizeof text, result);
+        if (result == -EACCES) {
+                add_remedy(c, task->name, text, sizeof text);
+                (void)snprintf(c->out->why, sizeof c->out->why, "%s",
+                               text); /* the section says it, too */
+        }
         json_out_string(b, "detail", text);
 }
 
@@ -222,7 +233,7 @@ static int say_end(const Collection *c, const CrewTask *task, int result, bool i
                         : result == -EFBIG     ? "cut"
                         : result == -ECANCELED ? "skipped"
                                                : "failed");
-        add_detail(&b, p, result);
+        add_detail(c, task, &b, result);
         if (!is_node && result == 0 && attached_state(c, p))
                 json_out_string(&b, "attached", attached_state(c, p));
         json_out_end_object(&b);
@@ -238,41 +249,6 @@ static int on_node_end(const CrewTask *task, int result, void *userdata) {
 }
 
 /* ---- all of it ---- */
-
-static bool is_device(const char *name) {
-        uint64_t n;
-
-        return strncmp(name, "neuron", 6) == 0 && strlen(name) < DEVICE_NAME_SIZE &&
-               parse_u64_range(name + 6, 0, NEURON_DEVICES_MAX - 1, &n) == 0;
-}
-
-static int is_device_entry(const struct dirent *entry) {
-        return entry->d_type != DT_DIR && is_device(entry->d_name);
-}
-
-static int compare_names(const struct dirent **a, const struct dirent **b) {
-        return strverscmp((*a)->d_name, (*b)->d_name);
-}
-
-static int find_devices(Collection *c) {
-        struct dirent **entries;
-        int n = scandir(c->order->device_directory, &entries, is_device_entry, compare_names);
-
-        if (n < 0)
-                return -errno;
-        for (int i = 0; i < n; i++) {
-                if (c->n_tasks < NEURON_DEVICES_MAX) {
-                        memcpy(c->names[c->n_tasks], entries[i]->d_name,
-                               strnlen(entries[i]->d_name,
-                                       DEVICE_NAME_SIZE - 1)); /* zeroed before */
-                        c->tasks[c->n_tasks].name = c->names[c->n_tasks];
-                        c->n_tasks++;
-                }
-                free(entries[i]);
-        }
-        free(entries);
-        return 0;
-}
 
 static void decide_attaching(Collection *c) {
         bool is_known = neuron_version_parse(c->shared->version, &c->driver);
@@ -298,7 +274,7 @@ static int say(const Collection *c, const char *key, const char *text) {
 }
 
 static int say_left_alone(const Collection *c) {
-        for (size_t i = 0; i < c->n_tasks; i++) {
+        for (size_t i = 0; i < c->names.n; i++) {
                 StrBuf b = STRBUF_INIT;
                 int r;
 
@@ -315,7 +291,7 @@ static int say_left_alone(const Collection *c) {
 }
 
 static Crew crew_of(Collection *c, uint64_t timeout_usec) {
-        uint64_t now = now_usec(), left_usec = c->end_usec > now ? c->end_usec - now : 0;
+        uint64_t now = clock_boottime_usec(), left_usec = c->end_usec > now ? c->end_usec - now : 0;
 
         return (Crew){
                 .on_line = on_line,
@@ -335,10 +311,10 @@ static int ask_devices(Collection *c) {
 
         crew.run = run_device;
         crew.on_end = on_device_end;
-        r = crew_run(&crew, c->tasks, c->n_tasks);
+        r = crew_run(&crew, c->tasks, c->names.n);
         if (r < 0)
                 return r;
-        for (size_t i = 0; i < c->n_tasks && !first; i++)
+        for (size_t i = 0; i < c->names.n && !first; i++)
                 if (c->shared->progress[i].is_free_done)
                         first = &c->tasks[i];
         if (!first)
@@ -352,13 +328,15 @@ static int ask_devices(Collection *c) {
 static int look_and_ask(Collection *c) {
         static const CrewTask look = { .name = "surroundings" };
         Crew crew;
-        int r = find_devices(c);
+        int r = neuron_list(c->order->device_directory, false, &c->names);
 
-        if (r < 0 || c->n_tasks == 0)
+        if (r < 0 || c->names.n == 0)
                 return say(c, "error",
                            r < 0 ? "the device directory cannot be listed"
                                  : "there is no device neuron0 … neuron63 in the device directory");
-        c->share_bytes = MAX(c->order->max_bytes / c->n_tasks, (uint64_t)SHARE_BYTES_MIN);
+        for (size_t i = 0; i < c->names.n; i++)
+                c->tasks[i].name = c->names.items[i];
+        c->share_bytes = MAX(c->order->max_bytes / c->names.n, (uint64_t)SHARE_BYTES_MIN);
         crew = crew_of(c, c->order->timeout_usec / 4);
         crew.run = look_around;
         crew.on_line = ignore_line;
@@ -381,8 +359,8 @@ int collect_neuron_device(const CollectOrder *order, CollectOut *out) {
         /* Done before the supervisor's patience ends, so that what hung is labelled device by device. */
         *c = (Collection){ .order = order,
                            .out = out,
-                           .end_usec =
-                                   now_usec() + order->timeout_usec - order->timeout_usec / 10 };
+                           .end_usec = clock_boottime_usec() + order->timeout_usec -
+                                       order->timeout_usec / 10 };
         c->shared = mmap(NULL, sizeof *c->shared, PROT_READ | PROT_WRITE,
                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         if (c->shared == MAP_FAILED)

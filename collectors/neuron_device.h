@@ -59,7 +59,7 @@ typedef enum DeviceHeld { DEVICE_NOT_HELD, DEVICE_HELD, DEVICE_HELD_UNKNOWN } De
  * neuron0. Nothing is opened. @param dir_fd, link  the magic link  @param number  what it is called; in a container another device may be
  * @return the device's number, -ENODEV none of ours, another -errno when it cannot be told */
 int device_number_of(const char *device_directory, int dir_fd, const char *link, int number);
-/** Whether another process, none of the parts beside this one, has a Neuron device open other than O_WRONLY.
+/** Whether another process, none of the parts beside this one, has a Neuron device open other than O_WRONLY, and the runtime mapped.
  * @param proc_root  where procfs is mounted  @param device_directory  where the devices are */
 DeviceHeld device_is_held(const char *proc_root, const char *device_directory);
 /** Whether the node is part of an UltraServer, or cannot be said not to be. @param ret_why  a static text, when true */

@@ -1,6 +1,5 @@
 /* What an attached reader asks (neuron-interfaces 3.6), the most telling first: each question takes a line of the driver's log of 1024, so that a whole look
  * overwrites it. Addresses are left out. */
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 

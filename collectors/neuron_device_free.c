@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "collectors/neuron_abi.h"
 #include "collectors/neuron_device.h"

@@ -9,8 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "collectors/neuron_abi.h"
+#include "collectors/jobs.h"
 #include "collectors/neuron_device.h"
+#include "collectors/neuron_names.h"
 #include "collectors/procfs.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
@@ -60,17 +61,6 @@ bool device_is_ultraserver(const char *sysfs_root, const char **ret_why) {
         return false;
 }
 
-/* @return the number of the device that a link leads to by its text, -1 */
-static int number_by_name(const char *target) {
-        const char *name = path_name(target);
-        uint64_t number;
-
-        return strncmp(name, "neuron", 6) == 0 &&
-                               parse_u64_range(name + 6, 0, NEURON_DEVICES_MAX - 1, &number) == 0
-                       ? (int)number
-                       : -1;
-}
-
 static int stat_device(const char *device_directory, int number, struct stat *ret) {
         char path[PATH_MAX];
 
@@ -102,19 +92,7 @@ int device_number_of(const char *device_directory, int dir_fd, const char *link,
         return has_any ? -ENODEV : -ENXIO;
 }
 
-/* The parts of a collector have one parent; one of them may have a device attached. */
-static bool is_sibling(const char *proc_root, uint64_t pid) {
-        Proc p;
-        bool is_one;
-
-        if (procfs_open(&p, proc_root, (pid_t)pid, 0) != 0)
-                return false;
-        is_one = p.stat.ppid == getppid();
-        procfs_close(&p);
-        return is_one;
-}
-
-/* A holder that opened it O_WRONLY uses no core. @return true also when it cannot be told */
+/* A holder that opened it O_WRONLY marks no core. @return true also when it cannot be told */
 static bool is_attached(int proc_fd, const char *pid, const char *fd) {
         char path[PROC_PATH_SIZE];
         char text[SMALL_FILE_MAX];
@@ -151,12 +129,8 @@ static bool holds_device(int proc_fd, const char *pid, Search *search) {
         fd = openat(proc_fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (fd < 0)
                 search->is_incomplete |= errno == EACCES || errno == EPERM;
-        dir = fd < 0 ? NULL : fdopendir(fd);
-        if (!dir) {
-                if (fd >= 0)
-                        (void)close(fd); /* a directory */
+        if (fs_opendir_fd(fd, &dir) < 0)
                 return false;
-        }
         while (++search->n_fds < FDS_MAX && (entry = readdir(dir))) {
                 ssize_t n = readlinkat(fd, entry->d_name, target, sizeof target - 1);
                 if (n <= 0) {
@@ -164,7 +138,7 @@ static bool holds_device(int proc_fd, const char *pid, Search *search) {
                         continue;
                 }
                 target[n] = '\0';
-                int number = number_by_name(target);
+                int number = neuron_number(path_name(target));
                 int r = number < 0 ? -ENODEV
                                    : device_number_of(search->device_directory, fd, entry->d_name,
                                                       number);
@@ -173,6 +147,20 @@ static bool holds_device(int proc_fd, const char *pid, Search *search) {
                 search->is_incomplete |= r < 0 && r != -ENODEV && r != -ENOENT; /* closed by now */
         }
         return false;
+}
+
+/* Cores are marked by the runtime (neuron-interfaces 3.2): who holds a device without it, as a monitor does, does not keep the server's election. Nor do the
+ * parts of a collector, which have one parent, and of which one may have a device attached. */
+static bool uses_cores(const char *proc_root, uint64_t pid, Search *search) {
+        Proc p = { .dir_fd = -1 };
+        bool is_hidden = false, has_runtime = false;
+        int r = procfs_open(&p, proc_root, (pid_t)pid, 0);
+
+        if (r == 0 && p.stat.ppid != getppid())
+                has_runtime = jobs_maps_runtime(&p, &is_hidden);
+        search->is_incomplete |= is_hidden || r < 0 || r == PROCFS_E_HIDDEN;
+        procfs_close(&p);
+        return has_runtime;
 }
 
 DeviceHeld device_is_held(const char *proc_root, const char *device_directory) {
@@ -186,7 +174,8 @@ DeviceHeld device_is_held(const char *proc_root, const char *device_directory) {
                 uint64_t pid;
                 if (parse_u64(entry->d_name, &pid) < 0 || pid == (uint64_t)getpid())
                         continue;
-                if (holds_device(dirfd(dir), entry->d_name, &search) && !is_sibling(proc_root, pid))
+                if (holds_device(dirfd(dir), entry->d_name, &search) &&
+                    uses_cores(proc_root, pid, &search))
                         return DEVICE_HELD;
         }
         return search.n_fds >= FDS_MAX || search.is_incomplete ? DEVICE_HELD_UNKNOWN

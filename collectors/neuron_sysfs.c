@@ -9,18 +9,17 @@
 
 #include "collectors/collector.h"
 #include "collectors/crew.h"
+#include "collectors/neuron_names.h"
 #include "collectors/neuron_sysfs.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
-#include "lib/base/parse.h"
 #include "lib/base/path.h"
 
 enum {
-        DEVICES_MAX = 64, /* neuron0 … neuron63: neuron-interfaces 3.1 */
         PARAMETERS_MAX = 64,
-        PARTS_MAX = DEVICES_MAX + 1, /* the first is no device: driver, machine, class attributes */
-        DEVICE_NAME_SIZE = sizeof "neuron63",
+        PARTS_MAX = NEURON_DEVICES_MAX +
+                    1, /* the first is no device: driver, machine, class attributes */
         SHARE_BYTES_MIN = 32 << 10,
 };
 
@@ -36,7 +35,7 @@ typedef struct Collection {
         const CollectOrder *order;
         CollectOut *out;
         Shared *shared;
-        char names[PARTS_MAX][DEVICE_NAME_SIZE];
+        NeuronNames names;
         CrewTask tasks[PARTS_MAX];
         size_t n_tasks, share_bytes;
 } Collection;
@@ -80,12 +79,9 @@ static void add_file(StrBuf *b, const Attributes *from, const char *name, const 
 static void add_parameters(StrBuf *b, SysfsProgress *progress, int module_fd) {
         _cleanup_closedir_ DIR *dir = NULL;
         const struct dirent *entry;
-        int fd = fs_open_beneath(module_fd, "parameters", O_RDONLY | O_DIRECTORY);
 
+        (void)fs_opendir_at(module_fd, "parameters", &dir); /* then there are none */
         json_out_object(b, "parameters");
-        dir = fd < 0 ? NULL : fdopendir(fd);
-        if (fd >= 0 && !dir)
-                (void)close(fd); /* a directory */
         for (size_t n = 0; dir && n < PARAMETERS_MAX && (entry = readdir(dir)); n++)
                 if (entry->d_type == DT_REG)
                         add_file(b, &(Attributes){ dirfd(dir), progress }, entry->d_name,
@@ -145,7 +141,7 @@ static int run_part(const CrewTask *task, int fd, void *userdata) {
         const Collection *c = userdata;
         size_t i = (size_t)(task - c->tasks);
         SysfsProgress *progress = &c->shared->progress[i];
-        char path[sizeof devices_path + 1 + DEVICE_NAME_SIZE];
+        char path[sizeof devices_path + sizeof "/neuron63"];
         SysfsWalk order = { .device = task->name,
                             .progress = progress,
                             .n_files_all = &c->shared->n_files_all,
@@ -243,45 +239,15 @@ static int on_end(const CrewTask *task, int result, void *userdata) {
         return r;
 }
 
-static void add_task(Collection *c, const char *name) {
-        memcpy(c->names[c->n_tasks], name, strnlen(name, DEVICE_NAME_SIZE - 1)); /* zeroed before */
-        c->tasks[c->n_tasks].name = c->names[c->n_tasks];
-        c->n_tasks++;
-}
-
-static bool is_device(const char *name) {
-        uint64_t n;
-
-        return strncmp(name, "neuron", 6) == 0 && strlen(name) < DEVICE_NAME_SIZE &&
-               parse_u64_range(name + 6, 0, DEVICES_MAX - 1, &n) == 0;
-}
-
-static int compare_names(const struct dirent **a, const struct dirent **b) {
-        return strverscmp((*a)->d_name, (*b)->d_name);
-}
-
-static int is_device_entry(const struct dirent *entry) {
-        return (entry->d_type == DT_DIR || entry->d_type == DT_UNKNOWN) && is_device(entry->d_name);
-}
-
 /* @return 0 or -errno of listing them; a tree without any is none */
-static int add_devices(Collection *c) {
+static int add_tasks(Collection *c) {
         _cleanup_free_ char *path = path_join(c->order->sysfs_root, devices_path);
-        struct dirent **entries;
-        int n;
+        int r = path ? neuron_list(path, true, &c->names) : -ENOMEM;
 
-        if (!path)
-                return -ENOMEM;
-        n = scandir(path, &entries, is_device_entry, compare_names);
-        if (n < 0)
-                return -errno;
-        for (int i = 0; i < n; i++) {
-                if (c->n_tasks < PARTS_MAX)
-                        add_task(c, entries[i]->d_name);
-                free(entries[i]);
-        }
-        free(entries);
-        return 0;
+        c->tasks[c->n_tasks++].name = "node";
+        for (size_t i = 0; i < c->names.n; i++)
+                c->tasks[c->n_tasks++].name = c->names.items[i];
+        return r;
 }
 
 static int say_no_devices(const Collection *c, int error) {
@@ -312,10 +278,8 @@ static int run_all(Collection *c) {
                 .timeout_usec = order->timeout_usec - MIN(margin_usec, order->timeout_usec / 2),
                 .max_line_bytes = SYSFS_LINE_BYTES_MAX,
         };
-        int r, error;
+        int r, error = -add_tasks(c);
 
-        add_task(c, "node");
-        error = -add_devices(c);
         if (error == ENOMEM)
                 return -ENOMEM;
         c->share_bytes = MAX(order->max_bytes / c->n_tasks, (uint64_t)SHARE_BYTES_MIN);

@@ -281,17 +281,8 @@ static bool is_added_by_runtime(const char *name) {
 static int walk_dir(Walk *w, int dir_fd, unsigned depth) {
         _cleanup_closedir_ DIR *dir = NULL;
         const struct dirent *entry;
-        int r = 0, fd = fcntl(dir_fd, F_DUPFD_CLOEXEC, 0);
+        int r = fs_opendir_at(dir_fd, ".", &dir);
 
-        if (fd < 0)
-                return -errno;
-        dir = fdopendir(fd);
-        if (!dir) {
-                r = -errno;
-                (void)close(fd); /* a directory */
-                return r;
-        }
-        rewinddir(dir); /* the position is shared with dir_fd */
         while (r >= 0 && (entry = next_entry(w, dir, DT_REG)))
                 r = visit_file(w, dir_fd, entry->d_name);
         if (r >= 0)

@@ -33,6 +33,9 @@ void probe_order_done(ProbeOrder *o) {
         for (size_t i = 0; i < c->n_log_files; i++)
                 free(c->log_files[i].path);
         free(c->log_files);
+        for (size_t i = 0; i < c->n_dumps; i++)
+                free(c->dumps[i].path);
+        free(c->dumps);
         for (size_t i = 0; i < c->n_container_dumps; i++) {
                 free(c->container_dumps[i].note);
                 free(c->container_dumps[i].path);
@@ -115,6 +118,17 @@ static void put_log_files(StrBuf *b, const CollectOrder *c) {
         json_out_end_array(b);
 }
 
+static void put_dumps(StrBuf *b, const CollectOrder *c) {
+        json_out_array(b, "dumps");
+        for (size_t i = 0; i < c->n_dumps; i++) {
+                json_out_object(b, NULL);
+                json_out_path(b, "path", c->dumps[i].path);
+                json_out_u64(b, "uid", c->dumps[i].uid);
+                json_out_end_object(b);
+        }
+        json_out_end_array(b);
+}
+
 static void put_container_dumps(StrBuf *b, const CollectOrder *c) {
         json_out_array(b, "container_dumps");
         for (size_t i = 0; i < c->n_container_dumps; i++) {
@@ -151,6 +165,7 @@ int probe_order_compose(const ProbeOrder *o, StrBuf *ret) {
         json_out_u64(ret, "since_boot_usec", c->since_boot_usec);
         put_processes(ret, o);
         put_log_files(ret, c);
+        put_dumps(ret, c);
         put_container_dumps(ret, c);
         put_commands(ret, c);
         json_out_end_object(ret);
@@ -214,12 +229,27 @@ static size_t take_length(Reading *x, const json_t *array, size_t max) {
         return x->r < 0 ? 0 : json_array_size(array);
 }
 
+/* @param n  0 afterwards where there is no memory, which is noted */
+static void *make_items(Reading *x, size_t *n, size_t size) {
+        void *items = calloc(*n + 1, size);
+        if (!items) {
+                fault(x, -ENOMEM, "no memory");
+                *n = 0;
+        }
+        return items;
+}
+
+static uid_t take_uid(Reading *x, const json_t *o) {
+        uint64_t uid = take_number(x, o, "uid");
+        if (!json_object_get(o, "uid") || uid > UINT32_MAX)
+                fault(x, -EINVAL, "a file of the order is nobody's");
+        return (uid_t)uid;
+}
+
 static char **take_list(Reading *x, const json_t *array, size_t max, size_t *ret_n) {
         size_t n = take_length(x, array, max);
-        char **list = calloc(n + 1, sizeof *list);
-        if (!list)
-                fault(x, -ENOMEM, "no memory");
-        for (size_t i = 0; list && i < n; i++) {
+        char **list = make_items(x, &n, sizeof *list);
+        for (size_t i = 0; i < n; i++) {
                 list[i] = take_value(x, json_array_get(array, i), ORDER_PATH_MAX);
                 if (!list[i])
                         break;
@@ -230,10 +260,8 @@ static char **take_list(Reading *x, const json_t *array, size_t max, size_t *ret
 
 static void take_processes(Reading *x, const json_t *array, CollectOrder *c) {
         size_t n = take_length(x, array, COLLECT_PROCESSES_MAX);
-        c->processes = calloc(n + 1, sizeof *c->processes);
-        if (!c->processes)
-                fault(x, -ENOMEM, "no memory");
-        for (size_t i = 0; c->processes && i < n; i++) {
+        c->processes = make_items(x, &n, sizeof *c->processes);
+        for (size_t i = 0; i < n; i++) {
                 const json_t *v = json_array_get(array, i);
                 c->processes[i] =
                         (CollectProcess){ take_pid(x, v, "pid"), take_number(x, v, "start_ticks") };
@@ -243,10 +271,8 @@ static void take_processes(Reading *x, const json_t *array, CollectOrder *c) {
 
 static void take_questions(Reading *x, const json_t *array, ProbeOrder *o) {
         size_t n = take_length(x, array, COLLECT_PROCESSES_MAX);
-        o->questions = calloc(n + 1, sizeof *o->questions);
-        if (!o->questions)
-                fault(x, -ENOMEM, "no memory");
-        for (size_t i = 0; o->questions && i < n; i++) {
+        o->questions = make_items(x, &n, sizeof *o->questions);
+        for (size_t i = 0; i < n; i++) {
                 const json_t *v = json_array_get(array, i);
                 o->questions[i] =
                         (ProbeQuestion){ take_pid(x, v, "hook_pid"), take_pid(x, v, "inner_pid"),
@@ -257,10 +283,8 @@ static void take_questions(Reading *x, const json_t *array, ProbeOrder *o) {
 
 static void take_commands(Reading *x, const json_t *array, CollectOrder *c) {
         size_t n = take_length(x, array, ORDER_COMMANDS_MAX), n_arguments;
-        c->commands = calloc(n + 1, sizeof *c->commands);
-        if (!c->commands)
-                fault(x, -ENOMEM, "no memory");
-        for (size_t i = 0; c->commands && i < n; i++) {
+        c->commands = make_items(x, &n, sizeof *c->commands);
+        for (size_t i = 0; i < n; i++) {
                 const json_t *v = json_array_get(array, i);
                 c->n_commands = i + 1;
                 c->commands[i].name = take_text(x, v, "name", ORDER_NAME_MAX);
@@ -279,44 +303,49 @@ static pid_t take_pid_or_none(Reading *x, const json_t *o, const char *key) {
 
 static void take_log_files(Reading *x, const json_t *array, CollectOrder *c) {
         size_t n = take_length(x, array, COLLECT_FILES_MAX);
-        c->log_files = calloc(n + 1, sizeof *c->log_files);
-        if (!c->log_files)
-                fault(x, -ENOMEM, "no memory");
-        for (size_t i = 0; c->log_files && i < n; i++) {
+        c->log_files = make_items(x, &n, sizeof *c->log_files);
+        for (size_t i = 0; i < n; i++) {
                 const json_t *v = json_array_get(array, i);
-                const json_t *uid = json_object_get(v, "uid");
                 c->log_files[i] =
                         (CollectLogFile){ .path = take_text(x, v, "path", ORDER_PATH_MAX),
-                                          .uid = (uid_t)take_number(x, v, "uid"),
+                                          .uid = take_uid(x, v),
                                           .pid = take_pid_or_none(x, v, "pid"),
                                           .start_ticks = take_number(x, v, "start_ticks"),
                                           .hook_pid = take_pid_or_none(x, v, "hook_pid"),
                                           .inner_pid = take_pid_or_none(x, v, "inner_pid") };
                 c->n_log_files = i + 1;
-                if (!c->log_files[i].path || !uid || json_integer_value(uid) > UINT32_MAX)
-                        fault(x, -EINVAL, "a log of the order has no path or is nobody's");
+                if (!c->log_files[i].path)
+                        fault(x, -EINVAL, "a log of the order has no path");
+        }
+}
+
+static void take_dumps(Reading *x, const json_t *array, CollectOrder *c) {
+        size_t n = take_length(x, array, COLLECT_DUMPS_MAX);
+        c->dumps = make_items(x, &n, sizeof *c->dumps);
+        for (size_t i = 0; i < n; i++) {
+                const json_t *v = json_array_get(array, i);
+                c->dumps[i] = (CollectDump){ .path = take_text(x, v, "path", ORDER_PATH_MAX),
+                                             .uid = take_uid(x, v) };
+                c->n_dumps = i + 1;
+                if (!c->dumps[i].path || c->dumps[i].path[0] != '/')
+                        fault(x, -EINVAL, "a dump of the order has no absolute path");
         }
 }
 
 static void take_container_dumps(Reading *x, const json_t *array, CollectOrder *c) {
         size_t n = take_length(x, array, COLLECT_CONTAINER_DUMPS_MAX);
-        c->container_dumps = calloc(n + 1, sizeof *c->container_dumps);
-        if (!c->container_dumps)
-                fault(x, -ENOMEM, "no memory");
-        for (size_t i = 0; c->container_dumps && i < n; i++) {
+        c->container_dumps = make_items(x, &n, sizeof *c->container_dumps);
+        for (size_t i = 0; i < n; i++) {
                 const json_t *v = json_array_get(array, i);
-                const json_t *uid = json_object_get(v, "uid");
                 CollectContainerDump *d = &c->container_dumps[i];
                 *d = (CollectContainerDump){ .note = take_text(x, v, "note", ORDER_NAME_MAX),
                                              .path = take_text(x, v, "path", ORDER_PATH_MAX),
                                              .hook_pid = take_pid(x, v, "hook_pid"),
-                                             .uid = (uid_t)take_number(x, v, "uid"),
+                                             .uid = take_uid(x, v),
                                              .noted_usec = take_number(x, v, "noted_usec") };
                 c->n_container_dumps = i + 1;
                 if (!d->note || !d->path || d->path[0] != '/')
                         fault(x, -EINVAL, "a dump of the order has no note or no absolute path");
-                if (!uid || json_integer_value(uid) > UINT32_MAX)
-                        fault(x, -EINVAL, "a dump of the order is nobody's");
         }
 }
 
@@ -364,6 +393,7 @@ static void take_order(Reading *x, const json_t *v, ProbeOrder *o) {
         take_processes(x, json_object_get(v, "processes"), c);
         take_questions(x, json_object_get(v, "questions"), o);
         take_log_files(x, json_object_get(v, "log_files"), c);
+        take_dumps(x, json_object_get(v, "dumps"), c);
         take_container_dumps(x, json_object_get(v, "container_dumps"), c);
         take_commands(x, json_object_get(v, "commands"), c);
         if (x->r == 0 && (!c->sysfs_root || !c->device_directory || !c->proc_root))

@@ -8,6 +8,7 @@
 #include "collectors/packages_private.h"
 #include "collectors/procfs.h"
 #include "lib/base/cleanup.h"
+#include "lib/base/fs.h"
 #include "lib/base/json_out.h"
 #include "lib/base/path.h"
 
@@ -59,11 +60,9 @@ bool packages_pip_is_asked_for(const char *name) {
 
 /* Opens a directory of the root for reading its entries. */
 static DIR *open_directory(const PackagesRoot *root, const char *path) {
-        _cleanup_close_ int fd = procfs_root_open(root->fd, path, O_RDONLY | O_DIRECTORY, NULL);
-        DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+        DIR *dir = NULL;
 
-        if (dir)
-                (void)TAKE_FD(fd); /* the stream's now */
+        (void)fs_opendir_fd(procfs_root_open(root->fd, path, O_RDONLY | O_DIRECTORY, NULL), &dir);
         return dir;
 }
 

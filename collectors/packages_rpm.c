@@ -73,7 +73,7 @@ static int read_output(int fd, uint64_t end_usec, StrBuf *b) {
 
         for (;;) {
                 struct pollfd p = { .fd = fd, .events = POLLIN };
-                uint64_t now = clock_system()->boottime_usec(clock_system());
+                uint64_t now = clock_boottime_usec();
                 if (now >= end_usec)
                         return -ETIMEDOUT;
                 int r = poll(&p, 1,
@@ -185,8 +185,7 @@ void packages_rpm(PackagesRoot *root, const char *program, uint64_t timeout_usec
         const RpmRun run = { .program = program,
                              .db_fd = db_fd,
                              .is_foreign = root->pid != 0,
-                             .end_usec =
-                                     clock_system()->boottime_usec(clock_system()) + timeout_usec };
+                             .end_usec = clock_boottime_usec() + timeout_usec };
 
         if (db_fd < 0)
                 return;

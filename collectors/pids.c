@@ -1,6 +1,6 @@
 #include "collectors/pids.h"
 
-#include <ctype.h>
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "collectors/procfs.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/parse.h"
 
@@ -181,20 +182,12 @@ int pids_resolve(const PidsQuestion *q, PidsAnswer *ret) {
 }
 
 bool pids_container_of(const char *cgroup, char ret[PIDS_CONTAINER_SIZE]) {
-        const char *last = NULL;
-        for (const char *p = cgroup; *p;) {
-                size_t n = 0;
-                while (isxdigit((unsigned char)p[n]) && !isupper((unsigned char)p[n]))
-                        n++;
-                if (n == PIDS_CONTAINER_SIZE - 1)
-                        last = p;
-                p += n > 0 ? n : 1;
-        }
-        if (!last)
-                return false;
-        memcpy(ret, last, PIDS_CONTAINER_SIZE - 1);
-        ret[PIDS_CONTAINER_SIZE - 1] = '\0';
-        return true;
+        ProcContainer c;
+        (void)procfs_parse_cgroup(cgroup, strlen(cgroup), &c); /* what counts is the one name */
+        static_assert(sizeof c.container_id == PIDS_CONTAINER_SIZE, "the same names");
+        if (c.container_id[0] != '\0')
+                memcpy(ret, c.container_id, PIDS_CONTAINER_SIZE);
+        return c.container_id[0] != '\0';
 }
 
 bool pids_container(const char *proc_root, pid_t pid, char ret[PIDS_CONTAINER_SIZE]) {

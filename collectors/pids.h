@@ -43,7 +43,7 @@ int pids_resolve_ancestor(const PidsQuestion *q, PidsAnswer *ret);
  * Of ns_inode only what the kernel says of hook_pid too is believed; where that cannot be seen, no other process than an ancestor is found. */
 int pids_resolve(const PidsQuestion *q, PidsAnswer *ret);
 
-/** The container that a process is in, by its cgroup: the last 64 hexadecimal digits that stand for themselves (containerd, CRI-O, Docker, Podman).
+/** The container that a process is in, by its cgroup (procfs_parse_cgroup()).
  * @return whether there is one */
 bool pids_container(const char *proc_root, pid_t pid, char ret[PIDS_CONTAINER_SIZE]);
 /** The same from the text of a cgroup file. Pure. */

@@ -2,7 +2,6 @@
  * limits, descriptors, threads), then what may (maps, command line, environment), so that a process which makes its reader wait costs its own
  * last records and nobody else's. Raw files are written here: a part has no descriptor but its pipe. */
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 
 #include "collectors/collector.h"

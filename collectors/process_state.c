@@ -1,6 +1,5 @@
 /* What of a process can be read without waiting for it: status, place, limits, devices, children. And its neighbours' jobs, which may. */
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 
 #include "collectors/process_private.h"
@@ -143,10 +142,11 @@ void process_limits(ProcessReport *report) {
         process_end(report);
 }
 
-static bool holds(const JobsHolder *h, int device) {
-        for (size_t i = 0; i < h->n_devices; i++)
-                if (h->devices[i] == device)
-                        return true;
+static bool shares_device(const JobsHolder *a, const JobsHolder *b) {
+        for (size_t i = 0; i < a->n_devices; i++)
+                for (size_t k = 0; k < b->n_devices; k++)
+                        if (a->devices[i] == b->devices[k])
+                                return true;
         return false;
 }
 
@@ -163,10 +163,7 @@ void process_devices(ProcessReport *report, const JobsScan *scan) {
         json_out_array(&report->b, "also_held_by");
         for (size_t i = 0; i < scan->n_holders; i++) {
                 const JobsHolder *h = &scan->holders[i];
-                bool shared = false;
-                for (size_t k = 0; k < mine.n_devices; k++)
-                        shared |= holds(h, mine.devices[k]);
-                if (!shared || h->stat.pid == report->p->stat.pid)
+                if (h->stat.pid == report->p->stat.pid || !shares_device(h, &mine))
                         continue;
                 json_out_object(&report->b, NULL);
                 json_out_i64(&report->b, "pid", h->stat.pid);
@@ -188,11 +185,8 @@ void process_neighbours(ProcessReport *report, const JobsScan *scan) {
                 return;
         for (size_t i = 0; i < scan->n_holders && report->result == 0; i++) {
                 const JobsHolder *h = &scan->holders[i];
-                bool shared = false;
                 Proc p;
-                for (size_t k = 0; k < mine.n_devices; k++)
-                        shared |= holds(h, mine.devices[k]);
-                if (!shared || h->stat.pid == report->p->stat.pid ||
+                if (h->stat.pid == report->p->stat.pid || !shares_device(h, &mine) ||
                     procfs_open(&p, report->order->proc_root, h->stat.pid, h->stat.start_ticks) !=
                             0)
                         continue;

@@ -1,6 +1,5 @@
 /* Threads of a process: where each stands. One record a thread, so that what was written before a deadline is whole. */
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 
 #include "collectors/process_private.h"

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "lib/base/cleanup.h"
+#include "lib/base/fs.h"
 #include "lib/base/json_out.h"
 #include "lib/base/parse.h"
 #include "lib/base/redact.h"
@@ -196,18 +197,15 @@ void procfs_numbers_done(ProcNumbers *numbers) {
 }
 
 int procfs_list(int dir_fd, const char *path, size_t max, ProcNumbers *ret) {
-        _cleanup_close_ int fd = openat(dir_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        int fd = openat(dir_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         _cleanup_closedir_ DIR *dir = NULL;
         _cleanup_(procfs_numbers_done) ProcNumbers list = { 0 };
         size_t n_allocated = 0;
         struct dirent *entry;
 
-        if (fd < 0)
-                return -errno;
-        dir = fdopendir(fd);
-        if (!dir)
-                return -errno;
-        (void)TAKE_FD(fd); /* the stream's now */
+        int r = fs_opendir_fd(fd < 0 ? -errno : fd, &dir);
+        if (r < 0)
+                return r;
         for (errno = 0; !list.is_cut && (entry = readdir(dir)); errno = 0) {
                 uint64_t value;
                 if (parse_u64_range(entry->d_name, 0, INT32_MAX, &value) < 0)

@@ -189,7 +189,8 @@ typedef struct Component { /* of a path */
         size_t n;
 } Component;
 
-/* `<64 hex>`, `docker-<64 hex>.scope`, `crio-conmon-<64 hex>` … */
+/* `<64 hex>`, `docker-<64 hex>.scope`, `crio-conmon-<64 hex>` …; runc without systemd's driver makes one directory of what it is given for that driver,
+ * `kubepods-pod<uid>.slice:cri-containerd:<64 hex>` */
 static void take_container(ProcContainer *c, Component self, Component parent) {
         const char *s = self.s;
         size_t n = self.n;
@@ -203,7 +204,8 @@ static void take_container(ProcContainer *c, Component self, Component parent) {
         copy_text(c->container_id, sizeof c->container_id, s + n - 64, 64);
         if (n > 65)
                 copy_text(c->runtime, sizeof c->runtime, s, n - 65);
-        else if (parent.n == 6 && memcmp(parent.s, "docker", 6) == 0)
+        else if ((parent.n == 6 && memcmp(parent.s, "docker", 6) == 0) ||
+                 (is_name(parent.s, parent.n) && parent.s[parent.n] == ':'))
                 copy_text(c->runtime, sizeof c->runtime, parent.s, parent.n);
 }
 
@@ -250,11 +252,11 @@ bool procfs_parse_cgroup(const char *text, size_t n, ProcContainer *ret) {
 
         *ret = (ProcContainer){ 0 };
         for (size_t i = 0; i <= n; i++) {
-                if (i < n && text[i] != '/' && text[i] != '\n')
+                if (i < n && text[i] != '/' && text[i] != ':' && text[i] != '\n')
                         continue;
                 self.n = (size_t)(text + i - self.s);
                 take_component(ret, self, parent);
-                parent = (Component){ self.s, i < n && text[i] == '/' ? self.n : 0 };
+                parent = (Component){ self.s, i < n && text[i] != '\n' ? self.n : 0 };
                 self.s = text + i + 1;
         }
         return ret->container_id[0] != '\0' || ret->pod_uid[0] != '\0' || ret->slurm_job[0] != '\0';

@@ -18,12 +18,13 @@ enum {
         LINE_BYTES_MAX = 8 << 10,
         VALUE_BYTES_MAX = 4 << 10,
         RECORD_BYTES_MAX = 256 << 10,
+        RAW_NAME_SIZE = 128,
 };
 
 typedef struct Log {
         const CollectOrder *order;
         CollectOut *out;
-        size_t number; /* in the order, from 0 */
+        size_t number; /* in the snapshot, from 0 */
         char *text; /* redacted as a whole before anything is taken from it, so that no cut hides from redact_text() what a value is */
         size_t n;
         uint64_t tail_from; /* offset in the file */
@@ -65,6 +66,31 @@ static ssize_t pread_some(int fd, char *data, size_t size, uint64_t from) {
         return (ssize_t)n;
 }
 
+static bool variable_is_allowed(const CollectOrder *order, const NrtInfoItem *item) {
+        char name[256];
+
+        if (item->name.n >= sizeof name)
+                return false;
+        memcpy(name, item->name.s, item->name.n);
+        name[item->name.n] = '\0';
+        return environment_is_allowed(order->environment, name);
+}
+
+/* What the allow-list leaves out of the records is not in the text either. */
+static void strike_variables(const Log *log) {
+        NrtInfodump dump;
+        NrtInfoItem item;
+
+        for (size_t at = 0; nrt_infodump_find(log->text, log->n, &at, &dump);) {
+                bool in_environment = false;
+                for (size_t line = 0;
+                     nrt_infodump_next(&dump.lines, &line, &in_environment, &item);)
+                        if (item.kind == NRT_INFO_ENVIRONMENT &&
+                            !variable_is_allowed(log->order, &item))
+                                memset(log->text + (item.value.s - log->text), '*', item.value.n);
+        }
+}
+
 /* From a line's beginning on: half a line could hold a secret without the name that tells. */
 static int read_tail(Log *log, int fd) {
         _cleanup_(strbuf_done) StrBuf clean = STRBUF_INIT;
@@ -89,7 +115,10 @@ static int read_tail(Log *log, int fd) {
         log->tail_from += skip;
         log->n = clean.n;
         log->text = strbuf_take(&clean);
-        return log->text ? 0 : -ENOMEM;
+        if (!log->text)
+                return -ENOMEM;
+        strike_variables(log);
+        return 0;
 }
 
 /* @param why  nothing could be read; NULL */
@@ -111,10 +140,16 @@ static int emit_file(const Log *log, const char *path, const char *why) {
 }
 
 static int write_raw(const Log *log) {
-        char name[32];
+        const CollectOut *out = log->out;
+        char name[RAW_NAME_SIZE];
         int r;
 
-        (void)snprintf(name, sizeof name, "runtime-log-%zu.txt", log->number);
+        if (log->n > out->max_bytes - out->used_bytes) {
+                log->out->is_cut = true; /* no empty file in its place */
+                return 0;
+        }
+        (void)snprintf(name, sizeof name, "runtime-log-%s%zu.txt", out->look ? out->look : "",
+                       log->number);
         _cleanup_close_ int fd = collect_raw_file(log->out, name);
         if (fd < 0)
                 return 0; /* none are wanted; the records stand for themselves */
@@ -131,16 +166,6 @@ static void add_field(StrBuf *b, const NrtInfoItem *item) {
         name[n] = '\0';
         if (item->value.n > 0)
                 add_span(b, name, item->value);
-}
-
-static bool variable_is_allowed(const CollectOrder *order, const NrtInfoItem *item) {
-        char name[256];
-
-        if (item->name.n >= sizeof name)
-                return false;
-        memcpy(name, item->name.s, item->name.n);
-        name[item->name.n] = '\0';
-        return environment_is_allowed(order->environment, name);
 }
 
 /* One pass for each kind, as a JSON object cannot be left and entered again. */
@@ -253,26 +278,28 @@ static int emit_errors(const Log *log) {
         return r < 0 ? r : walk_errors(log, n, &n);
 }
 
+typedef struct Seen { /* the files that were read */
+        struct stat *items;
+        size_t n;
+} Seen;
+
 /* 128 ranks may write one file. */
-static bool was_read_before(const Log *log, struct stat *seen, size_t *n_seen) {
-        for (size_t i = 0; i < *n_seen; i++)
-                if (seen[i].st_dev == log->st.st_dev && seen[i].st_ino == log->st.st_ino)
+static bool was_read_before(const Log *log, Seen *seen) {
+        for (size_t i = 0; i < seen->n; i++)
+                if (seen->items[i].st_dev == log->st.st_dev &&
+                    seen->items[i].st_ino == log->st.st_ino)
                         return true;
-        seen[(*n_seen)++] = log->st;
+        seen->items[seen->n++] = log->st;
         return false;
 }
 
-static int collect_log(Log *log, const CollectLogFile *f, struct stat *seen, size_t *n_seen) {
-        const char *why = NULL;
-        _cleanup_close_ int fd = runtime_log_open(log->order, f, &log->st, &why);
-        int r;
+/* @param fd  negative: nothing could be opened, why says the reason */
+static int collect_log(Log *log, int fd, const char *path, const char *why) {
+        int r = fd < 0 ? 0 : read_tail(log, fd);
 
-        if (fd >= 0 && was_read_before(log, seen, n_seen))
-                return 0;
-        r = fd < 0 ? 0 : read_tail(log, fd);
         if (r < 0)
                 why = strerror(-r);
-        r = emit_file(log, f->path, why);
+        r = emit_file(log, path, why);
         if (why || r < 0)
                 return r;
         r = emit_blocks(log);
@@ -281,14 +308,76 @@ static int collect_log(Log *log, const CollectLogFile *f, struct stat *seen, siz
         return r < 0 ? r : write_raw(log);
 }
 
-int collect_runtime_log(const CollectOrder *order, CollectOut *out) {
-        _cleanup_free_ struct stat *seen = calloc(COLLECT_FILES_MAX, sizeof *seen);
-        size_t n_seen = 0;
-        int r = seen ? 0 : -ENOMEM;
+static int collect_named(Log *log, const CollectLogFile *f, Seen *seen) {
+        const char *why = NULL;
+        _cleanup_close_ int fd = runtime_log_open(log->order, f, &log->st, &why);
 
-        for (size_t i = 0; r == 0 && i < MIN(order->n_log_files, (size_t)COLLECT_FILES_MAX); i++) {
+        return fd >= 0 && was_read_before(log, seen) ? 0 : collect_log(log, fd, f->path, why);
+}
+
+static int emit_dump(const Log *log, const DumpLog *f) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+
+        begin(log, &b, "dump");
+        json_out_path(&b, "path", f->path);
+        json_out_string(&b, "unavailable", strerror(-f->error));
+        return emit(log, &b);
+}
+
+static int collect_found(Log *log, const DumpLog *f, Seen *seen) {
+        const char *why = NULL;
+
+        if (!f->name)
+                return emit_dump(log, f);
+        _cleanup_close_ int fd = runtime_log_open_found(f, &log->st, &why);
+        if (fd == -ENOENT || (fd >= 0 && was_read_before(log, seen)))
+                return 0;
+        return collect_log(log, fd, f->path, why);
+}
+
+static int emit_left_out(const CollectOrder *order, CollectOut *out, size_t n_left_out) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        const Log log = { .order = order, .out = out, .number = COLLECT_FILES_MAX };
+
+        begin(&log, &b, "dump");
+        json_out_u64(&b, "left_out", n_left_out);
+        return emit(&log, &b);
+}
+
+/* Each may have its share of what is left, so that the last of 128 ranks is heard, too. */
+static int collect_dumps(const CollectOrder *order, CollectOut *out, const DumpLogs *logs,
+                         Seen *seen) {
+        uint64_t max_bytes = out->max_bytes;
+        int r = 0;
+
+        for (size_t i = 0; r == 0 && i < logs->n; i++) {
                 Log log = { .order = order, .out = out, .number = i };
-                r = collect_log(&log, &order->log_files[i], seen, &n_seen);
+                uint64_t n_shares = logs->n - i + order->n_log_files;
+                out->max_bytes = out->used_bytes + (max_bytes - out->used_bytes) / n_shares;
+                r = collect_found(&log, &logs->items[i], seen);
+                free(log.text);
+        }
+        out->max_bytes = max_bytes;
+        return r < 0 || logs->n_left_out == 0 ? r : emit_left_out(order, out, logs->n_left_out);
+}
+
+int collect_runtime_log(const CollectOrder *order, CollectOut *out) {
+        _cleanup_(dump_logs_done) DumpLogs logs = { 0 };
+        _cleanup_free_ struct stat *items = calloc(2 * COLLECT_FILES_MAX, sizeof *items);
+        Seen seen = { .items = items };
+        int r = items ? runtime_log_find(order, &logs) : -ENOMEM;
+
+        if (r == 0 && logs.n == 0 && order->n_log_files == 0) {
+                (void)snprintf(out->why, sizeof out->why,
+                               "no log of the runtime is known: no dump has one, and no hook named "
+                               "a file (NEURON_RT_LOG_LOCATION)");
+                return COLLECT_E_NOTHING;
+        }
+        if (r == 0)
+                r = collect_dumps(order, out, &logs, &seen);
+        for (size_t i = 0; r == 0 && i < MIN(order->n_log_files, (size_t)COLLECT_FILES_MAX); i++) {
+                Log log = { .order = order, .out = out, .number = logs.n + i };
+                r = collect_named(&log, &order->log_files[i], &seen);
                 free(log.text);
         }
         return r;

@@ -9,7 +9,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "collectors/pids.h"
@@ -18,20 +17,6 @@
 
 #define ORDER_WAIT_MSEC 10000
 #define ORDER_FDS 2
-
-static uint64_t clock_usec(clockid_t id) {
-        struct timespec t = { 0 };
-        (void)clock_gettime(id, &t); /* fails only for clocks that are not there */
-        return (uint64_t)t.tv_sec * USEC_PER_SEC + (uint64_t)t.tv_nsec / 1000;
-}
-
-uint64_t supervise_now(void) {
-        return clock_usec(CLOCK_BOOTTIME);
-}
-
-uint64_t supervise_realtime(void) {
-        return clock_usec(CLOCK_REALTIME);
-}
 
 int supervise_say(int fd, const char *fmt, ...) {
         char text[PROBE_PACKET_MAX];

@@ -1,5 +1,5 @@
 /* What the files of the supervisor share: supervise.c (a connection), supervise_look.c (a snapshot), supervise_task.c (a child), supervise_forward.c (records
- * that the agent is told of at once), supervise_watch.c (what is followed all the time). */
+ * that the agent is told of at once), supervise_watch.c (what is followed all the time). Each has one poll() for all that it waits for. */
 #pragma once
 
 #include <poll.h>
@@ -11,10 +11,6 @@
 #define TASKS_AT_ONCE 4
 #define PARTS_FORMAT ".part-%s"
 #define RAW_FORMAT ".raw-%s"
-
-/* The loop: one poll() for everything. Time is CLOCK_BOOTTIME in microseconds. */
-uint64_t supervise_now(void);
-uint64_t supervise_realtime(void);
 
 /** Sends one message; what does not fit is cut. @return 0, -errno: the agent is gone, or does not read (nothing waits for it) */
 int supervise_say(int fd, const char *fmt, ...) _printf_(2, 3);
@@ -40,6 +36,8 @@ typedef struct Task {
 
 /** Executes ourselves anew. @param order_fd  borrowed, its offset does not matter @param dir_fd  borrowed; -1 = none @return 0, -errno */
 int task_start(Task *t, int order_fd, int dir_fd);
+/** It ends without having been started. @param state  what becomes of its section @param fmt  why */
+void task_give_up(Task *t, SectionState state, const char *fmt, ...) _printf_(3, 4);
 /** Adds what it waits for. @return how many of `fds` were written, at most TASK_FDS */
 #define TASK_FDS 3
 size_t task_poll(const Task *t, struct pollfd *fds);

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -10,6 +11,7 @@
 #include "collectors/child.h"
 #include "collectors/supervise_private.h"
 #include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
 #include "lib/base/spawn.h"
 
 #define READ_SIZE (64 * 1024)
@@ -51,24 +53,30 @@ static int spawn(Task *t, const int fds[4]) {
         return spawn_program(&t->pid, &o);
 }
 
+void task_give_up(Task *t, SectionState state, const char *fmt, ...) {
+        va_list args;
+        t->has_started = t->has_ended = true;
+        t->state = state;
+        va_start(args, fmt);
+        (void)vsnprintf(t->why, sizeof t->why, fmt, args);
+        va_end(args);
+}
+
 int task_start(Task *t, int order_fd, int dir_fd) {
         _cleanup_close_ int out = -1, why = -1, order = fcntl(order_fd, F_DUPFD_CLOEXEC, 10),
                             dir = dir_fd < 0 ? -1 : fcntl(dir_fd, F_DUPFD_CLOEXEC, 10);
         t->has_started = true;
         t->out_fd = t->why_fd = t->pid_fd = -1;
-        t->begun_usec = supervise_realtime();
-        t->started_usec = t->ended_usec = supervise_now();
+        t->begun_usec = clock_realtime_usec();
+        t->started_usec = t->ended_usec = clock_boottime_usec();
         int r = order < 0 || (dir_fd >= 0 && dir < 0) ? -EMFILE : make_pipe(&t->out_fd, &out);
         if (r == 0)
                 r = make_pipe(&t->why_fd, &why);
         if (r == 0)
                 r = spawn(t, (const int[4]){ order, out, why, dir });
         if (r < 0) {
-                t->pid = 0;
-                t->has_ended = true;
-                t->state = SECTION_FAILED;
-                (void)snprintf(t->why, sizeof t->why, "no process could be started for it: %s",
-                               strerror(-r));
+                task_give_up(t, SECTION_FAILED, "no process could be started for it: %s",
+                             strerror(-r));
                 return r;
         }
         t->pid_fd = (int)syscall(SYS_pidfd_open, t->pid, 0); /* -1: then it is asked for */
@@ -128,7 +136,7 @@ void task_kill(Task *t, SectionState state, const char *why) {
                 return;
         (void)kill(-t->pid, SIGKILL); /* not reaped yet: the number is still its own */
         (void)kill(t->pid, SIGKILL);
-        t->killed_usec = supervise_now();
+        t->killed_usec = clock_boottime_usec();
         t->state = state;
         (void)snprintf(t->why, sizeof t->why, "%s", why);
         t->n_why = strlen(t->why);
@@ -138,7 +146,7 @@ static void finish(Task *t) {
         t->has_ended = true;
         while (t->n_why > 0 && t->why[t->n_why - 1] == ' ')
                 t->why[--t->n_why] = '\0';
-        t->ended_usec = supervise_now();
+        t->ended_usec = clock_boottime_usec();
         t->pid = 0;
         int *const fds[] = { &t->pid_fd, &t->out_fd, &t->why_fd };
         for (size_t i = 0; i < ELEMENTSOF(fds); i++)
@@ -191,7 +199,7 @@ uint64_t task_deadline(const Task *t) {
         if (!t->has_started || t->has_ended)
                 return USEC_INFINITY;
         if (t->pid_fd < 0)
-                return supervise_now() + 10 * USEC_PER_MSEC;
+                return clock_boottime_usec() + 10 * USEC_PER_MSEC;
         if (t->killed_usec)
                 return t->killed_usec + DEATH_USEC;
         return t->timeout_usec == USEC_INFINITY ? USEC_INFINITY : t->started_usec + t->timeout_usec;

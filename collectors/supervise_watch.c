@@ -1,9 +1,9 @@
 /* A watch: follows the kernel log, asks every now and then who holds a device, and passes on what is new, until the agent goes. */
 #include <errno.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "collectors/supervise_private.h"
+#include "lib/base/clock.h"
 
 #define LINE_MAX_BYTES (PROBE_PACKET_MAX - 64)
 #define RECORDS_MAX 4096 /* of a round */
@@ -75,7 +75,10 @@ static int on_jobs_line(Watch *w, const char *line) {
         if (!w->now.lines && !(w->now.lines = calloc(RECORDS_MAX, sizeof *w->now.lines)))
                 return -ENOMEM;
         w->now.lines[w->now.n] = strdup(line);
-        return w->now.lines[w->now.n] ? (int)(w->now.n++, 0) : -ENOMEM;
+        if (!w->now.lines[w->now.n])
+                return -ENOMEM;
+        w->now.n++;
+        return 0;
 }
 
 static int on_kmsg_output(Task *t, const char *data, size_t n) {
@@ -129,7 +132,7 @@ static void leave_out_untold(Round *r) {
 /* Only what is new or has changed is told, those who hold a device first: in a quiet job that is nothing. Every now and then all is, for an agent that
  * could not keep it. Of who has gone nothing is: what was known of it stays true. */
 static void tell_round(Watch *w) {
-        uint64_t now = supervise_now();
+        uint64_t now = clock_boottime_usec();
         bool all = now >= w->next_all_usec;
         if (all)
                 w->next_all_usec = now + ALL_USEC;
@@ -168,7 +171,7 @@ static void tell_trouble(Watch *w) {
 }
 
 static void turn(Watch *w, const ProbeOrder *order) {
-        uint64_t now = supervise_now();
+        uint64_t now = clock_boottime_usec();
         if ((!w->kmsg.has_started || w->kmsg.has_ended) && now >= w->next_kmsg_usec) {
                 w->next_kmsg_usec = now + RESTART_USEC;
                 start(w, &w->kmsg, "follow:kmsg", USEC_INFINITY);
@@ -195,7 +198,7 @@ static int wait_for_news(const Watch *w) {
         size_t n = 1;
         n += task_poll(&w->kmsg, fds + n);
         n += task_poll(&w->jobs, fds + n);
-        uint64_t now = supervise_now(),
+        uint64_t now = clock_boottime_usec(),
                  next = MIN(task_deadline(&w->kmsg), task_deadline(&w->jobs));
         if (!w->kmsg.has_started || w->kmsg.has_ended)
                 next = MIN(next, w->next_kmsg_usec);

@@ -1,6 +1,5 @@
 /* What is asked of bundles: the list and its filter, one bundle, and what people do with one. */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "agent/api/api_call.h"

@@ -6,7 +6,6 @@
 #include "agent/api/api_call.h"
 #include "lib/base/json_out.h"
 #include "lib/base/strbuf.h"
-#include "lib/dump/ids.h"
 
 #define SNAPSHOTS_PATH "/v1/snapshots"
 

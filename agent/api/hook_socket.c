@@ -2,18 +2,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 
 #include "lib/base/cleanup.h"
-#include "lib/base/fs.h"
 #include "lib/base/list.h"
-#include "lib/base/path.h"
 #include "lib/loop/timer.h"
 
-#define BACKLOG 256             /* hooks that start in the same moment */
 #define ACCEPT_AT_ONCE 64       /* then the others have their turn */
 #define RETRY_USEC USEC_PER_SEC /* when there are no descriptors left */
 
@@ -33,9 +29,9 @@ struct HookSocket {
         sd_event *event;
         int fd;
         sd_event_source *io, *timer; /* timer: listens again after descriptors ran out */
-        HookSocketCallbacks callbacks;
+        HookSocketOptions options;
         ListLink open;
-        size_t n_open, max_packet;
+        size_t n_open;
         HookPeer *in_callback;
         char *packet; /* of max_packet + 1 bytes, and room for NUL */
 };
@@ -52,6 +48,11 @@ uid_t hook_peer_uid(const HookPeer *p) {
 
 uint64_t hook_peer_since_usec(const HookPeer *p) {
         return p->since_usec;
+}
+
+bool hook_peer_has_hung_up(const HookPeer *p) {
+        struct pollfd fd = { .fd = p->fd, .events = POLLRDHUP };
+        return poll(&fd, 1, 0) > 0;
 }
 
 void hook_peer_set_userdata(HookPeer *p, void *userdata) {
@@ -89,7 +90,7 @@ void hook_peer_close(HookPeer *p) {
 static void peer_gone(HookPeer *p) {
         HookSocket *s = p->socket;
         s->in_callback = p;
-        s->callbacks.on_gone(p, s->callbacks.userdata);
+        s->options.on_gone(p, s->options.userdata);
         s->in_callback = NULL;
         peer_unlink(p);
         peer_free(p);
@@ -119,8 +120,8 @@ static int on_peer_timer(sd_event_source *source, uint64_t usec, void *userdata)
         (void)source, (void)usec;
         HookPeer *p = userdata;
         if (!p->userdata) /* nothing was ever said */
-                p->socket->callbacks.on_refused(p->uid, "it sent no note within a second",
-                                                p->socket->callbacks.userdata);
+                p->socket->options.on_refused(p->uid, "it sent no note within a second",
+                                              p->socket->options.userdata);
         peer_gone(p);
         return 0;
 }
@@ -136,19 +137,19 @@ int hook_peer_wait(HookPeer *p, uint64_t usec) {
 static void refuse(HookPeer *p, const char *answer, const char *why) {
         HookSocket *s = p->socket;
         (void)hook_peer_send(p, answer, -1); /* it may have gone */
-        s->callbacks.on_refused(p->uid, why, s->callbacks.userdata);
+        s->options.on_refused(p->uid, why, s->options.userdata);
         peer_gone(p);
 }
 
 /* Descriptors that a stranger sends along are dropped by the kernel, since there is no room for them: to close one ourselves might wait for
  * the file system it is on. @return a packet's bytes, 0 = it has gone or has nothing yet */
 static ssize_t receive(HookPeer *p, bool *ret_gone) {
-        ssize_t n =
-                recv(p->fd, p->socket->packet, p->socket->max_packet + 1, MSG_DONTWAIT | MSG_TRUNC);
+        ssize_t n = recv(p->fd, p->socket->packet, p->socket->options.max_packet + 1,
+                         MSG_DONTWAIT | MSG_TRUNC);
         if (n < 0 &&
             errno ==
                     ECONNRESET) /* it went without reading all of ours: said once, before its own last word */
-                n = recv(p->fd, p->socket->packet, p->socket->max_packet + 1,
+                n = recv(p->fd, p->socket->packet, p->socket->options.max_packet + 1,
                          MSG_DONTWAIT | MSG_TRUNC);
         *ret_gone = n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
         return n > 0 ? n : 0;
@@ -163,12 +164,12 @@ static int on_peer(sd_event_source *source, int fd, uint32_t events, void *userd
 
         if (is_gone)
                 peer_gone(p);
-        else if ((size_t)n > s->max_packet)
+        else if ((size_t)n > s->options.max_packet)
                 refuse(p, "refused the note is too long", "the note was too long");
         else if (n > 0) {
                 s->packet[n] = '\0';
                 s->in_callback = p;
-                s->callbacks.on_packet(p, s->packet, (size_t)n, s->callbacks.userdata);
+                s->options.on_packet(p, s->packet, (size_t)n, s->options.userdata);
                 s->in_callback = NULL;
                 if (p->is_closed)
                         peer_free(p);
@@ -212,8 +213,7 @@ static int add_peer(HookSocket *s, int fd) {
                 char nothing; /* what is left unread would come back as ECONNRESET, before our answer: see unix(7) */
                 (void)recv(fd, &nothing, sizeof nothing, MSG_DONTWAIT | MSG_TRUNC);
                 (void)hook_peer_send(p, "refused too many hooks are connected", -1);
-                s->callbacks.on_refused(p->uid, "too many hooks are connected",
-                                        s->callbacks.userdata);
+                s->options.on_refused(p->uid, "too many hooks are connected", s->options.userdata);
                 peer_free(p);
                 return 0;
         }
@@ -257,24 +257,22 @@ static int on_listener(sd_event_source *source, int fd, uint32_t events, void *u
                         return 0;
                 }
                 if (add_peer(s, peer) < 0) { /* no memory for it: its note goes to the mailbox */
-                        s->callbacks.on_refused((uid_t)-1, "this agent lacks memory",
-                                                s->callbacks.userdata);
+                        s->options.on_refused((uid_t)-1, "this agent lacks memory",
+                                              s->options.userdata);
                         return 0;
                 }
         }
         return 0;
 }
 
-int hook_socket_new(HookSocket **ret, sd_event *event, int fd, size_t max_packet,
-                    const HookSocketCallbacks *callbacks) {
+int hook_socket_new(HookSocket **ret, sd_event *event, int fd, const HookSocketOptions *options) {
         HookSocket *s = calloc(1, sizeof *s);
         if (!s)
                 return -ENOMEM;
         *s = (HookSocket){ .event = sd_event_ref(event),
                            .fd = -1,
-                           .callbacks = *callbacks,
-                           .max_packet = max_packet,
-                           .packet = malloc(max_packet + 2) };
+                           .options = *options,
+                           .packet = malloc(options->max_packet + 2) };
         list_init(&s->open);
         int flags = fcntl(fd, F_GETFL);
         int r = !s->packet ? -ENOMEM : 0;
@@ -313,43 +311,4 @@ HookSocket *hook_socket_free(HookSocket *s) {
 
 size_t hook_socket_n_open(const HookSocket *s) {
         return s->n_open;
-}
-
-/* ---- making it ---- */
-
-int hook_socket_listen(const char *path, int *ret_fd) {
-        struct sockaddr_un address = { .sun_family = AF_UNIX };
-        _cleanup_free_ char *parent = NULL;
-        struct stat st;
-
-        if (strlen(path) >= sizeof address.sun_path)
-                return -ENAMETOOLONG;
-        memcpy(address.sun_path, path, strlen(path));
-        parent = path_parent(path);
-        if (!parent)
-                return -ENOMEM;
-        int r = fs_mkdir_p(parent, 0755);
-        if (r == 0)
-                r = fs_remove_stale_socket(path, SOCK_SEQPACKET);
-        if (r < 0)
-                return r;
-        _cleanup_close_ int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (fd < 0 || bind(fd, (const struct sockaddr *)&address, sizeof address) < 0)
-                return -errno;
-        /* Opened by what it is, not by its name, which could lead elsewhere by now; whatever the umask said. */
-        _cleanup_close_ int node = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-        char link[32];
-        if (node < 0 || fstat(node, &st) < 0)
-                r = -errno;
-        else if (!S_ISSOCK(st.st_mode))
-                return -EEXIST;
-        (void)snprintf(link, sizeof link, "/proc/self/fd/%d", node);
-        if (r == 0 && (chmod(link, 0666) < 0 || listen(fd, BACKLOG) < 0))
-                r = -errno;
-        if (r < 0) {
-                (void)unlink(path); /* best effort: the next start finds it stale */
-                return r;
-        }
-        *ret_fd = TAKE_FD(fd);
-        return 0;
 }

@@ -16,7 +16,8 @@
 typedef struct HookSocket HookSocket;
 typedef struct HookPeer HookPeer;
 
-typedef struct HookSocketCallbacks {
+typedef struct HookSocketOptions {
+        size_t max_packet; /* bytes; what is longer is answered by `refused …` and closed */
         /* A packet came. It may close the peer. @param data  borrowed, NUL-terminated behind n */
         void (*on_packet)(HookPeer *p, const char *data, size_t n, void *userdata);
         /* It has gone, or had its time; its handle is void after the call. Not called for peers that hook_peer_close() closes. */
@@ -24,15 +25,13 @@ typedef struct HookSocketCallbacks {
         /* Somebody was turned away. @param why  static, a sentence */
         void (*on_refused)(uid_t uid, const char *why, void *userdata);
         void *userdata;
-} HookSocketCallbacks;
+} HookSocketOptions;
 
-/** @param fd          listening SOCK_SEQPACKET, taken over on success
- * @param max_packet  bytes; what is longer is answered by `refused …` and closed */
-int hook_socket_new(HookSocket **ret, sd_event *event, int fd, size_t max_packet,
-                    const HookSocketCallbacks *callbacks);
+/** @param fd  listening SOCK_SEQPACKET, taken over on success */
+int hook_socket_new(HookSocket **ret, sd_event *event, int fd, const HookSocketOptions *options);
 HookSocket *hook_socket_free(HookSocket *s); /* closes all, without on_gone */
 
-/** Makes the listening socket: parent directory, stale socket of a dead agent removed, mode 0666.
+/** Makes the listening socket (listen.c): parent directory, stale socket of a dead agent removed, mode 0666.
  * @return 0; -EADDRINUSE when somebody answers on it, -EEXIST when it is no socket */
 int hook_socket_listen(const char *path, int *ret_fd);
 
@@ -40,6 +39,7 @@ pid_t hook_peer_pid(
         const HookPeer *p); /* as this process counts; 0 = in a pid namespace that we cannot see */
 uid_t hook_peer_uid(const HookPeer *p);
 uint64_t hook_peer_since_usec(const HookPeer *p); /* CLOCK_BOOTTIME when it connected */
+bool hook_peer_has_hung_up(const HookPeer *p);    /* what it sent before may be still to be read */
 void hook_peer_set_userdata(HookPeer *p, void *userdata);
 void *hook_peer_userdata(const HookPeer *p);
 

@@ -1,4 +1,4 @@
-/* Listening sockets of the API. */
+/* The sockets that others connect to: the API's, and that of the hooks. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -11,12 +11,13 @@
 #include <sys/un.h>
 
 #include "agent/api/api.h"
+#include "agent/api/hook_socket.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 
-#define BACKLOG 64
+#define BACKLOG 256 /* hooks that start in the same moment */
 #define GROUP "neuron-collectd"
 #define GROUP_BYTES_MAX (1024 * 1024)
 
@@ -40,8 +41,8 @@ static int find_group(gid_t *ret) {
         return -ENOENT;
 }
 
-/* Lets the group in. The socket is opened by what it is, not by its name, which could lead elsewhere by now. */
-static int open_to_group(const char *path) {
+/* Gives the socket its mode. It is opened by what it is, not by its name, which could lead elsewhere by now; whatever the umask said. */
+static int let_in(const char *path, mode_t mode) {
         _cleanup_close_ int fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
         char link[32];
         struct stat st;
@@ -52,38 +53,34 @@ static int open_to_group(const char *path) {
         if (!S_ISSOCK(st.st_mode))
                 return -EEXIST;
         (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-        if (find_group(&gid) == 0)
+        if (!(mode & S_IWOTH) && find_group(&gid) == 0)
                 (void)chown(link, (uid_t)-1,
                             gid); /* an unprivileged agent outside the group keeps its own */
-        return chmod(link, 0660) < 0 ? -errno : 0;
+        return chmod(link, mode) < 0 ? -errno : 0;
 }
 
-int api_listen_unix(const char *path, int *ret_fd) {
+/* @param mode  not for others: for the group, where there is one */
+static int listen_unix(const char *path, int type, mode_t mode, int *ret_fd) {
         struct sockaddr_un address = { .sun_family = AF_UNIX };
-        _cleanup_free_ char *parent = NULL;
-        _cleanup_close_ int fd = -1;
-        int r;
-
         if (strlen(path) >= sizeof address.sun_path)
                 return -ENAMETOOLONG;
         memcpy(address.sun_path, path, strlen(path));
-        parent = path_parent(path);
-        if (!parent)
-                return -ENOMEM;
-        r = fs_mkdir_p(parent, 0755);
+        _cleanup_free_ char *parent = path_parent(path);
+        int r = parent ? fs_mkdir_p(parent, 0755) : -ENOMEM;
+        if (r == 0)
+                r = fs_remove_stale_socket(path, type);
         if (r < 0)
                 return r;
-        r = fs_remove_stale_socket(path, SOCK_STREAM);
-        if (r < 0)
-                return r;
-        fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        _cleanup_close_ int fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (fd < 0)
                 return -errno;
         /* On Linux the file that bind() makes has the mode of the socket's inode, less the umask: so it is never open to all, not
          * for a moment, and the process-wide umask stays as it is. See unix(7). */
         if (fchmod(fd, 0600) < 0 || bind(fd, (const struct sockaddr *)&address, sizeof address) < 0)
                 return -errno;
-        r = open_to_group(path);
+        r = let_in(path, mode);
+        if (r == -EEXIST)
+                return r;
         if (r == 0 && listen(fd, BACKLOG) < 0)
                 r = -errno;
         if (r < 0) {
@@ -92,6 +89,14 @@ int api_listen_unix(const char *path, int *ret_fd) {
         }
         *ret_fd = TAKE_FD(fd);
         return 0;
+}
+
+int api_listen_unix(const char *path, int *ret_fd) {
+        return listen_unix(path, SOCK_STREAM, 0660, ret_fd);
+}
+
+int hook_socket_listen(const char *path, int *ret_fd) {
+        return listen_unix(path, SOCK_SEQPACKET, 0666, ret_fd);
 }
 
 /* Splits `host:port`, `[v6]:port`. @return 0, -EINVAL */

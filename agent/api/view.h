@@ -75,6 +75,7 @@ typedef struct HookView {
                 n_copies_not_found; /* dumps out of containers, since the state was made */
         uint64_t n_copies_underway, n_copies_stranded, copies_bytes;
         uint64_t n_open;     /* hooks that are connected now */
+        uint64_t n_awaited;  /* notes whose directory is not there yet */
         const char *trouble; /* why hooks are not heard, or not at once; NULL */
         Histogram seconds;   /* from a note to the answer about its snapshot */
 } HookView;

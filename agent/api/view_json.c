@@ -176,15 +176,16 @@ static json_t *containers_json(const HookView *h) {
 }
 
 static json_t *hook_json(const HookView *h) {
-        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", /* */
-                         "socket", escaped(h->socket),                    /* */
-                         "mailbox", escaped(h->mailbox),                  /* */
-                         "notes", number(h->n_socket + h->n_mailbox),     /* */
-                         "refused", number(h->n_refused),                 /* */
-                         "twice", number(h->n_twice),                     /* */
-                         "open", number(h->n_open),                       /* */
-                         "snapshots", snapshots_json(h),                  /* */
-                         "containers", containers_json(h),                /* */
+        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", /* */
+                         "socket", escaped(h->socket),                         /* */
+                         "mailbox", escaped(h->mailbox),                       /* */
+                         "notes", number(h->n_socket + h->n_mailbox),          /* */
+                         "refused", number(h->n_refused),                      /* */
+                         "twice", number(h->n_twice),                          /* */
+                         "open", number(h->n_open),                            /* */
+                         "awaited", number(h->n_awaited),                      /* */
+                         "snapshots", snapshots_json(h),                       /* */
+                         "containers", containers_json(h),                     /* */
                          "trouble", view_text_json(h->trouble));
 }
 

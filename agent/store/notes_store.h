@@ -28,25 +28,28 @@ typedef struct StoredNote {
 /** Frees what it owns, and zeroes it. */
 void stored_note_done(StoredNote *n);
 
-/** Adds one, durably (or with the transaction that is open). Where there are too many, in all or of its uid, the oldest finished ones go.
+/** Adds one, durably (or with the transaction that is open). Where its uid has too many, its oldest finished ones go; where there are too many in all, those
+ * of the uid that has most notes, or most bytes where these are short (of several the highest uid). A note whose bundle is underway goes behind the others.
  * @return 0; STORE_E_NOTE_TWICE: the id is there, and nothing was changed; STORE_E_NOTES_FULL: none can go; -errno */
 enum { STORE_E_NOTE_TWICE = 3, STORE_E_NOTES_FULL = 4 };
 int store_note_add(Store *s, const StoredNote *n);
-/** What was found out about the process after it was added. @param container  NULL: what is known of it stays  @return 0 or STORE_E_NOT_FOUND */
-int store_note_set_process(Store *s, const char *id, pid_t pid, uint64_t start_ticks,
-                           const char *container);
+/** What was found out about the process after it was added: takes pid and start_ticks of n, and container where it is not NULL. 0 or STORE_E_NOT_FOUND */
+int store_note_set_process(Store *s, const StoredNote *n);
 /** Its directory came after it: takes source, unit_path, s3_prefix and refused of n, and container where it is not NULL. 0 or STORE_E_NOT_FOUND */
 int store_note_set_unit(Store *s, const StoredNote *n);
 /** Its hook has ended. The second time changes nothing. 0 or STORE_E_NOT_FOUND */
 int store_note_finish(Store *s, const char *id, uint64_t now_usec);
 
-/** The notes about a unit, in the order in which they came. The note is borrowed for the call, which may use the store. A negative return of
- * on_note ends the list and is returned, a positive one ends it with 0. */
-int store_note_list(Store *s, const char *source, const char *unit_path,
-                    int (*on_note)(const StoredNote *n, void *userdata), void *userdata);
+typedef struct StoredUnit { /* borrowed */
+        const char *source, *path;
+} StoredUnit;
+/** The note is borrowed for the call, which may use the store. A negative return ends the list and is returned, a positive one ends it with 0. */
+typedef int (*StoreOnNote)(const StoredNote *n, void *userdata);
+
+/** The notes about a unit, in the order in which they came. */
+int store_note_list(Store *s, const StoredUnit *unit, StoreOnNote on_note, void *userdata);
 /** Those whose hook is not known to have ended. */
-int store_note_list_open(Store *s, int (*on_note)(const StoredNote *n, void *userdata),
-                         void *userdata);
+int store_note_list_open(Store *s, StoreOnNote on_note, void *userdata);
 
 typedef struct StoredJob {
         pid_t pid; /* on this machine */

@@ -70,14 +70,11 @@ static int add_entry(PinInodes *s, const Level *at, const char *name, const char
 }
 
 static int add_entries(PinInodes *s, const Level *at) {
-        _cleanup_close_ int fd = openat(at->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        _cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-        if (!dir) {
+        _cleanup_closedir_ DIR *dir = NULL;
+        if (fs_opendir_at(at->fd, ".", &dir) < 0) {
                 s->is_whole = false;
                 return 0;
         }
-        (void)TAKE_FD(fd); /* the stream's now */
-
         while (s->n < s->max || s->is_whole) {
                 struct dirent *entry = readdir(dir);
                 if (!entry)

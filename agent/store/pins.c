@@ -205,14 +205,10 @@ typedef struct Listing {
 } Listing;
 
 static int list_place(const Listing *l, int instance_fd) {
-        _cleanup_close_ int fd = openat(instance_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (fd < 0)
-                return -errno;
-        _cleanup_closedir_ DIR *dir = fdopendir(fd);
-        if (!dir)
-                return -errno;
-        (void)TAKE_FD(fd); /* the stream's now */
-
+        _cleanup_closedir_ DIR *dir = NULL;
+        int r = fs_opendir_at(instance_fd, ".", &dir);
+        if (r < 0)
+                return r;
         for (;;) {
                 errno = 0;
                 struct dirent *entry = readdir(dir);
@@ -231,7 +227,7 @@ static int list_place(const Listing *l, int instance_fd) {
                         path = NULL;
                         return -ENOMEM;
                 }
-                int r = l->on_pins(id, path, l->userdata);
+                r = l->on_pins(id, path, l->userdata);
                 if (r < 0)
                         return r;
         }

@@ -240,7 +240,7 @@ static int open_database(Store *s, bool *ret_damaged) {
 static int put_aside(Store *s, char **ret) {
         char when[CLOCK_ISO_SIZE], from[32], to[128];
 
-        (void)clock_format_compact(when, clock_system()->realtime_usec(clock_system()), 'T');
+        (void)clock_format_compact(when, clock_realtime_usec(), 'T');
         for (unsigned i = 1; i <= PUT_ASIDE_TRIES; i++) {
                 int n = snprintf(to, sizeof to, DATABASE ".corrupt-%s", when);
                 if (i > 1)

@@ -7,7 +7,7 @@
 
 #include "lib/dump/record.h"
 
-#define STORE_SCHEMA_VERSION 4
+#define STORE_SCHEMA_VERSION 5
 
 typedef struct Store Store;
 

@@ -45,28 +45,42 @@ static int count_of(Store *s, int64_t uid, NoteSum *ret) {
         return 0;
 }
 
-/* @param uid  UID_ALL: the oldest of all @return 0; STORE_E_NOTES_FULL: none has finished */
+/* @return 0 and who has most and has a finished one; STORE_E_NOTES_FULL: none has finished */
+static int find_most(Store *s, StoreStatement most, int64_t *ret_uid) {
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[most];
+        int r = sqlite3_step(st);
+
+        if (r == SQLITE_ROW)
+                *ret_uid = sqlite3_column_int64(st, 0);
+        return r == SQLITE_ROW ? 0 : r == SQLITE_DONE ? STORE_E_NOTES_FULL : store_errno(s, r);
+}
+
+/* The oldest finished one goes; one whose bundle is underway goes behind all others. @return 0; STORE_E_NOTES_FULL: none has finished */
 static int drop_oldest(Store *s, int64_t uid) {
-        _cleanup_reset_ sqlite3_stmt *st =
-                s->statements[uid == UID_ALL ? STORE_NOTE_DROP : STORE_NOTE_DROP_OF];
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_NOTE_DROP_OF];
         Binder b = { .statement = st };
 
-        if (uid != UID_ALL)
-                bind_number(&b, (uint64_t)uid);
+        bind_number(&b, (uint64_t)uid);
         int r = bind_and_run(s, &b);
         return r < 0 ? r : sqlite3_changes(s->db) > 0 ? 0 : STORE_E_NOTES_FULL;
 }
 
-/* Makes room for one more of so many bytes. */
+/* Makes room for one more of so many bytes. @param uid  UID_ALL: among all, where who has most of what is short makes it */
 static int make_room(Store *s, int64_t uid, uint64_t bytes, const NoteSum *max) {
         for (;;) {
                 NoteSum sum = { 0 };
+                int64_t whose = uid;
                 int r = count_of(s, uid, &sum);
                 if (r < 0)
                         return r;
-                if (sum.notes < max->notes && sum.bytes + bytes <= max->bytes)
+                bool has_place = sum.notes < max->notes;
+                if (has_place && sum.bytes + bytes <= max->bytes)
                         return 0;
-                r = drop_oldest(s, uid);
+                if (uid == UID_ALL)
+                        r = find_most(s, has_place ? STORE_NOTE_MOST_BYTES : STORE_NOTE_MOST_NOTES,
+                                      &whose);
+                if (r == 0)
+                        r = drop_oldest(s, whose);
                 if (r != 0)
                         return r;
         }
@@ -123,28 +137,28 @@ int store_note_add(Store *s, const StoredNote *n) {
         return r < 0 ? r : store_savepoint_end(s, add_note(s, n));
 }
 
-int store_note_set_process(Store *s, const char *id, pid_t pid, uint64_t start_ticks,
-                           const char *container) {
-        int r = store_savepoint(s);
-        if (r < 0)
-                return r;
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_NOTE_SET_PROCESS];
-        Binder b = { .statement = st };
-        bind_text(&b, id);
-        bind_number(&b, (uint64_t)pid);
-        bind_number(&b, start_ticks);
-        bind_text(&b, container);
-        r = bind_and_run(s, &b);
-        if (r == 0 && sqlite3_changes(s->db) == 0)
-                r = STORE_E_NOT_FOUND;
-        store_reset(&st);
-        return store_savepoint_end(s, r);
+/* @param b  a change of one note, bound */
+static int change_note(Store *s, Binder *b) {
+        int r = bind_and_run(s, b);
+        return r == 0 && sqlite3_changes(s->db) == 0 ? STORE_E_NOT_FOUND : r;
 }
 
-int store_note_set_unit(Store *s, const StoredNote *n) {
+static int set_process(Store *s, const StoredNote *n) {
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_NOTE_SET_PROCESS];
+        Binder b = { .statement = st };
+        bind_text(&b, n->id);
+        bind_number(&b, (uint64_t)n->pid);
+        bind_number(&b, n->start_ticks);
+        bind_text(&b, n->container);
+        return change_note(s, &b);
+}
+
+int store_note_set_process(Store *s, const StoredNote *n) {
         int r = store_savepoint(s);
-        if (r < 0)
-                return r;
+        return r < 0 ? r : store_savepoint_end(s, set_process(s, n));
+}
+
+static int set_unit(Store *s, const StoredNote *n) {
         _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_NOTE_SET_UNIT];
         Binder b = { .statement = st };
         bind_text(&b, n->id);
@@ -153,11 +167,12 @@ int store_note_set_unit(Store *s, const StoredNote *n) {
         bind_bytes(&b, n->s3_prefix);
         bind_bytes(&b, n->refused);
         bind_text(&b, n->container);
-        r = bind_and_run(s, &b);
-        if (r == 0 && sqlite3_changes(s->db) == 0)
-                r = STORE_E_NOT_FOUND;
-        store_reset(&st);
-        return store_savepoint_end(s, r);
+        return change_note(s, &b);
+}
+
+int store_note_set_unit(Store *s, const StoredNote *n) {
+        int r = store_savepoint(s);
+        return r < 0 ? r : store_savepoint_end(s, set_unit(s, n));
 }
 
 int store_note_finish(Store *s, const char *id, uint64_t now_usec) {
@@ -199,7 +214,7 @@ static int read_note(sqlite3_stmt *st, int64_t *ret_row, StoredNote *n) {
 
 typedef struct NoteQuery {
         StoreStatement statement;
-        const char *source, *unit_path; /* of STORE_NOTE_NEXT_OF_UNIT */
+        const StoredUnit *unit; /* of STORE_NOTE_NEXT_OF_UNIT */
 } NoteQuery;
 
 /* @return 0, STORE_E_NOT_FOUND at the end, -errno; -EUCLEAN: the row cannot be, and *at is behind it */
@@ -208,8 +223,8 @@ static int next_note(Store *s, const NoteQuery *q, int64_t *at, StoredNote *ret)
         Binder b = { .statement = st };
 
         if (q->statement == STORE_NOTE_NEXT_OF_UNIT) {
-                bind_text(&b, q->source);
-                bind_bytes(&b, q->unit_path);
+                bind_text(&b, q->unit->source);
+                bind_bytes(&b, q->unit->path);
         }
         bind_number(&b, (uint64_t)*at);
         int r = b.result == SQLITE_OK ? sqlite3_step(st) : b.result;
@@ -220,8 +235,7 @@ static int next_note(Store *s, const NoteQuery *q, int64_t *at, StoredNote *ret)
         return read_note(st, at, ret);
 }
 
-static int list_notes(Store *s, const NoteQuery *q,
-                      int (*on_note)(const StoredNote *n, void *userdata), void *userdata) {
+static int list_notes(Store *s, const NoteQuery *q, StoreOnNote on_note, void *userdata) {
         int64_t at = 0;
 
         for (;;) {
@@ -238,14 +252,12 @@ static int list_notes(Store *s, const NoteQuery *q,
         }
 }
 
-int store_note_list(Store *s, const char *source, const char *unit_path,
-                    int (*on_note)(const StoredNote *n, void *userdata), void *userdata) {
-        const NoteQuery q = { STORE_NOTE_NEXT_OF_UNIT, source, unit_path };
+int store_note_list(Store *s, const StoredUnit *unit, StoreOnNote on_note, void *userdata) {
+        const NoteQuery q = { STORE_NOTE_NEXT_OF_UNIT, unit };
         return list_notes(s, &q, on_note, userdata);
 }
 
-int store_note_list_open(Store *s, int (*on_note)(const StoredNote *n, void *userdata),
-                         void *userdata) {
+int store_note_list_open(Store *s, StoreOnNote on_note, void *userdata) {
         const NoteQuery q = { .statement = STORE_NOTE_NEXT_OPEN };
         return list_notes(s, &q, on_note, userdata);
 }

@@ -141,6 +141,7 @@ static int write_bundle(Store *s, StoreStatement which, const BundleRecord *reco
         bind_number(&b, record->pinned);
         bind_number(&b, record->links_held);
         bind_bytes(&b, record->s3_prefix);
+        bind_number(&b, record->unit_born_usec);
         return bind_and_run(s, &b);
 }
 
@@ -174,6 +175,7 @@ static int read_bundle(sqlite3_stmt *st, BundleRecord *b, int64_t *ret_row) {
         b->pinned = read_number(&r) != 0;
         b->links_held = read_number(&r) != 0;
         b->s3_prefix = read_string(&r, true);
+        b->unit_born_usec = read_number(&r);
         return r.error;
 }
 

@@ -189,8 +189,18 @@ static int upgrade_to_4(sqlite3 *db) {
         return sqlite3_exec(db, sql, NULL, NULL, NULL);
 }
 
-static const StoreUpgrade upgrades[STORE_SCHEMA_VERSION] = { upgrade_to_1, upgrade_to_2,
-                                                             upgrade_to_3, upgrade_to_4 };
+/* When a bundle's directory was made: what tells it from another one that got its inode. And who has most notes, or bytes of them. */
+static int upgrade_to_5(sqlite3 *db) {
+        static const char sql[] =
+                "ALTER TABLE bundles ADD COLUMN unit_born_usec INTEGER NOT NULL DEFAULT 0;"
+                "CREATE INDEX note_counts_by_notes ON note_counts (notes);"
+                "CREATE INDEX note_counts_by_bytes ON note_counts (bytes);";
+        return sqlite3_exec(db, sql, NULL, NULL, NULL);
+}
+
+static const StoreUpgrade upgrades[STORE_SCHEMA_VERSION] = {
+        upgrade_to_1, upgrade_to_2, upgrade_to_3, upgrade_to_4, upgrade_to_5,
+};
 
 /* Every bundle's columns, in the order in which store_rows.c binds and reads them. */
 #define COLUMNS                                                                                    \
@@ -198,12 +208,13 @@ static const StoreUpgrade upgrades[STORE_SCHEMA_VERSION] = { upgrade_to_1, upgra
         "incomplete, date_time, "                                                                  \
         "cluster_id, n_supplements, uid, unit_dev, unit_ino, n_files, bytes, oldest_mtime_usec, "  \
         "digest, "                                                                                 \
-        "changed_usec, attempts, pinned, links_held, s3_prefix"
+        "changed_usec, attempts, pinned, links_held, s3_prefix, unit_born_usec"
 
 static const char *const statements[N_STORE_STATEMENTS] = {
-        [STORE_BUNDLE_ADD] = "INSERT INTO bundles (" COLUMNS
-                             ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12,"
-                             " ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25)",
+        [STORE_BUNDLE_ADD] =
+                "INSERT INTO bundles (" COLUMNS
+                ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12,"
+                " ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26)",
         [STORE_BUNDLE_UPDATE] =
                 "UPDATE bundles SET state = ?7, reason = ?8, complete = ?9, incomplete = ?10,"
                 " date_time = ?11, cluster_id = ?12, n_supplements = ?13, uid = ?14, unit_dev = "
@@ -211,7 +222,7 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                 " unit_ino = ?16, n_files = ?17, bytes = ?18, oldest_mtime_usec = ?19, digest = "
                 "?20,"
                 " changed_usec = ?21, attempts = ?22, pinned = ?23, links_held = ?24,"
-                " s3_prefix = ?25 WHERE id = ?1",
+                " s3_prefix = ?25, unit_born_usec = ?26 WHERE id = ?1",
         [STORE_BUNDLE_GET] = "SELECT row, " COLUMNS " FROM bundles WHERE id = ?1",
         [STORE_BUNDLE_KEY] = "SELECT row, first_seen_usec FROM bundles WHERE id = ?1",
         [STORE_UNIT_FIND] = "SELECT row, " COLUMNS
@@ -304,11 +315,22 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                            ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
         [STORE_NOTE_FIND] = "SELECT note, finished_usec FROM notes WHERE id = ?1",
         [STORE_NOTE_COUNT] = "SELECT notes, bytes FROM note_counts WHERE uid = ?1",
-        [STORE_NOTE_DROP] = "DELETE FROM notes WHERE note ="
-                            " (SELECT min(note) FROM notes WHERE finished_usec <> 0)",
+/* A user namespace's uids are the highest: of many with one note each it is not a person's that goes. `+` has it go by the index of `what`. */
+#define NOTE_MOST(what)                                                                            \
+        "SELECT c.uid FROM note_counts c WHERE +c.uid >= 0 AND EXISTS"                             \
+        " (SELECT 1 FROM notes n WHERE n.uid = c.uid AND n.finished_usec <> 0)"                    \
+        " ORDER BY c." what " DESC, c.uid DESC LIMIT 1"
+        [STORE_NOTE_MOST_NOTES] = NOTE_MOST("notes"),
+        [STORE_NOTE_MOST_BYTES] = NOTE_MOST("bytes"),
+#define UNDERWAY "state IN ('settling', 'ready', 'shipping', 'quarantined')"
         [STORE_NOTE_DROP_OF] =
-                "DELETE FROM notes WHERE note ="
-                " (SELECT min(note) FROM notes WHERE uid = ?1 AND finished_usec <> 0)",
+                "DELETE FROM notes WHERE note = ifnull("
+                "(SELECT note FROM notes n WHERE n.uid = ?1 AND n.finished_usec <> 0 AND NOT EXISTS"
+                " (SELECT 1 FROM bundles b WHERE b.source = n.source AND b.path = n.unit_path"
+                "  AND b.supplement_of = '' AND (b." UNDERWAY " OR EXISTS"
+                "  (SELECT 1 FROM bundles x WHERE x.supplement_of = b.id AND x.supplement_of <> ''"
+                "   AND x." UNDERWAY "))) ORDER BY note LIMIT 1),"
+                " (SELECT min(note) FROM notes WHERE uid = ?1 AND finished_usec <> 0))",
         [STORE_NOTE_SET_PROCESS] =
                 "UPDATE notes SET pid = ?2, start_ticks = ?3, container = ifnull(?4, container) "
                 "WHERE id = ?1",

@@ -93,7 +93,7 @@ static int memory_of(const void *data, size_t n) {
 
 static int put(Fixture *f, const char *name, const char *text) {
         _cleanup_close_ int fd = memory_of(text, strlen(text));
-        return attachments_put(f->a, "core-dumps", UNIT, name, fd);
+        return attachments_put(f->a, &(AttachmentPlace){ "core-dumps", UNIT, name }, fd);
 }
 
 static void assert_text(int dir_fd, const char *name, const char *wanted) {
@@ -109,7 +109,8 @@ static size_t waiting(const Fixture *f) {
 }
 
 static int give(const Fixture *f, const char *id, bool may_give) {
-        return attachments_give(f->a, "core-dumps", UNIT, id, may_give);
+        return may_give ? attachments_give(f->a, "core-dumps", UNIT, id)
+                        : attachments_given(f->a, "core-dumps", UNIT, id);
 }
 
 /* @return where what waits for the unit lies, by the contract of the state directory; -ENOENT: nothing does */
@@ -196,7 +197,9 @@ static void hostile_names_are_refused_and_make_nothing(void **state) {
         assert_int_equal(fstatat(f->scratch->fd, "attachments", &st, 0), -1);
         longer[ATTACHMENT_NAME_MAX] = '\0';
         assert_int_equal(put(f, longer, "x"), 0);
-        assert_int_equal(attachments_put(f->a, "core-dumps", UNIT, "dir", f->scratch->fd), -EINVAL);
+        assert_int_equal(attachments_put(f->a, &(AttachmentPlace){ "core-dumps", UNIT, "dir" },
+                                         f->scratch->fd),
+                         -EINVAL);
 }
 
 static void a_link_that_somebody_has_put_there_is_not_followed(void **state) {
@@ -231,11 +234,17 @@ static void number_and_size_are_bounded_for_all_that_a_unit_has(void **state) {
 
         _cleanup_close_ int big = memory_of("", 0);
         assert_int_equal(ftruncate(big, (off_t)ATTACHMENTS_MAX_BYTES + 1), 0);
-        assert_int_equal(attachments_put(f->a, "core-dumps", UNIT, "big", big), -EFBIG);
+        assert_int_equal(
+                attachments_put(f->a, &(AttachmentPlace){ "core-dumps", UNIT, "big" }, big),
+                -EFBIG);
         assert_int_equal(ftruncate(big, (off_t)ATTACHMENTS_MAX_BYTES / 2 + 1), 0);
-        assert_int_equal(attachments_put(f->a, "core-dumps", UNIT, "big", big), 0);
-        assert_int_equal(attachments_put(f->a, "core-dumps", UNIT, "bigger", big), -EFBIG);
-        assert_int_equal(attachments_put(f->a, "core-dumps", UNIT, "big", big), 0);
+        assert_int_equal(
+                attachments_put(f->a, &(AttachmentPlace){ "core-dumps", UNIT, "big" }, big), 0);
+        assert_int_equal(
+                attachments_put(f->a, &(AttachmentPlace){ "core-dumps", UNIT, "bigger" }, big),
+                -EFBIG);
+        assert_int_equal(
+                attachments_put(f->a, &(AttachmentPlace){ "core-dumps", UNIT, "big" }, big), 0);
         assert_int_equal(waiting(f), 1);
 }
 
@@ -260,13 +269,11 @@ static void a_bundle_gets_what_waits_once_and_the_same_ever_after(void **state) 
         assert_int_equal(put(f, "a", "written anew"), 0);
         assert_int_equal(put(f, "c", "3"), 0);
         _cleanup_close_ int again = give(f, ID, true);
-        char **names;
-        size_t n;
-        assert_int_equal(attachment_names(again, &names, &n), 0);
-        assert_int_equal(n, 2);
-        assert_string_equal(names[0], "a");
-        assert_string_equal(names[1], "b");
-        attachment_names_free(names, n);
+        _cleanup_(attachment_names_done) AttachmentNames names;
+        assert_int_equal(attachment_names(again, &names), 0);
+        assert_int_equal(names.n, 2);
+        assert_string_equal(names.items[0], "a");
+        assert_string_equal(names.items[1], "b");
         assert_text(again, "a", "1");
 
         assert_int_equal(give(f, ID "-s1", false), -ENOENT); /* it began without */
@@ -304,16 +311,11 @@ static void count_unit(const char *path, uint64_t changed_usec, void *userdata) 
         ++*(unsigned *)userdata;
 }
 
-static void see_bundle(const char *id, void *userdata) {
-        strcat(userdata, id);
-        strcat(userdata, " ");
-}
-
 static void what_is_over_goes_and_the_rest_stays(void **state) {
         Fixture *f = *state;
         struct stat st;
         unsigned n = 0;
-        char ids[256] = "";
+        _cleanup_(attachment_names_done) AttachmentNames ids = { 0 };
         assert_int_equal(attachments_list(f->a, "core-dumps", count_unit, &n), 0);
         assert_int_equal(put(f, "a", "1"), 0);
         (void)close(give(f, ID, true)); /* a directory */
@@ -322,8 +324,10 @@ static void what_is_over_goes_and_the_rest_stays(void **state) {
         assert_int_equal(attachments_list(f->a, "core-dumps", count_unit, &n), 0);
         assert_int_equal(attachments_list(f->a, "others", count_unit, &n), 0);
         assert_int_equal(n, 1);
-        assert_int_equal(attachments_list_bundles(f->a, "core-dumps", UNIT, see_bundle, ids), 0);
-        assert_string_equal(ids, ID " " ID "-s1 ");
+        assert_int_equal(attachments_bundles(f->a, "core-dumps", UNIT, &ids), 0);
+        assert_int_equal(ids.n, 2);
+        assert_string_equal(ids.items[0], ID);
+        assert_string_equal(ids.items[1], ID "-s1");
         assert_int_equal(attachments_release_bundle(f->a, "core-dumps", UNIT, ID), 0);
         _cleanup_close_ int left = give(f, ID "-s1", false);
         assert_true(left >= 0);
@@ -348,19 +352,24 @@ static void all_units_together_have_a_bound_and_what_is_let_go_makes_room(void *
         _cleanup_close_ int fd = memory_of(ten, sizeof ten);
         attachments_limit(f->a, 25);
         for (size_t i = 0; i < ELEMENTSOF(units); i++)
-                assert_int_equal(attachments_put(f->a, "core-dumps", units[i], "a", fd), 0);
-        assert_int_equal(attachments_put(f->a, "others", UNIT, "a", fd), -EDQUOT);
-        int given = attachments_give(f->a, "core-dumps", units[0], ID, true);
+                assert_int_equal(attachments_put(f->a,
+                                                 &(AttachmentPlace){ "core-dumps", units[i], "a" },
+                                                 fd),
+                                 0);
+        assert_int_equal(attachments_put(f->a, &(AttachmentPlace){ "others", UNIT, "a" }, fd),
+                         -EDQUOT);
+        int given = attachments_give(f->a, "core-dumps", units[0], ID);
         assert_true(given >= 0);
         (void)close(given); /* a directory */
-        assert_int_equal(attachments_put(f->a, "others", UNIT, "a", fd),
+        assert_int_equal(attachments_put(f->a, &(AttachmentPlace){ "others", UNIT, "a" }, fd),
                          -EDQUOT); /* it is there still */
         assert_int_equal(attachments_release_bundle(f->a, "core-dumps", units[0], ID), 0);
-        assert_int_equal(attachments_put(f->a, "others", UNIT, "a", fd), 0);
+        assert_int_equal(attachments_put(f->a, &(AttachmentPlace){ "others", UNIT, "a" }, fd), 0);
         attachments_free(f->a); /* another start counts what is there */
         assert_int_equal(attachments_new(&f->a, f->scratch->path), 0);
         attachments_limit(f->a, 25);
-        assert_int_equal(attachments_put(f->a, "others", UNIT, "b", fd), -EDQUOT);
+        assert_int_equal(attachments_put(f->a, &(AttachmentPlace){ "others", UNIT, "b" }, fd),
+                         -EDQUOT);
 }
 
 static void what_came_before_a_time_goes_and_the_rest_stays(void **state) {
@@ -429,7 +438,7 @@ static void wait_for_it(sd_event *event, const Done *d) {
 static int give_to(const Fixture *f, unsigned n) {
         char path[64];
         place_of(path, n);
-        return attachments_give(f->a, "core-dumps", path, ID, true);
+        return attachments_give(f->a, "core-dumps", path, ID);
 }
 
 static void off_the_loop_one_copy_is_written_for_all_and_the_loop_syncs_nothing(void **state) {

@@ -6,10 +6,12 @@
 
 #include <cmocka.h>
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "agent/incidents_private.h"
@@ -89,6 +91,7 @@ static int teardown(void **state) {
         LIST_FOREACH_SAFE (l, &f->incidents.incidents)
                 incident_free(CONTAINER_OF(l, Incident, link));
         attachments_free(f->attachments);
+        sd_event_source_disable_unref(f->incidents.sweep_timer);
         free(f->incidents.snapshots);
         free(f->incidents.outbox);
         sd_event_unref(f->event);
@@ -310,6 +313,119 @@ static void the_directory_of_one_that_was_shipped_or_cancelled_goes(void **state
         assert_int_equal(f->incidents.n_incidents, 0);
 }
 
+/* No more than one descriptor can be opened from here on. @return the limit as it was */
+static struct rlimit leave_one_descriptor(void) {
+        struct rlimit before, low;
+        int next = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        assert_true(next >= 0);
+        (void)close(next); /* nothing was written */
+        assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+        low = (struct rlimit){ .rlim_cur = (rlim_t)next + 1, .rlim_max = before.rlim_max };
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+        return before;
+}
+
+static void what_no_descriptor_was_left_for_is_attached_when_there_is_one(void **state) {
+        Fixture *f = *state;
+        assert_int_equal(add_unit(f, 1, 0), 0);
+        write_file(f, "snapshot.json", "{}");
+        to_rest(f);
+        attach_all(f); /* what libraries open once is open */
+        write_file(f, "snapshot-after.json", "{}");
+        struct rlimit before = leave_one_descriptor();
+        incident_attach_all(f->x);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+        assert_true(f->x->attaching.is_stuck);
+        assert_int_equal(waiting(f, 1), 2);
+        assert_int_equal(f->n_released, 2);
+        assert_true(sd_event_source_get_enabled(f->x->attaching.timer, NULL) > 0);
+        attach_all(f); /* as the timer does */
+        assert_int_equal(waiting(f, 1), 3);
+        assert_false(incident_is_attaching(f->x));
+}
+
+static size_t n_open(void) {
+        _cleanup_closedir_ DIR *d = opendir("/proc/self/fd");
+        size_t n = 0;
+        assert_non_null(d);
+        while (readdir(d))
+                n++;
+        return n;
+}
+
+static void one_that_is_over_has_no_descriptor_open_and_is_attached_from_all_the_same(
+        void **state) {
+        Fixture *f = *state;
+        assert_int_equal(add_unit(f, 1, 0), 0);
+        write_file(f, "snapshot.json", "{}");
+        to_rest(f);
+        attach_all(f);
+        size_t before = n_open();
+        f->x->public_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        incident_set_state(f->x, INCIDENT_ENDED);
+        incident_close_descriptors(f->x);
+        assert_int_equal(n_open(), before - 1);
+        assert_int_equal(add_unit(f, 2, 0), 0);
+        attach_all(f);
+        assert_int_equal(waiting(f, 2), 2);
+        assert_int_equal(n_open(), before - 1);
+}
+
+static void sweep_again(Fixture *f) {
+        incident_free(f->x);
+        f->x = NULL;
+        assert_int_equal(incidents_sweep(&f->incidents), 0);
+        if (f->incidents.n_incidents == 1)
+                f->x = CONTAINER_OF(f->incidents.incidents.next, Incident, link);
+}
+
+static void an_incident_with_more_records_than_its_file_holds_is_known_after_a_restart(
+        void **state) {
+        Fixture *f = *state;
+        static char record[60000];
+        assert_int_equal(add_unit(f, 1, 1000), 0);
+        for (int i = 0; i < 80; i++) {
+                (void)snprintf(record, sizeof record, "{\"pid\":%d,\"cmdline\":\"%058000d\"}", i,
+                               0);
+                assert_int_equal(incident_add_text(&f->x->jobs, COLLECT_PROCESSES_MAX, record), 0);
+        }
+        write_file(f, "snapshot.json", "{}");
+        incident_set_state(f->x, INCIDENT_TAKING);
+        incident_set_state(f->x, INCIDENT_RESTING);
+        incident_set_state(f->x, INCIDENT_ENDED); /* so that the next one has nothing to do */
+        incident_write(f->x);
+        sweep_again(f);
+        assert_non_null(f->x);
+        assert_int_equal(f->x->n_units, 1);
+        assert_in_range(f->x->jobs.n, 1, 79);
+        assert_int_equal(f->x->jobs.n + f->x->jobs.n_lost, 80);
+        assert_int_equal(f->x->n_processes, 0);
+}
+
+static void an_incident_that_cannot_be_read_now_is_left_as_it_is_and_looked_for_again(
+        void **state) {
+        Fixture *f = *state;
+        struct stat st;
+        assert_int_equal(add_unit(f, 1, 1000), 0);
+        write_file(f, "snapshot.json", "{}");
+        to_rest(f);
+        incident_set_state(f->x, INCIDENT_ENDED);
+        incident_write(f->x);
+        _cleanup_close_ int whole = openat(f->x->dir_fd, "incident.json", O_WRONLY | O_CLOEXEC);
+        assert_int_equal(fstat(whole, &st), 0);
+        assert_int_equal(ftruncate(whole, (off_t)64 * MIB), 0); /* as good as EIO */
+        sweep_again(f);
+        assert_null(f->x);
+        assert_true(sd_event_source_get_enabled(f->incidents.sweep_timer, NULL) > 0);
+        assert_int_equal(ftruncate(whole, st.st_size), 0);
+        assert_int_equal(sd_event_source_set_time(f->incidents.sweep_timer, 0), 0);
+        assert_true(sd_event_run(f->event, USEC_PER_SEC) > 0);
+        assert_int_equal(f->incidents.n_incidents, 1);
+        f->x = CONTAINER_OF(f->incidents.incidents.next, Incident, link);
+        assert_int_equal(f->x->n_units, 1);
+        assert_false(f->x->is_outside);
+}
+
 static void a_move_that_is_none_is_left_out(void **state) {
         Fixture *f = *state;
         incident_set_state(f->x, INCIDENT_LOOKING);
@@ -337,6 +453,10 @@ int main(void) {
                 TEST(a_user_gets_eight_dumps_into_an_incident_and_all_users_thirty_two),
                 TEST(root_is_not_held_to_eight),
                 TEST(the_directory_of_one_that_was_shipped_or_cancelled_goes),
+                TEST(what_no_descriptor_was_left_for_is_attached_when_there_is_one),
+                TEST(one_that_is_over_has_no_descriptor_open_and_is_attached_from_all_the_same),
+                TEST(an_incident_with_more_records_than_its_file_holds_is_known_after_a_restart),
+                TEST(an_incident_that_cannot_be_read_now_is_left_as_it_is_and_looked_for_again),
                 TEST(a_move_that_is_none_is_left_out),
         };
         return cmocka_run_group_tests_name("agent/incidents", tests, NULL, NULL);

@@ -180,6 +180,51 @@ static void a_note_for_a_directory_that_is_not_there_yet_is_remembered(void **st
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
 }
 
+/* Of so many directories that are not there a user's hooks tell, and have ended or not. */
+static void flood(Fixture *f, uid_t uid, unsigned n, bool have_ended) {
+        char path[PATH_MAX + 256];
+        for (unsigned i = 0; i < n; i++) {
+                (void)snprintf(path, sizeof path, "%s/dumps/dt-20260101-%06u-cid-%016x",
+                               f->scratch->path, i, (unsigned)uid);
+                intake_source_note(f->source, path, uid);
+                if (have_ended)
+                        intake_source_note_finished(f->source, path, uid);
+        }
+}
+
+/* Two hooks of root are at work: with the first's end it is not over. */
+static void assert_still_awaited(Fixture *f) {
+        intake_source_note_finished(f->source, f->unit, 0);
+        assert_true(run_until(f, is_found, PATIENCE_USEC));
+        assert_false(run_until(f, is_ready, QUIET_USEC));
+        intake_source_note_finished(f->source, f->unit, 0);
+        assert_true(run_until(f, is_ready, PATIENCE_USEC));
+}
+
+static void others_notes_do_not_push_out_what_a_users_hooks_said(void **state) {
+        Fixture *f = *state;
+        open_source(f);
+        make_unit(f);
+        intake_source_note(f->source, f->unit, 0);
+        intake_source_note(f->source, f->unit, 0);
+        for (unsigned i = 0; i < 3; i++)
+                flood(f, 100000 + i, 400, i > 0);
+        flood(f, 100003, 1100, false); /* all are awaited: of who has most one goes */
+        assert_still_awaited(f);
+}
+
+static void what_is_awaited_stays_while_what_is_over_can_go(void **state) {
+        Fixture *f = *state;
+        open_source(f);
+        make_unit(f);
+        intake_source_note(f->source, f->unit, 0);
+        intake_source_note(f->source, f->unit, 0);
+        flood(f, 0, 700, false); /* root has most, by far */
+        flood(f, 100000, 300, true);
+        flood(f, 100001, 300, false); /* more than there is room for */
+        assert_still_awaited(f);
+}
+
 static void a_note_elsewhere_is_let_be(void **state) {
         Fixture *f = *state;
         open_source(f);
@@ -373,13 +418,15 @@ static bool is_supplement_ready(const Fixture *f) {
 static void attach(Fixture *f, const char *name) {
         _cleanup_close_ int fd = openat(f->scratch->fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
         assert_true(fd >= 0 && write(fd, name, strlen(name)) > 0);
-        assert_int_equal(attachments_put(f->attachments, "core-dumps", f->unit, name, fd), 0);
+        assert_int_equal(attachments_put(f->attachments,
+                                         &(AttachmentPlace){ "core-dumps", f->unit, name }, fd),
+                         0);
         intake_source_attached(f->source, f->unit);
 }
 
 static void deliver(Fixture *f) {
         Bundle *b = bundle_table_find_unit(f->bundles, "core-dumps", f->unit);
-        int fd = attachments_give(f->attachments, "core-dumps", f->unit, b->rec.id, true);
+        int fd = attachments_give(f->attachments, "core-dumps", f->unit, b->rec.id);
         if (fd >= 0)
                 (void)close(fd); /* a directory */
         assert_int_equal(bundle_set_state(f->bundles, b, BUNDLE_SHIPPING, NULL), 0);
@@ -414,6 +461,39 @@ static void what_is_attached_late_begins_a_supplement_of_its_own(void **state) {
         assert_int_equal(st.st_nlink, 2); /* all was let go */
 }
 
+static uint64_t date_usec; /* ahead of the system's */
+
+static uint64_t ahead(Clock *c) {
+        (void)c;
+        return clock_system()->realtime_usec(clock_system()) + date_usec;
+}
+
+static size_t waiting_after_a_scan(Fixture *f) {
+        intake_source_flush(f->source, false);
+        assert_true(run_until(f, has_scanned, PATIENCE_USEC));
+        return attachments_waiting(f->attachments, "core-dumps", f->unit, NULL);
+}
+
+static void what_waits_for_a_bundle_goes_after_a_week_that_no_step_of_the_clock_makes(
+        void **state) {
+        Fixture *f = *state;
+        Clock clock = { .realtime_usec = ahead, .boottime_usec = later };
+        later_usec = date_usec = 0;
+        open_source(f);
+        f->context.clock = &clock;
+        attach(f, "snapshot.json");
+        assert_int_equal(waiting_after_a_scan(f), 1);
+        date_usec = 8 * USEC_PER_DAY; /* set forward */
+        assert_int_equal(waiting_after_a_scan(f), 1);
+        date_usec += 6 * USEC_PER_DAY;
+        later_usec = 6 * USEC_PER_DAY;
+        assert_int_equal(waiting_after_a_scan(f), 1);
+        date_usec += 2 * USEC_PER_DAY;
+        later_usec += 2 * USEC_PER_DAY;
+        assert_int_equal(waiting_after_a_scan(f), 0);
+        f->context.clock = clock_system();
+}
+
 static void a_supplement_of_what_is_attached_is_gone_on_with_after_a_start(void **state) {
         Fixture *f = *state;
         open_source(f);
@@ -438,6 +518,8 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(a_note_finds_a_unit_at_once_and_the_hooks_end_makes_it_whole),
                 TEST(a_note_for_a_directory_that_is_not_there_yet_is_remembered),
+                TEST(others_notes_do_not_push_out_what_a_users_hooks_said),
+                TEST(what_is_awaited_stays_while_what_is_over_can_go),
                 TEST(a_note_elsewhere_is_let_be),
                 TEST(a_hook_that_never_ends_counts_for_its_deadline_and_a_second),
                 TEST(notes_one_after_another_hold_a_unit_for_a_minute_more_in_all),
@@ -449,6 +531,7 @@ int main(void) {
                 TEST(after_a_start_the_stores_notes_tell_that_its_hooks_are_through),
                 TEST(after_a_start_a_hook_may_be_at_work_still),
                 TEST(what_is_attached_late_begins_a_supplement_of_its_own),
+                TEST(what_waits_for_a_bundle_goes_after_a_week_that_no_step_of_the_clock_makes),
                 TEST(a_supplement_of_what_is_attached_is_gone_on_with_after_a_start),
         };
         sigset_t set;

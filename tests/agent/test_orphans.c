@@ -53,18 +53,19 @@ static int teardown(void **state) {
 static void put(const Fixture *f, const char *name) {
         _cleanup_close_ int fd = memfd_create("snapshot", MFD_CLOEXEC);
         assert_int_equal(write(fd, "{}", 2), 2);
-        assert_int_equal(attachments_put(f->attachments, "former", UNIT, name, fd), 0);
+        assert_int_equal(
+                attachments_put(f->attachments, &(AttachmentPlace){ "former", UNIT, name }, fd), 0);
 }
 
 /* As the first delivery of a bundle does. */
 static void give(const Fixture *f) {
-        int fd = attachments_give(f->attachments, "former", UNIT, ID, true);
+        int fd = attachments_give(f->attachments, "former", UNIT, ID);
         assert_true(fd >= 0);
         (void)close(fd); /* a directory */
 }
 
 static bool is_given(const Fixture *f) {
-        int fd = attachments_give(f->attachments, "former", UNIT, ID, false);
+        int fd = attachments_given(f->attachments, "former", UNIT, ID);
         if (fd >= 0)
                 (void)close(fd); /* a directory */
         return fd >= 0;
@@ -87,13 +88,18 @@ static bool is_configured(const char *source, void *userdata) {
         return strcmp(source, f->configured) == 0;
 }
 
-static void sweep(Fixture *f, uint64_t in_usec) {
+static void sweep_steady(Fixture *f, uint64_t in_usec, uint64_t steady_usec) {
         Clock *clock = clock_system();
         orphans_sweep(&(OrphansContext){ .attachments = f->attachments,
                                          .store = f->store,
                                          .now_usec = clock->realtime_usec(clock) + in_usec,
+                                         .steady_usec = steady_usec,
                                          .is_configured = is_configured,
                                          .userdata = f });
+}
+
+static void sweep(Fixture *f, uint64_t in_usec) {
+        sweep_steady(f, in_usec, USEC_INFINITY);
 }
 
 static void of_a_source_that_is_configured_nothing_goes(void **state) {
@@ -144,6 +150,16 @@ static void of_a_bundle_that_nobody_knows_it_stays_for_a_day(void **state) {
         assert_false(is_given(f));
 }
 
+static void a_clock_that_was_set_forward_makes_nothing_old(void **state) {
+        Fixture *f = *state;
+        put(f, "a");
+        sweep_steady(f, 10 * ORPHANS_WAIT_USEC, 0);
+        sweep_steady(f, 10 * ORPHANS_WAIT_USEC, ORPHANS_WAIT_USEC);
+        assert_int_equal(waiting(f), 1);
+        sweep_steady(f, 10 * ORPHANS_WAIT_USEC, ORPHANS_WAIT_USEC + 1);
+        assert_int_equal(waiting(f), 0);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         const struct CMUnitTest tests[] = {
@@ -151,6 +167,7 @@ int main(void) {
                 TEST(what_nobody_ships_stays_for_a_day),
                 TEST(what_a_bundle_was_given_goes_with_it_and_not_before),
                 TEST(of_a_bundle_that_nobody_knows_it_stays_for_a_day),
+                TEST(a_clock_that_was_set_forward_makes_nothing_old),
         };
         return cmocka_run_group_tests_name("agent/orphans", tests, NULL, NULL);
 }

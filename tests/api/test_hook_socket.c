@@ -70,10 +70,10 @@ static int setup(void **state) {
         (void)snprintf(d->path, sizeof d->path, "%s/run/hook.sock", d->scratch->path);
         assert_int_equal(sd_event_new(&d->event), 0);
         assert_int_equal(hook_socket_listen(d->path, &fd), 0);
-        assert_int_equal(
-                hook_socket_new(&d->socket, d->event, fd, MAX_PACKET,
-                                &(HookSocketCallbacks){ on_packet, on_gone, on_refused, d }),
-                0);
+        assert_int_equal(hook_socket_new(&d->socket, d->event, fd,
+                                         &(HookSocketOptions){ MAX_PACKET, on_packet, on_gone,
+                                                               on_refused, d }),
+                         0);
         *state = d;
         return 0;
 }

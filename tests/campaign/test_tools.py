@@ -14,6 +14,7 @@ sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.realpath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "harness")]
 # pylint: disable=wrong-import-position
+from agent import PATIENCE
 from crashpoint import CrashPoint
 from fault_proxy import AT_COMPLETE, FaultProxy
 from rounds import LIBRARY
@@ -146,7 +147,7 @@ def through(kind, method="PUT", path="/b/k"):
     finally:
         client.close()
     assert not kind or proxy.done == {kind: 1}, proxy.done
-    deadline = time.monotonic() + 1
+    deadline = time.monotonic() + PATIENCE
     while not server.seen and time.monotonic() < deadline and kind in ("lost-answer", "half-open", "cut-answer"):
         time.sleep(0.01)
     seen = bool(server.seen)

@@ -170,9 +170,9 @@ static void a_part_that_hangs_is_cut_off_and_the_others_are_whole(void **state) 
                                    { .name = "two lines" } };
         Clock *clock = clock_system();
         uint64_t begun = clock->boottime_usec(clock);
-        assert_int_equal(hear(&h, tasks, 5, 300 * USEC_PER_MSEC), 0);
+        assert_int_equal(hear(&h, tasks, 5, USEC_PER_SEC), 0);
         uint64_t took = clock->boottime_usec(clock) - begun;
-        assert_in_range(took, 300 * USEC_PER_MSEC, 20 * USEC_PER_SEC);
+        assert_in_range(took, USEC_PER_SEC, 20 * USEC_PER_SEC);
         assert_int_equal(h.results[0], -ETIMEDOUT);
         assert_string_equal(h.lines[0].text, "begun|");
         assert_int_equal(h.results[2], -ETIMEDOUT);

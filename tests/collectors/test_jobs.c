@@ -169,26 +169,20 @@ static void two_thousand_processes_cost_little(void **state) {
                     used < 3); /* of 30 s; a sanitizer's or a loaded machine's worst, not the aim */
 }
 
-static int setup(void **state) {
-        *state = fake_new();
-        return 0;
-}
-
-static int teardown(void **state) {
-        fake_free(*state);
-        return 0;
-}
-
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test_setup_teardown(holders_are_named_with_their_job, setup, teardown),
+                cmocka_unit_test_setup_teardown(holders_are_named_with_their_job, fake_setup,
+                                                fake_teardown),
                 cmocka_unit_test_setup_teardown(
-                        a_process_that_maps_the_runtime_counts_without_a_device, setup, teardown),
+                        a_process_that_maps_the_runtime_counts_without_a_device, fake_setup,
+                        fake_teardown),
                 cmocka_unit_test_setup_teardown(
-                        a_file_that_is_only_called_like_a_device_does_not_count, setup, teardown),
-                cmocka_unit_test_setup_teardown(one_that_vanishes_hides_nobody, setup, teardown),
-                cmocka_unit_test_setup_teardown(two_thousand_processes_cost_little, setup,
-                                                teardown),
+                        a_file_that_is_only_called_like_a_device_does_not_count, fake_setup,
+                        fake_teardown),
+                cmocka_unit_test_setup_teardown(one_that_vanishes_hides_nobody, fake_setup,
+                                                fake_teardown),
+                cmocka_unit_test_setup_teardown(two_thousand_processes_cost_little, fake_setup,
+                                                fake_teardown),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -284,34 +284,29 @@ static void the_real_kernel_log_is_followed(void **state) {
                 json_is_true(json_object_get(fake_find(f, "about", "hw_error", 0), "from_kernel")));
 }
 
-static int setup(void **state) {
-        *state = fake_new();
-        return 0;
-}
-
-static int teardown(void **state) {
-        fake_free(*state);
-        return 0;
-}
-
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(a_record_is_taken_apart),
                 cmocka_unit_test(a_hardware_error_keeps_fields_that_nobody_knows),
                 cmocka_unit_test(lines_of_the_driver_are_told_from_others),
-                cmocka_unit_test_setup_teardown(the_ring_gives_what_concerns_neuron, setup,
-                                                teardown),
-                cmocka_unit_test_setup_teardown(an_overrun_is_said_and_survived, setup, teardown),
-                cmocka_unit_test_setup_teardown(what_does_not_fit_is_cut_and_said, setup, teardown),
+                cmocka_unit_test_setup_teardown(the_ring_gives_what_concerns_neuron, fake_setup,
+                                                fake_teardown),
+                cmocka_unit_test_setup_teardown(an_overrun_is_said_and_survived, fake_setup,
+                                                fake_teardown),
+                cmocka_unit_test_setup_teardown(what_does_not_fit_is_cut_and_said, fake_setup,
+                                                fake_teardown),
                 cmocka_unit_test_setup_teardown(
-                        a_log_that_cannot_be_opened_is_named_with_the_error_and_the_remedy, setup,
-                        teardown),
+                        a_log_that_cannot_be_opened_is_named_with_the_error_and_the_remedy,
+                        fake_setup, fake_teardown),
                 cmocka_unit_test_setup_teardown(
-                        live_lines_come_as_they_are_written_and_old_ones_do_not, setup, teardown),
-                cmocka_unit_test_setup_teardown(a_flood_is_bounded_by_the_minute, setup, teardown),
+                        live_lines_come_as_they_are_written_and_old_ones_do_not, fake_setup,
+                        fake_teardown),
+                cmocka_unit_test_setup_teardown(a_flood_is_bounded_by_the_minute, fake_setup,
+                                                fake_teardown),
                 cmocka_unit_test_setup_teardown(chatter_of_the_driver_does_not_crowd_out_a_fault,
-                                                setup, teardown),
-                cmocka_unit_test_setup_teardown(the_real_kernel_log_is_followed, setup, teardown),
+                                                fake_setup, fake_teardown),
+                cmocka_unit_test_setup_teardown(the_real_kernel_log_is_followed, fake_setup,
+                                                fake_teardown),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -154,6 +154,38 @@ static void a_free_command_is_sent_only_to_drivers_that_have_it(void **state) {
         assert_int_equal(sent.n, 2);
 }
 
+/* The first version that has each: reference, 3.4. */
+static void each_free_command_is_sent_from_its_version_on(void **state) {
+        static const struct {
+                uint32_t command;
+                NeuronVersion last_without, since;
+        } rows[] = {
+                { NEURON_DEVICE_BASIC_INFO, { { 2, 1, 4 } }, { { 2, 1, 5 } } },
+                { NEURON_DEVICE_BDF_EXT, { { 2, 9, 3 } }, { { 2, 9, 4 } } },
+                { NEURON_DRIVER_INFO_GET, { { 2, 12, 10 } }, { { 2, 12, 11 } } },
+                { NEURON_HOST_DEVICE_ID_TO_RID_MAP, { { 2, 16, 6 } }, { { 2, 16, 7 } } },
+                { NEURON_LOGICAL_TO_PHYSICAL, { { 2, 19, 63 } }, { { 2, 19, 64 } } },
+                { NEURON_POD_INFO, { { 2, 19, 63 } }, { { 2, 19, 64 } } },
+                { NEURON_POD_STATUS, { { 2, 19, 63 } }, { { 2, 19, 64 } } },
+                { NEURON_POD_STATUS_V2, { { 2, 23, 8 } }, { { 2, 23, 9 } } },
+        };
+        uint64_t argument[64] = { 0 }; /* nobody looks into it here */
+
+        (void)state;
+        for (size_t i = 0; i < ELEMENTSOF(rows); i++) {
+                NeuronDevice d = device(false, 0);
+                sent.n = 0;
+                d.driver = rows[i].last_without;
+                assert_refused(d, rows[i].command, argument, -EOPNOTSUPP);
+                d.driver = rows[i].since;
+                assert_int_equal(neuron_ioctl(&d, rows[i].command, argument), 0);
+                assert_int_equal(sent.n, 1);
+        }
+        NeuronDevice old = device(false, 0);
+        old.driver = (NeuronVersion){ { 2, 0, 0 } };
+        assert_int_equal(neuron_ioctl(&old, NEURON_COMPATIBLE_VERSION, argument), 0); /* of old */
+}
+
 static unsigned engines_accepted(uint32_t architecture) {
         unsigned n = 0;
 
@@ -382,6 +414,7 @@ int main(void) {
                 TEST(an_attached_command_is_not_sent_through_a_free_opening),
                 TEST(an_attached_command_is_not_sent_to_a_driver_before_2_26_5),
                 TEST(a_free_command_is_sent_only_to_drivers_that_have_it),
+                TEST(each_free_command_is_sent_from_its_version_on),
                 TEST(dma_engines_are_bounded_by_the_architecture),
                 TEST(dma_queues_are_bounded_by_what_their_engine_said),
                 TEST(no_queue_is_asked_of_an_engine_that_is_disabled_or_reset),

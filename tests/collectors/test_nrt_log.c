@@ -326,41 +326,155 @@ static void a_log_that_many_ranks_write_is_read_once(void **state) {
         assert_int_equal(json_array_size(f->records), 1);
 }
 
-static int setup(void **state) {
-        *state = fake_new();
-        return 0;
+/* ---- in a dump ---- */
+
+#define DUMP_LOG "i-0123456789abcdef0-nrt-pid-7.log"
+#define DUMP_TAIL "nrt-i-0123456789abcdef0-pid-7.log"
+
+static void order_dump(Fake *f, CollectDump dumps[1], const char *name) {
+        static char path[PATH_MAX];
+        fake_path(f, path, name);
+        dumps[0] = (CollectDump){ .path = path, .uid = geteuid() };
+        f->order.dumps = dumps;
+        f->order.n_dumps = 1;
+        f->order.instance_id = "i-0123456789abcdef0";
 }
 
-static int teardown(void **state) {
-        fake_free(*state);
-        return 0;
+static void the_logs_of_a_dump_are_read(void **state) {
+        Fake *f = *state;
+        CollectDump dumps[1];
+        fake_text(f, "dt/" DUMP_LOG, block);
+        fake_text(f, "dt/" DUMP_TAIL, "2025-Sep-19 18:57:20.7 7:7 ERROR TDRV:f the tail\n");
+        fake_text(f, "dt/i-0123456789abcdef1-nrt-pid-7.log", "SECRET of another node\n");
+        fake_text(f, "dt/i-0123456789abcdef0-nd0-nc0-pid-7-tid-7-lid-1", "SECRET state\n");
+        fake_text(f, "dt/deeper/" DUMP_LOG, "SECRET below\n");
+        order_dump(f, dumps, "dt");
+        assert_int_equal(fake_collect(f, collect_runtime_log), 0);
+        assert_null(fake_find(f, "about", "file", 2));
+        json_t *fields = json_object_get(fake_find(f, "about", "infodump", 0), "fields");
+        assert_string_equal(string_of(fields, "NRT version"), "2.29.40.0 (abcdef0)");
+        assert_true(fake_said(f, "\"message\":\"the tail\""));
+        assert_true(fake_said(f, "Visible cores: 0-3\n")); /* the raw file */
+        assert_false(fake_said(f, "SECRET"));
+        f->order.instance_id = NULL; /* nobody knows who we are: all may be ours */
+        assert_int_equal(fake_collect(f, collect_runtime_log), 0);
+        assert_non_null(fake_find(f, "about", "file", 2));
+}
+
+static void what_is_no_log_in_a_dump_is_said_and_not_opened(void **state) {
+        Fake *f = *state;
+        CollectDump dumps[1];
+        fake_text(f, "secret", "SECRET content\n");
+        fake_link(f, "dt/" DUMP_LOG, "../secret");
+        assert_int_equal(mkfifoat(f->s->fd, "dt/" DUMP_TAIL, 0644), 0);
+        order_dump(f, dumps, "dt");
+        assert_int_equal(fake_collect(f, collect_runtime_log), 0);
+        assert_int_equal(json_array_size(f->records), 2);
+        for (unsigned i = 0; i < 2; i++) {
+                const char *why = string_of(fake_find(f, "about", "file", i), "unavailable");
+                assert_true(strstr(why, "symlink") || strstr(why, "regular"));
+        }
+        assert_false(fake_said(f, "SECRET"));
+}
+
+/* A log that the agent holds has a second name; one of another user is none of the dump's. */
+static void a_log_in_a_dump_is_its_owners(void **state) {
+        Fake *f = *state;
+        CollectDump dumps[1];
+        if (geteuid() != 0)
+                skip();
+        fake_text(f, "dt/" DUMP_LOG, "SECRET content\n");
+        assert_int_equal(linkat(f->s->fd, "dt/" DUMP_LOG, f->s->fd, "held", 0), 0);
+        order_dump(f, dumps, "dt");
+        const struct {
+                uid_t named, directory, file;
+                bool is_read;
+        } cases[] = {
+                { 7, 8, 7, true }, { 7, 8, 8, true }, { 7, 8, 0, false }, { 7, 8, 9, false }
+        };
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                (void)unlinkat(f->raw_fd, "runtime-log-0.txt", 0); /* of the one before */
+                dumps[0].uid = cases[i].named;
+                assert_int_equal(fchownat(f->s->fd, "dt", cases[i].directory, 0, 0), 0);
+                assert_int_equal(fchownat(f->s->fd, "dt/" DUMP_LOG, cases[i].file, 0, 0), 0);
+                assert_int_equal(fake_collect(f, collect_runtime_log), 0);
+                const char *why = string_of(json_array_get(f->records, 0), "unavailable");
+                assert_int_equal(strstr(why, "belongs") == NULL, cases[i].is_read);
+                assert_int_equal(fake_said(f, "SECRET"), cases[i].is_read);
+        }
+}
+
+static void the_log_of_the_last_of_many_ranks_is_read_too(void **state) {
+        Fake *f = *state;
+        CollectDump dumps[1];
+        size_t n = 40 << 10;
+        char name[64], *text = calloc(1, n + sizeof block);
+        memset(text, 'x', n);
+        text[n - 1] = '\n';
+        memcpy(text + n, block, sizeof block);
+        for (unsigned i = 0; i < 200; i++) {
+                (void)snprintf(name, sizeof name, "dt/i-0123456789abcdef0-nrt-pid-%u.log", i);
+                fake_text(f, name, text);
+        }
+        free(text);
+        order_dump(f, dumps, "dt");
+        assert_int_equal(fake_collect(f, collect_runtime_log), 0);
+        assert_non_null(fake_find(f, "about", "infodump", 199));
+        assert_true(f->out.used_bytes <= f->order.max_bytes);
+        assert_true(f->out.is_cut); /* not all raw files fit */
+}
+
+static void without_a_log_it_is_said_that_none_is_known(void **state) {
+        Fake *f = *state;
+        CollectDump dumps[1];
+        assert_int_equal(fake_collect(f, collect_runtime_log), COLLECT_E_NOTHING);
+        assert_non_null(strstr(f->out.why, "no log of the runtime is known"));
+        order_dump(f, dumps, "not-there-yet");
+        assert_int_equal(fake_collect(f, collect_runtime_log), COLLECT_E_NOTHING);
+        fake_link(f, "to/dt", "dt");
+        order_dump(f, dumps, "to/dt/dt"); /* a loop of links */
+        assert_int_equal(fake_collect(f, collect_runtime_log), 0);
+        assert_string_equal(string_of(fake_find(f, "about", "dump", 0), "unavailable"),
+                            strerror(ELOOP));
 }
 
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(a_line_is_taken_apart),
-                cmocka_unit_test_setup_teardown(the_block_for_support_is_read, setup, teardown),
+                cmocka_unit_test_setup_teardown(the_block_for_support_is_read, fake_setup,
+                                                fake_teardown),
                 cmocka_unit_test(a_block_without_an_end_or_a_prefix_is_still_one),
                 cmocka_unit_test_setup_teardown(many_errors_are_bounded_to_the_first_and_the_last,
-                                                setup, teardown),
+                                                fake_setup, fake_teardown),
                 cmocka_unit_test_setup_teardown(
-                        only_the_tail_of_a_large_log_is_kept_from_a_lines_beginning, setup,
-                        teardown),
+                        only_the_tail_of_a_large_log_is_kept_from_a_lines_beginning, fake_setup,
+                        fake_teardown),
+                cmocka_unit_test_setup_teardown(the_logs_of_a_dump_are_read, fake_setup,
+                                                fake_teardown),
+                cmocka_unit_test_setup_teardown(what_is_no_log_in_a_dump_is_said_and_not_opened,
+                                                fake_setup, fake_teardown),
+                cmocka_unit_test_setup_teardown(a_log_in_a_dump_is_its_owners, fake_setup,
+                                                fake_teardown),
+                cmocka_unit_test_setup_teardown(the_log_of_the_last_of_many_ranks_is_read_too,
+                                                fake_setup, fake_teardown),
+                cmocka_unit_test_setup_teardown(without_a_log_it_is_said_that_none_is_known,
+                                                fake_setup, fake_teardown),
                 cmocka_unit_test_setup_teardown(a_log_that_is_no_file_is_refused_with_a_reason,
-                                                setup, teardown),
-                cmocka_unit_test_setup_teardown(a_log_under_two_names_is_nobodys, setup, teardown),
-                cmocka_unit_test_setup_teardown(files_of_proc_and_of_the_kernel_are_no_logs, setup,
-                                                teardown),
+                                                fake_setup, fake_teardown),
+                cmocka_unit_test_setup_teardown(a_log_under_two_names_is_nobodys, fake_setup,
+                                                fake_teardown),
+                cmocka_unit_test_setup_teardown(files_of_proc_and_of_the_kernel_are_no_logs,
+                                                fake_setup, fake_teardown),
                 cmocka_unit_test_setup_teardown(
-                        what_another_user_owns_is_refused_unless_everybody_may_read_it, setup,
-                        teardown),
+                        what_another_user_owns_is_refused_unless_everybody_may_read_it, fake_setup,
+                        fake_teardown),
                 cmocka_unit_test_setup_teardown(
-                        of_a_process_that_is_not_known_only_what_all_may_read_is_read, setup,
-                        teardown),
-                cmocka_unit_test_setup_teardown(a_log_that_many_ranks_write_is_read_once, setup,
-                                                teardown),
+                        of_a_process_that_is_not_known_only_what_all_may_read_is_read, fake_setup,
+                        fake_teardown),
+                cmocka_unit_test_setup_teardown(a_log_that_many_ranks_write_is_read_once,
+                                                fake_setup, fake_teardown),
                 cmocka_unit_test_setup_teardown(a_log_in_a_container_is_read_by_its_processs_root,
-                                                setup, teardown),
+                                                fake_setup, fake_teardown),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

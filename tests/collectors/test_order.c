@@ -48,6 +48,9 @@ static void make_order(ProbeOrder *o) {
                 .path = copy("/tmp/a \xff"), .uid = UINT32_MAX - 1, .hook_pid = 12, .inner_pid = 7
         };
         c->n_log_files = 1;
+        c->dumps = calloc(1, sizeof *c->dumps);
+        c->dumps[0] = (CollectDump){ .path = copy("/tmp/dt \xff"), .uid = UINT32_MAX - 1 };
+        c->n_dumps = 1;
         c->container_dumps = calloc(1, sizeof *c->container_dumps);
         c->container_dumps[0] = (CollectContainerDump){ .note = copy("0123abcd"),
                                                         .path = copy("/tmp/dt \xff"),
@@ -82,6 +85,9 @@ static void what_is_written_is_read_again(void **state) {
         assert_int_equal(back.collect.log_files[0].uid, UINT32_MAX - 1);
         assert_int_equal(back.collect.log_files[0].pid, 0);
         assert_int_equal(back.collect.log_files[0].inner_pid, 7);
+        assert_int_equal(back.collect.n_dumps, 1);
+        assert_string_equal(back.collect.dumps[0].path, "/tmp/dt \xff");
+        assert_int_equal(back.collect.dumps[0].uid, UINT32_MAX - 1);
         assert_int_equal(back.collect.n_container_dumps, 1);
         assert_string_equal(back.collect.container_dumps[0].note, "0123abcd");
         assert_string_equal(back.collect.container_dumps[0].path, "/tmp/dt \xff");

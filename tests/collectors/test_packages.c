@@ -262,28 +262,21 @@ static void what_reads_a_containers_database_is_confined(void **state) {
         assert_string_equal(string_of(package_of(record, "db"), "version"), "db");
 }
 
-static int setup(void **state) {
-        *state = fake_new();
-        return 0;
-}
-
-static int teardown(void **state) {
-        fake_free(*state);
-        return 0;
-}
-
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test_setup_teardown(the_hosts_packages_are_listed, setup, teardown),
-                cmocka_unit_test_setup_teardown(the_public_part_says_nothing_of_containers, setup,
-                                                teardown),
-                cmocka_unit_test_setup_teardown(a_hostile_root_leads_nowhere, setup, teardown),
+                cmocka_unit_test_setup_teardown(the_hosts_packages_are_listed, fake_setup,
+                                                fake_teardown),
+                cmocka_unit_test_setup_teardown(the_public_part_says_nothing_of_containers,
+                                                fake_setup, fake_teardown),
+                cmocka_unit_test_setup_teardown(a_hostile_root_leads_nowhere, fake_setup,
+                                                fake_teardown),
                 cmocka_unit_test(dpkgs_status_is_read_in_pieces_of_any_size),
                 cmocka_unit_test(names_of_distributions_are_normalised),
                 cmocka_unit_test_setup_teardown(
-                        an_rpm_database_is_read_by_rpm_as_nobody_and_in_time, setup, teardown),
-                cmocka_unit_test_setup_teardown(what_reads_a_containers_database_is_confined, setup,
-                                                teardown),
+                        an_rpm_database_is_read_by_rpm_as_nobody_and_in_time, fake_setup,
+                        fake_teardown),
+                cmocka_unit_test_setup_teardown(what_reads_a_containers_database_is_confined,
+                                                fake_setup, fake_teardown),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -73,6 +73,9 @@ static void everything_of_a_process_is_told(void **state) {
         assert_string_equal(string_of(second, "name"), "nrt worker");
         assert_string_equal(string_of(second, "state"), "D");
         assert_string_equal(string_of(second, "wchan_unavailable"), "not there on this kernel");
+        assert_string_equal(string_of(second, "kernel_stack_unavailable"),
+                            "not there on this kernel");
+        assert_true(json_is_null(json_object_get(second, "kernel_stack")));
         json_t *libraries = json_object_get(fake_find_pid(f, 100, "maps"), "libraries");
         assert_int_equal(json_array_size(libraries), 1);
         assert_true(json_is_true(json_object_get(json_array_get(libraries, 0), "deleted")));
@@ -253,30 +256,23 @@ static void a_broken_library_has_no_build_id(void **state) {
         }
 }
 
-static int setup(void **state) {
-        *state = fake_new();
-        return 0;
-}
-
-static int teardown(void **state) {
-        fake_free(*state);
-        return 0;
-}
-
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test_setup_teardown(everything_of_a_process_is_told, setup, teardown),
-                cmocka_unit_test_setup_teardown(secrets_of_command_and_environment_stay, setup,
-                                                teardown),
-                cmocka_unit_test_setup_teardown(a_recycled_pid_is_not_told_of, setup, teardown),
-                cmocka_unit_test_setup_teardown(time_that_runs_out_is_said_of_each, setup,
-                                                teardown),
+                cmocka_unit_test_setup_teardown(everything_of_a_process_is_told, fake_setup,
+                                                fake_teardown),
+                cmocka_unit_test_setup_teardown(secrets_of_command_and_environment_stay, fake_setup,
+                                                fake_teardown),
+                cmocka_unit_test_setup_teardown(a_recycled_pid_is_not_told_of, fake_setup,
+                                                fake_teardown),
+                cmocka_unit_test_setup_teardown(time_that_runs_out_is_said_of_each, fake_setup,
+                                                fake_teardown),
                 cmocka_unit_test_setup_teardown(
-                        a_process_in_its_own_pid_namespace_is_known_by_both_numbers, setup,
-                        teardown),
-                cmocka_unit_test_setup_teardown(a_zombie_is_called_one, setup, teardown),
+                        a_process_in_its_own_pid_namespace_is_known_by_both_numbers, fake_setup,
+                        fake_teardown),
+                cmocka_unit_test_setup_teardown(a_zombie_is_called_one, fake_setup, fake_teardown),
                 cmocka_unit_test(the_build_id_is_read_from_the_file),
-                cmocka_unit_test_setup_teardown(a_broken_library_has_no_build_id, setup, teardown),
+                cmocka_unit_test_setup_teardown(a_broken_library_has_no_build_id, fake_setup,
+                                                fake_teardown),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,6 +68,10 @@ static void a_cgroup_names_pod_container_and_job(void **state) {
                   HEX64, "crio", "0123456789abcdef0123456789abcdef", "", "" },
                 { "0::/docker/" HEX64 "\n", HEX64, "docker", "", "", "" },
                 { "0::/system.slice/docker-" HEX64 ".scope\n", HEX64, "docker", "", "", "" },
+                { "11:devices:/kubepods-burstable-pod12345678_1234_1234_1234_123456789abc.slice:"
+                  "cri-containerd:" HEX64 "\n",
+                  HEX64, "cri-containerd", "12345678-1234-1234-1234-123456789abc", "", "" },
+                { "0::/libpod_parent/libpod-" HEX64 "/container\n", HEX64, "libpod", "", "", "" },
                 { "0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_3\n", "", "", "",
                   "4711", "0" },
         };
@@ -204,29 +208,21 @@ static void links_stay_inside_without_openat2_too(void **state) {
         without_openat2 = false;
 }
 
-static int setup(void **state) {
-        *state = fake_new();
-        return 0;
-}
-
-static int teardown(void **state) {
-        fake_free(*state);
-        return 0;
-}
-
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(a_command_name_may_hold_anything),
                 cmocka_unit_test(a_line_of_maps_is_taken_apart),
                 cmocka_unit_test(a_cgroup_names_pod_container_and_job),
-                cmocka_unit_test_setup_teardown(a_recycled_pid_is_another_process, setup, teardown),
-                cmocka_unit_test_setup_teardown(a_file_is_read_up_to_its_bound, setup, teardown),
+                cmocka_unit_test_setup_teardown(a_recycled_pid_is_another_process, fake_setup,
+                                                fake_teardown),
+                cmocka_unit_test_setup_teardown(a_file_is_read_up_to_its_bound, fake_setup,
+                                                fake_teardown),
                 cmocka_unit_test(
                         a_process_that_has_ended_is_gone_though_its_directory_is_still_held),
-                cmocka_unit_test_setup_teardown(links_of_a_foreign_root_stay_inside, setup,
-                                                teardown),
-                cmocka_unit_test_setup_teardown(links_stay_inside_without_openat2_too, setup,
-                                                teardown),
+                cmocka_unit_test_setup_teardown(links_of_a_foreign_root_stay_inside, fake_setup,
+                                                fake_teardown),
+                cmocka_unit_test_setup_teardown(links_stay_inside_without_openat2_too, fake_setup,
+                                                fake_teardown),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -143,3 +143,14 @@ static inline void fake_free(Fake *f) {
         assert_int_equal(scratch_teardown(&state), 0);
         free(f);
 }
+
+/* For cmocka_unit_test_setup_teardown(). */
+static inline int fake_setup(void **state) {
+        *state = fake_new();
+        return 0;
+}
+
+static inline int fake_teardown(void **state) {
+        fake_free(*state);
+        return 0;
+}

@@ -82,7 +82,8 @@ int __wrap_collect_process(const CollectOrder *order, CollectOut *out) {
         return 0;
 }
 
-#define CROWD "/crowd" /* as the root of /proc: many hold the runtime, one a device */
+#define CROWD                                                                                      \
+        "/crowd" /* as the root of /proc: many hold the runtime, one a device, and another when there is a root of sysfs */
 
 int __wrap_collect_jobs(const CollectOrder *order, CollectOut *out);
 int __wrap_collect_jobs(const CollectOrder *order, CollectOut *out) {
@@ -93,6 +94,8 @@ int __wrap_collect_jobs(const CollectOrder *order, CollectOut *out) {
                 (void)snprintf(json, sizeof json, "{\"pid\":%d,\"devices\":[]}", i);
                 (void)say(out, json);
         }
+        if (access(order->sysfs_root, F_OK) == 0)
+                (void)say(out, "{\"pid\":1000,\"devices\":[1]}");
         return say(out, "{\"pid\":999,\"devices\":[0]}");
 }
 
@@ -200,7 +203,7 @@ static int setup(void **state) {
         assert_true(asprintf(&c->sysfs_root, "%s/root", p->scratch->path) > 0);
         assert_true(asprintf(&c->device_directory, "%s/dev", p->scratch->path) > 0);
         c->proc_root = strdup("/proc");
-        c->timeout_usec = 700 * USEC_PER_MSEC;
+        c->timeout_usec = 2 * USEC_PER_SEC; /* each child is executed anew, on a busy machine */
         c->max_bytes = 64 * KIB;
         c->processes = calloc(1, sizeof *c->processes);
         c->processes[0].pid = 4711;
@@ -616,10 +619,11 @@ static void a_watch_tells_holders_of_devices_first_and_of_others_so_many(void **
         bool is_told[301] = { false };
         int status, n = 0, pid;
         p->order.mode = PROBE_WATCH;
-        p->order.interval_usec =
-                100 * USEC_PER_MSEC; /* what did not fit comes with the next round */
+        p->order.interval_usec = 100 * USEC_PER_MSEC;
         free(p->order.collect.proc_root);
         assert_non_null(p->order.collect.proc_root = strdup(CROWD));
+        free(p->order.collect.sysfs_root);
+        assert_true(asprintf(&p->order.collect.sysfs_root, "%s/later", p->scratch->path) > 0);
         start(p);
         send_order(p, "order");
         while (n < 257) {
@@ -635,6 +639,11 @@ static void a_watch_tells_holders_of_devices_first_and_of_others_so_many(void **
                 assert_false(is_told[pid]); /* nothing has changed */
                 is_told[pid] = true;
         }
+        assert_int_equal(mkdirat(p->dir_fd, "later", 0755), 0); /* it comes after the first round */
+        do
+                assert_true(next_message(p, text, sizeof text));
+        while (strncmp(text, "jobs ", 5) != 0);
+        assert_string_equal(text, "jobs {\"pid\":1000,\"devices\":[1]}");
         (void)close(TAKE_FD(p->fd));
         assert_int_equal(waitpid(p->pid, &status, 0), p->pid);
         p->pid = 0;

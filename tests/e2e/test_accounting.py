@@ -7,7 +7,7 @@ import sys
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
-from agent import STATES, Agent, cleanup, need, run, wait_for
+from agent import STATES, Agent, cleanup, need, wait_for
 from tap import main, test
 
 
@@ -82,7 +82,7 @@ def a_row_that_somebody_takes_away_is_missed():
     a.wait_known(3)
     a.wait_all()
     look(a)
-    assert run("sqlite3", a.path("state", "state.db"), "PRAGMA foreign_keys=1; DELETE FROM bundles WHERE row = 2").returncode == 0
+    a.sql("PRAGMA foreign_keys=1; DELETE FROM bundles WHERE row = 2")
     status = a.status()
     assert status["accounting_ok"] is False, status
     assert status["bundles"]["discovered"] == 3 and status["bundles"]["delivered"] == 2, status["bundles"]

@@ -57,7 +57,7 @@ def kill_9_at_random_moments_loses_and_doubles_nothing():
     wait_for("no pin is left", lambda: not [f for f in tree(a.dir) if b"/.neuron-collectd/" in b"/" + f])
     notes.append(f"{kills} kills, {len(units)} dumps")
     a.stop()
-    assert run("sqlite3", a.path("state", "state.db"), "pragma integrity_check").stdout.strip() == "ok"
+    assert a.sql("pragma integrity_check") == "ok"
 
 
 @test
@@ -138,7 +138,7 @@ def a_database_of_a_newer_schema_is_put_aside():
     a.wait_known(1)
     a.wait_all()
     a.stop()
-    assert run("sqlite3", a.path("state", "state.db"), "pragma user_version = 4711").returncode == 0
+    a.sql("pragma user_version = 4711")
     a.start()
     a.wait_delivered(1)
     assert [n for n in os.listdir(a.path("state")) if n.startswith("state.db.corrupt-")]
@@ -224,11 +224,37 @@ def a_clock_that_goes_back_is_no_obstacle():
 
 
 @test
+def a_directory_from_the_future_is_shipped_whole_and_is_not_taken_for_another():
+    need("faketime")
+    if is_instrumented():
+        raise Skip("libfaketime and sanitizers do not go together")
+    a = Agent()
+    a.use_directories(settle="3s", scan_interval="1h")
+    a.environment |= {"NO_FAKE_STAT": "1"}
+    a.prefix = ["faketime", "-f", "-600s"]
+    a.start()
+    unit = a.incompressible(4096)
+    a.wait_known(1)
+    for name in ("later", "latest"):
+        with open(os.path.join(unit, name), "wb") as f:
+            f.write(os.urandom(4096))
+    a.wait_delivered(1)
+    judge_exactly_once(a, [unit])
+    with open(os.path.join(unit, "supplement"), "wb") as f:
+        f.write(b"more")
+    a.wait_delivered(2)
+    first, more = sorted(m["bundle"]["id"] for _, m in a.manifests())
+    assert more == first + "-s1", (first, more)
+    assert [m["name"] if "name" in m else m["path"] for _, s in a.manifests() if s["bundle"]["id"] == more for m in s["members"]] == ["supplement"]
+    a.stop()
+
+
+@test
 def an_agent_that_was_away_for_longer_than_max_wait_does_not_call_a_whole_dump_half():
     a = Agent()
     a.config["sources"][0] |= {"settle": "2s", "max_wait": "4s"}
-    unit = a.dump()
     a.start()
+    unit = a.dump()
     wait_for("it settles", lambda: a.counts()["settling"] == 1)
     a.kill()
     time.sleep(5)

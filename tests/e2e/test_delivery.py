@@ -10,7 +10,7 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 import make_dump
-from agent import (INSTANCE, Agent, check_bundle, cleanup, extract, leftovers, object_of, run, tree, wait_for)
+from agent import (INSTANCE, Agent, check_bundle, cleanup, extract, leftovers, object_of, tree, wait_for)
 from tap import main, test
 
 ID = re.compile(r"^(neuron-core-dump|neuron-profile|process-core|directory)-\d{8}T\d{6}-[0-9a-f]{12}(-s\d+)?$")
@@ -434,7 +434,7 @@ def bundles_of_one_state_are_listed_for_people_and_for_programs():
     assert a.cli("show", "neuron-core-dump-20200101T000000-000000000000").returncode == 1
     assert json.loads(a.cli("--json", "show", b["id"]).stdout)["id"] == b["id"]
     wait_for("readyz says yes", lambda: a.curl("/readyz").returncode == 0)
-    assert run("sqlite3", a.path("state", "state.db"), "pragma integrity_check").stdout.strip() == "ok"
+    assert a.sql("pragma integrity_check") == "ok"
     assert oct(os.stat(a.path("state", "state.db")).st_mode & 0o777) == "0o600"
     a.stop()
 

@@ -77,9 +77,7 @@ def make_room(a):
 
 def rows(a, where="true"):
     """{id: state} in the database, as another program sees it."""
-    result = run("sqlite3", "-readonly", a.path("state", "state.db"), f"SELECT id, state FROM bundles WHERE {where}")
-    assert result.returncode == 0, result.stderr
-    return dict(line.split("|") for line in result.stdout.splitlines())
+    return dict(line.split("|") for line in a.sql(f"SELECT id, state FROM bundles WHERE {where}", "-readonly").splitlines())
 
 
 def pins(a):
@@ -146,7 +144,7 @@ def a_disk_that_fills_up_while_the_agent_runs_stops_nothing():
     back_to_normal(a, 13)
     assert len({p for p, _ in a.manifests()}) == 13
     a.stop()
-    assert run("sqlite3", a.path("state", "state.db"), "PRAGMA integrity_check").stdout.strip() == "ok"
+    assert a.sql("PRAGMA integrity_check") == "ok"
 
 
 @test
@@ -232,7 +230,7 @@ def a_source_whose_disk_is_full_too_is_held_by_descriptors():
     a = small_state()
     os.makedirs(a.path("jobs"))
     mount("-t", "tmpfs", "-o", "size=8m,nr_inodes=9", "tmpfs", a.path("jobs"))
-    a.use_directories(settle="2s")
+    a.use_directories(settle="8s")
     a.start()
     fill(a)
     unit = a.path("jobs", "job-1")

@@ -4,6 +4,7 @@ from which, as in its unit, the processes of others are hidden. Only the agent's
 uses."""
 import json
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -14,12 +15,12 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 import test_incident as scene
-from agent import DAEMON, INSTANCE, Agent, cleanup, need, need_root, run, wait_for
+from agent import DAEMON, INSTANCE, PATIENCE, Agent, cleanup, need, need_root, run, wait_for
 from tap import Skip, main, test
 from test_notes import as_user
 
 AGENT_USER, JOB_USER = 64000, 65534
-CONTAINER = "0123456789abcdef" * 4
+CONTAINER = secrets.token_hex(32)  # the machine's cgroups are shared with whoever runs this test beside us
 RIGHTS = "+dac_read_search,+fowner,+lease"  # what the unit leaves the daemon
 PROBE_RIGHTS = "+sys_ptrace,+dac_read_search,+syslog"
 
@@ -32,7 +33,7 @@ def clean_up(failed=False):
     while _jobs:
         job = _jobs.pop()
         job.stdin.close()
-        job.wait(30)
+        job.wait(30 * PATIENCE)
     while _listeners:
         _listeners.pop().close()
     cleanup(failed)
@@ -61,11 +62,11 @@ def in_a_pid_namespace(a, unit):
 def end(job):
     job.stdin.close()
     job.stdout.close()
-    assert job.wait(30) == 1, job.returncode  # of its read, at the end of its input
+    assert job.wait(30 * PATIENCE) == 1, job.returncode  # of its read, at the end of its input
 
 
 def row(a, columns):
-    return scene.sql(a, f"SELECT {columns} FROM notes", "-readonly")
+    return a.sql(f"SELECT {columns} FROM notes", "-readonly")
 
 
 def said_of(a, words):
@@ -109,9 +110,9 @@ def an_agent_that_cannot_see_the_hooks_namespace_is_told_pid_0_and_says_so():
     a.start()
     unit = a.path("dumps", scene.UNIT)
     scene.state_file(unit, os.getpid())
-    done = subprocess.run(scene.hook_command(unit, os.getpid()), env=scene.hook_environment(a), capture_output=True, timeout=30, check=False)
+    done = subprocess.run(scene.hook_command(unit, os.getpid()), env=scene.hook_environment(a), capture_output=True, timeout=60 * PATIENCE, check=False)
     assert done.returncode == 0 and not done.stderr, done
-    line = said_of(a, "has told of")
+    line = wait_for("it is said", lambda: said_of(a, "has told of"))
     assert len(line) == 1 and "the hook runs in a pid namespace that this agent cannot see" in line[0], line
     assert row(a, "pid, ifnull(container, '-')") == "0|-"
     directory = bundle_of(a)
@@ -154,7 +155,7 @@ class Listener:
         self.socket.close()
         for child in self.children:
             try:
-                child.wait(30)
+                child.wait(30 * PATIENCE)
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
@@ -176,6 +177,8 @@ def hidden_agent():
     os.chmod(a.path("dumps"), 0o1777)
     os.makedirs(a.path("proc"))
     a.config["snapshot"] = {"sysfs_root": a.path("sys"), "device_directory": a.path("dev")}
+    a.config["sources"][0]["settle"] = "15s"  # as scene.node() has it
+    a.config["hook"]["deadline"] = "20s"
     a.prefix = ["unshare", "--mount", "sh", "-c", f'mount -t proc -o hidepid=invisible proc {a.path("proc")} && mount --bind {a.path("proc")} /proc && exec "$@"',
                 "sh", *with_rights(RIGHTS)]
     Listener(a)
@@ -211,13 +214,15 @@ def calls_hook(a, cgroup):
     return job, int(job.stdout.readline())
 
 
-def incident_of(a):
-    found = []
-    for name in os.listdir(a.path("state", "snapshots")):
-        with open(a.path("state", "snapshots", name, "incident.json"), encoding="utf-8") as f:
-            found.append(json.load(f))
-    assert len(found) == 1, found
-    return found[0]
+def processes_of_incident(a):
+    """Of the only one, as (pid, container); None as long as it is not written."""
+    names = os.listdir(a.path("state", "snapshots"))
+    assert len(names) <= 1, names
+    try:
+        with open(a.path("state", "snapshots", *names, "incident.json"), encoding="utf-8") as f:
+            return [(p["pid"], p.get("container")) for p in json.load(f)["processes"]]
+    except FileNotFoundError:
+        return None
 
 
 @test
@@ -229,7 +234,7 @@ def a_process_that_is_hidden_from_the_agent_is_found_by_the_probe_with_its_conta
     job, pid = calls_hook(a, cgroup)
     wait_for("process and container are in the note's row", lambda: row(a, "pid, container") == f"{pid}|{CONTAINER}")
     end(job)
-    wait_for("they are in incident.json", lambda: [(p["pid"], p.get("container")) for p in incident_of(a)["processes"]] == [(pid, CONTAINER)])
+    wait_for("they are in incident.json", lambda: processes_of_incident(a) == [(pid, CONTAINER)])
     assert not said_of(a, "is not known to this agent") and not said_of(a, "could not be found"), said_of(a, "process")
     directory = bundle_of(a)
     assert [p["pid"] for p in scene.snapshot_of(directory)["processes"]] == [pid]
@@ -247,13 +252,13 @@ def a_process_that_the_agent_sees_itself_has_its_container_in_the_row_at_once_an
     a.start()
     job, pid = calls_hook(a, cgroup)
     wait_for("process and container are in the note's row", lambda: row(a, "pid, container") == f"{pid}|{CONTAINER}")
-    wait_for("they are in incident.json", lambda: [(p["pid"], p.get("container")) for p in incident_of(a)["processes"]] == [(pid, CONTAINER)])
+    wait_for("they are in incident.json", lambda: processes_of_incident(a) == [(pid, CONTAINER)])
     wait_for("the incident waits for its end", lambda: said_of(a, ": waiting"))
     a.kill()
     a.start()
     end(job)
     a.wait_all()
-    assert [(p["pid"], p.get("container")) for p in incident_of(a)["processes"]] == [(pid, CONTAINER)], incident_of(a)
+    assert processes_of_incident(a) == [(pid, CONTAINER)], processes_of_incident(a)
     a.stop()
 
 
@@ -266,7 +271,7 @@ def a_process_that_the_probe_does_not_find_either_is_said_by_the_incident():
 
     def call():
         scene.state_file(unit, 4194303)
-        done = subprocess.run(scene.hook_command(unit, 4194303), env=scene.hook_environment(a), capture_output=True, timeout=30, check=False)
+        done = subprocess.run(scene.hook_command(unit, 4194303), env=scene.hook_environment(a), capture_output=True, timeout=60 * PATIENCE, check=False)
         return done.returncode
     assert as_user(JOB_USER, call) == 0
     line = wait_for("the incident says so", lambda: said_of(a, "could not be found"))

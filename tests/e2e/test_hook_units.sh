@@ -5,10 +5,11 @@ set -u
 srcdir=$(realpath "${srcdir:-.}")
 builddir=$(realpath "${builddir:-.}")
 box=$srcdir/tests/harness/box
-cache=${NC_TEST_CACHE:-/var/tmp/neuron-collectd-tests}
 name=hook-$$
 # shellcheck source=tests/harness/tap.sh
-. "$srcdir/tests/harness/tap.sh"
+. "$srcdir/tests/harness/tap.sh" || exit 99
+# shellcheck source=tests/harness/units.sh
+. "$srcdir/tests/harness/units.sh" || exit 99
 dir=$(mktemp -d "${TMPDIR:-/tmp}/neuron-collectd-hook-units.XXXXXX") || exit 99
 export BOX_DIR=$dir/boxes
 booted=
@@ -38,19 +39,13 @@ sed -e 's|@bindir[@]|/usr/bin|g' "$srcdir/systemd/neuron-collectd-hook-keep.serv
 ok "no placeholder is left in the unit"
 [ "$(sed -n 's/^PathChanged=//p' "$path_unit")" = /opt/aws/neuron/bin/neuron-dump ] && [ "$(sed -n 's/^ReadWritePaths=-//p' "$unit")" = /opt/aws/neuron/bin ]
 ok "what is watched is what the runtime calls, and nothing else can be written"
-if command -v systemd-analyze >/dev/null && systemd-analyze --help | grep -q -- --offline; then
-	systemd-analyze security --no-pager --offline=true --threshold=22 "$unit" >"$dir/out" 2>&1
-	ok "exposure is at most 2.2"
-	sed -e '/^Protect/d' -e '/^Restrict/d' -e '/^SystemCall/d' "$unit" >"$dir/open.service"
-	! systemd-analyze security --no-pager --offline=true --threshold=22 "$dir/open.service" >"$dir/out" 2>&1
-	ok "a unit without sandbox is above 2.2"
+if can_analyze; then
+	judge_exposure "$unit" 22 "the unit"
 	printf '#!/bin/sh\n' >"$root/usr/bin/neuron-collect"
 	chmod 755 "$root/usr/bin/neuron-collect"
 	cp -r /lib/systemd/system "$root/lib/systemd/"
 	cp "$unit" "$path_unit" "$root/etc/systemd/system/"
-	systemd-analyze --root="$root" --man=no --recursive-errors=no verify neuron-collectd-hook-keep.service neuron-collectd-hook-keep.path >"$dir/out" 2>&1 &&
-		[ ! -s "$dir/out" ]
-	ok "systemd-analyze verify has nothing to say"
+	verify_is_silent "$root" neuron-collectd-hook-keep.service neuron-collectd-hook-keep.path
 else
 	skip "exposure and verify" "systemd-analyze knows no --offline (before systemd 250)"
 fi
@@ -63,17 +58,8 @@ for program in mmdebstrap systemd-nspawn nsenter unshare; do
 done
 [ -x "$builddir/neuron-collect" ] || no_box "neuron-collect is not built"
 ! grep -q __asan_init "$builddir/neuron-collect" || no_box "a sanitizer and MemoryDenyWriteExecute= do not go together"
-mkdir -p "$cache" || no_box "$cache cannot be made"
-# The same base as test_systemd.sh's, where the daemon is built.
-packages=$(for program in neuron-collectd neuron-collect; do [ ! -x "$builddir/$program" ] || ldd "$builddir/$program"; done |
-	awk '$3 ~ "^/" { print $3 }' | sort -u | xargs -r realpath | sort -u | xargs -r dpkg-query -S 2>/dev/null | sed 's/:.*//' | sort -u | tr '\n' ' ')
-base=$cache/base-$(echo "$packages" | sha256sum | cut -c1-12)
-# shellcheck disable=SC2086  # a list of packages
-flock "$cache/lock" "$box" base "$base" $packages >"$dir/out" 2>&1 || no_box "mmdebstrap could not make a root (no network?)"
+make_base || no_box "mmdebstrap could not make a root (no network?)"
 
-make_variable() { # NAME: as configured; before it, make may have to tell of a new configure
-	env -u MAKEFLAGS -u MAKELEVEL make -s --no-print-directory -C "$builddir" --eval "print-it:; @echo \$($1)" print-it 2>/dev/null | tail -n 1
-}
 bindir=$(make_variable bindir)
 ours=$(make_variable libexecdir)/neuron-collectd/neuron-dump
 upper=$BOX_DIR/$name/upper
@@ -98,7 +84,7 @@ inside() { "$box" run $name "$@"; }
 	no_box "systemd does not come up in a box here"
 }
 booted=yes
-root=$("$box" root $name)
+root=$("$box" root $name) && [ -d "$root" ] || exit 99 # never this machine's own
 is_ours() { cmp "$root$ours" "$root$place/neuron-dump" && [ "$(stat -c %a "$root$place/neuron-dump")" = 755 ]; }
 vendor_kept() { grep -q "$1" "$root$place/neuron-dump.vendor"; }
 at_rest() { [ "$(inside systemctl show --value -p ActiveState neuron-collectd-hook-keep.service)" = inactive ]; }
@@ -123,12 +109,13 @@ rm "$root$place/neuron-dump"
 until_true 10 is_ours
 ok "a hook that was removed with its package is put back"
 until_true 20 at_rest
-started=$(inside journalctl --no-pager -u neuron-collectd-hook-keep.service | grep -c Starting)
+last_start() { inside systemctl show --value -p ExecMainStartTimestampMonotonic neuron-collectd-hook-keep.service; }
+started=$(last_start)
 for _ in 1 2 3 4 5; do
 	sleep 0.1
 	inside cat $place/neuron-dump >/dev/null
 done
-is_ours && [ "$(inside journalctl --no-pager -u neuron-collectd-hook-keep.service | grep -c Starting)" -eq "$started" ]
+is_ours && [ "${started:-0}" -gt 0 ] && [ "$(last_start)" = "$started" ]
 ok "it does not set itself off for ever, and to run the hook does not set it off"
 inside systemctl stop neuron-collectd-hook-keep.path
 vendor 4.0

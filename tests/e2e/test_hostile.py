@@ -267,9 +267,10 @@ def a_hundred_units_with_all_kinds_of_rubbish_do_not_stop_the_agent():
     rng = random.Random(99)
     a = Agent()
     a.config["sources"][0]["max_wait"] = "3s"
+    os.makedirs(a.path("dumps"))
     a.start()
     for i in range(100):
-        unit = a.path("dumps", f"dt-20260527-0512{i % 60:02d}-cid-{i:016x}")
+        unit = a.path("coming")  # each comes whole, or there would be supplements
         os.makedirs(unit)
         for j in range(rng.randrange(4)):
             name = bytes(rng.choice(b"abc\n\\\xff %\"'-.i0123") for _ in range(rng.randrange(1, 40)))
@@ -281,6 +282,7 @@ def a_hundred_units_with_all_kinds_of_rubbish_do_not_stop_the_agent():
             elif not os.path.isdir(place):
                 with open(place, "wb") as f:
                     f.write(rng.randbytes(rng.randrange(3000)))
+        os.rename(unit, a.path("dumps", f"dt-20260527-0512{i % 60:02d}-cid-{i:016x}"))
     want = sum(1 for d in os.listdir(a.path("dumps")) if tree(a.path("dumps", d)))
     wait_for(f"{want} are delivered", lambda: a.counts()["delivered"] == want, 60)
     delivered = {m["source"]["path"]: p for p, m in a.manifests()}

@@ -10,7 +10,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..
 # pylint: disable=wrong-import-position
 import certs
 import radosgw
-from agent import Agent, check_bundle, cleanup, is_instrumented, wait_for
+from agent import PATIENCE, Agent, check_bundle, cleanup, is_instrumented, process_io, wait_for
 from s3_server import S3Server
 from s3tools import Endpoint, judge, new_bucket
 from servers import Home
@@ -35,6 +35,26 @@ def s3_agent(way, bucket, rate, **limits):
     a.config["destinations"] = [a.s3("s3", way, bucket, part_size="5MiB")]
     a.config["limits"] = {"upload_rate": f"{rate}/s" if rate else 0, "request_rate": 0, **limits}
     return a
+
+
+def looks(look):
+    """One look after the other, (when it began, what was seen, when it had ended), each 20 ms: a machine that does other things as well may stand
+    still in the middle of one, or between two."""
+    while True:
+        begun = time.monotonic()
+        seen = look()
+        yield begun, seen, time.monotonic()
+        time.sleep(0.02)
+
+
+def most_in_a_second(seen):
+    """What it grew by at most between two looks that certainly were not more than a second apart."""
+    return max(last[1] - first[1] for i, first in enumerate(seen) for last in seen[i:] if last[2] <= first[0] + 1)
+
+
+def longest(seen, low, high):
+    """How long it may have taken from `low` to `high`."""
+    return next(ended for _, n, ended in seen if n > high) - max((begun for begun, n, _ in seen if n <= low), default=seen[0][0])
 
 
 def check_rate(tap, rate, reached=0.7):
@@ -260,10 +280,8 @@ def sources_are_read_at_their_rate():
     samples = []
 
     def watch():
-        while not samples or samples[-1] is not None:
-            with open(f"/proc/{pid}/io", encoding="ascii") as f:
-                samples.append((time.monotonic(), int(f.readline().split()[1])))
-            time.sleep(0.02)
+        for sample in looks(lambda: process_io(pid)["rchar"]):
+            samples.append(sample)
             if done.is_set():
                 return
     pid, done = a.pid, threading.Event()
@@ -275,13 +293,11 @@ def sources_are_read_at_their_rate():
     thread.join()
     judge(a, bucket, [unit])
     assert samples[-1][1] - samples[0][1] >= 20 * MIB
-    most = max(n - samples[i][1] for i in range(len(samples)) for t, n in samples[i:] if t <= samples[i][0] + 1)
+    most = most_in_a_second(samples)
     figures.append(f"at most {most / rate:.2f} of read_rate in a second")
     # a reading is of 256 KiB, and what the daemon reads of sockets and its state counts in rchar as well
     assert most <= 1.2 * rate, most / rate
-    begun = next(t for t, n in samples if n > samples[0][1] + MIB)
-    ended = next(t for t, n in samples if n > samples[0][1] + 19 * MIB)
-    assert ended - begun >= 18 * MIB / rate * 0.9
+    assert longest(samples, samples[0][1] + MIB, samples[0][1] + 19 * MIB) >= 18 * MIB / rate * 0.9
     a.stop()
 
 
@@ -305,16 +321,16 @@ def a_volume_is_written_at_the_upload_rate():
                 except FileNotFoundError:
                     pass
         return found
-    while not sizes or sizes[-1][1] < 16 * MIB:
-        assert time.monotonic() < began + 120, sizes[-1:]
-        sizes.append((time.monotonic(), size()))
-        time.sleep(0.02)
+    for sample in looks(size):
+        sizes.append(sample)
+        assert sample[0] < began + 120 * PATIENCE, sample
+        if sample[1] >= 16 * MIB:
+            break
     a.wait_all()
-    growth = [(t, n) for t, n in sizes if n > 0]
-    most = max(n - growth[i][1] for i in range(len(growth)) for t, n in growth[i:] if t <= growth[i][0] + 1)
+    most = most_in_a_second(sizes)
     figures.append(f"at most {most / rate:.2f} of upload_rate in a second")
-    assert most <= 1.2 * rate      # seen from outside, a look comes late now and then
-    assert growth[-1][0] - growth[0][0] >= 3.5
+    assert most <= 1.2 * rate, most / rate
+    assert longest(sizes, 0, 16 * MIB - 1) >= 3.5
     check_bundle(a.only_manifest()[0], unit)
     a.stop()
 

@@ -1,6 +1,10 @@
 #!/usr/bin/env python3
 """The collector neuron_device against devices that answer, fail and hang as the driver does (tests/harness/neuron_devices.c)."""
+import contextlib
+import json
+import mmap
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -12,7 +16,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..
 import neuron_sysfs  # noqa: E402
 from agent import need, slowness, wait_for  # noqa: E402
 from neuron_devices import Devices, cleanup, collect, place, run_collector  # noqa: E402
-from tap import in_time, main, test  # noqa: E402
+from tap import Late, in_time, main, test  # noqa: E402
 
 FREE = {"0x40084e64", "0x80084e6a", "0x40084e5d", "0x80184e6e", "0xc1044e73", "0xc0104e78", "0xc1044e79", "0xc1144e7a"}
 ATTACHED = {"0x80084e03", "0x80084e07", "0x40084e5c", "0x80084e47", "0x80084e48", "0xc0084e20", "0xc0084e25", "0xc0084e2b", "0xc0084e2e"}
@@ -183,6 +187,8 @@ def fifteen_others_are_complete(result, hung, detail):
     ends = result.ends()
     assert ends[hung]["state"] == "timeout" and detail in ends[hung]["detail"], ends[hung]
     others = [e for name, e in ends.items() if name != hung]
+    if any(e["state"] == "timeout" for e in others):
+        raise Late(f"others than {hung} have not ended in time: {others}")
     assert len(others) == 15 and all(e["state"] == "complete" for e in others), others
 
 
@@ -298,26 +304,52 @@ def an_ultraserver_that_is_idle_is_not_opened():
 @test
 def an_ultraserver_is_known_by_its_instance_type_too():
     devices = Devices(count=1)
-    result = look(devices, instance_type="trn2u.48xlarge")
-    assert result.ends()["neuron0"]["state"] == "skipped" and not devices.log("^open")
+    for kind, is_one in (("trn2u.48xlarge", True), ("trn2eu.48xlarge", True), ("trn2es.48xlarge", True), ("trn3s.48xlarge", True),
+                         ("trn3pd98.3xlarge", True), ("trn2.48xlarge", False), ("trn1.32xlarge", False), ("inf2.48xlarge", False)):
+        shutil.rmtree(os.path.join(place(), "sys"), ignore_errors=True)
+        result = look(devices, instance_type=kind)
+        assert result.ends()["neuron0"]["state"] == ("skipped" if is_one else "complete"), (kind, result.ends())
+        assert bool(devices.log("^open")) != is_one, kind
+
+
+@contextlib.contextmanager
+def in_use(path, mode="rb"):
+    """We are a job that has this device open, and the runtime mapped."""
+    library = os.path.join(place(), "libnrt.so.1")
+    with open(library, "wb") as f:
+        f.write(bytes(mmap.PAGESIZE))
+    with open(path, mode, buffering=0), open(library, "rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ):
+        yield
+
+
+@test
+def who_holds_a_device_of_an_ultraserver_without_the_runtime_does_not_use_it():
+    devices = Devices(count=2)
+    procfs = process_with(os.path.join(devices.directory, "neuron1"), library="libnccom.so.2")  # as a monitor may
+    result = look(devices, ultraserver="1,2,4", proc_root=procfs)
+    for end in result.ends().values():
+        assert end["state"] == "skipped" and "no process uses a device" in end["detail"], end
+    assert len(result.ends()) == 2 and not devices.log("^open")
 
 
 @test
 def an_ultraserver_in_use_is_opened():
     devices = Devices(count=2)
-    with open(os.path.join(devices.directory, "neuron1"), "rb", buffering=0):
+    with in_use(os.path.join(devices.directory, "neuron1")):
         result = look(devices, ultraserver="1,2,4")
     assert {e["state"] for e in result.ends().values()} == {"complete"}
 
 
-def process_with(path):
-    """@return a procfs of one process that has the file open, O_RDWR"""
+def process_with(path, library="libnrt.so.1"):
+    """@return a procfs of one process that has the file open, O_RDWR, and the runtime mapped, or another library"""
     process = os.path.join(place(), "proc", "17")
     os.makedirs(os.path.join(process, "fd"))
     os.makedirs(os.path.join(process, "fdinfo"))
     os.symlink(path, os.path.join(process, "fd", "3"))
-    with open(os.path.join(process, "fdinfo", "3"), "w", encoding="ascii") as f:
-        f.write("pos:\t0\nflags:\t0100002\n")
+    for name, text in (("fdinfo/3", "pos:\t0\nflags:\t0100002\n"), ("maps", f"7f0000000000-7f0000001000 r--p 00000000 08:01 77 /opt/{library}\n"),
+                       ("stat", "17 (python3) S 1 17 17 0 -1 4194304" + " 1" * 8 + " 20 0 3 0 99 1000 200 18446744073709551615\n")):
+        with open(os.path.join(process, name), "w", encoding="ascii") as f:
+            f.write(text)
     return os.path.dirname(process)
 
 
@@ -342,10 +374,10 @@ def a_strangers_character_device_that_is_called_like_a_device_is_none():
     for path, minor in (("x", 3), ("real", 5)):      # null and zero
         os.mknod(os.path.join(place(), path, "neuron0"), 0o600 | stat.S_IFCHR, os.makedev(1, minor))
     try:
-        with open(os.path.join(place(), "x", "neuron0"), "r+b", buffering=0):
+        with in_use(os.path.join(place(), "x", "neuron0"), "r+b"):
             devices.directory = os.path.join(place(), "real")
             assert look(devices, ultraserver="2").ends()["neuron0"]["state"] == "skipped"
-        with open(os.path.join(place(), "real", "neuron0"), "r+b", buffering=0):
+        with in_use(os.path.join(place(), "real", "neuron0"), "r+b"):
             assert look(devices, ultraserver="2").ends()["neuron0"]["state"] != "skipped", "the one that is ours is known by its number"
     finally:
         devices.directory = os.path.join(place(), "dev")
@@ -374,7 +406,7 @@ def a_device_whose_last_user_has_gone_is_not_opened_again():
 @test
 def an_ultraserver_in_use_is_attached_to_and_the_parts_are_no_users_of_it():
     devices = Devices(count=3)
-    with open(os.path.join(devices.directory, "neuron1"), "rb", buffering=0):
+    with in_use(os.path.join(devices.directory, "neuron1")):
         result = look(devices, "attached_ioctls=on", ultraserver="1,2,4")
     assert {e["attached"] for e in result.ends().values()} == {"complete"}
 
@@ -382,9 +414,8 @@ def an_ultraserver_in_use_is_attached_to_and_the_parts_are_no_users_of_it():
 @test
 def who_has_a_device_of_an_ultraserver_open_for_writing_only_does_not_use_it():
     devices = Devices(count=2)
-    fd = os.open(os.path.join(devices.directory, "neuron1"), os.O_WRONLY)
-    result = look(devices, ultraserver="1,2,4")
-    os.close(fd)
+    with in_use(os.path.join(devices.directory, "neuron1"), "wb"):
+        result = look(devices, ultraserver="1,2,4")
     assert {e["state"] for e in result.ends().values()} == {"skipped"}
 
 
@@ -397,7 +428,7 @@ def a_server_of_one_node_is_no_ultraserver():
 @test
 def without_procfs_an_ultraserver_is_left_alone():
     devices = Devices(count=1)
-    with open(os.path.join(devices.directory, "neuron0"), "rb", buffering=0):
+    with in_use(os.path.join(devices.directory, "neuron0")):
         result = look(devices, ultraserver="2", proc_root="/nonexistent")
     assert "unknown" in result.ends()["neuron0"]["detail"] and len(devices.log("^open")) == 1
 
@@ -454,6 +485,25 @@ def who_holds_devices_is_found_without_opening_one():
     holders = {r["pid"]: r["devices"] for r in result.records if r.get("devices")}
     assert holders == {os.getpid(): [1]}, holders
     assert result.records[0]["device_holders"] == 1, result.records[0]
+
+
+@test
+def a_device_whose_group_we_are_not_in_comes_with_the_remedy():
+    """AWS's guide to security gives the devices to a group, 0660; capabilities do not make up for that."""
+    need("setpriv")
+    os.chmod(place(), 0o755)
+    shutil.copy(run_collector(), os.path.join(place(), "collector"))
+    os.makedirs(os.path.join(place(), "dev"))
+    path = os.path.join(place(), "dev", "neuron0")
+    with open(path, "wb"):
+        os.chown(path, 0, 4711)
+    for mode, remedy in ((0o660, "SupplementaryGroups=4711"), (0o600, "only its owner")):
+        os.chmod(path, mode)
+        done = subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--", os.path.join(place(), "collector"), "neuron_device",
+                               f"sysfs_root={place()}", f"device_directory={place()}/dev"], capture_output=True, text=True, timeout=60, check=False)
+        end = [r for r in map(json.loads, done.stdout.splitlines()) if "state" in r]
+        assert len(end) == 1 and end[0]["state"] == "failed", done
+        assert "EACCES" in end[0]["detail"] and remedy in end[0]["detail"] and ("drop-in" in end[0]["detail"]) == (mode == 0o660), end
 
 
 @test

@@ -49,7 +49,7 @@ def once_says_what_is_left_and_exits_1():
     a = Agent()
     a.dump()
     a.config["destinations"][0]["path"] = "/proc/neuron-e2e-nowhere/%d-%c"
-    result = a.once("--timeout", "2s")
+    result = a.once("--timeout", "5s")
     assert result.returncode == 1, (result.returncode, result.stdout, result.stderr)
     left = [line for line in result.stdout.splitlines() if "neuron-core-dump-20260527T051233-" in line]
     assert len(left) == 1, result.stdout
@@ -82,8 +82,8 @@ def once_says_at_what_it_waits_when_the_source_is_still_being_written():
     with open(os.path.join(unit, "growing"), "wb") as f:
         f.write(b"begun")
         f.flush()
-        a.config["sources"][0]["settle"] = "20s"
-        result = a.once("--timeout", "1s")
+        a.config["sources"][0]["settle"] = "60s"
+        result = a.once("--timeout", "4s")
     assert result.returncode == 1, (result.returncode, result.stdout)
     assert "neuron-core-dump-" in result.stdout, result.stdout
 

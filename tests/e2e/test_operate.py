@@ -8,6 +8,7 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 from agent import CLI, INSTANCE, Agent, check_bundle, cleanup, need, need_root, run, tree, wait_for
+from servers import free_port
 from tap import main, test
 
 
@@ -60,7 +61,7 @@ def the_command_line_tool_keeps_its_exit_codes():
 @test
 def explain_says_why_and_what_happens_next_in_every_state():
     a = blocked(Agent())
-    a.config["sources"][0]["settle"] = "3s"
+    a.config["sources"][0]["settle"] = "10m"
     a.dump()
     a.start()
     a.wait_known(1)
@@ -68,6 +69,7 @@ def explain_says_why_and_what_happens_next_in_every_state():
     assert a.bundles()[0]["state"] == "settling"
     text = a.cli("explain", bundle).stdout
     assert "quiet" in text or "settle" in text, text
+    a.ask("flush")
     wait_for("it has settled", lambda: a.bundles()[0]["state"] != "settling")
     wait_for("explain names the destination and its fault", lambda: "archive" in a.cli("explain", bundle).stdout
              and a.path("later") in a.cli("explain", bundle).stdout)
@@ -311,10 +313,7 @@ def long_lists_come_in_pages():
 
 @test
 def the_status_page_on_tcp_only_reads():
-    import socket  # pylint: disable=import-outside-toplevel
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = free_port()
     a = Agent()
     a.config["api"]["listen"] = f"127.0.0.1:{port}"
     a.dump()

@@ -10,7 +10,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..
 # pylint: disable=wrong-import-position
 import test_hook_pids as confined
 import test_incident as scene
-from agent import need, need_root, run, wait_for
+from agent import PATIENCE, need, need_root, run, wait_for
 from tap import Skip, main, test
 
 SPEC = """Name: aws-neuronx-runtime-lib
@@ -47,8 +47,8 @@ def packages_of(a, root):
         assert rank.stdout.readline() == b"up\n"
         scene.state_file(unit, rank.pid)
         command = scene.hook_command(unit, rank.pid)
-        subprocess.run(command, env=scene.hook_environment(a), capture_output=True, timeout=60, check=True)
-        wait_for("its number is in the note's row", lambda: scene.sql(a, "SELECT pid FROM notes", "-readonly") == str(rank.pid))
+        subprocess.run(command, env=scene.hook_environment(a), capture_output=True, timeout=60 * PATIENCE, check=True)
+        wait_for("its number is in the note's row", lambda: a.sql("SELECT pid FROM notes", "-readonly") == str(rank.pid))
         wait_for("the snapshot", lambda: [d for d in os.listdir(a.path("state", "snapshots"))
                                           if os.path.exists(a.path("state", "snapshots", d, "snapshot.json"))])
         rank.stdin.close()

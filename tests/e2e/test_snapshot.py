@@ -13,7 +13,8 @@ import time
 sys.path.insert(0, os.path.join(os.environ.get("srcdir") or os.path.join(os.path.dirname(__file__), "..", ".."), "tests", "harness"))
 import agent as harness  # noqa: E402
 from agent import Agent, run, wait_for  # noqa: E402
-from tap import Skip, main, test  # noqa: E402
+from servers import free_port  # noqa: E402
+from tap import Skip, in_time, main, test  # noqa: E402
 
 SECTIONS = {"neuron_sysfs", "neuron_device", "kmsg", "process", "process_packages", "jobs", "packages", "runtime_log", "commands"}
 HW_ERROR = "3,{},5000000,-;NEURON_HW_ERR=HBM_UNCORRECTABLE_ERROR instance-id=i-1 hostname=h nd-id=0 nc-id=0 serial-num=1 action=TERMINATE_INSTANCE\n"
@@ -26,6 +27,7 @@ def make_agent(**snapshot):
         os.makedirs(a.path(name))
     os.mkfifo(a.path("dev", "kmsg"))
     a.config["snapshot"] = {"sysfs_root": a.path("sys"), "device_directory": a.path("dev"), "probe_timeout": "3s"} | snapshot
+    a.config["hook"]["deadline"] = "60s"  # whoever sends a note is to hear of its snapshot, however long it takes
     return a
 
 
@@ -36,19 +38,15 @@ def cli(a, *arguments, **options):
 def children_of(pid):
     """The process and all below it: [(pid, command line)]"""
     found = []
-    for name in os.listdir(f"/proc/{pid}/task"):
-        try:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # what ends meanwhile has no children
+        for name in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{name}/children", encoding="ascii") as f:
                 pids = [int(p) for p in f.read().split()]
-        except FileNotFoundError:
-            continue
-        for child in pids:
-            try:
-                with open(f"/proc/{child}/cmdline", encoding="utf-8") as f:
-                    found.append((child, f.read().replace("\0", " ").strip()))
-            except FileNotFoundError:
-                continue
-            found += children_of(child) if os.path.exists(f"/proc/{child}") else []
+            for child in pids:
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    with open(f"/proc/{child}/cmdline", encoding="utf-8") as f:
+                        found.append((child, f.read().replace("\0", " ").strip()))
+                    found += children_of(child)
     return found
 
 
@@ -59,12 +57,17 @@ def snapshots(a, where="snapshots"):
         return []
 
 
-def document(a, name, file="snapshot.json", where="snapshots"):
-    try:
-        with open(a.path("state", where, name, file), encoding="utf-8") as f:
+def document(a, name, file="snapshot.json"):
+    """Where it was made, or where it lies when its incident is over and belongs to no dump."""
+    for where in ("snapshots", "incidents"):
+        with contextlib.suppress(FileNotFoundError), open(a.path("state", where, name, file), encoding="utf-8") as f:
             return json.load(f)
-    except FileNotFoundError:
-        return None
+    return None
+
+
+def wait_incident(a, name, what, condition=lambda incident: True):
+    """@return its incident.json, once the condition holds for it"""
+    return wait_for(what, lambda: (lambda i: i and condition(i) and i)(document(a, name, "incident.json")))
 
 
 def sections(d):
@@ -113,10 +116,12 @@ def a_snapshot_is_taken_when_an_operator_asks_and_brought_with_its_files():
 @test
 def the_document_is_printed_for_scripts_and_a_second_one_at_once_is_refused():
     a = make_agent().start()
+    begun = time.monotonic()
     result = cli(a, "--json", "snapshot")
     assert result.returncode == 0, result.stderr
     assert set(sections(json.loads(result.stdout))) == SECTIONS
     again = cli(a, "snapshot")
+    in_time(time.monotonic() - begun, 10, "a snapshot and the question for another one")
     assert again.returncode == 1 and "10 seconds" in again.stderr, again.stderr
     a.stop()
 
@@ -124,9 +129,7 @@ def the_document_is_printed_for_scripts_and_a_second_one_at_once_is_refused():
 @test
 def what_a_snapshot_holds_is_not_for_the_open_listener():
     a = make_agent()
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = free_port()
     a.config["api"]["listen"] = f"127.0.0.1:{port}"
     a.start()
     result = cli(a, "snapshot")
@@ -143,7 +146,7 @@ def what_a_snapshot_holds_is_not_for_the_open_listener():
 def a_command_that_hangs_and_one_that_floods_are_labelled_and_the_rest_is_whole():
     a = make_agent(probe_bytes="64KiB", commands=[
         {"name": "hang", "run": ["/bin/sleep", "600"], "timeout": "300ms"},
-        {"name": "flood", "run": ["/usr/bin/yes"], "timeout": "300ms"},
+        {"name": "flood", "run": ["/usr/bin/yes"], "timeout": "5s"},
         {"name": "missing", "run": ["/nonexistent/program"], "timeout": "1s"},
     ]).start()
     result = cli(a, "--json", "snapshot")
@@ -178,7 +181,7 @@ def what_a_killed_supervisor_had_written_becomes_a_document_that_says_so():
     slow = wait_for("the slow one runs", lambda: [pid for pid, command in children_of(a.pid) if "collect:commands" in command])
     taking = [pid for pid in probes if any(child == slow[0] for child, _ in children_of(pid))]
     os.kill(taking[0], signal.SIGKILL)
-    out, err = waiting.communicate(timeout=30)
+    out, err = waiting.communicate(timeout=30 * harness.PATIENCE)
     assert waiting.returncode == 0, err
     found = sections(json.loads(out))
     assert found["commands"]["state"] == "cut" and "interrupted" in found["commands"]["detail"], found["commands"]
@@ -207,10 +210,8 @@ def a_line_of_the_kernel_log_begins_an_incident_which_is_shipped_and_removed():
     name = wait_for("an incident begins", lambda: snapshots(a))[0]
     d = wait_for("its document is there", lambda: document(a, name))
     assert "HBM_UNCORRECTABLE_ERROR" in d["trigger"], d["trigger"]
-    incident = wait_for("the incident is written", lambda: document(a, name, "incident.json"))
-    assert len(snapshots(a)) == 1, "two lines at once are one incident"
-    wait_for("both lines are in it", lambda: len((document(a, name, "incident.json") or document(
-        a, name, "incident.json", "incidents") or {"kernel_log": []})["kernel_log"]) == 2 or len(incident["kernel_log"]) == 2, 40)
+    wait_incident(a, name, "both lines are in it", lambda i: len(i["kernel_log"]) == 2)
+    assert snapshots(a) + snapshots(a, "incidents") == [name], "two lines at once are one incident"
     manifests = wait_for("it is shipped", lambda: [os.path.join(base, f) for base, _, files in os.walk(a.out) for f in files
                                                    if f.startswith("directory-") and f.endswith(".manifest.json")], 60)
     with open(manifests[0], encoding="utf-8") as f:
@@ -227,7 +228,7 @@ def hook_note(number, pid, directory):
                        "arguments": {"pid": str(pid), "local_output_dir": directory}})
 
 
-def send_note(a, number, pid, directory, answers):
+def send_note(a, number, pid, directory, answers, before_it_ends=lambda: None):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
         s.settimeout(20 * harness.PATIENCE)
         s.connect(a.path("run", "hook.sock"))
@@ -245,33 +246,40 @@ def send_note(a, number, pid, directory, answers):
                         got.append(f.read())
                 break
         answers[number] = got
+        before_it_ends()
         s.send(b"finished")
+
+
+def send_notes(a, notes):
+    """All at once. @param notes  [(pid, directory)]  @return {number from 1 on: what was answered}"""
+    answers = {}
+    threads = [threading.Thread(target=send_note, args=(a, n, pid, directory, answers)) for n, (pid, directory) in enumerate(notes, 1)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(answers) == len(notes), len(answers)
+    return answers
 
 
 @test
 def a_hundred_and_twenty_eight_notes_at_once_are_one_incident_and_one_snapshot():
     a = make_agent().start()
-    answers = {}
     with subprocess.Popen(["/bin/sleep", "600"]) as process:
-        threads = [threading.Thread(target=send_note, args=(a, n, process.pid, a.path("nowhere"), answers)) for n in range(1, 129)]
         begun = time.monotonic()
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
+        answers = send_notes(a, [(process.pid, a.path("nowhere"))] * 128)
         names = snapshots(a)
         d = wait_for("the document is there", lambda: names and document(a, names[0]))
+        took = time.monotonic() - begun
+        wait_incident(a, names[0], "the incident has all notes", lambda i: len(i["notes"]) == 128)
+        assert len(names) == 1 and snapshots(a) == names, (names, snapshots(a))
         process.kill()
-    assert len(answers) == 128, len(answers)
+    in_time(took, 30, "their answers and the document")
     parts = [got[-1] for got in answers.values() if isinstance(got[-1], bytes)]
     assert len(parts) == 128, [got for got in answers.values() if not isinstance(got[-1], bytes)][:3]
-    assert time.monotonic() - begun < 10 * harness.PATIENCE
     public = json.loads(parts[0])
     assert set(sections(public)) == {"neuron_sysfs", "packages"} and public["processes"] == [], public.keys()
-    assert len(names) == 1 and len(snapshots(a)) == 1, names
     assert [p["pid"] for p in d["processes"]] == [process.pid], d["processes"]
-    incident = wait_for("the incident has all notes", lambda: (document(a, names[0], "incident.json") or {}).get("notes"))
-    assert len(incident) == 128, len(incident)
     a.stop()
 
 
@@ -334,22 +342,16 @@ def where_somebody_listens_beside_the_api_that_supervisor_is_asked():
 
 @test
 def a_snapshot_goes_with_the_dump_that_a_note_is_about():
-    a = make_agent().start()
-    unit = a.path("dumps", "dt-20260527-051233-cid-d99e36ea74c263ca")
-    os.makedirs(unit)
-    with open(os.path.join(unit, "i-0a1b2c3d4e5f60718-nrt-pid-1-tid-1-lid-1.log"), "w", encoding="utf-8") as f:
-        f.write("a log\n")
+    a = make_agent()
+    a.config["sources"][0]["settle"] = "30s"  # so long it may wait for its snapshot
+    a.start()
     answers = {}
-    send_note(a, 1, 1 << 21, unit, answers)
+    send_note(a, 1, 1 << 21, a_dump(a), answers)
     assert isinstance(answers[1][-1], bytes), answers
-    manifests = wait_for("the dump is shipped", lambda: [os.path.join(base, f) for base, _, files in os.walk(a.out) for f in files
-                                                         if f.endswith(".manifest.json")], 30)
-    members = {}
-    for path in manifests:
-        with open(path, encoding="utf-8") as f:
-            m = json.load(f)
-        assert m["source"]["name"] == "core-dumps", m["source"]
-        members |= {e["path"]: e for e in m["members"]}
+    wait_for("the dump is shipped", a.manifests, 30)
+    m = a.only_manifest()[1]
+    assert m["source"]["name"] == "core-dumps", m["source"]
+    members = {e["path"]: e for e in m["members"]}
     assert {"neuron-collectd/snapshot.json", "neuron-collectd/incident.json"} <= set(members), sorted(members)
     assert members["neuron-collectd/snapshot.json"]["kind"] == "snapshot", members
     assert not snapshots(a, "incidents")
@@ -357,24 +359,85 @@ def a_snapshot_goes_with_the_dump_that_a_note_is_about():
 
 
 @test
+def a_directory_that_is_made_after_its_note_has_the_snapshot_in_its_bundle():
+    a = make_agent()
+    a.config["sources"][0]["settle"] = "30s"  # so long it may wait for its snapshot
+    a.start()
+    answers = {}
+    os.makedirs(a.path("dumps"))
+    directory = a.path("dumps", "dt-20260527-051233-cid-d99e36ea74c263ca")
+    send_note(a, 1, 1 << 21, directory, answers, before_it_ends=lambda: a_dump(a))
+    assert "refused" not in answers[1][0] and isinstance(answers[1][-1], bytes), answers
+    wait_for("the dump is shipped", a.manifests, 30)
+    m = a.only_manifest()[1]
+    assert m["source"]["name"] == "core-dumps", m["source"]
+    members = {e["path"] for e in m["members"]}
+    assert {"neuron-collectd/snapshot.json", "neuron-collectd/incident.json"} <= members, members
+    name = snapshots(a)[0]
+    assert [u["path"] for u in document(a, name, "incident.json")["units"]] == [directory], document(a, name, "incident.json")
+    assert f"its directory has come: files are expected in {directory}" in a.log, a.log
+    a.stop()
+
+
+def a_job(a):
+    """The files of a job: the next one has the same directory, since its name has no time."""
+    unit = a.path("jobs", "job-7")
+    os.makedirs(unit)
+    with open(os.path.join(unit, "result"), "w", encoding="utf-8") as f:
+        f.write("a result\n")
+    return unit
+
+
+@test
+def another_directory_of_the_same_name_gets_nothing_of_an_earlier_incident():
+    a = make_agent()
+    a.config["hook"]["deadline"] = "1s"  # what was said of the path so long, and a second, before belongs to the earlier one
+    a.config["sources"] = [a.source("jobs", "directory", "jobs/job-%p", settle="1s")]
+    a.start()
+    with subprocess.Popen(["/bin/sleep", "600"]) as process:
+        begun = time.monotonic()
+        unit = a_job(a)
+        send_note(a, 1, process.pid, unit, {})
+        name = snapshots(a)[0]
+        wait_incident(a, name, "its directory is in it", lambda i: len(i["units"]) == 1)
+        wait_for("it is shipped", a.manifests, 30)
+        wait_for("the time of its note is over", lambda: time.monotonic() > begun + 2.5)
+        assert document(a, name, "snapshot-after.json") is None, "the process lives"
+        os.rename(unit, a.path("moved"))
+        a_job(a)
+        wait_for("another one is shipped", lambda: len([m for _, m in a.manifests() if m["bundle"]["supplement_of"] is None]) == 2, 30)
+        wait_incident(a, name, "it is about none any more", lambda i: not i["units"])
+        process.kill()
+    wait_for("the second look is there", lambda: document(a, name, "snapshot-after.json"))
+    a.wait_all()
+    assert not [path for _, path in attached_members(a) if path.endswith("snapshot-after.json")], attached_members(a)
+    a.stop()
+
+
+@test
 def a_snapshot_that_was_killed_still_belongs_to_its_dump():
     a = make_agent(commands=[{"name": "slow", "run": ["/bin/sleep", "3"], "timeout": "9s"}]).start()
-    unit = a.path("dumps", "dt-20260527-051233-cid-d99e36ea74c263ca")
-    os.makedirs(unit)
-    with open(os.path.join(unit, "i-0a1b2c3d4e5f60718-nrt-pid-1-tid-1-lid-1.log"), "w", encoding="utf-8") as f:
-        f.write("a log\n")
-    send_note(a, 1, 1 << 21, unit, {})
+    send_note(a, 1, 1 << 21, a_dump(a), {})
     name = snapshots(a)[0]
-    incident = document(a, name, "incident.json")
-    assert not incident["over"] and len(incident["units"]) == 1 and len(incident["notes"]) == 1, incident
+    incident = wait_incident(a, name, "note and dump are in it", lambda i: len(i["units"]) == 1 and len(i["notes"]) == 1)
+    assert not incident["over"], incident
+    wait_for("it is known that its hook has ended", lambda: a.sql("SELECT count(*) FROM notes WHERE finished_usec > 0", "-readonly") == "1")
     a.kill()
     a.start()
     wait_for("the document is there", lambda: document(a, name))
     incident = document(a, name, "incident.json")
     assert len(incident["units"]) == 1 and len(incident["notes"]) == 1, incident
     assert "hook" in incident["trigger"], incident
-    wait_for("it is shipped with the dump", lambda: [path for base, _, files in os.walk(a.out) for path in (os.path.join(base, f) for f in files)
-                                                      if path.endswith(".manifest.json") and b"neuron-collectd/snapshot.json" in open(path, "rb").read()], 30)
+    wait_for("it is shipped with the dump", lambda: "neuron-collectd/snapshot.json" in [path for _, path in attached_members(a)], 30)
+    a.stop()
+
+
+@test
+def a_watch_that_ends_is_said_to_follow_neither_of_its_two():
+    a = make_agent().start()
+    watching = wait_for("somebody watches", lambda: [pid for pid, command in children_of(a.pid) if command.endswith("--child=probe")])
+    os.kill(watching[0], signal.SIGKILL)
+    wait_for("it is said", lambda: "neither the kernel log nor who holds a device is followed" in a.log)
     a.stop()
 
 
@@ -408,7 +471,7 @@ def a_second_look_comes_after_a_restart_too():
         send_note(a, 1, process.pid, a.path("nowhere"), {})
         name = snapshots(a)[0]
         wait_for("the document is there", lambda: document(a, name))
-        wait_for("the process is in it", lambda: (document(a, name, "incident.json") or {}).get("processes"))
+        wait_incident(a, name, "the process is in it", lambda i: i["processes"])
         a.kill()
         a.start()
         incident = document(a, name, "incident.json")
@@ -455,7 +518,7 @@ def a_snapshot_that_was_killed_gets_its_second_look_too():
 @test
 def what_a_bundle_has_is_not_sent_again_after_a_restart():
     a = make_agent()
-    a.config["sources"][0]["settle"] = "1s"
+    a.config["sources"][0]["settle"] = "15s"  # so long it may wait for its snapshot
     a.start()
     unit = a_dump(a)
     with subprocess.Popen(["/bin/sleep", "600"]) as process:
@@ -463,7 +526,7 @@ def what_a_bundle_has_is_not_sent_again_after_a_restart():
         name = snapshots(a)[0]
         wait_for("the first look is shipped", lambda: (False, "neuron-collectd/snapshot.json") in attached_members(a), 30)
         before = attached_members(a)
-        wait_for("the process is known", lambda: (document(a, name, "incident.json") or {}).get("processes"))
+        wait_incident(a, name, "the process is known", lambda i: i["processes"])
         a.kill()
         a.start()
         process.kill()
@@ -520,23 +583,25 @@ def an_incident_whose_bundle_is_cancelled_leaves_no_directory():
 @test
 def one_user_does_not_get_any_number_of_dumps_into_an_incident():
     a = make_agent().start()
-    answers = {}
+    units = [a.path("dumps", f"dt-20260527-051233-cid-d99e36ea74c2{n:04x}") for n in range(1, 41)]
+    for unit in units:
+        os.makedirs(unit)
     with subprocess.Popen(["/bin/sleep", "600"]) as process:
-        for n in range(1, 41):
-            unit = a.path("dumps", f"dt-20260527-051233-cid-d99e36ea74c2{n:04x}")
-            os.makedirs(unit)
-            send_note(a, n, process.pid, unit, answers)
+        send_notes(a, [(process.pid, unit) for unit in units])
         name = snapshots(a)[0]
         process.kill()
     limit = 32 if os.getuid() == 0 else 8
-    incident = wait_for("all are in it", lambda: (lambda i: i and len(i["notes"]) == 40 and i)(document(a, name, "incident.json")))
+    incident = wait_incident(a, name, "all are in it", lambda i: len(i["notes"]) == 40)
     assert len(incident["units"]) == limit and incident["units_left_out"] == 40 - limit, (len(incident["units"]), incident["units_left_out"])
+    wait_for("all hooks have ended", lambda: a.sql("SELECT count(*) FROM notes WHERE finished_usec > 0", "-readonly") == "40")
+    incident = wait_incident(a, name, "it is over", lambda i: i["over"])
+    assert incident["units_left_out"] == 40 - limit, "they are counted once"
     a.stop()
 
 
 @test
 def a_drain_waits_for_a_snapshot_that_is_underway_and_for_its_delivery():
-    a = make_agent(commands=[{"name": "slow", "run": ["/bin/sleep", "3"], "timeout": "20s"}]).start()
+    a = make_agent(commands=[{"name": "slow", "run": ["/bin/sleep", "10"], "timeout": "20s"}]).start()
     say_to_kernel_log(a, HW_ERROR.format(7))
     name = wait_for("an incident begins", lambda: snapshots(a))[0]
     wait_for("it is being taken", lambda: document(a, name, "public.json"))

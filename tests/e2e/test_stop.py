@@ -94,8 +94,8 @@ def a_second_sigterm_ends_it_at_once():
 def a_small_copy_to_a_volume_is_finished_before_the_end():
     a = Agent()
     a.use_directories()
-    a.slow_down()
-    unit = a.incompressible(4 * MIB)
+    a.send_slowly()
+    unit = a.incompressible(3 * MIB)
     a.start()
     wait_for("it is being shipped", lambda: a.counts()["shipping"] == 1)
     a.stop()

@@ -5,10 +5,11 @@ srcdir=$(realpath "${srcdir:-.}")
 builddir=$(realpath "${builddir:-.}")
 box=$srcdir/tests/harness/box
 make_dump=$srcdir/tests/harness/make_dump.py
-cache=${NC_TEST_CACHE:-/var/tmp/neuron-collectd-tests}
 name=neuron-$$
 # shellcheck source=tests/harness/tap.sh
-. "$srcdir/tests/harness/tap.sh"
+. "$srcdir/tests/harness/tap.sh" || exit 99
+# shellcheck source=tests/harness/units.sh
+. "$srcdir/tests/harness/units.sh" || exit 99
 
 all_skipped() {
 	echo "1..0 # SKIP $1"
@@ -22,14 +23,8 @@ done
 [ -x "$builddir/neuron-collectd" ] || all_skipped "neuron-collectd is not built"
 ! grep -q __asan_init "$builddir/neuron-collectd" || all_skipped "a sanitizer and MemoryDenyWriteExecute= do not go together"
 
-# Base root: systemd and the libraries that the daemon is linked with, whatever their names are in this release.
-mkdir -p "$cache" || all_skipped "$cache cannot be made"
-packages=$(ldd "$builddir/neuron-collectd" "$builddir/neuron-collect" | awk '$3 ~ "^/" { print $3 }' | sort -u | xargs -r realpath | sort -u |
-	xargs -r dpkg-query -S 2>/dev/null | sed 's/:.*//' | sort -u | tr '\n' ' ')
-base=$cache/base-$(echo "$packages" | sha256sum | cut -c1-12)
 dir=$(mktemp -d)
-# shellcheck disable=SC2086  # a list of packages
-flock "$cache/lock" "$box" base "$base" $packages >"$dir/out" 2>&1 || {
+make_base || {
 	sed 's/^/# /' "$dir/out"
 	rm -rf "$dir"
 	all_skipped "mmdebstrap could not make a root (no network?)"
@@ -43,6 +38,7 @@ clean() {
 trap clean EXIT
 
 inside() { "$box" run $name "$@"; }
+in_journal() { inside journalctl --no-pager -u neuron-collectd | grep -q "$1"; } # which comes there a moment later
 property() { inside systemctl show --value -p "$1" neuron-collectd.service; }
 on_failure() {
 	inside journalctl --no-pager -o short-precise -n 40 -u 'neuron-collectd*' 2>&1 | sed 's/^/# /'
@@ -53,9 +49,6 @@ upper=$BOX_DIR/$name/upper
 mkdir -p "$upper"
 env -u MAKEFLAGS -u MAKELEVEL make -s -C "$builddir" install DESTDIR="$upper" >"$dir/out" 2>&1
 ok "make install DESTDIR= works"
-make_variable() { # NAME: as configured
-	env -u MAKEFLAGS -u MAKELEVEL make -s --no-print-directory -C "$builddir" --eval "print-it:; @echo \$($1)" print-it 2>/dev/null
-}
 sysconfdir=$(make_variable sysconfdir)
 bindir=$(make_variable bindir)
 config=$upper$sysconfdir/neuron-collectd/neuron-collectd.yaml
@@ -82,7 +75,7 @@ printf '[Service]\nWatchdogSec=2s\nRestartSec=100ms\n' >"$upper/etc/systemd/syst
 	sed 's/^/# /' "$dir/out"
 	skip_rest "the rest" "systemd does not come up in a box here"
 }
-root=$("$box" root $name)
+root=$("$box" root $name) && [ -d "$root" ] || exit 99 # never this machine's own
 sock=$root/run/neuron-collectd/api.sock
 api() { curl -sS --fail --max-time 10 --unix-socket "$sock" "http://localhost$1"; }
 collect() { inside "$bindir/neuron-collect" "$@"; }
@@ -149,7 +142,7 @@ before=$(property MainPID)
 inside sh -c "echo 'no_such_key: 1' >>$sysconfdir/neuron-collectd/neuron-collectd.yaml"
 ! inside systemctl reload neuron-collectd.service >"$dir/out" 2>&1
 ok "systemctl reload with a faulty file fails"
-inside journalctl --no-pager -u neuron-collectd | grep -q "no_such_key" && [ "$(property MainPID)" = "$before" ] && [ "$(property ActiveState)" = active ] && api /healthz >/dev/null
+until_true 10 in_journal no_such_key && [ "$(property MainPID)" = "$before" ] && [ "$(property ActiveState)" = active ] && api /healthz >/dev/null
 ok "the journal says why, and the agent goes on"
 inside sed -i -e '/no_such_key/d' -e 's/settle: .*/settle: 500ms/' "$sysconfdir/neuron-collectd/neuron-collectd.yaml"
 inside systemctl reload neuron-collectd.service >"$dir/out" 2>&1
@@ -187,14 +180,14 @@ inside mknod -m 0400 /dev/kmsg c 1 11 2>/dev/null
 kmsg=no
 inside timeout 5 dd if=/dev/kmsg of=/dev/null bs=8192 count=1 iflag=nonblock 2>/dev/null && kmsg=yes
 cat >"$root/tmp/job" <<JOB
-mkdir -p $dump && echo a log >$dump/i-0a1b2c3d4e5f60718-nrt-pid-\$\$-tid-1-lid-1.log && echo \$\$ >/tmp/job.pid
+mkdir -p $dump && echo a log >$dump/i-0a1b2c3d4e5f60718-nrt-pid-\$\$.log && echo \$\$ >/tmp/job.pid
 $hook --pid \$\$ --tid \$\$ --date-time 20260527-051500 --cluster-id 00000000000000cc --error-code 1200 --error-location nrt_execute --local-output-dir $dump
 echo \$? >/tmp/job.hook
-sleep 3
+sleep 10 # it is looked at while it lives
 JOB
 inside setpriv --reuid 1000 --regid 1000 --clear-groups env -i PATH=/usr/bin:/bin RANK=3 WORLD_SIZE=8 LOCAL_RANK=3 TORCHELASTIC_RUN_ID=run-7 \
 	HF_TOKEN=hf_PLANTEDPLANTEDPLANTED sh /tmp/job >"$dir/out" 2>&1
-[ "$(inside cat /tmp/job.hook)" = 0 ] && inside journalctl --no-pager -u neuron-collectd | grep -q "a hook of uid 1000 has told of"
+[ "$(inside cat /tmp/job.hook)" = 0 ] && until_true 10 in_journal "a hook of uid 1000 has told of"
 ok "a note of an unprivileged user's hook is accepted"
 arrived() { inside find /srv/archive/20260527-051500-00000000000000cc -name '*.manifest.json' | grep -q .; }
 until_true 60 arrived
@@ -253,7 +246,8 @@ api /v1/status >"$dir/out" 2>&1 && [ "$(property ActiveState)" = active ]
 ok "a question on the socket starts it again and is answered"
 inside sh -c "echo 'no_such_key: 1' >>$sysconfdir/neuron-collectd/neuron-collectd.yaml"
 inside systemctl restart neuron-collectd.service >"$dir/out" 2>&1
-until_true 10 [ "$(property ActiveState)" = failed ] && [ "$(property ExecMainStatus)" = 2 ]
+has_failed() { [ "$(property ActiveState)" = failed ]; }
+until_true 10 has_failed && [ "$(property ExecMainStatus)" = 2 ]
 ok "a start with a faulty file fails with 2 and is not tried again"
 ! inside journalctl --no-pager -k -b 2>/dev/null | grep -q 'neuron-collectd.*SECCOMP'
 ok "nothing ran into the system call filter"

@@ -5,7 +5,9 @@ set -u
 srcdir=$(realpath "${srcdir:-.}")
 builddir=$(realpath "${builddir:-.}")
 # shellcheck source=tests/harness/tap.sh
-. "$srcdir/tests/harness/tap.sh"
+. "$srcdir/tests/harness/tap.sh" || exit 99
+# shellcheck source=tests/harness/units.sh
+. "$srcdir/tests/harness/units.sh" || exit 99
 
 dir=$(mktemp -d "${TMPDIR:-/tmp}/neuron-collectd-units.XXXXXX") || exit 99
 trap 'rm -rf "$dir"' EXIT
@@ -20,29 +22,16 @@ sed -e 's|@sbindir[@]|/usr/sbin|g' "$srcdir/systemd/neuron-collectd-probe@.servi
 ! grep -q '@[a-z]*@' "$unit" "$probe" "$builddir/systemd/neuron-collectd.service" >"$dir/out" 2>&1
 ok "no placeholder is left in the unit"
 
-if command -v systemd-analyze >/dev/null && systemd-analyze --help | grep -q -- --offline; then
-	systemd-analyze security --no-pager --offline=true --threshold=22 "$unit" >"$dir/out" 2>&1
-	ok "exposure is at most 2.2"
-	# The assertion above must be able to fail: the same unit without its sandbox is refused.
-	sed -e '/^Protect/d' -e '/^Restrict/d' -e '/^SystemCall/d' "$unit" >"$dir/open.service"
-	! systemd-analyze security --no-pager --offline=true --threshold=22 "$dir/open.service" >"$dir/out" 2>&1
-	ok "a unit without sandbox is above 2.2"
-
-	systemd-analyze security --no-pager --offline=true --threshold=30 "$probe" >"$dir/out" 2>&1
-	ok "exposure of the probes is at most 3.0"
-	sed -e '/^Protect/d' -e '/^Restrict/d' -e '/^SystemCall/d' "$probe" >"$dir/open@.service"
-	! systemd-analyze security --no-pager --offline=true --threshold=30 "$dir/open@.service" >"$dir/out" 2>&1
-	ok "a probe without sandbox is above 3.0"
+if can_analyze; then
+	judge_exposure "$unit" 22 "the daemon"
+	judge_exposure "$probe" 30 "a probe"
 
 	printf '#!/bin/sh\n' >"$root/usr/sbin/neuron-collectd"
 	printf '#!/bin/sh\n' >"$root/bin/kill"
 	chmod 755 "$root/usr/sbin/neuron-collectd" "$root/bin/kill"
 	cp -r /lib/systemd/system "$root/lib/systemd/"
 	cp "$unit" "$probe" "$srcdir"/systemd/neuron-collectd*.socket "$root/etc/systemd/system/"
-	systemd-analyze --root="$root" --man=no --recursive-errors=no verify neuron-collectd.service neuron-collectd.socket neuron-collectd-hook.socket \
-		neuron-collectd-probe.socket >"$dir/out" 2>&1 &&
-		[ ! -s "$dir/out" ]
-	ok "systemd-analyze verify has nothing to say"
+	verify_is_silent "$root" neuron-collectd.service neuron-collectd.socket neuron-collectd-hook.socket neuron-collectd-probe.socket
 	sed -i 's/^WatchdogSec=/WatchdogSecs=/' "$root/etc/systemd/system/neuron-collectd.service"
 	systemd-analyze --root="$root" --man=no --recursive-errors=no verify neuron-collectd.service >"$dir/out" 2>&1
 	grep -q WatchdogSecs "$dir/out"

@@ -3,6 +3,7 @@
 It is started as a program, asked through the real CLI and through curl, and what it delivers is judged with tar, bsdtar, zstd and
 Python: nothing here shares code with it. Nothing sleeps for a fixed time; everything waits for a fact, with a deadline.
 """
+import contextlib
 import hashlib
 import json
 import os
@@ -294,6 +295,12 @@ class Agent:
         assert result.returncode == 0, f"{path}: curl exit {result.returncode}: {result.stderr}{result.stdout}"
         return json.loads(result.stdout)
 
+    def sql(self, text, *options):
+        """What sqlite3 says of the state database; options: -readonly. It waits while the daemon writes."""
+        result = run("sqlite3", "-cmd", ".timeout 20000", *options, self.path("state", "state.db"), text)
+        assert result.returncode == 0, f"{text}: {result.stderr}"
+        return result.stdout.strip()
+
     def status(self):
         return self.api("/v1/status")
 
@@ -321,11 +328,24 @@ class Agent:
 
     # --- making work for it ---
 
+    def _make(self, make, place, **options):
+        """What is new comes whole, by a rename: a test that stands still between two files would have made a supplement. With `slow` it is written in
+        place."""
+        if not options.get("slow") and self.process is not None:
+            coming = make(self.path("coming"), **options)
+            unit = self.path(place, os.path.relpath(coming, self.path("coming")))
+            if not os.path.exists(unit):
+                os.makedirs(os.path.dirname(unit), exist_ok=True)
+                os.rename(coming, unit)
+                return unit
+            shutil.rmtree(coming)
+        return make(self.path(place), **options)
+
     def dump(self, **options):
-        return make_dump.make_dump(self.path("dumps"), **{"size": 1 << 20, **options})
+        return self._make(make_dump.make_dump, "dumps", **{"size": 1 << 20, **options})
 
     def profile(self, **options):
-        return make_dump.make_profile(self.path("profiles"), **{"size": 1 << 19, **options})
+        return self._make(make_dump.make_profile, "profiles", **{"size": 1 << 19, **options})
 
     def core(self, name="core.python3.1000.1", **options):
         os.makedirs(self.path("cores"), exist_ok=True)
@@ -402,7 +422,7 @@ def sha256_file(path):
 
 
 def tree(root):
-    """{relative path as bytes: (size, sha256)} of all regular files below a directory, or of one file under its name."""
+    """{relative path as bytes: (size, sha256)} of all regular files below a directory, or of one file under its name. What goes while we look is not there."""
     root = os.fsencode(root)
     if not os.path.isdir(root):
         return {os.path.basename(root): (os.path.getsize(root), sha256_file(root))}
@@ -410,8 +430,9 @@ def tree(root):
     for base, _, names in os.walk(root):
         for name in names:
             path = os.path.join(base, name)
-            if stat.S_ISREG(os.lstat(path).st_mode):
-                found[os.path.relpath(path, root)] = (os.path.getsize(path), sha256_file(path))
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISREG(os.lstat(path).st_mode):
+                    found[os.path.relpath(path, root)] = (os.path.getsize(path), sha256_file(path))
     return found
 
 

@@ -65,6 +65,7 @@ static inline void random_fields(uint64_t *seed, BundleRecord *b) {
         b->uid = (uid_t)next_random(seed);
         b->unit_dev = next_random(seed);
         b->unit_ino = next_random(seed);
+        b->unit_born_usec = next_random(seed);
         b->n_files = next_random(seed);
         b->bytes = next_random(seed) >> 24;
         b->oldest_mtime_usec = next_random(seed);
@@ -130,7 +131,8 @@ static inline void assert_same_record(const BundleRecord *a, const BundleRecord 
         assert_string_equal(a->supplement_of, b->supplement_of);
         assert_int_equal(a->n_supplements, b->n_supplements);
         assert_int_equal(a->uid, b->uid);
-        assert_true(a->unit_dev == b->unit_dev && a->unit_ino == b->unit_ino);
+        assert_true(a->unit_dev == b->unit_dev && a->unit_ino == b->unit_ino &&
+                    a->unit_born_usec == b->unit_born_usec);
         assert_true(a->n_files == b->n_files && a->bytes == b->bytes);
         assert_true(a->oldest_mtime_usec == b->oldest_mtime_usec && a->digest == b->digest);
         assert_true(a->first_seen_usec == b->first_seen_usec && a->changed_usec == b->changed_usec);

@@ -218,7 +218,7 @@ static void a_database_of_version_0_is_upgraded(void **state) {
         bundle_record_done(&b);
         assert_sqlite3(scratch,
                        "PRAGMA user_version; SELECT text FROM memos; SELECT id FROM bundles",
-                       "4\n7\na");
+                       "5\n7\na");
         store_close(s);
 }
 
@@ -243,9 +243,9 @@ static int step_blue(sqlite3 *db) {
 }
 
 static void steps_are_run_once_in_order_and_in_one_transaction(void **state) {
-        static const StoreUpgrade good[] = { step_never, step_never, step_never,
+        static const StoreUpgrade good[] = { step_never, step_never, step_never, step_never,
                                              step_never, step_color, step_blue },
-                                  bad[] = { step_never, step_never, step_never,
+                                  bad[] = { step_never, step_never, step_never, step_never,
                                             step_never, step_color, step_fail };
         const Scratch *scratch = *state;
         char path[PATH_MAX + 16];
@@ -254,16 +254,16 @@ static void steps_are_run_once_in_order_and_in_one_transaction(void **state) {
         make_database(scratch, 2);
         (void)snprintf(path, sizeof path, "%s/state/state.db", scratch->path);
         assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-        assert_int_equal(store_schema_upgrade(db, bad, 6), SQLITE_ERROR);
+        assert_int_equal(store_schema_upgrade(db, bad, 7), SQLITE_ERROR);
         assert_sqlite3(scratch,
                        "PRAGMA user_version; SELECT count(*) FROM pragma_table_info('bundles') "
                        "WHERE name = 'color'; "
                        "SELECT count(*) FROM sqlite_schema WHERE name = 'half'",
-                       "4\n0\n0");
-        assert_int_equal(store_schema_upgrade(db, good, 6), SQLITE_OK);
+                       "5\n0\n0");
+        assert_int_equal(store_schema_upgrade(db, good, 7), SQLITE_OK);
         assert_sqlite3(scratch, "PRAGMA user_version; SELECT id, color FROM bundles",
-                       "6\nb0|blue\nb1|blue");
-        assert_int_equal(store_schema_upgrade(db, good, 6), SQLITE_OK);
+                       "7\nb0|blue\nb1|blue");
+        assert_int_equal(store_schema_upgrade(db, good, 7), SQLITE_OK);
         (void)sqlite3_close(db);
 }
 

@@ -97,9 +97,30 @@ static const char version_3[] =
         "INSERT INTO bundles VALUES (99, 'of3', 'dumps', 'directory', CAST('/y' AS BLOB),\n"
         " 'delivered', NULL, 1, NULL, '', '', '', 0, 0, 1, 1, 1, 10, 1, 1, 50, 60, 0, 0, 1);\n"
         "PRAGMA user_version = 3;\n";
+static const char version_4[] =
+        "ALTER TABLE bundles ADD COLUMN s3_prefix BLOB;\n"
+        "CREATE TABLE notes ( note INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, received_usec INTEGER NOT NULL, uid INTEGER NOT"
+        " NULL, pid INTEGER NOT NULL, start_ticks INTEGER NOT NULL, via TEXT NOT NULL, source TEXT, unit_path BLOB, s3_prefix"
+        " BLOB, refused BLOB, finished_usec INTEGER NOT NULL, container TEXT, document BLOB NOT NULL);\n"
+        "CREATE INDEX notes_by_unit ON notes (source, unit_path) WHERE source IS NOT NULL;\n"
+        "CREATE INDEX notes_finished ON notes (uid, note) WHERE finished_usec <> 0;\n"
+        "CREATE INDEX notes_open ON notes (note) WHERE finished_usec = 0;\n"
+        "CREATE TABLE note_counts ( uid INTEGER PRIMARY KEY, notes INTEGER NOT NULL, bytes INTEGER NOT NULL);\n"
+        "CREATE TRIGGER notes_insert AFTER INSERT ON notes BEGIN INSERT INTO note_counts VALUES (new.uid, 1,"
+        " length(new.document)), (-1, 1, length(new.document)) ON CONFLICT (uid) DO UPDATE SET notes = notes + 1, bytes = bytes"
+        " + excluded.bytes; END;\n"
+        "CREATE TRIGGER notes_delete AFTER DELETE ON notes BEGIN UPDATE note_counts SET notes = notes - 1, bytes = bytes -"
+        " length(old.document) WHERE uid IN (old.uid, -1); DELETE FROM note_counts WHERE uid = old.uid AND notes = 0; END;\n"
+        "CREATE TABLE jobs ( pid INTEGER NOT NULL, start_ticks INTEGER NOT NULL, uid INTEGER NOT NULL, seen_usec INTEGER NOT"
+        " NULL, document BLOB NOT NULL, PRIMARY KEY (pid, start_ticks)) WITHOUT ROWID;\n"
+        "CREATE INDEX jobs_by_age ON jobs (seen_usec);\n"
+        "INSERT INTO bundles VALUES (98, 'of4', 'jobs', 'directory', CAST('/z' AS BLOB),\n"
+        " 'delivered', NULL, 1, NULL, '', '', '', 0, 0, 1, 1, 1, 10, 1, 1, 51, 60, 0, 0, 0,\n"
+        " CAST('s3://bucket/granted' AS BLOB));\n"
+        "PRAGMA user_version = 4;\n";
 /* clang-format on */
 
-#define N_SQL 4
+#define N_SQL 5
 #define BASE "neuron-core-dump-20260527T052135-0123456789ab"
 
 static void make_old(const Scratch *scratch, const char *const sql[N_SQL], bool in_wal) {
@@ -174,7 +195,7 @@ static void a_database_of_version_1_is_upgraded_with_all_it_held(void **state) {
 
                 make_old(scratch, sql, in_wal);
                 Store *s = open_store(scratch);
-                assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "4\nok");
+                assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "5\nok");
                 assert_first_bundle(s);
                 assert_int_equal(store_get(s, BASE "-s1", &b), 0);
                 assert_string_equal(b.path, "/tmp/\xff");
@@ -221,7 +242,7 @@ static void a_database_of_version_2_counts_what_was_discovered_and_holds_no_link
 
         make_old(scratch, sql, true);
         Store *s = open_store(scratch);
-        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "4\nok");
+        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "5\nok");
         store_counts(s, &counts);
         assert_int_equal(counts.discovered, 10);
         assert_int_equal(store_counts_difference(&counts), 0);
@@ -248,7 +269,7 @@ static void a_database_of_version_3_keeps_its_bundles_and_takes_notes(void **sta
 
         make_old(scratch, sql, true);
         Store *s = open_store(scratch);
-        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "4\nok");
+        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "5\nok");
         assert_first_bundle(s);
         assert_int_equal(store_get(s, "of3", &b), 0);
         assert_null(b.s3_prefix);
@@ -266,6 +287,26 @@ static void a_database_of_version_3_keeps_its_bundles_and_takes_notes(void **sta
         assert_string_equal(b.s3_prefix, "s3://bucket/other");
         bundle_record_done(&b);
         store_close(s);
+}
+
+static void a_database_of_version_4_does_not_know_when_its_directories_were_made(void **state) {
+        static const char *const sql[N_SQL] = { version_1, version_1_rows, version_2, version_3,
+                                                version_4 };
+        const Scratch *scratch = *state;
+        BundleRecord b;
+
+        make_old(scratch, sql, true);
+        Store *s = open_store(scratch);
+        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "5\nok");
+        assert_first_bundle(s);
+        assert_int_equal(store_get(s, "of4", &b), 0);
+        assert_string_equal(b.s3_prefix, "s3://bucket/granted");
+        assert_int_equal(b.unit_born_usec, 0);
+        b.unit_born_usec = 1234567;
+        assert_int_equal(store_update(s, &b), 0);
+        bundle_record_done(&b);
+        store_close(s);
+        assert_sqlite3(scratch, "SELECT unit_born_usec FROM bundles WHERE id = 'of4'", "1234567");
 }
 
 static void an_upgraded_database_has_the_tables_of_a_new_one(void **state) {
@@ -297,6 +338,7 @@ int main(void) {
                 TEST(a_database_of_version_1_is_upgraded_with_all_it_held),
                 TEST(a_database_of_version_2_counts_what_was_discovered_and_holds_no_links_that_were_let_go),
                 TEST(a_database_of_version_3_keeps_its_bundles_and_takes_notes),
+                TEST(a_database_of_version_4_does_not_know_when_its_directories_were_made),
                 TEST(an_upgraded_database_has_the_tables_of_a_new_one),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
