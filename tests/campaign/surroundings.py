@@ -83,6 +83,8 @@ class Disk:
 
     def _unmount(self):
         wait_for("nobody holds the disk", lambda: run("umount", self.place).returncode == 0, 20, every=0.05)
+        # A mount namespace that was made meanwhile, of a container in another test, has a copy of the mount: the file system lives as long.
+        wait_for("no other mount namespace holds it", lambda: not run("losetup", "-j", self.image).stdout.strip(), 60, every=0.05)
         self.is_mounted = False
 
     def cut(self):

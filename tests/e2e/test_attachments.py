@@ -31,16 +31,21 @@ def place(a, unit, source="core-dumps"):
 def attach(a, unit, name, content, source="core-dumps"):
     """As attachments_put() would leave it; the agent is not told, so a late one is found by the next scan."""
     directory = place(a, unit, source)
-    os.makedirs(directory, mode=0o700, exist_ok=True)
-    for file, data in ((".unit", source.encode() + b"\0" + os.fsencode(unit)), (name, content)):
-        with open(os.path.join(directory, ".coming"), "wb") as f:
-            f.write(data)
-        os.rename(os.path.join(directory, ".coming"), os.path.join(directory, file))
+    while True:
+        try:
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+            for file, data in ((".unit", source.encode() + b"\0" + os.fsencode(unit)), (name, content)):
+                with open(os.path.join(directory, ".coming"), "wb") as f:
+                    f.write(data)
+                os.rename(os.path.join(directory, ".coming"), os.path.join(directory, file))
+            return
+        except FileNotFoundError:  # the agent has let go of what was there before
+            continue
 
 
 def attached(a):
     """All that lies in the state directory, with what says whose it is."""
-    return tree(a.path("state", "attachments")) if os.path.isdir(a.path("state", "attachments")) else {}
+    return tree(a.path("state", "attachments"))
 
 
 def with_attached(files, **contents):

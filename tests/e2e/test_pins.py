@@ -19,7 +19,7 @@ def pins(a):
 def pinned(a):
     """Everything that is pinned, by bundle."""
     found = {}
-    for path, what in (tree(pins(a)) if os.path.isdir(pins(a)) else {}).items():
+    for path, what in tree(pins(a)).items():
         bundle, member = path.split(b"/", 1)
         found.setdefault(os.fsdecode(bundle), {})[member] = what
     return found

@@ -161,7 +161,7 @@ def a_supplement_reaches_a_destination_that_was_away_when_the_other_one_got_it()
 def links(a):
     """The directories of links that hold something."""
     root = a.path(".neuron-collectd", INSTANCE)
-    return sorted({os.fsdecode(path).split("/")[0] for path in tree(root)}) if os.path.isdir(root) else []
+    return sorted({os.fsdecode(path).split("/")[0] for path in tree(root)})
 
 
 def append_and_remove(unit):

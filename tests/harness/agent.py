@@ -424,9 +424,10 @@ def sha256_file(path):
 def tree(root):
     """{relative path as bytes: (size, sha256)} of all regular files below a directory, or of one file under its name. What goes while we look is not there."""
     root = os.fsencode(root)
-    if not os.path.isdir(root):
-        return {os.path.basename(root): (os.path.getsize(root), sha256_file(root))}
     found = {}
+    if not os.path.isdir(root):
+        with contextlib.suppress(FileNotFoundError):
+            found[os.path.basename(root)] = (os.path.getsize(root), sha256_file(root))
     for base, _, names in os.walk(root):
         for name in names:
             path = os.path.join(base, name)
