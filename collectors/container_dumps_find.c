@@ -63,17 +63,21 @@ static bool began_after(uint64_t start_ticks, uint64_t noted_usec) {
         return noted_usec > 0 && hz > 0 && start_ticks > noted_usec / (USEC_PER_SEC / (uint64_t)hz);
 }
 
+static int refuse_ended(Finding *x, bool was_seen) {
+        return refuse(x, was_seen ? "there was no such directory while the hook lived"
+                                  : "the hook has ended");
+}
+
 /* The number is another process's by now where that one has another user, or began after the note came. */
 static int find_process(Finding *x) {
         char link[PROCFS_LINK_SIZE];
         const Dumps *d = x->d;
+        bool was_seen = x->h->start_ticks != 0;
         int r = procfs_open(&x->process, d->order->proc_root, x->h->dump->hook_pid,
                             x->h->start_ticks);
         if (r == PROCFS_E_GONE || r == PROCFS_E_REPLACED ||
             (r == 0 && procfs_is_zombie(&x->process)))
-                return refuse(x, x->h->start_ticks == 0
-                                         ? "the hook has ended"
-                                         : "there was no such directory while the hook lived");
+                return refuse_ended(x, was_seen);
         if (r != 0)
                 return refuse(x, "its process cannot be looked at: %s", procfs_reason(r));
         if (began_after(x->process.stat.start_ticks, x->h->dump->noted_usec))
@@ -82,6 +86,8 @@ static int find_process(Finding *x) {
         if (uid_of(&x->process) != d->uid)
                 return refuse(x, "the process with the hook's number is another user's");
         r = procfs_link(&x->process, "ns/mnt", link);
+        if (r != 0 && dumps_hook_has_ended(d, x->h)) /* just now */
+                return refuse_ended(x, was_seen);
         if (r != 0)
                 return refuse(x, "its mount namespace cannot be looked at: %s", procfs_reason(r));
         if (places_is_here(d->order->proc_root, link))
