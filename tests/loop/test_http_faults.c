@@ -335,8 +335,9 @@ static void a_loop_that_was_held_up_does_not_take_that_for_silence(void **state)
         static const char *const paths[] = { "/echo", "/big?n=100000", "/dribble?n=1&every=0.01" };
         HttpTest *t = *state;
 
-        http_test_pool(t, (HttpPoolOptions){ .stall_usec = 100 * USEC_PER_MSEC,
-                                             .connect_timeout_usec = 100 * USEC_PER_MSEC });
+        /* So long that the server's threads have their turn in it, on a busy machine too. */
+        http_test_pool(t, (HttpPoolOptions){ .stall_usec = 400 * USEC_PER_MSEC,
+                                             .connect_timeout_usec = 400 * USEC_PER_MSEC });
         for (unsigned n_turns = 0; n_turns < 200; n_turns += n_turns < 10 ? 1 : 40) {
                 static Got got[20];
                 uint64_t until;
@@ -348,7 +349,7 @@ static void a_loop_that_was_held_up_does_not_take_that_for_silence(void **state)
                                 &got[i]);
                 for (unsigned i = 0; i < n_turns; i++)
                         assert_true(sd_event_run(t->event, 0) >= 0);
-                until = http_test_now() + 150 * USEC_PER_MSEC;
+                until = http_test_now() + 500 * USEC_PER_MSEC;
                 while (http_test_now() < until)
                         ; /* busy with something else */
                 for (unsigned i = 0; i < ELEMENTSOF(got); i++) {
