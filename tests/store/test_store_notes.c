@@ -223,12 +223,18 @@ static void of_users_with_as_many_notes_the_one_with_the_highest_uid_makes_room(
         store_close(s);
 }
 
-static void who_has_most_bytes_makes_room_where_bytes_are_short(void **state) {
-        Store *s = open_store(*state);
+/* @return 64 KiB with their NUL, the caller's */
+static char *big_document(void) {
         char *big = malloc(64 * 1024);
         assert_non_null(big);
         memset(big, 'x', 64 * 1024 - 1);
         big[64 * 1024 - 1] = '\0';
+        return big;
+}
+
+static void who_has_most_bytes_makes_room_where_bytes_are_short(void **state) {
+        Store *s = open_store(*state);
+        char *big = big_document();
         assert_int_equal(store_begin(s), 0);
         for (unsigned i = 0; i < 600; i++) /* more notes than anybody, and few bytes */
                 assert_int_equal(add_with(s, i, 5, 1), 0);
@@ -277,10 +283,7 @@ static void a_note_whose_bundle_is_underway_goes_behind_those_that_no_bundle_nee
 
 static void the_bytes_of_one_user_are_bounded_too(void **state) {
         Store *s = open_store(*state);
-        char *big = malloc(64 * 1024);
-        assert_non_null(big);
-        memset(big, 'x', 64 * 1024 - 1);
-        big[64 * 1024 - 1] = '\0';
+        char *big = big_document();
         assert_int_equal(store_begin(s), 0);
         for (unsigned i = 0; i < 300; i++) {
                 const StoredNote note = {
