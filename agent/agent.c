@@ -10,9 +10,9 @@
 #include "agent/store/ledger.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
-#include "lib/loop/timer.h"
-#include "uploaders/credentials_env.h"
-#include "uploaders/credentials_secret.h"
+#include "lib/event/timer.h"
+#include "uploaders/aws/credentials_env.h"
+#include "uploaders/aws/credentials_secret.h"
 
 #define STORE_RETRY_USEC (5 * USEC_PER_SEC)
 

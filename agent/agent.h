@@ -5,9 +5,9 @@
 #include <systemd/sd-event.h>
 
 #include "agent/api/view.h"
-#include "agent/bundle.h"
-#include "agent/intake.h"
-#include "agent/pipeline.h"
+#include "agent/delivery/pipeline.h"
+#include "agent/intake/intake.h"
+#include "agent/store/bundle.h"
 #include "config/config.h"
 
 typedef struct Agent Agent;

@@ -7,7 +7,7 @@
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
-#include "lib/dump/template.h"
+#include "lib/neuron/template.h"
 
 #define SETTLE_USEC (1 * USEC_PER_SEC) /* a directory comes there whole, by rename */
 

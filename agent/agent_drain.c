@@ -7,7 +7,7 @@
 #include "agent/agent_private.h"
 #include "lib/base/log.h"
 #include "lib/base/strbuf.h"
-#include "lib/loop/timer.h"
+#include "lib/event/timer.h"
 
 /* systemd is asked for so much more time, so often, as long as something is left to ship. */
 #define EXTEND_USEC (30 * USEC_PER_SEC)

@@ -4,10 +4,10 @@
 #include <sys/socket.h>
 
 #include "agent/agent_containers.h"
-#include "agent/api/hook_socket.h"
-#include "agent/orphans.h"
+#include "agent/hooknotes/hook_socket.h"
+#include "agent/intake/orphans.h"
 #include "lib/base/log.h"
-#include "lib/loop/timer.h"
+#include "lib/event/timer.h"
 
 /* How often it is looked for what is attached to dumps of former sources. */
 #define ORPHANS_AGAIN_USEC USEC_PER_HOUR

@@ -4,9 +4,9 @@
 #include "agent/agent.h"
 #include "agent/api/api.h"
 #include "agent/containers.h"
-#include "agent/incidents.h"
+#include "agent/incidents/incidents.h"
 #include "agent/notices.h"
-#include "agent/retainer.h"
+#include "agent/retention/retainer.h"
 #include "lib/base/strbuf.h"
 
 typedef struct Discard {

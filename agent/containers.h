@@ -4,7 +4,7 @@
 
 #include <systemd/sd-event.h>
 
-#include "agent/notes.h"
+#include "agent/hooknotes/notes.h"
 #include "config/config.h"
 
 typedef struct Containers Containers;

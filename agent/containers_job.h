@@ -3,7 +3,7 @@
 
 #include "agent/containers_tree.h"
 #include "lib/base/list.h"
-#include "lib/loop/worker_pool.h"
+#include "lib/event/worker_pool.h"
 
 struct Containers;
 typedef struct ContainersJob ContainersJob;

@@ -6,9 +6,9 @@
 #include "agent/containers_job.h"
 #include "agent/containers_room.h"
 #include "agent/containers_tree.h"
-#include "agent/probe.h"
+#include "agent/incidents/probe.h"
 #include "lib/base/list.h"
-#include "lib/loop/worker_pool.h"
+#include "lib/event/worker_pool.h"
 
 /* Who waits may wait longer than his hook lives. One is three processes, mostly asleep; neuron-collectd-probe.socket's MaxConnections= has room for them. */
 #define CONTAINERS_BATCHES_MAX 16       /* probes at once … */

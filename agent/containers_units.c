@@ -8,7 +8,7 @@
 
 #include "agent/containers_private.h"
 #include "lib/base/log.h"
-#include "lib/loop/timer.h"
+#include "lib/event/timer.h"
 
 /* What more comes from the same container soon is compared with what lies there, so that it is not shipped again; and what was added just when the bundle ended
  * is found by then. */

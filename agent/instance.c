@@ -6,8 +6,8 @@
 
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
-#include "lib/dump/ids.h"
-#include "uploaders/imds.h"
+#include "lib/neuron/ids.h"
+#include "uploaders/aws/imds.h"
 
 #define WAIT_USEC (8 * USEC_PER_SEC) /* the client gives up before */
 

@@ -1,7 +1,7 @@
 /* Which node this is: the configuration, DMI, the instance metadata service, the host name; in this order. */
 #pragma once
 
-#include "lib/dump/record.h"
+#include "lib/neuron/record.h"
 
 typedef struct InstanceOptions { /* borrowed */
         const char *fixed;       /* node.instance_id; NULL, "" or "auto" = find it */

@@ -9,7 +9,7 @@
 #include <systemd/sd-daemon.h>
 
 #include "agent/agent.h"
-#include "collectors/child.h"
+#include "collectors/runner/child.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
@@ -17,8 +17,8 @@
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/spawn.h"
-#include "lib/loop/http.h"
-#include "lib/loop/timer.h"
+#include "lib/event/timer.h"
+#include "lib/http/http.h"
 
 #define DEFAULT_FILE NC_SYSCONFDIR "/neuron-collectd/neuron-collectd.yaml"
 #define ONCE_TIMEOUT_USEC (10 * USEC_PER_MINUTE)

@@ -9,10 +9,10 @@
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
-#include "lib/dump/ids.h"
-#include "lib/loop/timer.h"
-#include "uploaders/credentials_env.h"
-#include "uploaders/imds.h"
+#include "lib/event/timer.h"
+#include "lib/neuron/ids.h"
+#include "uploaders/aws/credentials_env.h"
+#include "uploaders/aws/imds.h"
 
 #define TIMER_ACCURACY_USEC (USEC_PER_SEC / 2)
 #define VENDOR_MAX_BYTES 256

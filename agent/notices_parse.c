@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "agent/notices.h"
-#include "uploaders/s3_time.h"
+#include "uploaders/s3/s3_time.h"
 
 #define BODY_MAX_BYTES ((size_t)(64 * KIB))
 #define EVENTS_MAX 256

@@ -16,7 +16,7 @@
 #include <sys/mman.h>
 
 #include "collectors/container_dumps_private.h"
-#include "collectors/crew.h"
+#include "collectors/runner/crew.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/json_out.h"

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "collectors/container_dumps_private.h"
-#include "collectors/places.h"
-#include "collectors/procfs.h"
+#include "collectors/host/procfs.h"
+#include "collectors/runner/places.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "collectors/container_dumps_private.h"
-#include "collectors/places.h"
+#include "collectors/runner/places.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/json_out.h"
 #include "lib/base/path.h"

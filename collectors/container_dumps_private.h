@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <sys/stat.h>
 
-#include "collectors/collector.h"
+#include "collectors/runner/collector.h"
 
 #define DUMP_UNIT_SIZE 24 /* decimal digits */
 #define DUMP_CONTAINER_SIZE 65

@@ -1,7 +1,7 @@
 /* The command line of the runtime's hook. What it looks like is documented in part only, so anything that can be understood is. */
 #pragma once
 
-#include "lib/dump/note.h"
+#include "lib/neuron/note.h"
 
 /** Reads the flags into a note: any order, `--flag VALUE` and `--flag=VALUE`, the last of two counts. A flag without a value and one that is not known
  * become extra ones, and so does a word that belongs to no flag, unless it comes first. A value that begins with `--` is the next flag.

@@ -10,7 +10,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/path.h"
-#include "lib/dump/nrt_status.h"
+#include "lib/neuron/nrt_status.h"
 
 enum { NAME_PART_SIZE = 49 }; /* four of them and the rest: below NAME_MAX */
 
@@ -43,7 +43,7 @@ static const char *name_part(char buf[NAME_PART_SIZE], const char *s, const char
         return buf;
 }
 
-/* Agrees with the patterns of lib/dump/names.c. A missing pid is the parent's: the runtime calls us from the process that failed. */
+/* Agrees with the patterns of lib/neuron/names.c. A missing pid is the parent's: the runtime calls us from the process that failed. */
 static int make_names(HookNote *n) {
         char instance[NAME_PART_SIZE], pid[NAME_PART_SIZE], tid[NAME_PART_SIZE],
                 lid[NAME_PART_SIZE], parent[24], *stem;

@@ -1,7 +1,7 @@
 /* What the hook adds to the flags: a random id, who it is, which job, and what its files will be called. */
 #pragma once
 
-#include "lib/dump/note.h"
+#include "lib/neuron/note.h"
 
 /** Fills what args_parse() left: id, time, ids, namespaces, job, environment by the allow-list, an absolute directory, names of files when there is
  * a directory. @param environment  of the hook @return 0, -ENOMEM, -EIO: no randomness */

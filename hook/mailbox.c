@@ -6,7 +6,7 @@
 
 #include "hook/put_file.h"
 #include "lib/base/cleanup.h"
-#include "lib/dump/note.h"
+#include "lib/neuron/note.h"
 
 int mailbox_leave(const char *directory, const char *id, const char *note, size_t n) {
         char name[NOTE_ID_SIZE + sizeof ".json"];

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "collectors/dpkg.h"
+#include "collectors/host/dpkg.h"
 #include "hook/put_file.h"
 #include "lib/base/json_out.h"
 #include "lib/base/path.h"

@@ -3,7 +3,7 @@
 
 #include <stddef.h>
 
-#include "lib/dump/note.h"
+#include "lib/neuron/note.h"
 
 /** Writes the record: the note, and `packages`: versions by `driver` and `dpkg`, and what `files` are there by their names. @param note_text  as hook_note_compose() made it
  * @param root  of this machine's files, "/"; for tests another  @return 0, -EEXIST, -errno */

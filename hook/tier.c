@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "collectors/collector.h"
+#include "collectors/runner/collector.h"
 #include "hook/bounded.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"

@@ -9,7 +9,7 @@
 #include "agent/api/view_json.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/strbuf.h"
-#include "lib/dump/ids.h"
+#include "lib/neuron/ids.h"
 
 struct Api {
         MhdLoop *http; /* NULL in tests */

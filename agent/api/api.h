@@ -1,10 +1,10 @@
-/* The HTTP API of INTERFACE.md §6 and the metrics of §7: routes, on top of lib/loop/mhd_loop. */
+/* The HTTP API of INTERFACE.md §6 and the metrics of §7: routes, on top of lib/http/mhd_loop. */
 #pragma once
 
 #include <systemd/sd-event.h>
 
 #include "agent/api/view.h"
-#include "lib/loop/mhd_loop.h"
+#include "lib/http/mhd_loop.h"
 
 typedef struct Api Api;
 

@@ -5,7 +5,7 @@
 #include "agent/api/api_call.h"
 #include "agent/api/view_json.h"
 #include "lib/base/parse.h"
-#include "lib/dump/ids.h"
+#include "lib/neuron/ids.h"
 
 #define LIMIT_DEFAULT 100
 #define LIMIT_MAX 1000

@@ -6,7 +6,7 @@
 
 #include "agent/api/view.h"
 #include "lib/base/cleanup.h"
-#include "lib/loop/mhd_loop.h"
+#include "lib/http/mhd_loop.h"
 
 typedef struct ApiCall { /* all borrowed */
         const AgentBackend *backend;

@@ -11,7 +11,7 @@
 #include <sys/un.h>
 
 #include "agent/api/api.h"
-#include "agent/api/hook_socket.h"
+#include "agent/hooknotes/hook_socket.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/parse.h"

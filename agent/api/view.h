@@ -6,7 +6,7 @@
 #include <sys/types.h>
 
 #include "agent/api/histogram.h"
-#include "lib/dump/record.h"
+#include "lib/neuron/record.h"
 
 typedef struct DestinationView {
         const char *name, *type;    /* "volume", "s3" */

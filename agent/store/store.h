@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "lib/dump/record.h"
+#include "lib/neuron/record.h"
 
 #define STORE_SCHEMA_VERSION 5
 

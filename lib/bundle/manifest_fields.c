@@ -10,7 +10,7 @@
 #include "lib/base/parse.h"
 #include "lib/base/utf8.h"
 #include "lib/bundle/manifest.h"
-#include "lib/dump/ids.h"
+#include "lib/neuron/ids.h"
 
 /* @return 0 or -EINVAL, after fault() */
 typedef int (*ManifestCheck)(const json_t *value, const char *where, StrBuf *fault);

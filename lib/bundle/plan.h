@@ -7,7 +7,7 @@
 
 #include "lib/base/cleanup.h"
 #include "lib/base/digest.h"
-#include "lib/dump/names.h"
+#include "lib/neuron/names.h"
 
 #define PLAN_FRAME_BYTES (2 * MIB)
 #define PLAN_EXTENT_ALIGN 4096

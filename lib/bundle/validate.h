@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "lib/base/strbuf.h"
-#include "lib/dump/names.h"
+#include "lib/neuron/names.h"
 
 typedef enum Verdict {
         VERDICT_OK,

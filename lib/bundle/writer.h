@@ -10,7 +10,7 @@
 #include "lib/bundle/member_digest.h"
 #include "lib/bundle/plan.h"
 #include "lib/bundle/validate.h"
-#include "lib/loop/worker_pool.h"
+#include "lib/event/worker_pool.h"
 
 typedef struct BundleWriter BundleWriter;
 

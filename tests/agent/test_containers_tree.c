@@ -15,7 +15,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
-#include "tests/base/scratch.h"
+#include "tests/lib/base/scratch.h"
 
 #define MTIME 1779859295123456789
 #define SOURCE "core-dumps"

@@ -12,7 +12,7 @@
 #include "agent/containers_private.h"
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
-#include "tests/base/scratch.h"
+#include "tests/lib/base/scratch.h"
 
 typedef struct Place {
         Scratch *scratch;

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "agent/notices_state.h"
-#include "tests/base/scratch.h"
+#include "tests/lib/base/scratch.h"
 
 #define SEC(n) ((n)*USEC_PER_SEC)
 

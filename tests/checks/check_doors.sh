@@ -13,9 +13,9 @@ function door(name, header, files) { n++; library[n] = name; headers[n] = header
 BEGIN {
     door("libyaml", "^yaml\\.h$", "^config/load\\.c$")
     door("SQLite", "^sqlite3(ext)?\\.h$", "^agent/store/store((_[a-z0-9_]+)?\\.c|_private\\.h)$")
-    door("nanomsg", "^nanomsg/", "^lib/loop/nn_loop\\.c$")
-    door("libcurl", "^curl/", "^((lib/loop/curl_loop|cli/client)\\.c|lib/loop/http_private\\.h)$")
-    door("libmicrohttpd", "^microhttpd", "^lib/loop/mhd_loop\\.c$")
+    door("nanomsg", "^nanomsg/", "^lib/event/nn_loop\\.c$")
+    door("libcurl", "^curl/", "^((lib/http/curl_loop|cli/client)\\.c|lib/http/http_private\\.h)$")
+    door("libmicrohttpd", "^microhttpd", "^lib/http/mhd_loop\\.c$")
     door("libarchive", "^archive(_entry)?\\.h$", "^lib/bundle/(plan|writer|reader)([a-z0-9_]*\\.c|_private\\.h)$")
     door("zstd", "^(zstd|zdict)[a-z_]*\\.h$", "^lib/bundle/(plan|writer|reader)([a-z0-9_]*\\.c|_private\\.h)$")
     door("expat", "^expat(_external)?\\.h$", "^uploaders/s3_xml\\.c$")
@@ -35,8 +35,8 @@ function fault(text) { printf "%s:%d: %s\n", FILENAME, FNR, text }
 # shellcheck disable=SC2016
 mutexes='
 /^[ \t]*(\/\*|\*|\/\/)/ { next }
-/(^|[^A-Za-z0-9_])(pthread_(mutex|cond|rwlock|spin|barrier)_|mtx_|cnd_)[a-z]/ && FILENAME != "lib/loop/worker_pool.c" {
-    printf "%s:%d: locks belong to lib/loop/worker_pool.c alone: give the work to the pool\n", FILENAME, FNR
+/(^|[^A-Za-z0-9_])(pthread_(mutex|cond|rwlock|spin|barrier)_|mtx_|cnd_)[a-z]/ && FILENAME != "lib/event/worker_pool.c" {
+    printf "%s:%d: locks belong to lib/event/worker_pool.c alone: give the work to the pool\n", FILENAME, FNR
 }'
 
 echo 1..2

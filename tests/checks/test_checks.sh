@@ -19,7 +19,7 @@ tiny_tree() {
     mkdir -p "$tree/agent/store" "$tree/agent/api" "$tree/cli" "$tree/config" "$tree/lib/base" "$tree/lib/bundle" \
         "$tree/lib/loop" "$tree/tests/base" "$tree/uploaders"
     cp "$here/../../.clang-format" "$tree/"
-    for f in agent/agent agent/store/store agent/api/api config/load lib/base/digest lib/bundle/writer lib/loop/worker_pool \
+    for f in agent/agent agent/store/store agent/api/api config/load lib/base/digest lib/bundle/writer lib/event/worker_pool \
         uploaders/volume cli/client; do
         printf '#pragma once\n' > "$tree/$f.h"
         printf '#include "%s.h"\n' "$f" > "$tree/$f.c"
@@ -31,8 +31,8 @@ tiny_tree() {
     printf '#include <archive.h>\n#include <zstd.h>\n' >> "$tree/lib/bundle/writer.c"
     printf '#include <yaml.h>\n' >> "$tree/config/load.c"
     printf '#include <curl/curl.h>\n' >> "$tree/cli/client.c"
-    printf 'static void f(void) {\n        pthread_mutex_lock(&m);\n}\n' >> "$tree/lib/loop/worker_pool.c"
-    printf '#include "agent/agent.h"\n#include <sqlite3.h>\n' > "$tree/tests/base/test_all.c"
+    printf 'static void f(void) {\n        pthread_mutex_lock(&m);\n}\n' >> "$tree/lib/event/worker_pool.c"
+    printf '#include "agent/agent.h"\n#include <sqlite3.h>\n' > "$tree/tests/lib/base/test_all.c"
 }
 
 # plant FILE TEXT: appends the text and keeps FILE:LINE of its first line in $where
@@ -82,7 +82,7 @@ passes() {
 # --- floors
 tiny_tree
 passes floors 'a tree whose includes go down passes'
-plant lib/base/digest.c '#include "lib/loop/worker_pool.h"'
+plant lib/base/digest.c '#include "lib/event/worker_pool.h"'
 finds floors 'lib/base (floor 0) includes lib/loop (floor 1)' 'an include that goes up is found'
 tiny_tree
 plant agent/store/store.h '#include "agent/agent.h"'
@@ -94,7 +94,7 @@ tiny_tree
 plant cli/client.c '#include "agent/agent.h"'
 finds floors 'cli and agent are on one floor (3)' 'a program that includes another is found'
 tiny_tree
-plant config/load.c '#include <lib/loop/worker_pool.h>'
+plant config/load.c '#include <lib/event/worker_pool.h>'
 finds floors 'config and lib/loop are on one floor (1)' 'angle brackets hide nothing'
 tiny_tree
 plant config/load.c '#include "load.h"'
@@ -103,7 +103,7 @@ tiny_tree
 plant config/load.c '#include "lib/base/../loop/worker_pool.h"'
 finds floors 'goes by dots' 'a way round by dots is found'
 tiny_tree
-plant uploaders/volume.c '#include "tests/base/helper.h"'
+plant uploaders/volume/volume.c '#include "tests/lib/base/helper.h"'
 finds floors 'includes tests (floor 4)' 'a room that includes a test is found'
 tiny_tree
 mkdir "$tree/lib/new" "$tree/agent/new"
@@ -125,12 +125,12 @@ config/check.c yaml.h libyaml
 agent/agent.c sqlite3.h SQLite
 agent/api/store.c sqlite3.h SQLite
 agent/peers.c nanomsg/nn.h nanomsg
-uploaders/volume.c curl/curl.h libcurl
+uploaders/volume/volume.c curl/curl.h libcurl
 agent/api/api.c microhttpd.h libmicrohttpd
 lib/bundle/manifest.c archive_entry.h libarchive
 lib/bundle/bundle_writer.c archive.h libarchive
 lib/bundle/writer.h zstd.h zstd
-uploaders/s3_sign.c openssl/hmac.h OpenSSL
+uploaders/s3/s3_sign.c openssl/hmac.h OpenSSL
 lib/base/digest.h openssl/sha.h OpenSSL
 cli/crash.c elfutils/libdwfl.h elfutils
 END
@@ -141,10 +141,10 @@ plant agent/store/store_private.h '#include <sqlite3.h>'
 passes doors 'a door may have several leaves'
 tiny_tree
 plant agent/agent.c 'static pthread_mutex_t m;'
-finds doors 'locks belong to lib/loop/worker_pool.c' 'a second mutex is found'
+finds doors 'locks belong to lib/event/worker_pool.c' 'a second mutex is found'
 tiny_tree
 plant cli/client.c '        mtx_lock(&m);'
-finds doors 'locks belong to lib/loop/worker_pool.c' 'a second mutex of C11 is found'
+finds doors 'locks belong to lib/event/worker_pool.c' 'a second mutex of C11 is found'
 
 # --- sizes
 tiny_tree
@@ -157,9 +157,9 @@ lines 1 >> "$tree/cli/client.c"
 where=cli/client.c:801
 finds sizes '801 lines, at most 800' 'a .c of 801 lines is found'
 tiny_tree
-lines 200 >> "$tree/tests/base/long.h"
-lines 1 >> "$tree/tests/base/long.h"
-where=tests/base/long.h:201
+lines 200 >> "$tree/tests/lib/base/long.h"
+lines 1 >> "$tree/tests/lib/base/long.h"
+where=tests/lib/base/long.h:201
 finds sizes '201 lines, at most 200' 'a .h of 201 lines is found, among the tests too'
 
 # function HEAD N: a function of N lines

@@ -12,11 +12,11 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-#include "collectors/child.h"
-#include "collectors/order.h"
+#include "collectors/runner/child.h"
+#include "collectors/runner/order.h"
 #include "lib/base/clock.h"
-#include "tests/collectors/test_procfs_records.h"
-#include "tests/collectors/test_unit_child.h"
+#include "tests/collectors/host/test_procfs_records.h"
+#include "tests/collectors/runner/test_unit_child.h"
 #include "tests/harness/skip.h"
 
 enum { JOB_UID = 65532, OTHER_UID = 65531, HOOKS_MAX = 8, WAIT_MSEC = 30000 };

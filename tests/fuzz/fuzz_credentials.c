@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "lib/base/cleanup.h"
-#include "uploaders/aws_profile.h"
-#include "uploaders/credentials_json.h"
-#include "uploaders/credentials_words.h"
+#include "uploaders/aws/aws_profile.h"
+#include "uploaders/aws/credentials_json.h"
+#include "uploaders/aws/credentials_words.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

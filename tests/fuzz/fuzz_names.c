@@ -6,10 +6,10 @@
 #include <string.h>
 
 #include "lib/base/path.h"
-#include "lib/dump/ids.h"
-#include "lib/dump/names.h"
-#include "lib/dump/template.h"
-#include "lib/dump/unit.h"
+#include "lib/neuron/ids.h"
+#include "lib/neuron/names.h"
+#include "lib/neuron/template.h"
+#include "lib/neuron/unit.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

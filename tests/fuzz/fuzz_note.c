@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "lib/base/redact.h"
-#include "lib/dump/note.h"
+#include "lib/neuron/note.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectors/nrt_log.h"
+#include "collectors/neuron/nrt_log.h"
 #include "lib/base/cleanup.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);

@@ -5,9 +5,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "collectors/packages_private.h"
-#include "collectors/process_private.h"
-#include "collectors/procfs.h"
+#include "collectors/host/packages_private.h"
+#include "collectors/host/process_private.h"
+#include "collectors/host/procfs.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 

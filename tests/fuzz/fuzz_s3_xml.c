@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "lib/base/cleanup.h"
-#include "uploaders/s3_answer.h"
-#include "uploaders/s3_endpoint.h"
-#include "uploaders/s3_xml.h"
+#include "uploaders/s3/s3_answer.h"
+#include "uploaders/s3/s3_endpoint.h"
+#include "uploaders/s3/s3_xml.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

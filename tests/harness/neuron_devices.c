@@ -1,5 +1,5 @@
 /* Neuron devices that are not there: FUSE files neuron0 … that answer ioctl(2) as the driver's documentation says, fail as it is known to fail, and write
- * down whatever is done to them. Numbers and offsets are written here a second time, on purpose: a mistake in collectors/neuron_abi.h shows.
+ * down whatever is done to them. Numbers and offsets are written here a second time, on purpose: a mistake in collectors/neuron/neuron_abi.h shows.
  *
  *   cc neuron_devices.c $(pkg-config --cflags --libs fuse3) -o neuron_devices
  *   NEURON_DEVICES=16 NEURON_ARCHITECTURE=3 NEURON_DRIVER=2.30.2 NEURON_LOG=FILE ./neuron_devices -f MOUNT

@@ -1,4 +1,4 @@
-/* What the hook adds to the flags; above all names that are safe and that lib/dump/names.c knows again. */
+/* What the hook adds to the flags; above all names that are safe and that lib/neuron/names.c knows again. */
 #include "hook/identity.h"
 
 #include <limits.h>
@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "lib/base/cleanup.h"
-#include "lib/dump/names.h"
+#include "lib/neuron/names.h"
 
 #define ENV(...) ((char *const[]){ __VA_ARGS__, NULL })
 

@@ -14,7 +14,7 @@
 
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
-#include "tests/base/scratch.h"
+#include "tests/lib/base/scratch.h"
 
 /* What a file system lacks. */
 static bool has_no_tmpfile, has_no_noreplace;

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "tests/base/scratch.h"
+#include "tests/lib/base/scratch.h"
 
 static void put(const Scratch *s, const char *name, const char *text) {
         char path[256];

@@ -13,11 +13,11 @@
 
 #include "lib/base/log.h"
 #include "lib/base/parse.h"
-#include "lib/loop/http.h"
-#include "lib/loop/timer.h"
-#include "uploaders/s3.h"
-#include "uploaders/s3_probe.h"
-#include "uploaders/s3_sweep.h"
+#include "lib/event/timer.h"
+#include "lib/http/http.h"
+#include "uploaders/s3/s3.h"
+#include "uploaders/s3/s3_probe.h"
+#include "uploaders/s3/s3_sweep.h"
 
 extern char **environ;
 

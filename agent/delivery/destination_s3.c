@@ -1,0 +1,404 @@
+/* A bucket as a destination. Beside deliveries and the probe it tidies up: uploads of ours that nobody goes on with are aborted, before
+ * the next delivery begins, so that none is taken for one underway. */
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#include "agent/delivery/pipeline_private.h"
+#include "agent/delivery/ship_s3.h"
+#include "lib/base/clock.h"
+#include "lib/base/log.h"
+#include "lib/bundle/packer.h"
+#include "lib/neuron/names.h"
+#include "uploaders/s3/s3_environment.h"
+#include "uploaders/s3/s3_probe.h"
+#include "uploaders/s3/s3_sweep.h"
+
+/* Aborts that failed are tried again after this, and orphans are looked for at least so often. */
+#define ABORT_AGAIN_USEC (5 * USEC_PER_MINUTE)
+#define REAP_MAX_USEC (6 * USEC_PER_HOUR)
+#define REAP_MIN_USEC USEC_PER_SEC
+
+typedef enum Tidying { TIDY_OURS, TIDY_ABORTS, TIDY_ORPHANS } Tidying;
+
+typedef struct S3Target {
+        Credentials *credentials;
+        S3Client *client; /* NULL: `fault` says why */
+        char *fault;
+        WorkerPool *worker; /* one thread: plans and packs */
+        S3Probe *probe;
+        sd_event_source *fault_source;
+        S3Sweep *sweep;
+        char *sweep_error; /* of the last one; NULL = it went well */
+        Tidying tidying;
+        uint64_t ours_usec; /* CLOCK_BOOTTIME: not before */
+        bool swept_ours;    /* once after the start */
+        int64_t abort_id; /* being tried, or the last one that failed: those behind it come first */
+        bool abort_failed;    /* one of them, in this round */
+        uint64_t aborts_usec; /* CLOCK_BOOTTIME: not before */
+        uint64_t reap_usec;
+        char *fixed; /* all our keys begin with it: `neuron/`, or "" */
+} S3Target;
+
+static S3Target *target(const Destination *d) {
+        return d->target;
+}
+
+static int make_client(Destination *d, S3Target *t) {
+        const PipelineContext *c = &d->pipeline->context;
+        const ConfigDestination *config = d->config;
+        S3Environment environment = s3_environment_read(c->environment),
+                      place = s3_environment_resolve(&environment, config->endpoint,
+                                                     config->ca_file);
+        int r = credentials_new(&t->credentials,
+                                &(CredentialsOptions){ .event = c->event,
+                                                       .clock = c->clock,
+                                                       .environment = c->environment,
+                                                       .profile = config->profile,
+                                                       .region = config->region,
+                                                       .ca_file = place.ca_bundle,
+                                                       .proxy = config->proxy });
+        if (r < 0)
+                return r;
+        r = s3_client_new(
+                &t->client,
+                &(S3ClientOptions){ .event = c->event,
+                                    .clock = c->clock,
+                                    .credentials = t->credentials,
+                                    .bucket = config->bucket,
+                                    .region = config->region,
+                                    .endpoint = place.endpoint,
+                                    .addressing = config->addressing,
+                                    .dualstack = place.dualstack,
+                                    .fips = place.fips,
+                                    .ca_file = place.ca_bundle,
+                                    .proxy = config->proxy,
+                                    .connections = (unsigned)config->connections,
+                                    .request_timeout_usec = config->request_timeout_usec,
+                                    .expected_bucket_owner = config->expected_bucket_owner,
+                                    .sse = config->sse,
+                                    .kms_key_id = config->kms_key_id,
+                                    .storage_class = config->storage_class,
+                                    .tags = config->tags.items,
+                                    .retry_initial_usec = d->pipeline->config->retry.initial_usec,
+                                    .retry_maximum_usec = d->pipeline->config->retry.maximum_usec,
+                                    .seed = pipeline_random(),
+                                    .upload = d->pipeline->limits->upload,
+                                    .requests = d->pipeline->limits->requests },
+                &t->fault);
+        return r == -EINVAL ? 0 : r; /* the probe tells it */
+}
+
+static int s3_open(Destination *d) {
+        S3Target *t = d->target = calloc(1, sizeof *t);
+        if (!t)
+                return -ENOMEM;
+        t->fixed = s3_key_prefix(path_template_fixed(d->template));
+        int r = !t->fixed ? -ENOMEM : make_client(d, t);
+        return r < 0 ? r
+                     : worker_pool_new(&t->worker, d->pipeline->context.event, "nc-pack", 1,
+                                       WORKER_IDLE);
+}
+
+static WorkerPool *s3_worker(const Destination *d) {
+        return target(d)->worker;
+}
+
+static bool s3_is_busy(const Destination *d) {
+        return d->running && worker_pool_is_running(&d->running->job);
+}
+
+static void s3_stop(Destination *d, bool hung) {
+        S3Target *t = target(d);
+        if (hung) {
+                worker_pool_abandon(t->worker);
+                ship_s3_leave(d->running);
+        } else
+                t->worker = worker_pool_free(t->worker);
+        t->probe = s3_probe_free(t->probe);
+        t->sweep = s3_sweep_free(t->sweep);
+        t->fault_source = sd_event_source_disable_unref(t->fault_source);
+}
+
+static void s3_close(Destination *d) {
+        S3Target *t = target(d);
+        s3_client_free(t->client);
+        credentials_free(t->credentials);
+        free(t->fault);
+        free(t->sweep_error);
+        free(t->fixed);
+        free(t);
+        d->target = NULL;
+}
+
+/* ---- can it be written? ---- */
+
+static void on_probed(int outcome, const char *error, void *userdata) {
+        pipeline_probed(userdata, outcome, error);
+}
+
+static int on_fault(sd_event_source *source, void *userdata) {
+        (void)source;
+        Destination *d = userdata;
+        pipeline_probed(d, UPLOAD_E_DENIED,
+                        target(d)->fault ? target(d)->fault : "its endpoint cannot be used");
+        return 0;
+}
+
+static int s3_begin_probe(Destination *d) {
+        S3Target *t = target(d);
+        if (!t->client) {
+                t->fault_source = sd_event_source_disable_unref(t->fault_source);
+                return sd_event_add_defer(d->pipeline->context.event, &t->fault_source, on_fault,
+                                          d);
+        }
+        _cleanup_free_ char *key = s3_probe_key(t->fixed, d->pipeline->context.instance_id);
+        if (!key)
+                return -ENOMEM;
+        t->probe = s3_probe_free(t->probe); /* the one before, which has ended */
+        return s3_probe_new(
+                &t->probe, t->client,
+                &(S3ProbeOrder){
+                        .key = key, .list_prefix = t->fixed, .on_done = on_probed, .userdata = d });
+}
+
+/* ---- tidying up ---- */
+
+static bool is_let_be(const char *key, const char *upload_id, void *userdata) {
+        Destination *d = userdata;
+        S3Target *t = target(d);
+        Store *store = d->pipeline->context.store;
+        if (store_ledger_knows(store, key, upload_id))
+                return true;
+        /* what is to be aborted is its own destination's business */
+        return t->tidying != TIDY_ABORTS &&
+               (store_abort_knows(store, key, upload_id) ||
+                !bundle_key_is_of(key, t->tidying == TIDY_OURS ? d->pipeline->context.instance_id
+                                                               : NULL));
+}
+
+static void on_aborted(const char *key, const char *upload_id, uint64_t age_usec, void *userdata) {
+        Destination *d = userdata;
+        char age[64];
+        (void)upload_id;
+        d->pipeline->n_aborted++;
+        log_notice("destination %s: aborted an unfinished upload of 's3://%s/%s', %s old, that "
+                   "nobody goes on with",
+                   d->config->name, d->config->bucket, key, clock_format_span(age, age_usec));
+}
+
+/* Said once, not with every try. @param error  NULL = it went well */
+static void tell_failed_sweep(Destination *d, const char *error) {
+        S3Target *t = target(d);
+        if (error && (!t->sweep_error || strcmp(t->sweep_error, error) != 0))
+                log_warning(0,
+                            "destination %s: cannot abort unfinished uploads: %s; trying again "
+                            "every %d min",
+                            d->config->name, error, (int)(ABORT_AGAIN_USEC / USEC_PER_MINUTE));
+        free(t->sweep_error);
+        t->sweep_error = error ? strdup(error) : NULL;
+}
+
+static void on_swept(int outcome, const char *error, unsigned n_aborted, void *userdata) {
+        Destination *d = userdata;
+        S3Target *t = target(d);
+        (void)n_aborted;
+        tell_failed_sweep(d, outcome != 0 ? error ? error : "failed" : NULL);
+        if (t->tidying == TIDY_ABORTS)
+                t->abort_failed = outcome != 0 ||
+                                  store_abort_done(d->pipeline->context.store, t->abort_id) < 0 ||
+                                  t->abort_failed;
+        if (t->tidying == TIDY_OURS && outcome != 0) {
+                t->swept_ours = false;
+                t->ours_usec = pipeline_boot_usec(d->pipeline) + ABORT_AGAIN_USEC;
+        }
+        pipeline_tidied(d);
+}
+
+static bool begin_sweep(Destination *d, Tidying what, const S3SweepOrder *order) {
+        S3Target *t = target(d);
+        S3SweepOrder own = *order;
+        own.is_known = is_let_be;
+        own.on_abort = on_aborted;
+        own.on_done = on_swept;
+        own.userdata = d;
+        t->tidying = what;
+        t->sweep = s3_sweep_free(t->sweep); /* the one before, which has ended */
+        return s3_sweep_new(&t->sweep, t->client, &own) == 0;
+}
+
+typedef struct NextAbort {
+        int64_t after, id;
+        char *key, *upload_id;
+} NextAbort;
+
+static int take_next(const LedgerAbort *a, void *userdata) {
+        NextAbort *n = userdata;
+        if (a->id <= n->after)
+                return 0;
+        *n = (NextAbort){ .id = a->id,
+                          .key = strdup(a->key),
+                          .upload_id = a->upload_id ? strdup(a->upload_id) : NULL };
+        return -ECANCELED; /* enough */
+}
+
+/* One after the other; what fails is tried again when all have been tried. */
+static bool sweep_abort(Destination *d) {
+        S3Target *t = target(d);
+        NextAbort n = { .after = t->abort_id };
+        (void)store_abort_list(d->pipeline->context.store, d->config->name, take_next,
+                               &n); /* what cannot be read is read again later */
+        bool begun = n.key && begin_sweep(d, TIDY_ABORTS,
+                                          &(S3SweepOrder){ .prefix = n.key,
+                                                           .exact_key = true,
+                                                           .upload_id = n.upload_id });
+        t->abort_id = begun ? n.id : 0;
+        if (!begun && t->abort_failed)
+                t->aborts_usec = pipeline_boot_usec(d->pipeline) + ABORT_AGAIN_USEC;
+        t->abort_failed = t->abort_failed && begun;
+        free(n.key);
+        free(n.upload_id);
+        return begun;
+}
+
+static bool s3_tidy(Destination *d, uint64_t *ret_next_usec) {
+        S3Target *t = target(d);
+        const Config *config = d->pipeline->config;
+        uint64_t now = pipeline_boot_usec(d->pipeline);
+        if (!t->swept_ours && now >= t->ours_usec) {
+                /* whatever of ours the ledger does not know: of a database that was lost, of a Create whose answer was */
+                t->swept_ours = true;
+                if (begin_sweep(d, TIDY_OURS, &(S3SweepOrder){ .prefix = t->fixed }))
+                        return true;
+        }
+        if (now >= t->aborts_usec && sweep_abort(d))
+                return true;
+        if (config->retry.orphan_age_usec > 0 && now >= t->reap_usec) {
+                t->reap_usec = now + MAX(MIN(config->retry.orphan_age_usec / 4, REAP_MAX_USEC),
+                                         REAP_MIN_USEC);
+                if (begin_sweep(d, TIDY_ORPHANS,
+                                &(S3SweepOrder){ .prefix = t->fixed,
+                                                 .min_age_usec = config->retry.orphan_age_usec }))
+                        return true;
+        }
+        *ret_next_usec = config->retry.orphan_age_usec > 0 ? t->reap_usec : USEC_INFINITY;
+        if (now < t->aborts_usec)
+                *ret_next_usec = MIN(*ret_next_usec, t->aborts_usec);
+        if (!t->swept_ours)
+                *ret_next_usec = MIN(*ret_next_usec, MAX(t->ours_usec, now + USEC_PER_SEC));
+        return false;
+}
+
+/* ---- deliveries ---- */
+
+static uint64_t first_part_bytes(const Destination *d) {
+        return packer_part_bytes_max(d->config->part_size_bytes, 0, 0);
+}
+
+static uint64_t s3_memory(const Destination *d) {
+        const Pipeline *p = d->pipeline;
+        ShipS3Memory m = { .part_bytes = first_part_bytes(d),
+                           .connections = (unsigned)d->config->connections,
+                           .level = (int)p->config->limits.compression_level,
+                           .n_compressors = p->n_compressors };
+        uint64_t wanted = (m.connections + 1) * m.part_bytes +
+                          bundle_writer_memory_best(m.level, m.n_compressors),
+                 writer;
+        m.bytes = MIN(wanted, pipeline_memory_share(p));
+        unsigned n = ship_s3_buffers(&m, &writer);
+        return n > 0 ? n * m.part_bytes + writer : ship_s3_memory_min(m.part_bytes, m.level);
+}
+
+static const char *s3_root(const Destination *d) {
+        (void)d;
+        return "";
+}
+
+static char *s3_where(const Destination *d, const char *directory, const char *name) {
+        char *url = NULL;
+        return asprintf(&url, "s3://%s/%s/%s", d->config->bucket, directory, name) < 0 ? NULL : url;
+}
+
+static int s3_ship_new(Destination *d, const ShipOrder *order, ShipJob **ret) {
+        const PipelineContext *c = &d->pipeline->context;
+        ShipS3Order s3 = { .event = c->event,
+                           .client = target(d)->client,
+                           .store = c->store,
+                           .clock = c->clock,
+                           .worker = target(d)->worker,
+                           .destination = d->config->name,
+                           .part_size = d->config->part_size_bytes,
+                           .connections = (unsigned)d->config->connections,
+                           .n_compressors = d->pipeline->n_compressors,
+                           .reserve = pipeline_reserve };
+        return ship_s3_new(ret, order, &s3);
+}
+
+static int s3_ship_begin(Destination *d, ShipJob *s) {
+        (void)d;
+        return ship_s3_begin(s);
+}
+
+static uint64_t s3_refresh(Destination *d) {
+        ship_s3_refresh(d->running);
+        return atomic_load(&d->running->sent_bytes);
+}
+
+static bool s3_is_awaited(const Destination *d, uint64_t *ret_since_usec) {
+        return ship_s3_awaits_store(d->running, ret_since_usec);
+}
+
+static void s3_delivered(Destination *d, const char *bundle) {
+        int r = store_ledger_end(d->pipeline->context.store, bundle, d->config->name);
+        if (r < 0)
+                log_dump(bundle, LOG_WARNING, r,
+                         "%s: cannot clear its upload's ledger; an upload that is complete is "
+                         "aborted later, in vain",
+                         d->config->name);
+}
+
+static void s3_stats(const Destination *d, PipelineRequests *ret) {
+        S3Stats stats;
+        *ret = (PipelineRequests){ 0 };
+        if (!target(d)->client)
+                return;
+        s3_client_stats(target(d)->client, &stats);
+        ret->n_retries = stats.n_retries;
+        ret->total = stats.total;
+        ret->sum = stats.sum;
+        static_assert(sizeof ret->le == sizeof stats.le, "buckets");
+        memcpy(ret->le, stats.le, sizeof ret->le);
+        memcpy(ret->count, stats.count, sizeof ret->count);
+        for (size_t i = 0; i < MIN(stats.n, (size_t)PIPELINE_REQUESTS_MAX); i++)
+                ret->items[ret->n++] =
+                        (PipelineRequest){ .operation = s3_operation_name(stats.items[i].operation),
+                                           .code = stats.items[i].status,
+                                           .n = stats.items[i].n };
+}
+
+const DestinationType destination_s3_type = {
+        .name = "s3",
+        .is_shared = true,
+        .can_interrupt = true,
+        .stall_text = "the store does not answer",
+        .cut_text = "stopped in the middle, will be gone on with",
+        .open = s3_open,
+        .is_busy = s3_is_busy,
+        .stop = s3_stop,
+        .close = s3_close,
+        .probe = s3_begin_probe,
+        .tidy = s3_tidy,
+        .memory = s3_memory,
+        .where = s3_where,
+        .root = s3_root,
+        .ship_new = s3_ship_new,
+        .ship_begin = s3_ship_begin,
+        .ship_abort = ship_s3_abort,
+        .worker = s3_worker,
+        .ship_wind_down = ship_s3_wind_down,
+        .ship_free = ship_s3_free,
+        .refresh = s3_refresh,
+        .is_awaited = s3_is_awaited,
+        .delivered = s3_delivered,
+        .stats = s3_stats,
+};

@@ -1,0 +1,105 @@
+#include "agent/delivery/limits.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#define REQUEST_SAVING_USEC USEC_PER_SEC
+
+/* @return 0 and *ret, which stays NULL where nothing limits; -ENOMEM */
+static int make_throttle(Throttle **ret, Clock *clock, const PacerSchedule *schedule,
+                         uint64_t saving_usec) {
+        if (schedule->rate == 0 && schedule->n_windows == 0)
+                return 0;
+        return throttle_new(ret, clock, schedule, saving_usec);
+}
+
+static int make_upload(Limits *l, Clock *clock, const Config *config) {
+        size_t n = config->limits.n_upload_windows;
+        _cleanup_free_ PacerWindow *windows = calloc(MAX(n, (size_t)1), sizeof *windows);
+
+        if (!windows)
+                return -ENOMEM;
+        for (size_t i = 0; i < n; i++) {
+                const ConfigWindow *w = &config->limits.upload_windows[i];
+                windows[i] = (PacerWindow){ .from_minute = w->from_minute,
+                                            .to_minute = w->to_minute,
+                                            .rate = w->rate };
+        }
+        const PacerSchedule schedule = { .rate = config->limits.upload_rate,
+                                         .windows = windows,
+                                         .n_windows = n };
+        return make_throttle(&l->upload, clock, &schedule, PACER_SAVING_USEC);
+}
+
+int limits_new(Limits **ret, Clock *clock, const Config *config) {
+        _cleanup_(limits_unrefp) Limits *l = calloc(1, sizeof *l);
+        int r;
+
+        if (!l)
+                return -ENOMEM;
+        atomic_init(&l->n_refs, 1);
+        l->clock = clock;
+        r = make_upload(l, clock, config);
+        if (r == 0)
+                r = make_throttle(&l->requests, clock,
+                                  &(PacerSchedule){ .rate = config->limits.request_rate },
+                                  REQUEST_SAVING_USEC);
+        if (r == 0)
+                r = make_throttle(&l->read, clock,
+                                  &(PacerSchedule){ .rate = config->limits.read_rate },
+                                  PACER_SAVING_USEC);
+        if (r == 0 && config->limits.compression_threads == 0) /* auto */
+                r = pressure_new(&l->pressure, clock, config->snapshot.proc_root, &l->note);
+        if (r < 0)
+                return r;
+        *ret = TAKE_PTR(l);
+        return 0;
+}
+
+Limits *limits_ref(Limits *l) {
+        atomic_fetch_add(&l->n_refs, 1);
+        return l;
+}
+
+Limits *limits_unref(Limits *l) {
+        if (!l || atomic_fetch_sub(&l->n_refs, 1) > 1)
+                return NULL;
+        throttle_unref(l->upload);
+        throttle_unref(l->requests);
+        throttle_unref(l->read);
+        pressure_free(l->pressure);
+        free(l->note);
+        free(l);
+        return NULL;
+}
+
+/* @return false: it is to stop */
+static bool wait_for_read_rate(LimitsTurn *t, size_t n) {
+        Throttle *read = t->limits->read;
+        uint64_t nsec;
+        bool may_go = throttle_sleep(throttle_book(read, n, &nsec), t->abort);
+
+        if (!may_go)
+                throttle_return(read, nsec);
+        return may_go;
+}
+
+static void rest(LimitsTurn *t) {
+        Limits *l = t->limits;
+        uint64_t now, since = t->working_since_usec;
+
+        if (!l->pressure || atomic_load(&l->in_a_hurry) || t->n_bytes <= LIMITS_NO_REST_BYTES)
+                return;
+        now = l->clock->boottime_usec(l->clock);
+        if (since > 0)
+                (void)throttle_sleep(pressure_rest_usec(l->pressure, now - MIN(now, since)),
+                                     t->abort); /* who is to stop sees that himself */
+        t->working_since_usec = l->clock->boottime_usec(l->clock);
+}
+
+void limits_before_read(LimitsTurn *t, size_t n) {
+        if (!t->limits || !wait_for_read_rate(t, n))
+                return;
+        t->n_bytes += n;
+        rest(t);
+}

@@ -1,0 +1,40 @@
+/* What this node's limits let through: bytes sent, requests, bytes read; and how much of the time workers may work. One for all
+ * destinations, made of config.limits; counted references, since a worker that hangs may outlive the pipeline. */
+#pragma once
+
+#include <stdatomic.h>
+
+#include "agent/delivery/pressure.h"
+#include "config/config.h"
+#include "uploaders/throttle.h"
+
+typedef struct Limits {
+        atomic_uint n_refs; /* private */
+        Clock *clock;       /* private */
+        Throttle *upload;   /* NULL = no limit, as the others */
+        Throttle *requests; /* a second's worth may be saved up */
+        Throttle *read;
+        Pressure *pressure; /* NULL: compression_threads is a number, or the kernel has no PSI */
+        atomic_bool in_a_hurry; /* this node goes: nobody rests any more */
+        char *note;             /* said in status: no PSI; NULL */
+} Limits;
+
+/* Nobody rests before so much of a bundle was read: what is small goes at once, however pressed the machine is. */
+#define LIMITS_NO_REST_BYTES (4 * MIB)
+
+/** @param clock  borrowed; must outlive all references  @return 0, -ENOMEM, or pressure_new()'s errno */
+int limits_new(Limits **ret, Clock *clock, const Config *config);
+Limits *limits_ref(Limits *l);
+Limits *limits_unref(Limits *l); /* takes NULL, returns NULL */
+DEFINE_CLEANUP(Limits, limits_unref);
+
+/* What one worker knows of its own pauses. */
+typedef struct LimitsTurn {
+        Limits *limits;                       /* borrowed; NULL = no limits */
+        const atomic_bool *abort;             /* ends a pause */
+        uint64_t working_since_usec, n_bytes; /* that were read so far */
+} LimitsTurn;
+
+/** Before so many bytes of a source are read: sleeps as long as read_rate and the machine's pressure ask for. Returns early, and at once, when
+ * *abort is set. Workers only. */
+void limits_before_read(LimitsTurn *t, size_t n);

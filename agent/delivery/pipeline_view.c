@@ -1,0 +1,223 @@
+/* What the pipeline shows: states, figures, sentences. */
+#include <stdio.h>
+#include <string.h>
+
+#include "agent/delivery/pipeline_private.h"
+#include "lib/base/log.h"
+#include "lib/base/strbuf.h"
+
+size_t pipeline_n_destinations(const Pipeline *p) {
+        return p->n_destinations;
+}
+
+/* What it means when our own side provides nothing. */
+#define NO_CPU                                                                                     \
+        "the threads that read and pack get no CPU, the node's other work takes all of them: "     \
+        "leave it one, or raise CPUWeight= of the agent's unit"
+#define NO_DATA                                                                                    \
+        "what is read comes too slowly: the file system of the source hangs, or is very slow"
+
+static bool lacks_cpu(const Destination *d) {
+        return worker_pool_wants_cpu(d->type->worker(d)) ||
+               worker_pool_wants_cpu(d->pipeline->compressors);
+}
+
+/* For how long what is at work there has given no sign of life; 0 = it does, or nothing is. While the plan is made the destination is
+ * not asked for anything. @param ret_is_ours  whether it waits for us, not for the destination */
+static uint64_t destination_stall(Destination *d, bool *ret_is_ours) {
+        uint64_t now = pipeline_boot_usec(d->pipeline);
+        *ret_is_ours = false;
+        if (d->probing)
+                return stall_look(&d->stall, d->probe_begun_usec, 0, now);
+        if (!d->running || atomic_load(&d->running->total_bytes) == 0)
+                return 0;
+        uint64_t progress = d->type->refresh(d), since = d->running->begun_usec;
+        if (d->type->is_awaited && !d->type->is_awaited(d, &since)) {
+                *ret_is_ours = true;
+                progress = atomic_load(&d->running->n_reads);
+        }
+        return since == 0 ? 0 : stall_look(&d->stall, since, progress, now);
+}
+
+/* A mount that hangs never answers, so no answer makes the state: it is found by looking. What is our own fault is said, and makes no
+ * state of the destination's. */
+static void view_stall(Destination *d, PipelineDestinationView *ret) {
+        bool is_ours;
+        uint64_t still = destination_stall(d, &is_ours);
+        if (still == 0) {
+                d->stall_error[0] = '\0';
+                return;
+        }
+        bool told = d->stall_error[0] != '\0', no_cpu = lacks_cpu(d);
+        is_ours = is_ours || (no_cpu && !d->type->is_awaited);
+        snprintf(d->stall_error, sizeof d->stall_error, "%s for %llu s: %s",
+                 is_ours ? "nothing to send" : "no answer",
+                 (unsigned long long)(still / USEC_PER_SEC),
+                 !is_ours ? d->type->stall_text
+                 : no_cpu ? NO_CPU
+                          : NO_DATA);
+        if (!told)
+                log_warning(0, "destination %s: %s", d->config->name, d->stall_error);
+        if (!is_ours)
+                ret->state = pipeline_destination_state_name(DESTINATION_FAILING);
+        ret->last_error = d->stall_error;
+}
+
+void pipeline_destination_view(const Pipeline *p, size_t i, PipelineDestinationView *ret) {
+        Destination *d = &p->destinations[i];
+        char counter[128];
+        snprintf(counter, sizeof counter, "bytes_delivered:%s", d->config->name);
+        *ret = (PipelineDestinationView){ .name = d->config->name,
+                                          .type = d->type->name,
+                                          .state = pipeline_destination_state_name(d->state),
+                                          .last_error = d->last_error,
+                                          .last_success_usec = d->last_success_usec,
+                                          .bytes_delivered =
+                                                  store_counter(p->context.store, counter),
+                                          .next_try_usec = d->not_before_usec };
+        view_stall(d, ret);
+        for (size_t k = p->n_destinations; k < p->n_all; k++)
+                if (p->destinations[k].head == d)
+                        view_stall(&p->destinations[k], ret);
+}
+
+size_t pipeline_shipping_view(const Pipeline *p, PipelineShippingView *ret) {
+        size_t n = 0;
+        for (size_t i = 0; i < p->n_all; i++) {
+                Destination *d = &p->destinations[i];
+                if (!d->running)
+                        continue;
+                (void)d->type->refresh(d);
+                ret[n++] = (PipelineShippingView){
+                        .id = d->bundle->rec.id,
+                        .destination = d->config->name,
+                        .sent_bytes = atomic_load(&d->running->sent_bytes),
+                        .done_bytes = atomic_load(&d->running->done_bytes),
+                        .total_bytes = atomic_load(&d->running->total_bytes),
+                        .begun_usec = d->running->begun_usec,
+                };
+        }
+        return n;
+}
+
+size_t pipeline_n_orphaned(const Pipeline *p) {
+        size_t n = 0;
+        LIST_FOREACH (l, bundle_table_all(p->context.bundles)) {
+                const Bundle *b = CONTAINER_OF(l, Bundle, link);
+                bool orphaned = false;
+                for (size_t i = 0; b->rec.state == BUNDLE_READY && i < b->rec.n_deliveries; i++)
+                        orphaned =
+                                orphaned ||
+                                (b->rec.deliveries[i].state != DELIVERY_DONE &&
+                                 !pipeline_find_destination(p, b->rec.deliveries[i].destination));
+                n += orphaned;
+        }
+        return n;
+}
+
+bool pipeline_can_go_on(const Pipeline *p, const Bundle *b) {
+        for (size_t i = 0; b->source && i < b->rec.n_deliveries; i++) {
+                const DeliveryRecord *delivery = &b->rec.deliveries[i];
+                if (delivery->state != DELIVERY_DONE && !pipeline_has_given_up(p, delivery) &&
+                    !b->tries[pipeline_tries_index(b, delivery)].failed &&
+                    pipeline_find_destination(p, delivery->destination))
+                        return true;
+        }
+        return false;
+}
+
+const Limits *pipeline_limits(const Pipeline *p) {
+        return p->limits;
+}
+
+uint64_t pipeline_buffer_bytes(const Pipeline *p) {
+        return p->memory_used;
+}
+
+uint64_t pipeline_bytes_read(const Pipeline *p) {
+        uint64_t n = 0;
+        for (size_t i = 0; i < p->n_all; i++)
+                n += p->destinations[i].running
+                             ? atomic_load(&p->destinations[i].running->read_bytes)
+                             : 0;
+        return n;
+}
+
+uint64_t pipeline_bytes_sent(const Pipeline *p) {
+        uint64_t n = 0;
+        for (size_t i = 0; i < p->n_all; i++)
+                n += p->destinations[i].running
+                             ? atomic_load(&p->destinations[i].running->sent_bytes)
+                             : 0;
+        return n;
+}
+
+bool pipeline_requests(const Pipeline *p, size_t i, PipelineRequests *ret) {
+        const Destination *d = &p->destinations[i];
+        if (!d->type->stats)
+                return false;
+        d->type->stats(d, ret);
+        return true;
+}
+
+uint64_t pipeline_n_retries(const Pipeline *p, PipelineRetry why) {
+        return p->n_retries[why];
+}
+
+uint64_t pipeline_n_aborted_uploads(const Pipeline *p) {
+        return p->n_aborted;
+}
+
+/* @return where this bundle is being shipped to d, NULL when it is not */
+static const Destination *shipping_at(const Pipeline *p, const Destination *d, const Bundle *b) {
+        for (size_t i = 0; i < p->n_all; i++)
+                if (p->destinations[i].head == d && p->destinations[i].bundle == b)
+                        return &p->destinations[i];
+        return NULL;
+}
+
+static unsigned percent_done(const Destination *at) {
+        return (unsigned)(100 * atomic_load(&at->running->done_bytes) /
+                          MAX(atomic_load(&at->running->total_bytes), UINT64_C(1)));
+}
+
+char *pipeline_explain(const Pipeline *p, const Bundle *b, const DeliveryRecord *delivery) {
+        StrBuf text = STRBUF_INIT;
+        const Destination *d = pipeline_find_destination(p, delivery->destination);
+        const Destination *at = d ? shipping_at(p, d, b) : NULL;
+        char span[64];
+        uint64_t now = pipeline_realtime_usec(p), boot = pipeline_boot_usec(p);
+        strbuf_addf(&text, "To %s: ", delivery->destination);
+        if (delivery->state == DELIVERY_DONE)
+                strbuf_add(&text, "delivered and proven.");
+        else if (!d)
+                strbuf_add(&text, "this destination is no longer configured; add it again, or "
+                                  "cancel the bundle.");
+        else if (at)
+                strbuf_addf(&text, "being shipped now, %u %% done.", percent_done(at));
+        else if (pipeline_has_given_up(p, delivery))
+                strbuf_addf(&text,
+                            "given up after %u failures, last: %s; mend it, then `neuron-collect "
+                            "retry %s`.",
+                            delivery->attempts, delivery->last_error ? delivery->last_error : "?",
+                            b->rec.id);
+        else if (boot < d->not_before_usec)
+                strbuf_addf(&text, "the destination is %s (%s); the next try is in %s.",
+                            pipeline_destination_state_name(d->state),
+                            d->last_error ? d->last_error : "?",
+                            clock_format_span(span, d->not_before_usec - boot));
+        else if (delivery->next_try_usec > now)
+                strbuf_addf(&text, "failed %u times, last: %s; the next try is in %s.",
+                            delivery->attempts, delivery->last_error ? delivery->last_error : "?",
+                            clock_format_span(span, delivery->next_try_usec - now));
+        else if (d->running)
+                strbuf_addf(&text, "waits for its turn, '%s' is being shipped.", d->bundle->rec.id);
+        else if (boot < d->jitter_until_usec)
+                strbuf_addf(&text,
+                            "will be shipped in %s: not all nodes that wait for this are to begin "
+                            "at the same moment.",
+                            clock_format_span(span, d->jitter_until_usec - boot));
+        else
+                strbuf_add(&text, "will be shipped as soon as it is ready.");
+        return strbuf_take(&text);
+}

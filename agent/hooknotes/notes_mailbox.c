@@ -1,0 +1,346 @@
+#include "agent/hooknotes/notes_mailbox.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+
+#include "agent/hooknotes/mailbox_room.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
+#include "lib/base/fs.h"
+#include "lib/base/log.h"
+#include "lib/event/timer.h"
+#include "lib/neuron/note.h"
+
+#define MODE 01733
+#define ENTRIES_AT_ONCE 32 /* then the loop has its turn: at most 2 MiB are read */
+#define LOOK_USEC USEC_PER_MINUTE
+#define SOON_USEC USEC_PER_SEC /* when something was left there for a moment */
+#define LINKED_USEC                                                                                \
+        (10 *                                                                                      \
+         USEC_PER_SEC) /* a hook may have given it its name by link(), and its dot-name has yet to go */
+#define SAY_USEC USEC_PER_MINUTE
+#define SLACK_BYTES (64 * 1024) /* of a file on disk: file systems have blocks of that size */
+#define UNFINISHED_USEC (60 * USEC_PER_SEC) /* a dot-name that nobody renames any more */
+
+struct NotesMailbox {
+        sd_event *event;
+        char *path;
+        NotesMailboxCallbacks callbacks;
+        int dir_fd;
+        DIR *pass;        /* a look that is underway */
+        bool again;       /* something came meanwhile */
+        bool is_soon;     /* something will be another in a moment */
+        MailboxRoom room; /* of this pass */
+        /* What was removed for want of room, and what cannot be, is said once a minute. */
+        uint64_t n_unsaid, said_usec, said_directory_usec;
+        sd_event_source *watch, *step, *timer;
+        char *buffer; /* of NOTE_MAX_BYTES + 2 */
+};
+
+/* ---- one entry ---- */
+
+/* @return whether a minute has passed since, which begins anew then */
+static bool may_say(const NotesMailbox *m, uint64_t *said_usec) {
+        uint64_t now = 0;
+        (void)sd_event_now(m->event, CLOCK_BOOTTIME, &now); /* cannot fail for this clock */
+        if (*said_usec > 0 && now < *said_usec + SAY_USEC)
+                return false;
+        *said_usec = now;
+        return true;
+}
+
+/* A directory with something in it, or a mount: it stays, and is not entered. */
+static void say_stays(NotesMailbox *m, const struct statx *st) {
+        if (S_ISDIR(st->stx_mode) && may_say(m, &m->said_directory_usec))
+                log_warning(0,
+                            "uid %u has put a directory with something in it into the mailbox "
+                            "'%s'; what is in it is not read and not bounded: remove it, and ask "
+                            "that user",
+                            (unsigned)st->stx_uid, m->path);
+}
+
+static bool throw_away(NotesMailbox *m, const char *name, const struct statx *st, const char *why) {
+        int flags = S_ISDIR(st->stx_mode) ? AT_REMOVEDIR : 0;
+        if (unlinkat(m->dir_fd, name, flags) < 0) {
+                if (errno != ENOENT)
+                        say_stays(m, st);
+                return false;
+        }
+        m->callbacks.on_refused(st->stx_uid, why, m->callbacks.userdata);
+        return true;
+}
+
+static void throw_away_surplus(NotesMailbox *m, const char *name, const struct statx *st) {
+        if (!throw_away(m, name, st, "there is no room for more in the mailbox"))
+                return;
+        m->n_unsaid++;
+        if (!may_say(m, &m->said_usec))
+                return;
+        log_warning(0,
+                    "the mailbox '%s' is full (%d notes and %llu MiB of a user, %d notes and %llu "
+                    "MiB of all): %llu files were removed since this was last said, the latest of "
+                    "uid %u; ask that user what writes there, or give hook.mailbox a file system "
+                    "with quotas",
+                    m->path, MAILBOX_NOTES_MAX_OF_UID, MAILBOX_BYTES_MAX_OF_UID >> 20,
+                    MAILBOX_NOTES_MAX, MAILBOX_BYTES_MAX >> 20, (unsigned long long)m->n_unsaid,
+                    (unsigned)st->stx_uid);
+        m->n_unsaid = 0;
+}
+
+/* What it has on disk: more than its size when it was asked for (fallocate), less when it has holes. */
+static uint64_t disk_bytes(const struct statx *sx) {
+        return sx->stx_blocks > UINT64_MAX / 512 ? UINT64_MAX : sx->stx_blocks * 512;
+}
+
+/* @param sx  of a file, whole or still being written */
+static bool is_too_long(const struct statx *sx) {
+        return sx->stx_size > NOTE_MAX_BYTES || disk_bytes(sx) > NOTE_MAX_BYTES + SLACK_BYTES;
+}
+
+/* @return the file's bytes, above NOTE_MAX_BYTES when it is too long; -errno */
+static ssize_t read_note(NotesMailbox *m, const char *name, struct stat *ret_st) {
+        _cleanup_close_ int fd = fs_open_regular(m->dir_fd, name, ret_st);
+        if (fd < 0)
+                return fd;
+        size_t n = 0;
+        while (n <= NOTE_MAX_BYTES) {
+                ssize_t got = read(fd, m->buffer + n, NOTE_MAX_BYTES + 1 - n);
+                if (got < 0 && errno != EINTR)
+                        return -errno;
+                if (got == 0)
+                        break;
+                n += got > 0 ? (size_t)got : 0;
+        }
+        m->buffer[n] = '\0';
+        return (ssize_t)n;
+}
+
+static uint64_t usec_of(const struct timespec *t) {
+        return t->tv_sec > 0 ? (uint64_t)t->tv_sec * USEC_PER_SEC + (uint64_t)t->tv_nsec / 1000 : 0;
+}
+
+static bool is_younger(const struct statx *sx, uint64_t than_usec) {
+        uint64_t at = sx->stx_ctime.tv_sec > 0 ? (uint64_t)sx->stx_ctime.tv_sec * USEC_PER_SEC : 0;
+        return clock_realtime_usec() < at + than_usec;
+}
+
+/* It has not got its one name yet. No event tells that a file grows: it is looked at again soon. */
+static void wait_for_name(NotesMailbox *m, const char *name, const struct statx *sx) {
+        m->is_soon = true;
+        if (mailbox_room_place(&m->room, sx->stx_uid, disk_bytes(sx), false) == MAILBOX_FULL)
+                throw_away_surplus(m, name, sx);
+}
+
+static void take_file(NotesMailbox *m, const char *name, const struct statx *sx) {
+        struct stat st;
+        if (sx->stx_nlink == 2 && is_younger(sx, LINKED_USEC)) {
+                wait_for_name(m, name, sx);
+                return;
+        }
+        if (sx->stx_nlink !=
+            1) { /* a link to somebody else's file would speak in that one's name */
+                (void)throw_away(m, name, sx, "a file in the mailbox had more than one name");
+                return;
+        }
+        if (mailbox_room_place(&m->room, sx->stx_uid, disk_bytes(sx), true) != MAILBOX_TAKE) {
+                throw_away_surplus(m, name, sx);
+                return;
+        }
+        ssize_t n = read_note(m, name, &st);
+        if (n == -ENOENT)
+                return;
+        if (n < 0 || (size_t)n > NOTE_MAX_BYTES || st.st_uid != sx->stx_uid || st.st_nlink != 1) {
+                (void)throw_away(m, name, sx, "a file in the mailbox could not be read as a note");
+                return;
+        }
+        const NotesMail mail = { .name = name,
+                                 .data = m->buffer,
+                                 .n = (size_t)n,
+                                 .uid = st.st_uid,
+                                 .written_usec = usec_of(&st.st_ctim) };
+        m->callbacks.on_mail(&mail, m->callbacks.userdata);
+}
+
+/* Whether it is being written: hooks write under a name with a dot before and rename it. */
+static bool is_underway(const char *name, const struct statx *sx) {
+        return name[0] == '.' && is_younger(sx, UNFINISHED_USEC);
+}
+
+static void take_entry(NotesMailbox *m, const char *name) {
+        struct statx sx;
+        /* Not synced: a mount that hangs must not be asked. The owner of a file may mount over it (FUSE). */
+        if (statx(m->dir_fd, name, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC,
+                  STATX_BASIC_STATS, &sx) < 0)
+                return; /* gone */
+        if (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT)
+                return;
+        if (S_ISREG(sx.stx_mode) && is_too_long(&sx))
+                (void)throw_away(m, name, &sx, "a file in the mailbox was too long for a note");
+        else if (is_underway(name, &sx))
+                wait_for_name(m, name, &sx);
+        else if (name[0] == '.')
+                (void)throw_away(m, name, &sx, "a note in the mailbox was never finished");
+        else if (!S_ISREG(sx.stx_mode))
+                (void)throw_away(m, name, &sx, "something in the mailbox was no file");
+        else
+                take_file(m, name, &sx);
+}
+
+/* ---- a look at all of them ---- */
+
+static int open_directory(NotesMailbox *m) {
+        struct stat st;
+        int r = fs_mkdir_p(m->path, 0711);
+        if (r < 0)
+                return r;
+        _cleanup_close_ int fd =
+                open(m->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+        if (fd < 0 || fstat(fd, &st) < 0)
+                return errno == ELOOP ? -ENOTDIR : -errno;
+        if (st.st_uid != geteuid() && st.st_uid != 0)
+                return -EPERM; /* its owner could put anybody's files there */
+        if ((st.st_mode & 07777) != MODE && fchmod(fd, MODE) < 0)
+                return -errno;
+        if (m->dir_fd >= 0)
+                (void)close(m->dir_fd); /* only ever read from */
+        m->dir_fd = TAKE_FD(fd);
+        return 0;
+}
+
+static void end_pass(NotesMailbox *m) {
+        if (m->pass)
+                (void)closedir(m->pass); /* only read from */
+        m->pass = NULL;
+        if (mailbox_room_next(&m->room))
+                m->is_soon = true; /* for those to make room who have most */
+}
+
+static int begin_pass(NotesMailbox *m) {
+        int r = fs_opendir_at(m->dir_fd, ".", &m->pass);
+        if (r == 0)
+                m->again = false;
+        return r;
+}
+
+/* A slice of a look. */
+static int on_step(sd_event_source *source, void *userdata) {
+        NotesMailbox *m = userdata;
+        if (!m->pass && begin_pass(m) < 0) /* the timer tries again */
+                return sd_event_source_set_enabled(source, SD_EVENT_OFF);
+        for (unsigned i = 0; i < ENTRIES_AT_ONCE; i++) {
+                const struct dirent *e = readdir(m->pass);
+                if (!e) {
+                        end_pass(m);
+                        if (m->is_soon)
+                                (void)timer_rearm(m->timer, SOON_USEC); /* else it is on, later */
+                        m->is_soon = false;
+                        return m->again ? 0 : sd_event_source_set_enabled(source, SD_EVENT_OFF);
+                }
+                if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+                        take_entry(m, e->d_name);
+        }
+        return 0;
+}
+
+void notes_mailbox_look(NotesMailbox *m) {
+        m->again = true;
+        (void)sd_event_source_set_enabled(m->step, SD_EVENT_ON); /* cannot fail for ours */
+}
+
+static int on_event(sd_event_source *source, const struct inotify_event *event, void *userdata) {
+        (void)source, (void)event;
+        notes_mailbox_look(userdata);
+        return 0;
+}
+
+static int watch(NotesMailbox *m) {
+        m->watch = sd_event_source_disable_unref(m->watch);
+        return sd_event_add_inotify(m->event, &m->watch, m->path,
+                                    IN_MOVED_TO | IN_CREATE | IN_CLOSE_WRITE | IN_ONLYDIR |
+                                            IN_DELETE_SELF | IN_MOVE_SELF,
+                                    on_event, m);
+}
+
+/* What no event told: a directory that was removed or put in the place of ours, notes that could not be taken. */
+static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+        (void)usec;
+        NotesMailbox *m = userdata;
+        struct stat ours, theirs;
+        if (fstat(m->dir_fd, &ours) < 0 || lstat(m->path, &theirs) < 0 ||
+            ours.st_ino != theirs.st_ino || ours.st_dev != theirs.st_dev) {
+                end_pass(m);
+                int r = open_directory(m);
+                if (r >= 0)
+                        r = watch(m);
+                if (r < 0)
+                        log_warning(r, "cannot use the mailbox '%s', trying again in a minute",
+                                    m->path);
+        }
+        notes_mailbox_look(m);
+        return timer_rearm(source, LOOK_USEC);
+}
+
+int notes_mailbox_new(NotesMailbox **ret, sd_event *event, const char *path,
+                      const NotesMailboxCallbacks *callbacks) {
+        NotesMailbox *m = calloc(1, sizeof *m);
+        if (!m)
+                return -ENOMEM;
+        *m = (NotesMailbox){ .event = sd_event_ref(event),
+                             .path = strdup(path),
+                             .callbacks = *callbacks,
+                             .dir_fd = -1,
+                             .buffer = malloc(NOTE_MAX_BYTES + 2) };
+        mailbox_room_init(&m->room);
+        int r = m->path && m->buffer ? open_directory(m) : -ENOMEM;
+        if (r >= 0)
+                r = sd_event_add_defer(event, &m->step, on_step, m);
+        if (r >= 0) /* after those who wait at the socket */
+                r = sd_event_source_set_priority(m->step, SD_EVENT_PRIORITY_IDLE);
+        if (r >= 0)
+                r = sd_event_source_set_enabled(m->step, SD_EVENT_ON);
+        if (r >= 0)
+                r = timer_arm(&m->timer, &(TimerOrder){ .event = event,
+                                                        .usec = LOOK_USEC,
+                                                        .slack_usec = SOON_USEC / 2,
+                                                        .handler = on_timer,
+                                                        .userdata = m });
+        if (r >= 0 && watch(m) < 0)
+                log_notice("the mailbox '%s' cannot be watched; it is looked into every minute",
+                           path);
+        if (r < 0) {
+                notes_mailbox_free(m);
+                return r;
+        }
+        *ret = m;
+        return 0;
+}
+
+NotesMailbox *notes_mailbox_free(NotesMailbox *m) {
+        if (!m)
+                return NULL;
+        end_pass(m);
+        sd_event_source_disable_unref(m->watch);
+        sd_event_source_disable_unref(m->step);
+        sd_event_source_disable_unref(m->timer);
+        if (m->dir_fd >= 0)
+                (void)close(m->dir_fd); /* only read from */
+        free(m->path);
+        free(m->buffer);
+        sd_event_unref(m->event);
+        free(m);
+        return NULL;
+}
+
+void notes_mailbox_remove(NotesMailbox *m, const char *name) {
+        if (unlinkat(m->dir_fd, name, 0) < 0 && errno != ENOENT)
+                log_debug("cannot remove '%s' from the mailbox: its next arrival is dropped", name);
+}
+
+bool notes_mailbox_is_idle(const NotesMailbox *m) {
+        int enabled = SD_EVENT_OFF;
+        return sd_event_source_get_enabled(m->step, &enabled) >= 0 && enabled == SD_EVENT_OFF;
+}

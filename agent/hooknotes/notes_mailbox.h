@@ -1,0 +1,40 @@
+/* The mailbox: notes of hooks that found no agent. A directory that everybody may put files into (mode 1733), so whatever lies in it may be
+ * anybody's trick: files alone are read, never through a link or a mount, the owner is the sender, what is no note is removed, and so is what is above the
+ * bounds of agent/hooknotes/mailbox_room.h. */
+#pragma once
+
+#include <stdbool.h>
+#include <systemd/sd-event.h>
+
+#include "lib/base/clock.h"
+
+typedef struct NotesMailbox NotesMailbox;
+
+typedef struct NotesMail { /* borrowed for the call */
+        const char *name;
+        const char *data; /* NUL-terminated behind n */
+        size_t n;
+        uid_t uid;             /* owner of the file */
+        uint64_t written_usec; /* CLOCK_REALTIME when it was last changed, by the kernel */
+} NotesMail;
+
+typedef struct NotesMailboxCallbacks {
+        /* Comes again with every look until notes_mailbox_remove(). */
+        void (*on_mail)(const NotesMail *mail, void *userdata);
+        /* Something was removed that is no note, or one too many. @param why  static */
+        void (*on_refused)(uid_t uid, const char *why, void *userdata);
+        void *userdata;
+} NotesMailboxCallbacks;
+
+/** Makes the directory where it is not there, and looks into it from the loop: now, when something comes, and every minute.
+ * @return 0; -ENOTDIR, -EPERM: something of somebody else's is in its place; -errno */
+int notes_mailbox_new(NotesMailbox **ret, sd_event *event, const char *path,
+                      const NotesMailboxCallbacks *callbacks);
+NotesMailbox *notes_mailbox_free(NotesMailbox *m);
+
+/** It is durable elsewhere, or no note after all. */
+void notes_mailbox_remove(NotesMailbox *m, const char *name);
+/** Looks again at all that is there. */
+void notes_mailbox_look(NotesMailbox *m);
+/** @return whether nothing waits to be looked at */
+bool notes_mailbox_is_idle(const NotesMailbox *m);

@@ -1,0 +1,287 @@
+#include "agent/hooknotes/notes_rules.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/forms.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/path.h"
+#include "lib/base/utf8.h"
+#include "lib/neuron/template.h"
+#include "lib/neuron/unit.h"
+
+DEFINE_CLEANUP(PathTemplate, path_template_free);
+
+void notes_place_done(NotesPlace *p) {
+        free(p->source);
+        free(p->fixed);
+        free(p->relative);
+        *p = (NotesPlace){ 0 };
+}
+
+/* ---- which unit a directory is ---- */
+
+/* @param relative  below the fixed part, clean @return 0, NOTES_E_REFUSED, -ENOMEM */
+static int unit_below(const ConfigSource *s, const PathTemplate *t, const char *relative,
+                      NotesPlace *ret) {
+        const UnitQuestion q = { .kind = (SourceKind)s->kind,
+                                 .template_depth = path_template_depth(t),
+                                 .relative = relative,
+                                 .is_dir = true,
+                                 .ntff_depth = -1 };
+        UnitAnswer a;
+        if (!unit_rule(&q, &a) || a.is_file || a.loose)
+                return NOTES_E_REFUSED;
+        NotesPlace p = { .source = strdup(s->name),
+                         .fixed = strdup(path_template_fixed(t)),
+                         .relative = strndup(relative, unit_path_prefix(relative, a.depth)) };
+        if (!p.source || !p.fixed || !p.relative) {
+                notes_place_done(&p);
+                return -ENOMEM;
+        }
+        *ret = p;
+        return 0;
+}
+
+static int template_of(const ConfigSource *s, PathTemplate **ret) {
+        char bad;
+        return path_template_new(ret, s->path, FORM_SOURCE_VARIABLES, &bad);
+}
+
+/* @return why it can be no directory at all; NULL */
+static const char *fault_of(const char *directory) {
+        if (!directory || directory[0] == '\0')
+                return "it names no directory";
+        if (directory[0] != '/')
+                return "the directory is no absolute path";
+        if (strlen(directory) >= PATH_MAX)
+                return "the directory's path is too long";
+        for (const char *p = directory; *p; p++) /* `/..`, `/../`, and as harmless as `/a..b` */
+                if (p[0] == '/' && p[1] == '.' && p[2] == '.' && (p[3] == '/' || p[3] == '\0'))
+                        return "the directory's path has a '..'";
+        return NULL;
+}
+
+int notes_place_find(const Config *c, const char *directory, NotesPlace *ret,
+                     const char **ret_why) {
+        *ret_why = fault_of(directory);
+        if (*ret_why)
+                return NOTES_E_REFUSED;
+        _cleanup_free_ char *path = path_simplify(directory);
+        if (!path)
+                return -ENOMEM;
+        for (size_t i = 0; i < c->n_sources; i++) {
+                _cleanup_(path_template_freep) PathTemplate *t = NULL;
+                int r = template_of(&c->sources[i], &t);
+                if (r == -ENOMEM)
+                        return r;
+                if (r < 0 || !path_is_below(path, path_template_fixed(t)))
+                        continue; /* the configuration was checked: no other failure */
+                const char *relative = path + strlen(path_template_fixed(t));
+                relative += *relative == '/';
+                r = unit_below(&c->sources[i], t, relative, ret);
+                if (r <= 0)
+                        return r;
+        }
+        *ret_why = "the directory is in no configured source";
+        return NOTES_E_REFUSED;
+}
+
+/* @return the last n components of a simplified path; NULL: it has fewer */
+static const char *last_components(const char *path, size_t n) {
+        const char *p = path + strlen(path);
+        for (; n > 0; n--) {
+                while (p > path && p[-1] != '/')
+                        p--;
+                if (p == path)
+                        return NULL;
+                p--; /* the slash */
+        }
+        return p[1] == '\0' ? NULL : p + 1;
+}
+
+int notes_place_by_name(const Config *c, size_t i, const char *directory, NotesPlace *ret) {
+        _cleanup_(path_template_freep) PathTemplate *t = NULL;
+        if (fault_of(directory))
+                return NOTES_E_REFUSED;
+        _cleanup_free_ char *path = path_simplify(directory);
+        if (!path)
+                return -ENOMEM;
+        int r = template_of(&c->sources[i], &t);
+        if (r < 0)
+                return r == -ENOMEM ? r : NOTES_E_REFUSED;
+        size_t depth = path_template_depth(t);
+        const char *relative = depth > 0 ? last_components(path, depth) : NULL;
+        if (!relative || !path_template_match(t, relative, NULL))
+                return NOTES_E_REFUSED; /* a name that anything may have proves nothing */
+        r = unit_below(&c->sources[i], t, relative, ret);
+        if (r == 0)
+                ret->by_name = true;
+        return r;
+}
+
+/* ---- what its hook has written ---- */
+
+bool notes_finish_parse(const char *data, size_t n, NotesFinish *ret) {
+        static const struct {
+                const char *text;
+                NotesFinish finish;
+        } words[] = {
+                { "finished", { 0 } },
+                { "finished without record", { .without_record = true } },
+                { "finished without snapshot", { .without_snapshot = true } },
+                { "finished without record snapshot", { true, true } },
+        };
+        for (size_t i = 0; i < ELEMENTSOF(words); i++)
+                if (n == strlen(words[i].text) && memcmp(data, words[i].text, n) == 0) {
+                        *ret = words[i].finish;
+                        return true;
+                }
+        return false;
+}
+
+/* ---- where its copy may go ---- */
+
+#define SCHEME "s3://"
+
+/* @return the part behind `s3://BUCKET`, without slashes around it; NULL: it is of no such form. */
+static const char *split_prefix(const char *url, size_t *ret_bucket_size, size_t *ret_size) {
+        if (strncmp(url, SCHEME, strlen(SCHEME)) != 0)
+                return NULL;
+        const char *bucket = url + strlen(SCHEME);
+        *ret_bucket_size = strcspn(bucket, "/");
+        const char *p = bucket + *ret_bucket_size;
+        p += *p == '/';
+        *ret_size = strlen(p);
+        if (*ret_size > 0 && p[*ret_size - 1] == '/')
+                --*ret_size;
+        return *ret_bucket_size > 0 ? p : NULL;
+}
+
+/* Component by component; everything is below "". */
+static bool is_below(const char *path, size_t n, const char *dir, size_t n_dir) {
+        return n_dir == 0 ||
+               (n >= n_dir && memcmp(path, dir, n_dir) == 0 && (n == n_dir || path[n_dir] == '/'));
+}
+
+/* Keys that we would not make ourselves: they mislead those who list or copy. Names with a dot before are the agent's own (.incidents). */
+static bool is_clean_key(const char *p, size_t n) {
+        for (size_t at = 0; at < n;) {
+                const char *slash = memchr(p + at, '/', n - at);
+                size_t size = slash ? (size_t)(slash - (p + at)) : n - at;
+                if (size == 0 || p[at] == '.')
+                        return false;
+                for (size_t i = 0; i < size; i++)
+                        if ((unsigned char)p[at + i] < 0x20 || p[at + i] == 0x7f ||
+                            p[at + i] == '\\')
+                                return false;
+                at += size + 1;
+                if (slash && at >= n)
+                        return false;
+        }
+        return true;
+}
+
+static bool is_utf8(const char *s) {
+        for (size_t n = strlen(s), used; n > 0; s += used, n -= used) {
+                used = utf8_char_size(s, n);
+                if (used == 0)
+                        return false;
+        }
+        return true;
+}
+
+static bool is_bucket(const ConfigDestination *d, const char *bucket, size_t n) {
+        return d->type == CONFIG_S3 && strlen(d->bucket) == n && memcmp(d->bucket, bucket, n) == 0;
+}
+
+/* @return 1 below the destination's own fixed part, 0 not, -ENOMEM */
+static int is_below_destination(const ConfigDestination *d, const char *p, size_t n) {
+        _cleanup_free_ char *fixed = form_fixed_part(d->prefix);
+        if (!fixed)
+                return -ENOMEM;
+        size_t n_fixed = strlen(fixed);
+        while (n_fixed > 0 && fixed[n_fixed - 1] == '/')
+                n_fixed--;
+        const char *from = fixed + (*fixed == '/' && n_fixed > 0);
+        return is_below(p, n, from, n_fixed - (size_t)(from - fixed));
+}
+
+static bool is_below_allowed(const Config *c, const char *url, const char *p, size_t n) {
+        const char *bucket = url + strlen(SCHEME);
+        size_t n_bucket = strcspn(bucket, "/");
+
+        for (size_t i = 0; i < c->hook.allow_prefixes.n; i++) {
+                size_t n_theirs, n_allowed;
+                const char *item = c->hook.allow_prefixes.items[i];
+                const char *allowed = split_prefix(item, &n_theirs, &n_allowed);
+                if (allowed && n_theirs == n_bucket &&
+                    memcmp(item + strlen(SCHEME), bucket, n_bucket) == 0 &&
+                    is_below(p, n, allowed, n_allowed))
+                        return true;
+        }
+        return false;
+}
+
+const char *notes_prefix_judge(const Config *c, const char *prefix) {
+        size_t n_bucket, n;
+        const char *p = split_prefix(prefix, &n_bucket, &n);
+
+        if (strlen(prefix) > NOTES_PREFIX_MAX)
+                return "the prefix is longer than 512 bytes";
+        if (!p)
+                return "the prefix is not of the form s3://bucket/prefix";
+        if (!is_clean_key(p, n) || !is_utf8(prefix))
+                return "the prefix has an empty component, one that begins with a dot, or bytes "
+                       "that no key should have";
+        bool has_bucket = false, is_granted = is_below_allowed(c, prefix, p, n);
+        for (size_t i = 0; i < c->n_destinations; i++) {
+                const ConfigDestination *d = &c->destinations[i];
+                if (!is_bucket(d, prefix + strlen(SCHEME), n_bucket))
+                        continue;
+                has_bucket = true;
+                if (c->hook.allow_prefixes.n == 0 && is_below_destination(d, p, n) > 0)
+                        is_granted = true;
+        }
+        if (!has_bucket)
+                return "no configured destination has the prefix's bucket";
+        if (is_granted)
+                return NULL;
+        return c->hook.allow_prefixes.n > 0
+                       ? "the prefix is below none of hook.allow_prefixes"
+                       : "the prefix is not below the destination's own, and hook.allow_prefixes "
+                         "is empty";
+}
+
+/* ---- how many ---- */
+
+static uint64_t used_now(uint64_t used_usec, uint64_t at_usec, uint64_t now_usec) {
+        uint64_t passed = now_usec > at_usec ? now_usec - at_usec : 0;
+        return used_usec > passed ? used_usec - passed : 0;
+}
+
+bool notes_allowance_take(NotesAllowance *a, uid_t uid, uint64_t now_usec) {
+        size_t least = 0;
+        uint64_t least_used = UINT64_MAX;
+
+        for (size_t i = 0; i < NOTES_USERS_MAX; i++) {
+                uint64_t used = used_now(a->users[i].used_usec, a->users[i].at_usec, now_usec);
+                if (used > 0 && a->users[i].uid == uid) {
+                        if (used > (uint64_t)(NOTES_BURST - 1) * NOTES_REFILL_USEC)
+                                return false;
+                        a->users[i].used_usec = used + NOTES_REFILL_USEC;
+                        a->users[i].at_usec = now_usec;
+                        return true;
+                }
+                if (used < least_used) {
+                        least_used = used;
+                        least = i;
+                }
+        }
+        a->users[least].uid = uid;
+        a->users[least].used_usec = NOTES_REFILL_USEC;
+        a->users[least].at_usec = now_usec;
+        return true;
+}

@@ -1,0 +1,480 @@
+/* From the first look to the last: orders of the supervisor, and what follows from its answers. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/incidents/incidents_private.h"
+#include "agent/store/notes_store.h"
+#include "collectors/runner/supervise.h"
+#include "lib/base/log.h"
+#include "lib/event/timer.h"
+
+#define EXIT_USEC USEC_PER_MINUTE /* how long the second look waits for processes to end */
+/* A hook may be heard for a second longer than its deadline (agent/hooknotes/notes.c); and then its directory is looked for. */
+#define AWAITED_MORE_USEC (3 * USEC_PER_SEC)
+
+static void step(Incident *x);
+
+void incident_set_state(Incident *x, IncidentState to) {
+        static const char *const names[N_INCIDENT_STATES] = {
+                [INCIDENT_GATHERING] = "gathering", [INCIDENT_TAKING] = "taking",
+                [INCIDENT_WAITING] = "waiting",     [INCIDENT_LOOKING] = "looking",
+                [INCIDENT_RESTING] = "resting",     [INCIDENT_ENDED] = "ended",
+        };
+#define TO(state) (1U << (state))
+        static const unsigned moves[N_INCIDENT_STATES] = {
+                /* one that an earlier agent left begins where that one was */
+                [INCIDENT_GATHERING] = TO(INCIDENT_TAKING) | TO(INCIDENT_WAITING) |
+                                       TO(INCIDENT_RESTING) | TO(INCIDENT_ENDED),
+                [INCIDENT_TAKING] =
+                        TO(INCIDENT_TAKING) | TO(INCIDENT_WAITING) | TO(INCIDENT_RESTING),
+                [INCIDENT_WAITING] = TO(INCIDENT_LOOKING) | TO(INCIDENT_TAKING),
+                [INCIDENT_LOOKING] = TO(INCIDENT_TAKING) | TO(INCIDENT_RESTING),
+                [INCIDENT_RESTING] = TO(INCIDENT_TAKING) | TO(INCIDENT_ENDED),
+        };
+        if (!(moves[x->state] & TO(to))) {
+                log_error(0,
+                          "incident %s: there is no move from '%s' to '%s': left out, this is a "
+                          "defect of the agent",
+                          x->name, names[x->state], names[to]);
+                return;
+        }
+#undef TO
+        log_debug("incident %s: %s", x->name, names[to]);
+        x->state = to;
+}
+
+/* ---- telling ---- */
+
+void incident_tell_public(Incident *x) {
+        const IncidentsContext *c = &x->owner->context;
+        if (x->public_fd < 0 && !x->is_public_over)
+                return;
+        while (x->n_told < x->notes.n)
+                c->on_public(x->notes.items[x->n_told++], x->public_fd,
+                             x->public_fd >= 0 ? NULL : "it could not be taken", c->userdata);
+}
+
+/* ---- the supervisor ---- */
+
+/* What the row cannot be told is in incident.json all the same. */
+static void take_answer(const Incident *x, IncidentProcess *p, const IncidentProcess *answer) {
+        p->pid = answer->pid;
+        p->start_ticks = answer->start_ticks;
+        memcpy(p->container, answer->container, sizeof p->container);
+        (void)store_note_set_process(
+                x->owner->context.store,
+                &(StoredNote){ .id = p->note,
+                               .pid = p->pid,
+                               .start_ticks = p->start_ticks,
+                               .container = p->container[0] ? p->container : NULL });
+        if (p->pid == 0)
+                log_notice("incident %s: the process %d that note %s is about could not be found "
+                           "(it has ended, or is not its hook's user's): nothing is told of it",
+                           x->name, (int)p->question.inner_pid, p->note);
+}
+
+static void on_process(Incident *x, const char *text) {
+        int hook, inner, pid;
+        unsigned long long ticks;
+        char container[PIDS_CONTAINER_SIZE];
+        IncidentProcess answer = { 0 };
+        if (sscanf(text, "process %d %d %d %llu %64s", &hook, &inner, &pid, &ticks, container) != 5)
+                return;
+        answer.pid = MAX(pid, 0);
+        answer.start_ticks = ticks;
+        (void)pids_container_of(container, answer.container); /* else "" */
+        for (size_t k = 0; k < x->n_processes; k++) {
+                IncidentProcess *p = x->processes[k];
+                if (p->pid == 0 && p->question.hook_pid == hook && p->question.inner_pid == inner)
+                        take_answer(x, p, &answer);
+        }
+        if (answer.pid == 0)
+                return;
+        incident_changed(x);
+        for (size_t k = 0; k < x->n_log_files; k++) {
+                CollectLogFile *f = &x->log_files[k];
+                if (f->pid == 0 && f->hook_pid == hook && f->inner_pid == inner) {
+                        f->pid = pid;
+                        f->start_ticks = ticks;
+                }
+        }
+        incident_add_job(x, pid, ticks);
+}
+
+static void on_message(const char *text, void *userdata) {
+        Incident *x = userdata;
+        if (strncmp(text, "process ", 8) == 0)
+                on_process(x, text);
+        else if (strcmp(text, "public") == 0 && x->public_fd < 0) {
+                int r = incident_read_public(x);
+                if (r < 0)
+                        log_warning(r, "incident %s: its public part cannot be read", x->name);
+                incident_tell_public(x);
+        }
+}
+
+static void on_end(int result, const char *why, void *userdata) {
+        Incident *x = userdata;
+        if (result < 0)
+                log_warning(0, "incident %s: %s", x->name, why);
+        if (result < 0 && !x->is_salvage && !x->has_snapshot) {
+                x->probe = probe_free(x->probe);
+                incident_salvage(x);
+                return;
+        }
+        x->has_snapshot = x->has_snapshot || result == 0;
+        x->is_public_over = true;
+        incident_tell_public(x);
+        x->probe = probe_free(x->probe);
+        step(x);
+}
+
+/* Twice over all collectors, four at a time, and then some; the commands have times of their own, and another supervisor may hold the directory. */
+static uint64_t time_for_all(const Config *c) {
+        uint64_t usec = 4 * c->snapshot.probe_timeout_usec + 40 * USEC_PER_SEC;
+        for (size_t k = 0; k < c->snapshot.n_commands; k++)
+                usec += c->snapshot.commands[k].timeout_usec;
+        return usec;
+}
+
+/* What the order has of the incident is borrowed: only the lists are made here. */
+typedef struct Lists {
+        CollectProcess *processes;
+        ProbeQuestion *questions;
+        CollectCommand *commands;
+        CollectDump *dumps;
+} Lists;
+
+static void lists_done(Lists *l) {
+        free(l->processes);
+        free(l->questions);
+        free(l->commands);
+        free(l->dumps);
+}
+
+static void fill_processes(Incident *x, ProbeOrder *o, Lists *l, bool only_new) {
+        for (size_t k = 0; k < x->n_processes; k++) {
+                IncidentProcess *p = x->processes[k];
+                if (only_new && p->is_taken)
+                        continue;
+                p->is_taken = true;
+                if (p->pid > 0)
+                        l->processes[o->collect.n_processes++] =
+                                (CollectProcess){ p->pid, p->start_ticks };
+                else
+                        l->questions[o->n_questions++] = p->question;
+        }
+        o->collect.processes = l->processes;
+        o->questions = l->questions;
+}
+
+static void fill_commands(const Config *c, ProbeOrder *o, Lists *l) {
+        for (size_t k = 0; k < c->snapshot.n_commands; k++)
+                l->commands[k] = (CollectCommand){ c->snapshot.commands[k].name,
+                                                   c->snapshot.commands[k].run.items,
+                                                   c->snapshot.commands[k].timeout_usec };
+        o->collect.commands = l->commands;
+        o->collect.n_commands = c->snapshot.n_commands;
+}
+
+/* The runtime may write a dump's log while the hook runs, and after it: the second look reads all of them once more. */
+static void fill_dumps(Incident *x, ProbeOrder *o, Lists *l, bool only_new) {
+        for (size_t k = 0; k < x->n_units; k++) {
+                IncidentUnit *u = &x->units[k];
+                if (u->is_gone || (only_new && u->is_taken))
+                        continue;
+                u->is_taken = true;
+                l->dumps[o->collect.n_dumps++] = (CollectDump){ u->path, u->uid };
+        }
+        o->collect.dumps = l->dumps;
+}
+
+/* A second look has no use for those outside of dumps. */
+static void fill_log_files(Incident *x, ProbeOrder *o, bool only_new) {
+        if (o->mode != PROBE_SNAPSHOT || x->n_log_files == 0)
+                return;
+        size_t first = only_new ? x->n_log_files_taken : 0;
+        o->collect.log_files = x->log_files + first;
+        o->collect.n_log_files = x->n_log_files - first;
+        x->n_log_files_taken = x->n_log_files;
+}
+
+static int order(Incident *x, ProbeMode mode, const char *const *only) {
+        const Config *c = x->owner->config;
+        _cleanup_(lists_done) Lists l = {
+                .processes = calloc(x->n_processes + 1, sizeof *l.processes),
+                .questions = calloc(x->n_processes + 1, sizeof *l.questions),
+                .commands = calloc(c->snapshot.n_commands + 1, sizeof *l.commands),
+                .dumps = calloc(x->n_units + 1, sizeof *l.dumps),
+        };
+        if (!l.processes || !l.questions || !l.commands || !l.dumps)
+                return -ENOMEM;
+        ProbeOrder o = { .mode = mode,
+                         .collectors = (char **)only,
+                         .document = only ? x->document : NULL,
+                         .name = x->name,
+                         .trigger = x->trigger,
+                         .instance_id = (char *)x->owner->context.instance_id,
+                         .collect = { .sysfs_root = c->snapshot.sysfs_root,
+                                      .device_directory = c->snapshot.device_directory,
+                                      .proc_root = c->snapshot.proc_root,
+                                      .attached_ioctls = c->snapshot.attached_ioctls,
+                                      .environment = c->snapshot.environment.items,
+                                      .timeout_usec = c->snapshot.probe_timeout_usec,
+                                      .max_bytes = c->snapshot.probe_bytes } };
+        fill_processes(x, &o, &l, only != NULL);
+        fill_dumps(x, &o, &l, only != NULL);
+        fill_log_files(x, &o, only != NULL);
+        fill_commands(c, &o, &l);
+        return probe_new(&x->probe, x->owner->context.event,
+                         &(ProbeRequest){ .order = &o,
+                                          .socket = x->owner->socket,
+                                          .dir_fd = x->dir_fd,
+                                          .timeout_usec = time_for_all(c),
+                                          .on_message = on_message,
+                                          .on_end = on_end,
+                                          .userdata = x });
+}
+
+/* ---- steps ---- */
+
+static int on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
+        (void)s;
+        (void)usec;
+        step(userdata);
+        return 0;
+}
+
+static int arm(Incident *x, uint64_t usec) {
+        return timer_arm(&x->timer, &(TimerOrder){ .event = x->owner->context.event,
+                                                   .usec = usec,
+                                                   .slack_usec = USEC_PER_MSEC,
+                                                   .handler = on_timer,
+                                                   .userdata = x });
+}
+
+static void disarm(Incident *x) {
+        if (x->timer)
+                (void)sd_event_source_set_enabled(x->timer, SD_EVENT_OFF); /* as above */
+}
+
+static bool has_new_processes(const Incident *x) {
+        for (size_t k = 0; k < x->n_processes; k++)
+                if (!x->processes[k]->is_taken)
+                        return true;
+        return false;
+}
+
+static bool has_new_units(const Incident *x) {
+        for (size_t k = 0; k < x->n_units; k++)
+                if (!x->units[k].is_taken && !x->units[k].is_gone)
+                        return true;
+        return false;
+}
+
+/* Its threads may log to files of their own. */
+static bool has_news(const Incident *x) {
+        return has_new_processes(x) || has_new_units(x) || x->n_log_files_taken < x->n_log_files;
+}
+
+static int take_more(Incident *x) {
+        static const char *const all[] = { "process", "process_packages", "runtime_log", NULL };
+        const char *const *only = has_new_processes(x) ? all : all + 2; /* the logs */
+        free(x->document);
+        if (asprintf(&x->document, "snapshot-more-%u.json", ++x->n_more) < 0) {
+                x->document = NULL;
+                return -ENOMEM;
+        }
+        return order(x, PROBE_SNAPSHOT, only);
+}
+
+static uint64_t age(const Incident *x) {
+        Clock *clock = x->owner->context.clock;
+        return clock->boottime_usec(clock) - x->begun_boot_usec;
+}
+
+/* @return how long others may join, or its unit be told of; 0 = no longer */
+static uint64_t rest_usec(const Incident *x) {
+        Clock *clock = x->owner->context.clock;
+        uint64_t now = clock->boottime_usec(clock), old = age(x), young = 0, awaited = 0;
+        if (x->owner->is_hurried || x->cause == INCIDENT_ASKED)
+                return 0;
+        if (old < INCIDENT_YOUNG_USEC)
+                young = INCIDENT_YOUNG_USEC - old;
+        if (x->n_units == 0 && now < x->awaited_boot_usec)
+                awaited = x->awaited_boot_usec - now;
+        return MAX(young, awaited);
+}
+
+void incident_await_unit(Incident *x) {
+        Clock *clock = x->owner->context.clock;
+        x->awaited_boot_usec = clock->boottime_usec(clock) + x->owner->config->hook.deadline_usec +
+                               AWAITED_MORE_USEC;
+}
+
+static void end(Incident *x) {
+        Clock *clock = x->owner->context.clock;
+        incident_set_state(x, INCIDENT_ENDED);
+        x->ended_boot_usec = clock->boottime_usec(clock);
+        disarm(x);
+        if (x->owner->young == x)
+                x->owner->young = NULL;
+        x->bytes = incident_measure(x);
+        if (x->is_found && x->n_units > 0)
+                incident_attach_all(x); /* what has come since it rests */
+        incident_write(x);
+        if (x->n_units == 0 && x->cause != INCIDENT_ASKED && x->has_snapshot)
+                incident_move_outside(x);
+        incident_close_descriptors(x);
+}
+
+static void rest_on(Incident *x) {
+        uint64_t usec = rest_usec(x);
+        if (usec == 0 || arm(x, usec) < 0)
+                end(x);
+}
+
+/* All that is to be looked at has been: units need not wait any more. While it is young others may join. */
+static void rest(Incident *x) {
+        incident_set_state(x, INCIDENT_RESTING);
+        incident_forget_exits(x);
+        incident_write(x);
+        incident_attach_all(x); /* units are told when it is through */
+        rest_on(x);
+}
+
+static void wait_for_exits(Incident *x) {
+        incident_set_state(x, INCIDENT_WAITING);
+        incident_write(x);
+        incident_attach_all(x);
+        incident_watch_exits(x);
+        if (x->owner->is_hurried || incident_all_are_gone(x) || arm(x, EXIT_USEC) < 0)
+                step(x);
+}
+
+static bool knows_a_process(const Incident *x) {
+        for (size_t k = 0; k < x->n_processes; k++)
+                if (x->processes[k]->pid > 0)
+                        return true;
+        return false;
+}
+
+/* What the second one is compared with: one that was interrupted may not have come to it. */
+static bool has_first_look(const Incident *x) {
+        return !x->is_salvage ||
+               faccessat(x->dir_fd, SNAPSHOT_BEFORE_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+static void after_taking(Incident *x) {
+        if (x->has_snapshot && has_news(x)) {
+                if (take_more(x) == 0)
+                        return;
+                log_warning(0, "incident %s: processes and logs that came later are not looked at",
+                            x->name);
+        }
+        if (x->has_snapshot && knows_a_process(x) && has_first_look(x))
+                wait_for_exits(x);
+        else
+                rest(x);
+}
+
+void incident_on_exit(Incident *x) {
+        if (x->state == INCIDENT_WAITING && incident_all_are_gone(x))
+                step(x);
+}
+
+static void step(Incident *x) {
+        int r = 0;
+        switch (x->state) {
+        case INCIDENT_GATHERING:
+                incident_set_state(x, INCIDENT_TAKING);
+                incident_write(x);
+                r = order(x, PROBE_SNAPSHOT, NULL);
+                break;
+        case INCIDENT_TAKING:
+                after_taking(x);
+                break;
+        case INCIDENT_WAITING:
+                disarm(x);
+                incident_set_state(x, INCIDENT_LOOKING);
+                r = order(x, PROBE_AFTER, NULL);
+                break;
+        case INCIDENT_LOOKING:
+                if (has_news(x)) {
+                        incident_set_state(x, INCIDENT_TAKING);
+                        after_taking(x);
+                } else
+                        rest(x);
+                break;
+        case INCIDENT_RESTING:
+                rest_on(x);
+                break;
+        case INCIDENT_ENDED:
+        case N_INCIDENT_STATES:
+                break;
+        }
+        if (r < 0) {
+                log_warning(r, "incident %s: the collectors cannot be started", x->name);
+                x->is_public_over = true;
+                incident_tell_public(x);
+                rest(x);
+        }
+}
+
+void incidents_hurry(Incidents *i, bool on) {
+        i->is_hurried = on;
+        LIST_FOREACH_SAFE (l, &i->incidents) {
+                Incident *x = CONTAINER_OF(l, Incident, link);
+                if (on && (x->state == INCIDENT_WAITING || x->state == INCIDENT_RESTING))
+                        step(x);
+        }
+}
+
+int incident_start(Incident *x, uint64_t wait_usec) {
+        return arm(x, wait_usec);
+}
+
+void incident_on_joined(Incident *x) {
+        incident_tell_public(x);
+        if (x->state != INCIDENT_WAITING && x->state != INCIDENT_RESTING)
+                return; /* it is seen to when what is underway has ended */
+        if (x->has_snapshot && has_news(x)) {
+                disarm(x);
+                incident_set_state(x, INCIDENT_TAKING);
+                after_taking(x);
+        } else if (x->state == INCIDENT_RESTING)
+                incident_attach_all(x); /* and then units need not wait */
+}
+
+bool incident_look_again(Incident *x) {
+        if (!knows_a_process(x) ||
+            faccessat(x->dir_fd, SNAPSHOT_AFTER_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+                return false;
+        incident_tell_pending(x, true);
+        wait_for_exits(x);
+        return true;
+}
+
+void incident_rest_again(Incident *x) {
+        x->is_public_over = true;
+        if (x->n_units > 0)
+                log_notice("incident %s: what is not attached to its dumps yet is attached now",
+                           x->name);
+        incident_tell_pending(x, true);
+        rest(x);
+}
+
+void incident_salvage(Incident *x) {
+        incident_tell_pending(x, true);
+        x->is_salvage = true;
+        incident_set_state(x, INCIDENT_TAKING);
+        int r = order(x, PROBE_SALVAGE, NULL);
+        if (r == 0)
+                return;
+        log_warning(r, "incident %s: what was left of its snapshot cannot be gathered", x->name);
+        x->is_public_over = true;
+        incident_tell_public(x);
+        rest(x);
+}

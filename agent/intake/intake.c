@@ -1,0 +1,487 @@
+/* A source: its events, its scans, its beginning and end. */
+#include "agent/intake/intake.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "agent/intake/intake_private.h"
+#include "lib/base/log.h"
+#include "lib/base/path.h"
+#include "lib/event/timer.h"
+
+/* How long a stop waits for workers that are at it. */
+#define STOP_USEC (2 * USEC_PER_SEC)
+
+uint64_t intake_boot_usec(const IntakeSource *s) {
+        return s->context->clock->boottime_usec(s->context->clock);
+}
+
+uint64_t intake_realtime_usec(const IntakeSource *s) {
+        return s->context->clock->realtime_usec(s->context->clock);
+}
+
+void intake_remember(IntakeSource *s, const char *relative, uint64_t digest) {
+        UnitTable *t = s->scan ? &s->table_later : &s->table;
+        (void)unit_table_put(t, unit_table_key(relative),
+                             digest); /* forgotten for want of memory: looked at once more */
+}
+
+void intake_set_note(char **note, const char *text) {
+        if (*note && text && strcmp(*note, text) == 0)
+                return;
+        free(*note);
+        *note = text ? strdup(text) : NULL;
+}
+
+/* "" for the fixed part itself, else what follows it and the slash. */
+const char *intake_relative(const IntakeSource *s, const char *path) {
+        size_t n = strlen(s->terms->fixed);
+        const char *rest = path + (strncmp(path, s->terms->fixed, n) == 0 ? n : 0);
+        while (*rest == '/')
+                rest++;
+        return rest;
+}
+
+void intake_source_on_final(IntakeSource *s, Bundle *b) {
+        const char *relative = intake_relative(s, b->rec.path);
+        s->n_active -= b->is_active; /* one that was quarantined and brought back does not count */
+        /* A quarantined one can be brought back; of others the row says whether links are still wanted. */
+        intake_attached_on_final(s, b);
+        intake_notes_on_final(s, b->rec.path);
+        if (b->rec.state == BUNDLE_DELIVERED && b->dirty)
+                intake_look_last(s, b->rec.id);
+        else if (b->rec.state != BUNDLE_QUARANTINED && !b->rec.links_held)
+                intake_release_pins(
+                        s, b->rec.id); /* some may be there even where links were refused */
+        intake_look_last_again(s);
+        if (s->on_news)
+                s->on_news(b, s->news_userdata);
+        /* A supplement's digest is not the unit's; and what vanished is taken again should it come back. */
+        if (!b->rec.supplement_of[0] && b->rec.state != BUNDLE_VANISHED)
+                intake_remember(s, relative, b->rec.digest);
+        if ((b->dirty && b->rec.state == BUNDLE_DELIVERED) || b->is_replaced ||
+            intake_is_of_links(&b->rec))
+                intake_look_at_path(s, relative);
+        if (s->scan_wanted && s->n_active < INTAKE_ACTIVE_MAX / 2)
+                intake_start_scan(s);
+}
+
+/* ---- events ---- */
+
+/* The bundle being worked on that a path lies in, if there is one. */
+static Bundle *bundle_above(IntakeSource *s, const char *relative) {
+        _cleanup_free_ char *path =
+                relative[0] ? path_join(s->terms->fixed, relative) : strdup(s->terms->fixed);
+        size_t least = strlen(s->terms->fixed);
+        while (path && strlen(path) >= least) {
+                Bundle *b = bundle_table_find_unit(s->context->bundles, s->config->name, path);
+                if (b)
+                        return b;
+                char *slash = strrchr(path, '/');
+                if (!slash || slash == path)
+                        break;
+                *slash = '\0';
+        }
+        return NULL;
+}
+
+static void on_change(const char *relative, bool is_dir, void *userdata) {
+        IntakeSource *s = userdata;
+        Bundle *b = bundle_above(s, relative);
+        /* A loose unit is only the files directly in its directory: what lies deeper is another unit's. */
+        if (b && !source_terms_is_loose(s->terms, intake_relative(s, b->rec.path))) {
+                bool waiting = b->rec.state == BUNDLE_SETTLING && !b->probing;
+                if (waiting && !b->dirty)
+                        intake_look_again_in(b,
+                                             MAX(LOOK_AGAIN_USEC, LOOK_SHARE * b->look_took_usec));
+                b->dirty = true;
+                return;
+        }
+        if (is_dir || s->terms->scan.kind == SOURCE_PROCESS_CORE) {
+                intake_look_at_path(s, relative);
+                return;
+        }
+        const char *slash = strrchr(relative, '/'); /* many files of one directory are one look */
+        _cleanup_free_ char *dir = strndup(relative, slash ? (size_t)(slash - relative) : 0);
+        if (dir)
+                intake_look_at_path(s, dir);
+}
+
+static void on_rescan(const char *why, void *userdata) {
+        IntakeSource *s = userdata;
+        log_debug("source %s: scanning, because %s", s->config->name, why);
+        s->scan_wanted = true;
+        intake_start_scan(s);
+}
+
+static void on_degraded(const char *why, const char *remedy, void *userdata) {
+        IntakeSource *s = userdata;
+        _cleanup_free_ char *text = NULL;
+        if (asprintf(&text, "%s%s%s", why, remedy ? "; " : "", remedy ? remedy : "") < 0)
+                text = NULL;
+        if (text && (!s->note || strcmp(s->note, text) != 0))
+                log_warning(0, "source %s: %s", s->config->name, text);
+        intake_set_note(&s->note, text);
+}
+
+/* ---- scans ---- */
+
+static void start_watch(IntakeSource *s, const ScanJob *j) {
+        if (s->watch || s->config->watch == CONFIG_WATCH_SCAN)
+                return;
+        if (s->config->watch == CONFIG_WATCH_AUTO && j->on_network) {
+                _cleanup_free_ char *text = NULL;
+                if (asprintf(&text,
+                             "'%s' is on %s, where inotify does not see what other nodes write: "
+                             "scanning every scan_interval instead",
+                             s->terms->fixed, j->fs_name) >= 0 &&
+                    (!s->note || strcmp(s->note, text) != 0)) {
+                        intake_set_note(&s->note, text);
+                        log_notice("source %s: %s", s->config->name, text);
+                }
+                return;
+        }
+        DirWatchCallbacks callbacks = { .on_change = on_change,
+                                        .on_rescan = on_rescan,
+                                        .on_degraded = on_degraded,
+                                        .userdata = s };
+        int r = dirwatch_new(&s->watch, s->context->event, s->terms->fixed, &callbacks);
+        if (r < 0)
+                on_degraded("no inotify instance can be had, so only the scan every scan_interval "
+                            "finds what is new",
+                            "raise fs.inotify.max_user_instances", s);
+}
+
+static int on_scan_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+        IntakeSource *s = userdata;
+        (void)source;
+        (void)usec;
+        if (s->watch)
+                dirwatch_check(s->watch);
+        intake_start_scan(s);
+        return 0;
+}
+
+/* Now that the rows are durable the bundles may be acted on; where they are not, some go on without, and the others were not seen. */
+static void end_transaction(IntakeSource *s) {
+        int r = store_commit(s->context->store);
+        size_t n_put_off = 0;
+        s->in_transaction = false;
+        LIST_FOREACH_SAFE (l, bundle_table_all(s->context->bundles)) {
+                Bundle *b = CONTAINER_OF(l, Bundle, link);
+                if (!b->uncommitted)
+                        continue;
+                b->uncommitted = false;
+                if (r >= 0 || bundle_table_keep_rowless(s->context->bundles, b, r)) {
+                        intake_look_at(b);
+                        continue;
+                }
+                n_put_off++;
+                intake_remember(s, intake_relative(s, b->rec.path),
+                                ~b->rec.digest); /* so that the next scan reports it */
+                s->n_active--;
+                bundle_table_forget(s->context->bundles, b);
+        }
+        intake_tell_put_off(s, r, n_put_off);
+}
+
+static void take_found(IntakeSource *s, ScanJob *j) {
+        s->puts_off = false;
+        s->in_transaction =
+                store_begin(s->context->store) == 0; /* else each bundle gets a commit of its own */
+        for (size_t i = 0; i < j->n_found; i++) {
+                ScanUnit *u = &j->found[i];
+                if (u->on_network && !u->has_own_name) /* must be claimed first, which may block */
+                        intake_look_at_path(s, u->relative);
+                else if (s->n_active < INTAKE_ACTIVE_MAX)
+                        intake_on_unit(s, u);
+                else
+                        s->scan_wanted = true;
+        }
+        if (s->in_transaction)
+                end_transaction(s);
+        s->said_put_off = s->puts_off;
+}
+
+static void merge_later(IntakeSource *s) {
+        for (size_t i = 0; i < s->table_later.n_slots; i++)
+                if (s->table_later.keys[i])
+                        (void)unit_table_put(&s->table, s->table_later.keys[i],
+                                             s->table_later.digests[i]); /* see intake_remember() */
+        unit_table_done(&s->table_later);
+}
+
+static void arm_scan(IntakeSource *s);
+
+static void on_scanned(WorkJob *job) {
+        ScanJob *j = CONTAINER_OF(job, ScanJob, job);
+        IntakeSource *s = j->owner;
+        s->scan = NULL;
+        merge_later(s);
+        s->scan_usec = j->took_usec;
+        if (j->result < 0 && j->result != -ENOENT)
+                log_warning(j->result,
+                            "source %s: cannot scan '%s'; check that the agent may read it; trying "
+                            "again in scan_interval",
+                            s->config->name, s->terms->fixed);
+        if (j->result == -ENOENT && !s->was_missing)
+                log_info("source %s: '%s' is not there yet, waiting for it", s->config->name,
+                         s->terms->fixed);
+        if (j->n_unreadable != s->n_unreadable &&
+            j->n_unreadable > 0) { /* said when it changes, not with every scan */
+                log_warning(0,
+                            "source %s: %llu directories cannot be read, such as '%s'; give the "
+                            "agent CAP_DAC_READ_SEARCH or read permission",
+                            s->config->name, (unsigned long long)j->n_unreadable,
+                            j->unreadable ? j->unreadable : "?");
+                s->context->on_discard("unreadable-directory", j->n_unreadable,
+                                       s->context->userdata);
+        }
+        s->n_unreadable = j->n_unreadable;
+        s->scan_failed = j->n_unreadable > 0 || (j->result < 0 && j->result != -ENOENT);
+        s->was_missing = j->result == -ENOENT;
+        bool full = j->more;
+        start_watch(
+                s,
+                j); /* tells on_rescan when everything is watched: what came in between is not lost */
+        take_found(s, j);
+        intake_attached_sweep(s);
+        s->flush_this_scan = false;
+        scan_job_free(j);
+        s->has_scanned = true;
+        s->scan_wanted = s->scan_wanted || full;
+        if (s->scan_wanted && s->n_active < INTAKE_ACTIVE_MAX / 2) {
+                intake_start_scan(s);
+                return;
+        }
+        s->is_held = s->hold_wanted && !s->scan_wanted;
+        if (!s->is_held)
+                arm_scan(s);
+}
+
+static void arm_scan(IntakeSource *s) {
+        int r = timer_arm(&s->scan_timer,
+                          &(TimerOrder){ .event = s->context->event,
+                                         .usec = s->config->scan_interval_usec,
+                                         .slack_usec = s->config->scan_interval_usec / 20,
+                                         .handler = on_scan_timer,
+                                         .userdata = s });
+        if (r < 0)
+                log_error(r, "source %s: cannot arm the scan timer; only events find what is new",
+                          s->config->name);
+}
+
+void intake_start_scan(IntakeSource *s) {
+        if (s->is_held)
+                return;
+        if (s->scan) {
+                s->scan_wanted = true;
+                return;
+        }
+        size_t room = s->n_active < INTAKE_ACTIVE_MAX ? INTAKE_ACTIVE_MAX - s->n_active : 0;
+        ScanJob *j = NULL;
+        int r = scan_job_new(&j, s->terms, &s->table, room);
+        if (r >= 0) {
+                j->owner = s;
+                j->job.done = on_scanned;
+                j->submitted_usec = intake_boot_usec(s);
+                r = worker_pool_submit(s->scans, &j->job);
+        }
+        if (r < 0) {
+                scan_job_free(j);
+                log_error(r, "source %s: cannot start a scan, trying again in scan_interval",
+                          s->config->name);
+                arm_scan(s);
+                return;
+        }
+        s->scan = j;
+        s->scan_wanted = false;
+        s->flush_this_scan = s->flush_wanted;
+        s->flush_wanted = false;
+}
+
+void intake_source_flush(IntakeSource *s, bool flush) {
+        s->flush_wanted = flush;
+        LIST_FOREACH_SAFE (l, bundle_table_all(s->context->bundles)) {
+                Bundle *b = CONTAINER_OF(l, Bundle, link);
+                if (flush && b->source == s && b->rec.state == BUNDLE_SETTLING)
+                        intake_flush_bundle(b);
+        }
+        intake_start_scan(s);
+}
+
+void intake_source_hold(IntakeSource *s, bool on) {
+        if (on == s->hold_wanted)
+                return;
+        s->hold_wanted = on;
+        s->is_held = false;
+        intake_start_scan(s); /* what is there now; or what has come meanwhile */
+}
+
+/* ---- life ---- */
+
+static int remember_stored(const char *path, uint64_t digest, void *userdata) {
+        IntakeSource *s = userdata;
+        size_t n = strlen(s->terms->fixed);
+        if (strncmp(path, s->terms->fixed, n) != 0)
+                return 0;
+        const char *relative = path + n;
+        while (*relative == '/')
+                relative++;
+        intake_remember(s, relative, digest);
+        return 0;
+}
+
+int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSource *config) {
+        IntakeSource *s = calloc(1, sizeof *s);
+        if (!s)
+                return -ENOMEM;
+        *s = (IntakeSource){ .context = context, .config = config };
+        pending_init(&s->pending);
+        pending_init(&s->last_looks);
+        pending_init(&s->attached);
+        list_init(&s->unit_notes);
+        list_init(&s->jobs);
+        list_init(&s->pin_jobs);
+        list_init(&s->errands);
+        int r = source_terms_new(&s->terms, config, context->instance_id, context->proc_root);
+        if (r >= 0)
+                r = worker_pool_new(&s->probes, context->event, "nc-look", 1, WORKER_NORMAL);
+        if (r >= 0)
+                r = worker_pool_new(&s->scans, context->event, "nc-scan", 1, WORKER_NORMAL);
+        if (r >= 0)
+                r = store_list_ended(context->store, config->name, remember_stored, s);
+        if (r < 0) {
+                intake_source_free(s);
+                return r;
+        }
+        intake_sweep_pins(s);
+        intake_start_scan(s);
+        *ret = s;
+        return 0;
+}
+
+static bool is_any_running(const IntakeSource *s) {
+        if (s->scan && worker_pool_is_running(&s->scan->job))
+                return true;
+        LIST_FOREACH (l, &s->jobs)
+                if (worker_pool_is_running(&CONTAINER_OF(l, ProbeJob, mine)->job))
+                        return true;
+        LIST_FOREACH (l, &s->pin_jobs)
+                if (worker_pool_is_running(&CONTAINER_OF(l, PinsJob, mine)->job))
+                        return true;
+        LIST_FOREACH (l, &s->errands)
+                if (worker_pool_is_running(&CONTAINER_OF(l, IntakeErrand, mine)->job))
+                        return true;
+        return false;
+}
+
+/* Queued jobs are dropped; those that run are waited for a little. One that sits in a hung mount is left to its fate with what it
+ * holds, the table included. */
+static void stop_workers(IntakeSource *s) {
+        worker_pool_abandon(s->probes);
+        worker_pool_abandon(s->scans);
+        uint64_t until = intake_boot_usec(s) + STOP_USEC;
+        while (is_any_running(s) && intake_boot_usec(s) < until)
+                (void)usleep(2 * USEC_PER_MSEC); /* a signal only makes us look sooner */
+        LIST_FOREACH_SAFE (l, &s->jobs) {
+                ProbeJob *p = CONTAINER_OF(l, ProbeJob, mine);
+                list_remove(&p->mine);
+                if (!worker_pool_is_running(&p->job))
+                        probe_job_free(p);
+        }
+        LIST_FOREACH_SAFE (l, &s->pin_jobs) {
+                PinsJob *p = CONTAINER_OF(l, PinsJob, mine);
+                list_remove(&p->mine);
+                if (!worker_pool_is_running(&p->job))
+                        pins_job_free(p);
+        }
+        LIST_FOREACH_SAFE (l, &s->errands) {
+                IntakeErrand *e = CONTAINER_OF(l, IntakeErrand, mine);
+                list_remove(&e->mine);
+                if (!worker_pool_is_running(&e->job))
+                        e->drop(e);
+        }
+        if (s->scan && worker_pool_is_running(&s->scan->job))
+                s->table = (UnitTable){ 0 }; /* the scan reads it still: it keeps it */
+        else
+                scan_job_free(s->scan);
+}
+
+IntakeSource *intake_source_free(IntakeSource *s) {
+        if (!s)
+                return NULL;
+        LIST_FOREACH (l, bundle_table_all(s->context->bundles)) {
+                Bundle *b = CONTAINER_OF(l, Bundle, link);
+                if (b->source == s) {
+                        b->source = NULL;
+                        b->probing = false;
+                        b->timer = sd_event_source_disable_unref(b->timer);
+                }
+        }
+        dirwatch_free(s->watch);
+        stop_workers(s);
+        sd_event_source_disable_unref(s->scan_timer);
+        sd_event_source_disable_unref(s->look_timer);
+        pending_done(&s->pending);
+        pending_done(&s->last_looks);
+        intake_attached_done(s);
+        intake_notes_done(s);
+        unit_table_done(&s->table);
+        unit_table_done(&s->table_later);
+        source_terms_unref(s->terms);
+        free(s->note);
+        free(s->hold_note);
+        free(s);
+        return NULL;
+}
+
+static void on_errand_done(WorkJob *job) {
+        IntakeErrand *e = CONTAINER_OF(job, IntakeErrand, job);
+        list_remove(&e->mine);
+        e->done(e);
+}
+
+int intake_source_submit(IntakeSource *s, IntakeErrand *e) {
+        e->job.done = on_errand_done;
+        int r = worker_pool_submit(s->probes, &e->job);
+        if (r >= 0)
+                list_append(&s->errands, &e->mine);
+        return r;
+}
+
+void intake_source_listen(IntakeSource *s, void (*on_news)(const Bundle *b, void *userdata),
+                          void *userdata) {
+        s->on_news = on_news;
+        s->news_userdata = userdata;
+}
+
+void intake_source_rebind(IntakeSource *s, const ConfigSource *config) {
+        s->config = config;
+}
+
+const ConfigSource *intake_source_config(const IntakeSource *s) {
+        return s->config;
+}
+
+SourceTerms *intake_source_terms(const IntakeSource *s) {
+        return s->terms;
+}
+
+void intake_source_view(const IntakeSource *s, IntakeSourceView *ret) {
+        *ret = (IntakeSourceView){ .is_watched = s->watch != NULL,
+                                   .has_scanned = s->has_scanned,
+                                   .note = s->note ? s->note : s->hold_note,
+                                   .n_watches = s->watch ? dirwatch_n_watches(s->watch) : 0,
+                                   .n_overflows = s->watch ? dirwatch_n_overflows(s->watch) : 0,
+                                   .scan_usec = s->scan_usec };
+}
+
+bool intake_source_has_seen_all(const IntakeSource *s) {
+        return s->has_scanned && !s->scan_failed;
+}
+
+bool intake_source_is_idle(const IntakeSource *s) {
+        return s->has_scanned && !s->scan && !s->scan_wanted && s->n_probes == 0 &&
+               !s->is_listing && pending_is_empty(&s->pending) && pending_is_empty(&s->attached);
+}

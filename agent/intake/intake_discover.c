@@ -1,0 +1,358 @@
+/* From a path to a bundle: what is new, what was shipped before, what came late. */
+#include <errno.h>
+#include <string.h>
+
+#include "agent/intake/intake_private.h"
+#include "lib/base/log.h"
+#include "lib/base/path.h"
+#include "lib/event/timer.h"
+#include "lib/neuron/place.h"
+
+static void look_next(IntakeSource *s);
+
+static int fill_deliveries(const IntakeSource *s, BundleRecord *rec) {
+        const StringList *names = &s->config->destinations;
+        rec->deliveries = calloc(names->n, sizeof *rec->deliveries);
+        if (!rec->deliveries)
+                return -ENOMEM;
+        rec->n_deliveries = names->n;
+        for (size_t i = 0; i < names->n; i++) {
+                rec->deliveries[i].destination = strdup(names->items[i]);
+                if (!rec->deliveries[i].destination)
+                        return -ENOMEM;
+        }
+        return 0;
+}
+
+/* @param base  NULL, or the bundle that this is supplement number base->n_supplements of */
+static int add_bundle(IntakeSource *s, const ScanUnit *u, const BundleRecord *base, Bundle **ret) {
+        _cleanup_(bundle_record_done) BundleRecord rec = {
+                .kind = s->terms->scan.kind,
+                .state = BUNDLE_SETTLING,
+                .complete = true,
+                .uid = u->st.st_uid,
+                .unit_dev = (uint64_t)u->st.st_dev,
+                .unit_ino = (uint64_t)u->st.st_ino,
+                .unit_born_usec = u->born_usec,
+                .n_files = u->n_files,
+                .bytes = u->bytes,
+                .oldest_mtime_usec = u->oldest_mtime_usec,
+                .digest = u->digest,
+                .links_held = base && u->st.st_ino == 0 &&
+                              (uint64_t)u->st.st_dev != BUNDLE_DEV_OF_ATTACHMENTS,
+        };
+        rec.source = strdup(s->config->name);
+        rec.path =
+                u->relative[0] ? path_join(s->terms->fixed, u->relative) : strdup(s->terms->fixed);
+        if (!rec.source || !rec.path)
+                return -ENOMEM;
+        if (source_kind_has_incident(rec.kind)) {
+                strcpy(rec.date_time, u->values.date_time);
+                strcpy(rec.cluster_id, u->values.cluster_id);
+        }
+        if (base) {
+                int r = intake_supplement_id(rec.id, base, base->n_supplements);
+                if (r < 0)
+                        return r;
+                strcpy(rec.supplement_of, base->id);
+                strcpy(rec.date_time, base->date_time);
+                strcpy(rec.cluster_id, base->cluster_id);
+                if (base->s3_prefix && !(rec.s3_prefix = strdup(base->s3_prefix)))
+                        return -ENOMEM;
+        } else
+                bundle_id_of_unit(&(BundleOrigin){ .kind = rec.kind,
+                                                   .source = rec.source,
+                                                   .instance_id = s->context->instance_id },
+                                  u, rec.path, rec.id);
+        int r = fill_deliveries(s, &rec);
+        return r < 0 ? r : bundle_table_add(s->context->bundles, &rec, s, ret);
+}
+
+static uint64_t since_newest_usec(const IntakeSource *s, const ScanUnit *u) {
+        uint64_t now = intake_realtime_usec(s);
+        uint64_t newest = u->newest_change_nsec > 0 ? (uint64_t)u->newest_change_nsec / 1000 : 0;
+        return now > newest ? now - newest : 0;
+}
+
+/* With a disk that is full this comes with every scan, and for each of many: said when it begins. */
+void intake_tell_put_off(IntakeSource *s, int error, size_t n) {
+        if (n == 0)
+                return;
+        s->scan_failed = true;
+        log_write(s->said_put_off ? LOG_DEBUG : LOG_ERR, error, NULL,
+                  "source %s: cannot note what was found in the state database; what is not known "
+                  "yet is taken by a later scan",
+                  s->config->name);
+        s->puts_off = s->said_put_off = true;
+}
+
+/* The number is used up first: a crash between the two leaves a gap, never two of one name. @return whether it was noted */
+static bool use_up_number(IntakeSource *s, BundleRecord *base) {
+        base->n_supplements++;
+        int r = store_update(s->context->store, base);
+        if (r != 0)
+                log_dump(base->id, LOG_ERR, MIN(r, 0),
+                         "cannot note a supplement in the state database, trying again at the next "
+                         "scan");
+        return r == 0;
+}
+
+static void count_active(IntakeSource *s, Bundle *b) {
+        s->n_active++;
+        b->is_active = true;
+        if (s->on_news)
+                s->on_news(b, s->news_userdata);
+}
+
+void intake_begin_of_attachments(IntakeSource *s, BundleRecord *base, size_t n, uint64_t bytes) {
+        Bundle *b = NULL;
+        ScanUnit u = { .relative = (char *)intake_relative(s, base->path), /* borrowed */
+                       .n_files = n,
+                       .bytes = bytes,
+                       .oldest_mtime_usec = base->oldest_mtime_usec };
+        u.st = (struct stat){ .st_uid = base->uid, .st_dev = (dev_t)BUNDLE_DEV_OF_ATTACHMENTS };
+        if (!use_up_number(s, base))
+                return;
+        int r = add_bundle(s, &u, base, &b);
+        if (r < 0) {
+                log_dump(base->id, LOG_ERR, r,
+                         "cannot note a supplement with what was attached to it, trying again at "
+                         "the next scan");
+                return;
+        }
+        count_active(s, b);
+        intake_look_at(b);
+}
+
+static void begin_bundle(IntakeSource *s, const ScanUnit *u, BundleRecord *base) {
+        if (base && !use_up_number(s, base))
+                return;
+        Bundle *b = NULL;
+        int r = add_bundle(s, u, base, &b);
+        if (r == -EEXIST) {
+                log_notice("source %s: '%s' has the identity of a bundle that is known already, "
+                           "leaving it",
+                           s->config->name, u->relative);
+                intake_remember(s, u->relative, u->digest);
+                return;
+        }
+        if (r < 0) {
+                intake_tell_put_off(s, r, 1);
+                return;
+        }
+        intake_remember(s, u->relative, u->digest);
+        count_active(s, b);
+        b->flush = s->flush_this_scan;
+        /* No link of ours has touched a ctime yet: old mtimes of a copy that is underway do not make it look quiet. */
+        b->quiet_usec = since_newest_usec(s, u);
+        b->seen_boot_usec = b->looked_boot_usec = intake_boot_usec(s);
+        if (s->in_transaction) /* its row is not durable yet: nothing may act on it */
+                b->uncommitted = true;
+        else
+                intake_look_at(b);
+}
+
+/* A unit that was shipped before has something that was not: another probe tells whether, and what. */
+static void look_for_supplement(IntakeSource *s, const ScanUnit *u, const char *base_id);
+
+/* A directory that is made anew under its name often gets the inode that was freed. */
+static bool is_same_unit(const BundleRecord *rec, const ScanUnit *u) {
+        return rec->unit_ino == (uint64_t)u->st.st_ino && rec->unit_dev == (uint64_t)u->st.st_dev &&
+               (rec->unit_born_usec == 0 || u->born_usec == 0 ||
+                rec->unit_born_usec == u->born_usec);
+}
+
+/* A unit was seen whose content is not what was last known of its path. */
+void intake_on_unit(IntakeSource *s, ScanUnit *u) {
+        uint64_t known;
+        if (unit_table_get(&s->table, unit_table_key(u->relative), &known) && known == u->digest)
+                return;
+        _cleanup_free_ char *path =
+                u->relative[0] ? path_join(s->terms->fixed, u->relative) : strdup(s->terms->fixed);
+        if (!path)
+                return;
+        Bundle *b = bundle_table_find_unit(s->context->bundles, s->config->name, path);
+        if (b && b->rec.state == BUNDLE_SETTLING && !intake_is_of_links(&b->rec)) {
+                intake_remember(s, u->relative, u->digest);
+                intake_look_at(b);
+                return;
+        }
+        if (b) { /* not remembered: it is to be looked at when the bundle is through */
+                b->dirty = true;
+                return;
+        }
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        int r = store_find_unit(s->context->store, s->config->name, path, &rec);
+        if (r == STORE_E_NOT_FOUND) {
+                begin_bundle(s, u, NULL);
+                return;
+        }
+        if (r < 0) {
+                log_error(r,
+                          "source %s: cannot read the state database, trying '%s' again at the "
+                          "next scan",
+                          s->config->name, path);
+                return;
+        }
+        bool same_unit = is_same_unit(&rec, u);
+        bool unique = rec.kind == SOURCE_NEURON_CORE_DUMP && rec.date_time[0];
+        if (rec.digest == u->digest && same_unit && rec.state != BUNDLE_VANISHED)
+                intake_remember(s, u->relative, u->digest);
+        else if (u->is_file || (!same_unit && !unique)) {
+                if (!same_unit)
+                        intake_attached_renewed(s, path);
+                begin_bundle(s, u, NULL);
+        } else if (rec.state == BUNDLE_DELIVERED || rec.state == BUNDLE_VANISHED)
+                look_for_supplement(s, u, rec.id);
+        else /* quarantined, cancelled or evicted: the operator has the word */
+                intake_remember(s, u->relative, u->digest);
+}
+
+/* ---- probes ---- */
+
+bool intake_probe_submit(IntakeSource *s, ProbeJob *p, void (*done)(WorkJob *job)) {
+        p->owner = s;
+        p->job.done = done;
+        int r = worker_pool_submit(s->probes, &p->job);
+        if (r < 0) {
+                log_error(r,
+                          "source %s: cannot start a worker thread, trying again at the next scan",
+                          s->config->name);
+                probe_job_free(p);
+                return false;
+        }
+        p->submitted_usec = intake_boot_usec(s);
+        list_append(&s->jobs, &p->mine);
+        s->n_probes++;
+        return true;
+}
+
+int intake_supplement_id(char ret[BUNDLE_ID_SIZE], const BundleRecord *base, unsigned number) {
+        int n = snprintf(ret, BUNDLE_ID_SIZE, "%s-s%u", base->id, number);
+        return n < 0 || n >= BUNDLE_ID_SIZE ? -EOVERFLOW : 0;
+}
+
+/* The last supplement is quarantined, cancelled or evicted, and this would only be the same again. */
+static bool is_left_to_operator(const IntakeSource *s, const BundleRecord *base, uint64_t digest) {
+        char id[BUNDLE_ID_SIZE];
+        _cleanup_(bundle_record_done) BundleRecord last = { 0 };
+        if (base->n_supplements == 0 || intake_supplement_id(id, base, base->n_supplements) < 0 ||
+            store_get(s->context->store, id, &last) != 0)
+                return false;
+        return (last.state == BUNDLE_QUARANTINED || last.state == BUNDLE_CANCELLED ||
+                last.state == BUNDLE_EVICTED) &&
+               last.digest == digest;
+}
+
+bool intake_begin_supplement(IntakeSource *s, ProbeJob *p, BundleRecord *base) {
+        if (is_left_to_operator(s, base, p->unit.digest))
+                return false;
+        free(p->unit.relative);
+        p->unit.relative = strdup(p->relative);
+        if (!p->unit.relative)
+                return true; /* a later scan, or the next start */
+        p->unit.st = (struct stat){ .st_uid = base->uid };
+        if (!p->heir[0]) { /* else it is as intake_is_of_links() says */
+                p->unit.st.st_dev = (dev_t)base->unit_dev;
+                p->unit.st.st_ino = (ino_t)base->unit_ino;
+                p->unit.born_usec = base->unit_born_usec;
+        }
+        begin_bundle(s, &p->unit, base);
+        return true;
+}
+
+static void on_supplement_probed(WorkJob *job) {
+        _cleanup_(probe_job_freep) ProbeJob *p = CONTAINER_OF(job, ProbeJob, job);
+        IntakeSource *s = p->owner;
+        s->n_probes--;
+        _cleanup_free_ char *path =
+                p->relative[0] ? path_join(s->terms->fixed, p->relative) : strdup(s->terms->fixed);
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        if (p->result != 0 || !path ||
+            bundle_table_find_unit(s->context->bundles, s->config->name, path) ||
+            store_find_unit(s->context->store, s->config->name, path, &rec) != 0)
+                return;
+        if (p->unit.n_files == 0) { /* nothing new; some may have gone */
+                intake_remember(s, p->relative, p->seen_digest);
+                rec.digest = p->seen_digest; /* so that the next start does not look again */
+                (void)store_update(s->context->store, &rec); /* else it does */
+                return;
+        }
+        if (!intake_begin_supplement(s, p, &rec))
+                intake_remember(s, p->relative, p->seen_digest);
+}
+
+static void look_for_supplement(IntakeSource *s, const ScanUnit *u, const char *base_id) {
+        ProbeJob *p;
+        if (probe_job_new(&p, s->terms, u->relative) < 0)
+                return;
+        strcpy(p->bundle_id, base_id);
+        p->seen_digest = u->digest;
+        int r = store_get_prints(s->context->store, base_id, &p->shipped, &p->n_shipped);
+        if (r < 0) {
+                log_error(r, "source %s: cannot read what was shipped of '%s'", s->config->name,
+                          u->relative);
+                probe_job_free(p);
+                return;
+        }
+        (void)intake_probe_submit(s, p,
+                                  on_supplement_probed); /* said there; the next scan tries again */
+}
+
+static void on_first_look(WorkJob *job) {
+        _cleanup_(probe_job_freep) ProbeJob *p = CONTAINER_OF(job, ProbeJob, job);
+        IntakeSource *s = p->owner;
+        s->n_probes--;
+        s->looking = false;
+        s->look_not_before_usec = intake_boot_usec(s) + LOOK_SHARE * p->took_usec;
+        if (p->result == 0) {
+                if (s->n_active < INTAKE_ACTIVE_MAX)
+                        intake_on_unit(s, &p->unit);
+                else
+                        s->scan_wanted = true;
+        } else if (p->result < 0 && p->result != -ENOENT)
+                log_warning(p->result,
+                            "source %s: cannot look at '%s', trying again at the next scan",
+                            s->config->name, p->relative);
+        look_next(s);
+}
+
+static int on_look_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+        (void)source;
+        (void)usec;
+        look_next(userdata);
+        return 0;
+}
+
+static void look_next(IntakeSource *s) {
+        if (s->looking || pending_is_empty(&s->pending))
+                return;
+        uint64_t now = intake_boot_usec(s);
+        if (now < s->look_not_before_usec) {
+                int r = timer_arm(&s->look_timer,
+                                  &(TimerOrder){ .event = s->context->event,
+                                                 .usec = s->look_not_before_usec - now,
+                                                 .slack_usec = (s->look_not_before_usec - now) / 20,
+                                                 .handler = on_look_timer,
+                                                 .userdata = s });
+                if (r >= 0)
+                        return;
+        }
+        _cleanup_free_ char *relative = pending_take(&s->pending);
+        ProbeJob *p;
+        if (probe_job_new(&p, s->terms, relative) < 0)
+                return;
+        s->looking = intake_probe_submit(s, p, on_first_look);
+}
+
+void intake_look_at_path(IntakeSource *s, const char *relative) {
+        if (s->is_held)
+                return; /* the scan after the hold finds it */
+        int r = pending_add(&s->pending, relative);
+        if (r < 0) { /* too many, or no memory: a scan finds them all */
+                s->scan_wanted = true;
+                intake_start_scan(s);
+                return;
+        }
+        look_next(s);
+}

@@ -1,0 +1,389 @@
+#include "agent/intake/intake_probe.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lib/base/clock.h"
+#include "lib/base/fs.h"
+#include "lib/base/path.h"
+#include "lib/bundle/validate.h"
+#include "lib/neuron/ids.h"
+
+static unsigned own_links(const char *member_path, const struct stat *st, void *userdata) {
+        ProbeJob *p = userdata;
+        return pins_session_own_links(p->session, member_path, st, &p->has_link);
+}
+
+/* Where links are refused the open descriptor holds the file, for the first few members. */
+static int hold_descriptor(ProbeJob *p, const ScanMember *m, int unit_fd) {
+        if (p->held.n >= PROBE_HELD_FILES_MAX)
+                return -EMFILE;
+        struct stat st;
+        _cleanup_close_ int fd = fs_open_regular(unit_fd, m->path, &st);
+        if (fd < 0)
+                return fd;
+        HeldFile *items = realloc(p->held.items, (p->held.n + 1) * sizeof *items);
+        if (!items)
+                return -ENOMEM;
+        p->held.items = items;
+        char *path = strdup(m->path);
+        if (!path)
+                return -ENOMEM;
+        items[p->held.n++] = (HeldFile){ .path = path, .fd = TAKE_FD(fd) };
+        return 0;
+}
+
+static int hold_member(ProbeJob *p, const ScanMember *m, int unit_fd) {
+        if (p->links_held) {
+                int r = pins_session_add(p->session,
+                                         &(PinsMember){ m->path, unit_fd, m->path, &m->st },
+                                         &p->hold_error);
+                if (r == 0)
+                        p->n_linked++;
+                if (r == 0 || r == -ENOENT) /* gone again: the next look tells */
+                        return 0;
+                if (r < 0 && !p->hold_error)
+                        (void)asprintf(&p->hold_error, "cannot link '%s': %s", m->path,
+                                       strerror(-r)); /* NULL will do */
+                p->links_held = false;
+        }
+        int r = hold_descriptor(p, m, unit_fd);
+        if (r < 0)
+                p->held.all = false;
+        return r == -ENOMEM ? r : 0;
+}
+
+static void check_member(ProbeJob *p, const ScanMember *m, int unit_fd) {
+        struct stat st;
+        _cleanup_close_ int fd = fs_open_regular(unit_fd, m->path, &st);
+        if (fd < 0)
+                return; /* gone or unreadable: the plan will say so */
+        switch (fs_has_no_writer(fd)) {
+        case 0:
+                break;
+        case FS_E_WRITER:
+                p->writers = INTAKE_WRITERS_SOME;
+                break;
+        default:
+                if (p->writers == INTAKE_WRITERS_NONE)
+                        p->writers = INTAKE_WRITERS_UNKNOWN;
+        }
+        if (!p->contradicted)
+                p->contradicted =
+                        validate_quick(fd, m->name.kind, (uint64_t)st.st_size) != VERDICT_OK;
+}
+
+static void count_member(ScanUnit *u, const ScanMember *m, uint64_t print) {
+        int64_t mtime_nsec =
+                (int64_t)m->st.st_mtim.tv_sec * (int64_t)NSEC_PER_SEC + m->st.st_mtim.tv_nsec;
+        if (u->n_files++ == 0)
+                u->first = m->st;
+        u->bytes += (uint64_t)m->st.st_size;
+        u->digest += print;
+        u->newest_change_nsec = MAX(u->newest_change_nsec, mtime_nsec);
+        uint64_t mtime_usec = mtime_nsec > 0 ? (uint64_t)mtime_nsec / 1000 : 0;
+        u->oldest_mtime_usec = u->n_files == 1 ? mtime_usec : MIN(u->oldest_mtime_usec, mtime_usec);
+        if (u->pid < 0)
+                u->pid = m->name.pid;
+}
+
+/* Removed and made anew under its name: it begins a bundle of its own when this one is through, and no file of it belongs to this one. The new
+ * one often gets the old one's inode number. */
+static bool is_another_unit(const ProbeJob *p, int unit_fd) {
+        struct stat st;
+        if (p->unit_ino == 0 || p->from_links || fstat(unit_fd, &st) < 0)
+                return false;
+        return st.st_ino != p->unit_ino ||
+               (p->unit_born_usec > 0 && fs_birth_usec(unit_fd) != p->unit_born_usec);
+}
+
+static bool is_meant(const Promise *p, const char *path) {
+        return (p->kind == PROMISE_NAME && strcmp(p->name, path_name(path)) == 0) ||
+               (p->kind == PROMISE_PATH && strcmp(p->name, path) == 0);
+}
+
+/* What is no member is said for itself: it is there. */
+static void note_promised(ProbeJob *p, const ScanMember *m) {
+        for (size_t i = 0; i < p->n_promised; i++)
+                if (is_meant(&p->promised[i].promise, m->path))
+                        p->promised[i].is_seen = true;
+}
+
+static int on_member(const ScanMember *m, int unit_fd, void *userdata) {
+        ProbeJob *p = userdata;
+        if (is_another_unit(p, unit_fd)) {
+                p->met_another = true;
+                return -ENOENT;
+        }
+        bool has_link = p->has_link; /* own_links() is asked right before, if it is asked */
+        p->has_link = false;
+        note_promised(p, m);
+        if (m->skip != SCAN_SKIP_NONE) {
+                if (p->unit.skipped[m->skip]++ == 0)
+                        p->unit.skipped_example[m->skip] = path_escape(m->path);
+                return 0;
+        }
+        uint64_t print = member_fingerprint(m->path, &m->st);
+        if (member_fingerprints_have(p->shipped, p->n_shipped, print)) {
+                p->n_shipped_there++;
+                return 0;
+        }
+        count_member(&p->unit, m, print);
+        owners_add(&p->owners, p->terms->name, m->st.st_uid, geteuid());
+        if (p->check_writers)
+                check_member(p, m, unit_fd);
+        if (has_link && p->links_held)
+                p->n_linked++;
+        else if (p->hold)
+                return hold_member(p, m, unit_fd);
+        return 0;
+}
+
+/* Field 22 of /proc/PID/stat: the start time in ticks; together with the pid it names one process for good.
+ * The owner must be the dump's: in a container the pid in a name means another process here. */
+static void look_at_process(ProbeJob *p) {
+        if (p->unit.pid <= 0)
+                return;
+        _cleanup_free_ char *path = NULL, *text = NULL;
+        if (asprintf(&path, "%s/%lld/stat", p->terms->proc_root, (long long)p->unit.pid) < 0) {
+                path = NULL;
+                return;
+        }
+        struct stat st;
+        if (stat(path, &st) < 0 || st.st_uid != p->unit.first.st_uid)
+                return;
+        size_t n;
+        if (fs_read_file(AT_FDCWD, path, 4096, &text, &n) < 0)
+                return;
+        const char *s = strrchr(text, ')'); /* the name before it may hold anything */
+        char state = 0;
+        unsigned long long start;
+        if (s &&
+            sscanf(s,
+                   ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d "
+                   "%llu",
+                   &state, &start) == 2 &&
+            state != 'Z' && state != 'X') {
+                p->process_seen = true;
+                p->process_start = start;
+        }
+}
+
+/* On a file system that other nodes see too, a unit whose names carry no instance id belongs to the node that made its claim file.
+ * @return 0 ours, PROBE_E_FOREIGN, -ENOMEM; where no claim can be made or read it is ours: twice is better than never */
+static int claim(const SourceTerms *t, const ScanUnit *u) {
+        char id[BUNDLE_ID_SIZE];
+        _cleanup_free_ char *path = path_join(t->fixed, u->relative);
+        if (!path)
+                return -ENOMEM;
+        /* The same name on every node, so without the instance. */
+        bundle_id_make(
+                &(BundleIdInput){ .kind = t->scan.kind,
+                                  .instance_id = "",
+                                  .source = t->name,
+                                  .path = path,
+                                  .date_time = u->values.date_time,
+                                  .oldest_mtime_usec = 0, /* nodes may look at different moments */
+                                  .unique_name = true },
+                id);
+        char name[BUNDLE_ID_SIZE + 8];
+        snprintf(name, sizeof name, "claim-%s", id);
+        _cleanup_close_ int dir = pins_open_root(t->pins);
+        if (dir < 0)
+                return 0;
+        _cleanup_close_ int fd =
+                openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+        if (fd >= 0) {
+                /* Not written whole or not durable: an empty claim keeps nobody away, see below. */
+                if (fs_write_all(fd, t->instance_id, strlen(t->instance_id)) == 0 && fsync(fd) == 0)
+                        (void)fs_sync_dir(dir);
+                return 0;
+        }
+        if (errno != EEXIST)
+                return 0;
+        _cleanup_free_ char *owner = NULL;
+        size_t n;
+        if (fs_read_file(dir, name, INSTANCE_ID_SIZE, &owner, &n) < 0)
+                return 0;
+        return n == 0 || strcmp(owner, t->instance_id) == 0 ? 0 : PROBE_E_FOREIGN;
+}
+
+static int look_first(ProbeJob *p) {
+        ScanSource scan = p->terms->scan;
+        scan.any_links = true; /* whose links they are is asked when the bundle is known */
+        int r = scan_unit_of(&scan, p->relative, &p->unit);
+        if (r == 0 && p->unit.on_network && !p->unit.has_own_name)
+                r = claim(p->terms, &p->unit);
+        return r;
+}
+
+static int walk(ProbeJob *p) {
+        scan_unit_done(&p->unit);
+        p->unit = (ScanUnit){ .pid = -1 };
+        p->owners = (Owners){ 0 };
+        p->n_shipped_there = 0;
+        p->n_linked = 0;
+        held_files_done(&p->held);
+        p->held.all = true;
+        return scan_members(&(ScanWalk){ .source = &p->terms->scan,
+                                         .relative = p->relative,
+                                         .loose = source_terms_is_loose(p->terms, p->relative),
+                                         .own_links = own_links,
+                                         .on_member = on_member,
+                                         .userdata = p });
+}
+
+/* ---- a unit that is gone: removed, or renamed? ---- */
+
+static int see_member(const ScanMember *m, int unit_fd, void *userdata) {
+        ProbeJob *p = userdata;
+        (void)unit_fd; /* looked at, not read */
+        if (m->skip == SCAN_SKIP_NONE)
+                (void)pins_session_see(p->session, &m->st);
+        return 0;
+}
+
+static int on_other_unit(ScanUnit *u, void *userdata) {
+        ProbeJob *p = userdata;
+        if (strcmp(u->relative, p->relative) == 0 || !pins_session_see(p->session, &u->first))
+                return 0;
+        ScanSource scan = p->terms->scan;
+        scan.any_links = true;
+        int r = scan_members(&(ScanWalk){ .source = &scan,
+                                          .relative = u->relative,
+                                          .loose = u->loose,
+                                          .on_member = see_member,
+                                          .userdata = p });
+        return r == -ENOMEM ? r : 0; /* that one went too */
+}
+
+/* Names elsewhere are not enough: what was moved out of the source, only this bundle ships. The source is walked only when there are some. */
+static bool was_moved(ProbeJob *p) {
+        if (!pins_session_lives_on(p->session))
+                return false;
+        ScanSource scan = p->terms->scan;
+        scan.any_links = true;
+        return scan_source(&scan, on_other_unit, p) >= 0 && pins_session_all_seen(p->session);
+}
+
+static int walk_links(ProbeJob *p) {
+        _cleanup_close_ int fd = pins_open(p->terms->pins, p->bundle_id);
+        if (fd < 0)
+                return -ENOENT;
+        char root[64];
+        snprintf(root, sizeof root, "/proc/self/fd/%d/.", fd);
+        ScanSource scan = p->terms->scan;
+        scan.root_override = root;
+        scan.any_links = true;
+        scan.exclude = NULL;
+        int r = scan_members(&(ScanWalk){
+                .source = &scan,
+                .relative = scan.kind == SOURCE_PROCESS_CORE ? path_name(p->relative) : "",
+                .on_member = on_member,
+                .userdata = p });
+        return r == 0 && p->unit.n_files == 0 ? -ENOENT : r;
+}
+
+/* The unit is gone, but our links hold it, and whoever has a member open may write on. */
+static int look_at_links(ProbeJob *p) {
+        p->hold = false; /* they are held */
+        p->from_links = true;
+        return walk_links(p);
+}
+
+/* A core that is there and has changed goes out by itself, under a name of its own. */
+static bool is_core_at_source(const ProbeJob *p) {
+        struct stat st;
+        if (p->terms->scan.kind != SOURCE_PROCESS_CORE)
+                return false;
+        _cleanup_free_ char *path = path_join(p->terms->fixed, p->relative);
+        return path && fstatat(AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+/* Links of a bundle that has ended are let go when nothing is in them that was not shipped everywhere, or when the heir holds that. */
+static int look_last(ProbeJob *p) {
+        p->unit = (ScanUnit){ .pid = -1 };
+        int r = pins_session_new(&p->session, p->terms->pins, p->heir,
+                                 (size_t)p->terms->scan.max_files);
+        if (r < 0)
+                return r;
+        p->hold = p->links_held = true;
+        if (!is_core_at_source(p))
+                r = walk_links(p);
+        p->session = pins_session_free(p->session);
+        held_files_done(&p->held); /* where links are refused the old ones are still there */
+        if (r < 0 && r != -ENOENT)
+                return r;
+        if (!p->links_held)
+                return PROBE_E_NOT_HELD;
+        bool is_heirs = p->unit.n_files > 0 && strcmp(p->bundle_id, p->heir) == 0;
+        return p->lets_go && !is_heirs ? pins_release(p->terms->pins, p->bundle_id) : 0;
+}
+
+static int look_again(ProbeJob *p) {
+        int r = pins_session_new(&p->session, p->terms->pins, p->bundle_id,
+                                 (size_t)p->terms->scan.max_files);
+        if (r < 0)
+                return r;
+        p->links_held = p->hold;
+        p->unit = (ScanUnit){ .pid = -1 };
+        r = p->links_only ? -ENOENT : walk(p);
+        /* A link was refused after others had been made: descriptors hold all members or explain nothing. */
+        if (r == 0 && p->hold && !p->links_held && p->n_linked > 0)
+                r = walk(p);
+        if (r == 0 && p->unit.n_files == 0 && p->n_shipped_there == 0)
+                r = -ENOENT;
+        if (p->links_held || p->unit.n_files == 0)
+                held_files_done(&p->held);
+        if (r == 0)
+                look_at_process(p);
+        if (r == -ENOENT && p->hold)
+                p->moved = was_moved(p);
+        if (r == -ENOENT && p->hold && !p->moved)
+                r = look_at_links(p);
+        p->session = pins_session_free(p->session);
+        return r;
+}
+
+void probe_run(WorkJob *job) {
+        ProbeJob *p = CONTAINER_OF(job, ProbeJob, job);
+        uint64_t begin = clock_boottime_usec();
+        bool first = !p->bundle_id[0] && p->n_shipped == 0;
+        p->result = p->heir[0] ? look_last(p) : first ? look_first(p) : look_again(p);
+        p->took_usec = clock_boottime_usec() - begin;
+}
+
+int probe_job_new(ProbeJob **ret, SourceTerms *terms, const char *relative) {
+        ProbeJob *p = calloc(1, sizeof *p);
+        if (!p)
+                return -ENOMEM;
+        p->relative = strdup(relative);
+        if (!p->relative) {
+                free(p);
+                return -ENOMEM;
+        }
+        p->terms = source_terms_ref(terms);
+        p->job.run = probe_run;
+        list_init(&p->mine);
+        *ret = p;
+        return 0;
+}
+
+ProbeJob *probe_job_free(ProbeJob *p) {
+        if (!p)
+                return NULL;
+        list_remove(&p->mine);
+        source_terms_unref(p->terms);
+        free(p->relative);
+        free(p->shipped);
+        for (size_t i = 0; i < p->n_promised; i++)
+                free(p->promised[i].promise.name);
+        free(p->promised);
+        scan_unit_done(&p->unit);
+        free(p->hold_error);
+        held_files_done(&p->held);
+        free(p);
+        return NULL;
+}

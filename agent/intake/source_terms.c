@@ -1,0 +1,92 @@
+/* The unchanging part of a source that jobs share, see intake_probe.h. */
+#include <errno.h>
+#include <string.h>
+
+#include "agent/intake/intake_probe.h"
+#include "config/forms.h"
+#include "lib/base/path.h"
+
+static int copy_list(char ***ret, const StringList *from) {
+        char **copy = calloc(from->n + 1, sizeof *copy);
+        if (!copy)
+                return -ENOMEM;
+        for (size_t i = 0; i < from->n; i++) {
+                copy[i] = strdup(from->items[i]);
+                if (!copy[i]) {
+                        while (i-- > 0)
+                                free(copy[i]);
+                        free(copy);
+                        return -ENOMEM;
+                }
+        }
+        *ret = copy;
+        return 0;
+}
+
+DEFINE_CLEANUP(SourceTerms, source_terms_unref);
+
+int source_terms_new(SourceTerms **ret, const ConfigSource *config, const char *instance_id,
+                     const char *proc_root) {
+        _cleanup_(source_terms_unrefp) SourceTerms *t = calloc(1, sizeof *t);
+        if (!t)
+                return -ENOMEM;
+        t->n_refs = 1;
+        char bad;
+        int r = path_template_new(&t->template, config->path, FORM_SOURCE_VARIABLES, &bad);
+        if (r < 0)
+                return r;
+        t->name = strdup(config->name);
+        t->fixed = strdup(path_template_fixed(t->template));
+        t->instance_id = strdup(instance_id);
+        t->proc_root = strdup(proc_root);
+        if (!t->name || !t->fixed || !t->instance_id || !t->proc_root)
+                return -ENOMEM;
+        r = copy_list(&t->exclude, &config->exclude);
+        if (r < 0)
+                return r;
+        r = pins_new(&t->pins, t->fixed, instance_id);
+        if (r < 0)
+                return r;
+        t->scan = (ScanSource){
+                .kind = (SourceKind)config->kind,
+                .template = t->template,
+                .exclude = (const char *const *)t->exclude,
+                .instance_id = t->instance_id,
+                .max_files = config->max_files,
+                .max_bytes = config->max_bytes,
+        };
+        t->settle_usec = config->settle_usec;
+        t->max_wait_usec = config->max_wait_usec;
+        *ret = TAKE_PTR(t);
+        return 0;
+}
+
+SourceTerms *source_terms_ref(SourceTerms *t) {
+        atomic_fetch_add(&t->n_refs, 1);
+        return t;
+}
+
+SourceTerms *source_terms_unref(SourceTerms *t) {
+        if (!t || atomic_fetch_sub(&t->n_refs, 1) > 1)
+                return NULL;
+        free(t->name);
+        free(t->fixed);
+        free(t->instance_id);
+        free(t->proc_root);
+        for (size_t i = 0; t->exclude && t->exclude[i]; i++)
+                free(t->exclude[i]);
+        free(t->exclude);
+        path_template_free(t->template);
+        pins_free(t->pins);
+        free(t);
+        return NULL;
+}
+
+bool source_terms_is_loose(const SourceTerms *t, const char *relative) {
+        if (t->scan.kind != SOURCE_NEURON_CORE_DUMP && t->scan.kind != SOURCE_DIRECTORY)
+                return false;
+        size_t depth = relative[0] != '\0';
+        for (const char *s = relative; *s; s++)
+                depth += *s == '/';
+        return depth < path_template_depth(t->template);
+}

@@ -1,0 +1,189 @@
+#include "agent/retention/retention.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "lib/base/cleanup.h"
+
+/* With a bound that is a size nothing is said about inodes; without any a job cannot make a file. */
+#define INODES_PERMILLE 10
+
+typedef struct Decision {
+        const RetentionTerms *terms;
+        const RetentionItem *items;
+        size_t n;
+        RetentionVerdict *verdicts;
+        size_t *order;                                /* of items, oldest first */
+        uint64_t used_bytes, free_bytes, free_inodes; /* as they will be after the acts so far */
+        uint64_t max_use_bytes, keep_free_bytes, keep_free_inodes; /* 0 = no bound */
+} Decision;
+
+static uint64_t share(uint64_t total, unsigned permille) {
+        return total / 1000 * permille + total % 1000 * permille / 1000;
+}
+
+static uint64_t bound_bytes(const RetentionBound *b, uint64_t total) {
+        if (!b->is_on)
+                return 0;
+        return b->is_permille ? share(total, b->permille) : b->bytes;
+}
+
+static uint64_t bound_inodes(const RetentionBound *b, uint64_t total) {
+        if (!b->is_on || (!b->is_permille && b->bytes == 0))
+                return 0;
+        return share(total, b->is_permille ? b->permille : INODES_PERMILLE);
+}
+
+bool retention_is_short(const RetentionTerms *terms, const RetentionRoom *room) {
+        return room->free_bytes < bound_bytes(&terms->keep_free, room->total_bytes) ||
+               room->free_inodes < bound_inodes(&terms->keep_free, room->total_inodes);
+}
+
+static uint64_t add(uint64_t a, uint64_t b) {
+        uint64_t sum;
+        return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
+}
+
+static bool is_over_use(const Decision *d) {
+        return d->max_use_bytes > 0 && d->used_bytes > d->max_use_bytes;
+}
+
+static bool lacks_bytes(const Decision *d) {
+        return d->free_bytes < d->keep_free_bytes;
+}
+
+static bool lacks_inodes(const Decision *d) {
+        return d->free_inodes < d->keep_free_inodes;
+}
+
+static bool is_short(const Decision *d) {
+        return lacks_bytes(d) || lacks_inodes(d);
+}
+
+/* Whether its going brings nearer what the reason asks for. */
+static bool helps(const Decision *d, const RetentionItem *item, RetentionWhy why) {
+        switch (why) {
+        case RETENTION_KEEP_FOR:
+                return true;
+        case RETENTION_MAX_USE:
+                return is_over_use(d) && item->used_bytes > 0;
+        case RETENTION_KEEP_FREE:
+                return (lacks_bytes(d) && item->bytes > 0) ||
+                       (lacks_inodes(d) && item->n_inodes > 0);
+        default:
+                return false;
+        }
+}
+
+static bool may_be(const Decision *d, size_t i, RetentionAct act) {
+        const RetentionItem *item = &d->items[i];
+        if (item->is_pinned || item->is_busy || d->verdicts[i].act != RETENTION_KEEP)
+                return false;
+        switch (act) {
+        case RETENTION_DELETE:
+                return d->terms->may_delete && item->delivered_usec > 0;
+        case RETENTION_RELEASE:
+                return item->delivered_usec == 0 && item->is_only_ours;
+        case RETENTION_EVICT:
+                return d->terms->may_delete && d->terms->may_evict && item->delivered_usec == 0 &&
+                       !item->is_only_ours;
+        default:
+                return false;
+        }
+}
+
+static void let_go(Decision *d, size_t i, RetentionAct act, RetentionWhy why) {
+        const RetentionItem *item = &d->items[i];
+        d->verdicts[i] = (RetentionVerdict){ act, why };
+        d->used_bytes -= MIN(d->used_bytes, item->used_bytes);
+        d->free_bytes = add(d->free_bytes, item->bytes);
+        d->free_inodes = add(d->free_inodes, item->n_inodes);
+}
+
+/* One act after the other, oldest first, for as long as there is a reason. */
+static void let_go_while(Decision *d, RetentionAct act, RetentionWhy why) {
+        for (size_t k = 0; k < d->n; k++) {
+                size_t i = d->order[k];
+                if (may_be(d, i, act) && helps(d, &d->items[i], why))
+                        let_go(d, i, act, why);
+        }
+}
+
+static uint64_t due_usec(const Decision *d, const RetentionItem *item) {
+        return add(item->delivered_usec, d->terms->keep_for_usec);
+}
+
+static void let_go_of_expired(Decision *d, uint64_t now_usec) {
+        for (size_t i = 0; i < d->n; i++)
+                if (may_be(d, i, RETENTION_DELETE) && due_usec(d, &d->items[i]) <= now_usec)
+                        let_go(d, i, RETENTION_DELETE, RETENTION_KEEP_FOR);
+}
+
+static uint64_t next_due_usec(const Decision *d) {
+        uint64_t next = UINT64_MAX;
+        for (size_t i = 0; i < d->n; i++)
+                if (may_be(d, i, RETENTION_DELETE))
+                        next = MIN(next, due_usec(d, &d->items[i]));
+        return next;
+}
+
+/* Delivered ones by when they were delivered, before all others by when they were first seen. */
+static int compare(const void *a, const void *b, void *items) {
+        const RetentionItem *x = (const RetentionItem *)items + *(const size_t *)a,
+                            *y = (const RetentionItem *)items + *(const size_t *)b;
+        if ((x->delivered_usec == 0) != (y->delivered_usec == 0))
+                return x->delivered_usec == 0 ? 1 : -1;
+        if (x->delivered_usec != y->delivered_usec)
+                return x->delivered_usec < y->delivered_usec ? -1 : 1;
+        if (x->first_seen_usec != y->first_seen_usec)
+                return x->first_seen_usec < y->first_seen_usec ? -1 : 1;
+        return (x > y) - (x < y);
+}
+
+static int sort(Decision *d) {
+        d->order = reallocarray(NULL, MAX(d->n, (size_t)1), sizeof *d->order);
+        if (!d->order)
+                return -ENOMEM;
+        for (size_t i = 0; i < d->n; i++)
+                d->order[i] = i;
+        qsort_r(d->order, d->n, sizeof *d->order, compare, (void *)d->items);
+        return 0;
+}
+
+int retention_decide(const RetentionTerms *terms, const RetentionState *state,
+                     RetentionVerdict *ret, RetentionReport *ret_report) {
+        const RetentionRoom *room = &state->room;
+        Decision d = { .terms = terms,
+                       .items = state->items,
+                       .n = state->n,
+                       .verdicts = ret,
+                       .free_bytes = room->free_bytes,
+                       .free_inodes = room->free_inodes,
+                       .max_use_bytes = bound_bytes(&terms->max_use, room->total_bytes),
+                       .keep_free_bytes = bound_bytes(&terms->keep_free, room->total_bytes),
+                       .keep_free_inodes = bound_inodes(&terms->keep_free, room->total_inodes) };
+        int r = sort(&d);
+        if (r < 0)
+                return r;
+        for (size_t i = 0; i < d.n; i++) {
+                d.used_bytes = add(d.used_bytes, d.items[i].used_bytes);
+                ret[i] = (RetentionVerdict){ RETENTION_KEEP, RETENTION_NO_REASON };
+        }
+        *ret_report = (RetentionReport){ .used_bytes = d.used_bytes,
+                                         .max_use_bytes = d.max_use_bytes,
+                                         .free_bytes = d.free_bytes,
+                                         .keep_free_bytes = d.keep_free_bytes,
+                                         .is_over_use = is_over_use(&d),
+                                         .is_short_of_room = is_short(&d),
+                                         .lacks_inodes = lacks_inodes(&d) };
+        let_go_of_expired(&d, state->now_usec);
+        let_go_while(&d, RETENTION_DELETE, RETENTION_MAX_USE);
+        let_go_while(&d, RETENTION_DELETE, RETENTION_KEEP_FREE);
+        let_go_while(&d, RETENTION_RELEASE, RETENTION_KEEP_FREE);
+        let_go_while(&d, RETENTION_EVICT, RETENTION_KEEP_FREE);
+        ret_report->stays_short = is_short(&d);
+        ret_report->stays_over_use = is_over_use(&d);
+        ret_report->next_usec = next_due_usec(&d);
+        free(d.order);
+        return 0;
+}

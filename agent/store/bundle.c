@@ -1,0 +1,319 @@
+#include "agent/store/bundle.h"
+
+#include <errno.h>
+#include <search.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/store/bundle_private.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/log.h"
+
+bool bundle_has_begun(const Bundle *b) {
+        for (size_t i = 0; i < b->rec.n_deliveries; i++)
+                if (b->rec.deliveries[i].object)
+                        return true;
+        return false;
+}
+
+void held_files_done(HeldFiles *h) {
+        for (size_t i = 0; i < h->n; i++) {
+                free(h->items[i].path);
+                (void)close(h->items[i].fd); /* read only: nothing can be lost */
+        }
+        free(h->items);
+        *h = (HeldFiles){ 0 };
+}
+
+static int compare_id(const void *a, const void *b) {
+        return strcmp(((const Bundle *)a)->rec.id, ((const Bundle *)b)->rec.id);
+}
+
+static int compare_unit(const void *a, const void *b) {
+        const Bundle *x = a, *y = b;
+        int r = strcmp(x->rec.source, y->rec.source);
+        return r ? r : strcmp(x->rec.path, y->rec.path);
+}
+
+static void bundle_free(Bundle *b) {
+        sd_event_source_disable_unref(b->timer);
+        held_files_done(&b->held);
+        bundle_record_done(&b->rec);
+        free(b);
+}
+
+static void remove_from(BundleTable *t, Bundle *b) {
+        list_remove(&b->queue_link);
+        bundle_take_off_unsaved(t, b);
+        list_remove(&b->link);
+        t->n--;
+        tdelete(b, &t->by_id, compare_id);
+        Bundle **found = tfind(b, &t->by_unit, compare_unit);
+        if (found && *found == b)
+                tdelete(b, &t->by_unit, compare_unit);
+}
+
+static BundleQueue *find_queue(const BundleTable *t, const char *source) {
+        for (size_t i = 0; i < t->n_queues; i++)
+                if (strcmp(t->queues[i]->source, source) == 0)
+                        return t->queues[i];
+        return NULL;
+}
+
+/* Lists know their neighbours, so the queues cannot move: each is allocated once. */
+static BundleQueue *queue_of(BundleTable *t, const char *source) {
+        BundleQueue *known = find_queue(t, source);
+        if (known)
+                return known;
+        BundleQueue **more = reallocarray(t->queues, t->n_queues + 1, sizeof(*more));
+        if (!more)
+                return NULL;
+        t->queues = more;
+        BundleQueue *q = calloc(1, sizeof *q);
+        if (!q || !(q->source = strdup(source))) {
+                free(q);
+                return NULL;
+        }
+        list_init(&q->bundles);
+        t->queues[t->n_queues++] = q;
+        return q;
+}
+
+static int put_into(BundleTable *t, Bundle *b) {
+        BundleQueue *q = queue_of(t, b->rec.source);
+        if (!q)
+                return -ENOMEM;
+        Bundle **in_tree = tsearch(b, &t->by_id, compare_id);
+        if (!in_tree)
+                return -ENOMEM;
+        if (*in_tree != b)
+                return -EEXIST;
+        in_tree = tsearch(b, &t->by_unit, compare_unit);
+        if (!in_tree || *in_tree != b) { /* a unit has at most one bundle that is being worked on */
+                tdelete(b, &t->by_id, compare_id);
+                return in_tree ? -EEXIST : -ENOMEM;
+        }
+        list_append(&t->all, &b->link);
+        list_append(&q->bundles, &b->queue_link);
+        t->n++;
+        return 0;
+}
+
+/* Takes what rec owns. @return NULL for lack of memory */
+static Bundle *bundle_new(BundleRecord *rec) {
+        Bundle *b = calloc(1, sizeof *b);
+        if (!b)
+                return NULL;
+        list_init(&b->unsaved_link);
+        b->rec = *rec;
+        b->stored_state = rec->state;
+        b->stored_bytes = rec->bytes;
+        *rec = (BundleRecord){ 0 };
+        return b;
+}
+
+static int on_stored(BundleRecord *rec, void *userdata) {
+        BundleTable *t = userdata;
+        Bundle *b = bundle_new(rec);
+        if (!b)
+                return -ENOMEM;
+        if (b->rec.state == BUNDLE_SHIPPING) /* whoever shipped it is dead */
+                b->rec.state = BUNDLE_READY;
+        for (size_t i = 0; i < b->rec.n_deliveries; i++)
+                if (b->rec.deliveries[i].state == DELIVERY_SHIPPING)
+                        (void)bundle_set_delivery_state(b, &b->rec.deliveries[i], DELIVERY_PENDING);
+        int r = put_into(t, b);
+        if (r ==
+            -EEXIST) { /* two rows for one unit cannot come from us; the other one is worked on first */
+                log_dump(b->rec.id, LOG_ERR, 0,
+                         "another bundle of '%s' is underway, leaving this one for the next start",
+                         b->rec.path);
+                r = 0;
+                bundle_free(b);
+        } else if (r < 0)
+                bundle_free(b);
+        return r;
+}
+
+static void on_trouble(int error, void *userdata) {
+        bundle_table_fall_ill(userdata, error);
+}
+
+int bundle_table_new(BundleTable **ret, Store *store, Clock *clock,
+                     const BundleTableCallbacks *callbacks) {
+        _cleanup_free_ BundleTable *t = calloc(1, sizeof *t);
+        if (!t)
+                return -ENOMEM;
+        *t = (BundleTable){ .store = store, .clock = clock, .callbacks = *callbacks };
+        list_init(&t->all);
+        list_init(&t->unsaved);
+        int r = store_list(store, &(StoreFilter){ .state = -1, .active_only = true }, on_stored, t);
+        if (r < 0) {
+                bundle_table_free(TAKE_PTR(t));
+                return r;
+        }
+        store_on_trouble(store, on_trouble, t);
+        if (store_trouble(store) < 0)
+                bundle_table_fall_ill(t, store_trouble(store));
+        *ret = TAKE_PTR(t);
+        return 0;
+}
+
+BundleTable *bundle_table_free(BundleTable *t) {
+        if (!t)
+                return NULL;
+        store_on_trouble(t->store, NULL, NULL);
+        LIST_FOREACH_SAFE (l, &t->all) {
+                Bundle *b = CONTAINER_OF(l, Bundle, link);
+                remove_from(t, b);
+                bundle_free(b);
+        }
+        for (size_t i = 0; i < t->n_queues; i++) {
+                free(t->queues[i]->source);
+                free(t->queues[i]);
+        }
+        free(t->queues);
+        free(t);
+        return NULL;
+}
+
+int bundle_table_add(BundleTable *t, BundleRecord *rec, IntakeSource *source, Bundle **ret) {
+        rec->first_seen_usec = rec->changed_usec = t->clock->realtime_usec(t->clock);
+        if (bundle_table_find_unit(t, rec->source,
+                                   rec->path)) /* a unit has at most one that is worked on */
+                return -EEXIST;
+        int r = store_add(t->store, rec), error = r;
+        if (r < 0 && r != -EEXIST)
+                bundle_table_fall_ill(t, r);
+        if (r < 0 && (!store_is_trouble(r) || t->n_rowless >= BUNDLE_ROWLESS_MAX))
+                return r;
+        Bundle *b = bundle_new(rec);
+        if (!b)
+                return -ENOMEM; /* if there is a row the next start takes it up */
+        b->source = source;
+        r = put_into(t, b);
+        if (r < 0) {
+                bundle_free(b);
+                return r;
+        }
+        if (error < 0)
+                bundle_put_on_unsaved(t, b, true);
+        log_dump(b->rec.id, LOG_INFO, 0, "found '%s' (source %s)%s", b->rec.path, b->rec.source,
+                 b->rowless ? ", known in memory only" : "");
+        *ret = b;
+        return 0;
+}
+
+int bundle_table_revive(BundleTable *t, const char *id, IntakeSource *source, Bundle **ret) {
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        int r = store_get(t->store, id, &rec);
+        if (r != 0)
+                return r == STORE_E_NOT_FOUND ? -ENOENT : r;
+        Bundle *b = bundle_new(&rec);
+        if (!b)
+                return -ENOMEM;
+        b->source = source;
+        r = put_into(t, b);
+        if (r < 0) {
+                bundle_free(b);
+                return r;
+        }
+        *ret = b;
+        return 0;
+}
+
+void bundle_table_keep_links(BundleTable *t, bool keep) {
+        t->keeps_links = keep;
+}
+
+void bundle_table_forget(BundleTable *t, Bundle *b) {
+        remove_from(t, b);
+        bundle_free(b);
+}
+
+Bundle *bundle_table_find(const BundleTable *t, const char *id) {
+        Bundle key = { 0 };
+        if (strlen(id) >= sizeof key.rec.id)
+                return NULL;
+        strcpy(key.rec.id, id);
+        Bundle **found = tfind(&key, &t->by_id, compare_id);
+        return found ? *found : NULL;
+}
+
+Bundle *bundle_table_find_unit(const BundleTable *t, const char *source, const char *path) {
+        Bundle key = { .rec = { .source = (char *)source, .path = (char *)path } };
+        Bundle **found = tfind(&key, &t->by_unit, compare_unit);
+        return found ? *found : NULL;
+}
+
+ListLink *bundle_table_all(BundleTable *t) {
+        return &t->all;
+}
+
+const BundleQueue *bundle_table_queue_of(const BundleTable *t, const Bundle *b) {
+        return find_queue(t, b->rec.source);
+}
+
+BundleQueue *const *bundle_table_queues(const BundleTable *t, size_t *ret_n) {
+        *ret_n = t->n_queues;
+        return t->queues;
+}
+
+size_t bundle_table_n(const BundleTable *t) {
+        return t->n;
+}
+
+void bundle_finish(BundleTable *t, Bundle *b) {
+        t->callbacks.on_final(b, t->callbacks.userdata);
+        remove_from(t, b);
+        bundle_free(b);
+}
+
+int bundle_set_delivery_state(const Bundle *b, DeliveryRecord *delivery, DeliveryState to) {
+        if (!delivery_state_may_follow(delivery->state, to)) {
+                log_dump(b->rec.id, LOG_ERR, 0,
+                         "refusing to move its delivery to %s from %s to %s: a defect, please "
+                         "report it",
+                         delivery->destination, delivery_state_name(delivery->state),
+                         delivery_state_name(to));
+                return -EPERM;
+        }
+        log_dump(b->rec.id, LOG_DEBUG, 0, "%s: %s", delivery->destination, delivery_state_name(to));
+        delivery->state = to;
+        return 0;
+}
+
+int bundle_set_state(BundleTable *t, Bundle *b, BundleState to, const char *reason) {
+        if (!bundle_state_may_follow(b->rec.state, to)) {
+                log_dump(b->rec.id, LOG_ERR, 0,
+                         "refusing to move it from %s to %s: a defect, please report it",
+                         bundle_state_name(b->rec.state), bundle_state_name(to));
+                return -EPERM;
+        }
+        char *copy = reason ? strdup(reason) : NULL;
+        if (reason && !copy)
+                return -ENOMEM;
+        free(b->rec.reason);
+        b->rec.reason = copy;
+        b->rec.state = to;
+        /* An evicted one's mark is whoever evicts it's: its files may have to go first. */
+        if ((to == BUNDLE_DELIVERED && !t->keeps_links) || to == BUNDLE_CANCELLED ||
+            to == BUNDLE_VANISHED)
+                b->rec.links_held = false;
+        b->rec.changed_usec = t->clock->realtime_usec(t->clock);
+        bundle_save(t, b);
+        log_dump(b->rec.id, bundle_state_is_final(to) ? LOG_INFO : LOG_DEBUG, 0, "%s%s%s%s",
+                 bundle_state_name(to),
+                 b->unsaved ? " (not yet written to the state database)" : "", copy ? ": " : "",
+                 copy ? copy : "");
+        if (bundle_state_is_final(to) && !b->unsaved)
+                bundle_finish(t, b);
+        return 0;
+}
+
+size_t bundle_table_n_open(const BundleTable *t) {
+        size_t n = t->n;
+        LIST_FOREACH (l, &t->unsaved)
+                n -= bundle_state_is_final(CONTAINER_OF(l, Bundle, unsaved_link)->rec.state);
+        return n;
+}

@@ -1,0 +1,188 @@
+/* neuron-collect drain, resume: what is asked before a node is taken away. Whoever reads `safe to terminate` may destroy the node, so it is
+ * said only when the agent says it. */
+#include <string.h>
+
+#include "cli/agent/left.h"
+#include "lib/base/clock.h"
+#include "lib/base/parse.h"
+#include "lib/neuron/ids.h"
+
+/* The agent answers from memory, but a node that is drained has other things to do. */
+#define LOOK_FIRST_USEC (200 * USEC_PER_MSEC)
+#define LOOK_MAX_USEC (1 * USEC_PER_SEC)
+#define PAGE_MAX 100
+
+typedef struct Drain {
+        const Cli *cli;
+        uint64_t timeout_usec;
+        json_t *status; /* as it was last seen */
+} Drain;
+
+typedef enum Draining { DRAIN_ON, DRAIN_SAFE, DRAIN_HOPELESS, DRAIN_RESUMED } Draining;
+
+/* An agent that has gone while one waited for it is the one that was to ship. */
+static int ask(const Cli *cli, const char *method, const char *path, json_t **ret) {
+        int code = cli_ask(cli, method, path, ret);
+        if (code == CLI_NO_AGENT)
+                cli_error("an agent that does not run ships nothing: not safe to terminate");
+        return code;
+}
+
+/* ---- is there any hope ---- */
+
+/* Looks, page after page, for a bundle in this state that something may move. @param n_seen  the bundles looked at are added */
+static int look_for_hope(const Drain *d, const char *state, bool *ret, uint64_t *n_seen) {
+        char path[64 + BUNDLE_ID_SIZE], next[BUNDLE_ID_SIZE] = "", last[BUNDLE_ID_SIZE],
+                                        obstacle[LEFT_OBSTACLE_SIZE];
+        do {
+                json_t *page = NULL, *b;
+                size_t i;
+                snprintf(path, sizeof path, "/v1/bundles?limit=%d&state=%s%s%s", PAGE_MAX, state,
+                         *next ? "&after=" : "", next);
+                int code = ask(d->cli, "GET", path, &page);
+                if (code != CLI_YES)
+                        return code;
+                json_array_foreach(json_object_get(page, "bundles"), i, b) *ret =
+                        *ret || !left_obstacle(b, d->status, obstacle);
+                *n_seen += i;
+                memcpy(last, next, sizeof last);
+                snprintf(next, sizeof next, "%s", cli_text(page, "next"));
+                json_decref(page);
+        } while (!*ret && bundle_id_is_valid(next) && strcmp(next, last) != 0);
+        return CLI_YES;
+}
+
+/* Waiting is in vain when all that is left was given up, or waits for what is not configured any more. */
+static int judge_hope(const Drain *d, Draining *ret) {
+        static const char *const waiting[] = { "settling", "ready" };
+        const json_t *bundles = json_object_get(d->status, "bundles");
+        uint64_t n_waiting = cli_number(bundles, "settling") + cli_number(bundles, "ready");
+        bool hope = cli_number(bundles, "shipping") > 0 ||
+                    json_array_size(json_object_get(d->status, "shipping")) > 0;
+        uint64_t n_seen = 0;
+        int code = CLI_YES;
+        if (n_waiting == 0) /* what was found may not be counted yet */
+                hope = hope || !cli_is_true(d->status, "idle") ||
+                       cli_number(bundles, "quarantined") == 0;
+        for (size_t i = 0; n_waiting > 0 && !hope && code == CLI_YES && i < ELEMENTSOF(waiting);
+             i++)
+                code = look_for_hope(d, waiting[i], &hope, &n_seen);
+        hope = hope || n_seen < n_waiting; /* one has moved between the two questions */
+        *ret = hope ? DRAIN_ON : DRAIN_HOPELESS;
+        return code;
+}
+
+/* ---- waiting ---- */
+
+static void draw(const Drain *d) {
+        const json_t *bundles = json_object_get(d->status, "bundles");
+        uint64_t n = cli_number(bundles, "settling") + cli_number(bundles, "ready") +
+                     cli_number(bundles, "shipping");
+        char what[64];
+        snprintf(what, sizeof what, "draining, %llu left", (unsigned long long)n);
+        left_draw(d->cli, d->status, NULL, what);
+}
+
+static int look(Drain *d, Draining *ret) {
+        json_t *status = NULL;
+        int code = ask(d->cli, "GET", "/v1/status", &status);
+        if (code != CLI_YES)
+                return code;
+        json_decref(d->status);
+        d->status = status;
+        const json_t *drain = json_object_get(status, "drain");
+        if (!json_is_object(drain))
+                *ret = DRAIN_RESUMED;
+        else if (cli_is_true(drain, "safe_to_terminate"))
+                *ret = DRAIN_SAFE;
+        else
+                code = judge_hope(d, ret);
+        if (code == CLI_YES && *ret == DRAIN_ON)
+                draw(d);
+        return code;
+}
+
+static int finish(const Drain *d, Draining outcome) {
+        const json_t *drain = json_object_get(d->status, "drain");
+        const char *missing = outcome == DRAIN_SAFE      ? ""
+                              : outcome == DRAIN_RESUMED ? "the agent was told to resume meanwhile"
+                              : *cli_text(drain, "missing") ? cli_text(drain, "missing")
+                                                            : "not everything is delivered";
+        json_t *list = d->cli->json ? json_array() : NULL;
+        int code = CLI_YES;
+        if (!d->cli->json && outcome == DRAIN_SAFE)
+                cli_line("safe to terminate");
+        else if (!d->cli->json)
+                cli_line("not safe to terminate: %s", missing);
+        if (outcome != DRAIN_SAFE)
+                code = left_tell(d->cli, d->status, list);
+        if (code == CLI_YES && d->cli->json) {
+                json_t *answer = json_pack(
+                        "{s:b, s:o, s:O}", "safe_to_terminate", outcome == DRAIN_SAFE, "missing",
+                        *missing ? cli_json_string(missing) : json_null(), "left", list);
+                code = cli_print_json(d->cli, answer);
+                json_decref(answer);
+        }
+        json_decref(list);
+        return code != CLI_YES ? code : outcome == DRAIN_SAFE ? CLI_YES : CLI_NO;
+}
+
+static int wait_until_end(Drain *d) {
+        uint64_t begin = clock_boottime_usec(), pause = LOOK_FIRST_USEC;
+        for (;;) {
+                Draining outcome = DRAIN_ON;
+                int code = look(d, &outcome);
+                if (code != CLI_YES)
+                        return code;
+                uint64_t waited = clock_boottime_usec() - begin;
+                if (cli_is_interrupted()) {
+                        cli_error("interrupted; the agent goes on draining: the same command waits "
+                                  "on, `neuron-collect resume` ends it");
+                        return CLI_NO;
+                }
+                if (outcome != DRAIN_ON || waited >= d->timeout_usec) {
+                        cli_progress_end();
+                        return finish(d, outcome);
+                }
+                (void)usleep((useconds_t)MIN(pause, d->timeout_usec - waited)); /* or a signal */
+                pause = MIN(2 * pause, LOOK_MAX_USEC);
+        }
+}
+
+/* ---- commands ---- */
+
+int cmd_drain(const Cli *cli, int argc, char **argv) {
+        static const struct option options[] = { { "timeout", required_argument, NULL, 't' },
+                                                 { 0 } };
+        Drain d = { .cli = cli, .timeout_usec = USEC_INFINITY };
+        json_t *answer = NULL;
+        int o;
+        while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0)
+                if (o != 't')
+                        return CLI_USAGE;
+                else if (parse_time_usec(optarg, &d.timeout_usec) < 0)
+                        return cli_usage(argv[0], "--timeout '%s' is no time; write 30s or 10m",
+                                         optarg);
+        if (optind < argc)
+                return cli_usage(argv[0], "takes no argument but --timeout");
+        cli_catch_signals();
+        int code = ask(cli, "POST", "/v1/drain", &answer);
+        json_decref(answer);
+        if (code == CLI_YES)
+                code = wait_until_end(&d);
+        json_decref(d.status);
+        return code;
+}
+
+int cmd_resume(const Cli *cli, int argc, char **argv) {
+        json_t *answer = NULL;
+        int code = cli_no_argument(argc, argv);
+        if (code == CLI_YES)
+                code = cli_ask(cli, "POST", "/v1/resume", &answer);
+        if (code == CLI_YES && cli->json)
+                code = cli_print_json(cli, answer);
+        else if (code == CLI_YES)
+                cli_line("the agent takes new bundles again");
+        json_decref(answer);
+        return code;
+}

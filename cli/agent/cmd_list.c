@@ -1,0 +1,140 @@
+/* neuron-collect list */
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/client.h"
+#include "lib/base/parse.h"
+#include "lib/base/strbuf.h"
+#include "lib/neuron/record.h"
+
+#define PAGE 500
+
+typedef struct List {
+        const Cli *cli;
+        const char *state, *source; /* NULL = all */
+        json_t *all;                /* where to gather for --json; NULL: printed at once */
+        uint64_t n;
+} List;
+
+static void print_header(const Cli *cli) {
+        if (cli->terminal)
+                cli_line("%-11s %-51s %10s %14s  %-20s  %s", "STATE", "ID", "SIZE", "FILES",
+                         "FIRST SEEN", "PATH");
+}
+
+/* Where it is on its way to, and what keeps it from getting there. */
+static void print_deliveries(const json_t *b) {
+        char progress[CLI_PROGRESS_SIZE];
+        size_t i;
+        json_t *d;
+        json_array_foreach(json_object_get(b, "deliveries"), i, d) {
+                const char *state = cli_text(d, "state"), *error = cli_text(d, "last_error");
+                bool is_shipping = strcmp(state, "shipping") == 0;
+                if (strcmp(state, "delivered") == 0 || (!is_shipping && !*error))
+                        continue;
+                cli_progress_text(progress, d);
+                cli_part("  -> %s: %s%s%s%s", cli_text(d, "destination"),
+                         is_shipping && *progress ? progress : state, *error ? ", " : "",
+                         *error ? "last error: " : "", error);
+        }
+}
+
+static void print_bundle(const List *l, const json_t *b) {
+        char bytes[PARSE_FORMAT_SIZE], files[CLI_COUNT_SIZE], seen[CLI_MOMENT_SIZE];
+        cli_state(l->cli, cli_text(b, "state"), 11);
+        cli_part(" %-51s %10s %14s  %-20s  %s%s", cli_text(b, "id"),
+                 parse_format_human(bytes, cli_number(b, "bytes")),
+                 cli_count(files, cli_number(b, "files"), "file"),
+                 cli_moment(seen, cli_text(b, "first_seen")),
+                 cli_is_true(b, "complete") ? "" : "INCOMPLETE ", cli_text(b, "path"));
+        print_deliveries(b);
+        putchar('\n');
+}
+
+/* @return the path of the page after `after`, the caller's */
+static char *page_path(const List *l, const char *after) {
+        StrBuf path = STRBUF_INIT;
+        const char *names[] = { "state", "source", "after" },
+                   *values[] = { l->state, l->source, after };
+        strbuf_addf(&path, "/v1/bundles?limit=%d", PAGE);
+        for (size_t i = 0; i < ELEMENTSOF(names); i++)
+                if (values[i]) {
+                        _cleanup_free_ char *value = client_escape(values[i]);
+                        strbuf_addf(&path, "&%s=%s", names[i], value ? value : "");
+                }
+        return strbuf_take(&path);
+}
+
+static void take_page(List *l, const json_t *page) {
+        size_t i;
+        json_t *b;
+        json_array_foreach(json_object_get(page, "bundles"), i, b) {
+                if (l->all)
+                        json_array_append(l->all, b);
+                else {
+                        if (l->n == 0)
+                                print_header(l->cli);
+                        print_bundle(l, b);
+                }
+                l->n++;
+        }
+}
+
+static int take_pages(List *l) {
+        _cleanup_free_ char *after = NULL;
+        do {
+                _cleanup_free_ char *path = page_path(l, after);
+                json_t *page = NULL;
+                int code = path ? cli_ask(l->cli, "GET", path, &page) : CLI_NO;
+                if (code != CLI_YES)
+                        return code;
+                take_page(l, page);
+                const char *next = cli_text(page, "next");
+                if (after && strcmp(after, next) == 0)
+                        next = ""; /* not an agent of ours: it would go on for ever */
+                free(after);
+                after = *next ? strdup(next) : NULL;
+                json_decref(page);
+        } while (after);
+        return CLI_YES;
+}
+
+static int parse(int argc, char **argv, List *l) {
+        static const struct option options[] = { { "state", required_argument, NULL, 's' },
+                                                 { "source", required_argument, NULL, 'n' },
+                                                 { 0 } };
+        BundleState state;
+        int o;
+        while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0)
+                switch (o) {
+                case 's':
+                        l->state = optarg;
+                        if (bundle_state_parse(optarg, &state) < 0)
+                                return cli_usage(argv[0], "'%s' is no state", optarg);
+                        break;
+                case 'n':
+                        l->source = optarg;
+                        break;
+                default:
+                        return CLI_USAGE;
+                }
+        return optind < argc ? cli_usage(argv[0], "takes only --state and --source, not '%s'",
+                                         argv[optind])
+                             : CLI_YES;
+}
+
+int cmd_list(const Cli *cli, int argc, char **argv) {
+        List l = { .cli = cli };
+        int code = parse(argc, argv, &l);
+        if (code != CLI_YES)
+                return code;
+        l.all = cli->json ? json_array() : NULL;
+        code = take_pages(&l);
+        if (l.all && code == CLI_YES)
+                code = cli_print_json(cli, l.all);
+        else if (code == CLI_YES && l.n == 0 && cli->terminal)
+                cli_line("no bundles%s%s%s%s", l.state ? " that are " : "", l.state ? l.state : "",
+                         l.source ? " of source " : "", l.source ? l.source : "");
+        json_decref(l.all);
+        return code;
+}

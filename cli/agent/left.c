@@ -1,0 +1,158 @@
+#include "cli/agent/left.h"
+
+#include <string.h>
+
+#include "lib/base/clock.h"
+#include "lib/base/parse.h"
+
+#define LEFT_MAX 1000 /* of a state */
+
+bool left_is_given_up(const char *state) {
+        static const char *const states[] = { "quarantined", "cancelled", "evicted", "vanished" };
+        for (size_t i = 0; i < ELEMENTSOF(states); i++)
+                if (strcmp(state, states[i]) == 0)
+                        return true;
+        return false;
+}
+
+const char *left_why(const json_t *bundle) {
+        if (*cli_text(bundle, "reason") || left_is_given_up(cli_text(bundle, "state")))
+                return cli_text(bundle, "reason");
+        size_t i;
+        json_t *d;
+        json_array_foreach(json_object_get(bundle, "deliveries"), i,
+                           d) if (strcmp(cli_text(d, "state"), "delivered") != 0 &&
+                                  *cli_text(d, "last_error")) return cli_text(d, "last_error");
+        return "";
+}
+
+/* ---- obstacles ---- */
+
+/* @return whether the agent has a source or destination of this name; of what is no list nothing is known, so it may */
+static bool is_configured(const json_t *list, const char *name) {
+        size_t i;
+        json_t *one;
+        json_array_foreach(list, i, one) if (strcmp(cli_text(one, "name"), name) == 0) return true;
+        return !json_is_array(list);
+}
+
+/* @return a destination that lacks the bundle and is not configured, when there is no other that lacks it; NULL */
+static const char *lost_destination(const json_t *bundle, const json_t *status) {
+        const json_t *destinations = json_object_get(status, "destinations");
+        const char *lost = NULL;
+        size_t i;
+        json_t *d;
+        json_array_foreach(json_object_get(bundle, "deliveries"), i, d) {
+                if (strcmp(cli_text(d, "state"), "delivered") == 0)
+                        continue;
+                if (is_configured(destinations, cli_text(d, "destination")))
+                        return NULL;
+                lost = cli_text(d, "destination");
+        }
+        return lost;
+}
+
+const char *left_obstacle(const json_t *bundle, const json_t *status, char *buf) {
+        const char *state = cli_text(bundle, "state"), *source = cli_text(bundle, "source");
+        if (left_is_given_up(state)) {
+                snprintf(buf, LEFT_OBSTACLE_SIZE, "%s", left_why(bundle));
+                return buf;
+        }
+        bool has_source = is_configured(json_object_get(status, "sources"), source);
+        const char *lost = strcmp(state, "settling") == 0 ? NULL : lost_destination(bundle, status);
+        if (has_source && !lost)
+                return NULL;
+        snprintf(buf, LEFT_OBSTACLE_SIZE,
+                 "its %s '%s' is not configured any more; add it again, or `neuron-collect cancel` "
+                 "the bundle",
+                 has_source ? "destination" : "source", has_source ? lost : source);
+        return buf;
+}
+
+/* ---- drawing ---- */
+
+/* @return the shipping that is to be drawn, borrowed; NULL */
+static const json_t *find_shipping(const json_t *status, const char *id) {
+        size_t i;
+        json_t *s;
+        json_array_foreach(json_object_get(status, "shipping"), i,
+                           s) if (!id || strcmp(cli_text(s, "id"), id) == 0) return s;
+        return NULL;
+}
+
+void left_draw(const Cli *cli, const json_t *status, const char *id, const char *what) {
+        const json_t *s = find_shipping(status, id);
+        char bar[CLI_BAR_SIZE], rate[PARSE_FORMAT_SIZE], eta[CLOCK_ISO_SIZE] = "?";
+        if (!s) {
+                cli_progress(cli, "%s", what);
+                return;
+        }
+        unsigned percent = cli_percent(cli_number(s, "done_bytes"), cli_number(s, "total_bytes"));
+        if (json_is_integer(json_object_get(s, "eta_seconds")))
+                clock_format_span(eta, MIN(cli_number(s, "eta_seconds"), (uint64_t)UINT32_MAX) *
+                                               USEC_PER_SEC);
+        cli_progress(cli, "%s %s %u %% to %s, %s/s, %s left", what, cli_bar(bar, percent), percent,
+                     cli_text(s, "destination"), parse_format_human(rate, cli_number(s, "rate")),
+                     eta);
+}
+
+/* ---- telling ---- */
+
+/* What keeps a destination from taking bundles is told there, once, and not of each bundle that waits for it. */
+static const char *trouble_at_destination(const json_t *bundle, const json_t *status, char *buf) {
+        size_t i, j;
+        json_t *d, *destination;
+        buf[0] = '\0';
+        json_array_foreach(json_object_get(bundle, "deliveries"), i, d) {
+                if (strcmp(cli_text(d, "state"), "delivered") == 0)
+                        continue;
+                json_array_foreach(json_object_get(status, "destinations"), j, destination) {
+                        const char *name = cli_text(destination, "name"),
+                                   *state = cli_text(destination, "state");
+                        if (strcmp(name, cli_text(d, "destination")) == 0 &&
+                            strcmp(state, "ok") != 0)
+                                snprintf(buf, LEFT_OBSTACLE_SIZE, "destination '%s' is %s: %s",
+                                         name, state, cli_text(destination, "last_error"));
+                }
+        }
+        return buf;
+}
+
+static void print_one(const Cli *cli, const json_t *bundle, const json_t *status) {
+        char buf[LEFT_OBSTACLE_SIZE];
+        const char *obstacle = status ? left_obstacle(bundle, status, buf) : NULL,
+                   *why = obstacle ? obstacle : left_why(bundle);
+        if (!*why && status)
+                why = trouble_at_destination(bundle, status, buf);
+        cli_part("%s ", cli_text(bundle, "id"));
+        cli_state(cli, cli_text(bundle, "state"), 0);
+        cli_line("%s%s", *why ? ": " : "", why);
+}
+
+static int tell_state(const Cli *cli, const char *state, const json_t *status, json_t *list) {
+        char path[96];
+        json_t *page = NULL, *b;
+        size_t i;
+        snprintf(path, sizeof path, "/v1/bundles?limit=%d&state=%s", LEFT_MAX, state);
+        int code = cli_ask(cli, "GET", path, &page);
+        if (code != CLI_YES)
+                return code;
+        json_array_foreach(json_object_get(page, "bundles"), i, b) {
+                if (list)
+                        json_array_append(list, b);
+                else
+                        print_one(cli, b, status);
+        }
+        if (!list && *cli_text(page, "next"))
+                cli_line("… and more; see `neuron-collect list --state %s`", state);
+        json_decref(page);
+        return CLI_YES;
+}
+
+int left_tell(const Cli *cli, const json_t *status, json_t *list) {
+        static const char *const left[] = { "settling", "ready", "shipping", "quarantined" };
+        int code = CLI_YES;
+        for (size_t i = 0; code == CLI_YES && i < ELEMENTSOF(left); i++)
+                code = tell_state(cli, left[i], status, list);
+        return code;
+}

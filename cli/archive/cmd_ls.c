@@ -1,0 +1,378 @@
+/* neuron-collect ls: the bundles below a URL, by incident. What a bundle is comes from its key; whether it was delivered and is
+ * complete from the beginning of its manifest, which are read many at once. */
+#include <errno.h>
+#include <string.h>
+
+#include "cli/archive/bundle_name.h"
+#include "cli/archive/object_store.h"
+#include "cli/cli.h"
+#include "lib/base/parse.h"
+#include "lib/bundle/manifest.h"
+
+#define BATCH                                                                                      \
+        512 /* bundles whose manifests are looked at together, and then some to the incident's end */
+#define BATCH_MAX (16 * BATCH) /* an incident that large is told in several groups */
+#define DRAW_EVERY 100
+#define HEAD_BYTES (64 * KIB) /* of a manifest: 500 parts and more */
+
+typedef enum EntryState {
+        ENTRY_COMPLETE,
+        ENTRY_INCOMPLETE,
+        ENTRY_NO_MANIFEST,
+        ENTRY_NO_OBJECT,
+        ENTRY_WRONG_SIZE,
+        ENTRY_BAD_MANIFEST,
+} EntryState;
+
+typedef struct Entry {
+        char *stem;
+        BundleWhat what; /* borrows stem */
+        bool has_object, has_manifest;
+        uint64_t bytes, modified_usec, manifest_bytes;
+        EntryState state;
+        bool is_read;  /* the manifest, or what is wrong with it was said */
+        char *reasons; /* JSON; NULL */
+} Entry;
+
+typedef struct Ls {
+        const Cli *cli;
+        ObjectStore *store;
+        Entry *entries;
+        size_t n, n_allocated;
+        uint64_t n_told;
+        json_t *incidents; /* for --json; NULL: printed */
+        uint64_t n_bad;    /* manifests that could not be read */
+        bool failed;
+} Ls;
+
+/* ---- gathering ---- */
+
+static void entries_clear(Ls *l) {
+        for (size_t i = 0; i < l->n; i++) {
+                free(l->entries[i].stem);
+                free(l->entries[i].reasons);
+        }
+        l->n = 0;
+}
+
+static bool is_same_incident(const Entry *a, const Entry *b) {
+        return a->what.n_incident == b->what.n_incident &&
+               memcmp(a->stem, b->stem, a->what.n_incident) == 0;
+}
+
+/* Both files of a bundle come one after the other. @return NULL for lack of memory */
+static Entry *entry_of(Ls *l, const char *key, size_t n_stem) {
+        Entry *last = l->n > 0 ? &l->entries[l->n - 1] : NULL;
+        if (last && strlen(last->stem) == n_stem && memcmp(last->stem, key, n_stem) == 0)
+                return last;
+        if (l->n == l->n_allocated) {
+                size_t n = l->n_allocated ? 2 * l->n_allocated : 64;
+                Entry *grown = reallocarray(l->entries, n, sizeof *grown);
+                if (!grown)
+                        return NULL;
+                l->entries = grown;
+                l->n_allocated = n;
+        }
+        Entry *e = &l->entries[l->n];
+        *e = (Entry){ .stem = strndup(key, n_stem) };
+        if (!e->stem)
+                return NULL;
+        bundle_what(e->stem, &e->what);
+        l->n++;
+        return e;
+}
+
+/* ---- manifests ---- */
+
+static bool read_manifest(Entry *e, const ObjectHead *h) {
+        ManifestHead head;
+        if (!h->text || manifest_read_head(h->text, h->n, &head) < 0)
+                return false;
+        e->state = !e->has_object           ? ENTRY_NO_OBJECT
+                   : head.bytes != e->bytes ? ENTRY_WRONG_SIZE
+                   : head.complete          ? ENTRY_COMPLETE
+                                            : ENTRY_INCOMPLETE;
+        e->reasons = TAKE_PTR(head.reasons);
+        manifest_head_done(&head);
+        return true;
+}
+
+/* Many may have one cause, so only the first one's is said. @param why  NULL = it is no manifest */
+static void say_bad_manifest(Ls *l, const Entry *e, const char *why) {
+        _cleanup_free_ char *url = object_store_url(l->store, e->stem);
+        l->failed = true;
+        if (l->n_bad++ > 0)
+                return;
+        if (why)
+                cli_error("%s", why);
+        else
+                cli_error("'%s" MANIFEST_SUFFIX "' is no manifest", url ? url : e->stem);
+}
+
+/* Reads the beginnings of the manifests that are not understood yet. @return 0, -errno */
+static int read_manifests(Ls *l, size_t max_bytes, bool is_last_try) {
+        _cleanup_free_ ObjectHead *heads = calloc(l->n, sizeof *heads);
+        _cleanup_free_ Entry **of = calloc(l->n, sizeof *of);
+        size_t n = 0;
+        int r = heads && of ? 0 : -ENOMEM;
+        for (size_t i = 0; r == 0 && i < l->n; i++) {
+                Entry *e = &l->entries[i];
+                if (e->is_read)
+                        continue;
+                _cleanup_free_ char *key = bundle_manifest_name(e->stem);
+                if (!key)
+                        r = -ENOMEM;
+                of[n] = e;
+                heads[n++] = (ObjectHead){ .key = TAKE_PTR(key), .max_bytes = max_bytes };
+        }
+        if (r == 0)
+                r = object_store_read_heads(l->store, heads, n);
+        for (size_t i = 0; i < n; i++) {
+                Entry *e = of[i];
+                bool is_all = is_last_try || heads[i].error || heads[i].n < max_bytes;
+                e->is_read = r == 0 && (read_manifest(e, &heads[i]) || is_all);
+                if (e->is_read && e->state == ENTRY_BAD_MANIFEST)
+                        say_bad_manifest(l, e, heads[i].error);
+                free((char *)heads[i].key);
+                object_head_done(&heads[i]);
+        }
+        return r;
+}
+
+static int judge(Ls *l) {
+        for (size_t i = 0; i < l->n; i++) {
+                Entry *e = &l->entries[i];
+                e->state = e->has_manifest ? ENTRY_BAD_MANIFEST : ENTRY_NO_MANIFEST;
+                e->is_read = !e->has_manifest || e->manifest_bytes == 0;
+                if (e->has_manifest && e->is_read) /* a range of nothing cannot be asked for */
+                        say_bad_manifest(l, e, NULL);
+        }
+        int r = read_manifests(l, HEAD_BYTES, false);
+        return r == 0 ? read_manifests(l, MANIFEST_HEAD_MAX_BYTES, true) : r;
+}
+
+/* ---- telling ---- */
+
+static const char *state_text(EntryState s) {
+        switch (s) {
+        case ENTRY_COMPLETE:
+                return "complete";
+        case ENTRY_INCOMPLETE:
+                return "INCOMPLETE";
+        case ENTRY_NO_MANIFEST:
+                return "not delivered (no manifest)";
+        case ENTRY_NO_OBJECT:
+                return "manifest without its object";
+        case ENTRY_WRONG_SIZE:
+                return "not the size that its manifest says";
+        case ENTRY_BAD_MANIFEST:
+        default:
+                return "manifest cannot be read";
+        }
+}
+
+/* @return the time that the key tells, else when the object was written */
+static const char *entry_time(const Entry *e, char buf[static CLOCK_ISO_SIZE]) {
+        char moment[CLI_MOMENT_SIZE];
+        if (e->what.time[0])
+                return e->what.time;
+        cli_moment(moment, clock_format_iso(buf, e->modified_usec));
+        return strcpy(buf, moment);
+}
+
+static void print_entry(const Ls *l, const Entry *e) {
+        char bytes[PARSE_FORMAT_SIZE], time[CLOCK_ISO_SIZE];
+        _cleanup_free_ char *url = object_store_url(l->store, e->stem);
+        cli_part("  %s  %-19.*s  %-16s  %10s  ", entry_time(e, time),
+                 e->what.n_node ? (int)e->what.n_node : 1, e->what.n_node ? e->what.node : "-",
+                 e->what.kind[0] ? e->what.kind : "-", parse_format_human(bytes, e->bytes));
+        cli_state(l->cli, state_text(e->state), 10);
+        cli_line("  %s%s", url ? url : e->stem, e->has_object ? BUNDLE_SUFFIX : MANIFEST_SUFFIX);
+}
+
+static json_t *entry_json(const Ls *l, const Entry *e) {
+        char time[CLOCK_ISO_SIZE];
+        _cleanup_free_ char *url = NULL, *stem = object_store_url(l->store, e->stem),
+                            *node = strndup(e->what.node, e->what.n_node);
+        if (!stem || !node ||
+            asprintf(&url, "%s%s", stem, e->has_object ? BUNDLE_SUFFIX : MANIFEST_SUFFIX) < 0) {
+                url = NULL;
+                return NULL;
+        }
+        bool is_known = e->state == ENTRY_COMPLETE || e->state == ENTRY_INCOMPLETE;
+        return json_pack("{s:o, s:o, s:o, s:s?, s:s, s:I, s:b, s:o, s:o, s:s?}", "url",
+                         cli_json_string(url), "name", cli_json_string(e->what.name), "node",
+                         cli_json_string(node), "kind", e->what.kind[0] ? e->what.kind : NULL,
+                         "time", entry_time(e, time), "bytes", (json_int_t)e->bytes, "delivered",
+                         is_known, "complete",
+                         is_known ? json_boolean(e->state == ENTRY_COMPLETE) : json_null(),
+                         "reasons", e->reasons ? json_loads(e->reasons, 0, NULL) : json_array(),
+                         "fault", is_known ? NULL : state_text(e->state));
+}
+
+/* How many nodes the bundles [from, to) of an incident are from: they come in order of node. */
+static uint64_t count_nodes(const Ls *l, size_t from, size_t to) {
+        uint64_t n = 0;
+        for (size_t i = from; i < to; i++) {
+                const BundleWhat *w = &l->entries[i].what,
+                                 *before = i > from ? &l->entries[i - 1].what : NULL;
+                n += !before || w->n_node != before->n_node ||
+                     memcmp(w->node, before->node, w->n_node) != 0;
+        }
+        return n;
+}
+
+static int tell_incident_json(const Ls *l, size_t from, size_t to) {
+        const BundleWhat *w = &l->entries[from].what;
+        _cleanup_free_ char *directory = strndup(l->entries[from].stem, w->n_incident),
+                            *url = directory ? object_store_url(l->store, directory) : NULL;
+        json_t *bundles = json_array();
+        int r = url && bundles ? 0 : -ENOMEM;
+        for (size_t i = from; r == 0 && i < to; i++)
+                if (json_array_append_new(bundles, entry_json(l, &l->entries[i])) < 0)
+                        r = -ENOMEM;
+        json_t *one =
+                r < 0 ? NULL
+                      : json_pack("{s:o, s:s?, s:s?, s:O}", "incident", cli_json_string(url),
+                                  "date_time", w->date_time[0] ? w->date_time : NULL, "cluster_id",
+                                  w->cluster_id[0] ? w->cluster_id : NULL, "bundles", bundles);
+        json_decref(bundles);
+        return json_array_append_new(l->incidents, one) < 0 ? -ENOMEM : 0;
+}
+
+static void print_incident(const Ls *l, size_t from, size_t to) {
+        uint64_t bytes = 0;
+        for (size_t i = from; i < to; i++)
+                bytes += l->entries[i].bytes;
+        char size[PARSE_FORMAT_SIZE], bundles[CLI_COUNT_SIZE], nodes[CLI_COUNT_SIZE];
+        _cleanup_free_ char *directory =
+                strndup(l->entries[from].stem, l->entries[from].what.n_incident);
+        _cleanup_free_ char *url = object_store_url(l->store, directory ? directory : "");
+        cli_line("%s: %s of %s, %s", url && *url ? url : ".",
+                 cli_count(bundles, to - from, "bundle"),
+                 cli_count(nodes, count_nodes(l, from, to), "node"),
+                 parse_format_human(size, bytes));
+        for (size_t i = from; i < to; i++)
+                print_entry(l, &l->entries[i]);
+}
+
+/* @return 0, -errno; -EPIPE when nobody reads any more */
+static int flush(Ls *l) {
+        int r = l->n > 0 ? judge(l) : 0;
+        cli_progress_end();
+        for (size_t from = 0, to; r == 0 && from < l->n; from = to) {
+                for (to = from + 1; to < l->n; to++)
+                        if (!is_same_incident(&l->entries[from], &l->entries[to]))
+                                break;
+                if (l->incidents)
+                        r = tell_incident_json(l, from, to);
+                else
+                        print_incident(l, from, to);
+        }
+        l->n_told += l->n;
+        entries_clear(l);
+        if (!l->incidents && (fflush(stdout) != 0 || ferror(stdout)))
+                return -EPIPE;
+        return r;
+}
+
+static int on_item(const ObjectItem *item, void *userdata) {
+        Ls *l = userdata;
+        size_t n_stem;
+        BundleFile file = bundle_file_of(item->key, &n_stem);
+        if (file == BUNDLE_NEITHER)
+                return 0;
+        Entry *e = entry_of(l, item->key, n_stem);
+        if (!e)
+                return -ENOMEM;
+        if (file == BUNDLE_OBJECT) {
+                e->has_object = true;
+                e->bytes = item->bytes;
+        } else {
+                e->has_manifest = true;
+                e->manifest_bytes = item->bytes;
+        }
+        e->modified_usec = MAX(e->modified_usec, item->modified_usec);
+        if ((l->n_told + l->n) % DRAW_EVERY == 0)
+                cli_progress(l->cli, "%llu bundles", (unsigned long long)(l->n_told + l->n));
+        /* the last one may not have both its files yet, so all before it go */
+        bool goes =
+                l->n > BATCH_MAX || (l->n > BATCH && !is_same_incident(&l->entries[l->n - 2], e));
+        if (!goes)
+                return 0;
+        Entry last = *e;
+        l->n--;
+        int r = flush(l);
+        l->entries[0] = last;
+        l->n = 1;
+        return r;
+}
+
+/* ---- the command ---- */
+
+/* A bundle may be named itself. @return the caller's */
+static char *list_prefix(const ObjectUrl *url, ObjectStore *store) {
+        size_t n;
+        uint64_t bytes;
+        char *prefix;
+        if (bundle_file_of(url->key, &n) != BUNDLE_NEITHER &&
+            (url->bucket || object_store_stat(store, url->key, &bytes) == 0))
+                return strndup(url->key, n);
+        if (url->bucket)
+                return strdup(url->key);
+        return asprintf(&prefix, "%s%s", url->key, strcmp(url->key, "/") == 0 ? "" : "/") < 0
+                       ? NULL
+                       : prefix;
+}
+
+static int list(Ls *l, const ObjectUrl *url, const char *given) {
+        _cleanup_free_ char *prefix = list_prefix(url, l->store);
+        int r = prefix ? object_store_list(l->store, &(ObjectListOrder){ .prefix = prefix,
+                                                                         .on_item = on_item,
+                                                                         .userdata = l })
+                       : -ENOMEM;
+        _cleanup_free_ char *why = r > 0 ? strdup(object_store_error(l->store)) : NULL;
+        int f = r >= 0 ? flush(l) : 0; /* also what was found before something failed */
+        entries_clear(l);
+        cli_progress_end();
+        if (r == -EPIPE || f == -EPIPE)
+                return CLI_NO; /* main() says so */
+        if (why) {
+                cli_error("%s", why);
+                l->failed = true;
+        } else if (r < 0 || f < 0)
+                return object_store_say(l->store, r < 0 ? r : f);
+        if (l->n_bad > 1)
+                cli_error("%llu manifests cannot be read or are none; what is wrong with the "
+                          "first was said",
+                          (unsigned long long)l->n_bad);
+        if (l->n_told == 0 && !l->failed)
+                cli_error("no bundles below '%s'", given);
+        int code = l->incidents ? cli_print_json(l->cli, l->incidents) : CLI_YES;
+        return l->failed ? CLI_NO : code;
+}
+
+int cmd_ls(const Cli *cli, int argc, char **argv) {
+        static const struct option options[] = { S3_OPTION_ROWS, { 0 } };
+        S3Options s3 = { 0 };
+        ObjectUrl url = { 0 };
+        int o;
+        while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0)
+                if (!s3_options_take(&s3, o, optarg))
+                        return CLI_USAGE;
+        if (argc - optind != 1 || !*argv[optind])
+                return cli_usage(argv[0], "wants one URL, s3://bucket[/prefix] or a directory");
+        int code = object_url_parse(argv[0], argv[optind], &url);
+        if (code != CLI_YES)
+                return code;
+        cli_catch_signals();
+        Ls l = { .cli = cli, .incidents = cli->json ? json_array() : NULL };
+        code = object_store_open(&l.store, cli, &url, &s3);
+        if (code == CLI_YES)
+                code = list(&l, &url, argv[optind]);
+        object_store_free(l.store);
+        free(l.entries);
+        json_decref(l.incidents);
+        object_url_done(&url);
+        return code;
+}

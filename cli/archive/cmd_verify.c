@@ -1,0 +1,149 @@
+/* neuron-collect verify: re-hashes a bundle against the manifest beside it. */
+#include <errno.h>
+#include <string.h>
+
+#include "cli/archive/bundle_name.h"
+#include "cli/archive/object_store.h"
+#include "cli/cli.h"
+#include "lib/base/parse.h"
+#include "lib/bundle/manifest.h"
+#include "lib/bundle/reader.h"
+
+typedef struct Verify {
+        const Cli *cli;
+        ObjectStore *store;
+        const char *object; /* path or URL */
+        json_t *manifest;
+        json_t *faults;
+        unsigned drawn_percent;
+} Verify;
+
+static void on_fault(const char *what, void *userdata) {
+        json_array_append_new(((Verify *)userdata)->faults, cli_json_string(what));
+}
+
+static void on_progress(uint64_t done_bytes, uint64_t total_bytes, void *userdata) {
+        Verify *v = userdata;
+        unsigned percent = cli_percent(done_bytes, total_bytes);
+        if (percent != v->drawn_percent) {
+                char bar[CLI_BAR_SIZE], total[PARSE_FORMAT_SIZE];
+                cli_progress(v->cli, "%s %u %% of %s", cli_bar(bar, percent), percent,
+                             parse_format_human(total, total_bytes));
+        }
+        v->drawn_percent = percent;
+}
+
+static int load_manifest(ObjectStore *store, const char *key, json_t **ret) {
+        _cleanup_free_ char *fault = NULL, *url = object_store_url(store, key);
+        ObjectText manifest = { 0 };
+        int r = object_store_read(store, key, MANIFEST_MAX_BYTES, &manifest);
+        _cleanup_free_ char *text = manifest.text;
+        if (r == OBJECT_E_NOT_FOUND) {
+                cli_error("cannot read the manifest: %s; a bundle without its manifest was not "
+                          "delivered",
+                          object_store_error(store));
+                return CLI_NO;
+        }
+        if (r != 0)
+                return object_store_say(store, r);
+        r = manifest_read(text, manifest.n, ret, &fault);
+        if (r < 0) {
+                cli_error("'%s' is no manifest: %s", url ? url : key, fault ? fault : strerror(-r));
+                return CLI_NO;
+        }
+        return CLI_YES;
+}
+
+static void print_report(const Verify *v, const VerifyReport *report) {
+        const json_t *bundle = json_object_get(v->manifest, "bundle");
+        char bytes[PARSE_FORMAT_SIZE], members[CLI_COUNT_SIZE], faults[CLI_COUNT_SIZE];
+        size_t i;
+        json_t *text;
+        json_array_foreach(v->faults, i, text) cli_line("  %s", cli_string(text));
+        cli_part("%s: ", v->object);
+        cli_state(v->cli, report->ok ? "yes" : "NO", 0);
+        cli_line(", %s, %s in %s",
+                 report->ok ? "whole and as the manifest says"
+                            : cli_count(faults, json_array_size(v->faults), "fault"),
+                 parse_format_human(bytes, report->bytes),
+                 cli_count(members, report->n_members, "member"));
+        if (!cli_is_true(bundle, "complete"))
+                puts("  it was labelled incomplete when it was packed:");
+        json_array_foreach(json_object_get(bundle, "reasons"), i, text)
+                cli_line("    %s", cli_string(text));
+}
+
+static int print_report_json(const Verify *v, const VerifyReport *report) {
+        const json_t *bundle = json_object_get(v->manifest, "bundle");
+        json_t *answer = json_pack("{s:o, s:b, s:I, s:I, s:I, s:O, s:b, s:O}", "object",
+                                   cli_json_string(v->object), "ok", report->ok, "members",
+                                   (json_int_t)report->n_members, "bad", (json_int_t)report->n_bad,
+                                   "bytes", (json_int_t)report->bytes, "faults", v->faults,
+                                   "complete", cli_is_true(bundle, "complete"), "reasons",
+                                   json_object_get(bundle, "reasons"));
+        int code = cli_print_json(v->cli, answer);
+        json_decref(answer);
+        return code;
+}
+
+static int verify(Verify *v, ByteSource *source) {
+        VerifyReport report = { .on_fault = on_fault, .on_progress = on_progress, .userdata = v };
+        int r = bundle_verify(source, v->manifest, &report);
+        cli_progress_end();
+        if (r < 0)
+                return object_store_say(v->store, r);
+        int code = CLI_YES;
+        if (v->cli->json)
+                code = print_report_json(v, &report);
+        else
+                print_report(v, &report);
+        return code != CLI_YES ? code : report.ok ? CLI_YES : CLI_NO;
+}
+
+static int open_and_verify(Verify *v, const BundleNames *names) {
+        _cleanup_free_ char *url = object_store_url(v->store, names->object);
+        _cleanup_(object_reader_freep) ObjectReader *reader = NULL;
+        ObjectRange range = { .key = names->object };
+        int code = url ? load_manifest(v->store, names->manifest, &v->manifest) : CLI_NO;
+        if (code != CLI_YES)
+                return code;
+        v->object = url;
+        int r = object_store_stat(v->store, names->object, &range.bytes);
+        if (r == 0)
+                r = object_store_reader(v->store, &range, &reader);
+        return r == 0 ? verify(v, &reader->source) : object_store_say(v->store, r);
+}
+
+int cmd_verify(const Cli *cli, int argc, char **argv) {
+        static const struct option options[] = { S3_OPTION_ROWS, { 0 } };
+        S3Options s3 = { 0 };
+        ObjectUrl url = { 0 };
+        BundleNames names = { 0 };
+        int o;
+        while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0)
+                if (!s3_options_take(&s3, o, optarg))
+                        return CLI_USAGE;
+        if (argc - optind != 1 || !*argv[optind])
+                return cli_usage(argv[0], "wants one bundle, s3://bucket/key or a path");
+        const char *given = argv[optind];
+        int code = object_url_parse(argv[0], given, &url);
+        if (code == CLI_YES)
+                code = object_url_names(argv[0], given, &url, &names);
+        Verify v = { .cli = cli, .faults = json_array(), .drawn_percent = UINT32_MAX };
+        if (code == CLI_YES && !v.faults) {
+                cli_error("%s", strerror(ENOMEM));
+                code = CLI_NO;
+        }
+        if (code == CLI_YES) {
+                cli_catch_signals();
+                code = object_store_open(&v.store, cli, &url, &s3);
+        }
+        if (code == CLI_YES)
+                code = open_and_verify(&v, &names);
+        json_decref(v.faults);
+        json_decref(v.manifest);
+        bundle_names_done(&names);
+        object_url_done(&url);
+        object_store_free(v.store);
+        return code;
+}

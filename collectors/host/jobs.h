@@ -1,0 +1,52 @@
+/* Who holds the machine's Neuron devices, found by reading links: no device is opened. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "collectors/host/procfs.h"
+#include "collectors/runner/collector.h"
+#include "lib/base/strbuf.h"
+
+#define JOBS_HOLDERS_MAX 1024
+#define JOBS_DEVICES_MAX 64 /* of one process; a node has 16 */
+#define JOBS_FDS_MAX 65536  /* looked at of one process */
+
+typedef struct JobsHolder {
+        ProcStat stat;
+        uid_t uid;
+        int devices[JOBS_DEVICES_MAX]; /* ascending */
+        size_t n_devices;
+        bool maps_runtime; /* libnrt.so is mapped; looked for by JOBS_BY_MAPS only */
+} JobsHolder;
+
+typedef struct JobsScan {
+        JobsHolder *holders; /* by pid, ascending; the scan's */
+        size_t n_holders;
+        size_t n_processes, n_hidden; /* seen; of which this many are not for us to look into */
+        bool is_cut;                  /* there are more holders than JOBS_HOLDERS_MAX */
+} JobsScan;
+
+/** The devices that a process holds. It waits for nothing.
+ * A link counts when it leads to <device_directory>/neuronN or /dev/neuronN and, where it can be asked, is a character device or the very file that
+ * lies there here. @return 0, or an outcome of procfs.h */
+int jobs_devices_of(const CollectOrder *order, const Proc *p, JobsHolder *h);
+
+/** @param ret_hidden  its maps cannot be read @return whether it has libnrt.so mapped. May wait (procfs.h), so only in a child */
+bool jobs_maps_runtime(const Proc *p, bool *ret_hidden);
+
+typedef enum JobsLook {
+        JOBS_BY_DEVICES, /* links of descriptors; waits for nothing */
+        JOBS_BY_MAPS, /* maps of processes that are large enough for the runtime; may wait (procfs.h), so only in a child */
+} JobsLook;
+
+/** Looks at all processes. @return 0, -errno */
+int jobs_scan(const CollectOrder *order, JobsLook look, JobsScan *ret);
+void jobs_scan_done(JobsScan *s);
+
+/** Adds "devices": [0, 1]. */
+void jobs_add_devices(StrBuf *b, const JobsHolder *h);
+/** Adds "job": what its environment tells (may wait), or null, and "container": what its cgroup tells, or null. */
+void jobs_add_identity(StrBuf *b, const Proc *p);

@@ -1,0 +1,261 @@
+/* The kernel's log: what it has of Neuron, once or from now on. A line is a hint: who can open a device can have the driver print what he likes
+ * (reference, 2.3), so that sysfs counters, not this, prove a fault.
+ *
+ * /dev/kmsg gives one record a read(2); the stand-ins of tests, files and FIFOs, any number of bytes: both are cut at record borders here. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "collectors/host/kmsg_parse.h"
+#include "collectors/runner/collector.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/json_out.h"
+#include "lib/base/path.h"
+#include "lib/base/redact.h"
+
+enum { IDLE_MSEC = 200, RATE_LINES_MAX = 200, RATE_ERRORS_MAX = 100 };
+#define RATE_USEC (60 * USEC_PER_SEC)
+
+typedef struct Kmsg {
+        const CollectOrder *order;
+        CollectOut *out;
+        int fd;
+        bool is_stream; /* followed: what is written is not counted against max_bytes, but by the minute */
+        StrBuf pending; /* bytes that may go on */
+        uint64_t last_seq;
+        bool has_seq, overran;
+        uint64_t
+                window_usec; /* of the kernel's time: when the minute began that n_lines and n_errors count */
+        uint64_t n_lines, n_errors, n_left_out;
+} Kmsg;
+
+static int emit(Kmsg *k, StrBuf *b) {
+        int r;
+
+        if (k->is_stream)
+                k->out->used_bytes = 0;
+        r = collect_emit(k->out, b);
+        return r == -EFBIG && k->is_stream ? 0 : r;
+}
+
+static int emit_notice(Kmsg *k, const char *about, const char *count_name, uint64_t count) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+
+        json_out_object(&b, NULL);
+        json_out_string(&b, "about", about);
+        json_out_u64(&b, count_name, count);
+        json_out_end_object(&b);
+        return emit(k, &b);
+}
+
+static void add_hw_error(StrBuf *b, const KmsgHwError *e) {
+        static const char *const names[] = { "instance_id", "hostname",   "nd_id",
+                                             "nc_id",       "serial_num", "action" };
+
+        json_out_object(b, "hw_error");
+        redact_member(b, "value", e->value, strlen(e->value));
+        for (size_t i = 0; i < ELEMENTSOF(names); i++) {
+                const char *value = kmsg_hw_field(e, names[i]);
+                if (value[0] != '\0')
+                        redact_member(b, names[i], value, strlen(value));
+        }
+        json_out_array(b, "fields");
+        for (size_t i = 0; i < e->n_fields; i++) {
+                char pair[KMSG_KEY_SIZE + KMSG_VALUE_SIZE];
+                int n = snprintf(pair, sizeof pair, "%s=%s", e->fields[i].key, e->fields[i].value);
+                redact_member(b, NULL, pair, (size_t)n);
+        }
+        json_out_end_array(b);
+        json_out_bool(b, "cut", e->is_cut);
+        json_out_end_object(b);
+}
+
+/* Reports of faults have an allowance of their own, so that no chatter of the driver crowds them out; beyond it they count as lines.
+ * @return whether the minute has room for another line; counts what it has not */
+static bool may_write(Kmsg *k, uint64_t usec, bool is_error) {
+        if (!k->is_stream)
+                return true;
+        if (usec < k->window_usec || usec - k->window_usec >= RATE_USEC) {
+                k->window_usec = usec;
+                k->n_lines = k->n_errors = 0;
+        }
+        if (is_error && k->n_errors++ < RATE_ERRORS_MAX)
+                return true;
+        if (k->n_lines++ < RATE_LINES_MAX)
+                return true;
+        k->n_left_out++;
+        return false;
+}
+
+static int emit_record(Kmsg *k, const KmsgRecord *r, const KmsgHwError *error) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+
+        json_out_object(&b, NULL);
+        json_out_string(&b, "about", error ? "hw_error" : "line");
+        json_out_u64(&b, "seq", r->seq);
+        json_out_u64(&b, "usec", r->usec);
+        json_out_u64(&b, "priority", r->priority);
+        json_out_bool(&b, "from_kernel", r->facility == 0);
+        json_out_bool(&b, "hint", true);
+        redact_member(&b, "text", r->text.text ? r->text.text : "", r->text.n);
+        if (r->context.n > 0)
+                redact_member(&b, "context", r->context.text, r->context.n);
+        if (error)
+                add_hw_error(&b, error);
+        json_out_end_object(&b);
+        return emit(k, &b);
+}
+
+/* The ring went round before we came: how many were lost is known by the next one's number. */
+static int note_lost(Kmsg *k, uint64_t seq) {
+        int r = 0;
+
+        if (k->overran)
+                r = emit_notice(k, "overrun", "lost_records",
+                                k->has_seq && seq > k->last_seq ? seq - k->last_seq - 1 : 0);
+        k->overran = false;
+        k->has_seq = true;
+        k->last_seq = seq;
+        return r;
+}
+
+static int take_record(Kmsg *k, const char *data, size_t n) {
+        _cleanup_(kmsg_record_done) KmsgRecord record = { 0 };
+        KmsgHwError error;
+        int r = kmsg_parse(data, n, &record);
+
+        if (r < 0)
+                return r == -EBADMSG ? 0 : r; /* not a record: nothing that can be told */
+        r = note_lost(k, record.seq);
+        if (r < 0 || record.usec < k->order->since_boot_usec)
+                return r;
+        bool is_error = kmsg_find_hw_error(record.text.text, record.text.n, &error);
+        if (!is_error && !kmsg_is_neuron(record.text.text ? record.text.text : "", record.text.n))
+                return 0;
+        if (!may_write(k, record.usec, is_error))
+                return 0;
+        if (k->n_left_out > 0) {
+                r = emit_notice(k, "left_out", "lines", k->n_left_out);
+                k->n_left_out = 0;
+        }
+        return r < 0 ? r : emit_record(k, &record, is_error ? &error : NULL);
+}
+
+/* Takes whole records of what has been read. @param all  nothing more comes now: the last one too, when its line is ended */
+static int take_pending(Kmsg *k, bool all) {
+        size_t at = 0;
+        int r = 0;
+
+        while (r == 0 && at < k->pending.n) {
+                size_t n = kmsg_record_size(k->pending.text + at, k->pending.n - at);
+                if (at + n == k->pending.n && !(all && k->pending.text[at + n - 1] == '\n') &&
+                    n <= KMSG_RECORD_BYTES_MAX)
+                        break;
+                r = take_record(k, k->pending.text + at, n);
+                at += n;
+        }
+        if (at > 0) {
+                k->pending.n -= at;
+                memmove(k->pending.text, k->pending.text + at, k->pending.n + 1);
+        }
+        return r;
+}
+
+/* @return 1 something was read, 0 nothing is there now, -errno */
+static int read_some(Kmsg *k) {
+        char chunk[KMSG_RECORD_BYTES_MAX];
+        ssize_t n = read(k->fd, chunk, sizeof chunk);
+        int r;
+
+        if (n < 0 &&
+            errno == EPIPE) { /* overwritten before it was read; the next read goes on behind it */
+                k->overran = true;
+                return 1;
+        }
+        if (n < 0)
+                return errno == EAGAIN || errno == EINTR ? take_pending(k, true) : -errno;
+        if (n == 0)
+                return take_pending(k, true);
+        strbuf_add_n(&k->pending, chunk, (size_t)n);
+        r = strbuf_error(&k->pending);
+        if (r == 0)
+                r = take_pending(k, false);
+        return r < 0 ? r : 1;
+}
+
+/* What to do when it cannot be opened. @see syslog(2), kernel.dmesg_restrict: without CAP_SYSLOG reading it is EPERM */
+static const char *remedy_of(int error) {
+        switch (error) {
+        case -ENOENT:
+        case -ENXIO:
+        case -ENODEV:
+                return "give the agent's container this device, or set snapshot.device_directory";
+        case -EPERM:
+        case -EACCES:
+                return "start neuron-collectd-probe.socket, or give the agent CAP_SYSLOG";
+        default:
+                return "the kernel's own log ('dmesg') may say more";
+        }
+}
+
+static int open_kmsg(const CollectOrder *order, CollectOut *out) {
+        _cleanup_free_ char *path = path_join(order->device_directory, "kmsg");
+        if (!path)
+                return -ENOMEM;
+        int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+        if (fd >= 0)
+                return fd;
+        int r = -errno;
+        (void)snprintf(out->why, sizeof out->why, "cannot open '%s': %s; %s", path, strerror(-r),
+                       remedy_of(r));
+        return r;
+}
+
+int collect_kmsg(const CollectOrder *order, CollectOut *out) {
+        _cleanup_close_ int fd = open_kmsg(order, out);
+        Kmsg k = { .order = order, .out = out, .fd = fd };
+        int r;
+
+        if (fd < 0)
+                return fd;
+        do
+                r = read_some(&k);
+        while (r > 0);
+        strbuf_done(&k.pending);
+        return r == -EFBIG ? 0 : r; /* the section says that it was cut */
+}
+
+/* Waits for more, or for the end of who reads us. @return 1 more, 0 nobody reads any more, -errno */
+static int wait_for_more(const Kmsg *k, bool is_at_end) {
+        struct pollfd polls[] = { { .fd = k->out->fd },
+                                  { .fd = is_at_end ? -1 : k->fd, .events = POLLIN } };
+
+        /* A file at its end and a FIFO without a writer are always readable: looked at anew after a while. */
+        if (poll(polls, ELEMENTSOF(polls), is_at_end ? IDLE_MSEC : -1) < 0)
+                return errno == EINTR ? 1 : -errno;
+        return polls[0].revents & (POLLERR | POLLHUP | POLLNVAL) ? 0 : 1;
+}
+
+int follow_kmsg(const CollectOrder *order, CollectOut *out) {
+        _cleanup_close_ int fd = open_kmsg(order, out);
+        Kmsg k = { .order = order, .out = out, .fd = fd, .is_stream = true };
+        struct stat st;
+        int r;
+
+        if (fd < 0 || fstat(fd, &st) < 0)
+                return fd < 0 ? fd : -errno;
+        (void)lseek(fd, 0, SEEK_END); /* a FIFO has no end to go to */
+        for (;;) {
+                do
+                        r = read_some(&k);
+                while (r > 0);
+                if (r == 0)
+                        r = wait_for_more(&k, !S_ISCHR(st.st_mode));
+                if (r <= 0)
+                        break;
+        }
+        strbuf_done(&k.pending);
+        return r;
+}

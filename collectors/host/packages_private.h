@@ -1,0 +1,43 @@
+/* What the files of the packages collector share. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "collectors/host/dpkg.h"
+#include "collectors/runner/collector.h"
+#include "lib/base/strbuf.h"
+
+#define PACKAGES_NAME_SIZE 128
+#define PACKAGES_VERSION_SIZE 128
+#define PACKAGES_MAX 512 /* of one source */
+
+/** A root directory whose packages are listed. */
+typedef struct PackagesRoot {
+        int fd;     /* of the root, O_PATH */
+        pid_t pid;  /* whose it is; 0 = the host's */
+        int out_fd; /* gets the records, a line each */
+        StrBuf b;   /* the record that is being made */
+        int result; /* 0, -errno: nothing more is written */
+} PackagesRoot;
+
+/** Begins a record {"where", "pid", "source" …; ends and writes it. */
+void packages_begin(PackagesRoot *root, const char *source);
+void packages_end(PackagesRoot *root);
+
+/* Each writes the records of one source, none where the source is not there. */
+void packages_dpkg(PackagesRoot *root);
+/** @param program  rpm, absolute @param timeout_usec  then it is killed */
+void packages_rpm(PackagesRoot *root, const char *program, uint64_t timeout_usec);
+/** Distributions in the usual places of Python. */
+void packages_pip(PackagesRoot *root);
+/** Those in one directory, absolute in the root; none: no record. */
+void packages_pip_directory(PackagesRoot *root, const char *path);
+
+/** Takes name and version of a `NAME-VERSION.dist-info` or `NAME-VERSION[-py3.x].egg-info` directory. The name is normalised: lower case, `-`.
+ * @return whether it is one; version "" when it has none @see PEP 376, PEP 503, PEP 427 */
+bool packages_parse_pip(const char *directory, char name[static PACKAGES_NAME_SIZE],
+                        char version[static PACKAGES_VERSION_SIZE]);
+/** @return whether a distribution (normalised) is one that AWS asks for: reference, 5.4 */
+bool packages_pip_is_asked_for(const char *name);

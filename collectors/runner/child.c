@@ -1,0 +1,173 @@
+#include "collectors/runner/child.h"
+
+#include <errno.h>
+#include <linux/capability.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include "collectors/runner/order.h"
+#include "collectors/runner/sandbox.h"
+#include "collectors/runner/supervise.h"
+#include "lib/base/cleanup.h"
+
+#define CONTAINER_DESCRIPTORS_MAX 8192
+#define CAP(x) (UINT64_C(1) << CAP_##x)
+
+enum {
+        OPENS_DEVICES = 1,   /* nodes of Neuron, for ioctl(2) */
+        MAKES_FILES = 2,     /* raw ones, in the directory that it is given */
+        READS_PROCESSES = 4, /* of others: /proc/PID/environ, maps, fd, root … */
+        MAY_EXEC = 8,        /* rpm */
+        RUNS_COMMANDS = 16,
+        KEEPS_FILES_OPEN =
+                32, /* many, and copies them with their holes: what they hold it counts itself */
+};
+
+/* What a collector cannot do without, where the supervisor has it. @see capabilities(7) */
+static const struct {
+        const char *name;
+        uint64_t capabilities;
+        unsigned needs;
+} all_needs[] = {
+        /* core_count and connected_devices are 0400 before driver 2.28 */
+        { "neuron_sysfs", CAP(DAC_READ_SEARCH), 0 },
+        /* whether others hold a device decides whether it may be opened */
+        { "neuron_device", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH),
+          OPENS_DEVICES | READS_PROCESSES },
+        { "kmsg", CAP(SYSLOG) | CAP(DAC_READ_SEARCH), 0 },
+        { "process", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH), READS_PROCESSES | MAKES_FILES },
+        { "jobs", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH), READS_PROCESSES },
+        { "packages", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH), READS_PROCESSES | MAY_EXEC },
+        { "process_packages", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH), READS_PROCESSES | MAY_EXEC },
+        { "runtime_log", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH), READS_PROCESSES | MAKES_FILES },
+        { "container_dumps", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH),
+          READS_PROCESSES | MAKES_FILES | KEEPS_FILES_OPEN },
+        { "commands", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH),
+          OPENS_DEVICES | MAKES_FILES | MAY_EXEC | RUNS_COMMANDS },
+};
+
+static int usage(void) {
+        static const char text[] =
+                "neuron-collectd: --child is how the agent starts parts of itself, not for people; "
+                "`neuron-collect snapshot` takes a snapshot\n";
+        (void)!write(STDERR_FILENO, text, sizeof text - 1); /* nobody is left to hear */
+        return CHILD_USAGE;
+}
+
+static int fail(const char *what, int error) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        strbuf_addf(&b, "%s%s%s\n", what, error ? ": " : "", error ? strerror(-error) : "");
+        if (b.text)
+                (void)!write(CHILD_WHY_FD, b.text, b.n); /* then the section says no reason */
+        return CHILD_FAILED;
+}
+
+static int read_order(ProbeOrder *ret) {
+        _cleanup_free_ char *text = NULL;
+        const char *why = "";
+        size_t n;
+        int r = order_read_fd(CHILD_ORDER_FD, ORDER_MAX_BYTES, &text, &n);
+        return r < 0 ? r : probe_order_parse(text, n, ret, &why);
+}
+
+static int find_directory(void) {
+        struct stat st;
+        return fstat(CHILD_DIR_FD, &st) == 0 && S_ISDIR(st.st_mode) ? CHILD_DIR_FD : -1;
+}
+
+static int enter(const char *collector, const CollectOrder *order, int dir_fd) {
+        _cleanup_(strbuf_done) StrBuf left_out = STRBUF_INIT;
+        Sandbox s = { .dir_fd = -1, .cpu_usec = order->timeout_usec };
+        for (size_t i = 0; i < ELEMENTSOF(all_needs); i++)
+                if (strcmp(all_needs[i].name, collector) == 0) {
+                        unsigned needs = all_needs[i].needs;
+                        s.capabilities = all_needs[i].capabilities;
+                        s.dir_fd = needs & MAKES_FILES ? dir_fd : -1;
+                        s.max_file_bytes = s.dir_fd >= 0 ? order->max_bytes : 0;
+                        if (needs & KEEPS_FILES_OPEN) {
+                                s.max_descriptors = CONTAINER_DESCRIPTORS_MAX;
+                                s.max_file_bytes = s.dir_fd >= 0 ? UINT64_MAX : 0;
+                        }
+                        s.device_directory = needs & OPENS_DEVICES ? order->device_directory : NULL;
+                        s.may_exec = needs & MAY_EXEC;
+                        s.runs_commands = needs & RUNS_COMMANDS;
+                        s.reads_processes = needs & READS_PROCESSES;
+                }
+        int r = sandbox_enter(&s, &left_out);
+        if (r == 0 && left_out.n)
+                (void)fail(left_out.text, 0); /* no failure, but said in the same place */
+        return r;
+}
+
+/* The supervisor may be gone before the signal was asked for. */
+static int die_with_parent(pid_t parent) {
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0)
+                return -errno;
+        return getppid() == parent ? 0 : -ESRCH;
+}
+
+/* `snapshot-more-1.json` lies in the directory of `snapshot.json`, and so do the raw files of both. @return into buf; NULL: it is the first */
+static const char *name_look(const ProbeOrder *order, char buf[static ORDER_NAME_MAX]) {
+        static const char prefix[] = "snapshot-";
+        const char *name = order->document;
+        if (!name || strncmp(name, prefix, sizeof prefix - 1) != 0)
+                return NULL;
+        name += sizeof prefix - 1;
+        (void)snprintf(buf, ORDER_NAME_MAX, "%.*s-", (int)strcspn(name, "."), name);
+        return buf;
+}
+
+static int run(const char *name, bool follows) {
+        _cleanup_(probe_order_done) ProbeOrder order = { 0 };
+        const Collector *collector = collector_find(name);
+        pid_t parent = getppid();
+        if (!collector)
+                return usage();
+        if (read_order(&order) < 0) /* what a person has as fd 0 is no order */
+                return usage();
+        int dir_fd = find_directory();
+        (void)syscall(SYS_close_range, dir_fd + 1 > 3 ? 4U : 3U, ~0U,
+                      0); /* an old kernel: then all had O_CLOEXEC */
+        int r = enter(name, &order.collect, dir_fd);
+        if (r == 0)
+                r = die_with_parent(parent);
+        if (r < 0)
+                return fail("it could not be confined, so nothing was collected", r);
+        CollectOut out = { .fd = CHILD_OUT_FD,
+                           .dir_fd = order.mode == PROBE_AFTER ? -1 : dir_fd,
+                           .max_bytes = follows ? UINT64_MAX : order.collect.max_bytes };
+        if (!follows && collector->per_process && order.collect.n_processes == 0) {
+                (void)fail("no process is known that it could be about", 0);
+                return CHILD_SKIPPED;
+        }
+        char look[ORDER_NAME_MAX];
+        out.look = name_look(&order, look);
+        order.collect.instance_id = order.instance_id;
+        r = follows ? follow_kmsg(&order.collect, &out) : collector->run(&order.collect, &out);
+        if (r == -ENOSYS)
+                return fail("it is not there in this version", 0);
+        if (r == COLLECT_E_NOTHING) {
+                (void)fail(out.why, 0); /* no failure, but said in the same place */
+                return CHILD_SKIPPED;
+        }
+        if (r < 0 && r != -EFBIG)
+                return *out.why ? fail(out.why, 0) : fail("it could not be collected", r);
+        if (*out.why)
+                (void)fail(out.why, 0); /* as above */
+        return out.is_cut ? CHILD_CUT : CHILD_DONE;
+}
+
+int child_main(const char *name) {
+        if (strcmp(name, "probe") == 0) {
+                int r = supervise_main(STDIN_FILENO);
+                return r == -ENOTSOCK ? usage() : r < 0 ? CHILD_FAILED : CHILD_DONE;
+        }
+        if (strncmp(name, "collect:", 8) == 0)
+                return run(name + 8, false);
+        if (strcmp(name, "follow:kmsg") == 0)
+                return run("kmsg", true);
+        return usage();
+}

@@ -1,0 +1,291 @@
+/* A part's process is over when its pipe has ended and it has been reaped: a driver may still hang in the close() that an exit does. Nothing
+ * here waits for one that does not die. */
+#include "collectors/runner/crew.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
+#include "lib/base/strbuf.h"
+
+enum {
+        PART_FD = CREW_KEPT_FD + 1, /* of a part, after /dev/null in 0, 1 and 2 */
+        PART_FDS_MAX = 65536,       /* closed one by one where close_range(2) is missing */
+        CHUNK_BYTES = 16 << 10, /* read at once: one that says much does not hold up the others */
+        EXIT_TICK_MSEC = 1,     /* between looks at a part that has closed its pipe */
+};
+
+typedef struct Part {
+        const CrewTask *task; /* NULL: the seat is free */
+        pid_t pid;
+        int fd; /* its pipe, -1 when it has ended */
+        StrBuf line;
+        size_t n_bytes;
+        int stop; /* negative: what on_line() said */
+} Part;
+
+typedef struct Run {
+        const Crew *crew;
+        Part *parts;
+        struct pollfd *polls;
+        size_t n_seats, n_running;
+        uint64_t end_usec;
+} Run;
+
+/* ---- in the part ---- */
+
+static void close_from(unsigned first) {
+        struct rlimit limit = { .rlim_cur = PART_FDS_MAX };
+        if (syscall(SYS_close_range, first, ~0U, 0) == 0)
+                return;
+        (void)getrlimit(RLIMIT_NOFILE, &limit);
+        for (unsigned fd = first; fd < MIN(limit.rlim_cur, (rlim_t)PART_FDS_MAX); fd++)
+                (void)close((int)fd); /* most are not open */
+}
+
+static void leave_all_but(int fd, int kept_fd) {
+        int high = fcntl(fd, F_DUPFD, PART_FD + 1); /* out of the way of what follows */
+        if (high < 0)
+                _exit(errno);
+        if (kept_fd > 0 && dup2(kept_fd, CREW_KEPT_FD) < 0)
+                _exit(errno);
+        if (kept_fd <= 0)
+                (void)close(CREW_KEPT_FD); /* it may not be open */
+        int null_fd = open("/dev/null", O_RDWR);
+        for (int i = 0; i < CREW_KEPT_FD; i++)
+                if (null_fd < 0)
+                        (void)close(i); /* no /dev/null in this root: then none */
+                else if (dup2(null_fd, i) < 0)
+                        _exit(errno);
+        if (null_fd == CREW_KEPT_FD)
+                (void)close(null_fd); /* it has taken the free number */
+        if (dup2(high, PART_FD) < 0)
+                _exit(errno);
+        close_from(PART_FD + 1);
+}
+
+static _Noreturn void be_part(const Crew *crew, const CrewTask *task, int fd, pid_t parent) {
+        /* Whoever kills the caller must not leave parts behind; it may have died before this line. */
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent)
+                _exit(ESRCH);
+        leave_all_but(fd, crew->kept_fd);
+        int r = crew->run(task, PART_FD, crew->userdata);
+        _exit(r < 0 ? MIN(-r, 255) : 0);
+}
+
+/* ---- in the caller ---- */
+
+static int finish_part(Run *run, Part *p, int result) {
+        const CrewTask *task = p->task;
+        if (p->fd >= 0)
+                (void)close(p->fd); /* read only */
+        strbuf_done(&p->line);
+        *p = (Part){ .fd = -1 };
+        run->n_running--;
+        return run->crew->on_end(task, result, run->crew->userdata);
+}
+
+static int kill_part(Run *run, Part *p, int result) {
+        (void)kill(p->pid, SIGKILL); /* ours: not reaped yet, so the number is still its own */
+        (void)waitpid(p->pid, NULL, WNOHANG);
+        return finish_part(run, p, result);
+}
+
+static int start_part(Run *run, Part *p, const CrewTask *task) {
+        int fds[2];
+        if (pipe2(fds, O_CLOEXEC) < 0)
+                return run->crew->on_end(task, -errno, run->crew->userdata);
+        pid_t parent = getpid(), pid = fork();
+        int error = errno;
+        if (pid == 0)
+                be_part(run->crew, task, fds[1], parent);
+        (void)close(fds[1]); /* the part's */
+        if (pid < 0) {
+                (void)close(fds[0]); /* nobody writes to it */
+                return run->crew->on_end(task, -error, run->crew->userdata);
+        }
+        (void)fcntl(fds[0], F_SETFL, O_NONBLOCK); /* cannot fail for a pipe of ours */
+        *p = (Part){ .task = task, .pid = pid, .fd = fds[0] };
+        run->n_running++;
+        return 0;
+}
+
+/* Sets p->stop. @return 0, -EFBIG, -ENOMEM */
+static int take_bytes(Run *run, Part *p, const char *data, size_t n) {
+        const Crew *crew = run->crew;
+        while (n > 0) {
+                const char *newline = memchr(data, '\n', n);
+                size_t k = newline ? (size_t)(newline - data) : n;
+                if (p->line.n + k > crew->max_line_bytes)
+                        return -EFBIG;
+                strbuf_add_n(&p->line, data, k);
+                if (strbuf_error(&p->line) < 0)
+                        return -ENOMEM;
+                if (!newline)
+                        return 0;
+                p->stop = crew->on_line(p->task, p->line.text, p->line.n, crew->userdata);
+                if (p->stop < 0)
+                        return 0;
+                strbuf_clear(&p->line);
+                data += k + 1;
+                n -= k + 1;
+        }
+        return 0;
+}
+
+/* Reads once. @return bytes read; 0: the pipe has ended; -EAGAIN; -EFBIG, -ENOMEM; sets p->stop */
+static ssize_t read_part(Run *run, Part *p) {
+        char data[CHUNK_BYTES];
+        ssize_t n;
+        do
+                n = read(p->fd, data, sizeof data);
+        while (n < 0 && errno == EINTR);
+        if (n <= 0)
+                return n < 0 ? -errno : 0;
+        p->n_bytes += (size_t)n;
+        if (p->n_bytes > run->crew->max_bytes_each)
+                return -EFBIG;
+        int r = take_bytes(run, p, data, (size_t)n);
+        return r < 0 ? r : n;
+}
+
+static int hear_part(Run *run, Part *p) {
+        ssize_t n = read_part(run, p);
+        if (p->stop < 0)
+                return p->stop;
+        if (n > 0 || n == -EAGAIN)
+                return 0;
+        if (n < 0)
+                return kill_part(run, p, (int)n);
+        (void)close(TAKE_FD(p->fd));
+        return 0;
+}
+
+static int result_of(int status) {
+        return WIFEXITED(status) ? -WEXITSTATUS(status) : -EPIPE;
+}
+
+/* Looks whether a part that has closed its pipe is gone. */
+static int reap_part(Run *run, Part *p) {
+        int status;
+        pid_t pid = waitpid(p->pid, &status, WNOHANG);
+        if (pid == 0 || (pid < 0 && errno == EINTR))
+                return 0;
+        return finish_part(run, p, pid < 0 ? -errno : result_of(status));
+}
+
+/* Time is over: what it has written counts, as far as it is whole lines. */
+static int give_up_part(Run *run, Part *p) {
+        ssize_t n = 1;
+        (void)kill(p->pid, SIGKILL);
+        while (p->fd >= 0 && n > 0 && p->stop >= 0)
+                n = read_part(run, p); /* ends: max_bytes_each */
+        return p->stop < 0 ? p->stop : kill_part(run, p, -ETIMEDOUT);
+}
+
+static int for_each_part(Run *run, int (*f)(Run *run, Part *p)) {
+        for (size_t i = 0; i < run->n_seats; i++) {
+                int r = run->parts[i].task ? f(run, &run->parts[i]) : 0;
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
+static int start_some(Run *run, const CrewTask *tasks, size_t n, size_t *next) {
+        for (size_t i = 0; i < run->n_seats && *next < n; i++) {
+                int r = run->parts[i].task ? 0 : start_part(run, &run->parts[i], &tasks[(*next)++]);
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
+/* Waits until a part says something, a silent one may have ended, or time is over. */
+static int wait_parts(Run *run, uint64_t now) {
+        int timeout_msec = (int)MIN((run->end_usec - now) / USEC_PER_MSEC + 1, (uint64_t)INT32_MAX);
+        for (size_t i = 0; i < run->n_seats; i++) {
+                run->polls[i] = (struct pollfd){ .fd = run->parts[i].fd, .events = POLLIN };
+                if (run->parts[i].task && run->parts[i].fd < 0)
+                        timeout_msec = EXIT_TICK_MSEC;
+        }
+        if (poll(run->polls, run->n_seats, timeout_msec) < 0)
+                return errno == EINTR ? 0 : -errno;
+        for (size_t i = 0; i < run->n_seats; i++) {
+                Part *p = &run->parts[i];
+                int r = 0;
+                if (p->fd >= 0 && run->polls[i].revents != 0)
+                        r = hear_part(run, p);
+                if (r >= 0 && p->task && p->fd < 0)
+                        r = reap_part(run, p);
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
+static int run_all(Run *run, const CrewTask *tasks, size_t n) {
+        size_t next = 0;
+        for (;;) {
+                uint64_t now = clock_boottime_usec();
+                int r = 0;
+                if (now >= run->end_usec) {
+                        r = for_each_part(run, give_up_part);
+                        for (; r >= 0 && next < n; next++)
+                                r = run->crew->on_end(&tasks[next], -ETIMEDOUT,
+                                                      run->crew->userdata);
+                        return MIN(r, 0);
+                }
+                r = start_some(run, tasks, n, &next);
+                if (r < 0)
+                        return r;
+                if (run->n_running == 0 && next == n)
+                        return 0;
+                if (run->n_running > 0)
+                        r = wait_parts(run, now);
+                if (r < 0)
+                        return r;
+        }
+}
+
+/* After a callback that ended it all: no more callbacks. */
+static void drop_parts(Run *run) {
+        for (size_t i = 0; i < run->n_seats; i++) {
+                Part *p = &run->parts[i];
+                if (!p->task)
+                        continue;
+                (void)kill(p->pid, SIGKILL);
+                (void)waitpid(p->pid, NULL, WNOHANG);
+                if (p->fd >= 0)
+                        (void)close(p->fd);
+                strbuf_done(&p->line);
+        }
+}
+
+int crew_run(const Crew *crew, const CrewTask *tasks, size_t n) {
+        if (crew->max_at_once == 0 || crew->max_at_once > CREW_AT_ONCE_MAX)
+                return -EINVAL;
+        if (n == 0)
+                return 0;
+        size_t n_seats = MIN(crew->max_at_once, n);
+        _cleanup_free_ Part *parts = calloc(n_seats, sizeof *parts);
+        _cleanup_free_ struct pollfd *polls = calloc(n_seats, sizeof *polls);
+        if (!parts || !polls)
+                return -ENOMEM;
+        for (size_t i = 0; i < n_seats; i++)
+                parts[i].fd = -1;
+        Run run = { .crew = crew, .parts = parts, .polls = polls, .n_seats = n_seats };
+        if (__builtin_add_overflow(clock_boottime_usec(), crew->timeout_usec, &run.end_usec))
+                run.end_usec = USEC_INFINITY;
+        int r = run_all(&run, tasks, n);
+        drop_parts(&run);
+        return r;
+}

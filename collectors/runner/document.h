@@ -1,0 +1,54 @@
+/* The document of a snapshot: streamed from the records that the children wrote, never held as a tree. docs/SNAPSHOT.md has its schema. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "collectors/runner/collector.h"
+
+#define SNAPSHOT_SCHEMA "neuron-collectd/snapshot/1"
+#define DOCUMENT_LINE_MAX (1024 * 1024)
+
+typedef enum SectionState {
+        SECTION_COMPLETE,
+        SECTION_TIMEOUT, /* it was killed: what it had written is there */
+        SECTION_CUT,     /* it said more than probe_bytes, or the supervisor was killed */
+        SECTION_FAILED,
+        SECTION_SKIPPED, /* there was nothing to look at */
+        N_SECTION_STATES
+} SectionState;
+const char *section_state_name(SectionState s);
+
+typedef struct DocumentSection { /* borrowed */
+        const char *name, *detail;
+        SectionState state;
+        uint64_t begun_usec, duration_usec; /* CLOCK_REALTIME; 0 = it never began */
+        const char *part;   /* file of records in the directory, a line each; NULL = none */
+        char *const *files; /* raw files, NULL-terminated; NULL */
+} DocumentSection;
+
+typedef struct Document {                                    /* borrowed */
+        const char *name, *trigger, *instance_id, *hostname; /* may be NULL */
+        const char *before;              /* document that this one is compared to; NULL */
+        uint64_t begun_usec, ended_usec; /* CLOCK_REALTIME */
+        const CollectProcess *processes;
+        size_t n_processes;
+        const DocumentSection *sections;
+        size_t n_sections;
+        const char *differences; /* file of them, a line each; NULL = this is no second look */
+} Document;
+
+/** Writes it durably: dot-name, fsync, rename, fsync of the directory. Lines that are no JSON object (a killed child's last one), are longer than
+ * DOCUMENT_LINE_MAX or nest deeper than parsers like are left out and counted in their section.
+ * @return 0, -errno */
+int document_write(const Document *d, int dir_fd, const char *name);
+
+/** Makes a file anew, for writing. @param ret  the caller's @return 0, -errno */
+int document_create(FILE **ret, int dir_fd, const char *name);
+
+/** Calls on_line for each whole line of a file, NUL-terminated. @param on_line  NULL line: one that is too long, or was not ended
+ * @return 0, what on_line returned when it is negative, -errno; a file that is not there has no lines */
+int document_lines(int dir_fd, const char *name,
+                   int (*on_line)(const char *line, size_t n, void *userdata), void *userdata);

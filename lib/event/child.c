@@ -1,0 +1,382 @@
+/* posix_spawn starts it, a pidfd tells when it has ended, two pipes what it said. No SIGCHLD: whatever the program does with that signal, and
+ * whichever thread it would go to, does not matter. Where pidfds are kept from us (seccomp filters of old container engines, valgrind) it
+ * is asked for every few milliseconds instead. */
+#include "lib/event/child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "lib/base/digest.h"
+#include "lib/base/spawn.h"
+#include "lib/event/timer.h"
+
+#ifndef P_PIDFD
+#define P_PIDFD 3 /* Linux 5.4; glibc names it since 2.36 */
+#endif
+
+#define ERROR_LINE_MAX 256
+#define READ_SIZE 4096
+#define READS_MAX 64 /* in one go, so that a flood leaves the loop to others as well */
+#define LAST_GOES 16 /* 4 MiB: more than a pipe holds */
+
+#define ASK_USEC (10 * USEC_PER_MSEC) /* without a pidfd */
+
+enum { READ_MORE, READ_EMPTY, READ_ENDED };
+
+struct Child {
+        pid_t pid;  /* > 0 until it is reaped */
+        int pid_fd; /* -1 = there is none */
+        int out_fd, error_fd;
+        sd_event_source *exit, *out, *errors, *timer, *start_failed;
+        char *output; /* owned, NUL-terminated */
+        size_t n_output, n_allocated, n_output_max;
+        char error_line[ERROR_LINE_MAX + 1];
+        size_t n_error_line;
+        bool error_line_ended;
+        int error;
+        bool is_told;
+        bool is_freed; /* but not reaped yet: it waits for that in the loop, as nobody's */
+        void (*on_done)(const ChildResult *result, void *userdata);
+        void *userdata;
+};
+
+/* ── its end ───────────────────────────────────────────────────────────────────────────────────────────────── */
+
+static void stop_reading(Child *c) {
+        c->out = sd_event_source_disable_unref(c->out);
+        c->errors = sd_event_source_disable_unref(c->errors);
+        if (c->out_fd >= 0)
+                (void)close(TAKE_FD(c->out_fd));
+        if (c->error_fd >= 0)
+                (void)close(TAKE_FD(c->error_fd));
+}
+
+/* @param status  as waitpid gives it. The child may be gone when this returns. */
+static void tell(Child *c, int status) {
+        ChildResult result = { .status = status,
+                               .error = c->error,
+                               .output = c->output ? c->output : "",
+                               .output_bytes = c->n_output,
+                               .error_line = c->error_line };
+
+        if (c->is_told)
+                return;
+        c->is_told = true;
+        c->timer = sd_event_source_disable_unref(c->timer);
+        stop_reading(c);
+        c->on_done(&result, c->userdata);
+}
+
+/* Only before it is reaped: afterwards the number may be somebody else's. */
+static void kill_group(const Child *c) {
+        /* The descriptor cannot mean another process; while it answers, the number cannot either. */
+        if (c->pid > 0 &&
+            (c->pid_fd < 0 || syscall(SYS_pidfd_send_signal, c->pid_fd, SIGKILL, NULL, 0) == 0))
+                (void)kill(-c->pid, SIGKILL); /* fails when the rest of the group has gone */
+}
+
+static int wait_status(const siginfo_t *info) {
+        return info->si_code == CLD_EXITED   ? W_EXITCODE(info->si_status, 0)
+               : info->si_code == CLD_DUMPED ? info->si_status | WCOREFLAG
+                                             : info->si_status;
+}
+
+/* @return true and *ret_status when it has ended; false: it still runs */
+static bool reap(Child *c, int *ret_status) {
+        siginfo_t info = { .si_pid = 0 };
+        idtype_t by = c->pid_fd >= 0 ? (idtype_t)P_PIDFD : P_PID;
+        id_t id = c->pid_fd >= 0 ? (id_t)c->pid_fd : (id_t)c->pid;
+
+        if (waitid(by, id, &info, WEXITED | WNOHANG) < 0) {
+                if (errno == EINTR)
+                        return false;
+                /* ECHILD: somebody else has reaped it, or SIGCHLD is ignored and the kernel has. */
+                if (!c->error)
+                        c->error = -errno;
+        } else if (info.si_pid == 0)
+                return false;
+        *ret_status = wait_status(&info);
+        if (c->exit)
+                (void)sd_event_source_set_enabled(c->exit,
+                                                  SD_EVENT_OFF); /* fails only in another process */
+        c->pid = 0;
+        return true;
+}
+
+static void give_up(Child *c, int error) {
+        c->error = error;
+        kill_group(c);
+        tell(c, 0); /* not when it is reaped: what hangs in the kernel does not die at once */
+}
+
+/* ── what it says ──────────────────────────────────────────────────────────────────────────────────────────── */
+
+static int keep_output(Child *c, const char *data, size_t n) {
+        if (n > c->n_output_max - c->n_output)
+                return -EFBIG;
+        if (c->n_output + n >= c->n_allocated) {
+                size_t n_allocated = MAX(2 * c->n_allocated, c->n_output + n + 1);
+                char *output =
+                        malloc(n_allocated); /* not realloc(): the old place would keep a copy */
+
+                if (!output)
+                        return -ENOMEM;
+                if (c->output) {
+                        memcpy(output, c->output, c->n_output);
+                        digest_wipe(c->output, c->n_allocated); /* it may be credentials */
+                        free(c->output);
+                }
+                c->output = output;
+                c->n_allocated = n_allocated;
+        }
+        memcpy(c->output + c->n_output, data, n);
+        c->n_output += n;
+        c->output[c->n_output] = '\0';
+        return 0;
+}
+
+/* Keeps the first line; the rest is read only so that the child need not wait. */
+static void keep_error_line(Child *c, const char *data, size_t n) {
+        for (size_t i = 0; i < n && !c->error_line_ended; i++) {
+                if (data[i] == '\n' || c->n_error_line == ERROR_LINE_MAX)
+                        c->error_line_ended = true;
+                else
+                        c->error_line[c->n_error_line++] = data[i] ? data[i] : '?';
+        }
+}
+
+/* @return READ_* or -errno to give the child up with */
+static int read_some(Child *c, int fd) {
+        for (unsigned i = 0; i < READS_MAX; i++) {
+                char data[READ_SIZE];
+                ssize_t n = read(fd, data, sizeof data);
+                int r = 0;
+
+                if (n == 0)
+                        return READ_ENDED;
+                if (n < 0)
+                        return errno == EAGAIN ? READ_EMPTY : errno == EINTR ? READ_MORE : -errno;
+                if (fd == c->error_fd)
+                        keep_error_line(c, data, (size_t)n);
+                else
+                        r = keep_output(c, data, (size_t)n);
+                digest_wipe(data, (size_t)n); /* it may be a secret that was said */
+                if (r < 0)
+                        return r;
+        }
+        return READ_MORE;
+}
+
+/* What is still in a pipe. Its end is not waited for: somebody whom the child has left behind may hold it open. */
+static int read_rest(Child *c, int fd) {
+        int r = READ_MORE;
+
+        for (unsigned i = 0; i < LAST_GOES && r == READ_MORE; i++)
+                r = read_some(c, fd);
+        return MIN(r, 0);
+}
+
+static int on_pipe(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
+        Child *c = userdata;
+        int r = read_some(c, fd);
+
+        (void)revents;
+        if (r == READ_ENDED)
+                (void)sd_event_source_set_enabled(s,
+                                                  SD_EVENT_OFF); /* fails only in another process */
+        if (r < 0)
+                give_up(c, r);
+        return 0;
+}
+
+/* @return whether it has ended */
+static bool look_for_end(Child *c) {
+        int status, r;
+
+        if (!reap(c, &status))
+                return false;
+        if (c->is_freed)
+                (void)sd_event_source_set_floating(c->exit,
+                                                   false); /* now only this dispatch holds it */
+        if (c->is_told)
+                return true;
+        r = read_rest(c, c->out_fd);
+        if (r < 0 && !c->error)
+                c->error = r;
+        (void)read_rest(c, c->error_fd); /* only for people */
+        tell(c, status);
+        return true;
+}
+
+static int on_pid_fd(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
+        (void)s;
+        (void)fd;
+        (void)revents;
+        (void)look_for_end(userdata);
+        return 0;
+}
+
+static int on_ask(sd_event_source *s, uint64_t usec, void *userdata) {
+        (void)usec;
+        if (look_for_end(userdata))
+                return 0;
+        /* Fails only in another process than the one that made the loop. */
+        (void)timer_rearm(s, ASK_USEC);
+        return 0;
+}
+
+static int on_timeout(sd_event_source *s, uint64_t usec, void *userdata) {
+        (void)s;
+        (void)usec;
+        give_up(userdata, -ETIMEDOUT);
+        return 0;
+}
+
+static int on_start_failed(sd_event_source *s, void *userdata) {
+        (void)s;
+        tell(userdata, 0);
+        return 0;
+}
+
+/* ── gone ──────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+static void destroy(void *userdata) {
+        Child *c = userdata;
+
+        if (c->pid_fd >= 0)
+                (void)close(c->pid_fd);
+        if (c->output)
+                digest_wipe(c->output, c->n_allocated);
+        free(c->output);
+        free(c);
+}
+
+Child *child_free(Child *c) {
+        int status;
+
+        if (!c)
+                return NULL;
+        c->is_told = true;
+        c->timer = sd_event_source_disable_unref(c->timer);
+        c->start_failed = sd_event_source_disable_unref(c->start_failed);
+        stop_reading(c);
+        if (c->pid > 0 && !reap(c, &status)) {
+                kill_group(c);
+                /* Death takes a moment, and longer for who hangs in the kernel. The loop waits for it, and frees it then, or when the loop goes. */
+                c->is_freed = true;
+                (void)sd_event_source_set_destroy_callback(c->exit, destroy);
+                (void)sd_event_source_set_floating(c->exit, true);
+                sd_event_source_unref(c->exit);
+                return NULL;
+        }
+        sd_event_source_disable_unref(c->exit);
+        destroy(c);
+        return NULL;
+}
+
+/* ── its beginning ─────────────────────────────────────────────────────────────────────────────────────────── */
+
+/* Above 2, so that no dup2 in the child meets an end of it that is still to be used. */
+static int make_pipe(int *ret_read_fd, int *ret_write_fd) {
+        _cleanup_close_ int read_fd = -1, write_fd = -1;
+        int fds[2];
+
+        if (pipe2(fds, O_CLOEXEC) < 0)
+                return -errno;
+        read_fd = fcntl(fds[0], F_DUPFD_CLOEXEC, 3);
+        write_fd = fcntl(fds[1], F_DUPFD_CLOEXEC, 3);
+        (void)close(fds[0]);
+        (void)close(fds[1]);
+        if (read_fd < 0 || write_fd < 0)
+                return -EMFILE;
+        if (fcntl(read_fd, F_SETFL, O_NONBLOCK) < 0)
+                return -errno;
+        *ret_read_fd = TAKE_FD(read_fd);
+        *ret_write_fd = TAKE_FD(write_fd);
+        return 0;
+}
+
+/* @return 0 and *ret, or what kept it from starting */
+static int spawn(pid_t *ret, const ChildOrder *order, int out_fd, int error_fd) {
+        return spawn_program(
+                ret,
+                &(SpawnOrder){ .program = order->argv[0],
+                               .argv = order->argv,
+                               .environment = order->environment ? order->environment : environ,
+                               .fds = { -1, out_fd, error_fd },
+                               .n_fds = 3 });
+}
+
+static int add_sources(Child *c, sd_event *event, uint64_t timeout_usec) {
+        int r = c->pid_fd >= 0 ? sd_event_add_io(event, &c->exit, c->pid_fd, EPOLLIN, on_pid_fd, c)
+                               : sd_event_add_time_relative(event, &c->exit, CLOCK_MONOTONIC,
+                                                            ASK_USEC, USEC_PER_MSEC, on_ask, c);
+
+        if (r >= 0)
+                r = sd_event_add_io(event, &c->out, c->out_fd, EPOLLIN, on_pipe, c);
+        if (r >= 0)
+                r = sd_event_add_io(event, &c->errors, c->error_fd, EPOLLIN, on_pipe, c);
+        if (r >= 0)
+                r = sd_event_add_time_relative(event, &c->timer, CLOCK_MONOTONIC, timeout_usec,
+                                               USEC_PER_MSEC, on_timeout, c);
+        if (r < 0)
+                return r;
+        /* For debugging only. */
+        (void)sd_event_source_set_description(c->exit, "child");
+        (void)sd_event_source_set_description(c->timer, "child-timer");
+        return 0;
+}
+
+static int start(Child *c, sd_event *event, const ChildOrder *order) {
+        _cleanup_close_ int out_fd = -1, error_fd = -1;
+        int r = make_pipe(&c->out_fd, &out_fd);
+
+        if (r == 0)
+                r = make_pipe(&c->error_fd, &error_fd);
+        if (r < 0)
+                return r == -ENOMEM ? r : -EAGAIN; /* descriptors are a matter of the moment */
+        r = spawn(&c->pid, order, out_fd, error_fd);
+        if (r == -ENOMEM || r == -EAGAIN)
+                return r;
+        if (r < 0) { /* the program's fault: told like its other faults */
+                c->pid = 0;
+                c->error = r;
+                return sd_event_add_defer(event, &c->start_failed, on_start_failed, c);
+        }
+        c->pid_fd = (int)syscall(SYS_pidfd_open, c->pid, 0); /* glibc wraps it since 2.36 only */
+        r = add_sources(c, event, order->timeout_usec);
+        if (r < 0) { /* not in the loop: there is nobody to wait for it later */
+                (void)kill(-c->pid, SIGKILL);
+                (void)waitpid(c->pid, NULL, 0);
+                c->pid = 0;
+        }
+        return r;
+}
+
+int child_new(Child **ret, sd_event *event, const ChildOrder *order) {
+        _cleanup_(child_freep) Child *c = NULL;
+        int r;
+
+        if (!order->argv || !order->argv[0] || !order->argv[0][0] || order->timeout_usec == 0 ||
+            !order->on_done)
+                return -EINVAL;
+        c = calloc(1, sizeof *c);
+        if (!c)
+                return -ENOMEM;
+        *c = (Child){ .pid_fd = -1,
+                      .out_fd = -1,
+                      .error_fd = -1,
+                      .n_output_max = order->output_max_bytes,
+                      .on_done = order->on_done,
+                      .userdata = order->userdata };
+        r = start(c, event, order);
+        if (r < 0)
+                return r;
+        *ret = TAKE_PTR(c);
+        return 0;
+}

@@ -1,0 +1,303 @@
+#include "lib/http/http_pace.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include "lib/base/clock.h"
+
+#define UNLIMITED_PIECE (128 * KIB) /* soon enough to notice that there is a limit now */
+#define PIECE_MIN KIB
+#define STUCK_POLL_USEC USEC_PER_MSEC /* then twice as long, and so on, … */
+#define STUCK_DOUBLINGS_MAX 4U        /* … so often */
+#define STUCK_IS_STALLED 3            /* and from then on nothing is saved up */
+#define TIMER_ACCURACY_USEC 200
+
+typedef struct Wire { /* one connection */
+        ListLink link;
+        int fd;
+        uint64_t settled; /* bytes that were asked for, or charged, and have gone … */
+        HttpPaid open;    /* … and since then */
+} Wire;
+
+static bool is_on(const HttpPace *p) {
+        return p->throttle.book != NULL;
+}
+
+/* @param ret_paid  gets them. @return as HttpThrottle.book */
+static uint64_t book(HttpPace *p, uint64_t n, HttpPaid *ret_paid) {
+        ret_paid->n = n;
+        return p->throttle.book(n, &ret_paid->cost, p->throttle.userdata);
+}
+
+static void add(HttpPaid *to, HttpPaid paid) {
+        to->n += paid.n;
+        to->cost += paid.cost;
+}
+
+static HttpPaid take(HttpPaid *from, uint64_t n) {
+        HttpPaid share = *from;
+
+        if (n < from->n) {
+                double cost = (double)from->cost * (double)n / (double)from->n;
+                share = (HttpPaid){ .n = n, .cost = MIN((uint64_t)cost, from->cost) };
+        }
+        from->n -= share.n;
+        from->cost -= share.cost;
+        return share;
+}
+
+/* ── connections ───────────────────────────────────────────────────────────────────────────────────────────── */
+
+void http_pace_init(HttpPace *p, sd_event *event, const HttpThrottle *throttle) {
+        *p = (HttpPace){ .event = event };
+        if (throttle)
+                p->throttle = *throttle;
+        list_init(&p->wires);
+}
+
+void http_pace_done(HttpPace *p) {
+        LIST_FOREACH_SAFE (link, &p->wires)
+                free(CONTAINER_OF(link, Wire, link));
+        list_init(&p->wires);
+}
+
+static Wire *wire_of(const HttpPace *p, int fd) {
+        LIST_FOREACH (link, &p->wires) {
+                Wire *w = CONTAINER_OF(link, Wire, link);
+                if (w->fd == fd)
+                        return w;
+        }
+        return NULL;
+}
+
+int http_pace_opened(HttpPace *p, int fd) {
+        Wire *w;
+
+        if (!is_on(p))
+                return 0;
+        w = calloc(1, sizeof *w);
+        if (!w)
+                return -ENOMEM;
+        w->fd = fd;
+        list_append(&p->wires, &w->link);
+        return 0;
+}
+
+typedef struct Flow {
+        uint64_t written; /* handed to the kernel since the connection was made: TLS and all */
+        uint64_t unsent;  /* of that: has not left yet */
+} Flow;
+
+/* @return false: the kernel does not tell */
+static bool flow_of(int fd, Flow *ret) {
+        struct tcp_info info = { 0 };
+        socklen_t n = sizeof info;
+        int n_unacked;
+
+        if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &n) < 0 ||
+            n < offsetof(struct tcp_info, tcpi_notsent_bytes) + sizeof info.tcpi_notsent_bytes ||
+            ioctl(fd, SIOCOUTQ, &n_unacked) < 0 || n_unacked < 0)
+                return false;
+        *ret = (Flow){ .written = info.tcpi_bytes_acked + (uint64_t)n_unacked,
+                       .unsent = info.tcpi_notsent_bytes };
+        return true;
+}
+
+/* Charges what went beyond what was asked for. */
+static void settle(HttpPace *p, Wire *w, Flow *ret) {
+        uint64_t paid = w->settled + w->open.n;
+        HttpPaid more;
+
+        if (!flow_of(w->fd, ret))
+                *ret = (Flow){ .written = paid };
+        if (ret->written > paid) {
+                (void)book(p, ret->written - paid, &more); /* the next one waits for it */
+                add(&w->open, more);
+        }
+}
+
+/* When nothing of it is on the way to the kernel: gives back, too, what was not needed. @return bytes that the kernel has not sent yet */
+static uint64_t settle_all(HttpPace *p, Wire *w) {
+        uint64_t paid;
+        Flow flow;
+
+        settle(p, w, &flow);
+        paid = w->settled + w->open.n;
+        if (flow.written < paid)
+                p->throttle.give_back(take(&w->open, paid - flow.written).cost,
+                                      p->throttle.userdata);
+        w->settled = flow.written;
+        w->open = (HttpPaid){ 0 };
+        return flow.unsent;
+}
+
+void http_pace_closing(HttpPace *p, int fd) {
+        Wire *w = wire_of(p, fd);
+
+        if (!w)
+                return;
+        (void)settle_all(p, w);
+        list_remove(&w->link);
+        free(w);
+}
+
+static Wire *wire_at(const HttpPace *p, int local_port) {
+        LIST_FOREACH (link, &p->wires) {
+                Wire *w = CONTAINER_OF(link, Wire, link);
+                struct sockaddr_storage address = { 0 };
+                socklen_t n = sizeof address;
+                const struct sockaddr_in *v4 = (const void *)&address;
+                const struct sockaddr_in6 *v6 = (const void *)&address;
+
+                if (getsockname(w->fd, (struct sockaddr *)&address, &n) == 0 &&
+                    ntohs(address.ss_family == AF_INET6 ? v6->sin6_port : v4->sin_port) ==
+                            local_port)
+                        return w;
+        }
+        return NULL;
+}
+
+/* ── calls ─────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+void http_pace_call_init(HttpPaceCall *c, HttpPace *p, void (*on_go)(void *userdata),
+                         void *userdata) {
+        *c = (HttpPaceCall){ .pace = p, .on_go = on_go, .userdata = userdata, .fd = -1 };
+}
+
+void http_pace_call_done(HttpPaceCall *c) {
+        uint64_t unused = c->booked.cost + c->granted.cost + c->head.cost;
+
+        c->timer = sd_event_source_disable_unref(c->timer);
+        if (unused > 0)
+                c->pace->throttle.give_back(unused, c->pace->throttle.userdata);
+        c->booked = c->granted = c->head = (HttpPaid){ 0 };
+        c->pace->n_calls -= c->has_begun;
+        c->has_begun = false;
+}
+
+static int on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
+        HttpPaceCall *c = userdata;
+
+        (void)s;
+        (void)usec;
+        add(&c->granted, c->booked);
+        c->booked = (HttpPaid){ 0 };
+        c->on_go(c->userdata);
+        return 0;
+}
+
+/* Has on_go called. @return whether it will be; false: for lack of memory */
+static bool call_later(HttpPaceCall *c, uint64_t wait_usec) {
+        Clock *clock = clock_system();
+        /* Not the loop's idea of now, which is that of its turn's beginning: then it would be too early. */
+        uint64_t when = clock->boottime_usec(clock) + wait_usec;
+
+        if (!c->timer)
+                return sd_event_add_time(c->pace->event, &c->timer, CLOCK_BOOTTIME, when,
+                                         TIMER_ACCURACY_USEC, on_timer, c) >= 0;
+        return sd_event_source_set_time(c->timer, when) >= 0 &&
+               sd_event_source_set_enabled(c->timer, SD_EVENT_ONESHOT) >= 0;
+}
+
+/* @return whether c->granted is there now */
+static bool ask(HttpPaceCall *c, size_t n) {
+        HttpPaid paid;
+        uint64_t wait = book(c->pace, n, &paid);
+
+        if (wait > 0 && call_later(c, wait)) {
+                c->booked = paid;
+                return false;
+        }
+        c->granted = paid;
+        return true;
+}
+
+bool http_pace_begin(HttpPaceCall *c, size_t n_head) {
+        if (!is_on(c->pace))
+                return true;
+        if (!c->has_begun) {
+                c->has_begun = true;
+                c->pace->n_calls++;
+                if (!ask(c, n_head))
+                        return false;
+        }
+        c->head = c->granted;
+        c->granted = (HttpPaid){ 0 };
+        return true;
+}
+
+void http_pace_connected(HttpPaceCall *c, int local_port) {
+        HttpPace *p = c->pace;
+        Wire *w = is_on(p) ? wire_at(p, local_port) : NULL;
+        Flow flow;
+
+        if (!w)
+                return;
+        c->fd = w->fd;
+        settle(p, w, &flow); /* to connect has cost something: TLS, and the way through a proxy */
+        add(&w->open, c->head);
+        c->head = (HttpPaid){ 0 };
+}
+
+void http_pace_lost(HttpPaceCall *c, int fd) {
+        if (c->fd == fd)
+                c->fd = -1;
+}
+
+void http_pace_answered(HttpPaceCall *c) {
+        Wire *w = wire_of(c->pace, c->fd);
+
+        if (w)
+                (void)settle_all(c->pace, w);
+}
+
+/* A connection gets its next piece when the last one has left the kernel. So when the network stands still, what lies in buffers and comes out
+ * at once when it moves again is no more than a piece each. */
+static bool is_stuck(HttpPaceCall *c, Wire *w) {
+        HttpPace *p = c->pace;
+
+        /* libcurl asks for more when it has handed over all that it had. */
+        if (!w || settle_all(p, w) == 0) {
+                c->n_stuck = 0;
+                return false;
+        }
+        if (++c->n_stuck >= STUCK_IS_STALLED)
+                p->throttle.waste(p->throttle.userdata);
+        return call_later(c, STUCK_POLL_USEC << MIN(c->n_stuck - 1, STUCK_DOUBLINGS_MAX));
+}
+
+/* @return whether c->granted is there now */
+static bool ask_for_piece(HttpPaceCall *c, Wire *w, size_t left) {
+        HttpPace *p = c->pace;
+        size_t piece = p->throttle.piece(p->throttle.userdata);
+
+        if (piece == SIZE_MAX)
+                return ask(c, MIN(left, UNLIMITED_PIECE));
+        piece = MAX(piece / p->n_calls, PIECE_MIN);
+        return !is_stuck(c, w) && ask(c, MIN(left, piece));
+}
+
+size_t http_pace_read(HttpPaceCall *c, size_t wanted, size_t left) {
+        Wire *w = wire_of(c->pace, c->fd);
+
+        if (!is_on(c->pace))
+                return wanted;
+        if (c->booked.n > 0) /* asked before its turn has come */
+                return 0;
+        if (c->granted.n == 0 && !ask_for_piece(c, w, left))
+                return 0;
+        const HttpPaid paid = take(&c->granted, wanted);
+        if (w)
+                add(&w->open, paid);
+        return paid.n;
+}
+
+bool http_pace_waits(const HttpPaceCall *c) {
+        return c->booked.n > 0;
+}

@@ -1,0 +1,321 @@
+/* HTTP by libmicrohttpd inside the loop. It sees only whole requests through: what is too large or malformed is answered here. */
+#include "lib/http/mhd_loop.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <microhttpd.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "lib/base/cleanup.h"
+
+#define CONNECTION_BYTES (32 * 1024) /* a connection's memory: request line and headers must fit */
+#define CONNECTION_IDLE_SEC 30
+#define CONNECTIONS_PER_ADDRESS                                                                    \
+        (MHD_LOOP_CONNECTIONS_MAX / 2) /* TCP: one client cannot take all slots */
+#define QUERIES_MAX 16
+#define DISCARD_MAX                                                                                \
+        (16 * MHD_LOOP_BODY_MAX) /* of a body that is too large; then the connection is closed */
+
+struct MhdLoop {
+        struct MHD_Daemon *daemon;
+        sd_event_source *io, *timer;
+        HttpHandler handler;
+        void *userdata;
+        unsigned n_connections; /* after the last run */
+};
+
+/* One request; libmicrohttpd keeps it from the request line to the end of the answer. */
+typedef struct Exchange {
+        bool began, has_nul;
+        char *body; /* owned */
+        size_t body_bytes, discarded_bytes;
+} Exchange;
+
+/* ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────── */
+
+/* Sets the timer to what libmicrohttpd asks for: nothing at all while there are no connections. */
+static void arm(MhdLoop *m) {
+        MHD_UNSIGNED_LONG_LONG msec;
+
+        if (MHD_get_timeout(m->daemon, &msec) != MHD_YES) {
+                (void)sd_event_source_set_enabled(
+                        m->timer, SD_EVENT_OFF); /* fails only for a source of another process */
+                return;
+        }
+        (void)sd_event_source_set_time_relative(
+                m->timer,
+                MIN((uint64_t)msec, (uint64_t)CONNECTION_IDLE_SEC * 1000) * USEC_PER_MSEC);
+        (void)sd_event_source_set_enabled(m->timer, SD_EVENT_ONESHOT);
+}
+
+static unsigned n_connections(const MhdLoop *m) {
+        const union MHD_DaemonInfo *info =
+                MHD_get_daemon_info(m->daemon, MHD_DAEMON_INFO_CURRENT_CONNECTIONS);
+
+        return info ? info->num_connections : 0;
+}
+
+static void turn(MhdLoop *m) {
+        unsigned before;
+
+        /* When all slots are taken libmicrohttpd stops listening, and it listens again only at the beginning of the run after the
+         * one that freed a slot. With no timer and no event nothing would make it run: so it runs once more after each loss. */
+        do {
+                before = m->n_connections;
+                (void)MHD_run(m->daemon); /* MHD_NO only for a daemon with threads of its own */
+                m->n_connections = n_connections(m);
+        } while (m->n_connections < before);
+        arm(m);
+}
+
+static int on_io(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
+        (void)s;
+        (void)fd;
+        (void)revents;
+        turn(userdata);
+        return 0;
+}
+
+static int on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
+        (void)s;
+        (void)usec;
+        turn(userdata);
+        return 0;
+}
+
+/* ── requests ──────────────────────────────────────────────────────────────────────────────────────────────── */
+
+/* Called with the request line, before anything is decoded. @return the Exchange that comes back as *con_cls */
+static void *on_request_line(void *cls, const char *uri, struct MHD_Connection *connection) {
+        Exchange *x = calloc(1, sizeof *x);
+
+        (void)cls;
+        (void)connection;
+        if (x)
+                x->has_nul = strstr(uri, "%00") !=
+                             NULL; /* decoded, it would end the path before its end */
+        return x;
+}
+
+static void on_completed(void *cls, struct MHD_Connection *connection, void **con_cls,
+                         enum MHD_RequestTerminationCode code) {
+        Exchange *x = *con_cls;
+
+        (void)cls;
+        (void)connection;
+        (void)code;
+        if (x)
+                free(x->body);
+        free(x);
+        *con_cls = NULL;
+}
+
+/* Takes response->body over. */
+static enum MHD_Result answer(struct MHD_Connection *connection, HttpResponse *response) {
+        struct MHD_Response *r;
+        enum MHD_Result done = MHD_YES;
+
+        r = MHD_create_response_from_buffer(
+                response->body ? response->body_bytes : 0, response->body,
+                response->body ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
+        if (!r) {
+                free(response->body);
+                return MHD_NO; /* closes the connection */
+        }
+        if (response->content_type)
+                done &= MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE,
+                                                response->content_type);
+        if (response->allow)
+                done &= MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, response->allow);
+        done &= MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+        done &= MHD_add_response_header(r, "X-Content-Type-Options",
+                                        "nosniff"); /* bodies quote what others sent */
+        if (done == MHD_YES)
+                done = MHD_queue_response(connection, response->status, r);
+        MHD_destroy_response(r);
+        return done;
+}
+
+static enum MHD_Result refuse(struct MHD_Connection *connection, unsigned status,
+                              const char *message) {
+        HttpResponse response = { .status = status,
+                                  .content_type = "application/json",
+                                  .body = strdup(message) };
+
+        response.body_bytes = response.body ? strlen(message) : 0;
+        return answer(connection, &response);
+}
+
+static enum MHD_Result refuse_body(struct MHD_Connection *connection) {
+        _Static_assert(MHD_LOOP_BODY_MAX == 64 * 1024, "the text says 64 KiB");
+        return refuse(connection, 413,
+                      "{\"error\": {\"code\": \"too_large\", \"message\": \"the body is larger "
+                      "than 64 KiB\"}}\n");
+}
+
+typedef struct QueryList {
+        HttpQuery items[QUERIES_MAX];
+        size_t n;
+        bool too_many, has_nul;
+} QueryList;
+
+static enum MHD_Result on_query(void *cls, enum MHD_ValueKind kind, const char *name,
+                                const char *value) {
+        QueryList *l = cls;
+
+        (void)kind;
+        if (l->n == QUERIES_MAX) {
+                l->too_many = true;
+                return MHD_NO;
+        }
+        l->items[l->n++] = (HttpQuery){ .name = name, .value = value ? value : "" };
+        return MHD_YES;
+}
+
+static enum MHD_Result serve(MhdLoop *m, struct MHD_Connection *connection, HttpRequest *request) {
+        HttpResponse response = { .status = MHD_HTTP_INTERNAL_SERVER_ERROR };
+        QueryList queries = { .n = 0 };
+
+        (void)MHD_get_connection_values(connection, MHD_GET_ARGUMENT_KIND, on_query,
+                                        &queries); /* the number: we count ourselves */
+        if (queries.too_many)
+                return refuse(connection, MHD_HTTP_BAD_REQUEST,
+                              "{\"error\": {\"code\": \"bad_request\", \"message\": \"more than 16 "
+                              "query parameters\"}}\n");
+        request->queries = queries.items;
+        request->n_queries = queries.n;
+        m->handler(request, &response, m->userdata);
+        return answer(connection, &response);
+}
+
+/* Adds to the body. What is beyond the bound is thrown away, and past DISCARD_MAX the connection closed. */
+static enum MHD_Result take_body(Exchange *x, const char *data, size_t *n) {
+        char *body;
+
+        if (x->discarded_bytes > 0 || *n > MHD_LOOP_BODY_MAX - x->body_bytes) {
+                x->discarded_bytes += *n;
+                *n = 0;
+                return x->discarded_bytes > DISCARD_MAX ? MHD_NO : MHD_YES;
+        }
+        body = realloc(x->body, x->body_bytes + *n);
+        if (!body)
+                return MHD_NO;
+        memcpy(body + x->body_bytes, data, *n);
+        x->body = body;
+        x->body_bytes += *n;
+        *n = 0;
+        return MHD_YES;
+}
+
+/* @return whether the request says itself that its body is too large: then it need not be sent at all */
+static bool says_too_large(struct MHD_Connection *connection) {
+        const char *length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
+                                                         MHD_HTTP_HEADER_CONTENT_LENGTH);
+
+        return length && strtoull(length, NULL, 10) >
+                                 MHD_LOOP_BODY_MAX; /* libmicrohttpd has checked its form */
+}
+
+/* Called for a request's headers, then for each piece of its body, then without one: the request is whole. */
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, const char *url,
+                                  const char *method, const char *version, const char *data,
+                                  size_t *n, void **con_cls) {
+        Exchange *x = *con_cls;
+        HttpRequest request;
+
+        (void)version;
+        if (!x)
+                return MHD_NO; /* no memory at the request line */
+        if (!x->began) {
+                x->began = true;
+                return says_too_large(connection) ? refuse_body(connection) : MHD_YES;
+        }
+        if (*n > 0)
+                return take_body(x, data, n);
+        if (x->discarded_bytes > 0)
+                return refuse_body(connection);
+        if (x->has_nul)
+                return refuse(connection, MHD_HTTP_BAD_REQUEST,
+                              "{\"error\": {\"code\": \"bad_request\", \"message\": \"'%00' in the "
+                              "URL\"}}\n");
+        request = (HttpRequest){
+                .method = method, .path = url, .body = x->body, .body_bytes = x->body_bytes
+        };
+        return serve(cls, connection, &request);
+}
+
+/* ── life ──────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+DEFINE_CLEANUP(MhdLoop, mhd_loop_free);
+
+static int start(MhdLoop *m, int fd) {
+        _cleanup_close_ int own_fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+        int flags;
+
+        if (own_fd < 0)
+                return -errno;
+        flags = fcntl(own_fd, F_GETFL);
+        if (flags < 0 || fcntl(own_fd, F_SETFL, flags | O_NONBLOCK) <
+                                 0) /* a socket handed over by systemd may block */
+                return -errno;
+        m->daemon = MHD_start_daemon(
+                MHD_USE_EPOLL, 0, NULL, NULL, on_request, m,                     /* */
+                MHD_OPTION_LISTEN_SOCKET, (MHD_socket)own_fd,                    /* */
+                MHD_OPTION_CONNECTION_LIMIT, (unsigned)MHD_LOOP_CONNECTIONS_MAX, /* */
+                MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)CONNECTIONS_PER_ADDRESS,
+                MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, /* */
+                MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)CONNECTION_IDLE_SEC, /* */
+                MHD_OPTION_STRICT_FOR_CLIENT, 1,                              /* */
+                MHD_OPTION_URI_LOG_CALLBACK, on_request_line, m,              /* */
+                MHD_OPTION_NOTIFY_COMPLETED, on_completed, m,                 /* */
+                MHD_OPTION_END);
+        own_fd =
+                -1; /* MHD_stop_daemon() closes it; after a failure nobody says whether it is closed, so better never than twice */
+        return m->daemon ? 0 : -EIO;
+}
+
+int mhd_loop_new(MhdLoop **ret, sd_event *event, int fd, HttpHandler handler, void *userdata) {
+        _cleanup_(mhd_loop_freep) MhdLoop *m = calloc(1, sizeof *m);
+        const union MHD_DaemonInfo *info;
+        int r;
+
+        if (!m)
+                return -ENOMEM;
+        m->handler = handler;
+        m->userdata = userdata;
+        r = start(m, fd);
+        if (r < 0)
+                return r;
+        info = MHD_get_daemon_info(m->daemon, MHD_DAEMON_INFO_EPOLL_FD);
+        if (!info || info->epoll_fd < 0)
+                return -EIO;
+        r = sd_event_add_io(event, &m->io, info->epoll_fd, EPOLLIN, on_io, m);
+        if (r < 0)
+                return r;
+        r = sd_event_add_time_relative(event, &m->timer, CLOCK_MONOTONIC, 0, USEC_PER_MSEC,
+                                       on_timer, m);
+        if (r < 0)
+                return r;
+        r = sd_event_source_set_enabled(m->timer, SD_EVENT_OFF);
+        if (r < 0)
+                return r;
+        (void)sd_event_source_set_description(m->io, "http"); /* for debugging only */
+        (void)sd_event_source_set_description(m->timer, "http-timer");
+        (void)close(fd); /* libmicrohttpd has its own */
+        *ret = TAKE_PTR(m);
+        return 0;
+}
+
+MhdLoop *mhd_loop_free(MhdLoop *m) {
+        if (!m)
+                return NULL;
+        sd_event_source_disable_unref(m->io); /* before its descriptor is closed */
+        sd_event_source_disable_unref(m->timer);
+        if (m->daemon)
+                MHD_stop_daemon(m->daemon);
+        free(m);
+        return NULL;
+}

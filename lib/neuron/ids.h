@@ -1,0 +1,44 @@
+/* Identities: the node's, the bundle's, the member's fingerprint. */
+#pragma once
+
+#include <stdint.h>
+#include <sys/stat.h>
+
+#include "lib/neuron/record.h"
+
+/** Finds the node's id: the fixed string if set (not NULL, "" or "auto"); DMI `board_asset_tag`
+ * below sysfs_root when it is an EC2 id; else the host name made safe.
+ * @param ret_origin  static: "configuration", "dmi", "hostname"
+ * @return 0; -EINVAL or -ENAMETOOLONG: the fixed string is not 1 to 64 of `A-Za-z0-9._-`, or is `.`
+ * or `..` */
+int instance_id_find(const char *fixed, const char *sysfs_root, char ret[INSTANCE_ID_SIZE],
+                     const char **ret_origin);
+
+/** Makes a host name safe for paths and keys: what is not `A-Za-z0-9._-` becomes `-`, nothing at
+ * all "unknown-host". */
+void instance_id_from_host(const char *host, char ret[INSTANCE_ID_SIZE]);
+
+typedef struct BundleIdInput {
+        SourceKind kind;
+        const char *instance_id, *source, *path;
+        const char *date_time;      /* as spelled, or "" */
+        uint64_t oldest_mtime_usec; /* used when date_time is no date */
+        bool unique_name;           /* the path alone identifies it: no inode in the hash */
+        uint64_t first_dev, first_ino;
+        int64_t first_mtime_nsec; /* of the first member */
+} BundleIdInput;
+
+/** `<kind>-<yyyymmddTHHMMSS>-<12 hex>`. Time: date_time when it is a date, else oldest_mtime_usec.
+ * Hex: the first 12 digits of the SHA-256 over instance_id, source and path, each as its length in
+ * bytes (u64, little-endian) and its bytes; unless unique_name, then also first_dev, first_ino and
+ * first_mtime_nsec, each u64 little-endian. */
+void bundle_id_make(const BundleIdInput *in, char ret[BUNDLE_ID_SIZE]);
+/** @return whether s is spelled like a bundle id: what arrives over the API is checked by this */
+bool bundle_id_is_valid(const char *s);
+
+/** A member as it was when it was shipped: the first 8 bytes (little-endian) of the SHA-256 over
+ * the path (u64 length and bytes), size, mtime seconds, mtime nanoseconds and inode (u64 each, all
+ * little-endian). Not the device: its number may be another after a reboot. */
+uint64_t member_fingerprint(const char *path, const struct stat *st);
+/** @param sorted  fingerprints of n members, ascending  @return whether this one is among them */
+bool member_fingerprints_have(const uint64_t *sorted, size_t n, uint64_t fingerprint);

@@ -1,0 +1,394 @@
+/* Launchers stand on one another: a Slurm task or an MPI rank is often only what starts torchrun on a node, hence the order. A key is made of
+ * what every rank of the launch is told alike and the next launch is not; what differs between nodes (a step, a restart counted by each
+ * node for itself, a pod) must stay out of it. What a key lacks in being unique, the incident's window in time makes up for. */
+#include "lib/neuron/job.h"
+
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "lib/base/cleanup.h"
+#include "lib/base/parse.h"
+#include "lib/base/redact.h"
+
+static const char *const default_patterns[] = { "NEURON_*", "XLA_*", "RANK", "WORLD_SIZE",
+                                                "SLURM_*",  "FI_*",  NULL };
+
+/* What is read here, beyond those patterns. */
+static const char *const identity_names[] = {
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "ROLE_RANK",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_RESTART_COUNT",
+        "TORCHELASTIC_MAX_RESTARTS",
+        "NEURON_PJRT_PROCESS_INDEX",
+        "NEURON_PJRT_PROCESSES_NUM_DEVICES",
+        "NEURON_RT_ROOT_COMM_ID",
+        "NEURON_PROCESS_TAG",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_NODE_RANK",
+        "OMPI_MCA_ess_base_jobid",
+        "PMI_RANK",
+        "PMI_SIZE",
+        "PMI_JOBID",
+        "PMIX_RANK",
+        "PMIX_NAMESPACE",
+        "SLURM_CLUSTER_NAME",
+        "SLURM_JOB_ID",
+        "SLURM_LOCALID",
+        "SLURM_NTASKS",
+        "SLURM_PROCID",
+        "SLURM_RESTART_COUNT",
+        "SLURM_STEP_ID",
+        "SLURM_STEP_NUM_TASKS",
+        "SLURMD_NODENAME",
+        "HOSTNAME",
+        "JOB_COMPLETION_INDEX",
+        "PET_MASTER_ADDR",
+        "PET_MASTER_PORT",
+        "PET_NNODES",
+        "PET_NODE_RANK",
+        "PET_NPROC_PER_NODE",
+        "POD_NAME",
+        "POD_NAMESPACE",
+        "POD_UID",
+        "NODE_NAME",
+        "KUBERNETES_SERVICE_HOST",
+};
+
+const char *environment_get(char *const *environment, const char *name) {
+        size_t n = strlen(name);
+        for (; *environment; environment++)
+                if (strncmp(*environment, name, n) == 0 && (*environment)[n] == '=')
+                        return *environment + n + 1;
+        return NULL;
+}
+
+static bool is_identifier(const char *s) {
+        size_t n = strspn(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_");
+        return n > 0 && n <= ENVIRONMENT_NAME_MAX && s[n] == '\0' && (s[0] < '0' || s[0] > '9');
+}
+
+bool environment_is_allowed(char *const *patterns, const char *name) {
+        if (!is_identifier(name) || redact_name_is_secret(name))
+                return false;
+        for (size_t i = 0; i < ELEMENTSOF(identity_names); i++)
+                if (strcmp(identity_names[i], name) == 0)
+                        return true;
+        const char *const *p = patterns ? (const char *const *)patterns : default_patterns;
+        for (; *p; p++)
+                if (fnmatch(*p, name, 0) == 0)
+                        return true;
+        return false;
+}
+
+/* ---- values ---- */
+
+static const char *get(char *const *env, const char *name) {
+        const char *s = environment_get(env, name);
+        return s && s[0] != '\0' ? s : NULL;
+}
+
+/* @return the first of the two that is set */
+static const char *get_either(char *const *env, const char *name, const char *other) {
+        const char *s = get(env, name);
+        return s ? s : get(env, other);
+}
+
+static int64_t get_count(char *const *env, const char *name) {
+        const char *s = get(env, name);
+        uint64_t v;
+        return s && parse_u64_range(s, 0, INT32_MAX, &v) == 0 ? (int64_t)v : -1;
+}
+
+/* Copies what is printable and no blank; all else becomes `?`. Cut at the end. */
+static void copy_text(char *buf, size_t size, const char *s) {
+        size_t n = 0;
+        for (; s && *s && n + 1 < size; s++)
+                buf[n++] = *s > ' ' && *s < 0x7f ? *s : '?';
+        buf[n] = '\0';
+}
+
+/* ---- keys ---- */
+
+typedef struct Key {
+        char text[4 * JOB_KEY_SIZE];
+        uint64_t hash; /* FNV-1a of everything, also of what was cut */
+        size_t n;
+} Key;
+
+static void key_add(Key *k, const char *s) {
+        for (; *s; s++) {
+                k->hash = (k->hash ^ (unsigned char)*s) * UINT64_C(0x100000001b3);
+                if (k->n + 1 < sizeof k->text)
+                        k->text[k->n++] = *s > ' ' && *s < 0x7f ? *s : '?';
+        }
+        k->text[k->n] = '\0';
+}
+
+/* Adds `,name=value`, or nothing when there is no value. */
+static void key_add_part(Key *k, const char *name, const char *value) {
+        if (!value)
+                return;
+        key_add(k, k->n > 0 ? "," : "");
+        key_add(k, name);
+        key_add(k, "=");
+        key_add(k, value);
+}
+
+static Key key_begin(void) {
+        return (Key){ .hash = UINT64_C(0xcbf29ce484222325) };
+}
+
+/* @param prefix  the source. A long key is cut and told from others that begin alike by its hash */
+static void key_take(const Key *k, const char *prefix, char ret[JOB_KEY_SIZE]) {
+        if (k->n == 0)
+                return;
+        int n = snprintf(ret, JOB_KEY_SIZE, "%s:%s", prefix, k->text);
+        if (n >= JOB_KEY_SIZE)
+                (void)snprintf(ret + JOB_KEY_SIZE - 18, 18, "#%016" PRIx64, k->hash);
+}
+
+static bool is_loopback(const char *address) {
+        return strcmp(address, "localhost") == 0 || strncmp(address, "127.", 4) == 0 ||
+               strcmp(address, "::1") == 0;
+}
+
+/* `address:port` of the rendezvous. Loopback says nothing of which node: then its name is added. */
+static void key_add_master(Key *k, char *const *env) {
+        const char *address = get_either(env, "MASTER_ADDR", "PET_MASTER_ADDR");
+        const char *port = get_either(env, "MASTER_PORT", "PET_MASTER_PORT");
+        if (!address)
+                return;
+        key_add_part(k, "master", address);
+        if (port) {
+                key_add(k, ":");
+                key_add(k, port);
+        }
+        if (is_loopback(address))
+                key_add_part(k, "host", get_either(env, "HOSTNAME", "SLURMD_NODENAME"));
+}
+
+/* The job and how often it was requeued: alike on all its nodes. Without the step: when each node has torchrun or orted started by an srun of its
+ * own, one launch has many steps, and the ranks beside mpirun have none. */
+static void key_add_slurm(Key *k, char *const *env) {
+        const char *job = get(env, "SLURM_JOB_ID");
+        if (!job)
+                return;
+        key_add_part(k, "slurm", job);
+        if (get(env, "SLURM_CLUSTER_NAME")) {
+                key_add(k, "@");
+                key_add(k, get(env, "SLURM_CLUSTER_NAME"));
+        }
+        key_add_part(k, "requeued", get(env, "SLURM_RESTART_COUNT"));
+}
+
+/* NEURON_RT_ROOT_COMM_ID changes with each launch, but is often set by the program itself, so that one who reads /proc/PID/environ does not
+ * see it: only where the launcher itself gives nothing. */
+static void key_add_root(Key *k, char *const *env) {
+        if (k->n == 0)
+                key_add_part(k, "root", get(env, "NEURON_RT_ROOT_COMM_ID"));
+}
+
+/* ---- launchers, first match counts ---- */
+
+/* RANK alone is none: Kubeflow gives it to a pod as the replica's index. The run id is `none` unless somebody chose one; the port of the
+ * rendezvous may be the same in every launch: so all that there is, together. TORCHELASTIC_RESTART_COUNT is no part: the node where a worker
+ * failed counts a restart, the others see a change of membership and do not. */
+static bool by_torchrun(char *const *env, JobIdentity *ret) {
+        const char *run_id = get(env, "TORCHELASTIC_RUN_ID");
+        if (!run_id && !(get(env, "LOCAL_RANK") && get(env, "RANK")))
+                return false;
+        Key key = key_begin();
+        if (run_id && strcmp(run_id, "none") != 0)
+                key_add_part(&key, "run", run_id);
+        key_add_master(&key, env);
+        key_add_slurm(&key, env);
+        key_add_root(&key, env);
+        key_take(&key, "torchrun", ret->key);
+        ret->source = "torchrun";
+        ret->rank = get_count(env, "RANK");
+        ret->world_size = get_count(env, "WORLD_SIZE");
+        ret->local_rank = get_count(env, "LOCAL_RANK");
+        ret->restart_count = get_count(env, "TORCHELASTIC_RESTART_COUNT");
+        return true;
+}
+
+/* NEURON_PJRT_PROCESSES_NUM_DEVICES is `64,64,32`: one number a process. */
+static void read_pjrt_devices(const char *s, JobIdentity *ret) {
+        int64_t sum = 0, before = -1, n = 0;
+        for (;; n++) {
+                char number[12];
+                size_t k = strcspn(s, ",");
+                uint64_t v;
+                if (k >= sizeof number)
+                        return;
+                memcpy(number, s, k);
+                number[k] = '\0';
+                if (parse_u64_range(number, 0, INT32_MAX, &v) < 0)
+                        return;
+                if (n == ret->rank)
+                        before = sum;
+                sum += (int64_t)v; /* an environment is far too small for an overflow */
+                if (s[k] == '\0')
+                        break;
+                s += k + 1;
+        }
+        ret->world_size = n + 1;
+        ret->n_devices = sum;
+        ret->first_device = before;
+}
+
+static bool by_pjrt(char *const *env, JobIdentity *ret) {
+        if (!get(env, "NEURON_PJRT_PROCESS_INDEX"))
+                return false;
+        Key key = key_begin();
+        key_add_part(&key, "root", get(env, "NEURON_RT_ROOT_COMM_ID"));
+        if (key.n == 0)
+                key_add_master(&key, env);
+        key_add_slurm(&key, env);
+        key_take(&key, "neuron-pjrt", ret->key);
+        ret->source = "neuron-pjrt";
+        ret->rank = get_count(env, "NEURON_PJRT_PROCESS_INDEX");
+        ret->local_rank = get_count(env, "SLURM_LOCALID");
+        ret->restart_count = get_count(env, "SLURM_RESTART_COUNT");
+        if (get(env, "NEURON_PJRT_PROCESSES_NUM_DEVICES"))
+                read_pjrt_devices(get(env, "NEURON_PJRT_PROCESSES_NUM_DEVICES"), ret);
+        return true;
+}
+
+/* PMIx names each launch; Open MPI up to 4 has a number for it, Hydra PMI_JOBID. */
+static void take_mpi_key(char *const *env, const char *own, JobIdentity *ret) {
+        Key key = key_begin();
+        key_add_part(&key, "namespace", get_either(env, "PMIX_NAMESPACE", own));
+        key_add_slurm(&key, env);
+        if (key.n == 0)
+                key_add_master(&key, env);
+        key_add_root(&key, env);
+        key_take(&key, ret->source, ret->key);
+        ret->restart_count = get_count(env, "SLURM_RESTART_COUNT");
+}
+
+static bool by_mpi(char *const *env, JobIdentity *ret) {
+        if (get(env, "OMPI_COMM_WORLD_RANK")) {
+                ret->source = "openmpi";
+                ret->rank = get_count(env, "OMPI_COMM_WORLD_RANK");
+                ret->world_size = get_count(env, "OMPI_COMM_WORLD_SIZE");
+                ret->local_rank = get_count(env, "OMPI_COMM_WORLD_LOCAL_RANK");
+                take_mpi_key(env, "OMPI_MCA_ess_base_jobid", ret);
+        } else if (get(env, "PMI_RANK")) {
+                ret->source = "pmi";
+                ret->rank = get_count(env, "PMI_RANK");
+                ret->world_size = get_count(env, "PMI_SIZE");
+                take_mpi_key(env, "PMI_JOBID", ret);
+        } else if (get(env, "PMIX_RANK")) {
+                ret->source = "pmix";
+                ret->rank = get_count(env, "PMIX_RANK");
+                ret->world_size =
+                        get_count(env, "SLURM_NTASKS"); /* PMIx has none in the environment */
+                take_mpi_key(env, "PMIX_NAMESPACE", ret);
+        }
+        return ret->source != NULL;
+}
+
+/* Ranks of Slurm itself belong to one step, so here it tells the launches of a job apart. */
+static bool by_slurm(char *const *env, JobIdentity *ret) {
+        if (!get(env, "SLURM_PROCID"))
+                return false;
+        Key key = key_begin();
+        key_add_slurm(&key, env);
+        if (key.n > 0)
+                key_add_part(&key, "step", get(env, "SLURM_STEP_ID"));
+        key_add_root(&key, env);
+        key_take(&key, "slurm", ret->key);
+        ret->source = "slurm";
+        ret->rank = get_count(env, "SLURM_PROCID");
+        ret->world_size = get_count(env, "SLURM_STEP_NUM_TASKS");
+        if (ret->world_size < 0)
+                ret->world_size = get_count(env, "SLURM_NTASKS");
+        ret->local_rank = get_count(env, "SLURM_LOCALID");
+        ret->restart_count = get_count(env, "SLURM_RESTART_COUNT");
+        return true;
+}
+
+/* The host name of an indexed job's pod is `<job>-<index>`. */
+static void key_add_pod_group(Key *k, char *const *env, const char *index) {
+        const char *host = get_either(env, "HOSTNAME", "POD_NAME");
+        char name[256];
+        size_t n_host = host ? strlen(host) : 0, n_index = strlen(index);
+        if (n_host <= n_index + 1 || n_host >= sizeof name || host[n_host - n_index - 1] != '-' ||
+            strcmp(host + n_host - n_index, index) != 0)
+                return;
+        memcpy(name, host, n_host - n_index - 1);
+        name[n_host - n_index - 1] = '\0';
+        key_add_part(k, "pods", name);
+}
+
+/* Ranks of pods: one pod may hold many processes, whose own ranks nobody told us. In Kubeflow's v1 jobs WORLD_SIZE counts pods only when
+ * there is one process in each. */
+static bool by_kubernetes(char *const *env, JobIdentity *ret) {
+        const char *index = get_either(env, "JOB_COMPLETION_INDEX", "PET_NODE_RANK");
+        int64_t n_each = get_count(env, "PET_NPROC_PER_NODE");
+        if (!index && get(env, "KUBERNETES_SERVICE_HOST"))
+                index = get(env, "RANK");
+        if (!index)
+                return false;
+        Key key = key_begin();
+        key_add_part(&key, "namespace", get(env, "POD_NAMESPACE"));
+        size_t n_namespace = key.n;
+        key_add_master(&key, env);
+        if (key.n == n_namespace)
+                key_add_pod_group(&key, env, index);
+        if (key.n == n_namespace)
+                key_add_part(&key, "root", get(env, "NEURON_RT_ROOT_COMM_ID"));
+        if (key.n > n_namespace) /* a namespace alone is no job */
+                key_take(&key, "kubernetes", ret->key);
+        uint64_t v;
+        ret->source = "kubernetes";
+        ret->rank = parse_u64_range(index, 0, INT32_MAX, &v) == 0 ? (int64_t)v : -1;
+        ret->world_size = get_count(env, "PET_NNODES"); /* `min:max` of an elastic job is none */
+        if (ret->world_size < 0 && n_each <= 1 && !get(env, "PET_NNODES"))
+                ret->world_size = get_count(env, "WORLD_SIZE");
+        return true;
+}
+
+bool job_identity_of(char *const *env, JobIdentity *ret) {
+        *ret = (JobIdentity){ .rank = -1,
+                              .world_size = -1,
+                              .local_rank = -1,
+                              .restart_count = -1,
+                              .first_device = -1,
+                              .n_devices = -1 };
+        copy_text(ret->root_comm_id, sizeof ret->root_comm_id, get(env, "NEURON_RT_ROOT_COMM_ID"));
+        copy_text(ret->process_tag, sizeof ret->process_tag, get(env, "NEURON_PROCESS_TAG"));
+        copy_text(ret->pod_uid, sizeof ret->pod_uid, get(env, "POD_UID"));
+        bool found = by_torchrun(env, ret) || by_pjrt(env, ret) || by_mpi(env, ret) ||
+                     by_slurm(env, ret) || by_kubernetes(env, ret);
+        if (!found) {
+                Key key = key_begin();
+                key_add_root(&key, env);
+                key_take(&key, "neuron", ret->key);
+        }
+        if (ret->rank >= ret->world_size)
+                ret->world_size =
+                        -1; /* they contradict each other: the rank is what names a process */
+        return found || ret->key[0] != '\0';
+}
+
+const char *job_source_find(const char *s) {
+        static const char *const sources[] = { "torchrun", "neuron-pjrt", "openmpi",   "pmi",
+                                               "pmix",     "slurm",       "kubernetes" };
+        for (size_t i = 0; i < ELEMENTSOF(sources); i++)
+                if (strcmp(sources[i], s) == 0)
+                        return sources[i];
+        return NULL;
+}

@@ -1,0 +1,234 @@
+/* The note as JSON, by lib/base/json_out alone: the hook is linked with no library. When it is too large, what says least goes first. */
+#include "lib/neuron/note.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "lib/base/json_out.h"
+#include "lib/base/redact.h"
+#include "lib/neuron/nrt_status.h"
+
+enum {
+        VALUE_MAX_SHORT = 256, /* a flag's value when there is no room */
+        NAME_MAX_BYTES = 128,  /* an unknown flag's name */
+};
+
+/* What is left out, step by step, until it fits. */
+typedef enum Cut { CUT_NOTHING, CUT_ENVIRONMENT, CUT_EXTRA, CUT_VALUES, N_CUTS } Cut;
+
+typedef struct Writer {
+        StrBuf *b;
+        StrBuf text; /* one value without its secrets */
+        size_t value_max;
+        bool is_cut;
+} Writer;
+
+static void free_pairs(NotePair *pairs, size_t n) {
+        for (size_t i = 0; i < n; i++) {
+                free(pairs[i].name);
+                free(pairs[i].value);
+        }
+        free(pairs);
+}
+
+void hook_note_done(HookNote *n) {
+        char **const strings[] = { &n->neff_name,
+                                   &n->neff_uuid,
+                                   &n->date_time,
+                                   &n->pid,
+                                   &n->tid,
+                                   &n->log_id,
+                                   &n->instance_id,
+                                   &n->cluster_id,
+                                   &n->error_location,
+                                   &n->error_code,
+                                   &n->local_output_dir,
+                                   &n->s3_output_prefix,
+                                   &n->record_name,
+                                   &n->snapshot_name };
+        for (size_t i = 0; i < ELEMENTSOF(strings); i++)
+                free(*strings[i]);
+        free_pairs(n->extra, n->n_extra);
+        for (char **e = n->environment; e && *e; e++)
+                free(*e);
+        free(n->environment);
+        *n = (HookNote){ 0 };
+}
+
+/* ---- one value ---- */
+
+static const char *clean(Writer *w, const char *value) {
+        size_t n = strlen(value);
+        if (n > w->value_max) {
+                n = w->value_max;
+                w->is_cut = true;
+        }
+        strbuf_clear(&w->text);
+        strbuf_add(&w->text, "");
+        redact_text(&w->text, value, n);
+        if (strbuf_error(&w->text) < 0) {
+                w->b->failed = true;
+                return "";
+        }
+        return w->text.text;
+}
+
+static void add_value(Writer *w, const char *key, const char *value) {
+        if (value)
+                json_out_string(w->b, key, clean(w, value));
+}
+
+/* As `\xNN` where it is no UTF-8, and then every backslash too: the directory has to be found again. */
+static void add_path(Writer *w, const char *key, const char *value) {
+        if (value)
+                json_out_path(w->b, key, clean(w, value));
+}
+
+static void add_count(Writer *w, const char *key, int64_t v) {
+        if (v >= 0)
+                json_out_i64(w->b, key, v);
+}
+
+/* ---- its parts ---- */
+
+static void add_arguments(Writer *w, const HookNote *n) {
+        json_out_object(w->b, "arguments");
+        add_value(w, "neff_name", n->neff_name);
+        add_value(w, "neff_uuid", n->neff_uuid);
+        add_value(w, "date_time", n->date_time);
+        add_value(w, "pid", n->pid);
+        add_value(w, "tid", n->tid);
+        add_value(w, "log_id", n->log_id);
+        add_value(w, "instance_id", n->instance_id);
+        add_value(w, "cluster_id", n->cluster_id);
+        add_value(w, "error_location", n->error_location);
+        add_value(w, "error_code", n->error_code);
+        add_path(w, "local_output_dir", n->local_output_dir);
+        add_path(w, "s3_output_prefix", n->s3_output_prefix);
+        json_out_end_object(w->b);
+        if (!n->has_error_number)
+                return;
+        json_out_i64(w->b, "error_number", n->error_number);
+        add_value(w, "error_name", nrt_status_name(n->error_number));
+}
+
+static void add_extra(Writer *w, const HookNote *n) {
+        size_t n_shown = MIN(n->n_extra, (size_t)NOTE_EXTRA_MAX);
+        w->is_cut = w->is_cut || n_shown < n->n_extra;
+        if (n_shown == 0)
+                return;
+        json_out_array(w->b, "unknown");
+        for (size_t i = 0; i < n_shown; i++) {
+                const NotePair *p = &n->extra[i];
+                char name[NAME_MAX_BYTES + 1] = "";
+                size_t k = strnlen(p->name, NAME_MAX_BYTES);
+                memcpy(name, p->name, k);
+                w->is_cut = w->is_cut || p->name[k] != '\0';
+                json_out_object(w->b, NULL);
+                add_value(w, "flag", name);
+                if (p->value && redact_name_is_secret(p->name))
+                        json_out_string(w->b, "value", "[redacted]");
+                else
+                        add_value(w, "value", p->value);
+                json_out_end_object(w->b);
+        }
+        json_out_end_array(w->b);
+}
+
+/* An environment may hold a name twice; getenv(3) finds the first. */
+static bool is_first(char *const *environment, size_t i, size_t n_name) {
+        for (size_t k = 0; k < i; k++)
+                if (strncmp(environment[k], environment[i], n_name + 1) == 0)
+                        return false;
+        return true;
+}
+
+static void add_environment(Writer *w, const HookNote *n, char *const *patterns) {
+        size_t n_shown = 0;
+        json_out_object(w->b, "environment");
+        for (size_t i = 0; n->environment && n->environment[i]; i++) {
+                char name[ENVIRONMENT_NAME_MAX + 1];
+                const char *variable = n->environment[i];
+                size_t n_name = strcspn(variable, "=");
+                if (variable[n_name] != '=' || n_name >= sizeof name ||
+                    !is_first(n->environment, i, n_name))
+                        continue;
+                memcpy(name, variable, n_name);
+                name[n_name] = '\0';
+                if (!environment_is_allowed(patterns, name))
+                        continue;
+                if (n_shown++ == NOTE_VARIABLES_MAX) {
+                        w->is_cut = true;
+                        break;
+                }
+                add_value(w, name, variable + n_name + 1);
+        }
+        json_out_end_object(w->b);
+}
+
+static void add_job(Writer *w, const JobIdentity *job) {
+        json_out_object(w->b, "job");
+        add_value(w, "source", job->source);
+        if (job->key[0] != '\0')
+                add_value(w, "key", job->key);
+        add_count(w, "rank", job->rank);
+        add_count(w, "world_size", job->world_size);
+        add_count(w, "local_rank", job->local_rank);
+        add_count(w, "restart_count", job->restart_count);
+        add_count(w, "first_device", job->first_device);
+        add_count(w, "n_devices", job->n_devices);
+        if (job->root_comm_id[0] != '\0')
+                add_value(w, "root_comm_id", job->root_comm_id);
+        if (job->process_tag[0] != '\0')
+                add_value(w, "process_tag", job->process_tag);
+        if (job->pod_uid[0] != '\0')
+                add_value(w, "pod_uid", job->pod_uid);
+        json_out_end_object(w->b);
+}
+
+static void add_hook(Writer *w, const HookNote *n) {
+        json_out_object(w->b, "hook");
+        json_out_u64(w->b, "pid", n->hook_pid);
+        json_out_u64(w->b, "ppid", n->hook_ppid);
+        json_out_u64(w->b, "pid_namespace", n->pid_namespace);
+        json_out_u64(w->b, "mount_namespace", n->mount_namespace);
+        json_out_end_object(w->b);
+        json_out_object(w->b, "files");
+        add_value(w, "record", n->record_name);
+        add_value(w, "snapshot", n->snapshot_name);
+        json_out_end_object(w->b);
+}
+
+static int compose(const HookNote *n, char *const *patterns, Cut cut, StrBuf *ret) {
+        Writer w = { .b = ret,
+                     .value_max = cut >= CUT_VALUES ? VALUE_MAX_SHORT : NOTE_VALUE_MAX,
+                     .is_cut = cut > CUT_NOTHING };
+        strbuf_clear(ret);
+        json_out_object(ret, NULL);
+        json_out_string(ret, "schema", NOTE_SCHEMA);
+        json_out_string(ret, "id", n->id);
+        json_out_u64(ret, "written_usec", n->written_usec);
+        add_arguments(&w, n);
+        add_job(&w, &n->job);
+        add_hook(&w, n);
+        if (cut < CUT_EXTRA)
+                add_extra(&w, n);
+        if (cut < CUT_ENVIRONMENT)
+                add_environment(&w, n, patterns);
+        if (w.is_cut)
+                json_out_bool(ret, "cut", true);
+        json_out_end_object(ret);
+        strbuf_done(&w.text);
+        return strbuf_error(ret);
+}
+
+int hook_note_compose(const HookNote *n, char *const *patterns, StrBuf *ret) {
+        for (Cut cut = CUT_NOTHING; cut < N_CUTS; cut++) {
+                int r = compose(n, patterns, cut, ret);
+                if (r < 0)
+                        return r;
+                if (ret->n <= NOTE_MAX_BYTES)
+                        return 0;
+        }
+        return -EFBIG;
+}

@@ -1,0 +1,56 @@
+/* A note of the hook: what the runtime told neuron-dump, and what its environment says. One JSON text of at most NOTE_MAX_BYTES, the same in
+ * the socket's packet, in the mailbox and in the record beside the dump. docs/HOOK.md is its contract. It is no authority for anything. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "lib/base/strbuf.h"
+#include "lib/neuron/job.h"
+#include "lib/neuron/record.h"
+
+#define NOTE_SCHEMA "neuron-collectd/hook-note/1"
+#define NOTE_MAX_BYTES (64 * 1024)
+#define NOTE_ID_SIZE 33     /* 32 hex digits of 128 random bits */
+#define NOTE_VALUE_MAX 4096 /* a flag's value; longer ones are cut and it is said */
+#define NOTE_EXTRA_MAX 64   /* unknown flags */
+#define NOTE_VARIABLES_MAX 512
+#define NOTE_FILES_MAX 2 /* record and snapshot */
+
+typedef struct NotePair {
+        char *name, *value; /* value may be NULL: the flag had none */
+} NotePair;
+
+/** As far as it was given; strings are NULL where it was not. All owned, raw bytes as they came (but for the JSON's own limits). */
+typedef struct HookNote {
+        char id[NOTE_ID_SIZE];
+        uint64_t written_usec; /* CLOCK_REALTIME of the hook */
+        char *neff_name, *neff_uuid, *date_time, *pid, *tid, *log_id, *instance_id, *cluster_id,
+                *error_location, *error_code, *local_output_dir, *s3_output_prefix;
+        NotePair *extra; /* unknown flags */
+        size_t n_extra;
+        char **environment; /* NAME=VALUE by the allow-list, NULL-terminated */
+        JobIdentity job;
+        uint64_t hook_pid, hook_ppid; /* in the hook's pid namespace */
+        uint64_t pid_namespace,
+                mount_namespace; /* inodes of /proc/self/ns/{pid,mnt}; 0 = not known */
+        int64_t error_number;    /* of error_code; valid when has_error_number */
+        bool has_error_number;
+        char *record_name,
+                *snapshot_name; /* files that the hook writes into local_output_dir; NULL */
+} HookNote;
+
+void hook_note_done(HookNote *n);
+
+/** Writes the note as JSON, values redacted, the environment filtered once more. Needs no library.
+ * @param patterns  of environment_is_allowed() @return 0, -ENOMEM, -EFBIG when it is too large even without its environment and extra flags
+ * (which go first, and `"cut": true` says so) */
+int hook_note_compose(const HookNote *n, char *const *patterns, StrBuf *ret);
+
+/** Reads one from a stranger: at most NOTE_MAX_BYTES, the schema, an id, every string bounded, environment filtered by the allow-list.
+ * @param ret_why  static, a sentence for people, when refused
+ * @return 0; NOTE_E_REFUSED; -ENOMEM */
+enum { NOTE_E_REFUSED = 1 };
+int hook_note_parse(const void *data, size_t n, char *const *patterns, HookNote *ret,
+                    const char **ret_why);

@@ -1,0 +1,268 @@
+/* A note from a stranger. Members that are not known are passed over, so that a newer hook is understood; those that are have to be of their
+ * type and within their bounds, or the whole note is refused: half of one would say something else than its writer meant. */
+#include <errno.h>
+#include <jansson.h>
+#include <string.h>
+
+#include "lib/base/parse.h"
+#include "lib/base/path.h"
+#include "lib/base/redact.h"
+#include "lib/neuron/note.h"
+#include "lib/neuron/nrt_status.h"
+
+enum {
+        DEPTH_MAX = 8,
+        TEXT_MAX = 4 * NOTE_VALUE_MAX, /* a byte that is no UTF-8 takes four */
+        FILE_NAME_MAX = 255,
+};
+
+typedef struct Reader {
+        const char *why; /* the first fault; NULL */
+        bool no_memory;
+        StrBuf text;
+} Reader;
+
+static void refuse(Reader *p, const char *why) {
+        if (!p->why)
+                p->why = why;
+}
+
+/* ---- values ---- */
+
+/* @return a copy without secrets, the caller's; NULL: no memory, or n bytes are too many */
+static char *take_text(Reader *p, const char *s, size_t n) {
+        if (n > TEXT_MAX) {
+                refuse(p, "a value is too long");
+                return NULL;
+        }
+        strbuf_clear(&p->text);
+        strbuf_add(&p->text, "");
+        redact_text(&p->text, s, n);
+        char *copy = strbuf_error(&p->text) < 0 ? NULL : strdup(p->text.text);
+        p->no_memory = p->no_memory || !copy;
+        return copy;
+}
+
+/* A member that is a string; missing and null are NULL. */
+static const char *string_in(Reader *p, json_t *object, const char *key) {
+        json_t *v = json_object_get(object, key);
+        if (!v || json_is_null(v))
+                return NULL;
+        if (!json_is_string(v)) {
+                refuse(p, "a value that should be a string is none");
+                return NULL;
+        }
+        return json_string_value(v);
+}
+
+static char *text_in(Reader *p, json_t *object, const char *key) {
+        const char *s = string_in(p, object, key);
+        return s ? take_text(p, s, strlen(s)) : NULL;
+}
+
+static char *path_in(Reader *p, json_t *object, const char *key) {
+        _cleanup_free_ char *spelled = text_in(p, object, key);
+        char *path = NULL;
+        if (!spelled)
+                return NULL;
+        int r = path_unescape(spelled, &path);
+        if (r == -ENOMEM)
+                p->no_memory = true;
+        else if (r < 0)
+                refuse(p, "a path is not spelled as it should be: a backslash is \\x5c");
+        return path;
+}
+
+/* @return a number from 0 on; when it is missing, `otherwise` */
+static int64_t integer_in(Reader *p, json_t *object, const char *key, int64_t otherwise) {
+        json_t *v = json_object_get(object, key);
+        if (!v || json_is_null(v))
+                return otherwise;
+        if (!json_is_integer(v) || json_integer_value(v) < 0) {
+                refuse(p, "a value that should be a number from 0 on is none");
+                return otherwise;
+        }
+        return json_integer_value(v);
+}
+
+static json_t *object_in(Reader *p, json_t *root, const char *key) {
+        json_t *v = json_object_get(root, key);
+        if (v && !json_is_object(v))
+                refuse(p, "a member that should be an object is none");
+        return json_is_object(v) ? v : NULL; /* jansson's readers take NULL */
+}
+
+/* Into a field of fixed size: printable ASCII without blanks, and not cut, since a part of a key is another key. */
+static void word_in(Reader *p, json_t *object, const char *key, char *buf, size_t size) {
+        _cleanup_free_ char *s = text_in(p, object, key);
+        size_t n = s ? strlen(s) : 0;
+        if (n >= size) {
+                refuse(p, "a word of the job is too long");
+                return;
+        }
+        for (size_t i = 0; i < n; i++)
+                if (s[i] <= ' ' || s[i] >= 0x7f) {
+                        refuse(p, "a word of the job has characters that it may not have");
+                        return;
+                }
+        memcpy(buf, s ? s : "", n + 1);
+}
+
+/* ---- parts ---- */
+
+static void read_head(Reader *p, json_t *root, HookNote *n) {
+        const char *schema = string_in(p, root, "schema"), *id = string_in(p, root, "id");
+        if (!schema || strcmp(schema, NOTE_SCHEMA) != 0)
+                refuse(p, "its schema is not " NOTE_SCHEMA);
+        if (!id || strlen(id) != NOTE_ID_SIZE - 1 ||
+            strspn(id, "0123456789abcdef") != NOTE_ID_SIZE - 1)
+                refuse(p, "its id is not 32 small hex digits");
+        else
+                memcpy(n->id, id, NOTE_ID_SIZE);
+        n->written_usec = (uint64_t)integer_in(p, root, "written_usec", 0);
+}
+
+static void read_arguments(Reader *p, json_t *a, HookNote *n) {
+        n->neff_name = text_in(p, a, "neff_name");
+        n->neff_uuid = text_in(p, a, "neff_uuid");
+        n->date_time = text_in(p, a, "date_time");
+        n->pid = text_in(p, a, "pid");
+        n->tid = text_in(p, a, "tid");
+        n->log_id = text_in(p, a, "log_id");
+        n->instance_id = text_in(p, a, "instance_id");
+        n->cluster_id = text_in(p, a, "cluster_id");
+        n->error_location = text_in(p, a, "error_location");
+        n->error_code = text_in(p, a, "error_code");
+        n->local_output_dir = path_in(p, a, "local_output_dir");
+        n->s3_output_prefix = path_in(p, a, "s3_output_prefix");
+        /* Not taken from the note: two numbers could contradict each other. */
+        n->has_error_number = n->error_code && nrt_status_parse(n->error_code, &n->error_number);
+}
+
+static void read_extra(Reader *p, json_t *root, HookNote *n) {
+        json_t *list = json_object_get(root, "unknown");
+        if (!list)
+                return;
+        size_t n_pairs = json_array_size(list);
+        if (!json_is_array(list) || n_pairs > NOTE_EXTRA_MAX) {
+                refuse(p, "unknown is no list of at most 64 flags");
+                return;
+        }
+        n->extra = calloc(n_pairs + 1, sizeof *n->extra);
+        if (!n->extra) {
+                p->no_memory = true;
+                return;
+        }
+        for (size_t i = 0; i < n_pairs; i++) {
+                json_t *pair = json_array_get(list, i);
+                NotePair *to = &n->extra[n->n_extra++];
+                to->name = text_in(p, pair, "flag");
+                to->value = text_in(p, pair, "value");
+                if (!to->name) {
+                        refuse(p, "an unknown flag has no name");
+                        to->name = strdup(
+                                ""); /* all of them have one, also in a note that is thrown away */
+                        p->no_memory = p->no_memory || !to->name;
+                }
+        }
+}
+
+static void read_environment(Reader *p, json_t *root, char *const *patterns, HookNote *n) {
+        json_t *object = object_in(p, root, "environment"), *value;
+        const char *name;
+        size_t n_kept = 0;
+        if (json_object_size(object) > NOTE_VARIABLES_MAX) {
+                refuse(p, "it has too many variables");
+                return;
+        }
+        n->environment = calloc(json_object_size(object) + 1, sizeof *n->environment);
+        if (!n->environment) {
+                p->no_memory = true;
+                return;
+        }
+        json_object_foreach(object, name, value) {
+                if (!environment_is_allowed(patterns, name))
+                        continue; /* our list may be shorter than the hook's */
+                _cleanup_free_ char *text = text_in(p, object, name);
+                char *variable;
+                if (!text)
+                        continue;
+                if (asprintf(&variable, "%s=%s", name, text) < 0) {
+                        p->no_memory = true;
+                        return;
+                }
+                n->environment[n_kept++] = variable;
+        }
+}
+
+static void read_job(Reader *p, json_t *o, JobIdentity *job) {
+        const char *source = string_in(p, o, "source");
+        job->source = source ? job_source_find(source) : NULL;
+        if (source && !job->source)
+                refuse(p, "the source of its job is none that is known");
+        word_in(p, o, "key", job->key, sizeof job->key);
+        job->rank = integer_in(p, o, "rank", -1);
+        job->world_size = integer_in(p, o, "world_size", -1);
+        job->local_rank = integer_in(p, o, "local_rank", -1);
+        job->restart_count = integer_in(p, o, "restart_count", -1);
+        job->first_device = integer_in(p, o, "first_device", -1);
+        job->n_devices = integer_in(p, o, "n_devices", -1);
+        word_in(p, o, "root_comm_id", job->root_comm_id, sizeof job->root_comm_id);
+        word_in(p, o, "process_tag", job->process_tag, sizeof job->process_tag);
+        word_in(p, o, "pod_uid", job->pod_uid, sizeof job->pod_uid);
+}
+
+/* One component that is no dot-file: it is looked for in a directory. */
+static char *file_name_in(Reader *p, json_t *object, const char *key) {
+        char *name = text_in(p, object, key);
+        if (name && (name[0] == '\0' || name[0] == '.' || strchr(name, '/') ||
+                     strlen(name) > FILE_NAME_MAX))
+                refuse(p, "the name of a file that it promises is no plain name");
+        return name;
+}
+
+static void read_note(Reader *p, json_t *root, char *const *patterns, HookNote *n) {
+        json_t *hook = object_in(p, root, "hook"), *files = object_in(p, root, "files");
+        read_head(p, root, n);
+        read_arguments(p, object_in(p, root, "arguments"), n);
+        read_extra(p, root, n);
+        read_environment(p, root, patterns, n);
+        read_job(p, object_in(p, root, "job"), &n->job);
+        n->hook_pid = (uint64_t)integer_in(p, hook, "pid", 0);
+        n->hook_ppid = (uint64_t)integer_in(p, hook, "ppid", 0);
+        n->pid_namespace = (uint64_t)integer_in(p, hook, "pid_namespace", 0);
+        n->mount_namespace = (uint64_t)integer_in(p, hook, "mount_namespace", 0);
+        n->record_name = file_name_in(p, files, "record");
+        n->snapshot_name = file_name_in(p, files, "snapshot");
+}
+
+int hook_note_parse(const void *data, size_t n, char *const *patterns, HookNote *ret,
+                    const char **ret_why) {
+        _cleanup_(hook_note_done) HookNote note = { 0 };
+        Reader p = { 0 };
+        json_error_t error;
+        if (n > NOTE_MAX_BYTES || parse_json_nests_deeper(data, n, DEPTH_MAX)) {
+                *ret_why =
+                        n > NOTE_MAX_BYTES ? "it is larger than 64 KiB" : "it is nested too deep";
+                return NOTE_E_REFUSED;
+        }
+        json_t *root = json_loadb(data, n, JSON_REJECT_DUPLICATES, &error);
+        if (!json_is_object(root)) {
+                bool no_memory = !root && json_error_code(&error) == json_error_out_of_memory;
+                json_decref(root);
+                *ret_why = "it is no JSON object, or has a name twice";
+                return no_memory ? -ENOMEM : NOTE_E_REFUSED;
+        }
+        read_note(&p, root, patterns, &note);
+        json_decref(root);
+        strbuf_done(&p.text);
+        if (p.no_memory)
+                return -ENOMEM;
+        if (p.why) {
+                *ret_why = p.why;
+                return NOTE_E_REFUSED;
+        }
+        *ret = note;
+        note = (HookNote){ 0 };
+        return 0;
+}

@@ -1,0 +1,203 @@
+/* The words for kinds, states and proofs, and the table of legal moves. Plain data: who moves a
+ * bundle is the agent. */
+#include "lib/neuron/record.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/cleanup.h"
+
+static const char *const source_kinds[N_SOURCE_KINDS] = {
+        [SOURCE_NEURON_CORE_DUMP] = "neuron-core-dump",
+        [SOURCE_NEURON_PROFILE] = "neuron-profile",
+        [SOURCE_PROCESS_CORE] = "process-core",
+        [SOURCE_DIRECTORY] = "directory",
+};
+
+static const char *const bundle_states[N_BUNDLE_STATES] = {
+        [BUNDLE_SETTLING] = "settling",       [BUNDLE_READY] = "ready",
+        [BUNDLE_SHIPPING] = "shipping",       [BUNDLE_DELIVERED] = "delivered",
+        [BUNDLE_QUARANTINED] = "quarantined", [BUNDLE_EVICTED] = "evicted",
+        [BUNDLE_CANCELLED] = "cancelled",     [BUNDLE_VANISHED] = "vanished",
+};
+
+static const char *const delivery_states[N_DELIVERY_STATES] = {
+        [DELIVERY_PENDING] = "pending",
+        [DELIVERY_SHIPPING] = "shipping",
+        [DELIVERY_DONE] = "delivered",
+};
+
+static const char *const proofs[N_PROOFS] = {
+        [PROOF_NONE] = NULL,
+        [PROOF_HEAD] = "head",
+        [PROOF_RESPONSE] = "response",
+        [PROOF_READBACK] = "readback",
+};
+
+static const char *word_of(const char *const *table, size_t n, size_t i) {
+        return i < n ? table[i] : NULL;
+}
+
+/* @return the index, or -EINVAL */
+static int word_find(const char *const *table, size_t n, const char *s) {
+        for (size_t i = 0; s && i < n; i++)
+                if (table[i] && strcmp(table[i], s) == 0)
+                        return (int)i;
+        return -EINVAL;
+}
+
+const char *source_kind_name(SourceKind k) {
+        return word_of(source_kinds, N_SOURCE_KINDS, k);
+}
+
+int source_kind_parse(const char *s, SourceKind *ret) {
+        int i = word_find(source_kinds, N_SOURCE_KINDS, s);
+
+        if (i < 0)
+                return i;
+        *ret = (SourceKind)i;
+        return 0;
+}
+
+bool source_kind_has_incident(SourceKind k) {
+        return k == SOURCE_NEURON_CORE_DUMP;
+}
+
+const char *bundle_state_name(BundleState s) {
+        return word_of(bundle_states, N_BUNDLE_STATES, s);
+}
+
+int bundle_state_parse(const char *s, BundleState *ret) {
+        int i = word_find(bundle_states, N_BUNDLE_STATES, s);
+
+        if (i < 0)
+                return i;
+        *ret = (BundleState)i;
+        return 0;
+}
+
+#define TO(s) (1u << BUNDLE_##s)
+
+bool bundle_state_may_follow(BundleState from, BundleState to) {
+        /* clang-format off */
+        static const unsigned moves[N_BUNDLE_STATES] = {
+                [BUNDLE_SETTLING]    = TO(READY) | TO(VANISHED) | TO(CANCELLED) | TO(EVICTED),
+                /* back to settling: the source changed before or while it was read */
+                [BUNDLE_READY]       = TO(SHIPPING) | TO(SETTLING) | TO(CANCELLED) | TO(EVICTED) |
+                                       TO(VANISHED),
+                /* back to ready: try again later */
+                [BUNDLE_SHIPPING]    = TO(DELIVERED) | TO(READY) | TO(SETTLING) | TO(QUARANTINED) |
+                                       TO(CANCELLED) | TO(VANISHED),
+                [BUNDLE_QUARANTINED] = TO(READY) | TO(CANCELLED) | TO(EVICTED),
+                /* delivered, evicted, cancelled, vanished: nothing follows */
+        };
+        /* clang-format on */
+
+        return (unsigned)from < N_BUNDLE_STATES && (unsigned)to < N_BUNDLE_STATES &&
+               (moves[from] & (1u << to));
+}
+
+bool bundle_state_is_final(BundleState s) {
+        /* A quarantined bundle waits for the operator: nothing happens to it by itself. */
+        return s != BUNDLE_SETTLING && s != BUNDLE_READY && s != BUNDLE_SHIPPING;
+}
+
+bool bundle_state_is_over(BundleState s) {
+        return bundle_state_is_final(s) && s != BUNDLE_QUARANTINED;
+}
+
+bool delivery_state_may_follow(DeliveryState from, DeliveryState to) {
+        static const unsigned moves[N_DELIVERY_STATES] = {
+                [DELIVERY_PENDING] = 1u << DELIVERY_SHIPPING,
+                /* back to pending: try again later */
+                [DELIVERY_SHIPPING] = 1u << DELIVERY_DONE | 1u << DELIVERY_PENDING,
+        };
+
+        return (unsigned)from < N_DELIVERY_STATES && (unsigned)to < N_DELIVERY_STATES &&
+               (moves[from] & (1u << to));
+}
+
+const char *delivery_state_name(DeliveryState s) {
+        return word_of(delivery_states, N_DELIVERY_STATES, s);
+}
+
+int delivery_state_parse(const char *s, DeliveryState *ret) {
+        int i = word_find(delivery_states, N_DELIVERY_STATES, s);
+
+        if (i < 0)
+                return i;
+        *ret = (DeliveryState)i;
+        return 0;
+}
+
+const char *proof_name(Proof p) {
+        return word_of(proofs, N_PROOFS, p);
+}
+
+int proof_parse(const char *s, Proof *ret) {
+        int i = s && s[0] != '\0' ? word_find(proofs, N_PROOFS, s) : PROOF_NONE;
+
+        if (i < 0)
+                return i;
+        *ret = (Proof)i;
+        return 0;
+}
+
+void bundle_record_done(BundleRecord *b) {
+        for (size_t i = 0; i < b->n_deliveries; i++) {
+                free(b->deliveries[i].destination);
+                free(b->deliveries[i].object);
+                free(b->deliveries[i].last_error);
+        }
+        free(b->deliveries);
+        free(b->source);
+        free(b->path);
+        free(b->reason);
+        free(b->incomplete);
+        free(b->s3_prefix);
+        *b = (BundleRecord){ 0 };
+}
+
+static bool copy_string(char **to, const char *from) {
+        *to = from ? strdup(from) : NULL;
+        return !from || *to;
+}
+
+static bool copy_delivery(DeliveryRecord *to, const DeliveryRecord *from) {
+        bool ok;
+
+        *to = *from;
+        /* All three are overwritten whatever fails: nothing of `from` may be left to be freed
+         * twice. */
+        ok = copy_string(&to->destination, from->destination);
+        ok = copy_string(&to->object, from->object) && ok;
+        return copy_string(&to->last_error, from->last_error) && ok;
+}
+
+int bundle_record_copy(BundleRecord *to, const BundleRecord *from) {
+        BundleRecord copy = *from;
+        bool ok;
+
+        copy.n_deliveries = 0;
+        copy.deliveries = NULL;
+        ok = copy_string(&copy.source, from->source);
+        ok = copy_string(&copy.path, from->path) && ok;
+        ok = copy_string(&copy.reason, from->reason) && ok;
+        ok = copy_string(&copy.incomplete, from->incomplete) && ok;
+        ok = copy_string(&copy.s3_prefix, from->s3_prefix) && ok;
+        if (ok && from->n_deliveries > 0) {
+                copy.deliveries = calloc(from->n_deliveries, sizeof *copy.deliveries);
+                ok = copy.deliveries != NULL;
+        }
+        for (size_t i = 0; ok && i < from->n_deliveries; i++) {
+                ok = copy_delivery(&copy.deliveries[i], &from->deliveries[i]);
+                copy.n_deliveries++;
+        }
+        if (!ok) {
+                bundle_record_done(&copy);
+                return -ENOMEM;
+        }
+        *to = copy;
+        return 0;
+}

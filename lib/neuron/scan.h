@@ -1,0 +1,129 @@
+/* Looks at a source's tree: which units (future bundles) are there, which members each has, whose
+ * they are. Reads the file system, changes nothing; used by the agent's intake and by
+ * `neuron-collect estimate`. Blocking: call it from a worker. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+#include "lib/neuron/names.h"
+#include "lib/neuron/record.h"
+#include "lib/neuron/template.h"
+
+typedef struct ScanSource { /* all borrowed for the time of a call */
+        SourceKind kind;
+        const PathTemplate *template;
+        /* fnmatch patterns on the escaped member path or its last component; NULL-terminated, may
+         * be NULL. They leave out files; a directory's name leaves out nothing. */
+        const char *const *exclude;
+        const char *instance_id;       /* ours */
+        uint64_t max_files, max_bytes; /* of a unit; 0 = no limit */
+        /* A path that stands for the fixed part (tests; a bundle's pins); may be NULL, may be
+         * `/proc/self/fd/N/.`. It is trusted: opened like any path of ours. */
+        const char *root_override;
+        /* st_nlink is not looked at: for a first look, which cannot know whose links they are. */
+        bool any_links;
+        /* Told by scan_source, with its userdata, of each directory that may hold units or is one,
+         * but gives no member because it cannot be read: such a loss would be silent otherwise. May
+         * be NULL. */
+        void (*on_unreadable)(const char *relative, void *userdata);
+} ScanSource;
+
+/** Why something that is there is no member. */
+typedef enum ScanSkip {
+        SCAN_SKIP_NONE,
+        SCAN_SKIP_SYMLINK,
+        SCAN_SKIP_SPECIAL, /* FIFO, socket, device */
+        SCAN_SKIP_HARDLINK,
+        SCAN_SKIP_UNREADABLE,
+        SCAN_SKIP_FOREIGN, /* another instance's: no fault, not reported */
+        SCAN_SKIP_EXCLUDED,
+        SCAN_SKIP_TOO_DEEP, /* below FS_DEPTH_MAX components, or a path beyond PATH_MAX */
+        SCAN_SKIP_TOO_MANY,
+        SCAN_SKIP_TOO_BIG,
+        N_SCAN_SKIPS,
+} ScanSkip;
+/** @return `symlink`, `special-file`, `hard-link`, `unreadable` …: also used as metric label */
+const char *scan_skip_name(ScanSkip s);
+/** @return whether the bundle must be labelled incomplete for it: something with content stays
+ * behind that nobody asked to leave out and no other instance takes */
+bool scan_skip_is_loss(ScanSkip s);
+
+/** A unit: what becomes one bundle. */
+typedef struct ScanUnit {
+        char *relative; /* below the fixed part, raw; "" = the fixed part itself */
+        bool is_file;   /* process-core: the unit is one file */
+        bool loose;     /* only the files directly in it, which lies above the template's depth */
+        TemplateValues values;
+        DumpName name;      /* ids from the unit's own name (profiles); kind unused */
+        struct stat st;     /* of the unit itself */
+        uint64_t born_usec; /* when a directory was made, by this node's clock; 0 = not known */
+        uint64_t n_files, bytes;
+        int64_t newest_change_nsec; /* max over members of mtime and ctime */
+        uint64_t oldest_mtime_usec;
+        struct stat first; /* of the first member in strcmp order: dev, ino, mtime go into the id */
+        int64_t pid;       /* the first pid found in names, -1 */
+        uint64_t digest;   /* wrapping sum of member_fingerprint(): the order does not matter */
+        bool has_own_name; /* the path or a member's name carries our instance id */
+        /* The fixed part lies where other nodes see it too: with !has_own_name the unit must be
+         * claimed. */
+        bool on_network;
+        uint64_t skipped[N_SCAN_SKIPS];
+        char *skipped_example[N_SCAN_SKIPS]; /* an escaped path below the unit each; owned */
+} ScanUnit;
+
+void scan_unit_done(ScanUnit *u);
+
+/** Opens the fixed part of a source. A symlink on the way is followed only when it belongs to root
+ * or to us: in a world-writable directory anybody could put one, and we may read what he may not.
+ * @return a descriptor of the caller's; -ENOENT, -ENOTDIR, -EACCES; -ELOOP for such a symlink */
+int scan_open_fixed(const char *fixed);
+
+/** Finds all units below the source, in no particular order. Which path belongs to which unit:
+ * lib/neuron/unit.h; whose it is: unit_owner() there. `.neuron-collectd` is never entered. Symlinks
+ * are never followed. A unit without members is not reported. What vanishes while we look is simply
+ * not there. Descriptors: one a level. Memory: names of the directories from a unit down to where
+ * we are.
+ * @param on_unit  may take the unit or fields of it (set what was taken to NULL or {0}); a negative
+ * return ends the scan
+ * @return 0, -ENOENT when the fixed part is not there, as scan_open_fixed() otherwise, or the first
+ * error of on_unit */
+int scan_source(const ScanSource *s, int (*on_unit)(ScanUnit *u, void *userdata), void *userdata);
+
+/** As scan_source for the one unit that `relative` (a file or directory below the fixed part)
+ * belongs to. What is gone leads to the unit that it lay in.
+ * @return 0; SCAN_E_NO_UNIT: belongs to none (yet), has no members (any more), or is another
+ * instance's;
+ * -ENOENT: the unit is not there any more, or nothing is at `relative` and it cannot be told what
+ *   it was;
+ * -EACCES: the unit cannot be read; -EINVAL: `relative` has empty components, `.` or `..` */
+enum { SCAN_E_NO_UNIT = 1 };
+int scan_unit_of(const ScanSource *s, const char *relative, ScanUnit *ret);
+
+/** One member of a unit, or what is none. */
+typedef struct ScanMember {
+        /* Relative to the unit, raw; for a file unit its name. A directory's when that is skipped
+         * ("" = the unit's own). Borrowed until on_member returns. */
+        const char *path;
+        struct stat st; /* zeros when the skip was decided without looking */
+        DumpName name;
+        ScanSkip skip; /* SCAN_SKIP_NONE = a member */
+} ScanMember;
+
+/** Walks the members in strcmp order of their paths, and tells what is no member on the way.
+ * `unit_fd` is the unit's directory, for a file unit the one it lies in: m->path opens below it. A
+ * member too many or too big does not stop smaller ones after it. Link counts: st_nlink above 1 is
+ * a stranger's hard link unless `own_links` says that the extra one is ours, or any_links is set.
+ * @param own_links  (dev, ino, userdata) → number of our own links; NULL = none
+ * @return 0, -ENOENT the unit is gone, -EACCES it cannot be read, or what on_member returned
+ * (negative) */
+typedef struct ScanWalk {
+        const ScanSource *source;
+        const char *relative; /* the unit, below the fixed part */
+        bool loose;
+        unsigned (*own_links)(const char *member_path, const struct stat *st, void *userdata);
+        int (*on_member)(const ScanMember *m, int unit_fd, void *userdata);
+        void *userdata;
+} ScanWalk;
+int scan_members(const ScanWalk *w);

@@ -1,0 +1,65 @@
+/* The rules of a scan as pure functions: which unit a path belongs to, and whose a name is. Touches
+ * no file. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "lib/neuron/record.h"
+
+typedef struct UnitQuestion {
+        SourceKind kind;
+        size_t template_depth; /* path_template_depth() */
+        const char *relative;  /* below the fixed part, raw; "" = itself */
+        bool is_dir;           /* else a file of any type */
+        /* Profiles: depth of the outermost directory, among `relative` and those above it, that
+         * directly holds a `*.ntff` file; -1 = none, and for other kinds. */
+        int ntff_depth;
+} UnitQuestion;
+
+typedef struct UnitAnswer {
+        size_t depth; /* so many leading components of `relative` are the unit's path */
+        bool is_file; /* the unit is this one file */
+        bool loose;   /* the unit is the files directly in that directory, no more */
+} UnitAnswer;
+
+/** Finds the unit that a path belongs to.
+ *  - neuron-core-dump, directory: the directory at exactly the template's depth, whatever its name
+ *    is, with all below it. A file above that depth belongs to the loose unit of its directory.
+ *  - process-core: each file is a unit.
+ *  - neuron-profile: the outermost `<instance>_pid_<pid>` directory with all below it; without one
+ *    the outermost directory that holds ntff files, with all below it but such `_pid_` directories.
+ * @return false: to none */
+bool unit_rule(const UnitQuestion *q, UnitAnswer *ret);
+
+/** @param relative  a unit's path
+ * @return whether a directory of this name inside it begins another unit */
+bool unit_ends_at(SourceKind kind, const char *relative, const char *name);
+
+/** @return number of components of a clean relative path; 0 for "" */
+size_t unit_path_depth(const char *relative);
+/** @return length in bytes of its first n components, without the slash after them */
+size_t unit_path_prefix(const char *relative, size_t n);
+/** @return whether it is clean: no empty component, no `.` or `..`, not absolute. "" is */
+bool unit_path_is_clean(const char *relative);
+
+typedef enum UnitOwner {
+        UNIT_OWNER_US,      /* the name says so */
+        UNIT_OWNER_UNNAMED, /* nothing says whose: ours on a local file system, on a network one
+                             * that of whoever claims it */
+        UNIT_OWNER_FOREIGN,
+} UnitOwner;
+
+/** Judges the instance id found in a name or path ("" = none).
+ *
+ *  | ours    | found          | local   | network |
+ *  |---------|----------------|---------|---------|
+ *  | any     | ours           | us      | us      |
+ *  | any     | none           | unnamed | unnamed |
+ *  | EC2 id  | another EC2 id | foreign | foreign |
+ *  | EC2 id  | any other word | unnamed | unnamed |
+ *  | no EC2  | anything else  | unnamed | foreign |
+ *
+ * The fourth row: `trace_pid_7` and `unknown-nd0-…` have a word where an id could stand; no other
+ * instance will ever take them. */
+UnitOwner unit_owner(const char *ours, const char *found, bool on_network);

@@ -1,0 +1,520 @@
+#include "agent/delivery/pressure.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "tests/harness/fake_clock.h"
+#include "tests/lib/base/scratch.h"
+
+#define SEC(n) ((uint64_t)((n)*USEC_PER_SEC))
+#define HALF_SECOND (USEC_PER_SEC / 2)
+
+/* ---- the decision, against a small model of a machine ---- */
+
+/* Half a second of a machine of two CPUs on which a job takes all it can get and one thread of ours wants a CPU for `share` of the time. Our thread gets
+ * `weight` of a CPU that both want. */
+static PressureSample contended(double share, double weight) {
+        double wants = share * HALF_SECOND;
+        return (PressureSample){
+                .elapsed_usec = HALF_SECOND,
+                .busy_usec = 2 * HALF_SECOND,
+                .cpu_usec = (uint64_t)(wants / 2), /* all of the time on one CPU of the two */
+                .own_wait_usec = (uint64_t)(wants * (1 - weight)),
+                .in_the_way_usec = (uint64_t)(wants * MIN(weight, 1 - weight)),
+                .own_io_usec = HALF_SECOND,
+        };
+}
+
+/* Nothing but ours: `cpu` of the time one of our threads waits for another one of ours. */
+static PressureSample alone(double cpu) {
+        return (PressureSample){
+                .elapsed_usec = HALF_SECOND,
+                .busy_usec = HALF_SECOND,
+                .cpu_usec = (uint64_t)(cpu * HALF_SECOND),
+                .own_wait_usec = (uint64_t)(cpu * HALF_SECOND),
+                .in_the_way_usec = (uint64_t)(cpu / 2 * HALF_SECOND),
+        };
+}
+
+static PressureSample disks(double all, double own) {
+        PressureSample s = alone(0);
+        s.io_usec = (uint64_t)(all * HALF_SECOND);
+        s.own_io_usec = (uint64_t)(own * HALF_SECOND);
+        s.has_own_io = true;
+        return s;
+}
+
+static void a_job_that_must_share_its_cpu_with_us_loses_next_to_nothing_within_seconds(
+        void **state) {
+        (void)state;
+        double share = 1, lost = 0, least = 1, most = 0;
+        for (unsigned i = 0; i < 10; i++) {
+                PressureSample s = contended(share, 0.5);
+                share = pressure_share(share, &s);
+        }
+        for (unsigned i = 0; i < 1000; i++) {
+                PressureSample s = contended(share, 0.5);
+                share = pressure_share(share, &s);
+                lost += share * 0.5 / 1000;
+                least = MIN(least, share);
+                most = MAX(most, share);
+        }
+        assert_true(lost < 0.02);
+        assert_true(least >= PRESSURE_SHARE_MIN);
+        assert_true(most <= 4 * least); /* it looks for more now and then, but never far */
+}
+
+static void where_idle_priority_does_its_work_our_waiting_does_not_slow_us_down(void **state) {
+        (void)state;
+        double share = 1;
+        for (unsigned i = 0; i < 1000; i++) {
+                PressureSample s = contended(share, 0.003);
+                share = pressure_share(share, &s);
+                assert_true(share == 1);
+        }
+}
+
+static void own_threads_that_wait_for_each_other_are_no_pressure(void **state) {
+        (void)state;
+        double share = PRESSURE_SHARE_MIN;
+        PressureSample s = alone(1);
+        for (unsigned i = 0; i < 12; i++)
+                share = pressure_share(share, &s);
+        assert_true(share == 1);
+}
+
+static void gaps_that_a_job_leaves_may_be_filled(void **state) {
+        (void)state;
+        /* The job takes a CPU half of the time and is there at once when it wants to; we wait meanwhile. */
+        PressureSample s = { .elapsed_usec = HALF_SECOND,
+                             .busy_usec = HALF_SECOND,
+                             .cpu_usec = HALF_SECOND / 2,
+                             .own_wait_usec = HALF_SECOND / 2,
+                             .in_the_way_usec = HALF_SECOND / 2 };
+        assert_true(pressure_share(1, &s) == 1);
+        s.cpu_usec += HALF_SECOND / 50; /* it is not: it waits for us 2 % of the time */
+        assert_true(pressure_share(1, &s) == 0.5);
+}
+
+static void when_the_job_ends_all_of_the_time_is_ours_within_seconds(void **state) {
+        (void)state;
+        double share = PRESSURE_SHARE_MIN, before;
+        unsigned n = 0;
+        for (PressureSample s = alone(0); share < 1; n++) {
+                before = share;
+                share = pressure_share(share, &s);
+                assert_true(share > before);
+        }
+        assert_in_range(n, 4, 12); /* at two a second */
+}
+
+static void constant_pressure_that_nobody_can_explain_leads_to_the_least(void **state) {
+        (void)state;
+        /* No schedstat: all of PSI is taken for others', and for our doing. */
+        PressureSample s = { .elapsed_usec = HALF_SECOND,
+                             .busy_usec = HALF_SECOND,
+                             .cpu_usec = HALF_SECOND / 4,
+                             .in_the_way_usec = HALF_SECOND };
+        double share = 1;
+        for (unsigned i = 0; i < 10; i++)
+                share = pressure_share(share, &s);
+        assert_true(share == PRESSURE_SHARE_MIN);
+}
+
+static void others_that_wait_for_disks_slow_us_down_and_our_own_waiting_does_not(void **state) {
+        (void)state;
+        PressureSample others = disks(0.8, 0.2), own = disks(0.6, 0.6), flushed = disks(0.23, 0.2);
+        assert_true(pressure_share(1, &others) == 0.5);
+        assert_true(pressure_share(1, &own) == 1);
+        assert_true(pressure_share(1, &flushed) == 1);
+        others.has_own_io = false;
+        others.own_io_usec = 0;
+        assert_true(pressure_share(1, &others) == 1); /* cannot be told apart */
+}
+
+static void a_disk_that_is_always_waited_for_is_looked_at_in_pauses(void **state) {
+        (void)state;
+        double share = 1;
+        PressureSample full = disks(1, 1);
+        for (unsigned i = 0; i < 100; i++)
+                share = pressure_share(share, &full);
+        assert_true(share >= 0.85 && share < 0.95);
+        PressureSample alone_on_it = disks(0.9, 0.9);
+        assert_true(pressure_share(share, &alone_on_it) >= share);
+        PressureSample not_alone = disks(0.98, 0.9);
+        assert_true(pressure_share(share, &not_alone) < share);
+}
+
+static void whatever_the_numbers_say_the_share_stays_in_its_bounds(void **state) {
+        (void)state;
+        double share = 1;
+        uint64_t x = 88172645463325252U;
+        for (unsigned i = 0; i < 200000; i++) {
+                uint64_t v[7];
+                for (size_t j = 0; j < ELEMENTSOF(v); j++) {
+                        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+                        v[j] = x >> (x % 64);
+                }
+                PressureSample s = { v[0], v[1], v[2], v[3], v[4], v[5], v[6], x & 1 };
+                share = pressure_share(share, &s);
+                assert_true(share >= PRESSURE_SHARE_MIN && share <= 1);
+        }
+        PressureSample nothing = { 0 };
+        assert_true(pressure_share(0.3, &nothing) == 0.3);
+}
+
+/* ---- the reader, on a tree that looks like procfs ---- */
+
+static void put(const Scratch *s, const char *name, const char *text) {
+        char path[256];
+        assert_true(snprintf(path, sizeof path, "%s", name) < (int)sizeof path);
+        for (char *slash = path; (slash = strchr(slash, '/')); slash++) {
+                *slash = '\0';
+                (void)mkdirat(s->fd, path, 0755);
+                *slash = '/';
+        }
+        _cleanup_close_ int fd =
+                openat(s->fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+        assert_true(fd >= 0);
+        assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+}
+
+static void put_pressure(const Scratch *s, const char *name, uint64_t total_usec) {
+        char text[200];
+        (void)snprintf(text, sizeof text,
+                       "some avg10=0.00 avg60=0.00 avg300=0.00 total=%llu\n"
+                       "full avg10=0.00 avg60=0.00 avg300=0.00 total=77\n",
+                       (unsigned long long)total_usec);
+        put(s, name, text);
+}
+
+/* @param nsec_run, nsec_wait  of the one thread that we have */
+static void put_thread(const Scratch *s, uint64_t nsec_run, uint64_t nsec_wait) {
+        char text[100];
+        (void)snprintf(text, sizeof text, "%llu %llu 12\n", (unsigned long long)nsec_run,
+                       (unsigned long long)nsec_wait);
+        put(s, "self/task/4711/schedstat", text);
+}
+
+static void put_stat(const Scratch *s, uint64_t busy_ticks) {
+        char text[200];
+        (void)snprintf(text, sizeof text, "cpu  %llu 0 0 999999 0 0 0 0 0 0\ncpu0 1 2 3\n",
+                       (unsigned long long)busy_ticks);
+        put(s, "stat", text);
+}
+
+typedef struct Fixture {
+        Scratch *s;
+        FakeClock clock;
+        Pressure *p;
+} Fixture;
+
+static int setup(void **state) {
+        Fixture *f = calloc(1, sizeof *f);
+        if (!f || scratch_setup((void **)&f->s) < 0)
+                return -1;
+        f->clock = FAKE_CLOCK(SEC(1700000000), SEC(100));
+        put_pressure(f->s, "pressure/cpu", SEC(1000));
+        put_pressure(f->s, "pressure/io", SEC(1000));
+        *state = f;
+        return 0;
+}
+
+static int teardown(void **state) {
+        Fixture *f = *state;
+        pressure_free(f->p);
+        void *scratch = f->s;
+        int r = scratch_teardown(&scratch);
+        free(f);
+        return r;
+}
+
+static Pressure *opened(Fixture *f) {
+        char *note = NULL;
+        assert_int_equal(pressure_new(&f->p, &f->clock.clock, f->s->path, &note), 0);
+        assert_null(note);
+        assert_non_null(f->p);
+        return f->p;
+}
+
+static void after_half_a_second(Fixture *f) {
+        fake_clock_advance(&f->clock, HALF_SECOND);
+        (void)pressure_rest_usec(f->p, HALF_SECOND);
+}
+
+static void under_pressure_a_worker_rests_and_after_it_no_more(void **state) {
+        Fixture *f = *state;
+        Pressure *p = opened(f);
+        uint64_t total = SEC(1000);
+
+        assert_int_equal(pressure_rest_usec(p, 1000), 0);
+        for (unsigned i = 0; i < 10; i++) {
+                put_pressure(f->s, "pressure/cpu", total += HALF_SECOND);
+                after_half_a_second(f);
+        }
+        assert_true(pressure_share_now(p) == PRESSURE_SHARE_MIN);
+        assert_int_equal(pressure_rest_usec(p, 1000), 49000); /* 2 % of the time */
+        assert_int_equal(pressure_rest_usec(p, SEC(3600)), SEC(2));
+        for (unsigned i = 0; i < 12; i++)
+                after_half_a_second(f);
+        assert_true(pressure_share_now(p) == 1);
+        assert_int_equal(pressure_rest_usec(p, 1000), 0);
+}
+
+static void what_idle_priority_kept_from_us_is_not_rested_again(void **state) {
+        Fixture *f = *state;
+        uint64_t total = SEC(1000), ticks = 1000, run = 0, wait = 0;
+        Pressure *p = opened(f);
+        put_stat(f->s, ticks);
+        put_thread(f->s, run, wait);
+        (void)pressure_rest_usec(p, 1);
+
+        /* Our thread and three others want one CPU all of the time; ours gets a tenth. */
+        for (unsigned i = 0; i < 10; i++) {
+                put_pressure(f->s, "pressure/cpu", total += HALF_SECOND);
+                put_stat(f->s, ticks += (uint64_t)sysconf(_SC_CLK_TCK));
+                put_thread(f->s, run += 50000000, wait += 450000000);
+                after_half_a_second(f);
+        }
+        assert_true(pressure_share_now(p) == PRESSURE_SHARE_MIN);
+        assert_in_range(pressure_rest_usec(p, 10000), 48900, 49100);
+}
+
+static void what_another_thread_compresses_for_a_reader_counts_as_work(void **state) {
+        Fixture *f = *state;
+        uint64_t total = SEC(1000), ticks = 1000, run = 0;
+        Pressure *p = opened(f);
+        put_stat(f->s, ticks);
+        put_thread(f->s, run, 0);
+        (void)pressure_rest_usec(p, 1);
+
+        for (unsigned i = 0; i < 10;
+             i++) { /* the reader needs 50 ms for what takes half a second */
+                put_pressure(f->s, "pressure/cpu", total += HALF_SECOND);
+                put_stat(f->s, ticks += 2 * (uint64_t)sysconf(_SC_CLK_TCK));
+                run += 500000000;
+                put_thread(f->s, run, run / 2);
+                fake_clock_advance(&f->clock, HALF_SECOND);
+                (void)pressure_rest_usec(p, 50 * USEC_PER_MSEC);
+        }
+        assert_true(pressure_share_now(p) == PRESSURE_SHARE_MIN);
+        assert_in_range(pressure_rest_usec(p, 1000), 489000, 491000);
+}
+
+static void our_own_waiting_is_taken_from_the_machines(void **state) {
+        Fixture *f = *state;
+        uint64_t total = SEC(1000), ticks = 1000, time = 0;
+        Pressure *p = opened(f);
+        put_stat(f->s, ticks);
+        put_thread(f->s, time, time);
+        (void)pressure_rest_usec(p, 1);
+
+        for (unsigned i = 0; i < 10; i++) { /* one CPU, and it is ours that wait for it */
+                put_pressure(f->s, "pressure/cpu", total += HALF_SECOND / 2);
+                put_stat(f->s, ticks += (uint64_t)sysconf(_SC_CLK_TCK) / 2);
+                time += 250000000;
+                put_thread(f->s, time, time);
+                after_half_a_second(f);
+                assert_true(pressure_share_now(p) == 1);
+        }
+}
+
+static void it_asks_no_more_than_twice_a_second_and_forgets_what_is_long_ago(void **state) {
+        Fixture *f = *state;
+        Pressure *p = opened(f);
+
+        (void)pressure_rest_usec(p, 1);
+        put_pressure(f->s, "pressure/cpu", SEC(1010));
+        fake_clock_advance(&f->clock, HALF_SECOND - 1);
+        (void)pressure_rest_usec(p, 1);
+        assert_true(pressure_share_now(p) == 1);
+        fake_clock_advance(&f->clock, 1);
+        (void)pressure_rest_usec(p, 1);
+        assert_true(pressure_share_now(p) == 0.5);
+
+        put_pressure(f->s, "pressure/cpu", SEC(5000));
+        fake_clock_advance(&f->clock, SEC(3600));
+        (void)pressure_rest_usec(p, 1);
+        assert_true(pressure_share_now(p) == 0.5);
+}
+
+static void only_our_own_cgroups_waiting_for_disks_is_taken_from_the_machines(void **state) {
+        Fixture *f = *state;
+        char text[2 * PATH_MAX];
+        put(f->s, "self/cgroup", "4:memory:/x\n0::/system.slice/nc.service\n");
+        (void)snprintf(text, sizeof text,
+                       "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
+                       "30 22 0:26 / %s/cg rw,nosuid shared:4 - cgroup2 cgroup2 rw\n",
+                       f->s->path);
+        put(f->s, "self/mountinfo", text);
+        put_pressure(f->s, "cg/system.slice/nc.service/io.pressure", 0);
+        Pressure *p = opened(f);
+        (void)pressure_rest_usec(p, 1);
+
+        put_pressure(f->s, "pressure/io", SEC(1000.4));
+        put_pressure(f->s, "cg/system.slice/nc.service/io.pressure", SEC(0.4));
+        after_half_a_second(f);
+        assert_true(pressure_share_now(p) == 1);
+        put_pressure(f->s, "pressure/io", SEC(1000.8));
+        after_half_a_second(f);
+        assert_true(pressure_share_now(p) == 0.5);
+}
+
+static void a_cgroup_is_found_where_a_container_sees_it(void **state) {
+        Fixture *f = *state;
+        char text[2 * PATH_MAX];
+        put(f->s, "self/cgroup", "0::/docker/abc/inner\n");
+        (void)snprintf(text, sizeof text, "30 22 0:26 /docker/abc %s/cg rw - cgroup2 cgroup rw",
+                       f->s->path);
+        put(f->s, "self/mountinfo", text);
+        put_pressure(f->s, "cg/inner/io.pressure", 0);
+        Pressure *p = opened(f);
+        (void)pressure_rest_usec(p, 1);
+        put_pressure(f->s, "pressure/io", SEC(1000.4));
+        after_half_a_second(f);
+        assert_true(pressure_share_now(p) == 0.5); /* so its zero was read */
+}
+
+static void expect_note(Fixture *f, const char *part) {
+        char *note = NULL;
+        assert_int_equal(pressure_new(&f->p, &f->clock.clock, f->s->path, &note), 0);
+        assert_null(f->p);
+        assert_non_null(note);
+        assert_non_null(
+                strstr(note, "the kernel has no pressure information (CONFIG_PSI, psi=1): "));
+        assert_non_null(strstr(note, part));
+        free(note);
+}
+
+static void a_kernel_without_pressure_information_is_said(void **state) {
+        Fixture *f = *state;
+        assert_int_equal(unlinkat(f->s->fd, "pressure/cpu", 0), 0);
+        expect_note(f, strerror(ENOENT));
+        put(f->s, "pressure/cpu", "");
+        expect_note(f, "not as expected");
+        assert_int_equal(pressure_rest_usec(NULL, SEC(1)), 0);
+        assert_true(pressure_share_now(NULL) == 1);
+}
+
+static void what_is_not_as_expected_is_refused_at_the_start(void **state) {
+        Fixture *f = *state;
+        static const char *const bad[] = {
+                "some avg10=0.00 total=",
+                "some total=-5\n",
+                "full total=5\n",
+                "some total=99999999999999999999999999\n",
+                "some avg10=0.00\nx total=3\n",
+                "some total=18446744073709551616\n",
+        };
+        for (size_t i = 0; i < ELEMENTSOF(bad); i++) {
+                put(f->s, "pressure/cpu", bad[i]);
+                expect_note(f, "not as expected");
+        }
+        _cleanup_close_ int fd = openat(f->s->fd, "pressure/cpu", O_WRONLY | O_CLOEXEC);
+        assert_int_equal(ftruncate(fd, 1 << 20), 0);
+        expect_note(f, strerror(EFBIG));
+}
+
+static void files_that_turn_bad_later_or_go_back_leave_no_one_slow(void **state) {
+        Fixture *f = *state;
+        static const char *const bad[] = {
+                "",
+                "some total=0\n",
+                "some total=x\n",
+                "\xff\xfe some total=1",
+                "some avg10=0.00 avg60=0.00 avg300=0.00 total=0",
+        };
+        uint64_t total = SEC(1000);
+        Pressure *p = opened(f);
+        (void)pressure_rest_usec(p, 1);
+        for (unsigned i = 0; i < 10; i++) {
+                put_pressure(f->s, "pressure/cpu", total += HALF_SECOND);
+                after_half_a_second(f);
+        }
+        assert_true(pressure_share_now(p) == PRESSURE_SHARE_MIN);
+        put(f->s, "stat", "cpu 1 2\n");
+        put(f->s, "self/task/1/schedstat", "99999999999999999999999999 1 1\n");
+        put(f->s, "self/task/x/schedstat", "1 1 1\n");
+        put(f->s, "self/mountinfo", " - cgroup2 ");
+        for (unsigned i = 0; i < 15; i++) {
+                put(f->s, "pressure/cpu", bad[i % ELEMENTSOF(bad)]);
+                after_half_a_second(f);
+        }
+        assert_true(pressure_share_now(p) == 1);
+}
+
+static void mounts_and_cgroups_that_are_odd_are_done_without(void **state) {
+        Fixture *f = *state;
+        static const char *const mounts[] = { " - cgroup2 ", "1 2 3 - cgroup2 x", "",
+                                              "30 22 0:26 /y /z rw - cgroup2 c rw" };
+        put(f->s, "self/cgroup", "0::/x");
+        for (size_t i = 0; i < ELEMENTSOF(mounts); i++) {
+                put(f->s, "self/mountinfo", mounts[i]);
+                f->p = pressure_free(opened(f));
+        }
+}
+
+/* What is asked of the kernel of this machine, by several threads at once. */
+static void *ask_for_a_while(void *userdata) {
+        Pressure *p = userdata;
+        for (unsigned i = 0; i < 20000; i++)
+                if (pressure_rest_usec(p, 1000) > SEC(2))
+                        return userdata;
+        return NULL;
+}
+
+static void several_threads_may_ask_at_once(void **state) {
+        (void)state;
+        _cleanup_(pressure_freep) Pressure *p = NULL;
+        _cleanup_free_ char *note = NULL;
+        pthread_t threads[4];
+        assert_int_equal(pressure_new(&p, clock_system(), "/proc", &note), 0);
+        if (!p)
+                skip();
+        for (size_t i = 0; i < ELEMENTSOF(threads); i++)
+                assert_int_equal(pthread_create(&threads[i], NULL, ask_for_a_while, p), 0);
+        for (size_t i = 0; i < ELEMENTSOF(threads); i++) {
+                void *failed;
+                assert_int_equal(pthread_join(threads[i], &failed), 0);
+                assert_null(failed);
+        }
+        double share = pressure_share_now(p);
+        assert_true(share >= PRESSURE_SHARE_MIN && share <= 1);
+}
+
+#define ON_A_TREE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(
+                        a_job_that_must_share_its_cpu_with_us_loses_next_to_nothing_within_seconds),
+                cmocka_unit_test(
+                        where_idle_priority_does_its_work_our_waiting_does_not_slow_us_down),
+                cmocka_unit_test(own_threads_that_wait_for_each_other_are_no_pressure),
+                cmocka_unit_test(gaps_that_a_job_leaves_may_be_filled),
+                cmocka_unit_test(when_the_job_ends_all_of_the_time_is_ours_within_seconds),
+                cmocka_unit_test(constant_pressure_that_nobody_can_explain_leads_to_the_least),
+                cmocka_unit_test(
+                        others_that_wait_for_disks_slow_us_down_and_our_own_waiting_does_not),
+                cmocka_unit_test(a_disk_that_is_always_waited_for_is_looked_at_in_pauses),
+                cmocka_unit_test(whatever_the_numbers_say_the_share_stays_in_its_bounds),
+                ON_A_TREE(under_pressure_a_worker_rests_and_after_it_no_more),
+                ON_A_TREE(what_idle_priority_kept_from_us_is_not_rested_again),
+                ON_A_TREE(what_another_thread_compresses_for_a_reader_counts_as_work),
+                ON_A_TREE(our_own_waiting_is_taken_from_the_machines),
+                ON_A_TREE(it_asks_no_more_than_twice_a_second_and_forgets_what_is_long_ago),
+                ON_A_TREE(only_our_own_cgroups_waiting_for_disks_is_taken_from_the_machines),
+                ON_A_TREE(a_cgroup_is_found_where_a_container_sees_it),
+                ON_A_TREE(a_kernel_without_pressure_information_is_said),
+                ON_A_TREE(what_is_not_as_expected_is_refused_at_the_start),
+                ON_A_TREE(files_that_turn_bad_later_or_go_back_leave_no_one_slow),
+                ON_A_TREE(mounts_and_cgroups_that_are_odd_are_done_without),
+                cmocka_unit_test(several_threads_may_ask_at_once),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,164 @@
+/* agent/ship_notes, agent/bundle_prefix: whose notes count for a unit, for its manifest and for the place of its copy. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "agent/delivery/bundle_prefix.h"
+#include "agent/delivery/ship_notes.h"
+#include "agent/store/notes_store.h"
+#include "lib/base/cleanup.h"
+#include "tests/lib/base/scratch.h"
+
+#define SOURCE "core-dumps"
+#define UNIT "/dumps/dt-1-cid-2"
+#define VICTIM 1000
+#define ATTACKER 1001
+#define AGENT 1002
+
+typedef struct Fixture {
+        Scratch *scratch;
+        Store *store;
+        Bundle bundle;
+        ShipNotes notes;
+        unsigned n_told;
+} Fixture;
+
+static int setup(void **state) {
+        void *scratch = NULL;
+        Fixture *f = calloc(1, sizeof *f);
+        if (!f || scratch_setup(&scratch) < 0)
+                return -1;
+        f->scratch = scratch;
+        f->bundle.rec.source = strdup(SOURCE);
+        f->bundle.rec.path = strdup(UNIT);
+        f->bundle.rec.kind = SOURCE_NEURON_CORE_DUMP;
+        f->bundle.rec.uid = VICTIM;
+        *state = f;
+        return store_open(&f->store, f->scratch->path, NULL, NULL);
+}
+
+static int teardown(void **state) {
+        Fixture *f = *state;
+        void *scratch = f->scratch;
+        ship_notes_done(&f->notes);
+        bundle_record_done(&f->bundle.rec);
+        store_close(f->store);
+        free(f);
+        return scratch_teardown(&scratch);
+}
+
+/* @param prefix  NULL: none was granted */
+static void tell(Fixture *f, uid_t uid, const char *where, const char *prefix) {
+        char id[33], document[512];
+        (void)snprintf(id, sizeof id, "%032x", ++f->n_told);
+        (void)snprintf(document, sizeof document,
+                       "{\"schema\": \"neuron-collectd/hook-note/1\", \"id\": \"%s\", "
+                       "\"arguments\": {\"error_location\": \"%s\"}, "
+                       "\"job\": {\"key\": \"slurm:%s\", \"source\": \"slurm\", \"rank\": 3}}",
+                       id, where, where);
+        assert_int_equal(store_note_add(f->store, &(StoredNote){ .id = id,
+                                                                 .received_usec = f->n_told,
+                                                                 .uid = uid,
+                                                                 .source = (char *)SOURCE,
+                                                                 .unit_path = (char *)UNIT,
+                                                                 .s3_prefix = (char *)prefix,
+                                                                 .document = document }),
+                         0);
+}
+
+static void what_others_told_is_not_in_the_manifest(void **state) {
+        Fixture *f = *state;
+        Owners owners = { 0 };
+        tell(f, ATTACKER, "attackers_words", NULL);
+        tell(f, VICTIM, "his_words", NULL);
+        tell(f, ATTACKER, "more_words", NULL);
+        tell(f, 0, "roots_words", NULL);
+        assert_int_equal(ship_notes_read(&f->notes, f->store, &f->bundle), 0);
+        assert_int_equal(f->notes.n, 4); /* after a start nothing is known of the owners */
+        owners_add(&owners, SOURCE, VICTIM, AGENT);
+        owners_add(&owners, SOURCE, 0, AGENT);
+        assert_int_equal(ship_notes_judge(&f->notes, &owners), 2);
+        assert_int_equal(f->notes.n, 2);
+        assert_string_equal(f->notes.failures[0].location, "his_words");
+        assert_string_equal(f->notes.failures[1].location, "roots_words");
+        assert_true(f->notes.has_job);
+        assert_string_equal(f->notes.job.key, "slurm:his_words");
+        owners_add(&owners, SOURCE, ATTACKER, AGENT);
+        assert_int_equal(ship_notes_judge(&f->notes, &owners), 1);
+        assert_string_equal(f->notes.job.key, "slurm:roots_words");
+}
+
+static void where_others_alone_told_there_is_no_job(void **state) {
+        Fixture *f = *state;
+        Owners owners = { 0 };
+        tell(f, ATTACKER, "attackers_words", NULL);
+        assert_int_equal(ship_notes_read(&f->notes, f->store, &f->bundle), 0);
+        owners_add(&owners, SOURCE, VICTIM, AGENT);
+        assert_int_equal(ship_notes_judge(&f->notes, &owners), 1);
+        assert_int_equal(f->notes.n, 0);
+        assert_false(f->notes.has_job);
+}
+
+static void notes_of_others_do_not_crowd_out_the_owner_s(void **state) {
+        Fixture *f = *state;
+        for (unsigned i = 0; i < MANIFEST_FAILURES_MAX + 1; i++)
+                tell(f, ATTACKER, "attackers_words", NULL);
+        tell(f, VICTIM, "his_words", NULL);
+        owners_add(&f->bundle.owners, SOURCE, VICTIM, AGENT);
+        assert_int_equal(ship_notes_read(&f->notes, f->store, &f->bundle), 0);
+        assert_int_equal(f->notes.n, 1);
+        assert_string_equal(f->notes.failures[0].location, "his_words");
+}
+
+static const char *prefix_for(Fixture *f, uid_t owner) {
+        f->bundle.owners = (Owners){ 0 };
+        owners_add(&f->bundle.owners, SOURCE, owner, AGENT);
+        bundle_prefix_settle(f->store, &f->bundle);
+        return f->bundle.rec.s3_prefix;
+}
+
+static void nobody_diverts_another_s_files_by_a_prefix(void **state) {
+        Fixture *f = *state;
+        tell(f, ATTACKER, "x", "s3://b/attacker");
+        assert_null(prefix_for(f, VICTIM));
+        tell(f, VICTIM, "x", "s3://b/his");
+        assert_string_equal(prefix_for(f, VICTIM), "s3://b/his");
+        tell(f, VICTIM, "x", "s3://b/later");
+        assert_string_equal(prefix_for(f, VICTIM), "s3://b/his"); /* the first that was granted */
+}
+
+static void a_prefix_is_lost_when_another_s_file_has_come(void **state) {
+        Fixture *f = *state;
+        tell(f, ATTACKER, "x", "s3://b/attacker");
+        assert_string_equal(prefix_for(f, ATTACKER), "s3://b/attacker");
+        assert_null(prefix_for(f, VICTIM));
+}
+
+static void a_supplement_goes_where_its_base_went_unless_it_is_of_another(void **state) {
+        Fixture *f = *state;
+        tell(f, ATTACKER, "x", "s3://b/attacker");
+        (void)strcpy(f->bundle.rec.supplement_of, "neuron-core-dump-1");
+        assert_null(prefix_for(f, ATTACKER)); /* it gets none of its own */
+        f->bundle.rec.s3_prefix = strdup("s3://b/attacker");
+        assert_string_equal(prefix_for(f, ATTACKER), "s3://b/attacker");
+        assert_null(prefix_for(f, VICTIM));
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        const struct CMUnitTest tests[] = {
+                TEST(what_others_told_is_not_in_the_manifest),
+                TEST(where_others_alone_told_there_is_no_job),
+                TEST(notes_of_others_do_not_crowd_out_the_owner_s),
+                TEST(nobody_diverts_another_s_files_by_a_prefix),
+                TEST(a_prefix_is_lost_when_another_s_file_has_come),
+                TEST(a_supplement_goes_where_its_base_went_unless_it_is_of_another),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}

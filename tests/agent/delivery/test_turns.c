@@ -1,0 +1,143 @@
+/* Whose turn it is: small before large, sources in turn, the oldest first, and nobody waits for ever. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "agent/delivery/turns.h"
+#include "lib/base/cleanup.h"
+
+typedef struct Waiting {
+        bool is_small;
+        const void *source;
+        bool is_gone;
+} Waiting;
+
+static const int sources[3];
+
+/* The index of whose turn it is among those that are small, or are not; they are in order of age. */
+static size_t first(const Turns *t, const Waiting *w, size_t n, bool small) {
+        size_t best = n;
+        for (size_t i = 0; i < n; i++)
+                if (!w[i].is_gone && w[i].is_small == small &&
+                    (best == n ||
+                     turns_served_at(t, w[i].source) < turns_served_at(t, w[best].source)))
+                        best = i;
+        return best;
+}
+
+static size_t next(Turns *t, Waiting *w, size_t n) {
+        bool small = turns_is_small_ones(t);
+        size_t i = first(t, w, n, small);
+        i = i < n ? i : first(t, w, n, !small);
+        if (i < n) {
+                turns_took(t, w[i].source, w[i].is_small);
+                w[i].is_gone = true;
+        }
+        return i;
+}
+
+static void test_small_is_both(void **state) {
+        (void)state;
+        assert_true(turns_is_small(1, 0));
+        assert_true(turns_is_small(TURNS_SMALL_FILES, TURNS_SMALL_BYTES));
+        assert_false(turns_is_small(TURNS_SMALL_FILES + 1, 0));
+        assert_false(turns_is_small(1, TURNS_SMALL_BYTES + 1));
+}
+
+static void test_oldest_first(void **state) {
+        (void)state;
+        Turns t = { 0 };
+        Waiting w[5];
+        for (size_t i = 0; i < 5; i++)
+                w[i] = (Waiting){ true, &sources[0], false };
+        for (size_t i = 0; i < 5; i++)
+                assert_int_equal(next(&t, w, 5), i);
+        assert_int_equal(next(&t, w, 5), 5);
+}
+
+static void test_small_first(void **state) {
+        (void)state;
+        Turns t = { 0 };
+        Waiting w[] = { { false, &sources[0], false },
+                        { false, &sources[1], false },
+                        { true, &sources[0], false } };
+        assert_int_equal(next(&t, w, 3), 2);
+        assert_int_equal(next(&t, w, 3), 1); /* the other source's, which was not served yet */
+        assert_int_equal(next(&t, w, 3), 0);
+}
+
+static void test_sources_in_turn(void **state) {
+        (void)state;
+        Turns t = { 0 };
+        Waiting w[12];
+        size_t n_of_last = 0;
+        /* ten of the first source are older than the two of the second */
+        for (size_t i = 0; i < 12; i++)
+                w[i] = (Waiting){ true, &sources[i >= 10], false };
+        for (size_t i = 0; i < 4; i++)
+                n_of_last += next(&t, w, 12) >= 10;
+        assert_int_equal(n_of_last, 2);
+}
+
+static void test_large_is_not_starved(void **state) {
+        (void)state;
+        Turns t = { 0 };
+        Waiting w[1 + 100];
+        w[0] = (Waiting){ false, &sources[0], false };
+        for (size_t i = 1; i < ELEMENTSOF(w); i++)
+                w[i] = (Waiting){ true, &sources[0], false };
+        size_t turn = 0;
+        while (next(&t, w, ELEMENTSOF(w)) != 0)
+                turn++;
+        assert_int_equal(turn, TURNS_SMALL_IN_ROW);
+        assert_int_equal(t.n_small_in_row, 0);
+}
+
+/* Whatever is waiting: all of it goes, each once, and no source waits for more turns than there are sources while it has small ones. */
+static void test_random(void **state) {
+        (void)state;
+        for (unsigned seed = 1; seed <= 2000; seed++) {
+                Turns t = { 0 };
+                Waiting w[60];
+                size_t n_left[3] = { 0 }, since[3] = { 0 };
+                srandom(seed);
+                for (size_t i = 0; i < ELEMENTSOF(w); i++) {
+                        size_t source = (size_t)random() % 3;
+                        w[i] = (Waiting){ random() % 4 > 0, &sources[source], false };
+                        n_left[source] += w[i].is_small;
+                }
+                for (size_t turn = 0; turn < ELEMENTSOF(w); turn++) {
+                        size_t i = next(&t, w, ELEMENTSOF(w));
+                        assert_true(i < ELEMENTSOF(w));
+                        size_t source = (size_t)((const int *)w[i].source - sources);
+                        n_left[source] -= w[i].is_small;
+                        for (size_t k = 0; k < 3; k++) {
+                                since[k] = k == source || n_left[k] == 0 ? 0 : since[k] + 1;
+                                assert_true(since[k] <= 3 + 1);
+                        }
+                }
+                assert_int_equal(next(&t, w, ELEMENTSOF(w)), ELEMENTSOF(w));
+        }
+}
+
+static void test_many_sources(void **state) {
+        (void)state;
+        static const char identity[TURNS_SOURCES_MAX + 50];
+        Turns t = { 0 };
+        for (size_t i = 0; i < sizeof identity; i++)
+                turns_took(&t, &identity[i], true);
+        assert_int_equal(t.n_served, TURNS_SOURCES_MAX);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_small_is_both),        cmocka_unit_test(test_oldest_first),
+                cmocka_unit_test(test_small_first),          cmocka_unit_test(test_sources_in_turn),
+                cmocka_unit_test(test_large_is_not_starved), cmocka_unit_test(test_random),
+                cmocka_unit_test(test_many_sources),
+        };
+        return cmocka_run_group_tests_name("turns", tests, NULL, NULL);
+}

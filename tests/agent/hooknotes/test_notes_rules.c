@@ -1,0 +1,294 @@
+/* agent/hooknotes/notes_rules.c and agent/hooknotes/notes_unit.c: what a stranger's note may ask for. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "agent/hooknotes/notes_private.h"
+#include "tests/lib/base/scratch.h"
+
+#define ME 4242u
+
+static ConfigSource sources[] = {
+        { .name = (char *)"cores", .path = (char *)"/var/cores", .kind = CONFIG_PROCESS_CORE },
+        { .name = (char *)"dumps",
+          .path = (char *)"/tmp/neuron-core-dump/dt-%d-cid-%c",
+          .kind = CONFIG_NEURON_CORE_DUMP },
+        { .name = (char *)"plain", .path = (char *)"/srv/plain", .kind = CONFIG_DIRECTORY },
+};
+static ConfigDestination destinations[] = {
+        { .name = (char *)"fsx", .type = CONFIG_VOLUME, .path = (char *)"/fsx/%d-%c" },
+        { .name = (char *)"archive",
+          .type = CONFIG_S3,
+          .bucket = (char *)"bucket",
+          .prefix = (char *)"neuron/%d-%c" },
+        { .name = (char *)"whole",
+          .type = CONFIG_S3,
+          .bucket = (char *)"all-mine",
+          .prefix = (char *)"%d-%c" },
+};
+static Config config = {
+        .sources = sources, .n_sources = 3, .destinations = destinations, .n_destinations = 3
+};
+
+#define UNIT "dt-20260527-051233-cid-d99e36ea74c263ca"
+
+static void expect_place(const char *directory, const char *source, const char *relative) {
+        NotesPlace p;
+        const char *why;
+        assert_int_equal(notes_place_find(&config, directory, &p, &why), 0);
+        assert_string_equal(p.source, source);
+        assert_string_equal(p.relative, relative);
+        assert_false(p.by_name);
+        notes_place_done(&p);
+}
+
+static void expect_no_place(const char *directory, const char *about) {
+        NotesPlace p;
+        const char *why;
+        assert_int_equal(notes_place_find(&config, directory, &p, &why), NOTES_E_REFUSED);
+        assert_non_null(strstr(why, about));
+}
+
+static void a_directory_is_a_unit_of_the_source_that_it_lies_in(void **state) {
+        (void)state;
+        expect_place("/tmp/neuron-core-dump/" UNIT, "dumps", UNIT);
+        expect_place("/tmp//neuron-core-dump/./" UNIT "/", "dumps", UNIT);
+        expect_place("/tmp/neuron-core-dump/" UNIT "/below/it", "dumps", UNIT);
+        expect_place("/tmp/neuron-core-dump/another-name", "dumps", "another-name");
+        expect_place("/srv/plain", "plain", "");
+        expect_place("/srv/plain/x", "plain", "");
+}
+
+static void a_directory_elsewhere_is_none_whatever_it_looks_like(void **state) {
+        (void)state;
+        expect_no_place("/root", "no configured source");
+        expect_no_place("/tmp/neuron-core-dump-evil/" UNIT, "no configured source");
+        expect_no_place("/tmp/neuron-core-dump", "no configured source"); /* many units' parent */
+        expect_no_place("/tmp/neuron-core-dump/x/../../../root", "'..'");
+        expect_no_place("/tmp/neuron-core-dump/" UNIT "/..", "'..'");
+        expect_no_place("tmp/neuron-core-dump/" UNIT, "absolute");
+        expect_no_place("", "names no directory");
+        expect_no_place(NULL, "names no directory");
+        expect_no_place("/var/cores/x", "no configured source"); /* its units are files */
+        char *path = malloc(PATH_MAX + 10);
+        assert_non_null(path);
+        memset(path, 'a', PATH_MAX + 9);
+        path[0] = '/';
+        path[PATH_MAX + 9] = '\0';
+        expect_no_place(path, "too long");
+        free(path);
+}
+
+static void a_container_s_path_is_known_by_the_unit_s_name(void **state) {
+        NotesPlace p;
+        (void)state;
+        assert_int_equal(notes_place_by_name(&config, 1, "/dumps/" UNIT, &p), 0);
+        assert_true(p.by_name);
+        assert_string_equal(p.relative, UNIT);
+        assert_string_equal(p.fixed, "/tmp/neuron-core-dump");
+        notes_place_done(&p);
+        /* A name that anything may have proves nothing, nor does a source without names. */
+        assert_int_equal(notes_place_by_name(&config, 1, "/dumps/other", &p), NOTES_E_REFUSED);
+        assert_int_equal(notes_place_by_name(&config, 2, "/dumps/" UNIT, &p), NOTES_E_REFUSED);
+        assert_int_equal(notes_place_by_name(&config, 1, "/", &p), NOTES_E_REFUSED);
+        assert_int_equal(notes_place_by_name(&config, 1, "/a/../" UNIT, &p), NOTES_E_REFUSED);
+}
+
+/* ---- looking ---- */
+
+static void look_at(NotesLook *l, const Scratch *s, const char *relative, uid_t uid, bool by_name) {
+        *l = (NotesLook){ .uid = uid, .n_places = 1 };
+        l->places[0] = (NotesPlace){ .source = strdup("dumps"),
+                                     .fixed = strdup(s->path),
+                                     .relative = strdup(relative),
+                                     .by_name = by_name };
+        notes_look_run(l);
+}
+
+static void expect_look(const Scratch *s, const char *relative, uid_t uid, const char *about) {
+        NotesLook l;
+        look_at(&l, s, relative, uid, false);
+        if (about) {
+                assert_null(l.found);
+                assert_non_null(strstr(l.why, about));
+        } else
+                assert_ptr_equal(l.found, &l.places[0]);
+        notes_look_done(&l);
+}
+
+static void a_directory_counts_when_it_is_the_sender_s_own(void **state) {
+        const Scratch *s = *state;
+        assert_int_equal(mkdirat(s->fd, "mine", 0755), 0);
+        expect_look(s, "mine", geteuid(), NULL);
+        expect_look(s, "", geteuid(), NULL);
+        expect_look(s, "mine", geteuid() + 1, "belongs to another user");
+}
+
+static void roots_directory_counts_where_everybody_is_to_write(void **state) {
+        const Scratch *s = *state;
+        if (geteuid() != 0)
+                skip();
+        assert_int_equal(mkdirat(s->fd, "shared", 0755), 0);
+        expect_look(s, "shared", ME, "belongs to another user");
+        assert_int_equal(fchmodat(s->fd, "shared", 01777, 0), 0);
+        expect_look(s, "shared", ME, NULL);
+        NotesLook l; /* but not by its name alone */
+        look_at(&l, s, "shared", ME, true);
+        assert_null(l.found);
+        notes_look_done(&l);
+}
+
+static void links_files_and_nothing_are_no_directories(void **state) {
+        const Scratch *s = *state;
+        assert_int_equal(mkdirat(s->fd, "real", 0755), 0);
+        assert_int_equal(mkdirat(s->fd, "real/below", 0755), 0);
+        assert_int_equal(symlinkat("real", s->fd, "link"), 0);
+        assert_int_equal(scratch_write(s, "file", "x"), 0);
+        expect_look(s, "link", geteuid(), "symbolic link");
+        expect_look(s, "link/below", geteuid(), "symbolic link");
+        expect_look(s, "file", geteuid(), "no directory");
+        expect_look(s, "missing", geteuid(), "not there");
+        NotesLook l;
+        look_at(&l, s, "missing", geteuid(), false);
+        assert_true(l.is_absent);
+        notes_look_done(&l);
+        look_at(&l, s, "missing", geteuid(), true);
+        assert_false(l.is_absent); /* found by name it would be anybody's */
+        notes_look_done(&l);
+}
+
+/* ---- prefixes ---- */
+
+static void a_prefix_below_the_destination_s_own_is_granted(void **state) {
+        (void)state;
+        assert_null(notes_prefix_judge(&config, "s3://bucket/neuron"));
+        assert_null(notes_prefix_judge(&config, "s3://bucket/neuron/"));
+        assert_null(notes_prefix_judge(&config, "s3://bucket/neuron/team-a/20260527-051233"));
+        assert_null(notes_prefix_judge(&config, "s3://all-mine/anything"));
+        assert_null(notes_prefix_judge(&config, "s3://all-mine"));
+}
+
+static void expect_refused(const char *prefix, const char *about) {
+        const char *why = notes_prefix_judge(&config, prefix);
+        assert_non_null(why);
+        if (!strstr(why, about))
+                fail_msg("'%s': '%s' does not speak of '%s'", prefix, why, about);
+}
+
+static void prefixes_elsewhere_and_tricks_are_refused(void **state) {
+        (void)state;
+        expect_refused("s3://bucket/neuron-evil", "not below");
+        expect_refused("s3://bucket/neuro", "not below");
+        expect_refused("s3://bucket", "not below");
+        expect_refused("s3://bucket/", "not below");
+        expect_refused("s3://other/neuron/x", "no configured destination");
+        expect_refused("s3://bucketx/neuron/x", "no configured destination");
+        expect_refused("s3://bucke/neuron/x", "no configured destination");
+        expect_refused("s3://bucket/neuron/../x", "dot");
+        expect_refused("s3://bucket/neuron/.incidents/x", "dot");
+        expect_refused("s3://bucket/neuron//x", "empty component");
+        expect_refused("s3://bucket//neuron/x", "empty component");
+        expect_refused("s3://bucket/neuron/a\nb", "bytes");
+        expect_refused("s3://bucket/neuron/\xff", "bytes");
+        expect_refused("http://bucket/neuron", "form");
+        expect_refused("s3:///neuron", "form");
+        expect_refused("bucket/neuron", "form");
+        expect_refused("", "form");
+        char text[NOTES_PREFIX_MAX + 32] = "s3://bucket/neuron/";
+        memset(text + strlen(text), 'a', NOTES_PREFIX_MAX);
+        expect_refused(text, "512");
+}
+
+static void allow_prefixes_take_the_place_of_the_destination_s_own(void **state) {
+        char *items[] = { (char *)"s3://bucket/team/", (char *)"s3://all-mine",
+                          (char *)"s3://foreign/x", NULL };
+        (void)state;
+        config.hook.allow_prefixes.items = items;
+        config.hook.allow_prefixes.n = 3;
+        assert_null(notes_prefix_judge(&config, "s3://bucket/team"));
+        assert_null(notes_prefix_judge(&config, "s3://bucket/team/a/b"));
+        assert_null(notes_prefix_judge(&config, "s3://all-mine/x"));
+        expect_refused("s3://bucket/neuron/a", "allow_prefixes");
+        expect_refused("s3://bucket/teams", "allow_prefixes");
+        expect_refused("s3://foreign/x", "no configured destination"); /* nothing goes there */
+        config.hook.allow_prefixes = (StringList){ 0 };
+}
+
+/* ---- how many ---- */
+
+static void a_user_has_a_burst_and_then_one_a_second(void **state) {
+        NotesAllowance a = { 0 };
+        uint64_t now = 5000000;
+        (void)state;
+        for (unsigned i = 0; i < NOTES_BURST; i++)
+                assert_true(notes_allowance_take(&a, ME, now));
+        assert_false(notes_allowance_take(&a, ME, now));
+        assert_true(notes_allowance_take(&a, ME + 1, now)); /* nobody else pays for it */
+        assert_true(notes_allowance_take(&a, ME, now + NOTES_REFILL_USEC));
+        assert_false(notes_allowance_take(&a, ME, now + NOTES_REFILL_USEC));
+        now += (uint64_t)2 * NOTES_BURST * NOTES_REFILL_USEC;
+        for (unsigned i = 0; i < NOTES_BURST; i++)
+                assert_true(notes_allowance_take(&a, ME, now));
+        assert_false(notes_allowance_take(&a, ME, now));
+}
+
+static void many_users_do_not_make_one_forget_who_has_sent_most(void **state) {
+        NotesAllowance a = { 0 };
+        (void)state;
+        for (unsigned i = 0; i < NOTES_BURST; i++)
+                assert_true(notes_allowance_take(&a, ME, 1));
+        for (unsigned i = 0; i < 1000; i++)
+                assert_true(notes_allowance_take(&a, 100000 + i, 1));
+        assert_false(notes_allowance_take(&a, ME, 1));
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)
+
+static void what_a_hook_says_at_its_end_is_one_of_four_sentences(void **state) {
+        (void)state;
+        static const struct {
+                const char *text;
+                bool is_known, without_record, without_snapshot;
+        } said[] = {
+                { "finished", true, false, false },
+                { "finished without record", true, true, false },
+                { "finished without snapshot", true, false, true },
+                { "finished without record snapshot", true, true, true },
+                { "finished without", false, false, false },
+                { "finished ", false, false, false },
+                { "finished without snapshot record", false, false, false },
+                { "finished without recorder", false, false, false },
+                { "finishe", false, false, false },
+                { "", false, false, false },
+        };
+        for (size_t i = 0; i < ELEMENTSOF(said); i++) {
+                NotesFinish finish = { 0 };
+                assert_int_equal(notes_finish_parse(said[i].text, strlen(said[i].text), &finish),
+                                 said[i].is_known);
+                assert_int_equal(finish.without_record, said[i].without_record);
+                assert_int_equal(finish.without_snapshot, said[i].without_snapshot);
+        }
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(a_directory_is_a_unit_of_the_source_that_it_lies_in),
+                cmocka_unit_test(a_directory_elsewhere_is_none_whatever_it_looks_like),
+                cmocka_unit_test(a_container_s_path_is_known_by_the_unit_s_name),
+                TEST(a_directory_counts_when_it_is_the_sender_s_own),
+                TEST(roots_directory_counts_where_everybody_is_to_write),
+                TEST(links_files_and_nothing_are_no_directories),
+                cmocka_unit_test(what_a_hook_says_at_its_end_is_one_of_four_sentences),
+                cmocka_unit_test(a_prefix_below_the_destination_s_own_is_granted),
+                cmocka_unit_test(prefixes_elsewhere_and_tricks_are_refused),
+                cmocka_unit_test(allow_prefixes_take_the_place_of_the_destination_s_own),
+                cmocka_unit_test(a_user_has_a_burst_and_then_one_a_second),
+                cmocka_unit_test(many_users_do_not_make_one_forget_who_has_sent_most),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}

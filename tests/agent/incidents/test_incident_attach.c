@@ -1,0 +1,463 @@
+/* agent/incidents: what lies in an incident's directory gets to its dumps, once, off the loop, and when there is room again; and the bounds. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "agent/incidents/incidents_private.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/fs.h"
+#include "lib/base/path.h"
+#include "tests/lib/base/scratch.h"
+
+#define NAME "20260527T051233-1"
+
+typedef struct Fixture {
+        Scratch *scratch;
+        sd_event *event;
+        Clock *clock;
+        Attachments *attachments;
+        Incidents incidents;
+        Incident *x;
+        unsigned n_attached, n_held, n_released;
+} Fixture;
+
+static void on_attached(const char *source, const char *unit_path, void *userdata) {
+        Fixture *f = userdata;
+        assert_string_equal(source, "dumps");
+        assert_non_null(unit_path);
+        f->n_attached++;
+}
+
+static void on_pending(const char *source, const char *unit_path, bool pending, void *userdata) {
+        Fixture *f = userdata;
+        assert_string_equal(source, "dumps");
+        assert_non_null(unit_path);
+        *(pending ? &f->n_held : &f->n_released) += 1;
+}
+
+static void on_public(const char *note_id, int fd, const char *reason, void *userdata) {
+        (void)note_id, (void)fd, (void)reason, (void)userdata;
+        fail_msg("no note has asked");
+}
+
+static void begin(Fixture *f) {
+        f->x = incident_new(&f->incidents, NAME);
+        assert_non_null(f->x);
+        f->x->trigger = strdup("a test");
+}
+
+static int setup(void **state) {
+        void *scratch = NULL;
+        Fixture *f = calloc(1, sizeof *f);
+        if (!f || scratch_setup(&scratch) < 0)
+                return -1;
+        f->scratch = scratch;
+        f->clock = clock_system();
+        if (sd_event_new(&f->event) < 0 || attachments_new(&f->attachments, f->scratch->path) < 0 ||
+            attachments_start(f->attachments, f->event) < 0)
+                return -1;
+        f->incidents = (Incidents){ .context = { .event = f->event,
+                                                 .clock = f->clock,
+                                                 .attachments = f->attachments,
+                                                 .on_attached = on_attached,
+                                                 .on_pending = on_pending,
+                                                 .on_public = on_public,
+                                                 .userdata = f },
+                                    .snapshots = path_join(f->scratch->path, "snapshots"),
+                                    .outbox = path_join(f->scratch->path, "incidents") };
+        list_init(&f->incidents.incidents);
+        *state = f;
+        if (mkdirat(f->scratch->fd, "snapshots", 0700) < 0 ||
+            mkdirat(f->scratch->fd, "incidents", 0700) < 0)
+                return -1;
+        begin(f);
+        return incident_make_directory(f->x);
+}
+
+static int teardown(void **state) {
+        Fixture *f = *state;
+        void *scratch = f->scratch;
+        LIST_FOREACH_SAFE (l, &f->incidents.incidents)
+                incident_free(CONTAINER_OF(l, Incident, link));
+        attachments_free(f->attachments);
+        sd_event_source_disable_unref(f->incidents.sweep_timer);
+        free(f->incidents.snapshots);
+        free(f->incidents.outbox);
+        sd_event_unref(f->event);
+        free(f);
+        return scratch_teardown(&scratch);
+}
+
+static void unit_path(char path[static 64], unsigned number) {
+        (void)snprintf(path, 64, "/tmp/dumps/%u", number);
+}
+
+static int add_unit(Fixture *f, unsigned number, uid_t uid) {
+        char path[64];
+        unit_path(path, number);
+        return incident_add_unit(
+                f->x, &(IncidentUnit){ .source = (char *)"dumps", .path = path, .uid = uid });
+}
+
+static void write_file(Fixture *f, const char *name, const char *text) {
+        assert_int_equal(fs_write_file(f->x->dir_fd, name, text, strlen(text), 0600), 0);
+}
+
+static void turn_until_idle(Fixture *f) {
+        while (f->x->attaching.job)
+                assert_true(sd_event_run(f->event, 10 * USEC_PER_SEC) > 0);
+}
+
+static void attach_all(Fixture *f) {
+        incident_attach_all(f->x);
+        turn_until_idle(f);
+}
+
+static size_t waiting(const Fixture *f, unsigned number) {
+        char path[64];
+        unit_path(path, number);
+        return attachments_waiting(f->attachments, "dumps", path, NULL);
+}
+
+static void to_rest(Fixture *f) {
+        incident_set_state(f->x, INCIDENT_TAKING);
+        incident_set_state(f->x, INCIDENT_RESTING);
+}
+
+static void each_dump_gets_each_file_once_and_is_held_until_then(void **state) {
+        Fixture *f = *state;
+        for (unsigned k = 0; k < 3; k++)
+                assert_int_equal(add_unit(f, k, 0), 0);
+        write_file(f, "snapshot.json", "{}");
+        to_rest(f);
+        incident_attach_all(f->x);
+        assert_int_equal(f->n_released, 0); /* it is on its way */
+        turn_until_idle(f);
+        assert_int_equal(f->n_released, 3);
+        assert_int_equal(f->n_attached, 6); /* with incident.json */
+        for (unsigned k = 0; k < 3; k++)
+                assert_int_equal(waiting(f, k), 2);
+        attach_all(f);
+        assert_int_equal(f->n_attached, 6);
+        write_file(f, "snapshot-after.json", "{}");
+        attach_all(f);
+        assert_int_equal(f->n_attached, 9);
+}
+
+static void what_was_attached_is_known_after_a_restart(void **state) {
+        Fixture *f = *state;
+        assert_int_equal(add_unit(f, 1, 0), 0);
+        write_file(f, "snapshot.json", "{}");
+        attach_all(f);
+        assert_int_equal(f->n_attached, 2);
+        incident_free(f->x);
+        begin(f);
+        f->x->directory = path_join(f->incidents.snapshots, NAME);
+        assert_int_equal(incident_open_directory(f->x), 0);
+        assert_int_equal(add_unit(f, 1, 0), 0);
+        incident_read_attached(f->x);
+        attach_all(f);
+        assert_int_equal(f->n_attached, 2);
+        write_file(f, "snapshot.json", "{\"another\": true}");
+        attach_all(f);
+        assert_int_equal(f->n_attached, 3);
+}
+
+static void what_found_no_room_is_attached_when_there_is_room(void **state) {
+        Fixture *f = *state;
+        assert_int_equal(add_unit(f, 1, 0), 0);
+        write_file(f, "snapshot.json", "something that takes more room than there is");
+        to_rest(f);
+        attachments_limit(f->attachments, 16);
+        attach_all(f);
+        assert_int_equal(f->n_attached, 0);
+        assert_int_equal(f->n_released, 1); /* the dump does not wait for it */
+        assert_true(f->x->attaching.is_stuck);
+        assert_true(incident_is_attaching(f->x));
+        attachments_limit(f->attachments, ATTACHMENTS_MAX_BYTES_ALL);
+        assert_true(sd_event_source_get_enabled(f->x->attaching.timer, NULL) > 0);
+        attach_all(f); /* as the timer does */
+        assert_int_equal(sd_event_source_get_enabled(f->x->attaching.timer, NULL), 0);
+        assert_int_equal(f->n_attached, 2);
+        assert_int_equal(waiting(f, 1), 2);
+        assert_false(incident_is_attaching(f->x));
+}
+
+static void a_bound_of_the_agents_is_not_called_a_full_disk(void **state) {
+        Fixture *f = *state;
+        char said[4096] = "";
+        _cleanup_close_ int real = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3),
+                            log = openat(f->scratch->fd, "log", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        assert_int_equal(add_unit(f, 1, 0), 0);
+        attachments_limit(f->attachments, 16);
+        assert_true(dup2(log, STDERR_FILENO) >= 0);
+        attach_all(f);
+        assert_true(dup2(real, STDERR_FILENO) >= 0);
+        assert_true(pread(log, said, sizeof said - 1, 0) > 0);
+        assert_non_null(strstr(said, "deliver or cancel some"));
+        assert_null(strstr(said, "make room on"));
+}
+
+static void what_is_too_large_is_left_out_and_the_rest_comes(void **state) {
+        Fixture *f = *state;
+        assert_int_equal(add_unit(f, 1, 0), 0);
+        write_file(f, "large", "");
+        _cleanup_close_ int fd = openat(f->x->dir_fd, "large", O_WRONLY | O_CLOEXEC);
+        assert_int_equal(ftruncate(fd, (off_t)ATTACHMENTS_MAX_BYTES + 1), 0);
+        write_file(f, "no name for an attachment", "x");
+        write_file(f, "snapshot.json", "{}");
+        attach_all(f);
+        assert_false(f->x->attaching.is_stuck);
+        assert_int_equal(f->n_attached, 2);
+}
+
+static void a_dump_of_that_path_which_is_another_one_gets_nothing_of_the_earlier_incident(
+        void **state) {
+        Fixture *f = *state;
+        char path[64];
+        unit_path(path, 1);
+        assert_int_equal(add_unit(f, 1, 0), 0);
+        assert_int_equal(add_unit(f, 2, 0), 0);
+        incidents_unit_renewed(&f->incidents, "dumps", path, 1); /* added later than that */
+        assert_false(f->x->units[0].is_gone);
+        incidents_unit_renewed(&f->incidents, "dumps", path, UINT64_MAX);
+        write_file(f, "snapshot.json", "{}");
+        to_rest(f);
+        attach_all(f);
+        assert_int_equal(waiting(f, 1), 0);
+        assert_int_equal(waiting(f, 2), 2);
+        assert_int_equal(f->n_released, 1);
+        assert_int_equal(add_unit(f, 1, 0), 0); /* a note about the new one */
+        assert_int_equal(add_unit(f, 1, 0), 1);
+        attach_all(f);
+        assert_int_equal(waiting(f, 1), 2);
+}
+
+static void an_incident_may_go_while_its_files_are_on_their_way(void **state) {
+        Fixture *f = *state;
+        assert_int_equal(add_unit(f, 1, 0), 0);
+        incident_attach_all(f->x);
+        assert_non_null(f->x->attaching.job);
+        incident_remove(f->x);
+        f->x = NULL;
+        while (attachments_waiting(f->attachments, "dumps", "/tmp/dumps/1", NULL) == 0)
+                assert_true(sd_event_run(f->event, 10 * USEC_PER_MSEC) >= 0);
+        struct stat st;
+        assert_int_equal(fstatat(f->scratch->fd, "snapshots/" NAME, &st, 0), -1);
+        assert_int_equal(f->n_attached, 0); /* nobody listens */
+}
+
+static void what_its_dumps_have_not_got_yet_does_not_go_for_room(void **state) {
+        Fixture *f = *state;
+        struct stat st;
+        assert_int_equal(add_unit(f, 1, 0), 0);
+        to_rest(f);
+        attachments_limit(f->attachments, 16);
+        attach_all(f);
+        incident_set_state(f->x, INCIDENT_ENDED);
+        f->x->bytes = INCIDENT_BYTES_MAX;
+        assert_false(incidents_make_room(&f->incidents));
+        assert_int_equal(fstatat(f->scratch->fd, "snapshots/" NAME, &st, 0), 0);
+        attachments_limit(f->attachments, ATTACHMENTS_MAX_BYTES_ALL);
+        attach_all(f);
+        assert_true(incidents_make_room(&f->incidents));
+        f->x = NULL;
+        assert_int_equal(fstatat(f->scratch->fd, "snapshots/" NAME, &st, 0), -1);
+        assert_int_equal(waiting(f, 1), 1);
+}
+
+static void a_user_gets_eight_dumps_into_an_incident_and_all_users_thirty_two(void **state) {
+        Fixture *f = *state;
+        unsigned n = 0;
+        for (; n < INCIDENT_UNITS_MAX_OF_UID; n++)
+                assert_int_equal(add_unit(f, n, 1000), 0);
+        assert_int_equal(add_unit(f, n, 1000), -EDQUOT);
+        assert_int_equal(add_unit(f, n - 1, 1000), 1); /* it is there */
+        for (; n < INCIDENT_UNITS_MAX; n++)
+                assert_int_equal(add_unit(f, n, n % 2 ? 0 : 2000 + n), 0);
+        assert_int_equal(add_unit(f, n, 0), -EDQUOT);
+        assert_int_equal(add_unit(f, n, 9999), -EDQUOT);
+        assert_int_equal(f->x->n_units, INCIDENT_UNITS_MAX);
+        assert_int_equal(f->x->n_left_out, 3);
+}
+
+static void root_is_not_held_to_eight(void **state) {
+        Fixture *f = *state;
+        for (unsigned n = 0; n < INCIDENT_UNITS_MAX; n++)
+                assert_int_equal(add_unit(f, n, 0), 0);
+        assert_int_equal(add_unit(f, INCIDENT_UNITS_MAX, 0), -EDQUOT);
+}
+
+static void the_directory_of_one_that_was_shipped_or_cancelled_goes(void **state) {
+        Fixture *f = *state;
+        struct stat st;
+        incident_move_outside(f->x);
+        assert_int_equal(fstatat(f->scratch->fd, "incidents/" NAME, &st, 0), 0);
+        incidents_on_delivered(&f->incidents, "/elsewhere/" NAME);
+        assert_int_equal(fstatat(f->scratch->fd, "incidents/" NAME, &st, 0), 0);
+        _cleanup_free_ char *path = strdup(f->x->directory);
+        incidents_on_delivered(&f->incidents, path);
+        f->x = NULL;
+        assert_int_equal(fstatat(f->scratch->fd, "incidents/" NAME, &st, 0), -1);
+        assert_int_equal(f->incidents.n_incidents, 0);
+}
+
+/* No more than one descriptor can be opened from here on. @return the limit as it was */
+static struct rlimit leave_one_descriptor(void) {
+        struct rlimit before, low;
+        int next = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        assert_true(next >= 0);
+        (void)close(next); /* nothing was written */
+        assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+        low = (struct rlimit){ .rlim_cur = (rlim_t)next + 1, .rlim_max = before.rlim_max };
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+        return before;
+}
+
+static void what_no_descriptor_was_left_for_is_attached_when_there_is_one(void **state) {
+        Fixture *f = *state;
+        assert_int_equal(add_unit(f, 1, 0), 0);
+        write_file(f, "snapshot.json", "{}");
+        to_rest(f);
+        attach_all(f); /* what libraries open once is open */
+        write_file(f, "snapshot-after.json", "{}");
+        struct rlimit before = leave_one_descriptor();
+        incident_attach_all(f->x);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+        assert_true(f->x->attaching.is_stuck);
+        assert_int_equal(waiting(f, 1), 2);
+        assert_int_equal(f->n_released, 2);
+        assert_true(sd_event_source_get_enabled(f->x->attaching.timer, NULL) > 0);
+        attach_all(f); /* as the timer does */
+        assert_int_equal(waiting(f, 1), 3);
+        assert_false(incident_is_attaching(f->x));
+}
+
+static size_t n_open(void) {
+        _cleanup_closedir_ DIR *d = opendir("/proc/self/fd");
+        size_t n = 0;
+        assert_non_null(d);
+        while (readdir(d))
+                n++;
+        return n;
+}
+
+static void one_that_is_over_has_no_descriptor_open_and_is_attached_from_all_the_same(
+        void **state) {
+        Fixture *f = *state;
+        assert_int_equal(add_unit(f, 1, 0), 0);
+        write_file(f, "snapshot.json", "{}");
+        to_rest(f);
+        attach_all(f);
+        size_t before = n_open();
+        f->x->public_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        incident_set_state(f->x, INCIDENT_ENDED);
+        incident_close_descriptors(f->x);
+        assert_int_equal(n_open(), before - 1);
+        assert_int_equal(add_unit(f, 2, 0), 0);
+        attach_all(f);
+        assert_int_equal(waiting(f, 2), 2);
+        assert_int_equal(n_open(), before - 1);
+}
+
+static void sweep_again(Fixture *f) {
+        incident_free(f->x);
+        f->x = NULL;
+        assert_int_equal(incidents_sweep(&f->incidents), 0);
+        if (f->incidents.n_incidents == 1)
+                f->x = CONTAINER_OF(f->incidents.incidents.next, Incident, link);
+}
+
+static void an_incident_with_more_records_than_its_file_holds_is_known_after_a_restart(
+        void **state) {
+        Fixture *f = *state;
+        static char record[60000];
+        assert_int_equal(add_unit(f, 1, 1000), 0);
+        for (int i = 0; i < 80; i++) {
+                (void)snprintf(record, sizeof record, "{\"pid\":%d,\"cmdline\":\"%058000d\"}", i,
+                               0);
+                assert_int_equal(incident_add_text(&f->x->jobs, COLLECT_PROCESSES_MAX, record), 0);
+        }
+        write_file(f, "snapshot.json", "{}");
+        incident_set_state(f->x, INCIDENT_TAKING);
+        incident_set_state(f->x, INCIDENT_RESTING);
+        incident_set_state(f->x, INCIDENT_ENDED); /* so that the next one has nothing to do */
+        incident_write(f->x);
+        sweep_again(f);
+        assert_non_null(f->x);
+        assert_int_equal(f->x->n_units, 1);
+        assert_in_range(f->x->jobs.n, 1, 79);
+        assert_int_equal(f->x->jobs.n + f->x->jobs.n_lost, 80);
+        assert_int_equal(f->x->n_processes, 0);
+}
+
+static void an_incident_that_cannot_be_read_now_is_left_as_it_is_and_looked_for_again(
+        void **state) {
+        Fixture *f = *state;
+        struct stat st;
+        assert_int_equal(add_unit(f, 1, 1000), 0);
+        write_file(f, "snapshot.json", "{}");
+        to_rest(f);
+        incident_set_state(f->x, INCIDENT_ENDED);
+        incident_write(f->x);
+        _cleanup_close_ int whole = openat(f->x->dir_fd, "incident.json", O_WRONLY | O_CLOEXEC);
+        assert_int_equal(fstat(whole, &st), 0);
+        assert_int_equal(ftruncate(whole, (off_t)64 * MIB), 0); /* as good as EIO */
+        sweep_again(f);
+        assert_null(f->x);
+        assert_true(sd_event_source_get_enabled(f->incidents.sweep_timer, NULL) > 0);
+        assert_int_equal(ftruncate(whole, st.st_size), 0);
+        assert_int_equal(sd_event_source_set_time(f->incidents.sweep_timer, 0), 0);
+        assert_true(sd_event_run(f->event, USEC_PER_SEC) > 0);
+        assert_int_equal(f->incidents.n_incidents, 1);
+        f->x = CONTAINER_OF(f->incidents.incidents.next, Incident, link);
+        assert_int_equal(f->x->n_units, 1);
+        assert_false(f->x->is_outside);
+}
+
+static void a_move_that_is_none_is_left_out(void **state) {
+        Fixture *f = *state;
+        incident_set_state(f->x, INCIDENT_LOOKING);
+        assert_int_equal(f->x->state, INCIDENT_GATHERING);
+        to_rest(f);
+        incident_set_state(f->x, INCIDENT_WAITING);
+        assert_int_equal(f->x->state, INCIDENT_RESTING);
+        incident_set_state(f->x, INCIDENT_ENDED);
+        for (int to = 0; to < N_INCIDENT_STATES; to++)
+                incident_set_state(f->x, (IncidentState)to);
+        assert_int_equal(f->x->state, INCIDENT_ENDED);
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        const struct CMUnitTest tests[] = {
+                TEST(each_dump_gets_each_file_once_and_is_held_until_then),
+                TEST(what_was_attached_is_known_after_a_restart),
+                TEST(what_found_no_room_is_attached_when_there_is_room),
+                TEST(a_bound_of_the_agents_is_not_called_a_full_disk),
+                TEST(what_is_too_large_is_left_out_and_the_rest_comes),
+                TEST(a_dump_of_that_path_which_is_another_one_gets_nothing_of_the_earlier_incident),
+                TEST(an_incident_may_go_while_its_files_are_on_their_way),
+                TEST(what_its_dumps_have_not_got_yet_does_not_go_for_room),
+                TEST(a_user_gets_eight_dumps_into_an_incident_and_all_users_thirty_two),
+                TEST(root_is_not_held_to_eight),
+                TEST(the_directory_of_one_that_was_shipped_or_cancelled_goes),
+                TEST(what_no_descriptor_was_left_for_is_attached_when_there_is_one),
+                TEST(one_that_is_over_has_no_descriptor_open_and_is_attached_from_all_the_same),
+                TEST(an_incident_with_more_records_than_its_file_holds_is_known_after_a_restart),
+                TEST(an_incident_that_cannot_be_read_now_is_left_as_it_is_and_looked_for_again),
+                TEST(a_move_that_is_none_is_left_out),
+        };
+        return cmocka_run_group_tests_name("agent/incidents", tests, NULL, NULL);
+}

@@ -1,0 +1,544 @@
+/* agent/intake_notes: what hooks say makes intake look at once, wait, and take a shorter quiet for an answer. Over a real source, whose own ways of
+ * finding things are slow: it scans once an hour and settles in one. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <signal.h>
+
+#include "agent/intake/intake.h"
+#include "agent/store/notes_store.h"
+#include "lib/base/fs.h"
+#include "lib/base/log.h"
+#include "tests/lib/base/scratch.h"
+
+#define INSTANCE "i-0123456789abcdef0"
+#define UNIT "dt-20260527-051233-cid-d99e36ea74c263ca"
+#define PATIENCE_USEC (20 * USEC_PER_SEC) /* for what has to come */
+#define QUIET_USEC (1500 * USEC_PER_MSEC) /* for what must not: more than the quiet after a hook */
+
+typedef struct Fixture {
+        Scratch *scratch;
+        sd_event *event;
+        Store *store;
+        BundleTable *bundles;
+        Attachments *attachments;
+        IntakeContext context;
+        ConfigSource config;
+        char path[PATH_MAX + 64], unit[PATH_MAX + 128];
+        char *destination;
+        IntakeSource *source;
+        unsigned n_ready;
+} Fixture;
+
+static void on_ready(Bundle *b, void *userdata) {
+        Fixture *f = userdata;
+        assert_int_equal(b->rec.state, BUNDLE_READY);
+        f->n_ready++;
+}
+
+static void on_discard(const char *reason, uint64_t n, void *userdata) {
+        (void)reason, (void)n, (void)userdata; /* a metric */
+}
+
+static void on_final(Bundle *b, void *userdata) {
+        (void)userdata; /* as the agent does */
+        if (b->source)
+                intake_source_on_final(b->source, b);
+}
+
+static void on_store_error(void *userdata) {
+        (void)userdata;
+        fail_msg("the store failed");
+}
+
+static void open_source(Fixture *f) {
+        assert_int_equal(store_open(&f->store, f->scratch->path, NULL, NULL), 0);
+        const BundleTableCallbacks callbacks = { on_final, on_store_error, f };
+        assert_int_equal(bundle_table_new(&f->bundles, f->store, clock_system(), &callbacks), 0);
+        f->context = (IntakeContext){ .event = f->event,
+                                      .clock = clock_system(),
+                                      .store = f->store,
+                                      .bundles = f->bundles,
+                                      .instance_id = INSTANCE,
+                                      .proc_root = "/proc",
+                                      .attachments = f->attachments,
+                                      .hook_deadline_usec = USEC_PER_MINUTE,
+                                      .on_ready = on_ready,
+                                      .on_discard = on_discard,
+                                      .userdata = f };
+        assert_int_equal(intake_source_new(&f->source, &f->context, &f->config), 0);
+}
+
+static void close_source(Fixture *f) {
+        intake_source_free(f->source);
+        bundle_table_free(f->bundles);
+        store_close(f->store);
+}
+
+static int setup(void **state) {
+        void *scratch = NULL;
+        static char name[] = "core-dumps", archive[] = "archive";
+        Fixture *f = calloc(1, sizeof *f);
+        if (!f || scratch_setup(&scratch) < 0)
+                return -1;
+        f->scratch = scratch;
+        f->destination = archive;
+        (void)snprintf(f->path, sizeof f->path, "%s/dumps/dt-%%d-cid-%%c", f->scratch->path);
+        (void)snprintf(f->unit, sizeof f->unit, "%s/dumps/" UNIT, f->scratch->path);
+        f->config = (ConfigSource){ .name = name,
+                                    .path = f->path,
+                                    .kind = CONFIG_NEURON_CORE_DUMP,
+                                    .watch = CONFIG_WATCH_SCAN,
+                                    .settle_usec = USEC_PER_HOUR,
+                                    .max_wait_usec = 0,
+                                    .scan_interval_usec = USEC_PER_HOUR,
+                                    .max_files = 1000,
+                                    .destinations = { .items = &f->destination, .n = 1 } };
+        *state = f;
+        return mkdirat(f->scratch->fd, "dumps", 0755) < 0 || sd_event_new(&f->event) < 0 ||
+                               attachments_new(&f->attachments, f->scratch->path) < 0
+                       ? -1
+                       : 0;
+}
+
+static int teardown(void **state) {
+        Fixture *f = *state;
+        void *scratch = f->scratch;
+        close_source(f);
+        attachments_free(f->attachments);
+        sd_event_unref(f->event);
+        free(f);
+        return scratch_teardown(&scratch);
+}
+
+static void make_unit(const Fixture *f) {
+        assert_int_equal(mkdirat(f->scratch->fd, "dumps/" UNIT, 0755), 0);
+        assert_int_equal(
+                scratch_write(f->scratch, "dumps/" UNIT "/" INSTANCE "-nrt-pid-7.log", "a log"), 0);
+}
+
+static const Bundle *unit(const Fixture *f) {
+        return bundle_table_find_unit(f->bundles, "core-dumps", f->unit);
+}
+
+/* Runs the loop until it is so. @return whether it is, in time */
+static bool run_until(Fixture *f, bool (*is_so)(const Fixture *f), uint64_t usec) {
+        Clock *clock = clock_system();
+        uint64_t until = clock->boottime_usec(clock) + usec;
+        while (!is_so(f)) {
+                uint64_t now = clock->boottime_usec(clock);
+                if (now >= until)
+                        return false;
+                assert_true(sd_event_run(f->event, MIN(until - now, 50 * USEC_PER_MSEC)) >= 0);
+        }
+        return true;
+}
+
+static bool has_scanned(const Fixture *f) {
+        return intake_source_is_idle(f->source);
+}
+
+static bool is_found(const Fixture *f) {
+        return unit(f) != NULL;
+}
+
+static bool is_ready(const Fixture *f) {
+        return f->n_ready > 0;
+}
+
+static void a_note_finds_a_unit_at_once_and_the_hooks_end_makes_it_whole(void **state) {
+        Fixture *f = *state;
+        open_source(f);
+        assert_true(run_until(f, has_scanned, PATIENCE_USEC));
+        make_unit(f); /* nobody sees it: there is no watch, and no scan for an hour */
+        assert_false(run_until(f, is_found, 300 * USEC_PER_MSEC));
+        intake_source_note(f->source, f->unit, 0);
+        assert_true(run_until(f, is_found, PATIENCE_USEC));
+        assert_false(run_until(f, is_ready, QUIET_USEC)); /* a hook is at work */
+        intake_source_note(f->source, f->unit, 0);        /* another one */
+        intake_source_note_finished(f->source, f->unit, 0);
+        assert_false(run_until(f, is_ready, QUIET_USEC));
+        intake_source_note_finished(f->source, f->unit, 0);
+        assert_true(run_until(f, is_ready, PATIENCE_USEC));
+        assert_true(unit(f)->rec.complete);
+}
+
+static void a_note_for_a_directory_that_is_not_there_yet_is_remembered(void **state) {
+        Fixture *f = *state;
+        open_source(f);
+        assert_true(run_until(f, has_scanned, PATIENCE_USEC));
+        intake_source_note(f->source, f->unit, 0);
+        assert_false(run_until(f, is_found, 300 * USEC_PER_MSEC));
+        make_unit(f);
+        assert_true(run_until(f, is_found, PATIENCE_USEC));
+        intake_source_note_finished(f->source, f->unit, 0);
+        assert_true(run_until(f, is_ready, PATIENCE_USEC));
+}
+
+/* Of so many directories that are not there a user's hooks tell, and have ended or not. */
+static void flood(Fixture *f, uid_t uid, unsigned n, bool have_ended) {
+        char path[PATH_MAX + 256];
+        for (unsigned i = 0; i < n; i++) {
+                (void)snprintf(path, sizeof path, "%s/dumps/dt-20260101-%06u-cid-%016x",
+                               f->scratch->path, i, (unsigned)uid);
+                intake_source_note(f->source, path, uid);
+                if (have_ended)
+                        intake_source_note_finished(f->source, path, uid);
+        }
+}
+
+/* Two hooks of root are at work: with the first's end it is not over. */
+static void assert_still_awaited(Fixture *f) {
+        intake_source_note_finished(f->source, f->unit, 0);
+        assert_true(run_until(f, is_found, PATIENCE_USEC));
+        assert_false(run_until(f, is_ready, QUIET_USEC));
+        intake_source_note_finished(f->source, f->unit, 0);
+        assert_true(run_until(f, is_ready, PATIENCE_USEC));
+}
+
+static void others_notes_do_not_push_out_what_a_users_hooks_said(void **state) {
+        Fixture *f = *state;
+        open_source(f);
+        make_unit(f);
+        intake_source_note(f->source, f->unit, 0);
+        intake_source_note(f->source, f->unit, 0);
+        for (unsigned i = 0; i < 3; i++)
+                flood(f, 100000 + i, 400, i > 0);
+        flood(f, 100003, 1100, false); /* all are awaited: of who has most one goes */
+        assert_still_awaited(f);
+}
+
+static void what_is_awaited_stays_while_what_is_over_can_go(void **state) {
+        Fixture *f = *state;
+        open_source(f);
+        make_unit(f);
+        intake_source_note(f->source, f->unit, 0);
+        intake_source_note(f->source, f->unit, 0);
+        flood(f, 0, 700, false); /* root has most, by far */
+        flood(f, 100000, 300, true);
+        flood(f, 100001, 300, false); /* more than there is room for */
+        assert_still_awaited(f);
+}
+
+static void a_note_elsewhere_is_let_be(void **state) {
+        Fixture *f = *state;
+        open_source(f);
+        assert_true(run_until(f, has_scanned, PATIENCE_USEC));
+        static const char *const elsewhere[] = { "/root", "/", "relative", "" };
+        for (size_t i = 0; i < ELEMENTSOF(elsewhere); i++) {
+                intake_source_note(f->source, elsewhere[i], 0);
+                intake_source_note_finished(f->source, elsewhere[i], 0);
+                intake_source_pending(f->source, elsewhere[i], true);
+                intake_source_attached(f->source, elsewhere[i]);
+        }
+        assert_false(run_until(f, is_found, 300 * USEC_PER_MSEC));
+        assert_int_equal(bundle_table_n(f->bundles), 0);
+}
+
+static void a_hook_that_never_ends_counts_for_its_deadline_and_a_second(void **state) {
+        Fixture *f = *state;
+        open_source(f);
+        f->context.hook_deadline_usec = 0;
+        make_unit(f);
+        intake_source_note(f->source, f->unit, 0);
+        assert_true(run_until(f, is_found, PATIENCE_USEC));
+        assert_false(run_until(f, is_ready, 700 * USEC_PER_MSEC));
+        assert_true(run_until(f, is_ready, PATIENCE_USEC));
+}
+
+static uint64_t later_usec;
+
+static uint64_t later(Clock *c) {
+        (void)c;
+        return clock_system()->boottime_usec(clock_system()) + later_usec;
+}
+
+static void notes_one_after_another_hold_a_unit_for_a_minute_more_in_all(void **state) {
+        Fixture *f = *state;
+        Clock clock = { .realtime_usec = clock_system()->realtime_usec, .boottime_usec = later };
+        later_usec = 0;
+        open_source(f);
+        f->context.clock = &clock;
+        make_unit(f);
+        intake_source_note(f->source, f->unit, 0); /* counts for 61 s */
+        assert_true(run_until(f, is_found, PATIENCE_USEC));
+        later_usec = 50 * USEC_PER_SEC;
+        intake_source_note(f->source, f->unit, 0); /* and so does this: for 111 s after the first */
+        later_usec = 100 * USEC_PER_SEC;
+        intake_source_note(f->source, f->unit, 0);
+        assert_false(run_until(f, is_ready, QUIET_USEC));
+        later_usec = 125 * USEC_PER_SEC; /* above 121 s nothing counts */
+        intake_source_note(f->source, f->unit, 0);
+        assert_true(run_until(f, is_ready, PATIENCE_USEC));
+        f->context.clock = clock_system();
+}
+
+static void promise(const Fixture *f, const char *name) {
+        intake_source_note(f->source, f->unit, 0);
+        intake_source_promised(f->source, f->unit, 0, name);
+        intake_source_note_finished(f->source, f->unit, 0);
+}
+
+static void a_promised_file_that_never_comes_is_waited_for_and_then_named(void **state) {
+        Fixture *f = *state;
+        f->config.settle_usec = 4 * USEC_PER_SEC;
+        open_source(f);
+        make_unit(f);
+        promise(f, "record.json");
+        promise(f, "record.json"); /* said twice, named once */
+        assert_true(run_until(f, is_found, PATIENCE_USEC));
+        assert_false(run_until(f, is_ready, 2 * USEC_PER_SEC));
+        assert_non_null(strstr(unit(f)->rec.reason, "promised"));
+        assert_true(run_until(f, is_ready, PATIENCE_USEC));
+        assert_false(unit(f)->rec.complete);
+        assert_string_equal(unit(f)->rec.incomplete,
+                            "[\"missing: 'record.json' was promised by its hook\"]");
+}
+
+static void a_promised_file_that_is_there_makes_nothing_wait(void **state) {
+        Fixture *f = *state;
+        open_source(f);
+        make_unit(f);
+        assert_int_equal(mkdirat(f->scratch->fd, "dumps/" UNIT "/below", 0755), 0);
+        assert_int_equal(scratch_write(f->scratch, "dumps/" UNIT "/below/record.json", "{}"), 0);
+        promise(f, "record.json");
+        assert_true(run_until(f, is_ready, PATIENCE_USEC));
+        assert_true(unit(f)->rec.complete);
+}
+
+static void what_a_copy_lacks_is_meant_by_its_path_and_named_if_it_has_a_name(void **state) {
+        Fixture *f = *state;
+        f->config.settle_usec = 2 * USEC_PER_SEC;
+        open_source(f);
+        make_unit(f);
+        assert_int_equal(mkdirat(f->scratch->fd, "dumps/" UNIT "/below", 0755), 0);
+        assert_int_equal(scratch_write(f->scratch, "dumps/" UNIT "/below/here", "x"), 0);
+        intake_source_note(f->source, f->unit, 0);
+        intake_source_missing(f->source, f->unit, "below/here");
+        intake_source_missing(f->source, f->unit, "above/here");
+        intake_source_missing(f->source, f->unit, NULL);
+        intake_source_note_finished(f->source, f->unit, 0);
+        assert_true(run_until(f, is_ready, PATIENCE_USEC));
+        assert_false(unit(f)->rec.complete);
+        assert_null(strstr(unit(f)->rec.incomplete, "below"));
+        assert_non_null(strstr(unit(f)->rec.incomplete, "'above/here' was seen in its container"));
+        assert_non_null(strstr(unit(f)->rec.incomplete, "ended before all was there"));
+}
+
+static void promises_without_number_are_bounded(void **state) {
+        Fixture *f = *state;
+        f->config.settle_usec = 2 * USEC_PER_SEC;
+        open_source(f);
+        make_unit(f);
+        for (unsigned i = 0; i < 2 * INTAKE_PROMISED_MAX; i++) {
+                char name[32];
+                (void)snprintf(name, sizeof name, "file-%u", i);
+                promise(f, name);
+        }
+        assert_true(run_until(f, is_ready, PATIENCE_USEC));
+        assert_false(unit(f)->rec.complete);
+        assert_non_null(strstr(unit(f)->rec.incomplete, "and more"));
+        assert_true(strlen(unit(f)->rec.incomplete) < 1000);
+}
+
+static void what_is_still_to_be_attached_is_waited_for_until_it_came(void **state) {
+        Fixture *f = *state;
+        open_source(f);
+        make_unit(f);
+        intake_source_note(f->source, f->unit, 0);
+        intake_source_pending(f->source, f->unit, true);
+        intake_source_note_finished(f->source, f->unit, 0);
+        assert_false(run_until(f, is_ready, 2 * QUIET_USEC));
+        assert_non_null(strstr(unit(f)->rec.reason, "second look"));
+        intake_source_pending(f->source, f->unit, false);
+        assert_true(run_until(f, is_ready, PATIENCE_USEC));
+}
+
+static void add_note(Fixture *f, uint64_t received_usec, uint64_t finished_usec) {
+        static char id[33] = "0123456789abcdef0123456789abcdef", source[] = "core-dumps",
+                    document[] = "{}";
+        const StoredNote n = { .id = id,
+                               .received_usec = received_usec,
+                               .source = source,
+                               .unit_path = f->unit,
+                               .finished_usec = finished_usec,
+                               .document = document };
+        assert_int_equal(store_note_add(f->store, &n), 0);
+}
+
+static void adopt_all(Fixture *f) {
+        LIST_FOREACH_SAFE (l, bundle_table_all(f->bundles))
+                intake_source_adopt(f->source, CONTAINER_OF(l, Bundle, link));
+}
+
+static void after_a_start_the_stores_notes_tell_that_its_hooks_are_through(void **state) {
+        Fixture *f = *state;
+        open_source(f);
+        make_unit(f);
+        intake_source_note(f->source, f->unit, 0);
+        assert_true(run_until(f, is_found, PATIENCE_USEC));
+        uint64_t now = f->context.clock->realtime_usec(f->context.clock);
+        add_note(f, now - USEC_PER_SEC, now);
+        close_source(f);
+        open_source(f);
+        adopt_all(f);
+        assert_true(run_until(f, is_ready, PATIENCE_USEC));
+}
+
+static void after_a_start_a_hook_may_be_at_work_still(void **state) {
+        Fixture *f = *state;
+        open_source(f);
+        make_unit(f);
+        intake_source_note(f->source, f->unit, 0);
+        assert_true(run_until(f, is_found, PATIENCE_USEC));
+        add_note(f, f->context.clock->realtime_usec(f->context.clock), 0);
+        close_source(f);
+        open_source(f);
+        adopt_all(f);
+        assert_false(run_until(f, is_ready, QUIET_USEC));
+        intake_source_note_finished(f->source, f->unit, 0);
+        assert_true(run_until(f, is_ready, PATIENCE_USEC));
+}
+
+/* ---- what is attached ---- */
+
+static bool is_through(const Fixture *f) {
+        return unit(f) == NULL;
+}
+
+static bool is_supplement_ready(const Fixture *f) {
+        return f->n_ready == 2;
+}
+
+static void attach(Fixture *f, const char *name) {
+        _cleanup_close_ int fd = openat(f->scratch->fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+        assert_true(fd >= 0 && write(fd, name, strlen(name)) > 0);
+        assert_int_equal(attachments_put(f->attachments,
+                                         &(AttachmentPlace){ "core-dumps", f->unit, name }, fd),
+                         0);
+        intake_source_attached(f->source, f->unit);
+}
+
+static void deliver(Fixture *f) {
+        Bundle *b = bundle_table_find_unit(f->bundles, "core-dumps", f->unit);
+        int fd = attachments_give(f->attachments, "core-dumps", f->unit, b->rec.id);
+        if (fd >= 0)
+                (void)close(fd); /* a directory */
+        assert_int_equal(bundle_set_state(f->bundles, b, BUNDLE_SHIPPING, NULL), 0);
+        assert_int_equal(bundle_set_state(f->bundles, b, BUNDLE_DELIVERED, NULL), 0);
+}
+
+static void what_is_attached_late_begins_a_supplement_of_its_own(void **state) {
+        Fixture *f = *state;
+        open_source(f);
+        make_unit(f);
+        intake_source_note(f->source, f->unit, 0);
+        intake_source_note_finished(f->source, f->unit, 0);
+        attach(f, "snapshot.json"); /* before there is a bundle: it waits */
+        assert_true(run_until(f, is_ready, PATIENCE_USEC));
+        deliver(f);
+        assert_true(is_through(f));
+        assert_false(run_until(f, is_found, 300 * USEC_PER_MSEC)); /* it had all */
+        attach(f, "after.json");
+        assert_true(run_until(f, is_supplement_ready, PATIENCE_USEC));
+        const BundleRecord *rec = &unit(f)->rec;
+        assert_true(bundle_is_of_attachments(rec));
+        assert_false(rec->links_held);
+        assert_int_equal(rec->n_files, 1);
+        assert_int_equal(rec->bytes, strlen("after.json"));
+        assert_non_null(strstr(rec->id, "-s1"));
+        deliver(f);
+        assert_int_equal(attachments_waiting(f->attachments, "core-dumps", f->unit, NULL), 0);
+        assert_int_equal(faccessat(f->scratch->fd, "attachments", F_OK, 0), 0);
+        assert_int_equal(fs_remove_tree(f->scratch->fd, "dumps"), 0);
+        struct stat st;
+        assert_int_equal(fstatat(f->scratch->fd, "attachments", &st, 0), 0);
+        assert_int_equal(st.st_nlink, 2); /* all was let go */
+}
+
+static uint64_t date_usec; /* ahead of the system's */
+
+static uint64_t ahead(Clock *c) {
+        (void)c;
+        return clock_system()->realtime_usec(clock_system()) + date_usec;
+}
+
+static size_t waiting_after_a_scan(Fixture *f) {
+        intake_source_flush(f->source, false);
+        assert_true(run_until(f, has_scanned, PATIENCE_USEC));
+        return attachments_waiting(f->attachments, "core-dumps", f->unit, NULL);
+}
+
+static void what_waits_for_a_bundle_goes_after_a_week_that_no_step_of_the_clock_makes(
+        void **state) {
+        Fixture *f = *state;
+        Clock clock = { .realtime_usec = ahead, .boottime_usec = later };
+        later_usec = date_usec = 0;
+        open_source(f);
+        f->context.clock = &clock;
+        attach(f, "snapshot.json");
+        assert_int_equal(waiting_after_a_scan(f), 1);
+        date_usec = 8 * USEC_PER_DAY; /* set forward */
+        assert_int_equal(waiting_after_a_scan(f), 1);
+        date_usec += 6 * USEC_PER_DAY;
+        later_usec = 6 * USEC_PER_DAY;
+        assert_int_equal(waiting_after_a_scan(f), 1);
+        date_usec += 2 * USEC_PER_DAY;
+        later_usec += 2 * USEC_PER_DAY;
+        assert_int_equal(waiting_after_a_scan(f), 0);
+        f->context.clock = clock_system();
+}
+
+static void a_supplement_of_what_is_attached_is_gone_on_with_after_a_start(void **state) {
+        Fixture *f = *state;
+        open_source(f);
+        make_unit(f);
+        intake_source_note(f->source, f->unit, 0);
+        intake_source_note_finished(f->source, f->unit, 0);
+        assert_true(run_until(f, is_ready, PATIENCE_USEC));
+        deliver(f);
+        attach(f, "after.json");
+        close_source(f); /* before anything was made of it */
+        open_source(f);
+        assert_true(run_until(f, is_supplement_ready, PATIENCE_USEC));
+        close_source(f);
+        open_source(f);
+        adopt_all(f);
+        assert_int_equal(unit(f)->rec.state, BUNDLE_READY);
+        assert_true(bundle_is_of_attachments(&unit(f)->rec));
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        const struct CMUnitTest tests[] = {
+                TEST(a_note_finds_a_unit_at_once_and_the_hooks_end_makes_it_whole),
+                TEST(a_note_for_a_directory_that_is_not_there_yet_is_remembered),
+                TEST(others_notes_do_not_push_out_what_a_users_hooks_said),
+                TEST(what_is_awaited_stays_while_what_is_over_can_go),
+                TEST(a_note_elsewhere_is_let_be),
+                TEST(a_hook_that_never_ends_counts_for_its_deadline_and_a_second),
+                TEST(notes_one_after_another_hold_a_unit_for_a_minute_more_in_all),
+                TEST(a_promised_file_that_never_comes_is_waited_for_and_then_named),
+                TEST(a_promised_file_that_is_there_makes_nothing_wait),
+                TEST(what_a_copy_lacks_is_meant_by_its_path_and_named_if_it_has_a_name),
+                TEST(promises_without_number_are_bounded),
+                TEST(what_is_still_to_be_attached_is_waited_for_until_it_came),
+                TEST(after_a_start_the_stores_notes_tell_that_its_hooks_are_through),
+                TEST(after_a_start_a_hook_may_be_at_work_still),
+                TEST(what_is_attached_late_begins_a_supplement_of_its_own),
+                TEST(what_waits_for_a_bundle_goes_after_a_week_that_no_step_of_the_clock_makes),
+                TEST(a_supplement_of_what_is_attached_is_gone_on_with_after_a_start),
+        };
+        sigset_t set;
+        sigemptyset(&set);
+        sigaddset(&set, SIGIO); /* see fs_has_no_writer() */
+        if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
+                return 1;
+        log_setup(LOG_FORMAT_TEXT, LOG_CRIT);
+        return cmocka_run_group_tests_name("agent/intake_notes", tests, NULL, NULL);
+}

@@ -1,0 +1,173 @@
+/* agent/orphans: what is attached to units of a source that is not configured any more goes when nobody needs it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "agent/intake/orphans.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
+#include "tests/lib/base/scratch.h"
+
+#define UNIT "/tmp/dumps/1"
+#define ID "neuron-core-dump-20260527T051233-0123456789ab"
+
+typedef struct Fixture {
+        Scratch *scratch;
+        Store *store;
+        Attachments *attachments;
+        const char *configured;
+} Fixture;
+
+static int setup(void **state) {
+        void *scratch = NULL;
+        Fixture *f = calloc(1, sizeof *f);
+        if (!f || scratch_setup(&scratch) < 0)
+                return -1;
+        f->scratch = scratch;
+        f->configured = "another";
+        *state = f;
+        return store_open(&f->store, f->scratch->path, NULL, NULL) != 0 ||
+                               attachments_new(&f->attachments, f->scratch->path) < 0
+                       ? -1
+                       : 0;
+}
+
+static int teardown(void **state) {
+        Fixture *f = *state;
+        void *scratch = f->scratch;
+        attachments_free(f->attachments);
+        store_close(f->store);
+        free(f);
+        return scratch_teardown(&scratch);
+}
+
+static void put(const Fixture *f, const char *name) {
+        _cleanup_close_ int fd = memfd_create("snapshot", MFD_CLOEXEC);
+        assert_int_equal(write(fd, "{}", 2), 2);
+        assert_int_equal(
+                attachments_put(f->attachments, &(AttachmentPlace){ "former", UNIT, name }, fd), 0);
+}
+
+/* As the first delivery of a bundle does. */
+static void give(const Fixture *f) {
+        int fd = attachments_give(f->attachments, "former", UNIT, ID);
+        assert_true(fd >= 0);
+        (void)close(fd); /* a directory */
+}
+
+static bool is_given(const Fixture *f) {
+        int fd = attachments_given(f->attachments, "former", UNIT, ID);
+        if (fd >= 0)
+                (void)close(fd); /* a directory */
+        return fd >= 0;
+}
+
+static size_t waiting(const Fixture *f) {
+        return attachments_waiting(f->attachments, "former", UNIT, NULL);
+}
+
+static void set_bundle(const Fixture *f, BundleState state, bool is_new) {
+        BundleRecord rec = {
+                .id = ID, .source = strdup("former"), .path = strdup(UNIT), .state = state
+        };
+        assert_int_equal(is_new ? store_add(f->store, &rec) : store_update(f->store, &rec), 0);
+        bundle_record_done(&rec);
+}
+
+static bool is_configured(const char *source, void *userdata) {
+        const Fixture *f = userdata;
+        return strcmp(source, f->configured) == 0;
+}
+
+static void sweep_steady(Fixture *f, uint64_t in_usec, uint64_t steady_usec) {
+        Clock *clock = clock_system();
+        orphans_sweep(&(OrphansContext){ .attachments = f->attachments,
+                                         .store = f->store,
+                                         .now_usec = clock->realtime_usec(clock) + in_usec,
+                                         .steady_usec = steady_usec,
+                                         .is_configured = is_configured,
+                                         .userdata = f });
+}
+
+static void sweep(Fixture *f, uint64_t in_usec) {
+        sweep_steady(f, in_usec, USEC_INFINITY);
+}
+
+static void of_a_source_that_is_configured_nothing_goes(void **state) {
+        Fixture *f = *state;
+        put(f, "a");
+        f->configured = "former";
+        sweep(f, 10 * ORPHANS_WAIT_USEC);
+        assert_int_equal(waiting(f), 1);
+}
+
+static void what_nobody_ships_stays_for_a_day(void **state) {
+        Fixture *f = *state;
+        put(f, "a");
+        sweep(f, ORPHANS_WAIT_USEC - USEC_PER_MINUTE);
+        assert_int_equal(waiting(f), 1);
+        sweep(f, ORPHANS_WAIT_USEC + USEC_PER_MINUTE);
+        assert_int_equal(waiting(f), 0);
+}
+
+static void what_a_bundle_was_given_goes_with_it_and_not_before(void **state) {
+        Fixture *f = *state;
+        static const BundleState needed[] = { BUNDLE_SETTLING, BUNDLE_READY, BUNDLE_SHIPPING,
+                                              BUNDLE_QUARANTINED };
+        put(f, "a");
+        give(f);
+        put(f, "b"); /* for the supplement */
+        for (size_t i = 0; i < ELEMENTSOF(needed); i++) {
+                set_bundle(f, needed[i], i == 0);
+                sweep(f, 10 * ORPHANS_WAIT_USEC);
+                assert_true(is_given(f));
+                assert_int_equal(waiting(f), 1);
+        }
+        set_bundle(f, BUNDLE_DELIVERED, false);
+        sweep(f, 0);
+        assert_false(is_given(f));
+        assert_int_equal(waiting(f), 1);
+        sweep(f, ORPHANS_WAIT_USEC + USEC_PER_MINUTE);
+        assert_int_equal(waiting(f), 0);
+}
+
+static void of_a_bundle_that_nobody_knows_it_stays_for_a_day(void **state) {
+        Fixture *f = *state;
+        put(f, "a");
+        give(f);
+        sweep(f, 0);
+        assert_true(is_given(f));
+        sweep(f, ORPHANS_WAIT_USEC + USEC_PER_MINUTE);
+        assert_false(is_given(f));
+}
+
+static void a_clock_that_was_set_forward_makes_nothing_old(void **state) {
+        Fixture *f = *state;
+        put(f, "a");
+        sweep_steady(f, 10 * ORPHANS_WAIT_USEC, 0);
+        sweep_steady(f, 10 * ORPHANS_WAIT_USEC, ORPHANS_WAIT_USEC);
+        assert_int_equal(waiting(f), 1);
+        sweep_steady(f, 10 * ORPHANS_WAIT_USEC, ORPHANS_WAIT_USEC + 1);
+        assert_int_equal(waiting(f), 0);
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        const struct CMUnitTest tests[] = {
+                TEST(of_a_source_that_is_configured_nothing_goes),
+                TEST(what_nobody_ships_stays_for_a_day),
+                TEST(what_a_bundle_was_given_goes_with_it_and_not_before),
+                TEST(of_a_bundle_that_nobody_knows_it_stays_for_a_day),
+                TEST(a_clock_that_was_set_forward_makes_nothing_old),
+        };
+        return cmocka_run_group_tests_name("agent/orphans", tests, NULL, NULL);
+}

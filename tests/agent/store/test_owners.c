@@ -1,0 +1,68 @@
+/* agent/owners: who is heard about whose files. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "agent/store/owners.h"
+
+#define SOURCE "core-dumps"
+#define VICTIM 1000
+#define ATTACKER 1001
+#define AGENT 1002
+
+static void owners_are_heard_about_their_own_and_root_s_files_alone(void **state) {
+        (void)state;
+        Owners o = { 0 };
+        assert_true(owners_let_speak(&o, ATTACKER)); /* nothing is there to be spoken about */
+        owners_add(&o, SOURCE, 0, AGENT);
+        assert_true(owners_let_speak(&o, ATTACKER));
+        owners_add(&o, SOURCE, VICTIM, AGENT);
+        owners_add(&o, SOURCE, VICTIM, AGENT);
+        assert_true(owners_let_speak(&o, VICTIM));
+        assert_true(owners_let_speak(&o, 0));
+        assert_false(owners_let_speak(&o, ATTACKER));
+        owners_add(&o, SOURCE, ATTACKER, AGENT);
+        owners_add(&o, SOURCE, VICTIM, AGENT);
+        assert_false(owners_let_speak(&o, ATTACKER));
+        assert_false(owners_let_speak(&o, VICTIM));
+        assert_true(owners_let_speak(&o, 0));
+}
+
+static void owners_that_have_come_since_are_not_covered(void **state) {
+        (void)state;
+        Owners judged = { 0 }, now = { 0 };
+        assert_true(owners_cover(&judged, &now));
+        owners_add(&now, SOURCE, VICTIM, AGENT);
+        assert_false(owners_cover(&judged, &now));
+        owners_add(&judged, SOURCE, VICTIM, AGENT);
+        assert_true(owners_cover(&judged, &now));
+        owners_add(&now, SOURCE, ATTACKER, AGENT);
+        assert_false(owners_cover(&judged, &now));
+        owners_add(&judged, SOURCE, ATTACKER, AGENT);
+        assert_true(owners_cover(&judged, &now));
+        now = (Owners){ 0 };
+        assert_true(owners_cover(&judged, &now));
+}
+
+static void the_agent_s_own_copies_are_as_good_as_root_s(void **state) {
+        (void)state;
+        Owners copies = { 0 }, others = { 0 };
+        owners_add(&copies, "containers-" SOURCE, AGENT, AGENT);
+        owners_add(&others, SOURCE, AGENT, AGENT);
+        assert_true(owners_let_speak(&copies, VICTIM));
+        assert_false(owners_let_speak(&others, VICTIM));
+        owners_add(&copies, "containers-" SOURCE, ATTACKER, AGENT);
+        assert_false(owners_let_speak(&copies, VICTIM));
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(owners_are_heard_about_their_own_and_root_s_files_alone),
+                cmocka_unit_test(owners_that_have_come_since_are_not_covered),
+                cmocka_unit_test(the_agent_s_own_copies_are_as_good_as_root_s),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,312 @@
+#include <poll.h>
+#include <pthread.h>
+#include <sys/wait.h>
+
+#include "collectors/host/kmsg_parse.h"
+#include "tests/collectors/host/test_procfs_records.h"
+#include "tests/harness/skip.h"
+
+static const char hw_error_line[] =
+        "3,812,5000000,-;neuron: NEURON_HW_ERR=SRAM_UNCORRECTABLE_ERROR "
+        "instance-id=i-0123456789abcdef0 hostname=ip-10-0-0-1 nd-id=3 "
+        "nc-id=1 serial-num=19fcda00f5ff6eb9 action=TERMINATE_INSTANCE brand-new=field\n "
+        "SUBSYSTEM=neuron\n DEVICE=c510:3\n";
+
+/* EPIPE of an overrun cannot be provoked on a file. */
+ssize_t __real_read(int fd, void *data, size_t n);
+ssize_t __wrap_read(int fd, void *data, size_t n);
+static int overrun_at; /* the n-th read from now says EPIPE; 0 = none */
+ssize_t __wrap_read(int fd, void *data, size_t n) {
+        if (overrun_at > 0 && --overrun_at == 0) {
+                errno = EPIPE;
+                return -1;
+        }
+        return __real_read(fd, data, n);
+}
+
+static void a_record_is_taken_apart(void **state) {
+        static const char data[] = "30,7,1234567890,c,caller=T1;a \\x5bb\\x5d \\xzz\\x0ac\n "
+                                   "KEY=va\\x20lue\n OTHER=1\n";
+        KmsgRecord r = { 0 };
+        (void)state;
+        assert_int_equal(kmsg_parse(data, sizeof data - 1, &r), 0);
+        assert_int_equal(r.priority, 6);
+        assert_int_equal(r.facility, 3);
+        assert_int_equal(r.seq, 7);
+        assert_int_equal(r.usec, 1234567890);
+        assert_string_equal(r.text.text, "a [b] \\xzz\nc");
+        assert_string_equal(r.context.text, "KEY=va lue\nOTHER=1");
+        kmsg_record_done(&r);
+        assert_int_equal(kmsg_parse("no record", 9, &r), -EBADMSG);
+        assert_int_equal(kmsg_parse("1,2", 3, &r), -EBADMSG);
+        assert_int_equal(kmsg_parse("99999999999999999999,1,1,-;x", 28, &r), -EBADMSG);
+        assert_int_equal(kmsg_record_size(data, sizeof data - 1), sizeof data - 1);
+        assert_int_equal(kmsg_record_size("1,1,1,-;a\n B=1\n1,2,1,-;b\n", 26), 15);
+}
+
+static void a_hardware_error_keeps_fields_that_nobody_knows(void **state) {
+        KmsgHwError e;
+        const char *text = strchr(hw_error_line, ';') + 1;
+        (void)state;
+        assert_true(kmsg_find_hw_error(text, strcspn(text, "\n"), &e));
+        assert_string_equal(e.value, "SRAM_UNCORRECTABLE_ERROR");
+        assert_string_equal(kmsg_hw_field(&e, "instance_id"), "i-0123456789abcdef0");
+        assert_string_equal(kmsg_hw_field(&e, "ND-ID"), "3");
+        assert_string_equal(kmsg_hw_field(&e, "brand-new"), "field");
+        assert_string_equal(kmsg_hw_field(&e, "missing"), "");
+        assert_int_equal(e.n_fields, 7);
+        assert_false(kmsg_find_hw_error("NEURON_HW_ERR", 13, &e));
+        char many[4096] = "NEURON_HW_ERR=X";
+        for (int i = 0; i < 100; i++)
+                (void)snprintf(many + strlen(many), sizeof many - strlen(many), " k%d=v", i);
+        assert_true(kmsg_find_hw_error(many, strlen(many), &e));
+        assert_int_equal(e.n_fields, KMSG_FIELDS_MAX);
+        assert_true(e.is_cut);
+}
+
+static void lines_of_the_driver_are_told_from_others(void **state) {
+        static const char *const yes[] = {
+                "neuron: load",           "Neuron Driver Started with Version:2.25",
+                "neuron 0000:10:1c.0: x", "nd0: reset",
+                "[ND 12][NC 3] stuck",    "nd3"
+        };
+        static const char *const no[] = { "",           "eth0: link", "ndisc: x",
+                                          "and 3 more", "nd",         "usb 1-1: new" };
+        (void)state;
+        for (size_t i = 0; i < ELEMENTSOF(yes); i++)
+                assert_true(kmsg_is_neuron(yes[i], strlen(yes[i])));
+        for (size_t i = 0; i < ELEMENTSOF(no); i++)
+                assert_false(kmsg_is_neuron(no[i], strlen(no[i])));
+}
+
+static void the_ring_gives_what_concerns_neuron(void **state) {
+        Fake *f = *state;
+        char text[4096];
+        (void)snprintf(text, sizeof text,
+                       "6,810,1000000,-;eth0: up\n%s6,813,6000000,-;neuron:ncdev: opened "
+                       "token=SECRETVALUE1\n"
+                       "12,814,7000000,-;NEURON_HW_ERR=DMA_ERROR nd-id=1\n",
+                       hw_error_line);
+        fake_text(f, "dev/kmsg", text);
+        assert_int_equal(fake_collect(f, collect_kmsg), 0);
+        assert_int_equal(json_array_size(f->records), 3);
+        json_t *error = fake_find(f, "about", "hw_error", 0),
+               *fields = json_object_get(error, "hw_error");
+        assert_int_equal(json_integer_value(json_object_get(error, "seq")), 812);
+        assert_int_equal(json_integer_value(json_object_get(error, "usec")), 5000000);
+        assert_true(json_is_true(json_object_get(error, "from_kernel")));
+        assert_true(json_is_true(json_object_get(error, "hint")));
+        assert_string_equal(string_of(fields, "value"), "SRAM_UNCORRECTABLE_ERROR");
+        assert_string_equal(string_of(fields, "nd_id"), "3");
+        assert_string_equal(string_of(fields, "nc_id"), "1");
+        assert_string_equal(string_of(fields, "action"), "TERMINATE_INSTANCE");
+        assert_string_equal(string_of(error, "context"), "SUBSYSTEM=neuron\nDEVICE=c510:3");
+        assert_false(
+                json_is_true(json_object_get(fake_find(f, "about", "hw_error", 1), "from_kernel")));
+        assert_non_null(fake_find(f, "about", "line", 0));
+        assert_false(fake_said(f, "SECRETVALUE1"));
+        f->order.since_boot_usec = 6000000;
+        assert_int_equal(fake_collect(f, collect_kmsg), 0);
+        assert_int_equal(json_array_size(f->records), 2);
+}
+
+static void an_overrun_is_said_and_survived(void **state) {
+        Fake *f = *state;
+        char *text = malloc(64 << 10);
+        size_t n = 0;
+        for (int i = 0; i < 600; i++)
+                n += (size_t)snprintf(text + n, (64 << 10) - n,
+                                      "6,%d,%d,-;neuron: line number %d of some length\n",
+                                      i + (i > 400 ? 50 : 0), i, i);
+        fake_write(f, "dev/kmsg", text, n);
+        free(text);
+        overrun_at = 2;
+        assert_int_equal(fake_collect(f, collect_kmsg), 0);
+        assert_int_equal(json_array_size(f->records), 601);
+        assert_non_null(fake_find(f, "about", "overrun", 0));
+        assert_null(fake_find(f, "about", "overrun", 1));
+}
+
+static void what_does_not_fit_is_cut_and_said(void **state) {
+        Fake *f = *state;
+        char *text = malloc(64 << 10);
+        size_t n = 0;
+        for (int i = 0; i < 500; i++)
+                n += (size_t)snprintf(text + n, (64 << 10) - n, "6,%d,%d,-;neuron: line %d\n", i, i,
+                                      i);
+        fake_write(f, "dev/kmsg", text, n);
+        free(text);
+        f->order.max_bytes = 4096;
+        assert_int_equal(fake_collect(f, collect_kmsg), 0);
+        assert_true(f->out.is_cut);
+        assert_true(json_array_size(f->records) > 10 && json_array_size(f->records) < 100);
+}
+
+static void a_log_that_cannot_be_opened_is_named_with_the_error_and_the_remedy(void **state) {
+        Fake *f = *state;
+        char expected[PATH_MAX + 200], path[PATH_MAX];
+        fake_path(f, path, "dev/kmsg");
+        (void)snprintf(expected, sizeof expected,
+                       "cannot open '%s': No such file or directory; give the agent's container "
+                       "this device, or set snapshot.device_directory",
+                       path);
+        assert_int_equal(fake_collect(f, collect_kmsg), -ENOENT);
+        assert_string_equal(f->out.why, expected);
+        *f->out.why = '\0';
+        assert_int_equal(follow_kmsg(&f->order, &f->out), -ENOENT);
+        assert_string_equal(f->out.why, expected);
+}
+
+typedef struct Follower {
+        pid_t pid;
+        int fd; /* what it writes */
+} Follower;
+
+static Follower follow(const Fake *f) {
+        int pipes[2];
+        assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
+        Follower w = { .pid = fork(), .fd = pipes[0] };
+        if (w.pid == 0) {
+                CollectOut out = { .fd = pipes[1], .dir_fd = -1, .max_bytes = f->order.max_bytes };
+                (void)close(pipes[0]);
+                _exit(follow_kmsg(&f->order, &out) == 0 ? 0 : 1);
+        }
+        (void)close(pipes[1]);
+        return w;
+}
+
+/* Reads until a text has come, 10 s at most. */
+static bool heard(const Follower *w, const char *text) {
+        static char all[1 << 20];
+        size_t n = 0;
+        struct pollfd p = { .fd = w->fd, .events = POLLIN };
+        while (n + 1 < sizeof all && poll(&p, 1, 10000) > 0) {
+                ssize_t k = read(w->fd, all + n, sizeof all - 1 - n);
+                if (k <= 0)
+                        return false;
+                n += (size_t)k;
+                all[n] = '\0';
+                if (strstr(all, text))
+                        return true;
+        }
+        return false;
+}
+
+static void live_lines_come_as_they_are_written_and_old_ones_do_not(void **state) {
+        Fake *f = *state;
+        char path[PATH_MAX];
+        int status;
+        fake_path(f, path, "dev/kmsg");
+        assert_int_equal(mkfifo(path, 0600), 0);
+        Follower w = follow(f);
+        int fd = open(path, O_WRONLY | O_CLOEXEC); /* returns when it is read */
+        assert_int_equal(write(fd, hw_error_line, 30),
+                         30); /* half a record: nothing is said of it before its end */
+        assert_int_equal(write(fd, hw_error_line + 30, sizeof hw_error_line - 31),
+                         sizeof hw_error_line - 31);
+        assert_true(heard(&w, "TERMINATE_INSTANCE"));
+        (void)close(fd); /* no writer: it waits for the next */
+        fd = open(path, O_WRONLY | O_CLOEXEC);
+        assert_int_equal(write(fd, "6,900,9,-;neuron: again\n", 24), 24);
+        assert_true(heard(&w, "\"seq\":900"));
+        (void)close(w.fd); /* nobody listens any more: it ends by itself */
+        assert_int_equal(waitpid(w.pid, &status, 0), w.pid);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        (void)close(fd);
+}
+
+static void a_flood_is_bounded_by_the_minute(void **state) {
+        Fake *f = *state;
+        char path[PATH_MAX], line[128];
+        fake_path(f, path, "dev/kmsg");
+        assert_int_equal(mkfifo(path, 0600), 0);
+        Follower w = follow(f);
+        int fd = open(path, O_WRONLY | O_CLOEXEC);
+        for (int i = 0; i < 1000; i++) {
+                int n = snprintf(line, sizeof line, "3,%d,%d,-;NEURON_HW_ERR=DMA_ERROR nd-id=%d\n",
+                                 i, i, i);
+                assert_int_equal(write(fd, line, (size_t)n), n);
+        }
+        assert_int_equal(write(fd, "3,1000,70000000,-;NEURON_HW_ERR=LAST\n", 37), 37);
+        assert_true(heard(&w, "\"about\":\"left_out\",\"lines\":700}"));
+        (void)close(w.fd);
+        (void)close(fd);
+        assert_int_equal(waitpid(w.pid, NULL, 0), w.pid);
+}
+
+static void chatter_of_the_driver_does_not_crowd_out_a_fault(void **state) {
+        Fake *f = *state;
+        char path[PATH_MAX], line[128];
+        fake_path(f, path, "dev/kmsg");
+        assert_int_equal(mkfifo(path, 0600), 0);
+        Follower w = follow(f);
+        int fd = open(path, O_WRONLY | O_CLOEXEC);
+        for (int i = 0; i < 500; i++) {
+                int n = snprintf(line, sizeof line, "6,%d,%d,-;neuron: chatter\n", i, i);
+                assert_int_equal(write(fd, line, (size_t)n), n);
+        }
+        assert_int_equal(write(fd, "3,500,500,-;NEURON_HW_ERR=REAL nd-id=3\n", 39), 39);
+        assert_true(heard(&w, "NEURON_HW_ERR=REAL"));
+        (void)close(w.fd);
+        (void)close(fd);
+        assert_int_equal(waitpid(w.pid, NULL, 0), w.pid);
+}
+
+static void the_real_kernel_log_is_followed(void **state) {
+        Fake *f = *state;
+        char line[128], want[64];
+        int kmsg_fd = open("/dev/kmsg", O_WRONLY | O_CLOEXEC);
+        if (kmsg_fd < 0)
+                SKIP_BECAUSE("/dev/kmsg cannot be written: needs root and CAP_SYSLOG or a "
+                             "container that has it");
+        (void)snprintf(f->device_directory, sizeof f->device_directory, "/dev");
+        (void)snprintf(want, sizeof want, "test-%d", getpid());
+        Follower w = follow(f);
+        /* It begins at the end, and when it has come there nothing tells: until it hears one, another is written. */
+        bool has_heard = false;
+        for (int i = 0; i < 100 && !has_heard; i++) {
+                int n = snprintf(line, sizeof line,
+                                 "<4>neuron-collectd: NEURON_HW_ERR=TEST nd-id=%d action=%s", i,
+                                 want);
+                assert_int_equal(write(kmsg_fd, line, (size_t)n), n);
+                struct pollfd p = { .fd = w.fd, .events = POLLIN };
+                if (poll(&p, 1, 100) > 0)
+                        has_heard = heard(&w, want);
+        }
+        assert_true(has_heard);
+        (void)close(w.fd);
+        assert_int_equal(waitpid(w.pid, NULL, 0), w.pid);
+        (void)close(kmsg_fd);
+        f->order.max_bytes = 16 * MIB;
+        assert_int_equal(fake_collect(f, collect_kmsg), 0);
+        assert_true(fake_said(f, want));
+        assert_false(
+                json_is_true(json_object_get(fake_find(f, "about", "hw_error", 0), "from_kernel")));
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(a_record_is_taken_apart),
+                cmocka_unit_test(a_hardware_error_keeps_fields_that_nobody_knows),
+                cmocka_unit_test(lines_of_the_driver_are_told_from_others),
+                cmocka_unit_test_setup_teardown(the_ring_gives_what_concerns_neuron, fake_setup,
+                                                fake_teardown),
+                cmocka_unit_test_setup_teardown(an_overrun_is_said_and_survived, fake_setup,
+                                                fake_teardown),
+                cmocka_unit_test_setup_teardown(what_does_not_fit_is_cut_and_said, fake_setup,
+                                                fake_teardown),
+                cmocka_unit_test_setup_teardown(
+                        a_log_that_cannot_be_opened_is_named_with_the_error_and_the_remedy,
+                        fake_setup, fake_teardown),
+                cmocka_unit_test_setup_teardown(
+                        live_lines_come_as_they_are_written_and_old_ones_do_not, fake_setup,
+                        fake_teardown),
+                cmocka_unit_test_setup_teardown(a_flood_is_bounded_by_the_minute, fake_setup,
+                                                fake_teardown),
+                cmocka_unit_test_setup_teardown(chatter_of_the_driver_does_not_crowd_out_a_fault,
+                                                fake_setup, fake_teardown),
+                cmocka_unit_test_setup_teardown(the_real_kernel_log_is_followed, fake_setup,
+                                                fake_teardown),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}

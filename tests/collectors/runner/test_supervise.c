@@ -1,0 +1,741 @@
+/* A real supervisor with real children: this program is executed anew as both, with collectors that hang, flood, crash, lie and try to get out. */
+#include "collectors/runner/supervise.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+#include "collectors/runner/child.h"
+#include "collectors/runner/order.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/fs.h"
+#include "lib/base/json_out.h"
+#include "tests/lib/base/scratch.h"
+
+/* ---- collectors, by --wrap ---- */
+
+static int say(CollectOut *out, const char *json) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        strbuf_add(&b, json);
+        return collect_emit(out, &b);
+}
+
+/* The value is in a file of the root: it can change between two looks. */
+int __wrap_collect_neuron_sysfs(const CollectOrder *order, CollectOut *out);
+int __wrap_collect_neuron_sysfs(const CollectOrder *order, CollectOut *out) {
+        _cleanup_free_ char *text = NULL, *path = NULL;
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        if (asprintf(&path, "%s/counter", order->sysfs_root) < 0)
+                return -ENOMEM;
+        int r = fs_read_file(AT_FDCWD, path, 4096, &text, NULL);
+        if (r < 0)
+                return r;
+        json_out_object(&b, NULL);
+        json_out_string(&b, "device", "neuron0");
+        json_out_string(&b, "directory", "stats");
+        json_out_object(&b, "values");
+        json_out_string(&b, "failure", text);
+        json_out_string(&b, "same", "1");
+        json_out_end_object(&b);
+        json_out_end_object(&b);
+        return collect_emit(out, &b);
+}
+
+int __wrap_collect_kmsg(const CollectOrder *order, CollectOut *out); /* hangs */
+int __wrap_collect_kmsg(const CollectOrder *order, CollectOut *out) {
+        (void)order;
+        (void)say(out, "{\"before\":\"it hung\"}");
+        (void)!write(out->fd, "{\"half", 6);
+        for (;;)
+                (void)pause();
+}
+
+int __wrap_collect_packages(const CollectOrder *order,
+                            CollectOut *out); /* says too much, and does not care */
+int __wrap_collect_packages(const CollectOrder *order, CollectOut *out) {
+        (void)order;
+        for (;;)
+                if (write(out->fd, "{\"x\":\"0123456789012345678901234567890123456789\"}\n", 49) <
+                    0)
+                        return -errno;
+}
+
+int __wrap_collect_process(const CollectOrder *order, CollectOut *out); /* crashes */
+int __wrap_collect_process(const CollectOrder *order, CollectOut *out) {
+        char json[64];
+        (void)snprintf(json, sizeof json, "{\"pid\":%d}", (int)order->processes[0].pid);
+        (void)say(out, json);
+        (void)signal(SIGABRT, SIG_DFL);
+        (void)raise(SIGABRT);
+        return 0;
+}
+
+#define CROWD                                                                                      \
+        "/crowd" /* as the root of /proc: many hold the runtime, one a device, and another when there is a root of sysfs */
+
+int __wrap_collect_jobs(const CollectOrder *order, CollectOut *out);
+int __wrap_collect_jobs(const CollectOrder *order, CollectOut *out) {
+        char json[128];
+        if (strcmp(order->proc_root, CROWD) != 0)
+                return -ENOSYS;
+        for (int i = 1; i <= 300; i++) {
+                (void)snprintf(json, sizeof json, "{\"pid\":%d,\"devices\":[]}", i);
+                (void)say(out, json);
+        }
+        if (access(order->sysfs_root, F_OK) == 0)
+                (void)say(out, "{\"pid\":1000,\"devices\":[1]}");
+        return say(out, "{\"pid\":999,\"devices\":[0]}");
+}
+
+int __wrap_collect_runtime_log(const CollectOrder *order, CollectOut *out); /* lies */
+int __wrap_collect_runtime_log(const CollectOrder *order, CollectOut *out) {
+        (void)order;
+        (void)!write(out->fd, "no json\n[1]\n{\"ok\":true}\n{\"a\":1}}\n", 33);
+        _cleanup_close_ int fd = collect_raw_file(out, "nrt.log");
+        if (fd < 0)
+                return fd;
+        _cleanup_close_ int ours = collect_raw_file(out, "snapshot.json"); /* a name of ours */
+        return ours == -ENOSYS ? ours : collect_write(out, fd, "log\n", 4);
+}
+
+enum { COPIES = 300 };
+
+int __wrap_collect_container_dumps(const CollectOrder *order, CollectOut *out); /* copies much */
+int __wrap_collect_container_dumps(const CollectOrder *order, CollectOut *out) {
+        char name[16];
+        (void)order;
+        (void)say(out, "{\"type\":\"dump\",\"note\":\"a\",\"where\":\"here\"}");
+        (void)say(out, "{\"type\":\"seen\",\"path\":\"{\\\"type\\\":\\\"dump\\\",\"}");
+        for (int i = 1; i <= COPIES; i++) {
+                (void)snprintf(name, sizeof name, "f%06d", i);
+                _cleanup_close_ int fd = collect_raw_file(out, name);
+                if (fd < 0 || lseek(fd, i == 1 ? 1 << 30 : 0, SEEK_SET) < 0 ||
+                    write(fd, "x", 1) != 1)
+                        return -errno;
+        }
+        return say(out, "{\"type\":\"dump\",\"note\":\"b\",\"where\":\"none\"}");
+}
+
+static int try_connect(void) {
+        _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        return fd < 0 ? errno : 0;
+}
+
+static int try_exec(void) {
+        char *argv[] = { (char *)"/bin/true", NULL };
+        pid_t pid;
+        int r = posix_spawn(&pid, argv[0], NULL, NULL, argv, NULL);
+        if (r == 0)
+                (void)waitpid(pid, NULL, 0);
+        return r;
+}
+
+static int try_write(const char *root, const char *name, int flags) {
+        char path[4200];
+        (void)snprintf(path, sizeof path, "%s/%s", root, name);
+        _cleanup_close_ int fd = open(path, flags | O_CLOEXEC, 0600);
+        return fd < 0 ? errno : 0;
+}
+
+int __wrap_collect_neuron_device(const CollectOrder *order, CollectOut *out); /* tries to get out */
+int __wrap_collect_neuron_device(const CollectOrder *order, CollectOut *out) {
+        char json[256];
+        (void)snprintf(json, sizeof json,
+                       "{\"connect\":%d,\"exec\":%d,\"create\":%d,\"overwrite\":%d,\"read\":%d,"
+                       "\"device\":%d,\"secret\":%s,\"no_new_privs\":%d}",
+                       try_connect(), try_exec(),
+                       try_write(order->sysfs_root, "new", O_CREAT | O_WRONLY),
+                       try_write(order->sysfs_root, "counter", O_WRONLY | O_TRUNC),
+                       try_write(order->sysfs_root, "counter", O_RDONLY),
+                       try_write(order->device_directory, "neuron0", O_WRONLY | O_NOFOLLOW),
+                       getenv("AWS_SECRET_ACCESS_KEY") ? "true" : "false",
+                       prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0));
+        return say(out, json);
+}
+
+#define NO_LOG 4711 /* as since_boot_usec: there is none to be followed */
+int __wrap_follow_kmsg(const CollectOrder *order, CollectOut *out);
+int __wrap_follow_kmsg(const CollectOrder *order, CollectOut *out) {
+        if (order->since_boot_usec == NO_LOG) {
+                (void)snprintf(out->why, sizeof out->why, "cannot open 'log'; do this");
+                return -ENOENT;
+        }
+        (void)say(out, "{\"line\":1}");
+        (void)say(out, "{\"line\":2}");
+        for (;;)
+                (void)pause();
+}
+
+/* ---- the agent's end ---- */
+
+typedef struct Probe {
+        Scratch *scratch;
+        int fd, dir_fd;
+        pid_t pid;
+        ProbeOrder order;
+        char messages[16][512];
+        size_t n_messages;
+} Probe;
+
+static int setup(void **state) {
+        Probe *p = calloc(1, sizeof *p);
+        assert_int_equal(scratch_setup((void **)&p->scratch), 0);
+        p->fd = -1;
+        p->dir_fd = p->scratch->fd;
+        assert_int_equal(mkdirat(p->dir_fd, "root", 0700), 0);
+        assert_int_equal(mkdirat(p->dir_fd, "dev", 0700), 0);
+        assert_int_equal(mkdirat(p->dir_fd, "out", 0700), 0);
+        assert_int_equal(scratch_write(p->scratch, "root/counter", "10"), 0);
+        assert_int_equal(scratch_write(p->scratch, "dev/neuron0", ""), 0);
+        CollectOrder *c = &p->order.collect;
+        assert_true(asprintf(&c->sysfs_root, "%s/root", p->scratch->path) > 0);
+        assert_true(asprintf(&c->device_directory, "%s/dev", p->scratch->path) > 0);
+        c->proc_root = strdup("/proc");
+        c->timeout_usec = 2 * USEC_PER_SEC; /* each child is executed anew, on a busy machine */
+        c->max_bytes = 64 * KIB;
+        c->processes = calloc(1, sizeof *c->processes);
+        c->processes[0].pid = 4711;
+        c->n_processes = 1;
+        p->order.interval_usec = 50 * USEC_PER_MSEC;
+        (void)setenv("AWS_SECRET_ACCESS_KEY", "planted", 1);
+        *state = p;
+        return 0;
+}
+
+static int teardown(void **state) {
+        Probe *p = *state;
+        if (p->fd >= 0)
+                (void)close(p->fd);
+        if (p->pid > 0) {
+                (void)kill(p->pid, SIGKILL);
+                (void)waitpid(p->pid, NULL, 0);
+        }
+        probe_order_done(&p->order);
+        int r = scratch_teardown((void **)&p->scratch);
+        free(p);
+        return r;
+}
+
+static void want(Probe *p, const char *a, const char *b) {
+        p->order.collectors = calloc(3, sizeof *p->order.collectors);
+        p->order.collectors[0] = strdup(a);
+        p->order.collectors[1] = b ? strdup(b) : NULL;
+}
+
+static void send_order(Probe *p, const char *text) {
+        _cleanup_close_ int order = -1;
+        _cleanup_close_ int out = openat(p->dir_fd, "out", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        assert_int_equal(probe_order_compose(&p->order, &b), 0);
+        order = order_memfd(b.text, b.n);
+        union {
+                char data[CMSG_SPACE(2 * sizeof(int))];
+                struct cmsghdr align;
+        } control = { 0 };
+        struct iovec io = { (void *)text, strlen(text) };
+        struct msghdr m = { .msg_iov = &io,
+                            .msg_iovlen = 1,
+                            .msg_control = &control,
+                            .msg_controllen = sizeof control };
+        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+        *c = (struct cmsghdr){ .cmsg_level = SOL_SOCKET,
+                               .cmsg_type = SCM_RIGHTS,
+                               .cmsg_len = CMSG_LEN(2 * sizeof(int)) };
+        memcpy(CMSG_DATA(c), (int[]){ order, out }, 2 * sizeof(int));
+        assert_int_equal(sendmsg(p->fd, &m, 0), strlen(text));
+}
+
+static void start(Probe *p) {
+        int fds[2];
+        char *argv[] = { (char *)"test", (char *)"--child=probe", NULL };
+        posix_spawn_file_actions_t actions;
+        assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds), 0);
+        assert_int_equal(posix_spawn_file_actions_init(&actions), 0);
+        assert_int_equal(posix_spawn_file_actions_adddup2(&actions, fds[1], 0), 0);
+        assert_int_equal(posix_spawn(&p->pid, "/proc/self/exe", &actions, NULL, argv, environ), 0);
+        (void)posix_spawn_file_actions_destroy(&actions);
+        (void)close(fds[1]);
+        p->fd = fds[0];
+}
+
+/* @return whether a message came; false at the end */
+static bool next_message(Probe *p, char *text, size_t size) {
+        struct pollfd x = { .fd = p->fd, .events = POLLIN };
+        assert_int_equal(poll(&x, 1, 30000), 1);
+        ssize_t n = recv(p->fd, text, size - 1, 0);
+        if (n <= 0)
+                return false;
+        text[n] = '\0';
+        return true;
+}
+
+static void read_to_the_end(Probe *p) {
+        while (p->n_messages < 16 && next_message(p, p->messages[p->n_messages], 512))
+                p->n_messages++;
+        int status;
+        assert_int_equal(waitpid(p->pid, &status, 0), p->pid);
+        p->pid = 0;
+        (void)close(TAKE_FD(p->fd));
+}
+
+static void run(Probe *p) {
+        p->n_messages = 0;
+        start(p);
+        send_order(p, "order");
+        read_to_the_end(p);
+}
+
+static bool was_told(const Probe *p, const char *text) {
+        for (size_t i = 0; i < p->n_messages; i++)
+                if (strncmp(p->messages[i], text, strlen(text)) == 0)
+                        return true;
+        return false;
+}
+
+static json_t *load(const Probe *p, const char *name) {
+        _cleanup_free_ char *text = NULL;
+        char path[128];
+        (void)snprintf(path, sizeof path, "out/%s", name);
+        assert_int_equal(fs_read_file(p->dir_fd, path, 16 * MIB, &text, NULL), 0);
+        json_t *v = json_loads(text, 0, NULL);
+        assert_non_null(v);
+        return v;
+}
+
+static json_t *section(json_t *document, const char *name) {
+        size_t i;
+        json_t *s;
+        json_array_foreach(json_object_get(document, "sections"), i, s) {
+                if (strcmp(json_string_value(json_object_get(s, "name")), name) == 0)
+                        return s;
+        }
+        fail_msg("there is no section %s", name);
+        return NULL;
+}
+
+static const char *text_of(json_t *v, const char *key) {
+        const char *s = json_string_value(json_object_get(v, key));
+        return s ? s : "";
+}
+
+static json_t *first_record(json_t *s) {
+        json_t *v = json_array_get(json_object_get(s, "records"), 0);
+        assert_non_null(v);
+        return v;
+}
+
+/* ---- tests ---- */
+
+static void what_was_written_before_a_timeout_is_kept_and_labelled(void **state) {
+        Probe *p = *state;
+        want(p, "kmsg", "neuron_sysfs");
+        run(p);
+        assert_true(was_told(p, "done"));
+        json_t *d = load(p, SNAPSHOT_FILE), *s = section(d, "kmsg");
+        assert_string_equal(text_of(s, "state"), "timeout");
+        assert_string_equal(text_of(first_record(s), "before"), "it hung");
+        assert_int_equal(json_integer_value(json_object_get(s, "dropped_lines")), 1);
+        assert_string_equal(text_of(section(d, "neuron_sysfs"), "state"), "complete");
+        assert_true(json_integer_value(json_object_get(s, "duration_ms")) >= 700);
+        json_decref(d);
+}
+
+static void a_child_that_says_too_much_is_cut_at_the_limit(void **state) {
+        Probe *p = *state;
+        want(p, "packages", NULL);
+        run(p);
+        json_t *d = load(p, SNAPSHOT_FILE), *s = section(d, "packages");
+        assert_string_equal(text_of(s, "state"), "cut");
+        assert_non_null(strstr(text_of(s, "detail"), "probe_bytes"));
+        /* 64 KiB of lines of 49 bytes, the last of which is not whole */
+        assert_int_equal(json_array_size(json_object_get(s, "records")), 65536 / 49);
+        json_decref(d);
+}
+
+static void a_child_that_crashes_is_a_failed_section_with_its_records(void **state) {
+        Probe *p = *state;
+        want(p, "process", "jobs");
+        run(p);
+        json_t *d = load(p, SNAPSHOT_FILE), *s = section(d, "process");
+        assert_string_equal(text_of(s, "state"), "failed");
+        assert_non_null(strstr(text_of(s, "detail"), "signal 6"));
+        assert_int_equal(json_integer_value(json_object_get(first_record(s), "pid")), 4711);
+        assert_string_equal(text_of(section(d, "jobs"), "state"), "failed");
+        assert_non_null(strstr(text_of(section(d, "jobs"), "detail"), "not there in this version"));
+        json_decref(d);
+}
+
+static void a_collector_about_processes_is_skipped_where_none_is_known(void **state) {
+        Probe *p = *state;
+        p->order.collect.n_processes = 0;
+        want(p, "process", NULL);
+        run(p);
+        json_t *d = load(p, SNAPSHOT_FILE);
+        assert_string_equal(text_of(section(d, "process"), "state"), "skipped");
+        json_decref(d);
+}
+
+static void lines_that_are_no_records_are_dropped_and_counted(void **state) {
+        Probe *p = *state;
+        struct stat st;
+        want(p, "runtime_log", NULL);
+        run(p);
+        json_t *d = load(p, SNAPSHOT_FILE), *s = section(d, "runtime_log");
+        assert_int_equal(json_array_size(json_object_get(s, "records")), 1);
+        assert_int_equal(json_integer_value(json_object_get(s, "dropped_lines")), 3);
+        assert_string_equal(text_of(s, "state"), "cut");
+        json_t *files = json_object_get(s, "files");
+        assert_string_equal(json_string_value(json_array_get(files, 0)), "nrt.log");
+        assert_int_equal(fstatat(p->dir_fd, "out/nrt.log", &st, 0), 0);
+        assert_int_equal(st.st_size, 4);
+        assert_int_equal(json_array_size(files), 1); /* snapshot.json is a name of ours */
+        assert_string_equal(text_of(d, "schema"), "neuron-collectd/snapshot/1");
+        json_decref(d);
+}
+
+static void a_child_can_neither_write_nor_run_nor_connect(void **state) {
+        Probe *p = *state;
+        want(p, "neuron_device", NULL);
+        run(p);
+        json_t *d = load(p, SNAPSHOT_FILE), *s = section(d, "neuron_device");
+        assert_string_equal(text_of(s, "state"), "complete");
+        if (*text_of(s, "detail")) { /* a kernel that lacks a part of it: said, and not provable */
+                json_decref(d);
+                skip();
+        }
+        json_t *r = first_record(s);
+        assert_int_equal(json_integer_value(json_object_get(r, "connect")), EPERM);
+        assert_int_not_equal(json_integer_value(json_object_get(r, "exec")), 0);
+        assert_int_equal(json_integer_value(json_object_get(r, "create")), EPERM);
+        assert_int_equal(json_integer_value(json_object_get(r, "overwrite")), EPERM);
+        assert_int_equal(json_integer_value(json_object_get(r, "read")), 0);
+        assert_int_equal(json_integer_value(json_object_get(r, "device")), 0);
+        assert_int_equal(json_integer_value(json_object_get(r, "no_new_privs")), 1);
+        assert_true(json_is_false(json_object_get(r, "secret")));
+        json_decref(d);
+}
+
+static void the_public_part_is_there_before_the_rest_and_has_only_public_sections(void **state) {
+        Probe *p = *state;
+        char text[512];
+        want(p, "neuron_sysfs", "kmsg");
+        start(p);
+        send_order(p, "order");
+        assert_true(next_message(p, text, sizeof text));
+        assert_string_equal(text, "public");
+        assert_int_equal(faccessat(p->dir_fd, "out/" SNAPSHOT_FILE, F_OK, 0), -1);
+        json_t *d = load(p, SNAPSHOT_PUBLIC_FILE);
+        assert_int_equal(json_array_size(json_object_get(d, "sections")), 1);
+        assert_int_equal(json_array_size(json_object_get(d, "processes")), 0);
+        json_decref(d);
+        read_to_the_end(p);
+        assert_true(was_told(p, "done"));
+}
+
+static void a_second_look_shows_what_has_changed(void **state) {
+        Probe *p = *state;
+        want(p, "neuron_sysfs", NULL);
+        run(p);
+        assert_int_equal(scratch_write(p->scratch, "root/counter", "13"), 0);
+        p->order.mode = PROBE_AFTER;
+        run(p);
+        assert_true(was_told(p, "done"));
+        json_t *d = load(p, SNAPSHOT_AFTER_FILE), *all = json_object_get(d, "differences");
+        assert_int_equal(json_array_size(all), 1);
+        json_t *x = json_array_get(all, 0);
+        assert_string_equal(text_of(x, "path"), "neuron0/stats/failure");
+        assert_string_equal(text_of(x, "before"), "10");
+        assert_string_equal(text_of(x, "after"), "13");
+        assert_int_equal(json_integer_value(json_object_get(x, "delta")), 3);
+        assert_string_equal(text_of(d, "before"), SNAPSHOT_FILE);
+        json_decref(d);
+}
+
+static void wait_for_part(const Probe *p, const char *name) {
+        struct stat st;
+        for (unsigned i = 0; i < 2000; i++) {
+                if (fstatat(p->dir_fd, name, &st, 0) == 0 && st.st_size > 0)
+                        return;
+                (void)poll(NULL, 0, 5);
+        }
+        fail_msg("%s never came", name);
+}
+
+static void what_a_killed_supervisor_has_left_is_salvaged(void **state) {
+        Probe *p = *state;
+        want(p, "kmsg", "packages");
+        start(p);
+        send_order(p, "order");
+        wait_for_part(p, "out/.part-kmsg");
+        (void)kill(p->pid, SIGKILL);
+        read_to_the_end(p);
+        assert_int_equal(faccessat(p->dir_fd, "out/" SNAPSHOT_FILE, F_OK, 0), -1);
+        p->order.mode = PROBE_SALVAGE;
+        run(p);
+        assert_true(was_told(p, "done"));
+        json_t *d = load(p, SNAPSHOT_FILE), *s = section(d, "kmsg");
+        assert_string_equal(text_of(s, "state"), "cut");
+        assert_string_equal(text_of(first_record(s), "before"), "it hung");
+        json_decref(d);
+}
+
+static void one_that_salvages_waits_for_one_that_was_just_started(void **state) {
+        Probe *p = *state;
+        want(p, "neuron_device", NULL);
+        p->order.mode = PROBE_SALVAGE;
+        start(p);
+        send_order(p, "order");
+        Probe other = { .dir_fd = p->dir_fd, .order = p->order };
+        other.order.mode = PROBE_SNAPSHOT;
+        start(&other);
+        send_order(&other, "order");
+        read_to_the_end(p);
+        assert_true(was_told(p, "done"));
+        json_t *d = load(p, SNAPSHOT_FILE);
+        assert_string_equal(text_of(section(d, "neuron_device"), "state"), "complete");
+        json_decref(d);
+        read_to_the_end(&other);
+}
+
+static void want_copies(Probe *p) {
+        want(p, "container_dumps", NULL);
+        p->order.document = strdup("copy.json");
+        p->order.collect.max_bytes = 2 * MIB;
+        p->order.collect.timeout_usec = 20 * USEC_PER_SEC;
+}
+
+static void where_dumps_are_is_told_and_sparse_files_are_taken(void **state) {
+        Probe *p = *state;
+        struct stat st;
+        want_copies(p);
+        run(p);
+        assert_int_equal(p->n_messages, 3);
+        assert_string_equal(p->messages[0],
+                            "container {\"type\":\"dump\",\"note\":\"a\",\"where\":\"here\"}");
+        assert_string_equal(p->messages[1],
+                            "container {\"type\":\"dump\",\"note\":\"b\",\"where\":\"none\"}");
+        assert_string_equal(p->messages[2], "done");
+        json_t *d = load(p, "copy.json"), *s = section(d, "container_dumps");
+        assert_string_equal(text_of(s, "state"), "complete");
+        assert_int_equal(json_array_size(json_object_get(s, "records")), 3);
+        assert_int_equal(json_array_size(json_object_get(s, "files")), COPIES);
+        assert_int_equal(fstatat(p->dir_fd, "out/f000001", &st, 0), 0);
+        assert_int_equal(st.st_size, (1 << 30) + 1);
+        assert_int_equal(faccessat(p->dir_fd, "out/f000300", F_OK, 0), 0);
+        json_decref(d);
+}
+
+static void dumps_are_copied_only_where_an_order_names_it(void **state) {
+        Probe *p = *state;
+        size_t i;
+        json_t *s;
+        run(p);
+        json_t *d = load(p, SNAPSHOT_FILE);
+        json_array_foreach(json_object_get(d, "sections"), i, s) {
+                assert_string_not_equal(text_of(s, "name"), "container_dumps");
+        }
+        assert_true(json_array_size(json_object_get(d, "sections")) > 5);
+        json_decref(d);
+}
+
+static void a_document_of_another_name_is_salvaged_once(void **state) {
+        Probe *p = *state;
+        assert_int_equal(mkdirat(p->dir_fd, "out/.raw-container_dumps", 0700), 0);
+        assert_int_equal(scratch_write(p->scratch, "out/.raw-container_dumps/f000001", "x"), 0);
+        assert_int_equal(scratch_write(p->scratch, "out/.part-container_dumps",
+                                       "{\"type\":\"seen\"}\n{\"type\":"),
+                         0);
+        want_copies(p);
+        p->order.mode = PROBE_SALVAGE;
+        run(p);
+        assert_true(was_told(p, "done"));
+        json_t *d = load(p, "copy.json"), *s = section(d, "container_dumps");
+        assert_string_equal(text_of(s, "state"), "cut");
+        assert_int_equal(json_array_size(json_object_get(s, "records")), 1);
+        assert_string_equal(json_string_value(json_array_get(json_object_get(s, "files"), 0)),
+                            "f000001");
+        json_decref(d);
+        run(p); /* what is there counts */
+        assert_true(was_told(p, "done"));
+        d = load(p, "copy.json");
+        assert_string_equal(text_of(section(d, "container_dumps"), "state"), "cut");
+        json_decref(d);
+}
+
+static void a_supervisor_whose_agent_has_gone_finishes_its_document(void **state) {
+        Probe *p = *state;
+        int status;
+        want(p, "kmsg", "neuron_sysfs");
+        start(p);
+        send_order(p, "order");
+        (void)close(TAKE_FD(p->fd));
+        assert_int_equal(waitpid(p->pid, &status, 0), p->pid);
+        p->pid = 0;
+        json_decref(load(p, SNAPSHOT_FILE));
+}
+
+static void a_watch_tells_lines_of_the_kernel_and_ends_with_its_agent(void **state) {
+        Probe *p = *state;
+        char text[512];
+        int status;
+        p->order.mode = PROBE_WATCH;
+        start(p);
+        send_order(p, "order");
+        assert_true(next_message(p, text, sizeof text));
+        assert_string_equal(text, "kmsg {\"line\":1}");
+        assert_true(next_message(p, text, sizeof text));
+        assert_string_equal(text, "kmsg {\"line\":2}");
+        (void)close(TAKE_FD(p->fd));
+        assert_int_equal(waitpid(p->pid, &status, 0), p->pid);
+        p->pid = 0;
+}
+
+static void a_watch_says_why_there_is_no_log_to_follow(void **state) {
+        Probe *p = *state;
+        char text[512];
+        p->order.mode = PROBE_WATCH;
+        p->order.collect.since_boot_usec = NO_LOG;
+        start(p);
+        send_order(p, "order");
+        assert_true(next_message(p, text, sizeof text));
+        assert_string_equal(text, "trouble cannot open 'log'; do this");
+}
+
+static void a_watch_tells_holders_of_devices_first_and_of_others_so_many(void **state) {
+        Probe *p = *state;
+        char text[512];
+        bool is_told[301] = { false };
+        int status, n = 0, pid;
+        p->order.mode = PROBE_WATCH;
+        p->order.interval_usec = 100 * USEC_PER_MSEC;
+        free(p->order.collect.proc_root);
+        assert_non_null(p->order.collect.proc_root = strdup(CROWD));
+        free(p->order.collect.sysfs_root);
+        assert_true(asprintf(&p->order.collect.sysfs_root, "%s/later", p->scratch->path) > 0);
+        start(p);
+        send_order(p, "order");
+        while (n < 257) {
+                assert_true(next_message(p, text, sizeof text));
+                if (strncmp(text, "jobs ", 5) != 0)
+                        continue;
+                assert_int_equal(sscanf(text, "jobs {\"pid\":%d,", &pid), 1);
+                if (n++ == 0) {
+                        assert_int_equal(pid, 999);
+                        continue;
+                }
+                assert_in_range(pid, 1, 300);
+                assert_false(is_told[pid]); /* nothing has changed */
+                is_told[pid] = true;
+        }
+        assert_int_equal(mkdirat(p->dir_fd, "later", 0755), 0); /* it comes after the first round */
+        do
+                assert_true(next_message(p, text, sizeof text));
+        while (strncmp(text, "jobs ", 5) != 0);
+        assert_string_equal(text, "jobs {\"pid\":1000,\"devices\":[1]}");
+        (void)close(TAKE_FD(p->fd));
+        assert_int_equal(waitpid(p->pid, &status, 0), p->pid);
+        p->pid = 0;
+}
+
+#define ID "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+/* A process of a /proc made by hand. @param cgroup  NULL: the file is not there, as where the process is hidden */
+static void make_process(const Probe *p, int pid, int parent, const char *nspid,
+                         const char *cgroup) {
+        char name[64], text[256];
+        (void)snprintf(name, sizeof name, "proc/%d", pid);
+        assert_int_equal(mkdirat(p->dir_fd, name, 0755), 0);
+        (void)snprintf(name, sizeof name, "proc/%d/status", pid);
+        (void)snprintf(text, sizeof text, "Name:\tx\nPPid:\t%d\nUid:\t5\t5\t5\t5\nNSpid:\t%s\n",
+                       parent, nspid);
+        assert_int_equal(scratch_write(p->scratch, name, text), 0);
+        (void)snprintf(name, sizeof name, "proc/%d/cgroup", pid);
+        if (cgroup)
+                assert_int_equal(scratch_write(p->scratch, name, cgroup), 0);
+}
+
+static void ask(Probe *p, size_t i, pid_t hook_pid, pid_t inner_pid) {
+        p->order.questions[i] = (ProbeQuestion){ .hook_pid = hook_pid, .inner_pid = inner_pid };
+        p->order.n_questions = i + 1;
+}
+
+static void an_answer_about_a_process_names_its_container(void **state) {
+        Probe *p = *state;
+        assert_int_equal(mkdirat(p->dir_fd, "proc", 0755), 0);
+        make_process(p, 500, 1, "500\t1", "0::/kubepods.slice/cri-containerd-" ID ".scope\n");
+        make_process(p, 501, 500, "501\t2", "0::/\n");
+        make_process(p, 600, 1, "600", "0::/user.slice\n");
+        make_process(p, 700, 1, "700\t7", "0::/docker/" ID "\n");
+        free(p->order.collect.proc_root);
+        assert_true(asprintf(&p->order.collect.proc_root, "%s/proc", p->scratch->path) > 0);
+        p->order.questions = calloc(4, sizeof *p->order.questions);
+        ask(p, 0, 501, 1);
+        ask(p, 1, 600, 600);
+        ask(p, 2, 700, 4711); /* not found: where its hook is */
+        ask(p, 3, 800, 1);    /* nothing is known of it */
+        want(p, "neuron_sysfs", NULL);
+        run(p);
+        assert_true(was_told(p, "process 501 1 500 0 " ID));
+        assert_true(was_told(p, "process 600 600 600 0 -"));
+        assert_true(was_told(p, "process 700 4711 0 0 " ID));
+        assert_true(was_told(p, "process 800 1 0 0 -"));
+        json_decref(load(p, SNAPSHOT_FILE));
+}
+
+static void an_order_that_is_none_fails_with_a_reason(void **state) {
+        Probe *p = *state;
+        start(p);
+        send_order(p, "please");
+        read_to_the_end(p);
+        assert_true(was_told(p, "failed"));
+        assert_int_equal(faccessat(p->dir_fd, "out/" SNAPSHOT_FILE, F_OK, 0), -1);
+}
+
+static void a_person_who_types_it_gets_a_sentence(void **state) {
+        (void)state;
+        assert_int_equal(child_main("probe"), CHILD_USAGE);
+        assert_int_equal(child_main("collect:kmsg"), CHILD_USAGE);
+        assert_int_equal(child_main("whatever"), CHILD_USAGE);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(int argc, char **argv) {
+        if (argc == 2 && strncmp(argv[1], "--child=", 8) == 0)
+                _exit(child_main(argv[1] + 8));
+        const struct CMUnitTest tests[] = {
+                TEST(what_was_written_before_a_timeout_is_kept_and_labelled),
+                TEST(a_child_that_says_too_much_is_cut_at_the_limit),
+                TEST(a_child_that_crashes_is_a_failed_section_with_its_records),
+                TEST(a_collector_about_processes_is_skipped_where_none_is_known),
+                TEST(lines_that_are_no_records_are_dropped_and_counted),
+                TEST(a_child_can_neither_write_nor_run_nor_connect),
+                TEST(the_public_part_is_there_before_the_rest_and_has_only_public_sections),
+                TEST(a_second_look_shows_what_has_changed),
+                TEST(what_a_killed_supervisor_has_left_is_salvaged),
+                TEST(one_that_salvages_waits_for_one_that_was_just_started),
+                TEST(where_dumps_are_is_told_and_sparse_files_are_taken),
+                TEST(dumps_are_copied_only_where_an_order_names_it),
+                TEST(a_document_of_another_name_is_salvaged_once),
+                TEST(a_supervisor_whose_agent_has_gone_finishes_its_document),
+                TEST(a_watch_tells_lines_of_the_kernel_and_ends_with_its_agent),
+                TEST(a_watch_says_why_there_is_no_log_to_follow),
+                TEST(a_watch_tells_holders_of_devices_first_and_of_others_so_many),
+                TEST(an_answer_about_a_process_names_its_container),
+                TEST(an_order_that_is_none_fails_with_a_reason),
+                TEST(a_person_who_types_it_gets_a_sentence),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}

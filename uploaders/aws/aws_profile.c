@@ -1,0 +1,291 @@
+#include "uploaders/aws/aws_profile.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/cleanup.h"
+
+typedef enum SectionType {
+        SECTION_PROFILE,  /* [profile NAME]; [NAME] of credentials */
+        SECTION_DEFAULT,  /* [default] of config: not looked at when there is a [profile default] */
+        SECTION_SERVICES, /* [services NAME] */
+        SECTION_OTHER,
+} SectionType;
+
+struct AwsProfileSection {
+        SectionType type;
+        const char *name;
+};
+
+struct AwsProfileItem {
+        size_t section;
+        const char *key;
+        char *value;
+};
+
+typedef struct Parser {
+        AwsProfileFile *file; /* borrowed */
+        AwsProfileFormat format;
+        unsigned line;
+        bool has_section,
+                has_item;    /* a section was begun; an item that may go on in the next line */
+        bool keeps_comments; /* of that item */
+        size_t item_indent;
+        char *value_end; /* of that item: its NUL */
+} Parser;
+
+static bool is_blank(char c) {
+        return c == ' ' || c == '\t' || c == '\r' || c == '\v' || c == '\f';
+}
+
+static bool is_comment(char c) {
+        return c == '#' || c == ';';
+}
+
+static void set_fault(Parser *p, const char *fault) {
+        if (p->file->fault)
+                return;
+        p->file->fault = fault;
+        p->file->fault_line = p->line;
+}
+
+/* Cuts blanks off the end and steps over those at the beginning. */
+static char *trim(char *s) {
+        char *end = s + strlen(s);
+
+        while (end > s && is_blank(end[-1]))
+                end--;
+        *end = '\0';
+        while (is_blank(*s))
+                s++;
+        return s;
+}
+
+static void cut_comment(char *s) {
+        for (; *s; s++)
+                if (is_blank(s[0]) && is_comment(s[1])) {
+                        *s = '\0';
+                        return;
+                }
+}
+
+/* Doubles when n is a power of two, so that n alone tells what is allocated. */
+static void *grow(void *items, size_t n, size_t item_size) {
+        return (n & (n - 1)) ? items : reallocarray(items, n ? 2 * n : 1, item_size);
+}
+
+static int add_section(AwsProfileFile *f, SectionType type, const char *name) {
+        AwsProfileSection *sections = grow(f->sections, f->n_sections, sizeof *sections);
+        if (!sections)
+                return -ENOMEM;
+        f->sections = sections;
+        sections[f->n_sections++] = (AwsProfileSection){ .type = type, .name = name };
+        return 0;
+}
+
+static int add_item(AwsProfileFile *f, const char *key, char *value) {
+        AwsProfileItem *items = grow(f->items, f->n_items, sizeof *items);
+        if (!items)
+                return -ENOMEM;
+        f->items = items;
+        items[f->n_items++] =
+                (AwsProfileItem){ .section = f->n_sections - 1, .key = key, .value = value };
+        return 0;
+}
+
+/* The NAME of `KIND NAME`, bare or quoted as a whole; NULL when it is not of this kind, or more than one word. */
+static char *name_after(char *title, const char *kind) {
+        size_t n = strlen(kind);
+        char *quote;
+
+        if (strncmp(title, kind, n) != 0 || !is_blank(title[n]))
+                return NULL;
+        char *name = trim(title + n);
+        if (*name == '"' || *name == '\'') {
+                quote = strchr(name + 1, *name);
+                if (!quote || quote[1])
+                        return NULL;
+                *quote = '\0';
+                return name + 1;
+        }
+        return *name && strcspn(name, " \t\v\f") == strlen(name) ? name : NULL;
+}
+
+static int parse_section(Parser *p, char *line) {
+        char *end = strchr(line, ']'), *name;
+
+        p->has_item = false;
+        if (!end) {
+                set_fault(p, "a '[' without its ']'");
+                p->has_section = false;
+                return 0;
+        }
+        *end = '\0';
+        char *title = trim(line + 1), *rest = trim(end + 1);
+        if (*rest && !is_comment(*rest))
+                set_fault(p, "something follows a section's ']'");
+        p->has_section = true;
+        if (p->format == AWS_PROFILE_CREDENTIALS)
+                return add_section(p->file, SECTION_PROFILE, title);
+        if (strcmp(title, "default") == 0)
+                return add_section(p->file, SECTION_DEFAULT, title);
+        if ((name = name_after(title, "profile")))
+                return add_section(p->file, SECTION_PROFILE, name);
+        if ((name = name_after(title, "services")))
+                return add_section(p->file, SECTION_SERVICES, name);
+        return add_section(p->file, SECTION_OTHER, title);
+}
+
+static int parse_item(Parser *p, char *line, size_t indent) {
+        size_t n_key = strcspn(line, "=:");
+
+        p->has_item = false;
+        if (!p->has_section) {
+                set_fault(p, "a setting that belongs to no [section]");
+                return 0;
+        }
+        if (!line[n_key]) {
+                set_fault(p, "neither a [section] nor a setting with '='");
+                return 0;
+        }
+        line[n_key] = '\0';
+        char *key = trim(line);
+        if (!*key) {
+                set_fault(p, "a '=' without a name before it");
+                return 0;
+        }
+        for (char *c = key; *c; c++)
+                *c = (char)tolower((unsigned char)*c);
+        p->keeps_comments = strcmp(key, "credential_process") == 0;
+
+        /* The blank that the delimiter was makes `key =# text` no comment and `key = # text` one. */
+        char *value = line + n_key + 1;
+        if (!p->keeps_comments)
+                cut_comment(value);
+        value = trim(value);
+        p->value_end = value + strlen(value);
+        p->item_indent = indent;
+        p->has_item = true;
+        return add_item(p->file, key, value);
+}
+
+/* A deeper line goes on with the value above. It moves up to it, which never needs more room than the line break had. */
+static void continue_item(Parser *p, char *line) {
+        if (!p->keeps_comments)
+                cut_comment(line);
+        line = trim(line);
+        size_t n = strlen(line);
+
+        *p->value_end++ = '\n';
+        memmove(p->value_end, line, n + 1);
+        p->value_end += n;
+}
+
+static int parse_line(Parser *p, char *line) {
+        size_t indent = 0;
+
+        while (is_blank(line[indent]))
+                indent++;
+        if (!line[indent] || is_comment(line[indent]))
+                return 0;
+        if (p->has_item && indent > p->item_indent) {
+                continue_item(p, line);
+                return 0;
+        }
+        if (line[indent] == '[')
+                return parse_section(p, trim(line));
+        return parse_item(p, trim(line), indent);
+}
+
+int aws_profile_parse(AwsProfileFile *ret, AwsProfileFormat format, char *text, size_t n) {
+        AwsProfileFile file = { 0 };
+        Parser p = { .file = &file, .format = format };
+        char *end = text + strlen(text);
+        bool is_cut = end < text + n;
+        int r = 0;
+
+        if (strncmp(text, "\xef\xbb\xbf", 3) == 0) /* what Windows' editors put first */
+                text += 3;
+        while (text < end && r == 0) {
+                char *newline = strchrnul(text, '\n');
+
+                *newline = '\0';
+                p.line++;
+                r = parse_line(&p, text);
+                text = newline + 1;
+        }
+        if (r < 0) {
+                aws_profile_done(&file);
+                return r;
+        }
+        if (is_cut) {
+                p.line = MAX(p.line, 1U);
+                set_fault(&p, "a NUL byte, after which nothing is read");
+        }
+        *ret = file;
+        return 0;
+}
+
+void aws_profile_done(AwsProfileFile *f) {
+        free(f->sections);
+        free(f->items);
+        *f = (AwsProfileFile){ 0 };
+}
+
+static bool has_section(const AwsProfileFile *f, SectionType type, const char *name) {
+        for (size_t i = 0; i < f->n_sections; i++)
+                if (f->sections[i].type == type && strcmp(f->sections[i].name, name) == 0)
+                        return true;
+        return false;
+}
+
+bool aws_profile_has(const AwsProfileFile *f, const char *profile) {
+        return has_section(f, SECTION_PROFILE, profile) || has_section(f, SECTION_DEFAULT, profile);
+}
+
+bool aws_profile_is_misspelt(const AwsProfileFile *f, const char *profile) {
+        return !aws_profile_has(f, profile) && has_section(f, SECTION_OTHER, profile);
+}
+
+static const char *find_value(const AwsProfileFile *f, SectionType type, const char *name,
+                              const char *key) {
+        for (size_t i = f->n_items; i-- > 0;) {
+                const AwsProfileItem *item = &f->items[i];
+                const AwsProfileSection *section = &f->sections[item->section];
+
+                if (section->type == type && strcmp(item->key, key) == 0 &&
+                    strcmp(section->name, name) == 0)
+                        return *item->value ? item->value : NULL;
+        }
+        return NULL;
+}
+
+const char *aws_profile_get(const AwsProfileFile *f, const char *profile, const char *key) {
+        if (strcmp(profile, "default") == 0 && !has_section(f, SECTION_PROFILE, profile))
+                return find_value(f, SECTION_DEFAULT, profile, key);
+        return find_value(f, SECTION_PROFILE, profile, key);
+}
+
+const char *aws_profile_service(const AwsProfileFile *f, const char *const path[static 3],
+                                size_t *ret_n) {
+        const char *line = find_value(f, SECTION_SERVICES, path[0], path[1]);
+        size_t n_key = strlen(path[2]);
+
+        while (line && *line) {
+                size_t n = strcspn(line, "\n"), at = strspn(line, " \t");
+                if (strncmp(line + at, path[2], n_key) == 0) {
+                        at += n_key;
+                        at += strspn(line + at, " \t");
+                        if (line[at] == '=') {
+                                at++;
+                                at += strspn(line + at, " \t");
+                                *ret_n = n > at ? n - at : 0;
+                                return n > at ? line + at : NULL;
+                        }
+                }
+                line += n + (line[n] == '\n');
+        }
+        return NULL;
+}

@@ -1,0 +1,138 @@
+#include "uploaders/aws/credentials_container.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "lib/base/cleanup.h"
+#include "uploaders/aws/credentials_env.h"
+#include "uploaders/aws/credentials_say.h"
+#include "uploaders/aws/credentials_secret.h"
+
+#define RELATIVE_HOST "http://169.254.170.2"
+#define TOKEN_MAX_BYTES ((size_t)(64 * KIB))
+
+static const char *const trusted_hosts[] = { "localhost", "169.254.170.2", "169.254.170.23" };
+
+/* @param host  an address or name without port, IPv6 in brackets. Names other than localhost are not looked up: the answer could change
+ * between looking and asking. */
+static bool is_trusted_host(const char *host) {
+        size_t n = strlen(host);
+        char inner[INET6_ADDRSTRLEN];
+        struct in6_addr v6, pod_identity;
+        struct in_addr v4;
+
+        for (size_t i = 0; i < ELEMENTSOF(trusted_hosts); i++)
+                if (strcasecmp(host, trusted_hosts[i]) == 0)
+                        return true;
+        if (inet_pton(AF_INET, host, &v4) == 1)
+                return ntohl(v4.s_addr) >> 24 == 127;
+        if (n < 3 || n - 2 >= sizeof inner || host[0] != '[' || host[n - 1] != ']')
+                return false;
+        *(char *)mempcpy(inner, host + 1, n - 2) = '\0';
+        if (inet_pton(AF_INET6, inner, &v6) != 1 ||
+            inet_pton(AF_INET6, "fd00:ec2::23", &pod_identity) != 1)
+                return false;
+        return IN6_IS_ADDR_LOOPBACK(&v6) || memcmp(&v6, &pod_identity, sizeof v6) == 0;
+}
+
+/* Splits the host off the rest. @return the caller's, NULL when the URL is none (or no memory) */
+static char *host_of(const char *rest) {
+        size_t n_authority = strcspn(rest, "/?");
+        size_t n = rest[0] == '[' ? strcspn(rest, "]") + 1 : strcspn(rest, ":/?");
+
+        if (n > n_authority || n == 0)
+                return NULL;
+        if (rest[n] == ':' && strspn(rest + n + 1, "0123456789") != n_authority - n - 1)
+                return NULL;
+        if (rest[n] != ':' && n != n_authority)
+                return NULL;
+        return strndup(rest, n);
+}
+
+static char *check_full(const char *url) {
+        bool is_https = strncasecmp(url, "https://", 8) == 0;
+        const char *rest = url + (is_https ? 8 : 7);
+
+        /* Characters by which two readers of a URL come to see two hosts. */
+        bool is_url =
+                (is_https || strncasecmp(url, "http://", 7) == 0) && !strpbrk(url, " \t\r\n@\\#");
+        _cleanup_free_ char *host = is_url ? host_of(rest) : NULL;
+        if (!host)
+                return credentials_say(
+                        "AWS_CONTAINER_CREDENTIALS_FULL_URI is no http or https URL");
+        if (is_https || is_trusted_host(host))
+                return NULL;
+        return credentials_say("AWS_CONTAINER_CREDENTIALS_FULL_URI names the host '%s' by http: "
+                               "only this machine (127.0.0.1, [::1], localhost), 169.254.170.2, "
+                               "169.254.170.23 and [fd00:ec2::23] are trusted with that; use https",
+                               host);
+}
+
+int credentials_container_url(char *const *environment, char **ret, char **ret_fault) {
+        const char *relative =
+                credentials_env_get(environment, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
+        const char *full = credentials_env_get(environment, "AWS_CONTAINER_CREDENTIALS_FULL_URI");
+
+        if (relative) {
+                if (relative[0] != '/' || strpbrk(relative, " \t\r\n\\#")) {
+                        *ret_fault = credentials_say("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI is no "
+                                                     "path: it must begin with '/'");
+                        return *ret_fault ? -EINVAL : -ENOMEM;
+                }
+                return asprintf(ret, RELATIVE_HOST "%s", relative) < 0 ? -ENOMEM : 0;
+        }
+        if (!full)
+                return -ENOENT;
+        *ret_fault = check_full(full);
+        if (*ret_fault)
+                return -EINVAL;
+        *ret = strdup(full);
+        return *ret ? 0 : -ENOMEM;
+}
+
+int credentials_container_token(char *const *environment, char **ret, char **ret_fault) {
+        const char *path =
+                credentials_env_get(environment, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
+        const char *token = credentials_env_get(environment, "AWS_CONTAINER_AUTHORIZATION_TOKEN");
+        _cleanup_(credentials_secret_freep) char *text = NULL;
+        size_t n;
+
+        *ret_fault = NULL;
+        if (path) {
+                int r = credentials_secret_read(path, TOKEN_MAX_BYTES, &text, &n);
+                if (r == -ENOMEM)
+                        return r;
+                if (r < 0) {
+                        *ret_fault = credentials_say("cannot read the container's token from %s "
+                                                     "(AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE): "
+                                                     "%s",
+                                                     path, strerror(-r));
+                        return -EINVAL;
+                }
+                if (n == 0 || strlen(text) != n) {
+                        *ret_fault = credentials_say("the container's token file %s "
+                                                     "(AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE) is "
+                                                     "%s",
+                                                     path, n == 0 ? "empty" : "not text");
+                        return -EINVAL;
+                }
+                token = text;
+        }
+        if (!token) {
+                *ret = NULL;
+                return 0;
+        }
+        if (strpbrk(token, "\r\n")) {
+                *ret_fault = credentials_say("the container's token (%s%s) has a line break in it, "
+                                             "which no header can have",
+                                             path ? "in " : "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+                                             path ? path : "");
+                return -EINVAL;
+        }
+        *ret = credentials_secret_join("Authorization: ", token);
+        return *ret ? 0 : -ENOMEM;
+}

@@ -1,0 +1,52 @@
+/* Which of the chain's sources is the one, and what is to be done with it: a base that gives keys, then the roles that are assumed with them,
+ * one after the other. Decided from environment and files alone; asks nobody. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "uploaders/aws/credentials_files.h"
+#include "uploaders/aws/credentials_secret.h"
+#include "uploaders/aws/sts.h"
+
+#define CREDENTIALS_MAX_ROLES 8
+
+typedef enum CredentialsBase {
+        CREDENTIALS_BASE_KEYS, /* they are known */
+        CREDENTIALS_BASE_WEB_IDENTITY,
+        CREDENTIALS_BASE_PROCESS,
+        CREDENTIALS_BASE_CONTAINER,
+        CREDENTIALS_BASE_IMDS,
+} CredentialsBase;
+
+typedef struct CredentialsRole { /* borrowed from environment and files */
+        const char *role_arn, *session_name;
+        const char *external_id;   /* NULL = none */
+        unsigned duration_seconds; /* 0 = the service's default */
+} CredentialsRole;
+
+typedef struct CredentialsPlan {
+        CredentialsBase base;
+        char *origin; /* of the base, for people; IMDS: NULL, the role's name is not known yet */
+        CredentialsSet keys;    /* KEYS */
+        CredentialsRole web;    /* WEB_IDENTITY */
+        const char *token_file; /* WEB_IDENTITY: borrowed */
+        const char *command;    /* PROCESS: borrowed; not for people, who knows what is in it */
+        CredentialsRole roles[CREDENTIALS_MAX_ROLES]; /* in the order of assuming */
+        size_t n_roles;
+        StsPlace sts; /* when there is a role or a web identity */
+        char *looked_at; /* IMDS because nothing else was found: what was looked at before, for people; else NULL */
+} CredentialsPlan;
+
+typedef struct CredentialsPlanOptions { /* borrowed until credentials_plan_done() */
+        char *const *environment;
+        const CredentialsFiles *files;
+        const char *
+                profile; /* NULL or "" = AWS_PROFILE, `default`; else keys and web identity of the environment are not looked at */
+        const char *region; /* for STS when nothing else tells one */
+} CredentialsPlanOptions;
+
+/** @return 0 and *ret; -EINVAL and *ret_fault, a sentence (the caller's); -ENOMEM */
+int credentials_plan_make(CredentialsPlan *ret, const CredentialsPlanOptions *options,
+                          char **ret_fault);
+void credentials_plan_done(CredentialsPlan *p);

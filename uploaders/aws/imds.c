@@ -1,0 +1,230 @@
+#include "uploaders/aws/imds.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "lib/http/http.h"
+#include "uploaders/aws/credentials_env.h"
+#include "uploaders/aws/credentials_say.h"
+#include "uploaders/aws/credentials_secret.h"
+
+#define CONNECT_USEC (1 * USEC_PER_SEC)
+#define TOTAL_USEC (5 * USEC_PER_SEC)
+#define REPLY_MAX_BYTES ((size_t)(64 * KIB))
+#define TOKEN_TTL "21600" /* seconds: the most there is; a token costs a round trip */
+#define TOKEN_HEADER "X-aws-ec2-metadata-token: "
+
+struct Imds {
+        sd_event *event; /* borrowed */
+        HttpPool *pool;
+        HttpCall *call; /* underway */
+        char *endpoint;
+        char *token_line; /* the header line; secret memory; NULL = a token is to be got first */
+        char *path;       /* being asked for; NULL = idle */
+        uint64_t deadline_usec;
+        bool is_second_token; /* a token of ours was refused, and this request got a new one */
+        unsigned status;
+        void (*on_done)(const char *text, const char *error, void *userdata);
+        void *userdata;
+};
+
+static int choose_endpoint(char *const *environment, char **ret) {
+        const char *endpoint =
+                credentials_env_get(environment, "AWS_EC2_METADATA_SERVICE_ENDPOINT");
+        const char *mode =
+                credentials_env_get(environment, "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE");
+
+        if (!endpoint && mode && strcasecmp(mode, "IPv4") != 0 && strcasecmp(mode, "IPv6") != 0)
+                return -EINVAL;
+        if (!endpoint)
+                endpoint = mode && strcasecmp(mode, "IPv6") == 0 ? "http://[fd00:ec2::254]"
+                                                                 : "http://169.254.169.254";
+        size_t n_scheme = strncasecmp(endpoint, "http://", 7) == 0    ? 7
+                          : strncasecmp(endpoint, "https://", 8) == 0 ? 8
+                                                                      : 0;
+        if (n_scheme == 0 || strchr("/?#", endpoint[n_scheme]) ||
+            strpbrk(endpoint, " \t\r\n@?#\\")) /* strchr finds an empty host's NUL as well */
+                return -EINVAL;
+        size_t n = strlen(endpoint);
+        while (n > 0 && endpoint[n - 1] == '/')
+                n--;
+        *ret = strndup(endpoint, n);
+        return *ret ? 0 : -ENOMEM;
+}
+
+int imds_new(Imds **ret, sd_event *event, char *const *environment) {
+        if (credentials_env_is_true(environment, "AWS_EC2_METADATA_DISABLED"))
+                return -ENOTSUP;
+        _cleanup_(imds_freep) Imds *i = calloc(1, sizeof *i);
+        if (!i)
+                return -ENOMEM;
+        i->event = event;
+        int r = choose_endpoint(environment, &i->endpoint);
+        if (r < 0)
+                return r;
+        /* Link-local: a proxy that could reach one would reach its own. */
+        r = http_pool_new(&i->pool, event,
+                          &(HttpPoolOptions){ .max_connections = 1,
+                                              .proxy = "-",
+                                              .connect_timeout_usec = CONNECT_USEC,
+                                              .stall_usec = TOTAL_USEC });
+        if (r < 0)
+                return r;
+        *ret = TAKE_PTR(i);
+        return 0;
+}
+
+Imds *imds_free(Imds *i) {
+        if (!i)
+                return NULL;
+        http_call_cancel(i->call);
+        http_pool_free(i->pool);
+        credentials_secret_free(i->token_line);
+        free(i->endpoint);
+        free(i->path);
+        free(i);
+        return NULL;
+}
+
+unsigned imds_status(const Imds *i) {
+        return i->status;
+}
+
+const char *imds_endpoint(const Imds *i) {
+        return i->endpoint;
+}
+
+/* Idle again before it is told, so that the next question may be asked from inside. */
+static void finish(Imds *i, const char *text, const char *error) {
+        free(i->path);
+        i->path = NULL;
+        i->on_done(text, error, i->userdata);
+}
+
+static void fail(Imds *i, char *error /* ours */) {
+        finish(i, NULL, error ? error : "out of memory");
+        free(error);
+}
+
+static int ask_token(Imds *i);
+static int ask_path(Imds *i);
+
+static void go_on(Imds *i, int (*ask)(Imds *i)) {
+        int r = ask(i);
+        if (r < 0)
+                fail(i, credentials_say("cannot ask the metadata service: %s", strerror(-r)));
+}
+
+static char *explain_no_answer(const Imds *i, const HttpReply *reply) {
+        bool was_silent = reply->error == HTTP_E_STALLED || reply->error == HTTP_E_TIMEOUT;
+
+        /* The answer's packets die on their way through one more network namespace: the only sign of it is silence. */
+        return credentials_say("the metadata service at %s does not answer (%s)%s", i->endpoint,
+                               reply->text,
+                               was_silent && !i->token_line
+                                       ? "; in a container, raise the instance's metadata hop "
+                                         "limit to 2"
+                                       : "");
+}
+
+static void on_token(const HttpReply *reply, void *userdata) {
+        Imds *i = userdata;
+
+        i->call = NULL;
+        if (reply->error)
+                return fail(i, explain_no_answer(i, reply));
+        if (reply->status == 403)
+                return fail(i,
+                            credentials_say("the metadata service at %s is switched off for this "
+                                            "instance (403)",
+                                            i->endpoint));
+        size_t n = strcspn(reply->body, "\r\n");
+        if (reply->status != 200 || n == 0 || n != reply->body_bytes)
+                return fail(i, credentials_say("%s gives no IMDSv2 session token (status %u)",
+                                               i->endpoint, reply->status));
+        i->token_line = credentials_secret_join(TOKEN_HEADER, reply->body);
+        credentials_secret_wipe_foreign(reply->body, reply->body_bytes);
+        if (!i->token_line)
+                return fail(i, NULL);
+        go_on(i, ask_path);
+}
+
+static void on_answer(const HttpReply *reply, void *userdata) {
+        Imds *i = userdata;
+
+        i->call = NULL;
+        i->status = reply->status;
+        if (reply->error)
+                return fail(i, explain_no_answer(i, reply));
+        if (reply->status == 401 && !i->is_second_token) { /* it has run out */
+                i->token_line = credentials_secret_free(i->token_line);
+                i->is_second_token = true;
+                return go_on(i, ask_token);
+        }
+        if (reply->status != 200)
+                return fail(i, credentials_say("the metadata service at %s answers %u to "
+                                               "/latest/%s",
+                                               i->endpoint, reply->status, i->path));
+        finish(i, reply->body, NULL);
+        credentials_secret_wipe_foreign(reply->body, reply->body_bytes);
+}
+
+static int ask(Imds *i, HttpOrder *order, const char *path) {
+        char *url = NULL;
+        uint64_t now_usec;
+
+        int r = sd_event_now(i->event, CLOCK_BOOTTIME, &now_usec);
+        if (r < 0)
+                return r;
+        order->timeout_usec = i->deadline_usec > now_usec ? i->deadline_usec - now_usec : 1;
+        order->reply_max_bytes = REPLY_MAX_BYTES;
+        order->userdata = i;
+        if (asprintf(&url, "%s/latest/%s", i->endpoint, path) < 0)
+                return -ENOMEM;
+        order->url = url;
+        r = http_call_new(&i->call, i->pool, order);
+        free(url);
+        return r;
+}
+
+static int ask_token(Imds *i) {
+        const char *const headers[] = { "X-aws-ec2-metadata-token-ttl-seconds: " TOKEN_TTL, NULL };
+
+        return ask(i, &(HttpOrder){ .method = "PUT", .headers = headers, .on_done = on_token },
+                   "api/token");
+}
+
+static int ask_path(Imds *i) {
+        const char *const headers[] = { i->token_line, NULL };
+
+        return ask(i, &(HttpOrder){ .method = "GET", .headers = headers, .on_done = on_answer },
+                   i->path);
+}
+
+int imds_get(Imds *i, const char *path,
+             void (*on_done)(const char *text, const char *error, void *userdata), void *userdata) {
+        uint64_t now_usec;
+
+        if (i->path)
+                return -EBUSY;
+        int r = sd_event_now(i->event, CLOCK_BOOTTIME, &now_usec);
+        if (r < 0)
+                return r;
+        i->path = strdup(path);
+        if (!i->path)
+                return -ENOMEM;
+        i->status = 0;
+        i->deadline_usec = now_usec + TOTAL_USEC;
+        i->is_second_token = !i->token_line;
+        i->on_done = on_done;
+        i->userdata = userdata;
+        r = i->token_line ? ask_path(i) : ask_token(i);
+        if (r < 0) {
+                free(i->path);
+                i->path = NULL;
+        }
+        return r;
+}

@@ -1,0 +1,326 @@
+#include "uploaders/aws/sts.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/digest.h"
+#include "lib/base/strbuf.h"
+#include "lib/http/http.h"
+#include "uploaders/aws/credentials_say.h"
+#include "uploaders/s3/s3_time.h"
+#include "uploaders/s3/s3_xml.h"
+
+#define API_VERSION "2011-06-15"
+#define FORM_TYPE "application/x-www-form-urlencoded; charset=utf-8"
+#define TOTAL_USEC (60 * USEC_PER_SEC)
+#define REPLY_MAX_BYTES ((size_t)(64 * KIB))
+#define MIN_SKEW_USEC                                                                              \
+        ((int64_t)(60 *                                                                            \
+                   USEC_PER_SEC)) /* less is the way of a reply, and no signature fails by it */
+
+struct Sts {
+        sd_event *event;       /* borrowed */
+        Clock *clock;          /* borrowed */
+        const StsPlace *place; /* borrowed */
+        HttpPool *pool;
+        HttpCall *call;      /* underway */
+        int64_t offset_usec; /* how far the server's clock is ahead of ours */
+        bool knows_offset;   /* this request was made again by the server's clock */
+        char *body;          /* on the heap, wiped: a web identity's token is in it */
+        size_t body_bytes, n_allocated;
+        bool is_signed;
+        CredentialsSet keys;     /* to sign with */
+        char *role_arn, *origin; /* for the sentence; role_arn NULL = idle */
+        void (*on_done)(const CredentialsSet *set, const char *error, void *userdata);
+        void *userdata;
+};
+
+int sts_new(Sts **ret, const StsOptions *options) {
+        _cleanup_(sts_freep) Sts *s = calloc(1, sizeof *s);
+        if (!s)
+                return -ENOMEM;
+        *s = (Sts){ .event = options->event, .clock = options->clock, .place = options->place };
+        int r = http_pool_new(&s->pool, options->event,
+                              &(HttpPoolOptions){ .max_connections = 1,
+                                                  .ca_file = options->ca_file,
+                                                  .proxy = options->proxy });
+        if (r < 0)
+                return r;
+        *ret = TAKE_PTR(s);
+        return 0;
+}
+
+static void forget_order(Sts *s) {
+        if (s->body)
+                digest_wipe(s->body, s->n_allocated);
+        free(s->body);
+        credentials_set_done(&s->keys);
+        free(s->role_arn);
+        free(s->origin);
+        s->body = s->role_arn = s->origin = NULL;
+        s->body_bytes = s->n_allocated = 0;
+}
+
+Sts *sts_free(Sts *s) {
+        if (!s)
+                return NULL;
+        http_call_cancel(s->call);
+        http_pool_free(s->pool);
+        forget_order(s);
+        free(s);
+        return NULL;
+}
+
+/* The answer */
+
+static void finish(Sts *s, const CredentialsSet *set, const char *error) {
+        forget_order(s);
+        s->on_done(set, error, s->userdata);
+}
+
+static void fail(Sts *s, char *error /* ours */) {
+        finish(s, NULL, error ? error : "out of memory");
+        free(error);
+}
+
+/* @return whether the server's clock differs from what the request was signed by */
+static bool learn_offset(Sts *s, const HttpReply *reply) {
+        const char *date = http_reply_header(reply, "date");
+        uint64_t there_usec;
+
+        if (!date || s3_time_parse_http(date, &there_usec) < 0)
+                return false;
+        int64_t offset_usec = (int64_t)(there_usec - s->clock->realtime_usec(s->clock));
+        if (llabs(offset_usec) < MIN_SKEW_USEC)
+                offset_usec = 0;
+        bool differs = llabs(offset_usec - s->offset_usec) >= MIN_SKEW_USEC;
+        if (differs)
+                s->offset_usec = offset_usec;
+        return differs;
+}
+
+typedef struct Remedy {
+        const char *code, *text;
+} Remedy;
+
+/* clang-format off */
+static const Remedy remedies[] = {
+        { "AccessDenied", "let the role's trust policy name this identity, and allow sts:AssumeRole to it" },
+        { "ExpiredToken", "renew the keys that ask for the role" },
+        { "ExpiredTokenException", "the token is past its time: is its file still being renewed?" },
+        { "IDPCommunicationError", "STS cannot reach the OIDC provider: it is tried again" },
+        { "InvalidClientTokenId", "these keys are not known there: renew them" },
+        { "InvalidIdentityToken", "let the account have an IAM OIDC provider for the cluster, and the token be meant for sts.amazonaws.com" },
+        { "RegionDisabledException", "activate STS in this region for the account, or set AWS_REGION to another" },
+        { "SignatureDoesNotMatch", "the secret key does not belong to the access key, or is damaged" },
+        { "ValidationError", "check role_arn, role_session_name and duration_seconds" },
+};
+/* clang-format on */
+
+static const char *find_remedy(const char *code) {
+        for (size_t i = 0; i < ELEMENTSOF(remedies); i++)
+                if (strcmp(remedies[i].code, code) == 0)
+                        return remedies[i].text;
+        return NULL;
+}
+
+static char *explain_refusal(const Sts *s, const HttpReply *reply) {
+        S3Error e = { 0 };
+
+        if (s3_xml_error(reply->body, reply->body_bytes, &e) < 0 || !e.code[0])
+                return credentials_say("STS at %s answers %u when asked for the role %s by %s; is "
+                                       "it an STS endpoint?",
+                                       s->place->host, reply->status, s->role_arn, s->origin);
+        const char *remedy = find_remedy(e.code);
+        /* Of a signature that does not match the message may spell out what was signed, the session token included. */
+        bool tells = e.message[0] && strncmp(e.code, "Signature", strlen("Signature")) != 0;
+        return credentials_say("STS at %s refuses the role %s to %s: %s%s%s%s%s", s->place->host,
+                               s->role_arn, s->origin, e.code, tells ? ": " : "",
+                               tells ? e.message : "", remedy ? "; " : "", remedy ? remedy : "");
+}
+
+static int begin_call(Sts *s);
+
+/* Expirations are told by the server's clock and looked at by ours. */
+static int take_answer(Sts *s, const HttpReply *reply, CredentialsSet *ret) {
+        StsCredentials got;
+        uint64_t expires_usec;
+
+        int r = sts_xml_credentials(reply->body, reply->body_bytes, &got);
+        if (r < 0)
+                return r;
+        expires_usec = got.expires_usec;
+        if (expires_usec > 0 &&
+            __builtin_sub_overflow((int64_t)expires_usec, s->offset_usec, (int64_t *)&expires_usec))
+                expires_usec = got.expires_usec;
+        r = credentials_set_make(ret,
+                                 &(AwsKeys){ .access_key = got.access_key,
+                                             .secret_key = got.secret_key,
+                                             .token = got.token },
+                                 expires_usec);
+        sts_credentials_done(&got);
+        return r;
+}
+
+static void on_reply(const HttpReply *reply, void *userdata) {
+        Sts *s = userdata;
+        CredentialsSet set = { 0 };
+
+        s->call = NULL;
+        if (reply->error)
+                return fail(s, credentials_say("STS does not answer (%s)", reply->text));
+        bool was_skewed = learn_offset(s, reply);
+        if (reply->status != 200) {
+                if (was_skewed && s->is_signed && !s->knows_offset) {
+                        s->knows_offset = true;
+                        int r = begin_call(s);
+                        if (r < 0)
+                                fail(s, credentials_say("cannot ask STS: %s", strerror(-r)));
+                        return;
+                }
+                return fail(s, explain_refusal(s, reply));
+        }
+        int r = take_answer(s, reply, &set);
+        credentials_secret_wipe_foreign(reply->body, reply->body_bytes);
+        if (r == -ENOMEM)
+                return fail(s, NULL);
+        if (r < 0)
+                return fail(s, credentials_say("the answer of STS at %s has no credentials in it; "
+                                               "is it an STS endpoint?",
+                                               s->place->host));
+        finish(s, &set, NULL);
+        credentials_set_done(&set);
+}
+
+/* The question */
+
+static void add_field(StrBuf *b, const char *name, const char *value) {
+        if (!value)
+                return;
+        strbuf_addf(b, "&%s=", name);
+        sign_escape(b, value, false);
+}
+
+static int make_body(Sts *s, const StsOrder *o) {
+        size_t n_values = strlen(o->role_arn) + strlen(o->session_name) +
+                          (o->external_id ? strlen(o->external_id) : 0) +
+                          (o->token ? strlen(o->token) : 0);
+        char duration[16];
+
+        /* As large as it may get, so that it never moves and leaves a copy of the token behind. */
+        StrBuf b = { .n_allocated = 3 * n_values + 512 };
+        b.text = malloc(b.n_allocated);
+        if (!b.text)
+                return -ENOMEM;
+        strbuf_addf(&b, "Action=%s&Version=" API_VERSION,
+                    o->token ? "AssumeRoleWithWebIdentity" : "AssumeRole");
+        add_field(&b, "RoleArn", o->role_arn);
+        add_field(&b, "RoleSessionName", o->session_name);
+        add_field(&b, "ExternalId", o->external_id);
+        if (o->duration_seconds > 0) {
+                (void)snprintf(duration, sizeof duration, "%u", o->duration_seconds);
+                add_field(&b, "DurationSeconds", duration);
+        }
+        add_field(&b, "WebIdentityToken", o->token);
+        if (strbuf_error(&b)) {
+                digest_wipe(b.text, b.n_allocated);
+                strbuf_done(&b);
+                return -ENOMEM;
+        }
+        s->body = b.text;
+        s->body_bytes = b.n;
+        s->n_allocated = b.n_allocated;
+        return 0;
+}
+
+static int sign(const Sts *s, Signed *ret) {
+        uint8_t sha256[SHA256_SIZE];
+        char payload[SHA256_HEX_SIZE];
+        const SignPair headers[] = { { "host", s->place->host }, { "content-type", FORM_TYPE } };
+        const AwsKeys keys = credentials_set_keys(&s->keys);
+
+        sha256_of(s->body, s->body_bytes, sha256);
+        digest_hex(sha256, sizeof sha256, payload);
+        return sign_v4(&(SignOrder){ .method = "POST",
+                                     .path = s->place->path,
+                                     .headers = headers,
+                                     .n_headers = ELEMENTSOF(headers),
+                                     .payload = payload,
+                                     .region = s->place->region,
+                                     .service = "sts",
+                                     .time_usec = s->clock->realtime_usec(s->clock) +
+                                                  (uint64_t)s->offset_usec,
+                                     .normalize_path = true },
+                       &keys, ret);
+}
+
+static int order_call(Sts *s, const char *const *headers) {
+        char *url = NULL;
+
+        if (asprintf(&url, "%s://%s%s", s->place->scheme, s->place->host, s->place->path) < 0)
+                return -ENOMEM;
+        int r = http_call_new(&s->call, s->pool,
+                              &(HttpOrder){ .method = "POST",
+                                            .url = url,
+                                            .headers = headers,
+                                            .body = s->body,
+                                            .body_bytes = s->body_bytes,
+                                            .reply_max_bytes = REPLY_MAX_BYTES,
+                                            .timeout_usec = TOTAL_USEC,
+                                            .on_done = on_reply,
+                                            .userdata = s });
+        free(url);
+        return r;
+}
+
+static int begin_call(Sts *s) {
+        char *host = NULL, *authorization = NULL, *date = NULL, *token = NULL;
+        Signed made = { 0 };
+        int r = 0;
+
+        if (s->is_signed)
+                r = sign(s, &made);
+        if (r < 0)
+                return r;
+        host = credentials_say("Host: %s", s->place->host);
+        if (s->is_signed) {
+                authorization = credentials_say("Authorization: %s", made.authorization);
+                date = credentials_say("X-Amz-Date: %s", made.amz_date);
+        }
+        if (s->keys.token)
+                token = credentials_secret_join("X-Amz-Security-Token: ", s->keys.token);
+        bool has_all =
+                host && (!s->is_signed || (authorization && date)) && (!s->keys.token || token);
+        const char *const headers[] = { host,          "Content-Type: " FORM_TYPE,
+                                        authorization, date,
+                                        token,         NULL };
+        r = has_all ? order_call(s, headers) : -ENOMEM;
+        credentials_secret_free(token);
+        free(host);
+        free(authorization);
+        free(date);
+        if (s->is_signed)
+                signed_done(&made);
+        return r;
+}
+
+int sts_assume(Sts *s, const StsOrder *order) {
+        if (s->role_arn)
+                return -EBUSY;
+        s->knows_offset = false;
+        s->is_signed = order->keys != NULL;
+        s->on_done = order->on_done;
+        s->userdata = order->userdata;
+        s->role_arn = strdup(order->role_arn);
+        s->origin = strdup(order->keys_origin);
+        int r = s->role_arn && s->origin ? make_body(s, order) : -ENOMEM;
+        if (r == 0 && order->keys)
+                r = credentials_set_make(&s->keys, order->keys, 0);
+        if (r == 0)
+                r = begin_call(s);
+        if (r < 0)
+                forget_order(s);
+        return r;
+}

@@ -1,0 +1,60 @@
+/* AWS Security Token Service: keys for a role, by other keys (AssumeRole) or by a token of Kubernetes (AssumeRoleWithWebIdentity).
+ * @see AWS STS API Reference; AWS SDKs and Tools Reference Guide, "AWS STS Regional endpoints" */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <systemd/sd-event.h>
+
+#include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
+#include "uploaders/aws/credentials_secret.h"
+#include "uploaders/s3/s3_sign.h"
+
+typedef struct StsPlaceOptions { /* borrowed; NULL or "" = not told */
+        const char *endpoint;    /* http(s)://host[:port][/base]: taken as it is */
+        const char *region;      /* NULL = us-east-1 */
+        bool is_legacy; /* the global host for the regions that were there before regional ones; they are signed for us-east-1 */
+        bool dualstack, fips;
+} StsPlaceOptions;
+
+typedef struct StsPlace { /* owned */
+        char *scheme;     /* http | https */
+        char *host;       /* as in the Host: header */
+        char *path;       /* "/" or the endpoint's base path with a slash at its end */
+        char *region;     /* to sign with */
+} StsPlace;
+
+/** @return 0, -ENOMEM, -EINVAL when the endpoint is no URL or the region no name of one */
+int sts_place_make(StsPlace *ret, const StsPlaceOptions *options);
+void sts_place_done(StsPlace *p);
+
+typedef struct Sts Sts;
+
+typedef struct StsOptions { /* copied, but for event, clock and place, which are borrowed */
+        sd_event *event;
+        Clock *clock;
+        const StsPlace *place;
+        const char *ca_file, *proxy; /* as in HttpPoolOptions */
+} StsOptions;
+
+/** @return 0 and *ret, -ENOMEM, -EOPNOTSUPP as of http_pool_new() */
+int sts_new(Sts **ret, const StsOptions *options);
+Sts *sts_free(Sts *s); /* not from inside on_done */
+DEFINE_CLEANUP(Sts, sts_free);
+
+typedef struct StsOrder { /* borrowed while sts_assume() runs */
+        const char *role_arn, *session_name;
+        const char *external_id;   /* NULL = none */
+        unsigned duration_seconds; /* 0 = the service's default, an hour */
+        const AwsKeys *keys;       /* AssumeRole, signed by these, or … */
+        const char *token;         /* … AssumeRoleWithWebIdentity */
+        const char *keys_origin;   /* where keys or token are from, for the sentence */
+        void (*on_done)(const CredentialsSet *set, const char *error, void *userdata);
+        void *userdata;
+} StsOrder;
+
+/** One at a time. A clock that is wrong is noticed by the answer's Date, and the request made once more; `expires_usec` is by our clock.
+ * @param on_done  once, never from inside; set NULL: error is a sentence. The next may be asked for from inside it.
+ * @return 0, -ENOMEM, -EBUSY, -EINVAL */
+int sts_assume(Sts *s, const StsOrder *order);

@@ -1,0 +1,387 @@
+/* The grammar of URLs and of bucket names, and a sentence for all that breaks it. */
+#include "uploaders/s3/s3_endpoint.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+#include <strings.h>
+
+#include "lib/base/parse.h"
+#include "lib/base/strbuf.h"
+#include "uploaders/s3/s3_partition.h"
+
+enum {
+        BUCKET_MIN = 3, /* on AWS */
+        BUCKET_DNS_MAX = 63,
+        BUCKET_MAX = 255, /* before 2018 in us-east-1, and in other stores */
+        ENDPOINT_MAX = 1024,
+};
+
+static bool is_lower_or_digit(char c) {
+        return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+}
+
+static bool is_letter_or_digit(char c) {
+        return is_lower_or_digit(c) || (c >= 'A' && c <= 'Z');
+}
+
+/* ── faults ── */
+
+static int __attribute__((format(printf, 2, 3))) refuse(char **ret_fault, const char *fmt, ...) {
+        va_list args;
+        int n;
+
+        if (!ret_fault)
+                return -EINVAL;
+        va_start(args, fmt);
+        n = vasprintf(ret_fault, fmt, args);
+        va_end(args);
+        if (n < 0) {
+                *ret_fault = NULL;
+                return -ENOMEM;
+        }
+        return -EINVAL;
+}
+
+/* ── the endpoint ── */
+
+typedef struct Endpoint {
+        char *scheme, *host /* no port, lower case, IPv6 with brackets */,
+                *path; /* owned; path without a slash at its end */
+        uint64_t port;
+        bool is_address; /* not a name: it has no subdomains */
+        bool is_aws;
+} Endpoint;
+
+static void endpoint_done(Endpoint *e) {
+        free(e->scheme);
+        free(e->host);
+        free(e->path);
+}
+
+static int hex_digit(char c) {
+        const char *all = "0123456789abcdef", *at;
+
+        if (c >= 'A' && c <= 'F')
+                c = (char)(c - 'A' + 'a');
+        at = c ? strchr(all, c) : NULL;
+        return at ? (int)(at - all) : -1;
+}
+
+/* In place; refuses what would end the text or a line. */
+static int unescape(char *text) {
+        char *to = text;
+
+        for (const char *p = text; *p; p++, to++) {
+                int high, low;
+
+                *to = *p;
+                if (*p == '%') {
+                        high = hex_digit(p[1]);
+                        low = high < 0 ? -1 : hex_digit(p[2]);
+                        if (low < 0)
+                                return -EINVAL;
+                        *to = (char)(high << 4 | low);
+                        p += 2;
+                }
+                if ((unsigned char)*to < 0x20 || *to == 0x7f)
+                        return -EINVAL;
+        }
+        *to = '\0';
+        return 0;
+}
+
+static bool is_ipv4(const char *host) {
+        struct in_addr address;
+
+        return inet_pton(AF_INET, host, &address) == 1;
+}
+
+/* `[::1]`. A zone (`%eth0`) belongs to one machine and is refused. */
+static bool is_ipv6(const char *host) {
+        char text[INET6_ADDRSTRLEN];
+        struct in6_addr address;
+        size_t n = strlen(host);
+
+        if (n < 4 || host[0] != '[' || host[n - 1] != ']' || n - 2 >= sizeof text)
+                return false;
+        memcpy(text, host + 1, n - 2);
+        text[n - 2] = '\0';
+        return inet_pton(AF_INET6, text, &address) == 1;
+}
+
+static bool is_host_name(const char *host) {
+        size_t n_label = 0, n = strlen(host);
+
+        for (const char *p = host; *p; p++) {
+                if (*p == '.') {
+                        if (n_label == 0)
+                                return false;
+                        n_label = 0;
+                        continue;
+                }
+                if (!is_letter_or_digit(*p) && *p != '-' && *p != '_')
+                        return false;
+                if (++n_label > 63)
+                        return false;
+        }
+        return n > 0 && n <= 253;
+}
+
+/* host[:port], cut out of the URL. */
+static int parse_authority(Endpoint *e, char *text) {
+        char *colon = strrchr(text, ':');
+
+        if (colon && !strchr(colon, ']')) { /* else it is inside of the brackets */
+                if (parse_u64_range(colon + 1, 1, 65535, &e->port) < 0)
+                        return -EINVAL;
+                *colon = '\0';
+        }
+        for (char *p = text; *p; p++)
+                if (*p >= 'A' && *p <= 'Z')
+                        *p = (char)(*p - 'A' + 'a');
+        e->is_address = is_ipv4(text) || is_ipv6(text);
+        if (!e->is_address && !is_host_name(text))
+                return -EINVAL;
+        e->host = strdup(text);
+        return e->host ? 0 : -ENOMEM;
+}
+
+static int parse_endpoint(Endpoint *e, const char *url, char **ret_fault) {
+        bool is_tls = strncasecmp(url, "https://", 8) == 0;
+        const char *rest, *slash;
+        char authority[ENDPOINT_MAX];
+        size_t n;
+        int r;
+
+        if (strlen(url) >= ENDPOINT_MAX)
+                return refuse(ret_fault, "the endpoint has %zu bytes: that is no URL of a store",
+                              strlen(url));
+        if (!is_tls && strncasecmp(url, "http://", 7) != 0)
+                return refuse(ret_fault,
+                              "endpoint '%s' does not begin with http:// or https://; write it "
+                              "like https://s3.example.com:9000",
+                              url);
+        rest = url + (is_tls ? 8 : 7);
+        slash = rest + strcspn(rest, "/?#");
+        n = (size_t)(slash - rest);
+        if (memchr(rest, '@', n)) /* not repeated: it may hold a password */
+                return refuse(ret_fault, "the endpoint has a user name before '@'; keys belong "
+                                         "into the credentials, not into the URL");
+        if (strpbrk(slash, "?#"))
+                return refuse(ret_fault,
+                              "endpoint '%s' has a query or a fragment; end it before "
+                              "'?' or '#'",
+                              url);
+        memcpy(authority, rest, n);
+        authority[n] = '\0';
+        r = parse_authority(e, authority);
+        if (r == -EINVAL)
+                return refuse(ret_fault,
+                              "endpoint '%s' has no valid host and port; write it like "
+                              "https://s3.example.com:9000 or http://[fd00::1]:9000",
+                              url);
+        if (r < 0)
+                return r;
+        for (n = strlen(slash); n > 0 && slash[n - 1] == '/';)
+                n--;
+        e->scheme = strdup(is_tls ? "https" : "http");
+        e->path = strndup(slash, n);
+        if (!e->scheme || !e->path)
+                return -ENOMEM;
+        if (unescape(e->path) < 0)
+                return refuse(ret_fault, "endpoint '%s' has a malformed %%XX in its path", url);
+        if (e->port == (is_tls ? 443 : 80))
+                e->port = 0;
+        return 0;
+}
+
+/* ── the bucket ── */
+
+/* Can be a label, or labels, of a host name. @see Amazon S3 User Guide, "General purpose bucket naming rules" */
+static bool is_dns_bucket(const char *bucket) {
+        size_t n = strlen(bucket);
+
+        if (n < BUCKET_MIN || n > BUCKET_DNS_MAX || is_ipv4(bucket))
+                return false;
+        for (size_t i = 0; i < n; i++) {
+                char next = i + 1 < n ? bucket[i + 1] : '.', last = i > 0 ? bucket[i - 1] : '.';
+
+                if (is_lower_or_digit(bucket[i]))
+                        continue;
+                if (bucket[i] == '.' && i > 0 && i + 1 < n && next != '.' && last != '.')
+                        continue;
+                if (bucket[i] != '-' || next == '.' || last == '.')
+                        return false;
+        }
+        return true;
+}
+
+static int check_bucket(const char *bucket, bool is_aws, char **ret_fault) {
+        size_t n = bucket ? strlen(bucket) : 0;
+
+        if (n == 0)
+                return refuse(ret_fault, "no bucket is named; set bucket");
+        if (strncmp(bucket, "arn:", 4) == 0)
+                return refuse(ret_fault,
+                              "bucket '%s' is an ARN; use the bucket's name, or the alias of the "
+                              "access point (it ends in -s3alias)",
+                              bucket);
+        if (is_aws && n > 6 && strcmp(bucket + n - 6, "--x-s3") == 0)
+                return refuse(
+                        ret_fault,
+                        "bucket '%s' is a directory bucket (S3 Express), which wants sessions "
+                        "of its own; use a general purpose bucket",
+                        bucket);
+        for (const char *p = bucket; *p; p++)
+                if (!is_letter_or_digit(*p) && !strchr("-._", *p))
+                        return refuse(ret_fault,
+                                      "bucket '%s' has characters that no bucket has; a name has "
+                                      "letters, digits, '-', '.' and '_'",
+                                      bucket);
+        if (n > BUCKET_MAX || (is_aws && n < BUCKET_MIN) || strcmp(bucket, ".") == 0 ||
+            strcmp(bucket, "..") == 0)
+                return refuse(ret_fault, "'%s' is no bucket's name; it has 3 to 63 characters",
+                              bucket);
+        return 0;
+}
+
+static int choose_addressing(const S3PlaceOptions *o, const Endpoint *e, bool *ret_virtual,
+                             char **ret_fault) {
+        const char *a = o->addressing && o->addressing[0] ? o->addressing : "auto";
+        bool is_tls = strcmp(e->scheme, "https") == 0, has_dot = strchr(o->bucket, '.') != NULL;
+
+        if (strcmp(a, "path") == 0 || strcmp(a, "auto") == 0) {
+                /* A certificate's * stands for one label, so a bucket with a dot has no valid name over TLS. */
+                *ret_virtual = strcmp(a, "auto") == 0 && e->is_aws && !e->is_address &&
+                               is_dns_bucket(o->bucket) && !(is_tls && has_dot);
+                return 0;
+        }
+        if (strcmp(a, "virtual") != 0)
+                return refuse(ret_fault, "addressing '%s' is unknown; use auto, path or virtual",
+                              a);
+        if (e->is_address)
+                return refuse(ret_fault,
+                              "addressing is virtual, but '%s' is an address and has no "
+                              "subdomains; set addressing to path, or name the host",
+                              e->host);
+        if (!is_dns_bucket(o->bucket))
+                return refuse(ret_fault,
+                              "addressing is virtual, but bucket '%s' cannot be part of a host "
+                              "name; set addressing to path",
+                              o->bucket);
+        *ret_virtual = true;
+        return 0;
+}
+
+/* ── the place ── */
+
+static int aws_endpoint(Endpoint *e, const S3PlaceOptions *o, const char *region,
+                        char **ret_fault) {
+        if (!aws_region_is_of_aws(region))
+                return refuse(ret_fault,
+                              "region '%s' is none of AWS; write it like eu-west-1, or set "
+                              "endpoint for another store",
+                              region);
+        if (o->fips && strcmp(aws_partition_name(region), "aws-cn") == 0)
+                return refuse(ret_fault,
+                              "there are no FIPS endpoints in China ('%s'); switch "
+                              "FIPS off",
+                              region);
+        e->scheme = strdup("https");
+        e->path = strdup("");
+        e->host = s3_aws_host(region, o->dualstack, o->fips);
+        return e->scheme && e->path && e->host ? 0 : -ENOMEM;
+}
+
+static int own_endpoint(Endpoint *e, const S3PlaceOptions *o, const char *region,
+                        char **ret_fault) {
+        if (o->dualstack || o->fips)
+                return refuse(ret_fault,
+                              "%s is for the host names of AWS, but endpoint is '%s'; delete one "
+                              "of the two",
+                              o->fips ? "FIPS" : "dual-stack", o->endpoint);
+        if (!aws_region_is_sane(region))
+                return refuse(ret_fault,
+                              "region '%s' has characters that no region has; most stores take "
+                              "us-east-1",
+                              region);
+        return parse_endpoint(e, o->endpoint, ret_fault);
+}
+
+static int fill_place(S3Place *place, const S3PlaceOptions *o, const Endpoint *e, bool is_virtual) {
+        StrBuf host = STRBUF_INIT, base = STRBUF_INIT;
+
+        if (is_virtual)
+                strbuf_addf(&host, "%s.", o->bucket);
+        strbuf_add(&host, e->host);
+        if (e->port != 0)
+                strbuf_addf(&host, ":%u", (unsigned)e->port);
+        strbuf_add(&base, e->path);
+        if (!is_virtual)
+                strbuf_addf(&base, "/%s", o->bucket);
+        place->host = strbuf_take(&host);
+        place->base_path = strbuf_take(&base);
+        return place->host && place->base_path ? 0 : -ENOMEM;
+}
+
+int s3_place_make(S3Place *ret, const S3PlaceOptions *options, char **ret_fault) {
+        _cleanup_(endpoint_done) Endpoint e = { 0 };
+        _cleanup_(s3_place_done) S3Place place = { 0 };
+        bool has_own = options->endpoint && options->endpoint[0], is_virtual = false;
+        const char *region = aws_region_or_default(options->region);
+        int r;
+
+        if (ret_fault)
+                *ret_fault = NULL;
+        r = has_own ? own_endpoint(&e, options, region, ret_fault)
+                    : aws_endpoint(&e, options, region, ret_fault);
+        if (r < 0)
+                return r;
+        place.is_aws = e.is_aws = !has_own || s3_host_is_aws(e.host);
+        r = check_bucket(options->bucket, place.is_aws, ret_fault);
+        if (r == 0)
+                r = choose_addressing(options, &e, &is_virtual, ret_fault);
+        if (r == 0)
+                r = fill_place(&place, options, &e, is_virtual);
+        if (r < 0)
+                return r;
+        place.region = strdup(region);
+        if (!place.region)
+                return -ENOMEM;
+        place.scheme = TAKE_PTR(e.scheme);
+        *ret = place;
+        place = (S3Place){ 0 };
+        return 0;
+}
+
+void s3_place_done(S3Place *p) {
+        free(p->scheme);
+        free(p->host);
+        free(p->base_path);
+        free(p->region);
+        *p = (S3Place){ 0 };
+}
+
+int s3_url_split(const char *url, char **ret_bucket, char **ret_key) {
+        const char *rest = url + 5, *slash;
+        char *bucket, *key;
+
+        if (strncmp(url, "s3://", 5) != 0)
+                return -EINVAL;
+        slash = rest + strcspn(rest, "/");
+        if (slash == rest)
+                return -EINVAL;
+        bucket = strndup(rest, (size_t)(slash - rest));
+        key = strdup(*slash ? slash + 1 : "");
+        if (!bucket || !key) {
+                free(bucket);
+                free(key);
+                return -ENOMEM;
+        }
+        *ret_bucket = bucket;
+        *ret_key = key;
+        return 0;
+}
