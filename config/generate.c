@@ -75,11 +75,6 @@ static void add_notes(StrBuf *b, const ConfigKey *key) {
                 strbuf_add(b, " A change needs a restart.");
         if (key->later)
                 strbuf_add(b, " Only the default is available in this version.");
-        for (const KeyWord *w = key->words; w && w->word; w++)
-                if (w->later)
-                        strbuf_addf(b, " Not available in this version: %s.", w->word);
-        if (key->type == KEY_RESERVED)
-                strbuf_add(b, " Refused in this version.");
 }
 
 static const ConfigKey *next_child(const ConfigKey *after, const char *prefix) {
@@ -162,7 +157,7 @@ static void print_example_keys(const char *prefix, const char *indentation) {
         bool is_first = strstr(prefix, "[]");
 
         for (const ConfigKey *key = next_child(NULL, prefix); key; key = next_child(key, prefix)) {
-                if (key->type == KEY_RESERVED || (key->flags & KEY_S3))
+                if (key->flags & KEY_S3)
                         continue;
                 if (!prefix[0])
                         printf("\n");
@@ -235,7 +230,7 @@ static void print_man_keys(const char *prefix) {
                 add_notes(&b, key);
                 printf(".It Cm %s\n", key->name);
                 print_roff(b.text);
-                if (key->type != KEY_SECTION && key->type != KEY_RESERVED) {
+                if (key->type != KEY_SECTION) {
                         strbuf_clear(&b);
                         strbuf_add(&b, "Takes ");
                         add_kind(&b, key);
@@ -422,7 +417,7 @@ static void add_markdown_default(StrBuf *b, const ConfigKey *key) {
 
         if (value)
                 strbuf_addf(b, "`%s`", value);
-        else if (key->type != KEY_SECTION && key->type != KEY_RESERVED)
+        else if (key->type != KEY_SECTION)
                 strbuf_add(b, "must be given");
 }
 

@@ -155,7 +155,6 @@ static const ConfigKey table[] = {
   .help = "Threads that compress; auto is at most a quarter of the CPUs allowed, at least one." },
 { "limits.compression_level", KEY_NUMBER, AT(Config, limits.compression_level), .max = 19, .fallback = "3",
   .help = "Level of zstd, 1 to 19; 0 only stores." , .source = "zstd(1): levels 1 to 19" },
-{ "limits.fleet_rate", KEY_RESERVED, .help = "Reserved for a later version." },
 
 { "retry", KEY_SECTION, .help = "What happens after a failure." },
 { "retry.initial", KEY_TIME, AT(Config, retry.initial_usec), .min = USEC_PER_MSEC, .max = USEC_PER_HOUR, .fallback = "1s",
@@ -247,10 +246,21 @@ static const ConfigKey table[] = {
 { "log.format", KEY_CHOICE, AT(Config, log.format), .words = log_formats, .fallback = "auto",
   .help = "Form of messages; auto is the journal under systemd, else text on stderr." },
 
-{ "dedupe_neff", KEY_RESERVED, .help = "Reserved for a later version." },
-{ "sampling", KEY_RESERVED, .help = "Reserved for a later version." },
-{ "redaction", KEY_RESERVED, .help = "Reserved for a later version." },
-{ "encryption", KEY_RESERVED, .help = "Reserved for a later version." },
+};
+
+/* Names that are no keys, but for which there is a better message than "unknown key". */
+#define OF_A_LATER_VERSION .fault = "is not available in this version", .remedy = "delete the line"
+#define REMOVED .fault = "was removed in this version"
+static const ConfigRefusedKey refused[] = {
+{ "hook.container_bytes", REMOVED,
+  .remedy = "delete the line, and mount the dump directory of the container from the host (docs/HOOK.md, \"Containers\")" },
+{ "snapshot.attached_ioctls", REMOVED,
+  .remedy = "delete the line; snapshots read sysfs and make the device calls that need no attach" },
+{ "limits.fleet_rate", OF_A_LATER_VERSION },
+{ "dedupe_neff", OF_A_LATER_VERSION },
+{ "sampling", OF_A_LATER_VERSION },
+{ "redaction", OF_A_LATER_VERSION },
+{ "encryption", OF_A_LATER_VERSION },
 };
 /* clang-format on */
 
@@ -268,14 +278,30 @@ const ConfigKey *keys_get(const char *name) {
         return NULL;
 }
 
+static const char *leaf_of(const char *name) {
+        const char *dot = strrchr(name, '.');
+        return dot ? dot + 1 : name;
+}
+
+static bool has_prefix(const char *name, const char *prefix) {
+        size_t n = (size_t)(leaf_of(name) - name);
+        return strlen(prefix) == n && memcmp(name, prefix, n) == 0;
+}
+
 const char *keys_leaf(const ConfigKey *key) {
-        const char *dot = strrchr(key->name, '.');
-        return dot ? dot + 1 : key->name;
+        return leaf_of(key->name);
 }
 
 bool keys_is_child(const ConfigKey *key, const char *prefix) {
-        size_t n = (size_t)(keys_leaf(key) - key->name);
-        return strlen(prefix) == n && memcmp(key->name, prefix, n) == 0;
+        return has_prefix(key->name, prefix);
+}
+
+const ConfigRefusedKey *keys_find_refused(const char *prefix, const char *leaf) {
+        for (size_t i = 0; i < ELEMENTSOF(refused); i++)
+                if (strcmp(leaf_of(refused[i].name), leaf) == 0 &&
+                    has_prefix(refused[i].name, prefix))
+                        return &refused[i];
+        return NULL;
 }
 
 const ConfigKey *keys_find(const char *prefix, const char *leaf) {
@@ -332,7 +358,7 @@ const ConfigKey *keys_suggest(const char *prefix, const char *leaf) {
         for (size_t i = 0; i < ELEMENTSOF(table); i++) {
                 const ConfigKey *k = &table[i];
                 unsigned d;
-                if (!keys_is_child(k, prefix) || k->type == KEY_RESERVED)
+                if (!keys_is_child(k, prefix))
                         continue;
                 d = distance(leaf, keys_leaf(k));
                 if (d < nearest) {
@@ -344,7 +370,7 @@ const ConfigKey *keys_suggest(const char *prefix, const char *leaf) {
                 return found;
         /* A right name in a wrong place, most often by wrong indentation. */
         for (size_t i = 0; i < ELEMENTSOF(table); i++)
-                if (table[i].type != KEY_RESERVED && strcmp(keys_leaf(&table[i]), leaf) == 0)
+                if (strcmp(keys_leaf(&table[i]), leaf) == 0)
                         return &table[i];
         return NULL;
 }
@@ -367,7 +393,6 @@ static const struct {
         [KEY_SHARE] = { "a size or a share", "write a share such as 5% or a size such as 10GiB" },
         [KEY_MINUTE] = { "a time of the day",
                          "write hours and minutes in quotes, such as \"08:00\"" },
-        [KEY_RESERVED] = { "reserved", "delete the line" },
 };
 
 const char *keys_type_name(const ConfigKey *key) {

@@ -22,15 +22,12 @@ typedef enum KeyType {
         KEY_TIME,   /* uint64_t, microseconds */
         KEY_SHARE,  /* ConfigSize: a size or a share of the file system */
         KEY_MINUTE, /* unsigned, minute of the day, written HH:MM */
-        KEY_RESERVED,
         N_KEY_TYPES
 } KeyType;
 
 typedef struct KeyWord {
         const char *word; /* NULL ends the list */
         int value;
-        const char
-                *later; /* remedy; not NULL = this word is refused, its feature is not built yet */
 } KeyWord;
 
 enum {
@@ -75,6 +72,14 @@ const ConfigKey *keys_all(size_t *ret_n);
 
 /** @return the row of this dotted name, or NULL */
 const ConfigKey *keys_get(const char *name);
+
+/* A name that is no key and is refused with a message of its own. */
+typedef struct ConfigRefusedKey {
+        const char *name, *fault, *remedy;
+} ConfigRefusedKey;
+
+/** @return the message for `leaf` right below `prefix`, or NULL when the name is simply unknown */
+const ConfigRefusedKey *keys_find_refused(const char *prefix, const char *leaf);
 
 /** @return the row of `leaf` right below `prefix` (`""`, `node.`, `sources[].`), or NULL */
 const ConfigKey *keys_find(const char *prefix, const char *leaf);

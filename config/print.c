@@ -52,7 +52,7 @@ static void add_indentation(Printer *p, const ConfigKey *key, bool is_first) {
 }
 
 static bool is_printed(const ConfigKey *key, const char *prefix, const void *base) {
-        if (key->type == KEY_RESERVED || !keys_is_child(key, prefix))
+        if (!keys_is_child(key, prefix))
                 return false;
         return !(key->flags & (KEY_S3 | KEY_VOLUME)) ||
                keys_applies(key, ((const ConfigDestination *)base)->type);

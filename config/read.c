@@ -144,10 +144,6 @@ static int read_scalar(Reader *r, const Given *g) {
                 return tell_value_fault(r, &g->spot, &f);
         if (k < 0)
                 return k;
-        for (const KeyWord *w = g->key->words; w && w->word; w++)
-                if (w->later && strcmp(w->word, text) == 0)
-                        faults_add(r->faults, &g->spot, w->later,
-                                   "'%s' is not available in this version", w->word);
         return 0;
 }
 
@@ -306,10 +302,6 @@ static int read_by_type(Reader *r, const Given *g) {
                 return read_strings(r, g);
         case KEY_MAP:
                 return read_map(r, g);
-        case KEY_RESERVED:
-                faults_add(r->faults, &g->spot, "delete the line",
-                           "is not available in this version");
-                return READ_E_FAULTY;
         default:
                 return read_scalar(r, g);
         }
@@ -330,12 +322,17 @@ static int read_key(Reader *r, const Given *g) {
 static void tell_unknown(Reader *r, const Scope *scope, const LoadNode *name) {
         bool is_shown =
                 r->faults->n < FAULTS_MAX; /* searching is dear, and there may be 50,000 of them */
+        const ConfigRefusedKey *refused = keys_find_refused(scope->prefix, name->text);
         const ConfigKey *near = is_shown ? keys_suggest(scope->prefix, name->text) : NULL;
         Spot spot = {
                 .line = name->line, .name = scope->prefix, .index = scope->index, .sub = name->text
         };
         _cleanup_(strbuf_done) StrBuf remedy = STRBUF_INIT;
 
+        if (refused) {
+                faults_add(r->faults, &spot, refused->remedy, "%s", refused->fault);
+                return;
+        }
         if (near && keys_is_child(near, scope->prefix))
                 strbuf_addf(&remedy, "did you mean '%s'?", keys_leaf(near));
         else if (near)
@@ -361,7 +358,7 @@ static const ConfigKey *take_key(Reader *r, const Scope *scope, const LoadNode *
 static bool is_needed(const ConfigKey *key) {
         if (key->type == KEY_ELEMENTS)
                 return key->min > 0;
-        return key->type != KEY_SECTION && key->type != KEY_RESERVED && !key->fallback;
+        return key->type != KEY_SECTION && !key->fallback;
 }
 
 /* `name:, kind: and path:`, what an entry of a list cannot do without. */

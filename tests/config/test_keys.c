@@ -173,6 +173,18 @@ static void only_the_documented_keys_need_a_restart(void **state) {
                 assert_true(keys_get(names[i])->flags & KEY_RESTART);
 }
 
+static void refused_names_have_a_message_of_their_own(void **state) {
+        const ConfigRefusedKey *refused = keys_find_refused("hook.", "container_bytes");
+
+        (void)state;
+        assert_non_null(strstr(refused->fault, "removed"));
+        assert_non_null(strstr(refused->remedy, "mount the dump directory"));
+        assert_non_null(keys_find_refused("snapshot.", "attached_ioctls"));
+        assert_non_null(keys_find_refused("", "sampling"));
+        assert_null(keys_find_refused("", "container_bytes"));
+        assert_null(keys_find_refused("hook.", "socket"));
+}
+
 static void expect_suggestion(const char *prefix, const char *leaf, const char *name) {
         const ConfigKey *key = keys_suggest(prefix, leaf);
 
@@ -200,7 +212,7 @@ static void a_near_name_is_suggested_and_a_far_one_is_not(void **state) {
         expect_suggestion("", "something_else_entirely", NULL);
         expect_suggestion("", "a_name_that_is_much_longer_than_any_key_of_the_table_could_ever_be",
                           NULL);
-        expect_suggestion("", "samplin", NULL); /* reserved ones are not offered */
+        expect_suggestion("", "samplin", NULL); /* names that are refused are not suggested */
 }
 
 int main(void) {
@@ -210,6 +222,7 @@ int main(void) {
                 cmocka_unit_test(every_default_and_every_example_is_taken),
                 cmocka_unit_test(the_keys_and_defaults_of_the_contract_are_there),
                 cmocka_unit_test(only_the_documented_keys_need_a_restart),
+                cmocka_unit_test(refused_names_have_a_message_of_their_own),
                 cmocka_unit_test(a_near_name_is_suggested_and_a_far_one_is_not),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
