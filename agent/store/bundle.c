@@ -8,6 +8,7 @@
 #include "agent/store/bundle_private.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
+#include "lib/base/transition.h"
 
 bool bundle_has_begun(const Bundle *b) {
         for (size_t i = 0; i < b->rec.n_deliveries; i++)
@@ -270,26 +271,18 @@ void bundle_finish(BundleTable *t, Bundle *b) {
 }
 
 int bundle_set_delivery_state(const Bundle *b, DeliveryRecord *delivery, DeliveryState to) {
-        if (!delivery_state_may_follow(delivery->state, to)) {
-                log_dump(b->rec.id, LOG_ERR, 0,
-                         "refusing to move its delivery to %s from %s to %s: a defect, please "
-                         "report it",
-                         delivery->destination, delivery_state_name(delivery->state),
-                         delivery_state_name(to));
-                return -EPERM;
-        }
+        if (!delivery_state_may_follow(delivery->state, to))
+                return transition_refuse("delivery", delivery_state_name(delivery->state),
+                                         delivery_state_name(to), b->rec.id);
         log_dump(b->rec.id, LOG_DEBUG, 0, "%s: %s", delivery->destination, delivery_state_name(to));
         delivery->state = to;
         return 0;
 }
 
 int bundle_set_state(BundleTable *t, Bundle *b, BundleState to, const char *reason) {
-        if (!bundle_state_may_follow(b->rec.state, to)) {
-                log_dump(b->rec.id, LOG_ERR, 0,
-                         "refusing to move it from %s to %s: a defect, please report it",
-                         bundle_state_name(b->rec.state), bundle_state_name(to));
-                return -EPERM;
-        }
+        if (!bundle_state_may_follow(b->rec.state, to))
+                return transition_refuse("bundle", bundle_state_name(b->rec.state),
+                                         bundle_state_name(to), b->rec.id);
         char *copy = reason ? strdup(reason) : NULL;
         if (reason && !copy)
                 return -ENOMEM;

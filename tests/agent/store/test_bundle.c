@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "lib/base/log.h"
+#include "lib/base/transition.h"
 
 static char *state_dir(const Fixture *f, const char *name) {
         char *path = NULL;
@@ -101,6 +102,7 @@ static void a_forbidden_move_changes_nothing(void **state) {
         Fixture *f = *state;
         static const BundleState begin[] = { BUNDLE_SETTLING, BUNDLE_READY, BUNDLE_SHIPPING };
         unsigned n_refused = 0;
+        transition_set_abort(false);
         for (size_t i = 0; i < ELEMENTSOF(begin); i++) {
                 char hex[16], path[32];
                 (void)snprintf(hex, sizeof hex, "%012zu", i);
@@ -267,6 +269,7 @@ static void a_delivery_goes_from_pending_by_shipping_to_done_and_stays_there(voi
         static const char moves[N_DELIVERY_STATES][N_DELIVERY_STATES + 1] = { ".x.", "x.x", "..." };
         Fixture *f = *state;
         Bundle *b = add(f, "000000000001", "/tmp/a", BUNDLE_SHIPPING);
+        transition_set_abort(false);
         for (DeliveryState from = 0; from < N_DELIVERY_STATES; from++)
                 for (DeliveryState to = 0; to < N_DELIVERY_STATES; to++) {
                         DeliveryRecord *d = &b->rec.deliveries[0];
