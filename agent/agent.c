@@ -33,6 +33,21 @@ static void on_ready(Bundle *b, void *userdata) {
         agent_tell_status(a);
 }
 
+static void on_found(const Bundle *b, void *userdata) {
+        Agent *a = userdata;
+        (void)b;
+        retainer_kick(a->retainer);
+}
+
+static void on_links_rechecked(IntakeSource *s, const char *id, void *userdata) {
+        Agent *a = userdata;
+        retainer_on_links_rechecked(a->retainer, s, id);
+}
+
+static SourceTerms *terms_of(const Bundle *b) {
+        return intake_source_terms(b->source);
+}
+
 #define DISCARD_COUNTER "discard:"
 
 static void add_discard(const char *name, uint64_t n, void *userdata) {
@@ -72,7 +87,7 @@ static void on_final(Bundle *b, void *userdata) {
                 on_discard(bundle_state_name(b->rec.state), 1, a);
         agent_incident_on_final(a, b);
         agent_containers_on_final(a, b);
-        retainer_kick(a->retainer);
+        retainer_on_final(a->retainer, b);
         agent_tell_status(a);
 }
 
@@ -162,6 +177,8 @@ int agent_make_pipeline(Agent *a) {
                                     .environment = a->environment,
                                     .in_a_hurry = a->once || a->drain.is_on,
                                     .on_delivered = on_delivered,
+                                    .source_terms = terms_of,
+                                    .on_changed = intake_settle_again,
                                     .userdata = a };
         return pipeline_new(&a->pipeline, &context, a->config);
 }
@@ -189,6 +206,8 @@ int agent_make_sources(Agent *a) {
                                              .on_renewed = agent_hook_renewed,
                                              .on_discard = on_discard,
                                              .on_unheard = agent_hook_unheard,
+                                             .on_found = on_found,
+                                             .on_links_rechecked = on_links_rechecked,
                                              .userdata = a };
         a->sources = calloc(2 * a->config->n_sources + 1, sizeof *a->sources);
         if (!a->sources)
@@ -218,6 +237,16 @@ int agent_make_sources(Agent *a) {
         return failed;
 }
 
+void agent_retain_sources(Agent *a) {
+        _cleanup_free_ RetainerSource *sources = calloc(MAX(a->n_sources, 1U), sizeof *sources);
+        for (size_t i = 0; sources && i < a->n_sources; i++)
+                sources[i] = (RetainerSource){ a->sources[i], intake_source_terms(a->sources[i]) };
+        if (sources)
+                retainer_set_sources(a->retainer, sources, a->n_sources);
+        else
+                log_error(-ENOMEM, "no source files are deleted until the next reload");
+}
+
 static int on_evict(Bundle *b, const char *reason, void *userdata) {
         Agent *a = userdata;
         return bundle_set_state(a->bundles, b, BUNDLE_EVICTED, reason);
@@ -230,10 +259,13 @@ static int make_retainer(Agent *a) {
                                     .bundles = a->bundles,
                                     .on_discard = on_discard,
                                     .on_evict = on_evict,
+                                    .submit = intake_source_submit,
+                                    .recheck_links = intake_look_last,
+                                    .is_rechecking_links = intake_is_to_look_last,
                                     .userdata = a };
         int r = retainer_new(&a->retainer, &context, a->config);
         if (r >= 0)
-                retainer_set_sources(a->retainer, a->sources, a->n_sources);
+                agent_retain_sources(a);
         return r;
 }
 

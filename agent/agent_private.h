@@ -111,6 +111,8 @@ IntakeSource *agent_source_by_name(const Agent *a, const char *name);
 /* agent.c: for a reload, too */
 int agent_make_pipeline(Agent *a);
 int agent_make_sources(Agent *a);
+/** Hands the sources there are to retention. */
+void agent_retain_sources(Agent *a);
 void agent_free_sources(Agent *a);
 /** Bundles that are known already and belong to this source go on with it. */
 void agent_adopt_bundles(Agent *a, IntakeSource *s);

@@ -94,7 +94,7 @@ static int apply(Agent *a, Config *loaded, const ReloadChanges *c) {
                 retainer_set_sources(a->retainer, NULL, 0);
                 agent_free_sources(a);
                 (void)agent_make_sources(a); /* said there, source by source */
-                retainer_set_sources(a->retainer, a->sources, a->n_sources);
+                agent_retain_sources(a);
         } else {
                 a->intake_context.proc_root = loaded->snapshot.proc_root;
                 a->intake_context.hook_deadline_usec = loaded->hook.deadline_usec;

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "agent/delivery/pipeline_private.h"
-#include "agent/intake/intake.h"
 #include "agent/store/ledger.h"
 #include "config/forms.h"
 #include "lib/base/log.h"
@@ -165,7 +164,7 @@ int pipeline_start(Destination *d, Bundle *b) {
         if (!directory)
                 return -ENOMEM;
         ShipOrder order = { .bundle = b,
-                            .terms = intake_source_terms(b->source),
+                            .terms = p->context.source_terms(b),
                             .clock = p->context.clock,
                             .directory = directory,
                             .instance_id = p->context.instance_id,

@@ -6,6 +6,7 @@
 
 #include "agent/delivery/limits.h"
 #include "agent/hooknotes/attachments.h"
+#include "agent/retention/source_spec.h"
 #include "agent/store/bundle.h"
 #include "config/config.h"
 
@@ -23,6 +24,9 @@ typedef struct PipelineContext { /* borrowed */
         void (*on_delivered)(
                 const Bundle *b,
                 void *userdata); /* right before the state changes: for the histogram */
+        SourceTerms *(*source_terms)(const Bundle *b); /* of b->source; borrowed */
+        /* A member changed while it was read: the bundle goes back to SETTLING, at its source. */
+        void (*on_changed)(Bundle *b, const char *why);
         void *userdata;
 } PipelineContext;
 

@@ -3,7 +3,6 @@
 #include <sys/random.h>
 
 #include "agent/delivery/pipeline_private.h"
-#include "agent/intake/intake.h"
 #include "lib/base/log.h"
 #include "lib/base/parse.h"
 #include "lib/neuron/ids.h"
@@ -107,7 +106,7 @@ void pipeline_leave_shipping(Pipeline *p, Bundle *b, BundleState to, const char 
                 to = BUNDLE_QUARANTINED, reason = last_error_of_given_up(p, b);
         b->has_wish = false;
         if (to == BUNDLE_SETTLING && b->source)
-                intake_settle_again(b, reason);
+                p->context.on_changed(b, reason);
         else /* without its source nobody would look at it again: it waits as READY */
                 (void)bundle_set_state(p->context.bundles, b,
                                        to == BUNDLE_SETTLING ? BUNDLE_READY : to,

@@ -9,7 +9,7 @@
 
 #include "agent/delivery/limits.h"
 #include "agent/delivery/ship_notes.h"
-#include "agent/intake/intake_probe.h"
+#include "agent/retention/source_spec.h"
 #include "agent/store/bundle.h"
 #include "lib/event/worker_pool.h"
 

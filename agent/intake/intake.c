@@ -54,8 +54,6 @@ void intake_source_on_final(IntakeSource *s, Bundle *b) {
                 intake_release_pins(
                         s, b->rec.id); /* some may be there even where links were refused */
         intake_look_last_again(s);
-        if (s->on_news)
-                s->on_news(b, s->news_userdata);
         /* A supplement's digest is not the unit's; and what vanished is taken again should it come back. */
         if (!b->rec.supplement_of[0] && b->rec.state != BUNDLE_VANISHED)
                 intake_remember(s, relative, b->rec.digest);
@@ -371,7 +369,7 @@ static bool is_any_running(const IntakeSource *s) {
                 if (worker_pool_is_running(&CONTAINER_OF(l, PinsJob, mine)->job))
                         return true;
         LIST_FOREACH (l, &s->errands)
-                if (worker_pool_is_running(&CONTAINER_OF(l, IntakeErrand, mine)->job))
+                if (worker_pool_is_running(&CONTAINER_OF(l, SourceTask, mine)->job))
                         return true;
         return false;
 }
@@ -397,7 +395,7 @@ static void stop_workers(IntakeSource *s) {
                         pins_job_free(p);
         }
         LIST_FOREACH_SAFE (l, &s->errands) {
-                IntakeErrand *e = CONTAINER_OF(l, IntakeErrand, mine);
+                SourceTask *e = CONTAINER_OF(l, SourceTask, mine);
                 list_remove(&e->mine);
                 if (!worker_pool_is_running(&e->job))
                         e->drop(e);
@@ -437,23 +435,17 @@ IntakeSource *intake_source_free(IntakeSource *s) {
 }
 
 static void on_errand_done(WorkJob *job) {
-        IntakeErrand *e = CONTAINER_OF(job, IntakeErrand, job);
+        SourceTask *e = CONTAINER_OF(job, SourceTask, job);
         list_remove(&e->mine);
         e->done(e);
 }
 
-int intake_source_submit(IntakeSource *s, IntakeErrand *e) {
+int intake_source_submit(IntakeSource *s, SourceTask *e) {
         e->job.done = on_errand_done;
         int r = worker_pool_submit(s->probes, &e->job);
         if (r >= 0)
                 list_append(&s->errands, &e->mine);
         return r;
-}
-
-void intake_source_listen(IntakeSource *s, void (*on_news)(const Bundle *b, void *userdata),
-                          void *userdata) {
-        s->on_news = on_news;
-        s->news_userdata = userdata;
 }
 
 void intake_source_rebind(IntakeSource *s, const ConfigSource *config) {

@@ -29,6 +29,10 @@ typedef struct IntakeContext { /* borrowed by the sources */
                            void *userdata); /* members left out, for the metric */
         /* n notes of one user were not heard about a unit, which has others' files. NULL: nobody is told */
         void (*on_unheard)(uint64_t n, void *userdata);
+        /* A bundle was found: its row is there, though perhaps not yet durable. NULL: nobody is told */
+        void (*on_found)(const Bundle *b, void *userdata);
+        /* Nothing that the links of this bundle hold is needed any more. NULL: nobody is told */
+        void (*on_links_rechecked)(IntakeSource *s, const char *id, void *userdata);
         void *userdata;
 } IntakeContext;
 
@@ -64,22 +68,8 @@ void intake_source_on_final(IntakeSource *s, Bundle *b);
 /** Goes back to settling: it changed while it was being read. */
 void intake_settle_again(Bundle *b, const char *why);
 
-/** Somebody else's work in the source's worker, in turn with its looks and with what is done to its links. */
-typedef struct IntakeErrand {
-        WorkJob job; /* run(): touches what the errand owns; done() is intake's */
-        ListLink mine;
-        void (*done)(struct IntakeErrand *e); /* on the loop; it is the caller's again */
-        void (*drop)(
-                struct IntakeErrand *
-                        e); /* the source ends before it was begun: frees it. One that hangs is neither done nor dropped */
-} IntakeErrand;
 /** @return 0, or -errno: it stays the caller's */
-int intake_source_submit(IntakeSource *s, IntakeErrand *e);
-
-/** Who is told of each bundle when it is found (its row is there, though perhaps not yet durable), and when it came to its end (durable,
- * right before it is freed; links_held: they stay, and are his to let go). NULL: nobody */
-void intake_source_listen(IntakeSource *s, void (*on_news)(const Bundle *b, void *userdata),
-                          void *userdata);
+int intake_source_submit(IntakeSource *s, SourceTask *e);
 
 /** A delivered bundle's links may hold what not every destination has: looks, begins a supplement with that, and lets go of the others,
  * unless the row says that they are kept. Where it cannot be done the links stay, and the next start looks.
@@ -88,10 +78,6 @@ void intake_look_last(IntakeSource *s, const char *id);
 /** @return whether such a look is still to come or underway for this bundle, or a start does not yet know for which ones it is. Until then
  * no link of it may go. */
 bool intake_is_to_look_last(const IntakeSource *s, const char *id);
-/** Who is told when such a look has found nothing that anybody wants. NULL: nobody */
-void intake_listen_to_looks(IntakeSource *s, void (*listener)(const char *id, void *userdata),
-                            void *userdata);
-
 #define INTAKE_PROMISED_MAX 512 /* files, of one unit */
 
 /* What the hook says of a unit of this source. Hints: they make intake look at once, wait for files that are announced, and take a shorter

@@ -100,8 +100,8 @@ static bool use_up_number(IntakeSource *s, BundleRecord *base) {
 static void count_active(IntakeSource *s, Bundle *b) {
         s->n_active++;
         b->is_active = true;
-        if (s->on_news)
-                s->on_news(b, s->news_userdata);
+        if (s->context->on_found)
+                s->context->on_found(b, s->context->userdata);
 }
 
 void intake_begin_of_attachments(IntakeSource *s, BundleRecord *base, size_t n, uint64_t bytes) {

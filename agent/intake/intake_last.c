@@ -60,9 +60,9 @@ static bool may_begin(IntakeSource *s, const ProbeJob *p, const BundleRecord *ba
         return true;
 }
 
-static void tell_looked(const IntakeSource *s, const char *id) {
-        if (s->on_looked)
-                s->on_looked(id, s->looked_userdata);
+static void tell_looked(IntakeSource *s, const char *id) {
+        if (s->context->on_links_rechecked)
+                s->context->on_links_rechecked(s, id, s->context->userdata);
 }
 
 static void take_look(IntakeSource *s, ProbeJob *p) {
@@ -148,12 +148,6 @@ void intake_look_last(IntakeSource *s, const char *id) {
 bool intake_is_to_look_last(const IntakeSource *s, const char *id) {
         return s->is_listing || (s->is_looking_last && strcmp(s->looking_last_at, id) == 0) ||
                pending_has(&s->last_looks, id);
-}
-
-void intake_listen_to_looks(IntakeSource *s, void (*listener)(const char *id, void *userdata),
-                            void *userdata) {
-        s->on_looked = listener;
-        s->looked_userdata = userdata;
 }
 
 void intake_look_last_again(IntakeSource *s) {

@@ -35,14 +35,10 @@ struct IntakeSource {
         Pending last_looks; /* ids of links that wait for a last look; at most one of these is out */
         bool is_looking_last;
         char looking_last_at[BUNDLE_ID_SIZE]; /* whose look is out */
-        void (*on_looked)(const char *id, void *userdata);
-        void *looked_userdata;
-        bool is_listing;   /* what a crash left */
+        bool is_listing;                      /* what a crash left */
         bool sweep_wanted; /* a last look found something, and its unit is another bundle's for now */
         uint64_t look_not_before_usec;    /* CLOCK_BOOTTIME */
         ListLink jobs, pin_jobs, errands; /* that are out */
-        void (*on_news)(const Bundle *b, void *userdata);
-        void *news_userdata;
         size_t n_probes;
         uint64_t scan_usec, n_unreadable; /* of the last scan */
         ListLink unit_notes;              /* what hooks say of units: intake_notes.c */

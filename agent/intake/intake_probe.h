@@ -7,33 +7,12 @@
 #include <stdint.h>
 
 #include "agent/intake/intake_rules.h"
-#include "agent/retention/pins.h"
+#include "agent/retention/source_spec.h"
 #include "agent/store/bundle.h"
 #include "agent/store/owners.h"
 #include "config/config.h"
 #include "lib/event/worker_pool.h"
 #include "lib/neuron/scan.h"
-
-/** What jobs need of a source: never changes, freed with the last reference, whoever holds it. */
-typedef struct SourceTerms {
-        atomic_uint n_refs;
-        char *name, *fixed; /* fixed: absolute, without trailing slash */
-        PathTemplate *template;
-        char **exclude; /* NULL-terminated */
-        char *instance_id;
-        char *proc_root;
-        Pins *pins;
-        ScanSource scan; /* borrows from the above */
-        uint64_t settle_usec, max_wait_usec;
-} SourceTerms;
-
-int source_terms_new(SourceTerms **ret, const ConfigSource *config, const char *instance_id,
-                     const char *proc_root);
-SourceTerms *source_terms_ref(SourceTerms *t);
-SourceTerms *source_terms_unref(SourceTerms *t);
-
-/** @return whether a unit at this path below the fixed part is made of the loose files above the template's depth */
-bool source_terms_is_loose(const SourceTerms *t, const char *relative);
 
 #define PROBE_HELD_FILES_MAX 64
 

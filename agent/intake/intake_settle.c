@@ -3,7 +3,7 @@
 #include <jansson.h>
 #include <string.h>
 
-#include "agent/delivery/bundle_prefix.h"
+#include "agent/intake/bundle_prefix.h"
 #include "agent/intake/intake_private.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"

@@ -133,32 +133,36 @@ void retainer_kick(Retainer *r) {
 
 /* ---- whom ---- */
 
-static void on_news(const Bundle *b, void *userdata) {
-        Retained *s = userdata;
-        Retainer *r = s->retainer;
-        if (bundle_state_is_over(b->rec.state) && b->rec.links_held)
+static Retained *find_source(const Retainer *r, const IntakeSource *source) {
+        for (size_t i = 0; r && source && i < r->n_sources; i++)
+                if (r->sources[i].source == source)
+                        return &r->sources[i];
+        return NULL;
+}
+
+void retainer_on_final(Retainer *r, const Bundle *b) {
+        Retained *s = find_source(r, b->source);
+        if (s && bundle_state_is_over(b->rec.state) && b->rec.links_held)
                 held_add(s, &b->rec);
-        else if (b->rec.state == BUNDLE_DELIVERED && r->terms.may_delete)
+        else if (s && b->rec.state == BUNDLE_DELIVERED && r->terms.may_delete)
                 unheld_count(s);
         retainer_kick(r);
 }
 
-static void on_looked(const char *id, void *userdata) {
-        Retained *s = userdata;
-        HeldItem *h = held_find(s, id);
+void retainer_on_links_rechecked(Retainer *r, const IntakeSource *source, const char *id) {
+        Retained *s = find_source(r, source);
+        HeldItem *h = s ? held_find(s, id) : NULL;
         if (!h || !h->awaits_look)
                 return;
         h->awaits_look = false;
         h->was_looked_at = true;
         h->not_before_boot_usec = 0;
-        retainer_kick(s->retainer);
+        retainer_kick(r);
 }
 
 static void forget_sources(Retainer *r) {
         for (size_t i = 0; i < r->n_sources; i++) {
                 Retained *s = &r->sources[i];
-                intake_source_listen(s->source, NULL, NULL);
-                intake_listen_to_looks(s->source, NULL, NULL);
                 held_clear(s);
                 measure_job_free(s->measured);
                 free(s->trouble);
@@ -169,7 +173,7 @@ static void forget_sources(Retainer *r) {
         r->n_sources = 0;
 }
 
-void retainer_set_sources(Retainer *r, IntakeSource *const *sources, size_t n) {
+void retainer_set_sources(Retainer *r, const RetainerSource *sources, size_t n) {
         if (!r)
                 return;
         forget_sources(r);
@@ -184,11 +188,11 @@ void retainer_set_sources(Retainer *r, IntakeSource *const *sources, size_t n) {
         }
         for (size_t i = 0; i < n; i++) {
                 Retained *s = &r->sources[r->n_sources++];
-                *s = (Retained){ .retainer = r, .source = sources[i] };
+                *s = (Retained){ .retainer = r,
+                                 .source = sources[i].source,
+                                 .terms = sources[i].terms };
                 s->report.next_usec = UINT64_MAX;
                 list_init(&s->held);
-                intake_source_listen(s->source, on_news, s);
-                intake_listen_to_looks(s->source, on_looked, s);
         }
         int error = held_load(r);
         if (error < 0)
@@ -240,7 +244,7 @@ size_t retainer_view(Retainer *r, RetainerView *ret, size_t max) {
         size_t n = r ? MIN(max, r->n_sources) : 0;
         for (size_t i = 0; i < n; i++) {
                 const Retained *s = &r->sources[i];
-                ret[i] = (RetainerView){ .source = intake_source_terms(s->source)->name,
+                ret[i] = (RetainerView){ .source = s->terms->name,
                                          .used_bytes = s->report.used_bytes,
                                          .max_use_bytes = s->report.max_use_bytes,
                                          .free_bytes = s->report.free_bytes,

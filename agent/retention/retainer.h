@@ -4,7 +4,7 @@
 
 #include <systemd/sd-event.h>
 
-#include "agent/intake/intake.h"
+#include "agent/retention/source_spec.h"
 #include "agent/store/bundle.h"
 #include "config/config.h"
 
@@ -19,15 +19,28 @@ typedef struct RetainerContext { /* borrowed */
         /* An undelivered bundle is to be let go. Moves it to EVICTED; it may be gone when this returns 0. Its files go when its row is durable.
          * -errno: it is what it was */
         int (*on_evict)(Bundle *b, const char *reason, void *userdata);
+        /* Has the task done in the thread of the source. 0, or -errno: it stays the caller's */
+        int (*submit)(IntakeSource *s, SourceTask *t);
+        /* Checks whether links of a delivered bundle hold what was not shipped; retainer_on_links_rechecked() is the answer. */
+        void (*recheck_links)(IntakeSource *s, const char *id);
+        bool (*is_rechecking_links)(const IntakeSource *s, const char *id);
         void *userdata;
 } RetainerContext;
 
 int retainer_new(Retainer **ret, const RetainerContext *context, const Config *config);
 Retainer *retainer_free(Retainer *r);
+typedef struct RetainerSource {
+        IntakeSource *source;
+        SourceTerms *terms; /* of the source: they live as long as it does */
+} RetainerSource;
 /** The sources there are now; before the old ones are freed with n = 0. Borrowed. */
-void retainer_set_sources(Retainer *r, IntakeSource *const *sources, size_t n);
+void retainer_set_sources(Retainer *r, const RetainerSource *sources, size_t n);
 /** Goes on with another configuration. */
 void retainer_rebind(Retainer *r, const Config *config);
+/** A bundle has ended: its row is durable, and the bundle is freed after this. */
+void retainer_on_final(Retainer *r, const Bundle *b);
+/** The answer to recheck_links: nothing that the links of this bundle hold is needed. */
+void retainer_on_links_rechecked(Retainer *r, const IntakeSource *s, const char *id);
 /** Something was delivered or found: looks soon. Cheap. */
 void retainer_kick(Retainer *r);
 

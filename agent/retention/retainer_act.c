@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "agent/intake/intake_probe.h"
 #include "agent/retention/retainer_private.h"
 #include "lib/base/log.h"
 #include "lib/base/parse.h"
@@ -138,7 +137,7 @@ static void finish(Retained *s, HeldItem *h, const ActJob *j) {
         put_off(s, h, OPEN_AGAIN_USEC);
 }
 
-static void on_act_done(IntakeErrand *e) {
+static void on_act_done(SourceTask *e) {
         ActJob *j = CONTAINER_OF(e, ActJob, errand);
         Retained *s = j->owner;
         HeldItem *h = held_find(s, j->id);
@@ -156,7 +155,7 @@ static void on_act_done(IntakeErrand *e) {
                         note_away(s, j);
                 h->awaits_look = j->result == PINS_E_UNSHIPPED;
                 if (h->awaits_look)
-                        intake_look_last(s->source, j->id);
+                        s->retainer->context.recheck_links(s->source, j->id);
         }
         if (s->n_acts == 0 && s->has_more) /* else when it is time: what is free may lag behind */
                 retainer_look_in(s->retainer, 0);
@@ -198,7 +197,7 @@ static int make_act(Retained *s, HeldItem *h, ActJob **ret) {
         h->is_pinned = rec.pinned;
         if (rec.pinned && r->terms.may_delete && !h->is_evicted)
                 return 1;
-        error = act_job_new(ret, intake_source_terms(s->source), &rec);
+        error = act_job_new(ret, s->terms, &rec);
         if (error < 0)
                 return error;
         (*ret)->only_links = !r->terms.may_delete;
@@ -215,7 +214,7 @@ bool retainer_act(Retained *s, HeldItem *h, RetentionWhy why) {
                 j->owner = s;
                 j->why = why;
                 j->errand.done = on_act_done;
-                r = intake_source_submit(s->source, &j->errand);
+                r = s->retainer->context.submit(s->source, &j->errand);
         }
         if (r == 0) {
                 h->is_busy = true;

@@ -56,7 +56,7 @@ void held_clear(Retained *s) {
 /* A source of that name that looks elsewhere is another one: it would delete nothing of the bundle's. */
 static int on_stored(BundleRecord *rec, void *userdata) {
         Retained *s = userdata;
-        if (path_is_below(rec->path, intake_source_terms(s->source)->fixed))
+        if (path_is_below(rec->path, s->terms->fixed))
                 held_add(s, rec);
         return 0;
 }
@@ -65,11 +65,9 @@ int held_load(Retainer *r) {
         static const BundleState states[] = { BUNDLE_DELIVERED, BUNDLE_EVICTED };
         for (size_t i = 0; i < r->n_sources; i++)
                 for (size_t k = 0; k < ELEMENTSOF(states); k++) {
-                        StoreFilter filter = {
-                                .state = (int)states[k],
-                                .held_only = true,
-                                .source = intake_source_terms(r->sources[i].source)->name
-                        };
+                        StoreFilter filter = { .state = (int)states[k],
+                                               .held_only = true,
+                                               .source = r->sources[i].terms->name };
                         int error =
                                 store_list(r->context.store, &filter, on_stored, &r->sources[i]);
                         if (error < 0)
@@ -82,9 +80,7 @@ int held_load(Retainer *r) {
 
 static char *unheld_counter(const Retained *s) {
         char *name = NULL;
-        return asprintf(&name, "sources_unheld:%s", intake_source_terms(s->source)->name) < 0
-                       ? NULL
-                       : name;
+        return asprintf(&name, "sources_unheld:%s", s->terms->name) < 0 ? NULL : name;
 }
 
 void unheld_count(const Retained *s) {

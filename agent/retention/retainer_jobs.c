@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "agent/intake/intake_probe.h"
 #include "agent/retention/retainer_private.h"
 
 /* More pins than this are not held against each other: then a bundle's own links alone explain themselves. */
@@ -42,7 +41,7 @@ static void measure_run(WorkJob *job) {
         j->result = measure(j, j->is_short);
 }
 
-static void measure_drop(IntakeErrand *e) {
+static void measure_drop(SourceTask *e) {
         measure_job_free(CONTAINER_OF(e, MeasureJob, errand));
 }
 
@@ -73,7 +72,7 @@ static void act_run(WorkJob *job) {
                                   : pins_delete(j->terms->pins, &j->order, &j->tally);
 }
 
-static void act_drop(IntakeErrand *e) {
+static void act_drop(SourceTask *e) {
         act_job_free(CONTAINER_OF(e, ActJob, errand));
 }
 

@@ -32,7 +32,7 @@ static Subject *add_subject(Collection *c, const char *id) {
 
 bool held_is_busy(const Retained *s, const HeldItem *h) {
         return h->is_busy || h->not_before_boot_usec > retainer_boot_usec(s->retainer) ||
-               (!h->is_evicted && intake_is_to_look_last(s->source, h->id));
+               (!h->is_evicted && s->retainer->context.is_rechecking_links(s->source, h->id));
 }
 
 static int add_held(Collection *c) {
@@ -215,10 +215,10 @@ static void report(Retained *s, const RetentionReport *now) {
         free(s->note);
         s->note = describe(s);
         if (stays(now) && (!was || was_short != now->stays_short))
-                log_warning(0, "source %s: %s", intake_source_terms(s->source)->name,
+                log_warning(0, "source %s: %s", s->terms->name,
                             s->note ? s->note : "short of room");
         else if (!stays(now) && was)
-                log_notice("source %s: has room again", intake_source_terms(s->source)->name);
+                log_notice("source %s: has room again", s->terms->name);
 }
 
 /* ---- deciding ---- */
@@ -329,7 +329,7 @@ static bool is_awaited(const Retainer *r, dev_t device) {
         return false;
 }
 
-static void on_measured(IntakeErrand *e) {
+static void on_measured(SourceTask *e) {
         MeasureJob *j = CONTAINER_OF(e, MeasureJob, errand);
         Retained *s = j->owner;
         Retainer *r = s->retainer;
@@ -356,7 +356,7 @@ void retainer_measure(Retained *s) {
         MeasureJob *j = NULL;
         if (s->is_measuring || s->n_acts > 0)
                 return;
-        int r = measure_job_new(&j, intake_source_terms(s->source));
+        int r = measure_job_new(&j, s->terms);
         if (r >= 0) {
                 Collection c = { .source = s, .job = j };
                 j->owner = s;
@@ -365,7 +365,7 @@ void retainer_measure(Retained *s) {
                 r = collect(&c);
         }
         if (r >= 0 && j->n > 0) {
-                r = intake_source_submit(s->source, &j->errand);
+                r = s->retainer->context.submit(s->source, &j->errand);
                 s->is_measuring = r >= 0;
                 s->round = s->retainer->round;
         }
@@ -374,5 +374,5 @@ void retainer_measure(Retained *s) {
         measure_job_free(j);
         if (r < 0)
                 log_warning(r, "source %s: cannot measure what it takes, trying again",
-                            intake_source_terms(s->source)->name);
+                            s->terms->name);
 }

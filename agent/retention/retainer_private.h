@@ -33,7 +33,7 @@ typedef struct Subject { /* what a measure is about */
 } Subject;
 
 typedef struct MeasureJob {
-        IntakeErrand errand;
+        SourceTask errand;
         struct Retained *owner; /* the loop's side */
         SourceTerms *terms;     /* a reference */
         RetentionTerms policy;
@@ -45,7 +45,7 @@ typedef struct MeasureJob {
 } MeasureJob;
 
 typedef struct ActJob {
-        IntakeErrand errand;
+        SourceTask errand;
         struct Retained *owner; /* the loop's side */
         SourceTerms *terms;     /* a reference */
         char id[BUNDLE_ID_SIZE];
@@ -61,6 +61,7 @@ typedef struct ActJob {
 typedef struct Retained { /* a source */
         Retainer *retainer;
         IntakeSource *source; /* borrowed */
+        SourceTerms *terms;   /* its own; borrowed */
         ListLink held;        /* oldest first, about */
         void *held_by_id;     /* tsearch(3) */
         size_t n_held;

@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "agent/delivery/bundle_prefix.h"
 #include "agent/delivery/ship_notes.h"
+#include "agent/intake/bundle_prefix.h"
 #include "agent/store/notes_store.h"
 #include "lib/base/cleanup.h"
 #include "tests/lib/base/scratch.h"

@@ -1,4 +1,4 @@
-#include "agent/delivery/bundle_prefix.h"
+#include "agent/intake/bundle_prefix.h"
 
 #include <errno.h>
 #include <stdlib.h>

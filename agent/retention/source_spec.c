@@ -1,8 +1,8 @@
-/* The unchanging part of a source that jobs share, see intake_probe.h. */
+#include "agent/retention/source_spec.h"
+
 #include <errno.h>
 #include <string.h>
 
-#include "agent/intake/intake_probe.h"
 #include "config/forms.h"
 #include "lib/base/path.h"
 

@@ -1,0 +1,42 @@
+/* What the threads of a source need of its configuration, and the work that is done in them. */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "agent/retention/pins.h"
+#include "config/config.h"
+#include "lib/base/list.h"
+#include "lib/event/worker_pool.h"
+#include "lib/neuron/scan.h"
+
+/** What jobs need of a source: never changes, freed with the last reference, whoever holds it. */
+typedef struct SourceTerms {
+        atomic_uint n_refs;
+        char *name, *fixed; /* fixed: absolute, without trailing slash */
+        PathTemplate *template;
+        char **exclude; /* NULL-terminated */
+        char *instance_id;
+        char *proc_root;
+        Pins *pins;
+        ScanSource scan; /* borrows from the above */
+        uint64_t settle_usec, max_wait_usec;
+} SourceTerms;
+
+int source_terms_new(SourceTerms **ret, const ConfigSource *config, const char *instance_id,
+                     const char *proc_root);
+SourceTerms *source_terms_ref(SourceTerms *t);
+SourceTerms *source_terms_unref(SourceTerms *t);
+
+/** @return whether a unit at this path below the fixed part is made of the loose files above the template's depth */
+bool source_terms_is_loose(const SourceTerms *t, const char *relative);
+
+/** Work that another module has done in the thread of a source, in turn with what intake does there. */
+typedef struct SourceTask {
+        WorkJob job; /* run() touches only what the task owns; the owner of the source sets done() */
+        ListLink mine;
+        void (*done)(struct SourceTask *t); /* on the loop; the task is the caller's again */
+        /* The source ends before the task has started: frees it. Neither is called for one that hangs. */
+        void (*drop)(struct SourceTask *t);
+} SourceTask;
