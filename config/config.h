@@ -112,7 +112,7 @@ typedef struct Config {
                 StringList allow_prefixes;
         } hook;
         struct {
-                bool enabled, attached_ioctls;
+                bool enabled;
                 char *sysfs_root, *device_directory, *proc_root;
                 uint64_t probe_timeout_usec, probe_bytes;
                 StringList environment;

@@ -223,8 +223,6 @@ static const ConfigKey table[] = {
   .help = "Where device nodes lie." },
 { "snapshot.proc_root", KEY_STRING, AT(Config, snapshot.proc_root), .form = &form_path, .fallback = "/proc",
   .help = "Where procfs is mounted." },
-{ "snapshot.attached_ioctls", KEY_BOOL, AT(Config, snapshot.attached_ioctls), .fallback = "off",
-  .help = "Whether devices may be attached to for reading, which takes a process slot of each and needs driver 2.26.5." },
 { "snapshot.probe_timeout", KEY_TIME, AT(Config, snapshot.probe_timeout_usec), .min = 100 * USEC_PER_MSEC, .max = 10 * USEC_PER_MINUTE, .fallback = "5s",
   .help = "Longest time of one probe." },
 { "snapshot.probe_bytes", KEY_BYTES, AT(Config, snapshot.probe_bytes), .min = 4 * KIB, .max = GIB, .fallback = "4MiB",

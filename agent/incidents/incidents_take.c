@@ -220,7 +220,6 @@ static int order(Incident *x, ProbeMode mode, const char *const *only) {
                          .collect = { .sysfs_root = c->snapshot.sysfs_root,
                                       .device_directory = c->snapshot.device_directory,
                                       .proc_root = c->snapshot.proc_root,
-                                      .attached_ioctls = c->snapshot.attached_ioctls,
                                       .environment = c->snapshot.environment.items,
                                       .timeout_usec = c->snapshot.probe_timeout_usec,
                                       .max_bytes = c->snapshot.probe_bytes } };

@@ -6,7 +6,6 @@
 
 #include "cli/doctor/doctor.h"
 #include "cli/hook/hook_view.h"
-#include "collectors/neuron/neuron_device_door.h"
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
 
@@ -132,33 +131,16 @@ static char *driver_version(const Doctor *d) {
         return text;
 }
 
-/* As who opens them judges it: a version that cannot be told is not trusted. */
-static bool bears_attaching(const char *version) {
-        NeuronVersion v;
-        return neuron_version_parse(version, &v) &&
-               neuron_version_compare(&v, &neuron_version_attached) >= 0;
-}
-
 static void look_at_snapshots(Doctor *d) {
         _cleanup_free_ char *version = driver_version(d);
         if (!d->config->snapshot.enabled)
                 doctor_tell(d, FINDING_WARNING, "snapshot", "set snapshot.enabled: true",
                             "is switched off: nothing is recorded of the hardware when a job "
                             "fails");
-        if (d->config->snapshot.attached_ioctls && version && !bears_attaching(version))
-                doctor_tell(d, FINDING_WARNING, "snapshot",
-                            "upgrade aws-neuronx-dkms, or set snapshot.attached_ioctls: off",
-                            "attached_ioctls is on, but the driver is '%s', which is not known to "
-                            "be 2.26.5 or later: below 2.26.5 they are not safe, so they are left "
-                            "out",
-                            version);
-        else if (d->config->snapshot.enabled)
-                doctor_tell(d, FINDING_OK, "snapshot", NULL, "%s%s%s",
+        else
+                doctor_tell(d, FINDING_OK, "snapshot", NULL, "%s%s",
                             version ? "the Neuron driver is " : "no Neuron driver is loaded here",
-                            version ? version : "",
-                            d->config->snapshot.attached_ioctls && version
-                                    ? ", and devices are attached to for a moment"
-                                    : "");
+                            version ? version : "");
 }
 
 /* The agent's own rights do not reach to devices and others' processes; a unit beside it has them. */

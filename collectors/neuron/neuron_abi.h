@@ -17,12 +17,6 @@ static_assert(sizeof(void *) == 8, "a 32-bit process would compute other command
 enum {
         NEURON_RIDS_MAX = 64,
         NEURON_CORE_MAP_MAX = 128,
-        NEURON_APPS_MAX = 16, /* process slots of a device */
-        NEURON_QUEUES_MAX = 16,
-        NEURON_SEMAPHORES = 256,
-        NEURON_EVENTS = 256, /* of a core; the driver takes 256 too, which is one too many */
-        NEURON_ENGINES_MAX = 132,
-        NEURON_CORES_MAX = 8,
 };
 
 /* ---- free access: the device is open O_WRONLY ---- */

@@ -36,8 +36,6 @@ typedef struct Collection {
         CrewTask tasks[NEURON_DEVICES_MAX]; /* one for each name */
         size_t share_bytes;
         NeuronVersion driver;
-        bool attaches;
-        const char *attaches_not; /* why; NULL when it was not wanted */
         uint64_t end_usec;
 } Collection;
 
@@ -92,8 +90,8 @@ static int end_looking(const CrewTask *task, int result, void *userdata) {
 
 /* ---- one device ---- */
 
-static int open_device(const Collection *c, DeviceAsk *a, bool is_attached) {
-        const char *query = is_attached ? "open_attached" : "open";
+static int open_device(const Collection *c, DeviceAsk *a) {
+        static const char query[] = "open";
         int r;
 
         (void)snprintf(a->progress->asking, sizeof a->progress->asking, "%s", query);
@@ -101,7 +99,7 @@ static int open_device(const Collection *c, DeviceAsk *a, bool is_attached) {
             device_is_held(c->order->proc_root, c->order->device_directory) != DEVICE_HELD)
                 r = -ECANCELED; /* who used one has gone since the surroundings were looked at */
         else
-                r = neuron_open(&a->device, c->order->device_directory, a->name, is_attached);
+                r = neuron_open(&a->device, c->order->device_directory, a->name);
         a->progress->asking[0] = '\0';
         if (r < 0)
                 device_say_error(a, query, r);
@@ -121,30 +119,19 @@ static DeviceAsk ask_of(const Collection *c, const CrewTask *task, int fd) {
 static int run_device(const CrewTask *task, int fd, void *userdata) {
         const Collection *c = userdata;
         DeviceAsk a = ask_of(c, task, fd);
-        int r = open_device(c, &a, false);
+        int r = open_device(c, &a);
 
         if (r < 0)
                 return r;
         device_ask_free(&a);
         neuron_close(&a.device);
-        if (!c->attaches || a.error < 0)
-                return a.error;
-        if (a.device.architecture == 0)
-                return 0; /* on_device_end() says so */
-        r = open_device(c, &a, true);
-        if (r < 0)
-                return 0; /* said; what needs no slot is complete */
-        device_ask_attached(&a);
-        (void)snprintf(a.progress->asking, sizeof a.progress->asking, "close");
-        neuron_close(&a.device); /* the driver waits here for a reset that is in progress */
-        a.progress->asking[0] = '\0';
         return a.error;
 }
 
 static int run_node(const CrewTask *task, int fd, void *userdata) {
         const Collection *c = userdata;
         DeviceAsk a = ask_of(c, task, fd);
-        int r = open_device(c, &a, false);
+        int r = open_device(c, &a);
 
         if (r < 0)
                 return r;
@@ -169,15 +156,6 @@ static int on_line(const CrewTask *task, char *line, size_t n, void *userdata) {
         (void)task;
         strbuf_add_n(&b, line, n);
         return emit(c->out, &b);
-}
-
-static const char *attached_state(const Collection *c, const DeviceProgress *p) {
-        if (!c->attaches)
-                return c->attaches_not;
-        if (p->is_attached_done)
-                return "complete";
-        return p->architecture == 0 ? "not attached: its architecture is not one of v2, v3, v4"
-                                    : "not complete";
 }
 
 /* The probe's capabilities are for reading, and O_WRONLY takes leave to write. @param text  is appended to */
@@ -222,7 +200,6 @@ static void add_detail(const Collection *c, const CrewTask *task, StrBuf *b, int
 }
 
 static int say_end(const Collection *c, const CrewTask *task, int result, bool is_node) {
-        const DeviceProgress *p = &c->shared->progress[task - c->tasks];
         StrBuf b = STRBUF_INIT;
 
         json_out_object(&b, NULL);
@@ -234,8 +211,6 @@ static int say_end(const Collection *c, const CrewTask *task, int result, bool i
                         : result == -ECANCELED ? "skipped"
                                                : "failed");
         add_detail(c, task, &b, result);
-        if (!is_node && result == 0 && attached_state(c, p))
-                json_out_string(&b, "attached", attached_state(c, p));
         json_out_end_object(&b);
         return emit(c->out, &b);
 }
@@ -249,20 +224,6 @@ static int on_node_end(const CrewTask *task, int result, void *userdata) {
 }
 
 /* ---- all of it ---- */
-
-static void decide_attaching(Collection *c) {
-        bool is_known = neuron_version_parse(c->shared->version, &c->driver);
-
-        if (!c->order->attached_ioctls)
-                return;
-        if (!is_known)
-                c->attaches_not = "not attached: the driver's version is not known";
-        else if (neuron_version_compare(&c->driver, &neuron_version_attached) < 0)
-                c->attaches_not =
-                        "not attached: drivers before 2.26.5 do not check what they are asked";
-        else
-                c->attaches = true;
-}
 
 static int say(const Collection *c, const char *key, const char *text) {
         StrBuf b = STRBUF_INIT;
@@ -315,7 +276,7 @@ static int ask_devices(Collection *c) {
         if (r < 0)
                 return r;
         for (size_t i = 0; i < c->names.n && !first; i++)
-                if (c->shared->progress[i].is_free_done)
+                if (c->shared->progress[i].is_done)
                         first = &c->tasks[i];
         if (!first)
                 return 0;
@@ -346,7 +307,7 @@ static int look_and_ask(Collection *c) {
                 return r;
         if (c->shared->left_alone[0])
                 return say_left_alone(c);
-        decide_attaching(c);
+        (void)neuron_version_parse(c->shared->version, &c->driver); /* not known: zero */
         return ask_devices(c);
 }
 

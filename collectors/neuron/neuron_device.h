@@ -16,8 +16,7 @@ enum {
 /** Shared with the collector, so that it can say what a part hung on. */
 typedef struct DeviceProgress {
         char asking[DEVICE_ASKING_SIZE]; /* "" when no answer is waited for */
-        uint32_t architecture;           /* as the device said; 0 until then */
-        bool is_free_done, is_attached_done;
+        bool is_done;
 } DeviceProgress;
 
 /** One device in its part. */
@@ -43,17 +42,10 @@ void device_end(DeviceAsk *a, StrBuf *b);
 void device_say_error(DeviceAsk *a, const char *query, int r);
 void device_error_text(char *text, size_t size, int r);
 
-/** What needs no process slot, of this device. The device is open O_WRONLY. */
+/** What each device is asked. */
 void device_ask_free(DeviceAsk *a);
 /** What every device would answer alike: asked of one only, since each question takes a line of the driver's log. */
 void device_ask_node(DeviceAsk *a);
-/** What only an attached reader is told. The device is open O_RDONLY. */
-void device_ask_attached(DeviceAsk *a);
-/** The counters that a process keeps for this device. */
-void device_ask_datastore(DeviceAsk *a, int pid);
-/** Counters of a datastore that was copied, those that are not 0. @param data  NEURON_STORE_BYTES @return 0, -EBADMSG */
-int device_add_datastore(StrBuf *b, const uint8_t *data, uint32_t n_cores);
-
 typedef enum DeviceHeld { DEVICE_NOT_HELD, DEVICE_HELD, DEVICE_HELD_UNKNOWN } DeviceHeld;
 /** What a process's descriptor stands for, by the device number (in tests: the file), not by its name: anybody can have a file that is called
  * neuron0. Nothing is opened. @param dir_fd, link  the magic link  @param number  what it is called; in a container another device may be

@@ -91,8 +91,6 @@ static void ask_basic_info(DeviceAsk *a) {
 
         if (!device_answers(a, query, NEURON_DEVICE_BASIC_INFO, &info))
                 return;
-        if (neuron_cores(info.architecture) > 0) /* others: nothing that depends on it is asked */
-                a->device.architecture = a->progress->architecture = info.architecture;
         device_begin(a, &b, query);
         json_out_u64(&b, "architecture", info.architecture);
         json_out_u64(&b, "revision", info.revision);
@@ -117,7 +115,7 @@ static void ask_bdf(DeviceAsk *a) {
 void device_ask_free(DeviceAsk *a) {
         ask_basic_info(a);
         ask_bdf(a);
-        a->progress->is_free_done = true;
+        a->progress->is_done = true;
 }
 
 /* ---- once a node ---- */
@@ -255,5 +253,5 @@ void device_ask_node(DeviceAsk *a) {
         ask_core_map(a);
         ask_pod_info(a);
         ask_pod_status(a);
-        a->progress->is_free_done = true;
+        a->progress->is_done = true;
 }

@@ -57,7 +57,6 @@ typedef struct CollectCommand {
 /** What a collector is told. Owned by the supervisor; borrowed by the collector. */
 typedef struct CollectOrder {
         char *sysfs_root, *device_directory, *proc_root;
-        bool attached_ioctls;
         char **environment; /* patterns of names that may be recorded, NULL-terminated */
         uint64_t timeout_usec, max_bytes;
         CollectProcess *processes;

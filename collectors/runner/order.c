@@ -158,7 +158,6 @@ int probe_order_compose(const ProbeOrder *o, StrBuf *ret) {
         put_path(ret, "sysfs_root", c->sysfs_root);
         put_path(ret, "device_directory", c->device_directory);
         put_path(ret, "proc_root", c->proc_root);
-        json_out_bool(ret, "attached_ioctls", c->attached_ioctls);
         put_paths(ret, "environment", c->environment, ORDER_PATTERNS_MAX);
         json_out_u64(ret, "timeout_usec", c->timeout_usec);
         json_out_u64(ret, "max_bytes", c->max_bytes);
@@ -385,7 +384,6 @@ static void take_order(Reading *x, const json_t *v, ProbeOrder *o) {
         c->sysfs_root = take_text(x, v, "sysfs_root", ORDER_PATH_MAX);
         c->device_directory = take_text(x, v, "device_directory", ORDER_PATH_MAX);
         c->proc_root = take_text(x, v, "proc_root", ORDER_PATH_MAX);
-        c->attached_ioctls = json_is_true(json_object_get(v, "attached_ioctls"));
         c->environment = take_list(x, json_object_get(v, "environment"), ORDER_PATTERNS_MAX, &n);
         c->timeout_usec = take_number(x, v, "timeout_usec");
         c->max_bytes = take_number(x, v, "max_bytes");

@@ -116,17 +116,11 @@ def a_socket_or_mailbox_that_jobs_cannot_use_is_found():
 
 
 @test
-def attached_ioctls_are_said_to_be_unsafe_below_the_driver_that_made_them_safe():
+def the_driver_and_whether_snapshots_are_on_are_shown():
     with Sick() as p:
         p.says("snapshot", "ok", "no Neuron driver is loaded here")
-        p.says("snapshot", "ok", "no Neuron driver is loaded here", snapshot=", attached_ioctls: on")
-        for version in ("2.26.4.9", "2.25.4.0", "1.30.9", "2.9.100", "2.30", "weird", ""):
-            p.driver(version)
-            p.says("snapshot", "warning", "below 2.26.5", "upgrade aws-neuronx-dkms", snapshot=", attached_ioctls: on")
-            p.says("snapshot", "ok", "the Neuron driver is " + version)
-        for version in ("2.26.5", "2.26.5.1", "2.26.10.0", "2.27.4.0", "2.31.7.0", "3.0.0"):
-            p.driver(version)
-            p.says("snapshot", "ok", f"the Neuron driver is {version}, and devices are attached to", snapshot=", attached_ioctls: on")
+        p.driver("2.26.4.9")
+        p.says("snapshot", "ok", "the Neuron driver is 2.26.4.9")
         p.says("snapshot", "warning", "is switched off", "snapshot.enabled", snapshot=", enabled: false")
 
 

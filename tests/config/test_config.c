@@ -65,7 +65,6 @@ static void the_defaults_are_those_of_the_contract(void **state) {
         assert_false(c->retention.delete_after_delivery);
         assert_int_equal(c->retention.keep_free.permille, 150);
         assert_true(c->agreement.enabled);
-        assert_false(c->snapshot.attached_ioctls);
         assert_int_equal(c->snapshot.environment.n, 6);
         assert_string_equal(c->snapshot.environment.items[5], "FI_*");
         assert_int_equal(c->log.level, LOG_INFO);
@@ -170,12 +169,11 @@ static void what_is_not_built_yet_is_refused_when_it_is_set(void **state) {
 }
 
 static void what_a_snapshot_may_do_and_run_is_read(void **state) {
-        _cleanup_(config_freep) Config *c = expect_good(
-                BASE "snapshot: {attached_ioctls: on, commands: [{name: ls, run: [/bin/ls, "
-                     "-l], timeout: 3s}]}\n");
+        _cleanup_(config_freep) Config *c =
+                expect_good(BASE "snapshot: {commands: [{name: ls, run: [/bin/ls, "
+                                 "-l], timeout: 3s}]}\n");
 
         (void)state;
-        assert_true(c->snapshot.attached_ioctls);
         assert_int_equal(c->snapshot.n_commands, 1);
         assert_string_equal(c->snapshot.commands[0].run.items[1], "-l");
         assert_int_equal(c->snapshot.commands[0].timeout_usec, 3 * USEC_PER_SEC);
@@ -197,7 +195,7 @@ static void defaults_are_not_refused_when_they_are_written_out(void **state) {
                      "retention: {after_delivery: keep, evict_undelivered: never}\n"
                      "agreement: {enabled: true, key_file: \"\", peers: [], rendezvous: auto}\n"
                      "hook: {allow_prefixes: []}\n"
-                     "snapshot: {commands: [], attached_ioctls: off}\n");
+                     "snapshot: {commands: []}\n");
 
         (void)state;
         assert_int_equal(c->limits.upload_rate, 0);

@@ -133,7 +133,6 @@ static const char *const contract[][2] = {
         { "snapshot.sysfs_root", "/sys" },
         { "snapshot.device_directory", "/dev" },
         { "snapshot.proc_root", "/proc" },
-        { "snapshot.attached_ioctls", "off" },
         { "snapshot.probe_timeout", "5s" },
         { "snapshot.probe_bytes", "4MiB" },
         { "snapshot.environment", "NEURON_* XLA_* RANK WORLD_SIZE SLURM_* FI_*" },

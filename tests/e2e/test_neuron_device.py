@@ -19,7 +19,6 @@ from neuron_devices import Devices, cleanup, collect, place, run_collector  # no
 from tap import Late, in_time, main, test  # noqa: E402
 
 FREE = {"0x40084e64", "0x80084e6a", "0x40084e5d", "0x80184e6e", "0xc1044e73", "0xc0104e78", "0xc1044e79", "0xc1144e7a"}
-ATTACHED = {"0x80084e03", "0x80084e07", "0x40084e5c", "0x80084e47", "0x80084e48", "0xc0084e20", "0xc0084e25", "0xc0084e2b", "0xc0084e2e"}
 
 
 def look(devices, *arguments, driver="2.30.2.0", kind="v3", ultraserver=None, instance_type=None, proc_root=None):
@@ -59,102 +58,12 @@ def the_free_tier_says_what_each_device_is():
 
 
 @test
-def without_attached_ioctls_no_device_is_opened_for_reading():
+def no_device_is_opened_for_reading():
     devices = Devices()
     look(devices)
     opens = devices.log("^open")
     assert len(opens) == 17, opens      # each once, and one more for what is asked once a node
     assert all(int(line.split("flags=")[1].split()[0], 16) & os.O_ACCMODE == os.O_WRONLY for line in opens), opens
-    assert not devices.log("mode=attached")
-
-
-@test
-def the_attached_tier_reads_everything_within_bounds():
-    devices = Devices(count=2)
-    result = look(devices, "attached_ioctls=on")
-    assert {e["attached"] for e in result.ends().values()} == {"complete"}
-    info = only(result, "neuron1", "device_info")
-    assert info["connected"] == [12, 3] and info["bar_bytes"] == [1 << 26, 0]
-    apps = only(result, "neuron1", "apps_info")["apps"]
-    assert [a["pid"] for a in apps] == [4711] and apps[0]["models"][0] == "0123456789abcdef" * 2 and apps[0]["device_bytes"] == 1 << 30
-    assert only(result, "neuron1", "nc_model_started_count") == {"by_core": list(range(10, 18))}
-    semaphores = [r["values"] for r in result.answers("neuron1", "semaphore_read")]
-    assert [s["core"] for s in semaphores] == list(range(8)) and semaphores[7]["by_index"] == list(range(7000, 7256))
-    assert len(result.answers("neuron1", "event_get")) == 8
-    engines = {r["values"]["engine"]: r["values"] for r in result.answers("neuron1", "dma_eng_get_state")}
-    assert sorted(engines) == list(range(132))
-    assert engines[3]["tx_state"] == 3 and engines[3]["in_use"], "an aborted engine's queues are what is looked for"
-    assert engines[0]["in_use"] == [{"queue": 0, "tx": [3, 2, 64, 5, 6, 7], "rx": [3, 2, 64, 5, 6, 7]}]
-    for closed in (5, 7, 11):
-        assert not devices.log(f"0xc0084e25 mode=attached {closed} "), f"queues of engine {closed}, disabled or reset, were asked"
-    assert len(devices.log("^ioctl neuron1 0xc0084e25 mode=attached 9 ")) == 4
-    devices.assert_unharmed()
-    assert devices.commands() == FREE | ATTACHED
-
-
-@test
-def a_kernels_addresses_are_seen_nowhere():
-    result = look(Devices(count=1), "attached_ioctls=on")
-    assert result.answers("neuron0", "device_info") and result.answers("neuron0", "dma_eng_get_state")
-    for address in (0xffff888012345678, 0xffff888087654321, 0xffff888011112222):
-        assert str(address) not in result.text and f"{address:x}" not in result.text
-
-
-@test
-def a_datastore_is_read_and_given_back():
-    devices = Devices(count=1)
-    result = look(devices, "attached_ioctls=on")
-    store = only(result, "neuron0", "datastore")
-    assert store["pid"] == 4711 and store["device_counters"] == {"DEVICE_CLUSTER_ID": 0xc1}
-    cores = store["core_counters"]
-    assert cores[0] == {"INFER_COMPLETED": 88154} and cores[1] == {"DMA_ABORT": 2} and cores[3] == {"OOB": 6}
-    assert cores[6] == {"MODEL_LOAD_COUNT": 9} and len(cores) == 8
-    assert [line.split()[2] for line in devices.log("0x80084e4[78]")] == ["0x80084e47", "0x80084e48"]
-    assert all(" 4711 " in line for line in devices.log("0x80084e4[78]"))
-
-
-@test
-def a_datastore_is_mapped_for_reading_only():
-    need("strace")
-    devices = Devices(count=1)
-    root = os.path.join(place(), "sys")
-    neuron_sysfs.tree(root, devices=1)
-    trace = os.path.join(place(), "trace")
-    subprocess.run(["strace", "-f", "-y", "-o", trace, "-e", "trace=mmap,mprotect", run_collector(), "neuron_device", f"sysfs_root={root}",
-                    f"device_directory={devices.directory}", "attached_ioctls=on"], check=True, capture_output=True, timeout=60,
-                       env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0"})  # which does not work below strace
-    with open(trace, encoding="utf-8") as f:
-        maps = [line for line in f if "/neuron0>" in line]
-    assert len(maps) == 1 and "PROT_READ, MAP_SHARED" in maps[0], maps
-
-
-@test
-def engines_beyond_those_of_a_v2_are_never_asked():
-    devices = Devices(count=1, architecture=2)
-    result = look(devices, "attached_ioctls=on", kind="v2")
-    assert sorted(r["values"]["engine"] for r in result.answers("neuron0", "dma_eng_get_state")) == list(range(34))
-    assert len(result.answers("neuron0", "semaphore_read")) == 2
-    devices.assert_unharmed()
-
-
-@test
-def a_driver_before_2_26_5_is_not_attached_to():
-    for version in ("2.26.4.0", "2.25.4.0", "2.16.7.0"):
-        devices = Devices(count=2, driver=version[:-2])
-        result = look(devices, "attached_ioctls=on", driver=version)
-        for end in result.ends().values():
-            assert end["state"] == "complete" and "2.26.5" in end["attached"], end
-        devices.assert_unharmed()
-        assert not devices.log("mode=attached") and devices.log("mode=free")
-        cleanup()
-
-
-@test
-def a_driver_whose_version_is_unknown_is_not_attached_to():
-    devices = Devices(count=1)
-    result = look(devices, "attached_ioctls=on", driver=None)
-    assert "not known" in result.ends()["neuron0"]["attached"]
-    assert not devices.log("mode=attached")
 
 
 @test
@@ -171,16 +80,6 @@ def a_pods_status_is_had_of_drivers_without_its_second_form():
     status = only(look(devices, driver="2.22.2.0"), "neuron0", "pod_status")
     assert status["state"] == 2 and "mode" not in status
     assert "0xc1144e7a" not in devices.commands() and "0xc10c4e7a" in devices.commands()
-
-
-@test
-def an_unknown_architecture_is_not_attached_to():
-    devices = Devices(count=1)
-    devices.control("0 0x40084e64 garbage")
-    result = look(devices, "attached_ioctls=on")
-    assert only(result, "neuron0", "device_basic_info")["architecture"] == 77
-    assert "architecture" in result.ends()["neuron0"]["attached"]
-    assert not devices.log("mode=attached")
 
 
 def fifteen_others_are_complete(result, hung, detail):
@@ -213,43 +112,12 @@ def one_device_whose_open_blocks_leaves_fifteen_complete():
 
 
 @test
-def a_reset_in_progress_blocks_only_the_attached_part_of_its_device():
-    devices = Devices(count=3)
-    devices.control("1 open-attached block")
-    result = look(devices, "attached_ioctls=on", "timeout=8s")
-    ends = result.ends()
-    assert ends["neuron1"]["state"] == "timeout" and "open_attached" in ends["neuron1"]["detail"]
-    assert only(result, "neuron1", "device_basic_info")["architecture"] == 3, "what needs no slot was had before"
-    assert ends["neuron0"]["attached"] == ends["neuron2"]["attached"] == "complete"
-
-
-@test
-def a_close_that_waits_for_a_reset_costs_nothing_that_was_read():
-    devices = Devices(count=2)
-    devices.control("1 close block")
-    result = look(devices, "attached_ioctls=on", "timeout=6s")
-    end = result.ends()["neuron1"]
-    assert end["state"] == "timeout" and "'close'" in end["detail"], end
-    assert len(result.answers("neuron1", "event_get")) == 8 and result.ends()["neuron0"]["attached"] == "complete"
-
-
-@test
-def nobody_has_a_copy_of_an_attached_descriptor():
+def nobody_has_a_copy_of_a_descriptor():
     """The driver does much at each close, also that of a copy which a fork has made."""
     devices = Devices(count=2)
-    look(devices, "attached_ioctls=on")
+    look(devices)
     wait_for("all is closed", lambda: len(devices.log("^close")) == len(devices.log("^open")))
-    assert len(devices.log("^flush")) == len(devices.log("^open")) == 5
-
-
-@test
-def a_device_with_all_slots_taken_is_said_to_be_busy():
-    devices = Devices(count=2)
-    devices.control("1 slots 16")
-    result = look(devices, "attached_ioctls=on")
-    assert "EBUSY" in result.answers("neuron1", "open_attached")[0]["error"]
-    assert result.ends()["neuron1"]["state"] == "complete" and result.ends()["neuron1"]["attached"] == "not complete"
-    assert result.ends()["neuron0"]["attached"] == "complete"
+    assert len(devices.log("^flush")) == len(devices.log("^open")) == 3
 
 
 @test
@@ -265,27 +133,14 @@ def failures_are_labelled_by_their_errno_and_positive_returns_are_failures():
 
 
 @test
-def a_device_that_fails_everything_is_not_asked_thousands_of_times():
-    devices = Devices(count=1)
-    for command in ATTACHED:
-        devices.control(f"0 {command} errno 5")
-    result = look(devices, "attached_ioctls=on")
-    assert len(devices.log("mode=attached")) < 100
-    assert "EIO" in result.answers("neuron0", "semaphore_read")[0]["values"]["first_error"]
-
-
-@test
 def counts_without_measure_are_cut_to_their_bounds():
     devices = Devices(count=1)
-    for command in ATTACHED | (FREE - {"0x40084e64"}):
+    for command in FREE - {"0x40084e64"}:
         devices.control(f"0 {command} garbage")
-    result = look(devices, "attached_ioctls=on")
+    result = look(devices)
     assert result.ends()["neuron0"]["state"] == "complete"
     assert len(only(result, "neuron0", "host_device_id_to_rid_map")["rids"]) == 64
     assert len(only(result, "neuron0", "logical_to_physical_nc_map")["device_and_core"]) == 128
-    assert len(only(result, "neuron0", "device_info")["connected"]) == 8
-    assert len(only(result, "neuron0", "apps_info")["apps"]) == 15     # 16 slots, one of them the reader's
-    assert all(int(line.split()[-1]) < 16 for line in devices.log("0xc0084e25"))
     devices.assert_unharmed()
 
 
@@ -295,7 +150,7 @@ def an_ultraserver_that_is_idle_is_not_opened():
     procfs = os.path.join(place(), "proc")      # with a process that has something else open
     os.makedirs(os.path.join(procfs, "17", "fd"))
     os.symlink("/dev/null", os.path.join(procfs, "17", "fd", "3"))
-    result = look(devices, "attached_ioctls=on", ultraserver="1,2,4", proc_root=procfs)
+    result = look(devices, ultraserver="1,2,4", proc_root=procfs)
     for end in result.ends().values():
         assert end["state"] == "skipped" and "no process uses a device" in end["detail"], end
     assert len(result.ends()) == 3 and not devices.log("^open")
@@ -360,7 +215,7 @@ def a_strangers_file_that_is_called_like_a_device_is_none():
     with open(os.path.join(place(), "x", "neuron0"), "wb"):
         pass
     procfs = process_with(os.path.join(place(), "x", "neuron0"))
-    result = look(devices, "attached_ioctls=on", ultraserver="1,2,4", proc_root=procfs)
+    result = look(devices, ultraserver="1,2,4", proc_root=procfs)
     for end in result.ends().values():
         assert end["state"] == "skipped" and "no process uses a device" in end["detail"], end
     assert len(result.ends()) == 2 and not devices.log("^open")
@@ -396,19 +251,11 @@ def a_device_whose_last_user_has_gone_is_not_opened_again():
         devices.control("release")
     user = threading.Thread(target=leave)
     user.start()
-    result = look(devices, "attached_ioctls=on", "timeout=20s", ultraserver="1,2,4", proc_root=procfs)
+    result = look(devices, "timeout=20s", ultraserver="1,2,4", proc_root=procfs)
     user.join()
     assert only(result, "neuron0", "device_basic_info")["architecture"] == 3, "while it was used it was asked"
-    assert "no process uses a device any more" in result.answers("neuron0", "open_attached")[0]["error"]
-    assert len(devices.log("^open")) == 1 and not devices.log("mode=attached")
-
-
-@test
-def an_ultraserver_in_use_is_attached_to_and_the_parts_are_no_users_of_it():
-    devices = Devices(count=3)
-    with in_use(os.path.join(devices.directory, "neuron1")):
-        result = look(devices, "attached_ioctls=on", ultraserver="1,2,4")
-    assert {e["attached"] for e in result.ends().values()} == {"complete"}
+    assert "no process uses a device any more" in result.answers("neuron0", "open")[0]["error"]
+    assert len(devices.log("^open")) == 1
 
 
 @test
@@ -457,7 +304,7 @@ def sysfs_that_hangs_leaves_the_devices_alone():
     devices.control("0 open-attached hang")
     result = look(devices, "timeout=2s")
     assert "did not answer" in result.ends()["neuron0"]["detail"]
-    assert not devices.log("mode=free")
+    assert not devices.log("^ioctl")
     in_time(result.seconds, 2.5 * slowness())
 
 

@@ -4,12 +4,12 @@
  *   cc neuron_devices.c $(pkg-config --cflags --libs fuse3) -o neuron_devices
  *   NEURON_DEVICES=16 NEURON_ARCHITECTURE=3 NEURON_DRIVER=2.30.2 NEURON_LOG=FILE ./neuron_devices -f MOUNT
  *
- * The log, a line each: `open NAME flags=0x1 pid=N`, `flush NAME` (each close of a descriptor, also of a copy), `close NAME` (the last one), `ioctl NAME 0xCOMMAND mode=free|attached ARGUMENTS`, `store NAME offset=N`; and
- * `OOPS …` for what would have brought a kernel down, `FORBIDDEN …` for a command that nobody but the runtime may send.
+ * The log, a line each: `open NAME flags=0x1 pid=N`, `flush NAME` (each close of a descriptor, also of a copy), `close NAME` (the last one), `ioctl NAME 0xCOMMAND ARGUMENTS`; and
+ * `FORBIDDEN …` for a command that only an attached process, or nobody but the runtime, may send.
  *
- * Faults, a line each to MOUNT/.control: `DEVICE OPERATION FAULT`, the device a number or *, the operation `open-free`, `open-attached`, `close` (of an attached one), a command as 0x…,
+ * Faults, a line each to MOUNT/.control: `DEVICE OPERATION FAULT`, the device a number or *, the operation `open-free`, `open-attached` (not O_WRONLY), a command as 0x…,
  * or `ioctl` for all; the fault `errno N`, `return N`, `hang` (no answer, SIGKILL or not, as a thread in D state), `block` (until SIGKILL, as the driver's
- * open while a device is reset), `garbage` (counts of 2^32-1), `ok`. `DEVICE slots N` takes N of its 16 slots. `release` answers what hangs.
+ * open while a device is reset), `garbage` (counts of 2^32-1), `ok`. `release` answers what hangs.
  *
  * The kernel hands a FUSE server only as many bytes of an argument as the command's number says, and the driver's numbers say 8 for most: the rest is read
  * and written in the caller's memory. What hangs is not answered, so one thread is enough. */
@@ -31,18 +31,12 @@ enum {
         DEVICES_MAX = 64,
         RULES_MAX = 256,
         WAITING_MAX = 256,
-        SLOTS = 16,
         ROOT = FUSE_ROOT_ID,
         FIRST = 2, /* inode of neuron0 */
         CONTROL = FIRST + DEVICES_MAX,
-        FILE_BYTES = 16 << 20,
-        STORE_AT = 1 << 20,
-        STORE_BYTES = 256 << 10,
-        STORE_PID = 4711, /* the one process that uses each device */
-        OPEN_FREE = 1,    /* no command has so small a number */
+        OPEN_FREE = 1, /* no command has so small a number */
         OPEN_ATTACHED = 2,
         ALL_COMMANDS = 3,
-        CLOSE = 4,
 };
 
 typedef enum Fault { OK, ERRNO, RETURN, HANG, BLOCK, GARBAGE } Fault;
@@ -56,7 +50,7 @@ typedef struct Rule {
 static Rule rules[RULES_MAX];
 static size_t n_rules, n_waiting;
 static fuse_req_t waiting[WAITING_MAX];
-static unsigned n_devices = 16, architecture = 3, driver[3] = { 2, 30, 2 }, slots[DEVICES_MAX];
+static unsigned n_devices = 16, architecture = 3, driver[3] = { 2, 30, 2 };
 static FILE *log_file;
 
 static void note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -137,10 +131,6 @@ static uint32_t count(const Call *c, uint32_t n) {
         return c->is_garbage ? UINT32_MAX : n;
 }
 
-static uint32_t n_cores(void) {
-        return architecture == 2 ? 2 : 8;
-}
-
 /* ---- answers: 0 or an errno ---- */
 
 static int basic_info(const Call *c) {
@@ -216,120 +206,8 @@ static int pod_status(const Call *c, bool is_v2) {
         return give(c, d, is_v2 ? 276 : 268);
 }
 
-static int device_info(const Call *c) {
-        uint8_t d[80] = { 0 };
-        set32(d, 0, architecture);
-        set32(d, 8, count(c, 2));
-        set32(d, 12, 12);
-        set32(d, 16, 3);
-        set64(d, 48, 0xffff888012345678); /* a kernel's address: must be seen nowhere */
-        set64(d, 56, 0xffff888087654321);
-        set64(d, 64, 1 << 26);
-        return give(c, d, sizeof d);
-}
-
-static int apps_info(const Call *c) {
-        uint8_t d[16 + 2 * 152] = { 0 };
-        if (in32(c, 4) < 2)
-                return E2BIG;
-        set32(d, 0, in32(c, 0));
-        set32(d, 4, in32(c, 4));
-        set32(d, 8, count(c, 2));
-        set32(d, 16, STORE_PID);
-        d[20] = 3;
-        memcpy(d + 21, "0123456789abcdef0123456789abcdef", 32);
-        set64(d, 16 + 136, 4096);
-        set64(d, 16 + 144, 1 << 30);
-        set32(d, 168, (uint32_t)fuse_req_ctx(c->request)->pid); /* the reader's own slot */
-        return give(c, d, sizeof d);
-}
-
-static void engine_shape(uint32_t engine, uint32_t *tx, uint32_t *rx, uint32_t *queues) {
-        *tx = *rx = 2;
-        *queues = engine == 9 ? 4 : 16;
-        if (engine == 3)
-                *tx = 3; /* aborted */
-        if (engine == 5)
-                *rx = 0;
-        if (engine == 7)
-                *tx = *rx = 4;
-        if (engine == 11)
-                *tx = 99; /* nobody knows */
-}
-
-static int engine_state(const Call *c) {
-        uint32_t engine = in32(c, 0), limit = architecture == 2 ? 34 : 132, tx, rx, queues;
-        uint8_t d[20];
-        if (engine >= 132)
-                return EINVAL; /* what the driver does check */
-        if (engine >= limit)
-                note("OOPS engine %u of architecture %u", engine, architecture);
-        engine_shape(engine, &tx, &rx, &queues);
-        set32(d, 0, 1);
-        set32(d, 4, 16);
-        set32(d, 8, count(c, queues));
-        set32(d, 12, tx);
-        set32(d, 16, rx);
-        return copy_out(c, in64(c, 8), d, sizeof d) ? 0 : EFAULT;
-}
-
-static int queue_state(const Call *c) {
-        uint32_t engine = in32(c, 0), queue = in32(c, 4), limit = architecture == 2 ? 34 : 132, tx,
-                 rx, queues;
-        uint8_t d[48] = { 0 };
-        engine_shape(engine, &tx, &rx, &queues);
-        if (engine >= limit || queue >= (c->is_garbage ? 16 : queues) || tx == 0 || tx > 3 ||
-            rx == 0 || rx > 3)
-                note("OOPS queue %u of engine %u", queue, engine);
-        if (queue == 0) {
-                set32(d, 0, 3);
-                set32(d, 4, 2);
-                set64(d, 8, 0xffff888011112222);
-                set32(d, 16, 64);
-                set32(d, 20, 5);
-                set32(d, 24, 6);
-                set32(d, 40, 7);
-        }
-        return copy_out(c, in64(c, 8), d, sizeof d) && copy_out(c, in64(c, 16), d, sizeof d)
-                       ? 0
-                       : EFAULT;
-}
-
-static int core_value(const Call *c, uint32_t n) {
-        uint8_t d[12];
-        uint32_t core = in32(c, 0), index = in32(c, 4);
-        if (core >= n_cores() || index >= n)
-                note("OOPS index %u of core %u", index, core);
-        set32(d, 0, core);
-        set32(d, 4, index);
-        set32(d, 8, 1000 * core + index);
-        return give(c, d, sizeof d);
-}
-
-static int model_started(const Call *c) {
-        uint8_t d[16] = { 0 };
-        uint32_t core = in32(c, 0);
-        if (core >= n_cores())
-                note("OOPS core %u", core);
-        set32(d, 0, core);
-        set64(d, 8, 10 + core);
-        return give(c, d, sizeof d);
-}
-
-static int acquire(const Call *c) {
-        uint8_t d[24] = { 0 };
-        uint32_t pid = in32(c, 0);
-        if (pid != STORE_PID)
-                return ENOENT;
-        set32(d, 0, pid);
-        set64(d, 8, c->is_garbage ? UINT64_C(1) << 40 : STORE_AT);
-        set32(d, 16, STORE_BYTES);
-        return give(c, d, sizeof d);
-}
-
 typedef struct Command {
         uint32_t number;
-        bool is_free;
         unsigned since[3];
         int (*answer)(const Call *c);
 } Command;
@@ -340,35 +218,16 @@ static int pod_status_1(const Call *c) {
 static int pod_status_2(const Call *c) {
         return pod_status(c, true);
 }
-static int semaphore(const Call *c) {
-        return core_value(c, 256);
-}
-static int event(const Call *c) {
-        return core_value(c, 256);
-}
-static int release(const Call *c) {
-        return in32(c, 0) == STORE_PID ? 0 : ENOENT;
-}
-
 static const Command commands[] = {
-        { 0x40084e5d, true, { 0, 0, 0 }, compatible_version },
-        { 0x40084e64, true, { 2, 1, 5 }, basic_info },
-        { 0x80084e6a, true, { 2, 9, 4 }, bdf_ext },
-        { 0x80184e6e, true, { 2, 12, 11 }, driver_info },
-        { 0xc1044e73, true, { 2, 16, 7 }, rid_map },
-        { 0xc0104e78, true, { 2, 19, 64 }, core_map },
-        { 0xc1044e79, true, { 2, 19, 64 }, pod_info },
-        { 0xc10c4e7a, true, { 2, 19, 64 }, pod_status_1 },
-        { 0xc1144e7a, true, { 2, 23, 9 }, pod_status_2 },
-        { 0x80084e03, false, { 0, 0, 0 }, device_info },
-        { 0x80084e07, false, { 0, 0, 0 }, apps_info },
-        { 0xc0084e20, false, { 0, 0, 0 }, engine_state },
-        { 0xc0084e25, false, { 0, 0, 0 }, queue_state },
-        { 0xc0084e2b, false, { 0, 0, 0 }, semaphore },
-        { 0xc0084e2e, false, { 0, 0, 0 }, event },
-        { 0x40084e5c, false, { 0, 0, 0 }, model_started },
-        { 0x80084e47, false, { 0, 0, 0 }, acquire },
-        { 0x80084e48, false, { 0, 0, 0 }, release },
+        { 0x40084e5d, { 0, 0, 0 }, compatible_version },
+        { 0x40084e64, { 2, 1, 5 }, basic_info },
+        { 0x80084e6a, { 2, 9, 4 }, bdf_ext },
+        { 0x80184e6e, { 2, 12, 11 }, driver_info },
+        { 0xc1044e73, { 2, 16, 7 }, rid_map },
+        { 0xc0104e78, { 2, 19, 64 }, core_map },
+        { 0xc1044e79, { 2, 19, 64 }, pod_info },
+        { 0xc10c4e7a, { 2, 19, 64 }, pod_status_1 },
+        { 0xc1144e7a, { 2, 23, 9 }, pod_status_2 },
 };
 
 /* ---- waiting ---- */
@@ -420,7 +279,6 @@ static void fill(fuse_ino_t inode, struct stat *st) {
                 .st_ino = inode,
                 .st_nlink = 1,
                 .st_mode = inode == ROOT ? S_IFDIR | 0755 : S_IFREG | 0666,
-                .st_size = inode >= FIRST && inode < CONTROL ? FILE_BYTES : 0,
         };
 }
 
@@ -494,23 +352,13 @@ static void on_open(fuse_req_t request, fuse_ino_t inode, struct fuse_file_info 
         Rule rule = rule_for(device, mode == O_WRONLY ? OPEN_FREE : OPEN_ATTACHED, false);
         if (apply(&rule, request, false))
                 return;
-        if (mode != O_WRONLY && slots[device] >= SLOTS) {
-                (void)fuse_reply_err(request, EBUSY);
-                return;
-        }
-        slots[device] += mode != O_WRONLY;
-        info->fh = mode == O_WRONLY;
         (void)fuse_reply_open(request, info);
 }
 
-/* Where the driver waits for a reset to end when the last attached reader goes. */
 static void on_flush(fuse_req_t request, fuse_ino_t inode, struct fuse_file_info *info) {
         int device = (int)(inode - FIRST);
         if (inode != CONTROL) {
                 note("flush neuron%d", device);
-                Rule rule = rule_for(device, CLOSE, false);
-                if (!info->fh && apply(&rule, request, false))
-                        return;
         }
         (void)fuse_reply_err(request, 0);
 }
@@ -518,34 +366,8 @@ static void on_flush(fuse_req_t request, fuse_ino_t inode, struct fuse_file_info
 static void on_release(fuse_req_t request, fuse_ino_t inode, struct fuse_file_info *info) {
         if (inode != CONTROL) {
                 note("close neuron%d", (int)(inode - FIRST));
-                slots[inode - FIRST] -= !info->fh;
         }
         (void)fuse_reply_err(request, 0);
-}
-
-static void on_read(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset,
-                    struct fuse_file_info *info) {
-        static uint8_t store[STORE_BYTES], data[1 << 20];
-        (void)info;
-        if (inode == CONTROL) {
-                (void)fuse_reply_buf(request, NULL, 0);
-                return;
-        }
-        note("store neuron%d offset=%lld", (int)(inode - FIRST), (long long)offset);
-        memcpy(store, "nds", 4);
-        set64(store, 8 + 8 * 12, 0xc1);               /* device 12: DEVICE_CLUSTER_ID */
-        set64(store, 256 + 8 * 1, 88154);             /* core 0, 1: INFER_COMPLETED */
-        set64(store, 256 + 31 * 8 * 3 + 8 * 30, 6);   /* core 3, 30: OOB */
-        set64(store, 55936 + 64 * 8 * 1 + 8 * 3, 2);  /* core 1, further 3: DMA_ABORT */
-        set64(store, 57984 + 96 * 8 * 2 + 8 * 27, 9); /* core 6, 27: MODEL_LOAD_COUNT */
-        /* Read ahead by pages: the store may begin in the middle. */
-        memset(data, 0, sizeof data);
-        if (size > sizeof data)
-                size = sizeof data;
-        for (size_t i = 0; i < size; i++)
-                if (offset + (off_t)i >= STORE_AT && offset + (off_t)i < STORE_AT + STORE_BYTES)
-                        data[i] = store[offset + (off_t)i - STORE_AT];
-        (void)fuse_reply_buf(request, (char *)data, size);
 }
 
 static void on_ioctl(fuse_req_t request, fuse_ino_t inode, unsigned number, void *argument,
@@ -563,21 +385,17 @@ static void on_ioctl(fuse_req_t request, fuse_ino_t inode, unsigned number, void
                 (void)fuse_reply_err(request, ENOTTY);
                 return;
         }
-        note("ioctl neuron%d %#010x mode=%s %u %u", c.device, number,
-             info->fh ? "free" : "attached", in32(&c, 0), in32(&c, 4));
+        note("ioctl neuron%d %#010x %u %u", c.device, number, in32(&c, 0), in32(&c, 4));
         for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
                 if (commands[i].number == number)
                         command = &commands[i];
         if (!command)
                 note("FORBIDDEN %#010x", number);
-        else if (!command->is_free && !driver_is(2, 26, 5))
-                note("OOPS attached command %#010x before 2.26.5", number);
         Rule rule = rule_for(c.device, number, true);
         if (apply(&rule, request, true))
                 return;
         c.is_garbage = rule.fault == GARBAGE;
-        if (!command || !driver_is(command->since[0], command->since[1], command->since[2]) ||
-            command->is_free != (bool)info->fh) {
+        if (!command || !driver_is(command->since[0], command->since[1], command->since[2])) {
                 (void)fuse_reply_err(request, driver_is(2, 29, 0) ? ENOTTY : EPERM);
                 return;
         }
@@ -608,8 +426,6 @@ static uint32_t operation_of(const char *word) {
                 return OPEN_FREE;
         if (strcmp(word, "open-attached") == 0)
                 return OPEN_ATTACHED;
-        if (strcmp(word, "close") == 0)
-                return CLOSE;
         return strcmp(word, "ioctl") == 0 ? ALL_COMMANDS : (uint32_t)strtoul(word, NULL, 16);
 }
 
@@ -629,10 +445,6 @@ static bool obey(const char *line) {
         if (n < 3)
                 return false;
         rule.device = device[0] == '*' ? -1 : atoi(device);
-        if (strcmp(operation, "slots") == 0 && rule.device >= 0 && rule.device < DEVICES_MAX) {
-                slots[rule.device] = (unsigned)atoi(fault);
-                return true;
-        }
         rule.operation = operation_of(operation);
         if (!fault_of(fault, &rule.fault) || rule.operation == 0 || n_rules == RULES_MAX)
                 return false;
@@ -662,7 +474,6 @@ static const struct fuse_lowlevel_ops operations = {
         .open = on_open,
         .flush = on_flush,
         .release = on_release,
-        .read = on_read,
         .write = on_write,
         .ioctl = on_ioctl,
 };

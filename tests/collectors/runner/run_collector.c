@@ -1,7 +1,7 @@
 /* Runs one collector in this process, as the supervisor's child would, and prints what it says: for tests that judge a collector from outside.
  *
  *   run_collector NAME [KEY=VALUE]...
- *     sysfs_root= device_directory= proc_root= attached_ioctls=on timeout=5s max_bytes=4MiB since_boot_usec=0 raw=DIRECTORY
+ *     sysfs_root= device_directory= proc_root= timeout=5s max_bytes=4MiB since_boot_usec=0 raw=DIRECTORY
  *     may be repeated: environment=PATTERN process=PID[:START_TICKS] log_file=PATH (of our uid, and the process 0) command=NAME,TIMEOUT,PROGRAM[,ARGUMENT]...
  *
  * NAME is a row of the table, or follow_kmsg. Records go to stdout; the last line of stderr is
@@ -90,8 +90,6 @@ static void set(CollectOrder *order, CollectOut *out, Words *environment, Words 
                 order->device_directory = value;
         else if (strcmp(argument, "proc_root") == 0)
                 order->proc_root = value;
-        else if (strcmp(argument, "attached_ioctls") == 0)
-                r = parse_bool(value, &order->attached_ioctls);
         else if (strcmp(argument, "timeout") == 0)
                 r = parse_time_usec(value, &order->timeout_usec);
         else if (strcmp(argument, "max_bytes") == 0)

@@ -36,7 +36,6 @@ static void make_order(ProbeOrder *o) {
         c->sysfs_root = copy("/sys");
         c->device_directory = copy("/dev/\\x\xff");
         c->proc_root = copy("/proc");
-        c->attached_ioctls = true;
         c->environment = list("NEURON_*", "RANK");
         c->timeout_usec = 5000000;
         c->max_bytes = UINT64_C(4) << 20;
@@ -97,7 +96,6 @@ static void what_is_written_is_read_again(void **state) {
         assert_int_equal(back.questions[0].ns_inode, 4026531836);
         assert_string_equal(back.collect.commands[0].run[1], "-l");
         assert_null(back.collect.commands[0].run[2]);
-        assert_true(back.collect.attached_ioctls);
         assert_int_equal(probe_order_compose(&back, &again), 0);
         assert_string_equal(again.text, b.text);
 }
