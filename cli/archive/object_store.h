@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "lib/base/cleanup.h"
-#include "lib/bundle/byte_source.h"
+#include "lib/bundle/reader.h"
 
 struct Cli;
 struct BundleNames;

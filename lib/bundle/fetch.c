@@ -1,17 +1,131 @@
-/* Which frames hold the member is told by manifest and seek table; where its data belongs by the tar header, which is looked at only
- * when the manifest leaves it open. Both may lie: what counts in the end is the digest. */
+/* Reads backwards: pax records and the headers of other members may lie before the one block that counts, and what it is followed
+ * by, data or map, tells whether the member is sparse.
+ * @see GNU tar's manual, «PAX Format, Version 1.0»: the map is decimal numbers, a line each, their count first, padded to a block */
 #include "lib/bundle/fetch.h"
 
+#include <ctype.h>
 #include <endian.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <string.h>
 
-#include "lib/bundle/fetch_map.h"
+#include "lib/bundle/frame.h"
 #include "lib/bundle/member_digest.h"
-#include "lib/bundle/reader_zstd.h"
+#include "lib/bundle/plan.h"
 #include "lib/bundle/writer.h"
+
+/* Of header and sparse map together: ours have at most 65,536 extents, 2.5 MiB of text. */
+#define FETCH_HEADER_MAX (4 * MIB)
+
+typedef struct FetchMap {
+        PlanExtent *extents; /* owned; in order, all within the content; some may be empty */
+        size_t n_extents;
+        uint64_t stored_bytes; /* of all extents */
+} FetchMap;
+
+/* What libarchive adds behind the last extent to say where the file ends. */
+#define EXTENTS_READ_MAX (PLAN_EXTENTS_MAX + 2)
+
+/* Offsets in a ustar header (POSIX pax, «ustar Interchange Format»). */
+#define CHECKSUM_OFFSET 148
+#define CHECKSUM_BYTES 8
+#define TYPE_OFFSET 156
+#define MAGIC_OFFSET 257
+
+static bool is_file_header(const uint8_t *block) {
+        unsigned sum = 0, told = 0;
+
+        if (memcmp(block + MAGIC_OFFSET, "ustar", 5) != 0 ||
+            (block[TYPE_OFFSET] != '0' && block[TYPE_OFFSET] != '\0'))
+                return false;
+        for (size_t i = 0; i < PLAN_TAR_BLOCK; i++)
+                sum += i - CHECKSUM_OFFSET < CHECKSUM_BYTES ? ' ' : block[i];
+        for (size_t i = 0; i < CHECKSUM_BYTES && block[CHECKSUM_OFFSET + i] >= '0' &&
+                           block[CHECKSUM_OFFSET + i] <= '7';
+             i++)
+                told = told * 8 + block[CHECKSUM_OFFSET + i] - '0';
+        return sum == told;
+}
+
+typedef struct Text {
+        const uint8_t *at, *end;
+} Text;
+
+/* One number and the end of its line. @return whether there was one */
+static bool number_take(Text *t, uint64_t *ret) {
+        const uint8_t *begin = t->at;
+        uint64_t value = 0;
+
+        for (; t->at < t->end && isdigit(*t->at); t->at++)
+                if (__builtin_mul_overflow(value, 10, &value) ||
+                    __builtin_add_overflow(value, (uint64_t)(*t->at - '0'), &value))
+                        return false;
+        if (t->at == begin || t->at == t->end || *t->at != '\n')
+                return false;
+        t->at++;
+        *ret = value;
+        return true;
+}
+
+static int map_parse(FetchMap *m, Text t, uint64_t bytes) {
+        uint64_t n, before = 0;
+
+        if (!number_take(&t, &n) || n > EXTENTS_READ_MAX)
+                return -EBADMSG;
+        m->extents = calloc(MAX(n, UINT64_C(1)), sizeof *m->extents);
+        if (!m->extents)
+                return -ENOMEM;
+        for (; m->n_extents < n; m->n_extents++) {
+                PlanExtent *e = &m->extents[m->n_extents];
+                if (!number_take(&t, &e->offset) || !number_take(&t, &e->bytes) ||
+                    e->offset < before || e->offset > bytes || e->bytes > bytes - e->offset)
+                        return -EBADMSG;
+                before = e->offset + e->bytes;
+                m->stored_bytes += e->bytes;
+        }
+        return 0;
+}
+
+static int fetch_map_dense(FetchMap *ret, uint64_t bytes) {
+        PlanExtent *whole = malloc(sizeof *whole);
+        if (!whole)
+                return -ENOMEM;
+        *whole = (PlanExtent){ .offset = 0, .bytes = bytes };
+        *ret = (FetchMap){ .extents = whole, .n_extents = 1, .stored_bytes = bytes };
+        return 0;
+}
+
+static void fetch_map_done(FetchMap *m);
+
+static int fetch_map_read(FetchMap *ret, const uint8_t *data, size_t n, uint64_t bytes) {
+        size_t end = n - n % PLAN_TAR_BLOCK; /* of the header */
+        FetchMap map = { 0 };
+
+        while (end > 0 && !is_file_header(data + end - PLAN_TAR_BLOCK))
+                end -= PLAN_TAR_BLOCK;
+        if (end == 0)
+                return -EBADMSG;
+        if (end == n)
+                return fetch_map_dense(ret, bytes);
+        int r = map_parse(&map, (Text){ data + end, data + n }, bytes);
+        if (r < 0) {
+                fetch_map_done(&map);
+                return r;
+        }
+        *ret = map;
+        return 0;
+}
+
+static void fetch_map_done(FetchMap *m) {
+        free(m->extents);
+        *m = (FetchMap){ 0 };
+}
+
+/* Which frames hold the member is told by manifest and seek table; where its data belongs by the tar header, which is looked at only
+ * when the manifest leaves it open. Both may lie: what counts in the end is the digest. */
 
 #define OUT_BYTES (256 * 1024)
 #define TABLE_MAX (64 * MIB) /* 16 TiB of tar stream */
@@ -45,7 +159,7 @@ struct Fetch {
         uint64_t first_frame, object_offset,
                 frames_offset; /* of the first of them: number, in the object, in the stream */
 
-        ReaderZstd *zstd;
+        FrameDecompressor *zstd;
         bool in_frame;
         uint64_t in_left, out_left; /* of the open frame */
         uint64_t stream;            /* offset in the tar stream of what comes out next */
@@ -61,7 +175,6 @@ struct Fetch {
         uint8_t out[OUT_BYTES];
 };
 
-static int damaged(Fetch *f, const char *fmt, ...) _printf_(2, 3);
 static int damaged(Fetch *f, const char *fmt, ...) {
         va_list args;
         va_start(args, fmt);
@@ -143,7 +256,7 @@ static int fetch_init(Fetch *f, size_t i) {
                 return -EINVAL;
         int r = place_find(f, members, i);
         if (r == 0)
-                r = reader_zstd_new(&f->zstd);
+                r = frame_decompressor_new(&f->zstd);
         if (r == 0 && f->is_dense) {
                 f->has_map = true;
                 r = fetch_map_dense(&f->map, f->bytes);
@@ -175,7 +288,7 @@ int fetch_new(Fetch **ret, const json_t *manifest, const char *member, FetchRang
 Fetch *fetch_free(Fetch *f) {
         if (!f)
                 return NULL;
-        reader_zstd_free(f->zstd);
+        frame_decompressor_free(f->zstd);
         fetch_map_done(&f->map);
         free(f->frames);
         free(f->header);
@@ -371,28 +484,28 @@ static int frame_damaged(Fetch *f, const char *why) {
 
 /* @return bytes of data that were taken, -errno */
 static ssize_t frame_step(Fetch *f, const uint8_t *data, size_t n, const FetchPut *put) {
-        ReaderZstdStep step = { .in = data,
-                                .n_in = (size_t)MIN((uint64_t)n, f->in_left),
-                                .out = f->out,
-                                .n_out = sizeof f->out };
-        reader_zstd_step(f->zstd, &step);
-        f->in_left -= step.used;
+        FrameDecompression step = { .in = data,
+                                    .n_in = (size_t)MIN((uint64_t)n, f->in_left),
+                                    .out = f->out,
+                                    .n_out = sizeof f->out };
+        frame_decompress_step(f->zstd, &step);
+        f->in_left -= step.n_read;
         if (step.damage)
                 return frame_damaged(f, step.damage);
-        if (step.made > f->out_left)
+        if (step.n_written > f->out_left)
                 return frame_damaged(f, "it holds more than the seek table says");
-        f->out_left -= step.made;
-        int r = take_stream(f, f->out, step.made, put);
+        f->out_left -= step.n_written;
+        int r = take_stream(f, f->out, step.n_written, put);
         if (r < 0)
                 return r;
-        if (step.is_over ? f->in_left > 0 || f->out_left > 0
-                         : f->in_left == 0 && step.made < step.n_out)
+        if (step.is_complete ? f->in_left > 0 || f->out_left > 0
+                             : f->in_left == 0 && step.n_written < step.n_out)
                 return frame_damaged(f, "it is not as long as the seek table says");
-        if (step.is_over) {
+        if (step.is_complete) {
                 f->in_frame = false;
                 f->next++;
         }
-        return (ssize_t)step.used;
+        return (ssize_t)step.n_read;
 }
 
 static int feed(Fetch *f, const uint8_t *data, size_t n, const FetchPut *put) {
@@ -403,7 +516,7 @@ static int feed(Fetch *f, const uint8_t *data, size_t n, const FetchPut *put) {
                         f->in_frame = true;
                         f->in_left = f->frames[f->next].object_bytes;
                         f->out_left = f->frames[f->next].bytes;
-                        reader_zstd_begin(f->zstd);
+                        frame_decompressor_reset(f->zstd);
                 }
                 ssize_t used = frame_step(f, data, n, put);
                 if (used < 0)

@@ -4,7 +4,7 @@
 #include <jansson.h>
 #include <stdint.h>
 
-#include "lib/bundle/parts.h"
+#include "lib/bundle/packer.h"
 #include "lib/bundle/plan.h"
 #include "lib/bundle/writer.h"
 

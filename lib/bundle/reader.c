@@ -1,18 +1,449 @@
-/* Verify: one read of the object, in which its parts, its frames and its members are held against the manifest. The tar stream is
- * read by libarchive, which this is the reader's door to: somebody else's reading of what our writer wrote. */
+/* The plainest source: a regular file. Sources that are far away are their owners' business. */
 #include "lib/bundle/reader.h"
 
 #include <archive.h>
 #include <archive_entry.h>
+#include <endian.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <locale.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "lib/base/cleanup.h"
+#include "lib/base/digest.h"
+#include "lib/base/fs.h"
+#include "lib/base/list.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
+#include "lib/bundle/frame.h"
 #include "lib/bundle/member_digest.h"
-#include "lib/bundle/reader_private.h"
+
+typedef struct Faults {
+        VerifyReport *report;
+        uint64_t n;
+} Faults;
+
+typedef struct SeekTable {
+        ByteSource *object; /* borrowed */
+        uint64_t offset;    /* of the table in the object: the frames end here */
+        uint64_t entries;   /* offset of the first entry */
+        uint64_t n_frames;
+        uint32_t entry_bytes; /* 8, or 12 with a checksum each */
+} SeekTable;
+
+enum { SEEK_E_NO_TABLE = 1, SEEK_E_END = 2 };
+
+#define SEEK_WINDOW_BYTES                                                                          \
+        (96 * 1024) /* of the table: a source that is far away is not asked often */
+
+typedef struct
+        SeekCursor { /* walks the frames in order; never holds more than a window of the table */
+        const SeekTable *table;
+        uint64_t n_next;                /* the frame that comes next */
+        uint64_t object_offset, offset; /* of the current frame: in the object, in the tar stream */
+        uint32_t object_bytes, bytes;   /* its size there and there */
+        uint64_t window_first, n_window;
+        uint8_t window[SEEK_WINDOW_BYTES];
+} SeekCursor;
+
+typedef struct ObjectReader {
+        ByteSource *source; /* borrowed */
+        uint64_t offset;
+        const json_t *parts; /* borrowed */
+        size_t part;         /* the open one */
+        uint64_t part_left;  /* its bytes still to come */
+        Sha256 digest;
+        Faults *faults;
+} ObjectReader;
+
+typedef struct TarStream TarStream;
+
+typedef struct TarStreamState {
+        uint64_t bytes;       /* handed out */
+        uint64_t nonzero_end; /* offset behind the last byte of them that is not zero */
+        uint64_t n_damaged;   /* frames */
+} TarStreamState;
+
+static int file_read_at(ByteSource *s, void *data, size_t n, uint64_t offset) {
+        return fs_pread_all(CONTAINER_OF(s, FileByteSource, source)->fd, data, n, offset);
+}
+
+int file_byte_source_init(FileByteSource *s, int fd) {
+        struct stat st;
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        if (!S_ISREG(st.st_mode))
+                return -EINVAL;
+        *s = (FileByteSource){ .source = { .bytes = (uint64_t)st.st_size, .read_at = file_read_at },
+                               .fd = fd };
+        return 0;
+}
+
+/* The zstd seekable format's table, read by windows: a table of a stranger's may claim 400 million frames.
+ * @see zstd, contrib/seekable_format/zstd_seekable_compression_format.md */
+
+#define SKIPPABLE_MAGIC UINT32_C(0x184D2A5E)
+#define SEEKABLE_MAGIC UINT32_C(0x8F92EAB1)
+#define HEADER_BYTES 8
+#define FOOTER_BYTES 9
+#define CHECKSUM_FLAG 0x80
+#define RESERVED_FLAGS 0x7c
+
+static uint32_t read_u32(const uint8_t *p) {
+        uint32_t value;
+        memcpy(&value, p, sizeof value);
+        return le32toh(value);
+}
+
+static int seek_table_open(SeekTable *t, ByteSource *object) {
+        uint8_t footer[FOOTER_BYTES], header[HEADER_BYTES];
+        if (object->bytes < HEADER_BYTES + FOOTER_BYTES)
+                return SEEK_E_NO_TABLE;
+        int r = object->read_at(object, footer, sizeof footer, object->bytes - sizeof footer);
+        if (r < 0)
+                return r;
+        if (read_u32(footer + 5) != SEEKABLE_MAGIC || footer[4] & RESERVED_FLAGS)
+                return SEEK_E_NO_TABLE;
+
+        const uint64_t n_frames = read_u32(footer),
+                       entry_bytes = footer[4] & CHECKSUM_FLAG ? 12 : 8,
+                       content = n_frames * entry_bytes + FOOTER_BYTES;
+        if (content + HEADER_BYTES > object->bytes)
+                return SEEK_E_NO_TABLE;
+        const uint64_t offset = object->bytes - content - HEADER_BYTES;
+        r = object->read_at(object, header, sizeof header, offset);
+        if (r < 0)
+                return r;
+        if (read_u32(header) != SKIPPABLE_MAGIC || read_u32(header + 4) != content)
+                return SEEK_E_NO_TABLE;
+
+        *t = (SeekTable){ .object = object,
+                          .offset = offset,
+                          .entries = offset + HEADER_BYTES,
+                          .n_frames = n_frames,
+                          .entry_bytes = (uint32_t)entry_bytes };
+        return 0;
+}
+
+static void seek_cursor_init(SeekCursor *c, const SeekTable *t) {
+        memset(c, 0, sizeof *c);
+        c->table = t;
+}
+
+static int window_fill(SeekCursor *c) {
+        const SeekTable *t = c->table;
+        const uint64_t n =
+                MIN(t->n_frames - c->n_next, (uint64_t)(SEEK_WINDOW_BYTES / t->entry_bytes));
+        int r = t->object->read_at(t->object, c->window, (size_t)(n * t->entry_bytes),
+                                   t->entries + c->n_next * t->entry_bytes);
+        if (r < 0)
+                return r;
+        c->window_first = c->n_next;
+        c->n_window = n;
+        return 0;
+}
+
+static int seek_cursor_next(SeekCursor *c) {
+        if (c->n_next == c->table->n_frames)
+                return SEEK_E_END;
+        if (c->n_next - c->window_first >= c->n_window) {
+                int r = window_fill(c);
+                if (r < 0)
+                        return r;
+        }
+        const uint8_t *entry = c->window + (c->n_next - c->window_first) * c->table->entry_bytes;
+        c->object_offset += c->object_bytes; /* 2^32 frames of 2^32 bytes at most: cannot wrap */
+        c->offset += c->bytes;
+        c->object_bytes = read_u32(entry);
+        c->bytes = read_u32(entry + 4);
+        c->n_next++;
+        return 0;
+}
+
+/* From the object's bytes to the tar stream: reads each byte once, hashes parts, decompresses frames. */
+
+#define IN_BYTES (256 * 1024)
+#define OUT_BYTES (256 * 1024)
+
+/* ---- the object ---- */
+
+static uint64_t part_bytes(const ObjectReader *o) {
+        return (uint64_t)json_integer_value(
+                json_object_get(json_array_get(o->parts, o->part), "bytes"));
+}
+
+static void object_reader_init(ObjectReader *o, ByteSource *source, const json_t *parts,
+                               Faults *faults) {
+        *o = (ObjectReader){ .source = source, .parts = parts, .faults = faults };
+        sha256_init(&o->digest);
+        o->part_left = part_bytes(o);
+}
+
+static TarStream *tar_stream_free(TarStream *s);
+static int fault_tell(Faults *f, const char *fmt, ...);
+
+static int part_close(ObjectReader *o) {
+        uint8_t found[SHA256_SIZE];
+        char hex[SHA256_HEX_SIZE];
+        sha256_final(&o->digest, found);
+        digest_hex(found, sizeof found, hex);
+
+        const char *expected =
+                json_string_value(json_object_get(json_array_get(o->parts, o->part), "sha256"));
+        int r = 0;
+        if (!expected || strcasecmp(expected, hex) != 0)
+                r = fault_tell(o->faults,
+                               "part %zu of the object, %" PRIu64 " bytes up to offset %" PRIu64
+                               ", has the sha-256 %s, the manifest says %s",
+                               o->part, part_bytes(o), o->offset, hex,
+                               expected ? expected : "nothing");
+        o->part++;
+        sha256_init(&o->digest);
+        o->part_left = part_bytes(o);
+        return r;
+}
+
+/* @param data  read at o->offset */
+static int parts_hash(ObjectReader *o, const uint8_t *data, size_t n) {
+        while (n > 0) {
+                size_t n_take = (size_t)MIN((uint64_t)n, o->part_left);
+                if (n_take == 0) { /* behind the last part: the size was found wrong before */
+                        o->offset += n;
+                        return 0;
+                }
+                sha256_update(&o->digest, data, n_take);
+                data += n_take;
+                n -= n_take;
+                o->offset += n_take;
+                o->part_left -= n_take;
+                if (o->part_left == 0) {
+                        int r = part_close(o);
+                        if (r < 0)
+                                return r;
+                }
+        }
+        return 0;
+}
+
+static int object_reader_read(ObjectReader *o, void *data, size_t n, size_t *ret_n) {
+        n = (size_t)MIN((uint64_t)n, o->source->bytes - o->offset);
+        if (n > 0) {
+                int r = o->source->read_at(o->source, data, n, o->offset);
+                if (r == 0)
+                        r = parts_hash(o, data, n);
+                if (r < 0)
+                        return r;
+                VerifyReport *report = o->faults->report;
+                if (report->on_progress)
+                        report->on_progress(o->offset, o->source->bytes, report->userdata);
+        }
+        *ret_n = n;
+        return 0;
+}
+
+static int object_reader_finish(ObjectReader *o) {
+        const size_t n_parts = json_array_size(o->parts);
+        if (o->part == n_parts)
+                return 0;
+        return fault_tell(o->faults,
+                          "the object ends before part %zu of %zu is whole, %" PRIu64
+                          " bytes are missing from it",
+                          o->part, n_parts, o->part_left);
+}
+
+/* ---- the tar stream ---- */
+
+struct TarStream {
+        ObjectReader *object;
+        Faults *faults;
+        FrameDecompressor *zstd;
+        bool has_cursor;
+        SeekCursor cursor;
+        bool in_frame;
+        uint64_t frame_in_left, frame_out_left; /* with a cursor: of the open frame */
+        bool is_damaged; /* the open frame goes on as zeros; without a cursor: the end */
+        TarStreamState state;
+        size_t in_used, n_in;
+        uint8_t in[IN_BYTES], out[OUT_BYTES];
+};
+
+DEFINE_CLEANUP(TarStream, tar_stream_free);
+
+static int tar_stream_new(TarStream **ret, ObjectReader *object, const SeekTable *table,
+                          Faults *faults) {
+        _cleanup_(tar_stream_freep) TarStream *s = malloc(sizeof *s);
+        if (!s)
+                return -ENOMEM;
+        memset(s, 0, offsetof(TarStream, in));
+        s->object = object;
+        s->faults = faults;
+        s->has_cursor = table != NULL;
+        if (table)
+                seek_cursor_init(&s->cursor, table);
+        int r = frame_decompressor_new(&s->zstd);
+        if (r < 0)
+                return r;
+        *ret = TAKE_PTR(s);
+        return 0;
+}
+
+static TarStream *tar_stream_free(TarStream *s) {
+        if (!s)
+                return NULL;
+        frame_decompressor_free(s->zstd);
+        free(s);
+        return NULL;
+}
+
+static TarStreamState tar_stream_state(const TarStream *s) {
+        return s->state;
+}
+
+/* Notes where the last byte lies that is not zero: behind the archive's end there must be none. */
+static void hand_out(TarStream *s, size_t n) {
+        size_t end = n;
+        if (member_digest_is_zero(s->out, n))
+                end = 0;
+        while (end > 0 && s->out[end - 1] == 0)
+                end--;
+        if (end > 0)
+                s->state.nonzero_end = s->state.bytes + end;
+        s->state.bytes += n;
+}
+
+static int input_fill(TarStream *s) {
+        if (s->in_used < s->n_in)
+                return 0;
+        s->in_used = s->n_in = 0;
+        return object_reader_read(s->object, s->in, sizeof s->in, &s->n_in);
+}
+
+static int damage(TarStream *s, const char *why) {
+        s->is_damaged = true;
+        s->state.n_damaged++;
+        if (!s->has_cursor)
+                return fault_tell(s->faults,
+                                  "the object cannot be decompressed behind byte %" PRIu64
+                                  " of the tar stream: %s",
+                                  s->state.bytes, why);
+        return fault_tell(s->faults,
+                          "frame %" PRIu64 " of the object, %" PRIu32 " bytes at offset %" PRIu64
+                          ", is damaged: %s",
+                          s->cursor.n_next - 1, s->cursor.object_bytes, s->cursor.object_offset,
+                          why);
+}
+
+/* @return 0 with a frame open, SEEK_E_END behind the last one, -errno */
+static int frame_open(TarStream *s) {
+        if (s->has_cursor) {
+                int r = seek_cursor_next(&s->cursor);
+                if (r != 0)
+                        return r;
+                s->frame_in_left = s->cursor.object_bytes;
+                s->frame_out_left = s->cursor.bytes;
+                s->is_damaged = false;
+        } else {
+                s->frame_in_left = s->frame_out_left = UINT64_MAX;
+                if (s->is_damaged)
+                        return SEEK_E_END;
+        }
+        frame_decompressor_reset(s->zstd);
+        s->in_frame = true;
+        return 0;
+}
+
+/* One step of the decoder. @return 0 and what came out; the frame may be over or found damaged then */
+static int frame_step(TarStream *s, size_t *ret_n) {
+        int r = input_fill(s);
+        if (r < 0)
+                return r;
+        FrameDecompression step = { .in = s->in + s->in_used,
+                                    .n_in = (size_t)MIN((uint64_t)(s->n_in - s->in_used),
+                                                        s->frame_in_left),
+                                    .out = s->out,
+                                    .n_out = sizeof s->out };
+        frame_decompress_step(s->zstd, &step);
+        s->in_used += step.n_read;
+        s->frame_in_left -= step.n_read;
+
+        *ret_n = 0;
+        if (step.damage)
+                return damage(s, step.damage);
+        if (step.n_written > s->frame_out_left)
+                return damage(s, "it holds more than the seek table says");
+        *ret_n = step.n_written;
+        s->frame_out_left -= step.n_written;
+        if (step.is_complete) {
+                if (s->has_cursor && (s->frame_in_left > 0 || s->frame_out_left > 0))
+                        return damage(s, "it is shorter than the seek table says");
+                s->in_frame = false;
+        } else if (step.n_read == 0 && step.n_written == 0)
+                return damage(s, "it ends too early");
+        return 0;
+}
+
+/* Passes over the rest of a damaged frame; what it held goes out as zeros. */
+static int damaged_step(TarStream *s, size_t *ret_n) {
+        *ret_n = 0;
+        if (!s->has_cursor) {
+                s->in_frame = false;
+                return 0;
+        }
+        while (s->frame_in_left > 0) {
+                int r = input_fill(s);
+                if (r < 0)
+                        return r;
+                if (s->n_in == 0)
+                        break;
+                const size_t n = (size_t)MIN((uint64_t)(s->n_in - s->in_used), s->frame_in_left);
+                s->in_used += n;
+                s->frame_in_left -= n;
+        }
+        *ret_n = (size_t)MIN(s->frame_out_left, (uint64_t)sizeof s->out);
+        memset(s->out, 0, *ret_n);
+        s->frame_out_left -= *ret_n;
+        s->in_frame = s->frame_out_left > 0;
+        return 0;
+}
+
+/* Without a cursor only the object's end tells that no frame follows. */
+static int object_is_over(TarStream *s, bool *ret) {
+        int r = input_fill(s);
+        *ret = r == 0 && s->n_in == 0;
+        return r;
+}
+
+static int tar_stream_next(TarStream *s, const void **ret, size_t *ret_n) {
+        size_t n = 0;
+        while (n == 0) {
+                int r;
+                if (!s->in_frame) {
+                        bool is_over = false;
+                        r = s->has_cursor ? 0 : object_is_over(s, &is_over);
+                        if (r == 0)
+                                r = is_over ? SEEK_E_END : frame_open(s);
+                        if (r == SEEK_E_END)
+                                break;
+                        if (r < 0)
+                                return r;
+                }
+                r = s->is_damaged ? damaged_step(s, &n) : frame_step(s, &n);
+                if (r < 0)
+                        return r;
+        }
+        hand_out(s, n);
+        *ret = s->out;
+        *ret_n = n;
+        return 0;
+}
+
+/* Verify: one read of the object, in which its parts, its frames and its members are held against the manifest. The tar stream is
+ * read by libarchive, which this is the reader's door to: somebody else's reading of what our writer wrote. */
 
 /* libarchive keeps a member's headers and sparse map in memory, up to 12 times as many bytes as it reads: ours have at most 65,536
  * extents, 2.5 MiB of text. */
@@ -33,7 +464,7 @@ typedef struct Verify {
         int error; /* of the stream, which libarchive cannot carry */
 } Verify;
 
-int fault_tell(Faults *f, const char *fmt, ...) {
+static int fault_tell(Faults *f, const char *fmt, ...) {
         _cleanup_free_ char *text = NULL;
         va_list args;
         f->n++;
@@ -76,6 +507,7 @@ static int path_compare(const Verify *v, size_t i, const char *raw, int *ret) {
 
 /* Members stand in the order of their raw paths, as manifest_read() has seen to. @return 0; VERIFY_E_NO_MEMBER; -errno */
 enum { VERIFY_E_NO_MEMBER = 1, VERIFY_E_STOP = 2 };
+
 static int member_find(const Verify *v, const char *raw, size_t *ret) {
         size_t low = 0, high = v->n_members;
         while (low < high) {
@@ -164,7 +596,6 @@ static int table_check(Verify *v, ByteSource *object) {
 
 /* ---- the members ---- */
 
-static int member_bad(Verify *v, const json_t *member, const char *fmt, ...) _printf_(3, 4);
 static int member_bad(Verify *v, const json_t *member, const char *fmt, ...) {
         _cleanup_free_ char *what = NULL;
         va_list args;

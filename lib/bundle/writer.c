@@ -1,14 +1,565 @@
-/* A ring of slots: the caller's thread fills one with the next piece of the tar stream and hands it to the pool;
- * frames come out in order. What is in the stream is writer_stream's, what is in a frame writer_zstd's. */
+/* Turns a plan into frames. The members are read once, in order, into the slots of a ring; each content byte passes
+ * its member's digest and validator while it is in the CPU's cache. The pool compresses the slots, and frames come
+ * out in order. */
 #include "lib/bundle/writer.h"
 
 #include <endian.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/fiemap.h>
+#include <linux/fs.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 
-#include "lib/bundle/writer_stream.h"
-#include "lib/bundle/writer_zstd.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/strbuf.h"
+#include "lib/bundle/frame.h"
+#include "lib/bundle/member_digest.h"
+
+/* The page cache of a file that is read once from its beginning: what comes next is prefetched, what
+ * was read is released, so that a dump of any size leaves the caches of others alone. All of it is
+ * advice, and nothing fails. */
+typedef struct Pages {
+        int fd;              /* borrowed */
+        bool is_prefetched;  /* else the file is so small that the first readahead brings it */
+        uint64_t released;   /* pages before this offset were released */
+        uint64_t prefetched; /* pages before this offset were requested */
+} Pages;
+
+typedef enum MemberPhase { MEMBER_NEXT, MEMBER_OPEN, MEMBER_FINISHED } MemberPhase;
+
+typedef struct TarStream {
+        const Plan *plan;
+        const BundleWriterOptions *options;
+        MemberResult *results; /* one a member; owned */
+        WriterMark start;      /* of the member in which it starts */
+        size_t failed_member;
+        uint64_t bytes_read;
+
+        size_t member;     /* plan_n_members() = the end blocks */
+        MemberPhase state; /* its padding is made when it is FINISHED */
+        uint64_t position; /* in its part of the stream */
+        uint64_t data_end; /* where its padding begins */
+
+        /* the open member */
+        bool is_lost; /* nothing more to be read from it: zeros (tolerant) */
+        int fd;
+        void *header;         /* owned */
+        uint32_t extent;      /* the one being read … */
+        uint64_t extent_done; /* … and how much of it */
+        uint64_t content;     /* next byte of the content for the digest */
+        Pages pages;
+        MemberDigest digest;
+        Validator *validator; /* owned; NULL: only frames are wanted */
+        Verdict fault;
+        char *fault_detail; /* what went wrong (tolerant); owned */
+} TarStream;
+
+#define KEEP_BYTES (4 * MIB) /* a multiple of large folios, which are dropped whole or not at all */
+#define AHEAD_BYTES (4 * MIB)
+#define AHEAD_STEP                                                                                 \
+        (128 * KIB) /* the kernel cuts a longer request where a device reads ahead as little */
+
+/* Whether a range was written so lately that the file system has not allocated it yet. Such pages cannot be
+ * dropped; trying to would only force the write-out. If nothing can be learned: no. */
+static bool is_unwritten(int fd, uint64_t offset, uint64_t bytes) {
+        enum { EXTENTS = 8 };
+        union {
+                struct fiemap map;
+                uint8_t room[sizeof(struct fiemap) + EXTENTS * sizeof(struct fiemap_extent)];
+        } q = { .map = { .fm_start = offset, .fm_length = bytes, .fm_extent_count = EXTENTS } };
+
+        if (ioctl(fd, FS_IOC_FIEMAP, &q.map) < 0)
+                return false;
+        for (uint32_t i = 0; i < MIN(q.map.fm_mapped_extents, (uint32_t)EXTENTS); i++)
+                if (q.map.fm_extents[i].fe_flags & FIEMAP_EXTENT_DELALLOC)
+                        return true;
+        return false;
+}
+
+static void pages_release(Pages *p, uint64_t offset) {
+        uint64_t bytes = offset - p->released;
+
+        if (bytes > 0 && !is_unwritten(p->fd, p->released, bytes))
+                (void)posix_fadvise(p->fd, (off_t)p->released, (off_t)bytes, POSIX_FADV_DONTNEED);
+        p->released = offset;
+}
+
+static void pages_release_read(Pages *p, uint64_t offset) {
+        if (offset - p->released >= KEEP_BYTES)
+                pages_release(p, offset - offset % KEEP_BYTES);
+}
+
+/* The kernel reads ahead by itself only where a page is missing, and as much as the device says, which may be
+ * many MiB. Where such advice is ignored (Lustre, whose client reads ahead on its own), nothing changes. */
+static void pages_prefetch(Pages *p, uint64_t offset, uint64_t end) {
+        if (!p->is_prefetched)
+                return;
+        p->prefetched = MAX(p->prefetched, offset);
+        if (p->prefetched - offset > AHEAD_BYTES / 2)
+                return;
+        for (end = MIN(end, offset + AHEAD_BYTES); p->prefetched < end;) {
+                const uint64_t n = MIN(end - p->prefetched, (uint64_t)AHEAD_STEP);
+                (void)posix_fadvise(p->fd, (off_t)p->prefetched, (off_t)n, POSIX_FADV_WILLNEED);
+                p->prefetched += n;
+        }
+}
+
+#define READ_BYTES (256 * KIB) /* small enough to be in the cache still when it is hashed */
+
+static int stream_init(TarStream *s, const Plan *plan, const BundleWriterOptions *options,
+                       uint64_t stream_offset) {
+        size_t n = plan_n_members(plan), first = plan_member_at(plan, stream_offset);
+
+        *s = (TarStream){ .plan = plan, .options = options, .fd = -1, .failed_member = n };
+        s->results = calloc(MAX(n, (size_t)1), sizeof *s->results);
+        if (!s->results)
+                return -ENOMEM;
+        if (options->mark) {
+                int r = writer_mark_copy(&s->start, options->mark);
+                if (r < 0)
+                        return r;
+        }
+        for (size_t i = 0; i < n; i++)
+                s->results[i].verdict = VERDICT_OPAQUE; /* not validated */
+        s->member = first;
+        s->position = stream_offset;
+        if (first < n)
+                s->position -= plan_member(plan, first)->stream_offset;
+        return 0;
+}
+
+static bool stream_is_inside(const Plan *plan, uint64_t stream_offset, size_t *ret) {
+        const size_t i = plan_member_at(plan, stream_offset);
+        if (i == plan_n_members(plan))
+                return false;
+        const PlanMember *m = plan_member(plan, i);
+        const uint64_t position = stream_offset - m->stream_offset;
+        *ret = i;
+        return position > m->header_bytes && position < m->header_bytes + plan_stored_bytes(m);
+}
+
+void writer_mark_done(WriterMark *m) {
+        free(m->fault_detail);
+        *m = (WriterMark){ 0 };
+}
+
+int writer_mark_copy(WriterMark *to, const WriterMark *from) {
+        char *detail = from->fault_detail ? strdup(from->fault_detail) : NULL;
+        if (from->fault_detail && !detail)
+                return -ENOMEM;
+        free(to->fault_detail);
+        *to = *from;
+        to->fault_detail = detail;
+        return 0;
+}
+
+static int stream_save_mark(const TarStream *s, WriterMark *ret) {
+        if (s->state != MEMBER_OPEN)
+                return 0;
+        return writer_mark_copy(ret, &(WriterMark){ .digest = s->digest,
+                                                    .is_lost = s->is_lost,
+                                                    .fault = s->fault,
+                                                    .fault_detail = s->fault_detail });
+}
+
+static void close_member(TarStream *s) {
+        if (s->fd >= 0)
+                (void)close(s->fd); /* opened for reading */
+        s->fd = -1;
+        free(s->header);
+        s->header = NULL;
+        s->validator = validator_free(s->validator);
+        free(s->fault_detail);
+        s->fault_detail = NULL;
+}
+
+static void stream_done(TarStream *s) {
+        close_member(s);
+        for (size_t i = 0; s->results && i < plan_n_members(s->plan); i++)
+                free(s->results[i].detail);
+        free(s->results);
+        s->results = NULL;
+        writer_mark_done(&s->start);
+}
+
+static const PlanMember *stream_member(const TarStream *s) {
+        return plan_member(s->plan, s->member);
+}
+
+static int fail_member(TarStream *s, int error, Verdict verdict, const char *fmt, ...) {
+        va_list ap;
+
+        if (!s->options->tolerant) {
+                s->failed_member = s->member;
+                return error;
+        }
+        if (s->fault_detail)
+                return 0;
+        s->fault = verdict;
+        va_start(ap, fmt);
+        int r = vasprintf(&s->fault_detail, fmt, ap);
+        va_end(ap);
+        if (r >= 0)
+                return 0;
+        s->fault_detail = NULL;
+        return -ENOMEM;
+}
+
+/* Whether the open file is what the plan says. */
+static int check_unchanged(TarStream *s) {
+        const PlanMember *m = stream_member(s);
+        struct stat st;
+
+        if (fstat(s->fd, &st) < 0)
+                return fail_member(s, -errno, VERDICT_SUSPECT, "its status cannot be read (%m)");
+        if (st.st_dev != m->dev || st.st_ino != m->ino)
+                return fail_member(s, WRITER_E_CHANGED, VERDICT_SUSPECT,
+                                   "another file has taken its place since it was planned");
+        if ((uint64_t)st.st_size != m->bytes)
+                return fail_member(s, WRITER_E_CHANGED,
+                                   (uint64_t)st.st_size < m->bytes ? VERDICT_TRUNCATED
+                                                                   : VERDICT_SUSPECT,
+                                   "changed while it was read: %llu bytes became %llu",
+                                   (unsigned long long)m->bytes, (unsigned long long)st.st_size);
+        if (st.st_mtim.tv_sec != m->mtime_sec || (uint32_t)st.st_mtim.tv_nsec != m->mtime_nsec)
+                return fail_member(s, WRITER_E_CHANGED, VERDICT_SUSPECT,
+                                   "changed while it was read: it has a new modification time");
+        return 0;
+}
+
+static int open_member(TarStream *s);
+
+static int open_source(TarStream *s) {
+        const PlanMember *m = stream_member(s);
+
+        s->fd = s->options->open_member(s->member, m, s->options->userdata);
+        s->pages = (Pages){ .fd = s->fd, .is_prefetched = s->fd >= 0 && m->bytes >= READ_BYTES };
+        if (s->fd < 0) {
+                s->is_lost = true;
+                errno = -s->fd;
+                return fail_member(s, s->fd, VERDICT_TRUNCATED,
+                                   "cannot be opened (%m): all of it is zeros here");
+        }
+        return check_unchanged(s);
+}
+
+/* Finds the position in extents and content that belongs to s->position, to resume a bundle there. */
+static void seek_extent(TarStream *s) {
+        const PlanMember *m = stream_member(s);
+
+        s->extent = 0;
+        s->extent_done = 0;
+        s->content = 0;
+        if (s->position <= m->header_bytes)
+                return;
+        uint64_t rest = s->position - m->header_bytes;
+        s->content = plan_content_at(m, rest);
+        if (m->is_sparse)
+                for (; s->extent < m->n_extents && rest >= m->extents[s->extent].bytes; s->extent++)
+                        rest -= m->extents[s->extent].bytes;
+        s->extent_done = rest;
+}
+
+static void add_zeros(TarStream *s, uint64_t n) {
+        s->content += n;
+        if (n == 0 || !s->validator)
+                return;
+        member_digest_zeros(&s->digest, n);
+        validator_feed_zeros(s->validator, n);
+}
+
+/* @return whether it is all zeros */
+static bool validate_data(TarStream *s, const void *data, size_t n, bool zero) {
+        if (zero)
+                validator_feed_zeros(s->validator, n);
+        else
+                validator_feed(s->validator, data, n);
+        return zero;
+}
+
+/* @return whether it is all zeros */
+static bool add_data(TarStream *s, const void *data, size_t n) {
+        s->content += n;
+        if (!s->validator)
+                return member_digest_is_zero(data, n);
+        return validate_data(s, data, n, member_digest_update(&s->digest, data, n));
+}
+
+/* A buffer, and how much of it was filled. */
+typedef struct Piece {
+        void *data;
+        size_t n_max, n;
+        bool is_zero; /* is cleared by anything else than zeros */
+} Piece;
+
+/* Reads content at an offset. Reads nothing when nothing more can be read (s->is_lost). */
+static int read_source(TarStream *s, Piece *p, uint64_t offset) {
+        ssize_t got;
+
+        p->n = 0;
+        if (s->is_lost)
+                return 0;
+        if (s->options->before_read)
+                s->options->before_read(p->n_max, s->options->userdata);
+        do
+                got = pread(s->fd, p->data, p->n_max, (off_t)offset);
+        while (got < 0 && errno == EINTR);
+        if (got > 0) {
+                p->n = (size_t)got;
+                s->bytes_read += p->n;
+                pages_release_read(&s->pages, offset + p->n);
+                return 0;
+        }
+        s->is_lost = true;
+        s->pages.is_prefetched = false;
+        if (got == 0)
+                return fail_member(s, WRITER_E_CHANGED, VERDICT_TRUNCATED,
+                                   "shrank while it was read: from byte %llu on it is zeros here",
+                                   (unsigned long long)offset);
+        return fail_member(s, -errno, VERDICT_TRUNCATED,
+                           "cannot be read from byte %llu on (%m): the rest is zeros here",
+                           (unsigned long long)offset);
+}
+
+/* Feeds the validator the next of *n bytes of content at an offset again, if it needs them.
+ * @param n  becomes how many it was  @param buf  READ_BYTES */
+static int revalidate_piece(TarStream *s, void *buf, uint64_t offset, uint64_t *n) {
+        const uint64_t unneeded = MIN(*n, validator_unneeded(s->validator));
+        Piece p = { .data = buf, .n_max = (size_t)MIN(*n, READ_BYTES) };
+
+        if (unneeded == 0) {
+                int r = read_source(s, &p, offset);
+                if (r != 0)
+                        return r;
+        }
+        if (p.n > 0)
+                (void)validate_data(s, buf, p.n, member_digest_is_zero(buf, p.n));
+        *n = p.n > 0 ? p.n : unneeded > 0 ? unneeded : *n;
+        if (p.n == 0)
+                validator_feed_zeros(s->validator, *n);
+        return 0;
+}
+
+/* Bytes that were read together when the stream was made: the validator must see the same holes. */
+static uint64_t piece_at(const TarStream *s, uint64_t stream_offset) {
+        uint64_t offset, bytes;
+        plan_frame(s->plan, plan_frame_at(s->plan, stream_offset), &offset, &bytes);
+        return MIN(READ_BYTES, offset + bytes - stream_offset);
+}
+
+/* A validator's state is not saved: it reads the content again, up to where the bundle is resumed. */
+static int revalidate_content(TarStream *s) {
+        const PlanMember *m = stream_member(s);
+        const PlanExtent whole = { .offset = 0, .bytes = m->bytes };
+        const PlanExtent *e = m->is_sparse ? m->extents : &whole;
+        uint64_t at = 0, stream_offset = m->stream_offset + m->header_bytes;
+        _cleanup_free_ void *buf = malloc(READ_BYTES);
+        if (!buf)
+                return -ENOMEM;
+
+        for (; at < s->content; e++) {
+                const uint64_t end = MIN(e->offset + e->bytes, s->content);
+                validator_feed_zeros(s->validator, e->offset - at);
+                for (at = e->offset; at < end;) {
+                        uint64_t n = MIN(end - at, piece_at(s, stream_offset));
+                        if (validator_unneeded(s->validator) == 0)
+                                pages_prefetch(&s->pages, at, end);
+                        int r = revalidate_piece(s, buf, at, &n);
+                        if (r != 0)
+                                return r;
+                        at += n;
+                        stream_offset += n;
+                }
+        }
+        if (s->is_lost) { /* nothing in the bundle is lost yet: what follows reports its own fault */
+                s->is_lost = false;
+                free(s->fault_detail);
+                s->fault_detail = NULL;
+        }
+        return 0;
+}
+
+/* Opens the member in whose data the bundle is resumed. */
+static int resume_member(TarStream *s) {
+        const WriterMark *mark = &s->start;
+        int r = 0;
+
+        s->digest = mark->digest;
+        s->is_lost = mark->is_lost;
+        s->fault = mark->fault;
+        s->fault_detail = TAKE_PTR(s->start.fault_detail);
+        if (!s->is_lost)
+                r = open_source(s);
+        /* a fault is the verdict, whatever the validator would say */
+        return r == 0 && s->validator && !s->fault_detail ? revalidate_content(s) : r;
+}
+
+static int open_member(TarStream *s) {
+        const PlanMember *m = stream_member(s);
+        size_t header_bytes;
+
+        s->state = MEMBER_OPEN;
+        s->is_lost = false;
+        int r = plan_member_header(s->plan, s->member, &s->header, &header_bytes);
+        if (r < 0)
+                return r;
+        if (header_bytes !=
+            m->header_bytes) /* it was laid out by the same function of the same plan */
+                return -EIO;
+        seek_extent(s);
+        member_digest_init(&s->digest);
+        if (!s->options->without_results) {
+                r = validator_new(&s->validator, &(ValidatorOrder){ .source = s->options->source,
+                                                                    .kind = m->kind,
+                                                                    .name = m->path,
+                                                                    .size_bytes = m->bytes });
+                if (r < 0)
+                        return r;
+        }
+        return s->position > m->header_bytes ? resume_member(s) : open_source(s);
+}
+
+static void fill_zeros(Piece *p) {
+        memset(p->data, 0, p->n_max);
+        p->n = p->n_max;
+}
+
+/* Data of the current extent. */
+static int read_extent(TarStream *s, Piece *p) {
+        const PlanMember *m = stream_member(s);
+        const PlanExtent whole = { .offset = 0, .bytes = m->bytes };
+        const PlanExtent *e = m->is_sparse ? &m->extents[s->extent] : &whole;
+        uint64_t offset = e->offset + s->extent_done;
+
+        p->n_max = MIN(p->n_max, READ_BYTES);
+        p->n_max = MIN((uint64_t)p->n_max, e->bytes - s->extent_done);
+        add_zeros(s, offset - s->content); /* the hole before */
+        pages_prefetch(&s->pages, offset, e->offset + e->bytes);
+        int r = read_source(s, p, offset);
+        if (r != 0)
+                return r;
+        if (p->n > 0)
+                p->is_zero &= add_data(s, p->data, p->n);
+        else {
+                fill_zeros(p);
+                add_zeros(s, p->n);
+        }
+        s->extent_done += p->n;
+        if (s->extent_done == e->bytes && m->is_sparse) {
+                s->extent++;
+                s->extent_done = 0;
+        }
+        return 0;
+}
+
+/* All data was read: digest, verdict, and whether it is still the file of the plan. */
+static int finish_member(TarStream *s) {
+        const PlanMember *m = stream_member(s);
+        MemberResult *result = &s->results[s->member];
+        int r = 0;
+
+        if (s->fd >= 0) {
+                r = check_unchanged(s);
+                pages_release(&s->pages,
+                              m->bytes + (PLAN_EXTENT_ALIGN - 1)); /* the last page too */
+        }
+        if (r != 0)
+                return r;
+        if (s->validator) {
+                add_zeros(s, m->bytes - s->content);
+                member_digest_final(&s->digest, result->sha256, &result->is_sparse_digest);
+                result->verdict = validator_finish(s->validator, &result->detail);
+        }
+        if (s->fault_detail) {
+                free(result->detail);
+                result->detail = TAKE_PTR(s->fault_detail);
+                result->verdict = s->fault;
+        }
+        close_member(s);
+        s->state = MEMBER_FINISHED;
+        return 0;
+}
+
+/* The next bytes of the open member. */
+static int read_member(TarStream *s, Piece *p) {
+        const PlanMember *m = stream_member(s);
+
+        if (s->position < m->header_bytes) {
+                p->n = (size_t)MIN((uint64_t)p->n_max, m->header_bytes - s->position);
+                memcpy(p->data, (const char *)s->header + s->position, p->n);
+                p->is_zero =
+                        false; /* it has a magic number; and if a piece of it had not, nothing is lost */
+                return 0;
+        }
+        return read_extent(s, p);
+}
+
+static uint64_t padding_bytes(uint64_t bytes) {
+        return (PLAN_TAR_BLOCK - bytes % PLAN_TAR_BLOCK) % PLAN_TAR_BLOCK;
+}
+
+static int start_member(TarStream *s) {
+        const PlanMember *m = stream_member(s);
+
+        s->data_end = m->header_bytes + plan_stored_bytes(m);
+        if (s->position < s->data_end)
+                return open_member(s);
+        s->state = MEMBER_FINISHED; /* resumed in its padding */
+        return 0;
+}
+
+/* One step: some bytes (or none) of a header, of data, of padding or of the end. */
+static int stream_step(TarStream *s, Piece *p) {
+        p->n = 0;
+        if (s->member == plan_n_members(s->plan)) {
+                fill_zeros(p);
+                return 0;
+        }
+
+        switch (s->state) {
+        case MEMBER_NEXT:
+                return start_member(s);
+        case MEMBER_OPEN:
+                p->n_max = (size_t)MIN((uint64_t)p->n_max, s->data_end - s->position);
+                return read_member(s, p);
+        case MEMBER_FINISHED:
+                break;
+        }
+        uint64_t left = s->data_end + padding_bytes(s->data_end) - s->position;
+        if (left > 0) {
+                p->n_max = (size_t)MIN((uint64_t)p->n_max, left);
+                fill_zeros(p);
+                return 0;
+        }
+        s->member++;
+        s->position = 0;
+        s->state = MEMBER_NEXT;
+        return 0;
+}
+
+static int stream_read(TarStream *s, void *data, size_t n, bool *ret_zero) {
+        Piece p = { .data = data, .is_zero = true };
+
+        while (n > 0) {
+                p.n_max = n;
+                int r = stream_step(s, &p);
+                if (r != 0)
+                        return r;
+                s->position += p.n;
+                p.data = (char *)p.data + p.n;
+                n -= p.n;
+                if (s->state == MEMBER_OPEN && s->position == s->data_end)
+                        r = finish_member(s);
+                if (r != 0)
+                        return r;
+        }
+        *ret_zero = p.is_zero;
+        return 0;
+}
 
 #define ZERO_FRAME_MAX 4096 /* bytes of a compressed frame of zeros; they are some hundred */
 
@@ -33,15 +584,14 @@ typedef struct Slot {
 struct BundleWriter {
         const Plan *plan;
         BundleWriterOptions options;
-        WriterStream stream;
-        WriterZstd *zstd;
-        uint8_t *memory; /* of all slots, mapped: given back whole */
+        TarStream stream;
+        FrameCompressor *zstd;
+        uint8_t *memory; /* of all slots; mapped */
         size_t memory_bytes;
         Slot *slots;
         unsigned n_slots;
-        unsigned max_in_pool; /* fewer contexts than threads: not all slots at once */
-        uint64_t next_in,
-                next_out; /* frames: to be filled, to be given out; slot = number % n_slots */
+        unsigned max_in_pool;       /* fewer contexts than threads: not all slots at once */
+        uint64_t next_in, next_out; /* frames to fill and to return; slot = number % n_slots */
         uint64_t end_frame, n_frames;
         int error;
         uint32_t *frame_bytes; /* compressed, one a frame */
@@ -52,24 +602,24 @@ struct BundleWriter {
 };
 
 static size_t slot_bytes(void) {
-        size_t bytes = PLAN_FRAME_BYTES + writer_zstd_bound(PLAN_FRAME_BYTES);
+        size_t bytes = PLAN_FRAME_BYTES + frame_bytes_max(PLAN_FRAME_BYTES);
         return bytes + (4096 - bytes % 4096) % 4096; /* whole pages */
 }
 
 uint64_t bundle_writer_memory_min(int level) {
-        return writer_zstd_context_bytes(level) + 2 * slot_bytes();
+        return frame_compressor_context_bytes(level) + 2 * slot_bytes();
 }
 
 uint64_t bundle_writer_memory_best(int level, unsigned n_compressors) {
         /* while each compressor is busy with one frame, another is ready for it */
-        return n_compressors * (uint64_t)writer_zstd_context_bytes(level) +
+        return n_compressors * (uint64_t)frame_compressor_context_bytes(level) +
                (2 * (uint64_t)n_compressors + 2) * slot_bytes();
 }
 
 /* As many contexts as there are threads, and one slot more than contexts at least; less where memory is short. */
-static int choose_sizes(BundleWriter *w, unsigned *ret_n_contexts) {
+static int size_slots(BundleWriter *w, unsigned *ret_n_contexts) {
         const BundleWriterOptions *o = &w->options;
-        uint64_t context = writer_zstd_context_bytes(o->level);
+        uint64_t context = frame_compressor_context_bytes(o->level);
 
         for (unsigned n = worker_pool_size(o->compressors); n > 0; n--) {
                 if (o->memory_bytes < n * context + (n + UINT64_C(1)) * slot_bytes())
@@ -86,17 +636,17 @@ static int choose_sizes(BundleWriter *w, unsigned *ret_n_contexts) {
 static void compress_slot(WorkJob *job) {
         Slot *slot = CONTAINER_OF(job, Slot, job);
 
-        WriterZstdFrame frame = { .data = slot->input,
-                                  .n = slot->n_input,
-                                  .is_zero = slot->is_zero,
-                                  .ret = slot->output };
+        FrameCompression frame = { .data = slot->input,
+                                   .n = slot->n_input,
+                                   .is_zero = slot->is_zero,
+                                   .ret = slot->output };
 
-        slot->error = writer_zstd_frame(slot->writer->zstd, &frame);
+        slot->error = frame_compress(slot->writer->zstd, &frame);
         slot->data = slot->output;
         slot->n_output = frame.ret_bytes;
 }
 
-static int make_slots(BundleWriter *w) {
+static int alloc_slots(BundleWriter *w) {
         w->memory_bytes = w->n_slots * slot_bytes();
         void *memory = mmap(NULL, w->memory_bytes, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -118,8 +668,8 @@ static int make_slots(BundleWriter *w) {
 }
 
 static bool options_are_possible(const Plan *plan, const BundleWriterOptions *o) {
-        if (o->level < 0 || o->level > WRITER_ZSTD_LEVEL_MAX ||
-            o->first_frame > plan_n_frames(plan) || o->end_frame > plan_n_frames(plan) ||
+        if (o->level < 0 || o->level > FRAME_LEVEL_MAX || o->first_frame > plan_n_frames(plan) ||
+            o->end_frame > plan_n_frames(plan) ||
             (o->end_frame > 0 && o->end_frame < o->first_frame))
                 return false;
         return o->without_results || o->mark || !writer_mark_is_needed(plan, o->first_frame);
@@ -140,11 +690,11 @@ int bundle_writer_new(BundleWriter **ret, const Plan *plan, const BundleWriterOp
         w->end_frame = options->end_frame > 0 ? options->end_frame : w->n_frames;
         w->next_in = w->next_out = options->first_frame;
 
-        int r = choose_sizes(w, &n_contexts);
+        int r = size_slots(w, &n_contexts);
         if (r == 0)
-                r = make_slots(w);
+                r = alloc_slots(w);
         if (r == 0)
-                r = writer_zstd_new(&w->zstd, options->level, n_contexts);
+                r = frame_compressor_new(&w->zstd, options->level, n_contexts);
         if (r < 0)
                 return r;
         w->has_earlier = options->earlier_frames != NULL;
@@ -153,7 +703,7 @@ int bundle_writer_new(BundleWriter **ret, const Plan *plan, const BundleWriterOp
                        options->first_frame * sizeof *w->frame_bytes);
         if (options->first_frame < w->n_frames)
                 plan_frame(plan, options->first_frame, &offset, &bytes);
-        r = writer_stream_init(&w->stream, plan, &w->options, offset);
+        r = stream_init(&w->stream, plan, &w->options, offset);
         if (r < 0)
                 return r;
         *ret = TAKE_PTR(w);
@@ -164,7 +714,7 @@ static Slot *slot_of(BundleWriter *w, uint64_t frame) {
         return &w->slots[frame % w->n_slots];
 }
 
-static void collect(Slot *slot) {
+static void wait_for_slot(Slot *slot) {
         if (slot->in_pool)
                 worker_pool_wait(&slot->job);
         slot->in_pool = false;
@@ -174,14 +724,14 @@ BundleWriter *bundle_writer_free(BundleWriter *w) {
         if (!w)
                 return NULL;
         for (unsigned i = 0; w->slots && i < w->n_slots; i++) {
-                collect(&w->slots[i]);
+                wait_for_slot(&w->slots[i]);
                 writer_mark_done(&w->slots[i].mark);
         }
         if (w->stream.plan)
-                writer_stream_done(&w->stream);
-        writer_zstd_free(w->zstd);
+                stream_done(&w->stream);
+        frame_compressor_free(w->zstd);
         if (w->memory)
-                (void)munmap(w->memory, w->memory_bytes); /* what mmap gave */
+                (void)munmap(w->memory, w->memory_bytes); /* whole mapping */
         free(w->slots);
         free(w->frame_bytes);
         free(w->zero_frame);
@@ -198,22 +748,22 @@ static void wait_for_context(BundleWriter *w) {
                 n += slot_of(w, f)->in_pool;
         for (uint64_t f = w->next_out; f < w->next_in && n >= w->max_in_pool; f++)
                 if (slot_of(w, f)->in_pool) {
-                        collect(slot_of(w, f));
+                        wait_for_slot(slot_of(w, f));
                         n--;
                 }
 }
 
-/* Reads the next frame's piece of the stream and sends it to be compressed. */
-static int fill(BundleWriter *w) {
+/* Reads the next frame's piece of the stream and submits it for compression. */
+static int fill_slot(BundleWriter *w) {
         Slot *slot = slot_of(w, w->next_in);
         uint64_t offset, bytes;
 
         plan_frame(w->plan, w->next_in, &offset, &bytes);
         slot->n_input = bytes;
         slot->error = 0;
-        int r = writer_stream_read(&w->stream, slot->input, bytes, &slot->is_zero);
+        int r = stream_read(&w->stream, slot->input, bytes, &slot->is_zero);
         if (r == 0)
-                r = writer_stream_mark(&w->stream, &slot->mark);
+                r = stream_save_mark(&w->stream, &slot->mark);
         if (r != 0)
                 return r;
         if (slot->is_zero && bytes == PLAN_FRAME_BYTES && w->zero_frame) {
@@ -222,7 +772,7 @@ static int fill(BundleWriter *w) {
         } else {
                 wait_for_context(w);
                 slot->in_pool = worker_pool_submit(w->options.compressors, &slot->job) == 0;
-                if (!slot->in_pool) /* no thread to be had: slower, but it goes on */
+                if (!slot->in_pool) /* no thread available: slower, but it works */
                         compress_slot(&slot->job);
         }
         w->next_in++;
@@ -230,7 +780,7 @@ static int fill(BundleWriter *w) {
 }
 
 /* Zeros need be compressed only once. */
-static void keep_zero_frame(BundleWriter *w, const Slot *slot) {
+static void cache_zero_frame(BundleWriter *w, const Slot *slot) {
         if (!slot->is_zero || slot->n_input != PLAN_FRAME_BYTES || w->zero_frame ||
             slot->n_output > ZERO_FRAME_MAX)
                 return;
@@ -241,13 +791,13 @@ static void keep_zero_frame(BundleWriter *w, const Slot *slot) {
         w->zero_frame_bytes = slot->n_output;
 }
 
-static int take_frame(BundleWriter *w, BundleFrame *ret) {
+static int emit_frame(BundleWriter *w, BundleFrame *ret) {
         Slot *slot = slot_of(w, w->next_out);
 
-        collect(slot);
+        wait_for_slot(slot);
         if (slot->error < 0)
                 return slot->error;
-        keep_zero_frame(w, slot);
+        cache_zero_frame(w, slot);
         *ret = (BundleFrame){ .number = w->next_out, .data = slot->data, .bytes = slot->n_output };
         plan_frame(w->plan, w->next_out, &ret->stream_offset, &ret->stream_bytes);
         w->frame_bytes[w->next_out] = (uint32_t)slot->n_output;
@@ -257,18 +807,18 @@ static int take_frame(BundleWriter *w, BundleFrame *ret) {
 
 int bundle_writer_next(BundleWriter *w, BundleFrame *ret) {
         while (w->error == 0 && w->next_in < w->end_frame && w->next_in - w->next_out < w->n_slots)
-                w->error = fill(w);
+                w->error = fill_slot(w);
         if (w->error != 0)
                 return w->error;
         if (w->next_out == w->end_frame)
                 return 0;
-        int r = take_frame(w, ret);
+        int r = emit_frame(w, ret);
         if (r < 0)
                 w->error = r;
         return r;
 }
 
-static uint8_t *put_u32(uint8_t *p, uint32_t value) {
+static uint8_t *write_u32(uint8_t *p, uint32_t value) {
         uint32_t little = htole32(value);
         memcpy(p, &little, sizeof little);
         return p + sizeof little;
@@ -288,16 +838,16 @@ int bundle_writer_seek_table(BundleWriter *w, const void **ret, size_t *ret_byte
         uint8_t *p = w->seek_table = malloc(n);
         if (!p)
                 return -ENOMEM;
-        p = put_u32(p, SEEK_TABLE_MAGIC);
-        p = put_u32(p, (uint32_t)(n - SEEK_TABLE_HEADER));
+        p = write_u32(p, SEEK_TABLE_MAGIC);
+        p = write_u32(p, (uint32_t)(n - SEEK_TABLE_HEADER));
         for (uint64_t f = 0; f < w->n_frames; f++) {
                 plan_frame(w->plan, f, &offset, &bytes);
-                p = put_u32(p, w->frame_bytes[f]);
-                p = put_u32(p, (uint32_t)bytes);
+                p = write_u32(p, w->frame_bytes[f]);
+                p = write_u32(p, (uint32_t)bytes);
         }
-        p = put_u32(p, (uint32_t)w->n_frames);
+        p = write_u32(p, (uint32_t)w->n_frames);
         *p++ = 0; /* descriptor: no checksums here, the frames have their own */
-        (void)put_u32(p, SEEK_TABLE_FOOTER_MAGIC);
+        (void)write_u32(p, SEEK_TABLE_FOOTER_MAGIC);
         *ret = w->seek_table;
         *ret_bytes = n;
         return 0;
@@ -313,7 +863,7 @@ bool writer_mark_is_needed(const Plan *plan, uint64_t first_frame) {
         if (first_frame >= plan_n_frames(plan))
                 return false;
         plan_frame(plan, first_frame, &offset, &bytes);
-        return writer_stream_is_inside(plan, offset, &member);
+        return stream_is_inside(plan, offset, &member);
 }
 
 const WriterMark *bundle_writer_mark(const BundleWriter *w) {

@@ -19,7 +19,8 @@ tiny_tree() {
     mkdir -p "$tree/agent/store" "$tree/agent/api" "$tree/cli" "$tree/config" "$tree/lib/base" "$tree/lib/bundle" \
         "$tree/lib/loop" "$tree/tests/base" "$tree/uploaders"
     cp "$here/../../.clang-format" "$tree/"
-    for f in agent/agent agent/store/store agent/api/api config/load lib/base/digest lib/bundle/writer lib/event/worker_pool \
+    for f in agent/agent agent/store/store agent/api/api config/load lib/base/digest lib/bundle/plan lib/bundle/frame \
+        lib/event/worker_pool \
         uploaders/volume cli/client; do
         printf '#pragma once\n' > "$tree/$f.h"
         printf '#include "%s.h"\n' "$f" > "$tree/$f.c"
@@ -28,7 +29,8 @@ tiny_tree() {
     printf '#include "agent/store/store.h"\n#include "build-config.h"\n#include "lib/base/digest.h"\n' >> "$tree/agent/agent.c"
     printf '#include <sqlite3.h>\n' >> "$tree/agent/store/store.c"
     printf '#include <openssl/sha.h>\n' >> "$tree/lib/base/digest.c"
-    printf '#include <archive.h>\n#include <zstd.h>\n' >> "$tree/lib/bundle/writer.c"
+    printf '#include <archive.h>\n' >> "$tree/lib/bundle/plan.c"
+    printf '#include <zstd.h>\n' >> "$tree/lib/bundle/frame.c"
     printf '#include <yaml.h>\n' >> "$tree/config/load.c"
     printf '#include <curl/curl.h>\n' >> "$tree/cli/client.c"
     printf 'static void f(void) {\n        pthread_mutex_lock(&m);\n}\n' >> "$tree/lib/event/worker_pool.c"
@@ -135,7 +137,6 @@ lib/base/digest.h openssl/sha.h OpenSSL
 cli/crash.c elfutils/libdwfl.h elfutils
 END
 tiny_tree
-plant lib/bundle/reader_seek.c '#include <zstd.h>'
 plant agent/store/store_rows.c '#include <sqlite3.h>'
 plant agent/store/store_private.h '#include <sqlite3.h>'
 passes doors 'a door may have several leaves'

@@ -1,4 +1,4 @@
-#include "lib/bundle/parts.h"
+#include "lib/bundle/packer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
