@@ -250,7 +250,7 @@ int main(int argc, char **argv) {
                    .talk_fd = -1,
                    .snapshot_fd = -1,
                    .record = BOUNDED_NONE };
-        process_begin();
+        hook_process_start();
         if (dumps_are_off(environ))
                 return 0;
         size_t n_left_out = 0;
@@ -269,6 +269,6 @@ int main(int argc, char **argv) {
                 run(&h, argv);
         hook_note_done(&h.note);
         strbuf_done(&h.text);
-        process_end();
+        hook_process_exit();
         return 0; /* the runtime's opinion of other values is not published */
 }

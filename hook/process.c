@@ -88,14 +88,14 @@ static void have_standard_fds(void) {
                 }
 }
 
-void process_begin(void) {
+void hook_process_start(void) {
         put_signals_right();
         (void)umask(umask(0) & (S_IRWXG | S_IRWXO)); /* what we make we can write to */
         leave_inherited_fds();
         have_standard_fds();
 }
 
-void process_end(void) {
+void hook_process_exit(void) {
         if (fork_sharing_fds() != 0)
                 return; /* without one our exit closes them */
         for (;;)

@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""No circle between folders: neither of includes, nor of symbols between the object files of a build.
+usage: check_circles.py [ROOT [BUILD]]"""
+import os
+import subprocess
+import sys
+from collections import defaultdict
+
+import source_tree as tree
+
+
+def include_edges(root):
+    """{folder: {folder: 'file includes path', …}, …}"""
+    edges = defaultdict(dict)
+    for name in tree.c_files(root):
+        for number, _, path in tree.includes(tree.read(root, name)):
+            ours, theirs = os.path.dirname(name), os.path.dirname(path)
+            if theirs.split("/")[0] in tree.FOLDERS and ours != theirs:
+                edges[ours].setdefault(theirs, f"{name}:{number} includes {path}")
+    return edges
+
+
+def symbols(root, build):
+    """(who defines each global symbol, who refers to which, clashes): object names are those of their sources."""
+    defined, used, clashes = {}, defaultdict(set), []
+    objects = [name[:-2] for name in tree.c_files(root) if name.endswith(".c")]
+    objects = [name for name in objects if os.path.exists(os.path.join(build, name + ".o"))]
+    for name in objects:
+        out = subprocess.run(["nm", "-P", "-g", os.path.join(build, name + ".o")], check=True, text=True,
+                             capture_output=True).stdout
+        for line in out.splitlines():
+            symbol, kind = line.split()[:2]
+            if symbol == "main" or symbol.startswith("__"):
+                continue
+            if kind in "TDBRVW":
+                if symbol in defined:
+                    clashes.append(f"{name}.c: {symbol} is defined in {defined[symbol]}.c too: give it its module's name")
+                defined[symbol] = name
+            elif kind == "U":
+                used[name].add(symbol)
+    return defined, used, clashes
+
+
+def symbol_edges(defined, used):
+    edges = defaultdict(dict)
+    for name, names in used.items():
+        for symbol in sorted(names):
+            if symbol in defined:
+                ours, theirs = os.path.dirname(name), os.path.dirname(defined[symbol])
+                if ours != theirs:
+                    edges[ours].setdefault(theirs, f"{name}.c uses {symbol} of {defined[symbol]}.c")
+    return edges
+
+
+def faults(edges):
+    found = []
+    for component in tree.circles(edges):
+        found.append("circle of " + ", ".join(component) + ": connect them in a folder above by callbacks, "
+                     "or move what both need below both")
+        found += [f"  {edges[a][b]}" for a in component for b in component if b in edges.get(a, ())]
+    return found
+
+
+def main():
+    root = tree.root_of_arguments()
+    build = sys.argv[2] if len(sys.argv) > 2 else os.environ.get("builddir", ".")
+    results = [("no circle of includes between folders", faults(include_edges(root)))]
+    defined, used, clashes = symbols(root, build)
+    if defined:
+        results.append(("no circle of symbols between folders", faults(symbol_edges(defined, used))))
+        results.append(("no symbol is defined twice", clashes))
+    tree.report(results)
+
+
+if __name__ == "__main__":
+    main()

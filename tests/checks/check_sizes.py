@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""The sizes of docs/STYLE.md: functions, folders, READMEs.
+usage: check_sizes.py [ROOT]"""
+import os
+import re
+from collections import Counter
+
+import source_tree as tree
+
+MAX_FUNCTION_LINES = 80
+MAX_C_FILES = 12
+MAX_README_LINES = 60
+MAX_FILES_WITHOUT_README = 3
+
+
+def is_switch_of_short_cases(lines):
+    """More than half of the lines are cases of at most three lines."""
+    short, case = 0, None
+    for line in lines:
+        if re.match(r"\s*(case[ \t(]|default:)", line):
+            short += case or 0 if (case or 0) <= 3 else 0
+            case = 1
+        elif case is not None:
+            case += 1
+    short += case or 0 if (case or 0) <= 3 else 0
+    return 2 * short > len(lines)
+
+
+def main():
+    root = tree.root_of_arguments()
+    functions, folders, readmes = [], [], []
+    for name in tree.c_files(root, tree.FOLDERS + ("tests",)):
+        text = tree.read(root, name)
+        lines = text.split("\n")
+        for first, last, head in tree.functions(text):
+            size = last - first + 1
+            if size > MAX_FUNCTION_LINES and not is_switch_of_short_cases(lines[first - 1:last]):
+                functions.append(f"{name}:{first}: {tree.function_name(head)} has {size} lines, at most "
+                                 f"{MAX_FUNCTION_LINES}: give a part of it a name of its own")
+    names = tree.c_files(root)
+    for folder, n in sorted(Counter(os.path.dirname(f) for f in names if f.endswith(".c")).items()):
+        if n > MAX_C_FILES:
+            folders.append(f"{folder}:1: {n} .c files, at most {MAX_C_FILES}: merge what is one idea")
+    for folder, n in sorted(Counter(os.path.dirname(f) for f in names).items()):
+        readme = os.path.join(root, folder, "README.md")
+        if not os.path.exists(readme):
+            if n > MAX_FILES_WITHOUT_README:
+                readmes.append(f"{folder}/README.md:1: missing in a folder of {n} files: say what it owns and how its "
+                               "files relate")
+            continue
+        with open(readme, encoding="utf-8") as file:
+            lines = len(file.readlines())
+        if lines > MAX_README_LINES:
+            readmes.append(f"{folder}/README.md:{MAX_README_LINES + 1}: {lines} lines, at most {MAX_README_LINES}: "
+                           "the rest belongs into docs/ or into the headers")
+    tree.report([
+        (f"a function has at most {MAX_FUNCTION_LINES} lines", functions),
+        (f"a folder has at most {MAX_C_FILES} .c files", folders),
+        (f"a folder of more than {MAX_FILES_WITHOUT_README} files has a README.md of at most {MAX_README_LINES} lines",
+         readmes),
+    ])
+
+
+main()
