@@ -5,7 +5,7 @@
 
 #include "agent/delivery/pipeline_private.h"
 #include "lib/base/log.h"
-#include "lib/neuron/place.h"
+#include "lib/neuron/ids.h"
 
 static char *directory_of_template(const Destination *d, const Bundle *b) {
         const PipelineContext *c = &d->pipeline->context;

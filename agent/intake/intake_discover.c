@@ -6,7 +6,7 @@
 #include "lib/base/log.h"
 #include "lib/base/path.h"
 #include "lib/event/timer.h"
-#include "lib/neuron/place.h"
+#include "lib/neuron/ids.h"
 
 static void look_next(IntakeSource *s);
 

@@ -9,7 +9,6 @@
 #include "lib/base/path.h"
 #include "lib/neuron/ids.h"
 #include "lib/neuron/names.h"
-#include "lib/neuron/place.h"
 #include "lib/neuron/scan.h"
 
 typedef struct Estimate {

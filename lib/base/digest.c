@@ -1,4 +1,4 @@
-/* OpenSSL's low-level digests behind our own types. */
+/* The wrapper of OpenSSL: its low-level digests behind our own types. */
 
 /* Deprecated since OpenSSL 3.0 in favour of EVP, but EVP cannot export a running SHA-256 state, and the
  * ledger of an interrupted upload needs just that. They stay in every 3.x and use the same SHA-NI code. */
@@ -9,9 +9,14 @@
 #include <assert.h>
 #include <endian.h>
 #include <errno.h>
+#include <malloc.h>
 #include <openssl/md5.h>
 #include <openssl/sha.h>
+#include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "lib/base/cleanup.h"
 
 static_assert(sizeof(SHA256_CTX) <= sizeof(Sha256), "Sha256 must hold OpenSSL's state");
 static_assert(_Alignof(SHA256_CTX) <= _Alignof(Sha256),
@@ -64,6 +69,7 @@ enum {
         STATE_WORDS = 28,
         BLOCK_SIZE = 64,
 };
+
 static_assert(4 * STATE_WORDS == SHA256_STATE_SIZE, "the saved state's size");
 
 static void state_put(uint8_t *state, unsigned word, uint32_t value) {
@@ -186,4 +192,21 @@ const char *digest_hex(const void *data, size_t n, char *buf) {
         }
         buf[2 * n] = '\0';
         return buf;
+}
+
+void digest_wipe_free(void *p) {
+        if (p)
+                explicit_bzero(p, malloc_usable_size(p));
+        free(p);
+}
+
+/* realloc(3) may move and leave the old bytes behind. */
+void *digest_wipe_realloc(void *p, size_t n) {
+        void *bigger = malloc(MAX(n, (size_t)1));
+        if (!bigger || !p)
+                return bigger;
+        size_t before = malloc_usable_size(p);
+        memcpy(bigger, p, MIN(before, n));
+        digest_wipe_free(p);
+        return bigger;
 }

@@ -45,3 +45,7 @@ void digest_wipe(void *data, size_t n);
 
 /** Lower-case hex of n bytes. @param buf  2n + 1 bytes. @return buf */
 const char *digest_hex(const void *data, size_t n, char *buf);
+
+/** As free(3) and realloc(3), for libraries that secrets pass through: freed memory is overwritten first. */
+void digest_wipe_free(void *p);
+void *digest_wipe_realloc(void *p, size_t n);

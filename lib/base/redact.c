@@ -1,12 +1,364 @@
-/* One pass over the text. What is looked at ahead is either taken out, and then passed over, or bounded: linear, whatever comes. */
+/* Whether a name speaks of a secret: the dictionary. In doubt it does, but for secret_words that training jobs use all day (tokenizer, cache_key). */
 #include "lib/base/redact.h"
 
 #include <ctype.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <string.h>
 #include <strings.h>
 
+#include "lib/base/cleanup.h"
 #include "lib/base/json_out.h"
-#include "lib/base/redact_private.h"
+
+enum { REDACT_URL_BYTES_MAX = 512 }; /* of user and password */
+
+typedef struct Scan {
+        const char *s;
+        size_t n;
+        bool has_key_id;   /* an AKIA or ASIA id is somewhere: 40 bytes may be what belongs to it */
+        size_t jwt_beyond; /* no JWT begins before here */
+} Scan;
+
+static inline bool is_one_of(char c, const char *chars) {
+        return c != '\0' && strchr(chars, c);
+}
+
+static inline bool is_name_char(char c) {
+        return isalnum((unsigned char)c) || is_one_of(c, "_-.");
+}
+
+static inline bool starts_with(const Scan *t, size_t i, const char *what) {
+        size_t n = strlen(what);
+        return n <= t->n - i && memcmp(t->s + i, what, n) == 0;
+}
+
+static inline size_t span_of(const Scan *t, size_t i, const char *chars) {
+        size_t from = i;
+        while (i < t->n && is_one_of(t->s[i], chars))
+                i++;
+        return i - from;
+}
+
+static inline bool is_port(const Scan *t, size_t from, size_t to) {
+        return span_of(t, from, "0123456789") == to - from;
+}
+
+/* Whether a word may begin here: also after `%3D` and after an escape such as `\n` in a log line. */
+static inline bool starts_word(const Scan *t, size_t i) {
+        if (i == 0 || !(isalnum((unsigned char)t->s[i - 1]) || t->s[i - 1] == '_'))
+                return true;
+        return (i >= 2 && t->s[i - 2] == '\\') ||
+               (i >= 3 && t->s[i - 3] == '%' && isxdigit((unsigned char)t->s[i - 2]));
+}
+
+enum { NAME_MAX_BYTES = 256, WORDS_MAX = 32 };
+
+/* Anywhere in a name, whatever its case and with `-`, `_` and `.` left out. */
+static const char *const secret_parts[] = {
+        "secret",     "passw",      "passphrase",  "passcode",  "credential",
+        "apikey",     "accesskey",  "privatekey",  "privkey",   "authkey",
+        "accountkey", "signingkey", "masterkey",   "sharedkey", "encryptionkey",
+        "sshkey",     "authtoken",  "accesstoken", "webhook",   "authorization",
+};
+
+static size_t jwt(Scan *t, size_t i);
+
+/* As a word of a name. */
+static const char *const secret_words[] = {
+        "auth", "bearer", "cookie", "cookies", "cred",      "creds",
+        "jwt",  "otp",    "pwd",    "sig",     "signature",
+};
+
+/* Before `key` at the end of a name: then it opens nothing. */
+static const char *const harmless_keys[] = {
+        "cache",  "column",  "dict", "foreign", "group", "hash",      "host",    "index",
+        "job",    "lookup",  "map",  "object",  "order", "partition", "primary", "pub",
+        "public", "routing", "row",  "s3",      "sort",  "state",     "store",
+};
+
+static bool is_in(const char *word, const char *const *list, size_t n) {
+        for (size_t i = 0; i < n; i++)
+                if (strcmp(word, list[i]) == 0)
+                        return true;
+        return false;
+}
+
+/* The name in lower case without separators, and the same cut into secret_words: at separators, and where a capital follows a small letter. */
+typedef struct Words {
+        char joined[NAME_MAX_BYTES + 1], cut[2 * NAME_MAX_BYTES + 1];
+        const char *word[WORDS_MAX];
+        size_t n;
+} Words;
+
+static void cut_words(const char *name, Words *ret) {
+        size_t n_joined = 0, n_cut = 0;
+        bool inside = false;
+        char before = '\0';
+        ret->n = 0;
+        for (; *name && n_joined < NAME_MAX_BYTES; before = *name++) {
+                unsigned char c = (unsigned char)*name;
+                if (c == '-' || c == '_' || c == '.') {
+                        inside = false;
+                        continue;
+                }
+                if (!inside || (isupper(c) && islower((unsigned char)before))) {
+                        if (n_cut > 0)
+                                ret->cut[n_cut++] = '\0';
+                        if (ret->n == WORDS_MAX) /* the last secret_words say what it is */
+                                memmove(ret->word, ret->word + 1, --ret->n * sizeof ret->word[0]);
+                        ret->word[ret->n++] = ret->cut + n_cut;
+                        inside = true;
+                }
+                ret->joined[n_joined++] = ret->cut[n_cut++] = (char)tolower(c);
+        }
+        ret->joined[n_joined] = ret->cut[n_cut] = '\0';
+}
+
+/* `token` anywhere, but for what a tokenizer is called and counts: numbers are told by their value (redact.c). */
+static bool speaks_of_token(const char *joined) {
+        for (const char *s = joined; (s = strstr(s, "token")); s += 5)
+                if (strncmp(s + 5, "iz", 2) != 0 && strncmp(s + 5, "is", 2) != 0)
+                        return true;
+        return false;
+}
+
+static bool ends_in_key(const Words *w) {
+        const char *last = w->n > 0 ? w->word[w->n - 1] : "";
+        if (w->n < 2)
+                return false;
+        if (strcmp(last, "key") == 0 || strcmp(last, "keys") == 0)
+                return !is_in(w->word[w->n - 2], harmless_keys, ELEMENTSOF(harmless_keys));
+        return strcmp(last, "pass") == 0 || strcmp(last, "pw") == 0;
+}
+
+bool redact_name_is_secret(const char *name) {
+        size_t n = strlen(name);
+        Words w;
+        if (n > NAME_MAX_BYTES)
+                name += n - NAME_MAX_BYTES;                          /* its end says what it is */
+        if (strcmp(name, "PWD") == 0 || strcmp(name, "OLDPWD") == 0) /* the shell's directories */
+                return false;
+        cut_words(name, &w);
+        for (size_t i = 0; i < ELEMENTSOF(secret_parts); i++)
+                if (strstr(w.joined, secret_parts[i]))
+                        return true;
+        for (size_t i = 0; i < w.n; i++)
+                if (is_in(w.word[i], secret_words, ELEMENTSOF(secret_words)))
+                        return true;
+        return speaks_of_token(w.joined) || ends_in_key(&w);
+}
+
+/* Secrets that have a form of their own. What is looked at ahead is bounded or passed over. */
+
+enum {
+        SECRET_KEY_BYTES = 40, /* of AWS; AKIA and ASIA ids: 4 + 16 */
+        PEM_LABEL_MAX = 64,
+        PEM_LINE_MIN = 32, /* of a block's body, but for the first one of the text and the last */
+};
+
+#define ALNUM "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+#define UPPER_ALNUM "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+
+/* Keys that are known by how they begin. `min` bytes of `chars` follow. */
+/* clang-format off */
+static const struct KeyForm {
+        const char *prefix, *chars;
+        size_t min;
+} key_forms[] = {
+        { "AKIA",        UPPER_ALNUM,  16 },
+        { "ASIA",        UPPER_ALNUM,  16 },
+        { "hf_",         ALNUM,        16 },
+        { "api_org_",    ALNUM,        16 },
+        { "ghp_",        ALNUM,        16 },
+        { "gho_",        ALNUM,        16 },
+        { "ghu_",        ALNUM,        16 },
+        { "ghs_",        ALNUM,        16 },
+        { "ghr_",        ALNUM,        16 },
+        { "github_pat_", ALNUM "_",    16 },
+        { "glpat-",      ALNUM "_-",   16 },
+        { "sk-",         ALNUM "_-",   20 },
+        { "xoxa-",       ALNUM "-",    10 },
+        { "xoxb-",       ALNUM "-",    10 },
+        { "xoxe.",       ALNUM "-.",   10 },
+        { "xoxe-",       ALNUM "-",    10 },
+        { "xoxo-",       ALNUM "-",    10 },
+        { "xoxp-",       ALNUM "-",    10 },
+        { "xoxr-",       ALNUM "-",    10 },
+        { "xoxs-",       ALNUM "-",    10 },
+        { "npm_",        ALNUM,        30 },
+        { "pypi-",       ALNUM "_-",   30 },
+        { "dckr_pat_",   ALNUM "_-",   16 },
+        { "AIza",        ALNUM "_-",   30 },
+        { "hooks.slack.com/services/", ALNUM "/", 10 },
+};
+
+/* clang-format on */
+
+static size_t known_key(const Scan *t, size_t i) {
+        for (size_t k = 0; k < ELEMENTSOF(key_forms); k++) {
+                const struct KeyForm *f = &key_forms[k];
+                if (t->s[i] != f->prefix[0] || !starts_with(t, i, f->prefix))
+                        continue;
+                size_t n_prefix = strlen(f->prefix), n = span_of(t, i + n_prefix, f->chars);
+                if (n >= f->min)
+                        return n_prefix + n;
+        }
+        return 0;
+}
+
+static size_t jwt(Scan *t, size_t i) {
+        if (i < t->jwt_beyond || !starts_with(t, i, "eyJ"))
+                return 0;
+        size_t n = span_of(t, i, ALNUM "_-");
+        if (n >= 10 && i + n < t->n && t->s[i + n] == '.')
+                return span_of(t, i, ALNUM "_-.=");
+        t->jwt_beyond = i + n;
+        return 0;
+}
+
+static size_t match_pem(const Scan *t, size_t i) {
+        if (!starts_with(t, i, "-----BEGIN "))
+                return 0;
+        const char *end = memmem(t->s + i, t->n - i, "-----END ", 9);
+        if (!end)
+                return t->n - i; /* cut short: what is there of it goes */
+        const char *close = end + 9;
+        close = memmem(close, (size_t)(t->s + t->n - close), "-----", 5);
+        return close ? (size_t)(close - t->s) + 5 - i : t->n - i;
+}
+
+/* A block whose beginning the text does not have ends here. */
+static size_t end_of_pem(const Scan *t, size_t i) {
+        if (!starts_with(t, i, "-----END "))
+                return 0;
+        size_t k = i + 9;
+        while (k < t->n && k - i < PEM_LABEL_MAX && is_one_of(t->s[k], UPPER_ALNUM " "))
+                k++;
+        if (k == t->n)
+                return k - i;
+        return starts_with(t, k, "-----") ? k + 5 - i : 0;
+}
+
+/* Back over blanks and ends of lines, which in a log line may be `\n`. */
+static size_t skip_break_back(const Scan *t, size_t least, size_t i) {
+        for (;;) {
+                if (i > least && is_one_of(t->s[i - 1], " \t\r\n"))
+                        i--;
+                else if (i >= least + 2 && t->s[i - 2] == '\\' && is_one_of(t->s[i - 1], "rn"))
+                        i -= 2;
+                else
+                        return i;
+                while (i > least && t->s[i - 1] == '\\')
+                        i--;
+        }
+}
+
+/* @return where the lines begin that stand before i and look like base64; not before least */
+static size_t pem_body_before(const Scan *t, size_t least, size_t i) {
+        for (bool is_last = true;; is_last = false) {
+                size_t end = skip_break_back(t, least, i), k = end;
+                while (k > least && is_one_of(t->s[k - 1], ALNUM "+/="))
+                        k--;
+                if (k > least && k < end && t->s[k - 1] == '\\' && is_one_of(t->s[k], "rn"))
+                        k++;
+                if (k == end || (end - k < PEM_LINE_MIN && !is_last && k > least))
+                        return i;
+                i = k;
+        }
+}
+
+/* The secret that belongs to an access key id has no form but its length. 40 hex digits are a commit. */
+static size_t aws_secret(const Scan *t, size_t i) {
+        static const char chars[] = ALNUM "/+";
+        if (!t->has_key_id || !is_one_of(t->s[i], chars) ||
+            (i > 0 && is_one_of(t->s[i - 1], chars)))
+                return 0;
+        size_t n = 0;
+        while (n <= SECRET_KEY_BYTES && i + n < t->n && is_one_of(t->s[i + n], chars))
+                n++;
+        return n == SECRET_KEY_BYTES && span_of(t, i, "0123456789abcdef") < n ? n : 0;
+}
+
+static bool ends_url(char c) {
+        return c == '\0' || isspace((unsigned char)c) || is_one_of(c, "\"'<>`|");
+}
+
+/* After `://`: user and password as far as the last `@` of the authority. A password with a slash in it breaks the rules, and is found all
+ * the same, since what stands before it is no port. */
+static size_t url_user(const Scan *t, size_t i) {
+        size_t at = 0, colon = 0, end = MIN(t->n, i + REDACT_URL_BYTES_MAX), k = i;
+        for (; k < end && !ends_url(t->s[k]); k++) {
+                if (is_one_of(t->s[k], "/?#") && (at || !colon || is_port(t, colon + 1, k)))
+                        break;
+                if (t->s[k] == ':' && !colon)
+                        colon = k;
+                if (t->s[k] == '@')
+                        at = k;
+        }
+        if (!at)
+                return 0;
+        bool has_password = colon && colon < at;
+        return has_password || at - i > 16 ? at - i : 0; /* `ssh://git@…` stays */
+}
+
+static bool is_host(const Scan *t, size_t i) {
+        return i < t->n && (isalnum((unsigned char)t->s[i]) || t->s[i] == '[') &&
+               !starts_with(t, i, "sha256:") &&
+               !starts_with(t, i, "sha512:"); /* of a container's image */
+}
+
+/* `user:password@host` without a scheme, as the beginning of a text, of a word or of a value. A number is a port, and a slash makes it a path. */
+static size_t bare_user(const Scan *t, size_t i) {
+        size_t at = 0, colon = 0, end = MIN(t->n, i + REDACT_URL_BYTES_MAX), k = i;
+        if (!isalnum((unsigned char)t->s[i]) || (i > 0 && !is_one_of(t->s[i - 1], " \t\n=\"'`,;(")))
+                return 0;
+        for (; k < end && !ends_url(t->s[k]) && !is_one_of(t->s[k], "/?#"); k++) {
+                if (t->s[k] == ':' && !colon)
+                        colon = k;
+                if (t->s[k] == '@' && colon && k > colon + 1)
+                        at = k;
+                if (!colon && !is_name_char(t->s[k]) && t->s[k] != '@')
+                        return 0;
+        }
+        bool is_mail = colon == i + 6 && starts_with(t, i, "mailto");
+        return at && is_host(t, at + 1) && t->s[at - 1] != '@' && t->s[colon + 1] != ':' &&
+                               !is_port(t, colon + 1, at) && !is_mail
+                       ? at - i
+                       : 0;
+}
+
+static size_t match_known_form(Scan *t, size_t i) {
+        size_t n = match_pem(t, i);
+        if (n == 0)
+                n = aws_secret(t, i);
+        if (n > 0 || !starts_word(t, i))
+                return n;
+        n = known_key(t, i);
+        return n > 0 ? n : jwt(t, i);
+}
+
+static size_t match_pem_end(const Scan *t, size_t least, size_t i, size_t *ret_from) {
+        size_t n = end_of_pem(t, i);
+        if (n > 0)
+                *ret_from = pem_body_before(t, least, i);
+        return n;
+}
+
+static size_t match_user(const Scan *t, size_t i) {
+        size_t n = i >= 3 && starts_with(t, i - 3, "://") ? url_user(t, i) : 0;
+        return n > 0 ? n : bare_user(t, i);
+}
+
+static Scan scan_start(const char *text, size_t n) {
+        Scan t = { .s = text, .n = n };
+        for (size_t i = 0; i + 20 <= n && !t.has_key_id; i++)
+                t.has_key_id = t.s[i] == 'A' &&
+                               (starts_with(&t, i, "AKIA") || starts_with(&t, i, "ASIA")) &&
+                               starts_word(&t, i) && known_key(&t, i) > 0;
+        return t;
+}
+
+/* One pass over the text. What is looked at ahead is either taken out, and then passed over, or bounded: linear, whatever comes. */
 
 #define REDACTED "[redacted]"
 
@@ -21,6 +373,7 @@ enum {
 /* Headers whose whole line is the secret. */
 static const char *const header_names[] = { "authorization", "proxy-authorization", "cookie",
                                             "set-cookie" };
+
 static const char *const plain_values[] = { "true", "false", "null", "none",     "yes",
                                             "no",   "on",    "off",  "undefined" };
 
@@ -39,7 +392,7 @@ static char skip_quote(const Scan *t, size_t *i) {
         size_t k = *i;
         while (k < t->n && t->s[k] == '\\' && k - *i < 4)
                 k++;
-        if (k >= t->n || !redact_is_one_of(t->s[k], "\"'`"))
+        if (k >= t->n || !is_one_of(t->s[k], "\"'`"))
                 return 0;
         *i = k + 1;
         return t->s[k];
@@ -48,7 +401,7 @@ static char skip_quote(const Scan *t, size_t *i) {
 /* The same with what some languages have before it: `b'…'`, `u'…'`, `$'…'`. */
 static char skip_opening_quote(const Scan *t, size_t *i) {
         size_t k = *i;
-        while (k < t->n && k - *i < STRING_PREFIX_MAX && redact_is_one_of(t->s[k], "bBuUrRfF$"))
+        while (k < t->n && k - *i < STRING_PREFIX_MAX && is_one_of(t->s[k], "bBuUrRfF$"))
                 k++;
         char quote = skip_quote(t, &k);
         if (quote)
@@ -69,11 +422,11 @@ static bool skip_separator(const Scan *t, size_t *i) {
         k = skip_blanks(t, k);
         if (k >= t->n)
                 return false;
-        if (redact_begins(t, k, "::"))
+        if (starts_with(t, k, "::"))
                 return false; /* C++ */
-        if (redact_begins(t, k, ":=") || redact_begins(t, k, "=>"))
+        if (starts_with(t, k, ":=") || starts_with(t, k, "=>"))
                 k += 2;
-        else if (redact_begins(t, k, "%3D") || redact_begins(t, k, "%3d"))
+        else if (starts_with(t, k, "%3D") || starts_with(t, k, "%3d"))
                 k += 3;
         else if (t->s[k] == '=' || t->s[k] == ':')
                 k++;
@@ -96,7 +449,7 @@ static size_t end_of_value(const Scan *t, size_t i, ValueForm form) {
                         break;
                 if (form.quote ? c == form.quote && (i == from || t->s[i - 1] != '\\' ||
                                                      t->s[from - 2] == '\\')
-                               : redact_is_one_of(c, "\"'`"))
+                               : is_one_of(c, "\"'`"))
                         break;
                 if (!form.quote && !form.is_line && (is_blank(c) || (form.is_query && c == '&')))
                         break;
@@ -109,7 +462,7 @@ static void pass_pem_block(const Scan *t, Value *v) {
         const char *begin =
                 memmem(t->s + v->from, MIN(t->n, v->to + 1) - v->from, "-----BEGIN ", 11);
         if (begin)
-                v->to = MAX(v->to, (size_t)(begin - t->s) + redact_pem(t, (size_t)(begin - t->s)));
+                v->to = MAX(v->to, (size_t)(begin - t->s) + match_pem(t, (size_t)(begin - t->s)));
 }
 
 static bool is_word(const Scan *t, Value v, const char *word) {
@@ -125,10 +478,10 @@ static bool is_plain(const Scan *t, Value v, bool is_token) {
                         return true;
         if (is_word(t, v, REDACTED))
                 return true;
-        size_t n_digits = redact_span(t, v.from, "0123456789");
+        size_t n_digits = span_of(t, v.from, "0123456789");
         bool is_count =
                 n_digits > 0 && n_digits <= COUNT_DIGITS_MAX &&
-                (n_digits == n || (n_digits + 1 == n && redact_is_one_of(t->s[v.to - 1], ",;)]}")));
+                (n_digits == n || (n_digits + 1 == n && is_one_of(t->s[v.to - 1], ",;)]}")));
         return n == 0 || (is_token && is_count);
 }
 
@@ -147,7 +500,7 @@ static bool is_user_option(const char *name) {
 /* `user:password`, not `1000:1000` */
 static bool is_user_and_password(const Scan *t, Value v) {
         const char *colon = memchr(t->s + v.from, ':', v.to - v.from);
-        return colon && !redact_is_port(t, (size_t)(colon - t->s) + 1, v.to);
+        return colon && !is_port(t, (size_t)(colon - t->s) + 1, v.to);
 }
 
 static bool has_token(const char *name) {
@@ -166,12 +519,12 @@ static bool find_value(const Scan *whole, const char *name, Value at, Value *ret
                 return false;
         if (!skip_separator(t, &i)) {
                 size_t k = skip_blanks(t, i);
-                if (k == i || !(is_option || is_bearer) || k >= t->n || redact_begins(t, k, "--"))
+                if (k == i || !(is_option || is_bearer) || k >= t->n || starts_with(t, k, "--"))
                         return false;
                 i = k;
         }
         char quote = skip_opening_quote(t, &i);
-        bool is_query = at.from > 0 && redact_is_one_of(t->s[at.from - 1], "?&");
+        bool is_query = at.from > 0 && is_one_of(t->s[at.from - 1], "?&");
         *ret = (Value){ .from = i,
                         .to = end_of_value(t, i, (ValueForm){ quote, is_header(name), is_query }) };
         while (quote && ret->to > ret->from && t->s[ret->to - 1] == '\\')
@@ -188,7 +541,7 @@ static bool find_value(const Scan *whole, const char *name, Value at, Value *ret
 static bool named_value(const Scan *t, size_t i, size_t *ret_name_end, Value *ret) {
         char name[NAME_BYTES_MAX + 1];
         size_t end = i;
-        while (end < t->n && redact_is_name_char(t->s[end]))
+        while (end < t->n && is_name_char(t->s[end]))
                 end++;
         *ret_name_end = end;
         size_t n = MIN(end - i, (size_t)NAME_BYTES_MAX);
@@ -203,12 +556,12 @@ static void redact(StrBuf *b, Scan *t) {
         size_t copied = 0, name_end = 0;
         for (size_t i = 0; i < t->n;) {
                 Value v = { .from = i };
-                v.to = i + redact_known_form(t, i);
+                v.to = i + match_known_form(t, i);
                 if (v.to == i)
-                        v.to += redact_pem_end(t, copied, i, &v.from);
+                        v.to += match_pem_end(t, copied, i, &v.from);
                 if (v.to == i)
-                        v.to += redact_user(t, i);
-                if (v.to == i && i >= name_end && redact_is_name_char(t->s[i]) &&
+                        v.to += match_user(t, i);
+                if (v.to == i && i >= name_end && is_name_char(t->s[i]) &&
                     !named_value(t, i, &name_end, &v))
                         v.to = i;
                 if (v.to == i) {
@@ -224,7 +577,7 @@ static void redact(StrBuf *b, Scan *t) {
 }
 
 void redact_text(StrBuf *b, const char *text, size_t n) {
-        Scan t = redact_scan(text, n);
+        Scan t = scan_start(text, n);
         redact(b, &t);
 }
 
@@ -245,7 +598,7 @@ typedef enum { ARG_PLAIN, ARG_HAS_SECRET, ARG_NEXT_IS_SECRET, ARG_NEXT_IS_USER }
 static ArgKind arg_kind(const char *arg, size_t n, size_t *ret_value) {
         char name[NAME_BYTES_MAX + 1];
         size_t k = 0;
-        while (k < n && redact_is_name_char(arg[k]))
+        while (k < n && is_name_char(arg[k]))
                 k++;
         if (k == 0 || k > NAME_BYTES_MAX || (k < n && arg[k] != '='))
                 return ARG_PLAIN;
@@ -269,13 +622,13 @@ static bool is_secret_after(ArgKind before, const char *arg, size_t n, const cha
         Value v = { .to = n };
         if (before == ARG_NEXT_IS_USER)
                 return is_user_and_password(&t, v);
-        return before == ARG_NEXT_IS_SECRET && !redact_begins(&t, 0, "--") &&
+        return before == ARG_NEXT_IS_SECRET && !starts_with(&t, 0, "--") &&
                !is_plain(&t, v, has_token(option));
 }
 
 void redact_cmdline(StrBuf *b, const char *data, size_t n) {
         _cleanup_(strbuf_done) StrBuf out = STRBUF_INIT;
-        Scan all = redact_scan(data, n);
+        Scan all = scan_start(data, n);
         ArgKind before = ARG_PLAIN;
         const char *option = "";
         char option_copy[NAME_BYTES_MAX + 1];

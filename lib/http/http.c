@@ -8,7 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "lib/base/wipe.h"
+#include "lib/base/digest.h"
 #include "lib/http/http_order.h"
 #include "lib/http/http_private.h"
 
@@ -204,8 +204,8 @@ int http_global_init(void) {
         if (signal(SIGPIPE, SIG_IGN) == SIG_ERR)
                 return -EIO;
         /* tokens and signed requests pass through it */
-        return curl_global_init_mem(CURL_GLOBAL_DEFAULT, malloc, wipe_free, wipe_realloc, strdup,
-                                    calloc) == CURLE_OK
+        return curl_global_init_mem(CURL_GLOBAL_DEFAULT, malloc, digest_wipe_free,
+                                    digest_wipe_realloc, strdup, calloc) == CURLE_OK
                        ? 0
                        : -EIO;
 }

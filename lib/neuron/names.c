@@ -10,7 +10,7 @@
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/neuron/ids.h"
-#include "lib/neuron/pattern.h"
+#include "lib/neuron/template.h"
 
 static const char *const member_kinds[N_MEMBER_KINDS] = {
         [MEMBER_NC_STATE] = "nc-state",

@@ -1,17 +1,544 @@
-/* Finds the units of a source. The rules are in unit.c, one unit is looked at by scan_unit.c. */
+/* Opens the fixed part of a source. Its text is the operator's, but what lies on the way may be
+ * anybody's. */
 #include "lib/neuron/scan.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
-#include "lib/neuron/scan_unit.h"
-#include "lib/neuron/scan_walk.h"
+#include "lib/base/parse.h"
+#include "lib/base/path.h"
+#include "lib/neuron/ids.h"
 #include "lib/neuron/tree.h"
 #include "lib/neuron/unit.h"
+
+typedef struct UnitLocation {
+        const ScanSource *source;
+        bool on_network;
+        const char *relative; /* the unit's path */
+        bool is_file, loose;
+} UnitLocation;
+
+/** Walks the unit and fills *ret, which is scan_unit_done() by the caller, also after a failure.
+ * @param dir  as for walk_members()
+ * @return 0, also with no members; UNIT_E_FOREIGN: its path names another instance, nothing was
+ * walked; -ENOENT: the file is gone */
+enum { UNIT_E_FOREIGN = 1 };
+
+#define LINKS_MAX 40 /* as the kernel has it */
+
+typedef struct Resolver {
+        int dir_fd;          /* where we are */
+        char rest[PATH_MAX]; /* what is still to be walked */
+        unsigned n_links;
+} Resolver;
+
+static int resolver_start(Resolver *r, bool root) {
+        int fd = open(root ? "/" : ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+        if (fd < 0)
+                return -errno;
+        cleanup_closep(&r->dir_fd);
+        r->dir_fd = fd;
+        return 0;
+}
+
+/* Puts a link's text in front of what is still to be walked. The text is read from the very link
+ * that was judged. */
+static int resolver_follow(Resolver *r, int link_fd, const char *rest) {
+        char target[PATH_MAX];
+        size_t n_rest = strlen(rest);
+        ssize_t n = readlinkat(link_fd, "", target, sizeof target);
+
+        if (n < 0)
+                return -errno;
+        if ((size_t)n + 1 + n_rest + 1 > sizeof r->rest)
+                return -ENAMETOOLONG;
+        memmove(r->rest + n + 1, rest, n_rest + 1);
+        memcpy(r->rest, target, (size_t)n);
+        r->rest[n] = '/';
+        return target[0] == '/' ? resolver_start(r, true) : 0;
+}
+
+static int resolver_step(Resolver *r, const char *name, const char *rest) {
+        _cleanup_close_ int fd = openat(r->dir_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+        struct stat st;
+
+        if (fd < 0 || fstat(fd, &st) < 0)
+                return -errno;
+        if (S_ISLNK(st.st_mode)) {
+                if (++r->n_links > LINKS_MAX || (st.st_uid != 0 && st.st_uid != geteuid()))
+                        return -ELOOP;
+                return resolver_follow(r, fd, rest);
+        }
+        cleanup_closep(&r->dir_fd);
+        r->dir_fd = TAKE_FD(fd);
+        memmove(r->rest, rest, strlen(rest) + 1);
+        return 0;
+}
+
+static void resolver_done(Resolver *r) {
+        cleanup_closep(&r->dir_fd);
+}
+
+int scan_open_fixed(const char *fixed) {
+        _cleanup_(resolver_done) Resolver r = { .dir_fd = -1 };
+        char name[NAME_MAX + 1];
+        int fd, error;
+
+        if (strlen(fixed) >= sizeof r.rest)
+                return -ENAMETOOLONG;
+        memcpy(r.rest, fixed, strlen(fixed) + 1);
+        error = resolver_start(&r, fixed[0] == '/');
+        while (error == 0) {
+                const char *p = r.rest + strspn(r.rest, "/");
+                size_t n = strcspn(p, "/");
+
+                if (n == 0)
+                        break;
+                if (n >= sizeof name)
+                        return -ENAMETOOLONG;
+                memcpy(name, p, n);
+                name[n] = '\0';
+                error = resolver_step(&r, name, p + n);
+        }
+        if (error < 0)
+                return error;
+        fd = openat(r.dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        return fd < 0 ? -errno : fd;
+}
+
+/* Walks the members of one unit in order and says of everything else there why it is none. */
+
+typedef struct Walker {
+        const ScanWalk *walk;
+        const ScanSource *source;
+        int unit_fd;
+        bool on_network;
+        size_t n_prefix, depth; /* length and components of the unit's own path */
+        uint64_t n_files, bytes;
+        char path[PATH_MAX]; /* of the entry looked at, below the unit */
+        size_t n_path;
+        bool has_reported; /* anything at all */
+} Walker;
+
+static int report_member(Walker *w, const ScanMember *m) {
+        w->has_reported = true;
+        return w->walk->on_member(m, w->unit_fd, w->walk->userdata);
+}
+
+/* Appends a component. @return false when the path would be longer than a system call takes */
+static bool walker_enter(Walker *w, const char *name) {
+        size_t slash = w->n_path > 0, n = strlen(name);
+
+        if (w->n_prefix + w->n_path + slash + n + 1 >= sizeof w->path)
+                return false;
+        if (slash)
+                w->path[w->n_path] = '/';
+        memcpy(w->path + w->n_path + slash, name, n + 1);
+        w->n_path += slash + n;
+        return true;
+}
+
+static void walker_leave(Walker *w, size_t n_path) {
+        w->n_path = n_path;
+        w->path[n_path] = '\0';
+}
+
+/* @return 1 excluded, 0 not, -ENOMEM */
+static int is_excluded(const Walker *w) {
+        _cleanup_free_ char *escaped = NULL;
+
+        if (!w->source->exclude || !w->source->exclude[0])
+                return 0;
+        escaped = path_escape(w->path);
+        if (!escaped)
+                return -ENOMEM;
+        for (const char *const *p = w->source->exclude; *p; p++)
+                /* The escaped spelling of a slash is a slash, so the last component can be cut from
+                 * it. */
+                if (fnmatch(*p, escaped, 0) == 0 || fnmatch(*p, path_name(escaped), 0) == 0)
+                        return 1;
+        return 0;
+}
+
+static bool is_foreign_link(const Walker *w, const struct stat *st) {
+        unsigned ours = 0;
+
+        if (st->st_nlink <= 1 || w->source->any_links)
+                return false;
+        if (w->walk->own_links)
+                ours = w->walk->own_links(w->path, st, w->walk->userdata);
+        return st->st_nlink > UINT64_C(1) + ours;
+}
+
+/* Looks at a file that no name speaks against. @return 0 and the verdict in *m; -ENOENT it is gone
+ */
+static int classify_file(Walker *w, int dir_fd, const char *name, ScanMember *m) {
+        if (w->source->max_files > 0 && w->n_files >= w->source->max_files) {
+                m->skip = SCAN_SKIP_TOO_MANY;
+                return 0;
+        }
+        if (fstatat(dir_fd, name, &m->st, AT_SYMLINK_NOFOLLOW) < 0) {
+                if (errno == ENOENT || errno == ENOMEM)
+                        return -errno;
+                m->st = (struct stat){ 0 };
+                m->skip = SCAN_SKIP_UNREADABLE;
+        } else if (S_ISLNK(m->st.st_mode))
+                m->skip = SCAN_SKIP_SYMLINK;
+        else if (S_ISDIR(m->st.st_mode))
+                return -ENOENT; /* gone; the directory in its place is for the next scan */
+        else if (!S_ISREG(m->st.st_mode))
+                m->skip = SCAN_SKIP_SPECIAL;
+        else if (is_foreign_link(w, &m->st))
+                m->skip = SCAN_SKIP_HARDLINK;
+        else if (w->source->max_bytes > 0 &&
+                 (uint64_t)m->st.st_size > w->source->max_bytes - w->bytes)
+                m->skip = SCAN_SKIP_TOO_BIG;
+        return 0;
+}
+
+static int visit_file(Walker *w, int dir_fd, const char *name, TreeType type) {
+        ScanMember m = { .path = w->path };
+        int r;
+
+        dump_name_parse(w->source->kind, name, &m.name);
+        r = is_excluded(w);
+        if (r < 0)
+                return r;
+        if (r > 0)
+                m.skip = SCAN_SKIP_EXCLUDED;
+        else if (unit_owner(w->source->instance_id, m.name.instance_id, w->on_network) ==
+                 UNIT_OWNER_FOREIGN)
+                m.skip = SCAN_SKIP_FOREIGN;
+        else if (type == TREE_SYMLINK)
+                m.skip = SCAN_SKIP_SYMLINK;
+        else if (type == TREE_SPECIAL)
+                m.skip = SCAN_SKIP_SPECIAL;
+        else {
+                r = classify_file(w, dir_fd, name, &m);
+                if (r == -ENOENT)
+                        return 0;
+                if (r < 0)
+                        return r;
+        }
+        if (m.skip == SCAN_SKIP_NONE) {
+                w->n_files++;
+                w->bytes += (uint64_t)m.st.st_size;
+        }
+        return report_member(w, &m);
+}
+
+static int skip_dir(Walker *w, const char *name, ScanSkip skip) {
+        ScanMember m = { .path = w->path, .skip = skip };
+
+        dump_name_parse(w->source->kind, name, &m.name);
+        return report_member(w, &m);
+}
+
+static bool is_foreign_dir(const Walker *w, const char *name) {
+        char instance_id[INSTANCE_ID_SIZE];
+        int64_t pid;
+
+        return profile_unit_name_parse(name, instance_id, &pid) &&
+               unit_owner(w->source->instance_id, instance_id, w->on_network) == UNIT_OWNER_FOREIGN;
+}
+
+static int walk_dir(Walker *w, DIR *dir, size_t depth);
+
+static int visit_dir(Walker *w, int parent_fd, const char *name, size_t depth) {
+        _cleanup_closedir_ DIR *dir = NULL;
+        int r;
+
+        if (w->walk->loose || unit_ends_at(w->source->kind, w->walk->relative, name))
+                return 0;
+        if (is_foreign_dir(w, name))
+                return skip_dir(w, name, SCAN_SKIP_FOREIGN);
+        if (depth >= FS_DEPTH_MAX)
+                return skip_dir(w, name, SCAN_SKIP_TOO_DEEP);
+        r = tree_open(parent_fd, name, &dir);
+        if (r == -ENOENT || r == -ENOTDIR)
+                return 0;
+        if (r == -ELOOP)
+                return skip_dir(w, name, SCAN_SKIP_SYMLINK);
+        if (r < 0)
+                return tree_error_is_ours(r) ? r : skip_dir(w, name, SCAN_SKIP_UNREADABLE);
+        return walk_dir(w, dir, depth);
+}
+
+/* @param depth  components below the fixed part of what `dir` is */
+static int walk_dir(Walker *w, DIR *dir, size_t depth) {
+        _cleanup_(tree_list_done) TreeList list = { .n = 0 };
+        size_t n_path = w->n_path;
+        int r, error = tree_list_read(&list, dir);
+
+        if (error < 0 && tree_error_is_ours(error))
+                return error;
+        for (size_t i = 0; i < list.n; i++) {
+                const char *name = tree_list_name(&list, i);
+
+                if (!walker_enter(w, name)) {
+                        r = skip_dir(w, name, SCAN_SKIP_TOO_DEEP);
+                } else {
+                        r = list.entries[i].type == TREE_DIR
+                                    ? visit_dir(w, dirfd(dir), name, depth + 1)
+                                    : visit_file(w, dirfd(dir), name, list.entries[i].type);
+                        walker_leave(w, n_path);
+                }
+                if (r < 0)
+                        return r;
+        }
+        /* Read in part: what came is taken, and that there was more is said. */
+        if (error < 0 && error != -ENOENT)
+                return skip_dir(w, path_name(w->path), SCAN_SKIP_UNREADABLE);
+        return 0;
+}
+
+static int walk_members(const ScanWalk *walk, bool on_network, DIR *dir) {
+        Walker w = { .walk = walk,
+                     .source = walk->source,
+                     .unit_fd = dirfd(dir),
+                     .on_network = on_network };
+        int r;
+
+        w.n_prefix = strlen(walk->relative);
+        w.depth = unit_path_depth(walk->relative);
+        if (walk->source->kind != SOURCE_PROCESS_CORE)
+                return walk_dir(&w, dir, w.depth);
+        w.n_prefix = 0;
+        if (!walker_enter(&w, path_name(walk->relative)))
+                return -ENAMETOOLONG;
+        r = visit_file(&w, w.unit_fd, w.path, TREE_FILE);
+        return r == 0 && !w.has_reported ? -ENOENT : r;
+}
+
+static int open_unit(const ScanWalk *w, int fixed_fd, DIR **ret) {
+        _cleanup_free_ char *parent = NULL;
+        const char *slash = strrchr(w->relative, '/');
+
+        if (w->source->kind != SOURCE_PROCESS_CORE)
+                return tree_open(fixed_fd, w->relative, ret);
+        if (!slash)
+                return tree_open(fixed_fd, "", ret);
+        parent = strndup(w->relative, (size_t)(slash - w->relative));
+        return parent ? tree_open(fixed_fd, parent, ret) : -ENOMEM;
+}
+
+static int open_start(const ScanSource *s) {
+        int fd;
+
+        if (!s->root_override)
+                return scan_open_fixed(path_template_fixed(s->template));
+        fd = open(s->root_override, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        return fd < 0 ? -errno : fd;
+}
+
+int scan_members(const ScanWalk *w) {
+        _cleanup_closedir_ DIR *dir = NULL;
+        _cleanup_close_ int fixed_fd = -1;
+        int r;
+
+        if (!unit_path_is_clean(w->relative))
+                return -EINVAL;
+        fixed_fd = open_start(w->source);
+        if (fixed_fd < 0)
+                return fixed_fd;
+        r = open_unit(w, fixed_fd, &dir);
+        if (r == -ENOTDIR || r == -ELOOP)
+                return -ENOENT; /* something else stands in the unit's place */
+        if (r < 0)
+                return r;
+        return walk_members(w, fs_is_network(fixed_fd, NULL), dir);
+}
+
+static const struct SkipRow {
+        const char *name;
+        bool is_loss;
+} skips[N_SCAN_SKIPS] = {
+        /* clang-format off */
+        [SCAN_SKIP_NONE]       = { "none",         false },
+        [SCAN_SKIP_SYMLINK]    = { "symlink",      true },
+        [SCAN_SKIP_SPECIAL]    = { "special-file", false }, /* holds no bytes to collect */
+        [SCAN_SKIP_HARDLINK]   = { "hard-link",    true },
+        [SCAN_SKIP_UNREADABLE] = { "unreadable",   true },
+        [SCAN_SKIP_FOREIGN]    = { "foreign",      false }, /* its own instance takes it */
+        [SCAN_SKIP_EXCLUDED]   = { "excluded",     false }, /* asked for */
+        [SCAN_SKIP_TOO_DEEP]   = { "too-deep",     true },
+        [SCAN_SKIP_TOO_MANY]   = { "too-many",     true },
+        [SCAN_SKIP_TOO_BIG]    = { "too-big",      true },
+        /* clang-format on */
+};
+
+const char *scan_skip_name(ScanSkip s) {
+        return (unsigned)s < N_SCAN_SKIPS ? skips[s].name : NULL;
+}
+
+bool scan_skip_is_loss(ScanSkip s) {
+        return (unsigned)s < N_SCAN_SKIPS && skips[s].is_loss;
+}
+
+typedef struct Collector {
+        ScanUnit *unit;
+        const char *instance_id; /* ours */
+} Collector;
+
+void scan_unit_done(ScanUnit *u) {
+        free(u->relative);
+        for (size_t i = 0; i < N_SCAN_SKIPS; i++)
+                free(u->skipped_example[i]);
+        *u = (ScanUnit){ 0 };
+}
+
+static int64_t nsec_of(const struct timespec *t) {
+        int64_t v;
+
+        /* A file may claim any time; past what 64 bits hold it is the end of time. */
+        if (__builtin_mul_overflow(t->tv_sec, (int64_t)NSEC_PER_SEC, &v) ||
+            __builtin_add_overflow(v, t->tv_nsec, &v))
+                return t->tv_sec < 0 ? INT64_MIN : INT64_MAX;
+        return v;
+}
+
+static uint64_t usec_of(const struct timespec *t) {
+        int64_t nsec = nsec_of(t);
+
+        return nsec < 0 ? 0 : (uint64_t)nsec / 1000;
+}
+
+static int note_skip(ScanUnit *u, const ScanMember *m) {
+        u->skipped[m->skip]++;
+        if (u->skipped_example[m->skip])
+                return 0;
+        u->skipped_example[m->skip] = path_escape(m->path[0] != '\0' ? m->path : ".");
+        return u->skipped_example[m->skip] ? 0 : -ENOMEM;
+}
+
+static int add_member(const ScanMember *m, int unit_fd, void *userdata) {
+        Collector *c = userdata;
+        ScanUnit *u = c->unit;
+        uint64_t mtime_usec = usec_of(&m->st.st_mtim);
+
+        (void)unit_fd; /* a scan opens no member */
+        if (m->skip != SCAN_SKIP_NONE)
+                return note_skip(u, m);
+        if (u->n_files == 0) {
+                u->first = m->st;
+                u->oldest_mtime_usec = mtime_usec;
+                u->newest_change_nsec = INT64_MIN;
+        }
+        u->n_files++;
+        u->bytes += (uint64_t)m->st.st_size;
+        u->newest_change_nsec = MAX(u->newest_change_nsec, nsec_of(&m->st.st_mtim));
+        u->newest_change_nsec = MAX(u->newest_change_nsec, nsec_of(&m->st.st_ctim));
+        u->oldest_mtime_usec = MIN(u->oldest_mtime_usec, mtime_usec);
+        u->digest += member_fingerprint(m->path, &m->st);
+        if (u->pid < 0)
+                u->pid = m->name.pid;
+        u->has_own_name = u->has_own_name || strcmp(m->name.instance_id, c->instance_id) == 0;
+        return 0;
+}
+
+static UnitOwner component_owner(const ScanSource *s, bool on_network, size_t i,
+                                 const char *component) {
+        char instance_id[INSTANCE_ID_SIZE];
+        TemplateValues v;
+        int64_t pid;
+
+        if (profile_unit_name_parse(component, instance_id, &pid))
+                return unit_owner(s->instance_id, instance_id, on_network);
+        /* One component that fits says less than a path that fits: `logs` would do for a %i. So
+         * only what cannot be anything but an instance id counts. */
+        if (path_template_match_component(s->template, i, component, &v) &&
+            (instance_id_is_ec2(v.instance_id) || strcmp(v.instance_id, s->instance_id) == 0))
+                return unit_owner(s->instance_id, v.instance_id, on_network);
+        return UNIT_OWNER_UNNAMED;
+}
+
+static UnitOwner combine_owners(UnitOwner a, UnitOwner b) {
+        if (a == UNIT_OWNER_FOREIGN || b == UNIT_OWNER_FOREIGN)
+                return UNIT_OWNER_FOREIGN;
+        return a == UNIT_OWNER_US || b == UNIT_OWNER_US ? UNIT_OWNER_US : UNIT_OWNER_UNNAMED;
+}
+
+/* Whose the unit is as far as its path says, and the template's values in it. */
+static int classify_path(const UnitLocation *p, ScanUnit *u, UnitOwner *ret) {
+        _cleanup_free_ char *path = strdup(p->relative);
+        size_t depth = path_template_depth(p->source->template), i = 0;
+        UnitOwner owner = UNIT_OWNER_UNNAMED;
+        char *rest = path;
+
+        if (!path)
+                return -ENOMEM;
+        /* Only as many components as the template has; below them a unit of another kind may lie
+         * deeper. */
+        path[unit_path_prefix(path, depth)] = '\0';
+        if (!p->loose && depth > 0 && path_template_match(p->source->template, path, &u->values))
+                owner = unit_owner(p->source->instance_id, u->values.instance_id, p->on_network);
+        (void)strcpy(path, p->relative); /* as long as it was */
+        for (char *name; (name = strsep(&rest, "/")); i++) {
+                if (name[0] == '\0' || (p->is_file && !rest))
+                        break; /* a file's own name is judged as a member's */
+                owner = combine_owners(owner, component_owner(p->source, p->on_network, i, name));
+        }
+        *ret = owner;
+        return 0;
+}
+
+static void parse_unit_name(const UnitLocation *p, ScanUnit *u) {
+        const char *name = path_name(p->relative);
+        char instance_id[INSTANCE_ID_SIZE];
+        uint64_t pid;
+
+        dump_name_parse(p->source->kind, name, &u->name);
+        if (p->source->kind == SOURCE_NEURON_PROFILE &&
+            profile_unit_name_parse(name, instance_id, &u->name.pid))
+                memcpy(u->name.instance_id, instance_id, sizeof instance_id);
+        u->pid = u->name.pid;
+        if (parse_u64_range(u->values.pid, 0, INT64_MAX, &pid) == 0)
+                u->pid = (int64_t)pid;
+}
+
+static int fill_unit(const UnitLocation *p, DIR *dir, ScanUnit *ret) {
+        Collector c = { .unit = ret, .instance_id = p->source->instance_id };
+        const ScanWalk walk = {
+                .source = p->source,
+                .relative = p->relative,
+                .loose = p->loose,
+                .on_member = add_member,
+                .userdata = &c,
+        };
+        UnitOwner owner;
+        int r;
+
+        *ret = (ScanUnit){ .is_file = p->is_file, .loose = p->loose, .on_network = p->on_network };
+        r = classify_path(p, ret, &owner);
+        if (r < 0)
+                return r;
+        if (owner == UNIT_OWNER_FOREIGN)
+                return UNIT_E_FOREIGN;
+        ret->has_own_name = owner == UNIT_OWNER_US;
+        parse_unit_name(p, ret);
+        if (!p->is_file && fstat(dirfd(dir), &ret->st) < 0)
+                return -errno;
+        if (!p->is_file && !p->on_network)
+                ret->born_usec = fs_birth_usec(dirfd(dir));
+        r = walk_members(&walk, p->on_network, dir);
+        if (r < 0)
+                return r;
+        if (p->is_file)
+                ret->st = ret->first;
+        ret->relative = strdup(p->relative);
+        return ret->relative ? 0 : -ENOMEM;
+}
+
+/* Finds the units of a source. The rules are in unit.c, one unit is looked at by scan_unit.c. */
 
 typedef struct Finder {
         const ScanSource *source;
@@ -22,7 +549,7 @@ typedef struct Finder {
         size_t n_path;
 } Finder;
 
-static bool enter_name(Finder *f, const char *name) {
+static bool finder_enter(Finder *f, const char *name) {
         size_t slash = f->n_path > 0, n = strlen(name);
 
         if (f->n_path + slash + n + 1 > sizeof f->path)
@@ -34,18 +561,18 @@ static bool enter_name(Finder *f, const char *name) {
         return true;
 }
 
-static void leave_name(Finder *f, size_t n_path) {
+static void finder_leave(Finder *f, size_t n_path) {
         f->n_path = n_path;
         f->path[n_path] = '\0';
 }
 
-static void tell_unreadable(const Finder *f) {
+static void report_unreadable(const Finder *f) {
         if (f->source->on_unreadable)
                 f->source->on_unreadable(f->path, f->userdata);
 }
 
-static int report(Finder *f, DIR *dir, const UnitAnswer *a) {
-        const UnitPlace place = {
+static int report_unit(Finder *f, DIR *dir, const UnitAnswer *a) {
+        const UnitLocation place = {
                 .source = f->source,
                 .on_network = f->on_network,
                 .relative = f->path,
@@ -53,7 +580,7 @@ static int report(Finder *f, DIR *dir, const UnitAnswer *a) {
                 .loose = a->loose,
         };
         _cleanup_(scan_unit_done) ScanUnit u = { .n_files = 0 };
-        int r = scan_unit_fill(&place, dir, &u);
+        int r = fill_unit(&place, dir, &u);
 
         if (r == UNIT_E_FOREIGN || r == -ENOENT)
                 return 0;
@@ -62,7 +589,7 @@ static int report(Finder *f, DIR *dir, const UnitAnswer *a) {
         if (u.n_files > 0)
                 return f->on_unit(&u, f->userdata);
         if (u.skipped[SCAN_SKIP_UNREADABLE] > 0)
-                tell_unreadable(f);
+                report_unreadable(f);
         return 0;
 }
 
@@ -74,7 +601,7 @@ static bool is_ntff(const char *name) {
 
 /* @return 1 or 0; negative only for lack of memory or descriptors: what cannot be read is found out
  * by who walks it */
-static int holds_ntff(DIR *dir) {
+static int has_ntff(DIR *dir) {
         const char *name;
         TreeType type;
         int r;
@@ -100,8 +627,8 @@ static int find_dir(Finder *f, const Level *above, const char *name) {
         const size_t depth = above->depth + 1;
         int r;
 
-        if (depth >= FS_DEPTH_MAX || scan_component_owner(f->source, f->on_network, above->depth,
-                                                          name) == UNIT_OWNER_FOREIGN)
+        if (depth >= FS_DEPTH_MAX ||
+            component_owner(f->source, f->on_network, above->depth, name) == UNIT_OWNER_FOREIGN)
                 return 0;
         r = tree_open(dirfd(above->dir), name, &dir);
         if (r == 0)
@@ -109,7 +636,7 @@ static int find_dir(Finder *f, const Level *above, const char *name) {
         if (tree_error_is_ours(r))
                 return r;
         if (r != -ENOENT && r != -ENOTDIR && r != -ELOOP)
-                tell_unreadable(f);
+                report_unreadable(f);
         return 0;
 }
 
@@ -126,7 +653,7 @@ static int find_file(Finder *f, DIR *dir, bool *ret_loose) {
         if (!unit_rule(&q, &a))
                 return 0;
         if (a.is_file)
-                return report(f, dir, &a);
+                return report_unit(f, dir, &a);
         *ret_loose = *ret_loose || a.loose;
         return 0;
 }
@@ -141,21 +668,21 @@ static int find_below(Finder *f, const Level *at) {
         int r, n;
 
         while ((n = tree_next(at->dir, &name, &type)) > 0) {
-                if ((type != TREE_DIR && type != TREE_FILE) || !enter_name(f, name))
+                if ((type != TREE_DIR && type != TREE_FILE) || !finder_enter(f, name))
                         continue;
                 r = type == TREE_DIR ? find_dir(f, at, name) : find_file(f, at->dir, &loose);
-                leave_name(f, n_path);
+                finder_leave(f, n_path);
                 if (r < 0)
                         return r;
         }
         if (n < 0 && tree_error_is_ours(n))
                 return n;
         if (n < 0 && n != -ENOENT)
-                tell_unreadable(f);
+                report_unreadable(f);
         if (!loose)
                 return 0;
         rewinddir(at->dir);
-        return report(f, at->dir, &(UnitAnswer){ .depth = at->depth, .loose = true });
+        return report_unit(f, at->dir, &(UnitAnswer){ .depth = at->depth, .loose = true });
 }
 
 static int find_at(Finder *f, const Level *at) {
@@ -171,7 +698,7 @@ static int find_at(Finder *f, const Level *at) {
         int r;
 
         if (q.kind == SOURCE_NEURON_PROFILE && !unit_rule(&q, &a)) {
-                r = holds_ntff(at->dir);
+                r = has_ntff(at->dir);
                 if (r < 0)
                         return r;
                 by_ntff = r > 0;
@@ -179,7 +706,7 @@ static int find_at(Finder *f, const Level *at) {
                         q.ntff_depth = (int)at->depth;
         }
         if (unit_rule(&q, &a) && a.depth == at->depth) {
-                r = report(f, at->dir, &a);
+                r = report_unit(f, at->dir, &a);
                 if (r < 0 || !by_ntff)
                         return r;
                 rewinddir(at->dir); /* `_pid_` directories in it are units of their own */
@@ -190,7 +717,7 @@ static int find_at(Finder *f, const Level *at) {
 int scan_source(const ScanSource *s, int (*on_unit)(ScanUnit *u, void *userdata), void *userdata) {
         Finder f = { .source = s, .on_unit = on_unit, .userdata = userdata };
         _cleanup_closedir_ DIR *dir = NULL;
-        int r = fs_opendir_fd(scan_open_start(s), &dir);
+        int r = fs_opendir_fd(open_start(s), &dir);
 
         if (r < 0)
                 return r;
@@ -198,20 +725,20 @@ int scan_source(const ScanSource *s, int (*on_unit)(ScanUnit *u, void *userdata)
         return find_at(&f, &(Level){ dir, 0, -1 });
 }
 
-/* What is known of the path that scan_unit_of() is asked about. */
-typedef struct Asked {
+/* What is known of the path that scan_unit_of() is path about. */
+typedef struct PathState {
         bool is_there, is_dir;
         int ntff_depth;
-} Asked;
+} PathState;
 
-static int look_at(int fixed_fd, const char *relative, Asked *ret) {
+static int stat_path(int fixed_fd, const char *relative, PathState *ret) {
         _cleanup_closedir_ DIR *dir = NULL;
         _cleanup_free_ char *parent = NULL;
         const char *slash = strrchr(relative, '/');
         struct stat st;
         int r;
 
-        *ret = (Asked){ .is_there = true, .is_dir = true, .ntff_depth = -1 };
+        *ret = (PathState){ .is_there = true, .is_dir = true, .ntff_depth = -1 };
         if (relative[0] == '\0')
                 return 0;
         parent = strndup(relative, slash ? (size_t)(slash - relative) : 0);
@@ -231,8 +758,8 @@ static int look_at(int fixed_fd, const char *relative, Asked *ret) {
 }
 
 /* Finds the outermost directory on the way to `relative` that holds ntff files. */
-static int look_for_ntff(int fixed_fd, const char *relative, Asked *asked) {
-        size_t n_dirs = unit_path_depth(relative) - (relative[0] != '\0' && !asked->is_dir);
+static int find_ntff_depth(int fixed_fd, const char *relative, PathState *path) {
+        size_t n_dirs = unit_path_depth(relative) - (relative[0] != '\0' && !path->is_dir);
 
         for (size_t i = 0; i <= n_dirs; i++) {
                 _cleanup_closedir_ DIR *dir = NULL;
@@ -243,20 +770,20 @@ static int look_for_ntff(int fixed_fd, const char *relative, Asked *asked) {
                         return -ENOMEM;
                 r = tree_open(fixed_fd, prefix, &dir);
                 if (r == 0)
-                        r = holds_ntff(dir);
+                        r = has_ntff(dir);
                 if (r < 0)
                         return tree_error_is_ours(r)
                                        ? r
                                        : 0; /* nothing further down can be seen either */
                 if (r > 0) {
-                        asked->ntff_depth = (int)i;
+                        path->ntff_depth = (int)i;
                         return 0;
                 }
         }
         return 0;
 }
 
-static bool is_left_out(const char *relative) {
+static bool is_ignored(const char *relative) {
         for (;;) {
                 size_t n = strcspn(relative, "/");
 
@@ -269,30 +796,30 @@ static bool is_left_out(const char *relative) {
 }
 
 /* @return 0, SCAN_E_NO_UNIT, -ENOENT */
-static int find_answer(const ScanSource *s, const char *relative, const Asked *asked,
-                       UnitAnswer *ret) {
+static int apply_rule(const ScanSource *s, const char *relative, const PathState *path,
+                      UnitAnswer *ret) {
         UnitQuestion q = {
                 .kind = s->kind,
                 .template_depth = path_template_depth(s->template),
                 .relative = relative,
-                .is_dir = asked->is_dir,
-                .ntff_depth = asked->ntff_depth,
+                .is_dir = path->is_dir,
+                .ntff_depth = path->ntff_depth,
         };
 
         /* What is gone was a directory for all we know: what lay in a unit still leads to the unit,
          * and what was one itself, or lay above, leads to nothing. */
-        if (!asked->is_there &&
+        if (!path->is_there &&
             (s->kind == SOURCE_PROCESS_CORE ||
              (s->kind != SOURCE_NEURON_PROFILE && unit_path_depth(relative) <= q.template_depth)))
                 return -ENOENT;
         return unit_rule(&q, ret) ? 0 : SCAN_E_NO_UNIT;
 }
 
-static int look_at_unit(const UnitPlace *place, int fixed_fd, ScanUnit *ret) {
+static int scan_one_unit(const UnitLocation *place, int fixed_fd, ScanUnit *ret) {
         const ScanWalk where = { .source = place->source, .relative = place->relative };
         _cleanup_(scan_unit_done) ScanUnit u = { .n_files = 0 };
         _cleanup_closedir_ DIR *dir = NULL;
-        int r = scan_open_unit(&where, fixed_fd, &dir);
+        int r = open_unit(&where, fixed_fd, &dir);
 
         if (r == -ENOTDIR)
                 return -ENOENT; /* something else stands in its place */
@@ -300,7 +827,7 @@ static int look_at_unit(const UnitPlace *place, int fixed_fd, ScanUnit *ret) {
                 return SCAN_E_NO_UNIT;
         if (r < 0)
                 return r;
-        r = scan_unit_fill(place, dir, &u);
+        r = fill_unit(place, dir, &u);
         if (r < 0)
                 return r;
         if (r == UNIT_E_FOREIGN || u.n_files == 0)
@@ -314,33 +841,33 @@ int scan_unit_of(const ScanSource *s, const char *relative, ScanUnit *ret) {
         _cleanup_close_ int fixed_fd = -1;
         _cleanup_free_ char *unit = NULL;
         UnitAnswer a;
-        Asked asked;
+        PathState path;
         int r;
 
         if (!unit_path_is_clean(relative))
                 return -EINVAL;
-        if (is_left_out(relative))
+        if (is_ignored(relative))
                 return SCAN_E_NO_UNIT;
-        fixed_fd = scan_open_start(s);
+        fixed_fd = open_start(s);
         if (fixed_fd < 0)
                 return fixed_fd;
-        r = look_at(fixed_fd, relative, &asked);
+        r = stat_path(fixed_fd, relative, &path);
         if (r == 0 && s->kind == SOURCE_NEURON_PROFILE)
-                r = look_for_ntff(fixed_fd, relative, &asked);
+                r = find_ntff_depth(fixed_fd, relative, &path);
         if (r == -ELOOP)
                 return SCAN_E_NO_UNIT;
         if (r < 0)
                 return r;
-        r = find_answer(s, relative, &asked, &a);
+        r = apply_rule(s, relative, &path, &a);
         if (r != 0)
                 return r;
         unit = strndup(relative, unit_path_prefix(relative, a.depth));
         if (!unit)
                 return -ENOMEM;
-        const UnitPlace place = { .source = s,
-                                  .on_network = fs_is_network(fixed_fd, NULL),
-                                  .relative = unit,
-                                  .is_file = a.is_file,
-                                  .loose = a.loose };
-        return look_at_unit(&place, fixed_fd, ret);
+        const UnitLocation place = { .source = s,
+                                     .on_network = fs_is_network(fixed_fd, NULL),
+                                     .relative = unit,
+                                     .is_file = a.is_file,
+                                     .loose = a.loose };
+        return scan_one_unit(&place, fixed_fd, ret);
 }

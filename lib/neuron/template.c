@@ -1,15 +1,199 @@
-/* Path templates: split once into the fixed part and the components that vary. What a variable may
- * look like is in pattern.c. */
+/* The runtime's date-time, in the spelling its documentation gives and in the one its directories
+ * have. */
 #include "lib/neuron/template.h"
 
 #include <errno.h>
 #include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/cleanup.h"
 #include "lib/base/strbuf.h"
-#include "lib/neuron/pattern.h"
+
+static bool is_digit(char c) {
+        return c >= '0' && c <= '9';
+}
+
+/* Whether s is spelled like `shape`: 0 stands for a digit, all else for itself. */
+static bool has_shape(const char *s, const char *shape) {
+        for (; *shape != '\0'; s++, shape++)
+                if (*shape == '0' ? !is_digit(*s) : *s != *shape)
+                        return false;
+        return *s == '\0';
+}
+
+static unsigned digits(const char *s, size_t n) {
+        unsigned v = 0;
+
+        for (size_t i = 0; i < n; i++)
+                v = v * 10 + (unsigned)(s[i] - '0');
+        return v;
+}
+
+static bool is_leap(unsigned year) {
+        return (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+}
+
+static unsigned days_of_month(unsigned year, unsigned month) {
+        static const unsigned char days[] = { 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31 };
+
+        return days[month - 1] + (month == 2 && is_leap(year));
+}
+
+static uint64_t days_since_epoch(unsigned year, unsigned month, unsigned day) {
+        unsigned before = year - 1, days = day - 1;
+
+        for (unsigned m = 1; m < month; m++)
+                days += days_of_month(year, m);
+        /* 719,162 days lie before 1970-01-01 in the proleptic Gregorian calendar. */
+        return UINT64_C(365) * before + before / 4 - before / 100 + before / 400 - 719162 + days;
+}
+
+int date_time_parse(const char *s, uint64_t *ret_usec) {
+        unsigned year, month, day, hour, minute, second;
+
+        if (has_shape(s, "00000000-000000")) { /* what real directories have */
+                month = digits(s + 4, 2), day = digits(s + 6, 2);
+                hour = digits(s + 9, 2), minute = digits(s + 11, 2), second = digits(s + 13, 2);
+        } else if (has_shape(s, "0000-00-00-00-00")) { /* what the documentation says */
+                month = digits(s + 5, 2), day = digits(s + 8, 2);
+                hour = digits(s + 11, 2), minute = digits(s + 14, 2), second = 0;
+        } else
+                return -EINVAL;
+        year = digits(s, 4);
+
+        if (year < 1970 || month < 1 || month > 12 || day < 1 || day > days_of_month(year, month) ||
+            hour > 23 || minute > 59 || second > 59)
+                return -EINVAL;
+        *ret_usec = days_since_epoch(year, month, day) * USEC_PER_DAY + hour * USEC_PER_HOUR +
+                    minute * USEC_PER_MINUTE + second * USEC_PER_SEC;
+        return 0;
+}
+
+/* Honest names need tens of steps; a name made to be hard for `%i%i%i%i` would need millions. */
+#define STEPS_MAX 20000
+#define DIGITS_MAX 20 /* of a 64-bit number */
+
+typedef struct Matcher {
+        PatternMatch found;
+        unsigned steps;
+} Matcher;
+
+static bool is_decimal(char c) {
+        return c >= '0' && c <= '9';
+}
+
+static bool is_hex(char c) {
+        return is_decimal(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
+
+static bool is_id_char(char c) {
+        return is_decimal(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' ||
+               c == '_' || c == '-';
+}
+
+static size_t run_length(const char *s, bool (*in_class)(char), size_t max) {
+        size_t n = 0;
+
+        while (n < max && in_class(s[n]))
+                n++;
+        return n;
+}
+
+static bool is_date_time(const char *s, size_t n) {
+        char buf[DATE_TIME_SIZE];
+        uint64_t usec;
+
+        if (strnlen(s, n) < n)
+                return false;
+        memcpy(buf, s, n);
+        buf[n] = '\0';
+        return date_time_parse(buf, &usec) == 0;
+}
+
+static bool match_here(Matcher *m, const char *pattern, const char *name);
+
+/* Tries one length for the variable and all that follows. */
+static bool try_value(Matcher *m, const char *pattern, const char *name, size_t n) {
+        PatternSpan *span = &m->found.of[pattern[1] - 'a'];
+
+        if (span->n > 0)
+                return span->n == n && memcmp(span->text, name, n) == 0 &&
+                       match_here(m, pattern + 2, name + n);
+        *span = (PatternSpan){ name, n };
+        if (match_here(m, pattern + 2, name + n))
+                return true;
+        span->n = 0;
+        return false;
+}
+
+static bool match_date_time(Matcher *m, const char *pattern, const char *name) {
+        /* The two spellings differ in their fifth character, so at most one can be meant. */
+        return (is_date_time(name, 15) && try_value(m, pattern, name, 15)) ||
+               (is_date_time(name, 16) && try_value(m, pattern, name, 16));
+}
+
+static bool match_instance_id(Matcher *m, const char *pattern, const char *name) {
+        size_t n = run_length(name, is_id_char, INSTANCE_ID_SIZE - 1);
+
+        /* Lazily: in `i-0abc-nd0-nc4` the id ends as early as the rest of the pattern allows. */
+        for (size_t i = 1; i <= n; i++)
+                if (try_value(m, pattern, name, i))
+                        return true;
+        return false;
+}
+
+static bool match_digits(Matcher *m, const char *pattern, const char *name) {
+        bool hex = pattern[1] == 'c';
+        size_t n =
+                run_length(name, hex ? is_hex : is_decimal, hex ? CLUSTER_ID_SIZE - 1 : DIGITS_MAX);
+
+        for (; n > 0; n--)
+                if (try_value(m, pattern, name, n))
+                        return true;
+        return false;
+}
+
+static bool match_here(Matcher *m, const char *pattern, const char *name) {
+        for (; *pattern != '\0'; pattern++, name++) {
+                if (m->steps++ > STEPS_MAX)
+                        return false;
+                if (*pattern == '%' && pattern[1] == '%')
+                        pattern++;
+                else if (*pattern == '%' && pattern[1] == 'd')
+                        return match_date_time(m, pattern, name);
+                else if (*pattern == '%' && pattern[1] == 'i')
+                        return match_instance_id(m, pattern, name);
+                else if (*pattern == '%' && pattern[1] >= 'a' && pattern[1] <= 'z')
+                        return match_digits(m, pattern, name);
+                if (*pattern != *name)
+                        return false;
+        }
+        return *name == '\0';
+}
+
+bool pattern_match(const char *pattern, const char *name, PatternMatch *ret) {
+        Matcher m = { .steps = 0 };
+
+        if (!match_here(&m, pattern, name))
+                return false;
+        *ret = m.found;
+        return true;
+}
+
+void pattern_copy(const PatternMatch *m, char letter, char *buf, size_t size) {
+        PatternSpan span = m->of[letter - 'a'];
+
+        if (span.n >= size)
+                span.n = 0;
+        memcpy(buf, span.n > 0 ? span.text : "", span.n);
+        buf[span.n] = '\0';
+}
+
+/* Path templates: split once into the fixed part and the components that vary. What a variable may
+ * look like is in pattern.c. */
 
 struct PathTemplate {
         char *text;        /* as given, but with single slashes and none at the end */

@@ -11,7 +11,6 @@
 #include "lib/base/digest.h"
 #include "lib/base/strbuf.h"
 #include "lib/base/utf8.h"
-#include "lib/base/wipe.h"
 #include "uploaders/s3/s3_time.h"
 #include "uploaders/s3/s3_xml_private.h"
 
@@ -187,7 +186,8 @@ static int walk_parse(XmlWalk *w, const char *text, size_t n) {
         int r = 0;
 
         /* UTF-8 whatever the declaration says; STS answers with keys, so nothing is left in freed memory */
-        static const XML_Memory_Handling_Suite wiping = { malloc, wipe_realloc, wipe_free };
+        static const XML_Memory_Handling_Suite wiping = { malloc, digest_wipe_realloc,
+                                                          digest_wipe_free };
         w->parser = XML_ParserCreate_MM("UTF-8", &wiping, NULL);
         if (!w->parser)
                 return -ENOMEM;
@@ -415,9 +415,9 @@ int sts_xml_credentials(const char *text, size_t n, StsCredentials *ret) {
 }
 
 void sts_credentials_done(StsCredentials *c) {
-        wipe_free(c->access_key);
-        wipe_free(c->secret_key);
-        wipe_free(c->token);
+        digest_wipe_free(c->access_key);
+        digest_wipe_free(c->secret_key);
+        digest_wipe_free(c->token);
         *c = (StsCredentials){ 0 };
 }
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "lib/base/cleanup.h"
-#include "lib/neuron/place.h"
+#include "lib/neuron/ids.h"
 
 static char *of(const char *prefix) {
         char *directory = NULL;
