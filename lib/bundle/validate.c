@@ -1,5 +1,4 @@
-/* What is said of members that nobody can look into: the runtime's state files have no public format, and zero bytes have
- * nothing in them. */
+/* Which validator checks which member, and what all of them have in common. The formats are in validate_*.c. */
 #include "lib/bundle/validate.h"
 
 #include <errno.h>
@@ -11,7 +10,8 @@
 #include "lib/base/path.h"
 #include "lib/bundle/validate_private.h"
 
-const char *validator_opaque_note(SourceKind source, MemberKind kind) {
+/* The note of members whose content is not validated: the runtime's state files have no public format. */
+static const char *opaque_note(SourceKind source, MemberKind kind) {
         switch (kind) {
         case MEMBER_NC_STATE:
         case MEMBER_CC_CORE_STATE:
@@ -25,14 +25,12 @@ const char *validator_opaque_note(SourceKind source, MemberKind kind) {
         }
 }
 
-const char *validator_empty_note(MemberKind kind, const char *name) {
+static const char *empty_note(MemberKind kind, const char *name) {
         if (kind == MEMBER_NTFF || strcmp(name, "cpu_util.pb") == 0 ||
             strcmp(name, "host_mem.pb") == 0)
                 return "zero bytes are normal for this file in some modes of profiling";
         return "";
 }
-
-/* Which validator looks at which member, and what all of them have in common. The formats are in validate_*.c. */
 
 #define QUICK_BYTES (64 * 1024)
 
@@ -56,28 +54,6 @@ int verdict_parse(const char *s, Verdict *ret) {
 
 DEFINE_CLEANUP(Validator, validator_free);
 
-static void ignore_feed(Validator *v, const uint8_t *data, size_t n) {
-        (void)v, (void)data, (void)n;
-}
-
-static void ignore_feed_zeros(Validator *v, uint64_t n) {
-        (void)v, (void)n;
-}
-
-static Verdict ignore_quick(const Validator *v) {
-        (void)v;
-        return VERDICT_OK;
-}
-
-static uint64_t ignore_unneeded(const Validator *v) {
-        (void)v;
-        return UINT64_MAX;
-}
-
-static void ignore_done(Validator *v) {
-        (void)v;
-}
-
 static Verdict empty_finish(Validator *v, StrBuf *detail) {
         strbuf_add(detail, v->note);
         return VERDICT_EMPTY;
@@ -88,11 +64,8 @@ static Verdict opaque_finish(Validator *v, StrBuf *detail) {
         return VERDICT_OPAQUE;
 }
 
-static const ValidatorOps empty_ops = { ignore_feed,  ignore_feed_zeros, empty_finish,
-                                        ignore_quick, ignore_unneeded,   ignore_done };
-
-static const ValidatorOps opaque_ops = { ignore_feed,  ignore_feed_zeros, opaque_finish,
-                                         ignore_quick, ignore_unneeded,   ignore_done };
+static const ValidatorOps empty_ops = { .finish = empty_finish },
+                          opaque_ops = { .finish = opaque_finish };
 
 /* A system trace is protobuf or JSON by its ending: neither has a magic number of public knowledge. */
 static bool name_is_pb(const char *name) {
@@ -115,7 +88,7 @@ static const ValidatorOps *ops_for(MemberKind kind, const char *name) {
         }
 }
 
-int validator_new(Validator **ret, const ValidatorOrder *order) {
+int validator_new(Validator **ret, const ValidatorOptions *order) {
         const char *name = path_name(order->name);
         _cleanup_(validator_freep) Validator *v = calloc(1, sizeof *v);
         if (!v)
@@ -125,10 +98,10 @@ int validator_new(Validator **ret, const ValidatorOrder *order) {
         v->size = order->size_bytes;
         if (order->size_bytes == 0) {
                 v->ops = &empty_ops;
-                v->note = validator_empty_note(order->kind, name);
+                v->note = empty_note(order->kind, name);
         } else {
                 v->ops = ops_for(order->kind, name);
-                v->note = validator_opaque_note(order->source, order->kind);
+                v->note = opaque_note(order->source, order->kind);
         }
         *ret = TAKE_PTR(v);
         return 0;
@@ -137,29 +110,21 @@ int validator_new(Validator **ret, const ValidatorOrder *order) {
 Validator *validator_free(Validator *v) {
         if (!v)
                 return NULL;
-        v->ops->done(v);
+        if (v->ops->done)
+                v->ops->done(v);
         free(v);
         return NULL;
 }
 
-void validator_feed(Validator *v, const void *data, size_t n) {
-        n = (size_t)MIN((uint64_t)n, v->size - v->offset);
-        if (n == 0)
-                return;
-        v->ops->feed(v, data, n);
-        v->offset += n;
-}
-
-void validator_feed_zeros(Validator *v, uint64_t n) {
+void validator_update(Validator *v, const void *data, uint64_t n) {
         n = MIN(n, v->size - v->offset);
-        if (n == 0)
-                return;
-        v->ops->feed_zeros(v, n);
+        if (n > 0 && v->ops->update)
+                v->ops->update(v, data, n);
         v->offset += n;
 }
 
-uint64_t validator_unneeded(const Validator *v) {
-        return v->ops->unneeded(v);
+uint64_t validator_skippable_bytes(const Validator *v) {
+        return v->ops->skippable_bytes ? v->ops->skippable_bytes(v) : UINT64_MAX;
 }
 
 Verdict validator_finish(Validator *v, char **ret_detail) {
@@ -186,11 +151,11 @@ Verdict validate_quick(int fd, MemberKind kind, uint64_t size_bytes) {
 
         _cleanup_(validator_freep) Validator *v = NULL;
         _cleanup_free_ uint8_t *start = malloc(QUICK_BYTES);
-        const ValidatorOrder order = {
+        const ValidatorOptions order = {
                 .source = SOURCE_DIRECTORY, .kind = kind, .name = "", .size_bytes = size_bytes
         };
         if (!start || validator_new(&v, &order) < 0)
-                return VERDICT_OK; /* no evidence against it; the full look comes with the reading */
+                return VERDICT_OK; /* no evidence against it; it is validated when it is read */
 
         size_t wanted = (size_t)MIN(size_bytes, (uint64_t)QUICK_BYTES), have = 0;
         while (have < wanted) {
@@ -201,6 +166,6 @@ Verdict validate_quick(int fd, MemberKind kind, uint64_t size_bytes) {
                         break;
                 have += (size_t)n;
         }
-        validator_feed(v, start, have);
-        return v->ops->quick(v);
+        validator_update(v, start, have);
+        return v->ops->quick ? v->ops->quick(v) : VERDICT_OK;
 }

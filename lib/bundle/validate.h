@@ -1,4 +1,4 @@
-/* Looks at members while they are read for the bundle: a verdict each, never a reason to lose evidence. */
+/* Validates members while they are read for the bundle: a verdict each, never a reason to lose evidence. */
 #pragma once
 
 #include <stdbool.h>
@@ -21,30 +21,29 @@ int verdict_parse(const char *s, Verdict *ret);
 
 typedef struct Validator Validator;
 
-typedef struct ValidatorOrder {
+typedef struct ValidatorOptions {
         SourceKind source;
         MemberKind kind;
         const char *
                 name; /* the last component of a path, or all of it; used only while validator_new() runs */
         uint64_t size_bytes;
-} ValidatorOrder;
+} ValidatorOptions;
 
-/** Starts on a member. Kinds without a format of public knowledge give `opaque`; zero bytes `empty`.
+/** Starts a member. Kinds without a format of public knowledge give `opaque`; zero bytes `empty`.
  * Memory is small and bounded whatever the content says. @return 0, -ENOMEM */
-int validator_new(Validator **ret, const ValidatorOrder *order);
+int validator_new(Validator **ret, const ValidatorOptions *order);
 Validator *validator_free(Validator *v);
 
-/** Feeds the content in order, cut anywhere: the verdict depends on the bytes alone. Cheap for kinds that need only a header; a
- * hole costs nothing (a NEFF's hash is given up after 64 MiB of it). What goes beyond size_bytes is not looked at. */
-void validator_feed(Validator *v, const void *data, size_t n);
-void validator_feed_zeros(Validator *v, uint64_t n);
+/** Adds content in order, cut anywhere: the verdict depends on the bytes alone. A hole costs nothing (a NEFF's hash is
+ * skipped after 64 MiB of it). What goes beyond size_bytes is ignored. @param data  NULL = n zeros */
+void validator_update(Validator *v, const void *data, uint64_t n);
 
-/** @return how many bytes from here on say nothing to the validator: zeros may be fed in their place. UINT64_MAX: all that are left */
-uint64_t validator_unneeded(const Validator *v);
+/** @return how many bytes from here on do not matter: zeros may be added in their place. UINT64_MAX: all the rest */
+uint64_t validator_skippable_bytes(const Validator *v);
 
 /** @param ret_detail  "" or a short sentence (`data_size 4096 but 1024 bytes follow the header`), the caller's; NULL for lack
  * of memory
- * @return the verdict; VERDICT_TRUNCATED when less than size_bytes was fed */
+ * @return the verdict; VERDICT_TRUNCATED when less than size_bytes was added */
 Verdict validator_finish(Validator *v, char **ret_detail);
 
 /** Before shipping: does the beginning of the file contradict its size (NEFF data_size, ELF program headers)?
@@ -53,7 +52,7 @@ Verdict validator_finish(Validator *v, char **ret_detail);
 Verdict validate_quick(int fd, MemberKind kind, uint64_t size_bytes);
 
 /** What is missing from a set of members by the rules of its kind: an NTFF in model mode without its NEFF, a system profile
- * without one of its four .pb files … Feed every member, then ask. */
+ * without one of its four .pb files … Add every member, then finish. */
 typedef struct SetCheck SetCheck;
 int set_check_new(SetCheck **ret, SourceKind source);
 SetCheck *set_check_free(SetCheck *c);

@@ -1,5 +1,5 @@
 /* NEFF: the 1,024-byte header against the file's size, the data's magic number, and the hash where it can be checked.
- * All of it from public documentation, which is not settled about the hash: a mismatch is said, never more. */
+ * All of it from public documentation, which is not settled about the hash: a mismatch is `suspect`, never more. */
 #include <string.h>
 
 #include "lib/base/cleanup.h"
@@ -30,20 +30,20 @@ static uint64_t field(const NeffCheck *c, size_t offset) {
 
 /* Sources conflict on which pkg_version means which digest (and the header documents 32 bytes for either), so the field
  * itself decides: a digest of 16 bytes leaves the other 16 zero. */
-static NeffDigest digest_meant(const uint8_t hash[static HASH_BYTES]) {
+static NeffDigest digest_kind(const uint8_t hash[static HASH_BYTES]) {
         if (memcmp(hash, zeros, HASH_BYTES) == 0)
                 return NEFF_DIGEST_NONE;
         return memcmp(hash + MD5_SIZE, zeros, HASH_BYTES - MD5_SIZE) == 0 ? NEFF_DIGEST_MD5
                                                                           : NEFF_DIGEST_SHA256;
 }
 
-static void header_read(NeffCheck *c, uint64_t size) {
+static void read_header(NeffCheck *c, uint64_t size) {
         c->data_size = field(c, OFFSET_DATA_SIZE);
         if (field(c, OFFSET_HEADER_SIZE) != NEFF_HEADER_BYTES ||
             c->data_size > size - NEFF_HEADER_BYTES)
                 return; /* the verdict is clear without the digest */
 
-        c->digest = digest_meant(c->header + OFFSET_HASH);
+        c->digest = digest_kind(c->header + OFFSET_HASH);
         c->n_unhashed = c->digest == NEFF_DIGEST_NONE ? 0 : c->data_size;
         if (c->digest == NEFF_DIGEST_SHA256)
                 sha256_init(&c->sha256);
@@ -51,7 +51,7 @@ static void header_read(NeffCheck *c, uint64_t size) {
                 md5_init(&c->md5);
 }
 
-static void data_take(NeffCheck *c, const uint8_t *data, size_t n) {
+static void add_data(NeffCheck *c, const uint8_t *data, size_t n) {
         size_t n_start = MIN(n, NEFF_START_BYTES - c->n_start);
         memcpy(c->start + c->n_start, data, n_start);
         c->n_start += n_start;
@@ -66,33 +66,33 @@ static void data_take(NeffCheck *c, const uint8_t *data, size_t n) {
         c->n_unhashed -= n_hash;
 }
 
-static void neff_feed(Validator *v, const uint8_t *data, size_t n) {
+static void add_bytes(Validator *v, const uint8_t *data, size_t n) {
         NeffCheck *c = &v->neff;
         if (c->n_header < NEFF_HEADER_BYTES) {
-                size_t n_take = MIN(n, NEFF_HEADER_BYTES - c->n_header);
-                memcpy(c->header + c->n_header, data, n_take);
-                c->n_header += n_take;
-                data += n_take;
-                n -= n_take;
+                size_t n_used = MIN(n, NEFF_HEADER_BYTES - c->n_header);
+                memcpy(c->header + c->n_header, data, n_used);
+                c->n_header += n_used;
+                data += n_used;
+                n -= n_used;
                 if (c->n_header == NEFF_HEADER_BYTES)
-                        header_read(c, v->size);
+                        read_header(c, v->size);
         }
         if (n > 0)
-                data_take(c, data, n);
+                add_data(c, data, n);
 }
 
 /* Counted by the byte, so that the answer does not depend on how a hole is cut into calls. */
-static size_t zeros_take(NeffCheck *c, uint64_t n) {
+static size_t count_zeros(NeffCheck *c, uint64_t n) {
         if (c->n_header < NEFF_HEADER_BYTES)
                 return (size_t)MIN(n, (uint64_t)(NEFF_HEADER_BYTES - c->n_header));
 
-        size_t n_take = (size_t)MIN(n, (uint64_t)sizeof zeros);
-        c->n_zeros += MIN((uint64_t)n_take, c->n_unhashed);
+        size_t n_used = (size_t)MIN(n, (uint64_t)sizeof zeros);
+        c->n_zeros += MIN((uint64_t)n_used, c->n_unhashed);
         if (c->n_zeros > ZEROS_HASHED_MAX) {
                 c->n_unhashed = 0;
-                c->digest_given_up = true;
+                c->is_digest_skipped = true;
         }
-        return n_take;
+        return n_used;
 }
 
 static bool is_satisfied(const NeffCheck *c) {
@@ -100,12 +100,14 @@ static bool is_satisfied(const NeffCheck *c) {
                c->n_unhashed == 0;
 }
 
-static void neff_feed_zeros(Validator *v, uint64_t n) {
+static void neff_update(Validator *v, const uint8_t *data, uint64_t n) {
         NeffCheck *c = &v->neff;
-        while (n > 0 && !is_satisfied(c)) {
-                size_t n_take = zeros_take(c, n);
-                neff_feed(v, zeros, n_take);
-                n -= n_take;
+        if (data)
+                add_bytes(v, data, n);
+        while (!data && n > 0 && !is_satisfied(c)) {
+                const size_t n_zeros = count_zeros(c, n);
+                add_bytes(v, zeros, n_zeros);
+                n -= n_zeros;
         }
 }
 
@@ -118,7 +120,7 @@ static bool data_has_magic(const NeffCheck *c) {
 static Verdict digest_verdict(NeffCheck *c, StrBuf *detail) {
         if (c->digest == NEFF_DIGEST_NONE)
                 return VERDICT_OK;
-        if (c->digest_given_up) {
+        if (c->is_digest_skipped) {
                 strbuf_add(detail, "hash not checked, the file is mostly a hole");
                 return VERDICT_OK;
         }
@@ -196,13 +198,13 @@ static Verdict neff_quick(const Validator *v) {
         return verdict;
 }
 
-static uint64_t neff_unneeded(const Validator *v) {
+static uint64_t neff_skippable_bytes(const Validator *v) {
         return is_satisfied(&v->neff) ? UINT64_MAX : 0;
 }
 
-static void neff_done(Validator *v) {
-        (void)v;
-}
-
-const ValidatorOps validator_neff_ops = { neff_feed,  neff_feed_zeros, neff_finish,
-                                          neff_quick, neff_unneeded,   neff_done };
+const ValidatorOps validator_neff_ops = {
+        .update = neff_update,
+        .finish = neff_finish,
+        .quick = neff_quick,
+        .skippable_bytes = neff_skippable_bytes,
+};

@@ -5,12 +5,12 @@
 #include "lib/bundle/validate.h"
 
 /** A format's entries. Bytes arrive in order, cut anywhere; v->offset is the content offset of the first one. */
-typedef struct ValidatorOps {
-        void (*feed)(Validator *v, const uint8_t *data, size_t n);
-        void (*feed_zeros)(Validator *v, uint64_t n); /* must not take time in proportion to n */
+typedef struct ValidatorOps { /* all but finish may be NULL */
+        /* @param data  NULL = zeros, which must not take time in proportion to n */
+        void (*update)(Validator *v, const uint8_t *data, uint64_t n);
         Verdict (*finish)(Validator *v, StrBuf *detail);
         Verdict (*quick)(const Validator *v); /* from a prefix: VERDICT_OK = nothing against it */
-        uint64_t (*unneeded)(const Validator *v); /* see validator_unneeded() */
+        uint64_t (*skippable_bytes)(const Validator *v); /* see validator_skippable_bytes() */
         void (*done)(Validator *v);
 } ValidatorOps;
 
@@ -28,7 +28,7 @@ typedef struct NeffCheck {
         uint64_t n_unhashed; /* bytes of the data still to be hashed */
         uint64_t n_zeros;    /* of a hole, hashed so far */
         NeffDigest digest;   /* which one the hash field could be */
-        bool digest_given_up;
+        bool is_digest_skipped;
         union {
                 Sha256 sha256;
                 Md5 md5;
@@ -40,7 +40,7 @@ typedef enum ProtobufState { /* what the next byte belongs to */
                              PROTOBUF_VARINT,
                              PROTOBUF_LENGTH,
                              PROTOBUF_SKIP,
-                             PROTOBUF_ODD, /* for good */
+                             PROTOBUF_INVALID, /* for good */
 } ProtobufState;
 
 typedef struct ProtobufCheck {
@@ -49,7 +49,7 @@ typedef struct ProtobufCheck {
         uint64_t value;         /* the varint being read */
         unsigned n_varint;      /* its bytes so far */
         uint64_t skip;          /* payload bytes to pass over */
-        char odd[128];          /* what was odd */
+        char fault[128];        /* what was odd */
 } ProtobufCheck;
 
 /* Of more program headers than this only the first ones are looked at (4 MiB of a 64-bit table). With e_phnum = PN_XNUM there
@@ -70,15 +70,15 @@ typedef enum ElfState { ELF_HEADER, ELF_TABLES, ELF_STOPPED } ElfState;
 typedef struct ElfCheck {
         ElfState state;
         Verdict verdict; /* of ELF_STOPPED */
-        char odd[128];   /* its detail, or what is suspect though the walk goes on */
+        char fault[128]; /* its detail, or what is suspect though the walk goes on */
         uint8_t header[64];
         uint32_t n_header, header_bytes;
         bool is_64, is_big_endian, is_many /* PN_XNUM */;
         uint64_t phdr_offset;
         ElfTable phdrs, section0;
-        uint32_t n_phdrs_told; /* by section 0 */
-        uint64_t needed;       /* bytes the file must have by all that was read so far */
-        uint64_t *needed_open; /* is_many: by program headers 65,535 … i; owned */
+        uint32_t n_phdrs_counted; /* by section 0 */
+        uint64_t needed;          /* bytes the file must have by all that was read so far */
+        uint64_t *needed_open;    /* is_many: by program headers 65,535 … i; owned */
 } ElfCheck;
 
 struct Validator {
@@ -97,8 +97,3 @@ struct Validator {
 extern const ValidatorOps validator_neff_ops;
 extern const ValidatorOps validator_protobuf_ops;
 extern const ValidatorOps validator_elf_ops;
-
-/** What is said of members whose content is not looked at. @return static text, "" for nothing */
-const char *validator_opaque_note(SourceKind source, MemberKind kind);
-/** The same for members of zero bytes. @param name  the file's name */
-const char *validator_empty_note(MemberKind kind, const char *name);

@@ -269,15 +269,15 @@ static void add_zeros(TarStream *s, uint64_t n) {
         if (n == 0 || !s->validator)
                 return;
         member_digest_zeros(&s->digest, n);
-        validator_feed_zeros(s->validator, n);
+        validator_update(s->validator, NULL, n);
 }
 
 /* @return whether it is all zeros */
 static bool validate_data(TarStream *s, const void *data, size_t n, bool zero) {
         if (zero)
-                validator_feed_zeros(s->validator, n);
+                validator_update(s->validator, NULL, n);
         else
-                validator_feed(s->validator, data, n);
+                validator_update(s->validator, data, n);
         return zero;
 }
 
@@ -328,7 +328,7 @@ static int read_source(TarStream *s, Piece *p, uint64_t offset) {
 /* Feeds the validator the next of *n bytes of content at an offset again, if it needs them.
  * @param n  becomes how many it was  @param buf  READ_BYTES */
 static int revalidate_piece(TarStream *s, void *buf, uint64_t offset, uint64_t *n) {
-        const uint64_t unneeded = MIN(*n, validator_unneeded(s->validator));
+        const uint64_t unneeded = MIN(*n, validator_skippable_bytes(s->validator));
         Piece p = { .data = buf, .n_max = (size_t)MIN(*n, READ_BYTES) };
 
         if (unneeded == 0) {
@@ -340,7 +340,7 @@ static int revalidate_piece(TarStream *s, void *buf, uint64_t offset, uint64_t *
                 (void)validate_data(s, buf, p.n, member_digest_is_zero(buf, p.n));
         *n = p.n > 0 ? p.n : unneeded > 0 ? unneeded : *n;
         if (p.n == 0)
-                validator_feed_zeros(s->validator, *n);
+                validator_update(s->validator, NULL, *n);
         return 0;
 }
 
@@ -363,10 +363,10 @@ static int revalidate_content(TarStream *s) {
 
         for (; at < s->content; e++) {
                 const uint64_t end = MIN(e->offset + e->bytes, s->content);
-                validator_feed_zeros(s->validator, e->offset - at);
+                validator_update(s->validator, NULL, e->offset - at);
                 for (at = e->offset; at < end;) {
                         uint64_t n = MIN(end - at, piece_at(s, stream_offset));
-                        if (validator_unneeded(s->validator) == 0)
+                        if (validator_skippable_bytes(s->validator) == 0)
                                 pages_prefetch(&s->pages, at, end);
                         int r = revalidate_piece(s, buf, at, &n);
                         if (r != 0)
@@ -413,10 +413,10 @@ static int open_member(TarStream *s) {
         seek_extent(s);
         member_digest_init(&s->digest);
         if (!s->options->without_results) {
-                r = validator_new(&s->validator, &(ValidatorOrder){ .source = s->options->source,
-                                                                    .kind = m->kind,
-                                                                    .name = m->path,
-                                                                    .size_bytes = m->bytes });
+                r = validator_new(&s->validator, &(ValidatorOptions){ .source = s->options->source,
+                                                                      .kind = m->kind,
+                                                                      .name = m->path,
+                                                                      .size_bytes = m->bytes });
                 if (r < 0)
                         return r;
         }

@@ -30,14 +30,15 @@ static inline void fuzz_feed(Validator *v, const uint8_t *data, size_t n, uint64
                 piece = piece < n - i ? piece : n - i;
                 while (seed && dice & 2 && zeros < piece && data[i + zeros] == 0)
                         zeros++;
-                if (seed && dice & 4 && zeros == 0 && validator_unneeded(v) > 0)
-                        zeros = validator_unneeded(v) < piece ? (size_t)validator_unneeded(v)
-                                                              : piece;
+                if (seed && dice & 4 && zeros == 0 && validator_skippable_bytes(v) > 0)
+                        zeros = validator_skippable_bytes(v) < piece
+                                        ? (size_t)validator_skippable_bytes(v)
+                                        : piece;
                 if (zeros > 0) {
-                        validator_feed_zeros(v, zeros);
+                        validator_update(v, NULL, zeros);
                         piece = zeros;
                 } else
-                        validator_feed(v, data + i, piece);
+                        validator_update(v, data + i, piece);
                 i += piece;
         }
 }
@@ -54,8 +55,8 @@ static inline Verdict fuzz_cut(const char *name, MemberKind kind, const uint8_t 
         for (int i = 0; i < 4; i++) {
                 Validator *v = NULL;
                 char *detail = NULL;
-                fuzz_check(validator_new(&v, &(ValidatorOrder){ SOURCE_DIRECTORY, kind, name,
-                                                                n + beyond }) == 0);
+                fuzz_check(validator_new(&v, &(ValidatorOptions){ SOURCE_DIRECTORY, kind, name,
+                                                                  n + beyond }) == 0);
                 fuzz_feed(v, data, n, i > 0 ? (seed + (uint64_t)i) | 1 : 0);
                 const Verdict verdict = validator_finish(v, &detail);
                 validator_free(v);

@@ -88,8 +88,9 @@ static void a_member_of_which_less_was_fed_is_truncated(void **state) {
         Validator *v = NULL;
         char *detail = NULL;
         assert_int_equal(
-                validator_new(&v, &(ValidatorOrder){ SOURCE_DIRECTORY, MEMBER_OTHER, "x", 10 }), 0);
-        validator_feed(v, "abc", 3);
+                validator_new(&v, &(ValidatorOptions){ SOURCE_DIRECTORY, MEMBER_OTHER, "x", 10 }),
+                0);
+        validator_update(v, "abc", 3);
         assert_int_equal(validator_finish(v, &detail), VERDICT_TRUNCATED);
         assert_string_equal(detail, "only 3 of 10 bytes could be read");
         free(detail);
@@ -100,11 +101,11 @@ static void bytes_beyond_the_planned_size_are_not_looked_at(void **state) {
         (void)state;
         Validator *v = NULL;
         char *detail = NULL;
-        assert_int_equal(validator_new(&v, &(ValidatorOrder){ SOURCE_NEURON_PROFILE, MEMBER_NTFF,
-                                                              "a.ntff", 2 }),
+        assert_int_equal(validator_new(&v, &(ValidatorOptions){ SOURCE_NEURON_PROFILE, MEMBER_NTFF,
+                                                                "a.ntff", 2 }),
                          0);
-        validator_feed(v, "\x08\x01\xff", 3);
-        validator_feed_zeros(v, UINT64_MAX);
+        validator_update(v, "\x08\x01\xff", 3);
+        validator_update(v, NULL, UINT64_MAX);
         assert_int_equal(validator_finish(v, &detail), VERDICT_OK);
         free(detail);
         validator_free(v);
@@ -250,11 +251,11 @@ static void a_huge_hole_costs_nothing(void **state) {
                 Neff neff = neff_make(1, NEFF_SHA256);
                 put_u64(neff.bytes + 16, size - 1024);
                 assert_int_equal(
-                        validator_new(&v, &(ValidatorOrder){ SOURCE_NEURON_PROFILE, cases[i].kind,
-                                                             cases[i].name, size }),
+                        validator_new(&v, &(ValidatorOptions){ SOURCE_NEURON_PROFILE, cases[i].kind,
+                                                               cases[i].name, size }),
                         0);
-                validator_feed(v, neff.bytes, 2048);
-                validator_feed_zeros(v, size - 2048);
+                validator_update(v, neff.bytes, 2048);
+                validator_update(v, NULL, size - 2048);
                 assert_int_equal(validator_finish(v, &detail), cases[i].verdict);
                 free(detail);
                 validator_free(v);
@@ -335,12 +336,12 @@ static void a_payload_of_many_gigabytes_is_passed_over(void **state) {
         const uint64_t payload = UINT64_C(1) << 34; /* 16 GiB: length 80 80 80 80 40 */
         Validator *v = NULL;
         char *detail = NULL;
-        assert_int_equal(validator_new(&v, &(ValidatorOrder){ SOURCE_NEURON_PROFILE, MEMBER_NTFF,
-                                                              "a.ntff", 6 + payload + 2 }),
+        assert_int_equal(validator_new(&v, &(ValidatorOptions){ SOURCE_NEURON_PROFILE, MEMBER_NTFF,
+                                                                "a.ntff", 6 + payload + 2 }),
                          0);
-        validator_feed(v, "\x0a\x80\x80\x80\x80\x40", 6);
-        validator_feed_zeros(v, payload);
-        validator_feed(v, "\x08\x07", 2);
+        validator_update(v, "\x0a\x80\x80\x80\x80\x40", 6);
+        validator_update(v, NULL, payload);
+        validator_update(v, "\x08\x07", 2);
         assert_int_equal(validator_finish(v, &detail), VERDICT_OK);
         free(detail);
         validator_free(v);

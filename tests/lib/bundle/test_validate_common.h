@@ -20,13 +20,15 @@ static inline void feed_cut(Validator *v, const uint8_t *data, size_t n, size_t 
                 size_t m = n - i < cut ? n - i : cut, zeros = 0;
                 while (feed == FEED_HOLES && zeros < m && data[i + zeros] == 0)
                         zeros++;
-                if (feed == FEED_NEEDED && validator_unneeded(v) > 0)
-                        zeros = validator_unneeded(v) < m ? (size_t)validator_unneeded(v) : m;
+                if (feed == FEED_NEEDED && validator_skippable_bytes(v) > 0)
+                        zeros = validator_skippable_bytes(v) < m
+                                        ? (size_t)validator_skippable_bytes(v)
+                                        : m;
                 if (zeros > 0)
-                        validator_feed_zeros(v, zeros);
+                        validator_update(v, NULL, zeros);
                 if (feed == FEED_NEEDED && zeros > 0)
                         m = zeros;
-                validator_feed(v, data + i + zeros, m - zeros);
+                validator_update(v, data + i + zeros, m - zeros);
                 i += m;
         }
 }
@@ -40,7 +42,8 @@ static inline Verdict verdict_of(SourceKind source, const char *name, MemberKind
         for (size_t i = 0; i < N_FEEDS * sizeof cuts / sizeof *cuts; i++) {
                 Validator *v = NULL;
                 char *text = NULL;
-                assert_int_equal(validator_new(&v, &(ValidatorOrder){ source, kind, name, n }), 0);
+                assert_int_equal(validator_new(&v, &(ValidatorOptions){ source, kind, name, n }),
+                                 0);
                 feed_cut(v, data, n, cuts[i / N_FEEDS], (Feed)(i % N_FEEDS));
                 Verdict verdict = validator_finish(v, &text);
                 assert_non_null(text);

@@ -184,8 +184,8 @@ static void section_headers_beyond_the_end_mean_truncated(void **state) {
 static Verdict big_verdict(const Core *c, size_t n, char detail[256]) {
         Validator *v = NULL;
         char *text = NULL;
-        assert_int_equal(validator_new(&v, &(ValidatorOrder){ SOURCE_PROCESS_CORE, MEMBER_ELF_CORE,
-                                                              "core", n }),
+        assert_int_equal(validator_new(&v, &(ValidatorOptions){ SOURCE_PROCESS_CORE,
+                                                                MEMBER_ELF_CORE, "core", n }),
                          0);
         feed_cut(v, c->bytes, n, 4095, false);
         Verdict verdict = validator_finish(v, &text);
