@@ -19,7 +19,7 @@ FILES = {
     "lib/bundle/plan.c": "#include <archive.h>\n", "lib/bundle/frame.c": "#include <zstd.h>\n", "uploaders/volume/volume.c": "",
     "lib/http/http.c": '#include "lib/event/worker_pool.h"\n', "lib/http/url.c": "",
     "lib/event/worker_pool.c": "static void f(void) {\n        pthread_mutex_lock(&m);\n}\n",
-    "lib/http/README.md": "text\n",
+    "lib/http/README.md": "text\n", "lib/bundle/README.md": "text\n",
     "tests/lib/base/test_all.c": '#include "agent/agent.h"\n#include <sqlite3.h>\n',
 }
 
