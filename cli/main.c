@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "cli/hook/hook_view.h"
+#include "cli/hook/hook_status.h"
 #include "config/config.h"
 
 #define DEFAULT_FILE NC_SYSCONFDIR "/neuron-collectd/neuron-collectd.yaml"
@@ -82,15 +82,14 @@ static const CliCommand commands[] = {
           "  --destination NAME  only this one\n"
           "  --hook-directory D  where the runtime's hook is looked for (default: " HOOK_DIRECTORY ")\n", CLI_READS_CONFIG, cmd_doctor },
         { "hook", "install | remove | status", "our neuron-dump in the place of the runtime's hook",
-          "  install      put it there, and keep what is there aside as " HOOK_ASIDE "\n"
-          "  remove       put back what was there\n"
-          "  status       whose hook is there, and whether the agent takes its notes (exit 0: ours)\n\n"
+          "  install      install our hook, and keep the present one as " HOOK_ASIDE "\n"
+          "  remove       restore the previous hook\n"
+          "  status       whose hook is installed, and whether the agent accepts notes (exit 0: ours)\n\n"
           "  --to DIR     the directory (default: " HOOK_DIRECTORY ")\n"
           "  --from FILE  our program (default: " HOOK_PROGRAM ")\n"
-          "  --chain      of install: ours runs the one that is kept aside as well, until its deadline,\n"
+          "  --chain      for install: ours also runs the previous hook, until its deadline,\n"
           "  --chain=PATH or a program of your own, with the same arguments\n"
-          "  --no-chain   of install: it runs no other\n"
-          "  --again      of install: only where it was installed before\n", CLI_READS_CONFIG, cmd_hook },
+          "  --no-chain   for install: run no other hook\n", CLI_READS_CONFIG, cmd_hook },
         { "config", "check | show", "as neuron-collectd --check and --print-config",
           "  check        name every fault of the configuration (exit 0 or 2)\n"
           "  show         the effective configuration, with the origin of each line\n", CLI_READS_CONFIG, cmd_config },

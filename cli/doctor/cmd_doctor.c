@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "cli/doctor/doctor.h"
-#include "cli/hook/hook_file.h"
+#include "cli/hook/hook_status.h"
 #include "cli/near.h"
 #include "lib/neuron/ids.h"
 
@@ -21,8 +21,8 @@ static json_t *finding_json(const char *word, const char *what, const char *deta
                          "detail", cli_json_string(detail), "remedy", cli_json_string(remedy));
 }
 
-void doctor_tell(Doctor *d, Finding finding, const char *what, const char *remedy, const char *fmt,
-                 ...) {
+void doctor_report(Doctor *d, Finding finding, const char *what, const char *remedy,
+                   const char *fmt, ...) {
         _cleanup_free_ char *text = NULL;
         va_list ap;
         va_start(ap, fmt);
@@ -58,9 +58,9 @@ static void tell_fault(Doctor *d, const Diag *fault) {
         char where[32] = "";
         if (fault->line)
                 snprintf(where, sizeof where, ":%u", fault->line);
-        doctor_tell(d, FINDING_FAILED, "configuration", fault->remedy, "%s%s: %s%s%s",
-                    fault->file ? fault->file : d->cli->config_file, where,
-                    fault->key ? fault->key : "", fault->key ? ": " : "", fault->fault);
+        doctor_report(d, FINDING_FAILED, "configuration", fault->remedy, "%s%s: %s%s%s",
+                      fault->file ? fault->file : d->cli->config_file, where,
+                      fault->key ? fault->key : "", fault->key ? ": " : "", fault->fault);
 }
 
 static int read_configuration(Doctor *d, Config **ret) {
@@ -74,14 +74,14 @@ static int read_configuration(Doctor *d, Config **ret) {
                 tell_fault(d, &diags.items[i]);
         diag_done(&diags);
         if (r == 0 && is_missing)
-                doctor_tell(d, FINDING_WARNING, "configuration",
-                            "write one, as neuron-collectd.yaml(5) tells",
-                            "there is no '%s', so the built-in one counts: the runtime's default "
-                            "dump directory, delivered to a directory of this node",
-                            cli->config_file);
+                doctor_report(d, FINDING_WARNING, "configuration",
+                              "write one, as neuron-collectd.yaml(5) tells",
+                              "there is no '%s', so the built-in one counts: the runtime's default "
+                              "dump directory, delivered to a directory of this node",
+                              cli->config_file);
         else if (r == 0)
-                doctor_tell(d, FINDING_OK, "configuration", NULL, "'%s' has no faults",
-                            cli->config_file);
+                doctor_report(d, FINDING_OK, "configuration", NULL, "'%s' has no faults",
+                              cli->config_file);
         return r == 0 ? CLI_YES : CLI_USAGE;
 }
 
@@ -105,11 +105,11 @@ static void find_instance(Doctor *d) {
                                  d->instance_id, &origin);
         if (r < 0) {
                 snprintf(d->instance_id, sizeof d->instance_id, "unknown-host");
-                doctor_tell(d, FINDING_FAILED, "instance id", "set node.instance_id",
-                            "cannot be told: %s", strerror(-r));
+                doctor_report(d, FINDING_FAILED, "instance id", "set node.instance_id",
+                              "cannot be told: %s", strerror(-r));
         } else
-                doctor_tell(d, FINDING_OK, "instance id", NULL, "%s (by %s)", d->instance_id,
-                            origin);
+                doctor_report(d, FINDING_OK, "instance id", NULL, "%s (by %s)", d->instance_id,
+                              origin);
 }
 
 static void look_at_all(Doctor *d) {

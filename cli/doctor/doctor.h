@@ -22,8 +22,8 @@ typedef struct Doctor {
 } Doctor;
 
 /** One line: `ok what: …; remedy`. @param remedy  NULL = none */
-void doctor_tell(Doctor *d, Finding finding, const char *what, const char *remedy, const char *fmt,
-                 ...) _printf_(5, 6);
+void doctor_report(Doctor *d, Finding finding, const char *what, const char *remedy,
+                   const char *fmt, ...) _printf_(5, 6);
 
 /** @return name of a user or the number, in a buffer of DOCTOR_USER_SIZE */
 #define DOCTOR_USER_SIZE 64

@@ -61,20 +61,21 @@ void doctor_user_line(Doctor *d) {
         uid_t uid;
         doctor_user(geteuid(), me);
         if (!doctor_agent_uid(d, &uid))
-                doctor_tell(d, FINDING_OK, "user", NULL,
-                            "this is run by %s; what the agent may do, and which credentials it "
-                            "finds in its environment, can differ",
-                            me);
+                doctor_report(d, FINDING_OK, "user", NULL,
+                              "this is run by %s; what the agent may do, and which credentials it "
+                              "finds in its environment, can differ",
+                              me);
         else if (uid != geteuid())
-                doctor_tell(d, FINDING_WARNING, "user", "run it as the agent's user as well",
-                            "this is run by %s and the agent by %s: what is permitted to one, and "
-                            "which credentials it finds, can differ for the other",
-                            me, doctor_user(uid, other));
+                doctor_report(
+                        d, FINDING_WARNING, "user", "run it as the agent's user as well",
+                        "this is run by %s and the agent by %s: what is permitted to one, and "
+                        "which credentials it finds, can differ for the other",
+                        me, doctor_user(uid, other));
         else
-                doctor_tell(d, FINDING_OK, "user", NULL,
-                            "this is run by %s, as the agent is; its environment, and so the "
-                            "credentials that it finds there, can differ",
-                            me);
+                doctor_report(d, FINDING_OK, "user", NULL,
+                              "this is run by %s, as the agent is; its environment, and so the "
+                              "credentials that it finds there, can differ",
+                              me);
 }
 
 /* ---- the state directory ---- */
@@ -85,26 +86,26 @@ static void look_at_state(Doctor *d, int fd, const struct stat *st) {
         struct statvfs fs;
         uid_t uid;
         if (doctor_agent_uid(d, &uid) && st->st_uid != uid)
-                doctor_tell(d, FINDING_FAILED, "state directory", "chown it to the agent's user",
-                            "'%s' belongs to %s, not to the agent", path,
-                            doctor_user(st->st_uid, owner));
+                doctor_report(d, FINDING_FAILED, "state directory", "chown it to the agent's user",
+                              "'%s' belongs to %s, not to the agent", path,
+                              doctor_user(st->st_uid, owner));
         else if (faccessat(fd, ".", W_OK, AT_EACCESS) < 0)
-                doctor_tell(d, FINDING_FAILED, "state directory",
-                            "run doctor as the agent's user, or chown the directory to it",
-                            "'%s' cannot be written by this user: %s", path, strerror(errno));
+                doctor_report(d, FINDING_FAILED, "state directory",
+                              "run doctor as the agent's user, or chown the directory to it",
+                              "'%s' cannot be written by this user: %s", path, strerror(errno));
         else if (fs_is_network(fd, &type))
-                doctor_tell(d, FINDING_FAILED, "state directory",
-                            "set state_directory to one on a disk of this node",
-                            "'%s' is on %s, where a database is not safe", path, type);
+                doctor_report(d, FINDING_FAILED, "state directory",
+                              "set state_directory to one on a disk of this node",
+                              "'%s' is on %s, where a database is not safe", path, type);
         else if (fstatvfs(fd, &fs) == 0 && (uint64_t)fs.f_bavail * fs.f_frsize < STATE_FREE_BYTES)
-                doctor_tell(d, FINDING_WARNING, "state directory", "make room",
-                            "'%s' has only %s left", path,
-                            parse_format_human(have, (uint64_t)fs.f_bavail * fs.f_frsize));
+                doctor_report(d, FINDING_WARNING, "state directory", "make room",
+                              "'%s' has only %s left", path,
+                              parse_format_human(have, (uint64_t)fs.f_bavail * fs.f_frsize));
         else
-                doctor_tell(d, FINDING_OK, "state directory", NULL,
-                            "'%s' can be written, and "
-                            "belongs to %s",
-                            path, doctor_user(st->st_uid, owner));
+                doctor_report(d, FINDING_OK, "state directory", NULL,
+                              "'%s' can be written, and "
+                              "belongs to %s",
+                              path, doctor_user(st->st_uid, owner));
 }
 
 void doctor_state_directory(Doctor *d) {
@@ -120,12 +121,12 @@ void doctor_state_directory(Doctor *d) {
         int error = errno;
         _cleanup_free_ char *parent = path_parent(path);
         if (error == ENOENT && parent && access(parent, W_OK) == 0)
-                doctor_tell(d, FINDING_OK, "state directory", NULL,
-                            "'%s' is not there yet; the agent makes it when it starts", path);
+                doctor_report(d, FINDING_OK, "state directory", NULL,
+                              "'%s' is not there yet; the agent makes it when it starts", path);
         else
-                doctor_tell(d, FINDING_FAILED, "state directory",
-                            "make it, and chown it to the agent's user", "'%s' cannot be used: %s",
-                            path, strerror(error));
+                doctor_report(d, FINDING_FAILED, "state directory",
+                              "make it, and chown it to the agent's user",
+                              "'%s' cannot be used: %s", path, strerror(error));
 }
 
 /* ---- how the agent is ---- */
@@ -144,10 +145,10 @@ static void look_at_capabilities(Doctor *d) {
                 return;
         for (size_t i = 0; i < ELEMENTSOF(wanted); i++)
                 if (!(has >> wanted[i].bit & 1))
-                        doctor_tell(d, FINDING_WARNING, "agent",
-                                    "give it the capabilities of the unit that is shipped with it",
-                                    "it has no %s, and so cannot %s", wanted[i].name,
-                                    wanted[i].what);
+                        doctor_report(
+                                d, FINDING_WARNING, "agent",
+                                "give it the capabilities of the unit that is shipped with it",
+                                "it has no %s, and so cannot %s", wanted[i].name, wanted[i].what);
 }
 
 static void look_at_destination_states(Doctor *d) {
@@ -158,8 +159,8 @@ static void look_at_destination_states(Doctor *d) {
                            *error = cli_text(one, "last_error");
                 if (strcmp(state, "ok") == 0 || (d->only && strcmp(d->only, name) != 0))
                         continue;
-                doctor_tell(d, FINDING_FAILED, "agent", NULL, "its destination %s is %s%s%s", name,
-                            state, *error ? ": " : "", error);
+                doctor_report(d, FINDING_FAILED, "agent", NULL, "its destination %s is %s%s%s",
+                              name, state, *error ? ": " : "", error);
         }
 }
 
@@ -177,21 +178,21 @@ static void look_at_agent(Doctor *d) {
                    *pending = cli_text(config, "pending_restart");
         char moment[CLI_MOMENT_SIZE];
         bool ready = cli_is_true(d->agent, "ready");
-        doctor_tell(d, ready ? FINDING_OK : FINDING_FAILED, "agent", NULL,
-                    "neuron-collectd %s is %s since %s, and can%s deliver%s%s",
-                    cli_text(agent, "version"), cli_text(agent, "state"),
-                    cli_moment(moment, cli_text(agent, "started")), ready ? "" : "not",
-                    *note ? ": " : "", note);
+        doctor_report(d, ready ? FINDING_OK : FINDING_FAILED, "agent", NULL,
+                      "neuron-collectd %s is %s since %s, and can%s deliver%s%s",
+                      cli_text(agent, "version"), cli_text(agent, "state"),
+                      cli_moment(moment, cli_text(agent, "started")), ready ? "" : "not",
+                      *note ? ": " : "", note);
         if (*error)
-                doctor_tell(d, FINDING_WARNING, "agent", "mend the file and reload it again",
-                            "its last reload failed, and what was before is in force: %s", error);
+                doctor_report(d, FINDING_WARNING, "agent", "mend the file and reload it again",
+                              "its last reload failed, and what was before is in force: %s", error);
         if (*pending)
-                doctor_tell(d, FINDING_WARNING, "agent", "restart it",
-                            "it must be restarted for %s", pending);
+                doctor_report(d, FINDING_WARNING, "agent", "restart it",
+                              "it must be restarted for %s", pending);
         if (d->config->file && !is_same_file(file, d->config->file))
-                doctor_tell(d, FINDING_WARNING, "agent", "name its own with --config",
-                            "it runs with another configuration than was looked at here: '%s'",
-                            *file ? file : "built in");
+                doctor_report(d, FINDING_WARNING, "agent", "name its own with --config",
+                              "it runs with another configuration than was looked at here: '%s'",
+                              *file ? file : "built in");
         look_at_capabilities(d);
         look_at_destination_states(d);
 }
@@ -203,9 +204,9 @@ void doctor_agent(Doctor *d) {
                 return;
         }
         bool is_denied = access(socket, F_OK) == 0 && access(socket, W_OK) < 0 && errno == EACCES;
-        doctor_tell(d, FINDING_WARNING, "agent",
-                    is_denied ? "become root or a member of the group neuron-collectd"
-                              : "start neuron-collectd, or name its socket with --socket",
-                    "nobody answers on '%s'%s", socket,
-                    is_denied ? ", which this user may not open" : ": it does not run");
+        doctor_report(d, FINDING_WARNING, "agent",
+                      is_denied ? "become root or a member of the group neuron-collectd"
+                                : "start neuron-collectd, or name its socket with --socket",
+                      "nobody answers on '%s'%s", socket,
+                      is_denied ? ", which this user may not open" : ": it does not run");
 }

@@ -30,13 +30,13 @@ static void tell_missing_root(Doctor *d, const char *what, const char *root) {
         _cleanup_free_ char *parent = path_parent(root);
         struct stat st;
         if (parent && stat(parent, &st) == 0 && S_ISDIR(st.st_mode))
-                doctor_tell(d, FINDING_WARNING, what,
-                            "if it is on a mount of its own, see that it is mounted",
-                            "'%s' is not there yet; the agent makes it in '%s'", root, parent);
+                doctor_report(d, FINDING_WARNING, what,
+                              "if it is on a mount of its own, see that it is mounted",
+                              "'%s' is not there yet; the agent makes it in '%s'", root, parent);
         else
-                doctor_tell(d, FINDING_FAILED, what,
-                            "mount it, or make the directory it is to lie in",
-                            "neither '%s' nor the directory above it is there", root);
+                doctor_report(d, FINDING_FAILED, what,
+                              "mount it, or make the directory it is to lie in",
+                              "neither '%s' nor the directory above it is there", root);
 }
 
 static void look_at_volume(Doctor *d, const ConfigDestination *c, const char *what) {
@@ -55,11 +55,11 @@ static void look_at_volume(Doctor *d, const ConfigDestination *c, const char *wh
         if (r == 0)
                 r = volume_probe(volume, &error);
         if (r == 0)
-                doctor_tell(d, FINDING_OK, what, NULL,
-                            "'%s' can be written: a probe file was, and was removed", root);
+                doctor_report(d, FINDING_OK, what, NULL,
+                              "'%s' can be written: a probe file was, and was removed", root);
         else
-                doctor_tell(d, FINDING_FAILED, what, NULL, "%s",
-                            error ? error : strerror(r < 0 ? -r : EIO));
+                doctor_report(d, FINDING_FAILED, what, NULL, "%s",
+                              error ? error : strerror(r < 0 ? -r : EIO));
         volume_free(volume);
 }
 
@@ -81,21 +81,21 @@ static void on_step(const S3ProbeStep *step, void *userdata) {
         const char *detail = step->detail && *step->detail ? step->detail : NULL;
         l->told_failure = l->told_failure || finding == FINDING_FAILED;
         if (step->outcome == 0)
-                doctor_tell(l->doctor, finding, l->what, NULL, "%s%s%s", step->what,
-                            detail ? ": " : ": works", detail ? detail : "");
+                doctor_report(l->doctor, finding, l->what, NULL, "%s%s%s", step->what,
+                              detail ? ": " : ": works", detail ? detail : "");
         else
-                doctor_tell(l->doctor, finding, l->what, NULL, "%s%s%s%s: %s", step->what,
-                            step->permission ? " (needs " : "",
-                            step->permission ? step->permission : "", step->permission ? ")" : "",
-                            detail ? detail : "failed");
+                doctor_report(l->doctor, finding, l->what, NULL, "%s%s%s%s: %s", step->what,
+                              step->permission ? " (needs " : "",
+                              step->permission ? step->permission : "", step->permission ? ")" : "",
+                              detail ? detail : "failed");
 }
 
 static void on_done(int outcome, const char *error, void *userdata) {
         BucketLook *l = userdata;
         l->done = true;
         if (outcome != 0 && !l->told_failure)
-                doctor_tell(l->doctor, FINDING_FAILED, l->what, NULL, "%s",
-                            error ? error : "the probe failed");
+                doctor_report(l->doctor, FINDING_FAILED, l->what, NULL, "%s",
+                              error ? error : "the probe failed");
 }
 
 static int probe_bucket(BucketLook *l, const ConfigDestination *c) {
@@ -126,7 +126,7 @@ static void look_at_bucket(Doctor *d, const ConfigDestination *c, const char *wh
         if (r == 0)
                 r = probe_bucket(&l, c);
         if (r < 0 && r != -EINTR)
-                doctor_tell(d, FINDING_FAILED, what, NULL, "%s", fault ? fault : strerror(-r));
+                doctor_report(d, FINDING_FAILED, what, NULL, "%s", fault ? fault : strerror(-r));
 }
 
 /* ---- all of them ---- */

@@ -62,17 +62,18 @@ static void look_at_content(SourceLook *l) {
         if (r == -EINTR)
                 return;
         if (r < 0)
-                doctor_tell(l->doctor, FINDING_FAILED, l->what, NULL, "'%s' cannot be scanned: %s",
-                            l->fixed, strerror(-r));
+                doctor_report(l->doctor, FINDING_FAILED, l->what, NULL,
+                              "'%s' cannot be scanned: %s", l->fixed, strerror(-r));
         else if (l->n_unreadable > 0)
-                doctor_tell(l->doctor, FINDING_FAILED, l->what,
-                            "run doctor as the agent's user; the agent needs CAP_DAC_READ_SEARCH "
-                            "for other users' files",
-                            "this user cannot read %s below '%s', such as '%s'", directories,
-                            l->fixed, l->unreadable ? l->unreadable : "?");
+                doctor_report(l->doctor, FINDING_FAILED, l->what,
+                              "run doctor as the agent's user; the agent needs CAP_DAC_READ_SEARCH "
+                              "for other users' files",
+                              "this user cannot read %s below '%s', such as '%s'", directories,
+                              l->fixed, l->unreadable ? l->unreadable : "?");
         else
-                doctor_tell(l->doctor, FINDING_OK, l->what, NULL, "'%s' can be read, and holds %s",
-                            l->fixed, cli_count(units, l->n_units, "bundle"));
+                doctor_report(l->doctor, FINDING_OK, l->what, NULL,
+                              "'%s' can be read, and holds %s", l->fixed,
+                              cli_count(units, l->n_units, "bundle"));
 }
 
 /* ---- watching ---- */
@@ -102,25 +103,25 @@ static void look_at_watching(SourceLook *l, int fd) {
         bool is_network = fs_is_network(fd, &type);
         parse_format_time(interval, c->scan_interval_usec);
         if (c->watch == CONFIG_WATCH_SCAN || (c->watch == CONFIG_WATCH_AUTO && is_network)) {
-                doctor_tell(l->doctor, FINDING_OK, l->what, NULL, "scanned every %s%s%s%s",
-                            interval, is_network ? ", since on " : ", as configured",
-                            is_network ? type : "",
-                            is_network ? " nobody is told what other nodes write" : "");
+                doctor_report(l->doctor, FINDING_OK, l->what, NULL, "scanned every %s%s%s%s",
+                              interval, is_network ? ", since on " : ", as configured",
+                              is_network ? type : "",
+                              is_network ? " nobody is told what other nodes write" : "");
                 return;
         }
         if (is_network)
-                doctor_tell(l->doctor, FINDING_WARNING, l->what,
-                            "use `watch: auto`, or rely on scan_interval",
-                            "'%s' is on %s, where inotify does not tell what other nodes write",
-                            l->fixed, type);
+                doctor_report(l->doctor, FINDING_WARNING, l->what,
+                              "use `watch: auto`, or rely on scan_interval",
+                              "'%s' is on %s, where inotify does not tell what other nodes write",
+                              l->fixed, type);
         _cleanup_close_ int inotify = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
         int wd = inotify < 0 ? -1
                              : inotify_add_watch(inotify, l->fixed, IN_CLOSE_WRITE | IN_ONLYDIR);
         if (wd < 0 && errno != ENOSPC) /* the limit has a line of its own */
-                doctor_tell(l->doctor, FINDING_WARNING, l->what,
-                            inotify < 0 ? "raise fs.inotify.max_user_instances with sysctl"
-                                        : "the scans have to do",
-                            "'%s' cannot be watched: %s", l->fixed, strerror(errno));
+                doctor_report(l->doctor, FINDING_WARNING, l->what,
+                              inotify < 0 ? "raise fs.inotify.max_user_instances with sysctl"
+                                          : "the scans have to do",
+                              "'%s' cannot be watched: %s", l->fixed, strerror(errno));
         count_directories(l, AT_FDCWD, l->fixed, 0);
 }
 
@@ -143,19 +144,20 @@ static void tell_watches(Doctor *d, uint64_t need) {
         if (read_limit(d, "max_user_watches", &limit) < 0)
                 return; /* not every kernel has inotify; each source has said so */
         if (need <= limit) {
-                doctor_tell(d, FINDING_OK, "inotify", NULL,
-                            "%llu %s to be watched now, %llu are allowed to a user",
-                            (unsigned long long)need,
-                            need == 1 ? "directory is" : "directories are",
-                            (unsigned long long)limit);
+                doctor_report(d, FINDING_OK, "inotify", NULL,
+                              "%llu %s to be watched now, %llu are allowed to a user",
+                              (unsigned long long)need,
+                              need == 1 ? "directory is" : "directories are",
+                              (unsigned long long)limit);
                 return;
         }
         snprintf(remedy, sizeof remedy, "sysctl fs.inotify.max_user_watches=%llu",
                  (unsigned long long)(2 * need));
-        doctor_tell(d, FINDING_WARNING, "inotify", remedy,
-                    "%llu directories are to be watched, and only %llu allowed to a user: what is "
-                    "in the others is found by scans alone",
-                    (unsigned long long)need, (unsigned long long)limit);
+        doctor_report(
+                d, FINDING_WARNING, "inotify", remedy,
+                "%llu directories are to be watched, and only %llu allowed to a user: what is "
+                "in the others is found by scans alone",
+                (unsigned long long)need, (unsigned long long)limit);
 }
 
 /* ---- holding ---- */
@@ -201,10 +203,11 @@ static bool is_squatted(SourceLook *l, const char *parent) {
                 return false;
         if (!is_known && S_ISDIR(st.st_mode))
                 return false; /* it may well be the agent's */
-        doctor_tell(l->doctor, FINDING_FAILED, l->what, "find out who made it, and remove it",
-                    "'%s' belongs to %s and not to the agent, which therefore cannot hold sources "
-                    "there",
-                    path, doctor_user(st.st_uid, owner));
+        doctor_report(
+                l->doctor, FINDING_FAILED, l->what, "find out who made it, and remove it",
+                "'%s' belongs to %s and not to the agent, which therefore cannot hold sources "
+                "there",
+                path, doctor_user(st.st_uid, owner));
         return true;
 }
 
@@ -219,40 +222,42 @@ static void look_at_holding(SourceLook *l, int fd) {
         if (r == 0)
                 r = try_link(parent);
         if (r == 0) {
-                doctor_tell(l->doctor, FINDING_OK, l->what, NULL,
-                            "hard links that hold its files can be made in '%s'", parent);
+                doctor_report(l->doctor, FINDING_OK, l->what, NULL,
+                              "hard links that hold its files can be made in '%s'", parent);
                 return;
         }
         bool is_possible =
                 faccessat(fd, ".", W_OK, AT_EACCESS) == 0 && fpathconf(fd, _PC_LINK_MAX) > 1;
         if (is_possible && !is_squatted(l, l->fixed))
-                doctor_tell(l->doctor, FINDING_OK, l->what, NULL,
-                            "hard links that hold its files can be made in it, though not beside "
-                            "it in '%s' (%s)",
-                            parent ? parent : "?", r == -EXDEV ? "another mount" : strerror(-r));
+                doctor_report(l->doctor, FINDING_OK, l->what, NULL,
+                              "hard links that hold its files can be made in it, though not beside "
+                              "it in '%s' (%s)",
+                              parent ? parent : "?", r == -EXDEV ? "another mount" : strerror(-r));
         else if (!is_possible)
-                doctor_tell(l->doctor, FINDING_WARNING, l->what, lost,
-                            "this user can make no hard links that hold its files, neither in '%s' "
-                            "(%s) nor in it",
-                            parent ? parent : "?", r == -EXDEV ? "another mount" : strerror(-r));
+                doctor_report(
+                        l->doctor, FINDING_WARNING, l->what, lost,
+                        "this user can make no hard links that hold its files, neither in '%s' "
+                        "(%s) nor in it",
+                        parent ? parent : "?", r == -EXDEV ? "another mount" : strerror(-r));
 }
 
 /* ---- a source ---- */
 
 static void tell_no_source(SourceLook *l, int error) {
         if (error == ENOENT)
-                doctor_tell(l->doctor, FINDING_WARNING, l->what,
-                            "no fault when the runtime makes it; else mend its `path`",
-                            "'%s' is not there yet", l->fixed);
+                doctor_report(l->doctor, FINDING_WARNING, l->what,
+                              "no fault when the runtime makes it; else mend its `path`",
+                              "'%s' is not there yet", l->fixed);
         else if (error == ELOOP)
-                doctor_tell(l->doctor, FINDING_FAILED, l->what, "write the path that it leads to",
-                            "on the way to '%s' is a symlink of another user, which is not "
-                            "followed",
-                            l->fixed);
+                doctor_report(l->doctor, FINDING_FAILED, l->what, "write the path that it leads to",
+                              "on the way to '%s' is a symlink of another user, which is not "
+                              "followed",
+                              l->fixed);
         else
-                doctor_tell(l->doctor, FINDING_FAILED, l->what,
-                            error == EACCES ? "run doctor as the agent's user" : "mend its `path`",
-                            "'%s' cannot be opened: %s", l->fixed, strerror(error));
+                doctor_report(l->doctor, FINDING_FAILED, l->what,
+                              error == EACCES ? "run doctor as the agent's user"
+                                              : "mend its `path`",
+                              "'%s' cannot be opened: %s", l->fixed, strerror(error));
 }
 
 static void look_at_source(SourceLook *l) {

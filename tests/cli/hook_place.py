@@ -10,7 +10,7 @@ from agent import clean_environment
 
 VENDOR = b"\x7fELF the vendor's hook\n" + b"\0" * 5000
 NEWER = b"\x7fELF the vendor's next hook\n" + b"\0" * 7000
-NAME, ASIDE, CHAIN, STAMP = "neuron-dump", "neuron-dump.vendor", "neuron-dump.chain", "neuron-dump.keep"
+NAME, ASIDE, CHAIN = "neuron-dump", "neuron-dump.vendor", "neuron-dump.chain"
 
 
 def program(version="9.8.7", before=100000):

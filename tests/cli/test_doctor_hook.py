@@ -61,32 +61,32 @@ def a_hook_of_ours_with_all_that_it_needs_is_well():
         found = p.findings()
         # what is installed for real on this machine may be another one, or none
         assert [f["what"] for f in found] == ["hook", "hook socket", "hook mailbox", "snapshot"], found
-        assert "is ours, version 9.8.7" in found[0]["detail"] or "another one than" in found[0]["detail"], found
+        assert "is ours, version 9.8.7" in found[0]["detail"] or "but differs from" in found[0]["detail"], found
 
 
 @test
 def each_state_of_the_hook_has_its_remedy():
     with Sick() as p:
-        p.says("hook", "warning", "is not ours: dumps are found by watching alone", "neuron-collect hook install")
+        p.says("hook", "warning", "is not ours: dumps are only found by watching", "neuron-collect hook install")
         p.good("install", "--chain")
         p.put(NEWER)
-        p.says("hook", "FAILED", "a package's upgrade", "systemctl enable --now neuron-collectd-hook-keep.path")
+        p.says("hook", "FAILED", "a package upgrade has replaced", "neuron-collect hook install")
         os.unlink(p.path())
         p.says("hook", "FAILED", "or removed it", "neuron-collect hook install")
         os.mkdir(p.path())
-        p.says("hook", "FAILED", "not ours any more", "neuron-collect hook install")
+        p.says("hook", "FAILED", "no longer ours", "neuron-collect hook install")
         os.rmdir(p.path())
         p.good("install")
         os.chmod(p.path(), 0o700)
         p.says("hook", "FAILED", "cannot be executed by every user", "neuron-collect hook install")
         p.good("install")
         os.chmod(p.path("neuron-dump.vendor"), 0o600)
-        p.says("hook", "FAILED", "'neuron-dump.vendor' as well, which cannot be executed", "--no-chain")
+        p.says("hook", "FAILED", "the chained hook 'neuron-dump.vendor' cannot be executed", "--no-chain")
         os.unlink(p.path(CHAIN))
         os.symlink("neuron-dump", p.path(CHAIN))
-        p.says("hook", "FAILED", "is our own hook", "--no-chain")
+        p.says("hook", "FAILED", "is neuron-collectd's own hook", "--no-chain")
     with Sick(vendor=None) as p:
-        p.says("hook", "warning", "without one the runtime writes no core dumps", "neuron-collect hook install")
+        p.says("hook", "warning", "without it the runtime writes no core dumps", "neuron-collect hook install")
         os.mkdir(p.path())
         p.says("hook", "FAILED", "cannot be used", "move it away")
 
@@ -98,16 +98,16 @@ def a_socket_or_mailbox_that_jobs_cannot_use_is_found():
         os.chmod(p.top + "/hook.sock", 0o660)
         p.says("hook socket", "FAILED", "has mode 0660", "chmod 0666")
         os.chmod(p.top + "/hook.sock", 0o666)
-        p.says("hook socket", "ok", "takes notes from every user")
+        p.says("hook socket", "ok", "accepts notes from every user")
         p.server.close()
         p.says("hook socket", "warning", "Connection refused; they wait in the mailbox", "start the agent")
         os.unlink(p.top + "/hook.sock")
         p.says("hook socket", "warning", "No such file", "start the agent")
-        p.says("hook mailbox", "ok", "takes notes while the agent is away")
+        p.says("hook mailbox", "ok", "accepts notes while the agent does not run")
         os.chmod(p.top + "/mailbox", 0o755)
-        p.says("hook mailbox", "FAILED", "jobs cannot leave their notes there", "chmod 1733")
+        p.says("hook mailbox", "FAILED", "jobs cannot leave notes there", "chmod 1733")
         os.chmod(p.top + "/mailbox", 0o777)
-        p.says("hook mailbox", "FAILED", "read or take away each other's notes", "chmod 1733")
+        p.says("hook mailbox", "FAILED", "read or remove each other's notes", "chmod 1733")
         os.chmod(p.top + "/mailbox", 0o1733)
         os.chmod(p.top, 0o700)
         p.says("hook mailbox", "FAILED", "jobs cannot reach", "o+x")
@@ -133,10 +133,10 @@ def an_agent_without_the_rights_for_a_snapshot_needs_the_unit_that_has_them():
             status["agent"]["pid"] = process.pid
             with CannedApi({"GET /v1/status": status}) as api:
                 p.options = ["--socket", api.path]
-                p.says("snapshot", "warning", f"there is no '{p.top}/probe.sock'", "neuron-collectd-probe.socket")
+                p.says("snapshot", "warning", f"'{p.top}/probe.sock' does not exist", "neuron-collectd-probe.socket")
                 with socket.socket(socket.AF_UNIX) as s:
                     s.bind(p.top + "/probe.sock")
-                p.says("snapshot", "ok", f"'{p.top}/probe.sock' is there")
+                p.says("snapshot", "ok", f"'{p.top}/probe.sock' exists")
                 os.unlink(p.top + "/probe.sock")
                 status["agent"]["pid"] = os.getpid()  # one that runs as root needs none
                 assert not [f for f in p.findings() if "probe.sock" in f["detail"]]
