@@ -1,18 +1,270 @@
-/* Jobs: one record for each process that holds a Neuron device or has the runtime loaded, so that a rank that dies without a word can still be named.
- * Two steps: the scan of descriptors waits for nothing and finds the holders; what may wait for ever (environ, cmdline, maps) is read by parts
- * that can each be killed without the others' loss. */
+/* Looks for holders of devices, cheaply: /proc/PID/stat tells kernel threads, then the links of its descriptors, and only where those say nothing and
+ * the process is large enough to hold the runtime, its maps. */
+#include "collectors/host/jobs.h"
+
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 
-#include "collectors/host/jobs.h"
+#include "collectors/neuron/neuron_device.h"
 #include "collectors/runner/collector.h"
 #include "collectors/runner/crew.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
+#include "lib/base/parse.h"
+#include "lib/base/path.h"
 #include "lib/base/redact.h"
+#include "lib/neuron/job.h"
+
+/* A process with less address space than this does not have the runtime loaded: an estimate on the safe side, a libnrt.so is larger alone. */
+enum { RUNTIME_BYTES_MIN = 32 << 20, MAPS_BYTES_MAX = 8 << 20, STATM_BYTES_MAX = 256 };
+
+enum { CGROUP_BYTES_MAX = 64 << 10, ENVIRON_BYTES_MAX = 1 << 20, VARIABLES_MAX = 8192 };
+
+/* @return the number of the device that a link leads to by its text, -1 */
+static int device_of_link(const CollectOrder *order, const char *target) {
+        const char *name = path_name(target);
+        size_t n_dir = (size_t)(name - target);
+        uint64_t number;
+
+        if (strncmp(name, "neuron", 6) != 0 || n_dir < 2 ||
+            parse_u64_range(name + 6, 0, 65535, &number) < 0)
+                return -1;
+        n_dir--; /* the slash */
+        if ((strlen(order->device_directory) == n_dir &&
+             memcmp(target, order->device_directory, n_dir) == 0) ||
+            (n_dir == 4 && memcmp(target, "/dev", 4) == 0))
+                return (int)number;
+        return -1;
+}
+
+static void holder_add_device(JobsHolder *h, int number) {
+        size_t at = 0;
+
+        while (at < h->n_devices && h->devices[at] < number)
+                at++;
+        if (h->n_devices == JOBS_DEVICES_MAX || (at < h->n_devices && h->devices[at] == number))
+                return;
+        memmove(h->devices + at + 1, h->devices + at, (h->n_devices - at) * sizeof h->devices[0]);
+        h->devices[at] = number;
+        h->n_devices++;
+}
+
+static int outcome_of_list(int r) {
+        switch (r) {
+        case -ESRCH:
+        case -ENOENT:
+                return PROCFS_E_GONE;
+        case -EACCES:
+        case -EPERM:
+                return PROCFS_E_HIDDEN;
+        default:
+                return r;
+        }
+}
+
+int jobs_devices_of(const CollectOrder *order, const Proc *p, JobsHolder *h) {
+        _cleanup_(procfs_numbers_done) ProcNumbers fds = { 0 };
+        size_t n_hidden = 0;
+        int r = procfs_list(p->dir_fd, "fd", JOBS_FDS_MAX, &fds);
+
+        if (r < 0)
+                return outcome_of_list(r);
+        for (size_t i = 0; i < fds.n; i++) {
+                char name[32], target[PROCFS_LINK_SIZE];
+                (void)snprintf(name, sizeof name, "fd/%d", fds.items[i]);
+                ssize_t size = readlinkat(p->dir_fd, name, target, sizeof target - 1);
+                if (size < 0) { /* closed meanwhile, or not ours to see although the list is */
+                        n_hidden += errno == EACCES || errno == EPERM;
+                        continue;
+                }
+                target[size] = '\0';
+                int number = device_of_link(order, target);
+                if (number < 0)
+                        continue;
+                int found = device_number_of(order->device_directory, p->dir_fd, name, number);
+                if (found != -ENODEV) /* what cannot be asked is believed by its name */
+                        holder_add_device(h, found >= 0 ? found : number);
+        }
+        return fds.n > 0 && n_hidden == fds.n ? PROCFS_E_HIDDEN : 0;
+}
+
+/* By the first field of statm, in pages; what cannot be told counts as large. */
+static bool may_hold_runtime(const Proc *p) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        uint64_t pages, bytes;
+
+        if (procfs_read(p, (ProcFile){ "statm", STATM_BYTES_MAX }, &b, NULL) != 0 || !b.text)
+                return true;
+        b.text[strcspn(b.text, " \n")] = '\0';
+        if (parse_u64(b.text, &pages) < 0 ||
+            __builtin_mul_overflow(pages, (uint64_t)sysconf(_SC_PAGESIZE), &bytes))
+                return true;
+        return bytes >= RUNTIME_BYTES_MIN;
+}
+
+bool jobs_maps_runtime(const Proc *p, bool *ret_hidden) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        int r = procfs_read(p, (ProcFile){ "maps", MAPS_BYTES_MAX }, &b, NULL);
+
+        *ret_hidden = r < 0 || r == PROCFS_E_HIDDEN;
+        if (r != 0 || !b.text)
+                return false;
+        for (const char *at = b.text;
+             (at = memmem(at, b.n - (size_t)(at - b.text), "/libnrt.so", 10)); at++) {
+                const char *start = memrchr(b.text, '\n', (size_t)(at - b.text));
+                ProcMap m;
+                start = start ? start + 1 : b.text;
+                if (procfs_parse_map(start, strcspn(start, "\n"), &m) && m.n_path > 0 &&
+                    memrchr(m.path, '/', m.n_path) == at)
+                        return true;
+        }
+        return false;
+}
+
+typedef struct Look {
+        const CollectOrder *order;
+        JobsLook how;
+        JobsScan *found;
+} Look;
+
+static bool look_at(const Look *look, const Proc *p, JobsHolder *h) {
+        if (p->stat.flags & PROCFS_FLAG_KTHREAD || procfs_is_zombie(p))
+                return false;
+        bool is_hidden; /* then it is not said to map it */
+        if (look->how == JOBS_BY_MAPS)
+                h->maps_runtime = may_hold_runtime(p) && jobs_maps_runtime(p, &is_hidden);
+        else if (jobs_devices_of(look->order, p, h) == PROCFS_E_HIDDEN)
+                look->found->n_hidden++;
+        return (h->n_devices > 0 || h->maps_runtime) && procfs_check(p) == 0;
+}
+
+static int scan_process(const Look *look, pid_t pid) {
+        JobsScan *s = look->found;
+        JobsHolder h = { 0 };
+        Proc p;
+        int r = procfs_open(&p, look->order->proc_root, pid, 0);
+
+        if (r != 0) {
+                s->n_hidden += r == PROCFS_E_HIDDEN;
+                return r == -ENOMEM ? r : 0; /* gone meanwhile: none of ours */
+        }
+        s->n_processes++;
+        h.stat = p.stat;
+        h.uid = p.uid;
+        if (look_at(look, &p, &h)) {
+                if (s->n_holders < JOBS_HOLDERS_MAX)
+                        s->holders[s->n_holders++] = h;
+                else
+                        s->is_cut = true;
+        }
+        procfs_close(&p);
+        return 0;
+}
+
+int jobs_scan(const CollectOrder *order, JobsLook look, JobsScan *ret) {
+        _cleanup_(jobs_scan_done) JobsScan s = { 0 };
+        _cleanup_(procfs_numbers_done) ProcNumbers pids = { 0 };
+        int r = procfs_list(AT_FDCWD, order->proc_root, PROCFS_PIDS_MAX, &pids);
+
+        if (r < 0)
+                return r;
+        s.holders = calloc(JOBS_HOLDERS_MAX, sizeof *s.holders);
+        if (!s.holders)
+                return -ENOMEM;
+        for (size_t i = 0; i < pids.n; i++) {
+                r = scan_process(&(Look){ order, look, &s }, pids.items[i]);
+                if (r < 0)
+                        return r;
+        }
+        *ret = s;
+        s.holders = NULL;
+        return 0;
+}
+
+void jobs_scan_done(JobsScan *s) {
+        free(s->holders);
+        *s = (JobsScan){ 0 };
+}
+
+void jobs_add_devices(StrBuf *b, const JobsHolder *h) {
+        json_out_array(b, "devices");
+        for (size_t i = 0; i < h->n_devices; i++)
+                json_out_u64(b, NULL, (uint64_t)h->devices[i]);
+        json_out_end_array(b);
+}
+
+static void add_redacted(StrBuf *b, const char *key, const char *text) {
+        if (text[0] != '\0')
+                redact_member(b, key, text, strlen(text));
+}
+
+static void add_number(StrBuf *b, const char *key, int64_t value) {
+        if (value >= 0)
+                json_out_i64(b, key, value);
+}
+
+static void add_job(StrBuf *b, const JobIdentity *id) {
+        json_out_object(b, "job");
+        json_out_string(b, "source", id->source);
+        add_redacted(b, "key", id->key);
+        add_number(b, "rank", id->rank);
+        add_number(b, "world_size", id->world_size);
+        add_number(b, "local_rank", id->local_rank);
+        add_number(b, "restart_count", id->restart_count);
+        add_redacted(b, "root_comm_id", id->root_comm_id);
+        add_redacted(b, "process_tag", id->process_tag);
+        add_redacted(b, "pod_uid", id->pod_uid);
+        json_out_end_object(b);
+}
+
+static void add_text(StrBuf *b, const char *key, const char *text) {
+        if (text[0] != '\0')
+                json_out_string(b, key, text);
+}
+
+static void add_container(StrBuf *b, const Proc *p) {
+        _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
+        ProcContainer c;
+
+        if (procfs_read(p, (ProcFile){ "cgroup", CGROUP_BYTES_MAX }, &text, NULL) != 0 ||
+            !text.text || !procfs_parse_cgroup(text.text, text.n, &c)) {
+                json_out_null(b, "container");
+                return;
+        }
+        json_out_object(b, "container");
+        add_text(b, "id", c.container_id);
+        add_text(b, "runtime", c.runtime);
+        add_text(b, "pod_uid", c.pod_uid);
+        add_text(b, "slurm_job", c.slurm_job);
+        add_text(b, "slurm_step", c.slurm_step);
+        json_out_end_object(b);
+}
+
+void jobs_add_identity(StrBuf *b, const Proc *p) {
+        _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
+        _cleanup_free_ char **variables = NULL;
+        JobIdentity id;
+
+        add_container(b, p);
+        if (procfs_read(p, (ProcFile){ "environ", ENVIRON_BYTES_MAX }, &text, NULL) == 0 &&
+            text.text)
+                variables = procfs_split(text.text, text.n, VARIABLES_MAX);
+        if (variables && job_identity_of(variables, &id))
+                add_job(b, &id);
+        else
+                json_out_null(b, "job");
+        if (text.text)
+                explicit_bzero(text.text, text.n);
+}
+
+/* Jobs: one record for each process that holds a Neuron device or has the runtime loaded, so that a rank that dies without a word can still be named.
+ * Two steps: the scan of descriptors waits for nothing and finds the holders; what may wait for ever (environ, cmdline, maps) is read by parts
+ * that can each be killed without the others' loss. */
 
 enum { CMDLINE_BYTES_MAX = 16 << 10, RECORD_BYTES_MAX = 128 << 10, PARTS_AT_ONCE = 2 };
+
 /* Many holders share a part: forking costs more than reading. A part that hangs takes along those that come after it in its share. */
 enum { HOLDERS_A_PART = 8, PARTS_MAX = JOBS_HOLDERS_MAX / HOLDERS_A_PART + 1 };
 

@@ -1,20 +1,408 @@
+/* Debian packages of a root, from dpkg's status file. */
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <grp.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+
+#include "collectors/host/dpkg.h"
+#include "collectors/host/procfs.h"
+#include "collectors/runner/collector.h"
+#include "collectors/runner/crew.h"
+#include "collectors/runner/sandbox.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
+#include "lib/base/fs.h"
+#include "lib/base/json_out.h"
+#include "lib/base/path.h"
+#include "lib/base/strbuf.h"
+
+#define PACKAGES_NAME_SIZE 128
+#define PACKAGES_VERSION_SIZE 128
+#define PACKAGES_MAX 512 /* of one source */
+/** A root directory whose packages are listed. */
+typedef struct PackagesRoot {
+        int fd;     /* of the root, O_PATH */
+        pid_t pid;  /* whose it is; 0 = the host's */
+        int out_fd; /* gets the records, a line each */
+        StrBuf b;   /* the record that is being made */
+        int result; /* 0, -errno: nothing more is written */
+} PackagesRoot;
+
+typedef struct Listing {
+        StrBuf *b;
+        size_t n;
+} Listing;
+
+static void add_package(const DpkgParser *p, void *userdata) {
+        Listing *l = userdata;
+
+        if (strncmp(p->name, "aws-neuron", 10) != 0 || l->n++ >= PACKAGES_MAX)
+                return;
+        json_out_object(l->b, NULL);
+        json_out_string(l->b, "name", p->name);
+        json_out_string(l->b, "version", p->version);
+        json_out_string(l->b, "status", p->status);
+        json_out_end_object(l->b);
+}
+
+static void packages_begin(PackagesRoot *root, const char *source);
+static void packages_end(PackagesRoot *root);
+
+static void packages_dpkg(PackagesRoot *root) {
+        _cleanup_close_ int fd = procfs_root_open(root->fd, "/var/lib/dpkg/status", O_RDONLY, NULL);
+        Listing l = { .b = &root->b };
+        DpkgParser parser = { .on_package = add_package, .userdata = &l };
+        int r;
+
+        if (fd == -ENOENT)
+                return;
+        packages_begin(root, "dpkg");
+        json_out_array(&root->b, "packages");
+        r = fd < 0 ? fd : dpkg_read(&parser, fd);
+        dpkg_end(&parser);
+        json_out_end_array(&root->b);
+        json_out_bool(&root->b, "cut", r == 1 || l.n > PACKAGES_MAX);
+        if (r < 0)
+                json_out_string(&root->b, "unavailable", strerror(-r));
+        packages_end(root);
+}
+
+/* Python distributions of a root, by the names of the directories that pip leaves. No Python is run. */
+
+enum { ENTRIES_MAX = 100000, PLACES_MAX = 64 };
+
+bool packages_parse_pip(const char *directory, char name[static PACKAGES_NAME_SIZE],
+                        char version[static PACKAGES_VERSION_SIZE]) {
+        bool is_egg = path_has_suffix(directory, ".egg-info");
+        size_t n, n_name, k = 0;
+
+        if (!is_egg && !path_has_suffix(directory, ".dist-info"))
+                return false;
+        n = strlen(directory) - (is_egg ? strlen(".egg-info") : strlen(".dist-info"));
+        n_name = MIN(strcspn(directory, "-"), n);
+        if (n_name == 0 || n_name >= PACKAGES_NAME_SIZE)
+                return false;
+        for (size_t i = 0; i < n_name; i++) {
+                unsigned char c = (unsigned char)directory[i];
+                if (!isalnum(c) && c != '_' && c != '.')
+                        return false;
+                if (isalnum(c))
+                        name[k++] = (char)tolower(c);
+                else if (k == 0 || name[k - 1] != '-')
+                        name[k++] = '-';
+        }
+        name[k] = '\0';
+        version[0] = '\0';
+        if (n_name < n) {
+                size_t n_version = n - n_name - 1;
+                if (is_egg) /* `-py3.10` and what may follow */
+                        n_version = MIN(n_version, strcspn(directory + n_name + 1, "-"));
+                n_version = MIN(n_version, (size_t)PACKAGES_VERSION_SIZE - 1);
+                memcpy(version, directory + n_name + 1, n_version);
+                version[n_version] = '\0';
+        }
+        return true;
+}
+
+bool packages_pip_is_asked_for(const char *name) {
+        static const char *const patterns[] = { "*neuron*",       "torch*", "jax*",
+                                                "*transformers*", "vllm*",  "nki",
+                                                "nki-*",          "nrtpy*", "optimum*" };
+
+        for (size_t i = 0; i < ELEMENTSOF(patterns); i++)
+                if (fnmatch(patterns[i], name, 0) == 0)
+                        return true;
+        return false;
+}
+
+/* Opens a directory of the root for reading its entries. */
+static DIR *open_directory(const PackagesRoot *root, const char *path) {
+        DIR *dir = NULL;
+
+        (void)fs_opendir_fd(procfs_root_open(root->fd, path, O_RDONLY | O_DIRECTORY, NULL), &dir);
+        return dir;
+}
+
+static void packages_pip_directory(PackagesRoot *root, const char *path) {
+        _cleanup_closedir_ DIR *dir = open_directory(root, path);
+        const struct dirent *entry;
+        size_t n_entries = 0, n = 0;
+
+        if (!dir)
+                return;
+        packages_begin(root, "pip");
+        procfs_add_path(&root->b, "directory", path);
+        json_out_array(&root->b, "packages");
+        while (n_entries++ < ENTRIES_MAX && (entry = readdir(dir))) {
+                char name[PACKAGES_NAME_SIZE], version[PACKAGES_VERSION_SIZE];
+                if (!packages_parse_pip(entry->d_name, name, version) ||
+                    !packages_pip_is_asked_for(name) || n++ >= PACKAGES_MAX)
+                        continue;
+                json_out_object(&root->b, NULL);
+                json_out_string(&root->b, "name", name);
+                json_out_string(&root->b, "version", version[0] != '\0' ? version : NULL);
+                json_out_end_object(&root->b);
+        }
+        json_out_end_array(&root->b);
+        json_out_bool(&root->b, "cut", n > PACKAGES_MAX || n_entries > ENTRIES_MAX);
+        if (n > 0)
+                packages_end(root);
+        strbuf_clear(&root->b);
+}
+
+/* For each entry of a directory that a pattern matches: path/ENTRY/rest, further expanded. */
+static void expand(PackagesRoot *root, const char *path, const char *pattern,
+                   const char *const *rest) {
+        _cleanup_closedir_ DIR *dir = open_directory(root, path);
+        const struct dirent *entry;
+        size_t n = 0;
+
+        while (dir && n < PLACES_MAX && (entry = readdir(dir))) {
+                if (entry->d_name[0] == '.' || fnmatch(pattern, entry->d_name, 0) != 0)
+                        continue;
+                n++;
+                for (const char *const *r = rest; *r; r++) {
+                        char place[PATH_MAX];
+                        if (snprintf(place, sizeof place, "%s/%s%s", path, entry->d_name, *r) <
+                            (int)sizeof place)
+                                packages_pip_directory(root, place);
+                }
+        }
+}
+
+/* Virtual environments below /opt: where AWS's images have theirs (/opt/aws_neuronx_venv_…), conda's too. */
+static void expand_opt(PackagesRoot *root) {
+        static const char *const places[] = { "/site-packages", NULL };
+        _cleanup_closedir_ DIR *dir = open_directory(root, "/opt");
+        const struct dirent *entry;
+        size_t n = 0;
+
+        while (dir && n < PLACES_MAX && (entry = readdir(dir))) {
+                char path[PATH_MAX];
+                if (entry->d_name[0] == '.')
+                        continue;
+                n++;
+                (void)snprintf(path, sizeof path, "/opt/%s/lib", entry->d_name);
+                expand(root, path, "python3*", places);
+        }
+}
+
+static void packages_pip(PackagesRoot *root) {
+        static const char *const places[] = { "/dist-packages", "/site-packages", NULL };
+        static const char *const libraries[] = { "/usr/local/lib", "/usr/local/lib64", "/usr/lib",
+                                                 "/usr/lib64" };
+
+        for (size_t i = 0; i < ELEMENTSOF(libraries); i++)
+                expand(root, libraries[i], "python3*", places);
+        expand_opt(root);
+}
+
+/* RPM packages of a root. Their database has no stable format, so the host's rpm reads it, by the host's configuration: with a deadline, and without any right. A
+ * container's database is its user's, and may be made to take rpm over: there rpm can read nothing but it and the host's programs, sees no other process and sends
+ * no signal (sandbox_enter_reader()), or is nobody, or is not run. It sees the database by a descriptor; what the container's links lead to outside of it cannot be
+ * named. */
+
+enum { OUTPUT_BYTES_MAX = 256 << 10, DATABASE_FD = 3, NOBODY = 65534 };
+
+enum { EXIT_NOT_CONFINED = 126, EXIT_NOT_EXECUTED = 127 }; /* as shells have them */
+
+enum { ADDRESS_SPACE_MAX = 1 << 30, CPU_SECONDS_MAX = 10 };
+
+static void limit(int resource, rlim_t value) {
+        struct rlimit l = { .rlim_cur = value, .rlim_max = value };
+        (void)setrlimit(
+                resource,
+                &l); /* a bound beside the deadline; a lower one that is there already is as good */
+}
+
+static bool become_nobody(void) {
+        return geteuid() == 0 && setgroups(0, NULL) == 0 &&
+               setresgid(NOBODY, NOBODY, NOBODY) == 0 && setresuid(NOBODY, NOBODY, NOBODY) == 0;
+}
+
+/* In the child. A foreign database is read without any right, or not at all. */
+static _Noreturn void exec_rpm(const char *program, int db_fd, int out_fd, bool is_foreign) {
+        static char *const environment[] = { "LC_ALL=C", "PATH=/usr/bin:/bin", "HOME=/nonexistent",
+                                             NULL };
+        char *const argv[] = { "rpm",
+                               "-qa",
+                               "--dbpath",
+                               "/proc/self/fd/3",
+                               "--nosignature", /* which are parsed, too */
+                               "--nodigest",
+                               "--qf",
+                               "%{NAME}\t%{VERSION}-%{RELEASE}\n",
+                               "aws-neuron*",
+                               NULL };
+        int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        int high_fd = fcntl(db_fd, F_DUPFD_CLOEXEC, DATABASE_FD + 3),
+            pipe_fd = fcntl(out_fd, F_DUPFD_CLOEXEC, DATABASE_FD + 3);
+
+        if (null_fd < 0 || high_fd < 0 || pipe_fd < 0 || dup2(null_fd, 0) < 0 ||
+            dup2(pipe_fd, 1) < 0 || dup2(null_fd, 2) < 0 || dup2(high_fd, DATABASE_FD) < 0)
+                _exit(EXIT_NOT_CONFINED);
+        limit(RLIMIT_AS, ADDRESS_SPACE_MAX);
+        limit(RLIMIT_CPU, CPU_SECONDS_MAX);
+        limit(RLIMIT_FSIZE, 0);
+        (void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        bool is_nobody = become_nobody();
+        if (is_foreign && sandbox_enter_reader(program, DATABASE_FD) < 0 && !is_nobody)
+                _exit(EXIT_NOT_CONFINED);
+        (void)execve(program, argv, environment);
+        _exit(EXIT_NOT_EXECUTED);
+}
+
+/* Reads until its end, the deadline or the bound. @return 0, -ETIMEDOUT, -EFBIG, -errno */
+static int read_output(int fd, uint64_t end_usec, StrBuf *b) {
+        char chunk[4096];
+
+        for (;;) {
+                struct pollfd p = { .fd = fd, .events = POLLIN };
+                uint64_t now = clock_boottime_usec();
+                if (now >= end_usec)
+                        return -ETIMEDOUT;
+                int r = poll(&p, 1,
+                             (int)MIN((end_usec - now) / USEC_PER_MSEC + 1, (uint64_t)INT32_MAX));
+                if (r < 0 && errno != EINTR)
+                        return -errno;
+                if (r <= 0)
+                        continue;
+                ssize_t n = read(fd, chunk, sizeof chunk);
+                if (n < 0 && errno != EINTR)
+                        return -errno;
+                if (n == 0)
+                        return strbuf_error(b);
+                if (n > 0)
+                        strbuf_add_n(b, chunk, (size_t)n);
+                if (b->n > OUTPUT_BYTES_MAX)
+                        return -EFBIG;
+        }
+}
+
+typedef struct RpmRun {
+        const char *program;
+        int db_fd;         /* borrowed */
+        bool is_foreign;   /* the database is a container's */
+        uint64_t end_usec; /* CLOCK_BOOTTIME */
+} RpmRun;
+
+static int run_rpm(const RpmRun *run, StrBuf *b) {
+        int pipes[2], status = 0, r;
+        pid_t pid;
+
+        if (pipe2(pipes, O_CLOEXEC) < 0)
+                return -errno;
+        pid = fork();
+        if (pid == 0)
+                exec_rpm(run->program, run->db_fd, pipes[1], run->is_foreign);
+        r = pid < 0 ? -errno : 0;
+        (void)close(pipes[1]);
+        if (r == 0)
+                r = read_output(pipes[0], run->end_usec, b);
+        (void)close(pipes[0]);
+        if (pid < 0)
+                return r;
+        if (r < 0)
+                (void)kill(pid, SIGKILL);
+        while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+                ;
+        if (r == 0 && WIFEXITED(status) && WEXITSTATUS(status) >= EXIT_NOT_CONFINED)
+                r = WEXITSTATUS(status) == EXIT_NOT_CONFINED ? -EPERM : -ENOEXEC;
+        else if (r == 0 && !(WIFEXITED(status) && WEXITSTATUS(status) == 0))
+                r = -EIO;
+        return r;
+}
+
+/* @return an fd of the database's directory, O_PATH, or -ENOENT */
+static int open_database(const PackagesRoot *root) {
+        static const char *const places[] = { "/usr/lib/sysimage/rpm", "/var/lib/rpm" };
+        static const char *const files[] = { "rpmdb.sqlite", "Packages.db", "Packages" };
+
+        for (size_t i = 0; i < ELEMENTSOF(places); i++) {
+                _cleanup_close_ int fd =
+                        procfs_root_open(root->fd, places[i], O_PATH | O_DIRECTORY, NULL);
+                struct stat st;
+                for (size_t k = 0; fd >= 0 && k < ELEMENTSOF(files); k++)
+                        if (fstatat(fd, files[k], &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+                            S_ISREG(st.st_mode))
+                                return TAKE_FD(fd);
+        }
+        return -ENOENT;
+}
+
+static void add_packages(StrBuf *b, char *text) {
+        size_t n = 0;
+        char *save = NULL;
+
+        for (char *line = strtok_r(text, "\n", &save); line && n < PACKAGES_MAX;
+             line = strtok_r(NULL, "\n", &save)) {
+                char *tab = strchr(line, '\t');
+                if (!tab)
+                        continue;
+                *tab = '\0';
+                json_out_object(b, NULL);
+                json_out_text(b, "name", line, strnlen(line, PACKAGES_NAME_SIZE));
+                json_out_text(b, "version", tab + 1, strnlen(tab + 1, PACKAGES_VERSION_SIZE));
+                json_out_end_object(b);
+                n++;
+        }
+}
+
+static const char *why_not(int r) {
+        switch (r) {
+        case -ENOENT:
+                return "this machine has no rpm to read the database with";
+        case -EIO:
+                return "rpm did not succeed";
+        case -EPERM:
+                return "rpm is run on a container's database only where the kernel confines it "
+                       "(landlock, seccomp), or as nobody";
+        case -ENOEXEC:
+                return "rpm could not be executed here";
+        default:
+                return strerror(-r);
+        }
+}
+
+void packages_rpm(PackagesRoot *root, const char *program, uint64_t timeout_usec) {
+        _cleanup_(strbuf_done) StrBuf output = STRBUF_INIT;
+        _cleanup_close_ int db_fd = open_database(root);
+        const RpmRun run = { .program = program,
+                             .db_fd = db_fd,
+                             .is_foreign = root->pid != 0,
+                             .end_usec = clock_boottime_usec() + timeout_usec };
+
+        if (db_fd < 0)
+                return;
+        int r = access(program, X_OK) < 0 ? -errno : run_rpm(&run, &output);
+        packages_begin(root, "rpm");
+        if (r < 0) {
+                json_out_null(&root->b, "packages");
+                json_out_string(&root->b, "unavailable", why_not(r));
+        } else {
+                json_out_array(&root->b, "packages");
+                if (output.text)
+                        add_packages(&root->b, output.text);
+                json_out_end_array(&root->b);
+        }
+        packages_end(root);
+}
+
 /* Installed packages, by two collectors: `packages` tells of the host alone, whatever the order says. It is public: it reads what anybody may read, and says
  * nothing of other users. `process_packages` tells of the roots of the order's processes, and is not.
  *
  * A container's root is its user's: only regular files and directories are opened, links stay inside (procfs_root_open), each root is read by a part
  * of its own (crew.h), since its file systems may hang. */
-#include <errno.h>
-#include <fcntl.h>
-#include <string.h>
-
-#include "collectors/host/packages_private.h"
-#include "collectors/host/procfs.h"
-#include "collectors/runner/collector.h"
-#include "collectors/runner/crew.h"
-#include "lib/base/cleanup.h"
-#include "lib/base/fs.h"
-#include "lib/base/json_out.h"
-#include "lib/base/path.h"
 
 enum {
         ROOTS_MAX = 32,  /* different ones */
@@ -39,7 +427,7 @@ typedef struct Run {
         CollectOut *out;
 } Run;
 
-void packages_begin(PackagesRoot *root, const char *source) {
+static void packages_begin(PackagesRoot *root, const char *source) {
         strbuf_clear(&root->b);
         json_out_object(&root->b, NULL);
         json_out_string(&root->b, "where", root->pid == 0 ? "host" : "process");
@@ -48,7 +436,7 @@ void packages_begin(PackagesRoot *root, const char *source) {
         json_out_string(&root->b, "source", source);
 }
 
-void packages_end(PackagesRoot *root) {
+static void packages_end(PackagesRoot *root) {
         json_out_end_object(&root->b);
         strbuf_add(&root->b, "\n");
         if (root->result == 0)

@@ -1,16 +1,693 @@
-/* Processes that the snapshot is about. Each is read by a part of its own (crew.h), which writes record by record: first what never waits (status,
- * limits, descriptors, threads), then what may (maps, command line, environment), so that a process which makes its reader wait costs its own
- * last records and nobody else's. Raw files are written here: a part has no descriptor but its pipe. */
+/* The build id of a library that a process has mapped. */
+#include <elf.h>
+#include <endian.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <string.h>
+#include <sys/sysmacros.h>
 
-#include "collectors/host/process_private.h"
+#include "collectors/host/jobs.h"
+#include "collectors/host/procfs.h"
 #include "collectors/runner/collector.h"
 #include "collectors/runner/crew.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
+#include "lib/base/parse.h"
 #include "lib/base/redact.h"
+#include "lib/base/strbuf.h"
+#include "lib/neuron/job.h"
+
+/** Where the records of one process go: lines to the parent. `{…}` is a record, `M…` and `L…` are lines of its raw files (maps, limits). */
+typedef struct ProcessReport {
+        const CollectOrder *order;
+        const Proc *p;
+        int fd;
+        StrBuf b;   /* the record that is being made */
+        int result; /* 0; PROCFS_E_REPLACED: nothing more is written; -errno */
+} ProcessReport;
+
+/** Finds the GNU build id of an ELF file of either word size and this machine's byte order, reading little of it.
+ * @param fd  a regular file, hostile  @param hex  gets it in hex, "" when it has none @return 0, -EBADMSG when it is no such file, -errno
+ * @see elf(5); the note NT_GNU_BUILD_ID */
+#define PROCESS_BUILD_ID_SIZE 129
+enum {
+        SEGMENTS_MAX = 64,
+        NOTE_BYTES_MAX = 16 << 10,
+        ID_BYTES_MAX = (PROCESS_BUILD_ID_SIZE - 1) / 2
+};
+
+typedef struct Segment {
+        uint64_t offset, size;
+} Segment;
+
+/* Reads the n-th program header. @return 1 for a note segment, 0 for another, -errno */
+static int read_segment(int fd, bool is_64, uint64_t offset, Segment *ret) {
+        Elf64_Phdr p64;
+        Elf32_Phdr p32;
+        int r = is_64 ? fs_pread_all(fd, &p64, sizeof p64, offset)
+                      : fs_pread_all(fd, &p32, sizeof p32, offset);
+        if (r < 0)
+                return r == -ENODATA ? -EBADMSG : r;
+        *ret = is_64 ? (Segment){ .offset = p64.p_offset, .size = p64.p_filesz }
+                     : (Segment){ .offset = p32.p_offset, .size = p32.p_filesz };
+        return (is_64 ? p64.p_type : p32.p_type) == PT_NOTE;
+}
+
+static uint64_t align4(uint64_t n) {
+        return (n + 3) & ~UINT64_C(3);
+}
+
+/* @return whether the notes hold a build id */
+static bool find_id(const uint8_t *notes, size_t n, char *hex) {
+        for (size_t at = 0; n - at >= sizeof(Elf64_Nhdr);) {
+                Elf64_Nhdr head; /* the same in both word sizes */
+                memcpy(&head, notes + at, sizeof head);
+                uint64_t name = at + sizeof head, id = name + align4(head.n_namesz),
+                         next = id + align4(head.n_descsz);
+                if (id + head.n_descsz > n)
+                        return false;
+                if (head.n_type == NT_GNU_BUILD_ID && head.n_namesz == 4 &&
+                    memcmp(notes + name, "GNU", 4) == 0 && head.n_descsz > 0 &&
+                    head.n_descsz <= ID_BYTES_MAX) {
+                        for (size_t i = 0; i < head.n_descsz; i++)
+                                (void)snprintf(hex + 2 * i, 3, "%02x", notes[id + i]);
+                        return true;
+                }
+                if (next > n)
+                        return false;
+                at = (size_t)next;
+        }
+        return false;
+}
+
+/* @return 1 when the id was in it, 0, -errno */
+static int search_segment(int fd, const Segment *s, char *hex) {
+        size_t n = (size_t)MIN(s->size, (uint64_t)NOTE_BYTES_MAX);
+        _cleanup_free_ uint8_t *notes = malloc(MAX(n, (size_t)1));
+        int r;
+
+        if (!notes)
+                return -ENOMEM;
+        if (s->offset > INT64_MAX - NOTE_BYTES_MAX)
+                return -EBADMSG;
+        r = fs_pread_all(fd, notes, n, s->offset);
+        if (r < 0)
+                return r == -ENODATA ? -EBADMSG : r;
+        return find_id(notes, n, hex);
+}
+
+int process_build_id(int fd, char hex[static PROCESS_BUILD_ID_SIZE]) {
+        union {
+                unsigned char ident[EI_NIDENT];
+                Elf64_Ehdr e64;
+                Elf32_Ehdr e32;
+        } head;
+        int r = fs_pread_all(fd, &head, sizeof head, 0);
+
+        hex[0] = '\0';
+        if (r < 0)
+                return r == -ENODATA ? -EBADMSG : r;
+        bool is_64 = head.ident[EI_CLASS] == ELFCLASS64;
+        if (memcmp(head.ident, ELFMAG, SELFMAG) != 0 ||
+            (!is_64 && head.ident[EI_CLASS] != ELFCLASS32) ||
+            head.ident[EI_DATA] != (BYTE_ORDER == LITTLE_ENDIAN ? ELFDATA2LSB : ELFDATA2MSB))
+                return -EBADMSG;
+        uint64_t offset = is_64 ? head.e64.e_phoff : head.e32.e_phoff;
+        unsigned n = is_64 ? head.e64.e_phnum : head.e32.e_phnum;
+        size_t size = is_64 ? sizeof(Elf64_Phdr) : sizeof(Elf32_Phdr);
+        if (offset > INT64_MAX - (uint64_t)SEGMENTS_MAX * size)
+                return -EBADMSG;
+        for (unsigned i = 0; i < MIN(n, (unsigned)SEGMENTS_MAX); i++) {
+                Segment s;
+                r = read_segment(fd, is_64, offset + i * size, &s);
+                if (r > 0)
+                        r = search_segment(fd, &s, hex);
+                if (r != 0)
+                        return MIN(r, 0);
+        }
+        return 0;
+}
+
+/* Threads of a process: where each stands. One record a thread, so that what was written before a deadline is whole. */
+
+enum { THREADS_MAX = 2000, WORD_BYTES_MAX = 256, STACK_BYTES_MAX = 8 << 10, STACK_LINES_MAX = 64 };
+
+static void process_add_missing(StrBuf *b, const char *key, int outcome);
+static void process_raw_line(ProcessReport *report, char kind, const char *line, size_t n);
+
+/* Adds the one line of a thread's file, or null and why. */
+static void add_word(ProcessReport *report, const char *key, int tid, const char *name) {
+        _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
+        char path[64];
+        int r;
+
+        (void)snprintf(path, sizeof path, "task/%d/%s", tid, name);
+        r = procfs_read(report->p, (ProcFile){ path, WORD_BYTES_MAX }, &text, NULL);
+        if (r == 0)
+                json_out_text(&report->b, key, text.text ? text.text : "",
+                              text.text ? strcspn(text.text, "\n") : 0);
+        else
+                process_add_missing(&report->b, key, r);
+}
+
+static void add_stack(ProcessReport *report, int tid) {
+        _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
+        char path[64];
+        unsigned n_lines = 0;
+        int r;
+
+        (void)snprintf(path, sizeof path, "task/%d/stack", tid);
+        r = procfs_read(report->p, (ProcFile){ path, STACK_BYTES_MAX }, &text, NULL);
+        if (r != 0) {
+                process_add_missing(&report->b, "kernel_stack", r);
+                return;
+        }
+        json_out_array(&report->b, "kernel_stack");
+        for (char *line = text.text; line && *line != '\0' && n_lines < STACK_LINES_MAX;
+             n_lines++) {
+                size_t n = strcspn(line, "\n");
+                json_out_text(&report->b, NULL, line, n);
+                line = line[n] == '\n' ? line + n + 1 : NULL;
+        }
+        json_out_end_array(&report->b);
+}
+
+static void add_state(ProcessReport *report, int tid) {
+        _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
+        char path[64];
+        ProcStat stat;
+        int r;
+
+        (void)snprintf(path, sizeof path, "task/%d/stat", tid);
+        r = procfs_read(report->p, (ProcFile){ path, 4096 }, &text, NULL);
+        if (r != 0 || !text.text || !procfs_parse_stat(text.text, text.n, &stat)) {
+                process_add_missing(&report->b, "state", r != 0 ? r : -EBADMSG);
+                return;
+        }
+        json_out_text(&report->b, "state", &stat.state, 1);
+        json_out_string(&report->b, "name", stat.comm);
+}
+
+static void process_threads(ProcessReport *report) {
+        _cleanup_(procfs_numbers_done) ProcNumbers tids = { 0 };
+        int r = procfs_list(report->p->dir_fd, "task", THREADS_MAX, &tids);
+
+        process_begin(report, "threads");
+        if (r < 0)
+                process_add_missing(&report->b, "threads", r);
+        else
+                json_out_u64(&report->b, "threads", tids.n);
+        json_out_bool(&report->b, "cut", tids.is_cut);
+        process_end(report);
+        for (size_t i = 0; i < tids.n && report->result == 0; i++) {
+                process_begin(report, "thread");
+                json_out_i64(&report->b, "tid", tids.items[i]);
+                add_state(report, tids.items[i]);
+                add_word(report, "wchan", tids.items[i], "wchan");
+                add_word(report, "syscall", tids.items[i], "syscall");
+                add_stack(report, tids.items[i]);
+                process_end(report);
+        }
+}
+
+/* What takes the process's memory lock to read, and so may wait for ever: its maps, command line and environment. */
+
+enum {
+        MAPS_BYTES_MAX =
+                256
+                << 10, /* of the raw file; a large process has some thousand lines of 100 bytes */
+        MAPS_READ_MAX = 8 << 20, /* looked through for libraries */
+        CMDLINE_BYTES_MAX = 64 << 10,
+        ENVIRON_BYTES_MAX =
+                1
+                << 20, /* the kernel's limit for one string is 128 KiB, for all a quarter of the stack's */
+        ENVIRON_RECORD_MAX = 128 << 10,
+        VARIABLES_MAX = 8192,
+        VARIABLE_BYTES_MAX = 8 << 10,
+        LIBRARIES_MAX = 32,
+        LIBRARY_PATH_MAX = 1024,
+};
+
+typedef struct Library {
+        char path[LIBRARY_PATH_MAX];
+        ProcMap map; /* its path is the line's and gone */
+} Library;
+
+/* The runtime, its collectives, and the firmware that they load: reference, 1.8. */
+static bool is_neuron_library(const ProcMap *m) {
+        static const char *const names[] = { "libnrt.so", "libnccom.so", "libncfw.so" };
+        const char *slash = memrchr(m->path, '/', m->n_path);
+        size_t n = slash ? m->n_path - (size_t)(slash + 1 - m->path) : 0;
+
+        for (size_t i = 0; i < ELEMENTSOF(names); i++)
+                if (n >= strlen(names[i]) && memcmp(slash + 1, names[i], strlen(names[i])) == 0)
+                        return true;
+        return false;
+}
+
+static void note_library(Library *list, size_t *n, const ProcMap *m) {
+        if (m->n_path == 0 || m->n_path >= LIBRARY_PATH_MAX || *n == LIBRARIES_MAX ||
+            !is_neuron_library(m))
+                return;
+        for (size_t i = 0; i < *n; i++)
+                if (strlen(list[i].path) == m->n_path &&
+                    memcmp(list[i].path, m->path, m->n_path) == 0)
+                        return;
+        memcpy(list[*n].path, m->path, m->n_path);
+        list[*n].path[m->n_path] = '\0';
+        list[(*n)++].map = *m;
+}
+
+/* What is mapped is under map_files even when its name has gone, but that takes a capability more. */
+static int open_library(const ProcessReport *report, const Library *l, const char **ret_by) {
+        _cleanup_close_ int root_fd = procfs_root(report->p), fd = -1;
+        char link[96];
+        struct stat st;
+
+        if (root_fd >= 0 && !l->map.is_deleted)
+                fd = procfs_root_open(root_fd, l->path, O_RDONLY, &st);
+        if (fd >= 0 && st.st_ino == l->map.inode) {
+                *ret_by = "path";
+                return TAKE_FD(fd);
+        }
+        (void)snprintf(link, sizeof link, "map_files/%lx-%lx", (unsigned long)l->map.start,
+                       (unsigned long)l->map.end);
+        _cleanup_close_ int path_fd = openat(report->p->dir_fd, link, O_PATH | O_CLOEXEC);
+        if (path_fd < 0 || fstat(path_fd, &st) < 0)
+                return -errno;
+        if (!S_ISREG(st.st_mode))
+                return -EBADF;
+        int map_fd = openat(report->p->dir_fd, link, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+        if (map_fd < 0)
+                return -errno;
+        *ret_by = "map_files";
+        return map_fd;
+}
+
+static void add_library(ProcessReport *report, const Library *l) {
+        char hex[PROCESS_BUILD_ID_SIZE] = "";
+        const char *by = NULL;
+        _cleanup_close_ int fd = open_library(report, l, &by);
+        int r = fd < 0 ? fd : process_build_id(fd, hex);
+
+        json_out_object(&report->b, NULL);
+        procfs_add_path(&report->b, "path", l->path);
+        json_out_bool(&report->b, "deleted", l->map.is_deleted);
+        json_out_u64(&report->b, "inode", l->map.inode);
+        if (hex[0] != '\0')
+                json_out_string(&report->b, "build_id", hex);
+        else if (r < 0)
+                process_add_missing(&report->b, "build_id", r);
+        else
+                json_out_null(&report->b, "build_id");
+        if (by)
+                json_out_string(&report->b, "read_by", by);
+        json_out_end_object(&report->b);
+}
+
+/* Each line to the raw file, while there is room; libraries of all lines. */
+static size_t walk_maps(ProcessReport *report, const StrBuf *text, Library *libraries,
+                        size_t *n_libraries) {
+        size_t n_lines = 0, n_raw = 0;
+
+        for (const char *line = text->text; line && *line != '\0'; n_lines++) {
+                size_t n = strcspn(line, "\n");
+                ProcMap m;
+                if (procfs_parse_map(line, n, &m))
+                        note_library(libraries, n_libraries, &m);
+                n_raw += n + 1;
+                if (n_raw <= MAPS_BYTES_MAX)
+                        process_raw_line(report, 'M', line, n);
+                line = line[n] == '\n' ? line + n + 1 : NULL;
+        }
+        return n_lines;
+}
+
+static void process_maps(ProcessReport *report) {
+        _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
+        _cleanup_free_ Library *libraries = calloc(LIBRARIES_MAX, sizeof *libraries);
+        size_t n_libraries = 0, n_lines;
+        bool is_cut = false;
+        int r = libraries ? procfs_read(report->p, (ProcFile){ "maps", MAPS_READ_MAX }, &text,
+                                        &is_cut)
+                          : -ENOMEM;
+
+        if (r == 0)
+                r = procfs_check(report->p) == PROCFS_E_REPLACED ? PROCFS_E_REPLACED : 0;
+        process_begin(report, "maps");
+        if (r != 0) {
+                process_add_missing(&report->b, "libraries", r);
+                process_end(report);
+                return;
+        }
+        n_lines = walk_maps(report, &text, libraries, &n_libraries);
+        json_out_u64(&report->b, "lines", n_lines);
+        json_out_bool(&report->b, "raw_file_cut", is_cut || text.n > MAPS_BYTES_MAX);
+        json_out_array(&report->b, "libraries");
+        for (size_t i = 0; i < n_libraries; i++)
+                add_library(report, &libraries[i]);
+        json_out_end_array(&report->b);
+        process_end(report);
+}
+
+static void process_command(ProcessReport *report) {
+        _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
+        bool is_cut = false;
+        int r = procfs_read(report->p, (ProcFile){ "cmdline", CMDLINE_BYTES_MAX }, &text, &is_cut);
+
+        process_begin(report, "command");
+        if (r != 0)
+                process_add_missing(&report->b, "cmdline", r);
+        else {
+                json_out_array(&report->b, "cmdline");
+                if (text.n > 0)
+                        redact_cmdline(&report->b, text.text, text.n);
+                json_out_end_array(&report->b);
+                json_out_bool(&report->b, "cut", is_cut);
+        }
+        process_end(report);
+}
+
+/* @return how many were left out */
+static size_t add_variables(ProcessReport *report, char *const *variables) {
+        size_t n_left_out = 0;
+
+        json_out_object(&report->b, "variables");
+        for (; *variables; variables++) {
+                size_t n_name = strcspn(*variables, "=");
+                const char *value = *variables + n_name + 1; /* where there is a `=` */
+                char name[256];
+                if ((*variables)[n_name] != '=' || n_name == 0 || n_name >= sizeof name ||
+                    report->b.n > ENVIRON_RECORD_MAX) {
+                        n_left_out++;
+                        continue;
+                }
+                memcpy(name, *variables, n_name);
+                name[n_name] = '\0';
+                if (environment_is_allowed(report->order->environment, name))
+                        redact_member(&report->b, name, value, strnlen(value, VARIABLE_BYTES_MAX));
+                else
+                        n_left_out++;
+        }
+        json_out_end_object(&report->b);
+        return n_left_out;
+}
+
+static void process_environment(ProcessReport *report) {
+        _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
+        _cleanup_free_ char **variables = NULL;
+        bool is_cut = false;
+        int r = procfs_read(report->p, (ProcFile){ "environ", ENVIRON_BYTES_MAX }, &text, &is_cut);
+
+        process_begin(report, "environment");
+        if (r == 0 && text.n > 0)
+                variables = procfs_split(text.text, text.n, VARIABLES_MAX);
+        if (r != 0)
+                process_add_missing(&report->b, "variables", r);
+        else if (text.n == 0) {
+                json_out_null(&report->b, "variables");
+                json_out_string(&report->b, "variables_unavailable",
+                                procfs_is_zombie(report->p) ? procfs_reason(PROCFS_E_ENDED)
+                                                            : "it is empty");
+        } else if (!variables)
+                process_add_missing(&report->b, "variables", -ENOMEM);
+        else {
+                json_out_u64(&report->b, "left_out", add_variables(report, variables));
+                json_out_bool(&report->b, "cut", is_cut);
+                json_out_string(&report->b, "note",
+                                "as the process was started: what it has set since is not here");
+        }
+        if (text.text)
+                explicit_bzero(text.text, text.n);
+        process_end(report);
+        if (r != 0 || report->result != 0)
+                return;
+        process_begin(report, "job");
+        jobs_add_identity(&report->b, report->p);
+        process_end(report);
+}
+
+/* What of a process can be read without waiting for it: status, place, limits, devices, children. And its neighbours' jobs, which may. */
+
+enum { FILE_BYTES_MAX = 64 << 10, CHILDREN_MAX = 256, CHILD_THREADS_MAX = 2000 };
+
+/* Adds selected lines of a file of `NAME: value` lines as members. */
+static void add_fields(ProcessReport *report, const char *file, const char *const *names) {
+        _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
+        int r = procfs_read(report->p, (ProcFile){ file, FILE_BYTES_MAX }, &text, NULL);
+
+        if (r != 0 || !text.text) {
+                process_add_missing(&report->b, file, r != 0 ? r : PROCFS_E_NO_FILE);
+                return;
+        }
+        json_out_object(&report->b, file);
+        for (; *names; names++) {
+                size_t n;
+                const char *value = procfs_field(text.text, *names, &n);
+                if (value)
+                        json_out_text(&report->b, *names, value, n);
+        }
+        json_out_end_object(&report->b);
+}
+
+static void add_link(ProcessReport *report, const char *key, const char *name) {
+        char target[PROCFS_LINK_SIZE];
+        int r = procfs_link(report->p, name, target);
+
+        if (r == 0)
+                procfs_add_path(&report->b, key, target);
+        else
+                process_add_missing(&report->b, key, r);
+}
+
+static void process_status(ProcessReport *report) {
+        static const char *const status[] = { "Name",
+                                              "State",
+                                              "Tgid",
+                                              "Pid",
+                                              "PPid",
+                                              "TracerPid",
+                                              "Uid",
+                                              "Gid",
+                                              "NStgid",
+                                              "NSpid",
+                                              "FDSize",
+                                              "VmPeak",
+                                              "VmSize",
+                                              "VmLck",
+                                              "VmHWM",
+                                              "VmRSS",
+                                              "RssAnon",
+                                              "RssFile",
+                                              "VmSwap",
+                                              "HugetlbPages",
+                                              "CoreDumping",
+                                              "Threads",
+                                              "SigQ",
+                                              "SigPnd",
+                                              "ShdPnd",
+                                              "SigBlk",
+                                              "SigIgn",
+                                              "SigCgt",
+                                              "CapEff",
+                                              "NoNewPrivs",
+                                              "Seccomp",
+                                              "Cpus_allowed_list",
+                                              "Mems_allowed_list",
+                                              NULL };
+        static const char *const io[] = { "rchar",      "wchar",       "syscr", "syscw",
+                                          "read_bytes", "write_bytes", NULL };
+
+        process_begin(report, "status");
+        json_out_text(&report->b, "state", &report->p->stat.state, 1);
+        json_out_bool(&report->b, "zombie", procfs_is_zombie(report->p));
+        json_out_u64(&report->b, "uid", report->p->uid);
+        add_fields(report, "status", status);
+        add_fields(report, "io", io);
+        process_end(report);
+}
+
+static void add_file_text(ProcessReport *report, const char *key, const char *name) {
+        _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
+        int r = procfs_read(report->p, (ProcFile){ name, 256 }, &text, NULL);
+
+        if (r == 0)
+                json_out_text(&report->b, key, text.text ? text.text : "",
+                              text.text ? strcspn(text.text, "\n") : 0);
+        else
+                process_add_missing(&report->b, key, r);
+}
+
+static void process_place(ProcessReport *report) {
+        static const char *const kinds[] = { "cgroup", "ipc", "mnt", "net", "pid", "user", "uts" };
+        _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
+        int r;
+
+        process_begin(report, "place");
+        add_link(report, "exe", "exe");
+        add_link(report, "cwd", "cwd");
+        add_link(report, "root", "root");
+        json_out_object(&report->b, "namespaces");
+        for (size_t i = 0; i < ELEMENTSOF(kinds); i++) {
+                char name[32];
+                (void)snprintf(name, sizeof name, "ns/%s", kinds[i]);
+                add_link(report, kinds[i], name);
+        }
+        json_out_end_object(&report->b);
+        r = procfs_read(report->p, (ProcFile){ "cgroup", FILE_BYTES_MAX }, &text, NULL);
+        if (r == 0)
+                json_out_text(&report->b, "cgroup", text.text ? text.text : "", text.n);
+        else
+                process_add_missing(&report->b, "cgroup", r);
+        add_file_text(report, "oom_score", "oom_score");
+        add_file_text(report, "oom_score_adj", "oom_score_adj");
+        process_end(report);
+}
+
+static void process_limits(ProcessReport *report) {
+        _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
+        int r = procfs_read(report->p, (ProcFile){ "limits", FILE_BYTES_MAX }, &text, NULL);
+
+        process_begin(report, "limits");
+        if (r != 0)
+                process_add_missing(&report->b, "limits", r);
+        else
+                json_out_array(&report->b, "limits");
+        for (char *line = text.text; r == 0 && line && *line != '\0';) {
+                size_t n = strcspn(line, "\n");
+                json_out_text(&report->b, NULL, line, n);
+                process_raw_line(report, 'L', line, n);
+                line = line[n] == '\n' ? line + n + 1 : NULL;
+        }
+        if (r == 0)
+                json_out_end_array(&report->b);
+        process_end(report);
+}
+
+static bool shares_device(const JobsHolder *a, const JobsHolder *b) {
+        for (size_t i = 0; i < a->n_devices; i++)
+                for (size_t k = 0; k < b->n_devices; k++)
+                        if (a->devices[i] == b->devices[k])
+                                return true;
+        return false;
+}
+
+/* Who else holds a device of this process: by the scan that was made before. */
+static void process_devices(ProcessReport *report, const JobsScan *scan) {
+        JobsHolder mine = { 0 };
+        int r = jobs_devices_of(report->order, report->p, &mine);
+
+        process_begin(report, "devices");
+        if (r != 0)
+                process_add_missing(&report->b, "devices", r);
+        else
+                jobs_add_devices(&report->b, &mine);
+        json_out_array(&report->b, "also_held_by");
+        for (size_t i = 0; i < scan->n_holders; i++) {
+                const JobsHolder *h = &scan->holders[i];
+                if (h->stat.pid == report->p->stat.pid || !shares_device(h, &mine))
+                        continue;
+                json_out_object(&report->b, NULL);
+                json_out_i64(&report->b, "pid", h->stat.pid);
+                json_out_u64(&report->b, "start_ticks", h->stat.start_ticks);
+                json_out_u64(&report->b, "uid", h->uid);
+                json_out_string(&report->b, "comm", h->stat.comm);
+                jobs_add_devices(&report->b, h);
+                json_out_end_object(&report->b);
+        }
+        json_out_end_array(&report->b);
+        process_end(report);
+}
+
+/* Their jobs, each a record: reading the environment of one may wait, and then the others have been said. */
+static void process_neighbours(ProcessReport *report, const JobsScan *scan) {
+        JobsHolder mine = { 0 };
+
+        if (jobs_devices_of(report->order, report->p, &mine) != 0)
+                return;
+        for (size_t i = 0; i < scan->n_holders && report->result == 0; i++) {
+                const JobsHolder *h = &scan->holders[i];
+                Proc p;
+                if (h->stat.pid == report->p->stat.pid || !shares_device(h, &mine) ||
+                    procfs_open(&p, report->order->proc_root, h->stat.pid, h->stat.start_ticks) !=
+                            0)
+                        continue;
+                process_begin(report, "neighbour");
+                json_out_i64(&report->b, "neighbour_pid", h->stat.pid);
+                json_out_u64(&report->b, "neighbour_start_ticks", h->stat.start_ticks);
+                jobs_add_identity(&report->b, &p);
+                if (procfs_check(&p) != PROCFS_E_REPLACED)
+                        process_end(report);
+                procfs_close(&p);
+        }
+}
+
+/* @return whether it was one to tell of: the runtime's hook is our own doing */
+static bool add_child(ProcessReport *report, pid_t pid) {
+        Proc p;
+
+        if (procfs_open(&p, report->order->proc_root, pid, 0) != 0)
+                return false;
+        bool is_hook = strncmp(p.stat.comm, "neuron-dump", 11) == 0;
+        if (!is_hook) {
+                json_out_object(&report->b, NULL);
+                json_out_i64(&report->b, "pid", pid);
+                json_out_u64(&report->b, "start_ticks", p.stat.start_ticks);
+                json_out_string(&report->b, "comm", p.stat.comm);
+                json_out_text(&report->b, "state", &p.stat.state, 1);
+                json_out_end_object(&report->b);
+        }
+        procfs_close(&p);
+        return !is_hook;
+}
+
+/* @return how many children of one thread were added */
+static size_t add_children_of(ProcessReport *report, int tid, size_t max, int *ret_outcome) {
+        _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
+        size_t n = 0;
+        char name[64], *save = NULL;
+
+        (void)snprintf(name, sizeof name, "task/%d/children", tid);
+        *ret_outcome = procfs_read(report->p, (ProcFile){ name, FILE_BYTES_MAX }, &text, NULL);
+        if (*ret_outcome != 0 || !text.text)
+                return 0;
+        for (char *word = strtok_r(text.text, " \n", &save); word && n < max;
+             word = strtok_r(NULL, " \n", &save)) {
+                uint64_t pid;
+                if (parse_u64_range(word, 1, INT32_MAX, &pid) == 0)
+                        n += add_child(report, (pid_t)pid);
+        }
+        return n;
+}
+
+static void process_children(ProcessReport *report) {
+        _cleanup_(procfs_numbers_done) ProcNumbers tids = { 0 };
+        size_t n_children = 0;
+        int r = procfs_list(report->p->dir_fd, "task", CHILD_THREADS_MAX, &tids), first = 0;
+
+        process_begin(report, "children");
+        json_out_array(&report->b, "children");
+        for (size_t i = 0; i < tids.n && n_children < CHILDREN_MAX; i++) {
+                int outcome;
+                n_children +=
+                        add_children_of(report, tids.items[i], CHILDREN_MAX - n_children, &outcome);
+                if (first == 0)
+                        first = outcome;
+        }
+        json_out_end_array(&report->b);
+        json_out_bool(&report->b, "cut", n_children == CHILDREN_MAX);
+        if (r < 0 || first != 0)
+                json_out_string(&report->b, "children_unavailable",
+                                procfs_reason(r < 0 ? r : first));
+        process_end(report);
+}
+
+/* Processes that the snapshot is about. Each is read by a part of its own (crew.h), which writes record by record: first what never waits (status,
+ * limits, descriptors, threads), then what may (maps, command line, environment), so that a process which makes its reader wait costs its own
+ * last records and nobody else's. Raw files are written here: a part has no descriptor but its pipe. */
 
 enum {
         PARTS_AT_ONCE = 8,
@@ -49,7 +726,7 @@ void process_end(ProcessReport *report) {
         report->result = r;
 }
 
-void process_add_missing(StrBuf *b, const char *key, int outcome) {
+static void process_add_missing(StrBuf *b, const char *key, int outcome) {
         char name[64];
 
         json_out_null(b, key);
@@ -57,7 +734,7 @@ void process_add_missing(StrBuf *b, const char *key, int outcome) {
         json_out_string(b, name, procfs_reason(outcome));
 }
 
-void process_raw_line(ProcessReport *report, char kind, const char *line, size_t n) {
+static void process_raw_line(ProcessReport *report, char kind, const char *line, size_t n) {
         _cleanup_(strbuf_done) StrBuf clean = STRBUF_INIT;
 
         if (report->result != 0)

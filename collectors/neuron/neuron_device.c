@@ -1,13 +1,24 @@
-/* The collector neuron_device: which devices there are, whether they may be opened, and each in a part of its own, which alone has it open and never forks.
- * Three rounds of parts: the surroundings (sysfs may hang too), the devices, and what is asked once a node, of the first device that answered. */
+/* Whether a device may be opened at all. On a node of an UltraServer any close while no core is marked can reset the election of the server, O_WRONLY or
+ * not (neuron-interfaces 3.2): there, devices are left alone unless somebody uses them. What cannot be found out counts as a reason to leave them alone. */
+#include "collectors/neuron/neuron_device.h"
+
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
-#include "collectors/neuron/neuron_device.h"
+#include "collectors/host/jobs.h"
+#include "collectors/host/procfs.h"
+#include "collectors/neuron/neuron_abi.h"
+#include "collectors/neuron/neuron_ioctl.h"
 #include "collectors/neuron/neuron_names.h"
 #include "collectors/runner/collector.h"
 #include "collectors/runner/crew.h"
@@ -15,7 +26,448 @@
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
+#include "lib/base/parse.h"
 #include "lib/base/path.h"
+#include "lib/base/strbuf.h"
+
+enum {
+        DEVICE_ASKING_SIZE = 64,
+        DEVICE_LINE_BYTES_MAX = 64 << 10,
+};
+
+/** Shared with the collector, so that it can say what a part hung on. */
+typedef struct DeviceProgress {
+        char asking[DEVICE_ASKING_SIZE]; /* "" when no answer is waited for */
+        bool is_done;
+} DeviceProgress;
+
+/** One device in its part. */
+typedef struct DeviceAsk {
+        const char *name; /* neuron3 */
+        unsigned number;
+        NeuronDevice device;
+        DeviceProgress *progress;
+        int out_fd;
+        int error; /* the first failure of writing a record: nothing more is asked then */
+} DeviceAsk;
+
+typedef enum DeviceHeld { DEVICE_NOT_HELD, DEVICE_HELD, DEVICE_HELD_UNKNOWN } DeviceHeld;
+
+enum {
+        FDS_MAX = 1 << 20,
+        PROC_PATH_SIZE = sizeof "4294967295/fdinfo/4294967295",
+        SMALL_FILE_MAX = 4096
+};
+
+/* @return the small file's text, the caller's; NULL with *ret_error */
+static char *read_below(const char *root, const char *name, int *ret_error) {
+        _cleanup_free_ char *path = path_join(root, name);
+        char *text = NULL;
+
+        *ret_error = path ? fs_read_file(AT_FDCWD, path, SMALL_FILE_MAX, &text, NULL) : -ENOMEM;
+        return text;
+}
+
+/* `1` is a server of one node. */
+static bool mode_has_servers(const char *mode) {
+        for (const char *p = mode; *p; p++)
+                if (!strchr("01, \n", *p))
+                        return true;
+        return strstr(mode, "10") || strstr(mode, "11");
+}
+
+static bool device_is_ultraserver(const char *sysfs_root, const char **ret_why) {
+        /* Types of instances that the driver has as parts of larger servers: neuron-interfaces 3.8. */
+        static const char *const types[] = { "trn2u", "trn2eu", "trn2es", "trn3s", "trn3pd98" };
+        _cleanup_free_ char *mode = NULL, *type = NULL;
+        int r;
+
+        mode = read_below(sysfs_root, "class/neuron_device/ultraserver_mode", &r);
+        if (mode ? mode_has_servers(mode) : r != -ENOENT) {
+                *ret_why = "ultraserver_mode says that the node can be part of an UltraServer";
+                return true;
+        }
+        type = read_below(sysfs_root, "devices/virtual/dmi/id/product_name", &r);
+        for (size_t i = 0; type && i < ELEMENTSOF(types); i++)
+                if (strncmp(type, types[i], strlen(types[i])) == 0) {
+                        *ret_why = "the instance type is one of an UltraServer";
+                        return true;
+                }
+        return false;
+}
+
+static int stat_device(const char *device_directory, int number, struct stat *ret) {
+        char path[PATH_MAX];
+
+        if (snprintf(path, sizeof path, "%s/neuron%d", device_directory, number) >=
+            (int)sizeof path)
+                return -ENAMETOOLONG;
+        return stat(path, ret) < 0 ? -errno : 0;
+}
+
+int device_number_of(const char *device_directory, int dir_fd, const char *link, int number) {
+        struct stat theirs, ours;
+        bool has_any = false;
+
+        if (fstatat(dir_fd, link, &theirs, 0) < 0)
+                return -errno;
+        if (!S_ISCHR(theirs.st_mode))
+                return stat_device(device_directory, number, &ours) == 0 &&
+                                       ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino
+                               ? number
+                               : -ENODEV;
+        for (int i = -1; i < NEURON_DEVICES_MAX; i++) { /* that of its name first */
+                int at = i < 0 ? number : i;
+                if (stat_device(device_directory, at, &ours) < 0 || !S_ISCHR(ours.st_mode))
+                        continue;
+                if (ours.st_rdev == theirs.st_rdev)
+                        return at;
+                has_any = true;
+        }
+        return has_any ? -ENODEV : -ENXIO;
+}
+
+/* A holder that opened it O_WRONLY marks no core. @return true also when it cannot be told */
+static bool is_attached(int proc_fd, const char *pid, const char *fd) {
+        char path[PROC_PATH_SIZE];
+        char text[SMALL_FILE_MAX];
+        _cleanup_close_ int info_fd = -1;
+        const char *flags;
+        unsigned value = 0;
+        ssize_t n;
+
+        (void)snprintf(path, sizeof path, "%.10s/fdinfo/%.10s", pid, fd);
+        info_fd = openat(proc_fd, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        n = info_fd < 0 ? -1 : read(info_fd, text, sizeof text - 1);
+        if (n < 0)
+                return true;
+        text[n] = '\0';
+        flags = strstr(text, "flags:");
+        if (!flags || sscanf(flags, "flags: %o", &value) != 1)
+                return true;
+        return (value & O_ACCMODE) != O_WRONLY;
+}
+
+typedef struct Search {
+        const char *device_directory;
+        unsigned n_fds;
+        bool is_incomplete; /* a process may not be looked into: CAP_SYS_PTRACE is missing */
+} Search;
+
+static bool holds_device(int proc_fd, const char *pid, Search *search) {
+        char path[PROC_PATH_SIZE], target[256];
+        _cleanup_closedir_ DIR *dir = NULL;
+        const struct dirent *entry;
+        int fd;
+
+        (void)snprintf(path, sizeof path, "%.10s/fd", pid);
+        fd = openat(proc_fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (fd < 0)
+                search->is_incomplete |= errno == EACCES || errno == EPERM;
+        if (fs_opendir_fd(fd, &dir) < 0)
+                return false;
+        while (++search->n_fds < FDS_MAX && (entry = readdir(dir))) {
+                ssize_t n = readlinkat(fd, entry->d_name, target, sizeof target - 1);
+                if (n <= 0) {
+                        search->is_incomplete |= n < 0 && (errno == EACCES || errno == EPERM);
+                        continue;
+                }
+                target[n] = '\0';
+                int number = neuron_number(path_name(target));
+                int r = number < 0 ? -ENODEV
+                                   : device_number_of(search->device_directory, fd, entry->d_name,
+                                                      number);
+                if (r >= 0 && is_attached(proc_fd, pid, entry->d_name))
+                        return true;
+                search->is_incomplete |= r < 0 && r != -ENODEV && r != -ENOENT; /* closed by now */
+        }
+        return false;
+}
+
+/* Cores are marked by the runtime (neuron-interfaces 3.2): who holds a device without it, as a monitor does, does not keep the server's election. Nor do the
+ * parts of a collector, which have one parent, and of which one may have a device attached. */
+static bool uses_cores(const char *proc_root, uint64_t pid, Search *search) {
+        Proc p = { .dir_fd = -1 };
+        bool is_hidden = false, has_runtime = false;
+        int r = procfs_open(&p, proc_root, (pid_t)pid, 0);
+
+        if (r == 0 && p.stat.ppid != getppid())
+                has_runtime = jobs_maps_runtime(&p, &is_hidden);
+        search->is_incomplete |= is_hidden || r < 0 || r == PROCFS_E_HIDDEN;
+        procfs_close(&p);
+        return has_runtime;
+}
+
+static DeviceHeld device_is_held(const char *proc_root, const char *device_directory) {
+        _cleanup_closedir_ DIR *dir = opendir(proc_root);
+        const struct dirent *entry;
+        Search search = { .device_directory = device_directory };
+
+        if (!dir)
+                return DEVICE_HELD_UNKNOWN;
+        while ((entry = readdir(dir))) {
+                uint64_t pid;
+                if (parse_u64(entry->d_name, &pid) < 0 || pid == (uint64_t)getpid())
+                        continue;
+                if (holds_device(dirfd(dir), entry->d_name, &search) &&
+                    uses_cores(proc_root, pid, &search))
+                        return DEVICE_HELD;
+        }
+        return search.n_fds >= FDS_MAX || search.is_incomplete ? DEVICE_HELD_UNKNOWN
+                                                               : DEVICE_NOT_HELD;
+}
+
+/* What is asked without attaching (neuron-interfaces 3.5): nothing of it is seen by the processes that use the device. */
+
+static int device_ask(DeviceAsk *a, const char *query, uint32_t command, void *argument) {
+        int r;
+
+        if (a->error < 0)
+                return -ECANCELED;
+        (void)snprintf(a->progress->asking, sizeof a->progress->asking, "%s", query);
+        r = neuron_ioctl(&a->device, command, argument);
+        a->progress->asking[0] = '\0';
+        return r;
+}
+
+void device_error_text(char *text, size_t size, int r) {
+        const char *name = strerrorname_np(-r), *description = strerrordesc_np(-r);
+
+        if (r > 0)
+                (void)snprintf(text, size, "the driver returned %d, which is no answer", r);
+        else if (r == -EOPNOTSUPP)
+                (void)snprintf(text, size, "not asked: this driver does not have it yet");
+        else if (r == -ECANCELED)
+                (void)snprintf(text, size,
+                               "not opened: no process uses a device any more, and "
+                               "opening one could reset the server's election");
+        else
+                (void)snprintf(text, size, "%s: %s", name ? name : "error",
+                               description ? description : "unknown");
+}
+
+static void device_begin(const DeviceAsk *a, StrBuf *b, const char *query) {
+        json_out_object(b, NULL);
+        json_out_string(b, "device", a->name);
+        json_out_string(b, "query", query);
+        json_out_object(b, "values");
+}
+
+static void write_record(DeviceAsk *a, StrBuf *b) {
+        int r;
+
+        strbuf_add(b, "\n");
+        r = strbuf_error(b);
+        if (r >= 0)
+                r = fs_write_all(a->out_fd, b->text, b->n);
+        if (r < 0 && a->error == 0)
+                a->error = r;
+        strbuf_done(b);
+}
+
+static void device_end(DeviceAsk *a, StrBuf *b) {
+        json_out_end_object(b);
+        json_out_end_object(b);
+        write_record(a, b);
+}
+
+static void device_say_error(DeviceAsk *a, const char *query, int r) {
+        StrBuf b = STRBUF_INIT;
+        char text[128];
+
+        if (a->error < 0)
+                return;
+        device_error_text(text, sizeof text, r);
+        json_out_object(&b, NULL);
+        json_out_string(&b, "device", a->name);
+        json_out_string(&b, "query", query);
+        json_out_string(&b, "error", text);
+        json_out_end_object(&b);
+        write_record(a, &b);
+}
+
+static bool device_answers(DeviceAsk *a, const char *query, uint32_t command, void *argument) {
+        int r = device_ask(a, query, command, argument);
+
+        if (r != 0)
+                device_say_error(a, query, r);
+        return r == 0;
+}
+
+static void ask_basic_info(DeviceAsk *a) {
+        static const char query[] = "device_basic_info";
+        NeuronBasicInfo info = { 0 };
+        StrBuf b = STRBUF_INIT;
+
+        if (!device_answers(a, query, NEURON_DEVICE_BASIC_INFO, &info))
+                return;
+        device_begin(a, &b, query);
+        json_out_u64(&b, "architecture", info.architecture);
+        json_out_u64(&b, "revision", info.revision);
+        device_end(a, &b);
+}
+
+static void ask_bdf(DeviceAsk *a) {
+        static const char query[] = "device_bdf_ext";
+        NeuronBdfExt bdf = { .nd_index = a->number };
+        StrBuf b = STRBUF_INIT;
+        char text[32];
+
+        if (!device_answers(a, query, NEURON_DEVICE_BDF_EXT, &bdf))
+                return;
+        (void)snprintf(text, sizeof text, "%04x:%02x:%02x.%x", bdf.domain, bdf.bus, bdf.slot,
+                       bdf.function);
+        device_begin(a, &b, query);
+        json_out_string(&b, "pci_address", text);
+        device_end(a, &b);
+}
+
+static void device_ask_free(DeviceAsk *a) {
+        ask_basic_info(a);
+        ask_bdf(a);
+        a->progress->is_done = true;
+}
+
+/* ---- once a node ---- */
+
+static void ask_compatible_version(DeviceAsk *a) {
+        static const char query[] = "compatible_version";
+        NeuronCompatibleVersion version = { 0 };
+        StrBuf b = STRBUF_INIT;
+
+        if (!device_answers(a, query, NEURON_COMPATIBLE_VERSION, &version))
+                return;
+        device_begin(a, &b, query);
+        json_out_u64(&b, "min", version.min);
+        json_out_u64(&b, "max", version.max);
+        device_end(a, &b);
+}
+
+static void ask_driver_info(DeviceAsk *a) {
+        static const char query[] = "driver_info";
+        static const char *const features[] = {
+                "DMABUF",         "ASYNC_DMA", "BATCH_DMAQ_INIT", "BIG_CORE_MAPS",
+                "MEM_ALLOC_TYPE", "HBM_SCRUB", "MEM_ALLOC64",     "CONTIGUOUS_SCRATCHPAD",
+                "ZEROCOPY",
+        };
+        /* Which version to ask for is not documented; the first one is the guess that an old and a new driver both know. */
+        NeuronDriverInfo info = { .version = 0, .size = sizeof info };
+        StrBuf b = STRBUF_INIT;
+
+        if (!device_answers(a, query, NEURON_DRIVER_INFO_GET, &info))
+                return;
+        device_begin(a, &b, query);
+        json_out_u64(&b, "architecture", info.architecture);
+        json_out_u64(&b, "revision", info.revision);
+        json_out_u64(&b, "version", info.version);
+        json_out_u64(&b, "feature_flags", info.feature_flags);
+        json_out_array(&b, "features");
+        for (size_t i = 0; i < ELEMENTSOF(features); i++)
+                if (info.feature_flags >> i & 1)
+                        json_out_string(&b, NULL, features[i]);
+        json_out_end_array(&b);
+        device_end(a, &b);
+}
+
+static void ask_rid_map(DeviceAsk *a) {
+        static const char query[] = "host_device_id_to_rid_map";
+        NeuronRidMap map = { 0 };
+        StrBuf b = STRBUF_INIT;
+
+        if (!device_answers(a, query, NEURON_HOST_DEVICE_ID_TO_RID_MAP, &map))
+                return;
+        device_begin(a, &b, query);
+        json_out_u64(&b, "count", map.count);
+        json_out_array(&b, "rids");
+        for (uint32_t i = 0; i < MIN(map.count, (uint32_t)NEURON_RIDS_MAX); i++)
+                json_out_u64(&b, NULL, map.rid[i]);
+        json_out_end_array(&b);
+        device_end(a, &b);
+}
+
+static void ask_core_map(DeviceAsk *a) {
+        static const char query[] = "logical_to_physical_nc_map";
+        NeuronCoreMap map = { 0 };
+        NeuronCoreMapRequest request = { .map = &map, .max_entries = NEURON_CORE_MAP_MAX };
+        StrBuf b = STRBUF_INIT;
+
+        if (!device_answers(a, query, NEURON_LOGICAL_TO_PHYSICAL, &request))
+                return;
+        device_begin(a, &b, query);
+        json_out_u64(&b, "count", map.n_entries);
+        json_out_array(&b, "device_and_core");
+        for (uint32_t i = 0; i < MIN(map.n_entries, (uint32_t)NEURON_CORE_MAP_MAX); i++) {
+                json_out_array(&b, NULL);
+                json_out_u64(&b, NULL, map.entries[i].device_id);
+                json_out_u64(&b, NULL, map.entries[i].core);
+                json_out_end_array(&b);
+        }
+        json_out_end_array(&b);
+        device_end(a, &b);
+}
+
+/* Whether it is text is not documented; hex is right for both. */
+static void add_pod_id(StrBuf *b, const uint8_t id[static 256]) {
+        char hex[2 * 256 + 1] = "";
+        size_t n = 256;
+
+        while (n > 0 && id[n - 1] == 0)
+                n--;
+        for (size_t i = 0; i < n; i++)
+                (void)snprintf(hex + 2 * i, 3, "%02x", id[i]);
+        json_out_string(b, "pod_id_hex", hex);
+}
+
+static void ask_pod_info(DeviceAsk *a) {
+        static const char query[] = "pod_info";
+        NeuronPodInfo info = { .size = sizeof info };
+        StrBuf b = STRBUF_INIT;
+
+        if (!device_answers(a, query, NEURON_POD_INFO, &info))
+                return;
+        device_begin(a, &b, query);
+        json_out_u64(&b, "pod_type", info.type);
+        json_out_u64(&b, "pod_size", info.n_nodes);
+        add_pod_id(&b, info.id);
+        device_end(a, &b);
+}
+
+static void ask_pod_status(DeviceAsk *a) {
+        static const char query[] = "pod_status";
+        NeuronPodStatus status = { .size = sizeof status };
+        bool has_mode = device_ask(a, "pod_status_v2", NEURON_POD_STATUS_V2, &status) == 0;
+        StrBuf b = STRBUF_INIT;
+
+        if (!has_mode) {
+                status = (NeuronPodStatus){ .size = NEURON_POD_STATUS_V1_SIZE };
+                if (!device_answers(a, query, NEURON_POD_STATUS, &status))
+                        return;
+        }
+        device_begin(a, &b, query);
+        json_out_u64(&b, "state", status.state);
+        json_out_u64(&b, "pod_type", status.type);
+        json_out_u64(&b, "pod_size", status.n_nodes);
+        json_out_i64(&b, "node_id", status.node_id);
+        add_pod_id(&b, status.id);
+        if (has_mode) {
+                json_out_u64(&b, "mode", status.mode);
+                json_out_u64(&b, "modes_supported", status.modes_supported);
+        }
+        device_end(a, &b);
+}
+
+static void device_ask_node(DeviceAsk *a) {
+        ask_compatible_version(a);
+        ask_driver_info(a);
+        ask_rid_map(a);
+        ask_core_map(a);
+        ask_pod_info(a);
+        ask_pod_status(a);
+        a->progress->is_done = true;
+}
+
+/* The collector neuron_device: which devices there are, whether they may be opened, and each in a part of its own, which alone has it open and never forks.
+ * Three rounds of parts: the surroundings (sysfs may hang too), the devices, and what is asked once a node, of the first device that answered. */
 
 enum { WHY_SIZE = 240, SHARE_BYTES_MIN = 32 << 10, VERSION_BYTES_MAX = 64 };
 

@@ -1,20 +1,956 @@
-/* Watches a directory tree: its events, its beginning and its end. The nodes are dirwatch_tree.c's, the way to the root is
- * dirwatch_chain.c's, the slices in which directories are watched and listed dirwatch_look.c's. */
+/* The directories a DirWatch knows. Deciding which to watch is dirwatch.c's; this keeps them and finds them. */
 #include "lib/event/dirwatch.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/inotify.h>
 #include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/types.h>
 
 #include "lib/base/cleanup.h"
-#include "lib/event/dirwatch_private.h"
+#include "lib/base/clock.h"
+#include "lib/base/fs.h"
+#include "lib/base/path.h"
+
+typedef struct WatchNode {
+        struct WatchNode *parent, *first_child, *next,
+                *prev; /* next, prev: siblings; next alone: the list of the buried */
+        struct WatchNode *by_wd, *by_name; /* chains of the hash tables */
+        struct WatchNode *queued;          /* next in the queue of directories to look at */
+        int wd;                            /* -1 = not watched */
+        uint32_t seen;                     /* stamp of the listing that met it last */
+        uint8_t depth;                     /* root = 0 */
+        bool is_queued : 1, is_loud : 1, is_walk : 1, is_buried : 1;
+        char name[]; /* "" for the root */
+} WatchNode;
+
+typedef struct WatchTree {
+        WatchNode *root;
+        WatchNode **by_wd, **by_name; /* n_buckets each */
+        size_t n_buckets, n_allocated;
+        size_t n_round; /* power of two: buckets when the current round of splits began */
+        size_t n_nodes, n_watched;
+        uint64_t key
+                [2]; /* names come from strangers: without a secret they could all be made to fall into one bucket */
+} WatchTree;
+
+#define BUCKETS_MIN 64
+static uint64_t rotate(uint64_t x, unsigned bits) {
+        return (x << bits) | (x >> (64 - bits));
+}
+
+static void sip_round(uint64_t v[4]) {
+        v[0] += v[1];
+        v[1] = rotate(v[1], 13) ^ v[0];
+        v[0] = rotate(v[0], 32);
+        v[2] += v[3];
+        v[3] = rotate(v[3], 16) ^ v[2];
+        v[0] += v[3];
+        v[3] = rotate(v[3], 21) ^ v[0];
+        v[2] += v[1];
+        v[1] = rotate(v[1], 17) ^ v[2];
+        v[2] = rotate(v[2], 32);
+}
+
+/* SipHash-1-3 (Aumasson and Bernstein, 2012) over the parent's address and the name. */
+static uint64_t name_hash(const WatchTree *t, const WatchNode *parent, const char *name) {
+        size_t n = strlen(name);
+        uint64_t v[4] = { t->key[0] ^ UINT64_C(0x736f6d6570736575),
+                          t->key[1] ^ UINT64_C(0x646f72616e646f6d),
+                          t->key[0] ^ UINT64_C(0x6c7967656e657261),
+                          t->key[1] ^ UINT64_C(0x7465646279746573) };
+        uint64_t word = (uint64_t)(uintptr_t)parent;
+
+        for (size_t i = 0;; i += 8) {
+                v[3] ^= word;
+                sip_round(v);
+                v[0] ^= word;
+                if (i > n)
+                        break;
+                word = 0;
+                memcpy(&word, name + i, MIN(n - i, (size_t)8));
+                if (n - i < 8)
+                        word |= (uint64_t)(n & 0xff) << 56;
+        }
+        v[2] ^= 0xff;
+        for (int i = 0; i < 3; i++)
+                sip_round(v);
+        return v[0] ^ v[1] ^ v[2] ^ v[3];
+}
+
+/* Linear hashing (Litwin, 1980): the tables grow bucket by bucket, so no insertion has to move all the others. */
+static size_t bucket_of(const WatchTree *t, uint64_t hash) {
+        size_t i = hash & (2 * t->n_round - 1);
+
+        return i < t->n_buckets ? i : i - t->n_round;
+}
+
+static WatchNode **wd_bucket(const WatchTree *t, int wd) {
+        return &t->by_wd[bucket_of(t,
+                                   (uint64_t)wd)]; /* the kernel counts them up: no hash needed */
+}
+
+static WatchNode **name_bucket(const WatchTree *t, const WatchNode *parent, const char *name) {
+        return &t->by_name[bucket_of(t, name_hash(t, parent, name))];
+}
+
+static int watch_tree_init(WatchTree *t, uint64_t key0, uint64_t key1) {
+        _cleanup_free_ WatchNode **by_wd = calloc(BUCKETS_MIN, sizeof(WatchNode *));
+        _cleanup_free_ WatchNode **by_name = calloc(BUCKETS_MIN, sizeof(WatchNode *));
+
+        if (!by_wd || !by_name)
+                return -ENOMEM;
+        *t = (WatchTree){
+                .by_wd = TAKE_PTR(by_wd),
+                .by_name = TAKE_PTR(by_name),
+                .n_buckets = BUCKETS_MIN,
+                .n_allocated = BUCKETS_MIN,
+                .n_round = BUCKETS_MIN,
+                .key = { key0, key1 },
+        };
+        return 0;
+}
+
+static void watch_tree_done(WatchTree *t) {
+        free(t->by_wd);
+        free(t->by_name);
+        *t = (WatchTree){ 0 };
+}
+
+static bool enlarge(WatchTree *t) {
+        size_t n = 2 * t->n_allocated;
+        WatchNode **by_wd, **by_name;
+
+        by_wd = reallocarray(t->by_wd, n, sizeof(WatchNode *));
+        if (!by_wd)
+                return false;
+        t->by_wd = by_wd;
+        by_name = reallocarray(t->by_name, n, sizeof(WatchNode *));
+        if (!by_name)
+                return false;
+        t->by_name = by_name;
+        t->n_allocated = n;
+        return true;
+}
+
+/* Adds a bucket to each table and gives it its part of the bucket it is split from. Where there is no memory for it the tables
+ * stay as they are and only get slower. */
+static void grow(WatchTree *t) {
+        size_t from = t->n_buckets - t->n_round;
+        WatchNode *wds, *names, *next;
+
+        if (t->n_buckets == t->n_allocated && !enlarge(t))
+                return;
+        wds = t->by_wd[from];
+        names = t->by_name[from];
+        t->by_wd[from] = t->by_name[from] = NULL;
+        t->by_wd[t->n_buckets] = t->by_name[t->n_buckets] = NULL;
+        t->n_buckets++;
+        for (WatchNode *n = wds; n; n = next) {
+                WatchNode **bucket = wd_bucket(t, n->wd);
+
+                next = n->by_wd;
+                n->by_wd = *bucket;
+                *bucket = n;
+        }
+        for (WatchNode *n = names; n; n = next) {
+                WatchNode **bucket = name_bucket(t, n->parent, n->name);
+
+                next = n->by_name;
+                n->by_name = *bucket;
+                *bucket = n;
+        }
+        if (t->n_buckets == 2 * t->n_round)
+                t->n_round = t->n_buckets;
+}
+
+static int watch_tree_add(WatchTree *t, WatchNode *parent, const char *name, WatchNode **ret) {
+        size_t n = strlen(name) + 1;
+        WatchNode *node, **bucket;
+
+        if (t->n_nodes >= t->n_buckets)
+                grow(t);
+        node = malloc(sizeof(WatchNode) + n);
+        if (!node)
+                return -ENOMEM;
+        *node = (WatchNode){ .parent = parent, .wd = -1, .depth = parent ? parent->depth + 1 : 0 };
+        memcpy(node->name, name, n);
+
+        bucket = name_bucket(t, parent, name);
+        node->by_name = *bucket;
+        *bucket = node;
+        if (parent) {
+                node->next = parent->first_child;
+                if (node->next)
+                        node->next->prev = node;
+                parent->first_child = node;
+        } else
+                t->root = node;
+        t->n_nodes++;
+        *ret = node;
+        return 0;
+}
+
+static WatchNode *watch_tree_find(const WatchTree *t, const WatchNode *parent, const char *name) {
+        for (WatchNode *n = *name_bucket(t, parent, name); n; n = n->by_name)
+                if (n->parent == parent && strcmp(n->name, name) == 0)
+                        return n;
+        return NULL;
+}
+
+static WatchNode *watch_tree_by_wd(const WatchTree *t, int wd) {
+        for (WatchNode *n = *wd_bucket(t, wd); n; n = n->by_wd)
+                if (n->wd == wd)
+                        return n;
+        return NULL;
+}
+
+static void watch_tree_set_wd(WatchTree *t, WatchNode *n, int wd) {
+        if (n->wd >= 0) {
+                WatchNode **at = wd_bucket(t, n->wd);
+
+                while (*at != n)
+                        at = &(*at)->by_wd;
+                *at = n->by_wd;
+                n->by_wd = NULL;
+                t->n_watched--;
+        }
+        n->wd = wd;
+        if (wd >= 0) {
+                n->by_wd = *wd_bucket(t, wd);
+                *wd_bucket(t, wd) = n;
+                t->n_watched++;
+        }
+}
+
+static void remove_name(WatchTree *t, WatchNode *n) {
+        WatchNode **at = name_bucket(t, n->parent, n->name);
+
+        while (*at != n)
+                at = &(*at)->by_name;
+        *at = n->by_name;
+        n->by_name = NULL;
+}
+
+static void watch_tree_detach(WatchTree *t, WatchNode *n, WatchNode **grave) {
+        if (n->prev)
+                n->prev->next = n->next;
+        else if (n->parent)
+                n->parent->first_child = n->next;
+        else
+                t->root = NULL;
+        if (n->next)
+                n->next->prev = n->prev;
+        remove_name(t, n);
+        n->parent = n->prev = NULL;
+        n->next = *grave;
+        *grave = n;
+}
+
+static bool watch_tree_is_alive(const WatchTree *t, const WatchNode *n) {
+        while (n->parent)
+                n = n->parent;
+        return n == t->root;
+}
+
+static WatchNode *watch_tree_bury(WatchTree *t, WatchNode **grave) {
+        WatchNode *n = *grave;
+
+        if (!n)
+                return NULL;
+        *grave = n->next;
+        n->next = NULL;
+        while (n->first_child)
+                watch_tree_detach(t, n->first_child, grave);
+        watch_tree_set_wd(t, n, -1);
+        n->is_buried = true;
+        t->n_nodes--;
+        return n;
+}
+
+static const char *watch_tree_path(const WatchNode *n, const char *name, char *buf, size_t size) {
+        size_t used = 1, bytes;
+        const WatchNode *at = n;
+        const char *part = name ? name : "";
+
+        if (!name && n->parent) {
+                part = n->name;
+                at = n->parent;
+        }
+        /* Written from the end of the buffer towards its beginning, then moved to the front. */
+        bytes = strlen(part);
+        if (used + bytes > size)
+                return NULL;
+        buf[size - 1] = '\0';
+        for (;;) {
+                memcpy(buf + size - used - bytes, part, bytes);
+                used += bytes;
+                if (!at->parent)
+                        break;
+                part = at->name;
+                bytes = strlen(part);
+                if (used + 1 + bytes > size)
+                        return NULL;
+                buf[size - ++used] = '/';
+                at = at->parent;
+        }
+        return memmove(buf, buf + size - used, used);
+}
+
+/* The way to a watched root. Ancestors are only told of their own move or removal, which costs nothing while others work in them;
+ * the last one that exists is also told of new names, but only while the root is missing. */
+
+typedef struct DirwatchChain {
+        char *path;   /* of the root, simplified; owned */
+        size_t *ends; /* length of each proper ancestor's path: ends[0] is "/"; owned */
+        int *wds;     /* watch of each, -1 = none; owned */
+        size_t n;
+        size_t n_present; /* ancestors that exist; while the root is awaited the last of them is told of new names */
+        bool is_waiting;
+} DirwatchChain;
+
+/** Watches the ancestors and opens the root. Ancestors that appear while this runs are met by a further round, so nothing is
+ * missed however quickly they come.
+ * @param ret_fd  the root, O_RDONLY directory, the caller's; only on DIRWATCH_CHAIN_THERE
+ * @return DIRWATCH_CHAIN_THERE; DIRWATCH_CHAIN_WAITING: told by an event when to call again; -ELOOP the root is a symbolic link,
+ * -ENOTDIR it or an ancestor is no directory (both: waiting as well); -ENOSPC, -EACCES … when it cannot be waited for */
+enum { DIRWATCH_CHAIN_THERE = 1, DIRWATCH_CHAIN_WAITING = 2 };
+
+#define DIRWATCH_DEPTH_MAX FS_DEPTH_MAX
+#define DIRWATCH_PATH_BYTES ((DIRWATCH_DEPTH_MAX + 2) * (NAME_MAX + 1))
+#define DIRWATCH_EVENT_BYTES (64 * 1024)
+#define DIRWATCH_DENTS_BYTES (32 * 1024)
+struct DirWatch {
+        sd_event_source *io, *slice;
+        int fd;
+        DirWatchCallbacks callbacks;
+        DirwatchChain chain;
+        WatchTree tree;
+        dev_t root_dev;
+        ino_t root_ino;
+        int root_fd; /* for the time of a slice; kept longer it would hold the file system against umount */
+        bool must_settle;
+
+        WatchNode *grave;
+        WatchNode *queue_first, *queue_last;
+        size_t n_queued;
+        size_t n_walk;        /* directories of the current walk that are still to be looked at */
+        const char *walk_why; /* what to tell when the walk is done; NULL = no walk */
+
+        struct {
+                WatchNode *node; /* NULL = none */
+                int fd;
+                bool is_loud, is_walk, is_first;
+                ssize_t at, n;
+        } listing;
+        uint32_t stamp;
+
+        size_t n_overflows;
+        unsigned faults_told; /* bits by Fault */
+        bool is_full, may_retry;
+        char path[DIRWATCH_PATH_BYTES];
+        _Alignas(struct inotify_event) char events[DIRWATCH_EVENT_BYTES];
+        _Alignas(struct dirent64) char dents[DIRWATCH_DENTS_BYTES];
+};
+
+#define SELF_MASK (IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR)
+#define AWAIT_MASK (SELF_MASK | IN_CREATE | IN_MOVED_TO | IN_EXCL_UNLINK)
+#define ROUNDS_MAX                                                                                 \
+        1000 /* somebody who makes and removes an ancestor as fast as we look must not hold the loop */
+
+static int dirwatch_chain_init(DirwatchChain *c, const char *root) {
+        _cleanup_free_ char *path = NULL;
+        _cleanup_free_ size_t *ends = NULL;
+        _cleanup_free_ int *wds = NULL;
+        size_t n = 0;
+
+        if (root[0] != '/')
+                return -EINVAL;
+        path = path_simplify(root);
+        if (!path)
+                return -ENOMEM;
+        if (path[1] == '\0')
+                return -EINVAL; /* everything is no source */
+        for (const char *p = path; *p; p++)
+                n += *p == '/';
+        ends = calloc(n, sizeof *ends);
+        wds = calloc(n, sizeof *wds);
+        if (!ends || !wds)
+                return -ENOMEM;
+        n = 0;
+        for (const char *p = path; *p; p++)
+                if (*p == '/') {
+                        ends[n] = MAX((size_t)(p - path), (size_t)1);
+                        wds[n++] = -1;
+                }
+        *c = (DirwatchChain){
+                .path = TAKE_PTR(path), .ends = TAKE_PTR(ends), .wds = TAKE_PTR(wds), .n = n
+        };
+        return 0;
+}
+
+static void dirwatch_chain_done(DirwatchChain *c) {
+        free(c->path);
+        free(c->ends);
+        free(c->wds);
+        *c = (DirwatchChain){ 0 };
+}
+
+static int dirwatch_add_watch(int inotify_fd, int fd, uint32_t mask) {
+        char name[32];
+        int wd;
+
+        /* By the descriptor's link in /proc: a path could lead elsewhere by now. IN_DONT_FOLLOW would watch that link itself. */
+        (void)snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+        wd = inotify_add_watch(inotify_fd, name, mask);
+        return wd < 0 ? -errno : wd;
+}
+
+/* Opens ancestor i, or the root itself for i == n. Symlinks among the ancestors are the administrator's choice, the root is none. */
+static int open_step(DirwatchChain *c, size_t i, int flags) {
+        struct stat st;
+        char saved;
+        int fd;
+
+        if (i == c->n)
+                flags |= O_NOFOLLOW;
+        saved = i < c->n ? c->path[c->ends[i]] : '\0';
+        if (i < c->n)
+                c->path[c->ends[i]] = '\0';
+        fd = open(c->path, flags | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK);
+        if (fd < 0)
+                fd = -errno;
+        if (fd == -ENOTDIR && i == c->n && lstat(c->path, &st) == 0 && S_ISLNK(st.st_mode))
+                fd = -ELOOP; /* with O_DIRECTORY the kernel calls a symlink ENOTDIR, and the remedy is another */
+        if (i < c->n)
+                c->path[c->ends[i]] = saved;
+        return fd;
+}
+
+static void replace_watch(DirwatchChain *c, int inotify_fd, size_t i, int wd) {
+        if (c->wds[i] >= 0 && c->wds[i] != wd)
+                (void)inotify_rm_watch(
+                        inotify_fd,
+                        c->wds[i]); /* gone with its directory, or else not ours any more */
+        c->wds[i] = wd;
+}
+
+/* Watches ancestor i. @return 0, or why it is not there or, where it matters, not watched */
+static int watch_step(DirwatchChain *c, int inotify_fd, size_t i, uint32_t mask) {
+        _cleanup_close_ int fd = open_step(c, i, O_PATH);
+        int wd;
+
+        if (fd < 0) {
+                replace_watch(c, inotify_fd, i, -1);
+                return fd;
+        }
+        wd = dirwatch_add_watch(inotify_fd, fd, mask);
+        replace_watch(c, inotify_fd, i, wd < 0 ? -1 : wd);
+        return wd < 0 && mask == AWAIT_MASK ? wd : 0; /* only the one that we wait on is needed */
+}
+
+static int dirwatch_chain_settle(DirwatchChain *c, int inotify_fd, int *ret_fd) {
+        for (unsigned round = 0; round < ROUNDS_MAX; round++) {
+                size_t present = 0;
+                int fd, r, next;
+
+                while (present < c->n && watch_step(c, inotify_fd, present, SELF_MASK) == 0)
+                        present++;
+                for (size_t i = present; i < c->n; i++)
+                        replace_watch(c, inotify_fd, i, -1);
+                c->n_present = present;
+                c->is_waiting = false;
+
+                fd = open_step(c, c->n, O_RDONLY);
+                if (fd >= 0) {
+                        *ret_fd = fd;
+                        return DIRWATCH_CHAIN_THERE;
+                }
+                if (present == 0)
+                        return fd;
+                c->is_waiting = true;
+                r = watch_step(c, inotify_fd, present - 1, AWAIT_MASK);
+                if (r == -ENOENT || r == -ENOTDIR)
+                        continue;
+                if (r < 0)
+                        return r;
+                /* What appeared before this watch was in place raised no event. */
+                next = open_step(c, present, present == c->n ? O_RDONLY : O_PATH);
+                if (next < 0)
+                        return fd == -ENOENT ? DIRWATCH_CHAIN_WAITING : fd;
+                (void)close(next);
+        }
+        return DIRWATCH_CHAIN_WAITING;
+}
+
+static bool dirwatch_chain_concerns(const DirwatchChain *c, const struct inotify_event *e) {
+        for (size_t i = 0; i < c->n; i++) {
+                const char *name;
+                size_t bytes;
+
+                if (c->wds[i] != e->wd)
+                        continue;
+                if (e->mask & (IN_DELETE_SELF | IN_MOVE_SELF | IN_IGNORED | IN_UNMOUNT))
+                        return true;
+                if (!c->is_waiting || i + 1 != c->n_present || e->len == 0)
+                        return false;
+                name = c->path + c->ends[i] + (i > 0);
+                bytes = strcspn(name, "/");
+                return strlen(e->name) == bytes && memcmp(name, e->name, bytes) == 0;
+        }
+        return false;
+}
+
+static size_t dirwatch_chain_n_watches(const DirwatchChain *c) {
+        size_t n = 0;
+
+        for (size_t i = 0; i < c->n; i++)
+                n += c->wds[i] >= 0;
+        return n;
+}
+
+/* What is said of a watched tree: changes by their paths, and each fault once, with its remedy. */
+
+typedef enum Fault { FAULT_LIMIT, FAULT_MEMORY, FAULT_DIRECTORY, FAULT_ROOT } Fault;
+
+static void dirwatch_tell_change(DirWatch *d, const WatchNode *node, const char *name,
+                                 bool is_dir) {
+        const char *path = watch_tree_path(node, name, d->path, sizeof d->path);
+
+        if (path) /* always: depth and names are bounded */
+                d->callbacks.on_change(path, is_dir, d->callbacks.userdata);
+}
+
+static void tell_fault(DirWatch *d, Fault fault, const char *why, const char *remedy) {
+        if (d->faults_told & (1U << fault))
+                return;
+        d->faults_told |= 1U << fault;
+        d->callbacks.on_degraded(why, remedy, d->callbacks.userdata);
+}
+
+static void dirwatch_tell_limit(DirWatch *d) {
+        char why[PATH_MAX + 128], remedy[256], limit[32] = "unknown";
+        _cleanup_fclose_ FILE *f = fopen("/proc/sys/fs/inotify/max_user_watches", "re");
+
+        if (f && fgets(limit, sizeof limit, f))
+                limit[strcspn(limit, "\n")] = '\0';
+        (void)snprintf(why, sizeof why,
+                       "the limit of inotify watches is reached: %zu directories of '%s' are "
+                       "watched, the rest is only scanned",
+                       d->tree.n_watched, d->chain.path);
+        (void)snprintf(remedy, sizeof remedy,
+                       "raise fs.inotify.max_user_watches (it is %s) by sysctl and in "
+                       "/etc/sysctl.d, then restart the agent",
+                       limit);
+        tell_fault(d, FAULT_LIMIT, why, remedy);
+}
+
+static void dirwatch_tell_unwatched(DirWatch *d, const char *path, int error) {
+        char why[2 * PATH_MAX + 128];
+
+        if (error == -ENOSPC) {
+                d->is_full = true;
+                dirwatch_tell_limit(d);
+                return;
+        }
+        (void)snprintf(why, sizeof why, "cannot watch '%.*s/%.*s': %s; it is only scanned",
+                       PATH_MAX, d->chain.path, PATH_MAX, path, strerror(-error));
+        tell_fault(d, error == -ENOMEM ? FAULT_MEMORY : FAULT_DIRECTORY, why,
+                   error == -EACCES || error == -EPERM
+                           ? "let the agent's user read it, or give the agent CAP_DAC_READ_SEARCH"
+                           : "look at the directory and at the agent's limits, then restart the "
+                             "agent");
+}
+
+static void dirwatch_tell_root(DirWatch *d, int error) {
+        char why[PATH_MAX + 128];
+
+        (void)snprintf(why, sizeof why, "cannot watch '%.*s': %s", PATH_MAX, d->chain.path,
+                       error == -ELOOP ? "it is a symbolic link" : strerror(-error));
+        tell_fault(d, FAULT_ROOT, why,
+                   error == -ELOOP ? "configure the path it points to"
+                   : error == -ENOTDIR
+                           ? "configure a directory, or remove the file that stands in its place"
+                           : "let the agent's user read it and the directories above it");
+}
+
+/* The root of a watched tree: whether what is at its path is still the directory that is watched. */
+
+static void dirwatch_root_close(DirWatch *d) {
+        if (d->root_fd >= 0)
+                (void)close(d->root_fd); /* read only */
+        d->root_fd = -1;
+}
+
+static void dirwatch_enqueue(DirWatch *d, WatchNode *n, bool loud, bool walk);
+static void dirwatch_detach(DirWatch *d, WatchNode *n);
+
+static void dirwatch_root_gone(DirWatch *d, const char *why) {
+        if (!d->tree.root)
+                return;
+        dirwatch_root_close(d);
+        dirwatch_detach(d, d->tree.root);
+        d->callbacks.on_rescan(why, d->callbacks.userdata);
+}
+
+static void dirwatch_root_settle(DirWatch *d) {
+        _cleanup_close_ int fd = -1;
+        WatchNode *root;
+        struct stat st;
+        int r;
+
+        r = dirwatch_chain_settle(&d->chain, d->fd, &fd);
+        if (r != DIRWATCH_CHAIN_THERE) {
+                dirwatch_root_gone(d, "the directory went away");
+                if (r == -ENOSPC)
+                        dirwatch_tell_limit(d);
+                else if (r < 0)
+                        dirwatch_tell_root(d, r);
+                return;
+        }
+        if (fstat(fd, &st) < 0) {
+                dirwatch_tell_root(d, -errno);
+                return;
+        }
+        if (d->tree.root && d->root_dev == st.st_dev && d->root_ino == st.st_ino)
+                return;
+        dirwatch_root_gone(d, "another directory took its place");
+        r = watch_tree_add(&d->tree, NULL, "", &root);
+        if (r < 0) {
+                dirwatch_tell_unwatched(d, "", r);
+                return;
+        }
+        d->root_dev = st.st_dev;
+        d->root_ino = st.st_ino;
+        d->walk_why = "the directory is watched now";
+        dirwatch_enqueue(d, root, false, true);
+}
+
+static int dirwatch_root_open(DirWatch *d) {
+        _cleanup_close_ int fd = -1;
+        struct stat st;
+
+        if (d->root_fd >= 0)
+                return 0;
+        fd = open(d->chain.path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+        if (fd < 0)
+                return -errno;
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        if (st.st_dev != d->root_dev || st.st_ino != d->root_ino)
+                return -ESTALE;
+        d->root_fd = TAKE_FD(fd);
+        return 0;
+}
+
+/* The directories that are to be looked at, and the slices in which they are watched and listed, and gone ones let go. */
+
+/* Not IN_MODIFY: whoever waits for a file to be whole looks at sizes on a timer of his own. Not IN_DELETE: what is gone needs no
+ * look. Symlinks are out already: watches are added to opened directories. */
+#define TREE_MASK                                                                                  \
+        (IN_CREATE | IN_CLOSE_WRITE | IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE_SELF | IN_ONLYDIR |  \
+         IN_EXCL_UNLINK)
+
+#define ENTRIES_A_STEP 256
+#define SLICE_USEC (2 * USEC_PER_MSEC)
+/* ── the queue ─────────────────────────────────────────────────────────────────────────────────────────────── */
+
+static void wake(DirWatch *d) {
+        (void)sd_event_source_set_enabled(
+                d->slice, SD_EVENT_ON); /* fails only for a source of another process */
+}
+
+static void dirwatch_enqueue(DirWatch *d, WatchNode *n, bool loud, bool walk) {
+        n->is_loud |= loud;
+        if (walk && !n->is_walk) {
+                n->is_walk = true;
+                d->n_walk++;
+        }
+        if (!n->is_queued) {
+                n->is_queued = true;
+                n->queued = NULL;
+                if (d->queue_last)
+                        d->queue_last->queued = n;
+                else
+                        d->queue_first = n;
+                d->queue_last = n;
+                d->n_queued++;
+        }
+        wake(d);
+}
+
+static WatchNode *dequeue(DirWatch *d) {
+        WatchNode *n = d->queue_first;
+
+        if (!n)
+                return NULL;
+        d->queue_first = n->queued;
+        if (!d->queue_first)
+                d->queue_last = NULL;
+        d->n_queued--;
+        n->is_queued = false;
+        return n;
+}
+
+static void walk_step_done(DirWatch *d) {
+        const char *why = d->walk_why;
+
+        if (--d->n_walk > 0 || !why)
+                return;
+        d->walk_why = NULL;
+        d->callbacks.on_rescan(why, d->callbacks.userdata);
+}
+
+static void dirwatch_detach(DirWatch *d, WatchNode *n) {
+        watch_tree_detach(&d->tree, n, &d->grave);
+        wake(d);
+}
+
+static void bury(DirWatch *d) {
+        int wd = d->grave->wd;
+        WatchNode *n = watch_tree_bury(&d->tree, &d->grave);
+
+        if (wd >= 0) {
+                (void)inotify_rm_watch(d->fd,
+                                       wd); /* EINVAL: the kernel dropped it with the directory */
+                d->may_retry |= d->is_full;
+                d->is_full = false;
+        }
+        if (!n->is_queued)
+                free(n);
+}
+
+/* ── slices: new directories are watched and listed ────────────────────────────────────────────────────────── */
+
+static void listing_done(DirWatch *d) {
+        bool is_walk = d->listing.is_walk;
+
+        if (d->listing.fd >= 0)
+                (void)close(d->listing.fd); /* read only */
+        d->listing.node = NULL;
+        d->listing.fd = -1;
+        if (is_walk)
+                walk_step_done(d);
+}
+
+/* Children that a later listing did not meet went away unseen. */
+static void listing_sweep(DirWatch *d) {
+        for (WatchNode *n = d->listing.node->first_child, *next; n; n = next) {
+                next = n->next;
+                if (n->seen != d->stamp)
+                        dirwatch_detach(d, n);
+        }
+}
+
+static WatchNode *dirwatch_note_directory(DirWatch *d, WatchNode *parent, const char *name) {
+        WatchNode *n = watch_tree_find(&d->tree, parent, name);
+        int r;
+
+        if (!n && parent->depth < DIRWATCH_DEPTH_MAX) {
+                r = watch_tree_add(&d->tree, parent, name, &n);
+                if (r < 0)
+                        dirwatch_tell_unwatched(d, name, r);
+        }
+        if (n)
+                n->seen = d->stamp;
+        return n;
+}
+
+static bool dirwatch_is_left_out(const char *name, bool is_dir) {
+        return is_dir && strcmp(name, ".neuron-collectd") == 0;
+}
+
+static void list_entry(DirWatch *d, const struct dirent64 *e) {
+        bool is_dir = e->d_type == DT_DIR, is_new = false;
+        WatchNode *n;
+        struct stat st;
+
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+                return;
+        if (e->d_type == DT_UNKNOWN) {
+                if (fstatat(d->listing.fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+                        return; /* gone already */
+                is_dir = S_ISDIR(st.st_mode);
+        }
+        if (dirwatch_is_left_out(e->d_name, is_dir))
+                return;
+        if (is_dir) {
+                n = dirwatch_note_directory(d, d->listing.node, e->d_name);
+                is_new = n && n->wd < 0 && !n->is_queued;
+                if (n && (is_new || d->listing.is_walk))
+                        dirwatch_enqueue(d, n, d->listing.is_loud, d->listing.is_walk);
+        }
+        if (d->listing.is_loud)
+                dirwatch_tell_change(d, d->listing.node, e->d_name, is_dir);
+}
+
+/* @return whether there are more; else the listing is done */
+static bool list_more(DirWatch *d) {
+        d->listing.at = 0;
+        d->listing.n = getdents64(d->listing.fd, d->dents, sizeof d->dents);
+        if (d->listing.n > 0)
+                return true;
+        if (d->listing.n == 0 && !d->listing.is_first)
+                listing_sweep(d);
+        /* After an error, a directory removed meanwhile or a bad disk, the scan will tell. */
+        listing_done(d);
+        return false;
+}
+
+static void list_some(DirWatch *d) {
+        for (unsigned i = 0; i < ENTRIES_A_STEP; i++) {
+                const struct dirent64 *e;
+
+                if (d->listing.at >= d->listing.n && !list_more(d))
+                        return;
+                e = (const struct dirent64 *)(const void *)(d->dents + d->listing.at);
+                d->listing.at += e->d_reclen;
+                list_entry(d, e);
+        }
+}
+
+/* Adds the watch. @return 0 done, DIRWATCH_SAME: it had this watch before, or why it cannot be watched */
+enum { DIRWATCH_SAME = 1 };
+
+static int watch_directory(DirWatch *d, WatchNode *n, int fd) {
+        WatchNode *other;
+        int wd;
+
+        wd = dirwatch_add_watch(d->fd, fd, n->parent ? TREE_MASK : TREE_MASK | IN_MOVE_SELF);
+        if (wd < 0)
+                return wd;
+        if (wd == n->wd)
+                return DIRWATCH_SAME;
+        /* The name leads to another directory than before: what is known below it is of the old one. */
+        while (n->first_child)
+                dirwatch_detach(d, n->first_child);
+        if (n->wd >= 0)
+                (void)inotify_rm_watch(d->fd, n->wd);
+        /* Watched under another name: moved (the event is still to come) or a bind mount. The newest name counts. */
+        other = watch_tree_by_wd(&d->tree, wd);
+        if (other)
+                watch_tree_set_wd(&d->tree, other, -1);
+        watch_tree_set_wd(&d->tree, n, wd);
+        return 0;
+}
+
+static bool is_gone(int error) {
+        return error == -ENOENT || error == -ENOTDIR || error == -ELOOP || error == -EXDEV ||
+               error == -ESTALE;
+}
+
+/* Watches a directory and begins to list it. */
+static void look_at(DirWatch *d, WatchNode *n) {
+        _cleanup_close_ int fd = -1;
+        bool is_loud = n->is_loud, is_walk = n->is_walk;
+        const char *path;
+        int r;
+
+        n->is_loud = n->is_walk = false;
+        d->listing.is_walk = is_walk;
+        if (n->wd < 0 && d->is_full)
+                return listing_done(d);
+        r = dirwatch_root_open(d);
+        if (is_gone(r)) {
+                /* Not this directory's fault: it is looked at again, unless it goes away with the root. */
+                dirwatch_enqueue(d, n, is_loud, is_walk);
+                dirwatch_root_settle(d);
+                return listing_done(d);
+        }
+        path = watch_tree_path(n, NULL, d->path, sizeof d->path);
+        fd = r < 0 ? r
+                   : fs_open_beneath(d->root_fd, n->parent ? path : ".", O_RDONLY | O_DIRECTORY);
+        if (is_gone(fd) && n->parent) {
+                dirwatch_detach(d, n);
+                return listing_done(d);
+        }
+        r = fd < 0 ? fd : watch_directory(d, n, fd);
+        if (r < 0)
+                dirwatch_tell_unwatched(d, path, r);
+        if (r < 0 || (r == DIRWATCH_SAME && !is_walk))
+                return listing_done(d); /* not watched, or watched and listed before */
+
+        d->stamp++;
+        d->listing.node = n;
+        d->listing.fd = TAKE_FD(fd);
+        d->listing.is_loud = is_loud;
+        d->listing.is_first = !n->first_child;
+        d->listing.at = d->listing.n = 0;
+        list_some(d);
+}
+
+/* A directory that was queued and is not in the tree any more. */
+static void drop_queued(DirWatch *d, WatchNode *n) {
+        bool is_walk = n->is_walk;
+
+        n->is_walk = n->is_loud = false;
+        if (n->is_buried)
+                free(n);
+        if (is_walk)
+                walk_step_done(d);
+}
+
+/* One small thing of what is to be done. @return whether something was */
+static bool step(DirWatch *d) {
+        WatchNode *n;
+
+        if (d->must_settle) {
+                d->must_settle = false;
+                dirwatch_root_settle(d);
+                return true;
+        }
+        if (d->listing.node && !watch_tree_is_alive(&d->tree, d->listing.node))
+                listing_done(d);
+        if (d->grave) { /* first: it gives watches back */
+                bury(d);
+                return true;
+        }
+        if (d->listing.node) {
+                list_some(d);
+                return true;
+        }
+        n = dequeue(d);
+        if (!n)
+                return false;
+        if (n->is_buried || !watch_tree_is_alive(&d->tree, n))
+                drop_queued(d, n);
+        else
+                look_at(d, n);
+        return true;
+}
+
+static int dirwatch_on_slice(sd_event_source *s, void *userdata) {
+        DirWatch *d = userdata;
+        Clock *clock = clock_system();
+        uint64_t end_usec = clock->boottime_usec(clock) + SLICE_USEC;
+
+        (void)s;
+        do {
+                if (!step(d)) {
+                        (void)sd_event_source_set_enabled(d->slice,
+                                                          SD_EVENT_OFF); /* as in wake() */
+                        break;
+                }
+        } while (clock->boottime_usec(clock) < end_usec);
+        dirwatch_root_close(d);
+        return 0;
+}
+
+/* Watches a directory tree: its events, its beginning and its end. The nodes are dirwatch_tree.c's, the way to the root is
+ * dirwatch_chain.c's, the slices in which directories are watched and listed dirwatch_look.c's. */
 
 /* Of DIRWATCH_EVENT_BYTES at a time: more than the default queue of 16,384 events, then others have their
  * turn. */
 #define READS_MAX 32
-
 /* ── events ────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 static void on_overflow(DirWatch *d) {
