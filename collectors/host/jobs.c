@@ -4,9 +4,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <string.h>
 
-#include "collectors/neuron/neuron_device.h"
 #include "collectors/runner/collector.h"
 #include "collectors/runner/crew.h"
 #include "lib/base/cleanup.h"
@@ -20,7 +20,12 @@
 /* A process with less address space than this does not have the runtime loaded: an estimate on the safe side, a libnrt.so is larger alone. */
 enum { RUNTIME_BYTES_MIN = 32 << 20, MAPS_BYTES_MAX = 8 << 20, STATM_BYTES_MAX = 256 };
 
-enum { CGROUP_BYTES_MAX = 64 << 10, ENVIRON_BYTES_MAX = 1 << 20, VARIABLES_MAX = 8192 };
+enum {
+        FDINFO_BYTES_MAX = 4096,
+        CGROUP_BYTES_MAX = 64 << 10,
+        ENVIRON_BYTES_MAX = 1 << 20,
+        VARIABLES_MAX = 8192
+};
 
 /* @return the number of the device that a link leads to by its text, -1 */
 static int device_of_link(const CollectOrder *order, const char *target) {
@@ -37,6 +42,53 @@ static int device_of_link(const CollectOrder *order, const char *target) {
             (n_dir == 4 && memcmp(target, "/dev", 4) == 0))
                 return (int)number;
         return -1;
+}
+
+static int stat_device(const char *device_directory, int number, struct stat *ret) {
+        char path[PATH_MAX];
+
+        if (snprintf(path, sizeof path, "%s/neuron%d", device_directory, number) >=
+            (int)sizeof path)
+                return -ENAMETOOLONG;
+        return stat(path, ret) < 0 ? -errno : 0;
+}
+
+/* What a descriptor stands for, by the device number (in tests: the file), not by its name: anybody can have a file that is called neuron0, and in a
+ * container another device may be. Nothing is opened.
+ * @return the device's number, -ENODEV none of ours, another -errno when it cannot be told */
+static int number_of_device(const char *device_directory, int dir_fd, const char *link,
+                            int number) {
+        struct stat theirs, ours;
+        bool has_any = false;
+
+        if (fstatat(dir_fd, link, &theirs, 0) < 0)
+                return -errno;
+        if (!S_ISCHR(theirs.st_mode))
+                return stat_device(device_directory, number, &ours) == 0 &&
+                                       ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino
+                               ? number
+                               : -ENODEV;
+        for (int i = -1; i < JOBS_DEVICES_MAX; i++) { /* that of its name first */
+                int at = i < 0 ? number : i;
+                if (stat_device(device_directory, at, &ours) < 0 || !S_ISCHR(ours.st_mode))
+                        continue;
+                if (ours.st_rdev == theirs.st_rdev)
+                        return at;
+                has_any = true;
+        }
+        return has_any ? -ENODEV : -ENXIO;
+}
+
+static bool is_write_only(const Proc *p, int fd) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        char name[32];
+        unsigned flags;
+
+        (void)snprintf(name, sizeof name, "fdinfo/%d", fd);
+        if (procfs_read(p, (ProcFile){ name, FDINFO_BYTES_MAX }, &b, NULL) != 0 || !b.text)
+                return false;
+        const char *line = strstr(b.text, "flags:");
+        return line && sscanf(line, "flags: %o", &flags) == 1 && (flags & O_ACCMODE) == O_WRONLY;
 }
 
 static void holder_add_device(JobsHolder *h, int number) {
@@ -83,9 +135,13 @@ int jobs_devices_of(const CollectOrder *order, const Proc *p, JobsHolder *h) {
                 int number = device_of_link(order, target);
                 if (number < 0)
                         continue;
-                int found = device_number_of(order->device_directory, p->dir_fd, name, number);
-                if (found != -ENODEV) /* what cannot be asked is believed by its name */
-                        holder_add_device(h, found >= 0 ? found : number);
+                int found = number_of_device(order->device_directory, p->dir_fd, name, number);
+                if (found == -ENODEV)
+                        continue;
+                h->is_write_only =
+                        (h->n_devices == 0 || h->is_write_only) && is_write_only(p, fds.items[i]);
+                h->is_by_name |= found < 0;
+                holder_add_device(h, found >= 0 ? found : number);
         }
         return fds.n > 0 && n_hidden == fds.n ? PROCFS_E_HIDDEN : 0;
 }

@@ -19,7 +19,9 @@ typedef struct JobsHolder {
         uid_t uid;
         int devices[JOBS_DEVICES_MAX]; /* ascending */
         size_t n_devices;
-        bool maps_runtime; /* libnrt.so is mapped; looked for by JOBS_BY_MAPS only */
+        bool is_write_only; /* all of them O_WRONLY, which marks no core */
+        bool is_by_name;    /* one is known by its name alone */
+        bool maps_runtime;  /* libnrt.so is mapped; looked for by JOBS_BY_MAPS only */
 } JobsHolder;
 
 typedef struct JobsScan {

@@ -10,7 +10,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
-#include "collectors/host/kmsg_parse.h"
+#include "collectors/host/kmsg.h"
 #include "collectors/runner/collector.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/json_out.h"

@@ -1,18 +1,22 @@
-/* Debian packages of a root, from dpkg's status file. */
+/* Installed packages, by two collectors: `packages` tells of the host alone, whatever the order says. It is public: it reads what anybody may read, and says
+ * nothing of other users. `process_packages` tells of the roots of the order's processes, and is not.
+ *
+ * A container's root is its user's: only regular files and directories are opened, links stay inside (procfs_root_open), each root is read by a part
+ * of its own (crew.h), since its file systems may hang. */
+#include "collectors/host/packages.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
 #include <grp.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/types.h>
-#include <sys/wait.h>
 
 #include "collectors/host/dpkg.h"
 #include "collectors/host/procfs.h"
@@ -20,23 +24,33 @@
 #include "collectors/runner/crew.h"
 #include "collectors/runner/sandbox.h"
 #include "lib/base/cleanup.h"
-#include "lib/base/clock.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 
-#define PACKAGES_NAME_SIZE 128
-#define PACKAGES_VERSION_SIZE 128
 #define PACKAGES_MAX 512 /* of one source */
-/** A root directory whose packages are listed. */
-typedef struct PackagesRoot {
-        int fd;     /* of the root, O_PATH */
-        pid_t pid;  /* whose it is; 0 = the host's */
-        int out_fd; /* gets the records, a line each */
-        StrBuf b;   /* the record that is being made */
-        int result; /* 0, -errno: nothing more is written */
-} PackagesRoot;
+
+static void packages_begin(PackagesRoot *root, const char *source) {
+        strbuf_clear(&root->b);
+        json_out_object(&root->b, NULL);
+        json_out_string(&root->b, "where", root->pid == 0 ? "host" : "process");
+        if (root->pid != 0)
+                json_out_i64(&root->b, "pid", root->pid);
+        json_out_string(&root->b, "source", source);
+}
+
+static void packages_end(PackagesRoot *root) {
+        json_out_end_object(&root->b);
+        strbuf_add(&root->b, "\n");
+        if (root->result == 0)
+                root->result = strbuf_error(&root->b);
+        if (root->result == 0)
+                root->result = fs_write_all(root->out_fd, root->b.text, root->b.n);
+        strbuf_clear(&root->b);
+}
+
+/* ---- dpkg ---- */
 
 typedef struct Listing {
         StrBuf *b;
@@ -54,9 +68,6 @@ static void add_package(const DpkgParser *p, void *userdata) {
         json_out_string(l->b, "status", p->status);
         json_out_end_object(l->b);
 }
-
-static void packages_begin(PackagesRoot *root, const char *source);
-static void packages_end(PackagesRoot *root);
 
 static void packages_dpkg(PackagesRoot *root) {
         _cleanup_close_ int fd = procfs_root_open(root->fd, "/var/lib/dpkg/status", O_RDONLY, NULL);
@@ -212,7 +223,7 @@ static void packages_pip(PackagesRoot *root) {
  * no signal (sandbox_enter_reader()), or is nobody, or is not run. It sees the database by a descriptor; what the container's links lead to outside of it cannot be
  * named. */
 
-enum { OUTPUT_BYTES_MAX = 256 << 10, DATABASE_FD = 3, NOBODY = 65534 };
+enum { OUTPUT_BYTES_MAX = 256 << 10, NOBODY = 65534 };
 
 enum { EXIT_NOT_CONFINED = 126, EXIT_NOT_EXECUTED = 127 }; /* as shells have them */
 
@@ -220,9 +231,8 @@ enum { ADDRESS_SPACE_MAX = 1 << 30, CPU_SECONDS_MAX = 10 };
 
 static void limit(int resource, rlim_t value) {
         struct rlimit l = { .rlim_cur = value, .rlim_max = value };
-        (void)setrlimit(
-                resource,
-                &l); /* a bound beside the deadline; a lower one that is there already is as good */
+        (void)setrlimit(resource,
+                        &l); /* beside the deadline; a lower one that is there is as good */
 }
 
 static bool become_nobody(void) {
@@ -230,8 +240,16 @@ static bool become_nobody(void) {
                setresgid(NOBODY, NOBODY, NOBODY) == 0 && setresuid(NOBODY, NOBODY, NOBODY) == 0;
 }
 
-/* In the child. A foreign database is read without any right, or not at all. */
-static _Noreturn void exec_rpm(const char *program, int db_fd, int out_fd, bool is_foreign) {
+typedef struct RpmRun {
+        const char *program;
+        bool is_foreign; /* the database is a container's */
+        StrBuf list;     /* JSON */
+        size_t n;
+        int result;
+} RpmRun;
+
+/* In a process of its own. A foreign database is read without any right, or not at all. */
+static int exec_rpm(const CrewTask *task, int fd, void *userdata) {
         static char *const environment[] = { "LC_ALL=C", "PATH=/usr/bin:/bin", "HOME=/nonexistent",
                                              NULL };
         char *const argv[] = { "rpm",
@@ -244,83 +262,47 @@ static _Noreturn void exec_rpm(const char *program, int db_fd, int out_fd, bool 
                                "%{NAME}\t%{VERSION}-%{RELEASE}\n",
                                "aws-neuron*",
                                NULL };
-        int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-        int high_fd = fcntl(db_fd, F_DUPFD_CLOEXEC, DATABASE_FD + 3),
-            pipe_fd = fcntl(out_fd, F_DUPFD_CLOEXEC, DATABASE_FD + 3);
+        const RpmRun *run = userdata;
+        _Static_assert(CREW_KEPT_FD == 3, "--dbpath names it");
 
-        if (null_fd < 0 || high_fd < 0 || pipe_fd < 0 || dup2(null_fd, 0) < 0 ||
-            dup2(pipe_fd, 1) < 0 || dup2(null_fd, 2) < 0 || dup2(high_fd, DATABASE_FD) < 0)
-                _exit(EXIT_NOT_CONFINED);
+        (void)task;
+        if (dup2(fd, STDOUT_FILENO) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
+                return -EXIT_NOT_CONFINED;
         limit(RLIMIT_AS, ADDRESS_SPACE_MAX);
         limit(RLIMIT_CPU, CPU_SECONDS_MAX);
         limit(RLIMIT_FSIZE, 0);
         (void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         bool is_nobody = become_nobody();
-        if (is_foreign && sandbox_enter_reader(program, DATABASE_FD) < 0 && !is_nobody)
-                _exit(EXIT_NOT_CONFINED);
-        (void)execve(program, argv, environment);
-        _exit(EXIT_NOT_EXECUTED);
+        if (run->is_foreign && sandbox_enter_reader(run->program, CREW_KEPT_FD) < 0 && !is_nobody)
+                return -EXIT_NOT_CONFINED;
+        (void)execve(run->program, argv, environment);
+        return -EXIT_NOT_EXECUTED;
 }
 
-/* Reads until its end, the deadline or the bound. @return 0, -ETIMEDOUT, -EFBIG, -errno */
-static int read_output(int fd, uint64_t end_usec, StrBuf *b) {
-        char chunk[4096];
+static int on_rpm_line(const CrewTask *task, char *line, size_t n, void *userdata) {
+        RpmRun *run = userdata;
+        char *tab = memchr(line, '\t', n);
 
-        for (;;) {
-                struct pollfd p = { .fd = fd, .events = POLLIN };
-                uint64_t now = clock_boottime_usec();
-                if (now >= end_usec)
-                        return -ETIMEDOUT;
-                int r = poll(&p, 1,
-                             (int)MIN((end_usec - now) / USEC_PER_MSEC + 1, (uint64_t)INT32_MAX));
-                if (r < 0 && errno != EINTR)
-                        return -errno;
-                if (r <= 0)
-                        continue;
-                ssize_t n = read(fd, chunk, sizeof chunk);
-                if (n < 0 && errno != EINTR)
-                        return -errno;
-                if (n == 0)
-                        return strbuf_error(b);
-                if (n > 0)
-                        strbuf_add_n(b, chunk, (size_t)n);
-                if (b->n > OUTPUT_BYTES_MAX)
-                        return -EFBIG;
-        }
+        (void)task;
+        if (!tab || run->n++ >= PACKAGES_MAX)
+                return 0;
+        *tab = '\0';
+        json_out_object(&run->list, NULL);
+        json_out_text(&run->list, "name", line, strnlen(line, PACKAGES_NAME_SIZE));
+        json_out_text(&run->list, "version", tab + 1, strnlen(tab + 1, PACKAGES_VERSION_SIZE));
+        json_out_end_object(&run->list);
+        return strbuf_error(&run->list);
 }
 
-typedef struct RpmRun {
-        const char *program;
-        int db_fd;         /* borrowed */
-        bool is_foreign;   /* the database is a container's */
-        uint64_t end_usec; /* CLOCK_BOOTTIME */
-} RpmRun;
+static int on_rpm_end(const CrewTask *task, int result, void *userdata) {
+        RpmRun *run = userdata;
 
-static int run_rpm(const RpmRun *run, StrBuf *b) {
-        int pipes[2], status = 0, r;
-        pid_t pid;
-
-        if (pipe2(pipes, O_CLOEXEC) < 0)
-                return -errno;
-        pid = fork();
-        if (pid == 0)
-                exec_rpm(run->program, run->db_fd, pipes[1], run->is_foreign);
-        r = pid < 0 ? -errno : 0;
-        (void)close(pipes[1]);
-        if (r == 0)
-                r = read_output(pipes[0], run->end_usec, b);
-        (void)close(pipes[0]);
-        if (pid < 0)
-                return r;
-        if (r < 0)
-                (void)kill(pid, SIGKILL);
-        while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-                ;
-        if (r == 0 && WIFEXITED(status) && WEXITSTATUS(status) >= EXIT_NOT_CONFINED)
-                r = WEXITSTATUS(status) == EXIT_NOT_CONFINED ? -EPERM : -ENOEXEC;
-        else if (r == 0 && !(WIFEXITED(status) && WEXITSTATUS(status) == 0))
-                r = -EIO;
-        return r;
+        (void)task;
+        run->result = result == -EXIT_NOT_CONFINED                              ? -EPERM
+                      : result == -EXIT_NOT_EXECUTED                            ? -ENOEXEC
+                      : result == 0 || result == -ETIMEDOUT || result == -EFBIG ? result
+                                                                                : -EIO;
+        return 0;
 }
 
 /* @return an fd of the database's directory, O_PATH, or -ENOENT */
@@ -340,24 +322,6 @@ static int open_database(const PackagesRoot *root) {
         return -ENOENT;
 }
 
-static void add_packages(StrBuf *b, char *text) {
-        size_t n = 0;
-        char *save = NULL;
-
-        for (char *line = strtok_r(text, "\n", &save); line && n < PACKAGES_MAX;
-             line = strtok_r(NULL, "\n", &save)) {
-                char *tab = strchr(line, '\t');
-                if (!tab)
-                        continue;
-                *tab = '\0';
-                json_out_object(b, NULL);
-                json_out_text(b, "name", line, strnlen(line, PACKAGES_NAME_SIZE));
-                json_out_text(b, "version", tab + 1, strnlen(tab + 1, PACKAGES_VERSION_SIZE));
-                json_out_end_object(b);
-                n++;
-        }
-}
-
 static const char *why_not(int r) {
         switch (r) {
         case -ENOENT:
@@ -375,27 +339,34 @@ static const char *why_not(int r) {
 }
 
 void packages_rpm(PackagesRoot *root, const char *program, uint64_t timeout_usec) {
-        _cleanup_(strbuf_done) StrBuf output = STRBUF_INIT;
+        static const CrewTask task = { .name = "rpm" };
         _cleanup_close_ int db_fd = open_database(root);
-        const RpmRun run = { .program = program,
-                             .db_fd = db_fd,
-                             .is_foreign = root->pid != 0,
-                             .end_usec = clock_boottime_usec() + timeout_usec };
+        RpmRun run = { .program = program, .is_foreign = root->pid != 0 };
+        const Crew crew = { .run = exec_rpm,
+                            .on_line = on_rpm_line,
+                            .on_end = on_rpm_end,
+                            .userdata = &run,
+                            .max_at_once = 1,
+                            .kept_fd = db_fd,
+                            .timeout_usec = timeout_usec,
+                            .max_line_bytes = OUTPUT_BYTES_MAX,
+                            .max_bytes_each = OUTPUT_BYTES_MAX };
 
         if (db_fd < 0)
                 return;
-        int r = access(program, X_OK) < 0 ? -errno : run_rpm(&run, &output);
+        json_out_array(&run.list, NULL);
+        int r = access(program, X_OK) < 0 ? -errno : crew_run(&crew, &task, 1);
+        json_out_end_array(&run.list);
+        if (r == 0)
+                r = run.result < 0 ? run.result : strbuf_error(&run.list);
         packages_begin(root, "rpm");
         if (r < 0) {
                 json_out_null(&root->b, "packages");
                 json_out_string(&root->b, "unavailable", why_not(r));
-        } else {
-                json_out_array(&root->b, "packages");
-                if (output.text)
-                        add_packages(&root->b, output.text);
-                json_out_end_array(&root->b);
-        }
+        } else
+                json_out_raw(&root->b, "packages", run.list.text);
         packages_end(root);
+        strbuf_done(&run.list);
 }
 
 /* Installed packages, by two collectors: `packages` tells of the host alone, whatever the order says. It is public: it reads what anybody may read, and says
@@ -405,8 +376,8 @@ void packages_rpm(PackagesRoot *root, const char *program, uint64_t timeout_usec
  * of its own (crew.h), since its file systems may hang. */
 
 enum {
-        ROOTS_MAX = 32,  /* different ones */
-        PLACES_MAX = 16, /* Python directories that a process has mapped something from */
+        ROOTS_MAX = 32,         /* different ones */
+        MAPPED_PLACES_MAX = 16, /* Python directories that a process has mapped something from */
         PLACE_BYTES_MAX = 1024,
         MAPS_BYTES_MAX = 8 << 20,
         LINE_BYTES_MAX = 512 << 10,
@@ -426,25 +397,6 @@ typedef struct Run {
         const CollectOrder *order;
         CollectOut *out;
 } Run;
-
-static void packages_begin(PackagesRoot *root, const char *source) {
-        strbuf_clear(&root->b);
-        json_out_object(&root->b, NULL);
-        json_out_string(&root->b, "where", root->pid == 0 ? "host" : "process");
-        if (root->pid != 0)
-                json_out_i64(&root->b, "pid", root->pid);
-        json_out_string(&root->b, "source", source);
-}
-
-static void packages_end(PackagesRoot *root) {
-        json_out_end_object(&root->b);
-        strbuf_add(&root->b, "\n");
-        if (root->result == 0)
-                root->result = strbuf_error(&root->b);
-        if (root->result == 0)
-                root->result = fs_write_all(root->out_fd, root->b.text, root->b.n);
-        strbuf_clear(&root->b);
-}
 
 /* The host's root: that of its first process, which is another than ours when we are in a container; else our own. */
 static int open_host(const CollectOrder *order) {
@@ -497,7 +449,7 @@ static void add_opt(PackagesRoot *root) {
 }
 
 typedef struct Mapped {
-        char places[PLACES_MAX][PLACE_BYTES_MAX]; /* …/site-packages */
+        char places[MAPPED_PLACES_MAX][PLACE_BYTES_MAX]; /* …/site-packages */
         size_t n;
         char libnrt[PLACE_BYTES_MAX];
 } Mapped;
@@ -508,7 +460,7 @@ static void note_place(Mapped *mapped, const ProcMap *m) {
         for (size_t i = 0; i < ELEMENTSOF(names); i++) {
                 const char *at = memmem(m->path, m->n_path, names[i], strlen(names[i]));
                 size_t n = at ? (size_t)(at - m->path) + strlen(names[i]) - 1 : 0;
-                bool is_known = n == 0 || n >= PLACE_BYTES_MAX || mapped->n == PLACES_MAX;
+                bool is_known = n == 0 || n >= PLACE_BYTES_MAX || mapped->n == MAPPED_PLACES_MAX;
                 for (size_t k = 0; !is_known && k < mapped->n; k++)
                         is_known = strlen(mapped->places[k]) == n &&
                                    memcmp(mapped->places[k], m->path, n) == 0;

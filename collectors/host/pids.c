@@ -3,11 +3,8 @@
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "collectors/host/procfs.h"
@@ -17,95 +14,44 @@
 #define STATUS_BYTES_MAX 4096 /* of which the lines read here are in the first kilobyte */
 #define NAMESPACES_MAX 32     /* the kernel's MAX_PID_NS_LEVEL @see pid_namespaces(7) */
 
-/* @return an fd of a file of /proc, -errno */
-static int open_file(const char *proc_root, pid_t pid, const char *name) {
-        char path[4200];
-        if (snprintf(path, sizeof path, "%s/%d/%s", proc_root, (int)pid, name) >= (int)sizeof path)
-                return -ENAMETOOLONG;
-        int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-        return fd < 0 ? -errno : fd;
-}
-
-/* Reads the beginning of a file. @param opened  of open_file(), taken over @return its bytes, -errno */
-static ssize_t read_file(int opened, char *buf, size_t size) {
-        _cleanup_close_ int fd = opened;
-        if (fd < 0)
-                return fd;
-        size_t n = 0;
-        while (n < size - 1) {
-                ssize_t got = read(fd, buf + n, size - 1 - n);
-                if (got < 0 && errno == EINTR)
-                        continue;
-                if (got < 0)
-                        return -errno;
-                if (got == 0)
-                        break;
-                n += (size_t)got;
-        }
-        buf[n] = '\0';
-        return (ssize_t)n;
-}
-
 typedef struct ProcessStatus {
         pid_t parent;
-        uint64_t uid;      /* real */
-        size_t n_levels;   /* of pid namespaces, ours among them */
-        int64_t inner_pid; /* in the innermost */
+        uint64_t uid, start_ticks; /* uid: real */
+        size_t n_levels;           /* of pid namespaces, ours among them */
+        int64_t inner_pid;         /* in the innermost */
 } ProcessStatus;
-
-/* @return the number behind the key, or -1 */
-static int64_t number_after(const char *text, const char *key) {
-        const char *p = strstr(text, key);
-        char *end;
-        if (!p)
-                return -1;
-        errno = 0;
-        long long n = strtoll(p + strlen(key), &end, 10);
-        return errno == 0 && end > p + strlen(key) && n >= 0 ? n : -1;
-}
 
 /* @see proc_pid_status(5): `NSpid:\t4711\t12\t1`, from the outermost that the reader sees to the innermost */
 static bool parse_nspid(const char *text, ProcessStatus *ret) {
-        const char *p = strstr(text, "\nNSpid:");
-        if (!p)
-                return false;
-        p += strlen("\nNSpid:");
-        ret->n_levels = 0;
-        while (*p == '\t' || *p == ' ') {
-                char *end;
-                long long n = strtoll(p, &end, 10);
-                if (end == p || n <= 0 || ++ret->n_levels > NAMESPACES_MAX)
+        size_t n;
+        const char *at = procfs_field(text, "NSpid", &n), *end = at + (at ? n : 0);
+        uint64_t pid;
+        for (ret->n_levels = 0; at && at < end; at += strspn(at, "\t ")) {
+                if (!parse_take_u64(&at, end, &pid) || pid == 0 || pid > INT32_MAX ||
+                    ++ret->n_levels > NAMESPACES_MAX)
                         return false;
-                ret->inner_pid = n;
-                p = end;
+                ret->inner_pid = (int64_t)pid;
         }
         return ret->n_levels > 0;
 }
 
-/* @return 0; -ENOENT hidden or gone; -EBADMSG: no such lines (a kernel before 4.1); -errno */
+/* @return 0, an outcome of procfs.h, -EBADMSG: no such lines (a kernel before 4.1), -errno */
 static int read_status(const char *proc_root, pid_t pid, ProcessStatus *ret) {
-        char text[STATUS_BYTES_MAX];
-        ssize_t n = read_file(open_file(proc_root, pid, "status"), text, sizeof text);
-        if (n < 0)
-                return n == -ESRCH ? -ENOENT : (int)n;
-        int64_t parent = number_after(text, "\nPPid:\t"), uid = number_after(text, "\nUid:\t");
-        if (parent < 0 || parent > INT32_MAX || uid < 0 || !parse_nspid(text, ret))
+        _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
+        Proc p;
+        size_t n;
+        int r = procfs_open(&p, proc_root, pid, 0);
+        if (r == 0)
+                r = procfs_read(&p, (ProcFile){ "status", STATUS_BYTES_MAX }, &text, NULL);
+        procfs_close(&p);
+        if (r != 0)
+                return r;
+        const char *uid = text.text ? procfs_field(text.text, "Uid", &n) : NULL;
+        if (!uid || !parse_take_u64(&uid, uid + n, &ret->uid) || !parse_nspid(text.text, ret))
                 return -EBADMSG;
-        ret->parent = (pid_t)parent;
-        ret->uid = (uint64_t)uid;
+        ret->parent = p.stat.ppid;
+        ret->start_ticks = p.stat.start_ticks;
         return 0;
-}
-
-/* Field 22, behind the last parenthesis: a name may hold any. */
-static uint64_t start_ticks_of(const char *proc_root, pid_t pid) {
-        char text[1024];
-        if (read_file(open_file(proc_root, pid, "stat"), text, sizeof text) <= 0)
-                return 0;
-        const char *p = strrchr(text, ')');
-        for (unsigned field = 2; p && field < 22; field++) {
-                p = strchr(p + 1, ' ');
-        }
-        return p ? strtoull(p + 1, NULL, 10) : 0;
 }
 
 /* @return the inode of its pid namespace, 0 = it is not ours to see */
@@ -121,29 +67,26 @@ static uint64_t namespace_of(const char *proc_root, pid_t pid) {
         return parse_u64(link + 5, &inode) == 0 ? inode : 0;
 }
 
-static int found(const PidsQuestion *q, pid_t pid, PidsAnswer *ret) {
-        *ret = (PidsAnswer){ .pid = pid, .start_ticks = start_ticks_of(q->proc_root, pid) };
-        return 0;
-}
-
 /* An ancestor is in the same namespace when as many lie around it: those of a process's ancestors are its own or around that. */
 int pids_resolve_ancestor(const PidsQuestion *q, PidsAnswer *ret) {
         ProcessStatus hook, s;
-        int r = q->hook_pid > 0 ? read_status(q->proc_root, q->hook_pid, &hook) : -ENOENT;
-        if (r == -ENOENT || r == -EACCES || r == -EPERM)
-                return PIDS_E_HIDDEN;
-        if (r < 0)
-                return r;
-        if (hook.inner_pid == q->inner_pid) /* called by itself: a person who tries it */
-                return found(q, q->hook_pid, ret);
+        int r = read_status(q->proc_root, q->hook_pid, &hook);
+        if (r != 0)
+                return r < 0 ? r : PIDS_E_HIDDEN;
+        if (hook.inner_pid == q->inner_pid) { /* called by itself: a person who tries it */
+                *ret = (PidsAnswer){ q->hook_pid, hook.start_ticks };
+                return 0;
+        }
         pid_t pid = hook.parent;
         for (unsigned i = 0; i < PIDS_ANCESTORS_MAX && pid > 0; i++, pid = s.parent) {
-                if (read_status(q->proc_root, pid, &s) < 0 || s.n_levels != hook.n_levels)
+                if (read_status(q->proc_root, pid, &s) != 0 || s.n_levels != hook.n_levels)
                         return PIDS_E_NOT_FOUND;
-                if (s.inner_pid == q->inner_pid && s.uid != hook.uid)
+                if (s.inner_pid != q->inner_pid)
+                        continue;
+                if (s.uid != hook.uid)
                         return PIDS_E_NOT_FOUND; /* init is everybody's ancestor */
-                if (s.inner_pid == q->inner_pid)
-                        return found(q, pid, ret);
+                *ret = (PidsAnswer){ pid, s.start_ticks };
+                return 0;
         }
         return PIDS_E_NOT_FOUND;
 }
@@ -162,8 +105,10 @@ static int resolve_among_all(const PidsQuestion *q, const ProcessStatus *hook, P
                 n++;
                 if (read_status(q->proc_root, (pid_t)pid, &s) == 0 && s.inner_pid == q->inner_pid &&
                     s.uid == hook->uid && s.n_levels == hook->n_levels &&
-                    namespace_of(q->proc_root, (pid_t)pid) == q->ns_inode)
-                        return found(q, (pid_t)pid, ret);
+                    namespace_of(q->proc_root, (pid_t)pid) == q->ns_inode) {
+                        *ret = (PidsAnswer){ (pid_t)pid, s.start_ticks };
+                        return 0;
+                }
         }
         return PIDS_E_NOT_FOUND;
 }
@@ -176,7 +121,7 @@ int pids_resolve(const PidsQuestion *q, PidsAnswer *ret) {
         PidsQuestion real = *q;
         real.ns_inode = namespace_of(q->proc_root, q->hook_pid);
         if (real.ns_inode == 0 || (q->ns_inode != 0 && q->ns_inode != real.ns_inode) ||
-            read_status(q->proc_root, q->hook_pid, &hook) < 0)
+            read_status(q->proc_root, q->hook_pid, &hook) != 0)
                 return PIDS_E_NOT_FOUND;
         return resolve_among_all(&real, &hook, ret);
 }
@@ -191,7 +136,10 @@ bool pids_container_of(const char *cgroup, char ret[PIDS_CONTAINER_SIZE]) {
 }
 
 bool pids_container(const char *proc_root, pid_t pid, char ret[PIDS_CONTAINER_SIZE]) {
-        char text[STATUS_BYTES_MAX];
-        return read_file(open_file(proc_root, pid, "cgroup"), text, sizeof text) > 0 &&
-               pids_container_of(text, ret);
+        _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
+        Proc p;
+        bool is_read = procfs_open(&p, proc_root, pid, 0) == 0 &&
+                       procfs_read(&p, (ProcFile){ "cgroup", STATUS_BYTES_MAX }, &text, NULL) == 0;
+        procfs_close(&p);
+        return is_read && text.text && pids_container_of(text.text, ret);
 }

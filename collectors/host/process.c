@@ -1,4 +1,8 @@
-/* The build id of a library that a process has mapped. */
+/* Processes that the snapshot is about. Each is read by a part of its own (crew.h), which writes record by record: first what never waits (status,
+ * limits, descriptors, threads), then what may (maps, command line, environment), so that a process which makes its reader wait costs its own
+ * last records and nobody else's. Raw files are written here: a part has no descriptor but its pipe. */
+#include "collectors/host/process.h"
+
 #include <elf.h>
 #include <endian.h>
 #include <errno.h>
@@ -29,10 +33,55 @@ typedef struct ProcessReport {
         int result; /* 0; PROCFS_E_REPLACED: nothing more is written; -errno */
 } ProcessReport;
 
-/** Finds the GNU build id of an ELF file of either word size and this machine's byte order, reading little of it.
- * @param fd  a regular file, hostile  @param hex  gets it in hex, "" when it has none @return 0, -EBADMSG when it is no such file, -errno
- * @see elf(5); the note NT_GNU_BUILD_ID */
-#define PROCESS_BUILD_ID_SIZE 129
+static void begin_record(ProcessReport *report, const char *about) {
+        strbuf_clear(&report->b);
+        json_out_object(&report->b, NULL);
+        json_out_i64(&report->b, "pid", report->p->stat.pid);
+        json_out_u64(&report->b, "start_ticks", report->p->stat.start_ticks);
+        json_out_string(&report->b, "about", about);
+}
+
+static void end_record(ProcessReport *report) {
+        int r;
+
+        json_out_end_object(&report->b);
+        strbuf_add(&report->b, "\n");
+        if (report->result != 0)
+                return;
+        r = strbuf_error(&report->b);
+        if (r == 0)
+                r = procfs_check(report->p) == PROCFS_E_REPLACED ? PROCFS_E_REPLACED : 0;
+        if (r == 0)
+                r = fs_write_all(report->fd, report->b.text, report->b.n);
+        report->result = r;
+}
+
+static void add_missing(StrBuf *b, const char *key, int outcome) {
+        char name[64];
+
+        json_out_null(b, key);
+        (void)snprintf(name, sizeof name, "%s_unavailable", key);
+        json_out_string(b, name, procfs_reason(outcome));
+}
+
+static void write_raw_line(ProcessReport *report, char kind, const char *line, size_t n) {
+        _cleanup_(strbuf_done) StrBuf clean = STRBUF_INIT;
+
+        if (report->result != 0)
+                return;
+        strbuf_add_n(&clean, &kind, 1);
+        redact_text(&clean, line, n);
+        for (size_t i = 0; i < clean.n; i++)
+                if (clean.text[i] == '\n' || clean.text[i] == '\0')
+                        clean.text[i] = '?';
+        strbuf_add(&clean, "\n");
+        report->result = strbuf_error(&clean);
+        if (report->result == 0)
+                report->result = fs_write_all(report->fd, clean.text, clean.n);
+}
+
+/* ---- the build id of a library ---- */
+
 enum {
         SEGMENTS_MAX = 64,
         NOTE_BYTES_MAX = 16 << 10,
@@ -135,9 +184,6 @@ int process_build_id(int fd, char hex[static PROCESS_BUILD_ID_SIZE]) {
 
 enum { THREADS_MAX = 2000, WORD_BYTES_MAX = 256, STACK_BYTES_MAX = 8 << 10, STACK_LINES_MAX = 64 };
 
-static void process_add_missing(StrBuf *b, const char *key, int outcome);
-static void process_raw_line(ProcessReport *report, char kind, const char *line, size_t n);
-
 /* Adds the one line of a thread's file, or null and why. */
 static void add_word(ProcessReport *report, const char *key, int tid, const char *name) {
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
@@ -150,7 +196,7 @@ static void add_word(ProcessReport *report, const char *key, int tid, const char
                 json_out_text(&report->b, key, text.text ? text.text : "",
                               text.text ? strcspn(text.text, "\n") : 0);
         else
-                process_add_missing(&report->b, key, r);
+                add_missing(&report->b, key, r);
 }
 
 static void add_stack(ProcessReport *report, int tid) {
@@ -162,7 +208,7 @@ static void add_stack(ProcessReport *report, int tid) {
         (void)snprintf(path, sizeof path, "task/%d/stack", tid);
         r = procfs_read(report->p, (ProcFile){ path, STACK_BYTES_MAX }, &text, NULL);
         if (r != 0) {
-                process_add_missing(&report->b, "kernel_stack", r);
+                add_missing(&report->b, "kernel_stack", r);
                 return;
         }
         json_out_array(&report->b, "kernel_stack");
@@ -184,32 +230,32 @@ static void add_state(ProcessReport *report, int tid) {
         (void)snprintf(path, sizeof path, "task/%d/stat", tid);
         r = procfs_read(report->p, (ProcFile){ path, 4096 }, &text, NULL);
         if (r != 0 || !text.text || !procfs_parse_stat(text.text, text.n, &stat)) {
-                process_add_missing(&report->b, "state", r != 0 ? r : -EBADMSG);
+                add_missing(&report->b, "state", r != 0 ? r : -EBADMSG);
                 return;
         }
         json_out_text(&report->b, "state", &stat.state, 1);
         json_out_string(&report->b, "name", stat.comm);
 }
 
-static void process_threads(ProcessReport *report) {
+static void report_threads(ProcessReport *report) {
         _cleanup_(procfs_numbers_done) ProcNumbers tids = { 0 };
         int r = procfs_list(report->p->dir_fd, "task", THREADS_MAX, &tids);
 
-        process_begin(report, "threads");
+        begin_record(report, "threads");
         if (r < 0)
-                process_add_missing(&report->b, "threads", r);
+                add_missing(&report->b, "threads", r);
         else
                 json_out_u64(&report->b, "threads", tids.n);
         json_out_bool(&report->b, "cut", tids.is_cut);
-        process_end(report);
+        end_record(report);
         for (size_t i = 0; i < tids.n && report->result == 0; i++) {
-                process_begin(report, "thread");
+                begin_record(report, "thread");
                 json_out_i64(&report->b, "tid", tids.items[i]);
                 add_state(report, tids.items[i]);
                 add_word(report, "wchan", tids.items[i], "wchan");
                 add_word(report, "syscall", tids.items[i], "syscall");
                 add_stack(report, tids.items[i]);
-                process_end(report);
+                end_record(report);
         }
 }
 
@@ -300,7 +346,7 @@ static void add_library(ProcessReport *report, const Library *l) {
         if (hex[0] != '\0')
                 json_out_string(&report->b, "build_id", hex);
         else if (r < 0)
-                process_add_missing(&report->b, "build_id", r);
+                add_missing(&report->b, "build_id", r);
         else
                 json_out_null(&report->b, "build_id");
         if (by)
@@ -320,13 +366,13 @@ static size_t walk_maps(ProcessReport *report, const StrBuf *text, Library *libr
                         note_library(libraries, n_libraries, &m);
                 n_raw += n + 1;
                 if (n_raw <= MAPS_BYTES_MAX)
-                        process_raw_line(report, 'M', line, n);
+                        write_raw_line(report, 'M', line, n);
                 line = line[n] == '\n' ? line + n + 1 : NULL;
         }
         return n_lines;
 }
 
-static void process_maps(ProcessReport *report) {
+static void report_maps(ProcessReport *report) {
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
         _cleanup_free_ Library *libraries = calloc(LIBRARIES_MAX, sizeof *libraries);
         size_t n_libraries = 0, n_lines;
@@ -337,10 +383,10 @@ static void process_maps(ProcessReport *report) {
 
         if (r == 0)
                 r = procfs_check(report->p) == PROCFS_E_REPLACED ? PROCFS_E_REPLACED : 0;
-        process_begin(report, "maps");
+        begin_record(report, "maps");
         if (r != 0) {
-                process_add_missing(&report->b, "libraries", r);
-                process_end(report);
+                add_missing(&report->b, "libraries", r);
+                end_record(report);
                 return;
         }
         n_lines = walk_maps(report, &text, libraries, &n_libraries);
@@ -350,17 +396,17 @@ static void process_maps(ProcessReport *report) {
         for (size_t i = 0; i < n_libraries; i++)
                 add_library(report, &libraries[i]);
         json_out_end_array(&report->b);
-        process_end(report);
+        end_record(report);
 }
 
-static void process_command(ProcessReport *report) {
+static void report_command(ProcessReport *report) {
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
         bool is_cut = false;
         int r = procfs_read(report->p, (ProcFile){ "cmdline", CMDLINE_BYTES_MAX }, &text, &is_cut);
 
-        process_begin(report, "command");
+        begin_record(report, "command");
         if (r != 0)
-                process_add_missing(&report->b, "cmdline", r);
+                add_missing(&report->b, "cmdline", r);
         else {
                 json_out_array(&report->b, "cmdline");
                 if (text.n > 0)
@@ -368,7 +414,7 @@ static void process_command(ProcessReport *report) {
                 json_out_end_array(&report->b);
                 json_out_bool(&report->b, "cut", is_cut);
         }
-        process_end(report);
+        end_record(report);
 }
 
 /* @return how many were left out */
@@ -396,24 +442,24 @@ static size_t add_variables(ProcessReport *report, char *const *variables) {
         return n_left_out;
 }
 
-static void process_environment(ProcessReport *report) {
+static void report_environment(ProcessReport *report) {
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
         _cleanup_free_ char **variables = NULL;
         bool is_cut = false;
         int r = procfs_read(report->p, (ProcFile){ "environ", ENVIRON_BYTES_MAX }, &text, &is_cut);
 
-        process_begin(report, "environment");
+        begin_record(report, "environment");
         if (r == 0 && text.n > 0)
                 variables = procfs_split(text.text, text.n, VARIABLES_MAX);
         if (r != 0)
-                process_add_missing(&report->b, "variables", r);
+                add_missing(&report->b, "variables", r);
         else if (text.n == 0) {
                 json_out_null(&report->b, "variables");
                 json_out_string(&report->b, "variables_unavailable",
                                 procfs_is_zombie(report->p) ? procfs_reason(PROCFS_E_ENDED)
                                                             : "it is empty");
         } else if (!variables)
-                process_add_missing(&report->b, "variables", -ENOMEM);
+                add_missing(&report->b, "variables", -ENOMEM);
         else {
                 json_out_u64(&report->b, "left_out", add_variables(report, variables));
                 json_out_bool(&report->b, "cut", is_cut);
@@ -422,12 +468,12 @@ static void process_environment(ProcessReport *report) {
         }
         if (text.text)
                 explicit_bzero(text.text, text.n);
-        process_end(report);
+        end_record(report);
         if (r != 0 || report->result != 0)
                 return;
-        process_begin(report, "job");
+        begin_record(report, "job");
         jobs_add_identity(&report->b, report->p);
-        process_end(report);
+        end_record(report);
 }
 
 /* What of a process can be read without waiting for it: status, place, limits, devices, children. And its neighbours' jobs, which may. */
@@ -440,7 +486,7 @@ static void add_fields(ProcessReport *report, const char *file, const char *cons
         int r = procfs_read(report->p, (ProcFile){ file, FILE_BYTES_MAX }, &text, NULL);
 
         if (r != 0 || !text.text) {
-                process_add_missing(&report->b, file, r != 0 ? r : PROCFS_E_NO_FILE);
+                add_missing(&report->b, file, r != 0 ? r : PROCFS_E_NO_FILE);
                 return;
         }
         json_out_object(&report->b, file);
@@ -460,10 +506,10 @@ static void add_link(ProcessReport *report, const char *key, const char *name) {
         if (r == 0)
                 procfs_add_path(&report->b, key, target);
         else
-                process_add_missing(&report->b, key, r);
+                add_missing(&report->b, key, r);
 }
 
-static void process_status(ProcessReport *report) {
+static void report_status(ProcessReport *report) {
         static const char *const status[] = { "Name",
                                               "State",
                                               "Tgid",
@@ -501,13 +547,13 @@ static void process_status(ProcessReport *report) {
         static const char *const io[] = { "rchar",      "wchar",       "syscr", "syscw",
                                           "read_bytes", "write_bytes", NULL };
 
-        process_begin(report, "status");
+        begin_record(report, "status");
         json_out_text(&report->b, "state", &report->p->stat.state, 1);
         json_out_bool(&report->b, "zombie", procfs_is_zombie(report->p));
         json_out_u64(&report->b, "uid", report->p->uid);
         add_fields(report, "status", status);
         add_fields(report, "io", io);
-        process_end(report);
+        end_record(report);
 }
 
 static void add_file_text(ProcessReport *report, const char *key, const char *name) {
@@ -518,15 +564,15 @@ static void add_file_text(ProcessReport *report, const char *key, const char *na
                 json_out_text(&report->b, key, text.text ? text.text : "",
                               text.text ? strcspn(text.text, "\n") : 0);
         else
-                process_add_missing(&report->b, key, r);
+                add_missing(&report->b, key, r);
 }
 
-static void process_place(ProcessReport *report) {
+static void report_place(ProcessReport *report) {
         static const char *const kinds[] = { "cgroup", "ipc", "mnt", "net", "pid", "user", "uts" };
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
         int r;
 
-        process_begin(report, "place");
+        begin_record(report, "place");
         add_link(report, "exe", "exe");
         add_link(report, "cwd", "cwd");
         add_link(report, "root", "root");
@@ -541,30 +587,30 @@ static void process_place(ProcessReport *report) {
         if (r == 0)
                 json_out_text(&report->b, "cgroup", text.text ? text.text : "", text.n);
         else
-                process_add_missing(&report->b, "cgroup", r);
+                add_missing(&report->b, "cgroup", r);
         add_file_text(report, "oom_score", "oom_score");
         add_file_text(report, "oom_score_adj", "oom_score_adj");
-        process_end(report);
+        end_record(report);
 }
 
-static void process_limits(ProcessReport *report) {
+static void report_limits(ProcessReport *report) {
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
         int r = procfs_read(report->p, (ProcFile){ "limits", FILE_BYTES_MAX }, &text, NULL);
 
-        process_begin(report, "limits");
+        begin_record(report, "limits");
         if (r != 0)
-                process_add_missing(&report->b, "limits", r);
+                add_missing(&report->b, "limits", r);
         else
                 json_out_array(&report->b, "limits");
         for (char *line = text.text; r == 0 && line && *line != '\0';) {
                 size_t n = strcspn(line, "\n");
                 json_out_text(&report->b, NULL, line, n);
-                process_raw_line(report, 'L', line, n);
+                write_raw_line(report, 'L', line, n);
                 line = line[n] == '\n' ? line + n + 1 : NULL;
         }
         if (r == 0)
                 json_out_end_array(&report->b);
-        process_end(report);
+        end_record(report);
 }
 
 static bool shares_device(const JobsHolder *a, const JobsHolder *b) {
@@ -576,13 +622,13 @@ static bool shares_device(const JobsHolder *a, const JobsHolder *b) {
 }
 
 /* Who else holds a device of this process: by the scan that was made before. */
-static void process_devices(ProcessReport *report, const JobsScan *scan) {
+static void report_devices(ProcessReport *report, const JobsScan *scan) {
         JobsHolder mine = { 0 };
         int r = jobs_devices_of(report->order, report->p, &mine);
 
-        process_begin(report, "devices");
+        begin_record(report, "devices");
         if (r != 0)
-                process_add_missing(&report->b, "devices", r);
+                add_missing(&report->b, "devices", r);
         else
                 jobs_add_devices(&report->b, &mine);
         json_out_array(&report->b, "also_held_by");
@@ -599,11 +645,11 @@ static void process_devices(ProcessReport *report, const JobsScan *scan) {
                 json_out_end_object(&report->b);
         }
         json_out_end_array(&report->b);
-        process_end(report);
+        end_record(report);
 }
 
 /* Their jobs, each a record: reading the environment of one may wait, and then the others have been said. */
-static void process_neighbours(ProcessReport *report, const JobsScan *scan) {
+static void report_neighbours(ProcessReport *report, const JobsScan *scan) {
         JobsHolder mine = { 0 };
 
         if (jobs_devices_of(report->order, report->p, &mine) != 0)
@@ -615,12 +661,12 @@ static void process_neighbours(ProcessReport *report, const JobsScan *scan) {
                     procfs_open(&p, report->order->proc_root, h->stat.pid, h->stat.start_ticks) !=
                             0)
                         continue;
-                process_begin(report, "neighbour");
+                begin_record(report, "neighbour");
                 json_out_i64(&report->b, "neighbour_pid", h->stat.pid);
                 json_out_u64(&report->b, "neighbour_start_ticks", h->stat.start_ticks);
                 jobs_add_identity(&report->b, &p);
                 if (procfs_check(&p) != PROCFS_E_REPLACED)
-                        process_end(report);
+                        end_record(report);
                 procfs_close(&p);
         }
 }
@@ -663,12 +709,12 @@ static size_t add_children_of(ProcessReport *report, int tid, size_t max, int *r
         return n;
 }
 
-static void process_children(ProcessReport *report) {
+static void report_children(ProcessReport *report) {
         _cleanup_(procfs_numbers_done) ProcNumbers tids = { 0 };
         size_t n_children = 0;
         int r = procfs_list(report->p->dir_fd, "task", CHILD_THREADS_MAX, &tids), first = 0;
 
-        process_begin(report, "children");
+        begin_record(report, "children");
         json_out_array(&report->b, "children");
         for (size_t i = 0; i < tids.n && n_children < CHILDREN_MAX; i++) {
                 int outcome;
@@ -682,12 +728,8 @@ static void process_children(ProcessReport *report) {
         if (r < 0 || first != 0)
                 json_out_string(&report->b, "children_unavailable",
                                 procfs_reason(r < 0 ? r : first));
-        process_end(report);
+        end_record(report);
 }
-
-/* Processes that the snapshot is about. Each is read by a part of its own (crew.h), which writes record by record: first what never waits (status,
- * limits, descriptors, threads), then what may (maps, command line, environment), so that a process which makes its reader wait costs its own
- * last records and nobody else's. Raw files are written here: a part has no descriptor but its pipe. */
 
 enum {
         PARTS_AT_ONCE = 8,
@@ -703,64 +745,17 @@ typedef struct ProcessRun {
         int *maps_fds, *limits_fds; /* by the process's place in the order; */
 } ProcessRun;
 
-void process_begin(ProcessReport *report, const char *about) {
-        strbuf_clear(&report->b);
-        json_out_object(&report->b, NULL);
-        json_out_i64(&report->b, "pid", report->p->stat.pid);
-        json_out_u64(&report->b, "start_ticks", report->p->stat.start_ticks);
-        json_out_string(&report->b, "about", about);
-}
-
-void process_end(ProcessReport *report) {
-        int r;
-
-        json_out_end_object(&report->b);
-        strbuf_add(&report->b, "\n");
-        if (report->result != 0)
-                return;
-        r = strbuf_error(&report->b);
-        if (r == 0)
-                r = procfs_check(report->p) == PROCFS_E_REPLACED ? PROCFS_E_REPLACED : 0;
-        if (r == 0)
-                r = fs_write_all(report->fd, report->b.text, report->b.n);
-        report->result = r;
-}
-
-static void process_add_missing(StrBuf *b, const char *key, int outcome) {
-        char name[64];
-
-        json_out_null(b, key);
-        (void)snprintf(name, sizeof name, "%s_unavailable", key);
-        json_out_string(b, name, procfs_reason(outcome));
-}
-
-static void process_raw_line(ProcessReport *report, char kind, const char *line, size_t n) {
-        _cleanup_(strbuf_done) StrBuf clean = STRBUF_INIT;
-
-        if (report->result != 0)
-                return;
-        strbuf_add_n(&clean, &kind, 1);
-        redact_text(&clean, line, n);
-        for (size_t i = 0; i < clean.n; i++)
-                if (clean.text[i] == '\n' || clean.text[i] == '\0')
-                        clean.text[i] = '?';
-        strbuf_add(&clean, "\n");
-        report->result = strbuf_error(&clean);
-        if (report->result == 0)
-                report->result = fs_write_all(report->fd, clean.text, clean.n);
-}
-
 static void report_all(ProcessReport *report, const JobsScan *scan) {
-        process_status(report);
-        process_place(report);
-        process_limits(report);
-        process_devices(report, scan);
-        process_children(report);
-        process_threads(report);
-        process_maps(report);
-        process_command(report);
-        process_environment(report);
-        process_neighbours(report, scan);
+        report_status(report);
+        report_place(report);
+        report_limits(report);
+        report_devices(report, scan);
+        report_children(report);
+        report_threads(report);
+        report_maps(report);
+        report_command(report);
+        report_environment(report);
+        report_neighbours(report, scan);
 }
 
 /* A record of a process that cannot be read (any more). */

@@ -1,11 +1,7 @@
-/* Whether a device may be opened at all. On a node of an UltraServer any close while no core is marked can reset the election of the server, O_WRONLY or
- * not (neuron-interfaces 3.2): there, devices are left alone unless somebody uses them. What cannot be found out counts as a reason to leave them alone. */
-#include "collectors/neuron/neuron_device.h"
-
-#include <dirent.h>
+/* The collector neuron_device: which devices there are, whether they may be opened, and what each is asked, each in a part of its own, which alone has it open
+ * and never forks. Three rounds of parts: the surroundings (sysfs may hang, too), the devices, and what is asked once a node, of the first device that answered. */
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -19,14 +15,13 @@
 #include "collectors/host/procfs.h"
 #include "collectors/neuron/neuron_abi.h"
 #include "collectors/neuron/neuron_ioctl.h"
-#include "collectors/neuron/neuron_names.h"
+#include "collectors/neuron/neuron_sysfs.h"
 #include "collectors/runner/collector.h"
 #include "collectors/runner/crew.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
-#include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 
@@ -53,11 +48,7 @@ typedef struct DeviceAsk {
 
 typedef enum DeviceHeld { DEVICE_NOT_HELD, DEVICE_HELD, DEVICE_HELD_UNKNOWN } DeviceHeld;
 
-enum {
-        FDS_MAX = 1 << 20,
-        PROC_PATH_SIZE = sizeof "4294967295/fdinfo/4294967295",
-        SMALL_FILE_MAX = 4096
-};
+enum { SMALL_FILE_MAX = 4096 };
 
 /* @return the small file's text, the caller's; NULL with *ret_error */
 static char *read_below(const char *root, const char *name, int *ret_error) {
@@ -96,128 +87,28 @@ static bool device_is_ultraserver(const char *sysfs_root, const char **ret_why) 
         return false;
 }
 
-static int stat_device(const char *device_directory, int number, struct stat *ret) {
-        char path[PATH_MAX];
-
-        if (snprintf(path, sizeof path, "%s/neuron%d", device_directory, number) >=
-            (int)sizeof path)
-                return -ENAMETOOLONG;
-        return stat(path, ret) < 0 ? -errno : 0;
-}
-
-int device_number_of(const char *device_directory, int dir_fd, const char *link, int number) {
-        struct stat theirs, ours;
-        bool has_any = false;
-
-        if (fstatat(dir_fd, link, &theirs, 0) < 0)
-                return -errno;
-        if (!S_ISCHR(theirs.st_mode))
-                return stat_device(device_directory, number, &ours) == 0 &&
-                                       ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino
-                               ? number
-                               : -ENODEV;
-        for (int i = -1; i < NEURON_DEVICES_MAX; i++) { /* that of its name first */
-                int at = i < 0 ? number : i;
-                if (stat_device(device_directory, at, &ours) < 0 || !S_ISCHR(ours.st_mode))
-                        continue;
-                if (ours.st_rdev == theirs.st_rdev)
-                        return at;
-                has_any = true;
-        }
-        return has_any ? -ENODEV : -ENXIO;
-}
-
-/* A holder that opened it O_WRONLY marks no core. @return true also when it cannot be told */
-static bool is_attached(int proc_fd, const char *pid, const char *fd) {
-        char path[PROC_PATH_SIZE];
-        char text[SMALL_FILE_MAX];
-        _cleanup_close_ int info_fd = -1;
-        const char *flags;
-        unsigned value = 0;
-        ssize_t n;
-
-        (void)snprintf(path, sizeof path, "%.10s/fdinfo/%.10s", pid, fd);
-        info_fd = openat(proc_fd, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-        n = info_fd < 0 ? -1 : read(info_fd, text, sizeof text - 1);
-        if (n < 0)
-                return true;
-        text[n] = '\0';
-        flags = strstr(text, "flags:");
-        if (!flags || sscanf(flags, "flags: %o", &value) != 1)
-                return true;
-        return (value & O_ACCMODE) != O_WRONLY;
-}
-
-typedef struct Search {
-        const char *device_directory;
-        unsigned n_fds;
-        bool is_incomplete; /* a process may not be looked into: CAP_SYS_PTRACE is missing */
-} Search;
-
-static bool holds_device(int proc_fd, const char *pid, Search *search) {
-        char path[PROC_PATH_SIZE], target[256];
-        _cleanup_closedir_ DIR *dir = NULL;
-        const struct dirent *entry;
-        int fd;
-
-        (void)snprintf(path, sizeof path, "%.10s/fd", pid);
-        fd = openat(proc_fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (fd < 0)
-                search->is_incomplete |= errno == EACCES || errno == EPERM;
-        if (fs_opendir_fd(fd, &dir) < 0)
-                return false;
-        while (++search->n_fds < FDS_MAX && (entry = readdir(dir))) {
-                ssize_t n = readlinkat(fd, entry->d_name, target, sizeof target - 1);
-                if (n <= 0) {
-                        search->is_incomplete |= n < 0 && (errno == EACCES || errno == EPERM);
-                        continue;
-                }
-                target[n] = '\0';
-                int number = neuron_number(path_name(target));
-                int r = number < 0 ? -ENODEV
-                                   : device_number_of(search->device_directory, fd, entry->d_name,
-                                                      number);
-                if (r >= 0 && is_attached(proc_fd, pid, entry->d_name))
-                        return true;
-                search->is_incomplete |= r < 0 && r != -ENODEV && r != -ENOENT; /* closed by now */
-        }
-        return false;
-}
-
-/* Cores are marked by the runtime (neuron-interfaces 3.2): who holds a device without it, as a monitor does, does not keep the server's election. Nor do the
- * parts of a collector, which have one parent, and of which one may have a device attached. */
-static bool uses_cores(const char *proc_root, uint64_t pid, Search *search) {
-        Proc p = { .dir_fd = -1 };
-        bool is_hidden = false, has_runtime = false;
-        int r = procfs_open(&p, proc_root, (pid_t)pid, 0);
-
-        if (r == 0 && p.stat.ppid != getppid())
-                has_runtime = jobs_maps_runtime(&p, &is_hidden);
-        search->is_incomplete |= is_hidden || r < 0 || r == PROCFS_E_HIDDEN;
-        procfs_close(&p);
-        return has_runtime;
-}
-
-static DeviceHeld device_is_held(const char *proc_root, const char *device_directory) {
-        _cleanup_closedir_ DIR *dir = opendir(proc_root);
-        const struct dirent *entry;
-        Search search = { .device_directory = device_directory };
-
-        if (!dir)
+/* Cores are marked by the runtime: who holds a device without it, as a monitor does, does not keep the server's election. */
+static DeviceHeld device_is_held(const CollectOrder *order) {
+        _cleanup_(jobs_scan_done) JobsScan scan = { 0 };
+        if (jobs_scan(order, JOBS_BY_DEVICES, &scan) < 0)
                 return DEVICE_HELD_UNKNOWN;
-        while ((entry = readdir(dir))) {
-                uint64_t pid;
-                if (parse_u64(entry->d_name, &pid) < 0 || pid == (uint64_t)getpid())
+        bool is_incomplete = scan.is_cut || scan.n_hidden > 0;
+        for (size_t i = 0; i < scan.n_holders; i++) {
+                const JobsHolder *h = &scan.holders[i];
+                bool is_hidden = false, has_runtime = false;
+                Proc p;
+                if (h->is_write_only)
                         continue;
-                if (holds_device(dirfd(dir), entry->d_name, &search) &&
-                    uses_cores(proc_root, pid, &search))
+                int r = procfs_open(&p, order->proc_root, h->stat.pid, h->stat.start_ticks);
+                if (r == 0)
+                        has_runtime = jobs_maps_runtime(&p, &is_hidden);
+                procfs_close(&p);
+                if (has_runtime && !h->is_by_name)
                         return DEVICE_HELD;
+                is_incomplete |= has_runtime || is_hidden || r < 0 || r == PROCFS_E_HIDDEN;
         }
-        return search.n_fds >= FDS_MAX || search.is_incomplete ? DEVICE_HELD_UNKNOWN
-                                                               : DEVICE_NOT_HELD;
+        return is_incomplete ? DEVICE_HELD_UNKNOWN : DEVICE_NOT_HELD;
 }
-
-/* What is asked without attaching (neuron-interfaces 3.5): nothing of it is seen by the processes that use the device. */
 
 static int device_ask(DeviceAsk *a, const char *query, uint32_t command, void *argument) {
         int r;
@@ -228,22 +119,6 @@ static int device_ask(DeviceAsk *a, const char *query, uint32_t command, void *a
         r = neuron_ioctl(&a->device, command, argument);
         a->progress->asking[0] = '\0';
         return r;
-}
-
-void device_error_text(char *text, size_t size, int r) {
-        const char *name = strerrorname_np(-r), *description = strerrordesc_np(-r);
-
-        if (r > 0)
-                (void)snprintf(text, size, "the driver returned %d, which is no answer", r);
-        else if (r == -EOPNOTSUPP)
-                (void)snprintf(text, size, "not asked: this driver does not have it yet");
-        else if (r == -ECANCELED)
-                (void)snprintf(text, size,
-                               "not opened: no process uses a device any more, and "
-                               "opening one could reset the server's election");
-        else
-                (void)snprintf(text, size, "%s: %s", name ? name : "error",
-                               description ? description : "unknown");
 }
 
 static void device_begin(const DeviceAsk *a, StrBuf *b, const char *query) {
@@ -277,7 +152,7 @@ static void device_say_error(DeviceAsk *a, const char *query, int r) {
 
         if (a->error < 0)
                 return;
-        device_error_text(text, sizeof text, r);
+        neuron_ioctl_error(text, sizeof text, r);
         json_out_object(&b, NULL);
         json_out_string(&b, "device", a->name);
         json_out_string(&b, "query", query);
@@ -507,7 +382,7 @@ static int look_around(const CrewTask *task, int fd, void *userdata) {
         if (fs_read_file(AT_FDCWD, path, VERSION_BYTES_MAX - 1, &text, NULL) == 0)
                 (void)snprintf(shared->version, sizeof shared->version, "%s", text);
         if (device_is_ultraserver(c->order->sysfs_root, &why)) {
-                DeviceHeld held = device_is_held(c->order->proc_root, c->order->device_directory);
+                DeviceHeld held = device_is_held(c->order);
                 shared->needs_holder = true;
                 if (held != DEVICE_HELD)
                         (void)snprintf(
@@ -547,8 +422,7 @@ static int open_device(const Collection *c, DeviceAsk *a) {
         int r;
 
         (void)snprintf(a->progress->asking, sizeof a->progress->asking, "%s", query);
-        if (c->shared->needs_holder &&
-            device_is_held(c->order->proc_root, c->order->device_directory) != DEVICE_HELD)
+        if (c->shared->needs_holder && device_is_held(c->order) != DEVICE_HELD)
                 r = -ECANCELED; /* who used one has gone since the surroundings were looked at */
         else
                 r = neuron_open(&a->device, c->order->device_directory, a->name);
@@ -642,7 +516,7 @@ static void add_detail(const Collection *c, const CrewTask *task, StrBuf *b, int
         else if (result == -EPIPE)
                 (void)snprintf(text, sizeof text, "the process that asked crashed at '%s'", asking);
         else
-                device_error_text(text, sizeof text, result);
+                neuron_ioctl_error(text, sizeof text, result);
         if (result == -EACCES) {
                 add_remedy(c, task->name, text, sizeof text);
                 (void)snprintf(c->out->why, sizeof c->out->why, "%s",

@@ -1,9 +1,10 @@
 /* What may be sent, and the bounds. */
-#include "collectors/neuron/neuron_device_door.h"
+#include "collectors/neuron/neuron_ioctl.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -94,4 +95,20 @@ int neuron_ioctl(NeuronDevice *d, uint32_t command, void *argument) {
                 return -EOPNOTSUPP;
         r = ioctl(d->fd, (unsigned long)command, argument);
         return r < 0 ? -errno : r;
+}
+
+void neuron_ioctl_error(char *text, size_t size, int r) {
+        const char *name = strerrorname_np(-r), *description = strerrordesc_np(-r);
+
+        if (r > 0)
+                (void)snprintf(text, size, "the driver returned %d, which is no answer", r);
+        else if (r == -EOPNOTSUPP)
+                (void)snprintf(text, size, "not asked: this driver does not have it yet");
+        else if (r == -ECANCELED)
+                (void)snprintf(text, size,
+                               "not opened: no process uses a device any more, and "
+                               "opening one could reset the server's election");
+        else
+                (void)snprintf(text, size, "%s: %s", name ? name : "error",
+                               description ? description : "unknown");
 }

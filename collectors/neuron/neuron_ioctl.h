@@ -3,6 +3,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 typedef struct NeuronVersion {
@@ -29,3 +30,6 @@ void neuron_close(NeuronDevice *d);
  * @return 0; -EPERM not in the table; -EOPNOTSUPP not in this driver yet: neither was sent; -errno; a positive number that the driver returned, which is a
  * failure too: before 2.29 it says how much could not be copied */
 int neuron_ioctl(NeuronDevice *d, uint32_t command, void *argument);
+
+/** Describes a failure. @param r  as neuron_open() and neuron_ioctl() return it, not 0 */
+void neuron_ioctl_error(char *text, size_t size, int r);

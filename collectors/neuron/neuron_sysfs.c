@@ -10,7 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "collectors/neuron/neuron_names.h"
 #include "collectors/runner/collector.h"
 #include "collectors/runner/crew.h"
 #include "lib/base/cleanup.h"
@@ -221,8 +220,6 @@ static void add_part(Walk *w, const char *key, StrBuf *part, const char *end) {
 }
 
 static int walk_dir(Walk *w, int dir_fd, unsigned depth);
-static int walk(const Collection *c, const char *path, const SysfsWalk *order);
-static int on_line(const CrewTask *task, char *line, size_t n, void *userdata);
 
 static int end_line(Walk *w) {
         int r;
@@ -572,7 +569,7 @@ static int write_machine(const Collection *c, int fd, SysfsProgress *progress) {
         return end_record(&b, fd);
 }
 
-static int walk(const Collection *c, const char *path, const SysfsWalk *order) {
+static int walk_below(const Collection *c, const char *path, const SysfsWalk *order) {
         _cleanup_close_ int dir_fd = open_below(c, path);
 
         return dir_fd < 0 ? dir_fd : sysfs_walk(order, dir_fd);
@@ -594,7 +591,7 @@ static int run_part(const CrewTask *task, int fd, void *userdata) {
 
         if (i > 0) {
                 (void)snprintf(path, sizeof path, "%s/%s", devices_path, task->name);
-                return walk(c, path, &order);
+                return walk_below(c, path, &order);
         }
         order.device = "class";
         order.depth_max = 0; /* its attributes alone */
@@ -602,7 +599,7 @@ static int run_part(const CrewTask *task, int fd, void *userdata) {
         if (r >= 0)
                 r = write_machine(c, fd, progress);
         if (r >= 0)
-                r = walk(c, "class/neuron_device", &order);
+                r = walk_below(c, "class/neuron_device", &order);
         return r == -ENOENT ? 0 : r;
 }
 

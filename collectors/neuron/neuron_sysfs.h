@@ -1,4 +1,4 @@
-/* Parts of the collector neuron_sysfs: a bounded walk that reads whatever lies below a device in sysfs, and the values of interest that are found by the
+/* The devices by their names, neuron0 … neuron63, and parts of the collector neuron_sysfs: a bounded walk that reads whatever lies below a device in sysfs, and the values of interest that are found by the
  * names of their files alone, since driver 2.31 moved them (docs/SNAPSHOT.md, neuron_sysfs). No library: the hook takes it along. */
 #pragma once
 
@@ -8,6 +8,19 @@
 #include <stdint.h>
 
 #include "lib/base/strbuf.h"
+
+enum { NEURON_DEVICES_MAX = 64 };
+
+typedef struct NeuronNames { /* in the order of their numbers; zero = none */
+        char items[NEURON_DEVICES_MAX][sizeof "neuron63"];
+        size_t n;
+} NeuronNames;
+
+/** @return the number of the device that has this name, -1: none has */
+int neuron_number(const char *name);
+
+/** The devices that have an entry in a directory. @param of_directories  whether theirs is one, too  @return 0, -errno */
+int neuron_list(const char *directory, bool of_directories, NeuronNames *ret);
 
 enum {
         SYSFS_FILE_BYTES_MAX = 4096, /* sysfs never gives more than a page */

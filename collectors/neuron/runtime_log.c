@@ -1,5 +1,4 @@
 /* The door to the runtime's logs: see runtime_log.h. */
-#include "collectors/neuron/runtime_log.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -164,7 +163,7 @@ static int open_judged(Door *d, struct stat *ret_st) {
 }
 
 static int runtime_log_open(const CollectOrder *order, const CollectLogFile *f, struct stat *ret_st,
-                     const char **ret_why) {
+                            const char **ret_why) {
         Door d = { .order = order, .f = f, .root_fd = -1 };
         int fd = open_judged(&d, ret_st);
         if (d.root_fd >= 0)

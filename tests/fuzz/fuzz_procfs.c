@@ -5,8 +5,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "collectors/host/packages_private.h"
-#include "collectors/host/process_private.h"
+#include "collectors/host/dpkg.h"
+#include "collectors/host/packages.h"
+#include "collectors/host/process.h"
 #include "collectors/host/procfs.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"

@@ -2,7 +2,7 @@
 #include <pthread.h>
 #include <sys/wait.h>
 
-#include "collectors/host/kmsg_parse.h"
+#include "collectors/host/kmsg.h"
 #include "tests/collectors/host/test_procfs_records.h"
 #include "tests/harness/skip.h"
 

@@ -1,4 +1,5 @@
-#include "collectors/host/packages_private.h"
+#include "collectors/host/dpkg.h"
+#include "collectors/host/packages.h"
 
 #include <linux/landlock.h>
 #include <sys/syscall.h>

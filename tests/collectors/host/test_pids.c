@@ -172,6 +172,9 @@ static void broken_files_lead_nowhere(void **state) {
                 "x\nPPid:\t99999999999\nUid:\t0\t\nNSpid:\t5\n",
         };
         assert_int_equal(mkdirat(s->fd, "5", 0755), 0);
+        assert_int_equal(
+                scratch_write(s, "5/stat", "5 (x) S 5 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 7 0 0\n"),
+                0);
         for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
                 assert_int_equal(scratch_write(s, "5/status", texts[i]), 0);
                 assert_int_not_equal(pids_resolve(&(PidsQuestion){ s->path, 5, 0, 7 }, &found), 0);

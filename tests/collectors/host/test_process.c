@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-#include "collectors/host/process_private.h"
+#include "collectors/host/process.h"
 #include "tests/collectors/host/test_procfs_records.h"
 #include "tests/harness/skip.h"
 

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "collectors/neuron/neuron_abi.h"
-#include "collectors/neuron/neuron_device.h"
+#include "collectors/neuron/neuron_ioctl.h"
 #include "lib/base/cleanup.h"
 #include "tests/lib/base/scratch.h"
 
@@ -198,9 +198,9 @@ static void whatever_is_not_0_is_a_failure(void **state) {
         assert_int_equal(neuron_ioctl(&d, NEURON_DEVICE_BASIC_INFO, &info), 8);
         sent.result = -EPERM;
         assert_int_equal(neuron_ioctl(&d, NEURON_DEVICE_BASIC_INFO, &info), -EPERM);
-        device_error_text(text, sizeof text, 8);
+        neuron_ioctl_error(text, sizeof text, 8);
         assert_string_equal(text, "the driver returned 8, which is no answer");
-        device_error_text(text, sizeof text, -EBUSY);
+        neuron_ioctl_error(text, sizeof text, -EBUSY);
         assert_non_null(strstr(text, "EBUSY"));
 }
 

@@ -661,6 +661,10 @@ static void make_process(const Probe *p, int pid, int parent, const char *nspid,
         (void)snprintf(text, sizeof text, "Name:\tx\nPPid:\t%d\nUid:\t5\t5\t5\t5\nNSpid:\t%s\n",
                        parent, nspid);
         assert_int_equal(scratch_write(p->scratch, name, text), 0);
+        (void)snprintf(name, sizeof name, "proc/%d/stat", pid);
+        (void)snprintf(text, sizeof text, "%d (x) S %d 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 %d 0 0\n",
+                       pid, parent, pid + 1000);
+        assert_int_equal(scratch_write(p->scratch, name, text), 0);
         (void)snprintf(name, sizeof name, "proc/%d/cgroup", pid);
         if (cgroup)
                 assert_int_equal(scratch_write(p->scratch, name, cgroup), 0);
@@ -687,8 +691,8 @@ static void an_answer_about_a_process_names_its_container(void **state) {
         ask(p, 3, 800, 1);    /* nothing is known of it */
         want(p, "neuron_sysfs", NULL);
         run(p);
-        assert_true(was_told(p, "process 501 1 500 0 " ID));
-        assert_true(was_told(p, "process 600 600 600 0 -"));
+        assert_true(was_told(p, "process 501 1 500 1500 " ID));
+        assert_true(was_told(p, "process 600 600 600 1600 -"));
         assert_true(was_told(p, "process 700 4711 0 0 " ID));
         assert_true(was_told(p, "process 800 1 0 0 -"));
         json_decref(load(p, SNAPSHOT_FILE));
