@@ -1,19 +1,196 @@
-/* Where the hard links that hold a bundle's sources lie: the directories of ours, checked against squatters, and what is done to a
- * bundle's pins as a whole. How one is made: pins_link.c. Nothing here is fsynced: after a power cut either our link is there or the
- * source's own name still is, since both are in one journal. */
+/* Hard links that hold the members of bundles: where they lie, how one is made, whose an inode's links are, what they take on disk.
+ * A user's `rm -rf` then removes the name, not the evidence.
+ *
+ * Nothing here is fsynced: after a power cut either our link is there or the source's own name still is, since both are in one
+ * journal. */
 #include "agent/retention/pins.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "agent/retention/pins_private.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
+#include "lib/base/strbuf.h"
+#include "lib/neuron/scan.h"
+
+#define PINS_NAME ".neuron-collectd"
+#define PINS_NEW_PREFIX                                                                            \
+        ".new-" /* a link on its way into its place; no bundle id begins with a dot */
+
+typedef struct PinInode {
+        dev_t dev;
+        ino_t ino;
+        nlink_t n_links; /* all names it has, ours and others' */
+        uint64_t bytes;  /* on disk */
+        unsigned place;  /* the caller's */
+        bool seen;       /* the caller's */
+        char *path;      /* below the directory that was added; owned */
+} PinInode;
+
+/** All zeros is an empty set. */
+typedef struct PinInodes {
+        PinInode *items;            /* by device and inode, once sorted */
+        size_t n, n_allocated, max; /* max: more are not taken in, and is_whole becomes false */
+        unsigned place;             /* of what is added next */
+        bool is_built, is_whole;    /* is_whole: nothing was left out */
+} PinInodes;
+
+/* What a session has open of a place, and why not. */
+typedef struct SessionPlace {
+        int instance_fd, bundle_fd; /* -1: not open */
+        bool is_missing;            /* looked for in vain; only a new pin makes it */
+        int refused;                /* why it could not be made: -errno, 0 */
+        Squatter squatter;          /* for -EUCLEAN */
+        int dir_fd;                 /* where the last member's pin is, -1 */
+        char *prefix;               /* of its members' paths, with the slash; "" at the top */
+} SessionPlace;
+
+struct PinsSession {
+        const Pins *pins;      /* borrowed */
+        const char *bundle_id; /* borrowed */
+        size_t max_inodes;
+        SessionPlace places[N_PLACES];
+        PinInodes own, others; /* of this bundle; of all else in the instance's directories */
+};
+
+static void pin_inodes_done(PinInodes *s) {
+        for (size_t i = 0; i < s->n; i++)
+                free(s->items[i].path);
+        free(s->items);
+        *s = (PinInodes){ 0 };
+}
+
+static int add_inode(PinInodes *s, const char *path, const struct stat *st) {
+        if (s->n >= s->max) {
+                s->is_whole = false;
+                return 0;
+        }
+        if (s->n == s->n_allocated) {
+                size_t n = s->n_allocated ? 2 * s->n_allocated : 64;
+                PinInode *bigger = realloc(s->items, n * sizeof *bigger);
+                if (!bigger)
+                        return -ENOMEM;
+                s->items = bigger;
+                s->n_allocated = n;
+        }
+        char *copy = strdup(path);
+        if (!copy)
+                return -ENOMEM;
+        s->items[s->n++] = (PinInode){ .dev = st->st_dev,
+                                       .ino = st->st_ino,
+                                       .n_links = st->st_nlink,
+                                       .bytes = (uint64_t)st->st_blocks * 512,
+                                       .place = s->place,
+                                       .path = copy };
+        return 0;
+}
+
+/* A directory of the walk. */
+typedef struct Level {
+        int fd;
+        const char *prefix; /* of its entries' paths; for the top: NULL */
+        unsigned depth;
+        const char *except; /* a name that is left out; NULL = none */
+} Level;
+
+static int add_entries(PinInodes *s, const Level *at);
+
+static int add_entry(PinInodes *s, const Level *at, const char *name, const char *path) {
+        struct stat st;
+        if (fstatat(at->fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+                return 0; /* let go meanwhile: no name any more */
+        if (S_ISREG(st.st_mode))
+                return add_inode(s, path, &st);
+        if (!S_ISDIR(st.st_mode))
+                return 0;
+        _cleanup_close_ int fd =
+                openat(at->fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (fd < 0 || at->depth >= FS_DEPTH_MAX + 1) {
+                s->is_whole = s->is_whole && fd < 0 && errno == ENOENT;
+                return 0;
+        }
+        return add_entries(s, &(Level){ .fd = fd, .prefix = path, .depth = at->depth + 1 });
+}
+
+static int add_entries(PinInodes *s, const Level *at) {
+        _cleanup_closedir_ DIR *dir = NULL;
+        if (fs_opendir_at(at->fd, ".", &dir) < 0) {
+                s->is_whole = false;
+                return 0;
+        }
+        while (s->n < s->max || s->is_whole) {
+                struct dirent *entry = readdir(dir);
+                if (!entry)
+                        break;
+                const char *name = entry->d_name;
+                if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
+                    (at->except && strcmp(name, at->except) == 0))
+                        continue;
+                _cleanup_free_ char *path = at->prefix ? path_join(at->prefix, name) : strdup(name);
+                int r = path ? add_entry(s, at, name, path) : -ENOMEM;
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
+static int pin_inodes_add_tree(PinInodes *s, int dir_fd, const char *except) {
+        return add_entries(s, &(Level){ .fd = dir_fd, .depth = 0, .except = except });
+}
+
+static int compare(const void *a, const void *b) {
+        const PinInode *x = a, *y = b;
+        if (x->dev != y->dev)
+                return x->dev < y->dev ? -1 : 1;
+        return (x->ino > y->ino) - (x->ino < y->ino);
+}
+
+static void pin_inodes_sort(PinInodes *s) {
+        if (s->n > 0) /* qsort(3) wants no NULL */
+                qsort(s->items, s->n, sizeof *s->items, compare);
+}
+
+static size_t pin_inodes_count(const PinInodes *s, dev_t dev, ino_t ino, size_t *ret_first) {
+        PinInode key = { .dev = dev, .ino = ino };
+        size_t low = 0, high = s->n;
+        while (low < high) {
+                size_t mid = low + (high - low) / 2;
+                if (compare(&s->items[mid], &key) < 0)
+                        low = mid + 1;
+                else
+                        high = mid;
+        }
+        if (ret_first)
+                *ret_first = low;
+        size_t n = 0;
+        while (low + n < s->n && compare(&s->items[low + n], &key) == 0)
+                n++;
+        return n;
+}
+
+/* Where the hard links that hold a bundle's sources lie: the directories of ours, checked against squatters, and what is done to a
+ * bundle's pins as a whole. How one is made: pins_link.c. Nothing here is fsynced: after a power cut either our link is there or the
+ * source's own name still is, since both are in one journal. */
+
+char *pins_find_inode(int dir_fd, const struct stat *st) {
+        PinInodes all = { .max = SIZE_MAX, .is_whole = true };
+        size_t first;
+        char *path = NULL;
+        (void)pin_inodes_add_tree(&all, dir_fd, NULL); /* for want of memory: not found */
+        pin_inodes_sort(&all);
+        if (pin_inodes_count(&all, st->st_dev, st->st_ino, &first) > 0)
+                path = TAKE_PTR(all.items[first].path);
+        pin_inodes_done(&all);
+        return path;
+}
 
 DEFINE_CLEANUP(Pins, pins_free);
 
@@ -58,6 +235,11 @@ Pins *pins_free(Pins *p) {
 
 /* Directories of ours */
 
+static void note_squatter(Squatter *ret, const struct stat *st) {
+        if (ret)
+                *ret = (Squatter){ S_ISDIR(st->st_mode), st->st_uid };
+}
+
 int pins_open_own_dir(int at_fd, const char *name, bool create, Squatter *ret_squatter) {
         struct stat st;
 
@@ -74,13 +256,13 @@ int pins_open_own_dir(int at_fd, const char *name, bool create, Squatter *ret_sq
                         return r;
                 if (S_ISDIR(st.st_mode) && st.st_uid == geteuid())
                         return r;
-                *ret_squatter = (Squatter){ true, S_ISDIR(st.st_mode), st.st_uid };
+                note_squatter(ret_squatter, &st);
                 return -EUCLEAN;
         }
         if (fstat(fd, &st) < 0)
                 return -errno;
         if (st.st_uid != geteuid()) {
-                *ret_squatter = (Squatter){ true, true, st.st_uid };
+                note_squatter(ret_squatter, &st);
                 return -EUCLEAN;
         }
         if ((st.st_mode & 0777) != 0700 && fchmod(fd, 0700) < 0)
@@ -88,24 +270,33 @@ int pins_open_own_dir(int at_fd, const char *name, bool create, Squatter *ret_sq
         return TAKE_FD(fd);
 }
 
-int pins_open_instance(const Pins *p, Place place, bool create, Squatter *ret_squatter) {
+static int open_root(const Pins *p, Place place, bool create, Squatter *ret_squatter) {
         if (!p->directories[place])
                 return -ENOENT;
         /* The parent is the operator's path; the fixed part itself may be made by whoever runs the jobs. */
         int flags = O_PATH | O_DIRECTORY | O_CLOEXEC | (place == PLACE_INSIDE ? O_NOFOLLOW : 0);
         _cleanup_close_ int base_fd = open(p->directories[place], flags);
-        if (base_fd < 0)
-                return -errno;
-        _cleanup_close_ int pins_fd = pins_open_own_dir(base_fd, PINS_NAME, create, ret_squatter);
-        if (pins_fd < 0)
-                return pins_fd;
-        return pins_open_own_dir(pins_fd, p->instance_id, create, ret_squatter);
+        return base_fd < 0 ? -errno : pins_open_own_dir(base_fd, PINS_NAME, create, ret_squatter);
 }
 
-int pins_open_member_dir(int bundle_fd, const char *member_path, bool create,
-                         const char **ret_name) {
+int pins_open_instance(const Pins *p, Place place, bool create, Squatter *ret_squatter) {
+        _cleanup_close_ int root_fd = open_root(p, place, create, ret_squatter);
+        return root_fd < 0 ? root_fd
+                           : pins_open_own_dir(root_fd, p->instance_id, create, ret_squatter);
+}
+
+/* @param bundle_id  NULL: all of the instance's */
+static int open_existing(const Pins *p, Place place, const char *bundle_id) {
+        _cleanup_close_ int fd = pins_open_instance(p, place, false, NULL);
+        return fd < 0 || !bundle_id ? TAKE_FD(fd) : pins_open_own_dir(fd, bundle_id, false, NULL);
+}
+
+/* Opens the directory that holds a member's pin and finds the pin's own name in `member_path`. Below the bundle's directory all is
+ * ours alone; a pin that is in the way of a directory is one of an older member and goes.
+ * @return fd; -ENOENT; -EINVAL for `..` and the like; -ENAMETOOLONG beyond FS_DEPTH_MAX */
+static int open_member_dir(int bundle_fd, const char *member_path, bool create,
+                           const char **ret_name) {
         char name[NAME_MAX + 1];
-        Squatter squatter;
         _cleanup_close_ int at_fd = fcntl(bundle_fd, F_DUPFD_CLOEXEC, 3);
         if (at_fd < 0)
                 return -errno;
@@ -122,9 +313,9 @@ int pins_open_member_dir(int bundle_fd, const char *member_path, bool create,
                         *ret_name = member_path;
                         return TAKE_FD(at_fd);
                 }
-                int fd = pins_open_own_dir(at_fd, name, create, &squatter);
+                int fd = pins_open_own_dir(at_fd, name, create, NULL);
                 if (fd == -EUCLEAN && create && unlinkat(at_fd, name, 0) == 0)
-                        fd = pins_open_own_dir(at_fd, name, create, &squatter);
+                        fd = pins_open_own_dir(at_fd, name, create, NULL);
                 if (fd < 0)
                         return fd == -EUCLEAN ? -ENOENT : fd;
                 (void)close(at_fd); /* was only read */
@@ -142,15 +333,10 @@ int pins_open(Pins *p, const char *bundle_id) {
         if (!pins_is_plain_name(bundle_id))
                 return -EINVAL;
         for (Place place = 0; place < N_PLACES; place++) {
-                PinsSession s;
-                pins_session_init(&s, p, bundle_id, 0);
-                int opened = pins_session_open(&s, place, false);
-                int fd = opened < 0 ? opened : TAKE_FD(s.places[place].bundle_fd);
-                pins_session_done(&s);
+                int fd = open_existing(p, place, bundle_id);
                 if (fd >= 0)
                         return fd;
-                if (r == -ENOENT &&
-                    !pins_is_not_ours(fd)) /* a squatter's: none of ours is in there */
+                if (r == -ENOENT && !pins_is_not_ours(fd))
                         r = fd;
         }
         return r;
@@ -158,17 +344,9 @@ int pins_open(Pins *p, const char *bundle_id) {
 
 int pins_open_root(Pins *p) {
         int r = -ENOENT;
-        for (Place place = 0; place < N_PLACES; place++) {
-                Squatter squatter;
-                if (!p->directories[place])
-                        continue;
-                int flags =
-                        O_PATH | O_DIRECTORY | O_CLOEXEC | (place == PLACE_INSIDE ? O_NOFOLLOW : 0);
-                _cleanup_close_ int base_fd = open(p->directories[place], flags);
-                r = base_fd < 0 ? -errno : pins_open_own_dir(base_fd, PINS_NAME, true, &squatter);
-                if (r >= 0)
-                        return r;
-        }
+        for (Place place = 0; r < 0 && place < N_PLACES; place++)
+                if (p->directories[place])
+                        r = open_root(p, place, true, NULL);
         return r;
 }
 
@@ -188,8 +366,7 @@ int pins_release(Pins *p, const char *bundle_id) {
         if (!pins_is_plain_name(bundle_id))
                 return -EINVAL;
         for (Place place = 0; place < N_PLACES; place++) {
-                Squatter squatter;
-                _cleanup_close_ int instance_fd = pins_open_instance(p, place, false, &squatter);
+                _cleanup_close_ int instance_fd = open_existing(p, place, NULL);
                 int r = instance_fd < 0 ? instance_fd : release_in(instance_fd, bundle_id);
                 if (r < 0 && !pins_is_not_ours(r) && first == 0)
                         first = r;
@@ -236,12 +413,489 @@ static int list_place(const Listing *l, int instance_fd) {
 int pins_list(Pins *p, int (*on_pins)(const char *bundle_id, const char *path, void *userdata),
               void *userdata) {
         for (Place place = 0; place < N_PLACES; place++) {
-                Squatter squatter;
                 Listing l = { p, place, on_pins, userdata };
-                _cleanup_close_ int instance_fd = pins_open_instance(p, place, false, &squatter);
+                _cleanup_close_ int instance_fd = open_existing(p, place, NULL);
                 int r = instance_fd < 0 ? instance_fd : list_place(&l, instance_fd);
                 if (r < 0 && !pins_is_not_ours(r))
                         return r;
         }
         return 0;
+}
+
+/* A walk over a bundle's pins: which directories are open, and whose links an inode has. */
+
+static void forget_directory(SessionPlace *at) {
+        if (at->dir_fd >= 0)
+                (void)close(at->dir_fd); /* was only read */
+        at->dir_fd = -1;
+        free(at->prefix);
+        at->prefix = NULL;
+}
+
+int pins_session_new(PinsSession **ret, Pins *p, const char *bundle_id, size_t max_inodes) {
+        if (bundle_id[0] == '.' || strchr(bundle_id, '/'))
+                return -EINVAL;
+        PinsSession *s = malloc(sizeof *s);
+        if (!s)
+                return -ENOMEM;
+        *s = (PinsSession){ .pins = p, .bundle_id = bundle_id, .max_inodes = max_inodes };
+        for (size_t i = 0; i < N_PLACES; i++)
+                s->places[i] = (SessionPlace){ .instance_fd = -1, .bundle_fd = -1, .dir_fd = -1 };
+        *ret = s;
+        return 0;
+}
+
+PinsSession *pins_session_free(PinsSession *s) {
+        if (!s)
+                return NULL;
+        for (size_t i = 0; i < N_PLACES; i++) {
+                forget_directory(&s->places[i]);
+                cleanup_closep(&s->places[i].bundle_fd);
+                cleanup_closep(&s->places[i].instance_fd);
+        }
+        pin_inodes_done(&s->own);
+        pin_inodes_done(&s->others);
+        free(s);
+        return NULL;
+}
+
+/* Opens the directory of the bundle in a place, once. 0; results as pins_open_own_dir */
+static int session_open(PinsSession *s, Place place, bool create) {
+        SessionPlace *at = &s->places[place];
+        if (at->bundle_fd >= 0)
+                return 0;
+        if (at->refused < 0)
+                return at->refused;
+        if (at->is_missing && !create)
+                return -ENOENT;
+        if (at->instance_fd < 0)
+                at->instance_fd = pins_open_instance(s->pins, place, create, &at->squatter);
+        int fd = at->instance_fd < 0
+                         ? at->instance_fd
+                         : pins_open_own_dir(at->instance_fd, s->bundle_id, create, &at->squatter);
+        if (fd < 0) {
+                at->is_missing = pins_is_not_ours(fd);
+                at->refused = create ? fd : 0;
+                return fd;
+        }
+        at->bundle_fd = fd;
+        return 0;
+}
+
+/* Opens the directory of a member's pin: mostly it is that of the last member. The place is open.
+ * @return 0, at->dir_fd is it; as open_member_dir */
+static int session_enter(SessionPlace *at, const char *member_path, bool create,
+                         const char **ret_name) {
+        const char *slash = strrchr(member_path, '/');
+        size_t n = slash ? (size_t)(slash - member_path) + 1 : 0;
+        if (at->dir_fd >= 0 && strncmp(at->prefix, member_path, n) == 0 && at->prefix[n] == '\0' &&
+            pins_is_plain_name(member_path + n)) {
+                *ret_name = member_path + n;
+                return 0;
+        }
+        _cleanup_close_ int fd = open_member_dir(at->bundle_fd, member_path, create, ret_name);
+        if (fd < 0)
+                return fd;
+        char *prefix = strndup(member_path, n);
+        if (!prefix)
+                return -ENOMEM;
+        forget_directory(at);
+        at->prefix = prefix;
+        at->dir_fd = TAKE_FD(fd);
+        return 0;
+}
+
+static bool session_has(PinsSession *s, const char *member_path, const struct stat *st) {
+        for (Place place = 0; place < N_PLACES; place++) {
+                SessionPlace *at = &s->places[place];
+                const char *name = NULL;
+                struct stat there;
+                if (session_open(s, place, false) >= 0 &&
+                    session_enter(at, member_path, false, &name) >= 0 &&
+                    fstatat(at->dir_fd, name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+                    pins_is_inode(&there, st))
+                        return true;
+        }
+        return false;
+}
+
+/* Whose links */
+
+static int build_own(PinsSession *s) {
+        if (s->own.is_built)
+                return 0;
+        s->own = (PinInodes){ .max = s->max_inodes, .is_built = true, .is_whole = true };
+        int r = 0;
+        for (Place place = 0; r >= 0 && place < N_PLACES; place++) {
+                s->own.place = place;
+                if (session_open(s, place, false) >= 0)
+                        r = pin_inodes_add_tree(&s->own, s->places[place].bundle_fd, NULL);
+        }
+        pin_inodes_sort(&s->own);
+        return r;
+}
+
+/* A unit that was renamed is another bundle, and its members are pinned for the old one; sources may overlap. */
+static int build_others(PinsSession *s) {
+        if (s->others.is_built)
+                return 0;
+        s->others = (PinInodes){ .max = s->max_inodes, .is_built = true, .is_whole = true };
+        int r = 0;
+        for (Place place = 0; r >= 0 && place < N_PLACES; place++) {
+                _cleanup_close_ int fd = open_existing(s->pins, place, NULL);
+                if (fd >= 0)
+                        r = pin_inodes_add_tree(&s->others, fd, s->bundle_id);
+        }
+        pin_inodes_sort(&s->others);
+        return r;
+}
+
+unsigned pins_session_own_links(PinsSession *s, const char *member_path, const struct stat *st,
+                                bool *ret_has) {
+        bool has = session_has(s, member_path, st);
+        size_t n = has;
+        *ret_has = has;
+        if (st->st_nlink <= 1 + n)
+                return (unsigned)n;
+        (void)build_own(s); /* for want of memory: what is known */
+        n = MAX(n, pin_inodes_count(&s->own, st->st_dev, st->st_ino, NULL));
+        if (st->st_nlink <= 1 + n)
+                return (unsigned)n;
+        (void)build_others(s); /* as above */
+        return (unsigned)(n + pin_inodes_count(&s->others, st->st_dev, st->st_ino, NULL));
+}
+
+bool pins_session_lives_on(PinsSession *s) {
+        if (build_own(s) < 0 || !s->own.is_whole || s->own.n == 0)
+                return false;
+        for (size_t i = 0; i < s->own.n; i++)
+                if (s->own.items[i].n_links < 2)
+                        return false;
+        if (build_others(s) < 0 || !s->others.is_whole)
+                return false;
+        for (size_t i = 0; i < s->own.n; i++) {
+                const PinInode *x = &s->own.items[i];
+                if (x->n_links <= pin_inodes_count(&s->own, x->dev, x->ino, NULL) +
+                                          pin_inodes_count(&s->others, x->dev, x->ino, NULL))
+                        return false;
+        }
+        return true;
+}
+
+bool pins_session_see(PinsSession *s, const struct stat *st) {
+        size_t first, n = pin_inodes_count(&s->own, st->st_dev, st->st_ino, &first);
+        for (size_t i = first; i < first + n; i++)
+                s->own.items[i].seen = true;
+        return n > 0;
+}
+
+bool pins_session_all_seen(const PinsSession *s) {
+        for (size_t i = 0; i < s->own.n; i++)
+                if (!s->own.items[i].seen)
+                        return false;
+        return s->own.n > 0;
+}
+
+/* Makes the hard links that hold a bundle's sources. A user's `rm -rf` then takes the name, not the evidence. */
+
+/* A member on its way to being pinned. */
+typedef struct Linking {
+        PinsSession *session;
+        const PinsMember *member;
+        int fd; /* the member, opened O_PATH and found to be the inode member->st; borrowed */
+} Linking;
+
+/* Links what the descriptor stands for, whatever happens to its name meanwhile. By the descriptor itself the kernel wants
+ * CAP_DAC_READ_SEARCH (or, since Linux 6.10, the opener's credentials) and else says ENOENT; /proc needs nothing. */
+static int link_fd(int fd, int dir_fd, const char *name) {
+        char path[sizeof "/proc/self/fd/" + 11];
+        struct stat st;
+
+        if (linkat(fd, "", dir_fd, name, AT_EMPTY_PATH) == 0)
+                return 0;
+        if (errno != ENOENT && errno != EPERM && errno != EACCES)
+                return -errno;
+        (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        if (linkat(AT_FDCWD, path, dir_fd, name, AT_SYMLINK_FOLLOW) == 0)
+                return 0;
+        int r = -errno;
+        if (r == -ENOENT && fstat(fd, &st) == 0 && st.st_nlink > 0)
+                return -ENOSYS; /* not the file is missing, but /proc */
+        return r;
+}
+
+/* Something bears the name already: the same inode, or what is replaced without a moment in which neither is pinned. */
+static int replace_link(const Linking *l, const SessionPlace *at, const char *name) {
+        char temporary[NAME_MAX + 1];
+        struct stat there;
+
+        if (fstatat(at->dir_fd, name, &there, AT_SYMLINK_NOFOLLOW) < 0)
+                return -errno;
+        if (pins_is_inode(&there, l->member->st))
+                return 0;
+        if (S_ISDIR(there.st_mode)) { /* of older members below a directory of this name */
+                int r = fs_remove_tree(at->dir_fd, name);
+                return r < 0 ? r : link_fd(l->fd, at->dir_fd, name);
+        }
+        if ((size_t)snprintf(temporary, sizeof temporary, PINS_NEW_PREFIX "%s",
+                             l->session->bundle_id) >= sizeof temporary)
+                return -ENAMETOOLONG;
+        if (unlinkat(at->instance_fd, temporary, 0) < 0 && errno != ENOENT)
+                return -errno;
+        int r = link_fd(l->fd, at->instance_fd, temporary);
+        if (r < 0)
+                return r;
+        if (renameat(at->instance_fd, temporary, at->dir_fd, name) < 0) {
+                r = -errno;
+                (void)unlinkat(at->instance_fd, temporary, 0); /* pins_release finds it otherwise */
+                return r;
+        }
+        return 0;
+}
+
+static int add_at(const Linking *l, Place place) {
+        SessionPlace *at = &l->session->places[place];
+        const char *name = NULL;
+        struct stat linked;
+
+        int r = session_open(l->session, place, true);
+        if (r >= 0)
+                r = session_enter(at, l->member->path, true, &name);
+        if (r < 0)
+                return r;
+
+        r = link_fd(l->fd, at->dir_fd, name);
+        if (r == -EEXIST)
+                r = replace_link(l, at, name);
+        if (r < 0)
+                return r;
+        if (fstatat(at->dir_fd, name, &linked, AT_SYMLINK_NOFOLLOW) < 0)
+                return -errno;
+        /* No file system we know of does that; but a wrong pin would be shipped. */
+        if (!pins_is_inode(&linked, l->member->st)) {
+                (void)unlinkat(at->dir_fd, name, 0);
+                return -ENOENT;
+        }
+        return 0;
+}
+
+/* The member was renamed: its pins under other names would be shipped as a second file. */
+static void drop_old_names(PinsSession *s, const char *member_path, const struct stat *st) {
+        size_t first, n = pin_inodes_count(&s->own, st->st_dev, st->st_ino, &first);
+        for (size_t i = first; i < first + n; i++) {
+                const PinInode *old = &s->own.items[i];
+                SessionPlace *at = &s->places[old->place];
+                const char *name = NULL;
+                struct stat there;
+                if (strcmp(old->path, member_path) == 0 || at->bundle_fd < 0)
+                        continue;
+                _cleanup_close_ int dir_fd =
+                        open_member_dir(at->bundle_fd, old->path, false, &name);
+                if (dir_fd >= 0 && fstatat(dir_fd, name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+                    pins_is_inode(&there, st))
+                        (void)unlinkat(dir_fd, name, 0); /* it stays: shipped twice, never lost */
+        }
+}
+
+/* Whether links between the two can be made at all, asked before directories are made in vain. Across bind mounts linkat says
+ * EXDEV although the device is the same, so the mount is compared where the kernel tells it (Linux 5.8). */
+static bool is_same_mount(int fd, const char *directory) {
+        struct statx a, b;
+        unsigned mask = STATX_TYPE | STATX_MNT_ID;
+
+        if (statx(fd, "", AT_EMPTY_PATH, mask, &a) < 0 ||
+            statx(AT_FDCWD, directory, 0, mask, &b) < 0)
+                return true; /* unknown: linkat decides */
+        if (a.stx_mask & b.stx_mask & STATX_MNT_ID)
+                return a.stx_mnt_id == b.stx_mnt_id;
+        return a.stx_dev_major == b.stx_dev_major && a.stx_dev_minor == b.stx_dev_minor;
+}
+
+/* Refusals */
+
+static bool is_refusal(int r) {
+        switch (r) {
+        case -EXDEV:
+        case -EPERM:
+        case -EACCES:
+        case -EMLINK:
+        case -ENOSYS:
+        case -EOPNOTSUPP:
+        case -EROFS:
+        case -ENOSPC:
+        case -EDQUOT:
+        case -ENAMETOOLONG:
+        case -ELOOP:
+        case -ENOTDIR:
+        case -EUCLEAN: /* a squatter */
+                return true;
+        default:
+                return false;
+        }
+}
+
+static void add_reason(StrBuf *b, const char *directory, int r, const Squatter *squatter) {
+        switch (r) {
+        case -EUCLEAN:
+                strbuf_addf(b,
+                            "'%s/" PINS_NAME
+                            "' is %s of uid %u, not a directory of ours (uid %u): remove it",
+                            directory, squatter->is_directory ? "a directory" : "a file or symlink",
+                            (unsigned)squatter->uid, (unsigned)geteuid());
+                break;
+        case -EXDEV:
+                strbuf_addf(b, "'%s' is another mount: give the source a path on one mount",
+                            directory);
+                break;
+        case -EPERM:
+                strbuf_addf(b,
+                            "'%s' takes no link to this file (%s): give the agent CAP_FOWNER, or "
+                            "use a file system with "
+                            "hard links",
+                            directory, strerror(-r));
+                break;
+        case -EACCES:
+        case -EROFS:
+                strbuf_addf(b, "'%s' cannot be written (%s): allow uid %u to write there",
+                            directory, strerror(-r), (unsigned)geteuid());
+                break;
+        case -EMLINK:
+                strbuf_addf(b, "the file has as many links as its file system allows: remove some");
+                break;
+        case -ENOSPC:
+        case -EDQUOT:
+                strbuf_addf(b, "'%s' has no room (%s): free some space or inodes", directory,
+                            strerror(-r));
+                break;
+        default:
+                strbuf_addf(b, "'%s' does not take hard links (%s): use another file system",
+                            directory, strerror(-r));
+        }
+}
+
+static int add_to(const Linking *l, StrBuf *reasons) {
+        int r = -ENOENT;
+        for (Place place = 0; place < N_PLACES; place++) {
+                const SessionPlace *at = &l->session->places[place];
+                const char *directory = l->session->pins->directories[place];
+                if (!directory)
+                        continue;
+                /* Where the bundle's directory is there linkat tells as well. */
+                r = at->bundle_fd >= 0 || is_same_mount(l->fd, directory) ? add_at(l, place)
+                                                                          : -EXDEV;
+                if (!is_refusal(r))
+                        return r;
+                if (reasons->n > 0)
+                        strbuf_add(reasons, "; and ");
+                add_reason(reasons, directory, r, &at->squatter);
+        }
+        return r;
+}
+
+int pins_session_add(PinsSession *s, const PinsMember *m, char **ret_error) {
+        _cleanup_(strbuf_done) StrBuf reasons = STRBUF_INIT;
+        struct stat now;
+
+        _cleanup_close_ int fd = fs_open_beneath(m->unit_fd, m->path_below_unit, O_PATH);
+        if (fd < 0) /* a symlink that took its place is not the member either */
+                return fd == -ELOOP || fd == -ENOTDIR ? -ENOENT : fd;
+        if (fstat(fd, &now) < 0)
+                return -errno;
+        if (!S_ISREG(now.st_mode) || !pins_is_inode(&now, m->st) || now.st_nlink == 0)
+                return -ENOENT;
+        int r = add_to(&(Linking){ s, m, fd }, &reasons);
+        if (r == 0)
+                drop_old_names(s, m->path, m->st);
+        if (!is_refusal(r))
+                return r;
+
+        _cleanup_free_ char *member = path_escape(m->path);
+        _cleanup_free_ char *text = strbuf_take(&reasons);
+        if (!member || !text ||
+            asprintf(ret_error, "cannot hold '%s' by a hard link: %s", member, text) < 0) {
+                *ret_error = NULL;
+                return -ENOMEM;
+        }
+        return PINS_E_REFUSED;
+}
+
+/* What pins take on disk, and whether anything else still has a name. */
+
+int pins_room(Pins *p, PinsRoom *ret) {
+        struct statvfs vfs;
+        struct stat st;
+
+        int r = scan_open_fixed(p->directories[PLACE_INSIDE]);
+        if (r < 0 && p->directories[PLACE_BESIDE]) {
+                r = open(p->directories[PLACE_BESIDE], O_PATH | O_DIRECTORY | O_CLOEXEC);
+                r = r < 0 ? -errno : r;
+        }
+        if (r < 0)
+                return r;
+        _cleanup_close_ int fd = r;
+        if (fstatvfs(fd, &vfs) < 0 || fstat(fd, &st) < 0)
+                return -errno;
+        *ret = (PinsRoom){ .device = st.st_dev,
+                           .total_bytes = (uint64_t)vfs.f_blocks * vfs.f_frsize,
+                           .free_bytes = (uint64_t)vfs.f_bavail * vfs.f_frsize,
+                           .total_inodes = vfs.f_files,
+                           .free_inodes = vfs.f_files > 0 ? vfs.f_favail : 0 };
+        return 0;
+}
+
+/* @param bundle_id  NULL: all of the instance's. 0 or -ENOMEM */
+static int collect(const Pins *p, const char *bundle_id, PinInodes *ret) {
+        int r = 0;
+        for (Place place = 0; r >= 0 && place < N_PLACES; place++) {
+                _cleanup_close_ int fd = open_existing(p, place, bundle_id);
+                ret->place = place;
+                if (fd >= 0)
+                        r = pin_inodes_add_tree(ret, fd, NULL);
+        }
+        pin_inodes_sort(ret);
+        return r;
+}
+
+/* Where there are no leases nobody can tell, as when a bundle settles. */
+static bool has_writer(Pins *p, const char *bundle_id, const PinInodes *own) {
+        _cleanup_close_ int dir_fd = pins_open(p, bundle_id);
+        for (size_t i = 0; dir_fd >= 0 && i < own->n; i++) {
+                _cleanup_close_ int fd = fs_open_regular(dir_fd, own->items[i].path, NULL);
+                int r = fd < 0 ? fd : fs_has_no_writer(fd);
+                if (r != 0 && r != -ENOENT && r != FS_E_UNKNOWN)
+                        return true;
+        }
+        return false;
+}
+
+static void add_up(PinsUse *use, const PinInodes *own, const PinInodes *all) {
+        use->is_there = own->n > 0;
+        use->is_only_ours = own->n > 0 && own->is_whole;
+        for (size_t i = 0, n; i < own->n; i += n) {
+                const PinInode *x = &own->items[i];
+                n = pin_inodes_count(own, x->dev, x->ino, NULL);
+                size_t ours = all ? MAX(n, pin_inodes_count(all, x->dev, x->ino, NULL)) : n;
+                use->used_bytes += x->bytes;
+                use->used_inodes++;
+                if (x->n_links <= n + 1) { /* the source's own name, and nobody else's */
+                        use->free_bytes += x->bytes;
+                        use->free_inodes++;
+                }
+                use->is_only_ours = use->is_only_ours && x->n_links <= ours;
+        }
+}
+
+int pins_measure(Pins *p, const PinsMeasure *m) {
+        PinInodes all = { .max = m->max_inodes, .is_whole = true };
+        int r = m->judge_links ? collect(p, NULL, &all) : 0;
+        for (size_t i = 0; r >= 0 && i < m->n; i++) {
+                PinInodes own = { .max = m->max_inodes, .is_whole = true };
+                r = collect(p, m->uses[i].bundle_id, &own);
+                if (r >= 0)
+                        add_up(&m->uses[i], &own, m->judge_links ? &all : NULL);
+                m->uses[i].has_writer = m->ask_writers && has_writer(p, m->uses[i].bundle_id, &own);
+                pin_inodes_done(&own);
+        }
+        pin_inodes_done(&all);
+        return r;
 }

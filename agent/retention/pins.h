@@ -28,10 +28,6 @@ typedef struct PinsMember { /* all borrowed */
  * @return 0; PINS_E_REFUSED: links cannot be made here (EXDEV, EPERM, EMLINK, ENOSYS, a squatter), *ret_error says why and the
  * remedy (the caller's); -ENOENT: the member is gone, or is another inode than `m->st`, or no regular file; -EINVAL: not a path below */
 enum { PINS_E_REFUSED = 1 };
-int pins_add(Pins *p, const char *bundle_id, const PinsMember *m, char **ret_error);
-
-/** @return whether our pin for this member exists and is this inode (then one of st_nlink is ours) */
-bool pins_has(Pins *p, const char *bundle_id, const char *member_path, const struct stat *st);
 
 /** Opens the directory with the bundle's pins, to ship from it. -ENOENT when there is none */
 int pins_open(Pins *p, const char *bundle_id);

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "agent/retention/pins.h"
+#include "agent/retention/policy.h"
 #include "agent/retention/retainer.h"
-#include "agent/retention/retention.h"
 
 /* No more acts of a source are begun at a look; the rest follows when these are done. */
 #define RETAINER_ACTS_MAX 64

@@ -13,6 +13,7 @@
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
 #include "lib/neuron/ids.h"
+#include "tests/agent/retention/pin_one.h"
 #include "tests/lib/base/scratch.h"
 
 #define INSTANCE "i-0123456789abcdef0"
@@ -130,9 +131,9 @@ static void hold(Fixture *f, Way way, const char *const *names, size_t n) {
                 char *why = NULL;
                 assert_int_equal(fstatat(unit_fd, names[i], &st, 0), 0);
                 if (way == WAY_LINKS)
-                        assert_int_equal(pins_add(f->terms->pins, ID,
-                                                  &(PinsMember){ names[i], unit_fd, names[i], &st },
-                                                  &why),
+                        assert_int_equal(pin_one(f->terms->pins, ID,
+                                                 &(PinsMember){ names[i], unit_fd, names[i], &st },
+                                                 &why),
                                          0);
                 if (way == WAY_HELD)
                         h->items[h->n++] =

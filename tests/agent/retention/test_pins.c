@@ -13,6 +13,7 @@
 
 #include "agent/retention/pins.h"
 #include "lib/base/cleanup.h"
+#include "tests/agent/retention/pin_one.h"
 #include "tests/harness/mounts.h"
 #include "tests/harness/skip.h"
 #include "tests/lib/base/scratch.h"
@@ -66,7 +67,7 @@ static int pin(const Scratch *s, Pins *p, const char *member, char **ret_error) 
         st = stat_of(s, path);
         free(*ret_error);
         *ret_error = NULL;
-        return pins_add(p, BUNDLE, &(PinsMember){ member, unit_fd, member, &st }, ret_error);
+        return pin_one(p, BUNDLE, &(PinsMember){ member, unit_fd, member, &st }, ret_error);
 }
 
 static void in_scratch(const Scratch *s, const char *command) {
@@ -82,7 +83,7 @@ static void a_pin_is_a_link_to_the_member_beside_the_source(void **state) {
         struct stat a = stat_of(s, "src/unit/a"), b = stat_of(s, "src/unit/sub/dir/b");
 
         assert_false(is_there(s, ".neuron-collectd")); /* nothing is created before it is needed */
-        assert_false(pins_has(p, BUNDLE, "a", &a));
+        assert_false(is_pinned(p, BUNDLE, "a", &a));
         assert_int_equal(pins_open(p, BUNDLE), -ENOENT);
         assert_int_equal(pin(s, p, "a", &error), 0);
         assert_int_equal(pin(s, p, "sub/dir/b", &error), 0);
@@ -94,11 +95,11 @@ static void a_pin_is_a_link_to_the_member_beside_the_source(void **state) {
         in_scratch(s, "test $(stat -c %h src/unit/a) = 2");
         in_scratch(s, "test $(find .neuron-collectd -type d -perm 700 | wc -l) = 5 -a $(find "
                       ".neuron-collectd -type d | wc -l) = 5");
-        assert_true(pins_has(p, BUNDLE, "a", &a));
-        assert_true(pins_has(p, BUNDLE, "sub/dir/b", &b));
-        assert_false(pins_has(p, BUNDLE, "a", &b));
-        assert_false(pins_has(p, "directory-20260527T052135-000000000000", "a", &a));
-        assert_false(pins_has(p, BUNDLE, "../" BUNDLE "/a", &a));
+        assert_true(is_pinned(p, BUNDLE, "a", &a));
+        assert_true(is_pinned(p, BUNDLE, "sub/dir/b", &b));
+        assert_false(is_pinned(p, BUNDLE, "a", &b));
+        assert_false(is_pinned(p, "directory-20260527T052135-000000000000", "a", &a));
+        assert_false(is_pinned(p, BUNDLE, "../" BUNDLE "/a", &a));
 }
 
 static void pins_outlive_their_source(void **state) {
@@ -131,10 +132,10 @@ static void a_pin_of_an_older_inode_is_replaced(void **state) {
         assert_int_equal(pin(s, p, "a", &error), 0);
         in_scratch(s, "echo new > src/unit/x; mv src/unit/x src/unit/a");
         struct stat new = stat_of(s, "src/unit/a");
-        assert_false(pins_has(p, BUNDLE, "a", &new));
+        assert_false(is_pinned(p, BUNDLE, "a", &new));
         assert_int_equal(pin(s, p, "a", &error), 0);
-        assert_true(pins_has(p, BUNDLE, "a", &new));
-        assert_false(pins_has(p, BUNDLE, "a", &old));
+        assert_true(is_pinned(p, BUNDLE, "a", &new));
+        assert_false(is_pinned(p, BUNDLE, "a", &old));
 
         /* What was a file becomes a directory, and back. */
         in_scratch(s, "rm src/unit/a; mkdir src/unit/a; echo deep > src/unit/a/c");
@@ -162,7 +163,7 @@ static void a_member_that_is_not_the_one_looked_at_is_not_pinned(void **state) {
                 struct stat st = stat_of(s, "src/unit/a");
                 in_scratch(s, swaps[i]);
                 assert_int_equal(
-                        pins_add(p, BUNDLE, &(PinsMember){ "a", unit_fd, "a", &st }, &error),
+                        pin_one(p, BUNDLE, &(PinsMember){ "a", unit_fd, "a", &st }, &error),
                         -ENOENT);
                 assert_null(error);
                 in_scratch(s, "rm -rf src/unit/a; echo again > src/unit/a; test -z \"$(find . "
@@ -172,7 +173,7 @@ static void a_member_that_is_not_the_one_looked_at_is_not_pinned(void **state) {
         struct stat b = stat_of(s, "src/unit/sub/dir/b");
         in_scratch(s, "mv src/unit/sub src/unit/real; ln -s real src/unit/sub");
         assert_int_equal(
-                pins_add(p, BUNDLE, &(PinsMember){ "sub/dir/b", unit_fd, "sub/dir/b", &b }, &error),
+                pin_one(p, BUNDLE, &(PinsMember){ "sub/dir/b", unit_fd, "sub/dir/b", &b }, &error),
                 -ENOENT);
 }
 
@@ -188,11 +189,11 @@ static void a_path_that_is_none_below_is_refused(void **state) {
 
         for (size_t i = 0; i < ELEMENTSOF(paths); i++)
                 assert_int_equal(
-                        pins_add(p, BUNDLE, &(PinsMember){ paths[i], unit_fd, "a", &st }, &error),
+                        pin_one(p, BUNDLE, &(PinsMember){ paths[i], unit_fd, "a", &st }, &error),
                         -EINVAL);
-        assert_int_equal(pins_add(p, "..", &(PinsMember){ "a", unit_fd, "a", &st }, &error),
+        assert_int_equal(pin_one(p, "..", &(PinsMember){ "a", unit_fd, "a", &st }, &error),
                          -EINVAL);
-        assert_int_equal(pins_add(p, "x/y", &(PinsMember){ "a", unit_fd, "a", &st }, &error),
+        assert_int_equal(pin_one(p, "x/y", &(PinsMember){ "a", unit_fd, "a", &st }, &error),
                          -EINVAL);
         assert_int_equal(pins_release(p, ".."), -EINVAL);
         assert_int_equal(pins_new(&none, "relative", "i-0"), -EINVAL);
@@ -223,7 +224,7 @@ static void names_may_be_long_deep_and_of_any_bytes(void **state) {
                 _cleanup_close_ int fd =
                         openat(unit_fd, deep, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
                 assert_true(fd >= 0 && fstat(fd, &st) == 0);
-                int r = pins_add(p, BUNDLE, &(PinsMember){ deep, unit_fd, deep, &st }, &error);
+                int r = pin_one(p, BUNDLE, &(PinsMember){ deep, unit_fd, deep, &st }, &error);
                 assert_int_equal(r, depth <= 64 ? 0 : -ENAMETOOLONG);
                 (void)snprintf(deep + 2 * (depth - 1), 4, "d/");
                 assert_int_equal(mkdirat(unit_fd, deep, 0700), 0);
@@ -257,7 +258,7 @@ static void a_squatters_thing_is_not_used(void **state) {
                 assert_int_equal(pin(s, p, "a", &error), 0);
                 in_scratch(s, "test src/unit/a -ef src/.neuron-collectd/*/" BUNDLE "/a");
                 struct stat a = stat_of(s, "src/unit/a");
-                assert_true(pins_has(p, BUNDLE, "a", &a));
+                assert_true(is_pinned(p, BUNDLE, "a", &a));
                 assert_int_equal(pins_release(p, BUNDLE), 0);
 
                 /* In both: refused, and said. */
@@ -268,7 +269,7 @@ static void a_squatters_thing_is_not_used(void **state) {
                 assert_non_null(strstr(error, ".neuron-collectd' is a"));
                 assert_non_null(strstr(error, i == 0 ? "of uid 65534" : "of uid 0"));
                 assert_non_null(strstr(error, "remove it"));
-                assert_false(pins_has(p, BUNDLE, "a", &a));
+                assert_false(is_pinned(p, BUNDLE, "a", &a));
                 assert_int_equal(pins_open(p, BUNDLE), -ENOENT);
                 assert_int_equal(pins_release(p, BUNDLE), 0);
                 assert_int_equal(pins_list(p, NULL, NULL), 0); /* there is nothing to tell of */
@@ -315,9 +316,9 @@ static int pin_here(const Scratch *s, const char *member, const char *sentence_h
         if (unit_fd < 0 || pins_new(&p, fixed, "i-0123456789abcdef0") < 0 ||
             fstatat(unit_fd, member, &st, 0) < 0)
                 return 2;
-        int r = pins_add(p, BUNDLE, &(PinsMember){ member, unit_fd, member, &st }, &error);
+        int r = pin_one(p, BUNDLE, &(PinsMember){ member, unit_fd, member, &st }, &error);
         if (r == 0)
-                return pins_has(p, BUNDLE, member, &st) && pins_release(p, BUNDLE) == 0 ? 0 : 2;
+                return is_pinned(p, BUNDLE, member, &st) && pins_release(p, BUNDLE) == 0 ? 0 : 2;
         return r == PINS_E_REFUSED && error && strstr(error, sentence_has) ? 1 : 2;
 }
 
@@ -383,7 +384,7 @@ static void another_mount_beside_means_inside(void **state) {
                               "/a; test ! -e .neuron-collectd");
                 in_scratch(s, "rm -r src/unit");
                 struct stat gone = { 0 };
-                assert_false(pins_has(p, BUNDLE, "a", &gone));
+                assert_false(is_pinned(p, BUNDLE, "a", &gone));
                 _cleanup_close_ int fd = pins_open(p, BUNDLE);
                 assert_true(fd >= 0);
                 assert_int_equal(umount2(target, MNT_DETACH), 0);
@@ -430,7 +431,7 @@ static void a_file_system_without_links_is_refused(void **state) {
                 _cleanup_free_ char *error = NULL;
                 assert_true(faultfs_rule(&f, rules[i]));
                 assert_int_equal(
-                        pins_add(p, BUNDLE, &(PinsMember){ "a", unit_fd, "a", &st }, &error),
+                        pin_one(p, BUNDLE, &(PinsMember){ "a", unit_fd, "a", &st }, &error),
                         PINS_E_REFUSED);
                 if (!strstr(error, says[i]))
                         fail_msg("%s: %s", rules[i], error);
@@ -438,7 +439,7 @@ static void a_file_system_without_links_is_refused(void **state) {
                 in_scratch(s, "rm -rf mount/.neuron-collectd mount/src/.neuron-collectd");
         }
         _cleanup_free_ char *none = NULL;
-        assert_int_equal(pins_add(p, BUNDLE, &(PinsMember){ "a", unit_fd, "a", &st }, &none), 0);
+        assert_int_equal(pin_one(p, BUNDLE, &(PinsMember){ "a", unit_fd, "a", &st }, &none), 0);
         faultfs_stop(&f);
 }
 

@@ -12,6 +12,7 @@
 #include "agent/retention/pins.h"
 #include "lib/base/cleanup.h"
 #include "lib/neuron/ids.h"
+#include "tests/agent/retention/pin_one.h"
 #include "tests/harness/skip.h"
 #include "tests/lib/base/scratch.h"
 
@@ -121,9 +122,8 @@ static void pin_as_shipped(const char *bundle, const char *unit, const char *con
                 (void)snprintf(path, sizeof path, "%s/%s", unit, names[i]);
                 struct stat st = stat_of(path);
                 fixture.prints[i] = member_fingerprint(names[i], &st);
-                assert_int_equal(pins_add(fixture.pins, bundle,
-                                          &(PinsMember){ names[i], unit_fd, names[i], &st },
-                                          &error),
+                assert_int_equal(pin_one(fixture.pins, bundle,
+                                         &(PinsMember){ names[i], unit_fd, names[i], &st }, &error),
                                  0);
         }
         (void)close(unit_fd);

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "agent/retention/retention.h"
+#include "agent/retention/policy.h"
 #include "lib/base/cleanup.h"
 
 #define NOW (UINT64_C(1800000000) * USEC_PER_SEC)

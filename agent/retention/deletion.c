@@ -12,7 +12,6 @@
 #include <string.h>
 #include <sys/file.h>
 
-#include "agent/retention/pin_inodes.h"
 #include "agent/retention/pins_private.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
@@ -44,10 +43,6 @@ typedef struct Level {
 } Level;
 
 typedef enum Judgement { MAY_GO, HAS_CHANGED, IS_OPEN } Judgement;
-
-static bool is_same(const struct stat *a, const struct stat *b) {
-        return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
-}
 
 /* Nothing is there, or a symlink or something else where a directory of ours was: what lies behind it is not ours. */
 static bool is_gone(int r) {
@@ -149,7 +144,7 @@ static int take(Deleter *d, const Level *l, const char *path, int fd) {
         if (fstatat(d->instance_fd, d->slot, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
             fstat(fd, &pinned) < 0)
                 return -errno;
-        r = is_same(&st, &pinned) ? judge(d, path, fd) : HAS_CHANGED;
+        r = pins_is_inode(&st, &pinned) ? judge(d, path, fd) : HAS_CHANGED;
         if (r == MAY_GO) {
                 if (unlinkat(d->instance_fd, d->slot, 0) < 0)
                         return -errno;
@@ -167,7 +162,7 @@ static int has_name(const Level *l, const char *name, const struct stat *pinned)
                 return false;
         if (fstatat(l->source_fd, name, &there, AT_SYMLINK_NOFOLLOW) < 0)
                 return errno == ENOENT ? false : -errno;
-        return is_same(pinned, &there);
+        return pins_is_inode(pinned, &there);
 }
 
 static int delete_member(Deleter *d, Level *l, const char *path) {
@@ -264,19 +259,6 @@ static int delete_below(Deleter *d, Level *l) {
 
 /* ---- after a crash ---- */
 
-/* @return the path of the member that is this inode, the caller's; NULL: none is */
-static char *find_member(const Deleter *d, const struct stat *st) {
-        PinInodes own = { .max = SIZE_MAX, .is_whole = true };
-        size_t first;
-        char *path = NULL;
-        (void)pin_inodes_add_tree(&own, d->bundle_fd, NULL); /* not found: it is put aside */
-        pin_inodes_sort(&own);
-        if (pin_inodes_count(&own, st->st_dev, st->st_ino, &first) > 0)
-                path = TAKE_PTR(own.items[first].path);
-        pin_inodes_done(&own);
-        return path;
-}
-
 static int put_back_at(Deleter *d, const char *path) {
         _cleanup_free_ char *parent = path_parent(path);
         bool is_deep = strchr(path, '/') != NULL;
@@ -294,7 +276,7 @@ static int settle_taken(Deleter *d) {
         struct stat st;
         if (fstatat(d->instance_fd, d->slot, &st, AT_SYMLINK_NOFOLLOW) < 0)
                 return errno == ENOENT ? 0 : -errno;
-        _cleanup_free_ char *path = d->bundle_fd < 0 ? NULL : find_member(d, &st);
+        _cleanup_free_ char *path = d->bundle_fd < 0 ? NULL : pins_find_inode(d->bundle_fd, &st);
         if (!path)
                 return keep_aside(d, d->unit_fd, d->order->bundle_id);
         if (d->deletes) {
@@ -359,12 +341,11 @@ static int remove_unit(const Deleter *d) {
 }
 
 static int at_place(Deleter *d, Place place) {
-        Squatter squatter;
-        _cleanup_close_ int instance_fd = pins_open_instance(d->pins, place, false, &squatter);
+        _cleanup_close_ int instance_fd = pins_open_instance(d->pins, place, false, NULL);
         if (instance_fd < 0)
                 return pins_is_not_ours(instance_fd) ? 0 : instance_fd;
         _cleanup_close_ int bundle_fd =
-                pins_open_own_dir(instance_fd, d->order->bundle_id, false, &squatter);
+                pins_open_own_dir(instance_fd, d->order->bundle_id, false, NULL);
         if (bundle_fd < 0 && !pins_is_not_ours(bundle_fd))
                 return bundle_fd;
         /* One that hangs may come back to what is in the slot. Where directories cannot be locked, nobody else knows. */
@@ -384,8 +365,7 @@ static int at_place(Deleter *d, Place place) {
 /* One fsync brings the journal up to here, and with it all that was done before it. */
 static int make_durable(const Pins *p) {
         for (Place place = 0; place < N_PLACES; place++) {
-                Squatter squatter;
-                _cleanup_close_ int fd = pins_open_instance(p, place, false, &squatter);
+                _cleanup_close_ int fd = pins_open_instance(p, place, false, NULL);
                 int r = fd < 0 ? 0 : fs_sync_dir(fd);
                 if (r < 0)
                         return r;
@@ -402,8 +382,7 @@ static bool is_file_system_there(const Deleter *d) {
         if (has_fixed && expected != 0 && fixed.st_dev == expected)
                 return true;
         for (Place place = 0; place < N_PLACES; place++) {
-                Squatter squatter;
-                _cleanup_close_ int fd = pins_open_instance(d->pins, place, false, &squatter);
+                _cleanup_close_ int fd = pins_open_instance(d->pins, place, false, NULL);
                 if (fd < 0 || fstat(fd, &st) < 0)
                         continue;
                 if (expected != 0 ? st.st_dev == expected : !has_fixed || st.st_dev == fixed.st_dev)

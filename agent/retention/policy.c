@@ -1,4 +1,4 @@
-#include "agent/retention/retention.h"
+#include "agent/retention/policy.h"
 
 #include <errno.h>
 #include <stdlib.h>
