@@ -6,7 +6,7 @@
 #include "agent/containers.h"
 #include "agent/incidents/incidents.h"
 #include "agent/notices.h"
-#include "agent/retention/retainer.h"
+#include "agent/retention/retention_runner.h"
 #include "lib/base/strbuf.h"
 
 typedef struct Discard {

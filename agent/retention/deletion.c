@@ -27,7 +27,6 @@ typedef struct Deleter {
         Pins *pins;
         const PinsOrder *order;
         PinsTally *tally;
-        bool deletes;          /* else only our links go */
         bool found;            /* some place has pins of the bundle */
         int fixed_fd, unit_fd; /* -1: gone. unit_fd of a file: what it lies in */
         int instance_fd, bundle_fd;
@@ -177,7 +176,7 @@ static int delete_member(Deleter *d, Level *l, const char *path) {
         int r = MAY_GO, named = has_name(l, name, &st);
         if (named < 0)
                 return named;
-        if (named && d->deletes) {
+        if (named && !d->order->only_links) {
                 r = judge(d, path, fd);
                 if (r == MAY_GO)
                         r = take(d, l, path, fd);
@@ -228,7 +227,7 @@ static int delete_directory(Deleter *d, Level *l, const char *path) {
         l->is_left = l->is_left || below.is_left || r < 0;
         if (r < 0 || below.is_left)
                 return r;
-        r = l->source_fd < 0 || !d->deletes ? 0 : remove_if_empty(l->source_fd, name);
+        r = l->source_fd < 0 || d->order->only_links ? 0 : remove_if_empty(l->source_fd, name);
         l->is_left = l->is_left || r < 0;
         if (r < 0)
                 return r;
@@ -279,7 +278,7 @@ static int settle_taken(Deleter *d) {
         _cleanup_free_ char *path = d->bundle_fd < 0 ? NULL : pins_find_inode(d->bundle_fd, &st);
         if (!path)
                 return keep_aside(d, d->unit_fd, d->order->bundle_id);
-        if (d->deletes) {
+        if (!d->order->only_links) {
                 _cleanup_close_ int fd = fs_open_regular(d->instance_fd, d->slot, &st);
                 int r = fd < 0 ? fd : judge(d, path, fd);
                 if (r < 0)
@@ -401,18 +400,17 @@ static int work(Deleter *d) {
                 return worst;
         if (!d->found)
                 return is_unit_there(d) ? -ENOENT : is_file_system_there(d) ? 0 : PINS_E_AWAY;
-        int r = d->deletes ? remove_unit(d) : 0;
+        int r = !d->order->only_links ? remove_unit(d) : 0;
         if (r < 0)
                 return r;
         r = pins_release(d->pins, d->order->bundle_id);
         return r < 0 ? r : make_durable(d->pins);
 }
 
-static int begin(Pins *p, const PinsOrder *order, bool delete, PinsTally *ret) {
+int pins_delete(Pins *p, const PinsOrder *order, PinsTally *ret) {
         Deleter d = { .pins = p,
                       .order = order,
                       .tally = ret,
-                      .deletes = delete,
                       .fixed_fd = -1,
                       .unit_fd = -1,
                       .instance_fd = -1,
@@ -426,14 +424,5 @@ static int begin(Pins *p, const PinsOrder *order, bool delete, PinsTally *ret) {
                 r = work(&d);
         cleanup_closep(&d.unit_fd);
         cleanup_closep(&d.fixed_fd);
-        return r;
-}
-
-int pins_delete(Pins *p, const PinsOrder *order, PinsTally *ret) {
-        return begin(p, order, true, ret);
-}
-
-int pins_let_go(Pins *p, const PinsOrder *order, PinsTally *ret) {
-        int r = begin(p, order, false, ret);
-        return r == -ENOENT ? 0 : r;
+        return r == -ENOENT && order->only_links ? 0 : r;
 }

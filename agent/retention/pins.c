@@ -821,7 +821,7 @@ int pins_session_add(PinsSession *s, const PinsMember *m, char **ret_error) {
 
 /* What pins take on disk, and whether anything else still has a name. */
 
-int pins_room(Pins *p, PinsRoom *ret) {
+int pins_room(Pins *p, RetentionRoom *ret, dev_t *ret_device) {
         struct statvfs vfs;
         struct stat st;
 
@@ -835,11 +835,11 @@ int pins_room(Pins *p, PinsRoom *ret) {
         _cleanup_close_ int fd = r;
         if (fstatvfs(fd, &vfs) < 0 || fstat(fd, &st) < 0)
                 return -errno;
-        *ret = (PinsRoom){ .device = st.st_dev,
-                           .total_bytes = (uint64_t)vfs.f_blocks * vfs.f_frsize,
-                           .free_bytes = (uint64_t)vfs.f_bavail * vfs.f_frsize,
-                           .total_inodes = vfs.f_files,
-                           .free_inodes = vfs.f_files > 0 ? vfs.f_favail : 0 };
+        *ret_device = st.st_dev;
+        *ret = (RetentionRoom){ .total_bytes = (uint64_t)vfs.f_blocks * vfs.f_frsize,
+                                .free_bytes = (uint64_t)vfs.f_bavail * vfs.f_frsize,
+                                .total_inodes = vfs.f_files,
+                                .free_inodes = vfs.f_files > 0 ? vfs.f_favail : 0 };
         return 0;
 }
 

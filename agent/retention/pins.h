@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
+#include "agent/retention/policy.h"
 #include "lib/base/cleanup.h"
 
 typedef struct Pins Pins;
@@ -73,14 +74,8 @@ bool pins_session_all_seen(const PinsSession *s);
 
 /* ---- how much they take, and letting go of what they hold: pins_measure.c, pins_delete.c ---- */
 
-typedef struct PinsRoom { /* of the file system that the source is on */
-        dev_t device;
-        uint64_t total_bytes, free_bytes;   /* free: to users */
-        uint64_t total_inodes, free_inodes; /* total 0: it does not count them */
-} PinsRoom;
-
-/** Asks the fixed part, or where it is missing what it would lie in. 0 or -errno */
-int pins_room(Pins *p, PinsRoom *ret);
+/** Queries the file system that the source is on: of the fixed part, or where it is missing of its parent. 0 or -errno */
+int pins_room(Pins *p, RetentionRoom *ret, dev_t *ret_device);
 
 typedef struct PinsUse {
         const char *bundle_id;            /* in; borrowed */
@@ -105,6 +100,7 @@ int pins_measure(Pins *p, const PinsMeasure *m);
 
 typedef struct PinsOrder { /* borrowed */
         const char *bundle_id;
+        bool only_links;       /* the files stay; -ENOENT is no result then */
         const char *relative;  /* the unit, below the fixed part; "" = the fixed part itself */
         bool is_file;          /* the unit is that one file */
         bool leaves_directory; /* the unit's own directory stays, though it be empty */
@@ -137,7 +133,3 @@ typedef struct PinsTally {
  * another call is at it; -errno: the rest is still there, and held */
 enum { PINS_E_OPEN = 2, PINS_E_UNSHIPPED = 3, PINS_E_AWAY = 4 };
 int pins_delete(Pins *p, const PinsOrder *order, PinsTally *ret);
-
-/** As pins_release, but puts back first what a pins_delete that was cut had taken away, and keeps what alone holds what was not shipped.
- * @return 0, PINS_E_UNSHIPPED, PINS_E_AWAY, -EBUSY, -errno as pins_delete */
-int pins_let_go(Pins *p, const PinsOrder *order, PinsTally *ret);

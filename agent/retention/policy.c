@@ -5,7 +5,7 @@
 
 #include "lib/base/cleanup.h"
 
-/* With a bound that is a size nothing is said about inodes; without any a job cannot make a file. */
+/* A bound that is a size does not mention inodes, but without any a job cannot create a file. */
 #define INODES_PERMILLE 10
 
 typedef struct Decision {
@@ -39,7 +39,7 @@ bool retention_is_short(const RetentionTerms *terms, const RetentionRoom *room) 
                room->free_inodes < bound_inodes(&terms->keep_free, room->total_inodes);
 }
 
-static uint64_t add(uint64_t a, uint64_t b) {
+static uint64_t add_saturated(uint64_t a, uint64_t b) {
         uint64_t sum;
         return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
 }
@@ -60,8 +60,8 @@ static bool is_short(const Decision *d) {
         return lacks_bytes(d) || lacks_inodes(d);
 }
 
-/* Whether its going brings nearer what the reason asks for. */
-static bool helps(const Decision *d, const RetentionItem *item, RetentionWhy why) {
+/* Whether releasing it brings nearer what the reason asks for. */
+static bool brings_nearer(const Decision *d, const RetentionItem *item, RetentionWhy why) {
         switch (why) {
         case RETENTION_KEEP_FOR:
                 return true;
@@ -75,7 +75,7 @@ static bool helps(const Decision *d, const RetentionItem *item, RetentionWhy why
         }
 }
 
-static bool may_be(const Decision *d, size_t i, RetentionAct act) {
+static bool is_allowed(const Decision *d, size_t i, RetentionAct act) {
         const RetentionItem *item = &d->items[i];
         if (item->is_pinned || item->is_busy || d->verdicts[i].act != RETENTION_KEEP)
                 return false;
@@ -92,43 +92,43 @@ static bool may_be(const Decision *d, size_t i, RetentionAct act) {
         }
 }
 
-static void let_go(Decision *d, size_t i, RetentionAct act, RetentionWhy why) {
+static void release(Decision *d, size_t i, RetentionAct act, RetentionWhy why) {
         const RetentionItem *item = &d->items[i];
         d->verdicts[i] = (RetentionVerdict){ act, why };
         d->used_bytes -= MIN(d->used_bytes, item->used_bytes);
-        d->free_bytes = add(d->free_bytes, item->bytes);
-        d->free_inodes = add(d->free_inodes, item->n_inodes);
+        d->free_bytes = add_saturated(d->free_bytes, item->bytes);
+        d->free_inodes = add_saturated(d->free_inodes, item->n_inodes);
 }
 
 /* One act after the other, oldest first, for as long as there is a reason. */
-static void let_go_while(Decision *d, RetentionAct act, RetentionWhy why) {
+static void release_while(Decision *d, RetentionAct act, RetentionWhy why) {
         for (size_t k = 0; k < d->n; k++) {
                 size_t i = d->order[k];
-                if (may_be(d, i, act) && helps(d, &d->items[i], why))
-                        let_go(d, i, act, why);
+                if (is_allowed(d, i, act) && brings_nearer(d, &d->items[i], why))
+                        release(d, i, act, why);
         }
 }
 
 static uint64_t due_usec(const Decision *d, const RetentionItem *item) {
-        return add(item->delivered_usec, d->terms->keep_for_usec);
+        return add_saturated(item->delivered_usec, d->terms->keep_for_usec);
 }
 
-static void let_go_of_expired(Decision *d, uint64_t now_usec) {
+static void release_expired(Decision *d, uint64_t now_usec) {
         for (size_t i = 0; i < d->n; i++)
-                if (may_be(d, i, RETENTION_DELETE) && due_usec(d, &d->items[i]) <= now_usec)
-                        let_go(d, i, RETENTION_DELETE, RETENTION_KEEP_FOR);
+                if (is_allowed(d, i, RETENTION_DELETE) && due_usec(d, &d->items[i]) <= now_usec)
+                        release(d, i, RETENTION_DELETE, RETENTION_KEEP_FOR);
 }
 
 static uint64_t next_due_usec(const Decision *d) {
         uint64_t next = UINT64_MAX;
         for (size_t i = 0; i < d->n; i++)
-                if (may_be(d, i, RETENTION_DELETE))
+                if (is_allowed(d, i, RETENTION_DELETE))
                         next = MIN(next, due_usec(d, &d->items[i]));
         return next;
 }
 
 /* Delivered ones by when they were delivered, before all others by when they were first seen. */
-static int compare(const void *a, const void *b, void *items) {
+static int compare_age(const void *a, const void *b, void *items) {
         const RetentionItem *x = (const RetentionItem *)items + *(const size_t *)a,
                             *y = (const RetentionItem *)items + *(const size_t *)b;
         if ((x->delivered_usec == 0) != (y->delivered_usec == 0))
@@ -140,13 +140,13 @@ static int compare(const void *a, const void *b, void *items) {
         return (x > y) - (x < y);
 }
 
-static int sort(Decision *d) {
+static int sort_by_age(Decision *d) {
         d->order = reallocarray(NULL, MAX(d->n, (size_t)1), sizeof *d->order);
         if (!d->order)
                 return -ENOMEM;
         for (size_t i = 0; i < d->n; i++)
                 d->order[i] = i;
-        qsort_r(d->order, d->n, sizeof *d->order, compare, (void *)d->items);
+        qsort_r(d->order, d->n, sizeof *d->order, compare_age, (void *)d->items);
         return 0;
 }
 
@@ -162,25 +162,22 @@ int retention_decide(const RetentionTerms *terms, const RetentionState *state,
                        .max_use_bytes = bound_bytes(&terms->max_use, room->total_bytes),
                        .keep_free_bytes = bound_bytes(&terms->keep_free, room->total_bytes),
                        .keep_free_inodes = bound_inodes(&terms->keep_free, room->total_inodes) };
-        int r = sort(&d);
+        int r = sort_by_age(&d);
         if (r < 0)
                 return r;
         for (size_t i = 0; i < d.n; i++) {
-                d.used_bytes = add(d.used_bytes, d.items[i].used_bytes);
+                d.used_bytes = add_saturated(d.used_bytes, d.items[i].used_bytes);
                 ret[i] = (RetentionVerdict){ RETENTION_KEEP, RETENTION_NO_REASON };
         }
         *ret_report = (RetentionReport){ .used_bytes = d.used_bytes,
                                          .max_use_bytes = d.max_use_bytes,
                                          .free_bytes = d.free_bytes,
-                                         .keep_free_bytes = d.keep_free_bytes,
-                                         .is_over_use = is_over_use(&d),
-                                         .is_short_of_room = is_short(&d),
-                                         .lacks_inodes = lacks_inodes(&d) };
-        let_go_of_expired(&d, state->now_usec);
-        let_go_while(&d, RETENTION_DELETE, RETENTION_MAX_USE);
-        let_go_while(&d, RETENTION_DELETE, RETENTION_KEEP_FREE);
-        let_go_while(&d, RETENTION_RELEASE, RETENTION_KEEP_FREE);
-        let_go_while(&d, RETENTION_EVICT, RETENTION_KEEP_FREE);
+                                         .keep_free_bytes = d.keep_free_bytes };
+        release_expired(&d, state->now_usec);
+        release_while(&d, RETENTION_DELETE, RETENTION_MAX_USE);
+        release_while(&d, RETENTION_DELETE, RETENTION_KEEP_FREE);
+        release_while(&d, RETENTION_RELEASE, RETENTION_KEEP_FREE);
+        release_while(&d, RETENTION_EVICT, RETENTION_KEEP_FREE);
         ret_report->stays_short = is_short(&d);
         ret_report->stays_over_use = is_over_use(&d);
         ret_report->next_usec = next_due_usec(&d);

@@ -1,5 +1,5 @@
-/* Which sources may go, and which must, so that the job has room. Deciding only: facts and time in, a list of acts out; nothing is
- * touched. One file system at a time. DESIGN promise 1; docs/RETENTION.md tells the order. */
+/* Which source files may be released, and which must be, so that the job has free space. Deciding only: facts and time in, a list of
+ * acts out; nothing is touched. One file system at a time. */
 #pragma once
 
 #include <stdbool.h>
@@ -22,8 +22,8 @@ typedef struct RetentionTerms {
         bool may_evict;         /* evict_undelivered: oldest */
         uint64_t keep_for_usec; /* after delivery */
         RetentionBound max_use; /* of the sources' bytes */
-        RetentionBound
-                keep_free; /* a share counts for inodes too; with a size one per cent of them is kept free */
+        /* A share counts for inodes too; with a size one per cent of them is kept free. */
+        RetentionBound keep_free;
 } RetentionTerms;
 
 typedef struct RetentionItem {    /* a bundle whose files we hold or that is not delivered yet */
@@ -57,11 +57,9 @@ typedef struct RetentionVerdict {
 typedef struct RetentionReport {              /* for status */
         uint64_t used_bytes, max_use_bytes;   /* max 0 = off */
         uint64_t free_bytes, keep_free_bytes; /* keep 0 = off */
-        bool is_over_use, is_short_of_room;   /* before the acts */
-        bool lacks_inodes;                    /* is_short_of_room, for want of inodes too */
         bool stays_over_use, stays_short;     /* even after all acts that are allowed */
-        uint64_t
-                next_usec; /* when keep_for of the next one is over, CLOCK_REALTIME; UINT64_MAX = none */
+        /* When keep_for of the next one is over, CLOCK_REALTIME; UINT64_MAX = none. */
+        uint64_t next_usec;
 } RetentionReport;
 
 typedef struct RetentionState {
@@ -71,7 +69,7 @@ typedef struct RetentionState {
         size_t n;
 } RetentionState;
 
-/** Says what is to be done now: what is over keep_for; the oldest delivered until max_use holds; and until keep_free will hold the
+/** Decides what is released now: what is over keep_for; the oldest delivered until max_use holds; and until keep_free will hold the
  * oldest delivered, then the oldest of those that are only ours, then the oldest undelivered where that is allowed. No act that does
  * not bring the bound nearer, and none after it holds.
  * @param ret  one verdict an item
