@@ -5,7 +5,7 @@
 
 #include "agent/agent_containers.h"
 #include "agent/hooknotes/hook_socket.h"
-#include "agent/intake/orphans.h"
+#include "agent/intake/intake.h"
 #include "lib/base/log.h"
 #include "lib/event/timer.h"
 

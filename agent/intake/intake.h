@@ -4,7 +4,7 @@
 #include <systemd/sd-event.h>
 
 #include "agent/hooknotes/attachments.h"
-#include "agent/intake/intake_probe.h"
+#include "agent/retention/source_spec.h"
 #include "agent/store/bundle.h"
 #include "config/config.h"
 
@@ -105,3 +105,21 @@ void intake_source_view(const IntakeSource *s, IntakeSourceView *ret);
 bool intake_source_has_seen_all(const IntakeSource *s);
 /** @return whether the first scan is over and nothing waits to be looked at: what --once asks */
 bool intake_source_is_idle(const IntakeSource *s);
+
+/* ---- what is attached to units of sources that are not configured any more: nobody scans them ---- */
+
+/* What waits for a bundle of such a source stays so long: the source may come back with the next configuration. */
+#define ORPHANS_WAIT_USEC USEC_PER_DAY
+
+typedef struct OrphansContext { /* borrowed for the call */
+        Attachments *attachments;
+        Store *store;
+        uint64_t now_usec;    /* CLOCK_REALTIME */
+        uint64_t steady_usec; /* clock_steady_usec(): nothing waits for longer */
+        bool (*is_configured)(const char *source, void *userdata);
+        void *userdata;
+} OrphansContext;
+
+/** Removes what was attached to bundles that are over, and what has waited for a bundle for ORPHANS_WAIT_USEC while none was underway. What was attached
+ * to a bundle that is underway or quarantined stays. */
+void orphans_sweep(const OrphansContext *c);

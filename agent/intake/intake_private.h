@@ -3,13 +3,146 @@
 #pragma once
 
 #include "agent/intake/intake.h"
-#include "agent/intake/intake_pending.h"
-#include "agent/intake/unit_table.h"
+#include "agent/intake/rules.h"
+#include "agent/store/owners.h"
 #include "lib/event/dirwatch.h"
 
 /* A unit that changes all the time is looked at no more often than this, and never for more than a fifth of the time. */
 #define LOOK_AGAIN_USEC (100 * USEC_PER_MSEC)
 #define LOOK_SHARE 4
+
+/* ---- tables.c ---- */
+
+/* What was last seen at each unit's path, 16 bytes a unit: so that a scan reports only what is new or has changed. */
+typedef struct UnitTable {
+        uint64_t *keys, *digests; /* open addressing; key 0 = free slot */
+        size_t n, n_slots;        /* n_slots is 0 or a power of two */
+} UnitTable;
+
+/** @return a key for a path below the fixed part, never 0 */
+uint64_t unit_table_key(const char *relative);
+int unit_table_put(UnitTable *t, uint64_t key, uint64_t digest); /* -ENOMEM */
+bool unit_table_get(const UnitTable *t, uint64_t key, uint64_t *ret_digest);
+int unit_table_copy(UnitTable *ret, const UnitTable *from); /* -ENOMEM */
+void unit_table_done(UnitTable *t);
+
+/* Paths that wait to be probed: first in, first out, each once, and not more than PENDING_MAX. */
+#define PENDING_MAX 10000
+
+typedef struct Pending {
+        ListLink all;
+        void *by_path; /* tsearch(3) */
+        size_t n;
+} Pending;
+
+void pending_init(Pending *p);
+/** Adds a copy; nothing when it is there. @return 0, -ENOMEM, -E2BIG (everything was dropped: scan instead) */
+int pending_add(Pending *p, const char *path);
+/** Removes the oldest. @return the caller's, never NULL when not empty */
+char *pending_pop(Pending *p);
+bool pending_has(const Pending *p, const char *path);
+bool pending_is_empty(const Pending *p);
+void pending_done(Pending *p);
+
+/* ---- probe.c: what is done in the threads of a source. It decides nothing. ---- */
+
+#define PROBE_HELD_FILES_MAX 64
+
+typedef enum PromiseKind {
+        PROMISE_NAME,   /* a hook's: a file of this name, wherever in the unit it is */
+        PROMISE_PATH,   /* seen in a container: at this path in the unit */
+        PROMISE_UNNAMED /* the same, of which no name is known */
+} PromiseKind;
+
+typedef struct Promise {
+        PromiseKind kind;
+        char *name; /* owned; "" where none is known */
+} Promise;
+
+typedef struct ProbePromise {
+        Promise promise;
+        bool is_seen;
+} ProbePromise;
+
+typedef struct ProbeJob {
+        SourceTask task;
+        IntakeSource *source;                              /* for done() */
+        void (*done)(IntakeSource *s, struct ProbeJob *p); /* on the loop; it is freed afterwards */
+        SourceTerms *terms;                                /* a reference */
+        char *relative; /* what to look at, below the fixed part; owned */
+        char bundle_id
+                [BUNDLE_ID_SIZE]; /* "" = a first look: nothing is held, links are not judged */
+        uint64_t *shipped; /* sorted fingerprints of what has been shipped of this unit; owned */
+        size_t n_shipped;
+        uint64_t seen_digest; /* the owner's: of the unit, when it was found */
+        bool check_writers;   /* leases and headers too */
+        bool hold;            /* links, or else descriptors */
+        /* A directory with another inode in the unit's place, or one that was made at another time, is another unit; 0: it is not asked. */
+        uint64_t unit_ino, unit_born_usec;
+        bool met_another;
+        ProbePromise *promised; /* files that are to come; owned */
+        size_t n_promised;
+        bool links_only; /* whatever is at the unit's place now is not looked at */
+        char supplement_id
+                [BUNDLE_ID_SIZE]; /* "" = no last look. Else a supplement to be, of `base_id`: what the links of bundle_id hold and was
+                                      not shipped is linked for it as well */
+        char base_id[BUNDLE_ID_SIZE];
+        bool releases_links; /* after a last look: of the links of bundle_id */
+
+        int result; /* 0; SCAN_E_NO_UNIT; PROBE_E_FOREIGN: another node has claimed it; PROBE_E_NOT_HELD: after a last look, hold_error says
+                       why; -ENOENT; -errno */
+        ScanUnit
+                unit; /* first look: as scan_unit_of() gives it. Else only the fields that are counted over members */
+        Owners owners;            /* of the members that are counted */
+        uint64_t n_shipped_there; /* members that have been shipped before */
+        IntakeWriters writers;
+        bool contradicted;
+        PinsSession *session; /* while it runs */
+        bool has_link;        /* of the member at hand: ours is there already */
+        uint64_t n_linked;    /* members that have a link of ours */
+        bool links_held;
+        bool from_links; /* the unit is gone from its place: the facts are those of our links */
+        bool moved; /* with -ENOENT: all that is pinned of it is now in other units of this source */
+        char *hold_error; /* why links could not be made, and the remedy */
+        HeldFiles held;
+        bool process_seen;
+        uint64_t process_start;
+        uint64_t took_usec;
+} ProbeJob;
+
+enum { PROBE_E_FOREIGN = 2, PROBE_E_NOT_HELD = 3 };
+
+/** @param relative  copied */
+int probe_job_new(ProbeJob **ret, SourceTerms *terms, const char *relative);
+ProbeJob *probe_job_free(ProbeJob *p);
+DEFINE_CLEANUP(ProbeJob, probe_job_free);
+
+/** One walk over a whole source: what is new or has changed. */
+typedef struct ScanJob {
+        SourceTask task;
+        IntakeSource *source; /* for done() */
+        SourceTerms *terms;
+        UnitTable known; /* a copy */
+        size_t max_found;
+        ScanUnit *found;
+        size_t n_found, n_allocated;
+        uint64_t n_unreadable; /* directories that could not be read */
+        char *unreadable;      /* one of them, escaped; owned */
+        bool has_more;         /* there was more than max_found */
+        int result;            /* 0; -ENOENT: the fixed part is not there */
+        bool on_network;
+        const char *fs_name; /* static; when on_network */
+        uint64_t took_usec;
+} ScanJob;
+
+int scan_job_new(ScanJob **ret, SourceTerms *terms, const UnitTable *known, size_t max_found);
+ScanJob *scan_job_free(ScanJob *s);
+DEFINE_CLEANUP(ScanJob, scan_job_free);
+
+/* ---- the source ---- */
+
+/* New bundles: accepted, until the scan that is running or queued is over, or not at all. */
+typedef enum IntakeHold { INTAKE_OPEN, INTAKE_HOLDING, INTAKE_HELD, N_INTAKE_HOLDS } IntakeHold;
 
 struct IntakeSource {
         IntakeContext *context;     /* borrowed */
@@ -19,26 +152,22 @@ struct IntakeSource {
         WorkerPool *probes,
                 *scans; /* apart, so that a long scan delays no look; one thread each, so that a hung mount takes no more */
         UnitTable table;
-        UnitTable table_later; /* changes while a scan has the table */
-        ScanJob *scan;         /* running */
-        bool scan_wanted, has_scanned, was_missing;
+        bool is_scanning, scan_wanted, has_scanned, was_missing;
         bool flush_wanted, flush_this_scan; /* what it finds is flushed */
         bool in_transaction;                /* rows are written but not yet durable */
         bool scan_failed;                   /* the last one could not see everything */
         bool puts_off, said_put_off;        /* bundles of this one cannot be noted */
-        bool hold_wanted,
-                is_held; /* nothing new is taken: after the scan that is running or queued; already */
+        IntakeHold hold;
         size_t n_active; /* bundles being worked on */
         sd_event_source *scan_timer, *look_timer;
         Pending pending; /* paths to be looked at for the first time */
         bool looking;
-        Pending last_looks; /* ids of links that wait for a last look; at most one of these is out */
-        bool is_looking_last;
-        char looking_last_at[BUNDLE_ID_SIZE]; /* whose look is out */
-        bool is_listing;                      /* what a crash left */
+        Pending rechecks;                /* ids whose links wait for a recheck */
+        char rechecking[BUNDLE_ID_SIZE]; /* whose recheck is out; "" */
+        bool is_listing;                 /* what a crash left */
         bool sweep_wanted; /* a last look found something, and its unit is another bundle's for now */
-        uint64_t look_not_before_usec;    /* CLOCK_BOOTTIME */
-        ListLink jobs, pin_jobs, errands; /* that are out */
+        uint64_t look_not_before_usec; /* CLOCK_BOOTTIME */
+        ListLink tasks;                /* that are out */
         size_t n_probes;
         uint64_t scan_usec, n_unreadable; /* of the last scan */
         ListLink unit_notes;              /* what hooks say of units: intake_notes.c */
@@ -68,7 +197,7 @@ void intake_on_unit(IntakeSource *s, ScanUnit *u);
 /** Queues a path for a first look. */
 void intake_look_at_path(IntakeSource *s, const char *relative);
 /** Hands a probe to the worker; done() frees it. @return whether it was taken (else it is freed) */
-bool intake_probe_submit(IntakeSource *s, ProbeJob *p, void (*done)(WorkJob *job));
+bool intake_probe_submit(IntakeSource *s, ProbeJob *p, void (*done)(IntakeSource *s, ProbeJob *p));
 
 /* intake_notes.c */
 /** Adds to the facts what hooks say of a unit. */
@@ -115,8 +244,14 @@ int intake_supplement_id(char ret[BUNDLE_ID_SIZE], const BundleRecord *base, uns
 bool intake_begin_supplement(IntakeSource *s, ProbeJob *p, BundleRecord *base);
 
 /** @param rec  NULL: no row is there  @return whether intake_look_last() is for these links, that nobody works on */
-bool intake_wants_last_look(const IntakeSource *s, const BundleRecord *rec, const char *id);
+bool intake_must_recheck(const IntakeSource *s, const BundleRecord *rec, const char *id);
 /** @return whether it is a supplement that a last look has begun: whatever is at the unit's place, it is made of its links alone */
 bool intake_is_of_links(const BundleRecord *rec);
 /** A bundle ended: whoever stood in the way of a supplement may be gone. */
-void intake_look_last_again(IntakeSource *s);
+void intake_sweep_pins_again(IntakeSource *s);
+
+/* settle.c */
+/** Sets rec.s3_prefix of a bundle that gets ready, by the notes of its unit that count: one that it has stays only if one of them was
+ * granted it, and one that has none, and was never begun, gets that of the first that was granted any. A supplement goes where its base
+ * went, or, where that cannot be known any more, to the destination's own. */
+void intake_set_s3_prefix(Store *store, Bundle *b);

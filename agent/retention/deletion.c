@@ -270,7 +270,7 @@ static int put_back_at(Deleter *d, const char *path) {
         return put_back(d, is_deep ? MAX(dir_fd, -1) : d->unit_fd, path_name(path));
 }
 
-/* What an earlier run had taken and not judged. */
+/* What an earlier run had taken when it was cut: it goes back, and is judged like all others. */
 static int settle_taken(Deleter *d) {
         struct stat st;
         if (fstatat(d->instance_fd, d->slot, &st, AT_SYMLINK_NOFOLLOW) < 0)
@@ -278,18 +278,6 @@ static int settle_taken(Deleter *d) {
         _cleanup_free_ char *path = d->bundle_fd < 0 ? NULL : pins_find_inode(d->bundle_fd, &st);
         if (!path)
                 return keep_aside(d, d->unit_fd, d->order->bundle_id);
-        if (!d->order->only_links) {
-                _cleanup_close_ int fd = fs_open_regular(d->instance_fd, d->slot, &st);
-                int r = fd < 0 ? fd : judge(d, path, fd);
-                if (r < 0)
-                        return r;
-                if (r == MAY_GO) {
-                        if (unlinkat(d->instance_fd, d->slot, 0) < 0)
-                                return -errno;
-                        count_deleted(d, &st);
-                        return 0;
-                }
-        }
         return put_back_at(d, path);
 }
 

@@ -218,7 +218,7 @@ def a_source_that_is_not_mounted_when_keep_for_ends_is_deleted_when_it_is_again(
     bundle = r.bundle_of(1)["id"]
     os.rename(a.path("work"), a.path("elsewhere"))
     os.mkdir(a.path("work"))
-    wait_for("it is said", lambda: "their file system is not there now" in a.log, 40)
+    wait_for("it is said", lambda: "their file system is not mounted" in a.log, 40)
     assert a.api(f"/v1/bundles/{bundle}")["links_held"]
     a.stop()
     os.rmdir(a.path("work"))

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "agent/delivery/ship_notes.h"
-#include "agent/intake/bundle_prefix.h"
+#include "agent/intake/intake_private.h"
 #include "agent/store/notes_store.h"
 #include "lib/base/cleanup.h"
 #include "tests/lib/base/scratch.h"
@@ -119,7 +119,7 @@ static void notes_of_others_do_not_crowd_out_the_owner_s(void **state) {
 static const char *prefix_for(Fixture *f, uid_t owner) {
         f->bundle.owners = (Owners){ 0 };
         owners_add(&f->bundle.owners, SOURCE, owner, AGENT);
-        bundle_prefix_settle(f->store, &f->bundle);
+        intake_set_s3_prefix(f->store, &f->bundle);
         return f->bundle.rec.s3_prefix;
 }
 

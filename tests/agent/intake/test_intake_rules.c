@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "agent/intake/intake_rules.h"
+#include "agent/intake/rules.h"
 #include "lib/base/cleanup.h"
 
 #define SEC USEC_PER_SEC

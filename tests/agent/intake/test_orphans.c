@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "agent/intake/orphans.h"
+#include "agent/intake/intake.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "tests/lib/base/scratch.h"

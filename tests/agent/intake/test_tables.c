@@ -8,8 +8,7 @@
 #include <cmocka.h>
 #include <errno.h>
 
-#include "agent/intake/intake_pending.h"
-#include "agent/intake/unit_table.h"
+#include "agent/intake/intake_private.h"
 
 static void what_was_put_is_found_with_its_last_value(void **state) {
         (void)state;
@@ -47,7 +46,7 @@ static void paths_come_out_in_order_and_once(void **state) {
                 assert_int_equal(pending_add(&p, in[i]), 0);
         const char *out[] = { "b", "a", "c", "" };
         for (size_t i = 0; i < 4; i++) {
-                char *path = pending_take(&p);
+                char *path = pending_pop(&p);
                 assert_string_equal(path, out[i]);
                 free(path);
         }

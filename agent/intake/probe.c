@@ -1,4 +1,4 @@
-#include "agent/intake/intake_probe.h"
+#include "agent/intake/intake_private.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -302,10 +302,10 @@ static bool is_core_at_source(const ProbeJob *p) {
         return path && fstatat(AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-/* Links of a bundle that has ended are let go when nothing is in them that was not shipped everywhere, or when the heir holds that. */
+/* Links of a bundle that has ended are let go when nothing is in them that was not shipped everywhere, or when the supplement_id holds that. */
 static int look_last(ProbeJob *p) {
         p->unit = (ScanUnit){ .pid = -1 };
-        int r = pins_session_new(&p->session, p->terms->pins, p->heir,
+        int r = pins_session_new(&p->session, p->terms->pins, p->supplement_id,
                                  (size_t)p->terms->scan.max_files);
         if (r < 0)
                 return r;
@@ -318,8 +318,9 @@ static int look_last(ProbeJob *p) {
                 return r;
         if (!p->links_held)
                 return PROBE_E_NOT_HELD;
-        bool is_heirs = p->unit.n_files > 0 && strcmp(p->bundle_id, p->heir) == 0;
-        return p->lets_go && !is_heirs ? pins_release(p->terms->pins, p->bundle_id) : 0;
+        bool is_supplement_ids = p->unit.n_files > 0 && strcmp(p->bundle_id, p->supplement_id) == 0;
+        return p->releases_links && !is_supplement_ids ? pins_release(p->terms->pins, p->bundle_id)
+                                                       : 0;
 }
 
 static int look_again(ProbeJob *p) {
@@ -347,12 +348,16 @@ static int look_again(ProbeJob *p) {
         return r;
 }
 
-void probe_run(WorkJob *job) {
-        ProbeJob *p = CONTAINER_OF(job, ProbeJob, job);
+static void probe_run(WorkJob *job) {
+        ProbeJob *p = CONTAINER_OF(job, ProbeJob, task.job);
         uint64_t begin = clock_boottime_usec();
         bool first = !p->bundle_id[0] && p->n_shipped == 0;
-        p->result = p->heir[0] ? look_last(p) : first ? look_first(p) : look_again(p);
+        p->result = p->supplement_id[0] ? look_last(p) : first ? look_first(p) : look_again(p);
         p->took_usec = clock_boottime_usec() - begin;
+}
+
+static void probe_drop(SourceTask *t) {
+        probe_job_free(CONTAINER_OF(t, ProbeJob, task));
 }
 
 int probe_job_new(ProbeJob **ret, SourceTerms *terms, const char *relative) {
@@ -365,8 +370,8 @@ int probe_job_new(ProbeJob **ret, SourceTerms *terms, const char *relative) {
                 return -ENOMEM;
         }
         p->terms = source_terms_ref(terms);
-        p->job.run = probe_run;
-        list_init(&p->mine);
+        p->task.job.run = probe_run;
+        p->task.drop = probe_drop;
         *ret = p;
         return 0;
 }
@@ -374,7 +379,6 @@ int probe_job_new(ProbeJob **ret, SourceTerms *terms, const char *relative) {
 ProbeJob *probe_job_free(ProbeJob *p) {
         if (!p)
                 return NULL;
-        list_remove(&p->mine);
         source_terms_unref(p->terms);
         free(p->relative);
         free(p->shipped);
@@ -385,5 +389,82 @@ ProbeJob *probe_job_free(ProbeJob *p) {
         free(p->hold_error);
         held_files_done(&p->held);
         free(p);
+        return NULL;
+}
+
+/* ---- the walk over a whole source: which units are new or have changed ---- */
+
+static int on_scanned_unit(ScanUnit *u, void *userdata) {
+        ScanJob *s = userdata;
+        uint64_t digest;
+        if (unit_table_get(&s->known, unit_table_key(u->relative), &digest) && digest == u->digest)
+                return 0;
+        if (s->n_found == s->max_found) {
+                s->has_more = true;
+                return -ECANCELED;
+        }
+        if (s->n_found == s->n_allocated) {
+                size_t n = s->n_allocated ? 2 * s->n_allocated : 16;
+                ScanUnit *bigger = realloc(s->found, n * sizeof *bigger);
+                if (!bigger)
+                        return -ENOMEM;
+                s->found = bigger;
+                s->n_allocated = n;
+        }
+        s->found[s->n_found++] = *u;
+        *u = (ScanUnit){ 0 };
+        return 0;
+}
+
+static void on_unreadable(const char *relative, void *userdata) {
+        ScanJob *s = userdata;
+        if (s->n_unreadable++ == 0)
+                s->unreadable = path_escape(relative);
+}
+
+static void scan_run(WorkJob *job) {
+        ScanJob *s = CONTAINER_OF(job, ScanJob, task.job);
+        uint64_t begin = clock_boottime_usec();
+        ScanSource scan = s->terms->scan;
+        scan.any_links = true;
+        scan.on_unreadable = on_unreadable;
+        _cleanup_close_ int fd = scan_open_fixed(s->terms->fixed);
+        if (fd >= 0)
+                s->on_network = fs_is_network(fd, &s->fs_name);
+        s->result = scan_source(&scan, on_scanned_unit, s);
+        if (s->result == -ECANCELED && s->has_more)
+                s->result = 0;
+        s->took_usec = clock_boottime_usec() - begin;
+}
+
+static void scan_drop(SourceTask *t) {
+        scan_job_free(CONTAINER_OF(t, ScanJob, task));
+}
+
+int scan_job_new(ScanJob **ret, SourceTerms *terms, const UnitTable *known, size_t max_found) {
+        _cleanup_(scan_job_freep) ScanJob *s = calloc(1, sizeof *s);
+        if (!s)
+                return -ENOMEM;
+        s->terms = source_terms_ref(terms);
+        s->max_found = max_found;
+        s->task.job.run = scan_run;
+        s->task.drop = scan_drop;
+        int r = unit_table_copy(&s->known, known);
+        if (r < 0)
+                return r;
+        *ret = TAKE_PTR(s);
+        return 0;
+}
+
+ScanJob *scan_job_free(ScanJob *s) {
+        if (!s)
+                return NULL;
+        for (size_t i = 0; i < s->n_found; i++)
+                scan_unit_done(&s->found[i]);
+        free(s->found);
+        free(s->unreadable);
+        unit_table_done(&s->known);
+        source_terms_unref(s->terms);
+        free(s);
         return NULL;
 }

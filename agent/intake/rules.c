@@ -1,4 +1,4 @@
-#include "agent/intake/intake_rules.h"
+#include "agent/intake/rules.h"
 
 #include "lib/base/cleanup.h"
 

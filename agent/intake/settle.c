@@ -3,8 +3,8 @@
 #include <jansson.h>
 #include <string.h>
 
-#include "agent/intake/bundle_prefix.h"
 #include "agent/intake/intake_private.h"
+#include "agent/store/notes_store.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
 #include "lib/event/timer.h"
@@ -118,6 +118,37 @@ static void note_missing(IntakeSource *s, Bundle *b) {
                 add_reason(b, "missing: and more that was promised by hooks");
 }
 
+typedef struct Granted {
+        const Owners *owners;
+        const char *same; /* looked for; NULL: any */
+        char *found;
+} Granted;
+
+static int on_prefix(const StoredNote *stored, void *userdata) {
+        Granted *g = userdata;
+        if (!stored->s3_prefix || !owners_let_speak(g->owners, stored->uid) ||
+            (g->same && strcmp(g->same, stored->s3_prefix) != 0))
+                return 0;
+        g->found = strdup(stored->s3_prefix);
+        return g->found ? 1 : -ENOMEM;
+}
+
+void intake_set_s3_prefix(Store *store, Bundle *b) {
+        BundleRecord *rec = &b->rec;
+        Granted g = { .owners = &b->owners, .same = rec->s3_prefix };
+        const StoredUnit unit = { rec->source, rec->path };
+        bool may_get_one = !rec->supplement_of[0] && !bundle_has_begun(b);
+        if (!rec->s3_prefix && !may_get_one)
+                return;
+        (void)store_note_list(store, &unit, on_prefix, &g); /* none: own */
+        if (!g.found && g.same && may_get_one) {
+                g.same = NULL;
+                (void)store_note_list(store, &unit, on_prefix, &g); /* as above */
+        }
+        free(rec->s3_prefix);
+        rec->s3_prefix = g.found;
+}
+
 static void make_ready(IntakeSource *s, Bundle *b, const ScanUnit *u, const char *incomplete) {
         if (u->n_files > 0 || !incomplete)
                 note_losses(s, b, u);
@@ -127,7 +158,7 @@ static void make_ready(IntakeSource *s, Bundle *b, const ScanUnit *u, const char
         }
         note_missing(s, b);
         intake_notes_tell_unheard(s, b);
-        bundle_prefix_settle(s->context->store, b);
+        intake_set_s3_prefix(s->context->store, b);
         sd_event_source_set_enabled(b->timer, SD_EVENT_OFF);
         if (bundle_set_state(s->context->bundles, b, BUNDLE_READY, incomplete) == 0)
                 s->context->on_ready(b, s->context->userdata);
@@ -236,10 +267,7 @@ static IntakeFacts facts_of(const IntakeSource *s, const Bundle *b, const ProbeJ
         };
 }
 
-static void on_probed(WorkJob *job) {
-        _cleanup_(probe_job_freep) ProbeJob *p = CONTAINER_OF(job, ProbeJob, job);
-        IntakeSource *s = p->owner;
-        s->n_probes--;
+static void on_probed(IntakeSource *s, ProbeJob *p) {
         Bundle *b = bundle_table_find(s->context->bundles, p->bundle_id);
         if (!b || b->source != s)
                 return; /* cancelled meanwhile */

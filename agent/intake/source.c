@@ -1,4 +1,4 @@
-/* A source: its events, its scans, its beginning and end. */
+/* A source: its events, its scans, its start and end. */
 #include "agent/intake/intake.h"
 
 #include <errno.h>
@@ -7,6 +7,7 @@
 #include "agent/intake/intake_private.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
+#include "lib/base/transition.h"
 #include "lib/event/timer.h"
 
 /* How long a stop waits for workers that are at it. */
@@ -21,9 +22,8 @@ uint64_t intake_realtime_usec(const IntakeSource *s) {
 }
 
 void intake_remember(IntakeSource *s, const char *relative, uint64_t digest) {
-        UnitTable *t = s->scan ? &s->table_later : &s->table;
-        (void)unit_table_put(t, unit_table_key(relative),
-                             digest); /* forgotten for want of memory: looked at once more */
+        /* Forgotten for want of memory: it is probed once more. */
+        (void)unit_table_put(&s->table, unit_table_key(relative), digest);
 }
 
 void intake_set_note(char **note, const char *text) {
@@ -51,9 +51,8 @@ void intake_source_on_final(IntakeSource *s, Bundle *b) {
         if (b->rec.state == BUNDLE_DELIVERED && b->dirty)
                 intake_look_last(s, b->rec.id);
         else if (b->rec.state != BUNDLE_QUARANTINED && !b->rec.links_held)
-                intake_release_pins(
-                        s, b->rec.id); /* some may be there even where links were refused */
-        intake_look_last_again(s);
+                intake_release_pins(s, b->rec.id); /* some may be there where links were refused */
+        intake_sweep_pins_again(s);
         /* A supplement's digest is not the unit's; and what vanished is taken again should it come back. */
         if (!b->rec.supplement_of[0] && b->rec.state != BUNDLE_VANISHED)
                 intake_remember(s, relative, b->rec.digest);
@@ -123,6 +122,36 @@ static void on_degraded(const char *why, const char *remedy, void *userdata) {
 }
 
 /* ---- scans ---- */
+
+static void set_hold(IntakeSource *s, IntakeHold hold) {
+        static const char *const names[] = { "open", "holding", "held" };
+        static const unsigned moves[] = {
+                [INTAKE_OPEN] = 1U << INTAKE_HOLDING,
+                [INTAKE_HOLDING] = 1U << INTAKE_OPEN | 1U << INTAKE_HELD,
+                [INTAKE_HELD] = 1U << INTAKE_OPEN,
+        };
+        static const StateTable table = { "source", names, moves, N_INTAKE_HOLDS };
+        if (transition_check(&table, s->hold, hold, NULL) == 0)
+                s->hold = hold;
+}
+
+static void on_task_done(WorkJob *job) {
+        SourceTask *t = CONTAINER_OF(job, SourceTask, job);
+        list_remove(&t->mine);
+        t->done(t);
+}
+
+static int submit(IntakeSource *s, WorkerPool *pool, SourceTask *t) {
+        t->job.done = on_task_done;
+        int r = worker_pool_submit(pool, &t->job);
+        if (r >= 0)
+                list_append(&s->tasks, &t->mine);
+        return r;
+}
+
+int intake_source_submit(IntakeSource *s, SourceTask *t) {
+        return submit(s, s->probes, t);
+}
 
 static void start_watch(IntakeSource *s, const ScanJob *j) {
         if (s->watch || s->config->watch == CONFIG_WATCH_SCAN)
@@ -201,21 +230,12 @@ static void take_found(IntakeSource *s, ScanJob *j) {
         s->said_put_off = s->puts_off;
 }
 
-static void merge_later(IntakeSource *s) {
-        for (size_t i = 0; i < s->table_later.n_slots; i++)
-                if (s->table_later.keys[i])
-                        (void)unit_table_put(&s->table, s->table_later.keys[i],
-                                             s->table_later.digests[i]); /* see intake_remember() */
-        unit_table_done(&s->table_later);
-}
-
 static void arm_scan(IntakeSource *s);
 
-static void on_scanned(WorkJob *job) {
-        ScanJob *j = CONTAINER_OF(job, ScanJob, job);
-        IntakeSource *s = j->owner;
-        s->scan = NULL;
-        merge_later(s);
+static void on_scanned(SourceTask *t) {
+        _cleanup_(scan_job_freep) ScanJob *j = CONTAINER_OF(t, ScanJob, task);
+        IntakeSource *s = j->source;
+        s->is_scanning = false;
         s->scan_usec = j->took_usec;
         if (j->result < 0 && j->result != -ENOENT)
                 log_warning(j->result,
@@ -238,22 +258,21 @@ static void on_scanned(WorkJob *job) {
         s->n_unreadable = j->n_unreadable;
         s->scan_failed = j->n_unreadable > 0 || (j->result < 0 && j->result != -ENOENT);
         s->was_missing = j->result == -ENOENT;
-        bool full = j->more;
         start_watch(
                 s,
                 j); /* tells on_rescan when everything is watched: what came in between is not lost */
         take_found(s, j);
         intake_attached_sweep(s);
         s->flush_this_scan = false;
-        scan_job_free(j);
         s->has_scanned = true;
-        s->scan_wanted = s->scan_wanted || full;
+        s->scan_wanted = s->scan_wanted || j->has_more;
         if (s->scan_wanted && s->n_active < INTAKE_ACTIVE_MAX / 2) {
                 intake_start_scan(s);
                 return;
         }
-        s->is_held = s->hold_wanted && !s->scan_wanted;
-        if (!s->is_held)
+        if (s->hold == INTAKE_HOLDING && !s->scan_wanted)
+                set_hold(s, INTAKE_HELD);
+        if (s->hold != INTAKE_HELD)
                 arm_scan(s);
 }
 
@@ -270,20 +289,19 @@ static void arm_scan(IntakeSource *s) {
 }
 
 void intake_start_scan(IntakeSource *s) {
-        if (s->is_held)
+        if (s->hold == INTAKE_HELD)
                 return;
-        if (s->scan) {
+        if (s->is_scanning) {
                 s->scan_wanted = true;
                 return;
         }
-        size_t room = s->n_active < INTAKE_ACTIVE_MAX ? INTAKE_ACTIVE_MAX - s->n_active : 0;
+        size_t n_max = s->n_active < INTAKE_ACTIVE_MAX ? INTAKE_ACTIVE_MAX - s->n_active : 0;
         ScanJob *j = NULL;
-        int r = scan_job_new(&j, s->terms, &s->table, room);
+        int r = scan_job_new(&j, s->terms, &s->table, n_max);
         if (r >= 0) {
-                j->owner = s;
-                j->job.done = on_scanned;
-                j->submitted_usec = intake_boot_usec(s);
-                r = worker_pool_submit(s->scans, &j->job);
+                j->source = s;
+                j->task.done = on_scanned;
+                r = submit(s, s->scans, &j->task);
         }
         if (r < 0) {
                 scan_job_free(j);
@@ -292,7 +310,7 @@ void intake_start_scan(IntakeSource *s) {
                 arm_scan(s);
                 return;
         }
-        s->scan = j;
+        s->is_scanning = true;
         s->scan_wanted = false;
         s->flush_this_scan = s->flush_wanted;
         s->flush_wanted = false;
@@ -309,10 +327,9 @@ void intake_source_flush(IntakeSource *s, bool flush) {
 }
 
 void intake_source_hold(IntakeSource *s, bool on) {
-        if (on == s->hold_wanted)
+        if (on == (s->hold != INTAKE_OPEN))
                 return;
-        s->hold_wanted = on;
-        s->is_held = false;
+        set_hold(s, on ? INTAKE_HOLDING : INTAKE_OPEN);
         intake_start_scan(s); /* what is there now; or what has come meanwhile */
 }
 
@@ -336,12 +353,10 @@ int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSo
                 return -ENOMEM;
         *s = (IntakeSource){ .context = context, .config = config };
         pending_init(&s->pending);
-        pending_init(&s->last_looks);
+        pending_init(&s->rechecks);
         pending_init(&s->attached);
         list_init(&s->unit_notes);
-        list_init(&s->jobs);
-        list_init(&s->pin_jobs);
-        list_init(&s->errands);
+        list_init(&s->tasks);
         int r = source_terms_new(&s->terms, config, context->instance_id, context->proc_root);
         if (r >= 0)
                 r = worker_pool_new(&s->probes, context->event, "nc-look", 1, WORKER_NORMAL);
@@ -360,50 +375,25 @@ int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSo
 }
 
 static bool is_any_running(const IntakeSource *s) {
-        if (s->scan && worker_pool_is_running(&s->scan->job))
-                return true;
-        LIST_FOREACH (l, &s->jobs)
-                if (worker_pool_is_running(&CONTAINER_OF(l, ProbeJob, mine)->job))
-                        return true;
-        LIST_FOREACH (l, &s->pin_jobs)
-                if (worker_pool_is_running(&CONTAINER_OF(l, PinsJob, mine)->job))
-                        return true;
-        LIST_FOREACH (l, &s->errands)
+        LIST_FOREACH (l, &s->tasks)
                 if (worker_pool_is_running(&CONTAINER_OF(l, SourceTask, mine)->job))
                         return true;
         return false;
 }
 
-/* Queued jobs are dropped; those that run are waited for a little. One that sits in a hung mount is left to its fate with what it
- * holds, the table included. */
+/* Queued tasks are dropped; those that run are waited for a little. One that sits in a hung mount is abandoned with what it holds. */
 static void stop_workers(IntakeSource *s) {
         worker_pool_abandon(s->probes);
         worker_pool_abandon(s->scans);
         uint64_t until = intake_boot_usec(s) + STOP_USEC;
         while (is_any_running(s) && intake_boot_usec(s) < until)
-                (void)usleep(2 * USEC_PER_MSEC); /* a signal only makes us look sooner */
-        LIST_FOREACH_SAFE (l, &s->jobs) {
-                ProbeJob *p = CONTAINER_OF(l, ProbeJob, mine);
-                list_remove(&p->mine);
-                if (!worker_pool_is_running(&p->job))
-                        probe_job_free(p);
+                (void)usleep(2 * USEC_PER_MSEC); /* a signal only ends the wait sooner */
+        LIST_FOREACH_SAFE (l, &s->tasks) {
+                SourceTask *t = CONTAINER_OF(l, SourceTask, mine);
+                list_remove(&t->mine);
+                if (!worker_pool_is_running(&t->job))
+                        t->drop(t);
         }
-        LIST_FOREACH_SAFE (l, &s->pin_jobs) {
-                PinsJob *p = CONTAINER_OF(l, PinsJob, mine);
-                list_remove(&p->mine);
-                if (!worker_pool_is_running(&p->job))
-                        pins_job_free(p);
-        }
-        LIST_FOREACH_SAFE (l, &s->errands) {
-                SourceTask *e = CONTAINER_OF(l, SourceTask, mine);
-                list_remove(&e->mine);
-                if (!worker_pool_is_running(&e->job))
-                        e->drop(e);
-        }
-        if (s->scan && worker_pool_is_running(&s->scan->job))
-                s->table = (UnitTable){ 0 }; /* the scan reads it still: it keeps it */
-        else
-                scan_job_free(s->scan);
 }
 
 IntakeSource *intake_source_free(IntakeSource *s) {
@@ -422,30 +412,15 @@ IntakeSource *intake_source_free(IntakeSource *s) {
         sd_event_source_disable_unref(s->scan_timer);
         sd_event_source_disable_unref(s->look_timer);
         pending_done(&s->pending);
-        pending_done(&s->last_looks);
+        pending_done(&s->rechecks);
         intake_attached_done(s);
         intake_notes_done(s);
         unit_table_done(&s->table);
-        unit_table_done(&s->table_later);
         source_terms_unref(s->terms);
         free(s->note);
         free(s->hold_note);
         free(s);
         return NULL;
-}
-
-static void on_errand_done(WorkJob *job) {
-        SourceTask *e = CONTAINER_OF(job, SourceTask, job);
-        list_remove(&e->mine);
-        e->done(e);
-}
-
-int intake_source_submit(IntakeSource *s, SourceTask *e) {
-        e->job.done = on_errand_done;
-        int r = worker_pool_submit(s->probes, &e->job);
-        if (r >= 0)
-                list_append(&s->errands, &e->mine);
-        return r;
 }
 
 void intake_source_rebind(IntakeSource *s, const ConfigSource *config) {
@@ -474,6 +449,6 @@ bool intake_source_has_seen_all(const IntakeSource *s) {
 }
 
 bool intake_source_is_idle(const IntakeSource *s) {
-        return s->has_scanned && !s->scan && !s->scan_wanted && s->n_probes == 0 &&
+        return s->has_scanned && !s->is_scanning && !s->scan_wanted && s->n_probes == 0 &&
                !s->is_listing && pending_is_empty(&s->pending) && pending_is_empty(&s->attached);
 }

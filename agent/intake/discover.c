@@ -210,10 +210,17 @@ void intake_on_unit(IntakeSource *s, ScanUnit *u) {
 
 /* ---- probes ---- */
 
-bool intake_probe_submit(IntakeSource *s, ProbeJob *p, void (*done)(WorkJob *job)) {
-        p->owner = s;
-        p->job.done = done;
-        int r = worker_pool_submit(s->probes, &p->job);
+static void on_probe_done(SourceTask *t) {
+        _cleanup_(probe_job_freep) ProbeJob *p = CONTAINER_OF(t, ProbeJob, task);
+        p->source->n_probes--;
+        p->done(p->source, p);
+}
+
+bool intake_probe_submit(IntakeSource *s, ProbeJob *p, void (*done)(IntakeSource *s, ProbeJob *p)) {
+        p->source = s;
+        p->done = done;
+        p->task.done = on_probe_done;
+        int r = intake_source_submit(s, &p->task);
         if (r < 0) {
                 log_error(r,
                           "source %s: cannot start a worker thread, trying again at the next scan",
@@ -221,8 +228,6 @@ bool intake_probe_submit(IntakeSource *s, ProbeJob *p, void (*done)(WorkJob *job
                 probe_job_free(p);
                 return false;
         }
-        p->submitted_usec = intake_boot_usec(s);
-        list_append(&s->jobs, &p->mine);
         s->n_probes++;
         return true;
 }
@@ -252,7 +257,7 @@ bool intake_begin_supplement(IntakeSource *s, ProbeJob *p, BundleRecord *base) {
         if (!p->unit.relative)
                 return true; /* a later scan, or the next start */
         p->unit.st = (struct stat){ .st_uid = base->uid };
-        if (!p->heir[0]) { /* else it is as intake_is_of_links() says */
+        if (!p->supplement_id[0]) { /* else it is as intake_is_of_links() says */
                 p->unit.st.st_dev = (dev_t)base->unit_dev;
                 p->unit.st.st_ino = (ino_t)base->unit_ino;
                 p->unit.born_usec = base->unit_born_usec;
@@ -261,10 +266,7 @@ bool intake_begin_supplement(IntakeSource *s, ProbeJob *p, BundleRecord *base) {
         return true;
 }
 
-static void on_supplement_probed(WorkJob *job) {
-        _cleanup_(probe_job_freep) ProbeJob *p = CONTAINER_OF(job, ProbeJob, job);
-        IntakeSource *s = p->owner;
-        s->n_probes--;
+static void on_supplement_probed(IntakeSource *s, ProbeJob *p) {
         _cleanup_free_ char *path =
                 p->relative[0] ? path_join(s->terms->fixed, p->relative) : strdup(s->terms->fixed);
         _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
@@ -299,10 +301,7 @@ static void look_for_supplement(IntakeSource *s, const ScanUnit *u, const char *
                                   on_supplement_probed); /* said there; the next scan tries again */
 }
 
-static void on_first_look(WorkJob *job) {
-        _cleanup_(probe_job_freep) ProbeJob *p = CONTAINER_OF(job, ProbeJob, job);
-        IntakeSource *s = p->owner;
-        s->n_probes--;
+static void on_first_look(IntakeSource *s, ProbeJob *p) {
         s->looking = false;
         s->look_not_before_usec = intake_boot_usec(s) + LOOK_SHARE * p->took_usec;
         if (p->result == 0) {
@@ -338,7 +337,7 @@ static void look_next(IntakeSource *s) {
                 if (r >= 0)
                         return;
         }
-        _cleanup_free_ char *relative = pending_take(&s->pending);
+        _cleanup_free_ char *relative = pending_pop(&s->pending);
         ProbeJob *p;
         if (probe_job_new(&p, s->terms, relative) < 0)
                 return;
@@ -346,7 +345,7 @@ static void look_next(IntakeSource *s) {
 }
 
 void intake_look_at_path(IntakeSource *s, const char *relative) {
-        if (s->is_held)
+        if (s->hold == INTAKE_HELD)
                 return; /* the scan after the hold finds it */
         int r = pending_add(&s->pending, relative);
         if (r < 0) { /* too many, or no memory: a scan finds them all */
@@ -355,4 +354,216 @@ void intake_look_at_path(IntakeSource *s, const char *relative) {
                 return;
         }
         look_next(s);
+}
+
+/* ---- attachments: what was attached to a unit after its bundle began is shipped as a supplement of its own, and what was attached is
+ * released when the bundle that has it is over. The directories in the state directory are the truth: a crash at any point is found by
+ * the next sweep. ---- */
+
+/* What was attached to a unit that never became a bundle is let go after so long, with a clock that is not set forward meanwhile. */
+#define NOBODYS_USEC (7 * USEC_PER_DAY)
+
+static void release_all(IntakeSource *s, const char *path) {
+        int r = attachments_release(s->context->attachments, s->config->name, path);
+        if (r < 0)
+                log_warning(r,
+                            "source %s: cannot remove what was attached to '%s'; a later scan "
+                            "tries again",
+                            s->config->name, path);
+}
+
+static void release_of(IntakeSource *s, const char *path, const char *id) {
+        int r = attachments_release_bundle(s->context->attachments, s->config->name, path, id);
+        if (r < 0)
+                log_dump(id, LOG_WARNING, r,
+                         "cannot remove what was attached to it; a later scan tries again");
+}
+
+/* Something waits, and nobody works on the unit: is there a base that it can follow? */
+static void consider(IntakeSource *s, const char *path) {
+        _cleanup_(bundle_record_done) BundleRecord base = { 0 };
+        uint64_t bytes;
+        size_t n = attachments_waiting(s->context->attachments, s->config->name, path, &bytes);
+        if (n == 0 || bundle_table_find_unit(s->context->bundles, s->config->name, path) ||
+            store_find_unit(s->context->store, s->config->name, path, &base) != 0)
+                return; /* whatever comes next for this unit, or a scan, looks again */
+        switch (base.state) {
+        case BUNDLE_DELIVERED:
+                intake_begin_of_attachments(s, &base, n, bytes);
+                break;
+        case BUNDLE_EVICTED:
+        case BUNDLE_CANCELLED:
+        case BUNDLE_VANISHED:
+                release_all(s, path);
+                break;
+        default: /* quarantined: the operator may bring it back */
+                break;
+        }
+}
+
+static int on_attached(sd_event_source *source, uint64_t usec, void *userdata) {
+        IntakeSource *s = userdata;
+        (void)source;
+        (void)usec;
+        while (!pending_is_empty(&s->attached)) {
+                _cleanup_free_ char *path = pending_pop(&s->attached);
+                consider(s, path);
+        }
+        return 0;
+}
+
+/* Not at once: the bundle that ends is still in the table. */
+static void consider_soon(IntakeSource *s, const char *path) {
+        int r = pending_add(&s->attached, path);
+        if (r >= 0)
+                r = timer_arm(&s->attached_timer, &(TimerOrder){ .event = s->context->event,
+                                                                 .usec = 0,
+                                                                 .handler = on_attached,
+                                                                 .userdata = s });
+        if (r < 0)
+                log_warning(r, "source %s: a later scan looks at what was attached to '%s'",
+                            s->config->name, path);
+}
+
+void intake_source_attached(IntakeSource *s, const char *unit_path) {
+        if (path_is_below(unit_path, s->terms->fixed))
+                consider_soon(s, unit_path);
+}
+
+void intake_attached_on_final(IntakeSource *s, const Bundle *b) {
+        if (!s->context->attachments || b->rec.state == BUNDLE_QUARANTINED)
+                return;
+        release_of(s, b->rec.path, b->rec.id);
+        if (attachments_waiting(s->context->attachments, s->config->name, b->rec.path, NULL) > 0)
+                consider_soon(s, b->rec.path);
+}
+
+/* A hook may run before the directory is made that it is to write into: what it began so shortly before is the new one's. */
+void intake_attached_renewed(IntakeSource *s, const char *path) {
+        IntakeContext *c = s->context;
+        uint64_t now = intake_realtime_usec(s);
+        uint64_t before = now - MIN(now, c->hook_deadline_usec + USEC_PER_SEC);
+        if (c->on_renewed)
+                c->on_renewed(s->config->name, path, before, c->userdata);
+        int r = c->attachments
+                        ? attachments_release_before(c->attachments, s->config->name, path, before)
+                        : 0;
+        if (r < 0)
+                log_warning(r, "source %s: what was attached to an earlier '%s' cannot be removed",
+                            s->config->name, path);
+        else if (r > 0)
+                log_notice("source %s: '%s' is another one than before; %d files that came too "
+                           "late for the earlier one are let go",
+                           s->config->name, path, r);
+}
+
+/* ---- what a crash left ---- */
+
+static void release_if_over(IntakeSource *s, const char *path, const char *id) {
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        if (bundle_table_find(s->context->bundles, id) ||
+            store_get(s->context->store, id, &rec) != 0)
+                return; /* of what is not known nothing is taken away */
+        if (bundle_state_is_over(rec.state))
+                release_of(s, path, id);
+}
+
+static void on_attached_unit(const char *path, uint64_t changed_usec, void *userdata) {
+        IntakeSource *s = userdata;
+        _cleanup_(bundle_record_done) BundleRecord base = { 0 };
+        _cleanup_(attachment_names_done) AttachmentNames ids = { 0 };
+        uint64_t now = intake_realtime_usec(s);
+        if (!path_is_below(path, s->terms->fixed))
+                return;
+        int r = attachments_bundles(s->context->attachments, s->config->name, path, &ids);
+        for (size_t i = 0; i < ids.n; i++)
+                release_if_over(s, path, ids.items[i]);
+        if (r < 0)
+                log_warning(r, "source %s: cannot see what is attached to '%s'", s->config->name,
+                            path);
+        if (attachments_waiting(s->context->attachments, s->config->name, path, NULL) == 0)
+                return;
+        if (now > changed_usec + NOBODYS_USEC && s->steady_usec > NOBODYS_USEC &&
+            !bundle_table_find_unit(s->context->bundles, s->config->name, path) &&
+            store_find_unit(s->context->store, s->config->name, path, &base) == STORE_E_NOT_FOUND) {
+                log_notice("source %s: '%s' never became a bundle; what was attached to it is let "
+                           "go",
+                           s->config->name, path);
+                release_all(s, path);
+                return;
+        }
+        consider_soon(s, path);
+}
+
+void intake_attached_sweep(IntakeSource *s) {
+        if (!s->context->attachments)
+                return;
+        s->steady_usec = clock_steady_usec(&s->steady, s->context->clock);
+        int r = attachments_list(s->context->attachments, s->config->name, on_attached_unit, s);
+        if (r < 0)
+                log_warning(r, "source %s: cannot see what is attached; a later scan tries again",
+                            s->config->name);
+}
+
+void intake_attached_done(IntakeSource *s) {
+        pending_done(&s->attached);
+        sd_event_source_disable_unref(s->attached_timer);
+}
+
+/* ---- sources that are not configured any more ---- */
+
+/* What cannot be read may be anything. */
+static bool is_over(int r, const BundleRecord *rec, bool is_old) {
+        return r == STORE_E_NOT_FOUND ? is_old : r == 0 && bundle_state_is_over(rec->state);
+}
+
+static bool is_old(const OrphansContext *c, const AttachmentsUnit *unit) {
+        return c->now_usec > unit->changed_usec + ORPHANS_WAIT_USEC &&
+               c->steady_usec > ORPHANS_WAIT_USEC;
+}
+
+/* @return whether the bundle is over, and what it was given has gone, or goes with the next sweep */
+static bool let_go(const OrphansContext *c, const AttachmentsUnit *unit, const char *id) {
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        int r = store_get(c->store, id, &rec);
+        if (!is_over(r, &rec, is_old(c, unit)))
+                return false;
+        r = attachments_release_bundle(c->attachments, unit->source, unit->unit_path, id);
+        if (r < 0)
+                log_dump(id, LOG_WARNING, r,
+                         "cannot remove what was attached to it; in an hour it is tried again");
+        return true;
+}
+
+static void on_orphaned_unit(const AttachmentsUnit *unit, void *userdata) {
+        const OrphansContext *c = userdata;
+        _cleanup_(bundle_record_done) BundleRecord base = { 0 };
+        _cleanup_(attachment_names_done) AttachmentNames ids = { 0 };
+        bool is_needed = false;
+        if (c->is_configured(unit->source, c->userdata))
+                return;
+        int r = attachments_bundles(c->attachments, unit->source, unit->unit_path, &ids);
+        for (size_t i = 0; i < ids.n; i++)
+                is_needed |= !let_go(c, unit, ids.items[i]);
+        if (r < 0 || is_needed || !is_old(c, unit))
+                return;
+        r = store_find_unit(c->store, unit->source, unit->unit_path, &base);
+        if (!is_over(r, &base, true))
+                return;
+        r = attachments_release(c->attachments, unit->source, unit->unit_path);
+        if (r < 0)
+                log_warning(r,
+                            "cannot remove what was attached to '%s'; in an hour it is tried again",
+                            unit->unit_path);
+        else
+                log_notice("source '%s' is not configured any more; what was attached to '%s' is "
+                           "let go",
+                           unit->source, unit->unit_path);
+}
+
+void orphans_sweep(const OrphansContext *c) {
+        int r = attachments_list_all(c->attachments, on_orphaned_unit, (void *)c);
+        if (r < 0)
+                log_warning(r, "cannot see what is attached to dumps of former sources; in an hour "
+                               "it is tried again");
 }
