@@ -5,7 +5,7 @@
 #include <systemd/sd-event.h>
 
 #include "agent/api/view.h"
-#include "agent/delivery/pipeline.h"
+#include "agent/delivery/scheduler.h"
 #include "agent/intake/intake.h"
 #include "agent/store/bundle.h"
 #include "config/config.h"

@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "agent/delivery/pipeline_private.h"
-#include "agent/delivery/ship_s3.h"
+#include "agent/delivery/delivery_s3.h"
+#include "agent/delivery/destination.h"
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
 #include "lib/bundle/packer.h"

@@ -6,8 +6,7 @@
 
 #include <cmocka.h>
 
-#include "agent/delivery/ship_s3.h"
-#include "agent/delivery/ship_s3_ledger.h"
+#include "agent/delivery/delivery_s3.h"
 #include "lib/bundle/packer.h"
 #include "lib/bundle/writer.h"
 #include "tests/lib/base/scratch.h"

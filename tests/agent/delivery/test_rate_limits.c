@@ -1,5 +1,5 @@
 /* What limits.* of a configuration becomes, and what is asked before a source is read. */
-#include "agent/delivery/limits.h"
+#include "agent/delivery/rate_limits.h"
 
 #include <pthread.h>
 #include <setjmp.h>

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "agent/delivery/pipeline_private.h"
+#include "agent/delivery/destination.h"
 #include "lib/base/log.h"
 #include "lib/base/strbuf.h"
 
@@ -14,6 +14,7 @@ size_t pipeline_n_destinations(const Pipeline *p) {
 #define NO_CPU                                                                                     \
         "the threads that read and pack get no CPU, the node's other work takes all of them: "     \
         "leave it one, or raise CPUWeight= of the agent's unit"
+
 #define NO_DATA                                                                                    \
         "what is read comes too slowly: the file system of the source hangs, or is very slow"
 
@@ -220,4 +221,15 @@ char *pipeline_explain(const Pipeline *p, const Bundle *b, const DeliveryRecord 
         else
                 strbuf_add(&text, "will be shipped as soon as it is ready.");
         return strbuf_take(&text);
+}
+
+uint64_t stall_look(Stall *s, uint64_t begun_usec, uint64_t progress, uint64_t now_usec) {
+        if (s->begun_usec != begun_usec) /* no progress at all counts from the beginning */
+                *s = (Stall){ .begun_usec = begun_usec, .since_usec = begun_usec };
+        if (s->progress != progress) {
+                s->progress = progress;
+                s->since_usec = now_usec;
+        }
+        uint64_t still = now_usec > s->since_usec ? now_usec - s->since_usec : 0;
+        return still > STALL_USEC ? still : 0;
 }

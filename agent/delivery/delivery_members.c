@@ -1,10 +1,9 @@
-#include "agent/delivery/ship_members.h"
+#include "agent/delivery/delivery.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 
-#include "agent/delivery/ship.h"
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
 #include "lib/bundle/validate.h"

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "agent/delivery/ship_notes.h"
+#include "agent/delivery/delivery.h"
 #include "agent/intake/intake_private.h"
 #include "agent/store/notes_store.h"
 #include "lib/base/cleanup.h"

@@ -8,8 +8,7 @@
 
 #include <errno.h>
 
-#include "agent/delivery/ship.h"
-#include "agent/delivery/ship_members.h"
+#include "agent/delivery/delivery.h"
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
 #include "lib/neuron/ids.h"

@@ -1,4 +1,4 @@
-#include "agent/delivery/limits.h"
+#include "agent/delivery/rate_limits.h"
 
 #include <errno.h>
 #include <stdlib.h>

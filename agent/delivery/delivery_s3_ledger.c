@@ -1,4 +1,4 @@
-#include "agent/delivery/ship_s3_ledger.h"
+#include "agent/delivery/delivery_s3.h"
 
 #include <errno.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "agent/delivery/turns.h"
+#include "agent/delivery/destination.h"
 #include "lib/base/cleanup.h"
 
 typedef struct Waiting {

@@ -1,4 +1,4 @@
-#include "agent/delivery/ship_notes.h"
+#include "agent/delivery/delivery.h"
 
 #include <errno.h>
 #include <string.h>

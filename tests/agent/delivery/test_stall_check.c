@@ -1,4 +1,4 @@
-#include "agent/delivery/stall.h"
+#include "agent/delivery/destination.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,12 +1,54 @@
-/* What the files of the pipeline share. Nobody else includes this. */
+/* A destination: its state, which the scheduler owns, and what the kinds of destination do differently. Private to this folder. */
 #pragma once
 
-#include "agent/delivery/pipeline.h"
-#include "agent/delivery/ship.h"
-#include "agent/delivery/stall.h"
-#include "agent/delivery/turns.h"
+#include "agent/delivery/delivery.h"
+#include "agent/delivery/scheduler.h"
 #include "lib/base/path.h"
 #include "lib/event/worker_pool.h"
+
+/* Whose turn it is at a destination: of the bundles that may go now, which one does. Small ones go first (logs, metadata: they tell most
+ * and take least), the sources take turns, the oldest of a source first; and a large one goes after so many small ones in a row, so that
+ * nothing waits for ever. Deciding only. */
+#define TURNS_SMALL_BYTES (UINT64_C(4) << 20) /* of the source's files */
+#define TURNS_SMALL_FILES 1000
+#define TURNS_SMALL_IN_ROW 16 /* then a large one */
+#define TURNS_SOURCES_MAX 200 /* as config's table has it; more share the last place */
+
+typedef struct Turns { /* all zero = nobody was served yet */
+        uint64_t n;
+        unsigned n_small_in_row;
+        struct {
+                const void *source; /* an identity, never looked into */
+                uint64_t turn;      /* when it was served last */
+        } served[TURNS_SOURCES_MAX];
+        size_t n_served;
+} Turns;
+
+/** @return whether a bundle of so many files and bytes is a small one */
+bool turns_is_small(uint64_t n_files, uint64_t bytes);
+
+/** @return whether a small one goes first now, if there is any; else a large one */
+bool turns_is_small_ones(const Turns *t);
+/** @return when a source was served last: the one with the least goes first, of equals the one that waits longer */
+uint64_t turns_served_at(const Turns *t, const void *source);
+void turns_took(Turns *t, const void *source, bool is_small);
+
+/* Tells work that stands still from work that is slow. Pure. */
+/* So long without a sign of life. As long as what S3's request_timeout is by default. */
+#define STALL_USEC (60 * USEC_PER_SEC)
+
+typedef struct Stall {
+        uint64_t begun_usec, progress, since_usec; /* as of the last look */
+} Stall;
+
+/**
+ * To be called whenever somebody looks at work that is going on.
+ * @param begun_usec  when the work began, which also tells one piece of work from the next
+ * @param progress    any number that changes as the work goes on
+ * @param now_usec    of the same clock as begun_usec
+ * @return for how long it has stood still, when that is longer than STALL_USEC; else 0
+ */
+uint64_t stall_look(Stall *s, uint64_t begun_usec, uint64_t progress, uint64_t now_usec);
 
 typedef struct DestinationType DestinationType;
 
@@ -139,45 +181,8 @@ int pipeline_reserve(ShipJob *s, uint64_t bytes, uint64_t *ret_limit);
 void pipeline_probed(Destination *d, int outcome, const char *error);
 /** Tells it that what came before the next delivery is over. */
 void pipeline_tidied(Destination *d);
-/** A delivery is over: the on_done of every ShipJob. */
-void pipeline_shipped(ShipJob *s);
 uint64_t pipeline_random(void);
-bool pipeline_has_memory(const Pipeline *p, uint64_t bytes);
-/** Begins a delivery. @return 0, -errno: it has not begun */
-int pipeline_start(Destination *d, Bundle *b);
-
-/* pipeline_order.c: what a delivery takes along, read on the loop before it begins. */
-/** Below the destination's root. @return the caller's, NULL for lack of memory */
-char *pipeline_directory(const Destination *d, const Bundle *b);
-/** The first delivery of the bundle begins: what must be the same for all is settled now. The row is the caller's to write. */
-void pipeline_settle_order(Pipeline *p, Bundle *b);
-/** Gives the job what was shipped before, what is attached, and what the hook told. */
-void pipeline_take_along(Pipeline *p, const Bundle *b, ShipJob *s);
-
-/* pipeline_turn.c */
-/** Starts what may start there now. */
-void pipeline_destination_kick(Destination *d);
-void pipeline_kick_in(Destination *d, uint64_t usec);
-
-/** @return the bundle's delivery to a destination, NULL when it has none */
-DeliveryRecord *pipeline_delivery(const Bundle *b, const char *destination);
 size_t pipeline_tries_index(const Bundle *b, const DeliveryRecord *delivery); /* in b->tries */
-/** @return what happened to this delivery of b since the start */
-BundleTries *pipeline_tries(Bundle *b, const DeliveryRecord *delivery);
 Destination *pipeline_find_destination(const Pipeline *p, const char *name);
 /** @return whether it failed so often by the bundle's own fault that it is not tried any more */
 bool pipeline_has_given_up(const Pipeline *p, const DeliveryRecord *delivery);
-/** @return whether there is no delivery left to try, but some that were given up */
-bool pipeline_has_given_up_all(const Pipeline *p, const Bundle *b);
-
-/* pipeline_answer.c: what an answer means. */
-void pipeline_destination_is_well(Destination *d);
-/** @param outcome  UPLOAD_E_*: somebody must mend it (full, denied), or it is away
- * @param error  a sentence, copied; may be NULL */
-void pipeline_destination_is_ill(Destination *d, int outcome, const char *error);
-/** Writes down how a delivery ended. The bundle may be gone afterwards. */
-void pipeline_take_answer(Destination *d, Bundle *b, ShipJob *s);
-/** Moves a bundle on from SHIPPING, or remembers the move until its last worker is back. It may be gone afterwards.
- * @param to  READY, or any state that may follow SHIPPING
- * @param reason  a sentence, copied; may be NULL */
-void pipeline_leave_shipping(Pipeline *p, Bundle *b, BundleState to, const char *reason);

@@ -4,7 +4,7 @@
 
 #include <systemd/sd-event.h>
 
-#include "agent/delivery/limits.h"
+#include "agent/delivery/rate_limits.h"
 #include "agent/hooknotes/attachments.h"
 #include "agent/retention/source_spec.h"
 #include "agent/store/bundle.h"
