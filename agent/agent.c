@@ -28,7 +28,7 @@ IntakeSource *agent_source_by_name(const Agent *a, const char *name) {
 static void on_ready(Bundle *b, void *userdata) {
         Agent *a = userdata;
         (void)b;
-        pipeline_kick(a->pipeline);
+        scheduler_kick(a->scheduler);
         retainer_kick(a->retainer);
         agent_tell_status(a);
 }
@@ -79,8 +79,8 @@ static void on_discard(const char *reason, uint64_t n, void *userdata) {
 /* A bundle came to its end: what held its sources is let go, except where the operator can bring it back. */
 static void on_final(Bundle *b, void *userdata) {
         Agent *a = userdata;
-        if (a->pipeline)
-                pipeline_forget(a->pipeline, b);
+        if (a->scheduler)
+                scheduler_abandon_uploads(a->scheduler, b);
         if (b->source)
                 intake_source_on_final(b->source, b);
         if (b->rec.state == BUNDLE_VANISHED || b->rec.state == BUNDLE_CANCELLED)
@@ -167,20 +167,20 @@ static int open_table(Agent *a) {
 }
 
 int agent_make_pipeline(Agent *a) {
-        PipelineContext context = { .event = a->event,
-                                    .clock = a->clock,
-                                    .store = a->store,
-                                    .bundles = a->bundles,
-                                    .attachments = a->attachments,
-                                    .instance_id = a->instance_id,
-                                    .hostname = a->hostname,
-                                    .environment = a->environment,
-                                    .in_a_hurry = a->once || a->drain.is_on,
-                                    .on_delivered = on_delivered,
-                                    .source_terms = terms_of,
-                                    .on_changed = intake_settle_again,
-                                    .userdata = a };
-        return pipeline_new(&a->pipeline, &context, a->config);
+        SchedulerContext context = { .event = a->event,
+                                     .clock = a->clock,
+                                     .store = a->store,
+                                     .bundles = a->bundles,
+                                     .attachments = a->attachments,
+                                     .instance_id = a->instance_id,
+                                     .hostname = a->hostname,
+                                     .environment = a->environment,
+                                     .is_urgent = a->once || a->drain.is_on,
+                                     .on_delivered = on_delivered,
+                                     .source_terms = terms_of,
+                                     .on_changed = intake_settle_again,
+                                     .userdata = a };
+        return scheduler_new(&a->scheduler, &context, a->config);
 }
 
 /* A source of the same name that now looks elsewhere is another one: it would find nothing at the bundle's path. */
@@ -375,8 +375,8 @@ static int agent_start(Agent *a) {
                 log_warning(0, "EC2's notices of this node's end cannot be asked for");
         if (a->once) /* failures of an earlier run are no reason not to try */
                 LIST_FOREACH (l, bundle_table_all(a->bundles))
-                        pipeline_retry_now(a->pipeline, CONTAINER_OF(l, Bundle, link));
-        pipeline_retry_now(a->pipeline, NULL);
+                        scheduler_retry_now(a->scheduler, CONTAINER_OF(l, Bundle, link));
+        scheduler_retry_now(a->scheduler, NULL);
         return 0;
 }
 
@@ -422,7 +422,7 @@ Agent *agent_free(Agent *a) {
         agent_reload_drop(a);
         agent_hook_stop(a);
         a->retainer = retainer_free(a->retainer); /* what ends from here on kicks nobody */
-        a->pipeline = pipeline_free(a->pipeline);
+        a->scheduler = scheduler_free(a->scheduler);
         agent_free_sources(a);
         sd_event_source_disable_unref(a->store_timer);
         bundle_table_free(a->bundles);
@@ -447,7 +447,7 @@ Agent *agent_free(Agent *a) {
 void agent_flush(Agent *a, bool flush) {
         for (size_t i = 0; i < a->n_sources; i++)
                 intake_source_flush(a->sources[i], flush);
-        pipeline_retry_now(a->pipeline, NULL);
+        scheduler_retry_now(a->scheduler, NULL);
 }
 
 bool agent_is_through(Agent *a) {
@@ -459,7 +459,7 @@ bool agent_is_through(Agent *a) {
         LIST_FOREACH (l, bundle_table_all(a->bundles)) {
                 const Bundle *b = CONTAINER_OF(l, Bundle, link);
                 if (b->source && !bundle_state_is_final(b->rec.state) &&
-                    (b->rec.state != BUNDLE_READY || pipeline_can_go_on(a->pipeline, b)))
+                    (b->rec.state != BUNDLE_READY || scheduler_can_continue(a->scheduler, b)))
                         return false;
         }
         return true;

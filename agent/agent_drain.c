@@ -153,7 +153,7 @@ void agent_drain_again(Agent *a) {
         if (!a->drain.is_on)
                 return;
         hold_sources(a);
-        pipeline_set_hurry(a->pipeline, true);
+        scheduler_set_urgent(a->scheduler, true);
 }
 
 /* All who ask, for people. */
@@ -181,7 +181,7 @@ void agent_drain(Agent *a, DrainAsker asker, const char *reason, uint64_t deadli
         d->is_on = true;
         log_notice("draining: %s; nothing new is taken, what is here is shipped", d->reason);
         agent_drain_again(a);
-        pipeline_retry_now(a->pipeline, NULL);
+        scheduler_retry_now(a->scheduler, NULL);
         look_in(a, 0);
 }
 
@@ -196,7 +196,7 @@ static void take_new_again(Agent *a) {
                 intake_source_hold(a->sources[i], false);
         if (a->incidents)
                 incidents_hurry(a->incidents, false);
-        pipeline_set_hurry(a->pipeline, a->once);
+        scheduler_set_urgent(a->scheduler, a->once);
         agent_tell_status(a);
 }
 
@@ -283,7 +283,7 @@ static int on_wind_down_look(sd_event_source *source, uint64_t usec, void *userd
         WindDown *w = userdata;
         Agent *a = w->agent;
         (void)source, (void)usec;
-        if (pipeline_is_still(a->pipeline) || a->clock->boottime_usec(a->clock) >= w->until_usec)
+        if (scheduler_is_idle(a->scheduler) || a->clock->boottime_usec(a->clock) >= w->until_usec)
                 w->on_over(a);
         else
                 look_whether_still(w, WIND_DOWN_LOOK_USEC);
@@ -306,7 +306,7 @@ void agent_wind_down(Agent *a, WindDown *w, void (*on_over)(Agent *a)) {
         w->agent = a;
         w->until_usec = a->clock->boottime_usec(a->clock) + WIND_DOWN_USEC;
         w->on_over = on_over;
-        pipeline_wind_down(a->pipeline);
+        scheduler_wind_down(a->scheduler);
         look_whether_still(w, 0);
 }
 

@@ -53,7 +53,7 @@ typedef struct Drain {
 
 typedef struct ReloadChanges {
         StrBuf applied, restart; /* keys */
-        bool pipeline, sources;  /* is to be made anew */
+        bool scheduler, sources; /* is to be made anew */
 } ReloadChanges;
 
 /* Underway from the signal until what was being shipped has ended. agent_reload.c */
@@ -73,7 +73,7 @@ struct Agent {
         Store *store;
         Attachments *attachments;
         BundleTable *bundles;
-        Pipeline *pipeline;
+        Scheduler *scheduler;
         Retainer *retainer;
         Notices *notices;               /* NULL: not on EC2 */
         Notes *notes;                   /* NULL: hooks cannot be heard */

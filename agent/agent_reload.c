@@ -19,8 +19,8 @@ static void on_changed_key(const char *key, bool needs_restart, void *userdata) 
         strbuf_addf(list, "%s%s", list->n ? ", " : "", key);
         if (needs_restart)
                 return;
-        c->pipeline = c->pipeline || strncmp(key, "destinations", 12) == 0 ||
-                      strncmp(key, "limits", 6) == 0 || strncmp(key, "node", 4) == 0;
+        c->scheduler = c->scheduler || strncmp(key, "destinations", 12) == 0 ||
+                       strncmp(key, "limits", 6) == 0 || strncmp(key, "node", 4) == 0;
         c->sources =
                 c->sources || strncmp(key, "sources", 7) == 0 || strncmp(key, "snapshot", 8) == 0;
 }
@@ -77,19 +77,19 @@ static void rebind_sources(Agent *a, const Config *loaded) {
 /* All that can fail comes before anything is let go, but for the sources: one that cannot be started is said and left out. */
 static int apply(Agent *a, Config *loaded, const ReloadChanges *c) {
         Config *old = a->config;
-        Pipeline *before = a->pipeline;
+        Scheduler *before = a->scheduler;
         a->config = loaded;
-        if (c->pipeline) {
+        if (c->scheduler) {
                 int r = agent_make_pipeline(a);
                 if (r < 0) {
                         a->config = old;
-                        a->pipeline = before;
+                        a->scheduler = before;
                         return r;
                 }
-                pipeline_free(
+                scheduler_free(
                         before); /* it was wound down: uploads are gone on with, copies start over */
         } else
-                pipeline_rebind(a->pipeline, loaded);
+                scheduler_set_config(a->scheduler, loaded);
         if (c->sources) {
                 retainer_set_sources(a->retainer, NULL, 0);
                 agent_free_sources(a);
@@ -139,10 +139,10 @@ static void finish(Agent *a) {
                              "is running");
                 set_config_error(a, "the new destinations could not be set up; the configuration "
                                     "before it is still in force");
-                pipeline_go_on(a->pipeline);
+                scheduler_resume(a->scheduler);
         } else
                 tell_applied(a, &x->changes);
-        pipeline_kick(a->pipeline);
+        scheduler_kick(a->scheduler);
         strbuf_done(&x->changes.applied);
         strbuf_done(&x->changes.restart);
         x->changes = (ReloadChanges){ 0 };
@@ -176,7 +176,7 @@ void agent_reload(Agent *a, void (*on_done)(void *userdata), void *userdata) {
                 return;
         }
         config_compare(a->config, x->loaded, on_changed_key, &x->changes);
-        if (x->changes.pipeline) /* it is made anew */
+        if (x->changes.scheduler) /* it is made anew */
                 agent_wind_down(a, &x->wind_down, finish);
         else
                 finish(a);

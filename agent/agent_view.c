@@ -15,27 +15,27 @@ typedef struct AgentViewSpace {
         SourceView *sources;
         LabelledCount *discards;
         RequestView *requests;
-        LabelledCount retries[N_PIPELINE_RETRIES + 1];
+        LabelledCount retries[N_SCHEDULER_RETRIES + 1];
         size_t n_destinations, n_sources, n_discards; /* allocated */
         char note[96];
 } AgentViewSpace;
 
-static const char *const retry_names[N_PIPELINE_RETRIES] = {
-        [PIPELINE_RETRY_DESTINATION] = "destination",
-        [PIPELINE_RETRY_BUNDLE] = "bundle",
-        [PIPELINE_RETRY_CHANGED] = "source_changed",
+static const char *const retry_names[N_SCHEDULER_RETRIES] = {
+        [SCHEDULER_RETRY_DESTINATION] = "destination",
+        [SCHEDULER_RETRY_BUNDLE] = "bundle",
+        [SCHEDULER_RETRY_CHANGED] = "source_changed",
 };
 
 static bool make_space(Agent *a) {
         AgentViewSpace *s = a->space;
-        size_t n = pipeline_n_destinations(a->pipeline);
+        size_t n = scheduler_n_destinations(a->scheduler);
         if (n > s->n_destinations) {
                 free(s->destinations);
                 free(s->shipping);
                 free(s->requests);
                 s->destinations = calloc(n, sizeof *s->destinations);
-                s->shipping = calloc(PIPELINE_SHIPPING_MAX(n), sizeof *s->shipping);
-                s->requests = calloc(n * PIPELINE_REQUESTS_MAX, sizeof *s->requests);
+                s->shipping = calloc(SCHEDULER_DELIVERIES_MAX(n), sizeof *s->shipping);
+                s->requests = calloc(n * SCHEDULER_REQUESTS_MAX, sizeof *s->requests);
                 s->n_destinations = s->destinations && s->shipping && s->requests ? n : 0;
         }
         if (a->n_sources > s->n_sources) {
@@ -52,7 +52,7 @@ static bool make_space(Agent *a) {
                s->n_discards >= a->n_discards;
 }
 
-static void view_one_shipping(const Agent *a, const PipelineShippingView *d, ShippingView *ret) {
+static void view_one_shipping(const Agent *a, const SchedulerDeliveryView *d, ShippingView *ret) {
         uint64_t elapsed = a->clock->boottime_usec(a->clock) - d->begun_usec;
         uint64_t rate = elapsed > 0 ? (uint64_t)((double)d->done_bytes * 1e6 / (double)elapsed) : 0;
         uint64_t left = d->total_bytes > d->done_bytes ? d->total_bytes - d->done_bytes : 0;
@@ -67,9 +67,9 @@ static void view_one_shipping(const Agent *a, const PipelineShippingView *d, Shi
 
 static void view_shipping(Agent *a, AgentView *v) {
         AgentViewSpace *s = a->space;
-        size_t n = PIPELINE_SHIPPING_MAX(pipeline_n_destinations(a->pipeline));
-        _cleanup_free_ PipelineShippingView *views = calloc(n + 1, sizeof *views);
-        n = views ? pipeline_shipping_view(a->pipeline, views) : 0;
+        size_t n = SCHEDULER_DELIVERIES_MAX(scheduler_n_destinations(a->scheduler));
+        _cleanup_free_ SchedulerDeliveryView *views = calloc(n + 1, sizeof *views);
+        n = views ? scheduler_deliveries_view(a->scheduler, views) : 0;
         for (size_t i = 0; i < n; i++)
                 view_one_shipping(a, &views[i], &s->shipping[v->n_shipping++]);
         v->shipping = s->shipping;
@@ -77,9 +77,9 @@ static void view_shipping(Agent *a, AgentView *v) {
 
 static void view_destinations(Agent *a, AgentView *v) {
         AgentViewSpace *s = a->space;
-        for (size_t i = 0; i < pipeline_n_destinations(a->pipeline); i++) {
-                PipelineDestinationView d;
-                pipeline_destination_view(a->pipeline, i, &d);
+        for (size_t i = 0; i < scheduler_n_destinations(a->scheduler); i++) {
+                SchedulerDestinationView d;
+                scheduler_destination_view(a->scheduler, i, &d);
                 s->destinations[v->n_destinations++] =
                         (DestinationView){ .name = d.name,
                                            .type = d.type,
@@ -94,7 +94,7 @@ static void view_destinations(Agent *a, AgentView *v) {
         v->destinations = s->destinations;
 }
 
-static void add_latencies(Histogram *h, const PipelineRequests *r) {
+static void add_latencies(Histogram *h, const SchedulerRequests *r) {
         static_assert(sizeof h->le == sizeof r->le && sizeof h->count == sizeof r->count,
                       "both have the same buckets");
         memcpy(h->le, r->le, sizeof h->le);
@@ -106,11 +106,11 @@ static void add_latencies(Histogram *h, const PipelineRequests *r) {
 
 static void view_requests(Agent *a, AgentView *v) {
         AgentViewSpace *s = a->space;
-        LabelledCount *retries = &s->retries[N_PIPELINE_RETRIES];
+        LabelledCount *retries = &s->retries[N_SCHEDULER_RETRIES];
         *retries = (LabelledCount){ "request", 0 };
         for (size_t i = 0; i < v->n_destinations; i++) {
-                PipelineRequests r;
-                if (!pipeline_requests(a->pipeline, i, &r))
+                SchedulerRequests r;
+                if (!scheduler_requests(a->scheduler, i, &r))
                         continue;
                 for (size_t k = 0; k < r.n; k++)
                         s->requests[v->n_requests++] =
@@ -122,7 +122,7 @@ static void view_requests(Agent *a, AgentView *v) {
                 retries->count += r.n_retries;
         }
         v->requests = s->requests;
-        v->n_aborted_uploads = pipeline_n_aborted_uploads(a->pipeline);
+        v->n_aborted_uploads = scheduler_n_aborted_uploads(a->scheduler);
         v->n_uploads_to_abort = store_abort_count(a->store);
 }
 
@@ -168,7 +168,7 @@ static void view_retention(Agent *a, AgentView *v) {
 }
 
 static void view_limits(const Agent *a, LimitsView *ret) {
-        const Limits *l = pipeline_limits(a->pipeline);
+        const RateLimits *l = scheduler_rate_limits(a->scheduler);
         *ret = (LimitsView){ .upload_rate = throttle_rate(l->upload),
                              .work_share = pressure_share_now(l->pressure),
                              .note = l->note };
@@ -183,17 +183,17 @@ static void view_counts(Agent *a, AgentView *v) {
         memcpy(v->bytes_by_state, counts.bytes, sizeof v->bytes_by_state);
         for (size_t i = 0; i < v->n_destinations; i++)
                 v->bytes_delivered += v->destinations[i].bytes_delivered;
-        v->bytes_sent = store_counter(a->store, "bytes_sent") + pipeline_bytes_sent(a->pipeline);
-        v->bytes_read = store_counter(a->store, "bytes_read") + pipeline_bytes_read(a->pipeline);
-        v->buffer_bytes = pipeline_buffer_bytes(a->pipeline);
+        v->bytes_sent = store_counter(a->store, "bytes_sent") + scheduler_bytes_sent(a->scheduler);
+        v->bytes_read = store_counter(a->store, "bytes_read") + scheduler_bytes_read(a->scheduler);
+        v->buffer_bytes = scheduler_buffer_bytes(a->scheduler);
         for (size_t i = 0; i < a->n_discards; i++)
                 s->discards[i] = (LabelledCount){ a->discards[i].reason, a->discards[i].n };
         v->discards = s->discards;
         v->n_discards = a->n_discards;
-        for (int i = 0; i < N_PIPELINE_RETRIES; i++)
+        for (int i = 0; i < N_SCHEDULER_RETRIES; i++)
                 s->retries[i] =
                         (LabelledCount){ retry_names[i],
-                                         pipeline_n_retries(a->pipeline, (PipelineRetry)i) };
+                                         scheduler_n_retries(a->scheduler, (SchedulerRetry)i) };
         v->retries = s->retries;
         v->n_retries = ELEMENTSOF(s->retries);
 }
@@ -226,7 +226,7 @@ static void on_view(AgentView *ret, void *userdata) {
         agent_hook_view(a, &ret->hook);
         view_counts(a, ret);
         ret->idle = ret->idle && bundle_table_n_open(a->bundles) == 0;
-        size_t n_orphaned = pipeline_n_orphaned(a->pipeline);
+        size_t n_orphaned = scheduler_n_orphaned(a->scheduler);
         if (n_orphaned > 0 && !ret->ready_note) {
                 snprintf(a->space->note, sizeof a->space->note,
                          "%zu bundles wait for a destination that is not configured any more",
@@ -295,7 +295,7 @@ static char *explain(const Agent *a, const BundleRecord *rec, const Bundle *b) {
                                           "ship it, or cancel the bundle. ");
                 for (size_t i = 0; i < rec->n_deliveries; i++) {
                         _cleanup_free_ char *one =
-                                pipeline_explain(a->pipeline, b, &rec->deliveries[i]);
+                                scheduler_explain(a->scheduler, b, &rec->deliveries[i]);
                         strbuf_addf(&text, "%s%s", i ? " " : "", one ? one : "");
                 }
         }
@@ -373,7 +373,7 @@ static int act_retry(Agent *a, Bundle *b, const BundleRecord *rec, char **ret_me
         b->rec.attempts = 0;
         if (b->rec.state == BUNDLE_SETTLING)
                 intake_flush_bundle(b);
-        pipeline_retry_now(a->pipeline, b);
+        scheduler_retry_now(a->scheduler, b);
         return 0;
 }
 
@@ -390,7 +390,7 @@ static int act_cancel(Agent *a, Bundle *b, const BundleRecord *rec, char **ret_m
         }
         if (!b)
                 return refuse(ret_message, "it is %s already", bundle_state_name(rec->state));
-        if (pipeline_abort(a->pipeline, b)) {
+        if (scheduler_abort(a->scheduler, b)) {
                 b->cancel = true; /* when its workers are back */
                 return 0;
         }

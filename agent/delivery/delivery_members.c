@@ -19,8 +19,8 @@ typedef struct Member {
         bool is_attached; /* opened below the job's attached_fd */
 } Member;
 
-struct ShipMembers {
-        const ShipJob *s;
+struct DeliveryMembers {
+        const Delivery *delivery;
         Plan *plan;        /* borrowed */
         PinsSession *pins; /* while the source is walked */
         int root_fd;
@@ -31,7 +31,7 @@ struct ShipMembers {
         bool has_source; /* a member of the source was found */
         bool has_more;   /* … and left out, as its name was taken */
         SetCheck *set;
-        ShipReasons reasons;
+        IncompleteReasons reasons;
         size_t n_left_out;
 };
 
@@ -40,7 +40,7 @@ static int compare_u64(const void *a, const void *b) {
         return (x > y) - (x < y);
 }
 
-static void leave_out(ShipMembers *m, const char *path, int error) {
+static void skip_member(DeliveryMembers *m, const char *path, int error) {
         if (m->n_left_out++ >= REASONS_MAX)
                 return;
         _cleanup_free_ char *escaped = path_escape(path), *text = NULL;
@@ -51,7 +51,7 @@ static void leave_out(ShipMembers *m, const char *path, int error) {
                 m->reasons.add(text, m->reasons.userdata);
 }
 
-static int add_to_plan(ShipMembers *m, const char *path, int fd, const Member *member) {
+static int add_to_plan(DeliveryMembers *m, const char *path, int fd, const Member *member) {
         if (m->n == m->n_allocated) {
                 size_t n = m->n_allocated ? 2 * m->n_allocated : 16;
                 Member *bigger = realloc(m->members, n * sizeof *bigger);
@@ -68,16 +68,16 @@ static int add_to_plan(ShipMembers *m, const char *path, int fd, const Member *m
 
 /* ---- what is attached ---- */
 
-static int open_attached(const ShipMembers *m, const char *path) {
+static int open_attached(const DeliveryMembers *m, const char *path) {
         struct stat st;
-        return fs_open_regular(m->s->attached_fd, path + strlen(SHIP_ATTACHED_PREFIX), &st);
+        return fs_open_regular(m->delivery->attached_fd, path + strlen(ATTACHED_PREFIX), &st);
 }
 
-static int add_attached(ShipMembers *m, const char *path) {
+static int add_attached(DeliveryMembers *m, const char *path) {
         struct stat st;
         _cleanup_close_ int fd = open_attached(m, path);
         if (fd < 0) {
-                leave_out(m, path, fd);
+                skip_member(m, path, fd);
                 return 0;
         }
         if (fstat(fd, &st) < 0)
@@ -91,7 +91,7 @@ static int add_attached(ShipMembers *m, const char *path) {
 
 /* The plan wants its members in order: adds those that come before a path of the source, or all that are left.
  * @return 0; 1: one of them has this very path; -errno */
-static int add_attached_before(ShipMembers *m, const char *path) {
+static int add_attached_before(DeliveryMembers *m, const char *path) {
         while (m->next_attached < m->attached.n) {
                 const char *next = m->attached.items[m->next_attached];
                 int order = path ? strcmp(next, path) : -1;
@@ -107,20 +107,20 @@ static int add_attached_before(ShipMembers *m, const char *path) {
         return 0;
 }
 
-static bool was_shipped(const ShipMembers *m, const char *path) {
+static bool was_shipped(const DeliveryMembers *m, const char *path) {
         struct stat st;
-        const char *name = path + strlen(SHIP_ATTACHED_PREFIX);
-        return fstatat(m->s->attached_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-               member_fingerprints_have(m->s->shipped, m->s->n_shipped,
+        const char *name = path + strlen(ATTACHED_PREFIX);
+        return fstatat(m->delivery->attached_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+               member_fingerprints_have(m->delivery->shipped, m->delivery->n_shipped,
                                         member_fingerprint(path, &st));
 }
 
 /* Those that were not shipped before. */
-static int find_attached(ShipMembers *m) {
+static int find_attached(DeliveryMembers *m) {
         _cleanup_(attachment_names_done) AttachmentNames names = { 0 };
-        if (m->s->attached_fd < 0)
+        if (m->delivery->attached_fd < 0)
                 return 0;
-        int r = attachment_names(m->s->attached_fd, &names);
+        int r = attachment_names(m->delivery->attached_fd, &names);
         if (r < 0)
                 return r;
         m->attached.items = calloc(names.n + 1, sizeof *m->attached.items);
@@ -136,7 +136,7 @@ static int find_attached(ShipMembers *m) {
         return 0;
 }
 
-static void say_collision(ShipMembers *m, const char *path) {
+static void add_collision_reason(DeliveryMembers *m, const char *path) {
         _cleanup_free_ char *text = NULL;
         if (asprintf(
                     &text,
@@ -149,26 +149,26 @@ static void say_collision(ShipMembers *m, const char *path) {
 /* ---- what the source has ---- */
 
 static bool is_below_attached(const char *path) {
-        return strncmp(path, SHIP_ATTACHED_PREFIX, strlen(SHIP_ATTACHED_PREFIX)) == 0;
+        return strncmp(path, ATTACHED_PREFIX, strlen(ATTACHED_PREFIX)) == 0;
 }
 
-static int add_open(ShipMembers *m, const char *path, int fd, int held_fd) {
+static int add_member(DeliveryMembers *m, const char *path, int fd, int held_fd) {
         struct stat st;
         if (fstat(fd, &st) < 0)
                 return -errno;
         Member member = { .print = member_fingerprint(path, &st), .held_fd = held_fd };
-        if (member_fingerprints_have(m->s->shipped, m->s->n_shipped, member.print))
+        if (member_fingerprints_have(m->delivery->shipped, m->delivery->n_shipped, member.print))
                 return 0;
         m->has_source = true;
         int r = add_attached_before(m, path);
         if (r > 0) {
                 m->has_more = true;
-                say_collision(m, path);
+                add_collision_reason(m, path);
         }
         if (r != 0)
                 return MIN(r, 0);
         DumpName name;
-        dump_name_parse(m->s->rec.kind, path_name(path), &name);
+        dump_name_parse(m->delivery->rec.kind, path_name(path), &name);
         if (is_below_attached(path)) /* a file of the source does not pass for one of ours */
                 name.kind = MEMBER_OTHER;
         member.kind = name.kind;
@@ -177,7 +177,7 @@ static int add_open(ShipMembers *m, const char *path, int fd, int held_fd) {
 }
 
 static int on_member(const ScanMember *member, int unit_fd, void *userdata) {
-        ShipMembers *m = userdata;
+        DeliveryMembers *m = userdata;
         if (member->skip != SCAN_SKIP_NONE) /* intake has said so */
                 return 0;
         if (m->root_fd < 0) {
@@ -188,24 +188,24 @@ static int on_member(const ScanMember *member, int unit_fd, void *userdata) {
         struct stat st;
         _cleanup_close_ int fd = fs_open_regular(unit_fd, member->path, &st);
         if (fd < 0) {
-                leave_out(m, member->path, fd);
+                skip_member(m, member->path, fd);
                 return 0;
         }
-        return add_open(m, member->path, fd, -1);
+        return add_member(m, member->path, fd, -1);
 }
 
 static unsigned own_links(const char *member_path, const struct stat *st, void *userdata) {
-        const ShipMembers *m = userdata;
+        const DeliveryMembers *m = userdata;
         bool has;
         return pins_session_own_links(m->pins, member_path, st, &has);
 }
 
-static int from_source(ShipMembers *m) {
-        const SourceTerms *t = m->s->terms;
-        const char *relative = m->s->rec.path + strlen(t->fixed);
+static int add_from_source(DeliveryMembers *m) {
+        const SourceTerms *t = m->delivery->terms;
+        const char *relative = m->delivery->rec.path + strlen(t->fixed);
         while (*relative == '/')
                 relative++;
-        int r = pins_session_new(&m->pins, t->pins, m->s->rec.id, (size_t)t->scan.max_files);
+        int r = pins_session_new(&m->pins, t->pins, m->delivery->rec.id, (size_t)t->scan.max_files);
         if (r < 0)
                 return r;
         r = scan_members(&(ScanWalk){ .source = &t->scan,
@@ -219,18 +219,19 @@ static int from_source(ShipMembers *m) {
 }
 
 /* The links were judged when they were made: whatever is there is ours to ship. */
-static int from_links(ShipMembers *m) {
-        _cleanup_close_ int fd = pins_open(m->s->terms->pins, m->s->rec.id);
+static int add_from_links(DeliveryMembers *m) {
+        _cleanup_close_ int fd = pins_open(m->delivery->terms->pins, m->delivery->rec.id);
         if (fd < 0)
                 return fd;
         char root[64];
         snprintf(root, sizeof root, "/proc/self/fd/%d/.", fd);
-        ScanSource scan = m->s->terms->scan;
+        ScanSource scan = m->delivery->terms->scan;
         scan.root_override = root;
         scan.any_links = true;
         scan.exclude = NULL;
-        const char *relative =
-                m->s->rec.kind == SOURCE_PROCESS_CORE ? path_name(m->s->rec.path) : "";
+        const char *relative = m->delivery->rec.kind == SOURCE_PROCESS_CORE
+                                       ? path_name(m->delivery->rec.path)
+                                       : "";
         return scan_members(&(ScanWalk){
                 .source = &scan, .relative = relative, .on_member = on_member, .userdata = m });
 }
@@ -239,8 +240,8 @@ static int compare_held(const void *a, const void *b) {
         return strcmp((*(HeldFile *const *)a)->path, (*(HeldFile *const *)b)->path);
 }
 
-static int from_held(ShipMembers *m) {
-        const HeldFiles *h = &m->s->held;
+static int add_from_held(DeliveryMembers *m) {
+        const HeldFiles *h = &m->delivery->held;
         _cleanup_free_ const HeldFile **sorted = calloc(h->n, sizeof *sorted);
         if (!sorted)
                 return -ENOMEM;
@@ -249,38 +250,39 @@ static int from_held(ShipMembers *m) {
         qsort(sorted, h->n, sizeof *sorted, compare_held);
         int r = 0;
         for (size_t i = 0; r >= 0 && i < h->n; i++)
-                r = add_open(m, sorted[i]->path, sorted[i]->fd, sorted[i]->fd);
+                r = add_member(m, sorted[i]->path, sorted[i]->fd, sorted[i]->fd);
         return r;
 }
 
-static int find_of_source(ShipMembers *m) {
-        if (m->s->rec.links_held) {
-                int r = from_links(m);
+static int find_source_members(DeliveryMembers *m) {
+        if (m->delivery->rec.links_held) {
+                int r = add_from_links(m);
                 if (r != -ENOENT || m->n > 0)
                         return r;
         }
-        if (m->s->held.n > 0 && m->s->held.all)
-                return from_held(m);
-        return from_source(m);
+        if (m->delivery->held.n > 0 && m->delivery->held.all)
+                return add_from_held(m);
+        return add_from_source(m);
 }
 
 /* Attachments alone are no dump: one of which nothing can be read fails or vanishes as it would without them. A supplement may be made of them. */
-static int find_members(ShipMembers *m) {
-        bool is_supplement = m->s->rec.supplement_of[0] != '\0';
+static int find_members(DeliveryMembers *m) {
+        bool is_supplement = m->delivery->rec.supplement_of[0] != '\0';
         int r = find_attached(m);
-        if (r >= 0 && !bundle_is_of_attachments(&m->s->rec))
-                r = find_of_source(m);
+        if (r >= 0 && !bundle_is_of_attachments(&m->delivery->rec))
+                r = find_source_members(m);
         if (r == -ENOENT && is_supplement && m->attached.n > 0)
                 r = 0;
         return r < 0 || (!m->has_source && !is_supplement) ? r : add_attached_before(m, NULL);
 }
 
-int ship_members_new(ShipMembers **ret, const ShipJob *s, Plan *plan, const ShipReasons *reasons) {
-        ShipMembers *m = calloc(1, sizeof *m);
+int delivery_members_new(DeliveryMembers **ret, const Delivery *d, Plan *plan,
+                         const IncompleteReasons *reasons) {
+        DeliveryMembers *m = calloc(1, sizeof *m);
         if (!m)
                 return -ENOMEM;
-        *m = (ShipMembers){ .s = s, .plan = plan, .root_fd = -1, .reasons = *reasons };
-        int r = set_check_new(&m->set, s->rec.kind);
+        *m = (DeliveryMembers){ .delivery = d, .plan = plan, .root_fd = -1, .reasons = *reasons };
+        int r = set_check_new(&m->set, d->rec.kind);
         if (r >= 0)
                 r = find_members(m);
         if (r >= 0)
@@ -292,14 +294,14 @@ int ship_members_new(ShipMembers **ret, const ShipJob *s, Plan *plan, const Ship
                         reasons->add(text, reasons->userdata);
         }
         if (r < 0) {
-                ship_members_free(m);
+                delivery_members_free(m);
                 return r;
         }
         *ret = m;
         return 0;
 }
 
-ShipMembers *ship_members_free(ShipMembers *m) {
+DeliveryMembers *delivery_members_free(DeliveryMembers *m) {
         if (!m)
                 return NULL;
         if (m->root_fd >= 0)
@@ -311,7 +313,7 @@ ShipMembers *ship_members_free(ShipMembers *m) {
         return NULL;
 }
 
-int ship_members_open(const ShipMembers *m, size_t i) {
+int delivery_members_open(const DeliveryMembers *m, size_t i) {
         const Member *member = &m->members[i];
         const char *path = plan_member(m->plan, i)->path;
         if (member->is_attached)
@@ -324,7 +326,7 @@ int ship_members_open(const ShipMembers *m, size_t i) {
         return fs_open_regular(m->root_fd, path, &st);
 }
 
-int ship_members_take_prints(ShipMembers *m, ShipJob *s) {
+int delivery_members_export_prints(DeliveryMembers *m, Delivery *d) {
         if (!m)
                 return 0;
         uint64_t *prints = calloc(m->n + 1, sizeof *prints),
@@ -334,22 +336,22 @@ int ship_members_take_prints(ShipMembers *m, ShipJob *s) {
                 free(attached);
                 return -ENOMEM;
         }
-        free(s->prints);
-        free(s->attached_prints);
-        s->prints = prints;
-        s->attached_prints = attached;
-        s->n_prints = m->n;
-        s->n_attached_prints = 0;
-        s->has_more = m->has_more;
-        s->digest = 0;
+        free(d->prints);
+        free(d->attached_prints);
+        d->prints = prints;
+        d->attached_prints = attached;
+        d->n_prints = m->n;
+        d->n_attached_prints = 0;
+        d->has_more = m->has_more;
+        d->digest = 0;
         for (size_t i = 0; i < m->n; i++) {
                 prints[i] = m->members[i].print;
                 if (m->members[i].is_attached)
-                        attached[s->n_attached_prints++] = prints[i];
+                        attached[d->n_attached_prints++] = prints[i];
                 else
-                        s->digest += prints[i];
+                        d->digest += prints[i];
         }
-        qsort(prints, s->n_prints, sizeof *prints, compare_u64);
-        qsort(attached, s->n_attached_prints, sizeof *attached, compare_u64);
+        qsort(prints, d->n_prints, sizeof *prints, compare_u64);
+        qsort(attached, d->n_attached_prints, sizeof *attached, compare_u64);
         return 0;
 }

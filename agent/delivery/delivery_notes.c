@@ -10,11 +10,11 @@
 
 #define SEEN_MAX 512 /* processes of one user that were seen at devices; a node runs 128 at once */
 
-static bool number_of(const char *text, uint64_t *ret) {
+static bool parse_number(const char *text, uint64_t *ret) {
         return text && parse_u64_range(text, 0, INT64_MAX, ret) == 0;
 }
 
-static ManifestFailure failure_of(const HookNote *note, uint64_t received_usec) {
+static ManifestFailure build_failure(const HookNote *note, uint64_t received_usec) {
         const char *symbol = note->has_error_number ? nrt_status_name(note->error_number) : NULL;
         ManifestFailure f = { .has_code = note->has_error_number,
                               .code = note->error_number,
@@ -24,20 +24,20 @@ static ManifestFailure failure_of(const HookNote *note, uint64_t received_usec) 
                               .neff_uuid = note->neff_uuid,
                               .rank = note->job.source ? note->job.rank : -1,
                               .time_usec = received_usec };
-        f.has_pid = number_of(note->pid, &f.pid);
-        f.has_tid = number_of(note->tid, &f.tid);
-        f.has_log_id = number_of(note->log_id, &f.log_id);
+        f.has_pid = parse_number(note->pid, &f.pid);
+        f.has_tid = parse_number(note->tid, &f.tid);
+        f.has_log_id = parse_number(note->log_id, &f.log_id);
         return f;
 }
 
 typedef struct Reading {
-        ShipNotes notes;
+        DeliveryNotes notes;
         const Owners *owners;
 } Reading;
 
 static int on_note(const StoredNote *stored, void *userdata) {
         Reading *reading = userdata;
-        ShipNotes *n = &reading->notes;
+        DeliveryNotes *n = &reading->notes;
         const char *why;
         HookNote *note = &n->notes[n->n];
         if (!owners_let_speak(reading->owners, stored->uid))
@@ -48,7 +48,7 @@ static int on_note(const StoredNote *stored, void *userdata) {
                 return r;
         if (r > 0)
                 return 0;
-        n->failures[n->n] = failure_of(note, stored->received_usec);
+        n->failures[n->n] = build_failure(note, stored->received_usec);
         n->containers[n->n] = stored->container ? strdup(stored->container) : NULL;
         n->failures[n->n].container =
                 n->containers[n->n]; /* without memory nothing is said of it */
@@ -57,14 +57,14 @@ static int on_note(const StoredNote *stored, void *userdata) {
         return n->n == MANIFEST_FAILURES_MAX;
 }
 
-static int read_seen(ShipNotes *ret, Store *store, const BundleRecord *b) {
+static int read_seen(DeliveryNotes *ret, Store *store, const BundleRecord *b) {
         ret->seen = calloc(SEEN_MAX, sizeof *ret->seen);
         int n = ret->seen ? store_job_list(store, b->uid, SEEN_MAX, ret->seen) : -ENOMEM;
         ret->n_seen = n > 0 ? (size_t)n : 0;
         return MIN(n, 0);
 }
 
-static void take_job(ShipNotes *n) {
+static void update_job(DeliveryNotes *n) {
         const JobIdentity *job = n->n > 0 ? &n->notes[0].job : NULL; /* moves with what it is in */
         n->has_job = job && job->source;
         n->job = n->has_job ? (ManifestJob){ .key = job->key[0] ? job->key : NULL,
@@ -75,17 +75,17 @@ static void take_job(ShipNotes *n) {
 }
 
 /* Those of others may turn out not to be heard. */
-static bool has_own(const ShipNotes *n, uid_t uid) {
+static bool has_own(const DeliveryNotes *n, uid_t uid) {
         for (size_t i = 0; i < n->n; i++)
                 if (n->uids[i] == uid || n->uids[i] == 0)
                         return true;
         return false;
 }
 
-int ship_notes_read(ShipNotes *ret, Store *store, const Bundle *b) {
+int delivery_notes_read(DeliveryNotes *ret, Store *store, const Bundle *b) {
         const BundleRecord *rec = &b->rec;
         Reading reading = { .owners = &b->owners };
-        ShipNotes *n = &reading.notes;
+        DeliveryNotes *n = &reading.notes;
         n->notes = calloc(MANIFEST_FAILURES_MAX, sizeof *n->notes);
         n->failures = calloc(MANIFEST_FAILURES_MAX, sizeof *n->failures);
         n->containers = calloc(MANIFEST_FAILURES_MAX, sizeof *n->containers);
@@ -97,16 +97,16 @@ int ship_notes_read(ShipNotes *ret, Store *store, const Bundle *b) {
         if (r >= 0 && source_kind_has_incident(rec->kind) && !has_own(n, rec->uid))
                 r = read_seen(n, store, rec);
         if (r < 0 || (n->n == 0 && n->n_seen == 0)) {
-                ship_notes_done(n);
-                *ret = (ShipNotes){ 0 };
+                delivery_notes_done(n);
+                *ret = (DeliveryNotes){ 0 };
                 return MIN(r, 0);
         }
-        take_job(n);
+        update_job(n);
         *ret = *n;
         return 0;
 }
 
-static void keep_at(ShipNotes *n, size_t to, size_t from) {
+static void move_note(DeliveryNotes *n, size_t to, size_t from) {
         if (to == from)
                 return;
         n->notes[to] = n->notes[from];
@@ -115,21 +115,21 @@ static void keep_at(ShipNotes *n, size_t to, size_t from) {
         n->uids[to] = n->uids[from];
 }
 
-size_t ship_notes_judge(ShipNotes *n, const Owners *owners) {
+size_t delivery_notes_filter(DeliveryNotes *n, const Owners *owners) {
         size_t n_heard = 0, n_told = n->n;
         for (size_t i = 0; i < n_told; i++)
                 if (owners_let_speak(owners, n->uids[i]))
-                        keep_at(n, n_heard++, i);
+                        move_note(n, n_heard++, i);
                 else {
                         hook_note_done(&n->notes[i]);
                         free(n->containers[i]);
                 }
         n->n = n_heard;
-        take_job(n);
+        update_job(n);
         return n_told - n_heard;
 }
 
-void ship_notes_done(ShipNotes *n) {
+void delivery_notes_done(DeliveryNotes *n) {
         for (size_t i = 0; i < n->n; i++) {
                 hook_note_done(&n->notes[i]);
                 free(n->containers[i]);
@@ -141,7 +141,7 @@ void ship_notes_done(ShipNotes *n) {
         for (size_t i = 0; i < n->n_seen; i++)
                 stored_job_done(&n->seen[i]);
         free(n->seen);
-        *n = (ShipNotes){ 0 };
+        *n = (DeliveryNotes){ 0 };
 }
 
 /* ---- without a note ---- */
@@ -168,13 +168,13 @@ static bool is_writer(const StoredJob *seen, const Plan *plan, SourceKind kind) 
         return is_named && seen->seen_usec <= newest;
 }
 
-static int64_t number_in(const json_t *job, const char *key) {
+static int64_t json_number(const json_t *job, const char *key) {
         const json_t *v = json_object_get(job, key);
         return json_is_integer(v) && json_integer_value(v) >= 0 ? json_integer_value(v) : -1;
 }
 
-json_t *ship_notes_find_job(const ShipNotes *n, const Plan *plan, SourceKind kind,
-                            ManifestJob *ret) {
+json_t *delivery_notes_find_job(const DeliveryNotes *n, const Plan *plan, SourceKind kind,
+                                ManifestJob *ret) {
         size_t i = n->n > 0 ? n->n_seen : 0; /* a note that is heard knows better, or nobody does */
         while (i < n->n_seen && !is_writer(&n->seen[i], plan, kind))
                 i++;
@@ -187,8 +187,8 @@ json_t *ship_notes_find_job(const ShipNotes *n, const Plan *plan, SourceKind kin
         }
         *ret = (ManifestJob){ .key = json_string_value(json_object_get(job, "key")),
                               .source = source,
-                              .rank = number_in(job, "rank"),
-                              .world_size = number_in(job, "world_size") };
+                              .rank = json_number(job, "rank"),
+                              .world_size = json_number(job, "world_size") };
         if (ret->key && !ret->key[0])
                 ret->key = NULL;
         return row;

@@ -36,17 +36,17 @@ static LedgerPart ledger_part(unsigned number, const PackedRow *row) {
         return p;
 }
 
-static int take_part(const LedgerPart *p, void *userdata) {
-        ShipS3Rows *rows = userdata;
-        if (p->number != rows->n + 1)
+static int load_part(const LedgerPart *p, void *userdata) {
+        DeliveryS3Ledger *l = userdata;
+        if (p->number != l->n + 1)
                 return -EBADMSG; /* a gap: nothing behind it can be gone on with */
-        PackedRow *items = realloc(rows->items, (rows->n + 1) * sizeof *items);
+        PackedRow *items = realloc(l->items, (l->n + 1) * sizeof *items);
         if (items)
-                rows->items = items;
-        S3KnownPart *known = items ? realloc(rows->known, (rows->n + 1) * sizeof *known) : NULL;
+                l->items = items;
+        S3KnownPart *known = items ? realloc(l->known, (l->n + 1) * sizeof *known) : NULL;
         if (!known)
                 return -ENOMEM;
-        rows->known = known;
+        l->known = known;
         PackedRow from = { .first_frame = p->first_frame,
                            .n_frames = p->n_frames,
                            .frame_bytes = (uint32_t *)p->frame_bytes, /* only copied */
@@ -55,10 +55,10 @@ static int take_part(const LedgerPart *p, void *userdata) {
                            .state = (uint8_t *)p->state,
                            .state_bytes = p->state_bytes };
         memcpy(from.sha256, p->sha256, SHA256_SIZE);
-        int r = row_copy(&items[rows->n], &from);
+        int r = row_copy(&items[l->n], &from);
         if (r < 0)
                 return r;
-        S3KnownPart *k = &known[rows->n++];
+        S3KnownPart *k = &known[l->n++];
         *k = (S3KnownPart){ .number = p->number, .bytes = p->bytes, .is_last = p->is_last };
         memcpy(k->sha256, p->sha256, SHA256_SIZE);
         if (p->etag && strlen(p->etag) < sizeof k->etag)
@@ -66,119 +66,120 @@ static int take_part(const LedgerPart *p, void *userdata) {
         return 0;
 }
 
-static void drop_rows(ShipS3Rows *rows) {
-        for (size_t i = 0; i < rows->n; i++)
-                packed_row_done(&rows->items[i]);
-        free(rows->items);
-        free(rows->known);
-        free(rows->upload_id);
-        rows->items = NULL;
-        rows->known = NULL;
-        rows->upload_id = NULL;
-        rows->n = 0;
+static void free_rows(DeliveryS3Ledger *l) {
+        for (size_t i = 0; i < l->n; i++)
+                packed_row_done(&l->items[i]);
+        free(l->items);
+        free(l->known);
+        free(l->upload_id);
+        l->items = NULL;
+        l->known = NULL;
+        l->upload_id = NULL;
+        l->n = 0;
 }
 
-static bool fits(const LedgerUpload *u, const ShipS3Wanted *wanted) {
-        return u->upload_id && strcmp(u->key, wanted->key) == 0 &&
-               strcmp(u->packer, wanted->signature) == 0 &&
-               memcmp(u->plan, wanted->plan, SHA256_SIZE) == 0;
+static bool matches(const LedgerUpload *u, const DeliveryS3Expected *expected) {
+        return u->upload_id && strcmp(u->key, expected->key) == 0 &&
+               strcmp(u->packer, expected->signature) == 0 &&
+               memcmp(u->plan, expected->plan, SHA256_SIZE) == 0;
 }
 
-int ship_s3_rows_load(ShipS3Rows *rows, Store *store, const ShipS3Wanted *wanted) {
+int delivery_s3_ledger_load(DeliveryS3Ledger *l, Store *store, const DeliveryS3Expected *expected) {
         _cleanup_(ledger_upload_done) LedgerUpload upload = { 0 };
-        ship_s3_rows_done(rows);
-        rows->bundle = strdup(wanted->bundle);
-        rows->destination = strdup(wanted->destination);
-        if (!rows->bundle || !rows->destination)
+        delivery_s3_ledger_done(l);
+        l->bundle = strdup(expected->bundle);
+        l->destination = strdup(expected->destination);
+        if (!l->bundle || !l->destination)
                 return -ENOMEM;
-        int r = store_ledger_get(store, wanted->bundle, wanted->destination, &upload);
+        int r = store_ledger_get(store, expected->bundle, expected->destination, &upload);
         if (r == STORE_E_NOT_FOUND || store_is_trouble(r))
                 return 0; /* what cannot be read is not gone on with */
         if (r < 0)
                 return r;
-        if (fits(&upload, wanted)) {
-                r = store_ledger_parts(store, wanted->bundle, wanted->destination,
-                                       &(LedgerReader){ take_part, rows });
-                rows->upload_id = TAKE_PTR(upload.upload_id);
-                if (r == 0 && rows->n > 0) {
-                        rows->has_intent = true;
+        if (matches(&upload, expected)) {
+                r = store_ledger_parts(store, expected->bundle, expected->destination,
+                                       &(LedgerReader){ load_part, l });
+                l->upload_id = TAKE_PTR(upload.upload_id);
+                if (r == 0 && l->n > 0) {
+                        l->has_intent = true;
                         return 0;
                 }
                 if (r < 0 && r != -EBADMSG && r != -EUCLEAN) /* rows that do not add up */
                         return r;
-                drop_rows(rows);
+                free_rows(l);
         }
-        return store_ledger_abandon(store, wanted->bundle, wanted->destination);
+        return store_ledger_abandon(store, expected->bundle, expected->destination);
 }
 
-static int keep_early(ShipS3Rows *rows, const PackedRow *row) {
-        PackedRow *early = realloc(rows->early, (rows->n_early + 1) * sizeof *early);
+static int add_early(DeliveryS3Ledger *l, const PackedRow *row) {
+        PackedRow *early = realloc(l->early, (l->n_early + 1) * sizeof *early);
         if (!early)
                 return -ENOMEM;
-        rows->early = early;
-        int r = row_copy(&early[rows->n_early], row);
-        rows->n_early += r == 0;
+        l->early = early;
+        int r = row_copy(&early[l->n_early], row);
+        l->n_early += r == 0;
         return r;
 }
 
-int ship_s3_rows_add(ShipS3Rows *rows, Store *store, unsigned number, const PackedRow *row) {
-        if (number <= rows->n)
+int delivery_s3_ledger_add_part(DeliveryS3Ledger *l, Store *store, unsigned number,
+                                const PackedRow *row) {
+        if (number <= l->n)
                 return 0;
-        if (!rows->has_intent)
-                return keep_early(rows, row);
+        if (!l->has_intent)
+                return add_early(l, row);
         LedgerPart p = ledger_part(number, row);
-        int r = store_ledger_put_part(store, rows->bundle, rows->destination, &p);
+        int r = store_ledger_put_part(store, l->bundle, l->destination, &p);
         return r > 0 ? -ENOENT : r;
 }
 
-static int put_early(const ShipS3Rows *rows, Store *store) {
+static int store_early(const DeliveryS3Ledger *l, Store *store) {
         int r = 0;
-        for (size_t i = 0; r == 0 && i < rows->n_early; i++) {
-                LedgerPart p = ledger_part((unsigned)i + 1, &rows->early[i]);
-                r = store_ledger_put_part(store, rows->bundle, rows->destination, &p);
+        for (size_t i = 0; r == 0 && i < l->n_early; i++) {
+                LedgerPart p = ledger_part((unsigned)i + 1, &l->early[i]);
+                r = store_ledger_put_part(store, l->bundle, l->destination, &p);
         }
         return r;
 }
 
 /* @return 0, STORE_E_NOT_FOUND (the bundle has no row), -errno */
-static int begin_durably(const ShipS3Rows *rows, Store *store, const LedgerUpload *upload) {
+static int start_durably(const DeliveryS3Ledger *l, Store *store, const LedgerUpload *upload) {
         int r = store_begin(store);
         if (r < 0)
                 return r;
-        r = store_ledger_begin(store, rows->bundle, rows->destination, upload);
+        r = store_ledger_begin(store, l->bundle, l->destination, upload);
         if (r == 0)
-                r = put_early(rows, store);
+                r = store_early(l, store);
         if (r == 0)
                 return store_commit(store);
         store_rollback(store);
         return r;
 }
 
-int ship_s3_rows_begin(ShipS3Rows *rows, Store *store, const LedgerUpload *upload) {
-        int r = begin_durably(rows, store, upload);
+int delivery_s3_ledger_start(DeliveryS3Ledger *l, Store *store, const LedgerUpload *upload) {
+        int r = start_durably(l, store, upload);
         /* A crash leaves an upload on the server that nobody knows, which the next start sweeps away. */
         if (store_is_trouble(r) || (r > 0 && store_trouble(store) < 0)) {
-                r = store_ledger_begin_in_memory(store, rows->bundle, rows->destination, upload);
+                r = store_ledger_begin_in_memory(store, l->bundle, l->destination, upload);
                 if (r == 0)
-                        r = put_early(rows, store);
+                        r = store_early(l, store);
         }
-        rows->has_intent = r == 0;
+        l->has_intent = r == 0;
         return r > 0 ? -ENOENT : r;
 }
 
-uint64_t ship_s3_rows_bytes(const ShipS3Rows *rows) {
+uint64_t delivery_s3_ledger_bytes(const DeliveryS3Ledger *l) {
         uint64_t n = 0;
-        for (size_t i = 0; i < rows->n; i++)
-                n += rows->items[i].bytes;
+        for (size_t i = 0; i < l->n; i++)
+                n += l->items[i].bytes;
         return n;
 }
 
-void ship_s3_rows_done(ShipS3Rows *rows) {
-        drop_rows(rows);
-        for (size_t i = 0; i < rows->n_early; i++)
-                packed_row_done(&rows->early[i]);
-        free(rows->early);
-        free(rows->bundle);
-        free(rows->destination);
-        *rows = (ShipS3Rows){ 0 };
+void delivery_s3_ledger_done(DeliveryS3Ledger *l) {
+        free_rows(l);
+        for (size_t i = 0; i < l->n_early; i++)
+                packed_row_done(&l->early[i]);
+        free(l->early);
+        free(l->bundle);
+        free(l->destination);
+        *l = (DeliveryS3Ledger){ 0 };
 }

@@ -9,46 +9,46 @@
 /* Whose turn it is at a destination: of the bundles that may go now, which one does. Small ones go first (logs, metadata: they tell most
  * and take least), the sources take turns, the oldest of a source first; and a large one goes after so many small ones in a row, so that
  * nothing waits for ever. Deciding only. */
-#define TURNS_SMALL_BYTES (UINT64_C(4) << 20) /* of the source's files */
-#define TURNS_SMALL_FILES 1000
-#define TURNS_SMALL_IN_ROW 16 /* then a large one */
-#define TURNS_SOURCES_MAX 200 /* as config's table has it; more share the last place */
+#define SMALL_BYTES_MAX (UINT64_C(4) << 20) /* of the source's files */
+#define SMALL_FILES_MAX 1000
+#define SMALL_IN_ROW_MAX 16      /* then a large one */
+#define ROTATION_SOURCES_MAX 200 /* as config's table has it; more share the last place */
 
-typedef struct Turns { /* all zero = nobody was served yet */
+typedef struct Rotation { /* all zero = nobody was served yet */
         uint64_t n;
         unsigned n_small_in_row;
         struct {
                 const void *source; /* an identity, never looked into */
                 uint64_t turn;      /* when it was served last */
-        } served[TURNS_SOURCES_MAX];
+        } served[ROTATION_SOURCES_MAX];
         size_t n_served;
-} Turns;
+} Rotation;
 
 /** @return whether a bundle of so many files and bytes is a small one */
-bool turns_is_small(uint64_t n_files, uint64_t bytes);
+bool rotation_is_small(uint64_t n_files, uint64_t bytes);
 
 /** @return whether a small one goes first now, if there is any; else a large one */
-bool turns_is_small_ones(const Turns *t);
+bool rotation_prefers_small(const Rotation *t);
 /** @return when a source was served last: the one with the least goes first, of equals the one that waits longer */
-uint64_t turns_served_at(const Turns *t, const void *source);
-void turns_took(Turns *t, const void *source, bool is_small);
+uint64_t rotation_served_at(const Rotation *t, const void *source);
+void rotation_record(Rotation *t, const void *source, bool is_small);
 
 /* Tells work that stands still from work that is slow. Pure. */
 /* So long without a sign of life. As long as what S3's request_timeout is by default. */
-#define STALL_USEC (60 * USEC_PER_SEC)
+#define STALL_TIMEOUT_USEC (60 * USEC_PER_SEC)
 
-typedef struct Stall {
+typedef struct StallCheck {
         uint64_t begun_usec, progress, since_usec; /* as of the last look */
-} Stall;
+} StallCheck;
 
 /**
  * To be called whenever somebody looks at work that is going on.
  * @param begun_usec  when the work began, which also tells one piece of work from the next
  * @param progress    any number that changes as the work goes on
  * @param now_usec    of the same clock as begun_usec
- * @return for how long it has stood still, when that is longer than STALL_USEC; else 0
+ * @return for how long it has stood still, when that is longer than STALL_TIMEOUT_USEC; else 0
  */
-uint64_t stall_look(Stall *s, uint64_t begun_usec, uint64_t progress, uint64_t now_usec);
+uint64_t stall_check(StallCheck *s, uint64_t begun_usec, uint64_t progress, uint64_t now_usec);
 
 typedef struct DestinationType DestinationType;
 
@@ -60,18 +60,18 @@ typedef enum DestinationState {
 } DestinationState;
 
 /** @return as people are told; static */
-const char *pipeline_destination_state_name(DestinationState s);
+const char *destination_state_name(DestinationState s);
 
 /* A volume has a second one of these for small bundles alone, so that they need not wait until a large copy, which cannot be interrupted,
  * is through: its `head` is the first one, which speaks for both. */
 typedef struct Destination {
-        Pipeline *pipeline;
+        Scheduler *scheduler;
         struct Destination *head;        /* itself, but for the second one */
         const ConfigDestination *config; /* borrowed */
         const DestinationType *type;
         void *target; /* the type's own */
         PathTemplate *template;
-        ShipJob *running;
+        Delivery *running;
         Bundle *bundle; /* being shipped */
         bool probing;   /* is being asked whether it can be written */
         uint64_t probe_begun_usec;
@@ -84,9 +84,9 @@ typedef struct Destination {
         uint64_t not_before_usec; /* CLOCK_BOOTTIME */
         uint64_t last_success_usec;
         sd_event_source *timer;
-        Stall stall; /* of what is at work */
+        StallCheck stall; /* of what is at work */
         char stall_error[256];
-        Turns turns;
+        Rotation turns;
         /* Where many nodes send to one place they do not all begin at the same moment. */
         bool has_waited;
         uint64_t jitter_until_usec; /* CLOCK_BOOTTIME */
@@ -109,80 +109,80 @@ struct DestinationType {
         void (*stop)(Destination *d, bool hung);
         void (*close)(Destination *d);
 
-        /** Can it be written? pipeline_probed() is called later, never from inside. @return 0, -errno */
+        /** Can it be written? scheduler_probe_done() is called later, never from inside. @return 0, -errno */
         int (*probe)(Destination *d);
-        /** Something to be done before the next delivery? Then pipeline_tidied() is called later, never from inside.
+        /** Something to be done before the next delivery? Then scheduler_cleanup_done() is called later, never from inside.
          * @param ret_next_usec  CLOCK_BOOTTIME, when to ask again  @return whether something was begun */
-        bool (*tidy)(Destination *d, uint64_t *ret_next_usec);
+        bool (*clean_up)(Destination *d, uint64_t *ret_next_usec);
 
         /** What a delivery needs to begin with. */
-        uint64_t (*memory)(const Destination *d);
-        /** A path or URL, for people. @param directory  as in ShipOrder  @return the caller's, NULL for lack of memory */
-        char *(*where)(const Destination *d, const char *directory, const char *name);
+        uint64_t (*memory_bytes)(const Destination *d);
+        /** A path or URL, for people. @param directory  as in DeliveryRequest  @return the caller's, NULL for lack of memory */
+        char *(*format_location)(const Destination *d, const char *directory, const char *name);
         /** What of an expanded prefix is not below it. */
         const char *(*root)(const Destination *d);
 
-        int (*ship_new)(Destination *d, const ShipOrder *order, ShipJob **ret);
+        int (*delivery_new)(Destination *d, const DeliveryRequest *order, Delivery **ret);
         /** s->on_done is called later, never from inside. @return 0; -errno: nothing was begun */
-        int (*ship_begin)(Destination *d, ShipJob *s);
-        void (*ship_abort)(ShipJob *s);
+        int (*delivery_start)(Destination *d, Delivery *job);
+        void (*delivery_abort)(Delivery *job);
         /** The threads its deliveries run in. */
         WorkerPool *(*worker)(const Destination *d);
         /** Ends it soon, but so that little has to be done again. */
-        void (*ship_wind_down)(ShipJob *s);
-        ShipJob *(*ship_free)(ShipJob *s);
+        void (*delivery_wind_down)(Delivery *job);
+        Delivery *(*delivery_free)(Delivery *job);
         /** Brings the figures of what is at work up to date. @return anything that changes as long as the destination takes something */
         uint64_t (*refresh)(Destination *d);
         /** Whether what is at work waits for the destination, not for us. @param ret_since_usec  CLOCK_BOOTTIME; 0: for nobody.
          * NULL: one thread reads, packs and writes, so that the kernel has to be asked what it waits for */
-        bool (*is_awaited)(const Destination *d, uint64_t *ret_since_usec);
+        bool (*awaits_destination)(const Destination *d, uint64_t *ret_since_usec);
         /** Delivered: what was kept to go on with may go. */
-        void (*delivered)(Destination *d, const char *bundle);
+        void (*on_delivered)(Destination *d, const char *bundle);
         void (*stats)(const Destination *d,
-                      PipelineRequests *ret); /* NULL = it makes no requests */
+                      SchedulerRequests *ret); /* NULL = it makes no requests */
 };
 extern const DestinationType destination_volume_type, destination_s3_type;
 
 /* How long a stop waits for workers; one that hangs in the kernel is then left behind. */
-#define PIPELINE_STOP_USEC (5 * USEC_PER_SEC)
+#define STOP_TIMEOUT_USEC (5 * USEC_PER_SEC)
 
-struct Pipeline {
-        PipelineContext context;
+struct Scheduler {
+        SchedulerContext context;
         const Config *config;
         WorkerPool *compressors;
         unsigned n_compressors;
         Destination *destinations;
         size_t n_destinations; /* configured */
         size_t n_all;          /* the second ones of volumes come behind them */
-        Limits *limits;
-        bool in_a_hurry; /* drained, or a sweep: nothing waits for the sake of others */
+        RateLimits *limits;
+        bool is_urgent; /* drained, or a sweep: nothing waits for the sake of others */
         uint64_t memory_used, memory_reserved; /* reserved: of limits.memory, for the second ones */
         Destination *waits_for_memory; /* begins next: nobody else may take what it waits for */
-        uint64_t n_retries[N_PIPELINE_RETRIES];
+        uint64_t n_retries[N_SCHEDULER_RETRIES];
         uint64_t n_aborted; /* unfinished uploads, since the start */
         bool stopping;
         uint64_t
                 stop_usec; /* CLOCK_BOOTTIME: what is at work then is left behind; 0 = not stopping */
 };
 
-static inline uint64_t pipeline_boot_usec(const Pipeline *p) {
-        return p->context.clock->boottime_usec(p->context.clock);
+static inline uint64_t scheduler_boottime_usec(const Scheduler *s) {
+        return s->context.clock->boottime_usec(s->context.clock);
 }
 
-static inline uint64_t pipeline_realtime_usec(const Pipeline *p) {
-        return p->context.clock->realtime_usec(p->context.clock);
+static inline uint64_t scheduler_realtime_usec(const Scheduler *s) {
+        return s->context.clock->realtime_usec(s->context.clock);
 }
 
 /** @return limits.memory's share of one destination */
-uint64_t pipeline_memory_share(const Pipeline *p);
-/** As ShipS3Order.reserve. */
-int pipeline_reserve(ShipJob *s, uint64_t bytes, uint64_t *ret_limit);
+uint64_t scheduler_memory_share(const Scheduler *s);
+/** As DeliveryS3Options.reserve. */
+int scheduler_reserve_memory(Delivery *job, uint64_t bytes, uint64_t *ret_limit);
 /** Tells the pipeline what a probe found. @param outcome  0, UPLOAD_E_*, -errno  @param error  a sentence, copied; may be NULL */
-void pipeline_probed(Destination *d, int outcome, const char *error);
+void scheduler_probe_done(Destination *d, int outcome, const char *error);
 /** Tells it that what came before the next delivery is over. */
-void pipeline_tidied(Destination *d);
-uint64_t pipeline_random(void);
-size_t pipeline_tries_index(const Bundle *b, const DeliveryRecord *delivery); /* in b->tries */
-Destination *pipeline_find_destination(const Pipeline *p, const char *name);
+void scheduler_cleanup_done(Destination *d);
+uint64_t scheduler_random(void);
+size_t scheduler_tries_index(const Bundle *b, const DeliveryRecord *delivery); /* in b->tries */
+Destination *scheduler_find_destination(const Scheduler *s, const char *name);
 /** @return whether it failed so often by the bundle's own fault that it is not tried any more */
-bool pipeline_has_given_up(const Pipeline *p, const DeliveryRecord *delivery);
+bool scheduler_has_given_up(const Scheduler *s, const DeliveryRecord *delivery);

@@ -44,8 +44,8 @@ static S3Target *target(const Destination *d) {
         return d->target;
 }
 
-static int make_client(Destination *d, S3Target *t) {
-        const PipelineContext *c = &d->pipeline->context;
+static int create_client(Destination *d, S3Target *t) {
+        const SchedulerContext *c = &d->scheduler->context;
         const ConfigDestination *config = d->config;
         S3Environment environment = s3_environment_read(c->environment),
                       place = s3_environment_resolve(&environment, config->endpoint,
@@ -80,11 +80,11 @@ static int make_client(Destination *d, S3Target *t) {
                                     .kms_key_id = config->kms_key_id,
                                     .storage_class = config->storage_class,
                                     .tags = config->tags.items,
-                                    .retry_initial_usec = d->pipeline->config->retry.initial_usec,
-                                    .retry_maximum_usec = d->pipeline->config->retry.maximum_usec,
-                                    .seed = pipeline_random(),
-                                    .upload = d->pipeline->limits->upload,
-                                    .requests = d->pipeline->limits->requests },
+                                    .retry_initial_usec = d->scheduler->config->retry.initial_usec,
+                                    .retry_maximum_usec = d->scheduler->config->retry.maximum_usec,
+                                    .seed = scheduler_random(),
+                                    .upload = d->scheduler->limits->upload,
+                                    .requests = d->scheduler->limits->requests },
                 &t->fault);
         return r == -EINVAL ? 0 : r; /* the probe tells it */
 }
@@ -94,9 +94,9 @@ static int s3_open(Destination *d) {
         if (!t)
                 return -ENOMEM;
         t->fixed = s3_key_prefix(path_template_fixed(d->template));
-        int r = !t->fixed ? -ENOMEM : make_client(d, t);
+        int r = !t->fixed ? -ENOMEM : create_client(d, t);
         return r < 0 ? r
-                     : worker_pool_new(&t->worker, d->pipeline->context.event, "nc-pack", 1,
+                     : worker_pool_new(&t->worker, d->scheduler->context.event, "nc-pack", 1,
                                        WORKER_IDLE);
 }
 
@@ -105,14 +105,14 @@ static WorkerPool *s3_worker(const Destination *d) {
 }
 
 static bool s3_is_busy(const Destination *d) {
-        return d->running && worker_pool_is_running(&d->running->job);
+        return d->running && worker_pool_is_running(&d->running->work);
 }
 
 static void s3_stop(Destination *d, bool hung) {
         S3Target *t = target(d);
         if (hung) {
                 worker_pool_abandon(t->worker);
-                ship_s3_leave(d->running);
+                delivery_s3_abandon(d->running);
         } else
                 t->worker = worker_pool_free(t->worker);
         t->probe = s3_probe_free(t->probe);
@@ -134,25 +134,25 @@ static void s3_close(Destination *d) {
 /* ---- can it be written? ---- */
 
 static void on_probed(int outcome, const char *error, void *userdata) {
-        pipeline_probed(userdata, outcome, error);
+        scheduler_probe_done(userdata, outcome, error);
 }
 
-static int on_fault(sd_event_source *source, void *userdata) {
+static int on_config_error(sd_event_source *source, void *userdata) {
         (void)source;
         Destination *d = userdata;
-        pipeline_probed(d, UPLOAD_E_DENIED,
-                        target(d)->fault ? target(d)->fault : "its endpoint cannot be used");
+        scheduler_probe_done(d, UPLOAD_E_DENIED,
+                             target(d)->fault ? target(d)->fault : "its endpoint cannot be used");
         return 0;
 }
 
-static int s3_begin_probe(Destination *d) {
+static int s3_start_probe(Destination *d) {
         S3Target *t = target(d);
         if (!t->client) {
                 t->fault_source = sd_event_source_disable_unref(t->fault_source);
-                return sd_event_add_defer(d->pipeline->context.event, &t->fault_source, on_fault,
-                                          d);
+                return sd_event_add_defer(d->scheduler->context.event, &t->fault_source,
+                                          on_config_error, d);
         }
-        _cleanup_free_ char *key = s3_probe_key(t->fixed, d->pipeline->context.instance_id);
+        _cleanup_free_ char *key = s3_probe_key(t->fixed, d->scheduler->context.instance_id);
         if (!key)
                 return -ENOMEM;
         t->probe = s3_probe_free(t->probe); /* the one before, which has ended */
@@ -164,16 +164,16 @@ static int s3_begin_probe(Destination *d) {
 
 /* ---- tidying up ---- */
 
-static bool is_let_be(const char *key, const char *upload_id, void *userdata) {
+static bool is_kept(const char *key, const char *upload_id, void *userdata) {
         Destination *d = userdata;
         S3Target *t = target(d);
-        Store *store = d->pipeline->context.store;
+        Store *store = d->scheduler->context.store;
         if (store_ledger_knows(store, key, upload_id))
                 return true;
         /* what is to be aborted is its own destination's business */
         return t->tidying != TIDY_ABORTS &&
                (store_abort_knows(store, key, upload_id) ||
-                !bundle_key_is_of(key, t->tidying == TIDY_OURS ? d->pipeline->context.instance_id
+                !bundle_key_is_of(key, t->tidying == TIDY_OURS ? d->scheduler->context.instance_id
                                                                : NULL));
 }
 
@@ -181,14 +181,14 @@ static void on_aborted(const char *key, const char *upload_id, uint64_t age_usec
         Destination *d = userdata;
         char age[64];
         (void)upload_id;
-        d->pipeline->n_aborted++;
+        d->scheduler->n_aborted++;
         log_notice("destination %s: aborted an unfinished upload of 's3://%s/%s', %s old, that "
                    "nobody goes on with",
                    d->config->name, d->config->bucket, key, clock_format_span(age, age_usec));
 }
 
 /* Said once, not with every try. @param error  NULL = it went well */
-static void tell_failed_sweep(Destination *d, const char *error) {
+static void log_failed_sweep(Destination *d, const char *error) {
         S3Target *t = target(d);
         if (error && (!t->sweep_error || strcmp(t->sweep_error, error) != 0))
                 log_warning(0,
@@ -203,22 +203,22 @@ static void on_swept(int outcome, const char *error, unsigned n_aborted, void *u
         Destination *d = userdata;
         S3Target *t = target(d);
         (void)n_aborted;
-        tell_failed_sweep(d, outcome != 0 ? error ? error : "failed" : NULL);
+        log_failed_sweep(d, outcome != 0 ? error ? error : "failed" : NULL);
         if (t->tidying == TIDY_ABORTS)
                 t->abort_failed = outcome != 0 ||
-                                  store_abort_done(d->pipeline->context.store, t->abort_id) < 0 ||
+                                  store_abort_done(d->scheduler->context.store, t->abort_id) < 0 ||
                                   t->abort_failed;
         if (t->tidying == TIDY_OURS && outcome != 0) {
                 t->swept_ours = false;
-                t->ours_usec = pipeline_boot_usec(d->pipeline) + ABORT_AGAIN_USEC;
+                t->ours_usec = scheduler_boottime_usec(d->scheduler) + ABORT_AGAIN_USEC;
         }
-        pipeline_tidied(d);
+        scheduler_cleanup_done(d);
 }
 
-static bool begin_sweep(Destination *d, Tidying what, const S3SweepOrder *order) {
+static bool start_sweep(Destination *d, Tidying what, const S3SweepOrder *order) {
         S3Target *t = target(d);
         S3SweepOrder own = *order;
-        own.is_known = is_let_be;
+        own.is_known = is_kept;
         own.on_abort = on_aborted;
         own.on_done = on_swept;
         own.userdata = d;
@@ -232,7 +232,7 @@ typedef struct NextAbort {
         char *key, *upload_id;
 } NextAbort;
 
-static int take_next(const LedgerAbort *a, void *userdata) {
+static int on_abort_row(const LedgerAbort *a, void *userdata) {
         NextAbort *n = userdata;
         if (a->id <= n->after)
                 return 0;
@@ -243,40 +243,40 @@ static int take_next(const LedgerAbort *a, void *userdata) {
 }
 
 /* One after the other; what fails is tried again when all have been tried. */
-static bool sweep_abort(Destination *d) {
+static bool start_next_abort(Destination *d) {
         S3Target *t = target(d);
         NextAbort n = { .after = t->abort_id };
-        (void)store_abort_list(d->pipeline->context.store, d->config->name, take_next,
+        (void)store_abort_list(d->scheduler->context.store, d->config->name, on_abort_row,
                                &n); /* what cannot be read is read again later */
-        bool begun = n.key && begin_sweep(d, TIDY_ABORTS,
+        bool begun = n.key && start_sweep(d, TIDY_ABORTS,
                                           &(S3SweepOrder){ .prefix = n.key,
                                                            .exact_key = true,
                                                            .upload_id = n.upload_id });
         t->abort_id = begun ? n.id : 0;
         if (!begun && t->abort_failed)
-                t->aborts_usec = pipeline_boot_usec(d->pipeline) + ABORT_AGAIN_USEC;
+                t->aborts_usec = scheduler_boottime_usec(d->scheduler) + ABORT_AGAIN_USEC;
         t->abort_failed = t->abort_failed && begun;
         free(n.key);
         free(n.upload_id);
         return begun;
 }
 
-static bool s3_tidy(Destination *d, uint64_t *ret_next_usec) {
+static bool s3_clean_up(Destination *d, uint64_t *ret_next_usec) {
         S3Target *t = target(d);
-        const Config *config = d->pipeline->config;
-        uint64_t now = pipeline_boot_usec(d->pipeline);
+        const Config *config = d->scheduler->config;
+        uint64_t now = scheduler_boottime_usec(d->scheduler);
         if (!t->swept_ours && now >= t->ours_usec) {
                 /* whatever of ours the ledger does not know: of a database that was lost, of a Create whose answer was */
                 t->swept_ours = true;
-                if (begin_sweep(d, TIDY_OURS, &(S3SweepOrder){ .prefix = t->fixed }))
+                if (start_sweep(d, TIDY_OURS, &(S3SweepOrder){ .prefix = t->fixed }))
                         return true;
         }
-        if (now >= t->aborts_usec && sweep_abort(d))
+        if (now >= t->aborts_usec && start_next_abort(d))
                 return true;
         if (config->retry.orphan_age_usec > 0 && now >= t->reap_usec) {
                 t->reap_usec = now + MAX(MIN(config->retry.orphan_age_usec / 4, REAP_MAX_USEC),
                                          REAP_MIN_USEC);
-                if (begin_sweep(d, TIDY_ORPHANS,
+                if (start_sweep(d, TIDY_ORPHANS,
                                 &(S3SweepOrder){ .prefix = t->fixed,
                                                  .min_age_usec = config->retry.orphan_age_usec }))
                         return true;
@@ -295,18 +295,18 @@ static uint64_t first_part_bytes(const Destination *d) {
         return packer_part_bytes_max(d->config->part_size_bytes, 0, 0);
 }
 
-static uint64_t s3_memory(const Destination *d) {
-        const Pipeline *p = d->pipeline;
-        ShipS3Memory m = { .part_bytes = first_part_bytes(d),
-                           .connections = (unsigned)d->config->connections,
-                           .level = (int)p->config->limits.compression_level,
-                           .n_compressors = p->n_compressors };
+static uint64_t s3_memory_bytes(const Destination *d) {
+        const Scheduler *s = d->scheduler;
+        DeliveryS3Memory m = { .part_bytes = first_part_bytes(d),
+                               .connections = (unsigned)d->config->connections,
+                               .level = (int)s->config->limits.compression_level,
+                               .n_compressors = s->n_compressors };
         uint64_t wanted = (m.connections + 1) * m.part_bytes +
                           bundle_writer_memory_best(m.level, m.n_compressors),
                  writer;
-        m.bytes = MIN(wanted, pipeline_memory_share(p));
-        unsigned n = ship_s3_buffers(&m, &writer);
-        return n > 0 ? n * m.part_bytes + writer : ship_s3_memory_min(m.part_bytes, m.level);
+        m.bytes = MIN(wanted, scheduler_memory_share(s));
+        unsigned n = delivery_s3_buffers(&m, &writer);
+        return n > 0 ? n * m.part_bytes + writer : delivery_s3_memory_min(m.part_bytes, m.level);
 }
 
 static const char *s3_root(const Destination *d) {
@@ -314,42 +314,42 @@ static const char *s3_root(const Destination *d) {
         return "";
 }
 
-static char *s3_where(const Destination *d, const char *directory, const char *name) {
+static char *s3_format_location(const Destination *d, const char *directory, const char *name) {
         char *url = NULL;
         return asprintf(&url, "s3://%s/%s/%s", d->config->bucket, directory, name) < 0 ? NULL : url;
 }
 
-static int s3_ship_new(Destination *d, const ShipOrder *order, ShipJob **ret) {
-        const PipelineContext *c = &d->pipeline->context;
-        ShipS3Order s3 = { .event = c->event,
-                           .client = target(d)->client,
-                           .store = c->store,
-                           .clock = c->clock,
-                           .worker = target(d)->worker,
-                           .destination = d->config->name,
-                           .part_size = d->config->part_size_bytes,
-                           .connections = (unsigned)d->config->connections,
-                           .n_compressors = d->pipeline->n_compressors,
-                           .reserve = pipeline_reserve };
-        return ship_s3_new(ret, order, &s3);
+static int s3_delivery_new(Destination *d, const DeliveryRequest *order, Delivery **ret) {
+        const SchedulerContext *c = &d->scheduler->context;
+        DeliveryS3Options s3 = { .event = c->event,
+                                 .client = target(d)->client,
+                                 .store = c->store,
+                                 .clock = c->clock,
+                                 .worker = target(d)->worker,
+                                 .destination = d->config->name,
+                                 .part_size = d->config->part_size_bytes,
+                                 .connections = (unsigned)d->config->connections,
+                                 .n_compressors = d->scheduler->n_compressors,
+                                 .reserve = scheduler_reserve_memory };
+        return delivery_s3_new(ret, order, &s3);
 }
 
-static int s3_ship_begin(Destination *d, ShipJob *s) {
+static int s3_delivery_start(Destination *d, Delivery *job) {
         (void)d;
-        return ship_s3_begin(s);
+        return delivery_s3_start(job);
 }
 
 static uint64_t s3_refresh(Destination *d) {
-        ship_s3_refresh(d->running);
+        delivery_s3_refresh(d->running);
         return atomic_load(&d->running->sent_bytes);
 }
 
-static bool s3_is_awaited(const Destination *d, uint64_t *ret_since_usec) {
-        return ship_s3_awaits_store(d->running, ret_since_usec);
+static bool s3_awaits_store(const Destination *d, uint64_t *ret_since_usec) {
+        return delivery_s3_awaits_store(d->running, ret_since_usec);
 }
 
-static void s3_delivered(Destination *d, const char *bundle) {
-        int r = store_ledger_end(d->pipeline->context.store, bundle, d->config->name);
+static void s3_on_delivered(Destination *d, const char *bundle) {
+        int r = store_ledger_end(d->scheduler->context.store, bundle, d->config->name);
         if (r < 0)
                 log_dump(bundle, LOG_WARNING, r,
                          "%s: cannot clear its upload's ledger; an upload that is complete is "
@@ -357,9 +357,9 @@ static void s3_delivered(Destination *d, const char *bundle) {
                          d->config->name);
 }
 
-static void s3_stats(const Destination *d, PipelineRequests *ret) {
+static void s3_stats(const Destination *d, SchedulerRequests *ret) {
         S3Stats stats;
-        *ret = (PipelineRequests){ 0 };
+        *ret = (SchedulerRequests){ 0 };
         if (!target(d)->client)
                 return;
         s3_client_stats(target(d)->client, &stats);
@@ -369,11 +369,11 @@ static void s3_stats(const Destination *d, PipelineRequests *ret) {
         static_assert(sizeof ret->le == sizeof stats.le, "buckets");
         memcpy(ret->le, stats.le, sizeof ret->le);
         memcpy(ret->count, stats.count, sizeof ret->count);
-        for (size_t i = 0; i < MIN(stats.n, (size_t)PIPELINE_REQUESTS_MAX); i++)
-                ret->items[ret->n++] =
-                        (PipelineRequest){ .operation = s3_operation_name(stats.items[i].operation),
-                                           .code = stats.items[i].status,
-                                           .n = stats.items[i].n };
+        for (size_t i = 0; i < MIN(stats.n, (size_t)SCHEDULER_REQUESTS_MAX); i++)
+                ret->items[ret->n++] = (SchedulerRequestCount){ .operation = s3_operation_name(
+                                                                        stats.items[i].operation),
+                                                                .code = stats.items[i].status,
+                                                                .n = stats.items[i].n };
 }
 
 const DestinationType destination_s3_type = {
@@ -386,19 +386,19 @@ const DestinationType destination_s3_type = {
         .is_busy = s3_is_busy,
         .stop = s3_stop,
         .close = s3_close,
-        .probe = s3_begin_probe,
-        .tidy = s3_tidy,
-        .memory = s3_memory,
-        .where = s3_where,
+        .probe = s3_start_probe,
+        .clean_up = s3_clean_up,
+        .memory_bytes = s3_memory_bytes,
+        .format_location = s3_format_location,
         .root = s3_root,
-        .ship_new = s3_ship_new,
-        .ship_begin = s3_ship_begin,
-        .ship_abort = ship_s3_abort,
+        .delivery_new = s3_delivery_new,
+        .delivery_start = s3_delivery_start,
+        .delivery_abort = delivery_s3_abort,
         .worker = s3_worker,
-        .ship_wind_down = ship_s3_wind_down,
-        .ship_free = ship_s3_free,
+        .delivery_wind_down = delivery_s3_wind_down,
+        .delivery_free = delivery_s3_free,
         .refresh = s3_refresh,
-        .is_awaited = s3_is_awaited,
-        .delivered = s3_delivered,
+        .awaits_destination = s3_awaits_store,
+        .on_delivered = s3_on_delivered,
         .stats = s3_stats,
 };

@@ -64,7 +64,7 @@ struct Pressure {
 
 /* ---- deciding ---- */
 
-static double minus(uint64_t a, uint64_t b) {
+static double difference(uint64_t a, uint64_t b) {
         return a > b ? (double)(a - b) : 0;
 }
 
@@ -78,10 +78,10 @@ static double cpu_lost(const PressureSample *s) {
 
 /* Of the time in which none of ours waited for a disk, how much somebody else did. */
 static double io_waited(const PressureSample *s) {
-        double left = minus(s->elapsed_usec, s->own_io_usec);
+        double left = difference(s->elapsed_usec, s->own_io_usec);
         if (!s->has_own_io || left < (1 - LOOK_SHARE) / 2 * (double)s->elapsed_usec)
                 return 0;
-        return minus(s->io_usec, s->own_io_usec) / left;
+        return difference(s->io_usec, s->own_io_usec) / left;
 }
 
 double pressure_share(double share, const PressureSample *s) {
@@ -174,7 +174,7 @@ static void read_all(const Pressure *p, Reading *ret) {
 
 /* ---- from two readings to a sample ---- */
 
-static uint64_t passed(uint64_t before, uint64_t now, uint64_t at_most) {
+static uint64_t elapsed_between(uint64_t before, uint64_t now, uint64_t at_most) {
         return now > before ? MIN(now - before, at_most) : 0;
 }
 
@@ -190,8 +190,10 @@ static uint64_t compare_threads(const Reading *before, const Reading *now, Press
         uint64_t busiest = 0;
         for (size_t i = 0; i < now->n_threads; i++) {
                 const ThreadTimes *t = &now->threads[i], *old = find_thread(before, t->tid);
-                uint64_t run = passed(old ? old->run_usec : 0, t->run_usec, s->elapsed_usec);
-                uint64_t wait = passed(old ? old->wait_usec : 0, t->wait_usec, s->elapsed_usec);
+                uint64_t run =
+                        elapsed_between(old ? old->run_usec : 0, t->run_usec, s->elapsed_usec);
+                uint64_t wait =
+                        elapsed_between(old ? old->wait_usec : 0, t->wait_usec, s->elapsed_usec);
                 busiest = MAX(busiest, run);
                 s->own_wait_usec += wait;
                 s->in_the_way_usec = MAX(s->in_the_way_usec, MIN(run, wait));
@@ -202,21 +204,21 @@ static uint64_t compare_threads(const Reading *before, const Reading *now, Press
 }
 
 /* Takes a reading; unless it is the first after a while, also a decision. Only with p->reading held. */
-static void take_sample(Pressure *p) {
+static void sample(Pressure *p) {
         read_all(p, &p->now);
-        uint64_t elapsed = passed(p->before.at_usec, p->now.at_usec, UINT64_MAX);
+        uint64_t elapsed = elapsed_between(p->before.at_usec, p->now.at_usec, UINT64_MAX);
         if (p->has_before && elapsed <= STALE_USEC) {
                 const Reading *b = &p->before, *n = &p->now;
                 PressureSample s = {
                         .elapsed_usec = elapsed,
-                        .cpu_usec = passed(b->cpu_usec, n->cpu_usec, elapsed),
-                        .io_usec = passed(b->io_usec, n->io_usec, elapsed),
-                        .own_io_usec = passed(b->own_io_usec, n->own_io_usec, elapsed),
+                        .cpu_usec = elapsed_between(b->cpu_usec, n->cpu_usec, elapsed),
+                        .io_usec = elapsed_between(b->io_usec, n->io_usec, elapsed),
+                        .own_io_usec = elapsed_between(b->own_io_usec, n->own_io_usec, elapsed),
                         .has_own_io = n->has_own_io,
                         /* unknown: as if one CPU were there */
-                        .busy_usec = n->busy_usec > 0
-                                             ? passed(b->busy_usec, n->busy_usec, UINT64_MAX)
-                                             : elapsed,
+                        .busy_usec = n->busy_usec > 0 ? elapsed_between(b->busy_usec, n->busy_usec,
+                                                                        UINT64_MAX)
+                                                      : elapsed,
                 };
                 uint64_t busiest = compare_threads(b, n, &s);
                 uint64_t worked = atomic_load(&p->worked_usec);
@@ -234,13 +236,13 @@ static bool is_due(const Pressure *p) {
         return p->clock->boottime_usec(p->clock) >= atomic_load(&p->next_usec);
 }
 
-uint64_t pressure_rest_usec(Pressure *p, uint64_t worked_usec) {
+uint64_t pressure_pause_usec(Pressure *p, uint64_t worked_usec) {
         if (!p)
                 return 0;
         atomic_fetch_add(&p->worked_usec, worked_usec);
         if (is_due(p) && !atomic_flag_test_and_set(&p->reading)) {
                 if (is_due(p)) /* nobody else has been here meanwhile */
-                        take_sample(p);
+                        sample(p);
                 atomic_flag_clear(&p->reading);
         }
         double on_cpu = (double)worked_usec * atomic_load(&p->cpu_per_worked);
@@ -260,7 +262,7 @@ typedef struct Span {
 } Span;
 
 /* The i-th of the blank-separated fields of a line, counted from 0; empty when there are fewer. */
-static Span field(const char *line, unsigned i) {
+static Span line_field(const char *line, unsigned i) {
         Span s = { line, strcspn(line, " \n") };
         while (i-- > 0) {
                 s.at += s.n + (s.at[s.n] == ' ');
@@ -290,7 +292,7 @@ static Span find_own_cgroup(const char *cgroups) {
         return (Span){ "", 0 };
 }
 
-static char *below(const char *proc_root, const char *name) {
+static char *path_below(const char *proc_root, const char *name) {
         char *path = NULL;
         return asprintf(&path, "%s/%s", proc_root, name) < 0 ? NULL : path;
 }
@@ -298,8 +300,8 @@ static char *below(const char *proc_root, const char *name) {
 /* Where our own cgroup says how long its tasks wait for disks. The topmost one of the machine has no such file, and where there is no cgroup2
  * nothing has. @return NULL: none, or no memory; both mean that io counts for nothing */
 static char *find_own_io(const char *proc_root) {
-        _cleanup_free_ char *mounts_path = below(proc_root, "self/mountinfo"), *mounts = NULL;
-        _cleanup_free_ char *cgroup_path = below(proc_root, "self/cgroup"), *cgroups = NULL;
+        _cleanup_free_ char *mounts_path = path_below(proc_root, "self/mountinfo"), *mounts = NULL;
+        _cleanup_free_ char *cgroup_path = path_below(proc_root, "self/cgroup"), *cgroups = NULL;
         char *path = NULL;
         if (!mounts_path || !cgroup_path ||
             fs_read_file(AT_FDCWD, mounts_path, MOUNTS_BYTES_MAX, &mounts, NULL) < 0 ||
@@ -309,7 +311,7 @@ static char *find_own_io(const char *proc_root) {
         Span own = find_own_cgroup(cgroups);
         if (!mount || own.n == 0)
                 return NULL;
-        Span root = field(mount, 3), point = field(mount, 4);
+        Span root = line_field(mount, 3), point = line_field(mount, 4);
         if (root.n > 1 && (root.n > own.n || strncmp(own.at, root.at, root.n) != 0))
                 return NULL; /* mounted here is another part of the tree than the one we are in */
         size_t skip = root.n > 1 ? root.n : 0;
@@ -325,10 +327,10 @@ int pressure_new(Pressure **ret, Clock *clock, const char *proc_root, char **ret
         if (!p)
                 return -ENOMEM;
         p->clock = clock;
-        p->cpu_path = below(proc_root, "pressure/cpu");
-        p->io_path = below(proc_root, "pressure/io");
-        p->stat_path = below(proc_root, "stat");
-        p->task_path = below(proc_root, "self/task");
+        p->cpu_path = path_below(proc_root, "pressure/cpu");
+        p->io_path = path_below(proc_root, "pressure/io");
+        p->stat_path = path_below(proc_root, "stat");
+        p->task_path = path_below(proc_root, "self/task");
         p->own_io_path = find_own_io(proc_root);
         if (!p->cpu_path || !p->io_path || !p->stat_path || !p->task_path)
                 return -ENOMEM;

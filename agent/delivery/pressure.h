@@ -40,6 +40,6 @@ DEFINE_CLEANUP(Pressure, pressure_free);
 /** For how long a worker is to rest that has just worked for so long: two seconds at most. What is done by other threads for it counts, and
  * what idle priority kept from all of them does not. Any thread. p == NULL: 0.
  * @param worked_usec  of wall time since its last rest */
-uint64_t pressure_rest_usec(Pressure *p, uint64_t worked_usec);
+uint64_t pressure_pause_usec(Pressure *p, uint64_t worked_usec);
 /** The share in force, for status: 1 = all of the time, also when p is NULL. */
 double pressure_share_now(const Pressure *p);

@@ -6,14 +6,14 @@
 #define REQUEST_SAVING_USEC USEC_PER_SEC
 
 /* @return 0 and *ret, which stays NULL where nothing limits; -ENOMEM */
-static int make_throttle(Throttle **ret, Clock *clock, const PacerSchedule *schedule,
-                         uint64_t saving_usec) {
+static int create_throttle(Throttle **ret, Clock *clock, const PacerSchedule *schedule,
+                           uint64_t saving_usec) {
         if (schedule->rate == 0 && schedule->n_windows == 0)
                 return 0;
         return throttle_new(ret, clock, schedule, saving_usec);
 }
 
-static int make_upload(Limits *l, Clock *clock, const Config *config) {
+static int create_upload_throttle(RateLimits *l, Clock *clock, const Config *config) {
         size_t n = config->limits.n_upload_windows;
         _cleanup_free_ PacerWindow *windows = calloc(MAX(n, (size_t)1), sizeof *windows);
 
@@ -28,26 +28,26 @@ static int make_upload(Limits *l, Clock *clock, const Config *config) {
         const PacerSchedule schedule = { .rate = config->limits.upload_rate,
                                          .windows = windows,
                                          .n_windows = n };
-        return make_throttle(&l->upload, clock, &schedule, PACER_SAVING_USEC);
+        return create_throttle(&l->upload, clock, &schedule, PACER_SAVING_USEC);
 }
 
-int limits_new(Limits **ret, Clock *clock, const Config *config) {
-        _cleanup_(limits_unrefp) Limits *l = calloc(1, sizeof *l);
+int rate_limits_new(RateLimits **ret, Clock *clock, const Config *config) {
+        _cleanup_(rate_limits_unrefp) RateLimits *l = calloc(1, sizeof *l);
         int r;
 
         if (!l)
                 return -ENOMEM;
         atomic_init(&l->n_refs, 1);
         l->clock = clock;
-        r = make_upload(l, clock, config);
+        r = create_upload_throttle(l, clock, config);
         if (r == 0)
-                r = make_throttle(&l->requests, clock,
-                                  &(PacerSchedule){ .rate = config->limits.request_rate },
-                                  REQUEST_SAVING_USEC);
+                r = create_throttle(&l->requests, clock,
+                                    &(PacerSchedule){ .rate = config->limits.request_rate },
+                                    REQUEST_SAVING_USEC);
         if (r == 0)
-                r = make_throttle(&l->read, clock,
-                                  &(PacerSchedule){ .rate = config->limits.read_rate },
-                                  PACER_SAVING_USEC);
+                r = create_throttle(&l->read, clock,
+                                    &(PacerSchedule){ .rate = config->limits.read_rate },
+                                    PACER_SAVING_USEC);
         if (r == 0 && config->limits.compression_threads == 0) /* auto */
                 r = pressure_new(&l->pressure, clock, config->snapshot.proc_root, &l->note);
         if (r < 0)
@@ -56,12 +56,12 @@ int limits_new(Limits **ret, Clock *clock, const Config *config) {
         return 0;
 }
 
-Limits *limits_ref(Limits *l) {
+RateLimits *rate_limits_ref(RateLimits *l) {
         atomic_fetch_add(&l->n_refs, 1);
         return l;
 }
 
-Limits *limits_unref(Limits *l) {
+RateLimits *rate_limits_unref(RateLimits *l) {
         if (!l || atomic_fetch_sub(&l->n_refs, 1) > 1)
                 return NULL;
         throttle_unref(l->upload);
@@ -74,7 +74,7 @@ Limits *limits_unref(Limits *l) {
 }
 
 /* @return false: it is to stop */
-static bool wait_for_read_rate(LimitsTurn *t, size_t n) {
+static bool wait_for_read_rate(ReaderLimits *t, size_t n) {
         Throttle *read = t->limits->read;
         uint64_t nsec;
         bool may_go = throttle_sleep(throttle_book(read, n, &nsec), t->abort);
@@ -84,22 +84,22 @@ static bool wait_for_read_rate(LimitsTurn *t, size_t n) {
         return may_go;
 }
 
-static void rest(LimitsTurn *t) {
-        Limits *l = t->limits;
+static void pause_for_pressure(ReaderLimits *t) {
+        RateLimits *l = t->limits;
         uint64_t now, since = t->working_since_usec;
 
-        if (!l->pressure || atomic_load(&l->in_a_hurry) || t->n_bytes <= LIMITS_NO_REST_BYTES)
+        if (!l->pressure || atomic_load(&l->is_urgent) || t->n_bytes <= RATE_LIMITS_UNPAUSED_BYTES)
                 return;
         now = l->clock->boottime_usec(l->clock);
         if (since > 0)
-                (void)throttle_sleep(pressure_rest_usec(l->pressure, now - MIN(now, since)),
+                (void)throttle_sleep(pressure_pause_usec(l->pressure, now - MIN(now, since)),
                                      t->abort); /* who is to stop sees that himself */
         t->working_since_usec = l->clock->boottime_usec(l->clock);
 }
 
-void limits_before_read(LimitsTurn *t, size_t n) {
+void rate_limits_before_read(ReaderLimits *t, size_t n) {
         if (!t->limits || !wait_for_read_rate(t, n))
                 return;
         t->n_bytes += n;
-        rest(t);
+        pause_for_pressure(t);
 }

@@ -8,33 +8,33 @@
 #include "config/config.h"
 #include "uploaders/throttle.h"
 
-typedef struct Limits {
+typedef struct RateLimits {
         atomic_uint n_refs; /* private */
         Clock *clock;       /* private */
         Throttle *upload;   /* NULL = no limit, as the others */
         Throttle *requests; /* a second's worth may be saved up */
         Throttle *read;
-        Pressure *pressure; /* NULL: compression_threads is a number, or the kernel has no PSI */
-        atomic_bool in_a_hurry; /* this node goes: nobody rests any more */
-        char *note;             /* said in status: no PSI; NULL */
-} Limits;
+        Pressure *pressure;    /* NULL: compression_threads is a number, or the kernel has no PSI */
+        atomic_bool is_urgent; /* this node goes: nobody rests any more */
+        char *note;            /* said in status: no PSI; NULL */
+} RateLimits;
 
 /* Nobody rests before so much of a bundle was read: what is small goes at once, however pressed the machine is. */
-#define LIMITS_NO_REST_BYTES (4 * MIB)
+#define RATE_LIMITS_UNPAUSED_BYTES (4 * MIB)
 
 /** @param clock  borrowed; must outlive all references  @return 0, -ENOMEM, or pressure_new()'s errno */
-int limits_new(Limits **ret, Clock *clock, const Config *config);
-Limits *limits_ref(Limits *l);
-Limits *limits_unref(Limits *l); /* takes NULL, returns NULL */
-DEFINE_CLEANUP(Limits, limits_unref);
+int rate_limits_new(RateLimits **ret, Clock *clock, const Config *config);
+RateLimits *rate_limits_ref(RateLimits *l);
+RateLimits *rate_limits_unref(RateLimits *l); /* takes NULL, returns NULL */
+DEFINE_CLEANUP(RateLimits, rate_limits_unref);
 
 /* What one worker knows of its own pauses. */
-typedef struct LimitsTurn {
-        Limits *limits;                       /* borrowed; NULL = no limits */
+typedef struct ReaderLimits {
+        RateLimits *limits;                   /* borrowed; NULL = no limits */
         const atomic_bool *abort;             /* ends a pause */
         uint64_t working_since_usec, n_bytes; /* that were read so far */
-} LimitsTurn;
+} ReaderLimits;
 
 /** Before so many bytes of a source are read: sleeps as long as read_rate and the machine's pressure ask for. Returns early, and at once, when
  * *abort is set. Workers only. */
-void limits_before_read(LimitsTurn *t, size_t n);
+void rate_limits_before_read(ReaderLimits *t, size_t n);

@@ -6,8 +6,8 @@
 #include "lib/base/log.h"
 #include "lib/base/strbuf.h"
 
-size_t pipeline_n_destinations(const Pipeline *p) {
-        return p->n_destinations;
+size_t scheduler_n_destinations(const Scheduler *s) {
+        return s->n_destinations;
 }
 
 /* What it means when our own side provides nothing. */
@@ -20,29 +20,29 @@ size_t pipeline_n_destinations(const Pipeline *p) {
 
 static bool lacks_cpu(const Destination *d) {
         return worker_pool_wants_cpu(d->type->worker(d)) ||
-               worker_pool_wants_cpu(d->pipeline->compressors);
+               worker_pool_wants_cpu(d->scheduler->compressors);
 }
 
 /* For how long what is at work there has given no sign of life; 0 = it does, or nothing is. While the plan is made the destination is
  * not asked for anything. @param ret_is_ours  whether it waits for us, not for the destination */
 static uint64_t destination_stall(Destination *d, bool *ret_is_ours) {
-        uint64_t now = pipeline_boot_usec(d->pipeline);
+        uint64_t now = scheduler_boottime_usec(d->scheduler);
         *ret_is_ours = false;
         if (d->probing)
-                return stall_look(&d->stall, d->probe_begun_usec, 0, now);
+                return stall_check(&d->stall, d->probe_begun_usec, 0, now);
         if (!d->running || atomic_load(&d->running->total_bytes) == 0)
                 return 0;
         uint64_t progress = d->type->refresh(d), since = d->running->begun_usec;
-        if (d->type->is_awaited && !d->type->is_awaited(d, &since)) {
+        if (d->type->awaits_destination && !d->type->awaits_destination(d, &since)) {
                 *ret_is_ours = true;
                 progress = atomic_load(&d->running->n_reads);
         }
-        return since == 0 ? 0 : stall_look(&d->stall, since, progress, now);
+        return since == 0 ? 0 : stall_check(&d->stall, since, progress, now);
 }
 
 /* A mount that hangs never answers, so no answer makes the state: it is found by looking. What is our own fault is said, and makes no
  * state of the destination's. */
-static void view_stall(Destination *d, PipelineDestinationView *ret) {
+static void view_stall(Destination *d, SchedulerDestinationView *ret) {
         bool is_ours;
         uint64_t still = destination_stall(d, &is_ours);
         if (still == 0) {
@@ -50,7 +50,7 @@ static void view_stall(Destination *d, PipelineDestinationView *ret) {
                 return;
         }
         bool told = d->stall_error[0] != '\0', no_cpu = lacks_cpu(d);
-        is_ours = is_ours || (no_cpu && !d->type->is_awaited);
+        is_ours = is_ours || (no_cpu && !d->type->awaits_destination);
         snprintf(d->stall_error, sizeof d->stall_error, "%s for %llu s: %s",
                  is_ours ? "nothing to send" : "no answer",
                  (unsigned long long)(still / USEC_PER_SEC),
@@ -60,36 +60,36 @@ static void view_stall(Destination *d, PipelineDestinationView *ret) {
         if (!told)
                 log_warning(0, "destination %s: %s", d->config->name, d->stall_error);
         if (!is_ours)
-                ret->state = pipeline_destination_state_name(DESTINATION_FAILING);
+                ret->state = destination_state_name(DESTINATION_FAILING);
         ret->last_error = d->stall_error;
 }
 
-void pipeline_destination_view(const Pipeline *p, size_t i, PipelineDestinationView *ret) {
-        Destination *d = &p->destinations[i];
+void scheduler_destination_view(const Scheduler *s, size_t i, SchedulerDestinationView *ret) {
+        Destination *d = &s->destinations[i];
         char counter[128];
         snprintf(counter, sizeof counter, "bytes_delivered:%s", d->config->name);
-        *ret = (PipelineDestinationView){ .name = d->config->name,
-                                          .type = d->type->name,
-                                          .state = pipeline_destination_state_name(d->state),
-                                          .last_error = d->last_error,
-                                          .last_success_usec = d->last_success_usec,
-                                          .bytes_delivered =
-                                                  store_counter(p->context.store, counter),
-                                          .next_try_usec = d->not_before_usec };
+        *ret = (SchedulerDestinationView){ .name = d->config->name,
+                                           .type = d->type->name,
+                                           .state = destination_state_name(d->state),
+                                           .last_error = d->last_error,
+                                           .last_success_usec = d->last_success_usec,
+                                           .bytes_delivered =
+                                                   store_counter(s->context.store, counter),
+                                           .next_try_usec = d->not_before_usec };
         view_stall(d, ret);
-        for (size_t k = p->n_destinations; k < p->n_all; k++)
-                if (p->destinations[k].head == d)
-                        view_stall(&p->destinations[k], ret);
+        for (size_t k = s->n_destinations; k < s->n_all; k++)
+                if (s->destinations[k].head == d)
+                        view_stall(&s->destinations[k], ret);
 }
 
-size_t pipeline_shipping_view(const Pipeline *p, PipelineShippingView *ret) {
+size_t scheduler_deliveries_view(const Scheduler *s, SchedulerDeliveryView *ret) {
         size_t n = 0;
-        for (size_t i = 0; i < p->n_all; i++) {
-                Destination *d = &p->destinations[i];
+        for (size_t i = 0; i < s->n_all; i++) {
+                Destination *d = &s->destinations[i];
                 if (!d->running)
                         continue;
                 (void)d->type->refresh(d);
-                ret[n++] = (PipelineShippingView){
+                ret[n++] = (SchedulerDeliveryView){
                         .id = d->bundle->rec.id,
                         .destination = d->config->name,
                         .sent_bytes = atomic_load(&d->running->sent_bytes),
@@ -101,79 +101,79 @@ size_t pipeline_shipping_view(const Pipeline *p, PipelineShippingView *ret) {
         return n;
 }
 
-size_t pipeline_n_orphaned(const Pipeline *p) {
+size_t scheduler_n_orphaned(const Scheduler *s) {
         size_t n = 0;
-        LIST_FOREACH (l, bundle_table_all(p->context.bundles)) {
+        LIST_FOREACH (l, bundle_table_all(s->context.bundles)) {
                 const Bundle *b = CONTAINER_OF(l, Bundle, link);
                 bool orphaned = false;
                 for (size_t i = 0; b->rec.state == BUNDLE_READY && i < b->rec.n_deliveries; i++)
                         orphaned =
                                 orphaned ||
                                 (b->rec.deliveries[i].state != DELIVERY_DONE &&
-                                 !pipeline_find_destination(p, b->rec.deliveries[i].destination));
+                                 !scheduler_find_destination(s, b->rec.deliveries[i].destination));
                 n += orphaned;
         }
         return n;
 }
 
-bool pipeline_can_go_on(const Pipeline *p, const Bundle *b) {
+bool scheduler_can_continue(const Scheduler *s, const Bundle *b) {
         for (size_t i = 0; b->source && i < b->rec.n_deliveries; i++) {
                 const DeliveryRecord *delivery = &b->rec.deliveries[i];
-                if (delivery->state != DELIVERY_DONE && !pipeline_has_given_up(p, delivery) &&
-                    !b->tries[pipeline_tries_index(b, delivery)].failed &&
-                    pipeline_find_destination(p, delivery->destination))
+                if (delivery->state != DELIVERY_DONE && !scheduler_has_given_up(s, delivery) &&
+                    !b->tries[scheduler_tries_index(b, delivery)].failed &&
+                    scheduler_find_destination(s, delivery->destination))
                         return true;
         }
         return false;
 }
 
-const Limits *pipeline_limits(const Pipeline *p) {
-        return p->limits;
+const RateLimits *scheduler_rate_limits(const Scheduler *s) {
+        return s->limits;
 }
 
-uint64_t pipeline_buffer_bytes(const Pipeline *p) {
-        return p->memory_used;
+uint64_t scheduler_buffer_bytes(const Scheduler *s) {
+        return s->memory_used;
 }
 
-uint64_t pipeline_bytes_read(const Pipeline *p) {
+uint64_t scheduler_bytes_read(const Scheduler *s) {
         uint64_t n = 0;
-        for (size_t i = 0; i < p->n_all; i++)
-                n += p->destinations[i].running
-                             ? atomic_load(&p->destinations[i].running->read_bytes)
+        for (size_t i = 0; i < s->n_all; i++)
+                n += s->destinations[i].running
+                             ? atomic_load(&s->destinations[i].running->read_bytes)
                              : 0;
         return n;
 }
 
-uint64_t pipeline_bytes_sent(const Pipeline *p) {
+uint64_t scheduler_bytes_sent(const Scheduler *s) {
         uint64_t n = 0;
-        for (size_t i = 0; i < p->n_all; i++)
-                n += p->destinations[i].running
-                             ? atomic_load(&p->destinations[i].running->sent_bytes)
+        for (size_t i = 0; i < s->n_all; i++)
+                n += s->destinations[i].running
+                             ? atomic_load(&s->destinations[i].running->sent_bytes)
                              : 0;
         return n;
 }
 
-bool pipeline_requests(const Pipeline *p, size_t i, PipelineRequests *ret) {
-        const Destination *d = &p->destinations[i];
+bool scheduler_requests(const Scheduler *s, size_t i, SchedulerRequests *ret) {
+        const Destination *d = &s->destinations[i];
         if (!d->type->stats)
                 return false;
         d->type->stats(d, ret);
         return true;
 }
 
-uint64_t pipeline_n_retries(const Pipeline *p, PipelineRetry why) {
-        return p->n_retries[why];
+uint64_t scheduler_n_retries(const Scheduler *s, SchedulerRetry why) {
+        return s->n_retries[why];
 }
 
-uint64_t pipeline_n_aborted_uploads(const Pipeline *p) {
-        return p->n_aborted;
+uint64_t scheduler_n_aborted_uploads(const Scheduler *s) {
+        return s->n_aborted;
 }
 
 /* @return where this bundle is being shipped to d, NULL when it is not */
-static const Destination *shipping_at(const Pipeline *p, const Destination *d, const Bundle *b) {
-        for (size_t i = 0; i < p->n_all; i++)
-                if (p->destinations[i].head == d && p->destinations[i].bundle == b)
-                        return &p->destinations[i];
+static const Destination *delivery_at(const Scheduler *s, const Destination *d, const Bundle *b) {
+        for (size_t i = 0; i < s->n_all; i++)
+                if (s->destinations[i].head == d && s->destinations[i].bundle == b)
+                        return &s->destinations[i];
         return NULL;
 }
 
@@ -182,12 +182,12 @@ static unsigned percent_done(const Destination *at) {
                           MAX(atomic_load(&at->running->total_bytes), UINT64_C(1)));
 }
 
-char *pipeline_explain(const Pipeline *p, const Bundle *b, const DeliveryRecord *delivery) {
+char *scheduler_explain(const Scheduler *s, const Bundle *b, const DeliveryRecord *delivery) {
         StrBuf text = STRBUF_INIT;
-        const Destination *d = pipeline_find_destination(p, delivery->destination);
-        const Destination *at = d ? shipping_at(p, d, b) : NULL;
+        const Destination *d = scheduler_find_destination(s, delivery->destination);
+        const Destination *at = d ? delivery_at(s, d, b) : NULL;
         char span[64];
-        uint64_t now = pipeline_realtime_usec(p), boot = pipeline_boot_usec(p);
+        uint64_t now = scheduler_realtime_usec(s), boot = scheduler_boottime_usec(s);
         strbuf_addf(&text, "To %s: ", delivery->destination);
         if (delivery->state == DELIVERY_DONE)
                 strbuf_add(&text, "delivered and proven.");
@@ -196,7 +196,7 @@ char *pipeline_explain(const Pipeline *p, const Bundle *b, const DeliveryRecord 
                                   "cancel the bundle.");
         else if (at)
                 strbuf_addf(&text, "being shipped now, %u %% done.", percent_done(at));
-        else if (pipeline_has_given_up(p, delivery))
+        else if (scheduler_has_given_up(s, delivery))
                 strbuf_addf(&text,
                             "given up after %u failures, last: %s; mend it, then `neuron-collect "
                             "retry %s`.",
@@ -204,8 +204,7 @@ char *pipeline_explain(const Pipeline *p, const Bundle *b, const DeliveryRecord 
                             b->rec.id);
         else if (boot < d->not_before_usec)
                 strbuf_addf(&text, "the destination is %s (%s); the next try is in %s.",
-                            pipeline_destination_state_name(d->state),
-                            d->last_error ? d->last_error : "?",
+                            destination_state_name(d->state), d->last_error ? d->last_error : "?",
                             clock_format_span(span, d->not_before_usec - boot));
         else if (delivery->next_try_usec > now)
                 strbuf_addf(&text, "failed %u times, last: %s; the next try is in %s.",
@@ -223,13 +222,13 @@ char *pipeline_explain(const Pipeline *p, const Bundle *b, const DeliveryRecord 
         return strbuf_take(&text);
 }
 
-uint64_t stall_look(Stall *s, uint64_t begun_usec, uint64_t progress, uint64_t now_usec) {
+uint64_t stall_check(StallCheck *s, uint64_t begun_usec, uint64_t progress, uint64_t now_usec) {
         if (s->begun_usec != begun_usec) /* no progress at all counts from the beginning */
-                *s = (Stall){ .begun_usec = begun_usec, .since_usec = begun_usec };
+                *s = (StallCheck){ .begun_usec = begun_usec, .since_usec = begun_usec };
         if (s->progress != progress) {
                 s->progress = progress;
                 s->since_usec = now_usec;
         }
         uint64_t still = now_usec > s->since_usec ? now_usec - s->since_usec : 0;
-        return still > STALL_USEC ? still : 0;
+        return still > STALL_TIMEOUT_USEC ? still : 0;
 }

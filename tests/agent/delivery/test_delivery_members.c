@@ -43,14 +43,14 @@ typedef struct Fixture {
 typedef struct Found {
         int result;
         Plan *plan;
-        ShipMembers *members;
+        DeliveryMembers *members;
         uint64_t *prints, sum;
         size_t n_prints, n_attached;
         char reasons[4096]; /* a line each */
 } Found;
 
 static void found_done(Found *x) {
-        ship_members_free(x->members);
+        delivery_members_free(x->members);
         plan_free(x->plan);
         free(x->prints);
 }
@@ -167,33 +167,33 @@ static void attach(Fixture *f, const char *const *names, size_t n) {
         f->is_attached = true;
 }
 
-static ShipJob *make_job(const Fixture *f) {
+static Delivery *make_job(const Fixture *f) {
         static char *no_labels[] = { NULL };
-        ShipOrder order = { .bundle = &f->bundle,
-                            .terms = f->terms,
-                            .directory = "x/" INSTANCE,
-                            .instance_id = INSTANCE,
-                            .hostname = "host",
-                            .labels = no_labels };
-        ShipJob *job = calloc(1, sizeof *job);
+        DeliveryRequest order = { .bundle = &f->bundle,
+                                  .terms = f->terms,
+                                  .directory = "x/" INSTANCE,
+                                  .instance_id = INSTANCE,
+                                  .hostname = "host",
+                                  .labels = no_labels };
+        Delivery *job = calloc(1, sizeof *job);
         assert_non_null(job);
-        assert_int_equal(ship_job_init(job, &order), 0);
+        assert_int_equal(delivery_init(job, &order), 0);
         if (f->is_attached)
                 job->attached_fd =
                         openat(f->scratch->fd, "attached", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         return job;
 }
 
-static void ship_job_free(ShipJob *job) {
-        ship_job_done(job);
+static void ship_job_free(Delivery *job) {
+        delivery_done(job);
         free(job);
 }
 
 /* @param shipped  fingerprints of what has been shipped before; NULL
  * @return the job, which must outlive what was found; ship_job_free() */
-static ShipJob *find(const Fixture *f, const Found *shipped, Found *x) {
+static Delivery *find(const Fixture *f, const Found *shipped, Found *x) {
         *x = (Found){ 0 };
-        ShipJob *job = make_job(f);
+        Delivery *job = make_job(f);
         if (shipped) {
                 job->shipped = calloc(shipped->n_prints, sizeof *job->shipped);
                 assert_non_null(job->shipped);
@@ -201,10 +201,11 @@ static ShipJob *find(const Fixture *f, const Found *shipped, Found *x) {
                 job->n_shipped = shipped->n_prints;
         }
         assert_int_equal(plan_new(&x->plan), 0);
-        x->result = ship_members_new(&x->members, job, x->plan, &(ShipReasons){ add_reason, x });
+        x->result = delivery_members_new(&x->members, job, x->plan,
+                                         &(IncompleteReasons){ add_reason, x });
         if (x->result == 0) {
                 assert_int_equal(plan_freeze(x->plan), 0);
-                assert_int_equal(ship_members_take_prints(x->members, job), 0);
+                assert_int_equal(delivery_members_export_prints(x->members, job), 0);
                 x->prints = TAKE_PTR(job->prints);
                 x->n_prints = job->n_prints;
                 x->n_attached = job->n_attached_prints;
@@ -215,7 +216,7 @@ static ShipJob *find(const Fixture *f, const Found *shipped, Found *x) {
 
 static void assert_content(const Found *x, size_t i, const char *wanted) {
         char text[256];
-        int fd = ship_members_open(x->members, i);
+        int fd = delivery_members_open(x->members, i);
         assert_true(fd >= 0);
         ssize_t n = pread(fd, text, sizeof text - 1, 0);
         (void)close(fd); /* read only */
@@ -245,7 +246,7 @@ static void all_ways_give_the_same_plan_fingerprints_and_bytes_even_without_the_
         void **state) {
         Fixture *f = *state;
         Found found[N_WAYS];
-        ShipJob *jobs[N_WAYS];
+        Delivery *jobs[N_WAYS];
         make_directory_unit(f);
         for (Way way = WAY_LIVE; way < N_WAYS; way++) {
                 hold(f, way, members, N_MEMBERS);
@@ -255,7 +256,7 @@ static void all_ways_give_the_same_plan_fingerprints_and_bytes_even_without_the_
         f->bundle.rec.links_held = false;
         held_files_done(&f->bundle.held);
         Found again;
-        ShipJob *live_with_links = find(f, NULL, &again);
+        Delivery *live_with_links = find(f, NULL, &again);
         for (Way way = WAY_LIVE; way < N_WAYS; way++) {
                 Found *x = &found[way];
                 assert_int_equal(x->result, 0);
@@ -283,7 +284,7 @@ static void all_ways_give_the_same_plan_fingerprints_and_bytes_even_without_the_
                 Found after;
                 f->bundle.rec.links_held = way == WAY_LINKS;
                 f->bundle.held = way == WAY_HELD ? jobs[WAY_HELD]->held : (HeldFiles){ 0 };
-                ShipJob *job = find(f, NULL, &after);
+                Delivery *job = find(f, NULL, &after);
                 f->bundle.held = (HeldFiles){ 0 }; /* they are the job's */
                 assert_int_equal(after.result, 0);
                 assert_same(&found[WAY_LIVE], &after);
@@ -315,7 +316,7 @@ static void a_single_file_is_found_in_all_ways(void **state) {
                 hold(f, way, name, 1);
                 if (way == WAY_LINKS) /* from the links alone */
                         remove_source(f);
-                ShipJob *job = find(f, NULL, &found[way]);
+                Delivery *job = find(f, NULL, &found[way]);
                 assert_int_equal(found[way].result, 0);
                 assert_paths(&found[way], name, 1);
                 assert_content(&found[way], 0, "core");
@@ -338,7 +339,7 @@ static void a_supplement_leaves_out_what_was_shipped(void **state) {
                                  *const only[] = { "b.x", "b/late" };
         Found first;
         make_directory_unit(f);
-        ShipJob *job = find(f, NULL, &first);
+        Delivery *job = find(f, NULL, &first);
         ship_job_free(job);
         write_member(f, "b/late", "late");
         write_member(f, "b.x",
@@ -362,7 +363,7 @@ static void a_supplement_of_nothing_new_is_empty(void **state) {
         Fixture *f = *state;
         Found first;
         make_directory_unit(f);
-        ShipJob *job = find(f, NULL, &first);
+        Delivery *job = find(f, NULL, &first);
         ship_job_free(job);
         for (Way way = WAY_LIVE; way < N_WAYS; way++) {
                 Found x;
@@ -390,7 +391,7 @@ static void what_was_removed_or_cannot_be_read_is_left_out_and_reported(void **s
                 hold(f, way, members, N_MEMBERS);
                 fails = "b/deep";
                 fails_with = -ENOENT;
-                ShipJob *job = find(f, NULL, &x);
+                Delivery *job = find(f, NULL, &x);
                 assert_int_equal(x.result, 0);
                 assert_paths(&x, rest, 3);
                 assert_int_equal(x.n_prints, 3);
@@ -422,7 +423,7 @@ static void of_very_many_that_cannot_be_read_twenty_are_named_and_the_rest_count
         }
         fails = "bad-";
         fails_with = -EIO;
-        ShipJob *job = find(f, NULL, &x);
+        Delivery *job = find(f, NULL, &x);
         assert_int_equal(x.result, 0);
         assert_paths(&x, members, N_MEMBERS);
         assert_non_null(strstr(x.reasons, "unreadable: 'bad-00' (Input/output error)\n"));
@@ -445,7 +446,7 @@ static void what_is_no_regular_file_and_a_strangers_hard_link_is_no_member(void 
         (void)close(unit_fd);                   /* a directory */
         hold(f, WAY_LINKS, members, N_MEMBERS); /* our own links do not make strangers of them */
         f->bundle.rec.links_held = false;
-        ShipJob *job = find(f, NULL, &x);
+        Delivery *job = find(f, NULL, &x);
         assert_int_equal(x.result, 0);
         assert_paths(&x, members, N_MEMBERS);
         found_done(&x);
@@ -458,7 +459,7 @@ static void where_the_links_are_gone_the_next_best_way_is_taken(void **state) {
         make_directory_unit(f);
         hold(f, WAY_LINKS, members, N_MEMBERS);
         assert_int_equal(pins_release(f->terms->pins, ID), 0);
-        ShipJob *job = find(f, NULL, &x);
+        Delivery *job = find(f, NULL, &x);
         assert_int_equal(x.result, 0);
         assert_paths(&x, members, N_MEMBERS);
         found_done(&x);
@@ -478,7 +479,7 @@ static void nothing_left_is_enoent(void **state) {
         Found x;
         make_directory_unit(f);
         remove_source(f);
-        ShipJob *job = find(f, NULL, &x);
+        Delivery *job = find(f, NULL, &x);
         assert_int_equal(x.result, -ENOENT);
         assert_null(x.members);
         found_done(&x);
@@ -502,7 +503,7 @@ static void attachments_are_members_whichever_way_the_others_are_read(void **sta
         for (Way way = WAY_LIVE; way < N_WAYS; way++) {
                 Found *x = &found[way];
                 hold(f, way, members, N_MEMBERS);
-                ShipJob *job = find(f, NULL, x);
+                Delivery *job = find(f, NULL, x);
                 assert_int_equal(x->result, 0);
                 assert_paths(x, with_snapshots, 6);
                 assert_same(&found[WAY_LIVE], x);
@@ -536,7 +537,7 @@ static void attachments_come_with_a_single_file_too(void **state) {
         for (Way way = WAY_LIVE; way < N_WAYS; way++) {
                 Found x;
                 hold(f, way, wanted, 1);
-                ShipJob *job = find(f, NULL, &x);
+                Delivery *job = find(f, NULL, &x);
                 assert_int_equal(x.result, 0);
                 assert_paths(&x, wanted, 3);
                 assert_content(&x, 0, "core");
@@ -563,7 +564,7 @@ static void a_supplement_has_only_the_attachments_that_were_not_shipped(void **s
         for (Way way = WAY_LIVE; way < N_WAYS; way++) {
                 Found x;
                 hold(f, way, members, N_MEMBERS);
-                ShipJob *job = find(f, &first, &x);
+                Delivery *job = find(f, &first, &x);
                 assert_int_equal(x.result, 0);
                 assert_paths(&x, only, 1);
                 assert_content(&x, 0, "late");
@@ -584,7 +585,7 @@ static void a_supplement_of_attachments_looks_at_nothing_else(void **state) {
         f->bundle.rec.unit_dev = BUNDLE_DEV_OF_ATTACHMENTS;
         for (unsigned removed = 0; removed < 2; removed++) {
                 Found x;
-                ShipJob *job = find(f, NULL, &x);
+                Delivery *job = find(f, NULL, &x);
                 assert_int_equal(x.result, 0);
                 assert_paths(&x, wanted, 2);
                 assert_content(&x, 1, "snapshot.json");
@@ -600,7 +601,7 @@ static void attachments_alone_make_no_dump(void **state) {
         make_directory_unit(f);
         attach(f, snapshots, 2);
         remove_source(f);
-        ShipJob *job = find(f, NULL, &x);
+        Delivery *job = find(f, NULL, &x);
         assert_int_equal(x.result, -ENOENT);
         found_done(&x);
         ship_job_free(job);
@@ -634,7 +635,7 @@ static void an_attachment_wins_against_a_file_of_its_name_which_follows(void **s
         for (Way way = WAY_LIVE; way < N_WAYS; way++) {
                 Found x;
                 hold(f, way, theirs, 6);
-                ShipJob *job = find(f, NULL, &x);
+                Delivery *job = find(f, NULL, &x);
                 assert_int_equal(x.result, 0);
                 assert_int_equal(plan_n_members(x.plan), 7);
                 assert_string_equal(plan_member(x.plan, 3)->path, "neuron-collectd/after.json");
@@ -656,7 +657,7 @@ static void an_attachment_wins_against_a_file_of_its_name_which_follows(void **s
         for (Way way = WAY_LIVE; way < N_WAYS; way++) {
                 Found x;
                 hold(f, way, theirs, 6);
-                ShipJob *job = find(f, &first, &x);
+                Delivery *job = find(f, &first, &x);
                 assert_int_equal(x.result, 0);
                 assert_paths(&x, follows, 1);
                 assert_content(&x, 0, "forged too");
@@ -678,7 +679,7 @@ static void what_is_no_attachment_in_that_directory_is_not_taken(void **state) {
         assert_int_equal(symlinkat("/etc/passwd", fd, "link"), 0);
         assert_int_equal(mkdirat(fd, "dir", 0700), 0);
         (void)close(fd); /* a directory */
-        ShipJob *job = find(f, NULL, &x);
+        Delivery *job = find(f, NULL, &x);
         assert_int_equal(x.result, 0);
         assert_int_equal(x.n_attached, 1);
         assert_int_equal(plan_n_members(x.plan), N_MEMBERS + 1);

@@ -25,7 +25,7 @@ typedef struct Fixture {
         Scratch *scratch;
         Store *store;
         Bundle bundle;
-        ShipNotes notes;
+        DeliveryNotes notes;
         unsigned n_told;
 } Fixture;
 
@@ -46,7 +46,7 @@ static int setup(void **state) {
 static int teardown(void **state) {
         Fixture *f = *state;
         void *scratch = f->scratch;
-        ship_notes_done(&f->notes);
+        delivery_notes_done(&f->notes);
         bundle_record_done(&f->bundle.rec);
         store_close(f->store);
         free(f);
@@ -79,18 +79,18 @@ static void what_others_told_is_not_in_the_manifest(void **state) {
         tell(f, VICTIM, "his_words", NULL);
         tell(f, ATTACKER, "more_words", NULL);
         tell(f, 0, "roots_words", NULL);
-        assert_int_equal(ship_notes_read(&f->notes, f->store, &f->bundle), 0);
+        assert_int_equal(delivery_notes_read(&f->notes, f->store, &f->bundle), 0);
         assert_int_equal(f->notes.n, 4); /* after a start nothing is known of the owners */
         owners_add(&owners, SOURCE, VICTIM, AGENT);
         owners_add(&owners, SOURCE, 0, AGENT);
-        assert_int_equal(ship_notes_judge(&f->notes, &owners), 2);
+        assert_int_equal(delivery_notes_filter(&f->notes, &owners), 2);
         assert_int_equal(f->notes.n, 2);
         assert_string_equal(f->notes.failures[0].location, "his_words");
         assert_string_equal(f->notes.failures[1].location, "roots_words");
         assert_true(f->notes.has_job);
         assert_string_equal(f->notes.job.key, "slurm:his_words");
         owners_add(&owners, SOURCE, ATTACKER, AGENT);
-        assert_int_equal(ship_notes_judge(&f->notes, &owners), 1);
+        assert_int_equal(delivery_notes_filter(&f->notes, &owners), 1);
         assert_string_equal(f->notes.job.key, "slurm:roots_words");
 }
 
@@ -98,9 +98,9 @@ static void where_others_alone_told_there_is_no_job(void **state) {
         Fixture *f = *state;
         Owners owners = { 0 };
         tell(f, ATTACKER, "attackers_words", NULL);
-        assert_int_equal(ship_notes_read(&f->notes, f->store, &f->bundle), 0);
+        assert_int_equal(delivery_notes_read(&f->notes, f->store, &f->bundle), 0);
         owners_add(&owners, SOURCE, VICTIM, AGENT);
-        assert_int_equal(ship_notes_judge(&f->notes, &owners), 1);
+        assert_int_equal(delivery_notes_filter(&f->notes, &owners), 1);
         assert_int_equal(f->notes.n, 0);
         assert_false(f->notes.has_job);
 }
@@ -111,7 +111,7 @@ static void notes_of_others_do_not_crowd_out_the_owner_s(void **state) {
                 tell(f, ATTACKER, "attackers_words", NULL);
         tell(f, VICTIM, "his_words", NULL);
         owners_add(&f->bundle.owners, SOURCE, VICTIM, AGENT);
-        assert_int_equal(ship_notes_read(&f->notes, f->store, &f->bundle), 0);
+        assert_int_equal(delivery_notes_read(&f->notes, f->store, &f->bundle), 0);
         assert_int_equal(f->notes.n, 1);
         assert_string_equal(f->notes.failures[0].location, "his_words");
 }

@@ -18,7 +18,8 @@ static void connections_are_lowered_before_anything_else(void **state) {
         uint64_t writer, least = bundle_writer_memory_min(3);
         unsigned before = 9;
         for (uint64_t memory = 128 * MIB; memory >= 2 * PART + least; memory -= MIB) {
-                unsigned n = ship_s3_buffers(&(ShipS3Memory){ memory, PART, 4, 3, 2 }, &writer);
+                unsigned n =
+                        delivery_s3_buffers(&(DeliveryS3Memory){ memory, PART, 4, 3, 2 }, &writer);
                 assert_in_range(n, 2, 5);
                 assert_true(n <= before);
                 assert_true(writer >= least);
@@ -31,18 +32,20 @@ static void connections_are_lowered_before_anything_else(void **state) {
 static void the_defaults_get_all_their_connections(void **state) {
         (void)state;
         uint64_t writer;
-        assert_int_equal(
-                ship_s3_buffers(
-                        &(ShipS3Memory){ 64 * MIB, packer_part_bytes_max(8 * MIB, 0, 0), 4, 3, 1 },
-                        &writer),
-                5);
+        assert_int_equal(delivery_s3_buffers(
+                                 &(DeliveryS3Memory){
+                                         64 * MIB, packer_part_bytes_max(8 * MIB, 0, 0), 4, 3, 1 },
+                                 &writer),
+                         5);
 }
 
 static void too_little_memory_gives_no_buffer(void **state) {
         (void)state;
-        uint64_t writer, least = ship_s3_memory_min(PART, 3);
-        assert_int_equal(ship_s3_buffers(&(ShipS3Memory){ least - 1, PART, 4, 3, 1 }, &writer), 0);
-        assert_int_equal(ship_s3_buffers(&(ShipS3Memory){ least, PART, 4, 3, 1 }, &writer), 2);
+        uint64_t writer, least = delivery_s3_memory_min(PART, 3);
+        assert_int_equal(
+                delivery_s3_buffers(&(DeliveryS3Memory){ least - 1, PART, 4, 3, 1 }, &writer), 0);
+        assert_int_equal(delivery_s3_buffers(&(DeliveryS3Memory){ least, PART, 4, 3, 1 }, &writer),
+                         2);
 }
 
 typedef struct Fixture {
@@ -92,31 +95,31 @@ static PackedRow make_row(uint64_t first_frame, bool is_last) {
                             .state_bytes = sizeof what };
 }
 
-static ShipS3Wanted wanted_of(Fixture *f) {
-        return (ShipS3Wanted){ .bundle = f->id,
-                               .destination = "archive",
-                               .key = "k",
-                               .signature = "zstd 1",
-                               .plan = f->plan };
+static DeliveryS3Expected wanted_of(Fixture *f) {
+        return (DeliveryS3Expected){ .bundle = f->id,
+                                     .destination = "archive",
+                                     .key = "k",
+                                     .signature = "zstd 1",
+                                     .plan = f->plan };
 }
 
 /* A first run that made three parts, of which the first two arrived. */
 static void run_before(Fixture *f) {
-        ShipS3Rows rows = { 0 };
-        ShipS3Wanted wanted = wanted_of(f);
-        assert_int_equal(ship_s3_rows_load(&rows, f->store, &wanted), 0);
+        DeliveryS3Ledger rows = { 0 };
+        DeliveryS3Expected wanted = wanted_of(f);
+        assert_int_equal(delivery_s3_ledger_load(&rows, f->store, &wanted), 0);
         assert_int_equal(rows.n, 0);
         PackedRow row = make_row(0, false);
-        assert_int_equal(ship_s3_rows_add(&rows, f->store, 1, &row), 0);
+        assert_int_equal(delivery_s3_ledger_add_part(&rows, f->store, 1, &row), 0);
         LedgerUpload none = { 0 };
         assert_int_equal(store_ledger_get(f->store, f->id, "archive", &none), STORE_E_NOT_FOUND);
         LedgerUpload upload = { .key = (char *)"k", .packer = (char *)"zstd 1", .created_usec = 5 };
         memcpy(upload.plan, f->plan, sizeof f->plan);
-        assert_int_equal(ship_s3_rows_begin(&rows, f->store, &upload), 0);
+        assert_int_equal(delivery_s3_ledger_start(&rows, f->store, &upload), 0);
         assert_int_equal(store_ledger_set_upload_id(f->store, f->id, "archive", "u-1"), 0);
         for (unsigned i = 2; i <= 3; i++) {
                 row = make_row(2 * (i - 1), i == 3);
-                assert_int_equal(ship_s3_rows_add(&rows, f->store, i, &row), 0);
+                assert_int_equal(delivery_s3_ledger_add_part(&rows, f->store, i, &row), 0);
         }
         assert_int_equal(store_ledger_set_etag(f->store, f->id, "archive",
                                                &(LedgerPart){ .number = 1, .etag = "e1" }),
@@ -124,15 +127,15 @@ static void run_before(Fixture *f) {
         assert_int_equal(store_ledger_set_etag(f->store, f->id, "archive",
                                                &(LedgerPart){ .number = 2, .etag = "e2" }),
                          0);
-        ship_s3_rows_done(&rows);
+        delivery_s3_ledger_done(&rows);
 }
 
 static void what_an_earlier_run_wrote_down_is_gone_on_with(void **state) {
         Fixture *f = *state;
         run_before(f);
-        ShipS3Rows rows = { 0 };
-        ShipS3Wanted wanted = wanted_of(f);
-        assert_int_equal(ship_s3_rows_load(&rows, f->store, &wanted), 0);
+        DeliveryS3Ledger rows = { 0 };
+        DeliveryS3Expected wanted = wanted_of(f);
+        assert_int_equal(delivery_s3_ledger_load(&rows, f->store, &wanted), 0);
         assert_int_equal(rows.n, 3);
         assert_string_equal(rows.upload_id, "u-1");
         assert_string_equal(rows.known[1].etag, "e2");
@@ -143,26 +146,26 @@ static void what_an_earlier_run_wrote_down_is_gone_on_with(void **state) {
         assert_int_equal(rows.items[1].first_frame, 2);
         assert_int_equal(rows.items[1].frame_bytes[1], 200);
         assert_int_equal(rows.items[1].state_bytes, 3);
-        assert_int_equal(ship_s3_rows_bytes(&rows), 900);
+        assert_int_equal(delivery_s3_ledger_bytes(&rows), 900);
         PackedRow again = make_row(4, true); /* a part that is made again has its row already */
-        assert_int_equal(ship_s3_rows_add(&rows, f->store, 3, &again), 0);
-        ship_s3_rows_done(&rows);
+        assert_int_equal(delivery_s3_ledger_add_part(&rows, f->store, 3, &again), 0);
+        delivery_s3_ledger_done(&rows);
         assert_int_equal(store_abort_count(f->store), 0);
 }
 
-static void assert_is_abandoned(Fixture *f, const ShipS3Wanted *wanted) {
-        ShipS3Rows rows = { 0 };
-        assert_int_equal(ship_s3_rows_load(&rows, f->store, wanted), 0);
+static void assert_is_abandoned(Fixture *f, const DeliveryS3Expected *wanted) {
+        DeliveryS3Ledger rows = { 0 };
+        assert_int_equal(delivery_s3_ledger_load(&rows, f->store, wanted), 0);
         assert_int_equal(rows.n, 0);
         assert_null(rows.upload_id);
         assert_int_equal(store_abort_count(f->store), 1);
-        ship_s3_rows_done(&rows);
+        delivery_s3_ledger_done(&rows);
 }
 
 static void another_plan_is_not_gone_on_with_and_its_upload_is_to_be_aborted(void **state) {
         Fixture *f = *state;
         run_before(f);
-        ShipS3Wanted wanted = wanted_of(f);
+        DeliveryS3Expected wanted = wanted_of(f);
         uint8_t other[SHA256_SIZE] = { 1 };
         wanted.plan = other;
         assert_is_abandoned(f, &wanted);
@@ -171,7 +174,7 @@ static void another_plan_is_not_gone_on_with_and_its_upload_is_to_be_aborted(voi
 static void another_libzstd_is_not_gone_on_with(void **state) {
         Fixture *f = *state;
         run_before(f);
-        ShipS3Wanted wanted = wanted_of(f);
+        DeliveryS3Expected wanted = wanted_of(f);
         wanted.signature = "zstd 2";
         assert_is_abandoned(f, &wanted);
 }
@@ -181,7 +184,7 @@ static void an_intent_without_an_answer_is_not_gone_on_with(void **state) {
         LedgerUpload upload = { .key = (char *)"k", .packer = (char *)"zstd 1", .created_usec = 5 };
         memcpy(upload.plan, f->plan, sizeof f->plan);
         assert_int_equal(store_ledger_begin(f->store, f->id, "archive", &upload), 0);
-        ShipS3Wanted wanted = wanted_of(f);
+        DeliveryS3Expected wanted = wanted_of(f);
         assert_is_abandoned(f, &wanted);
 }
 

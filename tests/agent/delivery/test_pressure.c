@@ -244,7 +244,7 @@ static Pressure *opened(Fixture *f) {
 
 static void after_half_a_second(Fixture *f) {
         fake_clock_advance(&f->clock, HALF_SECOND);
-        (void)pressure_rest_usec(f->p, HALF_SECOND);
+        (void)pressure_pause_usec(f->p, HALF_SECOND);
 }
 
 static void under_pressure_a_worker_rests_and_after_it_no_more(void **state) {
@@ -252,18 +252,18 @@ static void under_pressure_a_worker_rests_and_after_it_no_more(void **state) {
         Pressure *p = opened(f);
         uint64_t total = SEC(1000);
 
-        assert_int_equal(pressure_rest_usec(p, 1000), 0);
+        assert_int_equal(pressure_pause_usec(p, 1000), 0);
         for (unsigned i = 0; i < 10; i++) {
                 put_pressure(f->s, "pressure/cpu", total += HALF_SECOND);
                 after_half_a_second(f);
         }
         assert_true(pressure_share_now(p) == PRESSURE_SHARE_MIN);
-        assert_int_equal(pressure_rest_usec(p, 1000), 49000); /* 2 % of the time */
-        assert_int_equal(pressure_rest_usec(p, SEC(3600)), SEC(2));
+        assert_int_equal(pressure_pause_usec(p, 1000), 49000); /* 2 % of the time */
+        assert_int_equal(pressure_pause_usec(p, SEC(3600)), SEC(2));
         for (unsigned i = 0; i < 12; i++)
                 after_half_a_second(f);
         assert_true(pressure_share_now(p) == 1);
-        assert_int_equal(pressure_rest_usec(p, 1000), 0);
+        assert_int_equal(pressure_pause_usec(p, 1000), 0);
 }
 
 static void what_idle_priority_kept_from_us_is_not_rested_again(void **state) {
@@ -272,7 +272,7 @@ static void what_idle_priority_kept_from_us_is_not_rested_again(void **state) {
         Pressure *p = opened(f);
         put_stat(f->s, ticks);
         put_thread(f->s, run, wait);
-        (void)pressure_rest_usec(p, 1);
+        (void)pressure_pause_usec(p, 1);
 
         /* Our thread and three others want one CPU all of the time; ours gets a tenth. */
         for (unsigned i = 0; i < 10; i++) {
@@ -282,7 +282,7 @@ static void what_idle_priority_kept_from_us_is_not_rested_again(void **state) {
                 after_half_a_second(f);
         }
         assert_true(pressure_share_now(p) == PRESSURE_SHARE_MIN);
-        assert_in_range(pressure_rest_usec(p, 10000), 48900, 49100);
+        assert_in_range(pressure_pause_usec(p, 10000), 48900, 49100);
 }
 
 static void what_another_thread_compresses_for_a_reader_counts_as_work(void **state) {
@@ -291,7 +291,7 @@ static void what_another_thread_compresses_for_a_reader_counts_as_work(void **st
         Pressure *p = opened(f);
         put_stat(f->s, ticks);
         put_thread(f->s, run, 0);
-        (void)pressure_rest_usec(p, 1);
+        (void)pressure_pause_usec(p, 1);
 
         for (unsigned i = 0; i < 10;
              i++) { /* the reader needs 50 ms for what takes half a second */
@@ -300,10 +300,10 @@ static void what_another_thread_compresses_for_a_reader_counts_as_work(void **st
                 run += 500000000;
                 put_thread(f->s, run, run / 2);
                 fake_clock_advance(&f->clock, HALF_SECOND);
-                (void)pressure_rest_usec(p, 50 * USEC_PER_MSEC);
+                (void)pressure_pause_usec(p, 50 * USEC_PER_MSEC);
         }
         assert_true(pressure_share_now(p) == PRESSURE_SHARE_MIN);
-        assert_in_range(pressure_rest_usec(p, 1000), 489000, 491000);
+        assert_in_range(pressure_pause_usec(p, 1000), 489000, 491000);
 }
 
 static void our_own_waiting_is_taken_from_the_machines(void **state) {
@@ -312,7 +312,7 @@ static void our_own_waiting_is_taken_from_the_machines(void **state) {
         Pressure *p = opened(f);
         put_stat(f->s, ticks);
         put_thread(f->s, time, time);
-        (void)pressure_rest_usec(p, 1);
+        (void)pressure_pause_usec(p, 1);
 
         for (unsigned i = 0; i < 10; i++) { /* one CPU, and it is ours that wait for it */
                 put_pressure(f->s, "pressure/cpu", total += HALF_SECOND / 2);
@@ -328,18 +328,18 @@ static void it_asks_no_more_than_twice_a_second_and_forgets_what_is_long_ago(voi
         Fixture *f = *state;
         Pressure *p = opened(f);
 
-        (void)pressure_rest_usec(p, 1);
+        (void)pressure_pause_usec(p, 1);
         put_pressure(f->s, "pressure/cpu", SEC(1010));
         fake_clock_advance(&f->clock, HALF_SECOND - 1);
-        (void)pressure_rest_usec(p, 1);
+        (void)pressure_pause_usec(p, 1);
         assert_true(pressure_share_now(p) == 1);
         fake_clock_advance(&f->clock, 1);
-        (void)pressure_rest_usec(p, 1);
+        (void)pressure_pause_usec(p, 1);
         assert_true(pressure_share_now(p) == 0.5);
 
         put_pressure(f->s, "pressure/cpu", SEC(5000));
         fake_clock_advance(&f->clock, SEC(3600));
-        (void)pressure_rest_usec(p, 1);
+        (void)pressure_pause_usec(p, 1);
         assert_true(pressure_share_now(p) == 0.5);
 }
 
@@ -354,7 +354,7 @@ static void only_our_own_cgroups_waiting_for_disks_is_taken_from_the_machines(vo
         put(f->s, "self/mountinfo", text);
         put_pressure(f->s, "cg/system.slice/nc.service/io.pressure", 0);
         Pressure *p = opened(f);
-        (void)pressure_rest_usec(p, 1);
+        (void)pressure_pause_usec(p, 1);
 
         put_pressure(f->s, "pressure/io", SEC(1000.4));
         put_pressure(f->s, "cg/system.slice/nc.service/io.pressure", SEC(0.4));
@@ -374,7 +374,7 @@ static void a_cgroup_is_found_where_a_container_sees_it(void **state) {
         put(f->s, "self/mountinfo", text);
         put_pressure(f->s, "cg/inner/io.pressure", 0);
         Pressure *p = opened(f);
-        (void)pressure_rest_usec(p, 1);
+        (void)pressure_pause_usec(p, 1);
         put_pressure(f->s, "pressure/io", SEC(1000.4));
         after_half_a_second(f);
         assert_true(pressure_share_now(p) == 0.5); /* so its zero was read */
@@ -397,7 +397,7 @@ static void a_kernel_without_pressure_information_is_said(void **state) {
         expect_note(f, strerror(ENOENT));
         put(f->s, "pressure/cpu", "");
         expect_note(f, "not as expected");
-        assert_int_equal(pressure_rest_usec(NULL, SEC(1)), 0);
+        assert_int_equal(pressure_pause_usec(NULL, SEC(1)), 0);
         assert_true(pressure_share_now(NULL) == 1);
 }
 
@@ -431,7 +431,7 @@ static void files_that_turn_bad_later_or_go_back_leave_no_one_slow(void **state)
         };
         uint64_t total = SEC(1000);
         Pressure *p = opened(f);
-        (void)pressure_rest_usec(p, 1);
+        (void)pressure_pause_usec(p, 1);
         for (unsigned i = 0; i < 10; i++) {
                 put_pressure(f->s, "pressure/cpu", total += HALF_SECOND);
                 after_half_a_second(f);
@@ -463,7 +463,7 @@ static void mounts_and_cgroups_that_are_odd_are_done_without(void **state) {
 static void *ask_for_a_while(void *userdata) {
         Pressure *p = userdata;
         for (unsigned i = 0; i < 20000; i++)
-                if (pressure_rest_usec(p, 1000) > SEC(2))
+                if (pressure_pause_usec(p, 1000) > SEC(2))
                         return userdata;
         return NULL;
 }

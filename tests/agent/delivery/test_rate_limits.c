@@ -14,29 +14,29 @@
 
 #include "tests/harness/fake_clock.h"
 
-static Limits *limits_for(Clock *clock, const Config *config) {
-        Limits *l = NULL;
+static RateLimits *limits_for(Clock *clock, const Config *config) {
+        RateLimits *l = NULL;
 
-        assert_int_equal(limits_new(&l, clock, config), 0);
+        assert_int_equal(rate_limits_new(&l, clock, config), 0);
         return l;
 }
 
 static void what_is_not_limited_has_no_throttle(void **state) {
         Config config = { .limits = { .compression_threads = 1 } };
-        Limits *l = limits_for(clock_system(), &config);
-        LimitsTurn turn = { .limits = l }, none = { 0 };
+        RateLimits *l = limits_for(clock_system(), &config);
+        ReaderLimits turn = { .limits = l }, none = { 0 };
 
         (void)state;
         assert_null(l->upload);
         assert_null(l->requests);
         assert_null(l->read);
         assert_null(l->pressure); /* a number of threads is an order */
-        limits_before_read(&turn, SIZE_MAX);
-        limits_before_read(&none, SIZE_MAX);
-        assert_ptr_equal(limits_ref(l), l);
-        assert_null(limits_unref(l));
-        assert_null(limits_unref(l));
-        assert_null(limits_unref(NULL));
+        rate_limits_before_read(&turn, SIZE_MAX);
+        rate_limits_before_read(&none, SIZE_MAX);
+        assert_ptr_equal(rate_limits_ref(l), l);
+        assert_null(rate_limits_unref(l));
+        assert_null(rate_limits_unref(l));
+        assert_null(rate_limits_unref(NULL));
 }
 
 static void each_limit_has_a_throttle_of_its_own(void **state) {
@@ -45,7 +45,7 @@ static void each_limit_has_a_throttle_of_its_own(void **state) {
                                       .read_rate = MIB,
                                       .compression_threads = 1 } };
         FakeClock fake = FAKE_CLOCK(0, USEC_PER_HOUR);
-        Limits *l = limits_for(&fake.clock, &config);
+        RateLimits *l = limits_for(&fake.clock, &config);
 
         (void)state;
         assert_int_equal(throttle_rate(l->upload), 8 * MIB);
@@ -56,7 +56,7 @@ static void each_limit_has_a_throttle_of_its_own(void **state) {
         assert_in_range(throttle_book(l->requests, 1, NULL), 1, 20000);
         assert_int_equal(throttle_book(l->upload, 8 * MIB / 40, NULL), 0);
         assert_in_range(throttle_book(l->upload, 8, NULL), 1, 10);
-        limits_unref(l);
+        rate_limits_unref(l);
 }
 
 static void windows_alone_limit_too(void **state) {
@@ -66,7 +66,7 @@ static void windows_alone_limit_too(void **state) {
                                       .n_upload_windows = 2,
                                       .compression_threads = 1 } };
         FakeClock fake = FAKE_CLOCK(6 * USEC_PER_HOUR, USEC_PER_HOUR);
-        Limits *l;
+        RateLimits *l;
 
         (void)state;
         assert_int_equal(setenv("TZ", "UTC", 1), 0);
@@ -76,34 +76,34 @@ static void windows_alone_limit_too(void **state) {
         assert_int_equal(throttle_rate(l->upload), MIB);
         fake_clock_advance(&fake, 6 * USEC_PER_HOUR);
         assert_int_equal(throttle_rate(l->upload), 2 * MIB);
-        limits_unref(l);
+        rate_limits_unref(l);
 }
 
 static void reading_keeps_its_rate(void **state) {
         Config config = { .limits = { .read_rate = MIB, .compression_threads = 1 } };
         Clock *clock = clock_system();
-        Limits *l = limits_for(clock, &config);
-        LimitsTurn turn = { .limits = l };
+        RateLimits *l = limits_for(clock, &config);
+        ReaderLimits turn = { .limits = l };
         uint64_t begin = clock->boottime_usec(clock);
 
         (void)state;
         for (int i = 0; i < 4; i++)
-                limits_before_read(&turn, 128 * KIB);
+                rate_limits_before_read(&turn, 128 * KIB);
         assert_true(clock->boottime_usec(clock) - begin >= 470 * USEC_PER_MSEC);
-        limits_unref(l);
+        rate_limits_unref(l);
 }
 
 static void *read_much(void *userdata) {
-        limits_before_read(userdata, GIB);
+        rate_limits_before_read(userdata, GIB);
         return NULL;
 }
 
 static void an_abort_ends_the_pause(void **state) {
         Config config = { .limits = { .read_rate = MIB, .compression_threads = 1 } };
         Clock *clock = clock_system();
-        Limits *l = limits_for(clock, &config);
+        RateLimits *l = limits_for(clock, &config);
         atomic_bool abort = false;
-        LimitsTurn turn = { .limits = l, .abort = &abort };
+        ReaderLimits turn = { .limits = l, .abort = &abort };
         pthread_t thread;
 
         (void)state;
@@ -112,7 +112,7 @@ static void an_abort_ends_the_pause(void **state) {
         atomic_store(&abort, true);
         assert_int_equal(pthread_join(thread, NULL), 0);
         assert_int_equal(throttle_book(l->read, 1, NULL), 0); /* it was given back */
-        limits_unref(l);
+        rate_limits_unref(l);
 }
 
 int main(void) {

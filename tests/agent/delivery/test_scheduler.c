@@ -18,22 +18,22 @@ typedef struct Waiting {
 static const int sources[3];
 
 /* The index of whose turn it is among those that are small, or are not; they are in order of age. */
-static size_t first(const Turns *t, const Waiting *w, size_t n, bool small) {
+static size_t first(const Rotation *t, const Waiting *w, size_t n, bool small) {
         size_t best = n;
         for (size_t i = 0; i < n; i++)
                 if (!w[i].is_gone && w[i].is_small == small &&
                     (best == n ||
-                     turns_served_at(t, w[i].source) < turns_served_at(t, w[best].source)))
+                     rotation_served_at(t, w[i].source) < rotation_served_at(t, w[best].source)))
                         best = i;
         return best;
 }
 
-static size_t next(Turns *t, Waiting *w, size_t n) {
-        bool small = turns_is_small_ones(t);
+static size_t next(Rotation *t, Waiting *w, size_t n) {
+        bool small = rotation_prefers_small(t);
         size_t i = first(t, w, n, small);
         i = i < n ? i : first(t, w, n, !small);
         if (i < n) {
-                turns_took(t, w[i].source, w[i].is_small);
+                rotation_record(t, w[i].source, w[i].is_small);
                 w[i].is_gone = true;
         }
         return i;
@@ -41,15 +41,15 @@ static size_t next(Turns *t, Waiting *w, size_t n) {
 
 static void test_small_is_both(void **state) {
         (void)state;
-        assert_true(turns_is_small(1, 0));
-        assert_true(turns_is_small(TURNS_SMALL_FILES, TURNS_SMALL_BYTES));
-        assert_false(turns_is_small(TURNS_SMALL_FILES + 1, 0));
-        assert_false(turns_is_small(1, TURNS_SMALL_BYTES + 1));
+        assert_true(rotation_is_small(1, 0));
+        assert_true(rotation_is_small(SMALL_FILES_MAX, SMALL_BYTES_MAX));
+        assert_false(rotation_is_small(SMALL_FILES_MAX + 1, 0));
+        assert_false(rotation_is_small(1, SMALL_BYTES_MAX + 1));
 }
 
 static void test_oldest_first(void **state) {
         (void)state;
-        Turns t = { 0 };
+        Rotation t = { 0 };
         Waiting w[5];
         for (size_t i = 0; i < 5; i++)
                 w[i] = (Waiting){ true, &sources[0], false };
@@ -60,7 +60,7 @@ static void test_oldest_first(void **state) {
 
 static void test_small_first(void **state) {
         (void)state;
-        Turns t = { 0 };
+        Rotation t = { 0 };
         Waiting w[] = { { false, &sources[0], false },
                         { false, &sources[1], false },
                         { true, &sources[0], false } };
@@ -71,7 +71,7 @@ static void test_small_first(void **state) {
 
 static void test_sources_in_turn(void **state) {
         (void)state;
-        Turns t = { 0 };
+        Rotation t = { 0 };
         Waiting w[12];
         size_t n_of_last = 0;
         /* ten of the first source are older than the two of the second */
@@ -84,7 +84,7 @@ static void test_sources_in_turn(void **state) {
 
 static void test_large_is_not_starved(void **state) {
         (void)state;
-        Turns t = { 0 };
+        Rotation t = { 0 };
         Waiting w[1 + 100];
         w[0] = (Waiting){ false, &sources[0], false };
         for (size_t i = 1; i < ELEMENTSOF(w); i++)
@@ -92,7 +92,7 @@ static void test_large_is_not_starved(void **state) {
         size_t turn = 0;
         while (next(&t, w, ELEMENTSOF(w)) != 0)
                 turn++;
-        assert_int_equal(turn, TURNS_SMALL_IN_ROW);
+        assert_int_equal(turn, SMALL_IN_ROW_MAX);
         assert_int_equal(t.n_small_in_row, 0);
 }
 
@@ -100,7 +100,7 @@ static void test_large_is_not_starved(void **state) {
 static void test_random(void **state) {
         (void)state;
         for (unsigned seed = 1; seed <= 2000; seed++) {
-                Turns t = { 0 };
+                Rotation t = { 0 };
                 Waiting w[60];
                 size_t n_left[3] = { 0 }, since[3] = { 0 };
                 srandom(seed);
@@ -125,11 +125,11 @@ static void test_random(void **state) {
 
 static void test_many_sources(void **state) {
         (void)state;
-        static const char identity[TURNS_SOURCES_MAX + 50];
-        Turns t = { 0 };
+        static const char identity[ROTATION_SOURCES_MAX + 50];
+        Rotation t = { 0 };
         for (size_t i = 0; i < sizeof identity; i++)
-                turns_took(&t, &identity[i], true);
-        assert_int_equal(t.n_served, TURNS_SOURCES_MAX);
+                rotation_record(&t, &identity[i], true);
+        assert_int_equal(t.n_served, ROTATION_SOURCES_MAX);
 }
 
 int main(void) {

@@ -11,40 +11,41 @@
 
 static void work_that_never_moved_counts_from_its_beginning(void **state) {
         (void)state;
-        Stall s = { 0 };
-        assert_true(stall_look(&s, BEGUN, 0, BEGUN + SEC(61)) == SEC(61));
+        StallCheck s = { 0 };
+        assert_true(stall_check(&s, BEGUN, 0, BEGUN + SEC(61)) == SEC(61));
 }
 
 static void a_minute_is_not_yet_a_stall(void **state) {
         (void)state;
-        Stall s = { 0 };
-        assert_true(stall_look(&s, BEGUN, 0, BEGUN) == 0);
-        assert_true(stall_look(&s, BEGUN, 0, BEGUN + STALL_USEC) == 0);
-        assert_true(stall_look(&s, BEGUN, 0, BEGUN + STALL_USEC + 1) == STALL_USEC + 1);
+        StallCheck s = { 0 };
+        assert_true(stall_check(&s, BEGUN, 0, BEGUN) == 0);
+        assert_true(stall_check(&s, BEGUN, 0, BEGUN + STALL_TIMEOUT_USEC) == 0);
+        assert_true(stall_check(&s, BEGUN, 0, BEGUN + STALL_TIMEOUT_USEC + 1) ==
+                    STALL_TIMEOUT_USEC + 1);
 }
 
 static void progress_ends_a_stall_and_the_next_counts_from_there(void **state) {
         (void)state;
-        Stall s = { 0 };
-        assert_true(stall_look(&s, BEGUN, 0, BEGUN + SEC(100)) == SEC(100));
-        assert_true(stall_look(&s, BEGUN, 1, BEGUN + SEC(110)) == 0);
-        assert_true(stall_look(&s, BEGUN, 1, BEGUN + SEC(170)) == 0);
-        assert_true(stall_look(&s, BEGUN, 1, BEGUN + SEC(171)) == SEC(61));
-        assert_true(stall_look(&s, BEGUN, 0, BEGUN + SEC(172)) == 0); /* a new attempt: it moves */
+        StallCheck s = { 0 };
+        assert_true(stall_check(&s, BEGUN, 0, BEGUN + SEC(100)) == SEC(100));
+        assert_true(stall_check(&s, BEGUN, 1, BEGUN + SEC(110)) == 0);
+        assert_true(stall_check(&s, BEGUN, 1, BEGUN + SEC(170)) == 0);
+        assert_true(stall_check(&s, BEGUN, 1, BEGUN + SEC(171)) == SEC(61));
+        assert_true(stall_check(&s, BEGUN, 0, BEGUN + SEC(172)) == 0); /* a new attempt: it moves */
 }
 
 static void the_next_piece_of_work_begins_anew(void **state) {
         (void)state;
-        Stall s = { 0 };
-        assert_true(stall_look(&s, BEGUN, 7, BEGUN + SEC(1)) == 0);
-        assert_true(stall_look(&s, BEGUN, 7, BEGUN + SEC(100)) == SEC(99));
-        assert_true(stall_look(&s, BEGUN + SEC(101), 7, BEGUN + SEC(102)) == 0);
+        StallCheck s = { 0 };
+        assert_true(stall_check(&s, BEGUN, 7, BEGUN + SEC(1)) == 0);
+        assert_true(stall_check(&s, BEGUN, 7, BEGUN + SEC(100)) == SEC(99));
+        assert_true(stall_check(&s, BEGUN + SEC(101), 7, BEGUN + SEC(102)) == 0);
 }
 
 static void a_clock_that_goes_back_is_no_stall(void **state) {
         (void)state;
-        Stall s = { 0 };
-        assert_true(stall_look(&s, BEGUN, 0, BEGUN - SEC(500)) == 0);
+        StallCheck s = { 0 };
+        assert_true(stall_check(&s, BEGUN, 0, BEGUN - SEC(500)) == 0);
 }
 
 int main(void) {
