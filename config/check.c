@@ -11,6 +11,7 @@
 #include "config/value.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
+#include "lib/http/url.h"
 
 static const char appended[] = "%d-%c";
 
@@ -425,10 +426,11 @@ static void check_key_id(const Config *c, Faults *faults, size_t i) {
 /* `bucket.127.0.0.1` is no name. */
 static void check_addressing(const Config *c, Faults *faults, size_t i) {
         const ConfigDestination *d = &c->destinations[i];
-        const char *host = strstr(d->endpoint, "://");
         Spot spot = spot_of(c, "destinations[].addressing", i, FAULTS_NO_ITEM);
+        _cleanup_(url_done) Url url = { 0 };
 
-        if (host && strcmp(d->addressing, "virtual") == 0 && form_is_address(host + 3))
+        if (strcmp(d->addressing, "virtual") == 0 && url_parse(&url, d->endpoint) == 0 &&
+            url.is_address)
                 faults_add(faults, &spot, "use path, or a host name in the endpoint",
                            "puts the bucket's name before a host name, but the endpoint, '%s', "
                            "has an address",

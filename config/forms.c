@@ -8,8 +8,9 @@
 #include <sys/un.h>
 
 #include "lib/base/parse.h"
+#include "lib/http/url.h"
 
-enum { NAME_MAX_BYTES = 64, HOST_MAX_BYTES = 253 };
+enum { NAME_MAX_BYTES = 64 };
 
 /* ASCII only, whatever the locale. */
 static bool is_letter_or_digit(char c) {
@@ -121,71 +122,46 @@ static bool check_prefix(const char *text, StrBuf *fault) {
         return check_variables(text, FORM_DESTINATION_VARIABLES, fault);
 }
 
-/* HOST:PORT, where a host with colons stands in brackets. */
-static bool is_host_port(const char *text, bool needs_port) {
-        const char *host = text, *end;
-        uint64_t port;
-        size_t n;
-
-        if (*text == '[') {
-                host = text + 1;
-                end = strchr(host, ']');
-                if (!end)
-                        return false;
-                n = (size_t)(end - host);
-                if (n == 0 || strspn(host, "0123456789abcdefABCDEF:.") != n)
-                        return false;
-                end++;
-        } else {
-                end = host + strcspn(host, ":");
-                n = (size_t)(end - host);
-                for (size_t i = 0; i < n; i++)
-                        if (!is_letter_or_digit(host[i]) && !strchr("._-", host[i]))
-                                return false;
-        }
-        if (n == 0 || n > HOST_MAX_BYTES)
-                return false;
-        if (*end == '\0')
-                return !needs_port;
-        return *end == ':' && parse_u64_range(end + 1, 1, UINT16_MAX, &port) == 0;
-}
-
-static bool check_listen(const char *text, StrBuf *fault) {
-        return is_host_port(text, true) || refuse(fault, "is not host:port");
-}
-
 static const char *after(const char *text, const char *start) {
         size_t n = strlen(start);
         return strncmp(text, start, n) == 0 ? text + n : NULL;
 }
 
-static bool check_bus(const char *text, StrBuf *fault) {
-        const char *address;
+static bool check_listen(const char *text, StrBuf *fault) {
+        _cleanup_free_ char *address = NULL;
+        _cleanup_(url_done) Url u = { 0 };
 
-        if ((address = after(text, "tcp://")) && is_host_port(address, true))
-                return true;
-        if ((address = after(text, "ipc://")) && check_socket(address, &(StrBuf){ .failed = true }))
+        if (asprintf(&address, "tcp://%s", text) < 0)
+                address = NULL;
+        return (address && url_parse(&u, address) == 0 && u.port > 0 && u.is_origin) ||
+               refuse(fault, "is not host:port");
+}
+
+static bool check_bus(const char *text, StrBuf *fault) {
+        const char *path = after(text, "ipc://");
+        _cleanup_(url_done) Url u = { 0 };
+
+        if (path ? check_socket(path, &(StrBuf){ .failed = true })
+                 : url_parse(&u, text) == 0 && strcmp(u.scheme, "tcp") == 0 && u.port > 0 &&
+                            u.is_origin)
                 return true;
         return refuse(fault, "is not an address that agents can use");
 }
 
 static bool check_endpoint(const char *text, StrBuf *fault) {
-        const char *address = after(text, "https://");
+        _cleanup_(url_done) Url u = { 0 };
 
-        if (!address)
-                address = after(text, "http://");
-        return (address && is_host_port(address, false)) ||
+        return (url_parse(&u, text) == 0 && url_is_http(&u) && u.is_origin) ||
                refuse(fault, "is not http(s)://host[:port]");
 }
 
 static bool check_proxy(const char *text, StrBuf *fault) {
-        static const char *const schemes[] = { "http://", "https://", "socks5://", "socks5h://" };
+        _cleanup_(url_done) Url u = { 0 };
 
-        for (size_t i = 0; i < ELEMENTSOF(schemes); i++) {
-                const char *address = after(text, schemes[i]);
-                if (address && is_host_port(address, false))
-                        return true;
-        }
+        if (url_parse(&u, text) == 0 && u.is_origin &&
+            (url_is_http(&u) || strcmp(u.scheme, "socks5") == 0 ||
+             strcmp(u.scheme, "socks5h") == 0))
+                return true;
         return refuse(fault, "is not the address of a proxy");
 }
 
@@ -202,17 +178,14 @@ static bool is_bucket(const char *text, size_t n) {
         return true;
 }
 
-static bool is_ipv4(const char *text) {
-        unsigned char address[4];
-        return inet_pton(AF_INET, text, address) == 1;
-}
-
 static bool check_bucket(const char *text, StrBuf *fault) {
+        struct in_addr address;
+
         if (!is_bucket(text, strlen(text)))
                 return refuse(fault, "is not the name of a bucket");
         if (strstr(text, ".."))
                 return refuse(fault, "has two dots in a row, which no bucket's name has");
-        if (is_ipv4(text))
+        if (inet_pton(AF_INET, text, &address) == 1)
                 return refuse(fault, "looks like an IP address, which no bucket's name does");
         return true;
 }
@@ -364,17 +337,4 @@ bool form_has_variable(const char *path_template, char letter) {
                 if (p[1] == letter)
                         return true;
         return false;
-}
-
-bool form_is_address(const char *host_port) {
-        char host[INET_ADDRSTRLEN];
-        size_t n = strcspn(host_port, ":");
-
-        if (*host_port == '[')
-                return true;
-        if (n >= sizeof host)
-                return false;
-        memcpy(host, host_port, n);
-        host[n] = '\0';
-        return is_ipv4(host);
 }

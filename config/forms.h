@@ -45,6 +45,3 @@ char *form_fixed_part(const char *path_template);
 
 /** @return whether a template uses the variable */
 bool form_has_variable(const char *path_template, char letter);
-
-/** @return whether a host[:port] is an IPv4 or bracketed IPv6 address, not a name */
-bool form_is_address(const char *host_port);

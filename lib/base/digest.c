@@ -10,6 +10,7 @@
 #include <endian.h>
 #include <errno.h>
 #include <malloc.h>
+#include <openssl/evp.h>
 #include <openssl/md5.h>
 #include <openssl/sha.h>
 #include <stddef.h>
@@ -163,22 +164,7 @@ void digest_wipe(void *data, size_t n) {
 }
 
 const char *digest_base64(const void *data, size_t n, char *buf) {
-        static const char digits[] =
-                "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-        const uint8_t *p = data;
-        char *to = buf;
-
-        for (size_t i = 0; i < n; i += 3) {
-                size_t left = n - i;
-                uint32_t bits = (uint32_t)p[i] << 16 | (left > 1 ? (uint32_t)p[i + 1] << 8 : 0) |
-                                (left > 2 ? p[i + 2] : 0);
-
-                *to++ = digits[bits >> 18];
-                *to++ = digits[bits >> 12 & 63];
-                *to++ = left > 1 ? digits[bits >> 6 & 63] : '=';
-                *to++ = left > 2 ? digits[bits & 63] : '=';
-        }
-        *to = '\0';
+        (void)EVP_EncodeBlock((unsigned char *)buf, data, (int)n);
         return buf;
 }
 

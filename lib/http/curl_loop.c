@@ -292,27 +292,3 @@ void curl_loop_wake(CurlLoop *l) {
         (void)sd_event_source_set_enabled(l->wake,
                                           SD_EVENT_ONESHOT); /* fails only in another process */
 }
-
-int curl_loop_place(const char *url, char **ret) {
-        char *scheme = NULL, *host = NULL, *port = NULL, *place = NULL;
-        CURLU *u;
-        int r = -EINVAL;
-
-        u = curl_url();
-        if (!u)
-                return -ENOMEM;
-        if (curl_url_set(u, CURLUPART_URL, url, CURLU_PATH_AS_IS | CURLU_DISALLOW_USER) ==
-                    CURLUE_OK &&
-            curl_url_get(u, CURLUPART_SCHEME, &scheme, 0) == CURLUE_OK &&
-            (strcmp(scheme, "http") == 0 || strcmp(scheme, "https") == 0) &&
-            curl_url_get(u, CURLUPART_HOST, &host, 0) == CURLUE_OK &&
-            curl_url_get(u, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT) == CURLUE_OK)
-                r = asprintf(&place, "%s:%s", host, port) < 0 ? -ENOMEM : 0;
-        curl_free(scheme);
-        curl_free(host);
-        curl_free(port);
-        curl_url_cleanup(u);
-        if (r == 0)
-                *ret = place;
-        return r;
-}

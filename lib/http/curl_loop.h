@@ -49,6 +49,3 @@ bool curl_loop_can_leave_lookups(const CurlLoop *l);
 
 /** Has on_turn called in the next turn of the loop. */
 void curl_loop_wake(CurlLoop *l);
-
-/** Whom a URL leads to: `host:port`. @return 0 and *ret (the caller's), -EINVAL for what is not sent as it is, -ENOMEM */
-int curl_loop_place(const char *url, char **ret);

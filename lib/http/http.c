@@ -6,11 +6,11 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "lib/base/digest.h"
 #include "lib/http/http_order.h"
 #include "lib/http/http_private.h"
+#include "lib/http/url.h"
 
 #define CONNECT_TIMEOUT_USEC (10 * USEC_PER_SEC)
 #define STALL_USEC USEC_PER_MINUTE
@@ -86,10 +86,17 @@ HttpCall *http_call_cancel(HttpCall *call) {
 
 static int call_set_up(HttpCall *c, const HttpOrder *o) {
         HttpPool *p = c->pool;
-        int r = curl_loop_place(o->url, &c->place);
-
+        _cleanup_(url_done) Url url = { 0 };
+        int r = url_parse(&url, o->url);
         if (r < 0)
                 return r;
+        if (!url_is_http(&url))
+                return -EINVAL;
+        c->is_tls = strcmp(url.scheme, "https") == 0;
+        if (asprintf(&c->place, "%s:%u", url.host, url.port) < 0) {
+                c->place = NULL;
+                return -ENOMEM;
+        }
         r = sd_event_add_time(p->event, &c->timer, CLOCK_MONOTONIC, USEC_INFINITY,
                               TIMER_ACCURACY_USEC, http_call_on_timer, c);
         return r < 0 ? r : http_curl_set_up(c, o);
@@ -108,7 +115,6 @@ int http_call_new(HttpCall **ret, HttpPool *pool, const HttpOrder *order) {
                 .pool = pool,
                 .fd = -1,
                 .last_fd = -1,
-                .is_tls = strncasecmp(order->url, "https:", 6) == 0,
                 .body = order->body,
                 .body_bytes = order->body_bytes,
                 .reply_max_bytes =

@@ -109,19 +109,6 @@ static void tags_follow_the_rules_of_s3(void **state) {
                true); /* 256 characters, of more bytes */
 }
 
-static void an_address_is_told_from_a_name(void **state) {
-        static const char *const addresses[] = { "127.0.0.1", "127.0.0.1:9000", "[::1]:80",
-                                                 "[fe80::1]" },
-                                 *const names[] = { "localhost:80", "1.2.3.4.example", "a",
-                                                    "127.0.0", "store-127.0.0.1" };
-
-        (void)state;
-        for (size_t i = 0; i < ELEMENTSOF(addresses); i++)
-                assert_true(form_is_address(addresses[i]));
-        for (size_t i = 0; i < ELEMENTSOF(names); i++)
-                assert_false(form_is_address(names[i]));
-}
-
 static void patterns_are_of_what_they_match(void **state) {
         (void)state;
         expect_all(&form_pattern, LIST("*.tmp", "a/*", "\\xFF", "a b"), LIST("", "/a"));
@@ -168,7 +155,6 @@ int main(void) {
                 cmocka_unit_test(addresses_have_host_and_port),
                 cmocka_unit_test(s3_names_follow_the_rules_of_s3),
                 cmocka_unit_test(tags_follow_the_rules_of_s3),
-                cmocka_unit_test(an_address_is_told_from_a_name),
                 cmocka_unit_test(patterns_are_of_what_they_match),
                 cmocka_unit_test(the_fixed_part_ends_before_the_first_component_with_a_variable),
                 cmocka_unit_test(a_doubled_percent_sign_is_no_variable),

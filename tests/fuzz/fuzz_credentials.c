@@ -48,12 +48,9 @@ static void check_profile(AwsProfileFormat format, const uint8_t *data, size_t n
         for (size_t i = 0; i < ELEMENTSOF(profiles); i++)
                 for (size_t j = 0; j < ELEMENTSOF(keys); j++) {
                         const char *value = aws_profile_get(&f, profiles[i], keys[j]);
-                        const char *const path[] = { profiles[i], keys[j], "endpoint_url" };
-                        size_t n_nested = 0;
-                        const char *nested = aws_profile_service(&f, path, &n_nested);
+                        unsigned line = aws_profile_line(&f, profiles[i], keys[j]);
 
-                        check(!nested ||
-                              (nested > text && n_nested > 0 && nested + n_nested <= text + n));
+                        check((value == NULL) == (line == 0) && line <= n + 1);
                         if (!value)
                                 continue;
                         size_t n_value = strlen(value);

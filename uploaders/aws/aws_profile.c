@@ -8,9 +8,8 @@
 #include "lib/base/cleanup.h"
 
 typedef enum SectionType {
-        SECTION_PROFILE,  /* [profile NAME]; [NAME] of credentials */
-        SECTION_DEFAULT,  /* [default] of config: not looked at when there is a [profile default] */
-        SECTION_SERVICES, /* [services NAME] */
+        SECTION_PROFILE, /* [profile NAME]; [NAME] of credentials */
+        SECTION_DEFAULT, /* [default] of config: not looked at when there is a [profile default] */
         SECTION_OTHER,
 } SectionType;
 
@@ -21,6 +20,7 @@ struct AwsProfileSection {
 
 struct AwsProfileItem {
         size_t section;
+        unsigned line;
         const char *key;
         char *value;
 };
@@ -85,13 +85,14 @@ static int add_section(AwsProfileFile *f, SectionType type, const char *name) {
         return 0;
 }
 
-static int add_item(AwsProfileFile *f, const char *key, char *value) {
+static int add_item(AwsProfileFile *f, unsigned line, const char *key, char *value) {
         AwsProfileItem *items = grow(f->items, f->n_items, sizeof *items);
         if (!items)
                 return -ENOMEM;
         f->items = items;
-        items[f->n_items++] =
-                (AwsProfileItem){ .section = f->n_sections - 1, .key = key, .value = value };
+        items[f->n_items++] = (AwsProfileItem){
+                .section = f->n_sections - 1, .line = line, .key = key, .value = value
+        };
         return 0;
 }
 
@@ -133,8 +134,6 @@ static int parse_section(Parser *p, char *line) {
                 return add_section(p->file, SECTION_DEFAULT, title);
         if ((name = name_after(title, "profile")))
                 return add_section(p->file, SECTION_PROFILE, name);
-        if ((name = name_after(title, "services")))
-                return add_section(p->file, SECTION_SERVICES, name);
         return add_section(p->file, SECTION_OTHER, title);
 }
 
@@ -168,7 +167,7 @@ static int parse_item(Parser *p, char *line, size_t indent) {
         p->value_end = value + strlen(value);
         p->item_indent = indent;
         p->has_item = true;
-        return add_item(p->file, key, value);
+        return add_item(p->file, p->line, key, value);
 }
 
 /* A deeper line goes on with the value above. It moves up to it, which never needs more room than the line break had. */
@@ -249,43 +248,31 @@ bool aws_profile_is_misspelt(const AwsProfileFile *f, const char *profile) {
         return !aws_profile_has(f, profile) && has_section(f, SECTION_OTHER, profile);
 }
 
-static const char *find_value(const AwsProfileFile *f, SectionType type, const char *name,
-                              const char *key) {
+static const AwsProfileItem *find_item(const AwsProfileFile *f, const char *profile,
+                                       const char *key) {
+        bool is_default =
+                strcmp(profile, "default") == 0 && !has_section(f, SECTION_PROFILE, profile);
+        SectionType type = is_default ? SECTION_DEFAULT : SECTION_PROFILE;
+
         for (size_t i = f->n_items; i-- > 0;) {
                 const AwsProfileItem *item = &f->items[i];
                 const AwsProfileSection *section = &f->sections[item->section];
 
                 if (section->type == type && strcmp(item->key, key) == 0 &&
-                    strcmp(section->name, name) == 0)
-                        return *item->value ? item->value : NULL;
+                    strcmp(section->name, profile) == 0)
+                        return item;
         }
         return NULL;
 }
 
 const char *aws_profile_get(const AwsProfileFile *f, const char *profile, const char *key) {
-        if (strcmp(profile, "default") == 0 && !has_section(f, SECTION_PROFILE, profile))
-                return find_value(f, SECTION_DEFAULT, profile, key);
-        return find_value(f, SECTION_PROFILE, profile, key);
+        const AwsProfileItem *item = find_item(f, profile, key);
+
+        return item && *item->value ? item->value : NULL;
 }
 
-const char *aws_profile_service(const AwsProfileFile *f, const char *const path[static 3],
-                                size_t *ret_n) {
-        const char *line = find_value(f, SECTION_SERVICES, path[0], path[1]);
-        size_t n_key = strlen(path[2]);
+unsigned aws_profile_line(const AwsProfileFile *f, const char *profile, const char *key) {
+        const AwsProfileItem *item = find_item(f, profile, key);
 
-        while (line && *line) {
-                size_t n = strcspn(line, "\n"), at = strspn(line, " \t");
-                if (strncmp(line + at, path[2], n_key) == 0) {
-                        at += n_key;
-                        at += strspn(line + at, " \t");
-                        if (line[at] == '=') {
-                                at++;
-                                at += strspn(line + at, " \t");
-                                *ret_n = n > at ? n - at : 0;
-                                return n > at ? line + at : NULL;
-                        }
-                }
-                line += n + (line[n] == '\n');
-        }
-        return NULL;
+        return item && *item->value ? item->line : 0;
 }

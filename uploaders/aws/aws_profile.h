@@ -11,7 +11,7 @@
 #define AWS_PROFILE_MAX_BYTES ((size_t)1024 * 1024)
 
 typedef enum AwsProfileFormat {
-        AWS_PROFILE_CONFIG,      /* [profile NAME], [default], [services NAME] … */
+        AWS_PROFILE_CONFIG,      /* [profile NAME], [default] … */
         AWS_PROFILE_CREDENTIALS, /* [NAME] */
 } AwsProfileFormat;
 
@@ -40,6 +40,5 @@ bool aws_profile_is_misspelt(const AwsProfileFile *f, const char *profile);
 /** @param key  lower case  @return the value (borrowed, trimmed, lines of a nested block divided by `\n`), NULL when it is not set or empty */
 const char *aws_profile_get(const AwsProfileFile *f, const char *profile, const char *key);
 
-/** @return a value of the nested block `service =` in [services NAME] (borrowed, *ret_n bytes, not NUL-terminated); NULL = none */
-const char *aws_profile_service(const AwsProfileFile *f, const char *const path[static 3],
-                                size_t *ret_n);
+/** @return the line of what aws_profile_get() returns, from 1; 0 = not set */
+unsigned aws_profile_line(const AwsProfileFile *f, const char *profile, const char *key);

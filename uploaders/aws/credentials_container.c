@@ -5,9 +5,9 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "lib/base/cleanup.h"
+#include "lib/http/url.h"
 #include "uploaders/aws/credentials_env.h"
 #include "uploaders/aws/credentials_say.h"
 #include "uploaders/aws/credentials_secret.h"
@@ -17,59 +17,39 @@
 
 static const char *const trusted_hosts[] = { "localhost", "169.254.170.2", "169.254.170.23" };
 
-/* @param host  an address or name without port, IPv6 in brackets. Names other than localhost are not looked up: the answer could change
- * between looking and asking. */
-static bool is_trusted_host(const char *host) {
-        size_t n = strlen(host);
+/* @param u  of http. Names other than localhost are not looked up: the answer could change between looking and asking. */
+static bool is_trusted_host(const Url *u) {
         char inner[INET6_ADDRSTRLEN];
         struct in6_addr v6, pod_identity;
         struct in_addr v4;
+        size_t n = strlen(u->host);
 
         for (size_t i = 0; i < ELEMENTSOF(trusted_hosts); i++)
-                if (strcasecmp(host, trusted_hosts[i]) == 0)
+                if (strcmp(u->host, trusted_hosts[i]) == 0)
                         return true;
-        if (inet_pton(AF_INET, host, &v4) == 1)
+        if (inet_pton(AF_INET, u->host, &v4) == 1)
                 return ntohl(v4.s_addr) >> 24 == 127;
-        if (n < 3 || n - 2 >= sizeof inner || host[0] != '[' || host[n - 1] != ']')
+        if (u->host[0] != '[' || n - 2 >= sizeof inner)
                 return false;
-        *(char *)mempcpy(inner, host + 1, n - 2) = '\0';
+        *(char *)mempcpy(inner, u->host + 1, n - 2) = '\0';
         if (inet_pton(AF_INET6, inner, &v6) != 1 ||
             inet_pton(AF_INET6, "fd00:ec2::23", &pod_identity) != 1)
                 return false;
         return IN6_IS_ADDR_LOOPBACK(&v6) || memcmp(&v6, &pod_identity, sizeof v6) == 0;
 }
 
-/* Splits the host off the rest. @return the caller's, NULL when the URL is none (or no memory) */
-static char *host_of(const char *rest) {
-        size_t n_authority = strcspn(rest, "/?");
-        size_t n = rest[0] == '[' ? strcspn(rest, "]") + 1 : strcspn(rest, ":/?");
+static char *check_full(const char *text) {
+        _cleanup_(url_done) Url u = { 0 };
 
-        if (n > n_authority || n == 0)
-                return NULL;
-        if (rest[n] == ':' && strspn(rest + n + 1, "0123456789") != n_authority - n - 1)
-                return NULL;
-        if (rest[n] != ':' && n != n_authority)
-                return NULL;
-        return strndup(rest, n);
-}
-
-static char *check_full(const char *url) {
-        bool is_https = strncasecmp(url, "https://", 8) == 0;
-        const char *rest = url + (is_https ? 8 : 7);
-
-        /* Characters by which two readers of a URL come to see two hosts. */
-        bool is_url =
-                (is_https || strncasecmp(url, "http://", 7) == 0) && !strpbrk(url, " \t\r\n@\\#");
-        _cleanup_free_ char *host = is_url ? host_of(rest) : NULL;
-        if (!host)
+        if (url_parse(&u, text) < 0 || !url_is_http(&u))
                 return credentials_say(
                         "AWS_CONTAINER_CREDENTIALS_FULL_URI is no http or https URL");
-        if (is_https || is_trusted_host(host))
+        if (strcmp(u.scheme, "https") == 0 || is_trusted_host(&u))
                 return NULL;
         return credentials_say("AWS_CONTAINER_CREDENTIALS_FULL_URI names the host '%s' by http: "
                                "only this machine (127.0.0.1, [::1], localhost), 169.254.170.2, "
                                "169.254.170.23 and [fd00:ec2::23] are trusted with that; use https",
-                               host);
+                               u.host);
 }
 
 int credentials_container_url(char *const *environment, char **ret, char **ret_fault) {

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "lib/http/url.h"
 #include "uploaders/aws/credentials_container.h"
 #include "uploaders/aws/credentials_env.h"
 #include "uploaders/aws/credentials_plan_private.h"
@@ -14,6 +15,18 @@
 int planner_fault(Planner *p, char *text) {
         p->fault = text;
         return text ? -EINVAL : -ENOMEM;
+}
+
+int planner_unsupported(Planner *p, const char *profile, const char *key, const char *what) {
+        const CredentialsFile *f = &p->files->credentials;
+        unsigned line = aws_profile_line(&f->parsed, profile, key);
+
+        if (line == 0) {
+                f = &p->files->config;
+                line = aws_profile_line(&f->parsed, profile, key);
+        }
+        return planner_fault(p, credentials_say("%s:%u: profile '%s', %s: %s", f->path, line,
+                                                profile, key, what));
 }
 
 int planner_use(Planner *p, CredentialsBase base, char *origin) {
@@ -74,7 +87,7 @@ static int plan_web_identity(Planner *p) {
                                                         "AWS_ROLE_ARN: set both or neither (EKS "
                                                         "sets them for a service account with "
                                                         "an eks.amazonaws.com/role-arn)"));
-        p->plan->web = (CredentialsRole){
+        p->plan->role = (CredentialsRole){
                 .role_arn = role_arn,
                 .session_name = name ? name : CREDENTIALS_SESSION_NAME,
         };
@@ -94,12 +107,13 @@ int plan_container(Planner *p) {
         if (r < 0)
                 return r;
         /* Scheme and host only: on ECS the path is what tells one task's credentials from another's. */
-        const char *host = strstr(url, "://") + 3;
-        r = planner_use(p, CREDENTIALS_BASE_CONTAINER,
-                        credentials_say("container endpoint %.*s",
-                                        (int)(host - url + (ptrdiff_t)strcspn(host, "/?")), url));
+        _cleanup_(url_done) Url u = { 0 };
+        r = url_parse(&u, url);
         free(url);
-        return r;
+        if (r < 0)
+                return r;
+        return planner_use(p, CREDENTIALS_BASE_CONTAINER,
+                           credentials_say("container endpoint %s://%s", u.scheme, u.authority));
 }
 
 static const char *why_unread(int error) {
@@ -144,28 +158,20 @@ static int plan_imds(Planner *p, bool was_asked_for) {
 }
 
 static int plan_sts(Planner *p, const char *fallback_region) {
-        static const char service[] = "sts", key[] = "endpoint_url";
-        const char *named = credentials_files_get(p->files, p->profile, "services");
         const char *endpoint = credentials_env_get(p->environment, "AWS_ENDPOINT_URL_STS");
-        const char *mode = credentials_env_get(p->environment, "AWS_STS_REGIONAL_ENDPOINTS");
         const char *region = credentials_files_region(p->files, p->environment, p->profile);
-        _cleanup_free_ char *of_service = NULL;
-        size_t n;
 
         if (!endpoint)
                 endpoint = credentials_env_get(p->environment, "AWS_ENDPOINT_URL");
-        if (!endpoint && named) {
-                const char *const path[] = { named, service, key };
-                const char *text = aws_profile_service(&p->files->config.parsed, path, &n);
-                if (text && !(endpoint = of_service = strndup(text, n)))
-                        return -ENOMEM;
-        }
+        if (!endpoint && credentials_files_get(p->files, p->profile, "services"))
+                return planner_unsupported(p, p->profile, "services",
+                                           "endpoints of a [services] section are not supported: "
+                                           "set AWS_ENDPOINT_URL_STS, or endpoint_url in the "
+                                           "profile");
         if (!endpoint)
-                endpoint = credentials_files_get(p->files, p->profile, key);
+                endpoint = credentials_files_get(p->files, p->profile, "endpoint_url");
         if (credentials_env_is_true(p->environment, "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"))
                 endpoint = NULL;
-        if (!mode)
-                mode = credentials_files_get(p->files, p->profile, "sts_regional_endpoints");
         if (!region)
                 region = fallback_region;
         int r = sts_place_make(
@@ -173,7 +179,6 @@ static int plan_sts(Planner *p, const char *fallback_region) {
                 &(StsPlaceOptions){
                         .endpoint = endpoint,
                         .region = region,
-                        .is_legacy = mode && strcasecmp(mode, "legacy") == 0,
                         .dualstack = credentials_env_is_true(p->environment,
                                                              "AWS_USE_DUALSTACK_ENDPOINT"),
                         .fips = credentials_env_is_true(p->environment, "AWS_USE_FIPS_ENDPOINT"),
@@ -202,7 +207,7 @@ static int plan_chain(Planner *p, bool was_asked_for, const char *region) {
                 r = plan_container(p);
         if (r == PLAN_E_NOTHING)
                 r = plan_imds(p, was_asked_for);
-        if (r == 0 && (p->plan->n_roles > 0 || p->plan->base == CREDENTIALS_BASE_WEB_IDENTITY))
+        if (r == 0 && p->plan->role.role_arn)
                 r = plan_sts(p, region);
         return r;
 }

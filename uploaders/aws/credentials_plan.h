@@ -1,5 +1,5 @@
-/* Which of the chain's sources is the one, and what is to be done with it: a base that gives keys, then the roles that are assumed with them,
- * one after the other. Decided from environment and files alone; asks nobody. */
+/* Which of the chain's sources is used, and how: a base that gives keys, and perhaps a role that is assumed with them. Decided from
+ * environment and files alone, without any request. */
 #pragma once
 
 #include <stdbool.h>
@@ -8,8 +8,6 @@
 #include "uploaders/aws/credentials_files.h"
 #include "uploaders/aws/credentials_secret.h"
 #include "uploaders/aws/sts.h"
-
-#define CREDENTIALS_MAX_ROLES 8
 
 typedef enum CredentialsBase {
         CREDENTIALS_BASE_KEYS, /* they are known */
@@ -29,11 +27,10 @@ typedef struct CredentialsPlan {
         CredentialsBase base;
         char *origin; /* of the base, for people; IMDS: NULL, the role's name is not known yet */
         CredentialsSet keys;    /* KEYS */
-        CredentialsRole web;    /* WEB_IDENTITY */
         const char *token_file; /* WEB_IDENTITY: borrowed */
         const char *command;    /* PROCESS: borrowed; not for people, who knows what is in it */
-        CredentialsRole roles[CREDENTIALS_MAX_ROLES]; /* in the order of assuming */
-        size_t n_roles;
+        CredentialsRole
+                role; /* WEB_IDENTITY: by the token; else by the keys of the base; no role_arn = none */
         StsPlace sts; /* when there is a role or a web identity */
         char *looked_at; /* IMDS because nothing else was found: what was looked at before, for people; else NULL */
 } CredentialsPlan;

@@ -18,6 +18,8 @@ typedef struct Planner {
 
 /* For `return planner_fault(p, credentials_say(…))`. */
 int planner_fault(Planner *p, char *text);
+/* What a profile asks for by this key, which is set, is not supported: names file and line. */
+int planner_unsupported(Planner *p, const char *profile, const char *key, const char *what);
 /* Sets base and origin (taken). */
 int planner_use(Planner *p, CredentialsBase base, char *origin);
 int planner_use_keys(Planner *p, const AwsKeys *keys, uint64_t expires_usec, char *origin);

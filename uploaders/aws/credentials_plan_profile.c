@@ -1,19 +1,13 @@
-/* A profile, and the profiles that it leans on, down to one that has keys. */
+/* A profile: keys, what makes some, or one role that is assumed with the keys of another profile. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/parse.h"
-#include "lib/base/strbuf.h"
 #include "uploaders/aws/credentials_plan_private.h"
 
 #define MIN_DURATION_SECONDS 900
 #define MAX_DURATION_SECONDS 43200
-
-typedef struct Visit {
-        const char *names[CREDENTIALS_MAX_ROLES + 1]; /* the one asked for first */
-        size_t n;
-} Visit;
 
 static const char *setting(const Planner *p, const char *profile, const char *key) {
         return credentials_files_get(p->files, profile, key);
@@ -57,14 +51,12 @@ static int refuse_sso(Planner *p, const char *profile) {
 
         for (size_t i = 0; i < ELEMENTSOF(keys); i++)
                 if (setting(p, profile, keys[i]))
-                        return planner_fault(
-                                p, credentials_say("profile '%s' wants single sign-on (%s), "
-                                                   "which needs somebody at a browser: use a role "
-                                                   "of the node, or in another profile "
-                                                   "'credential_process = aws configure "
-                                                   "export-credentials --profile %s --format "
-                                                   "process'",
-                                                   profile, keys[i], profile));
+                        return planner_unsupported(
+                                p, profile, keys[i],
+                                "single sign-on needs a browser: use a role of the node, or in "
+                                "another profile 'credential_process = aws configure "
+                                "export-credentials --format process --profile' with the name of "
+                                "this one");
         return PLAN_E_NOTHING;
 }
 
@@ -81,7 +73,7 @@ static int use_own(Planner *p, const char *profile) {
         return r;
 }
 
-static int read_role(Planner *p, const char *profile, CredentialsRole *ret) {
+static int read_role(Planner *p, const char *profile) {
         const char *duration = setting(p, profile, "duration_seconds");
         const char *name = setting(p, profile, "role_session_name");
         uint64_t seconds = 0;
@@ -92,7 +84,7 @@ static int read_role(Planner *p, const char *profile, CredentialsRole *ret) {
                                                         "not between %d and %d",
                                                         profile, duration, MIN_DURATION_SECONDS,
                                                         MAX_DURATION_SECONDS));
-        *ret = (CredentialsRole){
+        p->plan->role = (CredentialsRole){
                 .role_arn = setting(p, profile, "role_arn"),
                 .session_name = name ? name : CREDENTIALS_SESSION_NAME,
                 .external_id = setting(p, profile, "external_id"),
@@ -103,16 +95,16 @@ static int read_role(Planner *p, const char *profile, CredentialsRole *ret) {
 
 static int use_web_identity(Planner *p, const char *profile) {
         p->plan->token_file = setting(p, profile, "web_identity_token_file");
-        int r = read_role(p, profile, &p->plan->web);
+        int r = read_role(p, profile);
         if (r < 0)
                 return r;
-        if (!p->plan->web.role_arn)
+        if (!p->plan->role.role_arn)
                 return planner_fault(p, credentials_say("profile '%s' has web_identity_token_file "
                                                         "but no role_arn: set both",
                                                         profile));
         return planner_use(p, CREDENTIALS_BASE_WEB_IDENTITY,
                            credentials_say("role %s by web identity (profile '%s')",
-                                           p->plan->web.role_arn, profile));
+                                           p->plan->role.role_arn, profile));
 }
 
 static int use_source(Planner *p, const char *profile, const char *source) {
@@ -143,23 +135,8 @@ static int use_source(Planner *p, const char *profile, const char *source) {
                 p->plan->base = CREDENTIALS_BASE_IMDS;
                 return 0;
         }
-        return planner_fault(p, credentials_say("profile '%s': credential_source '%s' is none of "
-                                                "Environment, Ec2InstanceMetadata, EcsContainer",
-                                                profile, source));
-}
-
-static int tell_circle(Planner *p, const Visit *visit, const char *again) {
-        StrBuf names = STRBUF_INIT;
-
-        for (size_t i = 0; i < visit->n; i++)
-                strbuf_addf(&names, "'%s' → ", visit->names[i]);
-        strbuf_addf(&names, "'%s'", again);
-        int r = planner_fault(p,
-                              credentials_say("source_profile leads in a circle: %s: give one of "
-                                              "them keys of its own",
-                                              names.text ? names.text : ""));
-        strbuf_done(&names);
-        return r;
+        return planner_unsupported(p, profile, "credential_source",
+                                   "must be Environment, Ec2InstanceMetadata or EcsContainer");
 }
 
 static bool has_keys(const Planner *p, const char *profile) {
@@ -167,53 +144,12 @@ static bool has_keys(const Planner *p, const char *profile) {
                setting(p, profile, "aws_secret_access_key");
 }
 
-/* Adds the profile's role and tells where to go on. @return 0 and *ret_next (NULL: the base is found) */
-static int step_into_role(Planner *p, Visit *visit, const char *profile, const char **ret_next) {
-        const char *source_profile = setting(p, profile, "source_profile");
-        const char *credential_source = setting(p, profile, "credential_source");
-
-        *ret_next = NULL;
-        if (setting(p, profile, "mfa_serial"))
-                return planner_fault(p, credentials_say("profile '%s' wants an MFA code "
-                                                        "(mfa_serial), and nobody is here to type "
-                                                        "one: use a role without, or a "
-                                                        "credential_process",
-                                                        profile));
-        if (!source_profile == !credential_source)
-                return planner_fault(p,
-                                     credentials_say("profile '%s' has role_arn and %s: set one "
-                                                     "of them, it tells whose keys ask for the "
-                                                     "role",
-                                                     profile,
-                                                     source_profile ? "both source_profile and "
-                                                                      "credential_source"
-                                                                    : "neither source_profile nor "
-                                                                      "credential_source"));
-        if (p->plan->n_roles == CREDENTIALS_MAX_ROLES)
-                return planner_fault(p, credentials_say("profile '%s' leads through more than %d "
-                                                        "roles (source_profile)",
-                                                        p->profile, CREDENTIALS_MAX_ROLES));
-        int r = read_role(p, profile, &p->plan->roles[p->plan->n_roles]);
-        if (r < 0)
-                return r;
-        p->plan->n_roles++;
-        if (credential_source)
-                return use_source(p, profile, credential_source);
-        visit->names[visit->n++] = profile;
-        for (size_t i = 0; i < visit->n; i++)
-                if (strcmp(visit->names[i], source_profile) == 0 &&
-                    !(has_keys(p, source_profile) && i + 1 == visit->n))
-                        return tell_circle(p, visit, source_profile);
-        *ret_next = source_profile;
-        return 0;
-}
-
 static bool exists(const Planner *p, const char *profile) {
         return aws_profile_has(&p->files->credentials.parsed, profile) ||
                aws_profile_has(&p->files->config.parsed, profile);
 }
 
-static int tell_missing(Planner *p, const char *profile, const char *asked_by) {
+static int report_missing(Planner *p, const char *profile, const char *asked_by) {
         const char *of = asked_by ? ", the source_profile of '" : "",
                    *by = asked_by ? asked_by : "";
         const char *end = asked_by ? "'" : "";
@@ -234,54 +170,62 @@ static int tell_missing(Planner *p, const char *profile, const char *asked_by) {
                                    profile, of, by, end, profile, credentials, profile, config));
 }
 
-/* Roles were found from the outermost in; they are assumed from the innermost out. */
-static void turn_roles(CredentialsPlan *plan) {
-        for (size_t i = 0; i < plan->n_roles / 2; i++) {
-                CredentialsRole *a = &plan->roles[i], *b = &plan->roles[plan->n_roles - 1 - i];
-                CredentialsRole swap = *a;
-                *a = *b;
-                *b = swap;
-        }
-}
-
-/* @param profile  exists; leads to the next one, or to the base */
-static int visit_profile(Planner *p, Visit *visit, const char *profile, const char **ret_next) {
-        bool is_source = visit->n > 0;
-
-        *ret_next = NULL;
-        /* A source that has keys gives these; the profile asked for, when it names a role, means the role. */
-        if (is_source && has_keys(p, profile))
-                return use_own(p, profile);
-        if (setting(p, profile, "web_identity_token_file"))
-                return use_web_identity(p, profile);
-        if (setting(p, profile, "role_arn"))
-                return step_into_role(p, visit, profile, ret_next);
-        int r = use_own(p, profile);
-        if (r == PLAN_E_NOTHING && is_source)
+/* The source of a role has keys or makes some; its own role, if it has one besides, is not assumed. */
+static int use_source_profile(Planner *p, const char *profile, const char *source) {
+        if (!exists(p, source))
+                return report_missing(p, source, profile);
+        if (!has_keys(p, source) &&
+            (setting(p, source, "role_arn") || setting(p, source, "web_identity_token_file")))
+                return planner_unsupported(p, profile, "source_profile",
+                                           "the source assumes a role itself, and chains of roles "
+                                           "are not supported: name a profile with keys or a "
+                                           "credential_process");
+        int r = use_own(p, source);
+        if (r == PLAN_E_NOTHING)
                 return planner_fault(p, credentials_say("profile '%s', the source_profile of '%s', "
                                                         "has neither keys nor a "
                                                         "credential_process",
-                                                        profile, visit->names[visit->n - 1]));
+                                                        source, profile));
         return r;
 }
 
-int plan_profile(Planner *p, bool was_asked_for) {
-        const char *profile = p->profile, *next = NULL;
-        Visit visit = { 0 };
+static int use_role(Planner *p, const char *profile) {
+        const char *source_profile = setting(p, profile, "source_profile");
+        const char *credential_source = setting(p, profile, "credential_source");
 
-        /* Nobody misses a `default` that nobody named. */
-        if (!exists(p, profile) && !was_asked_for && strcmp(profile, "default") == 0 &&
-            !aws_profile_is_misspelt(&p->files->config.parsed, profile))
-                return PLAN_E_NOTHING;
-        for (;;) {
-                if (!exists(p, profile))
-                        return tell_missing(p, profile,
-                                            visit.n > 0 ? visit.names[visit.n - 1] : NULL);
-                int r = visit_profile(p, &visit, profile, &next);
-                if (r != 0 || !next) {
-                        turn_roles(p->plan);
-                        return r;
-                }
-                profile = next;
+        if (setting(p, profile, "mfa_serial"))
+                return planner_unsupported(p, profile, "mfa_serial",
+                                           "nobody is here to type an MFA code: use a role "
+                                           "without, or a credential_process");
+        if (!source_profile == !credential_source)
+                return planner_fault(p,
+                                     credentials_say("profile '%s' has role_arn and %s: set one "
+                                                     "of them, it tells whose keys ask for the "
+                                                     "role",
+                                                     profile,
+                                                     source_profile ? "both source_profile and "
+                                                                      "credential_source"
+                                                                    : "neither source_profile nor "
+                                                                      "credential_source"));
+        int r = read_role(p, profile);
+        if (r < 0)
+                return r;
+        return credential_source ? use_source(p, profile, credential_source)
+                                 : use_source_profile(p, profile, source_profile);
+}
+
+int plan_profile(Planner *p, bool is_requested) {
+        const char *profile = p->profile;
+
+        if (!exists(p, profile)) {
+                /* Nobody misses a `default` that nobody named. */
+                bool is_optional = !is_requested && strcmp(profile, "default") == 0 &&
+                                   !aws_profile_is_misspelt(&p->files->config.parsed, profile);
+                return is_optional ? PLAN_E_NOTHING : report_missing(p, profile, NULL);
         }
+        if (setting(p, profile, "web_identity_token_file"))
+                return use_web_identity(p, profile);
+        if (setting(p, profile, "role_arn"))
+                return use_role(p, profile);
+        return use_own(p, profile);
 }

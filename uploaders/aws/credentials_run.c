@@ -75,14 +75,15 @@ void credentials_run_heard(CredentialsRun *run, const CredentialsSet *set, char 
 
 static void on_role(const CredentialsSet *set, const char *error, void *userdata) {
         CredentialsRun *run = userdata;
-        const CredentialsRole *role = &run->options.plan->roles[run->n_assumed++];
+        const CredentialsRole *role = &run->options.plan->role;
 
+        run->has_assumed = true;
         credentials_run_heard(run, set,
                               credentials_say("role %s by %s", role->role_arn, run->origin), error);
 }
 
-static void assume_next(CredentialsRun *run) {
-        const CredentialsRole *role = &run->options.plan->roles[run->n_assumed];
+static void assume_role(CredentialsRun *run) {
+        const CredentialsRole *role = &run->options.plan->role;
         const AwsKeys keys = credentials_set_keys(&run->set);
 
         if (!credentials_run_need_sts(run))
@@ -107,7 +108,7 @@ static bool check_expiry(CredentialsRun *run, CredentialsSet *set) {
 
         if (set->expires_usec == 0 || set->expires_usec > now_usec)
                 return true;
-        if (run->n_assumed > 0 ||
+        if (run->has_assumed ||
             (base != CREDENTIALS_BASE_IMDS && base != CREDENTIALS_BASE_CONTAINER))
                 return false;
         set->expires_usec = now_usec + STALE_LIFE_USEC;
@@ -130,8 +131,9 @@ void credentials_run_got(CredentialsRun *run, CredentialsSet *set, char *origin)
                         credentials_say("the credentials of %s expired at %s: renew them there, or "
                                         "set this machine's clock right",
                                         origin, clock_format_iso(at, run->set.expires_usec)));
-        if (run->n_assumed < run->options.plan->n_roles)
-                return assume_next(run);
+        if (run->options.plan->role.role_arn && !run->has_assumed &&
+            run->options.plan->base != CREDENTIALS_BASE_WEB_IDENTITY)
+                return assume_role(run);
         finish(run, NULL);
 }
 

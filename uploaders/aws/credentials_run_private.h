@@ -19,7 +19,7 @@ struct CredentialsRun {
         Sts *sts;
         CredentialsSet set; /* got so far */
         char *origin;       /* of it */
-        size_t n_assumed;   /* roles, so far */
+        bool has_assumed;   /* the role */
         bool is_over;
         char *error; /* NULL when it is over and there are keys */
 };

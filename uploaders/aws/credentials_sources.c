@@ -219,9 +219,9 @@ static int ask_web_identity(CredentialsRun *run, const char *token) {
 
         if (!origin)
                 return -ENOMEM;
-        return sts_assume(run->sts, &(StsOrder){ .role_arn = plan->web.role_arn,
-                                                 .session_name = plan->web.session_name,
-                                                 .duration_seconds = plan->web.duration_seconds,
+        return sts_assume(run->sts, &(StsOrder){ .role_arn = plan->role.role_arn,
+                                                 .session_name = plan->role.session_name,
+                                                 .duration_seconds = plan->role.duration_seconds,
                                                  .token = token,
                                                  .keys_origin = origin,
                                                  .on_done = on_web_identity,
@@ -250,6 +250,6 @@ void credentials_from_web_identity(CredentialsRun *run) {
         r = ask_web_identity(run, token);
         if (r < 0)
                 credentials_run_failed(run, credentials_say("cannot ask STS for the role %s: %s",
-                                                            run->options.plan->web.role_arn,
+                                                            run->options.plan->role.role_arn,
                                                             strerror(-r)));
 }

@@ -7,6 +7,7 @@
 #include <strings.h>
 
 #include "lib/http/http.h"
+#include "lib/http/url.h"
 #include "uploaders/aws/credentials_env.h"
 #include "uploaders/aws/credentials_say.h"
 #include "uploaders/aws/credentials_secret.h"
@@ -42,17 +43,14 @@ static int choose_endpoint(char *const *environment, char **ret) {
         if (!endpoint)
                 endpoint = mode && strcasecmp(mode, "IPv6") == 0 ? "http://[fd00:ec2::254]"
                                                                  : "http://169.254.169.254";
-        size_t n_scheme = strncasecmp(endpoint, "http://", 7) == 0    ? 7
-                          : strncasecmp(endpoint, "https://", 8) == 0 ? 8
-                                                                      : 0;
-        if (n_scheme == 0 || strchr("/?#", endpoint[n_scheme]) ||
-            strpbrk(endpoint, " \t\r\n@?#\\")) /* strchr finds an empty host's NUL as well */
+        _cleanup_(url_done) Url url = { 0 };
+        int r = url_parse(&url, endpoint);
+        if (r < 0)
+                return r;
+        if (!url_is_http(&url) || url.has_query || !url.path ||
+            strspn(url.path, "/") != strlen(url.path))
                 return -EINVAL;
-        size_t n = strlen(endpoint);
-        while (n > 0 && endpoint[n - 1] == '/')
-                n--;
-        *ret = strndup(endpoint, n);
-        return *ret ? 0 : -ENOMEM;
+        return asprintf(ret, "%s://%s", url.scheme, url.authority) < 0 ? -ENOMEM : 0;
 }
 
 int imds_new(Imds **ret, sd_event *event, char *const *environment) {

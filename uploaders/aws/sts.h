@@ -14,7 +14,6 @@
 typedef struct StsPlaceOptions { /* borrowed; NULL or "" = not told */
         const char *endpoint;    /* http(s)://host[:port][/base]: taken as it is */
         const char *region;      /* NULL = us-east-1 */
-        bool is_legacy; /* the global host for the regions that were there before regional ones; they are signed for us-east-1 */
         bool dualstack, fips;
 } StsPlaceOptions;
 

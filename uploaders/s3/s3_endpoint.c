@@ -4,19 +4,17 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdarg.h>
-#include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
-#include "lib/base/parse.h"
-#include "lib/base/strbuf.h"
+#include "lib/http/url.h"
 #include "uploaders/s3/s3_partition.h"
 
 enum {
         BUCKET_MIN = 3, /* on AWS */
         BUCKET_DNS_MAX = 63,
         BUCKET_MAX = 255, /* before 2018 in us-east-1, and in other stores */
-        ENDPOINT_MAX = 1024,
 };
 
 static bool is_lower_or_digit(char c) {
@@ -47,154 +45,41 @@ static int __attribute__((format(printf, 2, 3))) refuse(char **ret_fault, const 
 
 /* ── the endpoint ── */
 
-typedef struct Endpoint {
-        char *scheme, *host /* no port, lower case, IPv6 with brackets */,
-                *path; /* owned; path without a slash at its end */
-        uint64_t port;
-        bool is_address; /* not a name: it has no subdomains */
+typedef struct Endpoint { /* owned */
+        Url url;
         bool is_aws;
 } Endpoint;
 
 static void endpoint_done(Endpoint *e) {
-        free(e->scheme);
-        free(e->host);
-        free(e->path);
+        url_done(&e->url);
 }
 
-static int hex_digit(char c) {
-        const char *all = "0123456789abcdef", *at;
-
-        if (c >= 'A' && c <= 'F')
-                c = (char)(c - 'A' + 'a');
-        at = c ? strchr(all, c) : NULL;
-        return at ? (int)(at - all) : -1;
-}
-
-/* In place; refuses what would end the text or a line. */
-static int unescape(char *text) {
-        char *to = text;
-
-        for (const char *p = text; *p; p++, to++) {
-                int high, low;
-
-                *to = *p;
-                if (*p == '%') {
-                        high = hex_digit(p[1]);
-                        low = high < 0 ? -1 : hex_digit(p[2]);
-                        if (low < 0)
-                                return -EINVAL;
-                        *to = (char)(high << 4 | low);
-                        p += 2;
-                }
-                if ((unsigned char)*to < 0x20 || *to == 0x7f)
-                        return -EINVAL;
-        }
-        *to = '\0';
-        return 0;
-}
-
-static bool is_ipv4(const char *host) {
-        struct in_addr address;
-
-        return inet_pton(AF_INET, host, &address) == 1;
-}
-
-/* `[::1]`. A zone (`%eth0`) belongs to one machine and is refused. */
-static bool is_ipv6(const char *host) {
-        char text[INET6_ADDRSTRLEN];
-        struct in6_addr address;
-        size_t n = strlen(host);
-
-        if (n < 4 || host[0] != '[' || host[n - 1] != ']' || n - 2 >= sizeof text)
-                return false;
-        memcpy(text, host + 1, n - 2);
-        text[n - 2] = '\0';
-        return inet_pton(AF_INET6, text, &address) == 1;
-}
-
-static bool is_host_name(const char *host) {
-        size_t n_label = 0, n = strlen(host);
-
-        for (const char *p = host; *p; p++) {
-                if (*p == '.') {
-                        if (n_label == 0)
-                                return false;
-                        n_label = 0;
-                        continue;
-                }
-                if (!is_letter_or_digit(*p) && *p != '-' && *p != '_')
-                        return false;
-                if (++n_label > 63)
-                        return false;
-        }
-        return n > 0 && n <= 253;
-}
-
-/* host[:port], cut out of the URL. */
-static int parse_authority(Endpoint *e, char *text) {
-        char *colon = strrchr(text, ':');
-
-        if (colon && !strchr(colon, ']')) { /* else it is inside of the brackets */
-                if (parse_u64_range(colon + 1, 1, 65535, &e->port) < 0)
-                        return -EINVAL;
-                *colon = '\0';
-        }
-        for (char *p = text; *p; p++)
-                if (*p >= 'A' && *p <= 'Z')
-                        *p = (char)(*p - 'A' + 'a');
-        e->is_address = is_ipv4(text) || is_ipv6(text);
-        if (!e->is_address && !is_host_name(text))
-                return -EINVAL;
-        e->host = strdup(text);
-        return e->host ? 0 : -ENOMEM;
-}
-
-static int parse_endpoint(Endpoint *e, const char *url, char **ret_fault) {
-        bool is_tls = strncasecmp(url, "https://", 8) == 0;
-        const char *rest, *slash;
-        char authority[ENDPOINT_MAX];
-        size_t n;
-        int r;
-
-        if (strlen(url) >= ENDPOINT_MAX)
-                return refuse(ret_fault, "the endpoint has %zu bytes: that is no URL of a store",
-                              strlen(url));
-        if (!is_tls && strncasecmp(url, "http://", 7) != 0)
+static int parse_endpoint(Endpoint *e, const char *text, char **ret_fault) {
+        int r = url_parse(&e->url, text);
+        if (r == -EINVAL && strchr(text, '@')) /* not repeated: it may hold a password */
+                return refuse(ret_fault, "the endpoint has a user name before '@'; keys belong "
+                                         "into the credentials, not into the URL");
+        if (strncasecmp(text, "https://", 8) != 0 && strncasecmp(text, "http://", 7) != 0)
                 return refuse(ret_fault,
                               "endpoint '%s' does not begin with http:// or https://; write it "
                               "like https://s3.example.com:9000",
-                              url);
-        rest = url + (is_tls ? 8 : 7);
-        slash = rest + strcspn(rest, "/?#");
-        n = (size_t)(slash - rest);
-        if (memchr(rest, '@', n)) /* not repeated: it may hold a password */
-                return refuse(ret_fault, "the endpoint has a user name before '@'; keys belong "
-                                         "into the credentials, not into the URL");
-        if (strpbrk(slash, "?#"))
-                return refuse(ret_fault,
-                              "endpoint '%s' has a query or a fragment; end it before "
-                              "'?' or '#'",
-                              url);
-        memcpy(authority, rest, n);
-        authority[n] = '\0';
-        r = parse_authority(e, authority);
+                              text);
         if (r == -EINVAL)
                 return refuse(ret_fault,
                               "endpoint '%s' has no valid host and port; write it like "
                               "https://s3.example.com:9000 or http://[fd00::1]:9000",
-                              url);
+                              text);
         if (r < 0)
                 return r;
-        for (n = strlen(slash); n > 0 && slash[n - 1] == '/';)
-                n--;
-        e->scheme = strdup(is_tls ? "https" : "http");
-        e->path = strndup(slash, n);
-        if (!e->scheme || !e->path)
-                return -ENOMEM;
-        if (unescape(e->path) < 0)
-                return refuse(ret_fault, "endpoint '%s' has a malformed %%XX in its path", url);
-        if (e->port == (is_tls ? 443 : 80))
-                e->port = 0;
+        if (e->url.has_query)
+                return refuse(ret_fault,
+                              "endpoint '%s' has a query or a fragment; end it before "
+                              "'?' or '#'",
+                              text);
+        if (!e->url.path)
+                return refuse(ret_fault, "endpoint '%s' has a malformed %%XX in its path", text);
+        for (size_t n = strlen(e->url.path); n > 0 && e->url.path[n - 1] == '/';)
+                e->url.path[--n] = '\0';
         return 0;
 }
 
@@ -203,8 +88,9 @@ static int parse_endpoint(Endpoint *e, const char *url, char **ret_fault) {
 /* Can be a label, or labels, of a host name. @see Amazon S3 User Guide, "General purpose bucket naming rules" */
 static bool is_dns_bucket(const char *bucket) {
         size_t n = strlen(bucket);
+        struct in_addr address;
 
-        if (n < BUCKET_MIN || n > BUCKET_DNS_MAX || is_ipv4(bucket))
+        if (n < BUCKET_MIN || n > BUCKET_DNS_MAX || inet_pton(AF_INET, bucket, &address) == 1)
                 return false;
         for (size_t i = 0; i < n; i++) {
                 char next = i + 1 < n ? bucket[i + 1] : '.', last = i > 0 ? bucket[i - 1] : '.';
@@ -251,22 +137,22 @@ static int check_bucket(const char *bucket, bool is_aws, char **ret_fault) {
 static int choose_addressing(const S3PlaceOptions *o, const Endpoint *e, bool *ret_virtual,
                              char **ret_fault) {
         const char *a = o->addressing && o->addressing[0] ? o->addressing : "auto";
-        bool is_tls = strcmp(e->scheme, "https") == 0, has_dot = strchr(o->bucket, '.') != NULL;
+        bool is_tls = strcmp(e->url.scheme, "https") == 0, has_dot = strchr(o->bucket, '.') != NULL;
 
         if (strcmp(a, "path") == 0 || strcmp(a, "auto") == 0) {
                 /* A certificate's * stands for one label, so a bucket with a dot has no valid name over TLS. */
-                *ret_virtual = strcmp(a, "auto") == 0 && e->is_aws && !e->is_address &&
+                *ret_virtual = strcmp(a, "auto") == 0 && e->is_aws && !e->url.is_address &&
                                is_dns_bucket(o->bucket) && !(is_tls && has_dot);
                 return 0;
         }
         if (strcmp(a, "virtual") != 0)
                 return refuse(ret_fault, "addressing '%s' is unknown; use auto, path or virtual",
                               a);
-        if (e->is_address)
+        if (e->url.is_address)
                 return refuse(ret_fault,
                               "addressing is virtual, but '%s' is an address and has no "
                               "subdomains; set addressing to path, or name the host",
-                              e->host);
+                              e->url.host);
         if (!is_dns_bucket(o->bucket))
                 return refuse(ret_fault,
                               "addressing is virtual, but bucket '%s' cannot be part of a host "
@@ -290,10 +176,10 @@ static int aws_endpoint(Endpoint *e, const S3PlaceOptions *o, const char *region
                               "there are no FIPS endpoints in China ('%s'); switch "
                               "FIPS off",
                               region);
-        e->scheme = strdup("https");
-        e->path = strdup("");
-        e->host = s3_aws_host(region, o->dualstack, o->fips);
-        return e->scheme && e->path && e->host ? 0 : -ENOMEM;
+        e->url.scheme = strdup("https");
+        e->url.path = strdup("");
+        e->url.authority = s3_aws_host(region, o->dualstack, o->fips);
+        return e->url.scheme && e->url.path && e->url.authority ? 0 : -ENOMEM;
 }
 
 static int own_endpoint(Endpoint *e, const S3PlaceOptions *o, const char *region,
@@ -312,18 +198,14 @@ static int own_endpoint(Endpoint *e, const S3PlaceOptions *o, const char *region
 }
 
 static int fill_place(S3Place *place, const S3PlaceOptions *o, const Endpoint *e, bool is_virtual) {
-        StrBuf host = STRBUF_INIT, base = STRBUF_INIT;
+        const char *bucket = o->bucket, *none = "";
 
-        if (is_virtual)
-                strbuf_addf(&host, "%s.", o->bucket);
-        strbuf_add(&host, e->host);
-        if (e->port != 0)
-                strbuf_addf(&host, ":%u", (unsigned)e->port);
-        strbuf_add(&base, e->path);
-        if (!is_virtual)
-                strbuf_addf(&base, "/%s", o->bucket);
-        place->host = strbuf_take(&host);
-        place->base_path = strbuf_take(&base);
+        if (asprintf(&place->host, "%s%s%s", is_virtual ? bucket : none, is_virtual ? "." : none,
+                     e->url.authority) < 0)
+                place->host = NULL;
+        if (asprintf(&place->base_path, "%s%s%s", e->url.path, is_virtual ? none : "/",
+                     is_virtual ? none : bucket) < 0)
+                place->base_path = NULL;
         return place->host && place->base_path ? 0 : -ENOMEM;
 }
 
@@ -340,7 +222,7 @@ int s3_place_make(S3Place *ret, const S3PlaceOptions *options, char **ret_fault)
                     : aws_endpoint(&e, options, region, ret_fault);
         if (r < 0)
                 return r;
-        place.is_aws = e.is_aws = !has_own || s3_host_is_aws(e.host);
+        place.is_aws = e.is_aws = !has_own || s3_host_is_aws(e.url.host);
         r = check_bucket(options->bucket, place.is_aws, ret_fault);
         if (r == 0)
                 r = choose_addressing(options, &e, &is_virtual, ret_fault);
@@ -351,7 +233,7 @@ int s3_place_make(S3Place *ret, const S3PlaceOptions *options, char **ret_fault)
         place.region = strdup(region);
         if (!place.region)
                 return -ENOMEM;
-        place.scheme = TAKE_PTR(e.scheme);
+        place.scheme = TAKE_PTR(e.url.scheme);
         *ret = place;
         place = (S3Place){ 0 };
         return 0;

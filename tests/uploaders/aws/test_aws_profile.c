@@ -150,33 +150,18 @@ static void a_profile_without_the_word_is_noticed(void **state) {
         done(&p);
 }
 
-static void services_have_values_below_values(void **state) {
-        static const char text[] =
-                "[services s]\ns3 =\n  endpoint_url = http://a\nsts =\n"
-                "  endpoint_urls = no\n  endpoint_url=http://b:1/ # here\n  c =\n";
-        static const struct {
-                const char *path[3], *value;
-        } rows[] = {
-                { { "s", "sts", "endpoint_url" }, "http://b:1/" },
-                { { "s", "s3", "endpoint_url" }, "http://a" },
-                { { "s", "sts", "c" }, NULL },
-                { { "s", "sts", "d" }, NULL },
-                { { "s", "ec2", "endpoint_url" }, NULL },
-                { { "t", "sts", "endpoint_url" }, NULL },
-        };
+static void the_line_of_a_setting_is_known(void **state) {
+        const char *text =
+                "[default]\n\n# a comment\nregion = x\ns3 =\n  a = b\n[profile p]\r\nregion=y\n"
+                "empty =\n";
         Parsed p = parse(AWS_PROFILE_CONFIG, text);
 
         (void)state;
-        for (size_t i = 0; i < ELEMENTSOF(rows); i++) {
-                size_t n = 0;
-                const char *got = aws_profile_service(&p.file, rows[i].path, &n);
-
-                assert_int_equal(got != NULL, rows[i].value != NULL);
-                if (got) {
-                        assert_int_equal(n, strlen(rows[i].value));
-                        assert_memory_equal(got, rows[i].value, n);
-                }
-        }
+        assert_int_equal(aws_profile_line(&p.file, "default", "region"), 4);
+        assert_int_equal(aws_profile_line(&p.file, "default", "s3"), 5);
+        assert_int_equal(aws_profile_line(&p.file, "p", "region"), 8);
+        assert_int_equal(aws_profile_line(&p.file, "p", "empty"), 0);
+        assert_int_equal(aws_profile_line(&p.file, "p", "s3"), 0);
         done(&p);
 }
 
@@ -234,7 +219,7 @@ int main(void) {
                 cmocka_unit_test(a_deeper_line_goes_on_with_the_value_above),
                 cmocka_unit_test(profiles_of_config_have_a_word_before_their_name),
                 cmocka_unit_test(a_profile_without_the_word_is_noticed),
-                cmocka_unit_test(services_have_values_below_values),
+                cmocka_unit_test(the_line_of_a_setting_is_known),
                 cmocka_unit_test(the_first_fault_is_remembered_with_its_line),
                 cmocka_unit_test(nothing_is_read_behind_a_nul),
                 cmocka_unit_test(thousands_of_profiles_are_no_trouble),

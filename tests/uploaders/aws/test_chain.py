@@ -231,8 +231,8 @@ def off_ec2_the_answer_is_quick():
 def single_sign_on_is_refused_with_the_way_round_it():
     home = make_home(config="[profile dev]\nsso_session = corp\nsso_account_id = 1\nsso_role_name = r\n[sso-session corp]\nsso_start_url = u\n")
     assert Driver({}, home, profile="dev").error() == (
-        "profile 'dev' wants single sign-on (sso_session), which needs somebody at a browser: use a role of the node, or in another profile "
-        "'credential_process = aws configure export-credentials --profile dev --format process'")
+        f"{home}/.aws/config:2: profile 'dev', sso_session: single sign-on needs a browser: use a role of the node, or in another profile "
+        "'credential_process = aws configure export-credentials --format process --profile' with the name of this one")
     keys = Keys()
     home = make_home(config="[profile dev]\nsso_start_url = u\n", credentials=f"[dev]\n{keys.file()}")
     Driver({}, home, profile="dev").holds(keys)  # what tools for single sign-on leave there
