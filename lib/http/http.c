@@ -1,84 +1,914 @@
-/* The pool, and a request's beginning: one request is one easy handle of libcurl, and waits for its turn in a queue of ours (libcurl's own
- * would let the time to connect run meanwhile). How it goes on is http_call.c's, what is said to libcurl http_curl.c's. */
+/* Requests by libcurl inside the loop. libcurl tells which sockets it waits for and until when, sd-event waits, and libcurl is told what
+ * happened. One request is one easy handle, and waits for its turn in a queue of the pool (libcurl's own would let the time to connect run).
+ * @see libcurl-multi(3), "MULTI_SOCKET" */
 #include "lib/http/http.h"
 
+#include <curl/curl.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <poll.h>
 #include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 
+#include "lib/base/cleanup.h"
 #include "lib/base/digest.h"
-#include "lib/http/http_order.h"
-#include "lib/http/http_private.h"
+#include "lib/base/list.h"
+#include "lib/http/http_message.h"
+#include "lib/http/http_ratelimit.h"
 #include "lib/http/url.h"
+
+struct HttpCall {
+        ListLink link; /* in one of the pool's lists */
+        HttpPool *pool;
+        CURL *easy;
+        int fd; /* libcurl's, which tells when it is gone; -1 = none, or more than one is tried */
+        int last_fd; /* when that was closed, it was this one */
+        bool is_tls;
+        struct curl_slist *headers;
+        char *place; /* `host:port`, for people */
+
+        const char *body; /* borrowed */
+        size_t body_bytes, next_byte;
+        size_t reply_max_bytes;
+        int (*on_data)(HttpCall *call, const void *data, size_t n, void *userdata);
+        void (*on_done)(const HttpReply *reply, void *userdata);
+        void *userdata;
+
+        HttpReplyState reply;
+        int fault; /* HTTP_E_* that a callback found; libcurl only knows that it was stopped */
+        bool is_head;
+        bool was_repeated; /* by us, on a new connection */
+        bool has_grace;    /* by the timer, once */
+        bool has_turn;     /* one of the pool's */
+        bool in_curl;      /* libcurl holds it */
+        bool is_dropped;   /* nobody wants to hear of it any more, but libcurl still holds it … */
+        bool waits_for_lookup; /* … and must not be asked to let go */
+
+        sd_event_source *timer;
+        HttpTimeout timeout;
+        HttpRateLimitCall ratelimit;
+        size_t head_bytes;
+        uint64_t started_usec; /* when its turn came */
+        uint64_t n_up, n_down; /* bytes of the bodies that have moved */
+
+        char curl_text[CURL_ERROR_SIZE]; /* by libcurl */
+        char text[CURL_ERROR_SIZE + 256];
+};
+
+struct HttpPool {
+        sd_event *event;
+        CURLM *multi;
+        CURL *pattern; /* of the handles: only the options that all have */
+        struct curl_slist *resolve;
+        bool can_leave_lookups; /* a handle can be removed in the middle of a look-up without waiting for its end */
+        bool is_inside_curl; /* in one of its callbacks: it must not be called again from there */
+        sd_event_source *curl_timer, *wake;
+        HttpRateLimit ratelimit;
+        ListLink waiting, running, dropped;
+        unsigned n_taken, n_max; /* turns that are taken */
+        uint64_t connect_timeout_usec, stall_usec;
+};
+
+static inline uint64_t pool_now_usec(const HttpPool *p) {
+        uint64_t usec = 0;
+
+        (void)sd_event_now(p->event, CLOCK_MONOTONIC, &usec); /* fails only in another process */
+        return usec;
+}
+
+static HttpCall *call_free(HttpCall *c);
+DEFINE_CLEANUP(HttpCall, call_free);
+
+#define QUICK_EXIT_SINCE 0x075700 /* libcurl 7.87.0 */
+/* ── from libcurl ──────────────────────────────────────────────────────────────────────────────────────────── */
+
+static void run_curl(HttpPool *p, curl_socket_t fd, int what);
+static void remove_handle(HttpPool *p, CURL *easy);
+static void call_end(HttpCall *c, int error);
+static void on_transfer_ended(CURL *easy, CURLcode code);
+static void set_call_socket(CURL *easy, int fd);
+static int classify_curl_code(const HttpCall *c, CURLcode code);
+static void explain_error(HttpCall *c, int error, CURLcode code);
+static HttpCall *first(const ListLink *list);
+static void on_ratelimit_ready(void *userdata);
+static void run_turns(HttpPool *p);
+
+static int on_io(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
+        int what = 0;
+
+        (void)s;
+        /* An error is told as both: libcurl then makes its system calls, reads what had come before the error, and learns the errno,
+         * where CURL_CSELECT_ERR would end the transfer without either. */
+        if (revents & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+                what |= CURL_CSELECT_IN;
+        if (revents & (EPOLLOUT | EPOLLHUP | EPOLLERR))
+                what |= CURL_CSELECT_OUT;
+        run_curl(userdata, fd, what);
+        return 0;
+}
+
+/* Always says 0: anything else would end this and all future transfers of the multi handle. A socket that cannot be watched leaves
+ * its transfer waiting, and the transfer's own timer ends it.
+ * @param source  what curl_multi_assign() keeps for this socket */
+static int watch_socket(CURL *easy, curl_socket_t fd, int what, void *userdata, void *source) {
+        uint32_t events =
+                (what & CURL_POLL_IN ? EPOLLIN : 0) | (what & CURL_POLL_OUT ? EPOLLOUT : 0);
+        HttpPool *p = userdata;
+        sd_event_source *s = source;
+
+        set_call_socket(easy, what == CURL_POLL_REMOVE ? -1 : fd);
+        if (what == CURL_POLL_REMOVE) /* called before the socket is closed */
+                s = sd_event_source_disable_unref(s);
+        else if (s)
+                (void)sd_event_source_set_io_events(s, events);
+        else if (sd_event_add_io(p->event, &s, fd, events, on_io, p) < 0)
+                s = NULL;
+        else
+                (void)sd_event_source_set_description(s, "http"); /* for debugging only */
+        if (curl_multi_assign(p->multi, fd, s) != CURLM_OK)
+                sd_event_source_disable_unref(
+                        s); /* not a socket that it knows: it will not tell when to remove it */
+        return 0;
+}
+
+static int set_timer(CURLM *multi, long msec, void *userdata) {
+        HttpPool *p = userdata;
+
+        (void)multi;
+        /* These fail only in another process than the one that made the loop. */
+        if (msec >= 0)
+                (void)sd_event_source_set_time_relative(p->curl_timer,
+                                                        (uint64_t)msec * USEC_PER_MSEC);
+        (void)sd_event_source_set_enabled(p->curl_timer,
+                                          msec >= 0 ? SD_EVENT_ONESHOT : SD_EVENT_OFF);
+        return 0;
+}
+
+/* ── to libcurl ────────────────────────────────────────────────────────────────────────────────────────────── */
+
+static void collect_transfers(HttpPool *p) {
+        CURLMsg *m;
+        int left;
+
+        while ((m = curl_multi_info_read(p->multi, &left))) {
+                CURL *easy = m->easy_handle; /* the message is gone once its handle is */
+                CURLcode code = m->data.result;
+
+                if (m->msg != CURLMSG_DONE)
+                        continue;
+                remove_handle(p, easy);
+                on_transfer_ended(easy, code);
+        }
+}
+
+static void run_curl(HttpPool *p, curl_socket_t fd, int what) {
+        int running;
+
+        p->is_inside_curl = true;
+        /* Fails only for a socket that it does not know any more; transfers tell of their faults in messages. */
+        (void)curl_multi_socket_action(p->multi, fd, what, &running);
+        p->is_inside_curl = false;
+        collect_transfers(p);
+        run_turns(p);
+}
+
+static int on_curl_timer(sd_event_source *s, uint64_t usec, void *userdata) {
+        (void)s;
+        (void)usec;
+        run_curl(userdata, CURL_SOCKET_TIMEOUT, 0);
+        return 0;
+}
+
+static int on_wake(sd_event_source *s, void *userdata) {
+        HttpPool *p = userdata;
+
+        (void)s;
+        run_turns(p);
+        return 0;
+}
+
+/* ── how to talk ───────────────────────────────────────────────────────────────────────────────────────────── */
+
+#define SET(option, value)                                                                         \
+        do {                                                                                       \
+                if (code == CURLE_OK)                                                              \
+                        code = curl_easy_setopt(easy, option, value);                              \
+        } while (0)
+
+static CURLcode set_pattern(CURL *easy, const HttpPool *p, const HttpPoolOptions *o) {
+        CURLcode code = CURLE_OK;
+
+#if LIBCURL_VERSION_NUM >= 0x075500
+        SET(CURLOPT_PROTOCOLS_STR, "http,https");
+#else
+        SET(CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+#endif
+        SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+        SET(CURLOPT_NOSIGNAL, 1L);
+        SET(CURLOPT_TCP_NODELAY, 1L);
+        SET(CURLOPT_TCP_KEEPALIVE, 1L);
+        SET(CURLOPT_TCP_KEEPIDLE, 30L);
+        SET(CURLOPT_TCP_KEEPINTVL, 15L);
+        SET(CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
+        SET(CURLOPT_SSL_VERIFYPEER, 1L);
+        SET(CURLOPT_SSL_VERIFYHOST, 2L);
+        if (o->ca_file && *o->ca_file) {
+                SET(CURLOPT_CAINFO, o->ca_file);
+                SET(CURLOPT_CAPATH, NULL); /* that file instead of the system's, not on top of it */
+        }
+        if (o->proxy && *o->proxy)
+                SET(CURLOPT_PROXY, strcmp(o->proxy, "-") == 0 ? "" : o->proxy);
+        SET(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
+        /* Ours comes first. At half of its own libcurl goes on to a host's next address. */
+        SET(CURLOPT_CONNECTTIMEOUT_MS,
+            (long)MIN(p->connect_timeout_usec / USEC_PER_MSEC * 3 / 2 + 100, (uint64_t)INT32_MAX));
+#if LIBCURL_VERSION_NUM >= QUICK_EXIT_SINCE
+        if (p->can_leave_lookups)
+                SET(CURLOPT_QUICK_EXIT, 1L);
+#else
+        (void)p;
+#endif
+        return code;
+}
+
+static CURL *new_handle(const HttpPool *p) {
+        CURL *easy = curl_easy_duphandle(p->pattern);
+
+        if (easy && curl_easy_setopt(easy, CURLOPT_RESOLVE, p->resolve) != CURLE_OK) {
+                curl_easy_cleanup(easy);
+                return NULL;
+        }
+        return easy;
+}
+
+/* ── the pool's share of libcurl ────────────────────────────────────────────────────────────────────────────────────────────── */
+
+static int add_sources(HttpPool *p) {
+        int r = sd_event_add_time_relative(p->event, &p->curl_timer, CLOCK_MONOTONIC, 0,
+                                           USEC_PER_MSEC, on_curl_timer, p);
+        if (r < 0)
+                return r;
+        r = sd_event_source_set_enabled(p->curl_timer, SD_EVENT_OFF);
+        if (r < 0)
+                return r;
+        r = sd_event_add_defer(p->event, &p->wake, on_wake, p);
+        if (r < 0)
+                return r;
+        (void)sd_event_source_set_description(p->curl_timer, "http-timer"); /* for debugging only */
+        (void)sd_event_source_set_description(p->wake, "http-wake");
+        return sd_event_source_set_enabled(p->wake, SD_EVENT_OFF);
+}
+
+static int set_multi(HttpPool *p, unsigned max_connections) {
+        CURLMcode c = curl_multi_setopt(p->multi, CURLMOPT_SOCKETFUNCTION, watch_socket);
+
+        if (c == CURLM_OK)
+                c = curl_multi_setopt(p->multi, CURLMOPT_SOCKETDATA, p);
+        if (c == CURLM_OK)
+                c = curl_multi_setopt(p->multi, CURLMOPT_TIMERFUNCTION, set_timer);
+        if (c == CURLM_OK)
+                c = curl_multi_setopt(p->multi, CURLMOPT_TIMERDATA, p);
+        if (c == CURLM_OK)
+                c = curl_multi_setopt(p->multi, CURLMOPT_PIPELINING, CURLPIPE_NOTHING);
+        /* Of all that is connected, used or not: what is idle gives way to what is wanted. */
+        if (c == CURLM_OK && max_connections > 0)
+                c = curl_multi_setopt(p->multi, CURLMOPT_MAX_TOTAL_CONNECTIONS,
+                                      (long)max_connections);
+        if (c == CURLM_OK && max_connections > 0)
+                c = curl_multi_setopt(p->multi, CURLMOPT_MAXCONNECTS, (long)max_connections);
+        return c == CURLM_OK ? 0 : -ENOMEM;
+}
+
+static int set_up_curl(HttpPool *p, const HttpPoolOptions *o) {
+        int r;
+
+        p->multi = curl_multi_init();
+        p->pattern = curl_easy_init();
+        if (!p->multi || !p->pattern || set_pattern(p->pattern, p, o) != CURLE_OK)
+                return -ENOMEM;
+        for (const char *const *line = o->resolve; line && *line; line++) {
+                struct curl_slist *longer = curl_slist_append(p->resolve, *line);
+
+                if (!longer)
+                        return -ENOMEM;
+                p->resolve = longer;
+        }
+        r = add_sources(p);
+        return r < 0 ? r : set_multi(p, o->max_connections);
+}
+
+static int start_curl(HttpPool *p, const HttpPoolOptions *options) {
+        const curl_version_info_data *curl = curl_version_info(CURLVERSION_NOW);
+
+        if (!(curl->features & CURL_VERSION_ASYNCHDNS) || !(curl->features & CURL_VERSION_SSL))
+                return -EOPNOTSUPP;
+        p->can_leave_lookups =
+                LIBCURL_VERSION_NUM >= QUICK_EXIT_SINCE && curl->version_num >= QUICK_EXIT_SINCE;
+        return set_up_curl(p, options);
+}
+
+/* All handles must have been removed. */
+static void stop_curl(HttpPool *p) {
+        if (p->multi) /* closes what is kept alive: still needs the sources below */
+                (void)curl_multi_cleanup(p->multi);
+        if (p->pattern)
+                curl_easy_cleanup(p->pattern);
+        curl_slist_free_all(p->resolve);
+        sd_event_source_disable_unref(p->curl_timer);
+        sd_event_source_disable_unref(p->wake);
+}
+
+static int add_handle(HttpPool *p, CURL *easy) {
+        return curl_multi_add_handle(p->multi, easy) == CURLM_OK ? 0 : -ENOMEM;
+}
+
+static void remove_handle(HttpPool *p, CURL *easy) {
+        (void)curl_multi_remove_handle(
+                p->multi, easy); /* fails only for what is no handle, or from inside of libcurl */
+}
+
+static void wake_pool(HttpPool *p) {
+        (void)sd_event_source_set_enabled(p->wake,
+                                          SD_EVENT_ONESHOT); /* fails only in another process */
+}
+
+uint64_t http_call_sent_bytes(const HttpCall *call) {
+        curl_off_t n = 0;
+
+        return curl_easy_getinfo(call->easy, CURLINFO_SIZE_UPLOAD_T, &n) == CURLE_OK ? (uint64_t)n
+                                                                                     : 0;
+}
+
+static void call_on_progress(HttpCall *c) {
+        http_timeout_on_progress(&c->timeout, pool_now_usec(c->pool));
+}
+
+static void call_arm(HttpCall *c) {
+        uint64_t next = http_timeout_next_usec(&c->timeout, pool_now_usec(c->pool));
+
+        /* These fail only in another process than the one that made the loop. */
+        (void)sd_event_source_set_time(c->timer, next);
+        (void)sd_event_source_set_enabled(c->timer,
+                                          next == USEC_INFINITY ? SD_EVENT_OFF : SD_EVENT_ONESHOT);
+}
+
+static void call_enter_phase(HttpCall *c, HttpPhase phase) {
+        http_timeout_enter_phase(&c->timeout, phase, pool_now_usec(c->pool));
+        call_arm(c);
+}
+
+/* @return whether the kernel has news for it that libcurl has not had yet */
+static bool has_socket_events(const HttpCall *c) {
+        struct pollfd p = { .fd = c->fd, .events = POLLIN | POLLOUT };
+
+        return c->fd >= 0 && poll(&p, 1, 0) > 0;
+}
+
+static int on_call_timer(sd_event_source *s, uint64_t usec, void *userdata) {
+        HttpCall *c = userdata;
+        uint64_t now = pool_now_usec(c->pool);
+        int n_unsent, error;
+
+        (void)s;
+        (void)usec;
+        if (http_ratelimit_waits(&c->ratelimit))
+                http_timeout_on_progress(&c->timeout, now);
+        if (c->fd >= 0 && ioctl(c->fd, SIOCOUTQ, &n_unsent) == 0)
+                http_timeout_on_unsent(&c->timeout, n_unsent, now);
+        error = http_timeout_check(&c->timeout, now);
+        if (error && error != HTTP_E_TIMEOUT && !c->has_grace && has_socket_events(c)) {
+                /* Was it the loop that was held up? Then what has come meanwhile has its turn first. */
+                c->has_grace = true;
+                (void)sd_event_source_set_time(c->timer, now); /* fails as in call_arm() */
+                (void)sd_event_source_set_enabled(c->timer, SD_EVENT_ONESHOT);
+        } else if (error)
+                call_end(c, error);
+        else {
+                c->has_grace = false;
+                call_arm(c);
+        }
+        return 0;
+}
+
+/* ── its end ───────────────────────────────────────────────────────────────────────────────────────────────── */
+
+static HttpCall *call_free(HttpCall *c) {
+        if (!c)
+                return NULL;
+        sd_event_source_disable_unref(c->timer);
+        http_ratelimit_call_done(&c->ratelimit);
+        if (c->easy)
+                curl_easy_cleanup(c->easy);
+        curl_slist_free_all(c->headers);
+        http_reply_done(&c->reply);
+        free(c->place);
+        free(c);
+        return NULL;
+}
+
+static void call_close(HttpCall *c) {
+        HttpPool *p = c->pool;
+        /* Older libcurls wait for the end of a look-up when its handle is removed, which may be half a minute. So it stays, keeps its turn, and is
+         * freed when libcurl is done with it. */
+        bool waits_for_lookup =
+                c->in_curl && c->timeout.phase == HTTP_PHASE_RESOLVING && !p->can_leave_lookups;
+
+        list_remove(&c->link);
+        c->timer = sd_event_source_disable_unref(c->timer);
+        http_ratelimit_call_done(&c->ratelimit);
+        if (waits_for_lookup || (c->in_curl && p->is_inside_curl)) {
+                c->waits_for_lookup = waits_for_lookup;
+                if (waits_for_lookup) /* its own limit would come to the same waiting */
+                        (void)curl_easy_setopt(c->easy, CURLOPT_CONNECTTIMEOUT_MS, (long)INT32_MAX);
+                c->is_dropped = true;
+                list_append(&p->dropped, &c->link);
+                wake_pool(p);
+                return;
+        }
+        if (c->in_curl)
+                remove_handle(p, c->easy);
+        p->n_taken -= c->has_turn;
+        wake_pool(p); /* the next one's turn */
+        call_free(c);
+}
+
+/* @param error  0 or HTTP_E_*, for which c->text has been written */
+static void call_report(HttpCall *c, int error) {
+        bool has_status = c->reply.status >= 200;
+        HttpReply reply = {
+                .error = error,
+                .text = error ? c->text : NULL,
+                .status = has_status ? c->reply.status : 0,
+                .body = c->reply.body ? c->reply.body : "",
+                .body_bytes = c->reply.n_body,
+                .sent_bytes = http_call_sent_bytes(c),
+                .received_bytes = c->reply.n_received,
+                .duration_usec = c->timeout.phase == HTTP_PHASE_WAITING
+                                         ? 0
+                                         : pool_now_usec(c->pool) - c->started_usec,
+                .headers = &c->reply.headers,
+        };
+
+        if (!has_status)
+                c->reply.headers.n = 0; /* an interim reply's are not the reply's */
+        (void)sd_event_source_set_enabled(c->timer, SD_EVENT_OFF);
+        http_ratelimit_answered(&c->ratelimit);
+        c->on_done(&reply, c->userdata);
+        call_close(c);
+}
+
+static void call_end(HttpCall *c, int error) {
+        /* Whatever came afterwards: an answer is an answer. */
+        if (c->reply.status >= 300 && c->reply.status != 407 &&
+            http_reply_is_complete(&c->reply, c->is_head))
+                error = 0;
+        if (error)
+                explain_error(c, error, CURLE_OK);
+        call_report(c, error);
+}
+
+/* libcurl sends again by itself when it reads that a kept connection is dead, but not when it learns so while sending. */
+static bool call_repeat(HttpCall *c, CURLcode code) {
+        long n_connects = 1;
+
+        if ((code != CURLE_SEND_ERROR && code != CURLE_RECV_ERROR && code != CURLE_GOT_NOTHING) ||
+            c->fault || c->reply.status > 0 || c->was_repeated ||
+            curl_easy_getinfo(c->easy, CURLINFO_NUM_CONNECTS, &n_connects) != CURLE_OK ||
+            n_connects > 0)
+                return false;
+        c->was_repeated = true;
+        c->next_byte = 0;
+        c->n_up = c->n_down = 0;
+        c->curl_text[0] = '\0';
+        if (curl_easy_setopt(c->easy, CURLOPT_FRESH_CONNECT, 1L) != CURLE_OK ||
+            add_handle(c->pool, c->easy) < 0)
+                return false;
+        c->in_curl = true;
+        call_enter_phase(c, HTTP_PHASE_RESOLVING);
+        return true;
+}
+
+static void on_transfer_ended(CURL *easy, CURLcode code) {
+        HttpCall *c = NULL;
+        int error;
+
+        (void)curl_easy_getinfo(easy, CURLINFO_PRIVATE,
+                                (char **)&c); /* cannot fail for a handle of ours */
+        c->in_curl = false;
+        if (c->is_dropped) {
+                call_close(c);
+                return;
+        }
+        if (call_repeat(c, code))
+                return;
+        if (code == CURLE_OK && !c->reply.headers_ended) {
+                code = CURLE_RECV_ERROR; /* libcurl lets headers end with the connection */
+                (void)snprintf(c->curl_text, sizeof c->curl_text,
+                               "the reply ends within its headers");
+        }
+        error = classify_curl_code(c, code);
+        if (error && !c->fault && error != HTTP_E_PROXY) {
+                if (c->reply.status >= 300 && http_reply_is_complete(&c->reply, c->is_head))
+                        error = 0; /* the fault came when all had been said */
+        }
+        if (error)
+                explain_error(c, error, code);
+        call_report(c, error);
+}
+
+#define SEND_BUFFER_MIN (16 * KIB)  /* CURLOPT_UPLOAD_BUFFERSIZE takes no less */
+#define SEND_BUFFER_MAX (128 * KIB) /* larger ones need as much CPU, measured up to 2 MiB */
+#define RECEIVE_BUFFER (128 * KIB)  /* for pieces that are handed on */
+/* ── what it asks and tells ────────────────────────────────────────────────────────────────────────────────── */
+
+static int on_progress(void *userdata, curl_off_t down_max, curl_off_t down, curl_off_t up_max,
+                       curl_off_t up) {
+        HttpCall *c = userdata;
+
+        (void)down_max;
+        (void)up_max;
+        if ((uint64_t)down != c->n_down || (uint64_t)up != c->n_up) {
+                c->n_down = (uint64_t)down;
+                c->n_up = (uint64_t)up;
+                call_on_progress(c);
+        }
+        return 0; /* not to stop a dropped call: in the middle of a look-up libcurl would wait for its end */
+}
+
+static curl_socket_t on_open_socket(void *userdata, curlsocktype purpose,
+                                    struct curl_sockaddr *address) {
+        HttpCall *c = userdata;
+        int fd;
+
+        (void)purpose;
+        if (c->is_dropped)
+                return CURL_SOCKET_BAD;
+        /* Closed in what we execute: older libcurls leave that out. */
+        fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+        if (fd >= 0 && http_ratelimit_opened(&c->pool->ratelimit, fd) < 0) {
+                (void)close(fd); /* nothing was done with it */
+                fd = -1;
+        }
+        if (c->timeout.phase != HTTP_PHASE_CONNECTING)
+                call_enter_phase(c, HTTP_PHASE_CONNECTING);
+        return fd < 0 ? CURL_SOCKET_BAD : fd;
+}
+
+static void set_call_socket(CURL *easy, int fd) {
+        HttpCall *c = NULL;
+
+        if (curl_easy_getinfo(easy, CURLINFO_PRIVATE, (char **)&c) == CURLE_OK &&
+            c) { /* libcurl has handles of its own */
+                c->last_fd = fd >= 0 ? fd : c->last_fd;
+                c->fd = fd;
+        }
+}
+
+/* A server that refuses early answers, closes, and resets what it did not read. Who is just sending learns of the reset alone, and libcurl
+ * gives the connection up; but the kernel still has the answer. Encrypted, it is out of reach. */
+static bool may_have_early_answer(const HttpCall *c) {
+        return !c->is_tls && c->timeout.phase == HTTP_PHASE_TRANSFER && c->reply.status == 0 &&
+               http_call_sent_bytes(c) < c->body_bytes;
+}
+
+static int on_close_socket(void *userdata, curl_socket_t fd) {
+        HttpPool *p = userdata;
+
+        LIST_FOREACH (link, &p->running) {
+                HttpCall *c = CONTAINER_OF(link, HttpCall, link);
+
+                if (c->last_fd == fd && may_have_early_answer(c))
+                        http_reply_read_rest(&c->reply, fd, c->reply_max_bytes);
+                http_ratelimit_lost(&c->ratelimit, fd);
+        }
+        http_ratelimit_closing(&p->ratelimit, fd);
+        return close(fd);
+}
+
+/* There is a connection, old or new, and the request is about to be sent. */
+static int on_connected(void *userdata, char *remote, char *local, int remote_port,
+                        int local_port) {
+        HttpCall *c = userdata;
+
+        (void)remote;
+        (void)local;
+        (void)remote_port;
+        if (c->is_dropped)
+                return CURL_PREREQFUNC_ABORT;
+        http_ratelimit_connected(&c->ratelimit, local_port);
+        call_enter_phase(c, HTTP_PHASE_TRANSFER);
+        return CURL_PREREQFUNC_OK;
+}
+
+static size_t on_read(char *to, size_t size, size_t n, void *userdata) {
+        HttpCall *c = userdata;
+
+        if (c->is_dropped)
+                return CURL_READFUNC_ABORT; /* the body may be gone */
+        n = MIN(size * n, c->body_bytes - c->next_byte);
+        if (n > 0) {
+                n = http_ratelimit_read(&c->ratelimit, n, c->body_bytes - c->next_byte);
+                if (n == 0)
+                        return CURL_READFUNC_PAUSE; /* on_ratelimit_ready() comes */
+        }
+        if (n > 0)
+                memcpy(to, c->body + c->next_byte, n);
+        c->next_byte += n;
+        return n;
+}
+
+/* For a request that is sent again because its kept connection was dead. */
+static int on_seek(void *userdata, curl_off_t offset, int origin) {
+        HttpCall *c = userdata;
+
+        if (origin != SEEK_SET || offset < 0 || (uint64_t)offset > c->body_bytes)
+                return CURL_SEEKFUNC_FAIL;
+        c->next_byte = (size_t)offset;
+        return CURL_SEEKFUNC_OK;
+}
+
+static bool streams_body(const HttpCall *c) {
+        return c->on_data && c->reply.status >= 200 && c->reply.status <= 299;
+}
+
+/* @param r  of http_heard_*. @return whether libcurl may go on */
+static bool check_parsed(HttpCall *c, int r) {
+        if (r == 0)
+                return true;
+        c->fault = r == -EFBIG ? HTTP_E_TOO_LARGE : r == -ENOMEM ? HTTP_E_MEMORY : HTTP_E_CUT;
+        return false;
+}
+
+static size_t on_header(char *line, size_t size, size_t n, void *userdata) {
+        HttpCall *c = userdata;
+        int r;
+
+        if (c->is_dropped)
+                return 0;
+        call_on_progress(c);
+        r = http_reply_add_line(&c->reply, line, size * n);
+        if (r == 0 && c->reply.headers_ended && !c->is_head && !streams_body(c) &&
+            c->reply.content_bytes > 0 && (uint64_t)c->reply.content_bytes > c->reply_max_bytes)
+                r = -EFBIG;
+        return check_parsed(c, r) ? size * n : 0;
+}
+
+static size_t on_body(char *data, size_t size, size_t n, void *userdata) {
+        HttpCall *c = userdata;
+
+        n *= size;
+        if (c->is_dropped)
+                return 0;
+        call_on_progress(c);
+        if (!streams_body(c))
+                return check_parsed(c, http_reply_add_body(&c->reply, data, n, c->reply_max_bytes))
+                               ? n
+                               : 0;
+        http_reply_count_body(&c->reply, n);
+        if (c->on_data(c, data, n, c->userdata) >= 0)
+                return n;
+        c->fault = HTTP_E_STOPPED;
+        return 0;
+}
+
+/* ── what went wrong, for people ───────────────────────────────────────────────────────────────────────────── */
+
+/* A proxy that turns us away answers before the connection is made. */
+static unsigned proxy_status(const HttpCall *c) {
+        long status = 0;
+
+        (void)curl_easy_getinfo(c->easy, CURLINFO_HTTP_CONNECTCODE,
+                                &status); /* stays 0 when there is none */
+        return c->reply.status == 407 ? 407 : status >= 300 ? (unsigned)status : 0;
+}
+
+static int classify_curl_code(const HttpCall *c, CURLcode code) {
+        if (c->fault)
+                return c->fault;
+        if (proxy_status(c) > 0)
+                return HTTP_E_PROXY;
+        switch (code) {
+        case CURLE_OK:
+                return 0;
+        case CURLE_COULDNT_RESOLVE_HOST:
+                return HTTP_E_RESOLVE;
+        case CURLE_COULDNT_RESOLVE_PROXY:
+        case CURLE_PROXY:
+                return HTTP_E_PROXY;
+        case CURLE_COULDNT_CONNECT:
+                return http_error_is_of_proxy(c->curl_text, c->place) ? HTTP_E_PROXY
+                                                                      : HTTP_E_CONNECT;
+        case CURLE_INTERFACE_FAILED:
+        case CURLE_OPERATION_TIMEDOUT: /* libcurl's own limit on connecting: the only one it knows of */
+                return HTTP_E_CONNECT;
+        case CURLE_SSL_CONNECT_ERROR:
+        case CURLE_SSL_CERTPROBLEM:
+        case CURLE_SSL_CIPHER:
+        case CURLE_SSL_CACERT_BADFILE:
+        case CURLE_SSL_ENGINE_INITFAILED:
+        case CURLE_SSL_ISSUER_ERROR:
+        case CURLE_PEER_FAILED_VERIFICATION:
+                return HTTP_E_TLS;
+        case CURLE_OUT_OF_MEMORY:
+                return HTTP_E_MEMORY;
+        default:
+                return c->timeout.phase == HTTP_PHASE_TRANSFER ? HTTP_E_CUT : HTTP_E_CONNECT;
+        }
+}
+
+static void explain_error(HttpCall *c, int error, CURLcode code) {
+        struct sockaddr_storage peer;
+        socklen_t n_peer = sizeof peer;
+        long saved_errno = 0;
+        HttpErrorCause fault = {
+                .error = error,
+                .place = c->place,
+                .cause = c->curl_text[0] ? c->curl_text : curl_easy_strerror(code),
+                .proxy_status = proxy_status(c),
+                .connect_timeout_usec = c->timeout.connect_timeout_usec,
+                .stall_usec = c->timeout.stall_usec,
+                .timeout_usec = c->timeout.timeout_usec,
+                .reply_max_bytes = c->reply_max_bytes,
+        };
+
+        fault.was_connected =
+                c->fd >= 0 && getpeername(c->fd, (struct sockaddr *)&peer, &n_peer) == 0;
+        (void)curl_easy_getinfo(c->easy, CURLINFO_OS_ERRNO, &saved_errno); /* not known stays 0 */
+        if (code == CURLE_OK)
+                fault.cause = NULL;
+        else if (code == CURLE_COULDNT_CONNECT && saved_errno > 0)
+                fault.cause = strerror((int)saved_errno);
+        fault.curl_text = c->curl_text;
+        (void)http_error_explain(&fault, c->text, sizeof c->text);
+}
+
+/* ── a new request ─────────────────────────────────────────────────────────────────────────────────────────── */
+
+static CURLcode set_callbacks(CURL *easy, HttpCall *c) {
+        CURLcode code = CURLE_OK;
+
+        SET(CURLOPT_PRIVATE, c);
+        SET(CURLOPT_ERRORBUFFER, c->curl_text);
+        SET(CURLOPT_NOPROGRESS, 0L);
+        SET(CURLOPT_XFERINFOFUNCTION, on_progress);
+        SET(CURLOPT_XFERINFODATA, c);
+        SET(CURLOPT_OPENSOCKETFUNCTION, on_open_socket);
+        SET(CURLOPT_OPENSOCKETDATA, c);
+        SET(CURLOPT_CLOSESOCKETFUNCTION, on_close_socket);
+        SET(CURLOPT_CLOSESOCKETDATA, c->pool); /* the connection may outlive the call */
+        SET(CURLOPT_PREREQFUNCTION, on_connected);
+        SET(CURLOPT_PREREQDATA, c);
+        SET(CURLOPT_HEADERFUNCTION, on_header);
+        SET(CURLOPT_HEADERDATA, c);
+        SET(CURLOPT_WRITEFUNCTION, on_body);
+        SET(CURLOPT_WRITEDATA, c);
+        SET(CURLOPT_READFUNCTION, on_read);
+        SET(CURLOPT_READDATA, c);
+        SET(CURLOPT_SEEKFUNCTION, on_seek);
+        SET(CURLOPT_SEEKDATA, c);
+        return code;
+}
+
+static CURLcode set_request(CURL *easy, const HttpCall *c, const HttpOrder *o) {
+        bool has_body = o->body || strcmp(o->method, "PUT") == 0 || strcmp(o->method, "POST") == 0;
+        CURLcode code = CURLE_OK;
+
+        SET(CURLOPT_URL, o->url);
+        SET(CURLOPT_PATH_AS_IS, 1L);
+        SET(CURLOPT_USERAGENT, "neuron-collectd/" PACKAGE_VERSION);
+        SET(CURLOPT_HTTPHEADER, c->headers);
+        SET(CURLOPT_FRESH_CONNECT, o->never_repeat ? 1L : 0L);
+        if (c->on_data)
+                SET(CURLOPT_BUFFERSIZE, (long)RECEIVE_BUFFER);
+        if (has_body) { /* of whatever method: the upload is the one way of sending that adds no Content-Type */
+                SET(CURLOPT_UPLOAD, 1L);
+                SET(CURLOPT_INFILESIZE_LARGE, (curl_off_t)o->body_bytes);
+                SET(CURLOPT_UPLOAD_BUFFERSIZE,
+                    (long)MIN(MAX(o->body_bytes, SEND_BUFFER_MIN), SEND_BUFFER_MAX));
+        }
+        if (c->is_head)
+                SET(CURLOPT_NOBODY, 1L);
+        else
+                SET(CURLOPT_CUSTOMREQUEST, o->method);
+        return code;
+}
+
+static int append(struct curl_slist **list, const char *line) {
+        struct curl_slist *longer = curl_slist_append(*list, line);
+
+        if (!longer)
+                return -ENOMEM;
+        *list = longer;
+        return 0;
+}
+
+static int set_headers(HttpCall *c, const HttpOrder *o) {
+        for (const char *const *line = o->headers; line && *line; line++) {
+                _cleanup_free_ char *spelled = NULL;
+                int r = http_request_format_header(*line, &spelled);
+
+                if (r == 0)
+                        r = append(&c->headers, spelled);
+                if (r < 0)
+                        return r;
+                c->head_bytes += strlen(*line) + 2;
+        }
+        if (http_request_has_header(o, "Expect"))
+                return 0;
+        return append(
+                &c->headers,
+                "Expect:"); /* or libcurl asks first, and waits a second for who does not know it */
+}
+
+static int set_up_handle(HttpCall *c, const HttpOrder *o) {
+        CURLcode code;
+        int r = set_headers(c, o);
+
+        if (r < 0)
+                return r;
+        c->easy = new_handle(c->pool);
+        if (!c->easy)
+                return -ENOMEM;
+        code = set_callbacks(c->easy, c);
+        if (code == CURLE_OK)
+                code = set_request(c->easy, c, o);
+        return code == CURLE_OK ? 0 : -ENOMEM;
+}
 
 #define CONNECT_TIMEOUT_USEC (10 * USEC_PER_SEC)
 #define STALL_USEC USEC_PER_MINUTE
 #define REPLY_MAX_BYTES MIB
 #define HEAD_BYTES 128 /* of the request line and headers that are made here, about */
 #define TIMER_ACCURACY_USEC (10 * USEC_PER_MSEC)
-
 /* ── taking turns ──────────────────────────────────────────────────────────────────────────────────────────── */
 
 static HttpCall *first(const ListLink *list) {
         return list_is_empty(list) ? NULL : CONTAINER_OF(list->next, HttpCall, link);
 }
 
-static void call_begin(HttpCall *c) {
+static void call_start(HttpCall *c) {
         HttpPool *p = c->pool;
 
-        if (curl_loop_add(p->loop, c->easy) < 0) {
-                http_call_end(c, HTTP_E_MEMORY);
+        if (add_handle(p, c->easy) < 0) {
+                call_end(c, HTTP_E_MEMORY);
                 return;
         }
         c->in_curl = true;
-        c->begun_usec = http_pool_now_usec(p);
-        http_call_enter(c, HTTP_PHASE_RESOLVING);
+        c->started_usec = pool_now_usec(p);
+        call_enter_phase(c, HTTP_PHASE_RESOLVING);
 }
 
-static void call_take_turn(HttpCall *c) {
+static void call_begin_turn(HttpCall *c) {
         HttpPool *p = c->pool;
 
         list_remove(&c->link);
         list_append(&p->running, &c->link);
         p->n_taken++;
         c->has_turn = true;
-        if (http_pace_begin(&c->pace, c->head_bytes))
-                call_begin(c);
+        if (http_ratelimit_begin(&c->ratelimit, c->head_bytes))
+                call_start(c);
 }
 
 /* Outside of libcurl. */
-static void on_go(void *userdata) {
+static void on_ratelimit_ready(void *userdata) {
         HttpCall *c = userdata;
 
         if (!c->in_curl) {
-                if (http_pace_begin(&c->pace, c->head_bytes))
-                        call_begin(c);
+                if (http_ratelimit_begin(&c->ratelimit, c->head_bytes))
+                        call_start(c);
                 return;
         }
-        if (c->pace.n_stuck == 0)
-                http_call_moved(c); /* it was us who let it wait */
+        if (c->ratelimit.n_stuck == 0)
+                call_on_progress(c); /* it was us who let it wait */
         /* Also calls for what has been heard meanwhile: paused, a transfer does not end by itself. Fails only when the connection is gone, and
          * then something else tells. */
         (void)curl_easy_pause(c->easy, CURLPAUSE_CONT);
 }
 
-static void on_turn(void *userdata) {
-        HttpPool *p = userdata;
+/* libcurl has had its turn: now handles can be added and removed. */
+static void run_turns(HttpPool *p) {
         HttpCall *c;
 
         LIST_FOREACH_SAFE (link, &p->dropped) {
                 c = CONTAINER_OF(link, HttpCall, link);
                 if (!c->waits_for_lookup)
-                        http_call_drop(c);
+                        call_close(c);
         }
         while ((p->n_max == 0 || p->n_taken < p->n_max) && (c = first(&p->waiting)))
-                call_take_turn(c);
+                call_begin_turn(c);
 }
 
 HttpCall *http_call_cancel(HttpCall *call) {
         if (call)
-                http_call_drop(call);
+                call_close(call);
         return NULL;
 }
 
@@ -98,15 +928,15 @@ static int call_set_up(HttpCall *c, const HttpOrder *o) {
                 return -ENOMEM;
         }
         r = sd_event_add_time(p->event, &c->timer, CLOCK_MONOTONIC, USEC_INFINITY,
-                              TIMER_ACCURACY_USEC, http_call_on_timer, c);
-        return r < 0 ? r : http_curl_set_up(c, o);
+                              TIMER_ACCURACY_USEC, on_call_timer, c);
+        return r < 0 ? r : set_up_handle(c, o);
 }
 
 int http_call_new(HttpCall **ret, HttpPool *pool, const HttpOrder *order) {
-        _cleanup_(http_call_freep) HttpCall *c = NULL;
+        _cleanup_(call_freep) HttpCall *c = NULL;
         int r;
 
-        if (!http_order_is_sound(order))
+        if (!http_request_is_valid(order))
                 return -EINVAL;
         c = calloc(1, sizeof *c);
         if (!c)
@@ -123,22 +953,22 @@ int http_call_new(HttpCall **ret, HttpPool *pool, const HttpOrder *order) {
                 .on_done = order->on_done,
                 .userdata = order->userdata,
                 .is_head = strcmp(order->method, "HEAD") == 0,
-                .patience = { .connect_timeout_usec = pool->connect_timeout_usec,
-                              .stall_usec = pool->stall_usec,
-                              .timeout_usec = order->timeout_usec,
-                              .ordered_usec = http_pool_now_usec(pool),
-                              .n_unsent = -1 },
+                .timeout = { .connect_timeout_usec = pool->connect_timeout_usec,
+                             .stall_usec = pool->stall_usec,
+                             .timeout_usec = order->timeout_usec,
+                             .created_usec = pool_now_usec(pool),
+                             .n_unsent = -1 },
         };
         list_init(&c->link);
         c->head_bytes = HEAD_BYTES + strlen(order->url);
-        http_pace_call_init(&c->pace, &pool->pace, on_go, c);
-        http_heard_init(&c->heard);
+        http_ratelimit_call_init(&c->ratelimit, &pool->ratelimit, on_ratelimit_ready, c);
+        http_reply_init(&c->reply);
         r = call_set_up(c, order);
         if (r < 0)
                 return r;
         list_append(&pool->waiting, &c->link);
-        http_call_enter(c, HTTP_PHASE_WAITING);
-        curl_loop_wake(pool->loop);
+        call_enter_phase(c, HTTP_PHASE_WAITING);
+        wake_pool(pool);
         if (ret)
                 *ret = c;
         c = NULL;
@@ -161,20 +991,11 @@ int http_pool_new(HttpPool **ret, sd_event *event, const HttpPoolOptions *option
         };
         if (p->connect_timeout_usec == 0)
                 p->connect_timeout_usec = CONNECT_TIMEOUT_USEC;
-        http_pace_init(&p->pace, p->event, options->throttle);
+        http_ratelimit_init(&p->ratelimit, p->event, options->throttle);
         list_init(&p->waiting);
         list_init(&p->running);
         list_init(&p->dropped);
-        r = curl_loop_new(&p->loop, event,
-                          &(CurlLoopOptions){ .max_connections = options->max_connections,
-                                              .ca_file = options->ca_file,
-                                              .proxy = options->proxy,
-                                              .resolve = options->resolve,
-                                              .connect_timeout_usec = p->connect_timeout_usec },
-                          &(CurlLoopCallbacks){ .on_ended = http_call_on_ended,
-                                                .on_turn = on_turn,
-                                                .on_socket = http_curl_on_socket,
-                                                .userdata = p });
+        r = start_curl(p, options);
         if (r < 0)
                 return r;
         *ret = TAKE_PTR(p);
@@ -187,8 +1008,8 @@ static void free_all(HttpPool *p, ListLink *list) {
         while ((c = first(list))) {
                 list_remove(&c->link);
                 if (c->in_curl) /* an older libcurl may wait for a look-up here */
-                        curl_loop_remove(p->loop, c->easy);
-                http_call_free(c);
+                        remove_handle(p, c->easy);
+                call_free(c);
         }
 }
 
@@ -198,8 +1019,8 @@ HttpPool *http_pool_free(HttpPool *p) {
         free_all(p, &p->waiting);
         free_all(p, &p->running);
         free_all(p, &p->dropped);
-        curl_loop_free(p->loop);
-        http_pace_done(&p->pace);
+        stop_curl(p);
+        http_ratelimit_done(&p->ratelimit);
         sd_event_unref(p->event);
         free(p);
         return NULL;

@@ -10,40 +10,36 @@
 #include <cmocka.h>
 
 #include "lib/base/cleanup.h"
-#include "lib/http/http.h"
-#include "lib/http/http_fault.h"
-#include "lib/http/http_heard.h"
-#include "lib/http/http_order.h"
-#include "lib/http/http_patience.h"
+#include "lib/http/http_message.h"
 
 #define MSEC USEC_PER_MSEC
 
 /* ── heard ─────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static int hear(HttpHeard *h, const char *raw) {
-        return http_heard_raw(h, raw, strlen(raw), 1000);
+static int hear(HttpReplyState *h, const char *raw) {
+        return http_reply_add_raw(h, raw, strlen(raw), 1000);
 }
 
-static const char *header(const HttpHeard *h, const char *name) {
+static const char *header(const HttpReplyState *h, const char *name) {
         return http_reply_header(&(HttpReply){ .headers = &h->headers }, name);
 }
 
 static void a_reply_is_taken_apart(void **state) {
-        HttpHeard h;
+        HttpReplyState h;
 
         (void)state;
-        http_heard_init(&h);
+        http_reply_init(&h);
         assert_int_equal(hear(&h, "HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\nETAG:\t\"a\" "
                                   "\r\nx:\r\n\r\nhello, too much"),
                          0);
         assert_int_equal(h.status, 404);
-        assert_true(http_heard_is_whole(&h, false));
+        assert_true(http_reply_is_complete(&h, false));
         assert_string_equal(h.body, "hello");
         assert_string_equal(header(&h, "etag"), "\"a\"");
         assert_string_equal(header(&h, "x"), "");
         assert_null(header(&h, "ETAG"));
         assert_null(header(&h, "content"));
-        http_heard_done(&h);
+        http_reply_done(&h);
         assert_null(header(&h, "etag"));
 }
 
@@ -74,13 +70,13 @@ static void a_reply_is_whole_when_all_that_it_tells_is_there(void **state) {
 
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
-                HttpHeard h;
+                HttpReplyState h;
 
-                http_heard_init(&h);
+                http_reply_init(&h);
                 assert_int_equal(hear(&h, cases[i].raw), 0);
-                assert_int_equal(http_heard_is_whole(&h, false), cases[i].is_whole);
-                assert_int_equal(http_heard_is_whole(&h, true), cases[i].is_whole_to_head);
-                http_heard_done(&h);
+                assert_int_equal(http_reply_is_complete(&h, false), cases[i].is_whole);
+                assert_int_equal(http_reply_is_complete(&h, true), cases[i].is_whole_to_head);
+                http_reply_done(&h);
         }
 }
 
@@ -89,26 +85,26 @@ static void what_is_no_http_or_too_much_is_refused(void **state) {
                                                "HTTP/1.1 99 Low\r\n", "HTTP/1.1 1000 High\r\n",
                                                "HTTP/1.1 OK\r\n",     "A: b\r\n" };
         static char value[HTTP_HEADERS_MAX];
-        HttpHeard h;
+        HttpReplyState h;
 
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(rubbish); i++) {
-                http_heard_init(&h);
+                http_reply_init(&h);
                 assert_int_equal(hear(&h, rubbish[i]), -EBADMSG);
-                http_heard_done(&h);
+                http_reply_done(&h);
         }
-        http_heard_init(&h);
+        http_reply_init(&h);
         assert_int_equal(hear(&h, "HTTP/1.1 200 OK\r\n: no name\r\nno colon\r\n folded: no\r\n"),
                          0);
         assert_null(header(&h, ""));
-        assert_int_equal(http_heard_line(&h, "A: b\0c\r\n", 8), -EBADMSG);
+        assert_int_equal(http_reply_add_line(&h, "A: b\0c\r\n", 8), -EBADMSG);
         memset(value, 'v', sizeof value);
         memcpy(value, "n:", 2);
-        assert_int_equal(http_heard_line(&h, value, HTTP_HEADERS_MAX / 2), 0);
-        assert_int_equal(http_heard_line(&h, value, HTTP_HEADERS_MAX / 4), 0);
-        assert_int_equal(http_heard_line(&h, value, HTTP_HEADERS_MAX / 2), -EFBIG);
+        assert_int_equal(http_reply_add_line(&h, value, HTTP_HEADERS_MAX / 2), 0);
+        assert_int_equal(http_reply_add_line(&h, value, HTTP_HEADERS_MAX / 4), 0);
+        assert_int_equal(http_reply_add_line(&h, value, HTTP_HEADERS_MAX / 2), -EFBIG);
         assert_int_equal(strlen(header(&h, "n")), HTTP_HEADERS_MAX / 4 - 2);
-        http_heard_done(&h);
+        http_reply_done(&h);
 }
 
 static void a_body_is_kept_in_any_pieces_up_to_its_bound(void **state) {
@@ -117,20 +113,20 @@ static void a_body_is_kept_in_any_pieces_up_to_its_bound(void **state) {
         (void)state;
         for (size_t piece = 1; piece < 300; piece += 13) {
                 size_t n = 0;
-                HttpHeard h;
+                HttpReplyState h;
 
-                http_heard_init(&h);
+                http_reply_init(&h);
                 while (n + piece <= 1000) {
                         memset(expected + n, 'a' + (int)(n % 26), piece);
-                        assert_int_equal(http_heard_body(&h, expected + n, piece, 1000), 0);
+                        assert_int_equal(http_reply_add_body(&h, expected + n, piece, 1000), 0);
                         n += piece;
                         assert_int_equal(h.n_body, n);
                         assert_int_equal(h.body[n], '\0');
                 }
                 assert_memory_equal(h.body, expected, n);
-                assert_int_equal(http_heard_body(&h, expected, 1001 - n, 1000), -EFBIG);
+                assert_int_equal(http_reply_add_body(&h, expected, 1001 - n, 1000), -EFBIG);
                 assert_int_equal(h.n_received, n);
-                http_heard_done(&h);
+                http_reply_done(&h);
         }
 }
 
@@ -151,7 +147,7 @@ static void headers_are_spelled_for_libcurl(void **state) {
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 char *spelled = NULL;
 
-                assert_int_equal(http_order_header(cases[i][0], &spelled),
+                assert_int_equal(http_request_format_header(cases[i][0], &spelled),
                                  cases[i][1] ? 0 : -EINVAL);
                 if (cases[i][1])
                         assert_string_equal(spelled, cases[i][1]);
@@ -163,90 +159,90 @@ static void a_header_is_found_by_its_whole_name(void **state) {
         const char *const lines[] = { "expect: 100-continue", "Hosts: a", NULL };
 
         (void)state;
-        assert_true(http_order_has_header(&(HttpOrder){ .headers = lines }, "Expect"));
-        assert_false(http_order_has_header(&(HttpOrder){ .headers = lines }, "Host"));
-        assert_false(http_order_has_header(&(HttpOrder){ .headers = NULL }, "Host"));
+        assert_true(http_request_has_header(&(HttpOrder){ .headers = lines }, "Expect"));
+        assert_false(http_request_has_header(&(HttpOrder){ .headers = lines }, "Host"));
+        assert_false(http_request_has_header(&(HttpOrder){ .headers = NULL }, "Host"));
 }
 
 /* ── patience ──────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static HttpPatience patience(uint64_t timeout_usec) {
-        return (HttpPatience){ .connect_timeout_usec = 1000,
-                               .stall_usec = 400,
-                               .timeout_usec = timeout_usec,
-                               .ordered_usec = 100,
-                               .n_unsent = -1 };
+static HttpTimeout patience(uint64_t timeout_usec) {
+        return (HttpTimeout){ .connect_timeout_usec = 1000,
+                              .stall_usec = 400,
+                              .timeout_usec = timeout_usec,
+                              .created_usec = 100,
+                              .n_unsent = -1 };
 }
 
 static void waiting_has_no_limit_but_that_on_all_of_it(void **state) {
-        HttpPatience p = patience(0);
+        HttpTimeout p = patience(0);
 
         (void)state;
-        assert_int_equal(http_patience_next_usec(&p, 100), USEC_INFINITY);
-        assert_int_equal(http_patience_verdict(&p, UINT64_MAX / 2), 0);
+        assert_int_equal(http_timeout_next_usec(&p, 100), USEC_INFINITY);
+        assert_int_equal(http_timeout_check(&p, UINT64_MAX / 2), 0);
         p = patience(50);
-        assert_int_equal(http_patience_next_usec(&p, 100), 150);
-        assert_int_equal(http_patience_verdict(&p, 149), 0);
-        assert_int_equal(http_patience_verdict(&p, 150), HTTP_E_TIMEOUT);
+        assert_int_equal(http_timeout_next_usec(&p, 100), 150);
+        assert_int_equal(http_timeout_check(&p, 149), 0);
+        assert_int_equal(http_timeout_check(&p, 150), HTTP_E_TIMEOUT);
         p = patience(UINT64_MAX);
-        assert_int_equal(http_patience_next_usec(&p, 100), USEC_INFINITY);
+        assert_int_equal(http_timeout_next_usec(&p, 100), USEC_INFINITY);
 }
 
 static void name_and_connection_share_one_limit(void **state) {
-        HttpPatience p = patience(0);
+        HttpTimeout p = patience(0);
 
         (void)state;
-        http_patience_enter(&p, HTTP_PHASE_RESOLVING, 5000);
-        assert_int_equal(http_patience_next_usec(&p, 5500), 6000);
-        assert_int_equal(http_patience_verdict(&p, 5999), 0);
-        assert_int_equal(http_patience_verdict(&p, 6000), HTTP_E_RESOLVE);
-        http_patience_enter(&p, HTTP_PHASE_CONNECTING, 5900);
-        assert_int_equal(http_patience_verdict(&p, 5999), 0);
-        assert_int_equal(http_patience_verdict(&p, 6000), HTTP_E_CONNECT);
-        http_patience_enter(&p, HTTP_PHASE_TALKING, 5950);
-        http_patience_enter(&p, HTTP_PHASE_CONNECTING, 6100); /* the kept connection was dead */
-        assert_int_equal(http_patience_verdict(&p, 7099), 0);
-        assert_int_equal(http_patience_verdict(&p, 7100), HTTP_E_CONNECT);
+        http_timeout_enter_phase(&p, HTTP_PHASE_RESOLVING, 5000);
+        assert_int_equal(http_timeout_next_usec(&p, 5500), 6000);
+        assert_int_equal(http_timeout_check(&p, 5999), 0);
+        assert_int_equal(http_timeout_check(&p, 6000), HTTP_E_RESOLVE);
+        http_timeout_enter_phase(&p, HTTP_PHASE_CONNECTING, 5900);
+        assert_int_equal(http_timeout_check(&p, 5999), 0);
+        assert_int_equal(http_timeout_check(&p, 6000), HTTP_E_CONNECT);
+        http_timeout_enter_phase(&p, HTTP_PHASE_TRANSFER, 5950);
+        http_timeout_enter_phase(&p, HTTP_PHASE_CONNECTING,
+                                 6100); /* the kept connection was dead */
+        assert_int_equal(http_timeout_check(&p, 7099), 0);
+        assert_int_equal(http_timeout_check(&p, 7100), HTTP_E_CONNECT);
 }
 
 static void silence_counts_from_the_last_byte_that_moved(void **state) {
-        HttpPatience p = patience(0);
+        HttpTimeout p = patience(0);
 
         (void)state;
-        http_patience_enter(&p, HTTP_PHASE_TALKING, 1000);
-        assert_int_equal(http_patience_verdict(&p, 1399), 0);
-        assert_int_equal(http_patience_verdict(&p, 1400), HTTP_E_STALLED);
-        http_patience_moved(&p, 1300);
-        assert_int_equal(http_patience_verdict(&p, 1699), 0);
-        assert_int_equal(http_patience_next_usec(&p, 1300),
-                         1400); /* to ask the kernel in between */
-        assert_int_equal(http_patience_next_usec(&p, 1650), 1700);
+        http_timeout_enter_phase(&p, HTTP_PHASE_TRANSFER, 1000);
+        assert_int_equal(http_timeout_check(&p, 1399), 0);
+        assert_int_equal(http_timeout_check(&p, 1400), HTTP_E_STALLED);
+        http_timeout_on_progress(&p, 1300);
+        assert_int_equal(http_timeout_check(&p, 1699), 0);
+        assert_int_equal(http_timeout_next_usec(&p, 1300), 1400); /* to ask the kernel in between */
+        assert_int_equal(http_timeout_next_usec(&p, 1650), 1700);
 }
 
 static void a_send_buffer_that_gets_emptier_is_movement(void **state) {
-        HttpPatience p = patience(0);
+        HttpTimeout p = patience(0);
 
         (void)state;
-        http_patience_enter(&p, HTTP_PHASE_TALKING, 1000);
-        http_patience_unsent(&p, 5000, 1100); /* the first time tells nothing */
-        http_patience_unsent(&p, 5000, 1200);
-        http_patience_unsent(&p, 6000, 1250);
-        assert_int_equal(http_patience_verdict(&p, 1400), HTTP_E_STALLED);
-        http_patience_unsent(&p, 5999, 1300);
-        assert_int_equal(http_patience_verdict(&p, 1699), 0);
-        http_patience_unsent(&p, 5999, 1690);
-        assert_int_equal(http_patience_verdict(&p, 1700), HTTP_E_STALLED);
-        http_patience_moved(&p, 1695);
-        http_patience_unsent(&p, 10,
-                             1900); /* less than before something was added to it: no measure */
-        assert_int_equal(http_patience_verdict(&p, 2095), HTTP_E_STALLED);
+        http_timeout_enter_phase(&p, HTTP_PHASE_TRANSFER, 1000);
+        http_timeout_on_unsent(&p, 5000, 1100); /* the first time tells nothing */
+        http_timeout_on_unsent(&p, 5000, 1200);
+        http_timeout_on_unsent(&p, 6000, 1250);
+        assert_int_equal(http_timeout_check(&p, 1400), HTTP_E_STALLED);
+        http_timeout_on_unsent(&p, 5999, 1300);
+        assert_int_equal(http_timeout_check(&p, 1699), 0);
+        http_timeout_on_unsent(&p, 5999, 1690);
+        assert_int_equal(http_timeout_check(&p, 1700), HTTP_E_STALLED);
+        http_timeout_on_progress(&p, 1695);
+        http_timeout_on_unsent(&p, 10,
+                               1900); /* less than before something was added to it: no measure */
+        assert_int_equal(http_timeout_check(&p, 2095), HTTP_E_STALLED);
 }
 
 /* ── faults ────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 static void a_fault_names_place_and_cause(void **state) {
         static const struct {
-                HttpFault fault;
+                HttpErrorCause fault;
                 const char *text;
         } cases[] = {
                 { { .error = HTTP_E_CONNECT, .cause = "Connection refused" },
@@ -275,17 +271,17 @@ static void a_fault_names_place_and_cause(void **state) {
                 { { .error = HTTP_E_PROXY, .cause = "Connection refused" },
                   "h:1: the proxy cannot be used: connection refused" },
                 { { .error = HTTP_E_MEMORY }, "h:1: out of memory" },
-                { { .error = HTTP_E_CUT }, "h:1: no cause is told" },
+                { { .error = HTTP_E_CUT }, "h:1: unknown cause" },
         };
 
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
-                HttpFault f = cases[i].fault;
+                HttpErrorCause f = cases[i].fault;
                 char text[128];
 
                 f.place = "h:1";
-                assert_string_equal(http_fault_explain(&f, text, sizeof text), cases[i].text);
-                assert_string_equal(http_fault_explain(&f, text, 8),
+                assert_string_equal(http_error_explain(&f, text, sizeof text), cases[i].text);
+                assert_string_equal(http_error_explain(&f, text, 8),
                                     memcpy((char[8]){ 0 }, cases[i].text, 7));
         }
 }

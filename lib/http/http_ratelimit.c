@@ -1,4 +1,4 @@
-#include "lib/http/http_pace.h"
+#include "lib/http/http_ratelimit.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -22,30 +22,30 @@ typedef struct Wire { /* one connection */
         ListLink link;
         int fd;
         uint64_t settled; /* bytes that were asked for, or charged, and have gone … */
-        HttpPaid open;    /* … and since then */
+        HttpBooking open; /* … and since then */
 } Wire;
 
-static bool is_on(const HttpPace *p) {
+static bool is_on(const HttpRateLimit *p) {
         return p->throttle.book != NULL;
 }
 
 /* @param ret_paid  gets them. @return as HttpThrottle.book */
-static uint64_t book(HttpPace *p, uint64_t n, HttpPaid *ret_paid) {
+static uint64_t book(HttpRateLimit *p, uint64_t n, HttpBooking *ret_paid) {
         ret_paid->n = n;
         return p->throttle.book(n, &ret_paid->cost, p->throttle.userdata);
 }
 
-static void add(HttpPaid *to, HttpPaid paid) {
+static void add(HttpBooking *to, HttpBooking paid) {
         to->n += paid.n;
         to->cost += paid.cost;
 }
 
-static HttpPaid take(HttpPaid *from, uint64_t n) {
-        HttpPaid share = *from;
+static HttpBooking take(HttpBooking *from, uint64_t n) {
+        HttpBooking share = *from;
 
         if (n < from->n) {
                 double cost = (double)from->cost * (double)n / (double)from->n;
-                share = (HttpPaid){ .n = n, .cost = MIN((uint64_t)cost, from->cost) };
+                share = (HttpBooking){ .n = n, .cost = MIN((uint64_t)cost, from->cost) };
         }
         from->n -= share.n;
         from->cost -= share.cost;
@@ -54,20 +54,20 @@ static HttpPaid take(HttpPaid *from, uint64_t n) {
 
 /* ── connections ───────────────────────────────────────────────────────────────────────────────────────────── */
 
-void http_pace_init(HttpPace *p, sd_event *event, const HttpThrottle *throttle) {
-        *p = (HttpPace){ .event = event };
+void http_ratelimit_init(HttpRateLimit *p, sd_event *event, const HttpThrottle *throttle) {
+        *p = (HttpRateLimit){ .event = event };
         if (throttle)
                 p->throttle = *throttle;
         list_init(&p->wires);
 }
 
-void http_pace_done(HttpPace *p) {
+void http_ratelimit_done(HttpRateLimit *p) {
         LIST_FOREACH_SAFE (link, &p->wires)
                 free(CONTAINER_OF(link, Wire, link));
         list_init(&p->wires);
 }
 
-static Wire *wire_of(const HttpPace *p, int fd) {
+static Wire *wire_of(const HttpRateLimit *p, int fd) {
         LIST_FOREACH (link, &p->wires) {
                 Wire *w = CONTAINER_OF(link, Wire, link);
                 if (w->fd == fd)
@@ -76,7 +76,7 @@ static Wire *wire_of(const HttpPace *p, int fd) {
         return NULL;
 }
 
-int http_pace_opened(HttpPace *p, int fd) {
+int http_ratelimit_opened(HttpRateLimit *p, int fd) {
         Wire *w;
 
         if (!is_on(p))
@@ -110,9 +110,9 @@ static bool flow_of(int fd, Flow *ret) {
 }
 
 /* Charges what went beyond what was asked for. */
-static void settle(HttpPace *p, Wire *w, Flow *ret) {
+static void settle(HttpRateLimit *p, Wire *w, Flow *ret) {
         uint64_t paid = w->settled + w->open.n;
-        HttpPaid more;
+        HttpBooking more;
 
         if (!flow_of(w->fd, ret))
                 *ret = (Flow){ .written = paid };
@@ -123,7 +123,7 @@ static void settle(HttpPace *p, Wire *w, Flow *ret) {
 }
 
 /* When nothing of it is on the way to the kernel: gives back, too, what was not needed. @return bytes that the kernel has not sent yet */
-static uint64_t settle_all(HttpPace *p, Wire *w) {
+static uint64_t settle_all(HttpRateLimit *p, Wire *w) {
         uint64_t paid;
         Flow flow;
 
@@ -133,11 +133,11 @@ static uint64_t settle_all(HttpPace *p, Wire *w) {
                 p->throttle.give_back(take(&w->open, paid - flow.written).cost,
                                       p->throttle.userdata);
         w->settled = flow.written;
-        w->open = (HttpPaid){ 0 };
+        w->open = (HttpBooking){ 0 };
         return flow.unsent;
 }
 
-void http_pace_closing(HttpPace *p, int fd) {
+void http_ratelimit_closing(HttpRateLimit *p, int fd) {
         Wire *w = wire_of(p, fd);
 
         if (!w)
@@ -147,7 +147,7 @@ void http_pace_closing(HttpPace *p, int fd) {
         free(w);
 }
 
-static Wire *wire_at(const HttpPace *p, int local_port) {
+static Wire *wire_at(const HttpRateLimit *p, int local_port) {
         LIST_FOREACH (link, &p->wires) {
                 Wire *w = CONTAINER_OF(link, Wire, link);
                 struct sockaddr_storage address = { 0 };
@@ -165,50 +165,52 @@ static Wire *wire_at(const HttpPace *p, int local_port) {
 
 /* ── calls ─────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-void http_pace_call_init(HttpPaceCall *c, HttpPace *p, void (*on_go)(void *userdata),
-                         void *userdata) {
-        *c = (HttpPaceCall){ .pace = p, .on_go = on_go, .userdata = userdata, .fd = -1 };
+void http_ratelimit_call_init(HttpRateLimitCall *c, HttpRateLimit *p,
+                              void (*on_ready)(void *userdata), void *userdata) {
+        *c = (HttpRateLimitCall){
+                .limit = p, .on_ready = on_ready, .userdata = userdata, .fd = -1
+        };
 }
 
-void http_pace_call_done(HttpPaceCall *c) {
+void http_ratelimit_call_done(HttpRateLimitCall *c) {
         uint64_t unused = c->booked.cost + c->granted.cost + c->head.cost;
 
         c->timer = sd_event_source_disable_unref(c->timer);
         if (unused > 0)
-                c->pace->throttle.give_back(unused, c->pace->throttle.userdata);
-        c->booked = c->granted = c->head = (HttpPaid){ 0 };
-        c->pace->n_calls -= c->has_begun;
-        c->has_begun = false;
+                c->limit->throttle.give_back(unused, c->limit->throttle.userdata);
+        c->booked = c->granted = c->head = (HttpBooking){ 0 };
+        c->limit->n_calls -= c->has_started;
+        c->has_started = false;
 }
 
 static int on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
-        HttpPaceCall *c = userdata;
+        HttpRateLimitCall *c = userdata;
 
         (void)s;
         (void)usec;
         add(&c->granted, c->booked);
-        c->booked = (HttpPaid){ 0 };
-        c->on_go(c->userdata);
+        c->booked = (HttpBooking){ 0 };
+        c->on_ready(c->userdata);
         return 0;
 }
 
-/* Has on_go called. @return whether it will be; false: for lack of memory */
-static bool call_later(HttpPaceCall *c, uint64_t wait_usec) {
+/* Has on_ready called. @return whether it will be; false: for lack of memory */
+static bool call_later(HttpRateLimitCall *c, uint64_t wait_usec) {
         Clock *clock = clock_system();
         /* Not the loop's idea of now, which is that of its turn's beginning: then it would be too early. */
         uint64_t when = clock->boottime_usec(clock) + wait_usec;
 
         if (!c->timer)
-                return sd_event_add_time(c->pace->event, &c->timer, CLOCK_BOOTTIME, when,
+                return sd_event_add_time(c->limit->event, &c->timer, CLOCK_BOOTTIME, when,
                                          TIMER_ACCURACY_USEC, on_timer, c) >= 0;
         return sd_event_source_set_time(c->timer, when) >= 0 &&
                sd_event_source_set_enabled(c->timer, SD_EVENT_ONESHOT) >= 0;
 }
 
 /* @return whether c->granted is there now */
-static bool ask(HttpPaceCall *c, size_t n) {
-        HttpPaid paid;
-        uint64_t wait = book(c->pace, n, &paid);
+static bool ask(HttpRateLimitCall *c, size_t n) {
+        HttpBooking paid;
+        uint64_t wait = book(c->limit, n, &paid);
 
         if (wait > 0 && call_later(c, wait)) {
                 c->booked = paid;
@@ -218,22 +220,22 @@ static bool ask(HttpPaceCall *c, size_t n) {
         return true;
 }
 
-bool http_pace_begin(HttpPaceCall *c, size_t n_head) {
-        if (!is_on(c->pace))
+bool http_ratelimit_begin(HttpRateLimitCall *c, size_t n_head) {
+        if (!is_on(c->limit))
                 return true;
-        if (!c->has_begun) {
-                c->has_begun = true;
-                c->pace->n_calls++;
+        if (!c->has_started) {
+                c->has_started = true;
+                c->limit->n_calls++;
                 if (!ask(c, n_head))
                         return false;
         }
         c->head = c->granted;
-        c->granted = (HttpPaid){ 0 };
+        c->granted = (HttpBooking){ 0 };
         return true;
 }
 
-void http_pace_connected(HttpPaceCall *c, int local_port) {
-        HttpPace *p = c->pace;
+void http_ratelimit_connected(HttpRateLimitCall *c, int local_port) {
+        HttpRateLimit *p = c->limit;
         Wire *w = is_on(p) ? wire_at(p, local_port) : NULL;
         Flow flow;
 
@@ -242,25 +244,25 @@ void http_pace_connected(HttpPaceCall *c, int local_port) {
         c->fd = w->fd;
         settle(p, w, &flow); /* to connect has cost something: TLS, and the way through a proxy */
         add(&w->open, c->head);
-        c->head = (HttpPaid){ 0 };
+        c->head = (HttpBooking){ 0 };
 }
 
-void http_pace_lost(HttpPaceCall *c, int fd) {
+void http_ratelimit_lost(HttpRateLimitCall *c, int fd) {
         if (c->fd == fd)
                 c->fd = -1;
 }
 
-void http_pace_answered(HttpPaceCall *c) {
-        Wire *w = wire_of(c->pace, c->fd);
+void http_ratelimit_answered(HttpRateLimitCall *c) {
+        Wire *w = wire_of(c->limit, c->fd);
 
         if (w)
-                (void)settle_all(c->pace, w);
+                (void)settle_all(c->limit, w);
 }
 
 /* A connection gets its next piece when the last one has left the kernel. So when the network stands still, what lies in buffers and comes out
  * at once when it moves again is no more than a piece each. */
-static bool is_stuck(HttpPaceCall *c, Wire *w) {
-        HttpPace *p = c->pace;
+static bool is_stuck(HttpRateLimitCall *c, Wire *w) {
+        HttpRateLimit *p = c->limit;
 
         /* libcurl asks for more when it has handed over all that it had. */
         if (!w || settle_all(p, w) == 0) {
@@ -273,8 +275,8 @@ static bool is_stuck(HttpPaceCall *c, Wire *w) {
 }
 
 /* @return whether c->granted is there now */
-static bool ask_for_piece(HttpPaceCall *c, Wire *w, size_t left) {
-        HttpPace *p = c->pace;
+static bool ask_for_piece(HttpRateLimitCall *c, Wire *w, size_t left) {
+        HttpRateLimit *p = c->limit;
         size_t piece = p->throttle.piece(p->throttle.userdata);
 
         if (piece == SIZE_MAX)
@@ -283,21 +285,21 @@ static bool ask_for_piece(HttpPaceCall *c, Wire *w, size_t left) {
         return !is_stuck(c, w) && ask(c, MIN(left, piece));
 }
 
-size_t http_pace_read(HttpPaceCall *c, size_t wanted, size_t left) {
-        Wire *w = wire_of(c->pace, c->fd);
+size_t http_ratelimit_read(HttpRateLimitCall *c, size_t wanted, size_t left) {
+        Wire *w = wire_of(c->limit, c->fd);
 
-        if (!is_on(c->pace))
+        if (!is_on(c->limit))
                 return wanted;
         if (c->booked.n > 0) /* asked before its turn has come */
                 return 0;
         if (c->granted.n == 0 && !ask_for_piece(c, w, left))
                 return 0;
-        const HttpPaid paid = take(&c->granted, wanted);
+        const HttpBooking paid = take(&c->granted, wanted);
         if (w)
                 add(&w->open, paid);
         return paid.n;
 }
 
-bool http_pace_waits(const HttpPaceCall *c) {
+bool http_ratelimit_waits(const HttpRateLimitCall *c) {
         return c->booked.n > 0;
 }
