@@ -728,8 +728,8 @@ def a_directory_behind_hundreds_of_unknown_flags_is_found_and_what_is_left_out_i
 
 @test
 def the_variables_that_are_always_recorded_are_those_of_the_documentation():
-    source = os.path.join(os.environ.get("srcdir", "."), "lib", "dump", "job.c")
-    document = os.path.join(os.environ.get("srcdir", "."), "docs", "HOOK.md")
+    source = os.path.join(os.environ.get("srcdir", "."), "lib", "neuron", "job.c")
+    document = os.path.join(os.environ.get("srcdir", "."), "docs", "API.md")
     with open(source, encoding="utf-8") as f:
         block = re.search(r"identity_names\[\] = \{(.*?)\};", f.read(), re.S).group(1)
     with open(document, encoding="utf-8") as f:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The examples of docs/HOOK.md, taken from the page as they stand there, and run: against a stand-in that speaks as the page says, and against the agent."""
+"""The examples of docs/API.md, taken from the page as they stand there, and run: against a stand-in that speaks as the page says, and against the agent."""
 import array
 import contextlib
 import json
@@ -24,7 +24,7 @@ UNIT = "dt-20260527-051233-cid-d99e36ea74c263ca"
 
 
 def example(language):
-    with open(os.path.join(SOURCE_DIR, "docs/HOOK.md"), encoding="utf-8") as f:
+    with open(os.path.join(SOURCE_DIR, "docs/API.md"), encoding="utf-8") as f:
         found = re.findall(rf"^```{language}\n(#!.*?)^```$", f.read(), re.M | re.S)
     assert len(found) == 1, (language, len(found))
     lines = [line for line in found[0].splitlines() if line.strip() and not line.startswith("#")]
