@@ -8,7 +8,7 @@
 #include "lib/event/timer.h"
 #include "lib/neuron/ids.h"
 
-static void look_next(IntakeSource *s);
+static void probe_next(IntakeSource *s);
 
 static int fill_deliveries(const IntakeSource *s, BundleRecord *rec) {
         const StringList *names = &s->config->destinations;
@@ -74,25 +74,27 @@ static uint64_t since_newest_usec(const IntakeSource *s, const ScanUnit *u) {
         return now > newest ? now - newest : 0;
 }
 
-/* With a disk that is full this comes with every scan, and for each of many: said when it begins. */
-void intake_tell_put_off(IntakeSource *s, int error, size_t n) {
+/* With a full disk this happens at every scan, for each of many: logged when it starts. */
+void intake_report_postponed(IntakeSource *s, int error, size_t n) {
         if (n == 0)
                 return;
         s->scan_failed = true;
-        log_write(s->said_put_off ? LOG_DEBUG : LOG_ERR, error, NULL,
-                  "source %s: cannot note what was found in the state database; what is not known "
-                  "yet is taken by a later scan",
+        log_write(s->has_logged_postponed ? LOG_DEBUG : LOG_ERR, error, NULL,
+                  "source %s: cannot record what was found in the state database; a later scan "
+                  "tries again",
                   s->config->name);
-        s->puts_off = s->said_put_off = true;
+        s->is_postponing = s->has_logged_postponed = true;
 }
 
-/* The number is used up first: a crash between the two leaves a gap, never two of one name. @return whether it was noted */
-static bool use_up_number(IntakeSource *s, BundleRecord *base) {
+/* The number is recorded first: a crash between the two leaves a gap, never two of one name.
+ * @return whether it was recorded */
+static bool reserve_number(IntakeSource *s, BundleRecord *base) {
         base->n_supplements++;
         int r = store_update(s->context->store, base);
         if (r != 0)
                 log_dump(base->id, LOG_ERR, MIN(r, 0),
-                         "cannot note a supplement in the state database, trying again at the next "
+                         "cannot record a supplement in the state database, trying again at the "
+                         "next "
                          "scan");
         return r == 0;
 }
@@ -104,28 +106,28 @@ static void count_active(IntakeSource *s, Bundle *b) {
                 s->context->on_found(b, s->context->userdata);
 }
 
-void intake_begin_of_attachments(IntakeSource *s, BundleRecord *base, size_t n, uint64_t bytes) {
+static void supplement_attachments(IntakeSource *s, BundleRecord *base, size_t n, uint64_t bytes) {
         Bundle *b = NULL;
         ScanUnit u = { .relative = (char *)intake_relative(s, base->path), /* borrowed */
                        .n_files = n,
                        .bytes = bytes,
                        .oldest_mtime_usec = base->oldest_mtime_usec };
         u.st = (struct stat){ .st_uid = base->uid, .st_dev = (dev_t)BUNDLE_DEV_OF_ATTACHMENTS };
-        if (!use_up_number(s, base))
+        if (!reserve_number(s, base))
                 return;
         int r = add_bundle(s, &u, base, &b);
         if (r < 0) {
                 log_dump(base->id, LOG_ERR, r,
-                         "cannot note a supplement with what was attached to it, trying again at "
+                         "cannot record a supplement with what was attached to it, trying again at "
                          "the next scan");
                 return;
         }
         count_active(s, b);
-        intake_look_at(b);
+        intake_probe_bundle(b);
 }
 
-static void begin_bundle(IntakeSource *s, const ScanUnit *u, BundleRecord *base) {
-        if (base && !use_up_number(s, base))
+static void start_bundle(IntakeSource *s, const ScanUnit *u, BundleRecord *base) {
+        if (base && !reserve_number(s, base))
                 return;
         Bundle *b = NULL;
         int r = add_bundle(s, u, base, &b);
@@ -137,29 +139,50 @@ static void begin_bundle(IntakeSource *s, const ScanUnit *u, BundleRecord *base)
                 return;
         }
         if (r < 0) {
-                intake_tell_put_off(s, r, 1);
+                intake_report_postponed(s, r, 1);
                 return;
         }
         intake_remember(s, u->relative, u->digest);
         count_active(s, b);
         b->flush = s->flush_this_scan;
-        /* No link of ours has touched a ctime yet: old mtimes of a copy that is underway do not make it look quiet. */
+        /* No link of ours has changed a ctime yet: old mtimes of a copy in progress do not make it
+         * look quiet. */
         b->quiet_usec = since_newest_usec(s, u);
         b->seen_boot_usec = b->looked_boot_usec = intake_boot_usec(s);
-        if (s->in_transaction) /* its row is not durable yet: nothing may act on it */
+        if (s->in_transaction) /* nothing may act on it before its row is durable */
                 b->uncommitted = true;
         else
-                intake_look_at(b);
+                intake_probe_bundle(b);
 }
 
-/* A unit that was shipped before has something that was not: another probe tells whether, and what. */
-static void look_for_supplement(IntakeSource *s, const ScanUnit *u, const char *base_id);
+/* A unit that was shipped before may have files that were not: a probe finds out. */
+static void probe_for_supplement(IntakeSource *s, const ScanUnit *u, const char *base_id);
 
-/* A directory that is made anew under its name often gets the inode that was freed. */
+/* A directory that is created again under its name often gets the inode that was freed. */
 static bool is_same_unit(const BundleRecord *rec, const ScanUnit *u) {
         return rec->unit_ino == (uint64_t)u->st.st_ino && rec->unit_dev == (uint64_t)u->st.st_dev &&
                (rec->unit_born_usec == 0 || u->born_usec == 0 ||
                 rec->unit_born_usec == u->born_usec);
+}
+
+/* A hook may run before its directory is created: what it started so shortly before belongs to the
+ * new unit. */
+static void release_earlier_attachments(IntakeSource *s, const char *path) {
+        IntakeContext *c = s->context;
+        uint64_t now = intake_realtime_usec(s);
+        uint64_t before = now - MIN(now, c->hook_deadline_usec + USEC_PER_SEC);
+        if (c->on_renewed)
+                c->on_renewed(s->config->name, path, before, c->userdata);
+        int r = c->attachments
+                        ? attachments_release_before(c->attachments, s->config->name, path, before)
+                        : 0;
+        if (r < 0)
+                log_warning(r, "source %s: what was attached to an earlier '%s' cannot be removed",
+                            s->config->name, path);
+        else if (r > 0)
+                log_notice("source %s: '%s' is another one than before; %d files that came too "
+                           "late for the earlier one are removed",
+                           s->config->name, path, r);
 }
 
 /* A unit was seen whose content is not what was last known of its path. */
@@ -172,19 +195,19 @@ void intake_on_unit(IntakeSource *s, ScanUnit *u) {
         if (!path)
                 return;
         Bundle *b = bundle_table_find_unit(s->context->bundles, s->config->name, path);
-        if (b && b->rec.state == BUNDLE_SETTLING && !intake_is_of_links(&b->rec)) {
+        if (b && b->rec.state == BUNDLE_SETTLING && !intake_is_from_links(&b->rec)) {
                 intake_remember(s, u->relative, u->digest);
-                intake_look_at(b);
+                intake_probe_bundle(b);
                 return;
         }
-        if (b) { /* not remembered: it is to be looked at when the bundle is through */
+        if (b) { /* not remembered: it is probed when the bundle has ended */
                 b->dirty = true;
                 return;
         }
         _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
         int r = store_find_unit(s->context->store, s->config->name, path, &rec);
         if (r == STORE_E_NOT_FOUND) {
-                begin_bundle(s, u, NULL);
+                start_bundle(s, u, NULL);
                 return;
         }
         if (r < 0) {
@@ -200,11 +223,11 @@ void intake_on_unit(IntakeSource *s, ScanUnit *u) {
                 intake_remember(s, u->relative, u->digest);
         else if (u->is_file || (!same_unit && !unique)) {
                 if (!same_unit)
-                        intake_attached_renewed(s, path);
-                begin_bundle(s, u, NULL);
+                        release_earlier_attachments(s, path);
+                start_bundle(s, u, NULL);
         } else if (rec.state == BUNDLE_DELIVERED || rec.state == BUNDLE_VANISHED)
-                look_for_supplement(s, u, rec.id);
-        else /* quarantined, cancelled or evicted: the operator has the word */
+                probe_for_supplement(s, u, rec.id);
+        else /* quarantined, cancelled or evicted: the operator decides */
                 intake_remember(s, u->relative, u->digest);
 }
 
@@ -237,7 +260,8 @@ int intake_supplement_id(char ret[BUNDLE_ID_SIZE], const BundleRecord *base, uns
         return n < 0 || n >= BUNDLE_ID_SIZE ? -EOVERFLOW : 0;
 }
 
-/* The last supplement is quarantined, cancelled or evicted, and this would only be the same again. */
+/* The last supplement is quarantined, cancelled or evicted, and this would only be the same again.
+ */
 static bool is_left_to_operator(const IntakeSource *s, const BundleRecord *base, uint64_t digest) {
         char id[BUNDLE_ID_SIZE];
         _cleanup_(bundle_record_done) BundleRecord last = { 0 };
@@ -249,7 +273,7 @@ static bool is_left_to_operator(const IntakeSource *s, const BundleRecord *base,
                last.digest == digest;
 }
 
-bool intake_begin_supplement(IntakeSource *s, ProbeJob *p, BundleRecord *base) {
+bool intake_start_supplement(IntakeSource *s, ProbeJob *p, BundleRecord *base) {
         if (is_left_to_operator(s, base, p->unit.digest))
                 return false;
         free(p->unit.relative);
@@ -257,12 +281,12 @@ bool intake_begin_supplement(IntakeSource *s, ProbeJob *p, BundleRecord *base) {
         if (!p->unit.relative)
                 return true; /* a later scan, or the next start */
         p->unit.st = (struct stat){ .st_uid = base->uid };
-        if (!p->supplement_id[0]) { /* else it is as intake_is_of_links() says */
+        if (!p->supplement_id[0]) { /* else it is as intake_is_from_links() says */
                 p->unit.st.st_dev = (dev_t)base->unit_dev;
                 p->unit.st.st_ino = (ino_t)base->unit_ino;
                 p->unit.born_usec = base->unit_born_usec;
         }
-        begin_bundle(s, &p->unit, base);
+        start_bundle(s, &p->unit, base);
         return true;
 }
 
@@ -274,17 +298,17 @@ static void on_supplement_probed(IntakeSource *s, ProbeJob *p) {
             bundle_table_find_unit(s->context->bundles, s->config->name, path) ||
             store_find_unit(s->context->store, s->config->name, path, &rec) != 0)
                 return;
-        if (p->unit.n_files == 0) { /* nothing new; some may have gone */
+        if (p->unit.n_files == 0) { /* nothing new; some files may have been removed */
                 intake_remember(s, p->relative, p->seen_digest);
-                rec.digest = p->seen_digest; /* so that the next start does not look again */
+                rec.digest = p->seen_digest; /* so that the next start does not probe again */
                 (void)store_update(s->context->store, &rec); /* else it does */
                 return;
         }
-        if (!intake_begin_supplement(s, p, &rec))
+        if (!intake_start_supplement(s, p, &rec))
                 intake_remember(s, p->relative, p->seen_digest);
 }
 
-static void look_for_supplement(IntakeSource *s, const ScanUnit *u, const char *base_id) {
+static void probe_for_supplement(IntakeSource *s, const ScanUnit *u, const char *base_id) {
         ProbeJob *p;
         if (probe_job_new(&p, s->terms, u->relative) < 0)
                 return;
@@ -297,43 +321,43 @@ static void look_for_supplement(IntakeSource *s, const ScanUnit *u, const char *
                 probe_job_free(p);
                 return;
         }
-        (void)intake_probe_submit(s, p,
-                                  on_supplement_probed); /* said there; the next scan tries again */
+        (void)intake_probe_submit(
+                s, p, on_supplement_probed); /* logged there; the next scan tries again */
 }
 
-static void on_first_look(IntakeSource *s, ProbeJob *p) {
-        s->looking = false;
-        s->look_not_before_usec = intake_boot_usec(s) + LOOK_SHARE * p->took_usec;
+static void on_path_probed(IntakeSource *s, ProbeJob *p) {
+        s->is_probing_path = false;
+        s->probe_not_before_usec = intake_boot_usec(s) + REPROBE_SHARE * p->took_usec;
         if (p->result == 0) {
                 if (s->n_active < INTAKE_ACTIVE_MAX)
                         intake_on_unit(s, &p->unit);
                 else
                         s->scan_wanted = true;
         } else if (p->result < 0 && p->result != -ENOENT)
-                log_warning(p->result,
-                            "source %s: cannot look at '%s', trying again at the next scan",
+                log_warning(p->result, "source %s: cannot read '%s', trying again at the next scan",
                             s->config->name, p->relative);
-        look_next(s);
+        probe_next(s);
 }
 
-static int on_look_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+static int on_probe_timer(sd_event_source *source, uint64_t usec, void *userdata) {
         (void)source;
         (void)usec;
-        look_next(userdata);
+        probe_next(userdata);
         return 0;
 }
 
-static void look_next(IntakeSource *s) {
-        if (s->looking || pending_is_empty(&s->pending))
+static void probe_next(IntakeSource *s) {
+        if (s->is_probing_path || pending_is_empty(&s->pending))
                 return;
         uint64_t now = intake_boot_usec(s);
-        if (now < s->look_not_before_usec) {
-                int r = timer_arm(&s->look_timer,
-                                  &(TimerOrder){ .event = s->context->event,
-                                                 .usec = s->look_not_before_usec - now,
-                                                 .slack_usec = (s->look_not_before_usec - now) / 20,
-                                                 .handler = on_look_timer,
-                                                 .userdata = s });
+        if (now < s->probe_not_before_usec) {
+                int r = timer_arm(
+                        &s->probe_timer,
+                        &(TimerOrder){ .event = s->context->event,
+                                       .usec = s->probe_not_before_usec - now,
+                                       .slack_usec = (s->probe_not_before_usec - now) / 20,
+                                       .handler = on_probe_timer,
+                                       .userdata = s });
                 if (r >= 0)
                         return;
         }
@@ -341,10 +365,10 @@ static void look_next(IntakeSource *s) {
         ProbeJob *p;
         if (probe_job_new(&p, s->terms, relative) < 0)
                 return;
-        s->looking = intake_probe_submit(s, p, on_first_look);
+        s->is_probing_path = intake_probe_submit(s, p, on_path_probed);
 }
 
-void intake_look_at_path(IntakeSource *s, const char *relative) {
+void intake_probe_path(IntakeSource *s, const char *relative) {
         if (s->hold == INTAKE_HELD)
                 return; /* the scan after the hold finds it */
         int r = pending_add(&s->pending, relative);
@@ -353,15 +377,17 @@ void intake_look_at_path(IntakeSource *s, const char *relative) {
                 intake_start_scan(s);
                 return;
         }
-        look_next(s);
+        probe_next(s);
 }
 
-/* ---- attachments: what was attached to a unit after its bundle began is shipped as a supplement of its own, and what was attached is
- * released when the bundle that has it is over. The directories in the state directory are the truth: a crash at any point is found by
- * the next sweep. ---- */
+/* ---- attachments: what was attached to a unit after its bundle began is shipped as a supplement
+ * of its own, and what was attached is released when the bundle that has it is over. The
+ * directories in the state directory are the truth: a crash at any point is found by the next
+ * sweep. ---- */
 
-/* What was attached to a unit that never became a bundle is let go after so long, with a clock that is not set forward meanwhile. */
-#define NOBODYS_USEC (7 * USEC_PER_DAY)
+/* What was attached to a unit that never became a bundle is released after so long, by a clock that
+ * was not set forward. */
+#define UNCLAIMED_USEC (7 * USEC_PER_DAY)
 
 static void release_all(IntakeSource *s, const char *path) {
         int r = attachments_release(s->context->attachments, s->config->name, path);
@@ -379,24 +405,25 @@ static void release_of(IntakeSource *s, const char *path, const char *id) {
                          "cannot remove what was attached to it; a later scan tries again");
 }
 
-/* Something waits, and nobody works on the unit: is there a base that it can follow? */
-static void consider(IntakeSource *s, const char *path) {
+/* Something waits: if no bundle of the unit is active, and there is a base, a supplement ships it.
+ */
+static void supplement_or_release(IntakeSource *s, const char *path) {
         _cleanup_(bundle_record_done) BundleRecord base = { 0 };
         uint64_t bytes;
         size_t n = attachments_waiting(s->context->attachments, s->config->name, path, &bytes);
         if (n == 0 || bundle_table_find_unit(s->context->bundles, s->config->name, path) ||
             store_find_unit(s->context->store, s->config->name, path, &base) != 0)
-                return; /* whatever comes next for this unit, or a scan, looks again */
+                return; /* the next event of this unit, or a scan, checks again */
         switch (base.state) {
         case BUNDLE_DELIVERED:
-                intake_begin_of_attachments(s, &base, n, bytes);
+                supplement_attachments(s, &base, n, bytes);
                 break;
         case BUNDLE_EVICTED:
         case BUNDLE_CANCELLED:
         case BUNDLE_VANISHED:
                 release_all(s, path);
                 break;
-        default: /* quarantined: the operator may bring it back */
+        default: /* quarantined: the operator may restore it */
                 break;
         }
 }
@@ -407,13 +434,13 @@ static int on_attached(sd_event_source *source, uint64_t usec, void *userdata) {
         (void)usec;
         while (!pending_is_empty(&s->attached)) {
                 _cleanup_free_ char *path = pending_pop(&s->attached);
-                consider(s, path);
+                supplement_or_release(s, path);
         }
         return 0;
 }
 
 /* Not at once: the bundle that ends is still in the table. */
-static void consider_soon(IntakeSource *s, const char *path) {
+static void queue_attached(IntakeSource *s, const char *path) {
         int r = pending_add(&s->attached, path);
         if (r >= 0)
                 r = timer_arm(&s->attached_timer, &(TimerOrder){ .event = s->context->event,
@@ -421,13 +448,13 @@ static void consider_soon(IntakeSource *s, const char *path) {
                                                                  .handler = on_attached,
                                                                  .userdata = s });
         if (r < 0)
-                log_warning(r, "source %s: a later scan looks at what was attached to '%s'",
+                log_warning(r, "source %s: a later scan handles what was attached to '%s'",
                             s->config->name, path);
 }
 
 void intake_source_attached(IntakeSource *s, const char *unit_path) {
         if (path_is_below(unit_path, s->terms->fixed))
-                consider_soon(s, unit_path);
+                queue_attached(s, unit_path);
 }
 
 void intake_attached_on_final(IntakeSource *s, const Bundle *b) {
@@ -435,26 +462,7 @@ void intake_attached_on_final(IntakeSource *s, const Bundle *b) {
                 return;
         release_of(s, b->rec.path, b->rec.id);
         if (attachments_waiting(s->context->attachments, s->config->name, b->rec.path, NULL) > 0)
-                consider_soon(s, b->rec.path);
-}
-
-/* A hook may run before the directory is made that it is to write into: what it began so shortly before is the new one's. */
-void intake_attached_renewed(IntakeSource *s, const char *path) {
-        IntakeContext *c = s->context;
-        uint64_t now = intake_realtime_usec(s);
-        uint64_t before = now - MIN(now, c->hook_deadline_usec + USEC_PER_SEC);
-        if (c->on_renewed)
-                c->on_renewed(s->config->name, path, before, c->userdata);
-        int r = c->attachments
-                        ? attachments_release_before(c->attachments, s->config->name, path, before)
-                        : 0;
-        if (r < 0)
-                log_warning(r, "source %s: what was attached to an earlier '%s' cannot be removed",
-                            s->config->name, path);
-        else if (r > 0)
-                log_notice("source %s: '%s' is another one than before; %d files that came too "
-                           "late for the earlier one are let go",
-                           s->config->name, path, r);
+                queue_attached(s, b->rec.path);
 }
 
 /* ---- what a crash left ---- */
@@ -463,7 +471,7 @@ static void release_if_over(IntakeSource *s, const char *path, const char *id) {
         _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
         if (bundle_table_find(s->context->bundles, id) ||
             store_get(s->context->store, id, &rec) != 0)
-                return; /* of what is not known nothing is taken away */
+                return; /* what is not known is kept */
         if (bundle_state_is_over(rec.state))
                 release_of(s, path, id);
 }
@@ -483,16 +491,16 @@ static void on_attached_unit(const char *path, uint64_t changed_usec, void *user
                             path);
         if (attachments_waiting(s->context->attachments, s->config->name, path, NULL) == 0)
                 return;
-        if (now > changed_usec + NOBODYS_USEC && s->steady_usec > NOBODYS_USEC &&
+        if (now > changed_usec + UNCLAIMED_USEC && s->steady_usec > UNCLAIMED_USEC &&
             !bundle_table_find_unit(s->context->bundles, s->config->name, path) &&
             store_find_unit(s->context->store, s->config->name, path, &base) == STORE_E_NOT_FOUND) {
-                log_notice("source %s: '%s' never became a bundle; what was attached to it is let "
-                           "go",
+                log_notice("source %s: '%s' never became a bundle; what was attached to it is "
+                           "removed",
                            s->config->name, path);
                 release_all(s, path);
                 return;
         }
-        consider_soon(s, path);
+        queue_attached(s, path);
 }
 
 void intake_attached_sweep(IntakeSource *s) {
@@ -512,7 +520,7 @@ void intake_attached_done(IntakeSource *s) {
 
 /* ---- sources that are not configured any more ---- */
 
-/* What cannot be read may be anything. */
+/* What cannot be read is not over. */
 static bool is_over(int r, const BundleRecord *rec, bool is_old) {
         return r == STORE_E_NOT_FOUND ? is_old : r == 0 && bundle_state_is_over(rec->state);
 }
@@ -522,8 +530,8 @@ static bool is_old(const OrphansContext *c, const AttachmentsUnit *unit) {
                c->steady_usec > ORPHANS_WAIT_USEC;
 }
 
-/* @return whether the bundle is over, and what it was given has gone, or goes with the next sweep */
-static bool let_go(const OrphansContext *c, const AttachmentsUnit *unit, const char *id) {
+/* @return whether the bundle is over: its attachments are removed, now or with the next sweep */
+static bool release_if_ended(const OrphansContext *c, const AttachmentsUnit *unit, const char *id) {
         _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
         int r = store_get(c->store, id, &rec);
         if (!is_over(r, &rec, is_old(c, unit)))
@@ -544,7 +552,7 @@ static void on_orphaned_unit(const AttachmentsUnit *unit, void *userdata) {
                 return;
         int r = attachments_bundles(c->attachments, unit->source, unit->unit_path, &ids);
         for (size_t i = 0; i < ids.n; i++)
-                is_needed |= !let_go(c, unit, ids.items[i]);
+                is_needed |= !release_if_ended(c, unit, ids.items[i]);
         if (r < 0 || is_needed || !is_old(c, unit))
                 return;
         r = store_find_unit(c->store, unit->source, unit->unit_path, &base);
@@ -557,7 +565,7 @@ static void on_orphaned_unit(const AttachmentsUnit *unit, void *userdata) {
                             unit->unit_path);
         else
                 log_notice("source '%s' is not configured any more; what was attached to '%s' is "
-                           "let go",
+                           "removed",
                            unit->source, unit->unit_path);
 }
 

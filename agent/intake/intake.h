@@ -1,4 +1,5 @@
-/* From a source's tree to bundles that are ready: events and scans say where to look, probes look, intake_rules.h decides. */
+/* From the tree of a source to bundles that are ready: events and scans say what to probe, probes
+ * collect facts, rules.h decides. */
 #pragma once
 
 #include <systemd/sd-event.h>
@@ -8,7 +9,8 @@
 #include "agent/store/bundle.h"
 #include "config/config.h"
 
-/* No more bundles of one source than this are worked on at a time; the rest is taken when these are through. */
+/* At most so many bundles of one source are worked on at a time; the rest is accepted when these
+ * are through. */
 #define INTAKE_ACTIVE_MAX 20000
 
 typedef struct IntakeContext { /* borrowed by the sources */
@@ -17,21 +19,24 @@ typedef struct IntakeContext { /* borrowed by the sources */
         Store *store;
         BundleTable *bundles;
         const char *instance_id, *proc_root;
-        Attachments *attachments; /* NULL: nothing is ever attached */
-        uint64_t
-                hook_deadline_usec; /* hook.deadline: so long a hook may be at work, and a second more */
-        void (*on_ready)(Bundle *b, void *userdata); /* it is whole, or labelled: ship it */
-        /* What is at that path is another unit than the one of an earlier bundle. @param before_usec  CLOCK_REALTIME: what was said of the path until
-         * then was said of the earlier one. NULL: nobody is told */
+        Attachments *attachments;    /* NULL: nothing is ever attached */
+        uint64_t hook_deadline_usec; /* hook.deadline: a hook may run for so long */
+        /* A bundle is complete, or labelled: ship it. */
+        void (*on_ready)(Bundle *b, void *userdata);
+        /* Another unit is at the path of an earlier bundle. NULL: not reported
+         * @param before_usec  CLOCK_REALTIME: notes about the path until then belong to the earlier
+         * one */
         void (*on_renewed)(const char *source, const char *unit_path, uint64_t before_usec,
                            void *userdata);
-        void (*on_discard)(const char *reason, uint64_t n,
-                           void *userdata); /* members left out, for the metric */
-        /* n notes of one user were not heard about a unit, which has others' files. NULL: nobody is told */
+        /* n members were left out, for the metric. */
+        void (*on_discard)(const char *reason, uint64_t n, void *userdata);
+        /* n notes of one user about a unit do not count, since it has files of other users. NULL:
+         * not reported */
         void (*on_unheard)(uint64_t n, void *userdata);
-        /* A bundle was found: its row is there, though perhaps not yet durable. NULL: nobody is told */
+        /* A bundle was found: its row is there, though perhaps not yet durable. NULL: not reported
+         */
         void (*on_found)(const Bundle *b, void *userdata);
-        /* Nothing that the links of this bundle hold is needed any more. NULL: nobody is told */
+        /* Nothing that the links of this bundle hold is needed any more. NULL: not reported */
         void (*on_links_rechecked)(IntakeSource *s, const char *id, void *userdata);
         void *userdata;
 } IntakeContext;
@@ -46,69 +51,83 @@ typedef struct IntakeSourceView {
 /** Starts watching and scanning. @param config  borrowed for the source's life */
 int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSource *config);
 
-/** Goes on with a configuration that says the same about this source. */
+/** Continues with a configuration that says the same about this source. */
 void intake_source_rebind(IntakeSource *s, const ConfigSource *config);
 
 /** Stops it. Bundles that belong to it lose their source (b->source = NULL). */
 IntakeSource *intake_source_free(IntakeSource *s);
 
-/** Takes over a bundle of this source that is already known (after a start or a reload), and goes on with it. */
+/** Continues with a bundle of this source that is already known, after a start or a reload. */
 void intake_source_adopt(IntakeSource *s, Bundle *b);
 
-/** Scans now. @param flush  takes what settles, and what the scan finds, as if `settle` were over */
+/** Scans now. @param flush  what settles, and what the scan finds, is accepted as if `settle` were
+ * over */
 void intake_source_flush(IntakeSource *s, bool flush);
-/** Stops taking new bundles: scans once more, and takes what is there; what is known goes on. Or takes new ones again. */
+/** Accepts no new bundles after one more scan; known bundles continue. Or accepts new ones again.
+ */
 void intake_source_hold(IntakeSource *s, bool on);
-/** Takes one settling bundle as if `settle` were over. */
+/** Accepts one settling bundle as if `settle` were over. */
 void intake_flush_bundle(Bundle *b);
 
-/** A bundle of this source came to an end: its pins go, and what came later is looked for. */
+/** A bundle of this source has ended: its pins are released, and what came later is probed. */
 void intake_source_on_final(IntakeSource *s, Bundle *b);
 
-/** Goes back to settling: it changed while it was being read. */
+/** Sets the bundle back to SETTLING: it changed while it was being read. */
 void intake_settle_again(Bundle *b, const char *why);
 
-/** @return 0, or -errno: it stays the caller's */
-int intake_source_submit(IntakeSource *s, SourceTask *e);
+/** Runs a task in the thread of the source, in turn with its probes. @return 0, or -errno: it stays
+ * the caller's */
+int intake_source_submit(IntakeSource *s, SourceTask *t);
 
-/** A delivered bundle's links may hold what not every destination has: looks, begins a supplement with that, and lets go of the others,
- * unless the row says that they are kept. Where it cannot be done the links stay, and the next start looks.
- * @param id  of a delivered bundle; or of a supplement that has no row: what was begun here and cut */
+/** Rechecks the links of a delivered bundle, which may hold what not every destination has: starts
+ * a supplement with that, and releases the others unless the row says that they are kept. Where it
+ * cannot be done the links stay until the next start.
+ * @param id  of a delivered bundle; or of a supplement without a row, whose start was cut */
 void intake_look_last(IntakeSource *s, const char *id);
-/** @return whether such a look is still to come or underway for this bundle, or a start does not yet know for which ones it is. Until then
- * no link of it may go. */
+/** @return whether a recheck of this bundle is pending or running, or the list of what a crash left
+ * is not complete yet. Until then no link of it may be removed. */
 bool intake_is_to_look_last(const IntakeSource *s, const char *id);
+
+/* ---- hints of hooks about a unit of this source. They make intake probe at once, wait for
+ * announced files, and accept a shorter quiet. Hints about a unit that is not there yet are
+ * remembered for some minutes.
+ * @param unit_path  absolute, at or below the fixed part of the source; others are ignored
+ * @param uid        of the hook: its hints count only while all files of the unit are of that user
+ * or root */
+
 #define INTAKE_PROMISED_MAX 512 /* files, of one unit */
 
-/* What the hook says of a unit of this source. Hints: they make intake look at once, wait for files that are announced, and take a shorter
- * quiet for an answer. What they say of a unit that is not there yet is remembered for some minutes.
- * @param unit_path  absolute, at or below the source's fixed part; others are let be
- * @param uid        of the hook: while the unit has a file of another user than that one and root, nothing of it counts (agent/store/owners.h) */
-/** A hook is at work: the unit is looked for and looked at now, and not called whole before the hook is through, or its time is. */
+/** A hook is running: the unit is probed now, and is not complete before the hook has ended or its
+ * deadline has passed. */
 void intake_source_note(IntakeSource *s, const char *unit_path, uid_t uid);
-/** A hook is through: all files that it was to write are there, or never will be. */
+/** A hook has ended: all files that it was to write are there, or never will be. */
 void intake_source_note_finished(IntakeSource *s, const char *unit_path, uid_t uid);
-/** One that is through had promised a file of this name, wherever in the unit it is, and has not said that there is none. Where it is not seen the unit
- * waits for the whole of `settle`, and then goes out labelled. Said before ..._finished(); at most INTAKE_PROMISED_MAX of a unit are remembered. */
+/** A hook that is about to finish has promised a file of this name, anywhere in the unit. While it
+ * is missing the unit waits for the whole of `settle`, and then is shipped labelled. At most
+ * INTAKE_PROMISED_MAX of a unit are remembered. */
 void intake_source_promised(IntakeSource *s, const char *unit_path, uid_t uid, const char *name);
-/** The same of a file that the agent has seen in the unit's container, and has not copied whole. @param path  in the unit; NULL: nobody can name it */
+/** The same of a file that was seen in the unit's container and was not copied whole. @param path
+ * in the unit; NULL: not known */
 void intake_source_missing(IntakeSource *s, const char *unit_path, const char *path);
-/** Something is still to be attached to the unit: when it is whole otherwise, that is waited for, for `settle`. Or nothing is any more. */
+/** Whether something is still to be attached to the unit: it waits for that for `settle`. */
 void intake_source_pending(IntakeSource *s, const char *unit_path, bool pending);
-/** Something was attached to the unit. If its bundle is through, a supplement begins; else the bundle takes it, or the supplement after it. */
+/** Something was attached to the unit: its bundle gets it, or a supplement. */
 void intake_source_attached(IntakeSource *s, const char *unit_path);
+
+/* ---- what others ask of a source ---- */
 
 const ConfigSource *intake_source_config(const IntakeSource *s);
 SourceTerms *intake_source_terms(const IntakeSource *s); /* borrowed */
 void intake_source_view(const IntakeSource *s, IntakeSourceView *ret);
-/** @return whether the last scan saw the whole source and could note what it found */
+/** @return whether the last scan saw the whole source and all that it found was recorded */
 bool intake_source_has_seen_all(const IntakeSource *s);
-/** @return whether the first scan is over and nothing waits to be looked at: what --once asks */
+/** @return whether the first scan is over and nothing waits to be probed; for --once */
 bool intake_source_is_idle(const IntakeSource *s);
 
-/* ---- what is attached to units of sources that are not configured any more: nobody scans them ---- */
+/* ---- attachments of sources that are not configured any more: nobody scans those ---- */
 
-/* What waits for a bundle of such a source stays so long: the source may come back with the next configuration. */
+/* What waits for a bundle of such a source is kept for so long: the source may be configured again.
+ */
 #define ORPHANS_WAIT_USEC USEC_PER_DAY
 
 typedef struct OrphansContext { /* borrowed for the call */
@@ -120,6 +139,7 @@ typedef struct OrphansContext { /* borrowed for the call */
         void *userdata;
 } OrphansContext;
 
-/** Removes what was attached to bundles that are over, and what has waited for a bundle for ORPHANS_WAIT_USEC while none was underway. What was attached
- * to a bundle that is underway or quarantined stays. */
+/** Removes what was attached to bundles that are over, and what has waited for a bundle for
+ * ORPHANS_WAIT_USEC while there was none. What was attached to an active or quarantined bundle
+ * stays. */
 void orphans_sweep(const OrphansContext *c);

@@ -1,5 +1,6 @@
-/* What the files of intake share: intake.c (events, scans, life), intake_discover.c (from a path to a bundle),
- * intake_settle.c (from a bundle to READY), intake_pins.c (links let go), intake_last.c (what they hold beyond what was shipped). */
+/* What the files of intake share. source.c: events, scans, life of a source. discover.c: from a
+ * path to a bundle. settle.c: from a bundle to READY. hook_hints.c: what hooks say.
+ * recheck_links.c: links of ended bundles. probe.c: in the threads. tables.c: memory. */
 #pragma once
 
 #include "agent/intake/intake.h"
@@ -7,13 +8,15 @@
 #include "agent/store/owners.h"
 #include "lib/event/dirwatch.h"
 
-/* A unit that changes all the time is looked at no more often than this, and never for more than a fifth of the time. */
-#define LOOK_AGAIN_USEC (100 * USEC_PER_MSEC)
-#define LOOK_SHARE 4
+/* A unit that changes all the time is probed no more often than this, and never for more than a
+ * fifth of the time. */
+#define REPROBE_USEC (100 * USEC_PER_MSEC)
+#define REPROBE_SHARE 4
 
 /* ---- tables.c ---- */
 
-/* What was last seen at each unit's path, 16 bytes a unit: so that a scan reports only what is new or has changed. */
+/* What was last seen at each unit's path, 16 bytes a unit: so that a scan reports only what is new
+ * or has changed. */
 typedef struct UnitTable {
         uint64_t *keys, *digests; /* open addressing; key 0 = free slot */
         size_t n, n_slots;        /* n_slots is 0 or a power of two */
@@ -36,7 +39,8 @@ typedef struct Pending {
 } Pending;
 
 void pending_init(Pending *p);
-/** Adds a copy; nothing when it is there. @return 0, -ENOMEM, -E2BIG (everything was dropped: scan instead) */
+/** Adds a copy; nothing when it is there. @return 0, -ENOMEM, -E2BIG (everything was dropped: scan
+ * instead) */
 int pending_add(Pending *p, const char *path);
 /** Removes the oldest. @return the caller's, never NULL when not empty */
 char *pending_pop(Pending *p);
@@ -64,45 +68,49 @@ typedef struct ProbePromise {
         bool is_seen;
 } ProbePromise;
 
+/* Three kinds: without a bundle_id and `shipped` a path is probed; with a supplement_id the links
+ * of a bundle are rechecked; else a unit is probed, and its members are held for bundle_id. */
 typedef struct ProbeJob {
         SourceTask task;
         IntakeSource *source;                              /* for done() */
         void (*done)(IntakeSource *s, struct ProbeJob *p); /* on the loop; it is freed afterwards */
         SourceTerms *terms;                                /* a reference */
-        char *relative; /* what to look at, below the fixed part; owned */
-        char bundle_id
-                [BUNDLE_ID_SIZE]; /* "" = a first look: nothing is held, links are not judged */
-        uint64_t *shipped; /* sorted fingerprints of what has been shipped of this unit; owned */
+        char *relative; /* the unit, below the fixed part; owned */
+        char bundle_id[BUNDLE_ID_SIZE];
+        uint64_t *shipped; /* sorted fingerprints of what was shipped of this unit; owned */
         size_t n_shipped;
         uint64_t seen_digest; /* the owner's: of the unit, when it was found */
         bool check_writers;   /* leases and headers too */
-        bool hold;            /* links, or else descriptors */
-        /* A directory with another inode in the unit's place, or one that was made at another time, is another unit; 0: it is not asked. */
+        bool hold;            /* by links, or else by descriptors */
+        /* A directory with another inode or another birth in the unit's place is another unit; 0:
+         * not compared. */
         uint64_t unit_ino, unit_born_usec;
         bool met_another;
         ProbePromise *promised; /* files that are to come; owned */
         size_t n_promised;
-        bool links_only; /* whatever is at the unit's place now is not looked at */
-        char supplement_id
-                [BUNDLE_ID_SIZE]; /* "" = no last look. Else a supplement to be, of `base_id`: what the links of bundle_id hold and was
-                                      not shipped is linked for it as well */
+        bool links_only; /* whatever is at the unit's place now is ignored */
+        /* Of `base_id`: what the links of bundle_id hold and was not shipped is linked for it as
+         * well. */
+        char supplement_id[BUNDLE_ID_SIZE];
         char base_id[BUNDLE_ID_SIZE];
-        bool releases_links; /* after a last look: of the links of bundle_id */
+        bool releases_links; /* those of bundle_id, after a recheck */
 
-        int result; /* 0; SCAN_E_NO_UNIT; PROBE_E_FOREIGN: another node has claimed it; PROBE_E_NOT_HELD: after a last look, hold_error says
-                       why; -ENOENT; -errno */
-        ScanUnit
-                unit; /* first look: as scan_unit_of() gives it. Else only the fields that are counted over members */
+        /* 0; SCAN_E_NO_UNIT; PROBE_E_FOREIGN: another node has claimed it; PROBE_E_NOT_HELD: after
+         * a recheck, hold_error says why; -ENOENT; -errno */
+        int result;
+        /* Of a path as scan_unit_of() returns it, else only the fields that are counted over
+         * members. */
+        ScanUnit unit;
         Owners owners;            /* of the members that are counted */
         uint64_t n_shipped_there; /* members that have been shipped before */
         IntakeWriters writers;
         bool contradicted;
         PinsSession *session; /* while it runs */
-        bool has_link;        /* of the member at hand: ours is there already */
+        bool has_link;        /* the current member has a link of ours already */
         uint64_t n_linked;    /* members that have a link of ours */
         bool links_held;
         bool from_links; /* the unit is gone from its place: the facts are those of our links */
-        bool moved; /* with -ENOENT: all that is pinned of it is now in other units of this source */
+        bool moved; /* with -ENOENT: all its pinned files are in other units of this source now */
         char *hold_error; /* why links could not be made, and the remedy */
         HeldFiles held;
         bool process_seen;
@@ -149,109 +157,120 @@ struct IntakeSource {
         const ConfigSource *config; /* borrowed */
         SourceTerms *terms;
         DirWatch *watch; /* NULL: scans only */
-        WorkerPool *probes,
-                *scans; /* apart, so that a long scan delays no look; one thread each, so that a hung mount takes no more */
+        /* A pool each, so that a long scan delays no probe; one thread each, so that a hung mount
+         * blocks no more. */
+        WorkerPool *probes, *scans;
+        ListLink tasks; /* that are out */
+        size_t n_probes;
+        char *note;      /* for status; owned */
+        char *hold_note; /* why files are not held by links; owned */
+
         UnitTable table;
-        bool is_scanning, scan_wanted, has_scanned, was_missing;
-        bool flush_wanted, flush_this_scan; /* what it finds is flushed */
-        bool in_transaction;                /* rows are written but not yet durable */
-        bool scan_failed;                   /* the last one could not see everything */
-        bool puts_off, said_put_off;        /* bundles of this one cannot be noted */
-        IntakeHold hold;
         size_t n_active; /* bundles being worked on */
-        sd_event_source *scan_timer, *look_timer;
-        Pending pending; /* paths to be looked at for the first time */
-        bool looking;
+        IntakeHold hold;
+        sd_event_source *scan_timer;
+        bool is_scanning, scan_wanted, has_scanned;
+        bool was_missing, scan_failed;            /* the last one could not see everything */
+        bool flush_wanted, flush_this_scan;       /* what it finds is flushed */
+        bool in_transaction;                      /* rows are written but not yet durable */
+        bool is_postponing, has_logged_postponed; /* bundles of this scan cannot be recorded */
+        uint64_t scan_usec, n_unreadable;         /* of the last scan */
+
+        Pending pending; /* paths to be probed */
+        bool is_probing_path;
+        uint64_t probe_not_before_usec; /* CLOCK_BOOTTIME */
+        sd_event_source *probe_timer;
+
         Pending rechecks;                /* ids whose links wait for a recheck */
         char rechecking[BUNDLE_ID_SIZE]; /* whose recheck is out; "" */
-        bool is_listing;                 /* what a crash left */
-        bool sweep_wanted; /* a last look found something, and its unit is another bundle's for now */
-        uint64_t look_not_before_usec; /* CLOCK_BOOTTIME */
-        ListLink tasks;                /* that are out */
-        size_t n_probes;
-        uint64_t scan_usec, n_unreadable; /* of the last scan */
-        ListLink unit_notes;              /* what hooks say of units: intake_notes.c */
-        size_t n_unit_notes;
-        sd_event_source *notes_timer;
-        Pending attached; /* paths of units that may have something to be shipped: intake_attached.c */
+        bool is_listing;                 /* links that a crash left */
+        bool sweep_wanted; /* a recheck found something, and its unit is another bundle's for now */
+
+        ListLink hook_hints;
+        size_t n_hook_hints;
+        sd_event_source *hints_timer;
+
+        Pending attached; /* paths of units that may have attachments to be shipped */
         sd_event_source *attached_timer;
-        ClockSteady steady; /* looked at by each sweep */
+        ClockSteady steady; /* checked by each sweep of attachments */
         uint64_t steady_usec;
-        char *note;      /* said in status; owned */
-        char *hold_note; /* why sources are not held by links; owned */
 };
+
+/* ---- source.c ---- */
 
 uint64_t intake_boot_usec(const IntakeSource *s);
 uint64_t intake_realtime_usec(const IntakeSource *s);
 /** @return a bundle's path below the fixed part, "" for the fixed part itself; borrowed */
 const char *intake_relative(const IntakeSource *s, const char *path);
-/** Notes what was last seen at a path, so that a scan does not report it again. */
+/** Records what was last seen at a path, so that a scan does not report it again. */
 void intake_remember(IntakeSource *s, const char *relative, uint64_t digest);
 void intake_set_note(char **note, const char *text);
-/** Says that n bundles could not be noted for an error of the store, and are left to a later scan; 0 = none. */
-void intake_tell_put_off(IntakeSource *s, int error, size_t n);
 void intake_start_scan(IntakeSource *s);
 
+/* ---- discover.c ---- */
+
+/** Logs that n bundles could not be recorded for an error of the store, and are left to a later
+ * scan; 0 = none. */
+void intake_report_postponed(IntakeSource *s, int error, size_t n);
 /** A unit was seen whose content may not be what was last known of its path. */
 void intake_on_unit(IntakeSource *s, ScanUnit *u);
-/** Queues a path for a first look. */
-void intake_look_at_path(IntakeSource *s, const char *relative);
-/** Hands a probe to the worker; done() frees it. @return whether it was taken (else it is freed) */
+/** Queues a path to be probed. */
+void intake_probe_path(IntakeSource *s, const char *relative);
+/** Starts a probe, which is freed after done(). @return whether it was started (else it is freed)
+ */
 bool intake_probe_submit(IntakeSource *s, ProbeJob *p, void (*done)(IntakeSource *s, ProbeJob *p));
-
-/* intake_notes.c */
-/** Adds to the facts what hooks say of a unit. */
-void intake_note_facts(IntakeSource *s, const Bundle *b, IntakeFacts *facts);
-/** Says, once, whose notes are not heard about a bundle that gets ready. */
-void intake_notes_tell_unheard(IntakeSource *s, const Bundle *b);
-/** Gives a probe what was promised and has not been seen. @return 0, -ENOMEM */
-int intake_notes_ask(IntakeSource *s, const char *unit_path, ProbeJob *p);
-/** Takes from a probe which of them it has seen. */
-void intake_notes_take(IntakeSource *s, const char *unit_path, const ProbeJob *p);
-/** Tells what has not been seen, one by one; borrowed for the call. */
-void intake_notes_missing(IntakeSource *s, const Bundle *b,
-                          void (*on_promise)(const Promise *p, void *userdata), void *userdata);
-/** A bundle is taken over by a start: whether hooks have told of its unit the store knows. */
-void intake_notes_of_start(IntakeSource *s, const Bundle *b);
-/** A bundle of the unit has ended. */
-void intake_notes_on_final(IntakeSource *s, const char *unit_path);
-void intake_notes_done(IntakeSource *s);
-
-/* intake_attached.c */
-/** A bundle ended: what it was given is let go, where it is over; what came later begins a supplement. */
-void intake_attached_on_final(IntakeSource *s, const Bundle *b);
-/** What waits in the state directory, or was left there: after a start, and with each scan. */
-void intake_attached_sweep(IntakeSource *s);
-void intake_attached_done(IntakeSource *s);
-/** Another unit is at the path of an earlier bundle: what waits was attached to the earlier one, and is let go. */
-void intake_attached_renewed(IntakeSource *s, const char *path);
-/** Begins a supplement of what is attached alone. */
-void intake_begin_of_attachments(IntakeSource *s, BundleRecord *base, size_t n, uint64_t bytes);
-
-/** Looks at a settling bundle now. */
-void intake_look_at(Bundle *b);
-void intake_look_again_in(Bundle *b, uint64_t usec);
-
-/** Removes the links of bundles that nobody needs any more: what a crash left. Before any probe. */
-void intake_sweep_pins(IntakeSource *s);
-/** Lets go of a bundle's links. */
-void intake_release_pins(IntakeSource *s, const char *id);
-
 /** The id of a base's supplement. @return 0, -EOVERFLOW */
 int intake_supplement_id(char ret[BUNDLE_ID_SIZE], const BundleRecord *base, unsigned number);
-/** Begins the base's next supplement with what a probe has counted, unless the operator has said no to that very content.
- * @return whether he has not */
-bool intake_begin_supplement(IntakeSource *s, ProbeJob *p, BundleRecord *base);
+/** Starts the base's next supplement with what a probe has counted.
+ * @return false: the operator has refused that very content */
+bool intake_start_supplement(IntakeSource *s, ProbeJob *p, BundleRecord *base);
+/** A bundle ended: its attachments are released, where it is over; what came later starts a
+ * supplement. */
+void intake_attached_on_final(IntakeSource *s, const Bundle *b);
+/** Finds attachments that wait in the state directory, or were left there: after a start, and with
+ * each scan. */
+void intake_attached_sweep(IntakeSource *s);
+void intake_attached_done(IntakeSource *s);
 
-/** @param rec  NULL: no row is there  @return whether intake_look_last() is for these links, that nobody works on */
-bool intake_must_recheck(const IntakeSource *s, const BundleRecord *rec, const char *id);
-/** @return whether it is a supplement that a last look has begun: whatever is at the unit's place, it is made of its links alone */
-bool intake_is_of_links(const BundleRecord *rec);
-/** A bundle ended: whoever stood in the way of a supplement may be gone. */
-void intake_sweep_pins_again(IntakeSource *s);
+/* ---- settle.c ---- */
 
-/* settle.c */
-/** Sets rec.s3_prefix of a bundle that gets ready, by the notes of its unit that count: one that it has stays only if one of them was
- * granted it, and one that has none, and was never begun, gets that of the first that was granted any. A supplement goes where its base
- * went, or, where that cannot be known any more, to the destination's own. */
+/** Probes a settling bundle now, or in so long. */
+void intake_probe_bundle(Bundle *b);
+void intake_probe_bundle_in(Bundle *b, uint64_t usec);
+/** Sets rec.s3_prefix of a bundle that gets ready, by the notes of its unit that count: one that it
+ * has stays only if one of them was granted it, and one that has none, and was never begun, gets
+ * that of the first that was granted any. A supplement goes where its base went, or, where that
+ * cannot be known any more, to the destination's own. */
 void intake_set_s3_prefix(Store *store, Bundle *b);
+
+/* ---- hook_hints.c ---- */
+
+/** Adds to the facts what hooks say of a unit. */
+void hook_hints_add_facts(IntakeSource *s, const Bundle *b, IntakeFacts *facts);
+/** Reports, once, whose hints do not count for a bundle that gets ready. */
+void hook_hints_report_ignored(IntakeSource *s, const Bundle *b);
+/** Gives a probe the promised files that have not been seen. @return 0, -ENOMEM */
+int hook_hints_add_expected(IntakeSource *s, const char *unit_path, ProbeJob *p);
+/** Forgets those that the probe has seen. */
+void hook_hints_remove_seen(IntakeSource *s, const char *unit_path, const ProbeJob *p);
+/** Calls back for each promised file that has not been seen; borrowed for the call. */
+void hook_hints_foreach_missing(IntakeSource *s, const Bundle *b,
+                                void (*on_promise)(const Promise *p, void *userdata),
+                                void *userdata);
+/** A bundle continues after a start: loads the notes of its unit from the store. */
+void hook_hints_load(IntakeSource *s, const Bundle *b);
+/** A bundle of the unit has ended. */
+void hook_hints_on_final(IntakeSource *s, const char *unit_path);
+void hook_hints_done(IntakeSource *s);
+
+/* ---- recheck_links.c ---- */
+
+/** Releases the links that a crash left and nobody needs. Before any probe. */
+void intake_sweep_pins(IntakeSource *s);
+/** A bundle ended: what was in the way of a supplement may be gone. */
+void intake_sweep_pins_again(IntakeSource *s);
+/** Releases the links of a bundle. */
+void intake_release_pins(IntakeSource *s, const char *id);
+/** @return whether it is a supplement that a recheck has started: whatever is at the unit's place,
+ * it is made of its links alone */
+bool intake_is_from_links(const BundleRecord *rec);

@@ -42,7 +42,7 @@ static int hold_member(ProbeJob *p, const ScanMember *m, int unit_fd) {
                                          &p->hold_error);
                 if (r == 0)
                         p->n_linked++;
-                if (r == 0 || r == -ENOENT) /* gone again: the next look tells */
+                if (r == 0 || r == -ENOENT) /* removed again: the next probe sees it */
                         return 0;
                 if (r < 0 && !p->hold_error)
                         (void)asprintf(&p->hold_error, "cannot link '%s': %s", m->path,
@@ -89,8 +89,8 @@ static void count_member(ScanUnit *u, const ScanMember *m, uint64_t print) {
                 u->pid = m->name.pid;
 }
 
-/* Removed and made anew under its name: it begins a bundle of its own when this one is through, and no file of it belongs to this one. The new
- * one often gets the old one's inode number. */
+/* Removed and created again under its name: it starts a bundle of its own when this one has ended,
+ * and no file of it belongs to this one. The new one often gets the old one's inode number. */
 static bool is_another_unit(const ProbeJob *p, int unit_fd) {
         struct stat st;
         if (p->unit_ino == 0 || p->from_links || fstat(unit_fd, &st) < 0)
@@ -104,8 +104,8 @@ static bool is_meant(const Promise *p, const char *path) {
                (p->kind == PROMISE_PATH && strcmp(p->name, path) == 0);
 }
 
-/* What is no member is said for itself: it is there. */
-static void note_promised(ProbeJob *p, const ScanMember *m) {
+/* Also one that is no member: it is there. */
+static void mark_promised(ProbeJob *p, const ScanMember *m) {
         for (size_t i = 0; i < p->n_promised; i++)
                 if (is_meant(&p->promised[i].promise, m->path))
                         p->promised[i].is_seen = true;
@@ -117,9 +117,9 @@ static int on_member(const ScanMember *m, int unit_fd, void *userdata) {
                 p->met_another = true;
                 return -ENOENT;
         }
-        bool has_link = p->has_link; /* own_links() is asked right before, if it is asked */
+        bool has_link = p->has_link; /* own_links() sets it right before, if it is called */
         p->has_link = false;
-        note_promised(p, m);
+        mark_promised(p, m);
         if (m->skip != SCAN_SKIP_NONE) {
                 if (p->unit.skipped[m->skip]++ == 0)
                         p->unit.skipped_example[m->skip] = path_escape(m->path);
@@ -141,9 +141,10 @@ static int on_member(const ScanMember *m, int unit_fd, void *userdata) {
         return 0;
 }
 
-/* Field 22 of /proc/PID/stat: the start time in ticks; together with the pid it names one process for good.
- * The owner must be the dump's: in a container the pid in a name means another process here. */
-static void look_at_process(ProbeJob *p) {
+/* Field 22 of /proc/PID/stat: the start time in ticks; together with the pid it identifies one
+ * process. The owner must be the dump's: in a container the pid in a name means another process
+ * here. */
+static void check_process(ProbeJob *p) {
         if (p->unit.pid <= 0)
                 return;
         _cleanup_free_ char *path = NULL, *text = NULL;
@@ -171,8 +172,10 @@ static void look_at_process(ProbeJob *p) {
         }
 }
 
-/* On a file system that other nodes see too, a unit whose names carry no instance id belongs to the node that made its claim file.
- * @return 0 ours, PROBE_E_FOREIGN, -ENOMEM; where no claim can be made or read it is ours: twice is better than never */
+/* On a file system that other nodes see too, a unit whose names carry no instance id belongs to the
+ * node that made its claim file.
+ * @return 0 ours, PROBE_E_FOREIGN, -ENOMEM; where no claim can be made or read it is ours: twice is
+ * better than never */
 static int claim(const SourceTerms *t, const ScanUnit *u) {
         char id[BUNDLE_ID_SIZE];
         _cleanup_free_ char *path = path_join(t->fixed, u->relative);
@@ -185,7 +188,7 @@ static int claim(const SourceTerms *t, const ScanUnit *u) {
                                   .source = t->name,
                                   .path = path,
                                   .date_time = u->values.date_time,
-                                  .oldest_mtime_usec = 0, /* nodes may look at different moments */
+                                  .oldest_mtime_usec = 0, /* nodes may scan at different moments */
                                   .unique_name = true },
                 id);
         char name[BUNDLE_ID_SIZE + 8];
@@ -196,7 +199,7 @@ static int claim(const SourceTerms *t, const ScanUnit *u) {
         _cleanup_close_ int fd =
                 openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
         if (fd >= 0) {
-                /* Not written whole or not durable: an empty claim keeps nobody away, see below. */
+                /* Where this fails the claim is empty, which excludes nobody, see below. */
                 if (fs_write_all(fd, t->instance_id, strlen(t->instance_id)) == 0 && fsync(fd) == 0)
                         (void)fs_sync_dir(dir);
                 return 0;
@@ -210,9 +213,9 @@ static int claim(const SourceTerms *t, const ScanUnit *u) {
         return n == 0 || strcmp(owner, t->instance_id) == 0 ? 0 : PROBE_E_FOREIGN;
 }
 
-static int look_first(ProbeJob *p) {
+static int probe_path(ProbeJob *p) {
         ScanSource scan = p->terms->scan;
-        scan.any_links = true; /* whose links they are is asked when the bundle is known */
+        scan.any_links = true; /* links are explained when the bundle is known */
         int r = scan_unit_of(&scan, p->relative, &p->unit);
         if (r == 0 && p->unit.on_network && !p->unit.has_own_name)
                 r = claim(p->terms, &p->unit);
@@ -239,7 +242,7 @@ static int walk(ProbeJob *p) {
 
 static int see_member(const ScanMember *m, int unit_fd, void *userdata) {
         ProbeJob *p = userdata;
-        (void)unit_fd; /* looked at, not read */
+        (void)unit_fd; /* not read */
         if (m->skip == SCAN_SKIP_NONE)
                 (void)pins_session_see(p->session, &m->st);
         return 0;
@@ -256,10 +259,11 @@ static int on_other_unit(ScanUnit *u, void *userdata) {
                                           .loose = u->loose,
                                           .on_member = see_member,
                                           .userdata = p });
-        return r == -ENOMEM ? r : 0; /* that one went too */
+        return r == -ENOMEM ? r : 0; /* that one was removed too */
 }
 
-/* Names elsewhere are not enough: what was moved out of the source, only this bundle ships. The source is walked only when there are some. */
+/* Names elsewhere are not enough: what was moved out of the source is shipped by this bundle only.
+ * The source is walked only when all files have other names. */
 static bool was_moved(ProbeJob *p) {
         if (!pins_session_lives_on(p->session))
                 return false;
@@ -286,14 +290,14 @@ static int walk_links(ProbeJob *p) {
         return r == 0 && p->unit.n_files == 0 ? -ENOENT : r;
 }
 
-/* The unit is gone, but our links hold it, and whoever has a member open may write on. */
-static int look_at_links(ProbeJob *p) {
+/* The unit is gone, but our links hold it, and a process that has a member open may still write. */
+static int probe_links(ProbeJob *p) {
         p->hold = false; /* they are held */
         p->from_links = true;
         return walk_links(p);
 }
 
-/* A core that is there and has changed goes out by itself, under a name of its own. */
+/* A core file that has changed is a bundle of its own. */
 static bool is_core_at_source(const ProbeJob *p) {
         struct stat st;
         if (p->terms->scan.kind != SOURCE_PROCESS_CORE)
@@ -302,8 +306,9 @@ static bool is_core_at_source(const ProbeJob *p) {
         return path && fstatat(AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-/* Links of a bundle that has ended are let go when nothing is in them that was not shipped everywhere, or when the supplement_id holds that. */
-static int look_last(ProbeJob *p) {
+/* Links of an ended bundle are released when all they hold was shipped everywhere, or when the
+ * supplement holds the rest. */
+static int recheck_bundle_links(ProbeJob *p) {
         p->unit = (ScanUnit){ .pid = -1 };
         int r = pins_session_new(&p->session, p->terms->pins, p->supplement_id,
                                  (size_t)p->terms->scan.max_files);
@@ -318,12 +323,12 @@ static int look_last(ProbeJob *p) {
                 return r;
         if (!p->links_held)
                 return PROBE_E_NOT_HELD;
-        bool is_supplement_ids = p->unit.n_files > 0 && strcmp(p->bundle_id, p->supplement_id) == 0;
-        return p->releases_links && !is_supplement_ids ? pins_release(p->terms->pins, p->bundle_id)
-                                                       : 0;
+        bool is_supplements = p->unit.n_files > 0 && strcmp(p->bundle_id, p->supplement_id) == 0;
+        return p->releases_links && !is_supplements ? pins_release(p->terms->pins, p->bundle_id)
+                                                    : 0;
 }
 
-static int look_again(ProbeJob *p) {
+static int probe_unit(ProbeJob *p) {
         int r = pins_session_new(&p->session, p->terms->pins, p->bundle_id,
                                  (size_t)p->terms->scan.max_files);
         if (r < 0)
@@ -331,7 +336,7 @@ static int look_again(ProbeJob *p) {
         p->links_held = p->hold;
         p->unit = (ScanUnit){ .pid = -1 };
         r = p->links_only ? -ENOENT : walk(p);
-        /* A link was refused after others had been made: descriptors hold all members or explain nothing. */
+        /* A link was refused after others had been made: then descriptors hold all members. */
         if (r == 0 && p->hold && !p->links_held && p->n_linked > 0)
                 r = walk(p);
         if (r == 0 && p->unit.n_files == 0 && p->n_shipped_there == 0)
@@ -339,11 +344,11 @@ static int look_again(ProbeJob *p) {
         if (p->links_held || p->unit.n_files == 0)
                 held_files_done(&p->held);
         if (r == 0)
-                look_at_process(p);
+                check_process(p);
         if (r == -ENOENT && p->hold)
                 p->moved = was_moved(p);
         if (r == -ENOENT && p->hold && !p->moved)
-                r = look_at_links(p);
+                r = probe_links(p);
         p->session = pins_session_free(p->session);
         return r;
 }
@@ -352,7 +357,9 @@ static void probe_run(WorkJob *job) {
         ProbeJob *p = CONTAINER_OF(job, ProbeJob, task.job);
         uint64_t begin = clock_boottime_usec();
         bool first = !p->bundle_id[0] && p->n_shipped == 0;
-        p->result = p->supplement_id[0] ? look_last(p) : first ? look_first(p) : look_again(p);
+        p->result = p->supplement_id[0] ? recheck_bundle_links(p)
+                    : first             ? probe_path(p)
+                                        : probe_unit(p);
         p->took_usec = clock_boottime_usec() - begin;
 }
 

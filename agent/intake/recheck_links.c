@@ -1,9 +1,11 @@
-/* The links of bundles that have ended: those that nobody needs are released, those of delivered bundles are rechecked.
+/* The links of bundles that have ended: those that nobody needs are released, those of delivered
+ * bundles are rechecked.
  *
- * The destinations of a bundle may have read a file at different times. When its owner has removed or replaced the file since, the
- * links alone hold what one of them lacks: that is shipped as a supplement, from links of its own. These are made before the links of
- * the bundle are released, and both before the supplement has a row; so whenever this is cut, the next start finds links of which not
- * all was shipped, and rechecks them. */
+ * The destinations of a bundle may have read a file at different times. When its owner has removed
+ * or replaced the file since, the links alone hold what one of them lacks: that is shipped as a
+ * supplement, from links of its own. These are made before the links of the bundle are released,
+ * and both before the supplement has a row; so whenever this is cut, the next start finds links of
+ * which not all was shipped, and rechecks them. */
 #include <errno.h>
 #include <string.h>
 
@@ -12,7 +14,8 @@
 #include "lib/base/path.h"
 #include "lib/neuron/ids.h"
 
-/* ---- jobs: links are listed and released in the thread that makes them; thousands take their time ---- */
+/* ---- jobs: links are listed and released in the thread that makes them; thousands take their time
+ * ---- */
 
 typedef struct FoundPins {
         ListLink link;
@@ -65,7 +68,8 @@ static void pins_job_drop(SourceTask *t) {
         pins_job_free(CONTAINER_OF(t, PinsJob, task));
 }
 
-/* @return whether it was started; if not, the next start does it: rather too many links than one too few */
+/* @return whether it was started; if not, the next start does it: rather too many links than one
+ * too few */
 static bool pins_job_start(IntakeSource *s, const char *bundle_id, void (*done)(SourceTask *t)) {
         _cleanup_(pins_job_freep) PinsJob *p = calloc(1, sizeof *p);
         if (!p)
@@ -102,6 +106,35 @@ typedef enum Fate {
         FATE_RECHECK,
 } Fate;
 
+/* @return 0 and the base's record; STORE_E_NOT_FOUND; -errno */
+static int get_base(const IntakeSource *s, const char *id, BundleRecord *ret) {
+        char base_id[BUNDLE_ID_SIZE];
+        const char *suffix = strrchr(id, '-');
+        if (!bundle_id_is_valid(id) || suffix[1] != 's')
+                return STORE_E_NOT_FOUND;
+        (void)snprintf(base_id, sizeof base_id, "%.*s", (int)(suffix - id), id);
+        return store_get(s->context->store, base_id, ret);
+}
+
+bool intake_is_from_links(const BundleRecord *rec) {
+        return rec->supplement_of[0] && rec->unit_ino == 0;
+}
+
+static bool is_delivered_here(const IntakeSource *s, const BundleRecord *rec) {
+        return rec->state == BUNDLE_DELIVERED && strcmp(rec->source, s->config->name) == 0 &&
+               path_is_below(rec->path, s->terms->fixed);
+}
+
+/* @param rec  NULL: there is no row. @return whether these links, which nobody works on, are to be
+ * rechecked */
+static bool must_recheck(const IntakeSource *s, const BundleRecord *rec, const char *id) {
+        _cleanup_(bundle_record_done) BundleRecord base = { 0 };
+        if (rec)
+                return is_delivered_here(s, rec);
+        return !bundle_table_find(s->context->bundles, id) && get_base(s, id, &base) == 0 &&
+               is_delivered_here(s, &base);
+}
+
 static Fate fate_of(const IntakeSource *s, const char *id) {
         _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
         if (bundle_table_find(s->context->bundles, id))
@@ -109,11 +142,12 @@ static Fate fate_of(const IntakeSource *s, const char *id) {
         int r = store_get(s->context->store, id, &rec);
         if (r < 0) /* what cannot be read is left alone */
                 return FATE_KEEP;
-        if (intake_must_recheck(s, r == 0 ? &rec : NULL, id))
+        if (must_recheck(s, r == 0 ? &rec : NULL, id))
                 return FATE_RECHECK;
         if (r > 0)
                 return FATE_UNKNOWN;
-        /* A delivered one is rechecked by its own source; links that the row still mentions are released by retention. */
+        /* A delivered one is rechecked by its own source; links that the row still mentions are
+         * released by retention. */
         bool is_over = rec.state == BUNDLE_CANCELLED || rec.state == BUNDLE_VANISHED ||
                        rec.state == BUNDLE_EVICTED;
         return is_over && !rec.links_held ? FATE_RELEASE : FATE_KEEP;
@@ -135,7 +169,8 @@ static void log_unknown(const char *path, size_t n) {
         logged = strdup(path);
 }
 
-/* Only what is known to be over is released: an id may be another source's, or its row lost with a damaged database. */
+/* Only what is known to be over is released: an id may be another source's, or its row lost with a
+ * damaged database. */
 static void on_listed(SourceTask *t) {
         _cleanup_(pins_job_freep) PinsJob *p = CONTAINER_OF(t, PinsJob, task);
         IntakeSource *s = p->source;
@@ -173,33 +208,6 @@ void intake_sweep_pins_again(IntakeSource *s) {
 /* ---- rechecks ---- */
 
 static void start_next(IntakeSource *s);
-
-/* @return 0 and the base's record; STORE_E_NOT_FOUND; -errno */
-static int get_base(const IntakeSource *s, const char *id, BundleRecord *ret) {
-        char base_id[BUNDLE_ID_SIZE];
-        const char *suffix = strrchr(id, '-');
-        if (!bundle_id_is_valid(id) || suffix[1] != 's')
-                return STORE_E_NOT_FOUND;
-        (void)snprintf(base_id, sizeof base_id, "%.*s", (int)(suffix - id), id);
-        return store_get(s->context->store, base_id, ret);
-}
-
-bool intake_is_of_links(const BundleRecord *rec) {
-        return rec->supplement_of[0] && rec->unit_ino == 0;
-}
-
-static bool is_delivered_here(const IntakeSource *s, const BundleRecord *rec) {
-        return rec->state == BUNDLE_DELIVERED && strcmp(rec->source, s->config->name) == 0 &&
-               path_is_below(rec->path, s->terms->fixed);
-}
-
-bool intake_must_recheck(const IntakeSource *s, const BundleRecord *rec, const char *id) {
-        _cleanup_(bundle_record_done) BundleRecord base = { 0 };
-        if (rec)
-                return is_delivered_here(s, rec);
-        return !bundle_table_find(s->context->bundles, id) && get_base(s, id, &base) == 0 &&
-               is_delivered_here(s, &base);
-}
 
 /* @return whether all is as it was when the recheck started, so that a supplement may start */
 static bool may_supplement(IntakeSource *s, const ProbeJob *p, const BundleRecord *base) {
@@ -242,7 +250,7 @@ static void handle_recheck(IntakeSource *s, ProbeJob *p) {
         }
         if (store_get(s->context->store, p->base_id, &base) != 0 || !may_supplement(s, p, &base))
                 return;
-        if (!intake_begin_supplement(s, p, &base)) { /* the operator has refused it */
+        if (!intake_start_supplement(s, p, &base)) { /* the operator has refused it */
                 intake_release_pins(s, p->supplement_id);
                 report_rechecked(s, p->bundle_id);
         }

@@ -2,69 +2,73 @@
 
 #include "lib/base/cleanup.h"
 
-/* A bundle that somebody still writes is looked at again no more often than this … */
-#define LOOK_AGAIN_MIN_USEC (500 * USEC_PER_MSEC)
-/* … and no more seldom than this, whatever settle is. */
-#define LOOK_AGAIN_MAX_USEC (30 * USEC_PER_SEC)
+/* A bundle that is still written is probed no more often than this … */
+#define REPROBE_MIN_USEC (500 * USEC_PER_MSEC)
+/* … and no less often than this, whatever `settle` is. */
+#define REPROBE_MAX_USEC (30 * USEC_PER_SEC)
 
-/* A hook tells when it is through; this is for one that does not. */
-#define HOOK_LOOK_AGAIN_USEC USEC_PER_SEC
+/* A hook reports its end; this is for one that does not. */
+#define HOOK_REPROBE_USEC USEC_PER_SEC
 
-static IntakeAnswer wait_for(const IntakeTerms *t, uint64_t usec, const char *why) {
+static IntakeAnswer wait_for(const IntakeLimits *t, uint64_t usec, const char *why) {
         uint64_t left = t->max_wait_usec > 0
-                                ? t->max_wait_usec - t->waited_usec /* the caller has checked it */
+                                ? t->max_wait_usec - t->waited_usec /* checked by the caller */
                                 : UINT64_MAX;                       /* off: never given up */
         return (IntakeAnswer){ .verdict = INTAKE_WAIT,
                                .next_usec = MAX(MIN(usec, left), UINT64_C(1)),
                                .why = why };
 }
 
-static uint64_t look_again_usec(const IntakeTerms *t) {
-        return MIN(MAX(t->settle_usec, LOOK_AGAIN_MIN_USEC), LOOK_AGAIN_MAX_USEC);
+static uint64_t reprobe_usec(const IntakeLimits *t) {
+        return MIN(MAX(t->settle_usec, REPROBE_MIN_USEC), REPROBE_MAX_USEC);
 }
 
-static bool is_over(const IntakeTerms *t) {
+static bool is_over(const IntakeLimits *t) {
         return t->max_wait_usec > 0 && t->waited_usec >= t->max_wait_usec;
 }
 
-/* How long it must have been quiet where nobody has a member open. */
-static uint64_t quiet_wanted_usec(const IntakeFacts *f, const IntakeTerms *t) {
+/* How long it must have been quiet where no process has a member open. */
+static uint64_t quiet_wanted_usec(const IntakeFacts *f, const IntakeLimits *t) {
         return f->hooks_finished && f->n_hooks == 0 && !f->missing
                        ? MIN(t->settle_usec, (uint64_t)INTAKE_HOOK_QUIET_USEC)
                        : t->settle_usec;
 }
 
-/* Nobody adds to it any more: but for what a hook has promised, which a child of its may still write. */
-static bool is_left(const IntakeFacts *f) {
+/* Nothing is added any more, except what a hook has promised, which a child of it may still write.
+ */
+static bool is_finished(const IntakeFacts *f) {
         return f->process_gone && !f->missing;
 }
 
-bool intake_is_due(const IntakeFacts *f, const IntakeTerms *t) {
-        return (f->gone && !f->held) || t->flush || is_left(f) ||
+bool intake_is_due(const IntakeFacts *f, const IntakeLimits *t) {
+        return (f->gone && !f->held) || t->flush || is_finished(f) ||
                f->quiet_usec >= quiet_wanted_usec(f, t) || is_over(t);
 }
 
 /* By the members alone. */
-static IntakeAnswer decide_by_members(const IntakeFacts *f, const IntakeTerms *t) {
+static IntakeAnswer decide_by_members(const IntakeFacts *f, const IntakeLimits *t) {
         bool quiet = t->flush || f->quiet_usec >= t->settle_usec;
 
         switch (f->writers) {
         case INTAKE_WRITERS_NONE:
-                /* Nobody writes it and nobody will add to it: what a header promises beyond that will not come. */
-                if (quiet || is_left(f) || f->quiet_usec >= quiet_wanted_usec(f, t))
-                        return (IntakeAnswer){ .verdict = INTAKE_WHOLE };
+                /* Nothing writes it and nothing will be added: what a header announces beyond that
+                 * will not come. */
+                if (quiet || is_finished(f) || f->quiet_usec >= quiet_wanted_usec(f, t))
+                        return (IntakeAnswer){ .verdict = INTAKE_COMPLETE };
                 break;
         case INTAKE_WRITERS_UNKNOWN:
-                if (quiet && f->gone) /* who had it open may have written on, and we cannot see */
+                if (quiet && f->gone) /* a process that has it open may still write, unseen */
                         return (IntakeAnswer){
                                 .verdict = INTAKE_INCOMPLETE,
-                                .why = "removed at the source before it was known to be whole"
+                                .why = "removed at the source before it was known to be complete"
                         };
                 if (quiet && !f->contradicted && f->quiet_usec >= t->settle_usec)
-                        return (IntakeAnswer){ .verdict = INTAKE_WHOLE };
+                        return (IntakeAnswer){ .verdict = INTAKE_COMPLETE };
                 if (t->flush)
-                        return (IntakeAnswer){ .verdict = INTAKE_INCOMPLETE,
-                                               .why = "flushed before it was known to be whole" };
+                        return (IntakeAnswer){
+                                .verdict = INTAKE_INCOMPLETE,
+                                .why = "flushed before it was known to be complete"
+                        };
                 break;
         case INTAKE_WRITERS_SOME:
                 break;
@@ -77,32 +81,33 @@ static IntakeAnswer decide_by_members(const IntakeFacts *f, const IntakeTerms *t
                                                         "says, after max_wait"
                                                       : "still being written after max_wait" };
         if (f->writers == INTAKE_WRITERS_SOME)
-                return wait_for(t, look_again_usec(t), "a process has a member open for writing");
+                return wait_for(t, reprobe_usec(t), "a process has a member open for writing");
         if (!quiet) {
-                /* Without leases this look can only say how long; with them the next one may say more, sooner. */
+                /* Without leases only quiet counts; with them the next probe may know more, sooner.
+                 */
                 uint64_t wanted = f->quiet_usec < quiet_wanted_usec(f, t) ? quiet_wanted_usec(f, t)
                                                                           : t->settle_usec;
                 return wait_for(t, wanted - f->quiet_usec,
                                 f->missing ? "a file that its hook promised is not there yet"
                                            : "not yet quiet for `settle`");
         }
-        return wait_for(t, look_again_usec(t), "a member is shorter than its own header says");
+        return wait_for(t, reprobe_usec(t), "a member is shorter than its own header says");
 }
 
-IntakeAnswer intake_decide(const IntakeFacts *f, const IntakeTerms *t) {
+IntakeAnswer intake_decide(const IntakeFacts *f, const IntakeLimits *t) {
         if (f->gone && !f->held)
                 return (IntakeAnswer){ .verdict = INTAKE_VANISHED,
                                        .why = "its source was removed before it could be held" };
         IntakeAnswer answer = decide_by_members(f, t);
         if (answer.verdict == INTAKE_WAIT && f->n_hooks > 0)
-                answer.next_usec = MIN(answer.next_usec, HOOK_LOOK_AGAIN_USEC);
+                answer.next_usec = MIN(answer.next_usec, HOOK_REPROBE_USEC);
         if (answer.verdict == INTAKE_WAIT || is_over(t))
                 return answer;
         if (f->n_hooks > 0)
-                return wait_for(t, HOOK_LOOK_AGAIN_USEC, "a hook is still at work on it");
+                return wait_for(t, HOOK_REPROBE_USEC, "a hook is still at work on it");
         if (f->pending && !t->flush && f->whole_usec < t->settle_usec) {
                 answer = wait_for(t, t->settle_usec - f->whole_usec,
-                                  "the second look at the hardware is still to come");
+                                  "the second hardware snapshot is still to come");
                 answer.only_pending = true;
         }
         return answer;

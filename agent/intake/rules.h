@@ -1,12 +1,13 @@
-/* When is a bundle whole? Deciding only: facts and time in, an answer out; nothing is touched.
- * DESIGN, "Completeness is a contract, not a guess". */
+/* Decides when a bundle is complete: facts and time in, an answer out; nothing is touched. See
+ * docs/DESIGN.md, Completeness. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
 typedef enum IntakeWriters {
-        INTAKE_WRITERS_NONE, /* a read lease could be had on every member: nobody has one open for writing */
+        INTAKE_WRITERS_NONE, /* a read lease was granted on every member: no process has one open
+                                for writing */
         INTAKE_WRITERS_SOME,
         INTAKE_WRITERS_UNKNOWN, /* no leases here (NFS, Lustre, no CAP_LEASE): only quiet counts */
 } IntakeWriters;
@@ -17,28 +18,28 @@ typedef struct IntakeFacts {
         IntakeWriters writers;
         uint64_t quiet_usec; /* how long names, sizes and mtimes have stood still */
         bool process_gone;   /* the process that wrote it was seen alive and is not any more */
-        bool contradicted;   /* a member's own header promises more than is there */
+        bool contradicted;   /* a member's own header announces more than is there */
         unsigned n_hooks;    /* that may still write files of it */
-        bool hooks_finished; /* one has told of it, and all that did are through */
+        bool hooks_finished; /* one has reported it, and all that did have finished */
         bool missing;        /* a file that a hook promised has not been seen */
         bool pending;        /* something is still to be attached to it */
         uint64_t whole_usec; /* how long it has waited for that alone */
 } IntakeFacts;
 
-/* A unit that a hook has told of is the last thing its process wrote: when the hook is through, so long a quiet is enough where nobody has a
- * member open. */
+/* A unit that a hook reports is the last thing its process wrote: when the hook has finished, so
+ * long a quiet is enough where no process has a member open. */
 #define INTAKE_HOOK_QUIET_USEC (1000 * 1000)
 
-typedef struct IntakeTerms {
+typedef struct IntakeLimits {
         uint64_t settle_usec, max_wait_usec;
         uint64_t waited_usec; /* since first sight */
-        bool flush;           /* the operator wants it now: as if settle were over */
-} IntakeTerms;
+        bool flush;           /* the operator wants it now, as if `settle` were over */
+} IntakeLimits;
 
 typedef enum IntakeVerdict {
-        INTAKE_WAIT, /* look again in next_usec */
-        INTAKE_WHOLE,
-        INTAKE_INCOMPLETE, /* goes out all the same, labelled with `why` */
+        INTAKE_WAIT, /* probe again in next_usec */
+        INTAKE_COMPLETE,
+        INTAKE_INCOMPLETE, /* is shipped, labelled with `why` */
         INTAKE_VANISHED,
 } IntakeVerdict;
 
@@ -49,14 +50,16 @@ typedef struct IntakeAnswer {
         bool only_pending;  /* it waits for nothing but what is still to be attached */
 } IntakeAnswer;
 
-/** @return whether it could be over, so that writers and headers are worth a look; facts->writers and ->contradicted are not read */
-bool intake_is_due(const IntakeFacts *facts, const IntakeTerms *terms);
+/** @return whether it could be complete, so that writers and headers are worth checking;
+ * facts->writers and ->contradicted are not read */
+bool intake_is_due(const IntakeFacts *facts, const IntakeLimits *terms);
 
-IntakeAnswer intake_decide(const IntakeFacts *facts, const IntakeTerms *terms);
+IntakeAnswer intake_decide(const IntakeFacts *facts, const IntakeLimits *terms);
 
-/** How long a unit has been quiet, from what was seen at the last look and now. Elapsed time is counted on the boot clock: mtimes may lie, and
- * the real-time clock may go back. (What was found for the first time begins with the age of its newest mtime or ctime.)
- * @param changed          whether names, sizes or mtimes differ from the last look
- * @param since_look_usec  boot clock since the last look
- * @param quiet_usec       the answer of the last look */
+/** How long a unit has been quiet, from what was seen at the last probe and now. Elapsed time is
+ * counted on the boot clock: mtimes may lie, and the real-time clock may go back. (What was found
+ * for the first time starts with the age of its newest mtime or ctime.)
+ * @param changed          whether names, sizes or mtimes differ from the last probe
+ * @param since_look_usec  boot clock since the last probe
+ * @param quiet_usec       the answer of the last probe */
 uint64_t intake_quiet_usec(bool changed, uint64_t since_look_usec, uint64_t quiet_usec);

@@ -1,4 +1,4 @@
-/* From a bundle to READY: looks until intake_rules.h says that it is whole. */
+/* From a bundle to READY: probes until rules.h says that it is complete. */
 #include <errno.h>
 #include <jansson.h>
 #include <string.h>
@@ -12,11 +12,11 @@
 static int on_bundle_timer(sd_event_source *source, uint64_t usec, void *userdata) {
         (void)source;
         (void)usec;
-        intake_look_at(userdata);
+        intake_probe_bundle(userdata);
         return 0;
 }
 
-void intake_look_again_in(Bundle *b, uint64_t usec) {
+void intake_probe_bundle_in(Bundle *b, uint64_t usec) {
         int r = timer_arm(&b->timer, &(TimerOrder){ .event = b->source->context->event,
                                                     .usec = usec,
                                                     .slack_usec = usec / 20,
@@ -44,8 +44,9 @@ static const char *remedy_for(ScanSkip skip) {
         }
 }
 
-/* Members that were left out are said and counted, and where evidence may be missing for it the bundle must own up. */
-static void note_losses(IntakeSource *s, Bundle *b, const ScanUnit *u) {
+/* Members that were left out are logged and counted, and where evidence may be missing the bundle
+ * is labelled. */
+static void record_losses(IntakeSource *s, Bundle *b, const ScanUnit *u) {
         json_t *reasons = json_array();
         for (int skip = 0; skip < N_SCAN_SKIPS; skip++) {
                 if (!u->skipped[skip] || skip == SCAN_SKIP_FOREIGN || skip == SCAN_SKIP_EXCLUDED)
@@ -78,7 +79,7 @@ static void add_reason(Bundle *b, const char *reason) {
         json_decref(reasons);
 }
 
-#define MISSING_MAX 8 /* that are named; the rest is of the same kind */
+#define MISSING_MAX 8 /* that are named */
 
 typedef struct Missing {
         Bundle *bundle;
@@ -92,7 +93,7 @@ static char *reason_of(const Promise *p) {
         if (p->kind == PROMISE_UNNAMED)
                 return strdup("missing: the copy out of its container ended before all was there");
         if (asprintf(&text, "missing: '%s' was %s", name ? name : "?",
-                     p->kind == PROMISE_PATH ? "seen in its container, and is not whole here"
+                     p->kind == PROMISE_PATH ? "seen in its container, and is not complete here"
                                              : "promised by its hook") < 0)
                 return NULL;
         return text;
@@ -110,17 +111,17 @@ static void add_missing(const Promise *p, void *userdata) {
                                          : "");
 }
 
-/* What was promised, and nobody has seen. */
-static void note_missing(IntakeSource *s, Bundle *b) {
+/* Labels what was promised and has not been seen. */
+static void record_missing(IntakeSource *s, Bundle *b) {
         Missing m = { .bundle = b };
-        intake_notes_missing(s, b, add_missing, &m);
+        hook_hints_foreach_missing(s, b, add_missing, &m);
         if (m.n > MISSING_MAX)
                 add_reason(b, "missing: and more that was promised by hooks");
 }
 
 typedef struct Granted {
         const Owners *owners;
-        const char *same; /* looked for; NULL: any */
+        const char *same; /* NULL: any */
         char *found;
 } Granted;
 
@@ -151,21 +152,21 @@ void intake_set_s3_prefix(Store *store, Bundle *b) {
 
 static void make_ready(IntakeSource *s, Bundle *b, const ScanUnit *u, const char *incomplete) {
         if (u->n_files > 0 || !incomplete)
-                note_losses(s, b, u);
+                record_losses(s, b, u);
         if (incomplete) {
                 add_reason(b, incomplete);
-                b->tolerant = true; /* it may be changing still; waiting is over */
+                b->tolerant = true; /* it may still change, but waiting is over */
         }
-        note_missing(s, b);
-        intake_notes_tell_unheard(s, b);
+        record_missing(s, b);
+        hook_hints_report_ignored(s, b);
         intake_set_s3_prefix(s->context->store, b);
         sd_event_source_set_enabled(b->timer, SD_EVENT_OFF);
         if (bundle_set_state(s->context->bundles, b, BUNDLE_READY, incomplete) == 0)
                 s->context->on_ready(b, s->context->userdata);
 }
 
-/* What the probe found out about holding the members. */
-static void take_hold(IntakeSource *s, Bundle *b, ProbeJob *p) {
+/* How the members are held. */
+static void apply_hold(IntakeSource *s, Bundle *b, ProbeJob *p) {
         if (p->links_held != b->rec.links_held && p->unit.n_files > 0)
                 b->rec.links_held = p->links_held;
         if (p->unit.n_files > 0 && !p->links_held) {
@@ -179,27 +180,27 @@ static void take_hold(IntakeSource *s, Bundle *b, ProbeJob *p) {
         }
 }
 
-static void note_process(Bundle *b, const ProbeJob *p) {
+static void record_process(Bundle *b, const ProbeJob *p) {
         if (p->process_seen && !b->process_seen) {
                 b->process_seen = true;
                 b->process_start = p->process_start;
         }
 }
 
-/* Takes what was counted into the record. */
-static void take_facts(IntakeSource *s, Bundle *b, ProbeJob *p) {
+/* Copies what was counted into the record. */
+static void apply_facts(IntakeSource *s, Bundle *b, ProbeJob *p) {
         bool changed = p->unit.digest != b->rec.digest;
         bool was_held = b->rec.links_held;
         b->rec.digest = p->unit.digest;
         b->rec.n_files = p->unit.n_files;
         b->rec.bytes = p->unit.bytes;
-        take_hold(s, b, p);
-        note_process(b, p);
+        apply_hold(s, b, p);
+        record_process(b, p);
         if (changed || was_held != b->rec.links_held)
                 bundle_save(s->context->bundles, b);
 }
 
-static void take_quiet(IntakeSource *s, Bundle *b, bool changed) {
+static void update_quiet(IntakeSource *s, Bundle *b, bool changed) {
         uint64_t now = intake_boot_usec(s);
         b->quiet_usec = intake_quiet_usec(changed, now - b->looked_boot_usec, b->quiet_usec);
         b->looked_boot_usec = now;
@@ -211,11 +212,11 @@ static void keep_waiting(Bundle *b, const IntakeAnswer *answer, uint64_t took_us
                 b->rec.reason = strdup(answer->why);
         }
         uint64_t usec = answer->next_usec;
-        if (b->dirty) /* something came while we looked: hold it soon */
-                usec = MIN(usec, MAX(LOOK_AGAIN_USEC, LOOK_SHARE * took_usec));
+        if (b->dirty) /* something came during the probe: hold it soon */
+                usec = MIN(usec, MAX(REPROBE_USEC, REPROBE_SHARE * took_usec));
         b->dirty = false;
         b->look_took_usec = took_usec;
-        intake_look_again_in(b, usec);
+        intake_probe_bundle_in(b, usec);
 }
 
 static void carry_out(IntakeSource *s, Bundle *b, const ProbeJob *p, const IntakeAnswer *answer) {
@@ -223,7 +224,7 @@ static void carry_out(IntakeSource *s, Bundle *b, const ProbeJob *p, const Intak
         case INTAKE_WAIT:
                 keep_waiting(b, answer, p->took_usec);
                 break;
-        case INTAKE_WHOLE:
+        case INTAKE_COMPLETE:
                 make_ready(s, b, &p->unit, NULL);
                 break;
         case INTAKE_INCOMPLETE:
@@ -231,19 +232,19 @@ static void carry_out(IntakeSource *s, Bundle *b, const ProbeJob *p, const Intak
                 break;
         case INTAKE_VANISHED:
                 (void)bundle_set_state(s->context->bundles, b, BUNDLE_VANISHED,
-                                       answer->why); /* a refused move is logged there */
+                                       answer->why); /* a refused transition is logged there */
                 break;
         }
 }
 
-/* There are files, but none that may be taken: said, not passed off as removed. */
-static void give_up_on_strangers(IntakeSource *s, Bundle *b, const ScanUnit *u) {
-        note_losses(s, b, u);
+/* There are files, but none that may be collected: this is not reported as removed. */
+static void give_up_unreadable(IntakeSource *s, Bundle *b, const ScanUnit *u) {
+        record_losses(s, b, u);
         _cleanup_free_ char *reason = NULL;
-        if (asprintf(&reason, "nothing in it may be taken: %s", b->rec.incomplete) < 0)
+        if (asprintf(&reason, "no file of it may be collected: %s", b->rec.incomplete) < 0)
                 reason = NULL;
         (void)bundle_set_state(s->context->bundles, b, BUNDLE_VANISHED,
-                               reason); /* a refused move is logged there */
+                               reason); /* a refused transition is logged there */
 }
 
 static bool has_losses(const ScanUnit *u) {
@@ -276,43 +277,43 @@ static void on_probed(IntakeSource *s, ProbeJob *p) {
         if (b->rec.state != BUNDLE_SETTLING)
                 return;
         if (p->result < 0 && p->result != -ENOENT) {
-                log_dump(b->rec.id, LOG_WARNING, p->result, "cannot look at '%s', trying again",
+                log_dump(b->rec.id, LOG_WARNING, p->result, "cannot read '%s', trying again",
                          b->rec.path);
-                intake_look_again_in(b, s->config->scan_interval_usec);
+                intake_probe_bundle_in(b, s->config->scan_interval_usec);
                 return;
         }
         bool seen = p->result == 0 && p->unit.n_files > 0;
         bool gone = !seen || p->from_links;
-        if (gone &&
-            p->moved) { /* under its new name it is another bundle, with its right identity */
+        if (gone && p->moved) { /* under its new name it is another bundle */
                 (void)bundle_set_state(s->context->bundles, b, BUNDLE_VANISHED,
-                                       "it was renamed at the source and goes out under its new "
-                                       "name"); /* a refused move is logged there */
+                                       "it was renamed at the source and is shipped under its new "
+                                       "name"); /* a refused transition is logged there */
                 return;
         }
         if (gone && has_losses(&p->unit) && !b->rec.links_held) {
-                give_up_on_strangers(s, b, &p->unit);
+                give_up_unreadable(s, b, &p->unit);
                 return;
         }
-        take_quiet(s, b, seen && p->unit.digest != b->rec.digest);
+        update_quiet(s, b, seen && p->unit.digest != b->rec.digest);
         if (!gone)
-                take_facts(s, b, p);
-        else if (seen) /* our links may have grown; how they are held has not changed */
+                apply_facts(s, b, p);
+        else if (seen) /* our links may have grown */
                 b->rec.digest = p->unit.digest;
-        IntakeTerms terms = { .settle_usec = s->config->settle_usec,
-                              .max_wait_usec = s->config->max_wait_usec,
-                              .waited_usec = intake_boot_usec(s) - b->seen_boot_usec,
-                              .flush = b->flush };
+        IntakeLimits terms = { .settle_usec = s->config->settle_usec,
+                               .max_wait_usec = s->config->max_wait_usec,
+                               .waited_usec = intake_boot_usec(s) - b->seen_boot_usec,
+                               .flush = b->flush };
         IntakeFacts facts = facts_of(s, b, p);
         facts.gone = gone;
         if (seen)
                 b->owners = p->owners;
-        intake_notes_take(s, b->rec.path, p);
-        intake_note_facts(s, b, &facts);
-        /* Leases and headers are looked at only when it could be over: for most looks a walk is enough. */
+        hook_hints_remove_seen(s, b->rec.path, p);
+        hook_hints_add_facts(s, b, &facts);
+        /* Leases and headers are checked only when it could be complete: for most probes a walk is
+         * enough. */
         if (seen && !p->check_writers && intake_is_due(&facts, &terms)) {
                 b->check = true;
-                intake_look_at(b);
+                intake_probe_bundle(b);
                 return;
         }
         IntakeAnswer answer = intake_decide(&facts, &terms);
@@ -323,12 +324,12 @@ static void on_probed(IntakeSource *s, ProbeJob *p) {
         carry_out(s, b, p, &answer);
 }
 
-static void take_as_it_is(IntakeSource *s, Bundle *b) {
+static void accept_attachments(IntakeSource *s, Bundle *b) {
         if (bundle_set_state(s->context->bundles, b, BUNDLE_READY, NULL) == 0)
                 s->context->on_ready(b, s->context->userdata);
 }
 
-void intake_look_at(Bundle *b) {
+void intake_probe_bundle(Bundle *b) {
         IntakeSource *s = b->source;
         if (!s || b->rec.state != BUNDLE_SETTLING)
                 return;
@@ -336,22 +337,22 @@ void intake_look_at(Bundle *b) {
                 b->dirty = true;
                 return;
         }
-        if (bundle_is_of_attachments(&b->rec)) { /* they are whole, and ours */
-                take_as_it_is(s, b);
+        if (bundle_is_of_attachments(&b->rec)) { /* they are complete, and ours */
+                accept_attachments(s, b);
                 return;
         }
         ProbeJob *p;
         if (probe_job_new(&p, s->terms, intake_relative(s, b->rec.path)) < 0) {
-                intake_look_again_in(b, USEC_PER_SEC);
+                intake_probe_bundle_in(b, USEC_PER_SEC);
                 return;
         }
         strcpy(p->bundle_id, b->rec.id);
         if (b->rec.supplement_of[0])
                 (void)store_get_earlier_prints(s->context->store, &b->rec, &p->shipped,
                                                &p->n_shipped); /* none: all is new */
-        if (intake_notes_ask(s, b->rec.path, p) < 0) {
+        if (hook_hints_add_expected(s, b->rec.path, p) < 0) {
                 probe_job_free(p);
-                intake_look_again_in(b, USEC_PER_SEC);
+                intake_probe_bundle_in(b, USEC_PER_SEC);
                 return;
         }
         p->hold = true;
@@ -361,19 +362,19 @@ void intake_look_at(Bundle *b) {
                 p->unit_ino = b->rec.unit_ino;
                 p->unit_born_usec = b->rec.unit_born_usec;
         }
-        p->links_only = intake_is_of_links(&b->rec);
+        p->links_only = intake_is_from_links(&b->rec);
         p->check_writers =
                 b->check || b->flush ||
                 b->quiet_usec + intake_boot_usec(s) - b->looked_boot_usec >= s->config->settle_usec;
         b->check = false;
         b->probing = intake_probe_submit(s, p, on_probed);
         if (!b->probing)
-                intake_look_again_in(b, USEC_PER_SEC);
+                intake_probe_bundle_in(b, USEC_PER_SEC);
 }
 
 void intake_flush_bundle(Bundle *b) {
         b->flush = true;
-        intake_look_at(b);
+        intake_probe_bundle(b);
 }
 
 void intake_settle_again(Bundle *b, const char *why) {
@@ -383,7 +384,7 @@ void intake_settle_again(Bundle *b, const char *why) {
         b->flush = false;
         b->quiet_usec = 0;
         b->looked_boot_usec = intake_boot_usec(s);
-        intake_look_again_in(b, MIN(s->config->settle_usec, USEC_PER_SEC));
+        intake_probe_bundle_in(b, MIN(s->config->settle_usec, USEC_PER_SEC));
 }
 
 void intake_source_adopt(IntakeSource *s, Bundle *b) {
@@ -391,21 +392,21 @@ void intake_source_adopt(IntakeSource *s, Bundle *b) {
         b->probing = false;
         s->n_active++;
         b->is_active = true;
-        /* Our links have touched the ctimes, so nothing tells what was quiet before this start: settle begins anew. */
+        /* Our links have changed the ctimes, so `settle` starts again. */
         b->quiet_usec = 0;
         b->seen_boot_usec = b->looked_boot_usec = intake_boot_usec(s);
-        /* What was waited before this start counts, but max_wait is not over before it was looked at for `settle` in this life: the agent may
-         * have been away for long, or the clock may have been set. */
+        /* The time before this start counts, but max_wait does not end before `settle` has passed
+         * since: the agent may have been down for long, or the clock may have been set. */
         uint64_t now = intake_realtime_usec(s), max_wait = s->config->max_wait_usec;
         uint64_t most = max_wait > s->config->settle_usec ? max_wait - s->config->settle_usec : 0;
         uint64_t before = now > b->rec.first_seen_usec ? now - b->rec.first_seen_usec : 0;
         before = MIN(before, most);
         b->seen_boot_usec -= MIN(b->seen_boot_usec, before);
-        if (bundle_is_of_attachments(&b->rec)) { /* not from in here: the agent is not whole yet */
+        if (bundle_is_of_attachments(&b->rec)) { /* deferred: the agent is not complete yet */
                 if (b->rec.state == BUNDLE_SETTLING)
-                        intake_look_again_in(b, 0);
+                        intake_probe_bundle_in(b, 0);
                 return;
         }
-        intake_notes_of_start(s, b);
-        intake_look_at(b);
+        hook_hints_load(s, b);
+        intake_probe_bundle(b);
 }

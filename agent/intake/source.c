@@ -10,7 +10,7 @@
 #include "lib/base/transition.h"
 #include "lib/event/timer.h"
 
-/* How long a stop waits for workers that are at it. */
+/* How long a stop waits for workers that are busy. */
 #define STOP_USEC (2 * USEC_PER_SEC)
 
 uint64_t intake_boot_usec(const IntakeSource *s) {
@@ -44,21 +44,23 @@ const char *intake_relative(const IntakeSource *s, const char *path) {
 
 void intake_source_on_final(IntakeSource *s, Bundle *b) {
         const char *relative = intake_relative(s, b->rec.path);
-        s->n_active -= b->is_active; /* one that was quarantined and brought back does not count */
-        /* A quarantined one can be brought back; of others the row says whether links are still wanted. */
+        s->n_active -= b->is_active; /* one that was restored from quarantine does not count */
+        /* A quarantined one can be restored; of others the row says whether links are still needed.
+         */
         intake_attached_on_final(s, b);
-        intake_notes_on_final(s, b->rec.path);
+        hook_hints_on_final(s, b->rec.path);
         if (b->rec.state == BUNDLE_DELIVERED && b->dirty)
                 intake_look_last(s, b->rec.id);
         else if (b->rec.state != BUNDLE_QUARANTINED && !b->rec.links_held)
                 intake_release_pins(s, b->rec.id); /* some may be there where links were refused */
         intake_sweep_pins_again(s);
-        /* A supplement's digest is not the unit's; and what vanished is taken again should it come back. */
+        /* A supplement's digest is not the unit's; and what vanished is accepted again if it comes
+         * back. */
         if (!b->rec.supplement_of[0] && b->rec.state != BUNDLE_VANISHED)
                 intake_remember(s, relative, b->rec.digest);
         if ((b->dirty && b->rec.state == BUNDLE_DELIVERED) || b->is_replaced ||
-            intake_is_of_links(&b->rec))
-                intake_look_at_path(s, relative);
+            intake_is_from_links(&b->rec))
+                intake_probe_path(s, relative);
         if (s->scan_wanted && s->n_active < INTAKE_ACTIVE_MAX / 2)
                 intake_start_scan(s);
 }
@@ -85,23 +87,24 @@ static Bundle *bundle_above(IntakeSource *s, const char *relative) {
 static void on_change(const char *relative, bool is_dir, void *userdata) {
         IntakeSource *s = userdata;
         Bundle *b = bundle_above(s, relative);
-        /* A loose unit is only the files directly in its directory: what lies deeper is another unit's. */
+        /* A loose unit is only the files directly in its directory: what lies deeper is another
+         * unit's. */
         if (b && !source_terms_is_loose(s->terms, intake_relative(s, b->rec.path))) {
                 bool waiting = b->rec.state == BUNDLE_SETTLING && !b->probing;
                 if (waiting && !b->dirty)
-                        intake_look_again_in(b,
-                                             MAX(LOOK_AGAIN_USEC, LOOK_SHARE * b->look_took_usec));
+                        intake_probe_bundle_in(
+                                b, MAX(REPROBE_USEC, REPROBE_SHARE * b->look_took_usec));
                 b->dirty = true;
                 return;
         }
         if (is_dir || s->terms->scan.kind == SOURCE_PROCESS_CORE) {
-                intake_look_at_path(s, relative);
+                intake_probe_path(s, relative);
                 return;
         }
-        const char *slash = strrchr(relative, '/'); /* many files of one directory are one look */
+        const char *slash = strrchr(relative, '/'); /* many files of one directory are one probe */
         _cleanup_free_ char *dir = strndup(relative, slash ? (size_t)(slash - relative) : 0);
         if (dir)
-                intake_look_at_path(s, dir);
+                intake_probe_path(s, dir);
 }
 
 static void on_rescan(const char *why, void *userdata) {
@@ -189,10 +192,11 @@ static int on_scan_timer(sd_event_source *source, uint64_t usec, void *userdata)
         return 0;
 }
 
-/* Now that the rows are durable the bundles may be acted on; where they are not, some go on without, and the others were not seen. */
+/* Bundles are probed once their rows are durable; where the commit failed a later scan finds them
+ * again. */
 static void end_transaction(IntakeSource *s) {
         int r = store_commit(s->context->store);
-        size_t n_put_off = 0;
+        size_t n_postponed = 0;
         s->in_transaction = false;
         LIST_FOREACH_SAFE (l, bundle_table_all(s->context->bundles)) {
                 Bundle *b = CONTAINER_OF(l, Bundle, link);
@@ -200,26 +204,26 @@ static void end_transaction(IntakeSource *s) {
                         continue;
                 b->uncommitted = false;
                 if (r >= 0 || bundle_table_keep_rowless(s->context->bundles, b, r)) {
-                        intake_look_at(b);
+                        intake_probe_bundle(b);
                         continue;
                 }
-                n_put_off++;
+                n_postponed++;
                 intake_remember(s, intake_relative(s, b->rec.path),
                                 ~b->rec.digest); /* so that the next scan reports it */
                 s->n_active--;
                 bundle_table_forget(s->context->bundles, b);
         }
-        intake_tell_put_off(s, r, n_put_off);
+        intake_report_postponed(s, r, n_postponed);
 }
 
-static void take_found(IntakeSource *s, ScanJob *j) {
-        s->puts_off = false;
+static void handle_found(IntakeSource *s, ScanJob *j) {
+        s->is_postponing = false;
         s->in_transaction =
-                store_begin(s->context->store) == 0; /* else each bundle gets a commit of its own */
+                store_begin(s->context->store) == 0; /* else each row is committed by itself */
         for (size_t i = 0; i < j->n_found; i++) {
                 ScanUnit *u = &j->found[i];
                 if (u->on_network && !u->has_own_name) /* must be claimed first, which may block */
-                        intake_look_at_path(s, u->relative);
+                        intake_probe_path(s, u->relative);
                 else if (s->n_active < INTAKE_ACTIVE_MAX)
                         intake_on_unit(s, u);
                 else
@@ -227,7 +231,7 @@ static void take_found(IntakeSource *s, ScanJob *j) {
         }
         if (s->in_transaction)
                 end_transaction(s);
-        s->said_put_off = s->puts_off;
+        s->has_logged_postponed = s->is_postponing;
 }
 
 static void arm_scan(IntakeSource *s);
@@ -243,10 +247,10 @@ static void on_scanned(SourceTask *t) {
                             "again in scan_interval",
                             s->config->name, s->terms->fixed);
         if (j->result == -ENOENT && !s->was_missing)
-                log_info("source %s: '%s' is not there yet, waiting for it", s->config->name,
+                log_info("source %s: '%s' does not exist yet, waiting for it", s->config->name,
                          s->terms->fixed);
         if (j->n_unreadable != s->n_unreadable &&
-            j->n_unreadable > 0) { /* said when it changes, not with every scan */
+            j->n_unreadable > 0) { /* logged when it changes, not with every scan */
                 log_warning(0,
                             "source %s: %llu directories cannot be read, such as '%s'; give the "
                             "agent CAP_DAC_READ_SEARCH or read permission",
@@ -258,10 +262,9 @@ static void on_scanned(SourceTask *t) {
         s->n_unreadable = j->n_unreadable;
         s->scan_failed = j->n_unreadable > 0 || (j->result < 0 && j->result != -ENOENT);
         s->was_missing = j->result == -ENOENT;
-        start_watch(
-                s,
-                j); /* tells on_rescan when everything is watched: what came in between is not lost */
-        take_found(s, j);
+        start_watch(s, j); /* calls on_rescan when everything is watched: what came in between is
+                              not lost */
+        handle_found(s, j);
         intake_attached_sweep(s);
         s->flush_this_scan = false;
         s->has_scanned = true;
@@ -330,7 +333,7 @@ void intake_source_hold(IntakeSource *s, bool on) {
         if (on == (s->hold != INTAKE_OPEN))
                 return;
         set_hold(s, on ? INTAKE_HOLDING : INTAKE_OPEN);
-        intake_start_scan(s); /* what is there now; or what has come meanwhile */
+        intake_start_scan(s); /* what is there now, or has come meanwhile */
 }
 
 /* ---- life ---- */
@@ -355,11 +358,11 @@ int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSo
         pending_init(&s->pending);
         pending_init(&s->rechecks);
         pending_init(&s->attached);
-        list_init(&s->unit_notes);
+        list_init(&s->hook_hints);
         list_init(&s->tasks);
         int r = source_terms_new(&s->terms, config, context->instance_id, context->proc_root);
         if (r >= 0)
-                r = worker_pool_new(&s->probes, context->event, "nc-look", 1, WORKER_NORMAL);
+                r = worker_pool_new(&s->probes, context->event, "nc-probe", 1, WORKER_NORMAL);
         if (r >= 0)
                 r = worker_pool_new(&s->scans, context->event, "nc-scan", 1, WORKER_NORMAL);
         if (r >= 0)
@@ -381,7 +384,8 @@ static bool is_any_running(const IntakeSource *s) {
         return false;
 }
 
-/* Queued tasks are dropped; those that run are waited for a little. One that sits in a hung mount is abandoned with what it holds. */
+/* Queued tasks are dropped; those that run are waited for a little. One that sits in a hung mount
+ * is abandoned with what it holds. */
 static void stop_workers(IntakeSource *s) {
         worker_pool_abandon(s->probes);
         worker_pool_abandon(s->scans);
@@ -410,11 +414,11 @@ IntakeSource *intake_source_free(IntakeSource *s) {
         dirwatch_free(s->watch);
         stop_workers(s);
         sd_event_source_disable_unref(s->scan_timer);
-        sd_event_source_disable_unref(s->look_timer);
+        sd_event_source_disable_unref(s->probe_timer);
         pending_done(&s->pending);
         pending_done(&s->rechecks);
         intake_attached_done(s);
-        intake_notes_done(s);
+        hook_hints_done(s);
         unit_table_done(&s->table);
         source_terms_unref(s->terms);
         free(s->note);

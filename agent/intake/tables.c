@@ -10,7 +10,7 @@
 #include "lib/base/digest.h"
 
 uint64_t unit_table_key(const char *relative) {
-        /* SHA-256 because the names are a stranger's: nobody shall make two paths collide. */
+        /* SHA-256, since names are untrusted: nobody can make two paths collide. */
         uint8_t hash[SHA256_SIZE];
         uint64_t key;
         sha256_of(relative, strlen(relative), hash);

@@ -1,10 +1,12 @@
-/* Deletes what pins hold. The tree is hostile and the jobs go on meanwhile, so between any look at a name and the act another file may
- * bear it: a name is therefore renamed away, into our own directory, and what came is judged there, where nobody else can reach it.
+/* Deletes what pins hold. The tree is hostile and the jobs continue meanwhile, so between any check
+ * of a name and its deletion another file may get the name: it is therefore moved into our own
+ * directory, and what came is classified there, where no user can reach it.
  *
- * One name at a time is on its way, in `.taken-<bundle-id>`. Who finds something there after a crash knows from the pins which member
- * it is; what is none of them had come in between, and goes back under a name that says so. A member's pin goes after its name, so
- * that what is still to be done is what is still pinned. Directories of pins mirror the source's: a directory goes when none of ours
- * is left below it. */
+ * One file at a time is moved, to `.taken-<bundle-id>`. After a crash the pins say which member the
+ * file in there is; one that is no member had come in between, and is moved back under a name that
+ * says so. A member's pin is removed after its name, so that what is still to be done is what is
+ * still pinned. Directories of pins mirror the source's: a directory is removed when it has no
+ * pins. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -28,7 +30,7 @@ typedef struct Deleter {
         const PinsOrder *order;
         PinsTally *tally;
         bool found;            /* some place has pins of the bundle */
-        int fixed_fd, unit_fd; /* -1: gone. unit_fd of a file: what it lies in */
+        int fixed_fd, unit_fd; /* -1: gone. unit_fd of a file: its directory */
         int instance_fd, bundle_fd;
         char slot[NAME_MAX + 1];
 } Deleter;
@@ -37,13 +39,14 @@ typedef struct Deleter {
 typedef struct Level {
         int pins_fd, source_fd; /* source_fd -1: gone */
         const char *path;       /* in the bundle; "" at the top */
-        bool is_left;           /* pins stay in it or below */
-        bool is_unshipped;      /* one of them for want of a last look */
+        bool keeps_pins;        /* pins stay in it or below */
+        bool is_unshipped;      /* one of them, until it is rechecked */
 } Level;
 
-typedef enum Judgement { MAY_GO, HAS_CHANGED, IS_OPEN } Judgement;
+typedef enum MemberState { MEMBER_DELETABLE, MEMBER_CHANGED, MEMBER_OPEN } MemberState;
 
-/* Nothing is there, or a symlink or something else where a directory of ours was: what lies behind it is not ours. */
+/* Nothing is there, or a symlink or something else where a directory of ours was: what lies behind
+ * it is not ours. */
 static bool is_gone(int r) {
         return r == -ENOENT || r == -ENOTDIR || r == -ELOOP;
 }
@@ -52,29 +55,30 @@ static bool is_shipped(const PinsOrder *o, const char *path, const struct stat *
         return member_fingerprints_have(o->prints, o->n_prints, member_fingerprint(path, st));
 }
 
-/* Whether the last link to it may go. */
+/* Whether the last link to it may be removed. */
 static bool is_known(const Deleter *d, const char *path, int fd) {
         const PinsOrder *o = d->order;
         struct stat st;
-        if (o->any_content || o->drops_unshipped)
+        if (o->any_content || o->discards_unshipped)
                 return true;
         return fstat(fd, &st) == 0 &&
                (is_shipped(o, path, &st) ||
                 member_fingerprints_have(o->known, o->n_known, member_fingerprint(path, &st)));
 }
 
-/* @return Judgement, or -errno. Where there are no leases only the fingerprint tells, as it does when a bundle settles. */
-static int judge(const Deleter *d, const char *path, int fd) {
+/* @return MemberState, or -errno. Where there are no leases only the fingerprint tells, as it does
+ * when a bundle settles. */
+static int classify(const Deleter *d, const char *path, int fd) {
         struct stat st;
         if (fstat(fd, &st) < 0)
                 return -errno;
         if (!d->order->any_content && !is_shipped(d->order, path, &st))
-                return HAS_CHANGED;
+                return MEMBER_CHANGED;
         int r = fs_has_no_writer(fd);
-        return r < 0 ? r : r == FS_E_WRITER ? IS_OPEN : MAY_GO;
+        return r < 0 ? r : r == FS_E_WRITER ? MEMBER_OPEN : MEMBER_DELETABLE;
 }
 
-/* ---- what was taken ---- */
+/* ---- the slot ---- */
 
 /* Where the file system knows no RENAME_NOREPLACE (NFS) a link does the same, for files. */
 static int move_without_replacing(const Deleter *d, int dir_fd, const char *name) {
@@ -87,16 +91,16 @@ static int move_without_replacing(const Deleter *d, int dir_fd, const char *name
         return unlinkat(d->instance_fd, d->slot, 0) < 0 ? -errno : 0;
 }
 
-static void note_kept(Deleter *d, int dir_fd, const char *name) {
+static void record_kept(Deleter *d, int dir_fd, const char *name) {
         char link[sizeof "/proc/self/fd/" + 11], directory[PATH_MAX];
         (void)snprintf(link, sizeof link, "/proc/self/fd/%d", dir_fd);
         ssize_t n = readlink(link, directory, sizeof directory - 1);
         directory[MAX(n, (ssize_t)0)] = '\0';
         free(d->tally->kept);
-        d->tally->kept = path_join(directory, name); /* NULL will do: only a message is lost */
+        d->tally->kept = path_join(directory, name); /* NULL: only a message is lost */
 }
 
-/* Its name is taken, or its directory has gone: anywhere near, but never over anything. */
+/* Its name is used again, or its directory is gone: a name nearby, but never one that exists. */
 static int keep_aside(Deleter *d, int dir_fd, const char *name) {
         const int places[] = { dir_fd, d->unit_fd, d->fixed_fd };
         int r = -ENOENT;
@@ -109,7 +113,7 @@ static int keep_aside(Deleter *d, int dir_fd, const char *name) {
                                        number);
                         r = move_without_replacing(d, places[i], other);
                         if (r == 0) {
-                                note_kept(d, places[i], other);
+                                record_kept(d, places[i], other);
                                 return 0;
                         }
                         if (r != -EEXIST)
@@ -130,25 +134,26 @@ static void count_deleted(Deleter *d, const struct stat *st) {
 
 /* ---- one member ---- */
 
-/* What came may be another than what was looked at: it is judged again. @param fd  the pinned file. @return Judgement, -errno */
+/* What came may be another file than was checked: it is classified again. @param fd  the pinned
+ * file. @return MemberState, -errno */
 static int take(Deleter *d, const Level *l, const char *path, int fd) {
         struct stat st, pinned;
         const char *name = path_name(path);
 
         int r = renameat2(l->source_fd, name, d->instance_fd, d->slot, RENAME_NOREPLACE);
-        if (r < 0 && errno == EINVAL) /* unknown to NFS; what was in the slot has been settled */
+        if (r < 0 && errno == EINVAL) /* unknown to NFS; the slot is empty */
                 r = renameat(l->source_fd, name, d->instance_fd, d->slot);
         if (r < 0)
-                return errno == ENOENT ? MAY_GO : -errno;
+                return errno == ENOENT ? MEMBER_DELETABLE : -errno;
         if (fstatat(d->instance_fd, d->slot, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
             fstat(fd, &pinned) < 0)
                 return -errno;
-        r = pins_is_inode(&st, &pinned) ? judge(d, path, fd) : HAS_CHANGED;
-        if (r == MAY_GO) {
+        r = pins_is_inode(&st, &pinned) ? classify(d, path, fd) : MEMBER_CHANGED;
+        if (r == MEMBER_DELETABLE) {
                 if (unlinkat(d->instance_fd, d->slot, 0) < 0)
                         return -errno;
                 count_deleted(d, &pinned);
-                return MAY_GO;
+                return MEMBER_DELETABLE;
         }
         int back = put_back(d, l->source_fd, name);
         return back < 0 ? back : r;
@@ -173,28 +178,28 @@ static int delete_member(Deleter *d, Level *l, const char *path) {
                 return 0;
         if (fd < 0)
                 return fd;
-        int r = MAY_GO, named = has_name(l, name, &st);
+        int r = MEMBER_DELETABLE, named = has_name(l, name, &st);
         if (named < 0)
                 return named;
         if (named && !d->order->only_links) {
-                r = judge(d, path, fd);
-                if (r == MAY_GO)
+                r = classify(d, path, fd);
+                if (r == MEMBER_DELETABLE)
                         r = take(d, l, path, fd);
         }
         if (r < 0)
                 return r;
-        if (r == IS_OPEN) {
+        if (r == MEMBER_OPEN) {
                 d->tally->n_open++;
-                l->is_left = true;
+                l->keeps_pins = true;
                 return 0;
         }
-        if ((!named || r == HAS_CHANGED) && !is_known(d, path, fd)) {
+        if ((!named || r == MEMBER_CHANGED) && !is_known(d, path, fd)) {
                 d->tally->n_unshipped++;
-                l->is_left = l->is_unshipped = true;
+                l->keeps_pins = l->is_unshipped = true;
                 return 0;
         }
         d->tally->n_gone += !named;
-        d->tally->n_changed += r == HAS_CHANGED;
+        d->tally->n_changed += r == MEMBER_CHANGED;
         return unlinkat(l->pins_fd, name, 0) < 0 && errno != ENOENT ? -errno : 0;
 }
 
@@ -202,7 +207,7 @@ static int delete_member(Deleter *d, Level *l, const char *path) {
 
 static int delete_below(Deleter *d, Level *l);
 
-/* With anything in it, mounted on it, or something else in its place, it stays, and that is well. */
+/* With anything in it, mounted on it, or something else in its place, it stays. */
 static int remove_if_empty(int dir_fd, const char *name) {
         if (unlinkat(dir_fd, name, AT_REMOVEDIR) == 0 || errno == ENOTEMPTY || errno == EEXIST ||
             errno == EBUSY || is_gone(-errno))
@@ -224,17 +229,17 @@ static int delete_directory(Deleter *d, Level *l, const char *path) {
         Level below = { pins_fd, source_fd, path, false, false };
         int r = delete_below(d, &below);
         l->is_unshipped = l->is_unshipped || below.is_unshipped;
-        l->is_left = l->is_left || below.is_left || r < 0;
-        if (r < 0 || below.is_left)
+        l->keeps_pins = l->keeps_pins || below.keeps_pins || r < 0;
+        if (r < 0 || below.keeps_pins)
                 return r;
         r = l->source_fd < 0 || d->order->only_links ? 0 : remove_if_empty(l->source_fd, name);
-        l->is_left = l->is_left || r < 0;
+        l->keeps_pins = l->keeps_pins || r < 0;
         if (r < 0)
                 return r;
         return unlinkat(l->pins_fd, name, AT_REMOVEDIR) < 0 && errno != ENOENT ? -errno : 0;
 }
 
-/* Goes on after a failure, and returns the first one. */
+/* Continues after a failure, and returns the first one. */
 static int delete_below(Deleter *d, Level *l) {
         _cleanup_closedir_ DIR *dir = NULL;
         TreeList list = { 0 };
@@ -248,7 +253,7 @@ static int delete_below(Deleter *d, Level *l) {
                         : list.entries[i].type == TREE_DIR ? delete_directory(d, l, path)
                                                            : delete_member(d, l, path);
                 if (r < 0) {
-                        l->is_left = true;
+                        l->keeps_pins = true;
                         first = first < 0 ? first : r;
                 }
         }
@@ -270,8 +275,8 @@ static int put_back_at(Deleter *d, const char *path) {
         return put_back(d, is_deep ? MAX(dir_fd, -1) : d->unit_fd, path_name(path));
 }
 
-/* What an earlier run had taken when it was cut: it goes back, and is judged like all others. */
-static int settle_taken(Deleter *d) {
+/* What an earlier run had moved when it was cut: it is moved back, and handled like all others. */
+static int restore_taken(Deleter *d) {
         struct stat st;
         if (fstatat(d->instance_fd, d->slot, &st, AT_SYMLINK_NOFOLLOW) < 0)
                 return errno == ENOENT ? 0 : -errno;
@@ -281,7 +286,7 @@ static int settle_taken(Deleter *d) {
         return put_back_at(d, path);
 }
 
-/* ---- the whole ---- */
+/* ---- the whole bundle ---- */
 
 /* Of what is missing, or has a symlink or something else in its place, nothing is ours. */
 static int open_source(Deleter *d) {
@@ -335,21 +340,22 @@ static int at_place(Deleter *d, Place place) {
                 pins_open_own_dir(instance_fd, d->order->bundle_id, false, NULL);
         if (bundle_fd < 0 && !pins_is_not_ours(bundle_fd))
                 return bundle_fd;
-        /* One that hangs may come back to what is in the slot. Where directories cannot be locked, nobody else knows. */
+        /* A call that hung may resume with what is in the slot. Where directories cannot be locked
+         * this is not excluded. */
         if (bundle_fd >= 0 && flock(bundle_fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
                 return -EBUSY;
         d->instance_fd = instance_fd;
         d->bundle_fd = bundle_fd;
         d->found = d->found || bundle_fd >= 0;
-        int r = settle_taken(d);
+        int r = restore_taken(d);
         if (r < 0 || bundle_fd < 0)
                 return r;
         Level top = { bundle_fd, d->unit_fd, "", false, false };
         r = delete_below(d, &top);
-        return r < 0 ? r : top.is_unshipped ? PINS_E_UNSHIPPED : top.is_left ? PINS_E_OPEN : 0;
+        return r < 0 ? r : top.is_unshipped ? PINS_E_UNSHIPPED : top.keeps_pins ? PINS_E_OPEN : 0;
 }
 
-/* One fsync brings the journal up to here, and with it all that was done before it. */
+/* One fsync writes the journal up to here. */
 static int make_durable(const Pins *p) {
         for (Place place = 0; place < N_PLACES; place++) {
                 _cleanup_close_ int fd = pins_open_instance(p, place, false, NULL);
@@ -360,8 +366,8 @@ static int make_durable(const Pins *p) {
         return 0;
 }
 
-/* What is missing may be so for good, or for want of a mount. Where the device says nothing (another boot may have numbered it otherwise)
- * our own directory beside the source tells: it outlives the pins. */
+/* What is missing may be deleted, or not mounted. Where the device number says nothing (another
+ * boot may number it otherwise) our own directory beside the source does: it outlives the pins. */
 static bool is_file_system_there(const Deleter *d) {
         const dev_t expected = (dev_t)d->order->unit_dev;
         struct stat fixed = { 0 }, st;

@@ -1,8 +1,8 @@
-/* Hard links that hold the members of bundles: where they lie, how one is made, whose an inode's links are, what they take on disk.
- * A user's `rm -rf` then removes the name, not the evidence.
+/* Hard links that hold the members of bundles: where they lie, how one is made, whose an inode's
+ * links are, what they take on disk. A user's `rm -rf` then removes the name, not the evidence.
  *
- * Nothing here is fsynced: after a power cut either our link is there or the source's own name still is, since both are in one
- * journal. */
+ * Nothing here is fsynced: after a power cut either our link is there or the source's own name
+ * still is, since both are in one journal. */
 #include "agent/retention/pins.h"
 
 #include <errno.h>
@@ -38,7 +38,7 @@ typedef struct PinInode {
 /** All zeros is an empty set. */
 typedef struct PinInodes {
         PinInode *items;            /* by device and inode, once sorted */
-        size_t n, n_allocated, max; /* max: more are not taken in, and is_whole becomes false */
+        size_t n, n_allocated, max; /* beyond max nothing is added, and is_whole becomes false */
         unsigned place;             /* of what is added next */
         bool is_built, is_whole;    /* is_whole: nothing was left out */
 } PinInodes;
@@ -46,8 +46,8 @@ typedef struct PinInodes {
 /* What a session has open of a place, and why not. */
 typedef struct SessionPlace {
         int instance_fd, bundle_fd; /* -1: not open */
-        bool is_missing;            /* looked for in vain; only a new pin makes it */
-        int refused;                /* why it could not be made: -errno, 0 */
+        bool is_missing;            /* it does not exist; only a new pin creates it */
+        int refused;                /* why it could not be created: -errno, 0 */
         Squatter squatter;          /* for -EUCLEAN */
         int dir_fd;                 /* where the last member's pin is, -1 */
         char *prefix;               /* of its members' paths, with the slash; "" at the top */
@@ -106,7 +106,7 @@ static int add_entries(PinInodes *s, const Level *at);
 static int add_entry(PinInodes *s, const Level *at, const char *name, const char *path) {
         struct stat st;
         if (fstatat(at->fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
-                return 0; /* let go meanwhile: no name any more */
+                return 0; /* released meanwhile */
         if (S_ISREG(st.st_mode))
                 return add_inode(s, path, &st);
         if (!S_ISDIR(st.st_mode))
@@ -154,7 +154,7 @@ static int compare(const void *a, const void *b) {
 }
 
 static void pin_inodes_sort(PinInodes *s) {
-        if (s->n > 0) /* qsort(3) wants no NULL */
+        if (s->n > 0) /* qsort(3) must not get NULL */
                 qsort(s->items, s->n, sizeof *s->items, compare);
 }
 
@@ -175,10 +175,6 @@ static size_t pin_inodes_count(const PinInodes *s, dev_t dev, ino_t ino, size_t 
                 n++;
         return n;
 }
-
-/* Where the hard links that hold a bundle's sources lie: the directories of ours, checked against squatters, and what is done to a
- * bundle's pins as a whole. How one is made: pins_link.c. Nothing here is fsynced: after a power cut either our link is there or the
- * source's own name still is, since both are in one journal. */
 
 char *pins_find_inode(int dir_fd, const struct stat *st) {
         PinInodes all = { .max = SIZE_MAX, .is_whole = true };
@@ -233,7 +229,7 @@ Pins *pins_free(Pins *p) {
         return NULL;
 }
 
-/* Directories of ours */
+/* ---- directories of ours ---- */
 
 static void note_squatter(Squatter *ret, const struct stat *st) {
         if (ret)
@@ -273,7 +269,8 @@ int pins_open_own_dir(int at_fd, const char *name, bool create, Squatter *ret_sq
 static int open_root(const Pins *p, Place place, bool create, Squatter *ret_squatter) {
         if (!p->directories[place])
                 return -ENOENT;
-        /* The parent is the operator's path; the fixed part itself may be made by whoever runs the jobs. */
+        /* The parent is the operator's path; the fixed part itself may be created by any user who
+         * runs jobs. */
         int flags = O_PATH | O_DIRECTORY | O_CLOEXEC | (place == PLACE_INSIDE ? O_NOFOLLOW : 0);
         _cleanup_close_ int base_fd = open(p->directories[place], flags);
         return base_fd < 0 ? -errno : pins_open_own_dir(base_fd, PINS_NAME, create, ret_squatter);
@@ -291,8 +288,9 @@ static int open_existing(const Pins *p, Place place, const char *bundle_id) {
         return fd < 0 || !bundle_id ? TAKE_FD(fd) : pins_open_own_dir(fd, bundle_id, false, NULL);
 }
 
-/* Opens the directory that holds a member's pin and finds the pin's own name in `member_path`. Below the bundle's directory all is
- * ours alone; a pin that is in the way of a directory is one of an older member and goes.
+/* Opens the directory that holds a member's pin and finds the pin's own name in `member_path`.
+ * Below the bundle's directory all is ours alone; a pin that is in the way of a directory is one of
+ * an older member and goes.
  * @return fd; -ENOENT; -EINVAL for `..` and the like; -ENAMETOOLONG beyond FS_DEPTH_MAX */
 static int open_member_dir(int bundle_fd, const char *member_path, bool create,
                            const char **ret_name) {
@@ -422,7 +420,7 @@ int pins_list(Pins *p, int (*on_pins)(const char *bundle_id, const char *path, v
         return 0;
 }
 
-/* A walk over a bundle's pins: which directories are open, and whose links an inode has. */
+/* ---- sessions: a walk over a bundle's pins ---- */
 
 static void forget_directory(SessionPlace *at) {
         if (at->dir_fd >= 0)
@@ -519,7 +517,7 @@ static bool session_has(PinsSession *s, const char *member_path, const struct st
         return false;
 }
 
-/* Whose links */
+/* ---- whose links ---- */
 
 static int build_own(PinsSession *s) {
         if (s->own.is_built)
@@ -535,7 +533,8 @@ static int build_own(PinsSession *s) {
         return r;
 }
 
-/* A unit that was renamed is another bundle, and its members are pinned for the old one; sources may overlap. */
+/* A unit that was renamed is another bundle, and its members are pinned for the old one; sources
+ * may overlap. */
 static int build_others(PinsSession *s) {
         if (s->others.is_built)
                 return 0;
@@ -596,17 +595,18 @@ bool pins_session_all_seen(const PinsSession *s) {
         return s->own.n > 0;
 }
 
-/* Makes the hard links that hold a bundle's sources. A user's `rm -rf` then takes the name, not the evidence. */
+/* ---- links ---- */
 
-/* A member on its way to being pinned. */
+/* A member that is being pinned. */
 typedef struct Linking {
         PinsSession *session;
         const PinsMember *member;
         int fd; /* the member, opened O_PATH and found to be the inode member->st; borrowed */
 } Linking;
 
-/* Links what the descriptor stands for, whatever happens to its name meanwhile. By the descriptor itself the kernel wants
- * CAP_DAC_READ_SEARCH (or, since Linux 6.10, the opener's credentials) and else says ENOENT; /proc needs nothing. */
+/* Links what the descriptor stands for, whatever happens to its name meanwhile. By the descriptor
+ * itself the kernel requires CAP_DAC_READ_SEARCH (or, since Linux 6.10, the opener's credentials)
+ * and else says ENOENT; /proc needs nothing. */
 static int link_fd(int fd, int dir_fd, const char *name) {
         char path[sizeof "/proc/self/fd/" + 11];
         struct stat st;
@@ -620,11 +620,12 @@ static int link_fd(int fd, int dir_fd, const char *name) {
                 return 0;
         int r = -errno;
         if (r == -ENOENT && fstat(fd, &st) == 0 && st.st_nlink > 0)
-                return -ENOSYS; /* not the file is missing, but /proc */
+                return -ENOSYS; /* /proc is missing, not the file */
         return r;
 }
 
-/* Something bears the name already: the same inode, or what is replaced without a moment in which neither is pinned. */
+/* The name exists already: it is the same inode, or is replaced without a moment in which neither
+ * is pinned. */
 static int replace_link(const Linking *l, const SessionPlace *at, const char *name) {
         char temporary[NAME_MAX + 1];
         struct stat there;
@@ -647,7 +648,7 @@ static int replace_link(const Linking *l, const SessionPlace *at, const char *na
                 return r;
         if (renameat(at->instance_fd, temporary, at->dir_fd, name) < 0) {
                 r = -errno;
-                (void)unlinkat(at->instance_fd, temporary, 0); /* pins_release finds it otherwise */
+                (void)unlinkat(at->instance_fd, temporary, 0); /* else pins_release does */
                 return r;
         }
         return 0;
@@ -671,7 +672,7 @@ static int add_at(const Linking *l, Place place) {
                 return r;
         if (fstatat(at->dir_fd, name, &linked, AT_SYMLINK_NOFOLLOW) < 0)
                 return -errno;
-        /* No file system we know of does that; but a wrong pin would be shipped. */
+        /* No known file system does that; but a wrong pin would be shipped. */
         if (!pins_is_inode(&linked, l->member->st)) {
                 (void)unlinkat(at->dir_fd, name, 0);
                 return -ENOENT;
@@ -680,7 +681,7 @@ static int add_at(const Linking *l, Place place) {
 }
 
 /* The member was renamed: its pins under other names would be shipped as a second file. */
-static void drop_old_names(PinsSession *s, const char *member_path, const struct stat *st) {
+static void remove_old_names(PinsSession *s, const char *member_path, const struct stat *st) {
         size_t first, n = pin_inodes_count(&s->own, st->st_dev, st->st_ino, &first);
         for (size_t i = first; i < first + n; i++) {
                 const PinInode *old = &s->own.items[i];
@@ -693,12 +694,13 @@ static void drop_old_names(PinsSession *s, const char *member_path, const struct
                         open_member_dir(at->bundle_fd, old->path, false, &name);
                 if (dir_fd >= 0 && fstatat(dir_fd, name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
                     pins_is_inode(&there, st))
-                        (void)unlinkat(dir_fd, name, 0); /* it stays: shipped twice, never lost */
+                        (void)unlinkat(dir_fd, name, 0); /* else it is shipped twice, never lost */
         }
 }
 
-/* Whether links between the two can be made at all, asked before directories are made in vain. Across bind mounts linkat says
- * EXDEV although the device is the same, so the mount is compared where the kernel tells it (Linux 5.8). */
+/* Whether links between the two can be made at all, before directories are created in vain. Across
+ * bind mounts linkat says EXDEV although the device is the same, so the mount is compared where the
+ * kernel tells it (Linux 5.8). */
 static bool is_same_mount(int fd, const char *directory) {
         struct statx a, b;
         unsigned mask = STATX_TYPE | STATX_MNT_ID;
@@ -711,7 +713,7 @@ static bool is_same_mount(int fd, const char *directory) {
         return a.stx_dev_major == b.stx_dev_major && a.stx_dev_minor == b.stx_dev_minor;
 }
 
-/* Refusals */
+/* ---- refusals ---- */
 
 static bool is_refusal(int r) {
         switch (r) {
@@ -739,7 +741,7 @@ static void add_reason(StrBuf *b, const char *directory, int r, const Squatter *
         case -EUCLEAN:
                 strbuf_addf(b,
                             "'%s/" PINS_NAME
-                            "' is %s of uid %u, not a directory of ours (uid %u): remove it",
+                            "' is %s of uid %u, not a directory of the agent (uid %u): remove it",
                             directory, squatter->is_directory ? "a directory" : "a file or symlink",
                             (unsigned)squatter->uid, (unsigned)geteuid());
                 break;
@@ -749,7 +751,7 @@ static void add_reason(StrBuf *b, const char *directory, int r, const Squatter *
                 break;
         case -EPERM:
                 strbuf_addf(b,
-                            "'%s' takes no link to this file (%s): give the agent CAP_FOWNER, or "
+                            "'%s' accepts no link to this file (%s): give the agent CAP_FOWNER, or "
                             "use a file system with "
                             "hard links",
                             directory, strerror(-r));
@@ -764,11 +766,11 @@ static void add_reason(StrBuf *b, const char *directory, int r, const Squatter *
                 break;
         case -ENOSPC:
         case -EDQUOT:
-                strbuf_addf(b, "'%s' has no room (%s): free some space or inodes", directory,
+                strbuf_addf(b, "'%s' has no free space (%s): free some space or inodes", directory,
                             strerror(-r));
                 break;
         default:
-                strbuf_addf(b, "'%s' does not take hard links (%s): use another file system",
+                strbuf_addf(b, "'%s' does not accept hard links (%s): use another file system",
                             directory, strerror(-r));
         }
 }
@@ -780,7 +782,7 @@ static int add_to(const Linking *l, StrBuf *reasons) {
                 const char *directory = l->session->pins->directories[place];
                 if (!directory)
                         continue;
-                /* Where the bundle's directory is there linkat tells as well. */
+                /* Where the bundle's directory exists linkat decides. */
                 r = at->bundle_fd >= 0 || is_same_mount(l->fd, directory) ? add_at(l, place)
                                                                           : -EXDEV;
                 if (!is_refusal(r))
@@ -797,7 +799,7 @@ int pins_session_add(PinsSession *s, const PinsMember *m, char **ret_error) {
         struct stat now;
 
         _cleanup_close_ int fd = fs_open_beneath(m->unit_fd, m->path_below_unit, O_PATH);
-        if (fd < 0) /* a symlink that took its place is not the member either */
+        if (fd < 0) /* a symlink in its place is not the member either */
                 return fd == -ELOOP || fd == -ENOTDIR ? -ENOENT : fd;
         if (fstat(fd, &now) < 0)
                 return -errno;
@@ -805,7 +807,7 @@ int pins_session_add(PinsSession *s, const PinsMember *m, char **ret_error) {
                 return -ENOENT;
         int r = add_to(&(Linking){ s, m, fd }, &reasons);
         if (r == 0)
-                drop_old_names(s, m->path, m->st);
+                remove_old_names(s, m->path, m->st);
         if (!is_refusal(r))
                 return r;
 
@@ -819,9 +821,9 @@ int pins_session_add(PinsSession *s, const PinsMember *m, char **ret_error) {
         return PINS_E_REFUSED;
 }
 
-/* What pins take on disk, and whether anything else still has a name. */
+/* ---- what pins use on disk, and whether anything else still has a name ---- */
 
-int pins_room(Pins *p, RetentionRoom *ret, dev_t *ret_device) {
+int pins_query_space(Pins *p, RetentionSpace *ret, dev_t *ret_device) {
         struct statvfs vfs;
         struct stat st;
 
@@ -836,10 +838,10 @@ int pins_room(Pins *p, RetentionRoom *ret, dev_t *ret_device) {
         if (fstatvfs(fd, &vfs) < 0 || fstat(fd, &st) < 0)
                 return -errno;
         *ret_device = st.st_dev;
-        *ret = (RetentionRoom){ .total_bytes = (uint64_t)vfs.f_blocks * vfs.f_frsize,
-                                .free_bytes = (uint64_t)vfs.f_bavail * vfs.f_frsize,
-                                .total_inodes = vfs.f_files,
-                                .free_inodes = vfs.f_files > 0 ? vfs.f_favail : 0 };
+        *ret = (RetentionSpace){ .total_bytes = (uint64_t)vfs.f_blocks * vfs.f_frsize,
+                                 .free_bytes = (uint64_t)vfs.f_bavail * vfs.f_frsize,
+                                 .total_inodes = vfs.f_files,
+                                 .free_inodes = vfs.f_files > 0 ? vfs.f_favail : 0 };
         return 0;
 }
 
@@ -856,7 +858,7 @@ static int collect(const Pins *p, const char *bundle_id, PinInodes *ret) {
         return r;
 }
 
-/* Where there are no leases nobody can tell, as when a bundle settles. */
+/* Where there are no leases this is unknown, as when a bundle settles. */
 static bool has_writer(Pins *p, const char *bundle_id, const PinInodes *own) {
         _cleanup_close_ int dir_fd = pins_open(p, bundle_id);
         for (size_t i = 0; dir_fd >= 0 && i < own->n; i++) {
@@ -877,7 +879,7 @@ static void add_up(PinsUse *use, const PinInodes *own, const PinInodes *all) {
                 size_t ours = all ? MAX(n, pin_inodes_count(all, x->dev, x->ino, NULL)) : n;
                 use->used_bytes += x->bytes;
                 use->used_inodes++;
-                if (x->n_links <= n + 1) { /* the source's own name, and nobody else's */
+                if (x->n_links <= n + 1) { /* only the source's own name remains */
                         use->free_bytes += x->bytes;
                         use->free_inodes++;
                 }
@@ -887,12 +889,12 @@ static void add_up(PinsUse *use, const PinInodes *own, const PinInodes *all) {
 
 int pins_measure(Pins *p, const PinsMeasure *m) {
         PinInodes all = { .max = m->max_inodes, .is_whole = true };
-        int r = m->judge_links ? collect(p, NULL, &all) : 0;
+        int r = m->explain_links ? collect(p, NULL, &all) : 0;
         for (size_t i = 0; r >= 0 && i < m->n; i++) {
                 PinInodes own = { .max = m->max_inodes, .is_whole = true };
                 r = collect(p, m->uses[i].bundle_id, &own);
                 if (r >= 0)
-                        add_up(&m->uses[i], &own, m->judge_links ? &all : NULL);
+                        add_up(&m->uses[i], &own, m->explain_links ? &all : NULL);
                 m->uses[i].has_writer = m->ask_writers && has_writer(p, m->uses[i].bundle_id, &own);
                 pin_inodes_done(&own);
         }

@@ -1,5 +1,6 @@
-/* Hard links that hold the sources of a bundle until it is proven: `.neuron-collectd/<instance-id>/<bundle-id>/<member path>` beside
- * the fixed part of the source (inside it where the parent is another mount or not writable). Blocking: from a worker. */
+/* Hard links that hold the members of a bundle until it is proven:
+ * `.neuron-collectd/<instance-id>/<bundle-id>/<member path>` beside the fixed part of the source,
+ * or inside it where the parent is another mount or not writable. Blocking: from a worker. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,10 +12,31 @@
 
 typedef struct Pins Pins;
 
-/** @param fixed  fixed part of the source's path (absolute). Nothing is created yet. The object is immutable after this call and may be used by
- * several threads for different bundles. */
+/** @param fixed  fixed part of the source's path (absolute). Nothing is created yet. The object is
+ * immutable after this call and may be used by several threads for different bundles. */
 int pins_new(Pins **ret, const char *fixed, const char *instance_id);
 Pins *pins_free(Pins *p);
+
+/** Opens the directory with the bundle's pins, to ship from it. -ENOENT when there is none */
+int pins_open(Pins *p, const char *bundle_id);
+
+/** Opens (and creates, checked) the `.neuron-collectd` directory above those of the instances:
+ * claim files are in there. -errno */
+int pins_open_root(Pins *p);
+
+/** Removes all pins of a bundle. Missing is fine. */
+int pins_release(Pins *p, const char *bundle_id);
+
+/** Calls back for each bundle that has pins, and for strays; more than once where several places
+ * have some. The names are what the directories hold, not necessarily bundle ids. @param path
+ * where, absolute. A negative return of on_pins ends it and is returned */
+int pins_list(Pins *p, int (*on_pins)(const char *bundle_id, const char *path, void *userdata),
+              void *userdata);
+
+/* ---- one walk over one unit; it keeps directories open, so that a member costs a few calls. One
+ * thread, and nobody else adds to or releases the pins of this bundle meanwhile. ---- */
+
+typedef struct PinsSession PinsSession;
 
 typedef struct PinsMember { /* all borrowed */
         const char *path;   /* in the bundle */
@@ -23,113 +45,107 @@ typedef struct PinsMember { /* all borrowed */
         const struct stat *st; /* of the inode that is meant */
 } PinsMember;
 
-/** Links one member. Creates the directories 0700 and checks that each of ours belongs to us and is no symlink (a squatter's is
- * refused). A pin of an older inode under the same name is replaced. Where the place beside the fixed part refuses for any reason,
- * the one inside it is tried. Needs no capability for files of its own; for others' the agent has CAP_FOWNER (protected_hardlinks).
- * @return 0; PINS_E_REFUSED: links cannot be made here (EXDEV, EPERM, EMLINK, ENOSYS, a squatter), *ret_error says why and the
- * remedy (the caller's); -ENOENT: the member is gone, or is another inode than `m->st`, or no regular file; -EINVAL: not a path below */
-enum { PINS_E_REFUSED = 1 };
-
-/** Opens the directory with the bundle's pins, to ship from it. -ENOENT when there is none */
-int pins_open(Pins *p, const char *bundle_id);
-
-/** Opens (and makes, checked) the `.neuron-collectd` directory that lies above the instances' ones: claim files live there. -errno */
-int pins_open_root(Pins *p);
-
-/** Removes all pins of a bundle. Missing is fine. */
-int pins_release(Pins *p, const char *bundle_id);
-
-/** Tells of each bundle that has pins, and of strays; more than once where several places have some. The names are what the
- * directories hold, not necessarily bundle ids. @param path  where, absolute. A negative return of on_pins ends it and is returned */
-int pins_list(Pins *p, int (*on_pins)(const char *bundle_id, const char *path, void *userdata),
-              void *userdata);
-
-/** One walk over one unit: keeps directories open, so that a member costs a few calls. One thread, nobody else adding to or
- * releasing this bundle's pins meanwhile. */
-typedef struct PinsSession PinsSession;
-
-/** @param p, bundle_id  borrowed for the session's life; "" = no bundle yet: it has no pins, but others' explain links
- * @param max_inodes  so many pins of this bundle, and so many of others, are looked at when links have to be explained
+/** @param p, bundle_id  borrowed for the session's life; "" = no bundle yet: it has no pins, but
+ * others' explain links
+ * @param max_inodes  so many pins of this bundle, and so many of others, are read when links have
+ * to be explained
  * @return 0, -EINVAL, -ENOMEM */
 int pins_session_new(PinsSession **ret, Pins *p, const char *bundle_id, size_t max_inodes);
 PinsSession *pins_session_free(PinsSession *s);
 DEFINE_CLEANUP(PinsSession, pins_session_free);
 
-/** As pins_add. A member that is pinned under another path (it was renamed) is then pinned under this one only, if
- * pins_session_own_links was asked about it. */
+/** Links one member. Creates the directories 0700 and checks that each of ours belongs to us and is
+ * no symlink (a squatter's is refused). A pin of an older inode under the same name is replaced. A
+ * member that is pinned under another path (it was renamed) is then pinned under this one only, if
+ * pins_session_own_links was called for it. Where the place beside the fixed part refuses, the one
+ * inside it is tried. Links to files of other users need CAP_FOWNER (protected_hardlinks).
+ * @return 0; PINS_E_REFUSED: links cannot be made here (EXDEV, EPERM, EMLINK, ENOSYS, a squatter),
+ * *ret_error says why and the remedy (the caller's); -ENOENT: the member is gone, or is another
+ * inode than `m->st`, or no regular file; -EINVAL: not a path below */
+enum { PINS_E_REFUSED = 1 };
 int pins_session_add(PinsSession *s, const PinsMember *m, char **ret_error);
 
-/** @param ret_has  as pins_has
- * @return how many of the inode's links are pins of ours, whatever the path and the bundle; no more are counted than explain st_nlink */
+/** @param ret_has  whether our pin for this member exists and is this inode
+ * @return how many of the inode's links are pins of ours, whatever the path and the bundle; no more
+ * are counted than explain st_nlink */
 unsigned pins_session_own_links(PinsSession *s, const char *member_path, const struct stat *st,
                                 bool *ret_has);
 
 /** @return whether this bundle has pins, and each one's inode has a name that is no pin of ours */
 bool pins_session_lives_on(PinsSession *s);
 
-/** After pins_session_lives_on: notes that an inode was met. @return whether it is pinned for this bundle */
+/** After pins_session_lives_on: marks an inode as seen. @return whether it is pinned for this
+ * bundle */
 bool pins_session_see(PinsSession *s, const struct stat *st);
-/** @return whether every inode pinned for this bundle was met */
+/** @return whether every inode pinned for this bundle was seen */
 bool pins_session_all_seen(const PinsSession *s);
 
-/* ---- how much they take, and letting go of what they hold: pins_measure.c, pins_delete.c ---- */
+/* ---- how much space they use ---- */
 
-/** Queries the file system that the source is on: of the fixed part, or where it is missing of its parent. 0 or -errno */
-int pins_room(Pins *p, RetentionRoom *ret, dev_t *ret_device);
+/** Queries the file system that the source is on: of the fixed part, or where it is missing of its
+ * parent. 0 or -errno */
+int pins_query_space(Pins *p, RetentionSpace *ret, dev_t *ret_device);
 
 typedef struct PinsUse {
         const char *bundle_id;            /* in; borrowed */
         bool is_there;                    /* it has pins; all below is zero otherwise */
         uint64_t used_bytes, used_inodes; /* on disk */
-        uint64_t free_bytes,
-                free_inodes; /* would be free, were these pins and one name each at the source gone */
-        bool is_only_ours;   /* no name is left but pins of ours */
-        bool has_writer;     /* somebody has a member open for writing */
+        /* Would be free, were these pins and one name each at the source gone. */
+        uint64_t free_bytes, free_inodes;
+        bool is_only_ours; /* no name is left but pins of ours */
+        bool has_writer;   /* a process has a member open for writing */
 } PinsUse;
 
 typedef struct PinsMeasure {
         PinsUse *uses; /* zeros but for bundle_id */
         size_t n;
-        bool judge_links; /* is_only_ours is asked: also pins of other bundles explain links */
-        bool ask_writers; /* has_writer is asked; a member that may not be read counts as one that is written */
-        size_t max_inodes; /* a bundle with more counts only so many; with more in all only a bundle's own explain links */
+        bool explain_links; /* for is_only_ours: also pins of other bundles explain links */
+        bool ask_writers;   /* for has_writer; a member that may not be read counts as written */
+        /* A bundle with more counts only so many; with more in all only a bundle's own pins explain
+         * links. */
+        size_t max_inodes;
 } PinsMeasure;
 
 /** 0 or -ENOMEM */
 int pins_measure(Pins *p, const PinsMeasure *m);
 
+/* ---- deletion.c: deletes what they hold ---- */
+
 typedef struct PinsOrder { /* borrowed */
         const char *bundle_id;
-        bool only_links;       /* the files stay; -ENOENT is no result then */
-        const char *relative;  /* the unit, below the fixed part; "" = the fixed part itself */
-        bool is_file;          /* the unit is that one file */
-        bool leaves_directory; /* the unit's own directory stays, though it be empty */
-        bool any_content; /* evicted: members go as they are now, else as they were shipped only */
+        bool only_links;        /* the files stay; -ENOENT is no result then */
+        const char *relative;   /* the unit, below the fixed part; "" = the fixed part itself */
+        bool is_file;           /* the unit is that one file */
+        bool leaves_directory;  /* the unit's own directory stays, though it be empty */
+        bool any_content;       /* evicted: members are deleted as they are, else only as shipped */
         const uint64_t *prints; /* sorted fingerprints of what this bundle has shipped */
         size_t n_prints;
-        const uint64_t *
-                known; /* those of the unit's other bundles as well: no link to what is in neither goes, if its name is gone */
+        /* Those of the unit's other bundles as well: the last link to content that is in neither
+         * stays. */
+        const uint64_t *known;
         size_t n_known;
-        bool drops_unshipped; /* a last look has found that nobody wants the rest */
-        uint64_t unit_dev;    /* st_dev of the unit; 0: not known */
+        bool discards_unshipped; /* a recheck has found that nobody needs the rest */
+        uint64_t unit_dev;       /* st_dev of the unit; 0: not known */
 } PinsOrder;
 
 typedef struct PinsTally {
         uint64_t n_deleted, deleted_bytes;
-        uint64_t n_gone;    /* their names at the source are gone, or other files' */
-        uint64_t n_changed; /* since they were shipped: left where they are */
-        uint64_t n_open;    /* somebody writes to them: left, and our links too */
-        uint64_t
-                n_unshipped; /* only our links, or a name that may go at any time, hold what was not shipped: left */
-        char *kept; /* something that came in between lies there now, for its name was taken again; owned; NULL */
+        uint64_t n_gone;      /* their names at the source are gone, or other files' */
+        uint64_t n_changed;   /* since they were shipped: not deleted */
+        uint64_t n_open;      /* being written: not deleted, and our links stay too */
+        uint64_t n_unshipped; /* only our links hold what was not shipped: they stay */
+        char *kept; /* the path of a file that came in between, for its name was used again; owned;
+                       NULL */
 } PinsTally;
 
-/** Deletes at the source what the pins of a bundle hold, and the pins. Only a name that is the pinned inode with the content that was
- * shipped goes: it is taken into our own directory first and looked at there, and put back if it is not. Then the unit's directories
- * that are empty now. Can be cut at any point and called again. Durable when it returns 0.
+/** Deletes at the source what the pins of a bundle hold, and the pins. Only a name that is the
+ * pinned inode with the content that was shipped is deleted: it is moved into our own directory
+ * first and classified there, and moved back if it is not. Then the unit's directories that are
+ * empty now. Can be cut at any point and called again. Durable when it returns 0.
  * @param ret  added to, whatever is returned
- * @return 0 nothing of ours is left; PINS_E_OPEN: all but what is open for writing; PINS_E_UNSHIPPED: all but what was not shipped, and
- * perhaps what is open; PINS_E_AWAY: neither pins nor the unit, nor their file system; -ENOENT: the unit is there and no pins are; -EBUSY:
- * another call is at it; -errno: the rest is still there, and held */
+ * @return 0 nothing of ours is left; PINS_E_OPEN: all but what is open for writing;
+ * PINS_E_UNSHIPPED: all but what was not shipped, and perhaps what is open; PINS_E_AWAY: neither
+ * pins nor the unit, nor their file system; -ENOENT: the unit is there and no pins are; -EBUSY:
+ * another call is running; -errno: the rest is still there, and held */
 enum { PINS_E_OPEN = 2, PINS_E_UNSHIPPED = 3, PINS_E_AWAY = 4 };
 int pins_delete(Pins *p, const PinsOrder *order, PinsTally *ret);

@@ -3,11 +3,10 @@
 
 #include "agent/retention/pins.h"
 
-#define PINS_TAKEN_PREFIX                                                                          \
-        ".taken-" /* a directory with what was taken away from the source, at its path in the bundle, until it is judged */
+#define PINS_TAKEN_PREFIX ".taken-" /* a file that is being deleted, until it is classified */
 
-/* Where links may live: beside the fixed part first, inside it where that cannot be. Both are looked at whenever pins are looked
- * for: which one it was may have been decided when a mount or a permission was another. */
+/* Where links may live: beside the fixed part first, inside it where that cannot be. Both are
+ * checked whenever pins are searched: another mount or permission may have decided earlier. */
 typedef enum Place { PLACE_BESIDE, PLACE_INSIDE, N_PLACES } Place;
 
 struct Pins {
@@ -25,13 +24,14 @@ typedef struct Squatter {
 bool pins_is_plain_name(const char *s);
 
 /* Opens a directory that must be ours: made by this user, no symlink, closed to all others.
- * @return fd; -ENOENT; -EUCLEAN with *ret_squatter: somebody else's thing bears the name; -errno. ret_squatter may be NULL */
+ * @return fd; -ENOENT; -EUCLEAN with *ret_squatter: another user's file has the name; -errno.
+ * ret_squatter may be NULL */
 int pins_open_own_dir(int at_fd, const char *name, bool create, Squatter *ret_squatter);
 
 /* Opens `<place>/.neuron-collectd/<instance-id>`. Results as pins_open_own_dir. */
 int pins_open_instance(const Pins *p, Place place, bool create, Squatter *ret_squatter);
 
-/* Nothing of ours can be in a place that is missing, somebody else's, or closed to us. */
+/* Nothing of ours can be in a place that is missing, of another user, or not accessible. */
 bool pins_is_not_ours(int r);
 
 static inline bool pins_is_inode(const struct stat *a, const struct stat *b) {
@@ -39,5 +39,6 @@ static inline bool pins_is_inode(const struct stat *a, const struct stat *b) {
 }
 
 /* Finds a pinned file below a directory of ours.
- * @return its path below the directory, the caller's; NULL: no pin is this inode, or memory is short */
+ * @return its path below the directory, the caller's; NULL: no pin is this inode, or memory is
+ * short */
 char *pins_find_inode(int dir_fd, const struct stat *st);

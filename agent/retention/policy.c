@@ -9,12 +9,12 @@
 #define INODES_PERMILLE 10
 
 typedef struct Decision {
-        const RetentionTerms *terms;
+        const RetentionPolicy *policy;
         const RetentionItem *items;
         size_t n;
         RetentionVerdict *verdicts;
-        size_t *order;                                /* of items, oldest first */
-        uint64_t used_bytes, free_bytes, free_inodes; /* as they will be after the acts so far */
+        size_t *order;                                             /* of items, oldest first */
+        uint64_t used_bytes, free_bytes, free_inodes;              /* after the acts so far */
         uint64_t max_use_bytes, keep_free_bytes, keep_free_inodes; /* 0 = no bound */
 } Decision;
 
@@ -34,9 +34,9 @@ static uint64_t bound_inodes(const RetentionBound *b, uint64_t total) {
         return share(total, b->is_permille ? b->permille : INODES_PERMILLE);
 }
 
-bool retention_is_short(const RetentionTerms *terms, const RetentionRoom *room) {
-        return room->free_bytes < bound_bytes(&terms->keep_free, room->total_bytes) ||
-               room->free_inodes < bound_inodes(&terms->keep_free, room->total_inodes);
+bool retention_is_short(const RetentionPolicy *policy, const RetentionSpace *space) {
+        return space->free_bytes < bound_bytes(&policy->keep_free, space->total_bytes) ||
+               space->free_inodes < bound_inodes(&policy->keep_free, space->total_inodes);
 }
 
 static uint64_t add_saturated(uint64_t a, uint64_t b) {
@@ -81,11 +81,11 @@ static bool is_allowed(const Decision *d, size_t i, RetentionAct act) {
                 return false;
         switch (act) {
         case RETENTION_DELETE:
-                return d->terms->may_delete && item->delivered_usec > 0;
+                return d->policy->may_delete && item->delivered_usec > 0;
         case RETENTION_RELEASE:
                 return item->delivered_usec == 0 && item->is_only_ours;
         case RETENTION_EVICT:
-                return d->terms->may_delete && d->terms->may_evict && item->delivered_usec == 0 &&
+                return d->policy->may_delete && d->policy->may_evict && item->delivered_usec == 0 &&
                        !item->is_only_ours;
         default:
                 return false;
@@ -110,7 +110,7 @@ static void release_while(Decision *d, RetentionAct act, RetentionWhy why) {
 }
 
 static uint64_t due_usec(const Decision *d, const RetentionItem *item) {
-        return add_saturated(item->delivered_usec, d->terms->keep_for_usec);
+        return add_saturated(item->delivered_usec, d->policy->keep_for_usec);
 }
 
 static void release_expired(Decision *d, uint64_t now_usec) {
@@ -150,18 +150,18 @@ static int sort_by_age(Decision *d) {
         return 0;
 }
 
-int retention_decide(const RetentionTerms *terms, const RetentionState *state,
+int retention_decide(const RetentionPolicy *policy, const RetentionState *state,
                      RetentionVerdict *ret, RetentionReport *ret_report) {
-        const RetentionRoom *room = &state->room;
-        Decision d = { .terms = terms,
+        const RetentionSpace *space = &state->space;
+        Decision d = { .policy = policy,
                        .items = state->items,
                        .n = state->n,
                        .verdicts = ret,
-                       .free_bytes = room->free_bytes,
-                       .free_inodes = room->free_inodes,
-                       .max_use_bytes = bound_bytes(&terms->max_use, room->total_bytes),
-                       .keep_free_bytes = bound_bytes(&terms->keep_free, room->total_bytes),
-                       .keep_free_inodes = bound_inodes(&terms->keep_free, room->total_inodes) };
+                       .free_bytes = space->free_bytes,
+                       .free_inodes = space->free_inodes,
+                       .max_use_bytes = bound_bytes(&policy->max_use, space->total_bytes),
+                       .keep_free_bytes = bound_bytes(&policy->keep_free, space->total_bytes),
+                       .keep_free_inodes = bound_inodes(&policy->keep_free, space->total_inodes) };
         int r = sort_by_age(&d);
         if (r < 0)
                 return r;

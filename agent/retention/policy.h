@@ -1,15 +1,15 @@
-/* Which source files may be released, and which must be, so that the job has free space. Deciding only: facts and time in, a list of
- * acts out; nothing is touched. One file system at a time. */
+/* Which source files may be released, and which must be, so that the job has free space. Deciding
+ * only: facts and time in, a list of acts out; nothing is touched. One file system at a time. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct RetentionRoom {              /* of the file system that the sources are on */
+typedef struct RetentionSpace {             /* of the file system that the sources are on */
         uint64_t total_bytes, free_bytes;   /* free: to users (f_bavail) */
         uint64_t total_inodes, free_inodes; /* 0 = it does not count them */
-} RetentionRoom;
+} RetentionSpace;
 
 typedef struct RetentionBound { /* a size or a share of the file system; off = neither */
         uint64_t bytes;
@@ -17,21 +17,21 @@ typedef struct RetentionBound { /* a size or a share of the file system; off = n
         bool is_on, is_permille;
 } RetentionBound;
 
-typedef struct RetentionTerms {
+typedef struct RetentionPolicy {
         bool may_delete;        /* after_delivery: delete */
         bool may_evict;         /* evict_undelivered: oldest */
         uint64_t keep_for_usec; /* after delivery */
         RetentionBound max_use; /* of the sources' bytes */
         /* A share counts for inodes too; with a size one per cent of them is kept free. */
         RetentionBound keep_free;
-} RetentionTerms;
+} RetentionPolicy;
 
 typedef struct RetentionItem {    /* a bundle whose files we hold or that is not delivered yet */
-        uint64_t bytes, n_inodes; /* on disk: what its going would free */
+        uint64_t bytes, n_inodes; /* on disk: what its release would free */
         uint64_t used_bytes;      /* what it counts for against max_use */
         uint64_t first_seen_usec, delivered_usec; /* CLOCK_REALTIME; delivered 0 = not yet */
-        bool is_pinned;                           /* by the operator: never goes */
-        bool is_busy;                             /* being shipped, or an act on it is under way */
+        bool is_pinned;                           /* by the operator: never released */
+        bool is_busy;                             /* being shipped, or being released */
         bool is_only_ours; /* every file has lost its name at the source: only our links are left */
 } RetentionItem;
 
@@ -63,19 +63,20 @@ typedef struct RetentionReport {              /* for status */
 } RetentionReport;
 
 typedef struct RetentionState {
-        RetentionRoom room;
+        RetentionSpace space;
         uint64_t now_usec;          /* CLOCK_REALTIME */
         const RetentionItem *items; /* in any order; borrowed */
         size_t n;
 } RetentionState;
 
-/** Decides what is released now: what is over keep_for; the oldest delivered until max_use holds; and until keep_free will hold the
- * oldest delivered, then the oldest of those that are only ours, then the oldest undelivered where that is allowed. No act that does
- * not bring the bound nearer, and none after it holds.
+/** Decides what is released now: what is over keep_for; the oldest delivered until max_use holds;
+ * and until keep_free will hold the oldest delivered, then the oldest of those that are only ours,
+ * then the oldest undelivered where that is allowed. No act that does not bring the bound nearer,
+ * and none after it holds.
  * @param ret  one verdict an item
  * @return 0 or -ENOMEM */
-int retention_decide(const RetentionTerms *terms, const RetentionState *state,
+int retention_decide(const RetentionPolicy *policy, const RetentionState *state,
                      RetentionVerdict *ret, RetentionReport *ret_report);
 
 /** @return whether keep_free is violated */
-bool retention_is_short(const RetentionTerms *terms, const RetentionRoom *room);
+bool retention_is_short(const RetentionPolicy *policy, const RetentionSpace *space);

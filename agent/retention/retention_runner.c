@@ -1,11 +1,13 @@
-/* Releases the files of ended bundles by the operator's policy, and evicts undelivered bundles where it says so: measures and
- * deletes in the threads of the sources, decides by policy.h on the loop. Nothing is armed while nothing may have to go.
+/* Releases the files of ended bundles by the operator's policy, and evicts undelivered bundles
+ * where it says so: measures and deletes in the threads of the sources, decides by policy.h on the
+ * loop. Nothing is armed while nothing may have to go.
  *
- * Files are deleted only on the strength of a row that is durable: of a delivered bundle, or of one that is evicted with its links
- * still marked as held. So a crash before the row changes nothing, and a crash after it leaves a row that says what is still to be
- * done at the next start. The links go with the files, member by member, and the mark is taken off the row last. A bundle that is
- * evicted because the user has deleted its files has none to delete: its row is written without the mark, and intake removes the
- * links, or the next start does. */
+ * Files are deleted only on the strength of a row that is durable: of a delivered bundle, or of one
+ * that is evicted with its links still marked as held. So a crash before the row changes nothing,
+ * and a crash after it leaves a row that says what is still to be done at the next start. The links
+ * go with the files, member by member, and the mark is taken off the row last. A bundle that is
+ * evicted because the user has deleted its files has none to delete: its row is written without the
+ * mark, and intake removes the links, or the next start does. */
 #include "agent/retention/retention_runner.h"
 
 #include <errno.h>
@@ -65,10 +67,10 @@ typedef struct Measurement {
         SourceTask task;
         struct RunnerSource *owner; /* the loop's side */
         SourceTerms *terms;         /* a reference */
-        RetentionTerms policy;
+        RetentionPolicy policy;
         Subject *subjects;
         size_t n, n_allocated;
-        RetentionRoom room;
+        RetentionSpace space;
         dev_t device;
         bool is_short;
         int result;
@@ -107,7 +109,7 @@ typedef struct RunnerSource {
 
 struct Retainer {
         RetainerContext context;
-        RetentionTerms terms;
+        RetentionPolicy policy;
         RunnerSource *sources;
         size_t n_sources;
         sd_event_source *timer;
@@ -188,7 +190,8 @@ static bool held_is_busy(const RunnerSource *s, const HeldBundle *h) {
                (!h->is_evicted && s->runner->context.is_rechecking_links(s->source, h->id));
 }
 
-/* A source of that name at another path is another source: it would delete nothing of the bundle. */
+/* A source of that name at another path is another source: it would delete nothing of the bundle.
+ */
 static int on_stored(BundleRecord *rec, void *userdata) {
         RunnerSource *s = userdata;
         if (path_is_below(rec->path, s->terms->fixed))
@@ -408,7 +411,8 @@ static int get_prints(Store *store, const BundleRecord *rec, Deletion *d) {
         return MIN(r, 0);
 }
 
-/* The row decides: it may have been pinned since, or be gone. @return 0 and a deletion, 1 not to be deleted, -errno */
+/* The row decides: it may have been pinned since, or be gone. @return 0 and a deletion, 1 not to be
+ * deleted, -errno */
 static int prepare_deletion(RunnerSource *s, HeldBundle *h, Deletion **ret) {
         Retainer *r = s->runner;
         _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
@@ -420,13 +424,13 @@ static int prepare_deletion(RunnerSource *s, HeldBundle *h, Deletion **ret) {
                 return 1;
         }
         h->is_pinned = rec.pinned;
-        if (rec.pinned && r->terms.may_delete && !h->is_evicted)
+        if (rec.pinned && r->policy.may_delete && !h->is_evicted)
                 return 1;
         _cleanup_(deletion_freep) Deletion *d = deletion_new(s->terms, &rec);
         if (!d)
                 return -ENOMEM;
-        d->order.only_links = !r->terms.may_delete;
-        d->order.drops_unshipped = h->state == HELD_RECHECKED;
+        d->order.only_links = !r->policy.may_delete;
+        d->order.discards_unshipped = h->state == HELD_RECHECKED;
         uint64_t now = realtime_usec(r), up = boot_usec(r);
         if (rec.changed_usec <
             now - MIN(now, up)) /* another boot may number the device otherwise */
@@ -459,12 +463,13 @@ static void start_deletion(RunnerSource *s, HeldBundle *h, RetentionWhy why) {
         s->n_deletions++;
 }
 
-/* Starts what needs no measurement: evicted ones whose files are still there, and with `keep` all links. */
+/* Starts what needs no measurement: evicted ones whose files are still there, and with `keep` all
+ * links. */
 static void start_owed_deletions(RunnerSource *s) {
         uint64_t now = boot_usec(s->runner);
         LIST_FOREACH_SAFE (l, &s->held) {
                 HeldBundle *h = CONTAINER_OF(l, HeldBundle, link);
-                if (!h->is_evicted && s->runner->terms.may_delete)
+                if (!h->is_evicted && s->runner->policy.may_delete)
                         continue;
                 if (held_is_busy(s, h)) {
                         if (h->state != HELD_DELETING) /* no measurement tells when it is due */
@@ -507,7 +512,7 @@ static int measure(Measurement *m) {
         int r = pins_measure(m->terms->pins,
                              &(PinsMeasure){ .uses = uses,
                                              .n = n,
-                                             .judge_links = m->is_short,
+                                             .explain_links = m->is_short,
                                              .ask_writers = m->is_short && m->policy.may_evict,
                                              .max_inodes = PINS_MAX });
         for (size_t i = 0; r >= 0 && i < n; i++)
@@ -517,10 +522,10 @@ static int measure(Measurement *m) {
 
 static void measurement_run(WorkJob *job) {
         Measurement *m = CONTAINER_OF(job, Measurement, task.job);
-        m->result = pins_room(m->terms->pins, &m->room, &m->device);
+        m->result = pins_query_space(m->terms->pins, &m->space, &m->device);
         if (m->result < 0)
                 return;
-        m->is_short = retention_is_short(&m->policy, &m->room);
+        m->is_short = retention_is_short(&m->policy, &m->space);
         m->result = measure(m);
 }
 
@@ -682,7 +687,7 @@ static void evict(RunnerSource *s, const Subject *x, RetentionAct act) {
 
 static char *describe(const RunnerSource *s) {
         const RetentionReport *r = &s->report;
-        const RetentionTerms *t = &s->runner->terms;
+        const RetentionPolicy *t = &s->runner->policy;
         char a[PARSE_FORMAT_SIZE], b[PARSE_FORMAT_SIZE], shortage[160], *text = NULL;
         int n = 0;
         if (r->stays_short)
@@ -716,7 +721,8 @@ static void report(RunnerSource *s, const RetentionReport *now) {
                 log_notice("source %s: has enough free space again", s->terms->name);
 }
 
-/* ---- decisions: the sources of one file system together, or each would free space for the same want ---- */
+/* ---- decisions: the sources of one file system together, or each would free space for the same
+ * want ---- */
 
 /* So that the next round need not measure it again. */
 static void remember(const RunnerSource *s, const Subject *x) {
@@ -784,7 +790,7 @@ static int decide_items(Retainer *r, RetentionState *state, dev_t device) {
                      is_measured_on(&r->sources[k], device) && i < r->sources[k].measured->n; i++)
                         items[n++] = r->sources[k].measured->subjects[i].item;
         state->items = items;
-        int error = retention_decide(&r->terms, state, verdicts, &now);
+        int error = retention_decide(&r->policy, state, verdicts, &now);
         n = 0;
         for (size_t k = 0; error >= 0 && k < r->n_sources; k++) {
                 RunnerSource *s = &r->sources[k];
@@ -805,7 +811,7 @@ static void decide(Retainer *r, dev_t device) {
                         continue;
                 apply_measurement(s);
                 state.n += s->measured->n;
-                state.room = s->measured->room;
+                state.space = s->measured->space;
         }
         int error = decide_items(r, &state, device);
         if (error < 0)
@@ -815,7 +821,8 @@ static void decide(Retainer *r, dev_t device) {
                         r->sources[k].measured = measurement_free(r->sources[k].measured);
 }
 
-/* Whether a measurement that is still out may be of this file system. One of an earlier round hangs: it is not waited for. */
+/* Whether a measurement that is still out may be of this file system. One of an earlier round
+ * hangs: it is not waited for. */
 static bool is_awaited(const Retainer *r, dev_t device) {
         for (size_t k = 0; k < r->n_sources; k++) {
                 const RunnerSource *s = &r->sources[k];
@@ -859,7 +866,7 @@ static void start_measurement(RunnerSource *s) {
         if (m) {
                 *m = (Measurement){ .owner = s,
                                     .terms = source_terms_ref(s->terms),
-                                    .policy = s->runner->terms };
+                                    .policy = s->runner->policy };
                 m->task.job.run = measurement_run;
                 m->task.done = on_measured;
                 m->task.drop = measurement_drop;
@@ -930,7 +937,7 @@ static void schedule_round(Retainer *r, uint64_t usec) {
 /* Space may run out at any time, unless no bound is set. */
 static uint64_t wait_usec(const Retainer *r) {
         uint64_t now = realtime_usec(r), wait = USEC_INFINITY;
-        bool is_bound = r->terms.keep_free.is_on || r->terms.max_use.is_on;
+        bool is_bound = r->policy.keep_free.is_on || r->policy.max_use.is_on;
         for (size_t i = 0; i < r->n_sources; i++) {
                 const RunnerSource *s = &r->sources[i];
                 uint64_t due = s->report.next_usec;
@@ -985,7 +992,7 @@ void retainer_on_final(Retainer *r, const Bundle *b) {
         RunnerSource *s = find_source(r, b->source);
         if (s && bundle_state_is_over(b->rec.state) && b->rec.links_held)
                 held_add(s, &b->rec);
-        else if (s && b->rec.state == BUNDLE_DELIVERED && r->terms.may_delete)
+        else if (s && b->rec.state == BUNDLE_DELIVERED && r->policy.may_delete)
                 count_unheld(s);
         retainer_kick(r);
 }
@@ -1055,12 +1062,12 @@ static RetentionBound bound_of(const ConfigSize *size) {
 }
 
 static void apply_config(Retainer *r, const Config *config) {
-        r->terms = (RetentionTerms){ .may_delete = config->retention.delete_after_delivery,
-                                     .may_evict = config->retention.evict_oldest,
-                                     .keep_for_usec = config->retention.keep_for_usec,
-                                     .max_use = bound_of(&config->retention.max_use),
-                                     .keep_free = bound_of(&config->retention.keep_free) };
-        bundle_table_keep_links(r->context.bundles, r->terms.may_delete);
+        r->policy = (RetentionPolicy){ .may_delete = config->retention.delete_after_delivery,
+                                       .may_evict = config->retention.evict_oldest,
+                                       .keep_for_usec = config->retention.keep_for_usec,
+                                       .max_use = bound_of(&config->retention.max_use),
+                                       .keep_free = bound_of(&config->retention.keep_free) };
+        bundle_table_keep_links(r->context.bundles, r->policy.may_delete);
 }
 
 int retainer_new(Retainer **ret, const RetainerContext *context, const Config *config) {

@@ -11,7 +11,7 @@
 #include "lib/event/worker_pool.h"
 #include "lib/neuron/scan.h"
 
-/** What jobs need of a source: never changes, freed with the last reference, whoever holds it. */
+/** Never changes; freed with the last reference. */
 typedef struct SourceTerms {
         atomic_uint n_refs;
         char *name, *fixed; /* fixed: absolute, without trailing slash */
@@ -29,14 +29,17 @@ int source_terms_new(SourceTerms **ret, const ConfigSource *config, const char *
 SourceTerms *source_terms_ref(SourceTerms *t);
 SourceTerms *source_terms_unref(SourceTerms *t);
 
-/** @return whether a unit at this path below the fixed part is made of the loose files above the template's depth */
+/** @return whether a unit at this path below the fixed part is made of the loose files above the
+ * template's depth */
 bool source_terms_is_loose(const SourceTerms *t, const char *relative);
 
-/** Work that another module has done in the thread of a source, in turn with what intake does there. */
+/** Work in a thread of a source, one task after the other. */
 typedef struct SourceTask {
-        WorkJob job; /* run() touches only what the task owns; the owner of the source sets done() */
+        WorkJob job; /* run() touches only what the task owns; the owner of the source sets done()
+                      */
         ListLink mine;
         void (*done)(struct SourceTask *t); /* on the loop; the task is the caller's again */
-        /* The source ends before the task has started: frees it. Neither is called for one that hangs. */
+        /* The source ends before the task has started: frees it. Neither is called for one that
+         * hangs. */
         void (*drop)(struct SourceTask *t);
 } SourceTask;

@@ -472,7 +472,7 @@ def a_note_about_a_unit_with_another_user_s_file_changes_nothing_about_it():
     assert "attackers_words" not in json.dumps(manifest)
     assert manifest["bundle"]["complete"], manifest["bundle"]
     assert hook_status(agent)["refused"] == 1, hook_status(agent)
-    assert agent.log.count(f"what hooks of uid {NOBODY} told of it is refused: it has files of uid {OTHER}") == 1, agent.log
+    assert agent.log.count(f"hook notes of uid {NOBODY} are ignored: it has files of uid {OTHER}") == 1, agent.log
     agent.stop()
 
 

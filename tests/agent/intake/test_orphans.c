@@ -1,4 +1,5 @@
-/* agent/orphans: what is attached to units of a source that is not configured any more goes when nobody needs it. */
+/* orphans_sweep: what is attached to units of a source that is not configured any more goes when
+ * nobody needs it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* unit_table and intake_pending: the two small containers of intake. */
+/* The two small containers of intake. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

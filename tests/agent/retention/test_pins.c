@@ -1,4 +1,5 @@
-/* Pins: made, found, kept when the source goes, refused where they must be, and never a link to something else. */
+/* Pins: made, found, kept when the source goes, refused where they must be, and never a link to
+ * something else. */
 #include <errno.h>
 #include <inttypes.h>
 #include <setjmp.h>
@@ -303,7 +304,8 @@ static int as_nobody(int (*work)(const Scratch *s), const Scratch *s) {
         return WEXITSTATUS(status);
 }
 
-/* 0 pinned, 1 refused with a fitting sentence, 2 else. No assertions: cmocka cannot report from here. */
+/* 0 pinned, 1 refused with a fitting sentence, 2 else. No assertions: cmocka cannot report from
+ * here. */
 static int pin_here(const Scratch *s, const char *member, const char *sentence_has) {
         char fixed[PATH_MAX + 8], unit[PATH_MAX + 16];
         _cleanup_free_ char *error = NULL;
@@ -413,8 +415,8 @@ static void a_unit_on_a_mount_of_its_own_is_refused(void **state) {
 static void a_file_system_without_links_is_refused(void **state) {
         static const char *const rules[] = { "link EPERM", "link EOPNOTSUPP", "link EMLINK",
                                              "link ENOSPC", "mkdir EROFS" };
-        static const char *const says[] = { "hard links", "does not take hard links",
-                                            "as many links", "no room", "cannot be written" };
+        static const char *const says[] = { "hard links", "does not accept hard links",
+                                            "as many links", "no free space", "cannot be written" };
         const Scratch *s = *state;
         FaultFs f;
 
@@ -509,7 +511,8 @@ static void a_renamed_member_keeps_one_pin_under_its_new_name(void **state) {
         for (size_t i = 0; i < ELEMENTSOF(names); i++) {
                 struct stat st;
                 assert_int_equal(fstatat(unit_fd, names[i], &st, 0), 0);
-                /* The swapped-in file took the other's place, so that one lost its pin and has one link again. */
+                /* The swapped-in file took the other's place, so that one lost its pin and has one
+                 * link again. */
                 if (st.st_nlink > 1)
                         assert_int_equal(pins_session_own_links(session, names[i], &st, &has), 1);
                 assert_int_equal(pins_session_add(session,
@@ -596,6 +599,7 @@ int main(void) {
                 TEST(links_of_other_bundles_are_ours_and_a_strangers_are_not),
                 TEST(a_bundle_lives_on_only_where_each_inode_has_a_name_that_is_no_pin),
         };
-        (void)mounts_allowed(); /* before any directory is opened: descriptors keep the mounts they were opened in */
+        (void)mounts_allowed(); /* before any directory is opened: descriptors keep the mounts they
+                                   were opened in */
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* What may go and what must: the order, the bounds, and by thousands of seeds that nothing goes that must not. */
+/* What may go and what must: the order, the bounds, and by thousands of seeds that nothing goes
+ * that must not. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,8 +17,8 @@
 #define SEEDS 20000
 
 typedef struct Case {
-        RetentionTerms terms;
-        RetentionRoom room;
+        RetentionPolicy terms;
+        RetentionSpace space;
         RetentionItem items[ITEMS_MAX];
         size_t n;
         RetentionVerdict verdicts[ITEMS_MAX];
@@ -25,7 +26,7 @@ typedef struct Case {
 } Case;
 
 static void decide(Case *c) {
-        RetentionState state = { c->room, NOW, c->items, c->n };
+        RetentionState state = { c->space, NOW, c->items, c->n };
         assert_int_equal(retention_decide(&c->terms, &state, c->verdicts, &c->report), 0);
 }
 
@@ -35,10 +36,10 @@ static Case roomy(void) {
                            .keep_for_usec = USEC_PER_DAY,
                            .max_use = { .is_on = true, .is_permille = true, .permille = 100 },
                            .keep_free = { .is_on = true, .is_permille = true, .permille = 150 } },
-                .room = { .total_bytes = 1000 * GIB,
-                          .free_bytes = 900 * GIB,
-                          .total_inodes = 100000,
-                          .free_inodes = 90000 }
+                .space = { .total_bytes = 1000 * GIB,
+                           .free_bytes = 900 * GIB,
+                           .total_inodes = 100000,
+                           .free_inodes = 90000 }
         };
 }
 
@@ -81,7 +82,7 @@ static void with_keep_nothing_delivered_goes_whatever_is_violated(void **state) 
         Case c = roomy();
         c.terms.may_delete = false;
         c.terms.may_evict = true; /* --check refuses this; it must not matter */
-        c.room.free_bytes = 0;
+        c.space.free_bytes = 0;
         add_item(&c, item(500 * GIB, 9 * USEC_PER_DAY, true));
         add_item(&c, item(400 * GIB, 9 * USEC_PER_DAY, false));
         decide(&c);
@@ -108,13 +109,12 @@ static void over_max_use_the_oldest_delivered_go_until_it_holds(void **state) {
         assert_true(!c.report.stays_over_use);
 }
 
-static void without_room_delivered_go_first_then_what_is_only_ours_then_by_permission_the_oldest(
-        void **state) {
+static void short_of_space_delivered_go_first_then_what_is_only_ours_then_the_oldest(void **state) {
         (void)state;
         Case c = roomy();
         c.terms.max_use.is_on = false;
         c.terms.may_evict = true;
-        c.room.free_bytes = 100 * GIB;                          /* 50 GiB short */
+        c.space.free_bytes = 100 * GIB;                         /* 50 GiB short */
         add_item(&c, item(30 * GIB, 9 * USEC_PER_HOUR, false)); /* the oldest of all */
         add_item(&c, item(10 * GIB, 5 * USEC_PER_HOUR, false));
         c.items[1].is_only_ours = true;
@@ -141,7 +141,7 @@ static void what_is_only_ours_stays_while_there_is_room(void **state) {
         c.items[0].is_only_ours = true;
         decide(&c);
         assert_kept(&c, 0);
-        c.room.free_bytes = 150 * GIB - 1;
+        c.space.free_bytes = 150 * GIB - 1;
         decide(&c);
         assert_act(&c, 0, RETENTION_RELEASE, RETENTION_KEEP_FREE);
 }
@@ -150,7 +150,7 @@ static void inodes_run_out_as_bytes_do_but_only_where_they_are_counted(void **st
         (void)state;
         Case c = roomy();
         add_item(&c, item(0, USEC_PER_HOUR, true));
-        c.room.free_inodes = 14998; /* two short of 15 % */
+        c.space.free_inodes = 14998; /* two short of 15 % */
         decide(&c);
         assert_act(&c, 0, RETENTION_DELETE, RETENTION_KEEP_FREE);
         assert_true(!c.report.stays_short);
@@ -158,13 +158,13 @@ static void inodes_run_out_as_bytes_do_but_only_where_they_are_counted(void **st
         decide(&c);
         assert_kept(&c, 0);
         c.items[0].n_inodes = 3;
-        c.room.total_inodes = c.room.free_inodes = 0; /* btrfs */
+        c.space.total_inodes = c.space.free_inodes = 0; /* btrfs */
         decide(&c);
         assert_kept(&c, 0);
         assert_false(c.report.stays_short);
         c.terms.keep_free = (RetentionBound){ .is_on = true, .bytes = GIB };
-        c.room.total_inodes = 100000;
-        c.room.free_inodes = 999; /* below one per cent */
+        c.space.total_inodes = 100000;
+        c.space.free_inodes = 999; /* below one per cent */
         decide(&c);
         assert_act(&c, 0, RETENTION_DELETE, RETENTION_KEEP_FREE);
         c.terms.keep_free.is_on = false;
@@ -176,7 +176,7 @@ static void what_the_operator_pinned_and_what_is_busy_is_passed_over(void **stat
         (void)state;
         Case c = roomy();
         c.terms.may_evict = true;
-        c.room.free_bytes = 0;
+        c.space.free_bytes = 0;
         for (size_t i = 0; i < 6; i++) {
                 add_item(&c, item(GIB, 9 * USEC_PER_DAY, i < 2));
                 c.items[i].is_only_ours = i == 2 || i == 3;
@@ -193,7 +193,7 @@ static void absurd_figures_do_not_wrap_around(void **state) {
         (void)state;
         Case c = roomy();
         c.terms.keep_for_usec = UINT64_MAX;
-        c.room = (RetentionRoom){ UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX };
+        c.space = (RetentionSpace){ UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX };
         add_item(&c, item(UINT64_MAX, USEC_PER_HOUR, true));
         add_item(&c, item(UINT64_MAX, USEC_PER_HOUR, true));
         decide(&c);
@@ -231,9 +231,9 @@ static Case random_case(uint64_t *seed) {
                               .keep_for_usec = next_random(seed) % 100,
                               .max_use = random_bound(seed),
                               .keep_free = random_bound(seed) },
-                   .room = { .total_bytes = 1000, .total_inodes = coin(seed) ? 1000 : 0 } };
-        c.room.free_bytes = next_random(seed) % 1001;
-        c.room.free_inodes = c.room.total_inodes ? next_random(seed) % 1001 : 0;
+                   .space = { .total_bytes = 1000, .total_inodes = coin(seed) ? 1000 : 0 } };
+        c.space.free_bytes = next_random(seed) % 1001;
+        c.space.free_inodes = c.space.total_inodes ? next_random(seed) % 1001 : 0;
         c.n = next_random(seed) % (ITEMS_MAX + 1);
         for (size_t i = 0; i < c.n; i++) {
                 uint64_t bytes = next_random(seed) % 100, seen = NOW - next_random(seed) % 200;
@@ -256,9 +256,10 @@ static uint64_t bound_of(const RetentionBound *b, uint64_t total) {
         return !b->is_on ? 0 : b->is_permille ? total * b->permille / 1000 : b->bytes;
 }
 
-/* What is free and used once the acts of `c` are done, without that on item `but` (c->n: with all). */
-static void after_acts(const Case *c, size_t but, RetentionRoom *ret_room, uint64_t *ret_used) {
-        *ret_room = c->room;
+/* What is free and used once the acts of `c` are done, without that on item `but` (c->n: with all).
+ */
+static void after_acts(const Case *c, size_t but, RetentionSpace *ret_room, uint64_t *ret_used) {
+        *ret_room = c->space;
         *ret_used = 0;
         for (size_t i = 0; i < c->n; i++) {
                 bool gone = c->verdicts[i].act != RETENTION_KEEP && i != but;
@@ -269,7 +270,7 @@ static void after_acts(const Case *c, size_t but, RetentionRoom *ret_room, uint6
 }
 
 static bool over_use(const Case *c, uint64_t used) {
-        uint64_t max = bound_of(&c->terms.max_use, c->room.total_bytes);
+        uint64_t max = bound_of(&c->terms.max_use, c->space.total_bytes);
         return max > 0 && used > max;
 }
 
@@ -296,7 +297,7 @@ static void assert_allowed(const Case *c, size_t i) {
         if (v->why == RETENTION_MAX_USE)
                 assert_true(over_use(c, c->report.used_bytes));
         if (v->why == RETENTION_KEEP_FREE)
-                assert_true(retention_is_short(&c->terms, &c->room));
+                assert_true(retention_is_short(&c->terms, &c->space));
 }
 
 static bool is_older(const RetentionItem *a, const RetentionItem *b) {
@@ -305,7 +306,8 @@ static bool is_older(const RetentionItem *a, const RetentionItem *b) {
         return a->first_seen_usec < b->first_seen_usec;
 }
 
-/* Whoever is older and could have gone for the same reason has gone, unless its going would not have helped. */
+/* Whoever is older and could have gone for the same reason has gone, unless its going would not
+ * have helped. */
 static void assert_oldest_first(const Case *c, size_t i) {
         for (size_t k = 0; k < c->n; k++) {
                 const RetentionItem *old = &c->items[k], *x = &c->items[i];
@@ -321,8 +323,9 @@ static void assert_oldest_first(const Case *c, size_t i) {
         }
 }
 
-/* The last one that goes for a bound is needed: without it the bound would be violated. Only the youngest of the last kind can be said
- * to be the last; every one is needed when its going is left out and all others' stay, but for those that are smaller. */
+/* The last one that goes for a bound is needed: without it the bound would be violated. Only the
+ * youngest of the last kind can be said to be the last; every one is needed when its going is left
+ * out and all others' stay, but for those that are smaller. */
 static void assert_not_in_vain(const Case *c) {
         size_t last = c->n;
         for (size_t i = 0; i < c->n; i++) {
@@ -333,19 +336,19 @@ static void assert_not_in_vain(const Case *c) {
                      is_older(&c->items[last], &c->items[i])))
                         last = i;
         }
-        RetentionRoom room;
+        RetentionSpace space;
         uint64_t used;
-        after_acts(c, last, &room, &used);
+        after_acts(c, last, &space, &used);
         if (last < c->n)
-                assert_true(retention_is_short(&c->terms, &room));
+                assert_true(retention_is_short(&c->terms, &space));
 }
 
 /* As long as a bound is violated nobody who may go and would help has been left. */
 static void assert_all_done(const Case *c) {
-        RetentionRoom room;
+        RetentionSpace space;
         uint64_t used;
-        after_acts(c, c->n, &room, &used);
-        assert_int_equal(c->report.stays_short, retention_is_short(&c->terms, &room));
+        after_acts(c, c->n, &space, &used);
+        assert_int_equal(c->report.stays_short, retention_is_short(&c->terms, &space));
         assert_int_equal(c->report.stays_over_use, over_use(c, used));
         for (size_t i = 0; i < c->n; i++) {
                 const RetentionItem *x = &c->items[i];
@@ -396,7 +399,7 @@ int main(void) {
                 cmocka_unit_test(with_keep_nothing_delivered_goes_whatever_is_violated),
                 cmocka_unit_test(over_max_use_the_oldest_delivered_go_until_it_holds),
                 cmocka_unit_test(
-                        without_room_delivered_go_first_then_what_is_only_ours_then_by_permission_the_oldest),
+                        short_of_space_delivered_go_first_then_what_is_only_ours_then_the_oldest),
                 cmocka_unit_test(what_is_only_ours_stays_while_there_is_room),
                 cmocka_unit_test(inodes_run_out_as_bytes_do_but_only_where_they_are_counted),
                 cmocka_unit_test(what_the_operator_pinned_and_what_is_busy_is_passed_over),

@@ -1,4 +1,5 @@
-/* What pins hold is deleted at the source, whatever comes in between and wherever it is cut; nothing else is. */
+/* What pins hold is deleted at the source, whatever comes in between and wherever it is cut;
+ * nothing else is. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -233,7 +234,7 @@ static void the_last_links_to_what_was_not_shipped_stay_until_it_was(void **stat
                                             "printf more >> src/unit/sub/c; rm -r src/unit");
                 fixture.order.known = NULL;
                 fixture.order.n_known = 0;
-                fixture.order.drops_unshipped = false;
+                fixture.order.discards_unshipped = false;
                 int (*act)(void) = run % 2 == 1 ? release_links : delete_unit;
                 assert_int_equal(act(), PINS_E_UNSHIPPED);
                 assert_text(PINS "/" BUNDLE "/a", "content of amore");
@@ -243,7 +244,7 @@ static void the_last_links_to_what_was_not_shipped_stay_until_it_was(void **stat
                 if (run < 2)
                         know_as_they_are(changed, ELEMENTSOF(changed));
                 else
-                        fixture.order.drops_unshipped = true;
+                        fixture.order.discards_unshipped = true;
                 assert_int_equal(act(), 0);
                 assert_nothing_left();
         }
@@ -432,7 +433,8 @@ static void where_names_may_not_be_taken_the_failure_is_told_and_all_is_left(voi
         assert_nothing_left();
 }
 
-/* Runs it in a child that ends before the n-th call that changes a name. @return whether it came so far */
+/* Runs it in a child that ends before the n-th call that changes a name. @return whether it came so
+ * far */
 static bool cut_at(unsigned n) {
         pid_t pid = fork();
         assert_true(pid >= 0);
@@ -530,11 +532,11 @@ static void measuring_tells_what_would_be_free_and_who_is_left(void **state) {
 
 static void the_room_is_that_of_the_source_or_of_what_it_would_lie_in(void **state) {
         (void)state;
-        RetentionRoom before, after;
+        RetentionSpace before, after;
         dev_t before_dev, after_dev;
-        assert_int_equal(pins_room(fixture.pins, &before, &before_dev), 0);
+        assert_int_equal(pins_query_space(fixture.pins, &before, &before_dev), 0);
         in_scratch(fixture.scratch, "mkdir src");
-        assert_int_equal(pins_room(fixture.pins, &after, &after_dev), 0);
+        assert_int_equal(pins_query_space(fixture.pins, &after, &after_dev), 0);
         assert_true(before_dev == after_dev && before.total_bytes == after.total_bytes);
         assert_true(after.total_bytes > 0 && after.free_bytes <= after.total_bytes);
 }

@@ -1,4 +1,4 @@
-/* When is a bundle whole: every branch of the pure rules, and two clocks that misbehave. */
+/* When is a bundle complete: every branch of the pure rules, and two clocks that misbehave. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,16 +12,16 @@
 
 #define SEC USEC_PER_SEC
 
-static const IntakeTerms terms = { .settle_usec = 10 * SEC,
-                                   .max_wait_usec = 1800 * SEC,
-                                   .waited_usec = 30 * SEC };
+static const IntakeLimits terms = { .settle_usec = 10 * SEC,
+                                    .max_wait_usec = 1800 * SEC,
+                                    .waited_usec = 30 * SEC };
 
 static IntakeAnswer decide(IntakeFacts f) {
         return intake_decide(&f, &terms);
 }
 
 static IntakeAnswer decide_after(IntakeFacts f, uint64_t waited_usec, bool flush) {
-        IntakeTerms t = terms;
+        IntakeLimits t = terms;
         t.waited_usec = waited_usec;
         t.flush = flush;
         return intake_decide(&f, &t);
@@ -32,7 +32,7 @@ static void quiet_without_a_writer_is_whole(void **state) {
         assert_int_equal(
                 decide((IntakeFacts){ .writers = INTAKE_WRITERS_NONE, .quiet_usec = 10 * SEC })
                         .verdict,
-                INTAKE_WHOLE);
+                INTAKE_COMPLETE);
 }
 
 static void a_bundle_that_is_not_quiet_yet_waits_for_the_rest_of_settle(void **state) {
@@ -57,7 +57,7 @@ static void where_leases_are_unknown_quiet_alone_decides(void **state) {
         assert_int_equal(
                 decide((IntakeFacts){ .writers = INTAKE_WRITERS_UNKNOWN, .quiet_usec = 10 * SEC })
                         .verdict,
-                INTAKE_WHOLE);
+                INTAKE_COMPLETE);
         assert_int_equal(decide((IntakeFacts){ .writers = INTAKE_WRITERS_UNKNOWN,
                                                .quiet_usec = 10 * SEC - 1 })
                                  .verdict,
@@ -71,7 +71,7 @@ static void a_short_member_is_waited_for_only_where_somebody_may_still_write_it(
                           .contradicted = true };
         assert_int_equal(decide(f).verdict, INTAKE_WAIT);
         f.writers = INTAKE_WRITERS_NONE;
-        assert_int_equal(decide(f).verdict, INTAKE_WHOLE);
+        assert_int_equal(decide(f).verdict, INTAKE_COMPLETE);
 }
 
 static void a_process_that_is_gone_ends_the_wait_if_nobody_writes(void **state) {
@@ -79,7 +79,7 @@ static void a_process_that_is_gone_ends_the_wait_if_nobody_writes(void **state) 
         assert_int_equal(
                 decide((IntakeFacts){ .writers = INTAKE_WRITERS_NONE, .process_gone = true })
                         .verdict,
-                INTAKE_WHOLE);
+                INTAKE_COMPLETE);
         assert_int_equal(
                 decide((IntakeFacts){ .writers = INTAKE_WRITERS_SOME, .process_gone = true })
                         .verdict,
@@ -108,7 +108,7 @@ static void a_wait_never_ends_after_max_wait(void **state) {
 
 static void without_a_max_wait_it_is_never_given_up(void **state) {
         (void)state;
-        IntakeTerms t = terms;
+        IntakeLimits t = terms;
         t.max_wait_usec = 0;
         t.waited_usec = 1000 * USEC_PER_DAY;
         IntakeFacts f = { .writers = INTAKE_WRITERS_SOME };
@@ -119,7 +119,7 @@ static void flush_stands_for_settle_but_not_for_a_writer(void **state) {
         (void)state;
         assert_int_equal(
                 decide_after((IntakeFacts){ .writers = INTAKE_WRITERS_NONE }, 0, true).verdict,
-                INTAKE_WHOLE);
+                INTAKE_COMPLETE);
         assert_int_equal(
                 decide_after((IntakeFacts){ .writers = INTAKE_WRITERS_SOME }, 0, true).verdict,
                 INTAKE_WAIT);
@@ -130,7 +130,7 @@ static void flush_where_writers_are_unknown_is_labelled(void **state) {
         IntakeFacts f = { .writers = INTAKE_WRITERS_UNKNOWN, .quiet_usec = 5 * SEC };
         assert_int_equal(decide_after(f, 0, true).verdict, INTAKE_INCOMPLETE);
         f.quiet_usec = 10 * SEC;
-        assert_int_equal(decide_after(f, 0, true).verdict, INTAKE_WHOLE);
+        assert_int_equal(decide_after(f, 0, true).verdict, INTAKE_COMPLETE);
 }
 
 static void a_removed_source_that_is_held_is_judged_by_its_links(void **state) {
@@ -138,7 +138,7 @@ static void a_removed_source_that_is_held_is_judged_by_its_links(void **state) {
         IntakeFacts f = { .gone = true, .held = true, .writers = INTAKE_WRITERS_NONE };
         assert_int_equal(decide(f).verdict, INTAKE_WAIT);
         f.quiet_usec = 10 * SEC;
-        assert_int_equal(decide(f).verdict, INTAKE_WHOLE);
+        assert_int_equal(decide(f).verdict, INTAKE_COMPLETE);
         f.writers = INTAKE_WRITERS_SOME;
         assert_int_equal(decide(f).verdict, INTAKE_WAIT);
         f.writers = INTAKE_WRITERS_UNKNOWN;
@@ -159,7 +159,7 @@ static void it_is_due_exactly_when_a_verdict_other_than_waiting_is_possible(void
                                                              : 0,
                                   .hooks_finished = bits & 64,
                                   .missing = bits & 256 };
-                IntakeTerms t = terms;
+                IntakeLimits t = terms;
                 t.flush = bits & 8;
                 t.waited_usec = bits & 16 ? t.max_wait_usec : 0;
                 f.held = bits & 32;
@@ -186,7 +186,7 @@ static void after_its_hooks_a_second_of_quiet_is_enough(void **state) {
                           .hooks_finished = true,
                           .quiet_usec = SEC };
         assert_true(intake_is_due(&f, &terms));
-        assert_int_equal(decide(f).verdict, INTAKE_WHOLE);
+        assert_int_equal(decide(f).verdict, INTAKE_COMPLETE);
         f.quiet_usec = SEC - 1;
         assert_false(intake_is_due(&f, &terms));
         IntakeAnswer a = decide(f);
@@ -200,13 +200,13 @@ static void after_its_hooks_a_second_of_quiet_is_enough(void **state) {
 
 static void a_hook_does_not_make_settle_longer(void **state) {
         (void)state;
-        IntakeTerms t = terms;
+        IntakeLimits t = terms;
         t.settle_usec = SEC / 4;
         IntakeFacts f = { .writers = INTAKE_WRITERS_NONE,
                           .hooks_finished = true,
                           .quiet_usec = SEC / 4 };
         assert_true(intake_is_due(&f, &t));
-        assert_int_equal(intake_decide(&f, &t).verdict, INTAKE_WHOLE);
+        assert_int_equal(intake_decide(&f, &t).verdict, INTAKE_COMPLETE);
 }
 
 static void where_leases_are_unknown_a_hook_shortens_nothing(void **state) {
@@ -238,7 +238,7 @@ static void while_a_hook_is_at_work_nothing_is_whole(void **state) {
         assert_true(a.next_usec > 0 && a.next_usec <= SEC);
         assert_non_null(strstr(a.why, "hook"));
         f.n_hooks = 0;
-        assert_int_equal(decide(f).verdict, INTAKE_WHOLE);
+        assert_int_equal(decide(f).verdict, INTAKE_COMPLETE);
         f = (IntakeFacts){ .writers = INTAKE_WRITERS_NONE, .n_hooks = 1, .quiet_usec = SEC };
         assert_int_equal(decide(f).next_usec, SEC); /* it may never say that it is through */
         f.process_gone = true;                      /* but nothing waits for ever */
@@ -260,11 +260,11 @@ static void what_a_hook_promised_is_waited_for_until_settle_and_no_longer(void *
         f.process_gone = true; /* a child of its hook may still write it */
         assert_int_equal(decide(f).verdict, INTAKE_WAIT);
         f.quiet_usec = 10 * SEC;
-        assert_int_equal(decide(f).verdict, INTAKE_WHOLE);
+        assert_int_equal(decide(f).verdict, INTAKE_COMPLETE);
         f.quiet_usec = 2 * SEC;
-        assert_int_equal(decide_after(f, 30 * SEC, true).verdict, INTAKE_WHOLE); /* a flush */
+        assert_int_equal(decide_after(f, 30 * SEC, true).verdict, INTAKE_COMPLETE); /* a flush */
         f.missing = false;
-        assert_int_equal(decide(f).verdict, INTAKE_WHOLE);
+        assert_int_equal(decide(f).verdict, INTAKE_COMPLETE);
 }
 
 /* ---- what is still to be attached ---- */
@@ -282,10 +282,10 @@ static void what_is_still_to_be_attached_is_waited_for_but_no_longer_than_settle
         f.whole_usec = 4 * SEC;
         assert_int_equal(decide(f).next_usec, 6 * SEC);
         f.whole_usec = 10 * SEC;
-        assert_int_equal(decide(f).verdict, INTAKE_WHOLE);
+        assert_int_equal(decide(f).verdict, INTAKE_COMPLETE);
         f.whole_usec = 0;
         f.pending = false;
-        assert_int_equal(decide(f).verdict, INTAKE_WHOLE);
+        assert_int_equal(decide(f).verdict, INTAKE_COMPLETE);
 }
 
 static void only_what_is_whole_otherwise_waits_for_that_alone(void **state) {
@@ -299,13 +299,14 @@ static void only_what_is_whole_otherwise_waits_for_that_alone(void **state) {
         assert_false(decide(f).only_pending);
         f.n_hooks = 0;
         assert_true(decide(f).only_pending);
-        assert_int_equal(decide_after(f, 30 * SEC, true).verdict, INTAKE_WHOLE);    /* a flush */
-        assert_int_equal(decide_after(f, 1800 * SEC, false).verdict, INTAKE_WHOLE); /* max_wait */
+        assert_int_equal(decide_after(f, 30 * SEC, true).verdict, INTAKE_COMPLETE); /* a flush */
+        assert_int_equal(decide_after(f, 1800 * SEC, false).verdict,
+                         INTAKE_COMPLETE); /* max_wait */
 }
 
 static void with_max_wait_off_hooks_and_what_is_pending_are_waited_for_all_the_same(void **state) {
         (void)state;
-        IntakeTerms t = terms;
+        IntakeLimits t = terms;
         t.max_wait_usec = 0;
         t.waited_usec = 100000 * SEC;
         IntakeFacts f = { .writers = INTAKE_WRITERS_NONE, .quiet_usec = 20 * SEC, .n_hooks = 1 };

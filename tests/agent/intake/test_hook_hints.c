@@ -1,5 +1,6 @@
-/* agent/intake_notes: what hooks say makes intake look at once, wait, and take a shorter quiet for an answer. Over a real source, whose own ways of
- * finding things are slow: it scans once an hour and settles in one. */
+/* hook_hints: what hooks say makes intake probe at once, wait, and accept a shorter quiet for
+ * an answer. Over a real source, whose own ways of finding things are slow: it scans once an hour
+ * and settles in one. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +20,9 @@
 #define INSTANCE "i-0123456789abcdef0"
 #define UNIT "dt-20260527-051233-cid-d99e36ea74c263ca"
 #define PATIENCE_USEC (20 * USEC_PER_SEC) /* for what has to come */
-#define QUIET_USEC (1500 * USEC_PER_MSEC) /* for what must not: more than the quiet after a hook */
+#define QUIET_USEC                                                                                 \
+        (1500 * USEC_PER_MSEC) /* for what must not: more than the quiet after a hook   \
+                                           */
 
 typedef struct Fixture {
         Scratch *scratch;
@@ -354,7 +357,7 @@ static void what_is_still_to_be_attached_is_waited_for_until_it_came(void **stat
         intake_source_pending(f->source, f->unit, true);
         intake_source_note_finished(f->source, f->unit, 0);
         assert_false(run_until(f, is_ready, 2 * QUIET_USEC));
-        assert_non_null(strstr(unit(f)->rec.reason, "second look"));
+        assert_non_null(strstr(unit(f)->rec.reason, "second hardware snapshot"));
         intake_source_pending(f->source, f->unit, false);
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
 }
