@@ -53,7 +53,7 @@ static bool make_space(Agent *a) {
 }
 
 static void view_one_shipping(const Agent *a, const SchedulerDeliveryView *d, ShippingView *ret) {
-        uint64_t elapsed = a->clock->boottime_usec(a->clock) - d->begun_usec;
+        uint64_t elapsed = a->clock->boottime_usec(a->clock) - d->start_usec;
         uint64_t rate = elapsed > 0 ? (uint64_t)((double)d->done_bytes * 1e6 / (double)elapsed) : 0;
         uint64_t left = d->total_bytes > d->done_bytes ? d->total_bytes - d->done_bytes : 0;
         *ret = (ShippingView){ .id = d->id,

@@ -85,7 +85,7 @@ typedef struct Delivery {
         atomic_uint_fast64_t sent_bytes, done_bytes, total_bytes, read_bytes;
         atomic_uint_fast64_t n_reads; /* of members, begun: a sign of life */
         atomic_bool abort;            /* set by the loop */
-        uint64_t begun_usec;          /* CLOCK_BOOTTIME */
+        uint64_t start_usec;          /* CLOCK_BOOTTIME */
         uint64_t
                 setup_usec; /* what it took until something could be sent: spent again when it is interrupted; 0 = not yet */
         /* The answer. */

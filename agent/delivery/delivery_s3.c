@@ -636,7 +636,7 @@ static bool create_upload(DeliveryS3 *x, const S3UploadOrder *order) {
 
 static bool start_object_upload(DeliveryS3 *x) {
         set_state(x, DELIVERY_S3_SENDING);
-        x->base.setup_usec = x->options.clock->boottime_usec(x->options.clock) - x->base.begun_usec;
+        x->base.setup_usec = x->options.clock->boottime_usec(x->options.clock) - x->base.start_usec;
         x->packed_bytes = delivery_s3_ledger_bytes(&x->ledger);
         return create_upload(
                 x, &(S3UploadOrder){ .key = x->key,

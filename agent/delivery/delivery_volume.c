@@ -8,12 +8,6 @@
 #include "lib/bundle/writer.h"
 #include "uploaders/volume/volume.h"
 
-typedef struct DeliveryVolumeOptions { /* borrowed */
-        Volume *volume;                /* must outlive the job */
-        const char *root;              /* of the volume, for messages; copied */
-        uint64_t size_hint_bytes;      /* so much at least must fit, 0 = unknown */
-} DeliveryVolumeOptions;
-
 #define STRIPE_BYTES (8 * MIB)
 
 typedef struct DeliveryVolume {
@@ -94,18 +88,16 @@ static bool create_object(VolumeAttempt *a) {
         return r == 0 || delivery_end_upload(a->base.delivery, r, error);
 }
 
-static void on_worker_done(WorkJob *work);
-
 /* Writes piece by piece, as limits.upload_rate lets it. @return whether all of it is written; false: a->base.delivery has ended */
 static bool write_bytes(VolumeAttempt *a, VolumeObject *object, const void *data, size_t n) {
         Delivery *d = a->base.delivery;
         Throttle *upload = d->limits ? d->limits->upload : NULL;
         char *error = NULL;
-        for (size_t on_worker_done = 0, piece; on_worker_done < n; on_worker_done += piece) {
-                piece = throttle_wait(upload, n - on_worker_done, &d->abort);
+        for (size_t done = 0, piece; done < n; done += piece) {
+                piece = throttle_wait(upload, n - done, &d->abort);
                 if (piece == 0)
                         return delivery_may_continue(d); /* it may not: *abort is set */
-                int r = volume_write(object, (const uint8_t *)data + on_worker_done, piece, &error);
+                int r = volume_write(object, (const uint8_t *)data + done, piece, &error);
                 if (r != 0)
                         return delivery_end_upload(d, r, error);
                 atomic_fetch_add(&d->sent_bytes, piece);
@@ -116,14 +108,14 @@ static bool write_bytes(VolumeAttempt *a, VolumeObject *object, const void *data
 static bool write_frame(VolumeAttempt *a, const BundleFrame *frame) {
         Delivery *d = a->base.delivery;
         bool closed;
-        uint64_t on_worker_done = frame->stream_offset + frame->stream_bytes;
+        uint64_t done = frame->stream_offset + frame->stream_bytes;
         if (!write_bytes(a, a->object, frame->data, frame->bytes))
                 return false;
         int r = parts_add_frame(&a->parts, frame->data, frame->bytes,
-                                plan_stream_bytes(a->base.plan) - on_worker_done, &closed);
+                                plan_stream_bytes(a->base.plan) - done, &closed);
         if (r < 0)
                 return delivery_endf(d, RESULT_FAILED, "%s", strerror(-r));
-        atomic_store(&d->done_bytes, on_worker_done);
+        atomic_store(&d->done_bytes, done);
         atomic_store(&d->read_bytes, bundle_writer_bytes_read(a->writer));
         return delivery_may_continue(d);
 }
@@ -263,25 +255,6 @@ static void on_worker_done(WorkJob *work) {
         d->on_done(d);
 }
 
-static int delivery_volume_new(Delivery **ret, const DeliveryRequest *order,
-                               const DeliveryVolumeOptions *volume) {
-        DeliveryVolume *v = calloc(1, sizeof *v);
-        if (!v)
-                return -ENOMEM;
-        v->base.work = (WorkJob){ .run = run_attempts, .done = on_worker_done };
-        v->volume = volume->volume;
-        v->size_hint_bytes = volume->size_hint_bytes;
-        v->root = strdup(volume->root);
-        int r = v->root ? delivery_init(&v->base, order) : -ENOMEM;
-        if (r < 0) {
-                free(v->root);
-                free(v);
-                return r;
-        }
-        *ret = &v->base;
-        return 0;
-}
-
 static Delivery *delivery_volume_free(Delivery *d) {
         if (!d)
                 return NULL;
@@ -297,7 +270,6 @@ static Delivery *delivery_volume_free(Delivery *d) {
 
 typedef struct VolumeTarget {
         Volume *volume;
-        WorkerPool *worker; /* one thread: a hung mount hangs only this */
         /* Can the volume be written? Asked at the start and after each failure, before a bundle is packed for it. */
         struct VolumeProbe *probe; /* running */
 } VolumeTarget;
@@ -321,7 +293,7 @@ static int volume_open(Destination *d) {
                 return -ENOMEM;
         char counter[128];
         snprintf(counter, sizeof counter, "bytes_delivered:%s", config->name);
-        int r = volume_new(
+        return volume_new(
                 &t->volume,
                 &(VolumeOptions){
                         .root = path_template_fixed(d->template),
@@ -330,27 +302,10 @@ static int volume_open(Destination *d) {
                                 config->min_free.is_permille ? config->min_free.permille : 0,
                         /* a root that was there and is not any more is not mounted */
                         .must_exist = store_counter(d->scheduler->context.store, counter) > 0 });
-        return r < 0 ? r
-                     : worker_pool_new(&t->worker, d->scheduler->context.event, "nc-ship", 1,
-                                       WORKER_IDLE);
 }
 
-static WorkerPool *volume_worker(const Destination *d) {
-        return target(d)->worker;
-}
-
-static bool volume_is_busy(const Destination *d) {
-        const VolumeTarget *t = target(d);
-        const WorkJob *work = d->running ? &d->running->work : t->probe ? &t->probe->work : NULL;
-        return work && worker_pool_is_running(work);
-}
-
-static void volume_stop(Destination *d, bool hung) {
-        VolumeTarget *t = target(d);
-        if (hung)
-                worker_pool_abandon(t->worker);
-        else
-                t->worker = worker_pool_free(t->worker);
+static const WorkJob *volume_job(const Destination *d) {
+        return target(d)->probe ? &target(d)->probe->work : NULL;
 }
 
 static VolumeProbe *volume_probe_free(VolumeProbe *v) {
@@ -389,18 +344,12 @@ static int volume_start_probe(Destination *d) {
         *v = (VolumeProbe){ .work = { .run = run_probe, .done = on_probed },
                             .owner = d,
                             .volume = t->volume };
-        int r = worker_pool_submit(t->worker, &v->work);
+        int r = worker_pool_submit(d->worker, &v->work);
         if (r < 0)
                 volume_probe_free(v);
         else
                 t->probe = v;
         return r;
-}
-
-static bool volume_clean_up(Destination *d, uint64_t *ret_next_usec) {
-        (void)d;
-        *ret_next_usec = USEC_INFINITY;
-        return false;
 }
 
 /* What a writer may use: all of it together stays below limits.memory, shared fairly among the destinations. */
@@ -414,24 +363,33 @@ static uint64_t volume_memory_bytes(const Destination *d) {
                 bundle_writer_memory_min(level));
 }
 
-static const char *volume_root(const Destination *d) {
-        return path_template_fixed(d->template);
-}
-
 static char *volume_format_location(const Destination *d, const char *directory, const char *name) {
         char *path = NULL;
-        return asprintf(&path, "%s/%s/%s", volume_root(d), directory, name) < 0 ? NULL : path;
+        return asprintf(&path, "%s/%s/%s", path_template_fixed(d->template), directory, name) < 0
+                       ? NULL
+                       : path;
 }
 
-static int volume_delivery_new(Destination *d, const DeliveryRequest *order, Delivery **ret) {
-        DeliveryVolumeOptions volume = { .volume = target(d)->volume,
-                                         .root = volume_root(d),
-                                         .size_hint_bytes = order->bundle->full_at_bytes };
-        return delivery_volume_new(ret, order, &volume);
+static int volume_delivery_new(Destination *d, const DeliveryRequest *request, Delivery **ret) {
+        DeliveryVolume *v = calloc(1, sizeof *v);
+        if (!v)
+                return -ENOMEM;
+        v->base.work = (WorkJob){ .run = run_attempts, .done = on_worker_done };
+        v->volume = target(d)->volume;
+        v->size_hint_bytes = request->bundle->full_at_bytes;
+        v->root = strdup(path_template_fixed(d->template));
+        int r = v->root ? delivery_init(&v->base, request) : -ENOMEM;
+        if (r < 0) {
+                free(v->root);
+                free(v);
+                return r;
+        }
+        *ret = &v->base;
+        return 0;
 }
 
 static int volume_delivery_start(Destination *d, Delivery *job) {
-        return worker_pool_submit(target(d)->worker, &job->work);
+        return worker_pool_submit(d->worker, &job->work);
 }
 
 static void volume_delivery_abort(Delivery *d) {
@@ -440,8 +398,8 @@ static void volume_delivery_abort(Delivery *d) {
 
 /* A copy that is cut starts over: it may end by itself where little is missing. */
 static void volume_delivery_wind_down(Delivery *d) {
-        uint64_t total = atomic_load(&d->total_bytes), on_worker_done = atomic_load(&d->done_bytes);
-        if (total == 0 || total - MIN(on_worker_done, total) > WIND_DOWN_BYTES)
+        uint64_t total = atomic_load(&d->total_bytes), done = atomic_load(&d->done_bytes);
+        if (total == 0 || total - MIN(done, total) > WIND_DOWN_BYTES)
                 atomic_store(&d->abort, true);
 }
 
@@ -450,29 +408,21 @@ static uint64_t volume_refresh(Destination *d) {
                volume_n_read_back(target(d)->volume);
 }
 
-static void volume_on_delivered(Destination *d, const char *bundle) {
-        (void)d, (void)bundle; /* nothing is kept: a copy that was cut starts over */
-}
-
 const DestinationType destination_volume_type = {
         .name = "volume",
         .stall_text = "the mount hangs, or is very slow",
         .cut_text = "stopped in the middle, starts over",
+        .worker_name = "nc-ship",
         .open = volume_open,
-        .is_busy = volume_is_busy,
-        .stop = volume_stop,
+        .job = volume_job,
         .close = volume_close,
         .probe = volume_start_probe,
-        .clean_up = volume_clean_up,
         .memory_bytes = volume_memory_bytes,
         .format_location = volume_format_location,
-        .root = volume_root,
         .delivery_new = volume_delivery_new,
         .delivery_start = volume_delivery_start,
         .delivery_abort = volume_delivery_abort,
-        .worker = volume_worker,
         .delivery_wind_down = volume_delivery_wind_down,
         .delivery_free = delivery_volume_free,
         .refresh = volume_refresh,
-        .on_delivered = volume_on_delivered,
 };

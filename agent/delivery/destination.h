@@ -1,4 +1,5 @@
-/* A destination: its state, which the scheduler owns, and what the kinds of destination do differently. Private to this folder. */
+/* A destination: its state, which the scheduler owns, and the operations of each kind. Private to
+ * this folder. */
 #pragma once
 
 #include "agent/delivery/delivery.h"
@@ -6,19 +7,19 @@
 #include "lib/base/path.h"
 #include "lib/event/worker_pool.h"
 
-/* Whose turn it is at a destination: of the bundles that may go now, which one does. Small ones go first (logs, metadata: they tell most
- * and take least), the sources take turns, the oldest of a source first; and a large one goes after so many small ones in a row, so that
- * nothing waits for ever. Deciding only. */
+/* Which of the bundles that may go now is next at a destination. Small ones go first (logs and
+ * metadata say the most and cost the least), sources alternate, of a source the oldest is first; a
+ * large one follows so many small ones in a row, so that nothing waits for ever. Pure. */
 #define SMALL_BYTES_MAX (UINT64_C(4) << 20) /* of the source's files */
 #define SMALL_FILES_MAX 1000
-#define SMALL_IN_ROW_MAX 16      /* then a large one */
-#define ROTATION_SOURCES_MAX 200 /* as config's table has it; more share the last place */
+#define SMALL_IN_ROW_MAX 16
+#define ROTATION_SOURCES_MAX 200 /* as in the table of keys; others share the last place */
 
-typedef struct Rotation { /* all zero = nobody was served yet */
+typedef struct Rotation { /* all zero = nothing was served yet */
         uint64_t n;
         unsigned n_small_in_row;
         struct {
-                const void *source; /* an identity, never looked into */
+                const void *source; /* an identity, never dereferenced */
                 uint64_t turn;      /* when it was served last */
         } served[ROTATION_SOURCES_MAX];
         size_t n_served;
@@ -26,125 +27,127 @@ typedef struct Rotation { /* all zero = nobody was served yet */
 
 /** @return whether a bundle of so many files and bytes is a small one */
 bool rotation_is_small(uint64_t n_files, uint64_t bytes);
+/** @return whether a small one is next, if there is any; else a large one */
+bool rotation_prefers_small(const Rotation *r);
+/** @return when a source was served last: the one with the least is next */
+uint64_t rotation_served_at(const Rotation *r, const void *source);
+void rotation_record(Rotation *r, const void *source, bool is_small);
 
-/** @return whether a small one goes first now, if there is any; else a large one */
-bool rotation_prefers_small(const Rotation *t);
-/** @return when a source was served last: the one with the least goes first, of equals the one that waits longer */
-uint64_t rotation_served_at(const Rotation *t, const void *source);
-void rotation_record(Rotation *t, const void *source, bool is_small);
-
-/* Tells work that stands still from work that is slow. Pure. */
-/* So long without a sign of life. As long as what S3's request_timeout is by default. */
-#define STALL_TIMEOUT_USEC (60 * USEC_PER_SEC)
+/* Distinguishes work that has stalled from work that is slow. Pure. */
+#define STALL_TIMEOUT_USEC (60 * USEC_PER_SEC) /* as the default of S3's request_timeout */
 
 typedef struct StallCheck {
-        uint64_t begun_usec, progress, since_usec; /* as of the last look */
+        uint64_t start_usec, progress, since_usec; /* as of the last check */
 } StallCheck;
 
 /**
- * To be called whenever somebody looks at work that is going on.
- * @param begun_usec  when the work began, which also tells one piece of work from the next
- * @param progress    any number that changes as the work goes on
- * @param now_usec    of the same clock as begun_usec
- * @return for how long it has stood still, when that is longer than STALL_TIMEOUT_USEC; else 0
+ * @param start_usec  when the work started, which also tells one piece of work from the next
+ * @param progress    any number that changes as the work progresses
+ * @param now_usec    of the same clock as start_usec
+ * @return for how long there was no progress, when that exceeds STALL_TIMEOUT_USEC; else 0
  */
-uint64_t stall_check(StallCheck *s, uint64_t begun_usec, uint64_t progress, uint64_t now_usec);
+uint64_t stall_check(StallCheck *s, uint64_t start_usec, uint64_t progress, uint64_t now_usec);
 
 typedef struct DestinationType DestinationType;
 
 typedef enum DestinationState {
         DESTINATION_OK,
-        DESTINATION_PAUSED,  /* it waits for people: full, or closed to us */
-        DESTINATION_FAILING, /* what was tried last failed */
+        DESTINATION_PAUSED,  /* it waits for people: full, or access is denied */
+        DESTINATION_FAILING, /* the last try failed */
         N_DESTINATION_STATES
 } DestinationState;
 
-/** @return as people are told; static */
+/** @return static */
 const char *destination_state_name(DestinationState s);
 
-/* A volume has a second one of these for small bundles alone, so that they need not wait until a large copy, which cannot be interrupted,
- * is through: its `head` is the first one, which speaks for both. */
+typedef enum DestinationActivity {
+        ACTIVITY_IDLE,
+        ACTIVITY_PROBING,      /* can it be written? */
+        ACTIVITY_CLEANING_UP,  /* the type's own work before the next delivery */
+        ACTIVITY_DELIVERING,   /* `running` of `bundle` */
+        ACTIVITY_WINDING_DOWN, /* the same, asked to give way to a small one or to stop */
+        N_ACTIVITIES
+} DestinationActivity;
+
+/* A volume has a second one for small bundles alone, which need not wait until a large copy, which
+ * cannot be interrupted, has ended: its `head` is the first one, whose state counts for both. */
 typedef struct Destination {
         Scheduler *scheduler;
         struct Destination *head;        /* itself, but for the second one */
         const ConfigDestination *config; /* borrowed */
         const DestinationType *type;
-        void *target; /* the type's own */
+        void *target;       /* the type's own */
+        WorkerPool *worker; /* one thread: a destination that hangs hangs only this */
         PathTemplate *template;
+        DestinationActivity activity;
         Delivery *running;
-        Bundle *bundle; /* being shipped */
-        bool probing;   /* is being asked whether it can be written */
-        uint64_t probe_begun_usec;
-        bool tidying;     /* something of the type's own comes before the next delivery */
-        bool proven;      /* the last thing tried there worked */
-        bool ship_failed; /* a delivery failed by its fault: only a delivery shows that it is mended */
-        DestinationState state; /* set by is_well() and is_ill() alone */
+        Bundle *bundle;
+        uint64_t probe_start_usec;
+        DestinationState state;
+        bool is_proven;       /* the last try there worked */
+        bool delivery_failed; /* by its fault: only a delivery shows that it works again */
         char *last_error;
         unsigned n_failures;      /* of the destination, in a row */
         uint64_t not_before_usec; /* CLOCK_BOOTTIME */
         uint64_t last_success_usec;
         sd_event_source *timer;
-        StallCheck stall; /* of what is at work */
+        StallCheck stall;
         char stall_error[256];
-        Rotation turns;
-        /* Where many nodes send to one place they do not all begin at the same moment. */
-        bool has_waited;
+        Rotation rotation;
+        /* Where many nodes send to one place they do not all start at the same moment. */
+        bool has_jitter;
         uint64_t jitter_until_usec; /* CLOCK_BOOTTIME */
-        bool is_winding_down; /* what is at work was asked to make room for a small one, or to stop */
 } Destination;
 
-/* What a volume and a bucket do differently. All of it on the loop. */
+/* What differs between a volume and a bucket. All of it on the loop. */
 struct DestinationType {
-        const char *name;       /* as in the configuration */
-        const char *stall_text; /* what it means when nothing moves */
-        const char *cut_text;   /* why a bundle is READY again that was being shipped */
-        bool is_shared;         /* by many nodes, which had better not all begin at once */
-        bool can_interrupt; /* what was sent counts when it goes on: then small ones go in between, else they have a worker of their own */
+        const char *name;        /* as in the configuration */
+        const char *worker_name; /* of its thread */
+        const char *stall_text;  /* what a stall means there */
+        const char *cut_text;    /* the reason of a bundle that is READY again after a stop */
+        bool is_shared;          /* by many nodes, which must not all start at once */
+        bool can_interrupt;      /* what was sent counts later: small ones may go in between */
 
-        /** Makes d->target; touches nothing outside. @return 0, -ENOMEM, -EMFILE … */
+        /** Creates d->target; touches nothing outside. @return 0, -ENOMEM, -EMFILE … */
         int (*open)(Destination *d);
-        /** @return whether a thread is at work, in the kernel perhaps */
-        bool (*is_busy)(const Destination *d);
-        /** Ends the workers, or leaves them behind when they hang; then ship_free() and close() are called, but not for what hangs. */
+        /** @return the worker's running job beside a delivery; may be NULL */
+        const WorkJob *(*job)(const Destination *d);
+        /** Releases what is on the loop. NULL: nothing is there.
+         * @param hung  running delivery and worker are left behind */
         void (*stop)(Destination *d, bool hung);
-        void (*close)(Destination *d);
+        void (*close)(Destination *d); /* not for what hangs */
 
-        /** Can it be written? scheduler_probe_done() is called later, never from inside. @return 0, -errno */
+        /** Can it be written? scheduler_probe_done() is called later. @return 0, -errno */
         int (*probe)(Destination *d);
-        /** Something to be done before the next delivery? Then scheduler_cleanup_done() is called later, never from inside.
-         * @param ret_next_usec  CLOCK_BOOTTIME, when to ask again  @return whether something was begun */
+        /** Starts work due before the next delivery; scheduler_cleanup_done() is called later.
+         * @param ret_next_usec  CLOCK_BOOTTIME, when more is due
+         * @return whether something was started. NULL: there is never any */
         bool (*clean_up)(Destination *d, uint64_t *ret_next_usec);
 
-        /** What a delivery needs to begin with. */
+        /** What a delivery needs to start with. */
         uint64_t (*memory_bytes)(const Destination *d);
-        /** A path or URL, for people. @param directory  as in DeliveryRequest  @return the caller's, NULL for lack of memory */
+        /** @param directory  as in DeliveryRequest  @return a path or URL, the caller's; NULL */
         char *(*format_location)(const Destination *d, const char *directory, const char *name);
-        /** What of an expanded prefix is not below it. */
-        const char *(*root)(const Destination *d);
 
-        int (*delivery_new)(Destination *d, const DeliveryRequest *order, Delivery **ret);
-        /** s->on_done is called later, never from inside. @return 0; -errno: nothing was begun */
+        int (*delivery_new)(Destination *d, const DeliveryRequest *request, Delivery **ret);
+        /** on_done is called later, never from inside. @return 0; -errno: nothing was started */
         int (*delivery_start)(Destination *d, Delivery *job);
         void (*delivery_abort)(Delivery *job);
-        /** The threads its deliveries run in. */
-        WorkerPool *(*worker)(const Destination *d);
         /** Ends it soon, but so that little has to be done again. */
         void (*delivery_wind_down)(Delivery *job);
         Delivery *(*delivery_free)(Delivery *job);
-        /** Brings the figures of what is at work up to date. @return anything that changes as long as the destination takes something */
+        /** Updates the figures of the running delivery. @return any number that changes while the
+         * destination accepts data */
         uint64_t (*refresh)(Destination *d);
-        /** Whether what is at work waits for the destination, not for us. @param ret_since_usec  CLOCK_BOOTTIME; 0: for nobody.
-         * NULL: one thread reads, packs and writes, so that the kernel has to be asked what it waits for */
+        /** @param ret_since_usec  CLOCK_BOOTTIME; 0: nothing is awaited  @return whether the running
+         * delivery waits for the destination, not for us. NULL: one thread does everything, so the
+         * kernel has to be asked what it waits for */
         bool (*awaits_destination)(const Destination *d, uint64_t *ret_since_usec);
-        /** Delivered: what was kept to go on with may go. */
+        /** What was kept to resume is released. NULL: nothing is kept */
         void (*on_delivered)(Destination *d, const char *bundle);
-        void (*stats)(const Destination *d,
-                      SchedulerRequests *ret); /* NULL = it makes no requests */
+        void (*stats)(const Destination *d, SchedulerRequests *ret); /* NULL: no requests */
 };
 extern const DestinationType destination_volume_type, destination_s3_type;
-
-/* How long a stop waits for workers; one that hangs in the kernel is then left behind. */
-#define STOP_TIMEOUT_USEC (5 * USEC_PER_SEC)
 
 struct Scheduler {
         SchedulerContext context;
@@ -153,16 +156,16 @@ struct Scheduler {
         unsigned n_compressors;
         Destination *destinations;
         size_t n_destinations; /* configured */
-        size_t n_all;          /* the second ones of volumes come behind them */
+        size_t n_all;          /* the second ones of volumes follow */
         RateLimits *limits;
-        bool is_urgent; /* drained, or a sweep: nothing waits for the sake of others */
-        uint64_t memory_used, memory_reserved; /* reserved: of limits.memory, for the second ones */
-        Destination *waits_for_memory; /* begins next: nobody else may take what it waits for */
+        bool is_urgent;           /* drained, or --once: nothing waits for the sake of others */
+        uint64_t memory_used;     /* by running deliveries */
+        uint64_t memory_reserved; /* of limits.memory, for the second ones */
+        Destination *waits_for_memory; /* is next: the others start nothing meanwhile */
         uint64_t n_retries[N_SCHEDULER_RETRIES];
         uint64_t n_aborted; /* unfinished uploads, since the start */
-        bool stopping;
-        uint64_t
-                stop_usec; /* CLOCK_BOOTTIME: what is at work then is left behind; 0 = not stopping */
+        bool is_stopping;
+        uint64_t stop_usec; /* CLOCK_BOOTTIME: what runs then is left behind; 0 = not stopping */
 };
 
 static inline uint64_t scheduler_boottime_usec(const Scheduler *s) {
@@ -177,9 +180,8 @@ static inline uint64_t scheduler_realtime_usec(const Scheduler *s) {
 uint64_t scheduler_memory_share(const Scheduler *s);
 /** As DeliveryS3Options.reserve. */
 int scheduler_reserve_memory(Delivery *job, uint64_t bytes, uint64_t *ret_limit);
-/** Tells the pipeline what a probe found. @param outcome  0, UPLOAD_E_*, -errno  @param error  a sentence, copied; may be NULL */
+/** @param outcome  0, UPLOAD_E_*, -errno  @param error  a sentence, copied; may be NULL */
 void scheduler_probe_done(Destination *d, int outcome, const char *error);
-/** Tells it that what came before the next delivery is over. */
 void scheduler_cleanup_done(Destination *d);
 uint64_t scheduler_random(void);
 size_t scheduler_tries_index(const Bundle *b, const DeliveryRecord *delivery); /* in b->tries */

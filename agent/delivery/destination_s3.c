@@ -25,7 +25,6 @@ typedef struct S3Target {
         Credentials *credentials;
         S3Client *client; /* NULL: `fault` says why */
         char *fault;
-        WorkerPool *worker; /* one thread: plans and packs */
         S3Probe *probe;
         sd_event_source *fault_source;
         S3Sweep *sweep;
@@ -94,27 +93,13 @@ static int s3_open(Destination *d) {
         if (!t)
                 return -ENOMEM;
         t->fixed = s3_key_prefix(path_template_fixed(d->template));
-        int r = !t->fixed ? -ENOMEM : create_client(d, t);
-        return r < 0 ? r
-                     : worker_pool_new(&t->worker, d->scheduler->context.event, "nc-pack", 1,
-                                       WORKER_IDLE);
-}
-
-static WorkerPool *s3_worker(const Destination *d) {
-        return target(d)->worker;
-}
-
-static bool s3_is_busy(const Destination *d) {
-        return d->running && worker_pool_is_running(&d->running->work);
+        return !t->fixed ? -ENOMEM : create_client(d, t);
 }
 
 static void s3_stop(Destination *d, bool hung) {
         S3Target *t = target(d);
-        if (hung) {
-                worker_pool_abandon(t->worker);
+        if (hung)
                 delivery_s3_abandon(d->running);
-        } else
-                t->worker = worker_pool_free(t->worker);
         t->probe = s3_probe_free(t->probe);
         t->sweep = s3_sweep_free(t->sweep);
         t->fault_source = sd_event_source_disable_unref(t->fault_source);
@@ -309,11 +294,6 @@ static uint64_t s3_memory_bytes(const Destination *d) {
         return n > 0 ? n * m.part_bytes + writer : delivery_s3_memory_min(m.part_bytes, m.level);
 }
 
-static const char *s3_root(const Destination *d) {
-        (void)d;
-        return "";
-}
-
 static char *s3_format_location(const Destination *d, const char *directory, const char *name) {
         char *url = NULL;
         return asprintf(&url, "s3://%s/%s/%s", d->config->bucket, directory, name) < 0 ? NULL : url;
@@ -325,7 +305,7 @@ static int s3_delivery_new(Destination *d, const DeliveryRequest *order, Deliver
                                  .client = target(d)->client,
                                  .store = c->store,
                                  .clock = c->clock,
-                                 .worker = target(d)->worker,
+                                 .worker = d->worker,
                                  .destination = d->config->name,
                                  .part_size = d->config->part_size_bytes,
                                  .connections = (unsigned)d->config->connections,
@@ -382,19 +362,17 @@ const DestinationType destination_s3_type = {
         .can_interrupt = true,
         .stall_text = "the store does not answer",
         .cut_text = "stopped in the middle, will be gone on with",
+        .worker_name = "nc-pack",
         .open = s3_open,
-        .is_busy = s3_is_busy,
         .stop = s3_stop,
         .close = s3_close,
         .probe = s3_start_probe,
         .clean_up = s3_clean_up,
         .memory_bytes = s3_memory_bytes,
         .format_location = s3_format_location,
-        .root = s3_root,
         .delivery_new = s3_delivery_new,
         .delivery_start = s3_delivery_start,
         .delivery_abort = delivery_s3_abort,
-        .worker = s3_worker,
         .delivery_wind_down = delivery_s3_wind_down,
         .delivery_free = delivery_s3_free,
         .refresh = s3_refresh,

@@ -1,4 +1,4 @@
-/* Who goes when: a destination's next bundle, what has to come before it, and when a large one makes room. */
+/* See scheduler.h. Everything here is on the loop. */
 #include "agent/delivery/scheduler.h"
 
 #include <errno.h>
@@ -12,6 +12,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "lib/base/parse.h"
+#include "lib/base/transition.h"
 #include "lib/bundle/writer.h"
 #include "lib/event/timer.h"
 #include "lib/neuron/ids.h"
@@ -19,8 +20,40 @@
 #include "uploaders/backoff.h"
 #include "uploaders/uploader.h"
 
-/* A volume gets a second worker where a destination's share of limits.memory is this many times what that one needs. */
-#define SECOND_WORKER_SHARE 3
+/* How long a stop waits for workers; one that hangs in the kernel is then left behind. */
+#define STOP_TIMEOUT_USEC (5 * USEC_PER_SEC)
+
+static void kick_destination(Destination *d);
+
+/* ---- which is next ---- */
+
+bool rotation_is_small(uint64_t n_files, uint64_t bytes) {
+        return n_files <= SMALL_FILES_MAX && bytes <= SMALL_BYTES_MAX;
+}
+
+bool rotation_prefers_small(const Rotation *r) {
+        return r->n_small_in_row < SMALL_IN_ROW_MAX;
+}
+
+uint64_t rotation_served_at(const Rotation *r, const void *source) {
+        for (size_t i = 0; i < r->n_served; i++)
+                if (r->served[i].source == source)
+                        return r->served[i].turn;
+        return 0;
+}
+
+void rotation_record(Rotation *r, const void *source, bool is_small) {
+        size_t i = 0;
+        r->n_small_in_row = is_small ? r->n_small_in_row + 1 : 0;
+        while (i < r->n_served && r->served[i].source != source)
+                i++;
+        i = MIN(i, (size_t)ROTATION_SOURCES_MAX - 1);
+        r->n_served = MAX(r->n_served, i + 1);
+        r->served[i].source = source;
+        r->served[i].turn = ++r->n;
+}
+
+/* ---- deliveries of a bundle ---- */
 
 static DeliveryRecord *find_delivery(const Bundle *b, const char *destination) {
         for (size_t i = 0; i < b->rec.n_deliveries; i++)
@@ -61,14 +94,14 @@ static bool has_given_up_all(const Scheduler *s, const Bundle *b) {
         return any;
 }
 
-/* ---- what a delivery needs ---- */
+/* ---- memory ---- */
 
 uint64_t scheduler_memory_share(const Scheduler *s) {
         return (s->config->limits.memory_bytes - s->memory_reserved) /
                MAX(s->n_destinations, (size_t)1);
 }
 
-/* One delivery that cannot do with less may take what limits.memory_max allows. */
+/* One delivery that cannot do with less may use what limits.memory_max allows. */
 static uint64_t memory_limit(const Scheduler *s, uint64_t wanted_bytes) {
         return wanted_bytes > s->config->limits.memory_bytes ? s->config->limits.memory_max_bytes
                                                              : s->config->limits.memory_bytes;
@@ -94,661 +127,7 @@ int scheduler_reserve_memory(Delivery *job, uint64_t bytes, uint64_t *ret_limit)
         return 0;
 }
 
-static void kick_destination_in(Destination *d, uint64_t usec);
-static void kick_destination(Destination *d);
-static char *delivery_directory(const Destination *d, const Bundle *b);
-static void attach_collected_files(Scheduler *s, Bundle *b);
-static void load_delivery_inputs(Scheduler *s, const Bundle *b, Delivery *job);
-static void mark_ok(Destination *d);
-static uint64_t backoff(const Scheduler *s, unsigned n);
-static void mark_failed(Destination *d, int outcome, const char *error);
-static void end_shipping(Scheduler *s, Bundle *b, BundleState to, const char *reason);
-static void handle_result(Destination *d, Bundle *b, Delivery *job);
-
-void scheduler_probe_done(Destination *d, int outcome, const char *error) {
-        d->probing = false;
-        if (outcome == 0) {
-                d->proven = true;
-                if (!d->ship_failed)
-                        mark_ok(d);
-        } else
-                mark_failed(d, outcome, error ? error : strerror(outcome < 0 ? -outcome : EIO));
-        scheduler_kick(d->scheduler); /* its second one, too */
-}
-
-void scheduler_cleanup_done(Destination *d) {
-        d->tidying = false;
-        kick_destination_in(d, 0); /* it may be telling us from inside of what it would free */
-}
-
-static void on_delivery_done(Delivery *job) {
-        Destination *d = job->owner;
-        Scheduler *s = d->scheduler;
-        Bundle *b = d->bundle;
-        d->running = NULL;
-        d->bundle = NULL;
-        d->is_winding_down = false;
-        s->memory_used -= job->memory_bytes;
-        (void)store_begin(
-                s->context.store); /* figures, no evidence: a failure only makes them low */
-        (void)store_counter_add(s->context.store, "bytes_read", atomic_load(&job->read_bytes));
-        (void)store_counter_add(s->context.store, "bytes_sent", atomic_load(&job->sent_bytes));
-        (void)store_commit(s->context.store);
-        handle_result(d->head, b, job);
-        d->type->delivery_free(job);
-        scheduler_kick(s);
-}
-
-/* ---- starting ---- */
-
-static void mark_shipping(const Destination *d, Bundle *b, DeliveryRecord *delivery,
-                          const char *directory) {
-        BundleTable *bundles = d->scheduler->context.bundles;
-        _cleanup_free_ char *name = bundle_object_name(b->rec.id);
-        free(delivery->object);
-        delivery->object = name ? d->type->format_location(d, directory, name) : NULL;
-        (void)bundle_set_delivery_state(b, delivery,
-                                        DELIVERY_SHIPPING); /* a refused move is logged there */
-        b->n_running++;
-        if (b->rec.state == BUNDLE_READY) /* as above */
-                (void)bundle_set_state(bundles, b, BUNDLE_SHIPPING, NULL);
-        else
-                bundle_save(bundles, b);
-}
-
-static int start_job(Destination *d, Bundle *b, Delivery *job) {
-        Scheduler *s = d->scheduler;
-        d->running = job;
-        d->bundle = b;
-        s->memory_used += job->memory_bytes;
-        int r = d->type->delivery_start(d, job);
-        if (r >= 0)
-                return r;
-        (void)delivery_endf(job, RESULT_NO_RESOURCES, "cannot start a thread: %s", strerror(-r));
-        d->head->not_before_usec = scheduler_boottime_usec(s) + USEC_PER_SEC;
-        d->running = NULL;
-        d->bundle = NULL;
-        s->memory_used -= job->memory_bytes;
-        handle_result(d->head, b, job);
-        d->type->delivery_free(job);
-        return r;
-}
-
-static int start_delivery(Destination *d, Bundle *b) {
-        Scheduler *s = d->scheduler;
-        DeliveryRecord *delivery = find_delivery(b, d->config->name);
-        attach_collected_files(s, b);
-        _cleanup_free_ char *directory = delivery_directory(d, b);
-        if (!directory)
-                return -ENOMEM;
-        DeliveryRequest order = { .bundle = b,
-                                  .terms = s->context.source_terms(b),
-                                  .clock = s->context.clock,
-                                  .directory = directory,
-                                  .instance_id = s->context.instance_id,
-                                  .hostname = s->context.hostname,
-                                  .labels = s->config->node.labels.items,
-                                  .compressors = s->compressors,
-                                  .limits = s->limits,
-                                  .level = (int)s->config->limits.compression_level,
-                                  .memory_bytes = d->type->memory_bytes(d) };
-        Delivery *job;
-        int r = d->type->delivery_new(d, &order, &job);
-        if (r < 0)
-                return r;
-        load_delivery_inputs(s, b, job);
-        mark_shipping(d, b, delivery, directory);
-        job->owner = d;
-        job->on_done = on_delivery_done;
-        job->begun_usec = scheduler_boottime_usec(s);
-        return start_job(d, b, job);
-}
-
-static void reset_failures(Scheduler *s, Bundle *b) {
-        for (size_t i = 0; i < b->rec.n_deliveries; i++)
-                b->rec.deliveries[i].attempts = 0;
-        memset(b->tries, 0, sizeof b->tries);
-        b->rec.attempts = 0;
-        bundle_save(s->context.bundles, b);
-}
-
-void scheduler_retry_now(Scheduler *s, Bundle *b) {
-        for (size_t i = 0; i < s->n_all; i++) {
-                s->destinations[i].not_before_usec = 0;
-                s->destinations[i].jitter_until_usec = 0;
-        }
-        LIST_FOREACH (l, bundle_table_all(s->context.bundles)) {
-                Bundle *other = CONTAINER_OF(l, Bundle, link);
-                for (size_t i = 0; (!b || b == other) && i < other->rec.n_deliveries; i++)
-                        other->rec.deliveries[i].next_try_usec = 0;
-        }
-        if (b)
-                reset_failures(s, b);
-        scheduler_kick(s);
-}
-
-bool scheduler_abort(Scheduler *s, Bundle *b) {
-        bool any = false;
-        for (size_t i = 0; i < s->n_all; i++)
-                if (s->destinations[i].bundle == b) {
-                        s->destinations[i].type->delivery_abort(s->destinations[i].running);
-                        any = true;
-                }
-        return any;
-}
-
-/* ---- life ---- */
-
-static unsigned count_compressors(const Config *config) {
-        if (config->limits.compression_threads > 0)
-                return (unsigned)config->limits.compression_threads;
-        cpu_set_t set;
-        int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-        return MAX((unsigned)n / 4, 1U);
-}
-
-/* A key's template is a path's without its first slash. */
-static int create_template(Destination *d) {
-        _cleanup_free_ char *path = NULL;
-        char bad;
-        if (d->config->type == CONFIG_VOLUME)
-                return path_template_new(&d->template, d->config->path, FORM_DESTINATION_VARIABLES,
-                                         &bad);
-        if (asprintf(&path, "/%s", d->config->prefix) < 0) {
-                path = NULL;
-                return -ENOMEM;
-        }
-        return path_template_new(&d->template, path, FORM_DESTINATION_VARIABLES, &bad);
-}
-
-static int destination_init(Destination *d, Destination *head, const ConfigDestination *config) {
-        *d = (Destination){ .scheduler = head->scheduler,
-                            .head = head,
-                            .config = config,
-                            .type = config->type == CONFIG_S3 ? &destination_s3_type
-                                                              : &destination_volume_type,
-                            .state = DESTINATION_OK };
-        int r = create_template(d);
-        return r < 0 ? r : d->type->open(d);
-}
-
-/* A volume's second worker costs memory, so there has to be some. */
-static int add_second_workers(Scheduler *s) {
-        const Config *config = s->config;
-        uint64_t bytes = bundle_writer_memory_min((int)config->limits.compression_level);
-        int r = 0;
-        if (scheduler_memory_share(s) < SECOND_WORKER_SHARE * bytes)
-                return 0;
-        for (size_t i = 0; r >= 0 && i < s->n_destinations; i++) {
-                Destination *head = &s->destinations[i];
-                if (head->type->can_interrupt)
-                        continue;
-                s->memory_reserved += bytes;
-                r = destination_init(&s->destinations[s->n_all++], head, head->config);
-        }
-        return r;
-}
-
-int scheduler_new(Scheduler **ret, const SchedulerContext *context, const Config *config) {
-        Scheduler *s = calloc(1, sizeof *s);
-        if (!s)
-                return -ENOMEM;
-        *s = (Scheduler){ .context = *context,
-                          .config = config,
-                          .is_urgent = context->is_urgent,
-                          .n_compressors = count_compressors(config) };
-        int r = rate_limits_new(&s->limits, context->clock, config);
-        if (r >= 0)
-                atomic_store(&s->limits->is_urgent, s->is_urgent);
-        s->destinations = calloc(2 * config->n_destinations + 1, sizeof *s->destinations);
-        if (r >= 0)
-                r = s->destinations ? worker_pool_new(&s->compressors, NULL, "nc-zstd",
-                                                      s->n_compressors, WORKER_IDLE)
-                                    : -ENOMEM;
-        for (size_t i = 0; r >= 0 && i < config->n_destinations; i++) {
-                Destination *d = &s->destinations[i];
-                s->n_destinations = s->n_all = i + 1;
-                d->scheduler = s;
-                r = destination_init(d, d, &config->destinations[i]);
-        }
-        if (r >= 0)
-                r = add_second_workers(s);
-        if (r < 0) {
-                scheduler_free(s);
-                return r;
-        }
-        *ret = s;
-        return 0;
-}
-
-/* @return whether it came back in time */
-static bool wait_for_worker(const Destination *d, uint64_t until_usec) {
-        Clock *clock = d->scheduler->context.clock;
-        while (d->type->is_busy(d) && clock->boottime_usec(clock) < until_usec)
-                (void)usleep(5 * USEC_PER_MSEC); /* the loop is over: nothing else is to be done */
-        return !d->type->is_busy(d);
-}
-
-/* @return whether it hangs: then what its worker uses stays */
-static bool destination_done(Destination *d, uint64_t until_usec) {
-        bool hung = false;
-        if (d->target) {
-                hung = !wait_for_worker(d, until_usec);
-                d->type->stop(d, hung);
-        }
-        if (d->bundle) {
-                d->bundle->n_running--;
-                (void)bundle_set_delivery_state(
-                        d->bundle, find_delivery(d->bundle, d->config->name), DELIVERY_PENDING);
-                end_shipping(d->scheduler, d->bundle, BUNDLE_READY, d->type->cut_text);
-        }
-        if (hung)
-                log_warning(0,
-                            "destination %s: did not stop within 5 s, leaving its worker behind; "
-                            "what it was shipping starts over",
-                            d->config->name);
-        else if (d->target) {
-                d->type->delivery_free(d->running);
-                d->type->close(d);
-        }
-        sd_event_source_disable_unref(d->timer);
-        path_template_free(d->template);
-        free(d->last_error);
-        return hung;
-}
-
-Scheduler *scheduler_free(Scheduler *s) {
-        if (!s)
-                return NULL;
-        s->stopping = true;
-        for (size_t i = 0; i < s->n_all; i++)
-                if (s->destinations[i].running)
-                        atomic_store(&s->destinations[i].running->abort, true);
-        uint64_t until =
-                s->stop_usec > 0 ? s->stop_usec : scheduler_boottime_usec(s) + STOP_TIMEOUT_USEC;
-        bool hung = false;
-        for (size_t i = 0; i < s->n_all; i++)
-                hung |= destination_done(&s->destinations[i], until);
-        if (!hung) /* a hung worker may still come to compress */
-                worker_pool_free(s->compressors);
-        rate_limits_unref(s->limits);
-        free(s->destinations);
-        free(s);
-        return NULL;
-}
-
-void scheduler_abandon_uploads(Scheduler *s, const Bundle *b) {
-        for (size_t i = 0; i < b->rec.n_deliveries; i++) {
-                int r = store_ledger_abandon(s->context.store, b->rec.id,
-                                             b->rec.deliveries[i].destination);
-                if (r < 0)
-                        log_dump(b->rec.id, LOG_WARNING, r,
-                                 "cannot write down that its upload is to be aborted");
-        }
-}
-
-void scheduler_set_config(Scheduler *s, const Config *config) {
-        s->config = config;
-        for (size_t i = 0; i < s->n_destinations; i++)
-                s->destinations[i].config = &config->destinations[i];
-        for (size_t i = s->n_destinations; i < s->n_all; i++)
-                s->destinations[i].config = s->destinations[i].head->config;
-}
-
-/* A large bundle gets on for so long before a small one goes in between, and for ten times as long as it takes to begin again. */
-#define LARGE_TURN_USEC (10 * USEC_PER_SEC)
-#define LARGE_TURN_SETUPS 10
-
-static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
-        (void)source;
-        (void)usec;
-        kick_destination(userdata);
-        return 0;
-}
-
-static void kick_destination_in(Destination *d, uint64_t usec) {
-        int r = timer_arm(&d->timer, &(TimerOrder){ .event = d->scheduler->context.event,
-                                                    .usec = usec,
-                                                    .handler = on_timer,
-                                                    .userdata = d });
-        if (r < 0)
-                log_error(r, "destination %s: cannot arm a timer", d->config->name);
-}
-
-/* Given up here while others have yet to try. One that is given up everywhere and READY nevertheless (quarantine_after was lowered) is
- * tried once more: the failure puts it into quarantine. */
-static bool is_given_up_here(const Scheduler *s, const Bundle *b, const DeliveryRecord *delivery) {
-        return scheduler_has_given_up(s, delivery) && (b->n_running > 0 || !has_given_up_all(s, b));
-}
-
-static bool is_small(const Bundle *b) {
-        return rotation_is_small(b->rec.n_files, b->rec.bytes);
-}
-
-/* @return the delivery when it waits for nothing but its turn, or for time to pass (*ret_wait_usec); else NULL */
-static const DeliveryRecord *waiting_delivery(const Destination *d, const Bundle *b,
-                                              uint64_t now_usec, uint64_t *ret_wait_usec) {
-        if ((b->rec.state != BUNDLE_READY && b->rec.state != BUNDLE_SHIPPING) || !b->source ||
-            b->cancel || b->has_wish)
-                return NULL;
-        const DeliveryRecord *delivery = find_delivery(b, d->config->name);
-        if (!delivery || delivery->state != DELIVERY_PENDING ||
-            is_given_up_here(d->scheduler, b, delivery))
-                return NULL;
-        /* A clock that was set back must not make a bundle wait for longer than the longest backoff. */
-        uint64_t wait = delivery->next_try_usec > now_usec ? delivery->next_try_usec - now_usec : 0;
-        *ret_wait_usec = MIN(wait, d->scheduler->config->retry.maximum_usec);
-        return delivery;
-}
-
-/* @return the oldest of a queue that may go now and is small, or is not; NULL: there is none
- * @param wait_usec  lowered to when the next one may, of those that were looked at */
-static Bundle *first_of(const Destination *d, const BundleQueue *q, bool small,
-                        uint64_t *wait_usec) {
-        uint64_t now = scheduler_realtime_usec(d->scheduler), wait;
-        LIST_FOREACH (l, &q->bundles) {
-                Bundle *b = CONTAINER_OF(l, Bundle, queue_link);
-                if (is_small(b) != small || !waiting_delivery(d, b, now, &wait))
-                        continue;
-                if (wait == 0)
-                        return b;
-                *wait_usec = MIN(*wait_usec, wait);
-        }
-        return NULL;
-}
-
-static Bundle *pick_by_size(const Destination *d, bool small, uint64_t *wait_usec) {
-        const Rotation *t = &d->head->turns;
-        size_t n;
-        BundleQueue *const *queues = bundle_table_queues(d->scheduler->context.bundles, &n);
-        Bundle *best = NULL;
-        uint64_t best_served = 0;
-        for (size_t i = 0; i < n; i++) {
-                Bundle *b = first_of(d, queues[i], small, wait_usec);
-                uint64_t served = b ? rotation_served_at(t, queues[i]) : 0;
-                if (b && (!best || served < best_served ||
-                          (served == best_served &&
-                           b->rec.first_seen_usec < best->rec.first_seen_usec))) {
-                        best = b;
-                        best_served = served;
-                }
-        }
-        return best;
-}
-
-/* @return whose turn it is; NULL: nobody may go now, and *ret_wait_usec tells when the next one may */
-static Bundle *pick_bundle(const Destination *d, uint64_t *ret_wait_usec) {
-        bool small_first = rotation_prefers_small(&d->head->turns);
-        *ret_wait_usec = USEC_INFINITY;
-        Bundle *b = d != d->head ? pick_by_size(d, true, ret_wait_usec)
-                                 : pick_by_size(d, small_first, ret_wait_usec);
-        return b || d != d->head ? b : pick_by_size(d, !small_first, ret_wait_usec);
-}
-
-/* Asks what is at work to make room when it has had its time and a small one waits. */
-static void interrupt_for_small(Destination *d) {
-        const Delivery *job = d->running;
-        uint64_t now = scheduler_boottime_usec(d->scheduler), wait = USEC_INFINITY;
-        if (!d->type->can_interrupt || d->is_winding_down || is_small(d->bundle))
-                return;
-        if (!pick_by_size(d, true, &wait)) {
-                if (wait != USEC_INFINITY) /* one that failed before may go again then */
-                        kick_destination_in(d, wait);
-                return;
-        }
-        uint64_t turn = MAX(LARGE_TURN_USEC, LARGE_TURN_SETUPS * job->setup_usec);
-        uint64_t until = job->begun_usec + turn;
-        if (job->setup_usec == 0 || now < until) {
-                kick_destination_in(d, now < until ? until - now : USEC_PER_SEC);
-                return;
-        }
-        log_dump(d->bundle->rec.id, LOG_DEBUG, 0, "%s: makes room for smaller ones",
-                 d->config->name);
-        d->is_winding_down = true;
-        d->type->delivery_wind_down(d->running);
-}
-
-/* The first of several that were waited for at the same moment on many nodes. @return whether it is put off */
-static bool postpone_for_jitter(Destination *d) {
-        Scheduler *s = d->scheduler;
-        uint64_t now = scheduler_boottime_usec(s);
-        if (!d->type->is_shared || s->is_urgent)
-                return false;
-        if (!d->has_waited) {
-                d->has_waited = true;
-                d->jitter_until_usec =
-                        now + scheduler_random() % MAX(s->config->retry.initial_usec, UINT64_C(1));
-        }
-        if (now >= d->jitter_until_usec)
-                return false;
-        kick_destination_in(d, d->jitter_until_usec - now);
-        return true;
-}
-
-static void start_probe(Destination *d) {
-        d->probe_begun_usec = scheduler_boottime_usec(d->scheduler);
-        d->probing = d->type->probe(d) == 0;
-        if (!d->probing)
-                kick_destination_in(d, USEC_PER_SEC);
-}
-
-/* What comes before a delivery. @param ret_tidy_wait_usec  when there may be something to tidy up again
- * @return whether one may begin now; else what was begun, or a timer, kicks */
-static bool is_prepared(Destination *d, uint64_t *ret_tidy_wait_usec) {
-        const Destination *head = d->head;
-        uint64_t now = scheduler_boottime_usec(d->scheduler), tidy_usec = USEC_INFINITY;
-        *ret_tidy_wait_usec = USEC_INFINITY;
-        if (d != head) /* the head kicks it */
-                return head->proven && !head->probing && now >= head->not_before_usec;
-        if (d->probing || d->tidying)
-                return false;
-        if (now < d->not_before_usec) {
-                kick_destination_in(d, d->not_before_usec - now);
-                return false;
-        }
-        if (!d->proven) {
-                if (!postpone_for_jitter(d))
-                        start_probe(d);
-                return false;
-        }
-        d->tidying = d->type->clean_up(d, &tidy_usec);
-        if (d->tidying)
-                return false;
-        if (tidy_usec != USEC_INFINITY) { /* whatever comes first arms the timer anew */
-                *ret_tidy_wait_usec = tidy_usec > now ? tidy_usec - now : 0;
-                kick_destination_in(d, *ret_tidy_wait_usec);
-        }
-        return true;
-}
-
-static void wait_for_next(Destination *d, uint64_t wait_usec, uint64_t tidy_wait_usec) {
-        Scheduler *s = d->scheduler;
-        if (s->waits_for_memory == d && wait_usec > USEC_PER_SEC) /* nobody waits for it now */
-                s->waits_for_memory = NULL;
-        if (wait_usec != USEC_INFINITY) {
-                kick_destination_in(d, MIN(wait_usec, tidy_wait_usec));
-                return;
-        }
-        d->has_waited = false;
-        if (d == d->head &&
-            d->ship_failed) /* nobody waits for it any more, and it can be written */
-                mark_ok(d);
-}
-
-static void kick_destination(Destination *d) {
-        Scheduler *s = d->scheduler;
-        uint64_t wait, tidy_wait;
-        if (s->stopping)
-                return;
-        if (d->running) {
-                interrupt_for_small(d);
-                return;
-        }
-        if (!is_prepared(d, &tidy_wait)) {
-                if (s->waits_for_memory == d)
-                        s->waits_for_memory = NULL;
-                return;
-        }
-        if (s->waits_for_memory && s->waits_for_memory != d)
-                return; /* kicked when it has got on */
-        if (!has_memory(s, d->type->memory_bytes(d)))
-                return; /* whoever comes back kicks */
-        if (s->is_urgent)
-                d->head->turns.n_small_in_row = 0; /* small ones first, as long as there are any */
-        Bundle *b = pick_bundle(d, &wait);
-        if (!b) {
-                wait_for_next(d, wait, tidy_wait);
-                return;
-        }
-        if (postpone_for_jitter(d))
-                return;
-        rotation_record(&d->head->turns, bundle_table_queue_of(s->context.bundles, b), is_small(b));
-        int r = start_delivery(d, b);
-        if (r < 0) {
-                log_dump(b->rec.id, LOG_ERR, r, "cannot start to ship it, trying again");
-                kick_destination_in(d, USEC_PER_SEC);
-        } else
-                interrupt_for_small(d); /* when a small one may be waiting for its time */
-}
-
-void scheduler_kick(Scheduler *s) {
-        for (size_t i = 0; i < s->n_all; i++)
-                kick_destination(&s->destinations[i]);
-}
-
-/* A node that goes is not the job's any more: then deliveries get what a normal process gets. --once is in a hurry beside a job. */
-static void set_priority(Scheduler *s, WorkerPriority priority) {
-        worker_pool_set_priority(s->compressors, priority);
-        for (size_t i = 0; i < s->n_all; i++)
-                worker_pool_set_priority(s->destinations[i].type->worker(&s->destinations[i]),
-                                         priority);
-}
-
-void scheduler_set_urgent(Scheduler *s, bool is_urgent) {
-        s->is_urgent = is_urgent;
-        atomic_store(&s->limits->is_urgent, is_urgent);
-        set_priority(s, is_urgent ? WORKER_NORMAL : WORKER_IDLE);
-        scheduler_kick(s);
-}
-
-void scheduler_wind_down(Scheduler *s) {
-        s->stopping = true;
-        set_priority(s, WORKER_NORMAL);
-        s->stop_usec = scheduler_boottime_usec(s) + STOP_TIMEOUT_USEC;
-        for (size_t i = 0; i < s->n_all; i++) {
-                Destination *d = &s->destinations[i];
-                if (d->running && !d->is_winding_down) {
-                        d->is_winding_down = true;
-                        d->type->delivery_wind_down(d->running);
-                }
-        }
-}
-
-void scheduler_resume(Scheduler *s) {
-        s->stopping = false;
-        s->stop_usec = 0;
-        set_priority(s, s->is_urgent && !s->context.is_urgent ? WORKER_NORMAL : WORKER_IDLE);
-        scheduler_kick(s);
-}
-
-bool scheduler_is_idle(const Scheduler *s) {
-        for (size_t i = 0; i < s->n_all; i++)
-                if (s->destinations[i].running)
-                        return false;
-        return true;
-}
-
-bool rotation_is_small(uint64_t n_files, uint64_t bytes) {
-        return n_files <= SMALL_FILES_MAX && bytes <= SMALL_BYTES_MAX;
-}
-
-bool rotation_prefers_small(const Rotation *t) {
-        return t->n_small_in_row < SMALL_IN_ROW_MAX;
-}
-
-uint64_t rotation_served_at(const Rotation *t, const void *source) {
-        for (size_t i = 0; i < t->n_served; i++)
-                if (t->served[i].source == source)
-                        return t->served[i].turn;
-        return 0;
-}
-
-void rotation_record(Rotation *t, const void *source, bool is_small) {
-        size_t i = 0;
-        t->n_small_in_row = is_small ? t->n_small_in_row + 1 : 0;
-        while (i < t->n_served && t->served[i].source != source)
-                i++;
-        i = MIN(i, (size_t)ROTATION_SOURCES_MAX - 1);
-        t->n_served = MAX(t->n_served, i + 1);
-        t->served[i].source = source;
-        t->served[i].turn = ++t->n;
-}
-
-/* What a delivery takes along beside the members of the source, and where it goes. Settled before the first delivery of a bundle begins and the same
- * for all that follow, after a crash too: an object that was begun with one plan under one name must never meet another. */
-
-static char *expand_template(const Destination *d, const Bundle *b) {
-        const SchedulerContext *c = &d->scheduler->context;
-        _cleanup_free_ char *path =
-                bundle_directory(d->template,
-                                 &(BundleOrigin){ .kind = b->rec.kind,
-                                                  .source = b->rec.source,
-                                                  .instance_id = c->instance_id,
-                                                  .hostname = c->hostname },
-                                 &(BundlePlace){ .date_time = b->rec.date_time,
-                                                 .cluster_id = b->rec.cluster_id,
-                                                 .oldest_mtime_usec = b->rec.oldest_mtime_usec,
-                                                 .uid = b->rec.uid });
-        if (!path)
-                return NULL;
-        const char *below = path + strlen(d->type->root(d));
-        while (*below == '/')
-                below++;
-        return strdup(below);
-}
-
-static char *delivery_directory(const Destination *d, const Bundle *b) {
-        char *directory = NULL;
-        if (b->rec.s3_prefix && d->config->type == CONFIG_S3 &&
-            bundle_directory_of_prefix(b->rec.s3_prefix, d->config->bucket,
-                                       d->scheduler->context.instance_id, &directory) < 0)
-                return NULL;
-        return directory ? directory : expand_template(d, b);
-}
-
-static void attach_collected_files(Scheduler *s, Bundle *b) {
-        const Attachments *a = s->context.attachments;
-        const BundleRecord *rec = &b->rec;
-        int fd = bundle_has_begun(b) ? attachments_given(a, rec->source, rec->path, rec->id)
-                                     : attachments_give(a, rec->source, rec->path, rec->id);
-        if (fd >= 0)
-                (void)close(fd); /* a directory; each delivery opens its own */
-        else if (fd != -ENOENT)
-                log_dump(b->rec.id, LOG_WARNING, fd,
-                         "cannot add what was collected for it; that follows in a supplement");
-}
-
-static void load_delivery_inputs(Scheduler *s, const Bundle *b, Delivery *job) {
-        if (b->rec.supplement_of[0])
-                (void)store_get_earlier_prints(s->context.store, &b->rec, &job->shipped,
-                                               &job->n_shipped); /* none: all is new */
-        int fd = attachments_given(s->context.attachments, b->rec.source, b->rec.path, b->rec.id);
-        if (fd >= 0)
-                job->attached_fd = fd;
-        int r = delivery_notes_read(&job->notes, s->context.store, b);
-        if (r < 0)
-                log_dump(b->rec.id, LOG_WARNING, r,
-                         "cannot read what the hook told of it; the manifest goes without");
-}
-
-/* What an answer of a worker means: for the destination, for the delivery, for the bundle. */
-
-/* A destination that can be written, as its probe says after each of so many failures in a row of one bundle, is not what fails. */
-#define AWAY_MAX 3
-/* What somebody has to mend is tried as slowly from the first as what has failed so often already. */
-#define SLOW_HEAD_START 3
-/* So often it is looked whether memory, threads or the state directory have room again. */
-#define SHORTAGE_USEC (30 * USEC_PER_SEC)
+/* ---- the state of a destination ---- */
 
 uint64_t scheduler_random(void) {
         uint64_t r = 0;
@@ -770,11 +149,28 @@ const char *destination_state_name(DestinationState s) {
         return names[s];
 }
 
-/* Every state may follow every other: what was tried last tells. */
+/* Every state may follow every other: the last try decides. */
 static void set_destination_state(Destination *d, DestinationState to) {
         if (d->state != to)
                 log_debug("destination %s: %s", d->config->name, destination_state_name(to));
         d->state = to;
+}
+
+#define TO(activity) (1U << ACTIVITY_##activity)
+
+static void set_activity(Destination *d, DestinationActivity to) {
+        static const char *const names[N_ACTIVITIES] = { "idle", "probing", "cleaning up",
+                                                         "delivering", "winding down" };
+        static const unsigned moves[N_ACTIVITIES] = {
+                [ACTIVITY_IDLE] = TO(PROBING) | TO(CLEANING_UP) | TO(DELIVERING),
+                [ACTIVITY_PROBING] = TO(IDLE),
+                [ACTIVITY_CLEANING_UP] = TO(IDLE),
+                [ACTIVITY_DELIVERING] = TO(WINDING_DOWN) | TO(IDLE),
+                [ACTIVITY_WINDING_DOWN] = TO(IDLE),
+        };
+        static const StateTable table = { "destination", names, moves, N_ACTIVITIES };
+        if (transition_check(&table, d->activity, to, NULL) == 0)
+                d->activity = to;
 }
 
 static void mark_ok(Destination *d) {
@@ -783,7 +179,7 @@ static void mark_ok(Destination *d) {
         set_destination_state(d, DESTINATION_OK);
         d->n_failures = 0;
         d->not_before_usec = 0;
-        d->ship_failed = false;
+        d->delivery_failed = false;
         set_error(&d->last_error, NULL);
 }
 
@@ -792,14 +188,17 @@ static uint64_t backoff(const Scheduler *s, unsigned n) {
                                  scheduler_random());
 }
 
+/* What people have to fix is retried as slowly from the start as what has failed so often. */
+#define BACKOFF_HEAD_START 3
+
 static void mark_failed(Destination *d, int outcome, const char *error) {
         bool waits_for_people = outcome == UPLOAD_E_FULL || outcome == UPLOAD_E_DENIED;
         d->n_failures++;
         uint64_t wait =
-                backoff(d->scheduler, d->n_failures + (waits_for_people ? SLOW_HEAD_START : 0));
+                backoff(d->scheduler, d->n_failures + (waits_for_people ? BACKOFF_HEAD_START : 0));
         d->not_before_usec = scheduler_boottime_usec(d->scheduler) + wait;
         set_destination_state(d, waits_for_people ? DESTINATION_PAUSED : DESTINATION_FAILING);
-        d->proven = false;
+        d->is_proven = false;
         char text[64];
         if (!d->last_error || !error ||
             strcmp(d->last_error, error) != 0) /* said once, not with every try */
@@ -810,6 +209,40 @@ static void mark_failed(Destination *d, int outcome, const char *error) {
         d->scheduler->n_retries[SCHEDULER_RETRY_DESTINATION]++;
 }
 
+void scheduler_probe_done(Destination *d, int outcome, const char *error) {
+        set_activity(d, ACTIVITY_IDLE);
+        if (outcome == 0) {
+                d->is_proven = true;
+                if (!d->delivery_failed)
+                        mark_ok(d);
+        } else
+                mark_failed(d, outcome, error ? error : strerror(outcome < 0 ? -outcome : EIO));
+        scheduler_kick(d->scheduler); /* the second one, too */
+}
+
+static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+        (void)source;
+        (void)usec;
+        kick_destination(userdata);
+        return 0;
+}
+
+static void kick_destination_in(Destination *d, uint64_t usec) {
+        int r = timer_arm(&d->timer, &(TimerOrder){ .event = d->scheduler->context.event,
+                                                    .usec = usec,
+                                                    .handler = on_timer,
+                                                    .userdata = d });
+        if (r < 0)
+                log_error(r, "destination %s: cannot arm a timer", d->config->name);
+}
+
+void scheduler_cleanup_done(Destination *d) {
+        set_activity(d, ACTIVITY_IDLE);
+        kick_destination_in(d, 0); /* the caller may be what it would free */
+}
+
+/* ---- what a result means: for the destination, the delivery and the bundle ---- */
+
 static const char *last_error_of_given_up(const Scheduler *s, const Bundle *b) {
         for (size_t i = 0; i < b->rec.n_deliveries; i++)
                 if (scheduler_has_given_up(s, &b->rec.deliveries[i]))
@@ -817,8 +250,7 @@ static const char *last_error_of_given_up(const Scheduler *s, const Bundle *b) {
         return NULL;
 }
 
-/* Back from SHIPPING when its last worker came back. What one of them asked for meanwhile is not lost: no other delivery begins until
- * it is done. */
+/* Moves a bundle on from SHIPPING, or remembers the move until its last worker is back: no other delivery starts before. The bundle may be gone afterwards. @param reason  copied; may be NULL */
 static void end_shipping(Scheduler *s, Bundle *b, BundleState to, const char *reason) {
         if (to == BUNDLE_SETTLING || to == BUNDLE_VANISHED) {
                 if (!b->has_wish || to == BUNDLE_VANISHED) {
@@ -835,7 +267,7 @@ static void end_shipping(Scheduler *s, Bundle *b, BundleState to, const char *re
                 to = BUNDLE_CANCELLED, reason = "cancelled by the operator";
         else if (b->has_wish)
                 to = b->wish, reason = b->rec.reason;
-        else if (to == BUNDLE_READY && !s->stopping && has_given_up_all(s, b))
+        else if (to == BUNDLE_READY && !s->is_stopping && has_given_up_all(s, b))
                 to = BUNDLE_QUARANTINED, reason = last_error_of_given_up(s, b);
         b->has_wish = false;
         if (to == BUNDLE_SETTLING && b->source)
@@ -860,7 +292,7 @@ static bool is_delivered_elsewhere(const Bundle *b, const DeliveryRecord *but) {
         return false;
 }
 
-/* What intake sees of the unit: attachments are none of it. */
+/* What intake sees of the unit, which is without attachments. */
 static uint64_t sum_of_source(const Delivery *job) {
         uint64_t sum = 0;
         for (size_t i = 0; i < job->n_prints; i++)
@@ -882,8 +314,7 @@ static size_t intersect(uint64_t *a, size_t n_a, const uint64_t *b, size_t n_b) 
         return n;
 }
 
-/* Shipped is what every destination so far has: the source may have changed between two of them. What one of them lacks then follows
- * as a supplement, since the unit's digest is no longer the bundle's. */
+/* Shipped is what every destination so far has: the source may have changed between two of them. What one of them lacks follows as a supplement, since the unit's digest is no longer the bundle's. */
 static int store_prints(Scheduler *s, Bundle *b, const DeliveryRecord *delivery, Delivery *job) {
         if (is_delivered_elsewhere(b, delivery)) {
                 _cleanup_free_ uint64_t *before = NULL;
@@ -944,7 +375,8 @@ static void handle_delivered(Destination *d, Bundle *b, DeliveryRecord *delivery
                  parse_format_human(text, job->object_bytes), proof_text(job->proof),
                  job->complete ? "" : ", labelled incomplete");
         /* The manifest is there: whatever happens now, it says so. Before the bundle may be gone. */
-        d->type->on_delivered(d, b->rec.id);
+        if (d->type->on_delivered)
+                d->type->on_delivered(d, b->rec.id);
         if (all_delivered(b) && b->n_running == 0) {
                 s->context.on_delivered(b, s->context.userdata);
                 end_shipping(s, b, BUNDLE_DELIVERED, NULL);
@@ -983,19 +415,21 @@ static void handle_bundle_failure(Destination *d, Bundle *b, DeliveryRecord *del
         end_shipping(s, b, BUNDLE_READY, error);
 }
 
-/* The destination is at fault, unless it proves to be well each time and only this bundle keeps failing: then something of the
- * bundle's own is in the way there, and the others must not wait for it. */
+/* A destination that is proven after each of so many failures in a row of one bundle is not at fault. */
+#define DESTINATION_FAILURES_MAX 3
+
+/* The destination is at fault, unless its probe succeeds each time and only this bundle keeps failing: then the bundle is, and the others must not wait for it. */
 static void handle_destination_failure(Destination *d, Bundle *b, DeliveryRecord *delivery,
                                        const Delivery *job) {
         Scheduler *s = d->scheduler;
         BundleTries *tries = delivery_tries(b, delivery);
         bool waits = job->upload_outcome == UPLOAD_E_FULL || job->upload_outcome == UPLOAD_E_DENIED;
-        if (!waits && tries->n_away >= AWAY_MAX) {
-                d->proven = d->ship_failed = false; /* the probe alone says how it is */
+        if (!waits && tries->n_away >= DESTINATION_FAILURES_MAX) {
+                d->is_proven = d->delivery_failed = false; /* the probe alone says how it is */
                 handle_bundle_failure(d, b, delivery, job);
                 return;
         }
-        d->ship_failed = true;
+        d->delivery_failed = true;
         mark_failed(d, job->upload_outcome, job->error);
         if (job->upload_outcome == UPLOAD_E_FULL) /* a smaller one may fit meanwhile */
                 b->full_at_bytes = MAX(b->full_at_bytes, atomic_load(&job->sent_bytes));
@@ -1006,6 +440,9 @@ static void handle_destination_failure(Destination *d, Bundle *b, DeliveryRecord
         set_error(&delivery->last_error, job->error);
         end_shipping(s, b, BUNDLE_READY, job->error);
 }
+
+/* How often memory, threads and the state directory are tried again. */
+#define SHORTAGE_USEC (30 * USEC_PER_SEC)
 
 /* Neither the bundle's nor the destination's fault: it waits, however long it takes. */
 static void handle_shortage(Destination *d, Bundle *b, DeliveryRecord *delivery,
@@ -1026,6 +463,7 @@ static void handle_shortage(Destination *d, Bundle *b, DeliveryRecord *delivery,
         end_shipping(s, b, BUNDLE_READY, error);
 }
 
+/* Records how a delivery ended. The bundle may be gone afterwards. */
 static void handle_result(Destination *d, Bundle *b, Delivery *job) {
         Scheduler *s = d->scheduler;
         DeliveryRecord *delivery = find_delivery(b, d->config->name);
@@ -1062,4 +500,601 @@ static void handle_result(Destination *d, Bundle *b, Delivery *job) {
                 handle_bundle_failure(d, b, delivery, job);
                 break;
         }
+}
+
+static Bundle *end_running(Destination *d) {
+        Bundle *b = d->bundle;
+        d->scheduler->memory_used -= d->running->memory_bytes;
+        d->running = NULL;
+        d->bundle = NULL;
+        set_activity(d, ACTIVITY_IDLE);
+        return b;
+}
+
+static void on_delivery_done(Delivery *job) {
+        Destination *d = job->owner;
+        Scheduler *s = d->scheduler;
+        Bundle *b = end_running(d);
+        (void)store_begin(s->context.store); /* figures: a failure only makes them low */
+        (void)store_counter_add(s->context.store, "bytes_read", atomic_load(&job->read_bytes));
+        (void)store_counter_add(s->context.store, "bytes_sent", atomic_load(&job->sent_bytes));
+        (void)store_commit(s->context.store);
+        handle_result(d->head, b, job);
+        d->type->delivery_free(job);
+        scheduler_kick(s);
+}
+
+/* ---- starting a delivery ---- */
+
+static char *expand_template(const Destination *d, const Bundle *b) {
+        const SchedulerContext *c = &d->scheduler->context;
+        _cleanup_free_ char *path =
+                bundle_directory(d->template,
+                                 &(BundleOrigin){ .kind = b->rec.kind,
+                                                  .source = b->rec.source,
+                                                  .instance_id = c->instance_id,
+                                                  .hostname = c->hostname },
+                                 &(BundlePlace){ .date_time = b->rec.date_time,
+                                                 .cluster_id = b->rec.cluster_id,
+                                                 .oldest_mtime_usec = b->rec.oldest_mtime_usec,
+                                                 .uid = b->rec.uid });
+        if (!path)
+                return NULL;
+        const char *below =
+                path +
+                (d->config->type == CONFIG_VOLUME ? strlen(path_template_fixed(d->template)) : 0);
+        while (*below == '/')
+                below++;
+        return strdup(below);
+}
+
+/* Below the destination's root. @return the caller's, NULL for lack of memory */
+static char *delivery_directory(const Destination *d, const Bundle *b) {
+        char *directory = NULL;
+        if (b->rec.s3_prefix && d->config->type == CONFIG_S3 &&
+            bundle_directory_of_prefix(b->rec.s3_prefix, d->config->bucket,
+                                       d->scheduler->context.instance_id, &directory) < 0)
+                return NULL;
+        return directory ? directory : expand_template(d, b);
+}
+
+/* Before the first delivery of a bundle, and the same for all that follow, after a crash too: an object that was started with one plan must never meet another. The row is written by the caller. */
+static void attach_collected_files(Scheduler *s, Bundle *b) {
+        const Attachments *a = s->context.attachments;
+        const BundleRecord *rec = &b->rec;
+        int fd = bundle_has_begun(b) ? attachments_given(a, rec->source, rec->path, rec->id)
+                                     : attachments_give(a, rec->source, rec->path, rec->id);
+        if (fd >= 0)
+                (void)close(fd); /* a directory; each delivery opens its own */
+        else if (fd != -ENOENT)
+                log_dump(b->rec.id, LOG_WARNING, fd,
+                         "cannot add what was collected for it; that follows in a supplement");
+}
+
+/* What was shipped before, what is attached, and the notes of hooks. */
+static void load_delivery_inputs(Scheduler *s, const Bundle *b, Delivery *job) {
+        if (b->rec.supplement_of[0])
+                (void)store_get_earlier_prints(s->context.store, &b->rec, &job->shipped,
+                                               &job->n_shipped); /* none: all is new */
+        int fd = attachments_given(s->context.attachments, b->rec.source, b->rec.path, b->rec.id);
+        if (fd >= 0)
+                job->attached_fd = fd;
+        int r = delivery_notes_read(&job->notes, s->context.store, b);
+        if (r < 0)
+                log_dump(b->rec.id, LOG_WARNING, r,
+                         "cannot read what the hook told of it; the manifest goes without");
+}
+
+static void mark_shipping(const Destination *d, Bundle *b, DeliveryRecord *delivery,
+                          const char *directory) {
+        BundleTable *bundles = d->scheduler->context.bundles;
+        _cleanup_free_ char *name = bundle_object_name(b->rec.id);
+        free(delivery->object);
+        delivery->object = name ? d->type->format_location(d, directory, name) : NULL;
+        (void)bundle_set_delivery_state(b, delivery,
+                                        DELIVERY_SHIPPING); /* a refused move is logged there */
+        b->n_running++;
+        if (b->rec.state == BUNDLE_READY) /* as above */
+                (void)bundle_set_state(bundles, b, BUNDLE_SHIPPING, NULL);
+        else
+                bundle_save(bundles, b);
+}
+
+static int start_job(Destination *d, Bundle *b, Delivery *job) {
+        d->running = job;
+        d->bundle = b;
+        d->scheduler->memory_used += job->memory_bytes;
+        set_activity(d, ACTIVITY_DELIVERING);
+        int r = d->type->delivery_start(d, job);
+        if (r >= 0)
+                return r;
+        (void)delivery_endf(job, RESULT_NO_RESOURCES, "cannot start a thread: %s", strerror(-r));
+        d->head->not_before_usec = scheduler_boottime_usec(d->scheduler) + USEC_PER_SEC;
+        handle_result(d->head, end_running(d), job);
+        d->type->delivery_free(job);
+        return r;
+}
+
+static int start_delivery(Destination *d, Bundle *b) {
+        Scheduler *s = d->scheduler;
+        DeliveryRecord *delivery = find_delivery(b, d->config->name);
+        attach_collected_files(s, b);
+        _cleanup_free_ char *directory = delivery_directory(d, b);
+        if (!directory)
+                return -ENOMEM;
+        DeliveryRequest order = { .bundle = b,
+                                  .terms = s->context.source_terms(b),
+                                  .clock = s->context.clock,
+                                  .directory = directory,
+                                  .instance_id = s->context.instance_id,
+                                  .hostname = s->context.hostname,
+                                  .labels = s->config->node.labels.items,
+                                  .compressors = s->compressors,
+                                  .limits = s->limits,
+                                  .level = (int)s->config->limits.compression_level,
+                                  .memory_bytes = d->type->memory_bytes(d) };
+        Delivery *job;
+        int r = d->type->delivery_new(d, &order, &job);
+        if (r < 0)
+                return r;
+        load_delivery_inputs(s, b, job);
+        mark_shipping(d, b, delivery, directory);
+        job->owner = d;
+        job->on_done = on_delivery_done;
+        job->start_usec = scheduler_boottime_usec(s);
+        return start_job(d, b, job);
+}
+
+/* ---- who goes when ---- */
+
+/* Given up here while other destinations have yet to try. One that is given up everywhere and READY nevertheless (quarantine_after was lowered) is tried once more: the failure puts it into quarantine. */
+static bool is_given_up_here(const Scheduler *s, const Bundle *b, const DeliveryRecord *delivery) {
+        return scheduler_has_given_up(s, delivery) && (b->n_running > 0 || !has_given_up_all(s, b));
+}
+
+static bool is_small(const Bundle *b) {
+        return rotation_is_small(b->rec.n_files, b->rec.bytes);
+}
+
+/* @return the delivery when it waits for nothing but its turn, or for time to pass (*ret_wait_usec); else NULL */
+static const DeliveryRecord *waiting_delivery(const Destination *d, const Bundle *b,
+                                              uint64_t now_usec, uint64_t *ret_wait_usec) {
+        if ((b->rec.state != BUNDLE_READY && b->rec.state != BUNDLE_SHIPPING) || !b->source ||
+            b->cancel || b->has_wish)
+                return NULL;
+        const DeliveryRecord *delivery = find_delivery(b, d->config->name);
+        if (!delivery || delivery->state != DELIVERY_PENDING ||
+            is_given_up_here(d->scheduler, b, delivery))
+                return NULL;
+        /* A clock that was set back must not make a bundle wait for longer than the longest backoff. */
+        uint64_t wait = delivery->next_try_usec > now_usec ? delivery->next_try_usec - now_usec : 0;
+        *ret_wait_usec = MIN(wait, d->scheduler->config->retry.maximum_usec);
+        return delivery;
+}
+
+/* @param wait_usec  lowered to when the next one of this queue may go  @return the oldest of this size that may go now; NULL */
+static Bundle *first_of(const Destination *d, const BundleQueue *q, bool small,
+                        uint64_t *wait_usec) {
+        uint64_t now = scheduler_realtime_usec(d->scheduler), wait;
+        LIST_FOREACH (l, &q->bundles) {
+                Bundle *b = CONTAINER_OF(l, Bundle, queue_link);
+                if (is_small(b) != small || !waiting_delivery(d, b, now, &wait))
+                        continue;
+                if (wait == 0)
+                        return b;
+                *wait_usec = MIN(*wait_usec, wait);
+        }
+        return NULL;
+}
+
+static Bundle *pick_by_size(const Destination *d, bool small, uint64_t *wait_usec) {
+        const Rotation *t = &d->head->rotation;
+        size_t n;
+        BundleQueue *const *queues = bundle_table_queues(d->scheduler->context.bundles, &n);
+        Bundle *best = NULL;
+        uint64_t best_served = 0;
+        for (size_t i = 0; i < n; i++) {
+                Bundle *b = first_of(d, queues[i], small, wait_usec);
+                uint64_t served = b ? rotation_served_at(t, queues[i]) : 0;
+                if (b && (!best || served < best_served ||
+                          (served == best_served &&
+                           b->rec.first_seen_usec < best->rec.first_seen_usec))) {
+                        best = b;
+                        best_served = served;
+                }
+        }
+        return best;
+}
+
+/* @return the next bundle; NULL: none may go now, and *ret_wait_usec is when the next one may */
+static Bundle *pick_bundle(const Destination *d, uint64_t *ret_wait_usec) {
+        bool small_first = rotation_prefers_small(&d->head->rotation);
+        *ret_wait_usec = USEC_INFINITY;
+        Bundle *b = d != d->head ? pick_by_size(d, true, ret_wait_usec)
+                                 : pick_by_size(d, small_first, ret_wait_usec);
+        return b || d != d->head ? b : pick_by_size(d, !small_first, ret_wait_usec);
+}
+
+static void wind_down(Destination *d) {
+        if (d->activity != ACTIVITY_DELIVERING)
+                return;
+        set_activity(d, ACTIVITY_WINDING_DOWN);
+        d->type->delivery_wind_down(d->running);
+}
+
+/* A large bundle goes on for so long, and for ten times as long as it takes to start again. */
+#define LARGE_TURN_USEC (10 * USEC_PER_SEC)
+#define LARGE_TURN_SETUPS 10
+
+/* A large bundle that has had its time gives way when a small one waits. */
+static void interrupt_for_small(Destination *d) {
+        const Delivery *job = d->running;
+        uint64_t now = scheduler_boottime_usec(d->scheduler), wait = USEC_INFINITY;
+        if (!d->type->can_interrupt || d->activity != ACTIVITY_DELIVERING || is_small(d->bundle))
+                return;
+        if (!pick_by_size(d, true, &wait)) {
+                if (wait != USEC_INFINITY) /* one that failed before may go again then */
+                        kick_destination_in(d, wait);
+                return;
+        }
+        uint64_t turn = MAX(LARGE_TURN_USEC, LARGE_TURN_SETUPS * job->setup_usec);
+        uint64_t until = job->start_usec + turn;
+        if (job->setup_usec == 0 || now < until) {
+                kick_destination_in(d, now < until ? until - now : USEC_PER_SEC);
+                return;
+        }
+        log_dump(d->bundle->rec.id, LOG_DEBUG, 0, "%s: gives way to smaller ones", d->config->name);
+        wind_down(d);
+}
+
+/* The first of several that many nodes may have waited for. @return whether it is postponed */
+static bool postpone_for_jitter(Destination *d) {
+        Scheduler *s = d->scheduler;
+        uint64_t now = scheduler_boottime_usec(s);
+        if (!d->type->is_shared || s->is_urgent)
+                return false;
+        if (!d->has_jitter) {
+                d->has_jitter = true;
+                d->jitter_until_usec =
+                        now + scheduler_random() % MAX(s->config->retry.initial_usec, UINT64_C(1));
+        }
+        if (now >= d->jitter_until_usec)
+                return false;
+        kick_destination_in(d, d->jitter_until_usec - now);
+        return true;
+}
+
+static void start_probe(Destination *d) {
+        d->probe_start_usec = scheduler_boottime_usec(d->scheduler);
+        if (d->type->probe(d) == 0)
+                set_activity(d, ACTIVITY_PROBING);
+        else
+                kick_destination_in(d, USEC_PER_SEC);
+}
+
+/* @param ret_cleanup_wait_usec  until more is to be cleaned up  @return whether a delivery may start now; else what was started, or a timer, kicks */
+static bool is_prepared(Destination *d, uint64_t *ret_cleanup_wait_usec) {
+        const Destination *head = d->head;
+        uint64_t now = scheduler_boottime_usec(d->scheduler), cleanup_usec = USEC_INFINITY;
+        *ret_cleanup_wait_usec = USEC_INFINITY;
+        if (d != head) /* the head kicks it */
+                return head->is_proven && head->activity != ACTIVITY_PROBING &&
+                       now >= head->not_before_usec;
+        if (d->activity != ACTIVITY_IDLE)
+                return false;
+        if (now < d->not_before_usec) {
+                kick_destination_in(d, d->not_before_usec - now);
+                return false;
+        }
+        if (!d->is_proven) {
+                if (!postpone_for_jitter(d))
+                        start_probe(d);
+                return false;
+        }
+        if (d->type->clean_up && d->type->clean_up(d, &cleanup_usec)) {
+                set_activity(d, ACTIVITY_CLEANING_UP);
+                return false;
+        }
+        if (cleanup_usec != USEC_INFINITY) { /* whatever comes first arms the timer anew */
+                *ret_cleanup_wait_usec = cleanup_usec > now ? cleanup_usec - now : 0;
+                kick_destination_in(d, *ret_cleanup_wait_usec);
+        }
+        return true;
+}
+
+static void wait_for_next(Destination *d, uint64_t wait_usec, uint64_t cleanup_wait_usec) {
+        Scheduler *s = d->scheduler;
+        if (s->waits_for_memory == d && wait_usec > USEC_PER_SEC) /* nobody waits for it now */
+                s->waits_for_memory = NULL;
+        if (wait_usec != USEC_INFINITY) {
+                kick_destination_in(d, MIN(wait_usec, cleanup_wait_usec));
+                return;
+        }
+        d->has_jitter = false;
+        if (d == d->head &&
+            d->delivery_failed) /* nobody waits for it any more, and it can be written */
+                mark_ok(d);
+}
+
+static void kick_destination(Destination *d) {
+        Scheduler *s = d->scheduler;
+        uint64_t wait, cleanup_wait;
+        if (s->is_stopping)
+                return;
+        if (d->running) {
+                interrupt_for_small(d);
+                return;
+        }
+        if (!is_prepared(d, &cleanup_wait)) {
+                if (s->waits_for_memory == d)
+                        s->waits_for_memory = NULL;
+                return;
+        }
+        if (s->waits_for_memory && s->waits_for_memory != d)
+                return; /* kicked when it has got on */
+        if (!has_memory(s, d->type->memory_bytes(d)))
+                return; /* whoever comes back kicks */
+        if (s->is_urgent)
+                d->head->rotation.n_small_in_row =
+                        0; /* small ones first, as long as there are any */
+        Bundle *b = pick_bundle(d, &wait);
+        if (!b) {
+                wait_for_next(d, wait, cleanup_wait);
+                return;
+        }
+        if (postpone_for_jitter(d))
+                return;
+        rotation_record(&d->head->rotation, bundle_table_queue_of(s->context.bundles, b),
+                        is_small(b));
+        int r = start_delivery(d, b);
+        if (r < 0) {
+                log_dump(b->rec.id, LOG_ERR, r, "cannot start to ship it, trying again");
+                kick_destination_in(d, USEC_PER_SEC);
+        } else
+                interrupt_for_small(d); /* when a small one may be waiting for its time */
+}
+
+void scheduler_kick(Scheduler *s) {
+        for (size_t i = 0; i < s->n_all; i++)
+                kick_destination(&s->destinations[i]);
+}
+
+static void reset_failures(Scheduler *s, Bundle *b) {
+        for (size_t i = 0; i < b->rec.n_deliveries; i++)
+                b->rec.deliveries[i].attempts = 0;
+        memset(b->tries, 0, sizeof b->tries);
+        b->rec.attempts = 0;
+        bundle_save(s->context.bundles, b);
+}
+
+void scheduler_retry_now(Scheduler *s, Bundle *b) {
+        for (size_t i = 0; i < s->n_all; i++) {
+                s->destinations[i].not_before_usec = 0;
+                s->destinations[i].jitter_until_usec = 0;
+        }
+        LIST_FOREACH (l, bundle_table_all(s->context.bundles)) {
+                Bundle *other = CONTAINER_OF(l, Bundle, link);
+                for (size_t i = 0; (!b || b == other) && i < other->rec.n_deliveries; i++)
+                        other->rec.deliveries[i].next_try_usec = 0;
+        }
+        if (b)
+                reset_failures(s, b);
+        scheduler_kick(s);
+}
+
+bool scheduler_abort(Scheduler *s, Bundle *b) {
+        bool any = false;
+        for (size_t i = 0; i < s->n_all; i++)
+                if (s->destinations[i].bundle == b) {
+                        s->destinations[i].type->delivery_abort(s->destinations[i].running);
+                        any = true;
+                }
+        return any;
+}
+
+/* A node that goes is not the job's any more: then deliveries get what a normal process gets. */
+static void set_priority(Scheduler *s, WorkerPriority priority) {
+        worker_pool_set_priority(s->compressors, priority);
+        for (size_t i = 0; i < s->n_all; i++)
+                worker_pool_set_priority(s->destinations[i].worker, priority);
+}
+
+void scheduler_set_urgent(Scheduler *s, bool is_urgent) {
+        s->is_urgent = is_urgent;
+        atomic_store(&s->limits->is_urgent, is_urgent);
+        set_priority(s, is_urgent ? WORKER_NORMAL : WORKER_IDLE);
+        scheduler_kick(s);
+}
+
+void scheduler_wind_down(Scheduler *s) {
+        s->is_stopping = true;
+        set_priority(s, WORKER_NORMAL);
+        s->stop_usec = scheduler_boottime_usec(s) + STOP_TIMEOUT_USEC;
+        for (size_t i = 0; i < s->n_all; i++)
+                wind_down(&s->destinations[i]);
+}
+
+void scheduler_resume(Scheduler *s) {
+        s->is_stopping = false;
+        s->stop_usec = 0;
+        set_priority(s, s->is_urgent && !s->context.is_urgent ? WORKER_NORMAL : WORKER_IDLE);
+        scheduler_kick(s);
+}
+
+bool scheduler_is_idle(const Scheduler *s) {
+        for (size_t i = 0; i < s->n_all; i++)
+                if (s->destinations[i].running)
+                        return false;
+        return true;
+}
+
+/* ---- life ---- */
+
+static unsigned count_compressors(const Config *config) {
+        if (config->limits.compression_threads > 0)
+                return (unsigned)config->limits.compression_threads;
+        cpu_set_t set;
+        int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+        return MAX((unsigned)n / 4, 1U);
+}
+
+/* A key's template is a path's without its first slash. */
+static int create_template(Destination *d) {
+        _cleanup_free_ char *path = NULL;
+        char bad;
+        if (d->config->type == CONFIG_VOLUME)
+                return path_template_new(&d->template, d->config->path, FORM_DESTINATION_VARIABLES,
+                                         &bad);
+        if (asprintf(&path, "/%s", d->config->prefix) < 0) {
+                path = NULL;
+                return -ENOMEM;
+        }
+        return path_template_new(&d->template, path, FORM_DESTINATION_VARIABLES, &bad);
+}
+
+static int destination_init(Destination *d, Destination *head, const ConfigDestination *config) {
+        *d = (Destination){ .scheduler = head->scheduler,
+                            .head = head,
+                            .config = config,
+                            .type = config->type == CONFIG_S3 ? &destination_s3_type
+                                                              : &destination_volume_type,
+                            .state = DESTINATION_OK };
+        int r = create_template(d);
+        if (r >= 0)
+                r = worker_pool_new(&d->worker, head->scheduler->context.event,
+                                    d->type->worker_name, 1, WORKER_IDLE);
+        return r < 0 ? r : d->type->open(d);
+}
+
+/* A volume gets a second worker where a destination's share of memory is so many times its needs. */
+#define SECOND_WORKER_SHARE 3
+
+/* A volume's second worker costs memory, so there has to be enough. */
+static int add_second_workers(Scheduler *s) {
+        const Config *config = s->config;
+        uint64_t bytes = bundle_writer_memory_min((int)config->limits.compression_level);
+        int r = 0;
+        if (scheduler_memory_share(s) < SECOND_WORKER_SHARE * bytes)
+                return 0;
+        for (size_t i = 0; r >= 0 && i < s->n_destinations; i++) {
+                Destination *head = &s->destinations[i];
+                if (head->type->can_interrupt)
+                        continue;
+                s->memory_reserved += bytes;
+                r = destination_init(&s->destinations[s->n_all++], head, head->config);
+        }
+        return r;
+}
+
+int scheduler_new(Scheduler **ret, const SchedulerContext *context, const Config *config) {
+        Scheduler *s = calloc(1, sizeof *s);
+        if (!s)
+                return -ENOMEM;
+        *s = (Scheduler){ .context = *context,
+                          .config = config,
+                          .is_urgent = context->is_urgent,
+                          .n_compressors = count_compressors(config) };
+        int r = rate_limits_new(&s->limits, context->clock, config);
+        if (r >= 0)
+                atomic_store(&s->limits->is_urgent, s->is_urgent);
+        s->destinations = calloc(2 * config->n_destinations + 1, sizeof *s->destinations);
+        if (r >= 0)
+                r = s->destinations ? worker_pool_new(&s->compressors, NULL, "nc-zstd",
+                                                      s->n_compressors, WORKER_IDLE)
+                                    : -ENOMEM;
+        for (size_t i = 0; r >= 0 && i < config->n_destinations; i++) {
+                Destination *d = &s->destinations[i];
+                s->n_destinations = s->n_all = i + 1;
+                d->scheduler = s;
+                r = destination_init(d, d, &config->destinations[i]);
+        }
+        if (r >= 0)
+                r = add_second_workers(s);
+        if (r < 0) {
+                scheduler_free(s);
+                return r;
+        }
+        *ret = s;
+        return 0;
+}
+
+static bool is_busy(const Destination *d) {
+        const WorkJob *job = d->running ? &d->running->work : d->type->job ? d->type->job(d) : NULL;
+        return job && worker_pool_is_running(job);
+}
+
+/* @return whether it came back in time */
+static bool wait_for_worker(const Destination *d, uint64_t until_usec) {
+        Clock *clock = d->scheduler->context.clock;
+        while (is_busy(d) && clock->boottime_usec(clock) < until_usec)
+                (void)usleep(5 * USEC_PER_MSEC); /* the loop is over: there is nothing else to do */
+        return !is_busy(d);
+}
+
+/* @return whether it hangs: then what its worker uses stays */
+static bool destination_done(Destination *d, uint64_t until_usec) {
+        bool hung = d->worker && !wait_for_worker(d, until_usec);
+        if (hung)
+                worker_pool_abandon(d->worker);
+        else
+                worker_pool_free(d->worker);
+        if (d->target && d->type->stop)
+                d->type->stop(d, hung);
+        if (d->bundle) {
+                d->bundle->n_running--;
+                (void)bundle_set_delivery_state(
+                        d->bundle, find_delivery(d->bundle, d->config->name), DELIVERY_PENDING);
+                end_shipping(d->scheduler, d->bundle, BUNDLE_READY, d->type->cut_text);
+        }
+        if (hung)
+                log_warning(0,
+                            "destination %s: did not stop within 5 s, leaving its worker behind; "
+                            "what it was shipping starts over",
+                            d->config->name);
+        else if (d->target) {
+                d->type->delivery_free(d->running);
+                d->type->close(d);
+        }
+        sd_event_source_disable_unref(d->timer);
+        path_template_free(d->template);
+        free(d->last_error);
+        return hung;
+}
+
+Scheduler *scheduler_free(Scheduler *s) {
+        if (!s)
+                return NULL;
+        s->is_stopping = true;
+        for (size_t i = 0; i < s->n_all; i++)
+                if (s->destinations[i].running)
+                        atomic_store(&s->destinations[i].running->abort, true);
+        uint64_t until =
+                s->stop_usec > 0 ? s->stop_usec : scheduler_boottime_usec(s) + STOP_TIMEOUT_USEC;
+        bool hung = false;
+        for (size_t i = 0; i < s->n_all; i++)
+                hung |= destination_done(&s->destinations[i], until);
+        if (!hung) /* a hung worker may still come to compress */
+                worker_pool_free(s->compressors);
+        rate_limits_unref(s->limits);
+        free(s->destinations);
+        free(s);
+        return NULL;
+}
+
+void scheduler_abandon_uploads(Scheduler *s, const Bundle *b) {
+        for (size_t i = 0; i < b->rec.n_deliveries; i++) {
+                int r = store_ledger_abandon(s->context.store, b->rec.id,
+                                             b->rec.deliveries[i].destination);
+                if (r < 0)
+                        log_dump(b->rec.id, LOG_WARNING, r,
+                                 "cannot write down that its upload is to be aborted");
+        }
+}
+
+void scheduler_set_config(Scheduler *s, const Config *config) {
+        s->config = config;
+        for (size_t i = 0; i < s->n_destinations; i++)
+                s->destinations[i].config = &config->destinations[i];
+        for (size_t i = s->n_destinations; i < s->n_all; i++)
+                s->destinations[i].config = s->destinations[i].head->config;
 }

@@ -19,8 +19,7 @@ size_t scheduler_n_destinations(const Scheduler *s) {
         "what is read comes too slowly: the file system of the source hangs, or is very slow"
 
 static bool lacks_cpu(const Destination *d) {
-        return worker_pool_wants_cpu(d->type->worker(d)) ||
-               worker_pool_wants_cpu(d->scheduler->compressors);
+        return worker_pool_wants_cpu(d->worker) || worker_pool_wants_cpu(d->scheduler->compressors);
 }
 
 /* For how long what is at work there has given no sign of life; 0 = it does, or nothing is. While the plan is made the destination is
@@ -28,11 +27,11 @@ static bool lacks_cpu(const Destination *d) {
 static uint64_t destination_stall(Destination *d, bool *ret_is_ours) {
         uint64_t now = scheduler_boottime_usec(d->scheduler);
         *ret_is_ours = false;
-        if (d->probing)
-                return stall_check(&d->stall, d->probe_begun_usec, 0, now);
+        if (d->activity == ACTIVITY_PROBING)
+                return stall_check(&d->stall, d->probe_start_usec, 0, now);
         if (!d->running || atomic_load(&d->running->total_bytes) == 0)
                 return 0;
-        uint64_t progress = d->type->refresh(d), since = d->running->begun_usec;
+        uint64_t progress = d->type->refresh(d), since = d->running->start_usec;
         if (d->type->awaits_destination && !d->type->awaits_destination(d, &since)) {
                 *ret_is_ours = true;
                 progress = atomic_load(&d->running->n_reads);
@@ -95,7 +94,7 @@ size_t scheduler_deliveries_view(const Scheduler *s, SchedulerDeliveryView *ret)
                         .sent_bytes = atomic_load(&d->running->sent_bytes),
                         .done_bytes = atomic_load(&d->running->done_bytes),
                         .total_bytes = atomic_load(&d->running->total_bytes),
-                        .begun_usec = d->running->begun_usec,
+                        .start_usec = d->running->start_usec,
                 };
         }
         return n;
@@ -222,9 +221,9 @@ char *scheduler_explain(const Scheduler *s, const Bundle *b, const DeliveryRecor
         return strbuf_take(&text);
 }
 
-uint64_t stall_check(StallCheck *s, uint64_t begun_usec, uint64_t progress, uint64_t now_usec) {
-        if (s->begun_usec != begun_usec) /* no progress at all counts from the beginning */
-                *s = (StallCheck){ .begun_usec = begun_usec, .since_usec = begun_usec };
+uint64_t stall_check(StallCheck *s, uint64_t start_usec, uint64_t progress, uint64_t now_usec) {
+        if (s->start_usec != start_usec) /* no progress at all counts from the beginning */
+                *s = (StallCheck){ .start_usec = start_usec, .since_usec = start_usec };
         if (s->progress != progress) {
                 s->progress = progress;
                 s->since_usec = now_usec;
