@@ -32,7 +32,8 @@ bool delivery_endf(Delivery *d, DeliveryResult result, const char *fmt, ...) {
 
 bool delivery_end_upload(Delivery *d, int outcome, char *error) {
         d->upload_outcome = MAX(outcome, 0);
-        /* A destination that gives back other bytes than it was given is no place for evidence, whatever the bundle. */
+        /* A destination that gives back other bytes than it was given is no place for evidence,
+         * whatever the bundle. */
         if (outcome == UPLOAD_E_FULL || outcome == UPLOAD_E_AWAY || outcome == UPLOAD_E_DENIED ||
             outcome == UPLOAD_E_MISMATCH)
                 return delivery_end(d, RESULT_DESTINATION_FAILED, error);
@@ -127,7 +128,8 @@ static json_t *initial_reasons(const Delivery *d) {
         return reasons ? reasons : json_array();
 }
 
-/* What hooks told counts by whose files are in the plan. A file that no link holds may have come since it was decided where they go. */
+/* What hooks told counts by whose files are in the plan. A file that no link holds may have come
+ * since it was decided where they go. */
 static bool check_owners(DeliveryAttempt *a) {
         Delivery *d = a->delivery;
         Owners owners = { 0 };
@@ -173,7 +175,7 @@ static bool build_plan(DeliveryAttempt *a) {
 bool delivery_attempt_start(DeliveryAttempt *a, Delivery *d) {
         *a = (DeliveryAttempt){ .delivery = d,
                                 .reasons = initial_reasons(d),
-                                .turn = { .limits = d->limits, .abort = &d->abort },
+                                .reader = { .limits = d->limits, .abort = &d->abort },
                                 .created_usec = d->clock->realtime_usec(d->clock) };
         atomic_store(&d->done_bytes, 0);
         a->object_name = bundle_object_name(d->rec.id);
@@ -200,7 +202,7 @@ static int open_member(size_t i, const PlanMember *m, void *userdata) {
 static void before_read(size_t n, void *userdata) {
         DeliveryAttempt *a = userdata;
         atomic_fetch_add(&a->delivery->n_reads, 1);
-        rate_limits_before_read(&a->turn, n);
+        rate_limits_before_read(&a->reader, n);
 }
 
 BundleWriterOptions delivery_attempt_writer_options(DeliveryAttempt *a, uint64_t memory_bytes) {

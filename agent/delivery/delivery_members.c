@@ -89,7 +89,8 @@ static int add_attached(DeliveryMembers *m, const char *path) {
         return add_to_plan(m, path, fd, &member);
 }
 
-/* The plan wants its members in order: adds those that come before a path of the source, or all that are left.
+/* The plan wants its members in order: adds those that come before a path of the source, or all
+ * that are left.
  * @return 0; 1: one of them has this very path; -errno */
 static int add_attached_before(DeliveryMembers *m, const char *path) {
         while (m->next_attached < m->attached.n) {
@@ -265,7 +266,8 @@ static int find_source_members(DeliveryMembers *m) {
         return add_from_source(m);
 }
 
-/* Attachments alone are no dump: one of which nothing can be read fails or vanishes as it would without them. A supplement may be made of them. */
+/* Attachments alone are no dump: one of which nothing can be read fails or vanishes as it would
+ * without them. A supplement may be made of them. */
 static int find_members(DeliveryMembers *m) {
         bool is_supplement = m->delivery->rec.supplement_of[0] != '\0';
         int r = find_attached(m);

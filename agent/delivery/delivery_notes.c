@@ -8,7 +8,9 @@
 #include "lib/neuron/names.h"
 #include "lib/neuron/nrt_status.h"
 
-#define SEEN_MAX 512 /* processes of one user that were seen at devices; a node runs 128 at once */
+#define SEEN_MAX                                                                                   \
+        512 /* processes of one user that were seen at devices; a node runs 128 at once   \
+                      */
 
 static bool parse_number(const char *text, uint64_t *ret) {
         return text && parse_u64_range(text, 0, INT64_MAX, ret) == 0;

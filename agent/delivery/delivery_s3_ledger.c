@@ -157,7 +157,8 @@ static int start_durably(const DeliveryS3Ledger *l, Store *store, const LedgerUp
 
 int delivery_s3_ledger_start(DeliveryS3Ledger *l, Store *store, const LedgerUpload *upload) {
         int r = start_durably(l, store, upload);
-        /* A crash leaves an upload on the server that nobody knows, which the next start sweeps away. */
+        /* A crash leaves an upload on the server that nobody knows, which the next start sweeps
+         * away. */
         if (store_is_trouble(r) || (r > 0 && store_trouble(store) < 0)) {
                 r = store_ledger_begin_in_memory(store, l->bundle, l->destination, upload);
                 if (r == 0)

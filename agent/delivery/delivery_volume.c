@@ -1,4 +1,5 @@
-/* A volume as a destination: its deliveries and its probe block, so they run in a worker of its own. */
+/* A volume as a destination: its deliveries and its probe block, so they run in a worker of its
+ * own. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -54,8 +55,9 @@ static bool object_is_complete(const VolumeAttempt *a, const ManifestHead *head)
         return stripes && volume_verify(a->v->volume, a->path, stripes, head->n_parts) == 0;
 }
 
-/* The manifest is written last, so one that names this very plan means that an earlier run got through and died before it could
- * write that down. Its object is read back all the same: somebody may have removed it since. */
+/* The manifest is written last, so one that names this very plan means that an earlier run got
+ * through and died before it could write that down. Its object is read back all the same: somebody
+ * may have removed it since. */
 static bool check_manifest(VolumeAttempt *a) {
         _cleanup_free_ char *text = NULL, *where = NULL;
         _cleanup_(manifest_head_done) ManifestHead head = { 0 };
@@ -88,7 +90,8 @@ static bool create_object(VolumeAttempt *a) {
         return r == 0 || delivery_end_upload(a->base.delivery, r, error);
 }
 
-/* Writes piece by piece, as limits.upload_rate lets it. @return whether all of it is written; false: a->base.delivery has ended */
+/* Writes piece by piece, as limits.upload_rate lets it. @return whether all of it is written;
+ * false: a->base.delivery has ended */
 static bool write_bytes(VolumeAttempt *a, VolumeObject *object, const void *data, size_t n) {
         Delivery *d = a->base.delivery;
         Throttle *upload = d->limits ? d->limits->upload : NULL;
@@ -179,7 +182,8 @@ static bool finish_object(VolumeAttempt *a) {
         if (!stripes)
                 return delivery_endf(d, RESULT_FAILED, "%s", strerror(ENOMEM));
         d->object_bytes = a->parts.total_bytes;
-        /* Without a manifest what has the name is no bundle: what a crash left of an earlier plan. The name is ours, so it may go. */
+        /* Without a manifest what has the name is no bundle: what a crash left of an earlier plan.
+         * The name is ours, so it may go. */
         return commit(a, &(Commit){ a->object, stripes, a->parts.n, true });
 }
 
@@ -219,7 +223,8 @@ static bool write_manifest(VolumeAttempt *a) {
 }
 
 static void remove_temporary_files(VolumeAttempt *a) {
-        /* Temporary names that a crash left, even one between link and unlink; what cannot be removed, begin tells. */
+        /* Temporary names that a crash left, even one between link and unlink; what cannot be
+         * removed, begin tells. */
         (void)volume_sweep(a->v->volume, a->path);
         (void)volume_sweep(a->v->volume, a->manifest_path);
 }
@@ -270,7 +275,8 @@ static Delivery *delivery_volume_free(Delivery *d) {
 
 typedef struct VolumeTarget {
         Volume *volume;
-        /* Can the volume be written? Asked at the start and after each failure, before a bundle is packed for it. */
+        /* Can the volume be written? Asked at the start and after each failure, before a bundle is
+         * packed for it. */
         struct VolumeProbe *probe; /* running */
 } VolumeTarget;
 
@@ -352,7 +358,8 @@ static int volume_start_probe(Destination *d) {
         return r;
 }
 
-/* What a writer may use: all of it together stays below limits.memory, shared fairly among the destinations. */
+/* What a writer may use: all of it together stays below limits.memory, shared fairly among the
+ * destinations. */
 static uint64_t volume_memory_bytes(const Destination *d) {
         const Scheduler *s = d->scheduler;
         int level = (int)s->config->limits.compression_level;

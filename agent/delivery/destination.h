@@ -139,9 +139,9 @@ struct DestinationType {
         /** Updates the figures of the running delivery. @return any number that changes while the
          * destination accepts data */
         uint64_t (*refresh)(Destination *d);
-        /** @param ret_since_usec  CLOCK_BOOTTIME; 0: nothing is awaited  @return whether the running
-         * delivery waits for the destination, not for us. NULL: one thread does everything, so the
-         * kernel has to be asked what it waits for */
+        /** @param ret_since_usec  CLOCK_BOOTTIME; 0: nothing is awaited  @return whether the
+         * running delivery waits for the destination, not for us. NULL: one thread does everything,
+         * so the kernel has to be asked what it waits for */
         bool (*awaits_destination)(const Destination *d, uint64_t *ret_since_usec);
         /** What was kept to resume is released. NULL: nothing is kept */
         void (*on_delivered)(Destination *d, const char *bundle);

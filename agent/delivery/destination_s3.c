@@ -1,5 +1,6 @@
-/* A bucket as a destination. Beside deliveries and the probe it tidies up: uploads of ours that nobody goes on with are aborted, before
- * the next delivery begins, so that none is taken for one underway. */
+/* A bucket as a destination. Beside deliveries and the probe it tidies up: uploads of ours that
+ * nobody goes on with are aborted, before the next delivery begins, so that none is taken for one
+ * underway. */
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
@@ -251,7 +252,8 @@ static bool s3_clean_up(Destination *d, uint64_t *ret_next_usec) {
         const Config *config = d->scheduler->config;
         uint64_t now = scheduler_boottime_usec(d->scheduler);
         if (!t->swept_ours && now >= t->ours_usec) {
-                /* whatever of ours the ledger does not know: of a database that was lost, of a Create whose answer was */
+                /* whatever of ours the ledger does not know: of a database that was lost, of a
+                 * Create whose answer was */
                 t->swept_ours = true;
                 if (start_sweep(d, TIDY_OURS, &(S3SweepOrder){ .prefix = t->fixed }))
                         return true;

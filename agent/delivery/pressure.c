@@ -1,10 +1,12 @@
-/* What the kernel says of waiting, and what we make of it. Idle priority (lib/event/worker_pool.h) is the first to let the job go first; it counts
- * among the threads of one cgroup only. A job in another cgroup has to share its CPUs with ours by CPUWeight=, and its disk with us where the
- * I/O scheduler knows no classes: that is seen here, and answered by resting.
+/* What the kernel says of waiting, and what we make of it. Idle priority (lib/event/worker_pool.h)
+ * is the first to let the job go first; it counts among the threads of one cgroup only. A job in
+ * another cgroup has to share its CPUs with ours by CPUWeight=, and its disk with us where the I/O
+ * scheduler knows no classes: that is seen here, and answered by resting.
  *
- * Our own threads wait as well, the more the better they yield, and that must not be taken for the job's distress. What the job can have
- * lost to us is at most the least of three times: that others waited (all waiting less our own), that we ran, and that we waited, since
- * where we compete with others they get at least as much as we do. */
+ * Our own threads wait as well, the more the better they yield, and that must not be taken for the
+ * job's distress. What the job can have lost to us is at most the least of three times: that others
+ * waited (all waiting less our own), that we ran, and that we waited, since where we compete with
+ * others they get at least as much as we do. */
 #include "agent/delivery/pressure.h"
 
 #include <errno.h>
@@ -15,10 +17,12 @@
 #include "lib/base/fs.h"
 #include "lib/base/parse.h"
 
-/* What others may lose to one of our threads, of one CPU's time. Half of the two percent that a job is promised. */
+/* What others may lose to one of our threads, of one CPU's time. Half of the two percent that a job
+ * is promised. */
 #define CPU_LOST_MAX 0.01
-/* Waiting for disks is no loss by itself, and what we have written is written on by the kernel's own threads, which then wait too (measured:
- * 3 % of the time): only what fills half of the time that we leave counts. */
+/* Waiting for disks is no loss by itself, and what we have written is written on by the kernel's
+ * own threads, which then wait too (measured: 3 % of the time): only what fills half of the time
+ * that we leave counts. */
 #define IO_WAIT_MAX 0.5
 /* While we wait nearly always, nothing can be seen of others: then we pause this much, to look. */
 #define LOOK_SHARE 0.9
@@ -56,8 +60,9 @@ struct Pressure {
 
         _Atomic uint64_t next_usec;
         _Atomic double share;
-        /* What workers say that they worked, since the last sample; and for each such microsecond, how long the busiest of our threads
-         * was on a CPU: less than one where idle priority keeps it off, more where a thread compresses what a quicker one has read. */
+        /* What workers say that they worked, since the last sample; and for each such microsecond,
+         * how long the busiest of our threads was on a CPU: less than one where idle priority keeps
+         * it off, more where a thread compresses what a quicker one has read. */
         _Atomic uint64_t worked_usec;
         _Atomic double cpu_per_worked;
 };
@@ -112,7 +117,8 @@ static int read_numbers(const char *text, uint64_t *ret, size_t n) {
         return 0;
 }
 
-/* `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`, the first line. @return 0, -EBADMSG, or the kernel's answer */
+/* `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`, the first line. @return 0, -EBADMSG, or the
+ * kernel's answer */
 static int read_some(const char *path, uint64_t *ret_usec) {
         static const char total[] = " total=";
         _cleanup_free_ char *text = NULL;
@@ -124,7 +130,8 @@ static int read_some(const char *path, uint64_t *ret_usec) {
         return at ? read_numbers(at + strlen(total), ret_usec, 1) : -EBADMSG;
 }
 
-/* All of /proc/stat's first line but what is idle: user, nice, system, IDLE, iowait, irq, softirq, steal. @return 0 unknown */
+/* All of /proc/stat's first line but what is idle: user, nice, system, IDLE, iowait, irq, softirq,
+ * steal. @return 0 unknown */
 static uint64_t read_busy(const char *path) {
         _cleanup_free_ char *text = NULL;
         uint64_t t[8];
@@ -161,7 +168,8 @@ static size_t read_threads(const char *path, ThreadTimes *ret) {
         return n;
 }
 
-/* A file that cannot be read any more says that nothing waits: nobody is to stay slow for ever because of it. */
+/* A file that cannot be read any more says that nothing waits: nobody is to stay slow for ever
+ * because of it. */
 static void read_all(const Pressure *p, Reading *ret) {
         ret->at_usec = p->clock->boottime_usec(p->clock);
         ret->cpu_usec = ret->io_usec = ret->own_io_usec = 0;
@@ -203,7 +211,8 @@ static uint64_t compare_threads(const Reading *before, const Reading *now, Press
         return busiest;
 }
 
-/* Takes a reading; unless it is the first after a while, also a decision. Only with p->reading held. */
+/* Takes a reading; unless it is the first after a while, also a decision. Only with p->reading
+ * held. */
 static void sample(Pressure *p) {
         read_all(p, &p->now);
         uint64_t elapsed = elapsed_between(p->before.at_usec, p->now.at_usec, UINT64_MAX);
@@ -297,8 +306,9 @@ static char *path_below(const char *proc_root, const char *name) {
         return asprintf(&path, "%s/%s", proc_root, name) < 0 ? NULL : path;
 }
 
-/* Where our own cgroup says how long its tasks wait for disks. The topmost one of the machine has no such file, and where there is no cgroup2
- * nothing has. @return NULL: none, or no memory; both mean that io counts for nothing */
+/* Where our own cgroup says how long its tasks wait for disks. The topmost one of the machine has
+ * no such file, and where there is no cgroup2 nothing has. @return NULL: none, or no memory; both
+ * mean that io counts for nothing */
 static char *find_own_io(const char *proc_root) {
         _cleanup_free_ char *mounts_path = path_below(proc_root, "self/mountinfo"), *mounts = NULL;
         _cleanup_free_ char *cgroup_path = path_below(proc_root, "self/cgroup"), *cgroups = NULL;

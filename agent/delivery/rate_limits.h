@@ -1,5 +1,6 @@
-/* What this node's limits let through: bytes sent, requests, bytes read; and how much of the time workers may work. One for all
- * destinations, made of config.limits; counted references, since a worker that hangs may outlive the pipeline. */
+/* What this node's limits let through: bytes sent, requests, bytes read; and how much of the time
+ * workers may work. One for all destinations, made of config.limits; counted references, since a
+ * worker that hangs may outlive the pipeline. */
 #pragma once
 
 #include <stdatomic.h>
@@ -19,10 +20,12 @@ typedef struct RateLimits {
         char *note;            /* said in status: no PSI; NULL */
 } RateLimits;
 
-/* Nobody rests before so much of a bundle was read: what is small goes at once, however pressed the machine is. */
+/* Nobody rests before so much of a bundle was read: what is small goes at once, however pressed the
+ * machine is. */
 #define RATE_LIMITS_UNPAUSED_BYTES (4 * MIB)
 
-/** @param clock  borrowed; must outlive all references  @return 0, -ENOMEM, or pressure_new()'s errno */
+/** @param clock  borrowed; must outlive all references  @return 0, -ENOMEM, or pressure_new()'s
+ * errno */
 int rate_limits_new(RateLimits **ret, Clock *clock, const Config *config);
 RateLimits *rate_limits_ref(RateLimits *l);
 RateLimits *rate_limits_unref(RateLimits *l); /* takes NULL, returns NULL */
@@ -35,6 +38,6 @@ typedef struct ReaderLimits {
         uint64_t working_since_usec, n_bytes; /* that were read so far */
 } ReaderLimits;
 
-/** Before so many bytes of a source are read: sleeps as long as read_rate and the machine's pressure ask for. Returns early, and at once, when
- * *abort is set. Workers only. */
+/** Before so many bytes of a source are read: sleeps as long as read_rate and the machine's
+ * pressure ask for. Returns early, and at once, when *abort is set. Workers only. */
 void rate_limits_before_read(ReaderLimits *t, size_t n);

@@ -250,7 +250,8 @@ static const char *last_error_of_given_up(const Scheduler *s, const Bundle *b) {
         return NULL;
 }
 
-/* Moves a bundle on from SHIPPING, or remembers the move until its last worker is back: no other delivery starts before. The bundle may be gone afterwards. @param reason  copied; may be NULL */
+/* Moves a bundle on from SHIPPING, or remembers the move until its last worker is back: no other
+ * delivery starts before. The bundle may be gone afterwards. @param reason  copied; may be NULL */
 static void end_shipping(Scheduler *s, Bundle *b, BundleState to, const char *reason) {
         if (to == BUNDLE_SETTLING || to == BUNDLE_VANISHED) {
                 if (!b->has_wish || to == BUNDLE_VANISHED) {
@@ -314,7 +315,9 @@ static size_t intersect(uint64_t *a, size_t n_a, const uint64_t *b, size_t n_b) 
         return n;
 }
 
-/* Shipped is what every destination so far has: the source may have changed between two of them. What one of them lacks follows as a supplement, since the unit's digest is no longer the bundle's. */
+/* Shipped is what every destination so far has: the source may have changed between two of them.
+ * What one of them lacks follows as a supplement, since the unit's digest is no longer the
+ * bundle's. */
 static int store_prints(Scheduler *s, Bundle *b, const DeliveryRecord *delivery, Delivery *job) {
         if (is_delivered_elsewhere(b, delivery)) {
                 _cleanup_free_ uint64_t *before = NULL;
@@ -374,7 +377,8 @@ static void handle_delivered(Destination *d, Bundle *b, DeliveryRecord *delivery
                  delivery->object ? delivery->object : "?",
                  parse_format_human(text, job->object_bytes), proof_text(job->proof),
                  job->complete ? "" : ", labelled incomplete");
-        /* The manifest is there: whatever happens now, it says so. Before the bundle may be gone. */
+        /* The manifest is there: whatever happens now, it says so. Before the bundle may be gone.
+         */
         if (d->type->on_delivered)
                 d->type->on_delivered(d, b->rec.id);
         if (all_delivered(b) && b->n_running == 0) {
@@ -415,10 +419,12 @@ static void handle_bundle_failure(Destination *d, Bundle *b, DeliveryRecord *del
         end_shipping(s, b, BUNDLE_READY, error);
 }
 
-/* A destination that is proven after each of so many failures in a row of one bundle is not at fault. */
+/* A destination that is proven after each of so many failures in a row of one bundle is not at
+ * fault. */
 #define DESTINATION_FAILURES_MAX 3
 
-/* The destination is at fault, unless its probe succeeds each time and only this bundle keeps failing: then the bundle is, and the others must not wait for it. */
+/* The destination is at fault, unless its probe succeeds each time and only this bundle keeps
+ * failing: then the bundle is, and the others must not wait for it. */
 static void handle_destination_failure(Destination *d, Bundle *b, DeliveryRecord *delivery,
                                        const Delivery *job) {
         Scheduler *s = d->scheduler;
@@ -558,7 +564,9 @@ static char *delivery_directory(const Destination *d, const Bundle *b) {
         return directory ? directory : expand_template(d, b);
 }
 
-/* Before the first delivery of a bundle, and the same for all that follow, after a crash too: an object that was started with one plan must never meet another. The row is written by the caller. */
+/* Before the first delivery of a bundle, and the same for all that follow, after a crash too: an
+ * object that was started with one plan must never meet another. The row is written by the caller.
+ */
 static void attach_collected_files(Scheduler *s, Bundle *b) {
         const Attachments *a = s->context.attachments;
         const BundleRecord *rec = &b->rec;
@@ -647,7 +655,9 @@ static int start_delivery(Destination *d, Bundle *b) {
 
 /* ---- who goes when ---- */
 
-/* Given up here while other destinations have yet to try. One that is given up everywhere and READY nevertheless (quarantine_after was lowered) is tried once more: the failure puts it into quarantine. */
+/* Given up here while other destinations have yet to try. One that is given up everywhere and READY
+ * nevertheless (quarantine_after was lowered) is tried once more: the failure puts it into
+ * quarantine. */
 static bool is_given_up_here(const Scheduler *s, const Bundle *b, const DeliveryRecord *delivery) {
         return scheduler_has_given_up(s, delivery) && (b->n_running > 0 || !has_given_up_all(s, b));
 }
@@ -656,7 +666,8 @@ static bool is_small(const Bundle *b) {
         return rotation_is_small(b->rec.n_files, b->rec.bytes);
 }
 
-/* @return the delivery when it waits for nothing but its turn, or for time to pass (*ret_wait_usec); else NULL */
+/* @return the delivery when it waits for nothing but its turn, or for time to pass
+ * (*ret_wait_usec); else NULL */
 static const DeliveryRecord *waiting_delivery(const Destination *d, const Bundle *b,
                                               uint64_t now_usec, uint64_t *ret_wait_usec) {
         if ((b->rec.state != BUNDLE_READY && b->rec.state != BUNDLE_SHIPPING) || !b->source ||
@@ -666,13 +677,15 @@ static const DeliveryRecord *waiting_delivery(const Destination *d, const Bundle
         if (!delivery || delivery->state != DELIVERY_PENDING ||
             is_given_up_here(d->scheduler, b, delivery))
                 return NULL;
-        /* A clock that was set back must not make a bundle wait for longer than the longest backoff. */
+        /* A clock that was set back must not make a bundle wait for longer than the longest
+         * backoff. */
         uint64_t wait = delivery->next_try_usec > now_usec ? delivery->next_try_usec - now_usec : 0;
         *ret_wait_usec = MIN(wait, d->scheduler->config->retry.maximum_usec);
         return delivery;
 }
 
-/* @param wait_usec  lowered to when the next one of this queue may go  @return the oldest of this size that may go now; NULL */
+/* @param wait_usec  lowered to when the next one of this queue may go  @return the oldest of this
+ * size that may go now; NULL */
 static Bundle *first_of(const Destination *d, const BundleQueue *q, bool small,
                         uint64_t *wait_usec) {
         uint64_t now = scheduler_realtime_usec(d->scheduler), wait;
@@ -772,7 +785,8 @@ static void start_probe(Destination *d) {
                 kick_destination_in(d, USEC_PER_SEC);
 }
 
-/* @param ret_cleanup_wait_usec  until more is to be cleaned up  @return whether a delivery may start now; else what was started, or a timer, kicks */
+/* @param ret_cleanup_wait_usec  until more is to be cleaned up  @return whether a delivery may
+ * start now; else what was started, or a timer, kicks */
 static bool is_prepared(Destination *d, uint64_t *ret_cleanup_wait_usec) {
         const Destination *head = d->head;
         uint64_t now = scheduler_boottime_usec(d->scheduler), cleanup_usec = USEC_INFINITY;
@@ -966,7 +980,8 @@ static int destination_init(Destination *d, Destination *head, const ConfigDesti
         return r < 0 ? r : d->type->open(d);
 }
 
-/* A volume gets a second worker where a destination's share of memory is so many times its needs. */
+/* A volume gets a second worker where a destination's share of memory is so many times its needs.
+ */
 #define SECOND_WORKER_SHARE 3
 
 /* A volume's second worker costs memory, so there has to be enough. */

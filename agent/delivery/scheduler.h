@@ -1,6 +1,6 @@
-/* From READY to DELIVERED: which bundle goes to which destination and when, and what a result means.
- * Deliveries run in workers and on the loop (delivery.h); this decides. Each destination has a
- * worker, a place in the queue and a backoff of its own. */
+/* From READY to DELIVERED: which bundle goes to which destination and when, and what a result
+ * means. Deliveries run in workers and on the loop (delivery.h); this decides. Each destination has
+ * a worker, a place in the queue and a backoff of its own. */
 #pragma once
 
 #include <systemd/sd-event.h>
@@ -119,5 +119,6 @@ uint64_t scheduler_n_retries(const Scheduler *s, SchedulerRetry why);
 /** @return how many uploads that nobody resumes were aborted since the start */
 uint64_t scheduler_n_aborted_uploads(const Scheduler *s);
 
-/** Explains in sentences what this delivery waits for. @return the caller's, NULL for lack of memory */
+/** Explains in sentences what this delivery waits for. @return the caller's, NULL for lack of
+ * memory */
 char *scheduler_explain(const Scheduler *s, const Bundle *b, const DeliveryRecord *d);

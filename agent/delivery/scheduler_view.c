@@ -22,8 +22,9 @@ static bool lacks_cpu(const Destination *d) {
         return worker_pool_wants_cpu(d->worker) || worker_pool_wants_cpu(d->scheduler->compressors);
 }
 
-/* For how long what is at work there has given no sign of life; 0 = it does, or nothing is. While the plan is made the destination is
- * not asked for anything. @param ret_is_ours  whether it waits for us, not for the destination */
+/* For how long what is at work there has given no sign of life; 0 = it does, or nothing is. While
+ * the plan is made the destination is not asked for anything. @param ret_is_ours  whether it waits
+ * for us, not for the destination */
 static uint64_t destination_stall(Destination *d, bool *ret_is_ours) {
         uint64_t now = scheduler_boottime_usec(d->scheduler);
         *ret_is_ours = false;
@@ -39,8 +40,8 @@ static uint64_t destination_stall(Destination *d, bool *ret_is_ours) {
         return since == 0 ? 0 : stall_check(&d->stall, since, progress, now);
 }
 
-/* A mount that hangs never answers, so no answer makes the state: it is found by looking. What is our own fault is said, and makes no
- * state of the destination's. */
+/* A mount that hangs never answers, so no answer makes the state: it is found by looking. What is
+ * our own fault is said, and makes no state of the destination's. */
 static void view_stall(Destination *d, SchedulerDestinationView *ret) {
         bool is_ours;
         uint64_t still = destination_stall(d, &is_ours);

@@ -234,7 +234,7 @@ def a_member_that_changes_while_its_parts_are_on_their_way_is_packed_anew():
         with open(big, "r+b") as f:
             f.seek(55 * MIB)
             f.write(os.urandom(100))
-        wait_for("it begins anew", lambda: "beginning its upload anew" in a.log or "waiting for it to settle" in a.log, 30)
+        wait_for("it begins anew", lambda: "restarting its upload" in a.log or "waiting for it to settle" in a.log, 30)
         s3.clear_faults()
         s3.release()
         wait_for("the daemon answers", a.is_healthy)

@@ -58,7 +58,7 @@ def sigterm_lets_the_parts_in_flight_arrive_and_none_is_sent_again():
     judge(a, bucket, [unit])
     twice = {part: tries for part, tries in proxy.part_bodies().items() if part in there and len(tries) > 1}
     assert not twice, f"sent again: {twice}"
-    assert "going on with its upload behind part" in a.log
+    assert "resuming its upload behind part" in a.log
     a.stop()
 
 
