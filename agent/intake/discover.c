@@ -262,7 +262,8 @@ int intake_supplement_id(char ret[BUNDLE_ID_SIZE], const BundleRecord *base, uns
 
 /* The last supplement is quarantined, cancelled or evicted, and this would only be the same again.
  */
-static bool is_left_to_operator(const IntakeSource *s, const BundleRecord *base, uint64_t digest) {
+static bool is_refused_by_operator(const IntakeSource *s, const BundleRecord *base,
+                                   uint64_t digest) {
         char id[BUNDLE_ID_SIZE];
         _cleanup_(bundle_record_done) BundleRecord last = { 0 };
         if (base->n_supplements == 0 || intake_supplement_id(id, base, base->n_supplements) < 0 ||
@@ -274,7 +275,7 @@ static bool is_left_to_operator(const IntakeSource *s, const BundleRecord *base,
 }
 
 bool intake_start_supplement(IntakeSource *s, ProbeJob *p, BundleRecord *base) {
-        if (is_left_to_operator(s, base, p->unit.digest))
+        if (is_refused_by_operator(s, base, p->unit.digest))
                 return false;
         free(p->unit.relative);
         p->unit.relative = strdup(p->relative);
@@ -327,7 +328,7 @@ static void probe_for_supplement(IntakeSource *s, const ScanUnit *u, const char 
 
 static void on_path_probed(IntakeSource *s, ProbeJob *p) {
         s->is_probing_path = false;
-        s->probe_not_before_usec = intake_boot_usec(s) + REPROBE_SHARE * p->took_usec;
+        s->probe_not_before_usec = intake_boot_usec(s) + REPROBE_SHARE * p->duration_usec;
         if (p->result == 0) {
                 if (s->n_active < INTAKE_ACTIVE_MAX)
                         intake_on_unit(s, &p->unit);
@@ -467,7 +468,7 @@ void intake_attached_on_final(IntakeSource *s, const Bundle *b) {
 
 /* ---- what a crash left ---- */
 
-static void release_if_over(IntakeSource *s, const char *path, const char *id) {
+static void release_if_final(IntakeSource *s, const char *path, const char *id) {
         _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
         if (bundle_table_find(s->context->bundles, id) ||
             store_get(s->context->store, id, &rec) != 0)
@@ -485,7 +486,7 @@ static void on_attached_unit(const char *path, uint64_t changed_usec, void *user
                 return;
         int r = attachments_bundles(s->context->attachments, s->config->name, path, &ids);
         for (size_t i = 0; i < ids.n; i++)
-                release_if_over(s, path, ids.items[i]);
+                release_if_final(s, path, ids.items[i]);
         if (r < 0)
                 log_warning(r, "source %s: cannot see what is attached to '%s'", s->config->name,
                             path);
@@ -521,7 +522,7 @@ void intake_attached_done(IntakeSource *s) {
 /* ---- sources that are not configured any more ---- */
 
 /* What cannot be read is not over. */
-static bool is_over(int r, const BundleRecord *rec, bool is_old) {
+static bool has_ended(int r, const BundleRecord *rec, bool is_old) {
         return r == STORE_E_NOT_FOUND ? is_old : r == 0 && bundle_state_is_over(rec->state);
 }
 
@@ -534,7 +535,7 @@ static bool is_old(const OrphansContext *c, const AttachmentsUnit *unit) {
 static bool release_if_ended(const OrphansContext *c, const AttachmentsUnit *unit, const char *id) {
         _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
         int r = store_get(c->store, id, &rec);
-        if (!is_over(r, &rec, is_old(c, unit)))
+        if (!has_ended(r, &rec, is_old(c, unit)))
                 return false;
         r = attachments_release_bundle(c->attachments, unit->source, unit->unit_path, id);
         if (r < 0)
@@ -556,7 +557,7 @@ static void on_orphaned_unit(const AttachmentsUnit *unit, void *userdata) {
         if (r < 0 || is_needed || !is_old(c, unit))
                 return;
         r = store_find_unit(c->store, unit->source, unit->unit_path, &base);
-        if (!is_over(r, &base, true))
+        if (!has_ended(r, &base, true))
                 return;
         r = attachments_release(c->attachments, unit->source, unit->unit_path);
         if (r < 0)

@@ -115,7 +115,7 @@ typedef struct ProbeJob {
         HeldFiles held;
         bool process_seen;
         uint64_t process_start;
-        uint64_t took_usec;
+        uint64_t duration_usec;
 } ProbeJob;
 
 enum { PROBE_E_FOREIGN = 2, PROBE_E_NOT_HELD = 3 };
@@ -140,7 +140,7 @@ typedef struct ScanJob {
         int result;            /* 0; -ENOENT: the fixed part is not there */
         bool on_network;
         const char *fs_name; /* static; when on_network */
-        uint64_t took_usec;
+        uint64_t duration_usec;
 } ScanJob;
 
 int scan_job_new(ScanJob **ret, SourceTerms *terms, const UnitTable *known, size_t max_found);
@@ -268,7 +268,7 @@ void hook_hints_done(IntakeSource *s);
 /** Releases the links that a crash left and nobody needs. Before any probe. */
 void intake_sweep_pins(IntakeSource *s);
 /** A bundle ended: what was in the way of a supplement may be gone. */
-void intake_sweep_pins_again(IntakeSource *s);
+void intake_resweep_pins(IntakeSource *s);
 /** Releases the links of a bundle. */
 void intake_release_pins(IntakeSource *s, const char *id);
 /** @return whether it is a supplement that a recheck has started: whatever is at the unit's place,

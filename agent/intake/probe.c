@@ -360,7 +360,7 @@ static void probe_run(WorkJob *job) {
         p->result = p->supplement_id[0] ? recheck_bundle_links(p)
                     : first             ? probe_path(p)
                                         : probe_unit(p);
-        p->took_usec = clock_boottime_usec() - begin;
+        p->duration_usec = clock_boottime_usec() - begin;
 }
 
 static void probe_drop(SourceTask *t) {
@@ -441,7 +441,7 @@ static void scan_run(WorkJob *job) {
         s->result = scan_source(&scan, on_scanned_unit, s);
         if (s->result == -ECANCELED && s->has_more)
                 s->result = 0;
-        s->took_usec = clock_boottime_usec() - begin;
+        s->duration_usec = clock_boottime_usec() - begin;
 }
 
 static void scan_drop(SourceTask *t) {

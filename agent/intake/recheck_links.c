@@ -198,7 +198,7 @@ void intake_sweep_pins(IntakeSource *s) {
         s->is_listing = pins_job_start(s, "", on_listed);
 }
 
-void intake_sweep_pins_again(IntakeSource *s) {
+void intake_resweep_pins(IntakeSource *s) {
         if (!s->sweep_wanted || s->is_listing)
                 return;
         s->sweep_wanted = false;

@@ -11,11 +11,11 @@
 #define HOOK_REPROBE_USEC USEC_PER_SEC
 
 static IntakeAnswer wait_for(const IntakeLimits *t, uint64_t usec, const char *why) {
-        uint64_t left = t->max_wait_usec > 0
-                                ? t->max_wait_usec - t->waited_usec /* checked by the caller */
-                                : UINT64_MAX;                       /* off: never given up */
+        uint64_t remaining = t->max_wait_usec > 0
+                                     ? t->max_wait_usec - t->waited_usec /* checked by the caller */
+                                     : UINT64_MAX;                       /* off: never given up */
         return (IntakeAnswer){ .verdict = INTAKE_WAIT,
-                               .next_usec = MAX(MIN(usec, left), UINT64_C(1)),
+                               .next_usec = MAX(MIN(usec, remaining), UINT64_C(1)),
                                .why = why };
 }
 
@@ -23,7 +23,7 @@ static uint64_t reprobe_usec(const IntakeLimits *t) {
         return MIN(MAX(t->settle_usec, REPROBE_MIN_USEC), REPROBE_MAX_USEC);
 }
 
-static bool is_over(const IntakeLimits *t) {
+static bool has_expired(const IntakeLimits *t) {
         return t->max_wait_usec > 0 && t->waited_usec >= t->max_wait_usec;
 }
 
@@ -42,7 +42,7 @@ static bool is_finished(const IntakeFacts *f) {
 
 bool intake_is_due(const IntakeFacts *f, const IntakeLimits *t) {
         return (f->gone && !f->held) || t->flush || is_finished(f) ||
-               f->quiet_usec >= quiet_wanted_usec(f, t) || is_over(t);
+               f->quiet_usec >= quiet_wanted_usec(f, t) || has_expired(t);
 }
 
 /* By the members alone. */
@@ -74,7 +74,7 @@ static IntakeAnswer decide_by_members(const IntakeFacts *f, const IntakeLimits *
                 break;
         }
 
-        if (is_over(t))
+        if (has_expired(t))
                 return (IntakeAnswer){ .verdict = INTAKE_INCOMPLETE,
                                        .why = f->contradicted && quiet
                                                       ? "a member is shorter than its own header "
@@ -101,7 +101,7 @@ IntakeAnswer intake_decide(const IntakeFacts *f, const IntakeLimits *t) {
         IntakeAnswer answer = decide_by_members(f, t);
         if (answer.verdict == INTAKE_WAIT && f->n_hooks > 0)
                 answer.next_usec = MIN(answer.next_usec, HOOK_REPROBE_USEC);
-        if (answer.verdict == INTAKE_WAIT || is_over(t))
+        if (answer.verdict == INTAKE_WAIT || has_expired(t))
                 return answer;
         if (f->n_hooks > 0)
                 return wait_for(t, HOOK_REPROBE_USEC, "a hook is still at work on it");
@@ -113,6 +113,6 @@ IntakeAnswer intake_decide(const IntakeFacts *f, const IntakeLimits *t) {
         return answer;
 }
 
-uint64_t intake_quiet_usec(bool changed, uint64_t since_look_usec, uint64_t quiet_usec) {
-        return changed ? 0 : quiet_usec + since_look_usec;
+uint64_t intake_quiet_usec(bool changed, uint64_t since_probe_usec, uint64_t quiet_usec) {
+        return changed ? 0 : quiet_usec + since_probe_usec;
 }

@@ -60,6 +60,6 @@ IntakeAnswer intake_decide(const IntakeFacts *facts, const IntakeLimits *terms);
  * counted on the boot clock: mtimes may lie, and the real-time clock may go back. (What was found
  * for the first time starts with the age of its newest mtime or ctime.)
  * @param changed          whether names, sizes or mtimes differ from the last probe
- * @param since_look_usec  boot clock since the last probe
+ * @param since_probe_usec  boot clock since the last probe
  * @param quiet_usec       the answer of the last probe */
-uint64_t intake_quiet_usec(bool changed, uint64_t since_look_usec, uint64_t quiet_usec);
+uint64_t intake_quiet_usec(bool changed, uint64_t since_probe_usec, uint64_t quiet_usec);

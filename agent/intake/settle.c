@@ -206,23 +206,24 @@ static void update_quiet(IntakeSource *s, Bundle *b, bool changed) {
         b->looked_boot_usec = now;
 }
 
-static void keep_waiting(Bundle *b, const IntakeAnswer *answer, uint64_t took_usec) {
+static void keep_waiting(Bundle *b, const IntakeAnswer *answer, uint64_t duration_usec) {
         if (!b->rec.reason || strcmp(b->rec.reason, answer->why) != 0) {
                 free(b->rec.reason); /* for `explain`; the row follows with the next change */
                 b->rec.reason = strdup(answer->why);
         }
         uint64_t usec = answer->next_usec;
         if (b->dirty) /* something came during the probe: hold it soon */
-                usec = MIN(usec, MAX(REPROBE_USEC, REPROBE_SHARE * took_usec));
+                usec = MIN(usec, MAX(REPROBE_USEC, REPROBE_SHARE * duration_usec));
         b->dirty = false;
-        b->look_took_usec = took_usec;
+        b->look_took_usec = duration_usec;
         intake_probe_bundle_in(b, usec);
 }
 
-static void carry_out(IntakeSource *s, Bundle *b, const ProbeJob *p, const IntakeAnswer *answer) {
+static void apply_answer(IntakeSource *s, Bundle *b, const ProbeJob *p,
+                         const IntakeAnswer *answer) {
         switch (answer->verdict) {
         case INTAKE_WAIT:
-                keep_waiting(b, answer, p->took_usec);
+                keep_waiting(b, answer, p->duration_usec);
                 break;
         case INTAKE_COMPLETE:
                 make_ready(s, b, &p->unit, NULL);
@@ -321,7 +322,7 @@ static void on_probed(IntakeSource *s, ProbeJob *p) {
                 b->whole_boot_usec = 0;
         else if (b->whole_boot_usec == 0)
                 b->whole_boot_usec = intake_boot_usec(s);
-        carry_out(s, b, p, &answer);
+        apply_answer(s, b, p, &answer);
 }
 
 static void accept_attachments(IntakeSource *s, Bundle *b) {
@@ -356,9 +357,9 @@ void intake_probe_bundle(Bundle *b) {
                 return;
         }
         p->hold = true;
-        bool names_come_again = s->terms->scan.kind == SOURCE_DIRECTORY ||
+        bool can_names_repeat = s->terms->scan.kind == SOURCE_DIRECTORY ||
                                 s->terms->scan.kind == SOURCE_NEURON_PROFILE;
-        if (b->rec.links_held && names_come_again) {
+        if (b->rec.links_held && can_names_repeat) {
                 p->unit_ino = b->rec.unit_ino;
                 p->unit_born_usec = b->rec.unit_born_usec;
         }

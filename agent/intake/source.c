@@ -53,7 +53,7 @@ void intake_source_on_final(IntakeSource *s, Bundle *b) {
                 intake_look_last(s, b->rec.id);
         else if (b->rec.state != BUNDLE_QUARANTINED && !b->rec.links_held)
                 intake_release_pins(s, b->rec.id); /* some may be there where links were refused */
-        intake_sweep_pins_again(s);
+        intake_resweep_pins(s);
         /* A supplement's digest is not the unit's; and what vanished is accepted again if it comes
          * back. */
         if (!b->rec.supplement_of[0] && b->rec.state != BUNDLE_VANISHED)
@@ -240,7 +240,7 @@ static void on_scanned(SourceTask *t) {
         _cleanup_(scan_job_freep) ScanJob *j = CONTAINER_OF(t, ScanJob, task);
         IntakeSource *s = j->source;
         s->is_scanning = false;
-        s->scan_usec = j->took_usec;
+        s->scan_usec = j->duration_usec;
         if (j->result < 0 && j->result != -ENOENT)
                 log_warning(j->result,
                             "source %s: cannot scan '%s'; check that the agent may read it; trying "

@@ -136,7 +136,7 @@ static void count_deleted(Deleter *d, const struct stat *st) {
 
 /* What came may be another file than was checked: it is classified again. @param fd  the pinned
  * file. @return MemberState, -errno */
-static int take(Deleter *d, const Level *l, const char *path, int fd) {
+static int delete_name(Deleter *d, const Level *l, const char *path, int fd) {
         struct stat st, pinned;
         const char *name = path_name(path);
 
@@ -184,7 +184,7 @@ static int delete_member(Deleter *d, Level *l, const char *path) {
         if (named && !d->order->only_links) {
                 r = classify(d, path, fd);
                 if (r == MEMBER_DELETABLE)
-                        r = take(d, l, path, fd);
+                        r = delete_name(d, l, path, fd);
         }
         if (r < 0)
                 return r;

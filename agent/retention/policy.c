@@ -44,7 +44,7 @@ static uint64_t add_saturated(uint64_t a, uint64_t b) {
         return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
 }
 
-static bool is_over_use(const Decision *d) {
+static bool exceeds_max_use(const Decision *d) {
         return d->max_use_bytes > 0 && d->used_bytes > d->max_use_bytes;
 }
 
@@ -66,7 +66,7 @@ static bool brings_nearer(const Decision *d, const RetentionItem *item, Retentio
         case RETENTION_KEEP_FOR:
                 return true;
         case RETENTION_MAX_USE:
-                return is_over_use(d) && item->used_bytes > 0;
+                return exceeds_max_use(d) && item->used_bytes > 0;
         case RETENTION_KEEP_FREE:
                 return (lacks_bytes(d) && item->bytes > 0) ||
                        (lacks_inodes(d) && item->n_inodes > 0);
@@ -179,7 +179,7 @@ int retention_decide(const RetentionPolicy *policy, const RetentionState *state,
         release_while(&d, RETENTION_RELEASE, RETENTION_KEEP_FREE);
         release_while(&d, RETENTION_EVICT, RETENTION_KEEP_FREE);
         ret_report->stays_short = is_short(&d);
-        ret_report->stays_over_use = is_over_use(&d);
+        ret_report->stays_above_max_use = exceeds_max_use(&d);
         ret_report->next_usec = next_due_usec(&d);
         free(d.order);
         return 0;

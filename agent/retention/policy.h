@@ -54,10 +54,10 @@ typedef struct RetentionVerdict {
         RetentionWhy why;
 } RetentionVerdict;
 
-typedef struct RetentionReport {              /* for status */
-        uint64_t used_bytes, max_use_bytes;   /* max 0 = off */
-        uint64_t free_bytes, keep_free_bytes; /* keep 0 = off */
-        bool stays_over_use, stays_short;     /* even after all acts that are allowed */
+typedef struct RetentionReport {               /* for status */
+        uint64_t used_bytes, max_use_bytes;    /* max 0 = off */
+        uint64_t free_bytes, keep_free_bytes;  /* keep 0 = off */
+        bool stays_above_max_use, stays_short; /* even after all acts that are allowed */
         /* When keep_for of the next one is over, CLOCK_REALTIME; UINT64_MAX = none. */
         uint64_t next_usec;
 } RetentionReport;

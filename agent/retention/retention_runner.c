@@ -698,7 +698,7 @@ static char *describe(const RunnerSource *s) {
                              !t->may_delete  ? "set retention.after_delivery: delete"
                              : !t->may_evict ? "set retention.evict_undelivered: oldest"
                                              : "unpin what is not needed");
-        else if (r->stays_over_use)
+        else if (r->stays_above_max_use)
                 n = asprintf(&text, "over max_use: sources use %s, max_use is %s; %s",
                              parse_format_human(a, r->used_bytes),
                              parse_format_human(b, r->max_use_bytes),
@@ -709,8 +709,8 @@ static char *describe(const RunnerSource *s) {
 
 static void report(RunnerSource *s, const RetentionReport *now) {
         const RetentionReport was = s->report;
-        bool was_bad = was.stays_short || was.stays_over_use;
-        bool is_bad = now->stays_short || now->stays_over_use;
+        bool was_bad = was.stays_short || was.stays_above_max_use;
+        bool is_bad = now->stays_short || now->stays_above_max_use;
         s->report = *now;
         free(s->note);
         s->note = describe(s);
@@ -760,7 +760,7 @@ static bool is_measured_on(const RunnerSource *s, dev_t device) {
 }
 
 /* @param verdicts  of the source's own subjects */
-static void carry_out(RunnerSource *s, const RetentionVerdict *verdicts) {
+static void apply_verdicts(RunnerSource *s, const RetentionVerdict *verdicts) {
         size_t n_started = 0;
         for (size_t i = 0; i < s->measured->n; i++) {
                 const Subject *x = &s->measured->subjects[i];
@@ -797,7 +797,7 @@ static int decide_items(Retainer *r, RetentionState *state, dev_t device) {
                 if (!is_measured_on(s, device))
                         continue;
                 report(s, &now);
-                carry_out(s, verdicts + n);
+                apply_verdicts(s, verdicts + n);
                 n += s->measured->n;
         }
         return error;

@@ -154,7 +154,7 @@ static bool is_ready(const Fixture *f) {
         return f->n_ready > 0;
 }
 
-static void a_note_finds_a_unit_at_once_and_the_hooks_end_makes_it_whole(void **state) {
+static void a_note_finds_a_unit_at_once_and_the_hooks_end_makes_it_complete(void **state) {
         Fixture *f = *state;
         open_source(f);
         assert_true(run_until(f, has_scanned, PATIENCE_USEC));
@@ -204,7 +204,7 @@ static void assert_still_awaited(Fixture *f) {
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
 }
 
-static void others_notes_do_not_push_out_what_a_users_hooks_said(void **state) {
+static void notes_of_others_do_not_displace_the_hints_of_a_users_hooks(void **state) {
         Fixture *f = *state;
         open_source(f);
         make_unit(f);
@@ -216,7 +216,7 @@ static void others_notes_do_not_push_out_what_a_users_hooks_said(void **state) {
         assert_still_awaited(f);
 }
 
-static void what_is_awaited_stays_while_what_is_over_can_go(void **state) {
+static void what_is_awaited_stays_while_what_has_ended_can_be_removed(void **state) {
         Fixture *f = *state;
         open_source(f);
         make_unit(f);
@@ -379,7 +379,7 @@ static void adopt_all(Fixture *f) {
                 intake_source_adopt(f->source, CONTAINER_OF(l, Bundle, link));
 }
 
-static void after_a_start_the_stores_notes_tell_that_its_hooks_are_through(void **state) {
+static void after_a_start_the_stored_notes_say_that_its_hooks_have_finished(void **state) {
         Fixture *f = *state;
         open_source(f);
         make_unit(f);
@@ -519,10 +519,10 @@ static void a_supplement_of_what_is_attached_is_gone_on_with_after_a_start(void 
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         const struct CMUnitTest tests[] = {
-                TEST(a_note_finds_a_unit_at_once_and_the_hooks_end_makes_it_whole),
+                TEST(a_note_finds_a_unit_at_once_and_the_hooks_end_makes_it_complete),
                 TEST(a_note_for_a_directory_that_is_not_there_yet_is_remembered),
-                TEST(others_notes_do_not_push_out_what_a_users_hooks_said),
-                TEST(what_is_awaited_stays_while_what_is_over_can_go),
+                TEST(notes_of_others_do_not_displace_the_hints_of_a_users_hooks),
+                TEST(what_is_awaited_stays_while_what_has_ended_can_be_removed),
                 TEST(a_note_elsewhere_is_let_be),
                 TEST(a_hook_that_never_ends_counts_for_its_deadline_and_a_second),
                 TEST(notes_one_after_another_hold_a_unit_for_a_minute_more_in_all),
@@ -531,7 +531,7 @@ int main(void) {
                 TEST(what_a_copy_lacks_is_meant_by_its_path_and_named_if_it_has_a_name),
                 TEST(promises_without_number_are_bounded),
                 TEST(what_is_still_to_be_attached_is_waited_for_until_it_came),
-                TEST(after_a_start_the_stores_notes_tell_that_its_hooks_are_through),
+                TEST(after_a_start_the_stored_notes_say_that_its_hooks_have_finished),
                 TEST(after_a_start_a_hook_may_be_at_work_still),
                 TEST(what_is_attached_late_begins_a_supplement_of_its_own),
                 TEST(what_waits_for_a_bundle_goes_after_a_week_that_no_step_of_the_clock_makes),

@@ -90,7 +90,7 @@ static void a_process_that_is_gone_ends_the_wait_if_nobody_writes(void **state) 
                 INTAKE_WAIT);
 }
 
-static void after_max_wait_it_goes_out_labelled(void **state) {
+static void after_max_wait_it_is_shipped_labelled(void **state) {
         (void)state;
         IntakeAnswer a = decide_after((IntakeFacts){ .writers = INTAKE_WRITERS_SOME },
                                       terms.max_wait_usec, false);
@@ -337,7 +337,7 @@ int main(void) {
                 cmocka_unit_test(
                         a_short_member_is_waited_for_only_where_somebody_may_still_write_it),
                 cmocka_unit_test(a_process_that_is_gone_ends_the_wait_if_nobody_writes),
-                cmocka_unit_test(after_max_wait_it_goes_out_labelled),
+                cmocka_unit_test(after_max_wait_it_is_shipped_labelled),
                 cmocka_unit_test(a_wait_never_ends_after_max_wait),
                 cmocka_unit_test(without_a_max_wait_it_is_never_given_up),
                 cmocka_unit_test(flush_stands_for_settle_but_not_for_a_writer),

@@ -36,7 +36,7 @@ static void keys_of_different_paths_differ_and_are_never_zero(void **state) {
         assert_int_equal(unit_table_key("a/b"), unit_table_key("a/b"));
 }
 
-static void paths_come_out_in_order_and_once(void **state) {
+static void paths_are_popped_in_order_and_once(void **state) {
         (void)state;
         Pending p;
         pending_init(&p);
@@ -54,7 +54,7 @@ static void paths_come_out_in_order_and_once(void **state) {
         pending_done(&p);
 }
 
-static void too_many_paths_are_dropped_all_at_once_and_said(void **state) {
+static void too_many_paths_are_all_dropped_and_reported(void **state) {
         (void)state;
         Pending p;
         pending_init(&p);
@@ -73,8 +73,8 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(what_was_put_is_found_with_its_last_value),
                 cmocka_unit_test(keys_of_different_paths_differ_and_are_never_zero),
-                cmocka_unit_test(paths_come_out_in_order_and_once),
-                cmocka_unit_test(too_many_paths_are_dropped_all_at_once_and_said),
+                cmocka_unit_test(paths_are_popped_in_order_and_once),
+                cmocka_unit_test(too_many_paths_are_all_dropped_and_reported),
         };
         return cmocka_run_group_tests_name("agent/tables", tests, NULL, NULL);
 }

@@ -173,7 +173,7 @@ static int release_links(void) {
         return r;
 }
 
-static void assert_nothing_left(void) {
+static void assert_all_removed(void) {
         assert_false(is_there("src/unit"));
         assert_true(is_there("src"));
         in_scratch(fixture.scratch, "test -z \"$(ls -A " PINS ")\"");
@@ -185,7 +185,7 @@ static void what_was_shipped_goes_with_its_directories_and_links(void **state) {
         (void)state;
         make_unit();
         assert_int_equal(delete_unit(), 0);
-        assert_nothing_left();
+        assert_all_removed();
         assert_int_equal(fixture.tally.n_deleted, 4);
         assert_int_equal(fixture.tally.deleted_bytes, 12 + 12 + 16 + 20);
         assert_int_equal(delete_unit(), 0); /* there is nothing to be sorry for */
@@ -246,12 +246,12 @@ static void the_last_links_to_what_was_not_shipped_stay_until_it_was(void **stat
                 else
                         fixture.order.discards_unshipped = true;
                 assert_int_equal(act(), 0);
-                assert_nothing_left();
+                assert_all_removed();
         }
         assert_int_equal(fixture.tally.n_deleted, 0);
 }
 
-static void what_is_not_mounted_is_not_over(void **state) {
+static void what_is_not_mounted_has_not_ended(void **state) {
         (void)state;
         make_unit();
         fixture.order.unit_dev = (uint64_t)stat_of("src/unit").st_dev;
@@ -265,7 +265,7 @@ static void what_is_not_mounted_is_not_over(void **state) {
         assert_int_equal(delete_unit(), PINS_E_AWAY); /* nobody knows, and nothing is ours */
         in_scratch(fixture.scratch, "rmdir src && mv away/src away/.neuron-collectd .");
         assert_int_equal(delete_unit(), 0);
-        assert_nothing_left();
+        assert_all_removed();
         assert_int_equal(fixture.tally.n_deleted, 4);
         assert_int_equal(delete_unit(), 0); /* our directory tells that it is all there is */
 }
@@ -279,7 +279,7 @@ static void only_one_deletes_at_a_time(void **state) {
         assert_text("src/unit/a", "content of a");
         (void)close(fd);
         assert_int_equal(delete_unit(), 0);
-        assert_nothing_left();
+        assert_all_removed();
 }
 
 static void of_an_evicted_one_whatever_is_pinned_goes(void **state) {
@@ -295,7 +295,7 @@ static void of_an_evicted_one_whatever_is_pinned_goes(void **state) {
         assert_text("src/unit/b", "new"); /* another file under that name */
 }
 
-static void a_name_that_was_used_again_or_leads_elsewhere_is_not_touched(void **state) {
+static void a_reused_name_or_a_symlink_is_not_touched(void **state) {
         (void)state;
         make_unit();
         in_scratch(fixture.scratch,
@@ -310,7 +310,7 @@ static void a_name_that_was_used_again_or_leads_elsewhere_is_not_touched(void **
         assert_int_equal(fixture.tally.n_gone, 3);
 }
 
-static void what_comes_between_the_look_and_the_act_is_put_back(void **state) {
+static void what_comes_between_check_and_deletion_is_put_back(void **state) {
         (void)state;
         make_unit();
         meddler.before = "rm src/unit/a && printf stranger > src/unit/a";
@@ -329,7 +329,7 @@ static void a_directory_that_comes_in_between_is_put_back_too(void **state) {
         assert_text("src/unit/a/x", "x");
 }
 
-static void where_the_name_is_taken_again_it_is_kept_beside_it(void **state) {
+static void where_the_name_is_reused_it_is_kept_beside_it(void **state) {
         (void)state;
         make_unit();
         meddler.before = "rm src/unit/a && printf stranger > src/unit/a";
@@ -341,7 +341,7 @@ static void where_the_name_is_taken_again_it_is_kept_beside_it(void **state) {
         assert_non_null(strstr(fixture.tally.kept, "/src/unit/a.kept-by-neuron-collectd"));
 }
 
-static void where_its_directory_goes_meanwhile_it_is_kept_in_what_is_left(void **state) {
+static void where_its_directory_is_removed_it_is_kept_in_the_parent(void **state) {
         (void)state;
         make_unit();
         meddler.before = "rm src/unit/a && printf stranger > src/unit/a";
@@ -355,10 +355,10 @@ static void without_rename_noreplace_links_do(void **state) {
         make_unit();
         meddler.no_replace_unknown = true;
         assert_int_equal(delete_unit(), 0);
-        assert_nothing_left();
+        assert_all_removed();
 }
 
-static void what_is_open_for_writing_is_left_with_its_link(void **state) {
+static void what_is_open_for_writing_stays_with_its_link(void **state) {
         (void)state;
         make_unit();
         int fd = openat(fixture.scratch->fd, "src/unit/sub/c", O_WRONLY | O_CLOEXEC);
@@ -370,7 +370,7 @@ static void what_is_open_for_writing_is_left_with_its_link(void **state) {
         assert_false(is_there(PINS "/" BUNDLE "/a"));
         (void)close(fd);
         assert_int_equal(delete_unit(), 0);
-        assert_nothing_left();
+        assert_all_removed();
         assert_int_equal(fixture.tally.n_deleted, 4);
 }
 
@@ -410,7 +410,7 @@ static void without_links_nothing_is_deleted(void **state) {
         assert_text("src/unit/a", "content of a");
 }
 
-static void where_names_may_not_be_taken_the_failure_is_told_and_all_is_left(void **state) {
+static void where_names_may_not_be_moved_the_failure_is_returned_and_all_stays(void **state) {
         (void)state;
         make_unit();
         if (geteuid() == 0) {
@@ -430,7 +430,7 @@ static void where_names_may_not_be_taken_the_failure_is_told_and_all_is_left(voi
         assert_true(is_there(PINS "/" BUNDLE "/a"));
         assert_false(is_there(PINS "/.taken-" BUNDLE));
         assert_int_equal(delete_unit(), 0);
-        assert_nothing_left();
+        assert_all_removed();
 }
 
 /* Runs it in a child that ends before the n-th call that changes a name. @return whether it came so
@@ -458,7 +458,7 @@ static void wherever_it_is_cut_the_next_run_does_the_rest(void **state) {
                 bool cut = cut_at(n);
                 assert_true(is_there("src"));
                 assert_int_equal(delete_unit(), 0);
-                assert_nothing_left();
+                assert_all_removed();
                 if (!cut)
                         break;
         }
@@ -482,7 +482,7 @@ static void wherever_it_is_cut_what_came_in_between_is_not_lost(void **state) {
         }
 }
 
-static void letting_go_leaves_the_files_and_puts_back_what_was_on_its_way(void **state) {
+static void releasing_links_keeps_the_files_and_puts_back_what_was_moved(void **state) {
         (void)state;
         make_unit();
         assert_true(cut_at(2)); /* one name has been taken, and not judged */
@@ -505,7 +505,7 @@ static PinsUse measure(const char *bundle) {
         return use;
 }
 
-static void measuring_tells_what_would_be_free_and_who_is_left(void **state) {
+static void a_measure_has_what_would_be_free_and_who_has_names(void **state) {
         (void)state;
         make_unit();
         PinsUse use = measure(BUNDLE);
@@ -530,7 +530,7 @@ static void measuring_tells_what_would_be_free_and_who_is_left(void **state) {
         assert_false(measure("directory-20260527T052135-000000000000").is_there);
 }
 
-static void the_room_is_that_of_the_source_or_of_what_it_would_lie_in(void **state) {
+static void the_space_is_that_of_the_source_or_of_its_parent(void **state) {
         (void)state;
         RetentionSpace before, after;
         dev_t before_dev, after_dev;
@@ -547,24 +547,24 @@ int main(void) {
                 TEST(what_was_shipped_goes_with_its_directories_and_links),
                 TEST(what_has_changed_or_is_the_users_stays),
                 TEST(the_last_links_to_what_was_not_shipped_stay_until_it_was),
-                TEST(what_is_not_mounted_is_not_over),
+                TEST(what_is_not_mounted_has_not_ended),
                 TEST(only_one_deletes_at_a_time),
                 TEST(of_an_evicted_one_whatever_is_pinned_goes),
-                TEST(a_name_that_was_used_again_or_leads_elsewhere_is_not_touched),
-                TEST(what_comes_between_the_look_and_the_act_is_put_back),
+                TEST(a_reused_name_or_a_symlink_is_not_touched),
+                TEST(what_comes_between_check_and_deletion_is_put_back),
                 TEST(a_directory_that_comes_in_between_is_put_back_too),
-                TEST(where_the_name_is_taken_again_it_is_kept_beside_it),
-                TEST(where_its_directory_goes_meanwhile_it_is_kept_in_what_is_left),
+                TEST(where_the_name_is_reused_it_is_kept_beside_it),
+                TEST(where_its_directory_is_removed_it_is_kept_in_the_parent),
                 TEST(without_rename_noreplace_links_do),
-                TEST(what_is_open_for_writing_is_left_with_its_link),
+                TEST(what_is_open_for_writing_stays_with_its_link),
                 TEST(only_the_units_own_directory_goes),
                 TEST(without_links_nothing_is_deleted),
-                TEST(where_names_may_not_be_taken_the_failure_is_told_and_all_is_left),
+                TEST(where_names_may_not_be_moved_the_failure_is_returned_and_all_stays),
                 TEST(wherever_it_is_cut_the_next_run_does_the_rest),
                 TEST(wherever_it_is_cut_what_came_in_between_is_not_lost),
-                TEST(letting_go_leaves_the_files_and_puts_back_what_was_on_its_way),
-                TEST(measuring_tells_what_would_be_free_and_who_is_left),
-                TEST(the_room_is_that_of_the_source_or_of_what_it_would_lie_in),
+                TEST(releasing_links_keeps_the_files_and_puts_back_what_was_moved),
+                TEST(a_measure_has_what_would_be_free_and_who_has_names),
+                TEST(the_space_is_that_of_the_source_or_of_its_parent),
         };
         return cmocka_run_group_tests_name("pins_delete", tests, NULL, NULL);
 }

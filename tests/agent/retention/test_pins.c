@@ -147,7 +147,7 @@ static void a_pin_of_an_older_inode_is_replaced(void **state) {
                       "/a) = flat; test $(find .neuron-collectd -type f | wc -l) = 1");
 }
 
-static void a_member_that_is_not_the_one_looked_at_is_not_pinned(void **state) {
+static void a_member_that_is_not_the_one_checked_is_not_pinned(void **state) {
         const Scratch *s = *state;
         _cleanup_(pins_freep) Pins *p = pins_at(s, "src");
         _cleanup_free_ char *error = NULL;
@@ -585,7 +585,7 @@ int main(void) {
                 TEST(a_pin_is_a_link_to_the_member_beside_the_source),
                 TEST(pins_outlive_their_source),
                 TEST(a_pin_of_an_older_inode_is_replaced),
-                TEST(a_member_that_is_not_the_one_looked_at_is_not_pinned),
+                TEST(a_member_that_is_not_the_one_checked_is_not_pinned),
                 TEST(a_path_that_is_none_below_is_refused),
                 TEST(names_may_be_long_deep_and_of_any_bytes),
                 TEST(a_squatters_thing_is_not_used),

@@ -64,7 +64,7 @@ static void assert_kept(const Case *c, size_t i) {
         assert_act(c, i, RETENTION_KEEP, RETENTION_NO_REASON);
 }
 
-static void a_delivered_source_goes_when_keep_for_is_over(void **state) {
+static void a_delivered_source_is_released_when_keep_for_ends(void **state) {
         (void)state;
         Case c = roomy();
         add_item(&c, item(GIB, USEC_PER_DAY - 1, true));
@@ -88,13 +88,13 @@ static void with_keep_nothing_delivered_goes_whatever_is_violated(void **state) 
         decide(&c);
         assert_kept(&c, 0);
         assert_kept(&c, 1);
-        assert_true(c.report.stays_over_use);
+        assert_true(c.report.stays_above_max_use);
         assert_true(c.report.stays_short);
         assert_true(c.report.used_bytes == 900 * GIB && c.report.max_use_bytes == 100 * GIB);
         assert_true(c.report.next_usec == UINT64_MAX);
 }
 
-static void over_max_use_the_oldest_delivered_go_until_it_holds(void **state) {
+static void above_max_use_the_oldest_delivered_are_released_until_it_holds(void **state) {
         (void)state;
         Case c = roomy();
         add_item(&c, item(40 * GIB, 1 * USEC_PER_HOUR, true));
@@ -106,7 +106,7 @@ static void over_max_use_the_oldest_delivered_go_until_it_holds(void **state) {
         assert_act(&c, 1, RETENTION_DELETE, RETENTION_MAX_USE);
         assert_act(&c, 2, RETENTION_DELETE, RETENTION_MAX_USE); /* 110 GiB are still too much */
         assert_kept(&c, 3);
-        assert_true(!c.report.stays_over_use);
+        assert_true(!c.report.stays_above_max_use);
 }
 
 static void short_of_space_delivered_go_first_then_what_is_only_ours_then_the_oldest(void **state) {
@@ -133,7 +133,7 @@ static void short_of_space_delivered_go_first_then_what_is_only_ours_then_the_ol
         assert_true(c.report.stays_short);
 }
 
-static void what_is_only_ours_stays_while_there_is_room(void **state) {
+static void what_is_only_ours_stays_while_there_is_space(void **state) {
         (void)state;
         Case c = roomy();
         c.terms.may_delete = false;
@@ -146,7 +146,7 @@ static void what_is_only_ours_stays_while_there_is_room(void **state) {
         assert_act(&c, 0, RETENTION_RELEASE, RETENTION_KEEP_FREE);
 }
 
-static void inodes_run_out_as_bytes_do_but_only_where_they_are_counted(void **state) {
+static void inodes_run_short_as_bytes_do_but_only_where_they_are_counted(void **state) {
         (void)state;
         Case c = roomy();
         add_item(&c, item(0, USEC_PER_HOUR, true));
@@ -172,7 +172,7 @@ static void inodes_run_out_as_bytes_do_but_only_where_they_are_counted(void **st
         assert_kept(&c, 0);
 }
 
-static void what_the_operator_pinned_and_what_is_busy_is_passed_over(void **state) {
+static void what_the_operator_pinned_and_what_is_busy_is_skipped(void **state) {
         (void)state;
         Case c = roomy();
         c.terms.may_evict = true;
@@ -258,18 +258,18 @@ static uint64_t bound_of(const RetentionBound *b, uint64_t total) {
 
 /* What is free and used once the acts of `c` are done, without that on item `but` (c->n: with all).
  */
-static void after_acts(const Case *c, size_t but, RetentionSpace *ret_room, uint64_t *ret_used) {
-        *ret_room = c->space;
+static void after_acts(const Case *c, size_t but, RetentionSpace *ret_space, uint64_t *ret_used) {
+        *ret_space = c->space;
         *ret_used = 0;
         for (size_t i = 0; i < c->n; i++) {
                 bool gone = c->verdicts[i].act != RETENTION_KEEP && i != but;
-                ret_room->free_bytes += gone ? c->items[i].bytes : 0;
-                ret_room->free_inodes += gone ? c->items[i].n_inodes : 0;
+                ret_space->free_bytes += gone ? c->items[i].bytes : 0;
+                ret_space->free_inodes += gone ? c->items[i].n_inodes : 0;
                 *ret_used += gone ? 0 : c->items[i].used_bytes;
         }
 }
 
-static bool over_use(const Case *c, uint64_t used) {
+static bool exceeds_use(const Case *c, uint64_t used) {
         uint64_t max = bound_of(&c->terms.max_use, c->space.total_bytes);
         return max > 0 && used > max;
 }
@@ -295,7 +295,7 @@ static void assert_allowed(const Case *c, size_t i) {
         if (v->why == RETENTION_KEEP_FOR)
                 assert_true(x->delivered_usec + c->terms.keep_for_usec <= NOW);
         if (v->why == RETENTION_MAX_USE)
-                assert_true(over_use(c, c->report.used_bytes));
+                assert_true(exceeds_use(c, c->report.used_bytes));
         if (v->why == RETENTION_KEEP_FREE)
                 assert_true(retention_is_short(&c->terms, &c->space));
 }
@@ -349,7 +349,7 @@ static void assert_all_done(const Case *c) {
         uint64_t used;
         after_acts(c, c->n, &space, &used);
         assert_int_equal(c->report.stays_short, retention_is_short(&c->terms, &space));
-        assert_int_equal(c->report.stays_over_use, over_use(c, used));
+        assert_int_equal(c->report.stays_above_max_use, exceeds_use(c, used));
         for (size_t i = 0; i < c->n; i++) {
                 const RetentionItem *x = &c->items[i];
                 if (c->verdicts[i].act != RETENTION_KEEP || x->is_pinned || x->is_busy)
@@ -359,7 +359,7 @@ static void assert_all_done(const Case *c) {
                                    : x->is_only_ours || (c->terms.may_delete && c->terms.may_evict);
                 if (may && c->report.stays_short)
                         assert_true(x->bytes == 0 || x->n_inodes == 0);
-                if (may && x->delivered_usec > 0 && c->report.stays_over_use)
+                if (may && x->delivered_usec > 0 && c->report.stays_above_max_use)
                         assert_true(x->used_bytes == 0);
                 if (may && x->delivered_usec > 0)
                         assert_true(x->delivered_usec + c->terms.keep_for_usec > NOW &&
@@ -395,14 +395,14 @@ static void whatever_the_case_nothing_goes_without_a_reason_and_nothing_protecte
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(a_delivered_source_goes_when_keep_for_is_over),
+                cmocka_unit_test(a_delivered_source_is_released_when_keep_for_ends),
                 cmocka_unit_test(with_keep_nothing_delivered_goes_whatever_is_violated),
-                cmocka_unit_test(over_max_use_the_oldest_delivered_go_until_it_holds),
+                cmocka_unit_test(above_max_use_the_oldest_delivered_are_released_until_it_holds),
                 cmocka_unit_test(
                         short_of_space_delivered_go_first_then_what_is_only_ours_then_the_oldest),
-                cmocka_unit_test(what_is_only_ours_stays_while_there_is_room),
-                cmocka_unit_test(inodes_run_out_as_bytes_do_but_only_where_they_are_counted),
-                cmocka_unit_test(what_the_operator_pinned_and_what_is_busy_is_passed_over),
+                cmocka_unit_test(what_is_only_ours_stays_while_there_is_space),
+                cmocka_unit_test(inodes_run_short_as_bytes_do_but_only_where_they_are_counted),
+                cmocka_unit_test(what_the_operator_pinned_and_what_is_busy_is_skipped),
                 cmocka_unit_test(absurd_figures_do_not_wrap_around),
                 cmocka_unit_test(
                         whatever_the_case_nothing_goes_without_a_reason_and_nothing_protected_goes),
