@@ -270,14 +270,14 @@ static int make_retainer(Agent *a) {
 }
 
 static int make_notices(Agent *a) {
-        return notices_new(&a->notices,
-                           &(NoticesOptions){ .event = a->event,
-                                              .clock = a->clock,
-                                              .environment = a->environment,
-                                              .sysfs_root = a->config->snapshot.sysfs_root,
-                                              .on_notice = agent_on_notice,
-                                              .on_withdrawn = agent_on_withdrawn,
-                                              .userdata = a });
+        return ec2_notices_new(&a->notices,
+                               &(Ec2NoticesOptions){ .event = a->event,
+                                                     .clock = a->clock,
+                                                     .environment = a->environment,
+                                                     .sysfs_root = a->config->snapshot.sysfs_root,
+                                                     .on_notice = agent_on_notice,
+                                                     .on_withdrawn = agent_on_withdrawn,
+                                                     .userdata = a });
 }
 
 /* A socket that systemd hands over is known by its path, whatever the unit is called. */
@@ -417,7 +417,7 @@ Agent *agent_free(Agent *a) {
                 return NULL;
         api_free(a->api);
         api_free(a->api_tcp);
-        notices_free(a->notices);
+        ec2_notices_free(a->notices);
         agent_drain_done(a);
         agent_reload_drop(a);
         agent_hook_stop(a);

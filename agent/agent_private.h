@@ -4,8 +4,8 @@
 #include "agent/agent.h"
 #include "agent/api/api.h"
 #include "agent/containers.h"
+#include "agent/ec2_notices.h"
 #include "agent/incidents/incidents.h"
-#include "agent/notices.h"
 #include "agent/retention/retention_runner.h"
 #include "lib/base/strbuf.h"
 
@@ -75,7 +75,7 @@ struct Agent {
         BundleTable *bundles;
         Scheduler *scheduler;
         Retainer *retainer;
-        Notices *notices;               /* NULL: not on EC2 */
+        Ec2Notices *notices;            /* NULL: not on EC2 */
         Notes *notes;                   /* NULL: hooks cannot be heard */
         Incidents *incidents;           /* NULL: no snapshots can be taken */
         sd_event_source *orphans_timer; /* agent_hook.c */

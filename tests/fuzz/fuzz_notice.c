@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/notices.h"
+#include "agent/ec2_notices.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

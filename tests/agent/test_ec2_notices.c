@@ -1,5 +1,5 @@
 /* agent/notices: what EC2's documents say, what is asked for when, what is news, and where nobody is asked at all. */
-#include "agent/notices.h"
+#include "agent/ec2_notices.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -9,7 +9,6 @@
 
 #include <cmocka.h>
 
-#include "agent/notices_state.h"
 #include "tests/lib/base/scratch.h"
 
 #define SEC(n) ((n)*USEC_PER_SEC)
@@ -144,24 +143,24 @@ static void more_than_64_kib_are_not_read(void **state) {
 
 /* ---- what is asked when ---- */
 
-static NoticesNews take(NoticesState *s, NoticesAnswer answer, uint64_t now_usec) {
-        return notices_state_take(s, &answer, now_usec);
+static NoticeChange take(NoticeSchedule *s, NoticeAnswer answer, uint64_t now_usec) {
+        return notice_schedule_handle(s, &answer, now_usec);
 }
 
 static void an_hour_of_silence_takes_so_many_questions(void **state) {
-        NoticesState s = { 0 };
+        NoticeSchedule s = { 0 };
         unsigned n[N_NOTICE_KINDS] = { 0 };
         uint64_t now = SEC(1000), end = now + SEC(3600), due;
 
         (void)state;
         for (;;) {
-                NoticeKind kind = notices_state_next(&s, &due);
+                NoticeKind kind = notice_schedule_next(&s, &due);
                 now = MAX(now, due);
                 if (now >= end)
                         break;
                 n[kind]++;
-                assert_int_equal(take(&s, (NoticesAnswer){ kind, 404, NULL }, now),
-                                 NOTICES_NOTHING_NEW);
+                assert_int_equal(take(&s, (NoticeAnswer){ kind, 404, NULL }, now),
+                                 NOTICE_UNCHANGED);
         }
         assert_int_equal(n[NOTICE_SPOT], 720);
         assert_int_equal(n[NOTICE_MAINTENANCE], 60);
@@ -170,91 +169,89 @@ static void an_hour_of_silence_takes_so_many_questions(void **state) {
 
 static void a_service_that_does_not_answer_is_asked_ever_more_rarely(void **state) {
         static const uint64_t waits[] = { 10, 20, 40, 80, 160, 300, 300, 300 };
-        NoticesState s = { 0 };
+        NoticeSchedule s = { 0 };
         uint64_t now = 0, due;
 
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(waits); i++) {
-                assert_int_equal(take(&s, (NoticesAnswer){ NOTICE_SPOT, 0, NULL }, now), 0);
+                assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_SPOT, 0, NULL }, now), 0);
                 assert_true(s.due_usec[NOTICE_SPOT] == now + SEC(waits[i]));
                 now = s.due_usec[NOTICE_SPOT];
         }
-        assert_true(notices_state_is_failing(&s));
+        assert_true(notice_schedule_is_failing(&s));
         s.n_failures[NOTICE_SPOT] = 4000000000; /* no overflow, however long it lasts */
-        assert_int_equal(take(&s, (NoticesAnswer){ NOTICE_SPOT, 503, NULL }, now), 0);
+        assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_SPOT, 503, NULL }, now), 0);
         assert_true(s.due_usec[NOTICE_SPOT] == now + SEC(300));
-        assert_int_equal(take(&s, (NoticesAnswer){ NOTICE_SPOT, 404, NULL }, now), 0);
-        assert_false(notices_state_is_failing(&s));
+        assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_SPOT, 404, NULL }, now), 0);
+        assert_false(notice_schedule_is_failing(&s));
         assert_true(s.due_usec[NOTICE_SPOT] == now + SEC(5));
         /* the others were never put off */
-        assert_int_not_equal(notices_state_next(&s, &due), NOTICE_SPOT);
+        assert_int_not_equal(notice_schedule_next(&s, &due), NOTICE_SPOT);
         assert_true(due == 0);
 }
 
 static void each_thing_is_said_once_and_again_when_it_changes(void **state) {
-        NoticesState s = { 0 };
+        NoticeSchedule s = { 0 };
 
         (void)state;
-        assert_int_equal(take(&s, (NoticesAnswer){ NOTICE_SPOT, 200, SPOT }, 0), NOTICES_ANNOUNCED);
-        assert_notice(&s.said[NOTICE_SPOT], "stop", SPOT_USEC);
-        assert_int_equal(take(&s, (NoticesAnswer){ NOTICE_SPOT, 200, SPOT " " }, 1),
-                         NOTICES_NOTHING_NEW);
-        assert_int_equal(take(&s, (NoticesAnswer){ NOTICE_MAINTENANCE, 200, "[" REBOOT "]" }, 2),
-                         NOTICES_ANNOUNCED);
+        assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_SPOT, 200, SPOT }, 0), NOTICE_ANNOUNCED);
+        assert_notice(&s.announced[NOTICE_SPOT], "stop", SPOT_USEC);
+        assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_SPOT, 200, SPOT " " }, 1),
+                         NOTICE_UNCHANGED);
+        assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_MAINTENANCE, 200, "[" REBOOT "]" }, 2),
+                         NOTICE_ANNOUNCED);
         assert_int_equal(take(&s,
-                              (NoticesAnswer){ NOTICE_SPOT, 200,
-                                               "{\"action\": \"terminate\", \"time\": "
-                                               "\"2017-09-18T08:22:00Z\"}" },
+                              (NoticeAnswer){ NOTICE_SPOT, 200,
+                                              "{\"action\": \"terminate\", \"time\": "
+                                              "\"2017-09-18T08:22:00Z\"}" },
                               3),
-                         NOTICES_ANNOUNCED);
-        assert_notice(&s.said[NOTICE_SPOT], "terminate", SPOT_USEC);
+                         NOTICE_ANNOUNCED);
+        assert_notice(&s.announced[NOTICE_SPOT], "terminate", SPOT_USEC);
         assert_int_equal(take(&s,
-                              (NoticesAnswer){ NOTICE_SPOT, 200,
-                                               "{\"action\": \"terminate\", \"time\": "
-                                               "\"2017-09-18T08:23:00Z\"}" },
+                              (NoticeAnswer){ NOTICE_SPOT, 200,
+                                              "{\"action\": \"terminate\", \"time\": "
+                                              "\"2017-09-18T08:23:00Z\"}" },
                               4),
-                         NOTICES_ANNOUNCED);
-        assert_notice(&s.said[NOTICE_SPOT], "terminate", SPOT_USEC + SEC(60));
+                         NOTICE_ANNOUNCED);
+        assert_notice(&s.announced[NOTICE_SPOT], "terminate", SPOT_USEC + SEC(60));
 }
 
 static void only_an_answer_withdraws_what_was_said(void **state) {
-        static const NoticesAnswer none[] = { { NOTICE_SPOT, 0, NULL },
-                                              { NOTICE_SPOT, 401, NULL },
-                                              { NOTICE_SPOT, 500, NULL },
-                                              { NOTICE_SPOT, 200, "garbage" } };
-        NoticesState s = { 0 };
+        static const NoticeAnswer none[] = { { NOTICE_SPOT, 0, NULL },
+                                             { NOTICE_SPOT, 401, NULL },
+                                             { NOTICE_SPOT, 500, NULL },
+                                             { NOTICE_SPOT, 200, "garbage" } };
+        NoticeSchedule s = { 0 };
 
         (void)state;
-        assert_int_equal(take(&s, (NoticesAnswer){ NOTICE_SPOT, 404, NULL }, 0),
-                         NOTICES_NOTHING_NEW);
-        assert_int_equal(take(&s, (NoticesAnswer){ NOTICE_SPOT, 200, SPOT }, 0), NOTICES_ANNOUNCED);
+        assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_SPOT, 404, NULL }, 0), NOTICE_UNCHANGED);
+        assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_SPOT, 200, SPOT }, 0), NOTICE_ANNOUNCED);
         for (size_t i = 0; i < ELEMENTSOF(none); i++)
-                assert_int_equal(take(&s, none[i], 0), NOTICES_NOTHING_NEW);
-        assert_int_equal(take(&s, (NoticesAnswer){ NOTICE_SPOT, 404, NULL }, 0), NOTICES_WITHDRAWN);
-        assert_int_equal(take(&s, (NoticesAnswer){ NOTICE_SPOT, 404, NULL }, 0),
-                         NOTICES_NOTHING_NEW);
-        assert_int_equal(take(&s, (NoticesAnswer){ NOTICE_SPOT, 200, SPOT }, 0), NOTICES_ANNOUNCED);
-        assert_int_equal(take(&s, (NoticesAnswer){ NOTICE_MAINTENANCE, 200, "[" REBOOT "]" }, 0),
-                         NOTICES_ANNOUNCED);
-        assert_int_equal(take(&s, (NoticesAnswer){ NOTICE_MAINTENANCE, 200, "[]" }, 0),
-                         NOTICES_WITHDRAWN);
+                assert_int_equal(take(&s, none[i], 0), NOTICE_UNCHANGED);
+        assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_SPOT, 404, NULL }, 0), NOTICE_WITHDRAWN);
+        assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_SPOT, 404, NULL }, 0), NOTICE_UNCHANGED);
+        assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_SPOT, 200, SPOT }, 0), NOTICE_ANNOUNCED);
+        assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_MAINTENANCE, 200, "[" REBOOT "]" }, 0),
+                         NOTICE_ANNOUNCED);
+        assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_MAINTENANCE, 200, "[]" }, 0),
+                         NOTICE_WITHDRAWN);
 }
 
 /* ---- where it is asked at all ---- */
 
 static bool is_asked(const char *sysfs_root, const char *const *environment) {
         sd_event *event = NULL;
-        Notices *n = NULL;
+        Ec2Notices *n = NULL;
 
         assert_true(sd_event_new(&event) >= 0);
         assert_int_equal(
-                notices_new(&n, &(NoticesOptions){ .event = event,
-                                                   .clock = clock_system(),
-                                                   .environment = (char *const *)environment,
-                                                   .sysfs_root = sysfs_root }),
+                ec2_notices_new(&n, &(Ec2NoticesOptions){ .event = event,
+                                                          .clock = clock_system(),
+                                                          .environment = (char *const *)environment,
+                                                          .sysfs_root = sysfs_root }),
                 0);
         bool asked = n != NULL;
-        notices_free(n);
+        ec2_notices_free(n);
         sd_event_unref(event);
         return asked;
 }
