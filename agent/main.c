@@ -22,9 +22,9 @@
 
 #define DEFAULT_FILE NC_SYSCONFDIR "/neuron-collectd/neuron-collectd.yaml"
 #define ONCE_TIMEOUT_USEC (10 * USEC_PER_MINUTE)
-#define ONCE_LOOK_USEC (20 * USEC_PER_MSEC)
+#define ONCE_CHECK_USEC (20 * USEC_PER_MSEC)
 
-enum { EXIT_OK = 0, EXIT_LEFT = 1, EXIT_USAGE = 2 };
+enum { EXIT_OK = 0, EXIT_UNDELIVERED = 1, EXIT_USAGE = 2 };
 
 typedef struct Args {
         const char *file;
@@ -102,8 +102,9 @@ static int parse_args(int argc, char **argv, Args *a) {
                 case 't':
                         if (parse_time_usec(optarg, &a->timeout_usec) < 0) {
                                 fprintf(stderr,
-                                        "neuron-collectd: --timeout '%s' is no time; write 30s or "
-                                        "10m\n",
+                                        "neuron-collectd: invalid duration '%s' for --timeout; "
+                                        "write "
+                                        "30s or 10m\n",
                                         optarg);
                                 return -EINVAL;
                         }
@@ -120,10 +121,10 @@ static int parse_args(int argc, char **argv, Args *a) {
                         help(stdout);
                         return 0;
                 default:
-                        return usage("wrong option");
+                        return usage("invalid option");
                 }
         if (optind < argc)
-                return usage("no arguments are taken, only options");
+                return usage("unexpected argument; only options are accepted");
         if (a->check + a->once + a->print_config > 1)
                 return usage("--check, --once and --print-config exclude each other");
         if (timeout_given && !a->once)
@@ -158,15 +159,15 @@ static void on_stopped(void *userdata) {
 
 static int on_stop(sd_event_source *source, const struct signalfd_siginfo *info, void *userdata) {
         (void)source;
-        log_info("stopping: asked by pid %u with %s", info->ssi_pid,
-                 strsignal((int)info->ssi_signo));
-        (void)sd_notify(false, "STOPPING=1\nSTATUS=stopping"); /* nobody to tell is no fault */
+        log_info("stopping: received SIG%s", sigabbrev_np((int)info->ssi_signo));
+        (void)sd_notify(false, "STOPPING=1\nSTATUS=stopping"); /* without systemd it does nothing */
         Main *m = userdata;
         if (m->is_stopping) /* asked for twice: at once, then */
                 return sd_event_exit(m->event, m->stop_code);
         m->is_stopping = true;
         /* A sweep that is cut short must not say that all is delivered. */
-        m->stop_code = m->args.once && agent_print_left(m->agent, stdout) > 0 ? EXIT_LEFT : EXIT_OK;
+        m->stop_code =
+                m->args.once && agent_print_left(m->agent, stdout) > 0 ? EXIT_UNDELIVERED : EXIT_OK;
         agent_stop(m->agent, on_stopped, m);
         return 0;
 }
@@ -174,7 +175,7 @@ static int on_stop(sd_event_source *source, const struct signalfd_siginfo *info,
 /* What became of it is said in the log and in status; either way the agent goes on. */
 static void on_reloaded(void *userdata) {
         Main *m = userdata;
-        (void)sd_notify(false, "READY=1"); /* nobody to tell is no fault */
+        (void)sd_notify(false, "READY=1"); /* without systemd it does nothing */
         agent_tell_status(m->agent);
 }
 
@@ -214,11 +215,11 @@ static int add_signals(Main *m) {
 static int on_once(sd_event_source *source, uint64_t usec, void *userdata) {
         Main *m = userdata;
         if (agent_is_through(m->agent) || clock_boottime_usec() >= m->deadline_usec) {
-                size_t left = agent_print_left(m->agent, stdout);
-                return sd_event_exit(m->event, left ? EXIT_LEFT : EXIT_OK);
+                size_t n = agent_print_left(m->agent, stdout);
+                return sd_event_exit(m->event, n ? EXIT_UNDELIVERED : EXIT_OK);
         }
         (void)usec;
-        return timer_rearm(source, ONCE_LOOK_USEC);
+        return timer_rearm(source, ONCE_CHECK_USEC);
 }
 
 /* The command line beside this program, in the build tree too. */
@@ -240,7 +241,7 @@ static char *find_cli(void) {
 static int once_through_daemon(const Args *args, const char *socket) {
         _cleanup_free_ char *cli = find_cli();
         if (!cli)
-                return EXIT_LEFT;
+                return EXIT_UNDELIVERED;
         char *scan[] = { cli, (char *)"--socket", (char *)socket, (char *)"scan", NULL };
         pid_t pid;
         /* Not spawn_program(): it belongs to whoever called us, terminal and signals too. */
@@ -250,14 +251,14 @@ static int once_through_daemon(const Args *args, const char *socket) {
                         "neuron-collectd: another agent has the state directory, and '%s' cannot "
                         "be started to ask it: %s\n",
                         cli, strerror(r));
-                return EXIT_LEFT;
+                return EXIT_UNDELIVERED;
         }
         if (waitpid(pid, &status, 0) < 0 || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
                 fprintf(stderr,
                         "neuron-collectd: another agent has the state directory, but does not "
                         "answer on '%s'\n",
                         socket);
-                return EXIT_LEFT;
+                return EXIT_UNDELIVERED;
         }
         char *wait[] = { cli,
                          (char *)"--socket",
@@ -270,7 +271,7 @@ static int once_through_daemon(const Args *args, const char *socket) {
         (void)fflush(NULL); /* exec throws away what is not written */
         execv(cli, wait);
         fprintf(stderr, "neuron-collectd: cannot start '%s': %s\n", cli, strerror(errno));
-        return EXIT_LEFT;
+        return EXIT_UNDELIVERED;
 }
 
 /* ---- running ---- */
@@ -280,17 +281,17 @@ static int run_agent(Main *m) {
         if (m->args.once) {
                 m->deadline_usec = clock_boottime_usec() + m->args.timeout_usec;
                 int r = sd_event_add_time_relative(m->event, &m->once_timer, CLOCK_MONOTONIC,
-                                                   ONCE_LOOK_USEC, 0, on_once, m);
+                                                   ONCE_CHECK_USEC, 0, on_once, m);
                 if (r < 0)
-                        return EXIT_LEFT;
+                        return EXIT_UNDELIVERED;
         }
-        (void)sd_notify(false, "READY=1"); /* nobody to tell is no fault */
+        (void)sd_notify(false, "READY=1"); /* without systemd it does nothing */
         agent_tell_status(m->agent);
         int r = sd_event_loop(m->event);
         sd_event_source_disable_unref(m->once_timer);
         if (r < 0)
                 log_error(r, "the event loop failed; stopping");
-        return r < 0 ? EXIT_LEFT : r;
+        return r < 0 ? EXIT_UNDELIVERED : r;
 }
 
 static int run(const Args *args, Config *config) {
@@ -302,10 +303,10 @@ static int run(const Args *args, Config *config) {
         if (r < 0) {
                 log_error(r, "cannot set up the event loop");
                 config_free(config);
-                return EXIT_LEFT;
+                return EXIT_UNDELIVERED;
         }
         r = agent_new(&m.agent, m.event, config, args->once);
-        int code = EXIT_LEFT;
+        int code = EXIT_UNDELIVERED;
         if (r == 0)
                 code = run_agent(&m);
         else if (r == AGENT_E_LOCKED && args->once && socket)
@@ -340,7 +341,7 @@ int main(int argc, char **argv) {
         if (args.print_config) {
                 r = config_print(config, stdout);
                 config_free(config);
-                return r < 0 ? EXIT_LEFT : EXIT_OK;
+                return r < 0 ? EXIT_UNDELIVERED : EXIT_OK;
         }
         log_setup((LogFormat)config->log.format, config->log.level);
         r = args.once ? 0
@@ -352,7 +353,7 @@ int main(int argc, char **argv) {
         if (r < 0) {
                 log_error(r, "cannot start libcurl");
                 config_free(config);
-                return EXIT_LEFT;
+                return EXIT_UNDELIVERED;
         }
         return run(&args, config);
 }

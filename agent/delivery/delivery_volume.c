@@ -71,7 +71,7 @@ static bool check_manifest(VolumeAttempt *a) {
                 return true;
         if (r < 0) { /* what cannot be seen might be a bundle */
                 char *error = NULL;
-                if (asprintf(&error, "cannot look whether '%s' is there already: %s",
+                if (asprintf(&error, "cannot check whether '%s' is there already: %s",
                              where ? where : a->manifest_path, strerror(-r)) < 0)
                         error = NULL;
                 return delivery_end_upload(a->base.delivery, UPLOAD_E_AWAY, error);
@@ -418,7 +418,7 @@ static uint64_t volume_refresh(Destination *d) {
 const DestinationType destination_volume_type = {
         .name = "volume",
         .stall_text = "the mount hangs, or is very slow",
-        .cut_text = "stopped in the middle, starts over",
+        .cut_text = "interrupted, starts over",
         .worker_name = "nc-ship",
         .open = volume_open,
         .job = volume_job,

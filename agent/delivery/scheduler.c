@@ -408,7 +408,7 @@ static void handle_bundle_failure(Destination *d, Bundle *b, DeliveryRecord *del
         char text[64];
         if (scheduler_has_given_up(s, delivery))
                 log_dump(b->rec.id, LOG_ERR, 0,
-                         "%s: given up after %u failures: %s; mend it, then `neuron-collect retry "
+                         "%s: given up after %u failures: %s; fix it, then `neuron-collect retry "
                          "%s`",
                          d->config->name, delivery->attempts, error, b->rec.id);
         else {
@@ -589,8 +589,9 @@ static void load_delivery_inputs(Scheduler *s, const Bundle *b, Delivery *job) {
                 job->attached_fd = fd;
         int r = delivery_notes_read(&job->notes, s->context.store, b);
         if (r < 0)
-                log_dump(b->rec.id, LOG_WARNING, r,
-                         "cannot read what the hook told of it; the manifest goes without");
+                log_dump(
+                        b->rec.id, LOG_WARNING, r,
+                        "cannot read the notes of hooks about it; the manifest is written without");
 }
 
 static void mark_shipping(const Destination *d, Bundle *b, DeliveryRecord *delivery,

@@ -12,11 +12,10 @@ size_t scheduler_n_destinations(const Scheduler *s) {
 
 /* What it means when our own side provides nothing. */
 #define NO_CPU                                                                                     \
-        "the threads that read and pack get no CPU, the node's other work takes all of them: "     \
+        "the threads that read and pack get no CPU, other work on the node uses all of them: "     \
         "leave it one, or raise CPUWeight= of the agent's unit"
 
-#define NO_DATA                                                                                    \
-        "what is read comes too slowly: the file system of the source hangs, or is very slow"
+#define NO_DATA "reading the source is too slow: its file system hangs, or is very slow"
 
 static bool lacks_cpu(const Destination *d) {
         return worker_pool_wants_cpu(d->worker) || worker_pool_wants_cpu(d->scheduler->compressors);
@@ -49,7 +48,7 @@ static void view_stall(Destination *d, SchedulerDestinationView *ret) {
                 d->stall_error[0] = '\0';
                 return;
         }
-        bool told = d->stall_error[0] != '\0', no_cpu = lacks_cpu(d);
+        bool is_logged = d->stall_error[0] != '\0', no_cpu = lacks_cpu(d);
         is_ours = is_ours || (no_cpu && !d->type->awaits_destination);
         snprintf(d->stall_error, sizeof d->stall_error, "%s for %llu s: %s",
                  is_ours ? "nothing to send" : "no answer",
@@ -57,7 +56,7 @@ static void view_stall(Destination *d, SchedulerDestinationView *ret) {
                  !is_ours ? d->type->stall_text
                  : no_cpu ? NO_CPU
                           : NO_DATA);
-        if (!told)
+        if (!is_logged)
                 log_warning(0, "destination %s: %s", d->config->name, d->stall_error);
         if (!is_ours)
                 ret->state = destination_state_name(DESTINATION_FAILING);
@@ -198,7 +197,7 @@ char *scheduler_explain(const Scheduler *s, const Bundle *b, const DeliveryRecor
                 strbuf_addf(&text, "being shipped now, %u %% done.", percent_done(at));
         else if (scheduler_has_given_up(s, delivery))
                 strbuf_addf(&text,
-                            "given up after %u failures, last: %s; mend it, then `neuron-collect "
+                            "given up after %u failures, last: %s; fix it, then `neuron-collect "
                             "retry %s`.",
                             delivery->attempts, delivery->last_error ? delivery->last_error : "?",
                             b->rec.id);
@@ -214,8 +213,8 @@ char *scheduler_explain(const Scheduler *s, const Bundle *b, const DeliveryRecor
                 strbuf_addf(&text, "waits for its turn, '%s' is being shipped.", d->bundle->rec.id);
         else if (boot < d->jitter_until_usec)
                 strbuf_addf(&text,
-                            "will be shipped in %s: not all nodes that wait for this are to begin "
-                            "at the same moment.",
+                            "will be shipped in %s, so that not all nodes start at the "
+                            "same moment.",
                             clock_format_span(span, d->jitter_until_usec - boot));
         else
                 strbuf_add(&text, "will be shipped as soon as it is ready.");
