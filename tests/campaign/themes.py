@@ -130,7 +130,7 @@ class State(Round):
         self.meet(f"state directory: {self.error if action == 'fail' else 'short write'}")
 
     def excuse(self, _code):
-        """docs/STATE.md: a full or failing disk stops an agent that cannot open its state."""
+        """docs/DESIGN.md: a full or failing disk stops an agent that cannot open its state."""
         return "the state directory refused at the start" if self.crash.acted and not self.was_up() else None
 
     def was_up(self):

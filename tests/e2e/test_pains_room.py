@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What users of comparable tools suffer from, on the node: disks that are full, memory that is short, events that are lost.
-docs/PAINS.md has the list. A test's docstring names its pain. They need root."""
+docs/TESTING.md has the list. A test's docstring names its pain. They need root."""
 import os
 import signal
 import subprocess

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What users of comparable tools suffer from: a local state that has gone bad stops the agent, or makes it loop. docs/PAINS.md has the list."""
+"""What users of comparable tools suffer from: a local state that has gone bad stops the agent, or makes it loop. docs/TESTING.md has the list."""
 import os
 import random
 import shutil
