@@ -29,7 +29,7 @@ static void add_quoted(StrBuf *b, const char *s, size_t n, bool spells_backslash
 }
 
 /* A member follows a comma, unless it is the first of what is open, or stands at the top of a line. */
-static void begin(StrBuf *b, const char *key) {
+static void start_value(StrBuf *b, const char *key) {
         if (b->failed)
                 return;
         if (b->n > 0 && !strchr("{[\n", b->text[b->n - 1]))
@@ -40,13 +40,17 @@ static void begin(StrBuf *b, const char *key) {
         strbuf_add(b, ":");
 }
 
+void json_out_quoted(StrBuf *b, const char *s, size_t n) {
+        add_quoted(b, s, n, false);
+}
+
 void json_out_object(StrBuf *b, const char *key) {
-        begin(b, key);
+        start_value(b, key);
         strbuf_add(b, "{");
 }
 
 void json_out_array(StrBuf *b, const char *key) {
-        begin(b, key);
+        start_value(b, key);
         strbuf_add(b, "[");
 }
 
@@ -67,7 +71,7 @@ void json_out_text(StrBuf *b, const char *key, const char *s, size_t n) {
                 json_out_null(b, key);
                 return;
         }
-        begin(b, key);
+        start_value(b, key);
         add_quoted(b, s, n, false);
 }
 
@@ -80,17 +84,17 @@ void json_out_path(StrBuf *b, const char *key, const char *path) {
                 json_out_null(b, key);
                 return;
         }
-        begin(b, key);
+        start_value(b, key);
         add_quoted(b, path, strlen(path), true);
 }
 
 void json_out_u64(StrBuf *b, const char *key, uint64_t v) {
-        begin(b, key);
+        start_value(b, key);
         strbuf_addf(b, "%" PRIu64, v);
 }
 
 void json_out_i64(StrBuf *b, const char *key, int64_t v) {
-        begin(b, key);
+        start_value(b, key);
         strbuf_addf(b, "%" PRId64, v);
 }
 
@@ -99,6 +103,6 @@ void json_out_bool(StrBuf *b, const char *key, bool v) {
 }
 
 void json_out_raw(StrBuf *b, const char *key, const char *json) {
-        begin(b, key);
+        start_value(b, key);
         strbuf_add(b, json);
 }

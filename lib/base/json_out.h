@@ -17,7 +17,9 @@ void json_out_end_array(StrBuf *b);
  * JSON's own escapes: whatever comes, the result is valid JSON. */
 void json_out_text(StrBuf *b, const char *key, const char *s, size_t n);
 void json_out_string(StrBuf *b, const char *key, const char *s);
-/** As INTERFACE spells paths: every invalid byte and every backslash as `\xNN`. */
+/** The quoted string alone, as json_out_text() spells it. */
+void json_out_quoted(StrBuf *b, const char *s, size_t n);
+/** As paths are spelled everywhere (docs/API.md): every invalid byte and every backslash as `\xNN`. */
 void json_out_path(StrBuf *b, const char *key, const char *path);
 void json_out_u64(StrBuf *b, const char *key, uint64_t v);
 void json_out_i64(StrBuf *b, const char *key, int64_t v);

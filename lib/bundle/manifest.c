@@ -1,5 +1,6 @@
-/* Writes the manifest piece by piece: INTERFACE §4 fixes its fields, docs/BUNDLE.md explains them. A member and a part have a
- * line each, so that grep and diff are of use. */
+/* The manifest: written in pieces (docs/BUNDLE.md explains its fields), and read back. A member and a part have a line
+ * each, for grep and diff. What is read may come from anybody's bucket: after the checks it has these fields with
+ * their types, within bounds, and no path that leads out of a directory. Unknown fields are ignored. */
 #include "lib/bundle/manifest.h"
 
 #include <errno.h>
@@ -12,13 +13,14 @@
 
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
+#include "lib/base/json_out.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 #include "lib/base/utf8.h"
 #include "lib/neuron/ids.h"
 
-#define MANIFEST_TEXT_MAX 4096 /* bytes */
+#define TEXT_BYTES_MAX 4096 /* bytes */
 
 typedef enum ManifestObject {
         MANIFEST_PART,
@@ -28,6 +30,7 @@ typedef enum ManifestObject {
         N_MANIFEST_OBJECTS
 } ManifestObject;
 
+#define MANIFEST_SCHEMA "neuron-collectd/manifest/1"
 #define PIECE_BYTES 4096
 
 typedef struct Out {
@@ -49,27 +52,12 @@ static int out_flush_if_full(Out *o) {
         return o->piece.n >= PIECE_BYTES || strbuf_error(&o->piece) < 0 ? out_flush(o) : 0;
 }
 
-/* RFC 8259, 7. What is not UTF-8 is spelled `\xNN`, as path_escape() does; NULL becomes null. */
+/* NULL becomes null. */
 static void add_text(StrBuf *b, const char *s) {
-        if (!s) {
+        if (s)
+                json_out_quoted(b, s, strlen(s));
+        else
                 strbuf_add(b, "null");
-                return;
-        }
-        strbuf_add(b, "\"");
-        for (size_t n = strlen(s), n_char; n > 0; s += n_char, n -= n_char) {
-                const unsigned char c = (unsigned char)*s;
-                n_char = utf8_char_size(s, n);
-                if (n_char == 0) {
-                        strbuf_addf(b, "\\\\x%02x", c);
-                        n_char = 1;
-                } else if (c == '"' || c == '\\')
-                        strbuf_addf(b, "\\%c", c);
-                else if (c < 0x20)
-                        strbuf_addf(b, "\\u%04x", c);
-                else
-                        strbuf_add_n(b, s, n_char);
-        }
-        strbuf_add(b, "\"");
 }
 
 /* @param before  what stands between the last value and this one, key included */
@@ -91,7 +79,7 @@ static void add_digest(StrBuf *b, const char *before, const uint8_t digest[stati
         add_field(b, before, digest_hex(digest, SHA256_SIZE, hex));
 }
 
-static int put_parts(Out *o, const Parts *parts) {
+static int write_parts(Out *o, const Parts *parts) {
         StrBuf *b = &o->piece;
         strbuf_add(b, "\n            \"parts\": [");
         for (size_t i = 0; i < parts->n; i++) {
@@ -107,7 +95,7 @@ static int put_parts(Out *o, const Parts *parts) {
         return 0;
 }
 
-static int put_bundle(Out *o, const ManifestInfo *info, const ManifestContent *object) {
+static int write_bundle(Out *o, const ManifestInfo *info, const ManifestContent *object) {
         StrBuf *b = &o->piece;
         add_field(b, " \"bundle\": {\"id\": ", info->id);
         add_field(b, ", \"kind\": ", source_kind_name(info->kind));
@@ -116,7 +104,7 @@ static int put_bundle(Out *o, const ManifestInfo *info, const ManifestContent *o
                     plan_stream_bytes(object->plan));
         add_digest(b, ", \"plan\": ", object->plan_sha256);
         strbuf_add(b, ",");
-        int r = put_parts(o, object->parts);
+        int r = write_parts(o, object->parts);
         if (r < 0)
                 return r;
 
@@ -164,7 +152,7 @@ static void add_u64(StrBuf *b, const char *before, bool is_known, uint64_t value
         add_number(b, before, is_known && value <= INT64_MAX, (int64_t)value);
 }
 
-static int put_failures(Out *o, const ManifestInfo *info) {
+static int write_failures(Out *o, const ManifestInfo *info) {
         StrBuf *b = &o->piece;
         size_t n = MIN(info->n_failures, (size_t)MANIFEST_FAILURES_MAX);
         strbuf_add(b, " \"failure\": ");
@@ -191,7 +179,7 @@ static int put_failures(Out *o, const ManifestInfo *info) {
         return out_flush_if_full(o);
 }
 
-static int put_origin(Out *o, const ManifestInfo *info) {
+static int write_origin(Out *o, const ManifestInfo *info) {
         StrBuf *b = &o->piece;
         add_field(b, " \"node\": {\"instance_id\": ", info->instance_id);
         add_field(b, ", \"hostname\": ", info->hostname);
@@ -219,7 +207,7 @@ static int put_origin(Out *o, const ManifestInfo *info) {
         return out_flush_if_full(o);
 }
 
-static int put_member(Out *o, const Plan *plan, const PlanMember *m, const MemberResult *result) {
+static int write_member(Out *o, const Plan *plan, const PlanMember *m, const MemberResult *result) {
         static const uint8_t nothing[SHA256_SIZE];
         StrBuf *b = &o->piece;
         const uint64_t offset = m->stream_offset + m->header_bytes;
@@ -247,12 +235,13 @@ static int put_member(Out *o, const Plan *plan, const PlanMember *m, const Membe
         return out_flush_if_full(o);
 }
 
-static int put_members(Out *o, const Plan *plan, const BundleWriter *writer) {
+static int write_members(Out *o, const Plan *plan, const BundleWriter *writer) {
         strbuf_add(&o->piece, " \"members\": [");
         for (size_t i = 0; i < plan_n_members(plan); i++) {
                 if (i > 0)
                         strbuf_add(&o->piece, ",\n             ");
-                int r = put_member(o, plan, plan_member(plan, i), bundle_writer_member(writer, i));
+                int r = write_member(o, plan, plan_member(plan, i),
+                                     bundle_writer_member(writer, i));
                 if (r < 0)
                         return r;
         }
@@ -265,14 +254,14 @@ int manifest_write(const ManifestInfo *info, const ManifestContent *object,
         Out o = { .put = put, .userdata = userdata };
         char created[CLOCK_ISO_SIZE];
 
-        strbuf_add(&o.piece, "{\"schema\": \"neuron-collectd/manifest/1\",\n");
-        int r = put_bundle(&o, info, object);
+        strbuf_add(&o.piece, "{\"schema\": \"" MANIFEST_SCHEMA "\",\n");
+        int r = write_bundle(&o, info, object);
         if (r == 0)
-                r = put_origin(&o, info);
+                r = write_origin(&o, info);
         if (r == 0)
-                r = put_failures(&o, info);
+                r = write_failures(&o, info);
         if (r == 0)
-                r = put_members(&o, object->plan, object->writer);
+                r = write_members(&o, object->plan, object->writer);
         if (r == 0) {
                 strbuf_addf(&o.piece,
                             " \"frames\": {\"count\": %" PRIu64
@@ -288,23 +277,23 @@ int manifest_write(const ManifestInfo *info, const ManifestContent *object,
         return r;
 }
 
-/* What each field of a manifest must be: its type, and what its value may say. What several fields must say together is manifest_read.c's. */
+/* ---- reading: what each field must be ---- */
 
 /* @return 0 or -EINVAL, after fault() */
-typedef int (*ManifestCheck)(const json_t *value, const char *where, StrBuf *fault);
+typedef int (*FieldCheck)(const json_t *value, const char *where, StrBuf *fault);
 
 typedef struct FieldRow {
         const char *object, *key; /* object "" = the document itself */
         json_type type;
         bool may_be_null;
-        ManifestCheck check; /* may be NULL */
+        FieldCheck check; /* may be NULL */
 } FieldRow;
 
-static int manifest_fault_add(StrBuf *fault, const char *fmt, ...) {
+static int add_fault(StrBuf *fault, const char *fmt, ...) {
         char text[512];
         va_list args;
         va_start(args, fmt);
-        (void)vsnprintf(text, sizeof text, fmt, args); /* a long value of a stranger's is cut */
+        (void)vsnprintf(text, sizeof text, fmt, args); /* long values are cut */
         va_end(args);
         for (size_t i = 0, n = strlen(text); i < n;) {
                 char spelled[UTF8_SPELL_SIZE];
@@ -317,97 +306,84 @@ static int manifest_fault_add(StrBuf *fault, const char *fmt, ...) {
 /* ---- single values ---- */
 
 static int check_count(const json_t *v, const char *where, StrBuf *fault) {
-        return json_integer_value(v) >= 0
-                       ? 0
-                       : manifest_fault_add(fault, "%s: %" JSON_INTEGER_FORMAT " is negative",
-                                            where, json_integer_value(v));
+        if (json_integer_value(v) >= 0)
+                return 0;
+        return add_fault(fault, "%s: %" JSON_INTEGER_FORMAT " is negative", where,
+                         json_integer_value(v));
 }
 
 static int check_text(const json_t *v, const char *where, StrBuf *fault) {
-        return json_string_length(v) <= MANIFEST_TEXT_MAX
-                       ? 0
-                       : manifest_fault_add(fault,
-                                            "%s: a text of %zu bytes, at most %d are expected",
-                                            where, json_string_length(v), MANIFEST_TEXT_MAX);
+        if (json_string_length(v) <= TEXT_BYTES_MAX)
+                return 0;
+        return add_fault(fault, "%s: a text of %zu bytes, at most %d are expected", where,
+                         json_string_length(v), TEXT_BYTES_MAX);
 }
 
-static int manifest_check_digest(const json_t *v, const char *where, StrBuf *fault) {
+/* @param expected  what it should be, if not `is_valid` */
+static int check_that(bool is_valid, const json_t *v, const char *where, const char *expected,
+                      StrBuf *fault) {
+        if (is_valid)
+                return 0;
+        return add_fault(fault, "%s: '%.100s' is not %s", where, json_string_value(v), expected);
+}
+
+static int check_digest(const json_t *v, const char *where, StrBuf *fault) {
         uint8_t digest[SHA256_SIZE];
-        return parse_hex_bytes(json_string_value(v), digest, sizeof digest) == 0
-                       ? 0
-                       : manifest_fault_add(fault, "%s: '%.80s' is not a SHA-256 in hex", where,
-                                            json_string_value(v));
+        const bool is_valid = parse_hex_bytes(json_string_value(v), digest, sizeof digest) == 0;
+        return check_that(is_valid, v, where, "a SHA-256 in hex", fault);
 }
 
 static int check_schema(const json_t *v, const char *where, StrBuf *fault) {
-        return strcmp(json_string_value(v), "neuron-collectd/manifest/1") == 0
-                       ? 0
-                       : manifest_fault_add(fault,
-                                            "%s: '%.80s' is not 'neuron-collectd/manifest/1'",
-                                            where, json_string_value(v));
+        const bool is_valid = strcmp(json_string_value(v), MANIFEST_SCHEMA) == 0;
+        return check_that(is_valid, v, where, "'" MANIFEST_SCHEMA "'", fault);
 }
 
 static int check_id(const json_t *v, const char *where, StrBuf *fault) {
-        return bundle_id_is_valid(json_string_value(v))
-                       ? 0
-                       : manifest_fault_add(fault, "%s: '%.100s' is not a bundle id", where,
-                                            json_string_value(v));
+        return check_that(bundle_id_is_valid(json_string_value(v)), v, where, "a bundle id", fault);
 }
 
 static int check_source_kind(const json_t *v, const char *where, StrBuf *fault) {
         SourceKind kind;
-        return source_kind_parse(json_string_value(v), &kind) == 0
-                       ? 0
-                       : manifest_fault_add(fault, "%s: '%.80s' is not a kind of source", where,
-                                            json_string_value(v));
+        const bool is_valid = source_kind_parse(json_string_value(v), &kind) == 0;
+        return check_that(is_valid, v, where, "a kind of source", fault);
 }
 
-/* The object is looked for beside the manifest. */
+/* The object lies beside the manifest. */
 static int check_object(const json_t *v, const char *where, StrBuf *fault) {
         const char *s = json_string_value(v);
-        return s[0] && !strchr(s, '/') && strcmp(s, ".") != 0 && strcmp(s, "..") != 0 &&
-                               json_string_length(v) <= 255
-                       ? 0
-                       : manifest_fault_add(fault, "%s: '%.80s' is not a file name", where, s);
+        const bool is_valid = s[0] && !strchr(s, '/') && strcmp(s, ".") != 0 &&
+                              strcmp(s, "..") != 0 && json_string_length(v) <= 255;
+        return check_that(is_valid, v, where, "a file name", fault);
 }
 
 static int check_agreed(const json_t *v, const char *where, StrBuf *fault) {
         const char *s = json_string_value(v);
-        return strcmp(s, "bus") == 0 || strcmp(s, "store") == 0 || strcmp(s, "alone") == 0
-                       ? 0
-                       : manifest_fault_add(fault, "%s: '%.80s' is neither bus nor store nor alone",
-                                            where, s);
+        const bool is_valid =
+                strcmp(s, "bus") == 0 || strcmp(s, "store") == 0 || strcmp(s, "alone") == 0;
+        return check_that(is_valid, v, where, "one of bus, store, alone", fault);
 }
 
 static int check_format(const json_t *v, const char *where, StrBuf *fault) {
-        return strcmp(json_string_value(v), "zstd-seekable") == 0
-                       ? 0
-                       : manifest_fault_add(fault, "%s: '%.80s' is not 'zstd-seekable'", where,
-                                            json_string_value(v));
+        const bool is_valid = strcmp(json_string_value(v), "zstd-seekable") == 0;
+        return check_that(is_valid, v, where, "'zstd-seekable'", fault);
 }
 
 static int check_mode(const json_t *v, const char *where, StrBuf *fault) {
         const char *s = json_string_value(v);
-        return strlen(s) == 4 && strspn(s, "01234567") == 4
-                       ? 0
-                       : manifest_fault_add(fault, "%s: '%.20s' is not a mode of four octal digits",
-                                            where, s);
+        const bool is_valid = strlen(s) == 4 && strspn(s, "01234567") == 4;
+        return check_that(is_valid, v, where, "a mode of four octal digits", fault);
 }
 
 static int check_member_kind(const json_t *v, const char *where, StrBuf *fault) {
         MemberKind kind;
-        return member_kind_parse(json_string_value(v), &kind) == 0
-                       ? 0
-                       : manifest_fault_add(fault, "%s: '%.80s' is not a kind of member", where,
-                                            json_string_value(v));
+        const bool is_valid = member_kind_parse(json_string_value(v), &kind) == 0;
+        return check_that(is_valid, v, where, "a kind of member", fault);
 }
 
 static int check_verdict(const json_t *v, const char *where, StrBuf *fault) {
         Verdict verdict;
-        return verdict_parse(json_string_value(v), &verdict) == 0
-                       ? 0
-                       : manifest_fault_add(fault, "%s: '%.80s' is not a verdict", where,
-                                            json_string_value(v));
+        const bool is_valid = verdict_parse(json_string_value(v), &verdict) == 0;
+        return check_that(is_valid, v, where, "a verdict", fault);
 }
 
 /* clang-format off */
@@ -419,7 +395,7 @@ static const FieldRow document_rows[] = {
         { "bundle",   "object",             JSON_STRING,  false, check_object },
         { "bundle",   "bytes",              JSON_INTEGER, false, check_count },
         { "bundle",   "uncompressed_bytes", JSON_INTEGER, false, check_count },
-        { "bundle",   "plan",               JSON_STRING,  false, manifest_check_digest },
+        { "bundle",   "plan",               JSON_STRING,  false, check_digest },
         { "bundle",   "parts",              JSON_ARRAY,   false, NULL },
         { "bundle",   "complete",           JSON_TRUE,    false, NULL },
         { "bundle",   "reasons",            JSON_ARRAY,   false, NULL },
@@ -473,7 +449,7 @@ static const FieldRow failure_rows[] = {
 
 static const FieldRow part_rows[] = {
         { "",         "bytes",              JSON_INTEGER, false, check_count },
-        { "",         "sha256",             JSON_STRING,  false, manifest_check_digest },
+        { "",         "sha256",             JSON_STRING,  false, check_digest },
 };
 
 static const FieldRow member_rows[] = {
@@ -481,7 +457,7 @@ static const FieldRow member_rows[] = {
         { "",         "bytes",              JSON_INTEGER, false, check_count },
         { "",         "mtime",              JSON_STRING,  false, check_text },
         { "",         "mode",               JSON_STRING,  false, check_mode },
-        { "",         "sha256",             JSON_STRING,  true,  manifest_check_digest },
+        { "",         "sha256",             JSON_STRING,  true,  check_digest },
         { "",         "kind",               JSON_STRING,  false, check_member_kind },
         { "",         "verdict",            JSON_STRING,  false, check_verdict },
         { "",         "detail",             JSON_STRING,  false, check_text },
@@ -491,7 +467,7 @@ static const FieldRow member_rows[] = {
 
 /* clang-format on */
 
-static const char *manifest_type_name(json_type t) {
+static const char *type_name(json_type t) {
         switch (t) {
         case JSON_OBJECT:
                 return "an object";
@@ -518,22 +494,20 @@ static bool type_fits(const json_t *v, const FieldRow *row) {
 }
 
 /* @param prefix  what stands before the key in a fault, e.g. `members[3].` */
-static int field_check(const json_t *object, const FieldRow *row, const char *prefix,
+static int check_field(const json_t *object, const FieldRow *row, const char *prefix,
                        StrBuf *fault) {
         const json_t *v = json_object_get(object, row->key);
         char where[128];
-        (void)snprintf(where, sizeof where, "%s%s", prefix,
-                       row->key); /* both are ours, and short */
+        (void)snprintf(where, sizeof where, "%s%s", prefix, row->key); /* both are short */
         if (!v)
-                return manifest_fault_add(fault, "%s is missing", where);
+                return add_fault(fault, "%s is missing", where);
         if (!type_fits(v, row))
-                return manifest_fault_add(fault, "%s is %s, expected %s", where,
-                                          manifest_type_name(json_typeof(v)),
-                                          manifest_type_name(row->type));
+                return add_fault(fault, "%s is %s, expected %s", where, type_name(json_typeof(v)),
+                                 type_name(row->type));
         return row->check && !json_is_null(v) ? row->check(v, where, fault) : 0;
 }
 
-static int manifest_check_document(const json_t *document, StrBuf *fault) {
+static int check_document(const json_t *document, StrBuf *fault) {
         for (size_t i = 0; i < ELEMENTSOF(document_rows); i++) {
                 const FieldRow *row = &document_rows[i];
                 const json_t *object =
@@ -543,7 +517,7 @@ static int manifest_check_document(const json_t *document, StrBuf *fault) {
                         continue; /* no incident: allowed by its own row above */
                 (void)snprintf(prefix, sizeof prefix, "%s%s", row->object,
                                row->object[0] ? "." : "");
-                int r = field_check(object, row, prefix, fault);
+                int r = check_field(object, row, prefix, fault);
                 if (r < 0)
                         return r;
         }
@@ -554,7 +528,7 @@ static int manifest_check_document(const json_t *document, StrBuf *fault) {
 static const struct {
         const FieldRow *rows;
         size_t n;
-        bool may_lack; /* a field is checked if it is there */
+        bool is_optional; /* a field is checked if it is there */
 } objects[N_MANIFEST_OBJECTS] = {
         [MANIFEST_PART]    = { part_rows,    ELEMENTSOF(part_rows),    false },
         [MANIFEST_MEMBER]  = { member_rows,  ELEMENTSOF(member_rows),  false },
@@ -564,46 +538,45 @@ static const struct {
 
 /* clang-format on */
 
-static int manifest_check_object(const json_t *object, ManifestObject which, const char *prefix,
-                                 StrBuf *fault) {
+static int check_fields(const json_t *object, ManifestObject which, const char *prefix,
+                        StrBuf *fault) {
         for (size_t i = 0; i < objects[which].n; i++) {
                 const FieldRow *row = &objects[which].rows[i];
-                if (objects[which].may_lack && !json_object_get(object, row->key))
+                if (objects[which].is_optional && !json_object_get(object, row->key))
                         continue;
-                int r = field_check(object, row, prefix, fault);
+                int r = check_field(object, row, prefix, fault);
                 if (r < 0)
                         return r;
         }
         return 0;
 }
 
-/* Reads a manifest that may come from anybody's bucket: what passes here has the fields of INTERFACE §4 with their types, within
- * bounds, and no path that leads out of a directory. Fields that are not known are let be: later versions may add some. */
+/* ---- reading: what several fields must be together ---- */
 
 #define MANIFEST_BYTES_MAX (256 * MIB)
 #define PARTS_READ_MAX 10000     /* S3's limit */
 #define PATH_TEXT_MAX (4 * 4096) /* every byte escaped */
 
-static int failures_check(const json_t *document, StrBuf *fault) {
+static int check_failures(const json_t *document, StrBuf *fault) {
         const json_t *list = json_object_get(document, "failures"), *one;
         const json_t *job = json_object_get(json_object_get(document, "incident"), "job");
         size_t i;
-        int r = manifest_check_object(job, MANIFEST_JOB, "incident.job.", fault);
+        int r = check_fields(job, MANIFEST_JOB, "incident.job.", fault);
         if (r == 0)
-                r = manifest_check_object(json_object_get(document, "failure"), MANIFEST_FAILURE,
-                                          "failure.", fault);
+                r = check_fields(json_object_get(document, "failure"), MANIFEST_FAILURE, "failure.",
+                                 fault);
         if (r < 0 || !list || json_is_null(list))
                 return r;
         if (!json_is_array(list) || json_array_size(list) > MANIFEST_FAILURES_MAX)
-                return manifest_fault_add(fault, "failures is not a list of at most %d",
-                                          MANIFEST_FAILURES_MAX);
+                return add_fault(fault, "failures is not a list of at most %d",
+                                 MANIFEST_FAILURES_MAX);
         json_array_foreach(list, i, one) {
                 char prefix[64];
                 (void)snprintf(prefix, sizeof prefix, "failures[%zu].", i);
                 if (!json_is_object(one))
-                        return manifest_fault_add(fault, "failures[%zu] is %s, expected an object",
-                                                  i, manifest_type_name(json_typeof(one)));
-                r = manifest_check_object(one, MANIFEST_FAILURE, prefix, fault);
+                        return add_fault(fault, "failures[%zu] is %s, expected an object", i,
+                                         type_name(json_typeof(one)));
+                r = check_fields(one, MANIFEST_FAILURE, prefix, fault);
                 if (r < 0)
                         return r;
         }
@@ -612,63 +585,62 @@ static int failures_check(const json_t *document, StrBuf *fault) {
 
 /* ---- lists ---- */
 
-static int texts_check(const json_t *list, const char *where, StrBuf *fault) {
+static int check_texts(const json_t *list, const char *where, StrBuf *fault) {
         size_t i;
         const json_t *v;
         json_array_foreach(list, i, v) {
-                if (!json_is_string(v) || json_string_length(v) > MANIFEST_TEXT_MAX)
-                        return manifest_fault_add(fault,
-                                                  "%s[%zu] is not a text of at most %d bytes",
-                                                  where, i, MANIFEST_TEXT_MAX);
+                if (!json_is_string(v) || json_string_length(v) > TEXT_BYTES_MAX)
+                        return add_fault(fault, "%s[%zu] is not a text of at most %d bytes", where,
+                                         i, TEXT_BYTES_MAX);
         }
         return 0;
 }
 
-static int labels_check(const json_t *labels, StrBuf *fault) {
+static int check_labels(const json_t *labels, StrBuf *fault) {
         const char *key;
         json_t *v;
         json_object_foreach((json_t *)labels, key, v) {
-                if (!json_is_string(v) || json_string_length(v) > MANIFEST_TEXT_MAX)
-                        return manifest_fault_add(
-                                fault, "node.labels.%.80s is not a text of at most %d bytes", key,
-                                MANIFEST_TEXT_MAX);
+                if (!json_is_string(v) || json_string_length(v) > TEXT_BYTES_MAX)
+                        return add_fault(fault,
+                                         "node.labels.%.80s is not a text of at most %d bytes", key,
+                                         TEXT_BYTES_MAX);
         }
         return 0;
 }
 
-static int parts_check(const json_t *bundle, StrBuf *fault) {
+static int check_parts(const json_t *bundle, StrBuf *fault) {
         const json_t *parts = json_object_get(bundle, "parts"), *part;
         const uint64_t bytes = (uint64_t)json_integer_value(json_object_get(bundle, "bytes"));
         uint64_t sum = 0;
         size_t i;
         if (json_array_size(parts) == 0 || json_array_size(parts) > PARTS_READ_MAX)
-                return manifest_fault_add(fault, "bundle.parts has %zu entries, expected 1 to %d",
-                                          json_array_size(parts), PARTS_READ_MAX);
+                return add_fault(fault, "bundle.parts has %zu entries, expected 1 to %d",
+                                 json_array_size(parts), PARTS_READ_MAX);
         json_array_foreach(parts, i, part) {
                 char prefix[64];
                 (void)snprintf(prefix, sizeof prefix, "bundle.parts[%zu].", i);
-                int r = manifest_check_object(part, MANIFEST_PART, prefix, fault);
+                int r = check_fields(part, MANIFEST_PART, prefix, fault);
                 if (r < 0)
                         return r;
                 const uint64_t n = (uint64_t)json_integer_value(json_object_get(part, "bytes"));
                 if (n == 0 || __builtin_add_overflow(sum, n, &sum) || sum > bytes)
-                        return manifest_fault_add(fault,
-                                                  "%sbytes: %" PRIu64
-                                                  " does not fit into the object's %" PRIu64,
-                                                  prefix, n, bytes);
+                        return add_fault(fault,
+                                         "%sbytes: %" PRIu64
+                                         " does not fit into the object's %" PRIu64,
+                                         prefix, n, bytes);
         }
         if (sum != bytes)
-                return manifest_fault_add(fault,
-                                          "bundle.parts have %" PRIu64
-                                          " bytes together, bundle.bytes says %" PRIu64,
-                                          sum, bytes);
+                return add_fault(fault,
+                                 "bundle.parts have %" PRIu64
+                                 " bytes together, bundle.bytes says %" PRIu64,
+                                 sum, bytes);
         return 0;
 }
 
 /* ---- members ---- */
 
 /* A path that may be made below a directory: relative, and no component that is empty, `.` or `..`. */
-static bool path_is_tame(const char *path) {
+static bool path_is_safe(const char *path) {
         for (;;) {
                 size_t n = strcspn(path, "/");
                 if (n == 0 || (n == 1 && path[0] == '.') ||
@@ -681,55 +653,52 @@ static bool path_is_tame(const char *path) {
 }
 
 /* @param last  the raw path of the member before, replaced by this one's */
-static int path_check(const json_t *value, const char *prefix, char **last, StrBuf *fault) {
+static int check_path(const json_t *value, const char *prefix, char **last, StrBuf *fault) {
         _cleanup_free_ char *raw = NULL;
         const char *escaped = json_string_value(value);
         if (json_string_length(value) > PATH_TEXT_MAX)
-                return manifest_fault_add(fault, "%spath has %zu bytes, at most %d are expected",
-                                          prefix, json_string_length(value), PATH_TEXT_MAX);
+                return add_fault(fault, "%spath has %zu bytes, at most %d are expected", prefix,
+                                 json_string_length(value), PATH_TEXT_MAX);
         int r = path_unescape(escaped, &raw);
         if (r == -ENOMEM)
                 return r;
-        if (r < 0 || !path_is_tame(raw))
-                return manifest_fault_add(fault, "%spath: '%.200s' is not a path below the source",
-                                          prefix, escaped);
+        if (r < 0 || !path_is_safe(raw))
+                return add_fault(fault, "%spath: '%.200s' is not a path below the source", prefix,
+                                 escaped);
         if (*last && strcmp(*last, raw) >= 0)
-                return manifest_fault_add(fault, "%spath: '%.200s' stands twice or out of order",
-                                          prefix, escaped);
+                return add_fault(fault, "%spath: '%.200s' stands twice or out of order", prefix,
+                                 escaped);
         free(*last);
         *last = TAKE_PTR(raw);
         return 0;
 }
 
-static int member_digest_check(const json_t *member, const char *prefix, StrBuf *fault) {
+static int check_member_digest(const json_t *member, const char *prefix, StrBuf *fault) {
         const json_t *sparse = json_object_get(member, "sha256_sparse");
         char where[128];
         if (!json_is_null(json_object_get(member, "sha256")))
-                return sparse ? manifest_fault_add(fault, "%ssha256_sparse stands beside a sha256",
-                                                   prefix)
+                return sparse ? add_fault(fault, "%ssha256_sparse stands beside a sha256", prefix)
                               : 0;
         if (!json_is_string(sparse))
-                return manifest_fault_add(fault, "%ssha256 is null, and there is no sha256_sparse",
-                                          prefix);
+                return add_fault(fault, "%ssha256 is null, and there is no sha256_sparse", prefix);
         (void)snprintf(where, sizeof where, "%ssha256_sparse", prefix);
-        return manifest_check_digest(sparse, where, fault);
+        return check_digest(sparse, where, fault);
 }
 
 /* Bytes of the tar stream before `offset`. Manifests of before had none. */
-static int header_check(const json_t *header, json_int_t offset, const char *prefix,
+static int check_header(const json_t *header, json_int_t offset, const char *prefix,
                         StrBuf *fault) {
         if (!header)
                 return 0;
         if (!json_is_integer(header))
-                return manifest_fault_add(fault, "%sheader is %s, expected a whole number", prefix,
-                                          manifest_type_name(json_typeof(header)));
+                return add_fault(fault, "%sheader is %s, expected a whole number", prefix,
+                                 type_name(json_typeof(header)));
         const json_int_t n = json_integer_value(header);
         if (n < 512 || n > offset || n % 512 != 0)
-                return manifest_fault_add(
-                        fault,
-                        "%sheader: %" JSON_INTEGER_FORMAT
-                        " bytes are no tar header before offset %" JSON_INTEGER_FORMAT,
-                        prefix, n, offset);
+                return add_fault(fault,
+                                 "%sheader: %" JSON_INTEGER_FORMAT
+                                 " bytes are no tar header before offset %" JSON_INTEGER_FORMAT,
+                                 prefix, n, offset);
         return 0;
 }
 
@@ -738,13 +707,13 @@ typedef struct MemberWalk {
         char *last; /* the raw path of the member before, NULL before the first; owned */
 } MemberWalk;
 
-static int member_check(MemberWalk *w, const json_t *member, const char *prefix, StrBuf *fault) {
-        int r = manifest_check_object(member, MANIFEST_MEMBER, prefix, fault);
+static int check_member(MemberWalk *w, const json_t *member, const char *prefix, StrBuf *fault) {
+        int r = check_fields(member, MANIFEST_MEMBER, prefix, fault);
         if (r < 0)
                 return r;
-        r = path_check(json_object_get(member, "path"), prefix, &w->last, fault);
+        r = check_path(json_object_get(member, "path"), prefix, &w->last, fault);
         if (r == 0)
-                r = member_digest_check(member, prefix, fault);
+                r = check_member_digest(member, prefix, fault);
         if (r < 0)
                 return r;
 
@@ -756,20 +725,19 @@ static int member_check(MemberWalk *w, const json_t *member, const char *prefix,
                          n_stream =
                                  json_integer_value(json_object_get(bundle, "uncompressed_bytes"));
         if (frame >= n_frames)
-                return manifest_fault_add(fault,
-                                          "%sframe: %" JSON_INTEGER_FORMAT
-                                          " of %" JSON_INTEGER_FORMAT " frames",
-                                          prefix, frame, n_frames);
+                return add_fault(fault,
+                                 "%sframe: %" JSON_INTEGER_FORMAT " of %" JSON_INTEGER_FORMAT
+                                 " frames",
+                                 prefix, frame, n_frames);
         if (offset >= n_stream || offset % 512 != 0)
-                return manifest_fault_add(fault,
-                                          "%soffset: %" JSON_INTEGER_FORMAT
-                                          " is no place in a tar stream of %" JSON_INTEGER_FORMAT
-                                          " bytes",
-                                          prefix, offset, n_stream);
-        return header_check(json_object_get(member, "header"), offset, prefix, fault);
+                return add_fault(fault,
+                                 "%soffset: %" JSON_INTEGER_FORMAT
+                                 " is no place in a tar stream of %" JSON_INTEGER_FORMAT " bytes",
+                                 prefix, offset, n_stream);
+        return check_header(json_object_get(member, "header"), offset, prefix, fault);
 }
 
-static int members_check(const json_t *document, StrBuf *fault) {
+static int check_members(const json_t *document, StrBuf *fault) {
         MemberWalk w = { .document = document };
         const json_t *member;
         size_t i;
@@ -777,7 +745,7 @@ static int members_check(const json_t *document, StrBuf *fault) {
         json_array_foreach(json_object_get(document, "members"), i, member) {
                 char prefix[64];
                 (void)snprintf(prefix, sizeof prefix, "members[%zu].", i);
-                r = member_check(&w, member, prefix, fault);
+                r = check_member(&w, member, prefix, fault);
                 if (r < 0)
                         break;
         }
@@ -785,24 +753,24 @@ static int members_check(const json_t *document, StrBuf *fault) {
         return r;
 }
 
-static int manifest_check(const json_t *document, StrBuf *fault) {
+static int check_manifest(const json_t *document, StrBuf *fault) {
         if (!json_is_object(document))
-                return manifest_fault_add(fault, "the document is %s, expected an object",
-                                          manifest_type_name(json_typeof(document)));
-        int r = manifest_check_document(document, fault);
+                return add_fault(fault, "the document is %s, expected an object",
+                                 type_name(json_typeof(document)));
+        int r = check_document(document, fault);
         if (r < 0)
                 return r;
         const json_t *bundle = json_object_get(document, "bundle");
-        r = parts_check(bundle, fault);
+        r = check_parts(bundle, fault);
         if (r == 0)
-                r = texts_check(json_object_get(bundle, "reasons"), "bundle.reasons", fault);
+                r = check_texts(json_object_get(bundle, "reasons"), "bundle.reasons", fault);
         if (r == 0)
-                r = labels_check(json_object_get(json_object_get(document, "node"), "labels"),
+                r = check_labels(json_object_get(json_object_get(document, "node"), "labels"),
                                  fault);
         if (r == 0)
-                r = failures_check(document, fault);
+                r = check_failures(document, fault);
         if (r == 0)
-                r = members_check(document, fault);
+                r = check_members(document, fault);
         return r;
 }
 
@@ -813,12 +781,12 @@ int manifest_read(const void *data, size_t n, json_t **ret, char **ret_fault) {
         int r;
 
         if (n > MANIFEST_BYTES_MAX)
-                r = manifest_fault_add(&fault, "the manifest has %zu bytes, at most %llu are read",
-                                       n, (unsigned long long)MANIFEST_BYTES_MAX);
+                r = add_fault(&fault, "the manifest has %zu bytes, at most %llu are read", n,
+                              (unsigned long long)MANIFEST_BYTES_MAX);
         else {
                 document = json_loadb(data, n, JSON_REJECT_DUPLICATES, &error);
-                r = document ? manifest_check(document, &fault)
-                             : manifest_fault_add(&fault, "line %d: %s", error.line, error.text);
+                r = document ? check_manifest(document, &fault)
+                             : add_fault(&fault, "line %d: %s", error.line, error.text);
         }
         if (r < 0) {
                 json_decref(document);
@@ -829,7 +797,7 @@ int manifest_read(const void *data, size_t n, json_t **ret, char **ret_fault) {
         return 0;
 }
 
-/* A look at the beginning of a manifest of ours, without the tree of all its members. */
+/* ---- reading the section `bundle` alone, without the tree of all members ---- */
 
 /* What follows the section: manifest_write() begins each section on a line of its own. */
 static const char section_end[] = ",\n \"node\": ";
@@ -840,12 +808,12 @@ void manifest_head_done(ManifestHead *h) {
         *h = (ManifestHead){ 0 };
 }
 
-static int read_digest(const json_t *v, uint8_t ret[static SHA256_SIZE]) {
+static int parse_digest(const json_t *v, uint8_t ret[static SHA256_SIZE]) {
         const char *hex = json_string_value(v);
         return hex ? parse_hex_bytes(hex, ret, SHA256_SIZE) : -EINVAL;
 }
 
-static int read_parts(const json_t *list, ManifestHead *h) {
+static int parse_parts(const json_t *list, ManifestHead *h) {
         size_t i, n = json_array_size(list);
         json_t *part;
         if (n == 0)
@@ -856,7 +824,7 @@ static int read_parts(const json_t *list, ManifestHead *h) {
         json_array_foreach(list, i, part) {
                 json_int_t bytes = json_integer_value(json_object_get(part, "bytes"));
                 if (bytes <= 0 ||
-                    read_digest(json_object_get(part, "sha256"), h->parts[i].sha256) < 0)
+                    parse_digest(json_object_get(part, "sha256"), h->parts[i].sha256) < 0)
                         return -EINVAL;
                 h->parts[i].bytes = (uint64_t)bytes;
         }
@@ -864,20 +832,20 @@ static int read_parts(const json_t *list, ManifestHead *h) {
         return 0;
 }
 
-static int read_bundle(const json_t *bundle, ManifestHead *h) {
+static int parse_bundle(const json_t *bundle, ManifestHead *h) {
         const char *id = json_string_value(json_object_get(bundle, "id"));
         const json_t *bytes = json_object_get(bundle, "bytes"),
                      *reasons = json_object_get(bundle, "reasons");
         if (!id || strlen(id) >= sizeof h->id || !json_is_integer(bytes) ||
             json_integer_value(bytes) < 0 || !json_is_array(reasons))
                 return -EINVAL;
-        if (read_digest(json_object_get(bundle, "plan"), h->plan) < 0)
+        if (parse_digest(json_object_get(bundle, "plan"), h->plan) < 0)
                 return -EINVAL;
         strcpy(h->id, id);
         h->bytes = (uint64_t)json_integer_value(bytes);
         h->complete = json_is_true(json_object_get(bundle, "complete"));
         h->reasons = json_dumps(reasons, JSON_COMPACT);
-        return h->reasons ? read_parts(json_object_get(bundle, "parts"), h) : -ENOMEM;
+        return h->reasons ? parse_parts(json_object_get(bundle, "parts"), h) : -ENOMEM;
 }
 
 int manifest_read_head(const char *text, size_t n, ManifestHead *ret) {
@@ -894,8 +862,8 @@ int manifest_read_head(const char *text, size_t n, ManifestHead *ret) {
         const char *schema = json_string_value(json_object_get(document, "schema"));
         _cleanup_(manifest_head_done) ManifestHead h = { 0 };
         int r = -EINVAL;
-        if (schema && strcmp(schema, "neuron-collectd/manifest/1") == 0)
-                r = read_bundle(json_object_get(document, "bundle"), &h);
+        if (schema && strcmp(schema, MANIFEST_SCHEMA) == 0)
+                r = parse_bundle(json_object_get(document, "bundle"), &h);
         json_decref(document);
         if (r < 0)
                 return r;

@@ -87,15 +87,6 @@ int parts_finish(Parts *p, const void *tail, size_t n) {
         return p->open_bytes > 0 ? close_part(p) : 0;
 }
 
-void parts_composite(const Parts *p, uint8_t ret[static SHA256_SIZE]) {
-        Sha256 s;
-
-        sha256_init(&s);
-        for (size_t i = 0; i < p->n; i++)
-                sha256_update(&s, p->items[i].sha256, SHA256_SIZE);
-        sha256_final(&s, ret);
-}
-
 void parts_done(Parts *p) {
         free(p->items);
         *p = (Parts){ 0 };

@@ -43,8 +43,6 @@ int parts_add_frame(Parts *p, const void *data, size_t n, uint64_t unpacked_byte
  * @return 0 or -ENOMEM */
 int parts_finish(Parts *p, const void *tail, size_t n);
 
-/** SHA-256 over the parts' digests: S3's composite checksum. */
-void parts_composite(const Parts *p, uint8_t ret[static SHA256_SIZE]);
 void parts_done(Parts *p);
 
 /* ---- the packer ---- */

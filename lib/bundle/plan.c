@@ -1,4 +1,4 @@
-/* The list of members and its layout. Deciding what is a member is the scan's, reading one is the writer's. */
+/* The list of members, its layout, and the members' tar headers. Scan decides what is a member; writer reads it. */
 #include "lib/bundle/plan.h"
 
 #include <archive.h>
@@ -17,115 +17,60 @@ typedef struct MemberExtents {
         bool is_sparse;
 } MemberExtents;
 
-#define CHUNK_MEMBERS 256 /* members never move, and growing never doubles what is there */
-#define ARENA_BYTES (64 * KIB)
-
-typedef struct Arena {
-        struct Arena *older;
-        size_t used, bytes;
-        char text[];
-} Arena;
-
 /* Between two cuts frames follow each other every PLAN_FRAME_BYTES. */
 typedef struct FrameRun {
         uint64_t offset, first_frame;
 } FrameRun;
 
 struct Plan {
-        PlanMember **chunks;
-        size_t n_members, n_chunks_allocated;
-        Arena *arena; /* the paths */
+        PlanMember *members;
+        size_t n_members, n_members_allocated;
         FrameRun *runs;
         size_t n_runs, n_runs_allocated;
         uint32_t n_extents; /* all members together */
-        uint64_t stream_bytes, data_bytes, n_frames, heap_bytes;
-        bool frozen;
+        uint64_t stream_bytes, data_bytes, n_frames;
+        bool is_frozen;
 };
 
 int plan_new(Plan **ret) {
-        Plan *p = calloc(1, sizeof *p);
-        if (!p)
-                return -ENOMEM;
-        p->heap_bytes = sizeof *p;
-        *ret = p;
-        return 0;
-}
-
-static PlanMember *member(const Plan *p, size_t i) {
-        return &p->chunks[i / CHUNK_MEMBERS][i % CHUNK_MEMBERS];
+        *ret = calloc(1, sizeof **ret);
+        return *ret ? 0 : -ENOMEM;
 }
 
 Plan *plan_free(Plan *p) {
         if (!p)
                 return NULL;
-        for (size_t i = 0; i < p->n_members; i++)
-                free(member(p, i)->extents);
-        for (size_t i = 0; i < p->n_chunks_allocated; i++)
-                free(p->chunks[i]);
-        free(p->chunks);
-        while (p->arena) {
-                Arena *older = p->arena->older;
-                free(p->arena);
-                p->arena = older;
+        for (size_t i = 0; i < p->n_members; i++) {
+                free(p->members[i].path);
+                free(p->members[i].extents);
         }
+        free(p->members);
         free(p->runs);
         free(p);
         return NULL;
 }
 
-/* Keeps a path in the arena. */
-static char *keep_path(Plan *p, const char *path) {
-        size_t n = strlen(path) + 1;
-        Arena *a = p->arena;
-
-        if (!a || a->bytes - a->used < n) {
-                size_t bytes = MAX(n, ARENA_BYTES - sizeof *a);
-                a = malloc(sizeof *a + bytes);
-                if (!a)
-                        return NULL;
-                *a = (Arena){ .older = p->arena, .bytes = bytes };
-                p->arena = a;
-                p->heap_bytes += sizeof *a + bytes;
-        }
-        char *kept = a->text + a->used;
-        memcpy(kept, path, n);
-        a->used += n;
-        return kept;
-}
-
-/* Makes sure that member number n_members has a place. */
-static int make_room(Plan *p) {
-        size_t chunk = p->n_members / CHUNK_MEMBERS;
-
-        if (chunk < p->n_chunks_allocated && p->chunks[chunk])
+static int reserve_member(Plan *p) {
+        if (p->n_members < p->n_members_allocated)
                 return 0;
-        if (chunk >= p->n_chunks_allocated) {
-                size_t n = MAX((size_t)4, p->n_chunks_allocated * 2);
-                PlanMember **chunks = realloc(p->chunks, n * sizeof *chunks);
-                if (!chunks)
-                        return -ENOMEM;
-                size_t n_more = n - p->n_chunks_allocated;
-                memset(chunks + p->n_chunks_allocated, 0, n_more * sizeof *chunks);
-                p->chunks = chunks;
-                p->n_chunks_allocated = n;
-                p->heap_bytes += n_more * sizeof *chunks;
-        }
-        p->chunks[chunk] = calloc(CHUNK_MEMBERS, sizeof(PlanMember));
-        if (!p->chunks[chunk])
+        const size_t n = MAX((size_t)16, p->n_members_allocated + p->n_members_allocated / 2);
+        PlanMember *members = reallocarray(p->members, n, sizeof *members);
+        if (!members)
                 return -ENOMEM;
-        p->heap_bytes += CHUNK_MEMBERS * sizeof(PlanMember);
+        p->members = members;
+        p->n_members_allocated = n;
         return 0;
 }
 
-static int plan_extents_map(int fd, uint64_t size_bytes, uint32_t max, MemberExtents *ret);
-static int writer_tar_header(const PlanMember *m, void **ret, size_t *ret_bytes);
+static int map_extents(int fd, uint64_t size_bytes, uint32_t max, MemberExtents *ret);
+static int tar_header(const PlanMember *m, void **ret, size_t *ret_bytes);
 
 int plan_add(Plan *p, const char *path, MemberKind kind, int fd) {
         uint64_t data_bytes;
         struct stat st;
 
-        if (p->frozen || path[0] == '\0' || path[0] == '/' ||
-            (p->n_members > 0 && strcmp(member(p, p->n_members - 1)->path, path) >= 0))
+        if (p->is_frozen || path[0] == '\0' || path[0] == '/' ||
+            (p->n_members > 0 && strcmp(p->members[p->n_members - 1].path, path) >= 0))
                 return -EINVAL;
         if (fstat(fd, &st) < 0)
                 return -errno;
@@ -133,11 +78,11 @@ int plan_add(Plan *p, const char *path, MemberKind kind, int fd) {
                 return -EINVAL;
         if (__builtin_add_overflow(p->data_bytes, (uint64_t)st.st_size, &data_bytes))
                 return -EOVERFLOW;
-        int r = make_room(p);
+        int r = reserve_member(p);
         if (r < 0)
                 return r;
 
-        PlanMember *m = member(p, p->n_members);
+        PlanMember *m = &p->members[p->n_members];
         *m = (PlanMember){
                 .bytes = (uint64_t)st.st_size,
                 .dev = st.st_dev,
@@ -149,19 +94,20 @@ int plan_add(Plan *p, const char *path, MemberKind kind, int fd) {
                 .gid = st.st_gid,
                 .kind = kind,
         };
-        m->path = keep_path(p, path);
-        if (!m->path)
-                return -ENOMEM;
         uint32_t max = MIN((uint32_t)PLAN_EXTENTS_MAX, PLAN_EXTENTS_TOTAL_MAX - p->n_extents);
         MemberExtents extents;
-        r = plan_extents_map(fd, m->bytes, max, &extents);
+        r = map_extents(fd, m->bytes, max, &extents);
         if (r < 0)
                 return r;
+        m->path = strdup(path);
+        if (!m->path) {
+                free(extents.items);
+                return -ENOMEM;
+        }
         m->extents = extents.items;
         m->n_extents = extents.n;
         m->is_sparse = extents.is_sparse;
         p->n_extents += m->n_extents;
-        p->heap_bytes += m->n_extents * sizeof(PlanExtent);
         p->data_bytes = data_bytes;
         p->n_members++;
         return 0;
@@ -196,7 +142,6 @@ static int add_run(Plan *p, uint64_t offset) {
                 FrameRun *runs = realloc(p->runs, n * sizeof *runs);
                 if (!runs)
                         return -ENOMEM;
-                p->heap_bytes += (n - p->n_runs_allocated) * sizeof *runs;
                 p->runs = runs;
                 p->n_runs_allocated = n;
         }
@@ -226,7 +171,7 @@ static int place(Plan *p, PlanMember *m) {
 }
 
 int plan_freeze(Plan *p) {
-        if (p->frozen)
+        if (p->is_frozen)
                 return -EINVAL;
         int r = add_run(p, 0);
         for (size_t i = 0; r == 0 && i < p->n_members; i++) {
@@ -237,8 +182,8 @@ int plan_freeze(Plan *p) {
                         r = -EOVERFLOW;
                 if (r < 0)
                         break;
-                member(p, i)->header_bytes = (uint32_t)n;
-                r = place(p, member(p, i));
+                p->members[i].header_bytes = (uint32_t)n;
+                r = place(p, &p->members[i]);
         }
         if (r < 0)
                 return r;
@@ -248,7 +193,7 @@ int plan_freeze(Plan *p) {
         p->n_frames = last->first_frame + frames_in(p->stream_bytes - last->offset);
         if (p->n_frames > PLAN_FRAMES_MAX)
                 return -EOVERFLOW;
-        p->frozen = true;
+        p->is_frozen = true;
         return 0;
 }
 
@@ -257,7 +202,7 @@ size_t plan_n_members(const Plan *p) {
 }
 
 const PlanMember *plan_member(const Plan *p, size_t i) {
-        return member(p, i);
+        return &p->members[i];
 }
 
 uint64_t plan_stream_bytes(const Plan *p) {
@@ -272,10 +217,6 @@ uint64_t plan_n_frames(const Plan *p) {
         return p->n_frames;
 }
 
-uint64_t plan_memory_bytes(const Plan *p) {
-        return p->heap_bytes;
-}
-
 size_t plan_member_at(const Plan *p, uint64_t stream_offset) {
         size_t low = 0,
                high = p->n_members; /* the first member that begins after stream_offset is in here */
@@ -284,7 +225,7 @@ size_t plan_member_at(const Plan *p, uint64_t stream_offset) {
                 return p->n_members;
         while (low < high) {
                 size_t middle = low + (high - low) / 2;
-                if (member(p, middle)->stream_offset <= stream_offset)
+                if (p->members[middle].stream_offset <= stream_offset)
                         low = middle + 1;
                 else
                         high = middle;
@@ -353,12 +294,12 @@ void plan_sha256(const Plan *p, uint8_t ret[static SHA256_SIZE]) {
         hash_u64(&s, PLAN_FRAME_BYTES);
         hash_u64(&s, p->n_members);
         for (size_t i = 0; i < p->n_members; i++)
-                hash_member(&s, member(p, i));
+                hash_member(&s, &p->members[i]);
         sha256_final(&s, ret);
 }
 
 int plan_member_header(const Plan *p, size_t i, void **ret, size_t *ret_bytes) {
-        return writer_tar_header(member(p, i), ret, ret_bytes);
+        return tar_header(&p->members[i], ret, ret_bytes);
 }
 
 /* Knows the file system's answers and distrusts them; knows nothing of tar. */
@@ -424,7 +365,7 @@ static int extents_step(ExtentList *map, int fd, uint64_t *offset) {
         return extents_add_data(map, (uint64_t)data, end);
 }
 
-static int plan_extents_map(int fd, uint64_t size_bytes, uint32_t max, MemberExtents *ret) {
+static int map_extents(int fd, uint64_t size_bytes, uint32_t max, MemberExtents *ret) {
         ExtentList map = { .max = max, .size_bytes = size_bytes };
         int r = 0;
 
@@ -515,7 +456,7 @@ static int make_header(const PlanMember *m, TarOutput *output) {
         return r < ARCHIVE_WARN ? -EIO : 0;
 }
 
-static int writer_tar_header(const PlanMember *m, void **ret, size_t *ret_bytes) {
+static int tar_header(const PlanMember *m, void **ret, size_t *ret_bytes) {
         TarOutput output = { 0 };
 
         int r = make_header(m, &output);

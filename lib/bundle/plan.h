@@ -85,6 +85,3 @@ void plan_sha256(const Plan *p, uint8_t ret[static SHA256_SIZE]);
 /** Builds the tar header (and sparse map) of a member by libarchive, pax format. *ret is the caller's. Callable from any thread.
  * @return 0, -ENOMEM, -EIO */
 int plan_member_header(const Plan *p, size_t i, void **ret, size_t *ret_bytes);
-
-/** @return heap bytes that the plan holds, for limits.memory */
-uint64_t plan_memory_bytes(const Plan *p);

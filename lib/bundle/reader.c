@@ -1,4 +1,5 @@
-/* The plainest source: a regular file. Sources that are far away are their owners' business. */
+/* Verify: one read of the object, in which its parts, its frames and its members are compared with the manifest. The tar
+ * stream is read by libarchive, which is not what our writer used for data. */
 #include "lib/bundle/reader.h"
 
 #include <archive.h>
@@ -12,12 +13,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "lib/base/cleanup.h"
 #include "lib/base/digest.h"
-#include "lib/base/fs.h"
-#include "lib/base/list.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 #include "lib/bundle/frame.h"
@@ -68,21 +66,6 @@ typedef struct TarStreamState {
         uint64_t nonzero_end; /* offset behind the last byte of them that is not zero */
         uint64_t n_damaged;   /* frames */
 } TarStreamState;
-
-static int file_read_at(ByteSource *s, void *data, size_t n, uint64_t offset) {
-        return fs_pread_all(CONTAINER_OF(s, FileByteSource, source)->fd, data, n, offset);
-}
-
-int file_byte_source_init(FileByteSource *s, int fd) {
-        struct stat st;
-        if (fstat(fd, &st) < 0)
-                return -errno;
-        if (!S_ISREG(st.st_mode))
-                return -EINVAL;
-        *s = (FileByteSource){ .source = { .bytes = (uint64_t)st.st_size, .read_at = file_read_at },
-                               .fd = fd };
-        return 0;
-}
 
 /* The zstd seekable format's table, read by windows: a table of a stranger's may claim 400 million frames.
  * @see zstd, contrib/seekable_format/zstd_seekable_compression_format.md */

@@ -5,19 +5,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Where the object is read from: a file, or ranges of an object in S3. */
+/* Where the object is read from. */
 typedef struct ByteSource {
         uint64_t bytes; /* of the object */
         /* Reads exactly n bytes at an offset. @return 0, -ENODATA at an early end, -errno */
         int (*read_at)(struct ByteSource *s, void *data, size_t n, uint64_t offset);
 } ByteSource;
-
-typedef struct FileByteSource {
-        ByteSource source;
-        int fd; /* borrowed */
-} FileByteSource;
-/** @return 0, -EINVAL when fd is no regular file, -errno */
-int file_byte_source_init(FileByteSource *s, int fd);
 
 typedef struct VerifyReport {
         bool ok;            /* not one fault */

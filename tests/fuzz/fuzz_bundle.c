@@ -12,6 +12,7 @@
 #include "lib/bundle/fetch.h"
 #include "lib/bundle/manifest.h"
 #include "lib/bundle/reader.h"
+#include "tests/lib/bundle/file_source.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
@@ -109,8 +110,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
         int fd = memfd_create("object", MFD_CLOEXEC);
         check(fd >= 0 && write(fd, data, n) == (ssize_t)n);
         json_t *manifest = manifest_for(data, n);
-        FileByteSource object;
-        check(file_byte_source_init(&object, fd) == 0);
+        FileSource object = file_source(fd);
         check(bundle_verify(&object.source, manifest, &report) == 0);
         check(report.ok == (n_faults == 0));
         check(report.n_members == 2 && report.n_bad <= 2);

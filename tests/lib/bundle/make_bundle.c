@@ -139,8 +139,8 @@ static void pack(const Settings *s, const Plan *plan, const BundleWriterOptions 
         if (r < 0)
                 die("packing", r);
         list_members(plan, w);
-        fprintf(stderr, "frames %" PRIu64 " parts %zu plan_memory %" PRIu64 " read %" PRIu64 "\n",
-                plan_n_frames(plan), parts.n, plan_memory_bytes(plan), bundle_writer_bytes_read(w));
+        fprintf(stderr, "frames %" PRIu64 " parts %zu read %" PRIu64 "\n", plan_n_frames(plan),
+                parts.n, bundle_writer_bytes_read(w));
         parts_done(&parts);
         (void)close(out);
         bundle_writer_free(w);
@@ -167,9 +167,8 @@ static void pack_parts(const Settings *s, const Plan *plan, const BundleWriterOp
         if (r != 0)
                 die("packing", r);
         list_members(plan, packer_writer(p));
-        fprintf(stderr, "frames %" PRIu64 " parts %zu plan_memory %" PRIu64 " read %" PRIu64 "\n",
-                plan_n_frames(plan), packer_parts(p)->n, plan_memory_bytes(plan),
-                packer_bytes_read(p));
+        fprintf(stderr, "frames %" PRIu64 " parts %zu read %" PRIu64 "\n", plan_n_frames(plan),
+                packer_parts(p)->n, packer_bytes_read(p));
         (void)close(out);
         packer_free(p);
 }

@@ -469,7 +469,7 @@ static void each_fault_is_named(void **state) {
                 { "\"prod-a\"", "[]", "node.labels.cluster is not a text" },
                 { "\"uid\": 1000", "\"uid\": null", "source.uid is null, expected a whole number" },
                 { "\"agreed\": \"alone\"", "\"agreed\": \"no\"",
-                  "incident.agreed: 'no' is neither bus nor store nor alone" },
+                  "incident.agreed: 'no' is not one of bus, store, alone" },
                 { "\"derived\": false", "\"derived\": null", "incident.derived is null" },
                 { "\"path\": \"a ", "\"path\": \"/a ", "members[0].path: '/a " },
                 { "\"path\": \"d/core.1", "\"path\": \"d/../core.1",

@@ -18,6 +18,7 @@
 #include "lib/base/strbuf.h"
 #include "lib/bundle/manifest.h"
 #include "lib/bundle/reader.h"
+#include "tests/lib/bundle/file_source.h"
 
 #define MANIFEST_MAX (4 * MIB)
 
@@ -56,8 +57,7 @@ static void verify(const char *object, const char *text, size_t n, Heard *h) {
         assert_int_equal(fstat(fd, &st), 0);
         if (manifest_read(text, n, &manifest, &fault) < 0)
                 fail_msg("%s", fault);
-        FileByteSource source;
-        assert_int_equal(file_byte_source_init(&source, fd), 0);
+        FileSource source = file_source(fd);
         assert_int_equal(bundle_verify(&source.source, manifest, &h->report), 0);
         json_decref(manifest);
         assert_int_equal(h->report.ok, h->n == 0);
@@ -286,17 +286,6 @@ static void what_cannot_be_read_is_an_error_and_no_fault(void **state) {
         json_decref(manifest);
 }
 
-static void only_a_regular_file_is_a_source(void **state) {
-        (void)state;
-        FileByteSource source;
-        int fds[2];
-        assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
-        assert_int_equal(file_byte_source_init(&source, -1), -EBADF);
-        assert_int_equal(file_byte_source_init(&source, fds[0]), -EINVAL);
-        (void)close(fds[0]);
-        (void)close(fds[1]);
-}
-
 static int make_objects(void **state) {
         (void)state;
         const char *tmp = getenv("TMPDIR"), *srcdir = getenv("srcdir");
@@ -339,7 +328,6 @@ int main(void) {
                 cmocka_unit_test(a_seek_table_with_wrong_sizes_damages_the_frames_it_names),
                 cmocka_unit_test(a_frame_that_asks_for_much_memory_is_refused),
                 cmocka_unit_test(what_cannot_be_read_is_an_error_and_no_fault),
-                cmocka_unit_test(only_a_regular_file_is_a_source),
         };
         return cmocka_run_group_tests(tests, make_objects, remove_objects);
 }

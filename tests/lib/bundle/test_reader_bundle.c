@@ -17,6 +17,7 @@
 #include "lib/base/strbuf.h"
 #include "lib/bundle/manifest.h"
 #include "lib/bundle/reader.h"
+#include "tests/lib/bundle/file_source.h"
 
 typedef struct Bundle {
         int object; /* a memfd */
@@ -167,8 +168,7 @@ static VerifyReport verify(const Bundle *b, Heard *h) {
         VerifyReport report = { .on_fault = on_fault, .userdata = h };
         if (manifest_read(b->manifest.text, b->manifest.n, &manifest, &fault) < 0)
                 fail_msg("%s", fault);
-        FileByteSource object;
-        assert_int_equal(file_byte_source_init(&object, b->object), 0);
+        FileSource object = file_source(b->object);
         assert_int_equal(bundle_verify(&object.source, manifest, &report), 0);
         json_decref(manifest);
         return report;
