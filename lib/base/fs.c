@@ -177,35 +177,10 @@ int fs_opendir_at(int dir_fd, const char *name, DIR **ret) {
         return fs_opendir_fd(fd < 0 ? -errno : fd, ret);
 }
 
-/* Whether a FUSE file system is one of those that only show local files in another way. */
+/* Whether a FUSE file system lies on a block device of this node (fuseblk). */
 static bool fuse_is_local(int fd) {
-        static const char *const local_types[] = { "fuse.fuse-overlayfs", "fuse.bindfs" };
-        _cleanup_fclose_ FILE *f = NULL;
-        _cleanup_free_ char *line = NULL;
-        size_t n_line = 0;
-        char device[32];
         struct stat st;
-
-        if (fstat(fd, &st) < 0)
-                return false;
-        if (major(st.st_dev) != 0) /* fuseblk: on a block device of this node */
-                return true;
-        f = fopen("/proc/self/mountinfo", "re");
-        if (!f)
-                return false;
-        (void)snprintf(device, sizeof device, " %u:%u ", major(st.st_dev), minor(st.st_dev));
-        while (getline(&line, &n_line, f) > 0) {
-                char *type = strstr(line, " - ");
-
-                if (!type || !strstr(line, device))
-                        continue;
-                type += 3;
-                type[strcspn(type, " ")] = '\0';
-                for (size_t i = 0; i < ELEMENTSOF(local_types); i++)
-                        if (strcmp(type, local_types[i]) == 0)
-                                return true;
-        }
-        return false;
+        return fstat(fd, &st) == 0 && major(st.st_dev) != 0;
 }
 
 #define FS_MAGIC_FUSE 0x65735546

@@ -66,8 +66,7 @@ int fs_pread_all(int fd, void *data, size_t n,
                  uint64_t offset); /* -ENODATA at an early end of file */
 
 /** Tells whether the file system behind fd is one where other nodes
- * write without inotify telling us: NFS, Lustre, SMB, Ceph, GPFS, AFS, 9p, FUSE (but fuseblk,
- * fuse-overlayfs and bindfs), … by statfs(2) f_type. One that cannot be asked counts as such.
+ * write without inotify telling us: NFS, Lustre, SMB, Ceph, GPFS, AFS, 9p, FUSE (but fuseblk), … by statfs(2) f_type. One that cannot be asked counts as such.
  * @param ret_name  gets a static name ("nfs", "local", …), may be NULL */
 bool fs_is_network(int fd, const char **ret_name);
 

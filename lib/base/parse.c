@@ -89,6 +89,13 @@ int parse_bool(const char *s, bool *ret) {
         return -EINVAL;
 }
 
+int parse_word(const char *s, const char *const *words, size_t n) {
+        for (size_t i = 0; s && i < n; i++)
+                if (words[i] && strcmp(words[i], s) == 0)
+                        return (int)i;
+        return -EINVAL;
+}
+
 typedef struct Unit {
         const char *name;
         uint64_t factor;

@@ -23,6 +23,23 @@ int parse_hex_bytes(const char *s, void *buf, size_t n);
 /** true/false, yes/no, on/off (YAML 1.1), any case of these. */
 int parse_bool(const char *s, bool *ret);
 
+/** @return the index of s among n words, some of which may be NULL; -EINVAL, also for s NULL */
+int parse_word(const char *s, const char *const *words, size_t n);
+
+/* Defines NAME_name(), the word of an enum's value (NULL for none), and NAME_parse(), 0 or -EINVAL. */
+#define DEFINE_WORDS(name, Type, words)                                                            \
+        const char *name##_name(Type value) {                                                      \
+                return (size_t)value < ELEMENTSOF(words) ? (words)[value] : NULL;                  \
+        }                                                                                          \
+        int name##_parse(const char *s, Type *ret) {                                               \
+                const int i = parse_word(s, words, ELEMENTSOF(words));                             \
+                if (i < 0)                                                                         \
+                        return i;                                                                  \
+                *ret = (Type)i;                                                                    \
+                return 0;                                                                          \
+        }                                                                                          \
+        struct words_need_a_semicolon
+
 /** `64KiB 8MiB 1GiB 2TiB`, `64K 8M 1G 2T` (binary too), a plain number. */
 int parse_bytes(const char *s, uint64_t *ret);
 

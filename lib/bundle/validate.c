@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "lib/base/cleanup.h"
+#include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/bundle/validate_private.h"
 
@@ -39,18 +40,7 @@ static const char *const verdict_names[N_VERDICTS] = {
         [VERDICT_EMPTY] = "empty", [VERDICT_OPAQUE] = "opaque",
 };
 
-const char *verdict_name(Verdict v) {
-        return verdict_names[v];
-}
-
-int verdict_parse(const char *s, Verdict *ret) {
-        for (size_t i = 0; i < N_VERDICTS; i++)
-                if (strcmp(s, verdict_names[i]) == 0) {
-                        *ret = (Verdict)i;
-                        return 0;
-                }
-        return -EINVAL;
-}
+DEFINE_WORDS(verdict, Verdict, verdict_names);
 
 DEFINE_CLEANUP(Validator, validator_free);
 

@@ -26,18 +26,7 @@ static const char *const member_kinds[N_MEMBER_KINDS] = {
         [MEMBER_OTHER] = "other",
 };
 
-const char *member_kind_name(MemberKind k) {
-        return (unsigned)k < N_MEMBER_KINDS ? member_kinds[k] : NULL;
-}
-
-int member_kind_parse(const char *s, MemberKind *ret) {
-        for (size_t i = 0; s && i < N_MEMBER_KINDS; i++)
-                if (strcmp(member_kinds[i], s) == 0) {
-                        *ret = (MemberKind)i;
-                        return 0;
-                }
-        return -EINVAL;
-}
+DEFINE_WORDS(member_kind, MemberKind, member_kinds);
 
 bool instance_id_is_ec2(const char *s) {
         size_t n;
@@ -98,7 +87,7 @@ static bool number_of(const PatternMatch *m, char letter, int64_t *ret) {
 
 /* @return false when a number is larger than any the runtime could mean: then the name is none of
  * its names */
-static bool take_match(const PatternMatch *m, MemberKind kind, DumpName *ret) {
+static bool store_match(const PatternMatch *m, MemberKind kind, DumpName *ret) {
         DumpName name = { .kind = kind };
         char hash[24];
 
@@ -118,7 +107,7 @@ static bool match_rows(const char *name, DumpName *ret) {
 
         for (size_t i = 0; i < ELEMENTSOF(name_rows); i++)
                 if (pattern_match(name_rows[i].pattern, name, &m) &&
-                    take_match(&m, name_rows[i].kind, ret))
+                    store_match(&m, name_rows[i].kind, ret))
                         return true;
         return false;
 }
@@ -128,7 +117,7 @@ static bool is_alnum(char c) {
 }
 
 /* Whether position i of the name begins a word: `pid` in `x_pid_3`, not in `rapid_3`. */
-static bool begins_word(const char *name, size_t i) {
+static bool starts_word(const char *name, size_t i) {
         return i == 0 || !is_alnum(name[i - 1]);
 }
 
@@ -139,7 +128,7 @@ static void find_instance_id(const char *name, char ret[INSTANCE_ID_SIZE]) {
         for (size_t i = 0; name[i] != '\0'; i++) {
                 size_t n;
 
-                if (strncmp(name + i, "i-", 2) != 0 || !begins_word(name, i))
+                if (strncmp(name + i, "i-", 2) != 0 || !starts_word(name, i))
                         continue;
                 n = strspn(name + i + 2, "0123456789abcdef");
                 if ((n != 8 && n != 17) || is_alnum(name[i + 2 + n]))
@@ -159,7 +148,7 @@ static int64_t find_number(const char *name, const char *word) {
                 uint64_t v;
                 size_t n;
 
-                if (strncmp(name + i, word, n_word) != 0 || !begins_word(name, i) ||
+                if (strncmp(name + i, word, n_word) != 0 || !starts_word(name, i) ||
                     (name[i + n_word] != '-' && name[i + n_word] != '_'))
                         continue;
                 n = strspn(name + i + n_word + 1, "0123456789");

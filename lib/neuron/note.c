@@ -23,6 +23,21 @@ typedef struct Writer {
         bool is_cut;
 } Writer;
 
+const NoteArgument note_arguments[N_NOTE_ARGUMENTS] = {
+        { "neff_name", offsetof(HookNote, neff_name), false },
+        { "neff_uuid", offsetof(HookNote, neff_uuid), false },
+        { "date_time", offsetof(HookNote, date_time), false },
+        { "pid", offsetof(HookNote, pid), false },
+        { "tid", offsetof(HookNote, tid), false },
+        { "log_id", offsetof(HookNote, log_id), false },
+        { "instance_id", offsetof(HookNote, instance_id), false },
+        { "cluster_id", offsetof(HookNote, cluster_id), false },
+        { "error_location", offsetof(HookNote, error_location), false },
+        { "error_code", offsetof(HookNote, error_code), false },
+        { "local_output_dir", offsetof(HookNote, local_output_dir), true },
+        { "s3_output_prefix", offsetof(HookNote, s3_output_prefix), true },
+};
+
 static void free_pairs(NotePair *pairs, size_t n) {
         for (size_t i = 0; i < n; i++) {
                 free(pairs[i].name);
@@ -32,22 +47,10 @@ static void free_pairs(NotePair *pairs, size_t n) {
 }
 
 void hook_note_done(HookNote *n) {
-        char **const strings[] = { &n->neff_name,
-                                   &n->neff_uuid,
-                                   &n->date_time,
-                                   &n->pid,
-                                   &n->tid,
-                                   &n->log_id,
-                                   &n->instance_id,
-                                   &n->cluster_id,
-                                   &n->error_location,
-                                   &n->error_code,
-                                   &n->local_output_dir,
-                                   &n->s3_output_prefix,
-                                   &n->record_name,
-                                   &n->snapshot_name };
-        for (size_t i = 0; i < ELEMENTSOF(strings); i++)
-                free(*strings[i]);
+        for (size_t i = 0; i < N_NOTE_ARGUMENTS; i++)
+                free(*note_argument(n, &note_arguments[i]));
+        free(n->record_name);
+        free(n->snapshot_name);
         free_pairs(n->extra, n->n_extra);
         for (char **e = n->environment; e && *e; e++)
                 free(*e);
@@ -93,18 +96,10 @@ static void add_count(Writer *w, const char *key, int64_t v) {
 
 static void add_arguments(Writer *w, const HookNote *n) {
         json_out_object(w->b, "arguments");
-        add_value(w, "neff_name", n->neff_name);
-        add_value(w, "neff_uuid", n->neff_uuid);
-        add_value(w, "date_time", n->date_time);
-        add_value(w, "pid", n->pid);
-        add_value(w, "tid", n->tid);
-        add_value(w, "log_id", n->log_id);
-        add_value(w, "instance_id", n->instance_id);
-        add_value(w, "cluster_id", n->cluster_id);
-        add_value(w, "error_location", n->error_location);
-        add_value(w, "error_code", n->error_code);
-        add_path(w, "local_output_dir", n->local_output_dir);
-        add_path(w, "s3_output_prefix", n->s3_output_prefix);
+        for (size_t i = 0; i < N_NOTE_ARGUMENTS; i++) {
+                const NoteArgument *a = &note_arguments[i];
+                (a->is_path ? add_path : add_value)(w, a->name, *note_argument((HookNote *)n, a));
+        }
         json_out_end_object(w->b);
         if (!n->has_error_number)
                 return;

@@ -43,6 +43,18 @@ typedef struct HookNote {
 
 void hook_note_done(HookNote *n);
 
+/** The arguments of neuron-dump that a note carries, by the names of their JSON members. */
+typedef struct NoteArgument {
+        const char *name;
+        size_t offset; /* of a char * in HookNote */
+        bool is_path;
+} NoteArgument;
+#define N_NOTE_ARGUMENTS 12
+extern const NoteArgument note_arguments[N_NOTE_ARGUMENTS];
+static inline char **note_argument(HookNote *n, const NoteArgument *a) {
+        return (char **)(void *)((char *)n + a->offset);
+}
+
 /** Writes the note as JSON, values redacted, the environment filtered once more. Needs no library.
  * @param patterns  of environment_is_allowed() @return 0, -ENOMEM, -EFBIG when it is too large even without its environment and extra flags
  * (which go first, and `"cut": true` says so) */

@@ -30,7 +30,7 @@ static void refuse(Reader *p, const char *why) {
 /* ---- values ---- */
 
 /* @return a copy without secrets, the caller's; NULL: no memory, or n bytes are too many */
-static char *take_text(Reader *p, const char *s, size_t n) {
+static char *copy_redacted(Reader *p, const char *s, size_t n) {
         if (n > TEXT_MAX) {
                 refuse(p, "a value is too long");
                 return NULL;
@@ -44,7 +44,7 @@ static char *take_text(Reader *p, const char *s, size_t n) {
 }
 
 /* A member that is a string; missing and null are NULL. */
-static const char *string_in(Reader *p, json_t *object, const char *key) {
+static const char *read_string(Reader *p, json_t *object, const char *key) {
         json_t *v = json_object_get(object, key);
         if (!v || json_is_null(v))
                 return NULL;
@@ -55,13 +55,13 @@ static const char *string_in(Reader *p, json_t *object, const char *key) {
         return json_string_value(v);
 }
 
-static char *text_in(Reader *p, json_t *object, const char *key) {
-        const char *s = string_in(p, object, key);
-        return s ? take_text(p, s, strlen(s)) : NULL;
+static char *read_text(Reader *p, json_t *object, const char *key) {
+        const char *s = read_string(p, object, key);
+        return s ? copy_redacted(p, s, strlen(s)) : NULL;
 }
 
-static char *path_in(Reader *p, json_t *object, const char *key) {
-        _cleanup_free_ char *spelled = text_in(p, object, key);
+static char *read_path(Reader *p, json_t *object, const char *key) {
+        _cleanup_free_ char *spelled = read_text(p, object, key);
         char *path = NULL;
         if (!spelled)
                 return NULL;
@@ -74,7 +74,7 @@ static char *path_in(Reader *p, json_t *object, const char *key) {
 }
 
 /* @return a number from 0 on; when it is missing, `otherwise` */
-static int64_t integer_in(Reader *p, json_t *object, const char *key, int64_t otherwise) {
+static int64_t read_integer(Reader *p, json_t *object, const char *key, int64_t otherwise) {
         json_t *v = json_object_get(object, key);
         if (!v || json_is_null(v))
                 return otherwise;
@@ -85,7 +85,7 @@ static int64_t integer_in(Reader *p, json_t *object, const char *key, int64_t ot
         return json_integer_value(v);
 }
 
-static json_t *object_in(Reader *p, json_t *root, const char *key) {
+static json_t *read_object(Reader *p, json_t *root, const char *key) {
         json_t *v = json_object_get(root, key);
         if (v && !json_is_object(v))
                 refuse(p, "a member that should be an object is none");
@@ -93,8 +93,8 @@ static json_t *object_in(Reader *p, json_t *root, const char *key) {
 }
 
 /* Into a field of fixed size: printable ASCII without blanks, and not cut, since a part of a key is another key. */
-static void word_in(Reader *p, json_t *object, const char *key, char *buf, size_t size) {
-        _cleanup_free_ char *s = text_in(p, object, key);
+static void read_word(Reader *p, json_t *object, const char *key, char *buf, size_t size) {
+        _cleanup_free_ char *s = read_text(p, object, key);
         size_t n = s ? strlen(s) : 0;
         if (n >= size) {
                 refuse(p, "a word of the job is too long");
@@ -111,7 +111,7 @@ static void word_in(Reader *p, json_t *object, const char *key, char *buf, size_
 /* ---- parts ---- */
 
 static void read_head(Reader *p, json_t *root, HookNote *n) {
-        const char *schema = string_in(p, root, "schema"), *id = string_in(p, root, "id");
+        const char *schema = read_string(p, root, "schema"), *id = read_string(p, root, "id");
         if (!schema || strcmp(schema, NOTE_SCHEMA) != 0)
                 refuse(p, "its schema is not " NOTE_SCHEMA);
         if (!id || strlen(id) != NOTE_ID_SIZE - 1 ||
@@ -119,22 +119,15 @@ static void read_head(Reader *p, json_t *root, HookNote *n) {
                 refuse(p, "its id is not 32 small hex digits");
         else
                 memcpy(n->id, id, NOTE_ID_SIZE);
-        n->written_usec = (uint64_t)integer_in(p, root, "written_usec", 0);
+        n->written_usec = (uint64_t)read_integer(p, root, "written_usec", 0);
 }
 
 static void read_arguments(Reader *p, json_t *a, HookNote *n) {
-        n->neff_name = text_in(p, a, "neff_name");
-        n->neff_uuid = text_in(p, a, "neff_uuid");
-        n->date_time = text_in(p, a, "date_time");
-        n->pid = text_in(p, a, "pid");
-        n->tid = text_in(p, a, "tid");
-        n->log_id = text_in(p, a, "log_id");
-        n->instance_id = text_in(p, a, "instance_id");
-        n->cluster_id = text_in(p, a, "cluster_id");
-        n->error_location = text_in(p, a, "error_location");
-        n->error_code = text_in(p, a, "error_code");
-        n->local_output_dir = path_in(p, a, "local_output_dir");
-        n->s3_output_prefix = path_in(p, a, "s3_output_prefix");
+        for (size_t i = 0; i < N_NOTE_ARGUMENTS; i++) {
+                const NoteArgument *argument = &note_arguments[i];
+                *note_argument(n, argument) =
+                        (argument->is_path ? read_path : read_text)(p, a, argument->name);
+        }
         /* Not taken from the note: two numbers could contradict each other. */
         n->has_error_number = n->error_code && nrt_status_parse(n->error_code, &n->error_number);
 }
@@ -156,8 +149,8 @@ static void read_extra(Reader *p, json_t *root, HookNote *n) {
         for (size_t i = 0; i < n_pairs; i++) {
                 json_t *pair = json_array_get(list, i);
                 NotePair *to = &n->extra[n->n_extra++];
-                to->name = text_in(p, pair, "flag");
-                to->value = text_in(p, pair, "value");
+                to->name = read_text(p, pair, "flag");
+                to->value = read_text(p, pair, "value");
                 if (!to->name) {
                         refuse(p, "an unknown flag has no name");
                         to->name = strdup(
@@ -168,7 +161,7 @@ static void read_extra(Reader *p, json_t *root, HookNote *n) {
 }
 
 static void read_environment(Reader *p, json_t *root, char *const *patterns, HookNote *n) {
-        json_t *object = object_in(p, root, "environment"), *value;
+        json_t *object = read_object(p, root, "environment"), *value;
         const char *name;
         size_t n_kept = 0;
         if (json_object_size(object) > NOTE_VARIABLES_MAX) {
@@ -183,7 +176,7 @@ static void read_environment(Reader *p, json_t *root, char *const *patterns, Hoo
         json_object_foreach(object, name, value) {
                 if (!environment_is_allowed(patterns, name))
                         continue; /* our list may be shorter than the hook's */
-                _cleanup_free_ char *text = text_in(p, object, name);
+                _cleanup_free_ char *text = read_text(p, object, name);
                 char *variable;
                 if (!text)
                         continue;
@@ -196,25 +189,25 @@ static void read_environment(Reader *p, json_t *root, char *const *patterns, Hoo
 }
 
 static void read_job(Reader *p, json_t *o, JobIdentity *job) {
-        const char *source = string_in(p, o, "source");
+        const char *source = read_string(p, o, "source");
         job->source = source ? job_source_find(source) : NULL;
         if (source && !job->source)
                 refuse(p, "the source of its job is none that is known");
-        word_in(p, o, "key", job->key, sizeof job->key);
-        job->rank = integer_in(p, o, "rank", -1);
-        job->world_size = integer_in(p, o, "world_size", -1);
-        job->local_rank = integer_in(p, o, "local_rank", -1);
-        job->restart_count = integer_in(p, o, "restart_count", -1);
-        job->first_device = integer_in(p, o, "first_device", -1);
-        job->n_devices = integer_in(p, o, "n_devices", -1);
-        word_in(p, o, "root_comm_id", job->root_comm_id, sizeof job->root_comm_id);
-        word_in(p, o, "process_tag", job->process_tag, sizeof job->process_tag);
-        word_in(p, o, "pod_uid", job->pod_uid, sizeof job->pod_uid);
+        read_word(p, o, "key", job->key, sizeof job->key);
+        job->rank = read_integer(p, o, "rank", -1);
+        job->world_size = read_integer(p, o, "world_size", -1);
+        job->local_rank = read_integer(p, o, "local_rank", -1);
+        job->restart_count = read_integer(p, o, "restart_count", -1);
+        job->first_device = read_integer(p, o, "first_device", -1);
+        job->n_devices = read_integer(p, o, "n_devices", -1);
+        read_word(p, o, "root_comm_id", job->root_comm_id, sizeof job->root_comm_id);
+        read_word(p, o, "process_tag", job->process_tag, sizeof job->process_tag);
+        read_word(p, o, "pod_uid", job->pod_uid, sizeof job->pod_uid);
 }
 
 /* One component that is no dot-file: it is looked for in a directory. */
-static char *file_name_in(Reader *p, json_t *object, const char *key) {
-        char *name = text_in(p, object, key);
+static char *read_file_name(Reader *p, json_t *object, const char *key) {
+        char *name = read_text(p, object, key);
         if (name && (name[0] == '\0' || name[0] == '.' || strchr(name, '/') ||
                      strlen(name) > FILE_NAME_MAX))
                 refuse(p, "the name of a file that it promises is no plain name");
@@ -222,18 +215,18 @@ static char *file_name_in(Reader *p, json_t *object, const char *key) {
 }
 
 static void read_note(Reader *p, json_t *root, char *const *patterns, HookNote *n) {
-        json_t *hook = object_in(p, root, "hook"), *files = object_in(p, root, "files");
+        json_t *hook = read_object(p, root, "hook"), *files = read_object(p, root, "files");
         read_head(p, root, n);
-        read_arguments(p, object_in(p, root, "arguments"), n);
+        read_arguments(p, read_object(p, root, "arguments"), n);
         read_extra(p, root, n);
         read_environment(p, root, patterns, n);
-        read_job(p, object_in(p, root, "job"), &n->job);
-        n->hook_pid = (uint64_t)integer_in(p, hook, "pid", 0);
-        n->hook_ppid = (uint64_t)integer_in(p, hook, "ppid", 0);
-        n->pid_namespace = (uint64_t)integer_in(p, hook, "pid_namespace", 0);
-        n->mount_namespace = (uint64_t)integer_in(p, hook, "mount_namespace", 0);
-        n->record_name = file_name_in(p, files, "record");
-        n->snapshot_name = file_name_in(p, files, "snapshot");
+        read_job(p, read_object(p, root, "job"), &n->job);
+        n->hook_pid = (uint64_t)read_integer(p, hook, "pid", 0);
+        n->hook_ppid = (uint64_t)read_integer(p, hook, "ppid", 0);
+        n->pid_namespace = (uint64_t)read_integer(p, hook, "pid_namespace", 0);
+        n->mount_namespace = (uint64_t)read_integer(p, hook, "mount_namespace", 0);
+        n->record_name = read_file_name(p, files, "record");
+        n->snapshot_name = read_file_name(p, files, "snapshot");
 }
 
 int hook_note_parse(const void *data, size_t n, char *const *patterns, HookNote *ret,

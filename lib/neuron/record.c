@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "lib/base/cleanup.h"
+#include "lib/base/parse.h"
 
 static const char *const source_kinds[N_SOURCE_KINDS] = {
         [SOURCE_NEURON_CORE_DUMP] = "neuron-core-dump",
@@ -35,46 +36,12 @@ static const char *const proofs[N_PROOFS] = {
         [PROOF_READBACK] = "readback",
 };
 
-static const char *word_of(const char *const *table, size_t n, size_t i) {
-        return i < n ? table[i] : NULL;
-}
-
-/* @return the index, or -EINVAL */
-static int word_find(const char *const *table, size_t n, const char *s) {
-        for (size_t i = 0; s && i < n; i++)
-                if (table[i] && strcmp(table[i], s) == 0)
-                        return (int)i;
-        return -EINVAL;
-}
-
-const char *source_kind_name(SourceKind k) {
-        return word_of(source_kinds, N_SOURCE_KINDS, k);
-}
-
-int source_kind_parse(const char *s, SourceKind *ret) {
-        int i = word_find(source_kinds, N_SOURCE_KINDS, s);
-
-        if (i < 0)
-                return i;
-        *ret = (SourceKind)i;
-        return 0;
-}
+DEFINE_WORDS(source_kind, SourceKind, source_kinds);
+DEFINE_WORDS(bundle_state, BundleState, bundle_states);
+DEFINE_WORDS(delivery_state, DeliveryState, delivery_states);
 
 bool source_kind_has_incident(SourceKind k) {
         return k == SOURCE_NEURON_CORE_DUMP;
-}
-
-const char *bundle_state_name(BundleState s) {
-        return word_of(bundle_states, N_BUNDLE_STATES, s);
-}
-
-int bundle_state_parse(const char *s, BundleState *ret) {
-        int i = word_find(bundle_states, N_BUNDLE_STATES, s);
-
-        if (i < 0)
-                return i;
-        *ret = (BundleState)i;
-        return 0;
 }
 
 #define TO(s) (1u << BUNDLE_##s)
@@ -118,25 +85,12 @@ bool delivery_state_may_follow(DeliveryState from, DeliveryState to) {
                (moves[from] & (1u << to));
 }
 
-const char *delivery_state_name(DeliveryState s) {
-        return word_of(delivery_states, N_DELIVERY_STATES, s);
-}
-
-int delivery_state_parse(const char *s, DeliveryState *ret) {
-        int i = word_find(delivery_states, N_DELIVERY_STATES, s);
-
-        if (i < 0)
-                return i;
-        *ret = (DeliveryState)i;
-        return 0;
-}
-
 const char *proof_name(Proof p) {
-        return word_of(proofs, N_PROOFS, p);
+        return (size_t)p < N_PROOFS ? proofs[p] : NULL;
 }
 
 int proof_parse(const char *s, Proof *ret) {
-        int i = s && s[0] != '\0' ? word_find(proofs, N_PROOFS, s) : PROOF_NONE;
+        const int i = s && s[0] != '\0' ? parse_word(s, proofs, N_PROOFS) : PROOF_NONE;
 
         if (i < 0)
                 return i;

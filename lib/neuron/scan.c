@@ -32,6 +32,31 @@ typedef struct UnitLocation {
  * walked; -ENOENT: the file is gone */
 enum { UNIT_E_FOREIGN = 1 };
 
+/* The path of the current entry, and how to go one component down and up again. */
+typedef struct ScanPath {
+        char text[PATH_MAX];
+        size_t n;
+} ScanPath;
+
+/* @param n_prefix  bytes of what will stand before it  @return false when the path is too long for a
+ * system call */
+static bool path_enter(ScanPath *p, size_t n_prefix, const char *name) {
+        const size_t slash = p->n > 0, n = strlen(name);
+
+        if (n_prefix + p->n + slash + n + 1 >= sizeof p->text)
+                return false;
+        if (slash)
+                p->text[p->n] = '/';
+        memcpy(p->text + p->n + slash, name, n + 1);
+        p->n += slash + n;
+        return true;
+}
+
+static void path_leave(ScanPath *p, size_t n) {
+        p->n = n;
+        p->text[n] = '\0';
+}
+
 #define LINKS_MAX 40 /* as the kernel has it */
 
 typedef struct Resolver {
@@ -124,8 +149,7 @@ typedef struct Walker {
         bool on_network;
         size_t n_prefix, depth; /* length and components of the unit's own path */
         uint64_t n_files, bytes;
-        char path[PATH_MAX]; /* of the entry looked at, below the unit */
-        size_t n_path;
+        ScanPath path;     /* below the unit */
         bool has_reported; /* anything at all */
 } Walker;
 
@@ -134,31 +158,13 @@ static int report_member(Walker *w, const ScanMember *m) {
         return w->walk->on_member(m, w->unit_fd, w->walk->userdata);
 }
 
-/* Appends a component. @return false when the path would be longer than a system call takes */
-static bool walker_enter(Walker *w, const char *name) {
-        size_t slash = w->n_path > 0, n = strlen(name);
-
-        if (w->n_prefix + w->n_path + slash + n + 1 >= sizeof w->path)
-                return false;
-        if (slash)
-                w->path[w->n_path] = '/';
-        memcpy(w->path + w->n_path + slash, name, n + 1);
-        w->n_path += slash + n;
-        return true;
-}
-
-static void walker_leave(Walker *w, size_t n_path) {
-        w->n_path = n_path;
-        w->path[n_path] = '\0';
-}
-
 /* @return 1 excluded, 0 not, -ENOMEM */
 static int is_excluded(const Walker *w) {
         _cleanup_free_ char *escaped = NULL;
 
         if (!w->source->exclude || !w->source->exclude[0])
                 return 0;
-        escaped = path_escape(w->path);
+        escaped = path_escape(w->path.text);
         if (!escaped)
                 return -ENOMEM;
         for (const char *const *p = w->source->exclude; *p; p++)
@@ -175,7 +181,7 @@ static bool is_foreign_link(const Walker *w, const struct stat *st) {
         if (st->st_nlink <= 1 || w->source->any_links)
                 return false;
         if (w->walk->own_links)
-                ours = w->walk->own_links(w->path, st, w->walk->userdata);
+                ours = w->walk->own_links(w->path.text, st, w->walk->userdata);
         return st->st_nlink > UINT64_C(1) + ours;
 }
 
@@ -206,7 +212,7 @@ static int classify_file(Walker *w, int dir_fd, const char *name, ScanMember *m)
 }
 
 static int visit_file(Walker *w, int dir_fd, const char *name, TreeType type) {
-        ScanMember m = { .path = w->path };
+        ScanMember m = { .path = w->path.text };
         int r;
 
         dump_name_parse(w->source->kind, name, &m.name);
@@ -237,7 +243,7 @@ static int visit_file(Walker *w, int dir_fd, const char *name, TreeType type) {
 }
 
 static int skip_dir(Walker *w, const char *name, ScanSkip skip) {
-        ScanMember m = { .path = w->path, .skip = skip };
+        ScanMember m = { .path = w->path.text, .skip = skip };
 
         dump_name_parse(w->source->kind, name, &m.name);
         return report_member(w, &m);
@@ -276,7 +282,7 @@ static int visit_dir(Walker *w, int parent_fd, const char *name, size_t depth) {
 /* @param depth  components below the fixed part of what `dir` is */
 static int walk_dir(Walker *w, DIR *dir, size_t depth) {
         _cleanup_(tree_list_done) TreeList list = { .n = 0 };
-        size_t n_path = w->n_path;
+        size_t n_path = w->path.n;
         int r, error = tree_list_read(&list, dir);
 
         if (error < 0 && tree_error_is_ours(error))
@@ -284,20 +290,20 @@ static int walk_dir(Walker *w, DIR *dir, size_t depth) {
         for (size_t i = 0; i < list.n; i++) {
                 const char *name = tree_list_name(&list, i);
 
-                if (!walker_enter(w, name)) {
+                if (!path_enter(&w->path, w->n_prefix, name)) {
                         r = skip_dir(w, name, SCAN_SKIP_TOO_DEEP);
                 } else {
                         r = list.entries[i].type == TREE_DIR
                                     ? visit_dir(w, dirfd(dir), name, depth + 1)
                                     : visit_file(w, dirfd(dir), name, list.entries[i].type);
-                        walker_leave(w, n_path);
+                        path_leave(&w->path, n_path);
                 }
                 if (r < 0)
                         return r;
         }
         /* Read in part: what came is taken, and that there was more is said. */
         if (error < 0 && error != -ENOENT)
-                return skip_dir(w, path_name(w->path), SCAN_SKIP_UNREADABLE);
+                return skip_dir(w, path_name(w->path.text), SCAN_SKIP_UNREADABLE);
         return 0;
 }
 
@@ -313,9 +319,9 @@ static int walk_members(const ScanWalk *walk, bool on_network, DIR *dir) {
         if (walk->source->kind != SOURCE_PROCESS_CORE)
                 return walk_dir(&w, dir, w.depth);
         w.n_prefix = 0;
-        if (!walker_enter(&w, path_name(walk->relative)))
+        if (!path_enter(&w.path, w.n_prefix, path_name(walk->relative)))
                 return -ENAMETOOLONG;
-        r = visit_file(&w, w.unit_fd, w.path, TREE_FILE);
+        r = visit_file(&w, w.unit_fd, w.path.text, TREE_FILE);
         return r == 0 && !w.has_reported ? -ENOENT : r;
 }
 
@@ -545,37 +551,19 @@ typedef struct Finder {
         int (*on_unit)(ScanUnit *u, void *userdata);
         void *userdata;
         bool on_network;
-        char path[PATH_MAX]; /* of the entry looked at, below the fixed part */
-        size_t n_path;
+        ScanPath path; /* below the fixed part */
 } Finder;
-
-static bool finder_enter(Finder *f, const char *name) {
-        size_t slash = f->n_path > 0, n = strlen(name);
-
-        if (f->n_path + slash + n + 1 > sizeof f->path)
-                return false;
-        if (slash)
-                f->path[f->n_path] = '/';
-        memcpy(f->path + f->n_path + slash, name, n + 1);
-        f->n_path += slash + n;
-        return true;
-}
-
-static void finder_leave(Finder *f, size_t n_path) {
-        f->n_path = n_path;
-        f->path[n_path] = '\0';
-}
 
 static void report_unreadable(const Finder *f) {
         if (f->source->on_unreadable)
-                f->source->on_unreadable(f->path, f->userdata);
+                f->source->on_unreadable(f->path.text, f->userdata);
 }
 
 static int report_unit(Finder *f, DIR *dir, const UnitAnswer *a) {
         const UnitLocation place = {
                 .source = f->source,
                 .on_network = f->on_network,
-                .relative = f->path,
+                .relative = f->path.text,
                 .is_file = a->is_file,
                 .loose = a->loose,
         };
@@ -645,7 +633,7 @@ static int find_file(Finder *f, DIR *dir, bool *ret_loose) {
         const UnitQuestion q = {
                 .kind = f->source->kind,
                 .template_depth = path_template_depth(f->source->template),
-                .relative = f->path,
+                .relative = f->path.text,
                 .ntff_depth = -1,
         };
         UnitAnswer a;
@@ -661,17 +649,17 @@ static int find_file(Finder *f, DIR *dir, bool *ret_loose) {
 /* Goes on below a directory that is no unit with all below it. The entries are taken as they come:
  * a source may have any number. */
 static int find_below(Finder *f, const Level *at) {
-        size_t n_path = f->n_path;
+        size_t n_path = f->path.n;
         const char *name;
         bool loose = false;
         TreeType type;
         int r, n;
 
         while ((n = tree_next(at->dir, &name, &type)) > 0) {
-                if ((type != TREE_DIR && type != TREE_FILE) || !finder_enter(f, name))
+                if ((type != TREE_DIR && type != TREE_FILE) || !path_enter(&f->path, 0, name))
                         continue;
                 r = type == TREE_DIR ? find_dir(f, at, name) : find_file(f, at->dir, &loose);
-                finder_leave(f, n_path);
+                path_leave(&f->path, n_path);
                 if (r < 0)
                         return r;
         }
@@ -689,7 +677,7 @@ static int find_at(Finder *f, const Level *at) {
         UnitQuestion q = {
                 .kind = f->source->kind,
                 .template_depth = path_template_depth(f->source->template),
-                .relative = f->path,
+                .relative = f->path.text,
                 .is_dir = true,
                 .ntff_depth = at->ntff_depth,
         };
