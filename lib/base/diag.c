@@ -10,21 +10,21 @@
 
 /* Stands in the list when not even its first entry could be allocated: a faulty file must not pass
  * for lack of memory. Never written, never freed (n_allocated stays 0). */
-static Diag diag_lost;
+static Diag diag_no_memory;
 
 void diag_add(Diags *d, DiagWhere where, const char *remedy, const char *fault, ...) {
         Diag diag = { .line = where.line };
         va_list ap;
 
-        if (d->n == d->n_allocated || d->items == &diag_lost) {
+        if (d->n == d->n_allocated || d->items == &diag_no_memory) {
                 size_t n_allocated = MAX(2 * d->n_allocated, (size_t)8);
-                Diag *items = d->items == &diag_lost
+                Diag *items = d->items == &diag_no_memory
                                       ? NULL
                                       : reallocarray(d->items, n_allocated, sizeof *items);
 
                 if (!items) {
                         if (d->n == 0) {
-                                d->items = &diag_lost;
+                                d->items = &diag_no_memory;
                                 d->n = 1;
                         }
                         return;
@@ -43,7 +43,7 @@ void diag_add(Diags *d, DiagWhere where, const char *remedy, const char *fault, 
 }
 
 /* A value out of the file may hold a newline or worse; a fault stays one line. */
-static void diag_spell(StrBuf *b, const char *s) {
+static void diag_add_escaped(StrBuf *b, const char *s) {
         size_t n = strlen(s);
 
         while (n > 0) {
@@ -60,19 +60,19 @@ char *diag_format(const Diag *d) {
         StrBuf b = STRBUF_INIT;
 
         if (d->file && d->file[0] != '\0') {
-                diag_spell(&b, d->file);
+                diag_add_escaped(&b, d->file);
                 if (d->line > 0)
                         strbuf_addf(&b, ":%u", d->line);
                 strbuf_add(&b, ": ");
         }
         if (d->key) {
-                diag_spell(&b, d->key);
+                diag_add_escaped(&b, d->key);
                 strbuf_add(&b, ": ");
         }
-        diag_spell(&b, d->fault ? d->fault : "a fault, but out of memory for its text");
+        diag_add_escaped(&b, d->fault ? d->fault : "a fault, but out of memory for its text");
         if (d->remedy) {
                 strbuf_add(&b, "; ");
-                diag_spell(&b, d->remedy);
+                diag_add_escaped(&b, d->remedy);
         }
         return strbuf_take(&b);
 }
@@ -108,7 +108,7 @@ void diag_done(Diags *d) {
                 free(d->items[i].fault);
                 free(d->items[i].remedy);
         }
-        if (d->items != &diag_lost)
+        if (d->items != &diag_no_memory)
                 free(d->items);
         *d = (Diags){ 0 };
 }

@@ -73,7 +73,7 @@ enum {
 
 static_assert(4 * STATE_WORDS == SHA256_STATE_SIZE, "the saved state's size");
 
-static void state_put(uint8_t *state, unsigned word, uint32_t value) {
+static void write_state(uint8_t *state, unsigned word, uint32_t value) {
         value = htobe32(value);
         memcpy(state + 4 * word, &value, 4);
 }
@@ -90,13 +90,13 @@ void sha256_save(const Sha256 *s, uint8_t ret[static SHA256_STATE_SIZE]) {
 
         memset(ret, 0, SHA256_STATE_SIZE);
         for (unsigned i = 0; i < 8; i++)
-                state_put(ret, i, ctx->h[i]);
-        state_put(ret, STATE_LOW, ctx->Nl);
-        state_put(ret, STATE_HIGH, ctx->Nh);
+                write_state(ret, i, ctx->h[i]);
+        write_state(ret, STATE_LOW, ctx->Nl);
+        write_state(ret, STATE_HIGH, ctx->Nh);
         memcpy(ret + 4 * STATE_BLOCK, ctx->data,
                ctx->num); /* OpenSSL keeps bytes in there, not words */
-        state_put(ret, STATE_FILLED, ctx->num);
-        state_put(ret, STATE_DIGEST_SIZE, SHA256_SIZE);
+        write_state(ret, STATE_FILLED, ctx->num);
+        write_state(ret, STATE_DIGEST_SIZE, SHA256_SIZE);
 }
 
 int sha256_load(Sha256 *s, const uint8_t state[static SHA256_STATE_SIZE]) {

@@ -296,7 +296,7 @@ int fs_sync_dir(int dir_fd) {
 }
 
 /* Makes one directory; fine when it is there, whatever mkdir answered to that (EACCES, EROFS). */
-static int make_dir(const char *path, mode_t mode) {
+static int ensure_dir(const char *path, mode_t mode) {
         struct stat st;
         int r;
 
@@ -320,12 +320,12 @@ int fs_mkdir_p(const char *path, mode_t mode) {
                 return -ENOMEM;
         for (char *slash = strchr(copy + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
                 *slash = '\0';
-                r = make_dir(copy, mode);
+                r = ensure_dir(copy, mode);
                 *slash = '/';
                 if (r < 0)
                         return r;
         }
-        r = make_dir(copy, mode);
+        r = ensure_dir(copy, mode);
         if (r < 0)
                 return r;
         if (lstat(copy, &st) < 0)

@@ -79,7 +79,7 @@ static void line_add(Line *l, const char *s) {
 }
 
 /* Adds text from outside, character by character, up to max_bytes of the line. */
-static void line_add_spelled(Line *l, const char *s, size_t max_bytes, bool json) {
+static void line_add_escaped(Line *l, const char *s, size_t max_bytes, bool json) {
         static const char more[] = "…";
         size_t n = strlen(s),
                end = MIN(l->n + max_bytes, sizeof l->text - TAIL_SIZE) - strlen(more);
@@ -112,10 +112,10 @@ typedef struct Entry {
 } Entry;
 
 static void line_add_message(Line *l, const Entry *e, bool json) {
-        line_add_spelled(l, e->message, MESSAGE_SIZE, json);
+        line_add_escaped(l, e->message, MESSAGE_SIZE, json);
         if (e->reason) {
                 line_add(l, ": ");
-                line_add_spelled(l, e->reason, DUMP_ID_SIZE, json);
+                line_add_escaped(l, e->reason, DUMP_ID_SIZE, json);
         }
 }
 
@@ -131,7 +131,7 @@ static void log_text(const Entry *e) {
         line_add(&l, level_words[e->level]);
         line_add(&l, ": ");
         if (e->dump_id) {
-                line_add_spelled(&l, e->dump_id, DUMP_ID_SIZE, false);
+                line_add_escaped(&l, e->dump_id, DUMP_ID_SIZE, false);
                 line_add(&l, ": ");
         }
         line_add_message(&l, e, false);
@@ -149,7 +149,7 @@ static void log_json(const Entry *e) {
         line_add(&l, level_words[e->level]);
         if (e->dump_id) {
                 line_add(&l, "\",\"dump_id\":\"");
-                line_add_spelled(&l, e->dump_id, DUMP_ID_SIZE, true);
+                line_add_escaped(&l, e->dump_id, DUMP_ID_SIZE, true);
         }
         line_add(&l, "\",\"message\":\"");
         line_add_message(&l, e, true);

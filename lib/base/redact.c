@@ -115,7 +115,7 @@ static void cut_words(const char *name, Words *ret) {
 }
 
 /* `token` anywhere, but for what a tokenizer is called and counts: numbers are told by their value (redact.c). */
-static bool speaks_of_token(const char *joined) {
+static bool mentions_token(const char *joined) {
         for (const char *s = joined; (s = strstr(s, "token")); s += 5)
                 if (strncmp(s + 5, "iz", 2) != 0 && strncmp(s + 5, "is", 2) != 0)
                         return true;
@@ -145,7 +145,7 @@ bool redact_name_is_secret(const char *name) {
         for (size_t i = 0; i < w.n; i++)
                 if (is_in(w.word[i], secret_words, ELEMENTSOF(secret_words)))
                         return true;
-        return speaks_of_token(w.joined) || ends_in_key(&w);
+        return mentions_token(w.joined) || ends_in_key(&w);
 }
 
 /* Secrets that have a form of their own. What is looked at ahead is bounded or passed over. */

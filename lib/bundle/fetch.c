@@ -36,7 +36,7 @@ typedef struct FetchMap {
 #define MAGIC_OFFSET 257
 
 static bool is_file_header(const uint8_t *block) {
-        unsigned sum = 0, told = 0;
+        unsigned sum = 0, expected = 0;
 
         if (memcmp(block + MAGIC_OFFSET, "ustar", 5) != 0 ||
             (block[TYPE_OFFSET] != '0' && block[TYPE_OFFSET] != '\0'))
@@ -46,8 +46,8 @@ static bool is_file_header(const uint8_t *block) {
         for (size_t i = 0; i < CHECKSUM_BYTES && block[CHECKSUM_OFFSET + i] >= '0' &&
                            block[CHECKSUM_OFFSET + i] <= '7';
              i++)
-                told = told * 8 + block[CHECKSUM_OFFSET + i] - '0';
-        return sum == told;
+                expected = expected * 8 + block[CHECKSUM_OFFSET + i] - '0';
+        return sum == expected;
 }
 
 typedef struct Text {
@@ -55,7 +55,7 @@ typedef struct Text {
 } Text;
 
 /* One number and the end of its line. @return whether there was one */
-static bool number_take(Text *t, uint64_t *ret) {
+static bool read_number(Text *t, uint64_t *ret) {
         const uint8_t *begin = t->at;
         uint64_t value = 0;
 
@@ -73,14 +73,14 @@ static bool number_take(Text *t, uint64_t *ret) {
 static int map_parse(FetchMap *m, Text t, uint64_t bytes) {
         uint64_t n, before = 0;
 
-        if (!number_take(&t, &n) || n > EXTENTS_READ_MAX)
+        if (!read_number(&t, &n) || n > EXTENTS_READ_MAX)
                 return -EBADMSG;
         m->extents = calloc(MAX(n, UINT64_C(1)), sizeof *m->extents);
         if (!m->extents)
                 return -ENOMEM;
         for (; m->n_extents < n; m->n_extents++) {
                 PlanExtent *e = &m->extents[m->n_extents];
-                if (!number_take(&t, &e->offset) || !number_take(&t, &e->bytes) ||
+                if (!read_number(&t, &e->offset) || !read_number(&t, &e->bytes) ||
                     e->offset < before || e->offset > bytes || e->bytes > bytes - e->offset)
                         return -EBADMSG;
                 before = e->offset + e->bytes;
@@ -141,10 +141,10 @@ typedef struct FetchFrame {
         uint32_t object_bytes, bytes;
 } FetchFrame;
 
-typedef struct FetchPut {
+typedef struct FetchOutput {
         int (*put)(const void *data, uint64_t n, uint64_t offset, void *userdata);
         void *userdata;
-} FetchPut;
+} FetchOutput;
 
 struct Fetch {
         const json_t *manifest, *member;
@@ -161,8 +161,8 @@ struct Fetch {
 
         FrameDecompressor *zstd;
         bool in_frame;
-        uint64_t in_left, out_left; /* of the open frame */
-        uint64_t stream;            /* offset in the tar stream of what comes out next */
+        uint64_t in_remaining, out_remaining; /* of the open frame */
+        uint64_t stream;                      /* offset in the tar stream of what comes out next */
 
         uint8_t *header; /* [begin, offset) unless dense; owned */
         bool has_map;
@@ -209,7 +209,7 @@ static uint64_t data_end(const Fetch *f, const json_t *members, size_t i, bool *
         return *ret_is_exact ? header_begin(members, i + 1) : number_of(next, "offset");
 }
 
-static int place_find(Fetch *f, const json_t *members, size_t i) {
+static int locate_member(Fetch *f, const json_t *members, size_t i) {
         bool is_exact;
         uint64_t padded, end;
         const uint64_t bound = data_end(f, members, i, &is_exact);
@@ -254,7 +254,7 @@ static int fetch_init(Fetch *f, size_t i) {
         if (f->n_frames > TABLE_MAX / TABLE_ENTRY_BYTES ||
             bundle_writer_seek_table_bytes(f->n_frames) > f->object_bytes)
                 return -EINVAL;
-        int r = place_find(f, members, i);
+        int r = locate_member(f, members, i);
         if (r == 0)
                 r = frame_decompressor_new(&f->zstd);
         if (r == 0 && f->is_dense) {
@@ -405,7 +405,7 @@ void fetch_feed_kept(Fetch *f, const void *data, size_t n) {
 /* ---- the content ---- */
 
 /* @param data  NULL = zeros */
-static int put_out(Fetch *f, const void *data, uint64_t n, const FetchPut *put) {
+static int emit(Fetch *f, const void *data, uint64_t n, const FetchOutput *put) {
         if (n == 0)
                 return 0;
         if (data)
@@ -418,7 +418,7 @@ static int put_out(Fetch *f, const void *data, uint64_t n, const FetchPut *put) 
 }
 
 /* The hole before the next extent that has data, or up to the content's end. */
-static int put_hole(Fetch *f, const FetchPut *put) {
+static int emit_hole(Fetch *f, const FetchOutput *put) {
         while (f->extent < f->map.n_extents && f->extent_done == f->map.extents[f->extent].bytes) {
                 f->extent++;
                 f->extent_done = 0;
@@ -427,36 +427,36 @@ static int put_hole(Fetch *f, const FetchPut *put) {
                 return 0;
         const uint64_t next =
                 f->extent < f->map.n_extents ? f->map.extents[f->extent].offset : f->bytes;
-        return put_out(f, NULL, next - f->content, put);
+        return emit(f, NULL, next - f->content, put);
 }
 
 /* The header is whole: now it is known where the data belongs. */
-static int take_map(Fetch *f, const FetchPut *put) {
+static int read_map(Fetch *f, const FetchOutput *put) {
         int r = fetch_map_read(&f->map, f->header, f->offset - f->begin, f->bytes);
         if (r == -EBADMSG || (r == 0 && f->map.stored_bytes > f->end - f->offset))
                 return damaged(
                         f, "the %" PRIu64 " bytes before the member's data are no tar header of it",
                         f->offset - f->begin);
         f->has_map = r == 0;
-        return r == 0 ? put_hole(f, put) : r;
+        return r == 0 ? emit_hole(f, put) : r;
 }
 
-static int take_data(Fetch *f, const uint8_t *data, uint64_t n, const FetchPut *put) {
+static int place_data(Fetch *f, const uint8_t *data, uint64_t n, const FetchOutput *put) {
         int r = 0;
         while (r == 0 && n > 0 && f->extent < f->map.n_extents) {
                 const uint64_t now = MIN(n, f->map.extents[f->extent].bytes - f->extent_done);
-                r = put_out(f, data, now, put);
+                r = emit(f, data, now, put);
                 data += now;
                 n -= now;
                 f->extent_done += now;
                 if (r == 0)
-                        r = put_hole(f, put);
+                        r = emit_hole(f, put);
         }
         return r; /* what is left is padding, or the next member */
 }
 
 /* n bytes of the tar stream, at f->stream. */
-static int take_stream(Fetch *f, const uint8_t *data, size_t n, const FetchPut *put) {
+static int handle_stream(Fetch *f, const uint8_t *data, size_t n, const FetchOutput *put) {
         const uint64_t from = f->stream, to = from + n;
         int r = 0;
 
@@ -466,11 +466,11 @@ static int take_stream(Fetch *f, const uint8_t *data, size_t n, const FetchPut *
                 if (begin < end)
                         memcpy(f->header + (begin - f->begin), data + (begin - from), end - begin);
                 if (to >= f->offset)
-                        r = take_map(f, put);
+                        r = read_map(f, put);
         }
         if (r == 0 && to > f->offset) {
                 const uint64_t begin = MAX(from, f->offset);
-                r = take_data(f, data + (begin - from), to - begin, put);
+                r = place_data(f, data + (begin - from), to - begin, put);
         }
         return r;
 }
@@ -483,23 +483,23 @@ static int frame_damaged(Fetch *f, const char *why) {
 }
 
 /* @return bytes of data that were taken, -errno */
-static ssize_t frame_step(Fetch *f, const uint8_t *data, size_t n, const FetchPut *put) {
+static ssize_t frame_step(Fetch *f, const uint8_t *data, size_t n, const FetchOutput *put) {
         FrameDecompression step = { .in = data,
-                                    .n_in = (size_t)MIN((uint64_t)n, f->in_left),
+                                    .n_in = (size_t)MIN((uint64_t)n, f->in_remaining),
                                     .out = f->out,
                                     .n_out = sizeof f->out };
         frame_decompress_step(f->zstd, &step);
-        f->in_left -= step.n_read;
+        f->in_remaining -= step.n_read;
         if (step.damage)
                 return frame_damaged(f, step.damage);
-        if (step.n_written > f->out_left)
+        if (step.n_written > f->out_remaining)
                 return frame_damaged(f, "it holds more than the seek table says");
-        f->out_left -= step.n_written;
-        int r = take_stream(f, f->out, step.n_written, put);
+        f->out_remaining -= step.n_written;
+        int r = handle_stream(f, f->out, step.n_written, put);
         if (r < 0)
                 return r;
-        if (step.is_complete ? f->in_left > 0 || f->out_left > 0
-                             : f->in_left == 0 && step.n_written < step.n_out)
+        if (step.is_complete ? f->in_remaining > 0 || f->out_remaining > 0
+                             : f->in_remaining == 0 && step.n_written < step.n_out)
                 return frame_damaged(f, "it is not as long as the seek table says");
         if (step.is_complete) {
                 f->in_frame = false;
@@ -508,14 +508,14 @@ static ssize_t frame_step(Fetch *f, const uint8_t *data, size_t n, const FetchPu
         return (ssize_t)step.n_read;
 }
 
-static int feed(Fetch *f, const uint8_t *data, size_t n, const FetchPut *put) {
-        while (n > 0 || (f->in_frame && f->in_left == 0)) {
+static int decompress(Fetch *f, const uint8_t *data, size_t n, const FetchOutput *put) {
+        while (n > 0 || (f->in_frame && f->in_remaining == 0)) {
                 if (!f->in_frame) {
                         if (f->next == f->n_needed)
                                 return damaged(f, "more bytes came than the member's frames have");
                         f->in_frame = true;
-                        f->in_left = f->frames[f->next].object_bytes;
-                        f->out_left = f->frames[f->next].bytes;
+                        f->in_remaining = f->frames[f->next].object_bytes;
+                        f->out_remaining = f->frames[f->next].bytes;
                         frame_decompressor_reset(f->zstd);
                 }
                 ssize_t used = frame_step(f, data, n, put);
@@ -533,7 +533,7 @@ int fetch_feed(Fetch *f, const void *data, size_t n,
         if (f->error == 0 && f->content < f->keep)
                 f->error = -EINVAL; /* what was kept is missing from the digest */
         if (f->error == 0)
-                f->error = feed(f, data, n, &(FetchPut){ put, userdata });
+                f->error = decompress(f, data, n, &(FetchOutput){ put, userdata });
         return f->error;
 }
 
@@ -551,9 +551,9 @@ int fetch_finish(Fetch *f) {
         member_digest_final(&f->digest, found, &is_sparse);
         digest_hex(found, sizeof found, hex);
         const char *key = is_sparse ? "sha256_sparse" : "sha256",
-                   *told = json_string_value(json_object_get(f->member, key));
-        if (told && strcasecmp(told, hex) == 0)
+                   *expected = json_string_value(json_object_get(f->member, key));
+        if (expected && strcasecmp(expected, hex) == 0)
                 return 0;
         return f->error = damaged(f, "its %s is %s, the manifest says %.64s", key, hex,
-                                  told ? told : "nothing of this form");
+                                  expected ? expected : "nothing of this form");
 }

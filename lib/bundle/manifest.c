@@ -33,13 +33,13 @@ typedef enum ManifestObject {
 #define MANIFEST_SCHEMA "neuron-collectd/manifest/1"
 #define PIECE_BYTES 4096
 
-typedef struct Out {
+typedef struct ManifestOutput {
         int (*put)(const void *data, size_t n, void *userdata);
         void *userdata;
         StrBuf piece;
-} Out;
+} ManifestOutput;
 
-static int out_flush(Out *o) {
+static int out_flush(ManifestOutput *o) {
         int r = strbuf_error(&o->piece);
         if (r == 0 && o->piece.n > 0)
                 r = o->put(o->piece.text, o->piece.n, o->userdata);
@@ -48,7 +48,7 @@ static int out_flush(Out *o) {
 }
 
 /* Between the lines: keeps a piece from growing. */
-static int out_flush_if_full(Out *o) {
+static int out_flush_if_full(ManifestOutput *o) {
         return o->piece.n >= PIECE_BYTES || strbuf_error(&o->piece) < 0 ? out_flush(o) : 0;
 }
 
@@ -79,7 +79,7 @@ static void add_digest(StrBuf *b, const char *before, const uint8_t digest[stati
         add_field(b, before, digest_hex(digest, SHA256_SIZE, hex));
 }
 
-static int write_parts(Out *o, const Parts *parts) {
+static int write_parts(ManifestOutput *o, const Parts *parts) {
         StrBuf *b = &o->piece;
         strbuf_add(b, "\n            \"parts\": [");
         for (size_t i = 0; i < parts->n; i++) {
@@ -95,7 +95,8 @@ static int write_parts(Out *o, const Parts *parts) {
         return 0;
 }
 
-static int write_bundle(Out *o, const ManifestInfo *info, const ManifestContent *object) {
+static int write_bundle(ManifestOutput *o, const ManifestInfo *info,
+                        const ManifestContent *object) {
         StrBuf *b = &o->piece;
         add_field(b, " \"bundle\": {\"id\": ", info->id);
         add_field(b, ", \"kind\": ", source_kind_name(info->kind));
@@ -152,7 +153,7 @@ static void add_u64(StrBuf *b, const char *before, bool is_known, uint64_t value
         add_number(b, before, is_known && value <= INT64_MAX, (int64_t)value);
 }
 
-static int write_failures(Out *o, const ManifestInfo *info) {
+static int write_failures(ManifestOutput *o, const ManifestInfo *info) {
         StrBuf *b = &o->piece;
         size_t n = MIN(info->n_failures, (size_t)MANIFEST_FAILURES_MAX);
         strbuf_add(b, " \"failure\": ");
@@ -179,7 +180,7 @@ static int write_failures(Out *o, const ManifestInfo *info) {
         return out_flush_if_full(o);
 }
 
-static int write_origin(Out *o, const ManifestInfo *info) {
+static int write_origin(ManifestOutput *o, const ManifestInfo *info) {
         StrBuf *b = &o->piece;
         add_field(b, " \"node\": {\"instance_id\": ", info->instance_id);
         add_field(b, ", \"hostname\": ", info->hostname);
@@ -207,7 +208,8 @@ static int write_origin(Out *o, const ManifestInfo *info) {
         return out_flush_if_full(o);
 }
 
-static int write_member(Out *o, const Plan *plan, const PlanMember *m, const MemberResult *result) {
+static int write_member(ManifestOutput *o, const Plan *plan, const PlanMember *m,
+                        const MemberResult *result) {
         static const uint8_t nothing[SHA256_SIZE];
         StrBuf *b = &o->piece;
         const uint64_t offset = m->stream_offset + m->header_bytes;
@@ -235,7 +237,7 @@ static int write_member(Out *o, const Plan *plan, const PlanMember *m, const Mem
         return out_flush_if_full(o);
 }
 
-static int write_members(Out *o, const Plan *plan, const BundleWriter *writer) {
+static int write_members(ManifestOutput *o, const Plan *plan, const BundleWriter *writer) {
         strbuf_add(&o->piece, " \"members\": [");
         for (size_t i = 0; i < plan_n_members(plan); i++) {
                 if (i > 0)
@@ -251,7 +253,7 @@ static int write_members(Out *o, const Plan *plan, const BundleWriter *writer) {
 
 int manifest_write(const ManifestInfo *info, const ManifestContent *object,
                    int (*put)(const void *data, size_t n, void *userdata), void *userdata) {
-        Out o = { .put = put, .userdata = userdata };
+        ManifestOutput o = { .put = put, .userdata = userdata };
         char created[CLOCK_ISO_SIZE];
 
         strbuf_add(&o.piece, "{\"schema\": \"" MANIFEST_SCHEMA "\",\n");

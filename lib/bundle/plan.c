@@ -155,7 +155,7 @@ static int add_run(Plan *p, uint64_t offset) {
 }
 
 /* Gives a member its place at the end of the stream, cutting the frame before it where the rule of plan_frame() says. */
-static int place(Plan *p, PlanMember *m) {
+static int place_member(Plan *p, PlanMember *m) {
         uint64_t data = plan_stored_bytes(m), bytes, end;
 
         if (__builtin_add_overflow(data, PLAN_TAR_BLOCK - 1, &data) ||
@@ -183,7 +183,7 @@ int plan_freeze(Plan *p) {
                 if (r < 0)
                         break;
                 p->members[i].header_bytes = (uint32_t)n;
-                r = place(p, &p->members[i]);
+                r = place_member(p, &p->members[i]);
         }
         if (r < 0)
                 return r;
@@ -438,7 +438,7 @@ static int mark_name(struct archive *a, const char *path) {
         return ARCHIVE_OK;
 }
 
-static int make_header(const PlanMember *m, TarOutput *output) {
+static int build_header(const PlanMember *m, TarOutput *output) {
         _cleanup_(archive_entry_freep) struct archive_entry *e = archive_entry_new();
         _cleanup_(archive_write_freep) struct archive *a = archive_write_new();
         if (!e || !a)
@@ -459,7 +459,7 @@ static int make_header(const PlanMember *m, TarOutput *output) {
 static int tar_header(const PlanMember *m, void **ret, size_t *ret_bytes) {
         TarOutput output = { 0 };
 
-        int r = make_header(m, &output);
+        int r = build_header(m, &output);
         if (r == 0)
                 r = strbuf_error(&output.bytes);
         if (r < 0) {

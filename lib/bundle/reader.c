@@ -52,9 +52,9 @@ typedef struct
 typedef struct ObjectReader {
         ByteSource *source; /* borrowed */
         uint64_t offset;
-        const json_t *parts; /* borrowed */
-        size_t part;         /* the open one */
-        uint64_t part_left;  /* its bytes still to come */
+        const json_t *parts;     /* borrowed */
+        size_t part;             /* the open one */
+        uint64_t part_remaining; /* its bytes still to come */
         Sha256 digest;
         Faults *faults;
 } ObjectReader;
@@ -118,7 +118,7 @@ static void seek_cursor_init(SeekCursor *c, const SeekTable *t) {
         c->table = t;
 }
 
-static int window_fill(SeekCursor *c) {
+static int fill_window(SeekCursor *c) {
         const SeekTable *t = c->table;
         const uint64_t n =
                 MIN(t->n_frames - c->n_next, (uint64_t)(SEEK_WINDOW_BYTES / t->entry_bytes));
@@ -135,7 +135,7 @@ static int seek_cursor_next(SeekCursor *c) {
         if (c->n_next == c->table->n_frames)
                 return SEEK_E_END;
         if (c->n_next - c->window_first >= c->n_window) {
-                int r = window_fill(c);
+                int r = fill_window(c);
                 if (r < 0)
                         return r;
         }
@@ -164,13 +164,13 @@ static void object_reader_init(ObjectReader *o, ByteSource *source, const json_t
                                Faults *faults) {
         *o = (ObjectReader){ .source = source, .parts = parts, .faults = faults };
         sha256_init(&o->digest);
-        o->part_left = part_bytes(o);
+        o->part_remaining = part_bytes(o);
 }
 
 static TarStream *tar_stream_free(TarStream *s);
-static int fault_tell(Faults *f, const char *fmt, ...);
+static int report_fault(Faults *f, const char *fmt, ...);
 
-static int part_close(ObjectReader *o) {
+static int close_part(ObjectReader *o) {
         uint8_t found[SHA256_SIZE];
         char hex[SHA256_HEX_SIZE];
         sha256_final(&o->digest, found);
@@ -180,32 +180,32 @@ static int part_close(ObjectReader *o) {
                 json_string_value(json_object_get(json_array_get(o->parts, o->part), "sha256"));
         int r = 0;
         if (!expected || strcasecmp(expected, hex) != 0)
-                r = fault_tell(o->faults,
-                               "part %zu of the object, %" PRIu64 " bytes up to offset %" PRIu64
-                               ", has the sha-256 %s, the manifest says %s",
-                               o->part, part_bytes(o), o->offset, hex,
-                               expected ? expected : "nothing");
+                r = report_fault(o->faults,
+                                 "part %zu of the object, %" PRIu64 " bytes up to offset %" PRIu64
+                                 ", has the sha-256 %s, the manifest says %s",
+                                 o->part, part_bytes(o), o->offset, hex,
+                                 expected ? expected : "nothing");
         o->part++;
         sha256_init(&o->digest);
-        o->part_left = part_bytes(o);
+        o->part_remaining = part_bytes(o);
         return r;
 }
 
 /* @param data  read at o->offset */
-static int parts_hash(ObjectReader *o, const uint8_t *data, size_t n) {
+static int hash_parts(ObjectReader *o, const uint8_t *data, size_t n) {
         while (n > 0) {
-                size_t n_take = (size_t)MIN((uint64_t)n, o->part_left);
-                if (n_take == 0) { /* behind the last part: the size was found wrong before */
+                size_t n_used = (size_t)MIN((uint64_t)n, o->part_remaining);
+                if (n_used == 0) { /* behind the last part: the size was found wrong before */
                         o->offset += n;
                         return 0;
                 }
-                sha256_update(&o->digest, data, n_take);
-                data += n_take;
-                n -= n_take;
-                o->offset += n_take;
-                o->part_left -= n_take;
-                if (o->part_left == 0) {
-                        int r = part_close(o);
+                sha256_update(&o->digest, data, n_used);
+                data += n_used;
+                n -= n_used;
+                o->offset += n_used;
+                o->part_remaining -= n_used;
+                if (o->part_remaining == 0) {
+                        int r = close_part(o);
                         if (r < 0)
                                 return r;
                 }
@@ -218,7 +218,7 @@ static int object_reader_read(ObjectReader *o, void *data, size_t n, size_t *ret
         if (n > 0) {
                 int r = o->source->read_at(o->source, data, n, o->offset);
                 if (r == 0)
-                        r = parts_hash(o, data, n);
+                        r = hash_parts(o, data, n);
                 if (r < 0)
                         return r;
                 VerifyReport *report = o->faults->report;
@@ -233,10 +233,10 @@ static int object_reader_finish(ObjectReader *o) {
         const size_t n_parts = json_array_size(o->parts);
         if (o->part == n_parts)
                 return 0;
-        return fault_tell(o->faults,
-                          "the object ends before part %zu of %zu is whole, %" PRIu64
-                          " bytes are missing from it",
-                          o->part, n_parts, o->part_left);
+        return report_fault(o->faults,
+                            "the object ends before part %zu of %zu is whole, %" PRIu64
+                            " bytes are missing from it",
+                            o->part, n_parts, o->part_remaining);
 }
 
 /* ---- the tar stream ---- */
@@ -248,7 +248,7 @@ struct TarStream {
         bool has_cursor;
         SeekCursor cursor;
         bool in_frame;
-        uint64_t frame_in_left, frame_out_left; /* with a cursor: of the open frame */
+        uint64_t frame_in_remaining, frame_out_remaining; /* with a cursor: of the open frame */
         bool is_damaged; /* the open frame goes on as zeros; without a cursor: the end */
         TarStreamState state;
         size_t in_used, n_in;
@@ -288,7 +288,7 @@ static TarStreamState tar_stream_state(const TarStream *s) {
 }
 
 /* Notes where the last byte lies that is not zero: behind the archive's end there must be none. */
-static void hand_out(TarStream *s, size_t n) {
+static void count_output(TarStream *s, size_t n) {
         size_t end = n;
         if (member_digest_is_zero(s->out, n))
                 end = 0;
@@ -299,39 +299,39 @@ static void hand_out(TarStream *s, size_t n) {
         s->state.bytes += n;
 }
 
-static int input_fill(TarStream *s) {
+static int fill_input(TarStream *s) {
         if (s->in_used < s->n_in)
                 return 0;
         s->in_used = s->n_in = 0;
         return object_reader_read(s->object, s->in, sizeof s->in, &s->n_in);
 }
 
-static int damage(TarStream *s, const char *why) {
+static int report_damage(TarStream *s, const char *why) {
         s->is_damaged = true;
         s->state.n_damaged++;
         if (!s->has_cursor)
-                return fault_tell(s->faults,
-                                  "the object cannot be decompressed behind byte %" PRIu64
-                                  " of the tar stream: %s",
-                                  s->state.bytes, why);
-        return fault_tell(s->faults,
-                          "frame %" PRIu64 " of the object, %" PRIu32 " bytes at offset %" PRIu64
-                          ", is damaged: %s",
-                          s->cursor.n_next - 1, s->cursor.object_bytes, s->cursor.object_offset,
-                          why);
+                return report_fault(s->faults,
+                                    "the object cannot be decompressed behind byte %" PRIu64
+                                    " of the tar stream: %s",
+                                    s->state.bytes, why);
+        return report_fault(s->faults,
+                            "frame %" PRIu64 " of the object, %" PRIu32 " bytes at offset %" PRIu64
+                            ", is damaged: %s",
+                            s->cursor.n_next - 1, s->cursor.object_bytes, s->cursor.object_offset,
+                            why);
 }
 
 /* @return 0 with a frame open, SEEK_E_END behind the last one, -errno */
-static int frame_open(TarStream *s) {
+static int open_frame(TarStream *s) {
         if (s->has_cursor) {
                 int r = seek_cursor_next(&s->cursor);
                 if (r != 0)
                         return r;
-                s->frame_in_left = s->cursor.object_bytes;
-                s->frame_out_left = s->cursor.bytes;
+                s->frame_in_remaining = s->cursor.object_bytes;
+                s->frame_out_remaining = s->cursor.bytes;
                 s->is_damaged = false;
         } else {
-                s->frame_in_left = s->frame_out_left = UINT64_MAX;
+                s->frame_in_remaining = s->frame_out_remaining = UINT64_MAX;
                 if (s->is_damaged)
                         return SEEK_E_END;
         }
@@ -341,62 +341,63 @@ static int frame_open(TarStream *s) {
 }
 
 /* One step of the decoder. @return 0 and what came out; the frame may be over or found damaged then */
-static int frame_step(TarStream *s, size_t *ret_n) {
-        int r = input_fill(s);
+static int step_frame(TarStream *s, size_t *ret_n) {
+        int r = fill_input(s);
         if (r < 0)
                 return r;
         FrameDecompression step = { .in = s->in + s->in_used,
                                     .n_in = (size_t)MIN((uint64_t)(s->n_in - s->in_used),
-                                                        s->frame_in_left),
+                                                        s->frame_in_remaining),
                                     .out = s->out,
                                     .n_out = sizeof s->out };
         frame_decompress_step(s->zstd, &step);
         s->in_used += step.n_read;
-        s->frame_in_left -= step.n_read;
+        s->frame_in_remaining -= step.n_read;
 
         *ret_n = 0;
         if (step.damage)
-                return damage(s, step.damage);
-        if (step.n_written > s->frame_out_left)
-                return damage(s, "it holds more than the seek table says");
+                return report_damage(s, step.damage);
+        if (step.n_written > s->frame_out_remaining)
+                return report_damage(s, "it holds more than the seek table says");
         *ret_n = step.n_written;
-        s->frame_out_left -= step.n_written;
+        s->frame_out_remaining -= step.n_written;
         if (step.is_complete) {
-                if (s->has_cursor && (s->frame_in_left > 0 || s->frame_out_left > 0))
-                        return damage(s, "it is shorter than the seek table says");
+                if (s->has_cursor && (s->frame_in_remaining > 0 || s->frame_out_remaining > 0))
+                        return report_damage(s, "it is shorter than the seek table says");
                 s->in_frame = false;
         } else if (step.n_read == 0 && step.n_written == 0)
-                return damage(s, "it ends too early");
+                return report_damage(s, "it ends too early");
         return 0;
 }
 
 /* Passes over the rest of a damaged frame; what it held goes out as zeros. */
-static int damaged_step(TarStream *s, size_t *ret_n) {
+static int skip_damaged(TarStream *s, size_t *ret_n) {
         *ret_n = 0;
         if (!s->has_cursor) {
                 s->in_frame = false;
                 return 0;
         }
-        while (s->frame_in_left > 0) {
-                int r = input_fill(s);
+        while (s->frame_in_remaining > 0) {
+                int r = fill_input(s);
                 if (r < 0)
                         return r;
                 if (s->n_in == 0)
                         break;
-                const size_t n = (size_t)MIN((uint64_t)(s->n_in - s->in_used), s->frame_in_left);
+                const size_t n =
+                        (size_t)MIN((uint64_t)(s->n_in - s->in_used), s->frame_in_remaining);
                 s->in_used += n;
-                s->frame_in_left -= n;
+                s->frame_in_remaining -= n;
         }
-        *ret_n = (size_t)MIN(s->frame_out_left, (uint64_t)sizeof s->out);
+        *ret_n = (size_t)MIN(s->frame_out_remaining, (uint64_t)sizeof s->out);
         memset(s->out, 0, *ret_n);
-        s->frame_out_left -= *ret_n;
-        s->in_frame = s->frame_out_left > 0;
+        s->frame_out_remaining -= *ret_n;
+        s->in_frame = s->frame_out_remaining > 0;
         return 0;
 }
 
 /* Without a cursor only the object's end tells that no frame follows. */
-static int object_is_over(TarStream *s, bool *ret) {
-        int r = input_fill(s);
+static int object_is_exhausted(TarStream *s, bool *ret) {
+        int r = fill_input(s);
         *ret = r == 0 && s->n_in == 0;
         return r;
 }
@@ -407,19 +408,19 @@ static int tar_stream_next(TarStream *s, const void **ret, size_t *ret_n) {
                 int r;
                 if (!s->in_frame) {
                         bool is_over = false;
-                        r = s->has_cursor ? 0 : object_is_over(s, &is_over);
+                        r = s->has_cursor ? 0 : object_is_exhausted(s, &is_over);
                         if (r == 0)
-                                r = is_over ? SEEK_E_END : frame_open(s);
+                                r = is_over ? SEEK_E_END : open_frame(s);
                         if (r == SEEK_E_END)
                                 break;
                         if (r < 0)
                                 return r;
                 }
-                r = s->is_damaged ? damaged_step(s, &n) : frame_step(s, &n);
+                r = s->is_damaged ? skip_damaged(s, &n) : step_frame(s, &n);
                 if (r < 0)
                         return r;
         }
-        hand_out(s, n);
+        count_output(s, n);
         *ret = s->out;
         *ret_n = n;
         return 0;
@@ -443,11 +444,11 @@ typedef struct Verify {
         TarStream *stream;
         struct archive *archive;
         bool in_headers;
-        uint64_t headers_left;
+        uint64_t headers_bytes_remaining;
         int error; /* of the stream, which libarchive cannot carry */
 } Verify;
 
-static int fault_tell(Faults *f, const char *fmt, ...) {
+static int report_fault(Faults *f, const char *fmt, ...) {
         _cleanup_free_ char *text = NULL;
         va_list args;
         f->n++;
@@ -491,7 +492,7 @@ static int path_compare(const Verify *v, size_t i, const char *raw, int *ret) {
 /* Members stand in the order of their raw paths, as manifest_read() has seen to. @return 0; VERIFY_E_NO_MEMBER; -errno */
 enum { VERIFY_E_NO_MEMBER = 1, VERIFY_E_STOP = 2 };
 
-static int member_find(const Verify *v, const char *raw, size_t *ret) {
+static int find_member(const Verify *v, const char *raw, size_t *ret) {
         size_t low = 0, high = v->n_members;
         while (low < high) {
                 const size_t middle = low + (high - low) / 2;
@@ -514,7 +515,7 @@ static int member_find(const Verify *v, const char *raw, size_t *ret) {
 /* ---- the object as a whole ---- */
 
 /* Every frame belongs to one part, and the frames fill the object up to the table. */
-static int frames_check(Verify *v, SeekCursor *c) {
+static int check_frames(Verify *v, SeekCursor *c) {
         const json_t *bundle = json_object_get(v->manifest, "bundle"),
                      *parts = json_object_get(bundle, "parts");
         const size_t n_parts = json_array_size(parts);
@@ -526,52 +527,53 @@ static int frames_check(Verify *v, SeekCursor *c) {
         while ((r = seek_cursor_next(c)) == 0) {
                 const uint64_t end = c->object_offset + c->object_bytes;
                 if (end > v->table.offset)
-                        return fault_tell(&v->faults,
-                                          "the seek table's frame %" PRIu64 " ends at %" PRIu64
-                                          ", behind all frames (%" PRIu64 ")",
-                                          c->n_next - 1, end, v->table.offset);
+                        return report_fault(&v->faults,
+                                            "the seek table's frame %" PRIu64 " ends at %" PRIu64
+                                            ", behind all frames (%" PRIu64 ")",
+                                            c->n_next - 1, end, v->table.offset);
                 if (end > part_end)
-                        return fault_tell(&v->faults,
-                                          "part %zu of the object ends at %" PRIu64
-                                          ", in the middle of frame %" PRIu64,
-                                          part, part_end, c->n_next - 1);
+                        return report_fault(&v->faults,
+                                            "part %zu of the object ends at %" PRIu64
+                                            ", in the middle of frame %" PRIu64,
+                                            part, part_end, c->n_next - 1);
                 if (end == part_end && part + 1 < n_parts)
                         part_end += number_of(json_array_get(parts, ++part), "bytes");
         }
         return r < 0 ? r : 0;
 }
 
-static int table_check(Verify *v, ByteSource *object) {
+static int check_table(Verify *v, ByteSource *object) {
         int r = seek_table_open(&v->table, object);
         if (r < 0)
                 return r;
         if (r == SEEK_E_NO_TABLE)
-                return fault_tell(&v->faults, "the object has no seek table at its end");
+                return report_fault(&v->faults, "the object has no seek table at its end");
 
         const uint64_t n_before = v->faults.n,
                        n_frames = number_of(json_object_get(v->manifest, "frames"), "count"),
                        n_stream = number_of(json_object_get(v->manifest, "bundle"),
                                             "uncompressed_bytes");
         if (v->table.n_frames != n_frames)
-                r = fault_tell(&v->faults,
-                               "the seek table has %" PRIu64 " frames, the manifest says %" PRIu64,
-                               v->table.n_frames, n_frames);
+                r = report_fault(&v->faults,
+                                 "the seek table has %" PRIu64
+                                 " frames, the manifest says %" PRIu64,
+                                 v->table.n_frames, n_frames);
         if (r == 0)
-                r = frames_check(v, &v->frames);
+                r = check_frames(v, &v->frames);
         if (r < 0)
                 return r;
         const uint64_t end = v->frames.object_offset + v->frames.object_bytes,
                        stream_end = v->frames.offset + v->frames.bytes;
         if (v->faults.n == n_before && end != v->table.offset)
-                r = fault_tell(&v->faults,
-                               "the seek table's frames have %" PRIu64
-                               " bytes together, but %" PRIu64 " lie before it",
-                               end, v->table.offset);
+                r = report_fault(&v->faults,
+                                 "the seek table's frames have %" PRIu64
+                                 " bytes together, but %" PRIu64 " lie before it",
+                                 end, v->table.offset);
         else if (v->faults.n == n_before && stream_end != n_stream)
-                r = fault_tell(&v->faults,
-                               "the seek table's frames hold %" PRIu64
-                               " bytes together, the manifest says %" PRIu64,
-                               stream_end, n_stream);
+                r = report_fault(&v->faults,
+                                 "the seek table's frames hold %" PRIu64
+                                 " bytes together, the manifest says %" PRIu64,
+                                 stream_end, n_stream);
         v->has_table = v->faults.n == n_before;
         seek_cursor_init(&v->frames, &v->table);
         return r;
@@ -579,7 +581,7 @@ static int table_check(Verify *v, ByteSource *object) {
 
 /* ---- the members ---- */
 
-static int member_bad(Verify *v, const json_t *member, const char *fmt, ...) {
+static int report_bad_member(Verify *v, const json_t *member, const char *fmt, ...) {
         _cleanup_free_ char *what = NULL;
         va_list args;
         v->report->n_bad++;
@@ -591,24 +593,24 @@ static int member_bad(Verify *v, const json_t *member, const char *fmt, ...) {
                 v->faults.n++;
                 return -ENOMEM;
         }
-        return fault_tell(&v->faults, "member '%s' %s", text_of(member, "path"), what);
+        return report_fault(&v->faults, "member '%s' %s", text_of(member, "path"), what);
 }
 
 /* Tells of all members before `until` that the stream should have held by now. */
-static int members_missing(Verify *v, size_t until) {
+static int report_missing(Verify *v, size_t until) {
         int r = 0;
         for (; r == 0 && v->next < until; v->next++)
-                r = member_bad(v, member_at(v, v->next), "is missing from the object");
+                r = report_bad_member(v, member_at(v, v->next), "is missing from the object");
         return r;
 }
 
 /* Is the member's first byte where `get` would look for it? */
-static int place_check(Verify *v, const json_t *member, uint64_t offset) {
+static int check_position(Verify *v, const json_t *member, uint64_t offset) {
         if (offset != number_of(member, "offset"))
-                return member_bad(v, member,
-                                  "begins at offset %" PRIu64
-                                  " of the tar stream, the manifest says %" PRIu64,
-                                  offset, number_of(member, "offset"));
+                return report_bad_member(v, member,
+                                         "begins at offset %" PRIu64
+                                         " of the tar stream, the manifest says %" PRIu64,
+                                         offset, number_of(member, "offset"));
         while (v->has_table &&
                (v->frames.n_next == 0 || v->frames.offset + v->frames.bytes <= offset)) {
                 int r = seek_cursor_next(&v->frames);
@@ -618,26 +620,26 @@ static int place_check(Verify *v, const json_t *member, uint64_t offset) {
                         break;
         }
         if (v->has_table && v->frames.n_next - 1 != number_of(member, "frame"))
-                return member_bad(v, member,
-                                  "begins in frame %" PRIu64 ", the manifest says %" PRIu64,
-                                  v->frames.n_next - 1, number_of(member, "frame"));
+                return report_bad_member(v, member,
+                                         "begins in frame %" PRIu64 ", the manifest says %" PRIu64,
+                                         v->frames.n_next - 1, number_of(member, "frame"));
         return 0;
 }
 
 /* What libarchive says is not our language: it goes into the sentence as it is, spelled safely. */
-static int archive_fault(Verify *v, const char *what) {
+static int report_archive_error(Verify *v, const char *what) {
         if (v->error < 0)
                 return v->error;
         const char *why = archive_error_string(v->archive);
         _cleanup_free_ char *escaped = path_escape(why ? why : "no reason given");
         if (!escaped)
                 return -ENOMEM;
-        int r = fault_tell(&v->faults, "%s: %s", what, escaped);
+        int r = report_fault(&v->faults, "%s: %s", what, escaped);
         return r < 0 ? r : VERIFY_E_STOP;
 }
 
 /* Reads the open entry's content. @return 0; VERIFY_E_STOP after a fault; -errno */
-static int content_digest(Verify *v, uint64_t bytes, MemberDigest *d) {
+static int hash_content(Verify *v, uint64_t bytes, MemberDigest *d) {
         uint64_t at = 0;
         for (;;) {
                 const void *data;
@@ -647,13 +649,13 @@ static int content_digest(Verify *v, uint64_t bytes, MemberDigest *d) {
                 if (r == ARCHIVE_EOF)
                         break;
                 if (r < ARCHIVE_WARN)
-                        return archive_fault(v, "the tar stream is damaged");
+                        return report_archive_error(v, "the tar stream is damaged");
                 if (offset < 0 || (uint64_t)offset < at || (uint64_t)offset > bytes ||
                     n > bytes - (uint64_t)offset) {
-                        r = fault_tell(&v->faults,
-                                       "the tar stream has %zu bytes for offset %lld of a member "
-                                       "of %" PRIu64,
-                                       n, (long long)offset, bytes);
+                        r = report_fault(&v->faults,
+                                         "the tar stream has %zu bytes for offset %lld of a member "
+                                         "of %" PRIu64,
+                                         n, (long long)offset, bytes);
                         return r < 0 ? r : VERIFY_E_STOP;
                 }
                 member_digest_zeros(d, (uint64_t)offset - at);
@@ -666,7 +668,7 @@ static int content_digest(Verify *v, uint64_t bytes, MemberDigest *d) {
         return 0;
 }
 
-static int digest_check(Verify *v, const json_t *member, MemberDigest *d) {
+static int check_digest(Verify *v, const json_t *member, MemberDigest *d) {
         uint8_t found[SHA256_SIZE];
         char hex[SHA256_HEX_SIZE];
         bool is_sparse;
@@ -675,72 +677,73 @@ static int digest_check(Verify *v, const json_t *member, MemberDigest *d) {
 
         const char *key = is_sparse ? "sha256_sparse" : "sha256", *expected = text_of(member, key);
         if (!expected[0])
-                return member_bad(v, member,
-                                  "has the %s %s, but the manifest has none of this form", key,
-                                  hex);
+                return report_bad_member(v, member,
+                                         "has the %s %s, but the manifest has none of this form",
+                                         key, hex);
         if (strcasecmp(hex, expected) != 0)
-                return member_bad(v, member, "has the %s %s, the manifest says %s", key, hex,
-                                  expected);
+                return report_bad_member(v, member, "has the %s %s, the manifest says %s", key, hex,
+                                         expected);
         return 0;
 }
 
 /* The entry is the member that is due. */
-static int member_verify(Verify *v, struct archive_entry *entry, const json_t *member) {
+static int verify_member(Verify *v, struct archive_entry *entry, const json_t *member) {
         const uint64_t expected = number_of(member, "bytes"),
                        offset = (uint64_t)archive_filter_bytes(v->archive, 0);
         if (archive_entry_filetype(entry) != AE_IFREG || archive_entry_hardlink(entry))
-                return member_bad(v, member, "is not a regular file in the object");
+                return report_bad_member(v, member, "is not a regular file in the object");
         const la_int64_t bytes = archive_entry_size(entry);
         if (bytes < 0 || (uint64_t)bytes != expected)
-                return member_bad(v, member, "has %lld bytes, the manifest says %" PRIu64,
-                                  (long long)bytes, expected);
+                return report_bad_member(v, member, "has %lld bytes, the manifest says %" PRIu64,
+                                         (long long)bytes, expected);
 
         const uint64_t n_bad = v->report->n_bad;
-        int r = place_check(v, member, offset);
+        int r = check_position(v, member, offset);
         if (r < 0 || v->report->n_bad > n_bad)
                 return r;
         MemberDigest d;
         member_digest_init(&d);
-        r = content_digest(v, expected, &d);
+        r = hash_content(v, expected, &d);
         if (r == VERIFY_E_STOP)
                 v->report->n_bad++; /* why has been told */
-        return r == 0 ? digest_check(v, member, &d) : r;
+        return r == 0 ? check_digest(v, member, &d) : r;
 }
 
 /* An entry that is not the one that is due: what of the manifest does it mean? @return VERIFY_E_NO_MEMBER when nothing */
-static int entry_place(Verify *v, const char *path) {
+static int match_entry(Verify *v, const char *path) {
         size_t i = 0;
-        int r = member_find(v, path, &i);
+        int r = find_member(v, path, &i);
         if (r < 0)
                 return r;
         _cleanup_free_ char *escaped = path_escape(path);
         if (!escaped)
                 return -ENOMEM;
         if (r == 0 && i >= v->next)
-                return members_missing(v, i);
+                return report_missing(v, i);
         if (r == 0)
-                r = fault_tell(&v->faults, "member '%s' is in the object twice or out of order",
-                               escaped);
+                r = report_fault(&v->faults, "member '%s' is in the object twice or out of order",
+                                 escaped);
         else
-                r = fault_tell(&v->faults,
-                               "the object holds '%s', which the manifest does not name", escaped);
+                r = report_fault(&v->faults,
+                                 "the object holds '%s', which the manifest does not name",
+                                 escaped);
         return r < 0 ? r : VERIFY_E_NO_MEMBER;
 }
 
 /* Path bytes are compared as they are. libarchive turns pax names, which are UTF-8, into the locale's characters, and hands out the
  * raw bytes where that fails: so under the C locale, which verify runs in, they are always raw. */
-static int entry_verify(Verify *v, struct archive_entry *entry) {
+static int verify_entry(Verify *v, struct archive_entry *entry) {
         const char *path = archive_entry_pathname(entry);
         if (!path || !path[0]) {
-                int r = fault_tell(&v->faults, "the object holds an entry without a name");
+                int r = report_fault(&v->faults, "the object holds an entry without a name");
                 return r < 0 ? r : 0;
         }
-        int r = entry_place(v, path);
+        int r = match_entry(v, path);
         if (r == VERIFY_E_NO_MEMBER)
                 return 0;
         if (r < 0)
                 return r;
-        return member_verify(v, entry, member_at(v, v->next++));
+        return verify_member(v, entry, member_at(v, v->next++));
 }
 
 static la_ssize_t on_read(struct archive *a, void *userdata, const void **ret) {
@@ -753,37 +756,37 @@ static la_ssize_t on_read(struct archive *a, void *userdata, const void **ret) {
                 return -1;
         }
         if (v->in_headers) {
-                if (n > v->headers_left) {
+                if (n > v->headers_bytes_remaining) {
                         archive_set_error(a, EFBIG, "headers of more than 4 MiB");
                         return -1;
                 }
-                v->headers_left -= n;
+                v->headers_bytes_remaining -= n;
         }
         return (la_ssize_t)n;
 }
 
 /* @return 0 at the archive's end; VERIFY_E_STOP after a fault; -errno */
-static int members_walk(Verify *v) {
+static int verify_members(Verify *v) {
         for (;;) {
                 struct archive_entry *entry;
                 v->in_headers = true;
-                v->headers_left = HEADERS_BYTES_MAX;
+                v->headers_bytes_remaining = HEADERS_BYTES_MAX;
                 int r = archive_read_next_header(v->archive, &entry);
                 v->in_headers = false;
                 if (r == ARCHIVE_EOF)
                         return 0;
                 if (r < ARCHIVE_WARN)
-                        return archive_fault(v, "the tar stream cannot be read on");
-                r = entry_verify(v, entry);
+                        return report_archive_error(v, "the tar stream cannot be read on");
+                r = verify_entry(v, entry);
                 if (r != 0)
                         return r;
                 if (archive_read_data_skip(v->archive) < ARCHIVE_WARN)
-                        return archive_fault(v, "the tar stream cannot be read on");
+                        return report_archive_error(v, "the tar stream cannot be read on");
         }
 }
 
 /* Reads what libarchive left: behind the archive's end there is nothing but zeros. */
-static int stream_drain(Verify *v, bool is_whole) {
+static int drain_stream(Verify *v, bool is_complete_stream) {
         const uint64_t end = (uint64_t)archive_filter_bytes(v->archive, 0);
         const void *data;
         size_t n;
@@ -791,38 +794,38 @@ static int stream_drain(Verify *v, bool is_whole) {
         do
                 r = tar_stream_next(v->stream, &data, &n);
         while (r == 0 && n > 0);
-        if (r < 0 || !is_whole)
+        if (r < 0 || !is_complete_stream)
                 return r;
 
         const TarStreamState s = tar_stream_state(v->stream);
         const uint64_t expected =
                 number_of(json_object_get(v->manifest, "bundle"), "uncompressed_bytes");
         if (s.nonzero_end > end && s.n_damaged == 0)
-                r = fault_tell(&v->faults,
-                               "the tar stream goes on at offset %" PRIu64
-                               " behind its end at %" PRIu64,
-                               s.nonzero_end, end);
+                r = report_fault(&v->faults,
+                                 "the tar stream goes on at offset %" PRIu64
+                                 " behind its end at %" PRIu64,
+                                 s.nonzero_end, end);
         if (r == 0 && s.bytes != expected)
-                r = fault_tell(&v->faults,
-                               "the tar stream has %" PRIu64 " bytes, the manifest says %" PRIu64,
-                               s.bytes, expected);
+                r = report_fault(&v->faults,
+                                 "the tar stream has %" PRIu64 " bytes, the manifest says %" PRIu64,
+                                 s.bytes, expected);
         return r;
 }
 
 /* Members that were never reached: missing from a sound stream, unknown behind a damaged one. */
-static int members_settle(Verify *v, bool is_whole) {
-        const uint64_t n_left = v->n_members - v->next;
-        if (is_whole && tar_stream_state(v->stream).n_damaged == 0)
-                return members_missing(v, v->n_members);
-        if (n_left == 0)
+static int report_unreached(Verify *v, bool is_complete_stream) {
+        const uint64_t n_unchecked = v->n_members - v->next;
+        if (is_complete_stream && tar_stream_state(v->stream).n_damaged == 0)
+                return report_missing(v, v->n_members);
+        if (n_unchecked == 0)
                 return 0;
-        v->report->n_bad += n_left;
-        return fault_tell(&v->faults,
-                          "members from '%s' on could not be checked, %" PRIu64 " of %zu",
-                          text_of(member_at(v, v->next), "path"), n_left, v->n_members);
+        v->report->n_bad += n_unchecked;
+        return report_fault(&v->faults,
+                            "members from '%s' on could not be checked, %" PRIu64 " of %zu",
+                            text_of(member_at(v, v->next), "path"), n_unchecked, v->n_members);
 }
 
-static int stream_verify(Verify *v, ObjectReader *object) {
+static int verify_stream(Verify *v, ObjectReader *object) {
         int r = tar_stream_new(&v->stream, object, v->has_table ? &v->table : NULL, &v->faults);
         if (r < 0)
                 return r;
@@ -831,20 +834,20 @@ static int stream_verify(Verify *v, ObjectReader *object) {
                 return -ENOMEM;
 
         v->in_headers = true;
-        v->headers_left = HEADERS_BYTES_MAX;
+        v->headers_bytes_remaining = HEADERS_BYTES_MAX;
         if (archive_read_open(v->archive, v, NULL, on_read, NULL) < ARCHIVE_WARN)
-                r = archive_fault(v, "the object holds no tar stream");
+                r = report_archive_error(v, "the object holds no tar stream");
         else
-                r = members_walk(v);
+                r = verify_members(v);
         if (r < 0)
                 return r;
-        const bool is_whole = r == 0;
-        r = members_settle(v, is_whole);
-        return r < 0 ? r : stream_drain(v, is_whole);
+        const bool is_complete_stream = r == 0;
+        r = report_unreached(v, is_complete_stream);
+        return r < 0 ? r : drain_stream(v, is_complete_stream);
 }
 
 /* What no frame has claimed, the seek table among it, belongs to a part all the same. */
-static int object_drain(ObjectReader *object) {
+static int drain_object(ObjectReader *object) {
         uint8_t buf[16 * 1024];
         size_t n;
         int r;
@@ -858,18 +861,18 @@ static int verify(Verify *v, ByteSource *source) {
         const json_t *bundle = json_object_get(v->manifest, "bundle");
         int r = 0;
         if (source->bytes != number_of(bundle, "bytes"))
-                r = fault_tell(&v->faults,
-                               "the object has %" PRIu64 " bytes, the manifest says %" PRIu64,
-                               source->bytes, number_of(bundle, "bytes"));
+                r = report_fault(&v->faults,
+                                 "the object has %" PRIu64 " bytes, the manifest says %" PRIu64,
+                                 source->bytes, number_of(bundle, "bytes"));
         if (r == 0)
-                r = table_check(v, source);
+                r = check_table(v, source);
         if (r < 0)
                 return r;
 
         ObjectReader object;
         object_reader_init(&object, source, json_object_get(bundle, "parts"), &v->faults);
-        r = stream_verify(v, &object);
-        return r < 0 ? r : object_drain(&object);
+        r = verify_stream(v, &object);
+        return r < 0 ? r : drain_object(&object);
 }
 
 static Verify *verify_free(Verify *v) {

@@ -9,8 +9,8 @@
 #include "lib/base/cleanup.h"
 #include "lib/bundle/validate_private.h"
 
-static void note_fault(ElfCheck *e, const char *fmt, ...) _printf_(2, 3);
-static void note_fault(ElfCheck *e, const char *fmt, ...) {
+static void set_fault(ElfCheck *e, const char *fmt, ...) _printf_(2, 3);
+static void set_fault(ElfCheck *e, const char *fmt, ...) {
         va_list args;
         if (e->fault[0])
                 return; /* the first one is reported */
@@ -70,16 +70,16 @@ static void read_ident(ElfCheck *e) {
         if (memcmp(ident, ELFMAG, SELFMAG) != 0) {
                 const char *compression = compression_name(ident);
                 if (compression)
-                        note_fault(e, "compressed (%s), not looked into", compression);
+                        set_fault(e, "compressed (%s), not looked into", compression);
                 else
-                        note_fault(e, "does not begin as an ELF file");
+                        set_fault(e, "does not begin as an ELF file");
                 finish_early(e, compression ? VERDICT_OPAQUE : VERDICT_SUSPECT);
                 return;
         }
         if ((ident[EI_CLASS] != ELFCLASS32 && ident[EI_CLASS] != ELFCLASS64) ||
             (ident[EI_DATA] != ELFDATA2LSB && ident[EI_DATA] != ELFDATA2MSB)) {
-                note_fault(e, "unknown ELF class %u or byte order %u", ident[EI_CLASS],
-                           ident[EI_DATA]);
+                set_fault(e, "unknown ELF class %u or byte order %u", ident[EI_CLASS],
+                          ident[EI_DATA]);
                 finish_early(e, VERDICT_SUSPECT);
                 return;
         }
@@ -99,8 +99,8 @@ static void read_sections(ElfCheck *e) {
         uint64_t end;
         if (FIELD(e, e->header, Ehdr, e_shentsize) != entry_bytes || offset < e->header_bytes ||
             !table_end(offset, MAX(n, UINT64_C(1)), entry_bytes, &end)) {
-                note_fault(e, "the section headers cannot lie at offset %llu",
-                           (unsigned long long)offset);
+                set_fault(e, "the section headers cannot lie at offset %llu",
+                          (unsigned long long)offset);
                 return;
         }
         require_bytes(e, end);
@@ -118,10 +118,10 @@ static void read_header(ElfCheck *e) {
 
         e->state = ELF_TABLES;
         if (type != ET_CORE)
-                note_fault(e, "ELF type %u is not that of a core file (%d)", (unsigned)type,
-                           ET_CORE);
+                set_fault(e, "ELF type %u is not that of a core file (%d)", (unsigned)type,
+                          ET_CORE);
         if (n == 0) {
-                note_fault(e, "has no program headers");
+                set_fault(e, "has no program headers");
                 return;
         }
 
@@ -129,8 +129,8 @@ static void read_header(ElfCheck *e) {
         e->is_many = n == PN_XNUM;
         if (FIELD(e, e->header, Ehdr, e_phentsize) != entry_bytes ||
             e->phdr_offset < e->header_bytes || !table_end(e->phdr_offset, n, entry_bytes, &end)) {
-                note_fault(e, "the program headers cannot lie at offset %llu",
-                           (unsigned long long)e->phdr_offset);
+                set_fault(e, "the program headers cannot lie at offset %llu",
+                          (unsigned long long)e->phdr_offset);
                 return;
         }
         require_bytes(e, end);
@@ -149,8 +149,8 @@ static void read_phdr(ElfCheck *e, uint64_t i) {
 
         if (__builtin_add_overflow(offset, bytes, &end)) {
                 if (i < ELF_PHDRS_SURE)
-                        note_fault(e, "program header %llu points beyond every file",
-                                   (unsigned long long)i);
+                        set_fault(e, "program header %llu points beyond every file",
+                                  (unsigned long long)i);
                 end = 0;
         }
         if (bytes == 0)
@@ -243,8 +243,8 @@ static void resolve_many(ElfCheck *e) {
                 return; /* it lies beyond the end, which `needed` knows, or nowhere, which `fault` says */
         if (e->n_phdrs_counted < PN_XNUM ||
             !table_end(e->phdr_offset, e->n_phdrs_counted, e->phdrs.entry_bytes, &end)) {
-                note_fault(e, "section header 0 counts %u program headers, expected %u or more",
-                           e->n_phdrs_counted, PN_XNUM);
+                set_fault(e, "section header 0 counts %u program headers, expected %u or more",
+                          e->n_phdrs_counted, PN_XNUM);
                 return;
         }
         require_bytes(e, end);

@@ -28,7 +28,7 @@ static bool is_dots(const char *s) {
         return strcmp(s, ".") == 0 || strcmp(s, "..") == 0;
 }
 
-static int take_fixed(const char *fixed, char ret[INSTANCE_ID_SIZE]) {
+static int use_fixed(const char *fixed, char ret[INSTANCE_ID_SIZE]) {
         size_t n = strlen(fixed);
 
         if (n >= INSTANCE_ID_SIZE)
@@ -79,7 +79,7 @@ int instance_id_find(const char *fixed, const char *sysfs_root, char ret[INSTANC
         char host[HOST_NAME_MAX + 1] = "";
 
         if (fixed && fixed[0] != '\0' && strcmp(fixed, "auto") != 0) {
-                int r = take_fixed(fixed, ret);
+                int r = use_fixed(fixed, ret);
 
                 if (r == 0)
                         *ret_origin = "configuration";
@@ -253,7 +253,7 @@ char *bundle_directory(const PathTemplate *prefix, const BundleOrigin *o, const 
         return path ? path_join(path, o->instance_id) : NULL;
 }
 
-static bool is_tame(const char *key) {
+static bool key_is_safe(const char *key) {
         for (;;) {
                 size_t n = strcspn(key, "/");
                 if (n == 0 || (n == 1 && key[0] == '.') || (n == 2 && strncmp(key, "..", 2) == 0))
@@ -280,7 +280,7 @@ int bundle_directory_of_prefix(const char *s3_prefix, const char *bucket, const 
         _cleanup_free_ char *key = strndup(rest, n > 1 && rest[n - 1] == '/' ? n - 1 : n);
         if (!key)
                 return -ENOMEM;
-        if (key[0] && !is_tame(key))
+        if (key[0] && !key_is_safe(key))
                 return 0;
         *ret = path_join(key, instance_id);
         return *ret ? 0 : -ENOMEM;

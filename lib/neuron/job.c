@@ -145,12 +145,12 @@ static void key_add_part(Key *k, const char *name, const char *value) {
         key_add(k, value);
 }
 
-static Key key_begin(void) {
+static Key key_init(void) {
         return (Key){ .hash = UINT64_C(0xcbf29ce484222325) };
 }
 
 /* @param prefix  the source. A long key is cut and told from others that begin alike by its hash */
-static void key_take(const Key *k, const char *prefix, char ret[JOB_KEY_SIZE]) {
+static void key_finish(const Key *k, const char *prefix, char ret[JOB_KEY_SIZE]) {
         if (k->n == 0)
                 return;
         int n = snprintf(ret, JOB_KEY_SIZE, "%s:%s", prefix, k->text);
@@ -208,13 +208,13 @@ static bool by_torchrun(char *const *env, JobIdentity *ret) {
         const char *run_id = get(env, "TORCHELASTIC_RUN_ID");
         if (!run_id && !(get(env, "LOCAL_RANK") && get(env, "RANK")))
                 return false;
-        Key key = key_begin();
+        Key key = key_init();
         if (run_id && strcmp(run_id, "none") != 0)
                 key_add_part(&key, "run", run_id);
         key_add_master(&key, env);
         key_add_slurm(&key, env);
         key_add_root(&key, env);
-        key_take(&key, "torchrun", ret->key);
+        key_finish(&key, "torchrun", ret->key);
         ret->source = "torchrun";
         ret->rank = get_count(env, "RANK");
         ret->world_size = get_count(env, "WORLD_SIZE");
@@ -251,12 +251,12 @@ static void read_pjrt_devices(const char *s, JobIdentity *ret) {
 static bool by_pjrt(char *const *env, JobIdentity *ret) {
         if (!get(env, "NEURON_PJRT_PROCESS_INDEX"))
                 return false;
-        Key key = key_begin();
+        Key key = key_init();
         key_add_part(&key, "root", get(env, "NEURON_RT_ROOT_COMM_ID"));
         if (key.n == 0)
                 key_add_master(&key, env);
         key_add_slurm(&key, env);
-        key_take(&key, "neuron-pjrt", ret->key);
+        key_finish(&key, "neuron-pjrt", ret->key);
         ret->source = "neuron-pjrt";
         ret->rank = get_count(env, "NEURON_PJRT_PROCESS_INDEX");
         ret->local_rank = get_count(env, "SLURM_LOCALID");
@@ -267,14 +267,14 @@ static bool by_pjrt(char *const *env, JobIdentity *ret) {
 }
 
 /* PMIx names each launch; Open MPI up to 4 has a number for it, Hydra PMI_JOBID. */
-static void take_mpi_key(char *const *env, const char *own, JobIdentity *ret) {
-        Key key = key_begin();
+static void build_mpi_key(char *const *env, const char *own, JobIdentity *ret) {
+        Key key = key_init();
         key_add_part(&key, "namespace", get_either(env, "PMIX_NAMESPACE", own));
         key_add_slurm(&key, env);
         if (key.n == 0)
                 key_add_master(&key, env);
         key_add_root(&key, env);
-        key_take(&key, ret->source, ret->key);
+        key_finish(&key, ret->source, ret->key);
         ret->restart_count = get_count(env, "SLURM_RESTART_COUNT");
 }
 
@@ -284,18 +284,18 @@ static bool by_mpi(char *const *env, JobIdentity *ret) {
                 ret->rank = get_count(env, "OMPI_COMM_WORLD_RANK");
                 ret->world_size = get_count(env, "OMPI_COMM_WORLD_SIZE");
                 ret->local_rank = get_count(env, "OMPI_COMM_WORLD_LOCAL_RANK");
-                take_mpi_key(env, "OMPI_MCA_ess_base_jobid", ret);
+                build_mpi_key(env, "OMPI_MCA_ess_base_jobid", ret);
         } else if (get(env, "PMI_RANK")) {
                 ret->source = "pmi";
                 ret->rank = get_count(env, "PMI_RANK");
                 ret->world_size = get_count(env, "PMI_SIZE");
-                take_mpi_key(env, "PMI_JOBID", ret);
+                build_mpi_key(env, "PMI_JOBID", ret);
         } else if (get(env, "PMIX_RANK")) {
                 ret->source = "pmix";
                 ret->rank = get_count(env, "PMIX_RANK");
                 ret->world_size =
                         get_count(env, "SLURM_NTASKS"); /* PMIx has none in the environment */
-                take_mpi_key(env, "PMIX_NAMESPACE", ret);
+                build_mpi_key(env, "PMIX_NAMESPACE", ret);
         }
         return ret->source != NULL;
 }
@@ -304,12 +304,12 @@ static bool by_mpi(char *const *env, JobIdentity *ret) {
 static bool by_slurm(char *const *env, JobIdentity *ret) {
         if (!get(env, "SLURM_PROCID"))
                 return false;
-        Key key = key_begin();
+        Key key = key_init();
         key_add_slurm(&key, env);
         if (key.n > 0)
                 key_add_part(&key, "step", get(env, "SLURM_STEP_ID"));
         key_add_root(&key, env);
-        key_take(&key, "slurm", ret->key);
+        key_finish(&key, "slurm", ret->key);
         ret->source = "slurm";
         ret->rank = get_count(env, "SLURM_PROCID");
         ret->world_size = get_count(env, "SLURM_STEP_NUM_TASKS");
@@ -342,7 +342,7 @@ static bool by_kubernetes(char *const *env, JobIdentity *ret) {
                 index = get(env, "RANK");
         if (!index)
                 return false;
-        Key key = key_begin();
+        Key key = key_init();
         key_add_part(&key, "namespace", get(env, "POD_NAMESPACE"));
         size_t n_namespace = key.n;
         key_add_master(&key, env);
@@ -351,7 +351,7 @@ static bool by_kubernetes(char *const *env, JobIdentity *ret) {
         if (key.n == n_namespace)
                 key_add_part(&key, "root", get(env, "NEURON_RT_ROOT_COMM_ID"));
         if (key.n > n_namespace) /* a namespace alone is no job */
-                key_take(&key, "kubernetes", ret->key);
+                key_finish(&key, "kubernetes", ret->key);
         uint64_t v;
         ret->source = "kubernetes";
         ret->rank = parse_u64_range(index, 0, INT32_MAX, &v) == 0 ? (int64_t)v : -1;
@@ -374,9 +374,9 @@ bool job_identity_of(char *const *env, JobIdentity *ret) {
         bool found = by_torchrun(env, ret) || by_pjrt(env, ret) || by_mpi(env, ret) ||
                      by_slurm(env, ret) || by_kubernetes(env, ret);
         if (!found) {
-                Key key = key_begin();
+                Key key = key_init();
                 key_add_root(&key, env);
-                key_take(&key, "neuron", ret->key);
+                key_finish(&key, "neuron", ret->key);
         }
         if (ret->rank >= ret->world_size)
                 ret->world_size =

@@ -275,7 +275,7 @@ static int visit_dir(Walker *w, int parent_fd, const char *name, size_t depth) {
         if (r == -ELOOP)
                 return skip_dir(w, name, SCAN_SKIP_SYMLINK);
         if (r < 0)
-                return tree_error_is_ours(r) ? r : skip_dir(w, name, SCAN_SKIP_UNREADABLE);
+                return tree_error_is_resource(r) ? r : skip_dir(w, name, SCAN_SKIP_UNREADABLE);
         return walk_dir(w, dir, depth);
 }
 
@@ -285,7 +285,7 @@ static int walk_dir(Walker *w, DIR *dir, size_t depth) {
         size_t n_path = w->path.n;
         int r, error = tree_list_read(&list, dir);
 
-        if (error < 0 && tree_error_is_ours(error))
+        if (error < 0 && tree_error_is_resource(error))
                 return error;
         for (size_t i = 0; i < list.n; i++) {
                 const char *name = tree_list_name(&list, i);
@@ -560,7 +560,7 @@ static void report_unreadable(const Finder *f) {
 }
 
 static int report_unit(Finder *f, DIR *dir, const UnitAnswer *a) {
-        const UnitLocation place = {
+        const UnitLocation location = {
                 .source = f->source,
                 .on_network = f->on_network,
                 .relative = f->path.text,
@@ -568,7 +568,7 @@ static int report_unit(Finder *f, DIR *dir, const UnitAnswer *a) {
                 .loose = a->loose,
         };
         _cleanup_(scan_unit_done) ScanUnit u = { .n_files = 0 };
-        int r = fill_unit(&place, dir, &u);
+        int r = fill_unit(&location, dir, &u);
 
         if (r == UNIT_E_FOREIGN || r == -ENOENT)
                 return 0;
@@ -598,7 +598,7 @@ static int has_ntff(DIR *dir) {
                 if (type == TREE_FILE && is_ntff(name))
                         break;
         rewinddir(dir);
-        return r < 0 && !tree_error_is_ours(r) ? 0 : r;
+        return r < 0 && !tree_error_is_resource(r) ? 0 : r;
 }
 
 /* A directory that is being looked through. */
@@ -621,7 +621,7 @@ static int find_dir(Finder *f, const Level *above, const char *name) {
         r = tree_open(dirfd(above->dir), name, &dir);
         if (r == 0)
                 return find_at(f, &(Level){ dir, depth, above->ntff_depth });
-        if (tree_error_is_ours(r))
+        if (tree_error_is_resource(r))
                 return r;
         if (r != -ENOENT && r != -ENOTDIR && r != -ELOOP)
                 report_unreadable(f);
@@ -663,7 +663,7 @@ static int find_below(Finder *f, const Level *at) {
                 if (r < 0)
                         return r;
         }
-        if (n < 0 && tree_error_is_ours(n))
+        if (n < 0 && tree_error_is_resource(n))
                 return n;
         if (n < 0 && n != -ENOENT)
                 report_unreadable(f);
@@ -760,7 +760,7 @@ static int find_ntff_depth(int fixed_fd, const char *relative, PathState *path) 
                 if (r == 0)
                         r = has_ntff(dir);
                 if (r < 0)
-                        return tree_error_is_ours(r)
+                        return tree_error_is_resource(r)
                                        ? r
                                        : 0; /* nothing further down can be seen either */
                 if (r > 0) {
@@ -803,8 +803,8 @@ static int apply_rule(const ScanSource *s, const char *relative, const PathState
         return unit_rule(&q, ret) ? 0 : SCAN_E_NO_UNIT;
 }
 
-static int scan_one_unit(const UnitLocation *place, int fixed_fd, ScanUnit *ret) {
-        const ScanWalk where = { .source = place->source, .relative = place->relative };
+static int scan_one_unit(const UnitLocation *location, int fixed_fd, ScanUnit *ret) {
+        const ScanWalk where = { .source = location->source, .relative = location->relative };
         _cleanup_(scan_unit_done) ScanUnit u = { .n_files = 0 };
         _cleanup_closedir_ DIR *dir = NULL;
         int r = open_unit(&where, fixed_fd, &dir);
@@ -815,7 +815,7 @@ static int scan_one_unit(const UnitLocation *place, int fixed_fd, ScanUnit *ret)
                 return SCAN_E_NO_UNIT;
         if (r < 0)
                 return r;
-        r = fill_unit(place, dir, &u);
+        r = fill_unit(location, dir, &u);
         if (r < 0)
                 return r;
         if (r == UNIT_E_FOREIGN || u.n_files == 0)
@@ -852,10 +852,10 @@ int scan_unit_of(const ScanSource *s, const char *relative, ScanUnit *ret) {
         unit = strndup(relative, unit_path_prefix(relative, a.depth));
         if (!unit)
                 return -ENOMEM;
-        const UnitLocation place = { .source = s,
-                                     .on_network = fs_is_network(fixed_fd, NULL),
-                                     .relative = unit,
-                                     .is_file = a.is_file,
-                                     .loose = a.loose };
-        return scan_one_unit(&place, fixed_fd, ret);
+        const UnitLocation location = { .source = s,
+                                        .on_network = fs_is_network(fixed_fd, NULL),
+                                        .relative = unit,
+                                        .is_file = a.is_file,
+                                        .loose = a.loose };
+        return scan_one_unit(&location, fixed_fd, ret);
 }

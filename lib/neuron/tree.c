@@ -22,7 +22,7 @@ static TreeType type_of(mode_t mode) {
         return S_ISLNK(mode) ? TREE_SYMLINK : TREE_SPECIAL;
 }
 
-static bool is_left_out(const char *name) {
+static bool is_ignored(const char *name) {
         return name[0] == '.' && (name[1] == '\0' || strcmp(name, "..") == 0 ||
                                   strcmp(name, ".neuron-collectd") == 0);
 }
@@ -54,7 +54,7 @@ int tree_next(DIR *dir, const char **ret_name, TreeType *ret_type) {
                 e = readdir(dir);
                 if (!e)
                         return -errno;
-                if (is_left_out(e->d_name))
+                if (is_ignored(e->d_name))
                         continue;
                 *ret_type = entry_type(dir, e);
                 *ret_name = e->d_name;
@@ -63,7 +63,7 @@ int tree_next(DIR *dir, const char **ret_name, TreeType *ret_type) {
 }
 
 /* @return the array, with room for `need` items; NULL for lack of memory */
-static void *with_room(void *items, size_t *max, size_t need, size_t item_bytes) {
+static void *reserve_items(void *items, size_t *max, size_t need, size_t item_bytes) {
         size_t n = *max > 0 ? *max : 1024 / item_bytes;
         void *grown;
 
@@ -84,11 +84,11 @@ static int add_entry(TreeList *list, const char *name, TreeType type) {
 
         if (list->n_bytes > UINT32_MAX - n)
                 return -EOVERFLOW;
-        names = with_room(list->names, &list->max_bytes, list->n_bytes + n, 1);
+        names = reserve_items(list->names, &list->max_bytes, list->n_bytes + n, 1);
         if (!names)
                 return -ENOMEM;
         list->names = names;
-        entries = with_room(list->entries, &list->max, list->n + 1, sizeof *entries);
+        entries = reserve_items(list->entries, &list->max, list->n + 1, sizeof *entries);
         if (!entries)
                 return -ENOMEM;
         list->entries = entries;
@@ -135,6 +135,6 @@ void tree_list_done(TreeList *list) {
         *list = (TreeList){ .n = 0 };
 }
 
-bool tree_error_is_ours(int error) {
+bool tree_error_is_resource(int error) {
         return error == -ENOMEM || error == -EMFILE || error == -ENFILE || error == -EOVERFLOW;
 }

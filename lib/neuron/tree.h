@@ -44,4 +44,4 @@ static inline const char *tree_list_name(const TreeList *list, size_t i) {
 
 /** @return whether an error speaks of our own lack (memory, descriptors), which ends a scan, and
  * not of the tree */
-bool tree_error_is_ours(int error);
+bool tree_error_is_resource(int error);
