@@ -1,4 +1,4 @@
-/* Owning locals, moved ownership, and the few macros that every room uses. */
+/* Owning locals, moved ownership, and the macros that all modules use. */
 #pragma once
 
 #include <dirent.h>

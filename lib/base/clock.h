@@ -16,14 +16,14 @@ Clock *clock_system(void);
 uint64_t clock_realtime_usec(void);
 uint64_t clock_boottime_usec(void);
 
-/* Whether waiting by CLOCK_REALTIME can be believed. All zero: nobody has looked. */
+/* Whether CLOCK_REALTIME can be trusted for waiting. All zero: not checked yet. */
 typedef struct ClockSteady {
-        uint64_t boot_usec, real_usec; /* at the last look; boot_usec 0 = none */
-        uint64_t since_usec;           /* CLOCK_BOOTTIME of the look that found a step; 0 = none */
+        uint64_t boot_usec, real_usec; /* at the last check; boot_usec 0 = none */
+        uint64_t since_usec;           /* CLOCK_BOOTTIME of the check that found a step; 0 = none */
 } ClockSteady;
 
-/** Looks at the clocks. A step is when CLOCK_REALTIME has come an hour further than CLOCK_BOOTTIME since the last look: what is old by it may be young.
- * @return for how long, by CLOCK_BOOTTIME, it has not been set forward; USEC_INFINITY = not since the first look */
+/** Checks the clocks. A step is when CLOCK_REALTIME has come an hour further than CLOCK_BOOTTIME since the last check: what is old by it may be young.
+ * @return for how long, by CLOCK_BOOTTIME, it has not been set forward; USEC_INFINITY = not since the first check */
 uint64_t clock_steady_usec(ClockSteady *s, Clock *c);
 
 /** Formats UTC as `2026-05-27T05:21:35.123456Z`. @param buf  at least CLOCK_ISO_SIZE bytes */

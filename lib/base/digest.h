@@ -1,4 +1,4 @@
-/* SHA-256 and MD5 by OpenSSL: the one door. The SHA-256 state can be exported, which EVP cannot. */
+/* SHA-256 and MD5: the wrapper of OpenSSL. The SHA-256 state can be exported, which EVP cannot. */
 #pragma once
 
 #include <stddef.h>

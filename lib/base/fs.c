@@ -143,7 +143,7 @@ int fs_open_regular(int dir_fd, const char *path, struct stat *ret_st) {
         if (!S_ISREG(st.st_mode))
                 return -EBADF;
         fd = reopen_for_reading(path_fd);
-        if (fd == -ENOENT) /* no /proc here, or gone from there: by its name then */
+        if (fd == -ENOENT) /* no /proc here, or not there any more: open it by name */
                 fd = fs_open_beneath(dir_fd, path, O_RDONLY);
         if (fd < 0)
                 return fd;
@@ -249,7 +249,7 @@ int fs_has_no_writer(int fd) {
         return fcntl(fd, F_SETLEASE, F_UNLCK) < 0 ? -errno : 0;
 }
 
-/* Writing, reading whole and removing in trees of our own. */
+/* ---- writing, reading and removing in trees of our own ---- */
 
 int fs_write_all(int fd, const void *data, size_t n) {
         const char *p = data;
@@ -335,7 +335,7 @@ int fs_mkdir_p(const char *path, mode_t mode) {
 
 static int remove_entry(int dir_fd, const char *name, unsigned depth);
 
-/* Empties the directory; goes on after a failure and returns the first one. */
+/* Empties the directory; continues after a failure and returns the first one. */
 static int remove_entries(int dir_fd, unsigned depth) {
         _cleanup_closedir_ DIR *dir = NULL;
         int first = fs_opendir_fd(dir_fd, &dir);
@@ -410,7 +410,7 @@ static int write_new_file(int dir_fd, const char *name, const void *data, size_t
                 return r;
         if (fsync(fd) < 0)
                 return -errno;
-        return close(TAKE_FD(fd)) < 0 ? -errno : 0; /* NFS tells of a full disk here */
+        return close(TAKE_FD(fd)) < 0 ? -errno : 0; /* NFS reports a full disk here */
 }
 
 int fs_write_file(int dir_fd, const char *name, const void *data, size_t n, mode_t mode) {
@@ -430,7 +430,7 @@ int fs_write_file(int dir_fd, const char *name, const void *data, size_t n, mode
         if (r >= 0 && renameat(dir_fd, temporary, dir_fd, name) < 0)
                 r = -errno;
         if (r < 0) {
-                (void)unlinkat(dir_fd, temporary, 0); /* the first failure is the one to tell */
+                (void)unlinkat(dir_fd, temporary, 0); /* the first failure counts */
                 return r;
         }
         return fs_sync_dir(dir_fd);
@@ -454,7 +454,7 @@ int fs_read_file(int dir_fd, const char *name, size_t max_bytes, char **ret, siz
                         return fd;
         }
         if (st.st_size > 0 && (uint64_t)st.st_size > max_bytes &&
-            st.st_size != sysconf(_SC_PAGESIZE)) /* sysfs says a page of whatever is in it */
+            st.st_size != sysconf(_SC_PAGESIZE)) /* sysfs reports one page for every file */
                 return -EFBIG;
         for (;;) {
                 ssize_t k;
@@ -515,11 +515,11 @@ int fs_remove_stale_socket(const char *path, int type) {
         if (lstat(path, &st) < 0)
                 return errno == ENOENT ? 0 : -errno;
         if (!S_ISSOCK(st.st_mode))
-                return -EEXIST; /* somebody's file: not ours to remove */
+                return -EEXIST; /* not ours to remove */
         _cleanup_close_ int fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (fd < 0)
                 return -errno;
-        /* EAGAIN: somebody is there and has no time; EPROTOTYPE: one of another kind */
+        /* EAGAIN: a server with a full backlog; EPROTOTYPE: one of another type */
         if (connect(fd, (const struct sockaddr *)&address, sizeof address) == 0 ||
             errno == EAGAIN || errno == EPROTOTYPE)
                 return -EADDRINUSE;

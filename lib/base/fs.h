@@ -35,25 +35,25 @@ int fs_opendir_fd(int fd, DIR **ret);
  * may not be a symlink. @return 0 also when it is there; -ENOTDIR; -EINVAL for a relative path */
 int fs_mkdir_p(const char *path, mode_t mode);
 
-/** Removes a tree below dir_fd that is our own (never follows symlinks). Missing is fine. Goes on after
+/** Removes a tree below dir_fd that is our own (never follows symlinks). Missing is fine. Continues after
  * a failure and returns the first one; -ELOOP below FS_DEPTH_MAX levels, -EINVAL for "", `.` and `..` */
 int fs_remove_tree(int dir_fd, const char *name);
 
 /** fsync of the directory itself. */
 int fs_sync_dir(int dir_fd);
 
-/** Writes a whole file durably: temporary dot-name (`.NAME.tmp-HEX`), fsync, rename, fsync of the
+/** Writes a file durably: temporary dot-name (`.NAME.tmp-HEX`), fsync, rename, fsync of the
  * directory. @param name  one component  @param mode  of the file, whatever the umask */
 int fs_write_file(int dir_fd, const char *name, const void *data, size_t n, mode_t mode);
 
-/** Reads a small file whole. A relative name is opened by fs_open_regular (no symlinks); an absolute one,
+/** Reads a small file. A relative name is opened by fs_open_regular (no symlinks); an absolute one,
  * which a person or we spelled, follows symlinks (Kubernetes mounts configuration by them).
  * @param ret    NUL-terminated, the caller's  @param ret_n  its length without the NUL, may be NULL
  * @return 0, -EFBIG above max_bytes, -EBADF or -EISDIR when it is not a regular file */
 int fs_read_file(int dir_fd, const char *name, size_t max_bytes, char **ret, size_t *ret_n);
 
-/** Asks the socket at a path whether anybody is behind it, and removes it when nobody is. @param type  SOCK_STREAM, SOCK_SEQPACKET
- * @return 0: nothing is there (any more); -EADDRINUSE: somebody is; -EEXIST: a file of another kind, which stays; -ENAMETOOLONG; -errno */
+/** Connects to the socket at a path, and removes it when no process listens on it. @param type  SOCK_STREAM, SOCK_SEQPACKET
+ * @return 0: nothing is there (any more); -EADDRINUSE: a process listens; -EEXIST: a file of another kind, which stays; -ENAMETOOLONG; -errno */
 int fs_remove_stale_socket(const char *path, int type);
 
 /** Reads the beginning of a regular file: max_bytes of it, or all that it has.
@@ -66,7 +66,7 @@ int fs_pread_all(int fd, void *data, size_t n,
                  uint64_t offset); /* -ENODATA at an early end of file */
 
 /** Tells whether the file system behind fd is one where other nodes
- * write without inotify telling us: NFS, Lustre, SMB, Ceph, GPFS, AFS, 9p, FUSE (but fuseblk), … by statfs(2) f_type. One that cannot be asked counts as such.
+ * write without inotify noticing: NFS, Lustre, SMB, Ceph, GPFS, AFS, 9p, FUSE (but fuseblk), … by statfs(2) f_type. One that cannot be queried counts as such.
  * @param ret_name  gets a static name ("nfs", "local", …), may be NULL */
 bool fs_is_network(int fd, const char **ret_name);
 
@@ -74,11 +74,11 @@ bool fs_is_network(int fd, const char **ret_name);
  * a working directory (errno) */
 char *fs_absolute(const char *path);
 
-/** When the file was made, by the clock of whoever made it (see fs_is_network()).
- * @return microseconds since 1970; 0 where the file system does not say (statx(2), STATX_BTIME) */
+/** The file's birth time, by the clock of its creator (see fs_is_network()).
+ * @return microseconds since 1970; 0 where the file system has none (statx(2), STATX_BTIME) */
 uint64_t fs_birth_usec(int fd);
 
-/** A read lease taken and given back at once tells whether anybody has the file open for writing.
+/** Acquires and releases a read lease to find whether a process has the file open for writing.
  * @param fd  open O_RDONLY; SIGIO must be blocked in all threads by the caller
  * @return 0 no writer, FS_E_WRITER, FS_E_UNKNOWN (no leases here, not permitted) */
 enum { FS_E_WRITER = 1, FS_E_UNKNOWN = 2 };

@@ -1,5 +1,5 @@
 /* The log. A line is made in one buffer on the stack and leaves in one write(2), so threads need no lock and
- * lines never mix. What it says may come from a hostile file name: control characters are never sent. */
+ * lines never mix. Its text may come from a hostile file name: control characters are never sent. */
 #include "lib/base/log.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@
 
 enum {
         LINE_SIZE = PIPE_BUF, /* a longer write to a pipe may be mixed with another process's */
-        MESSAGE_SIZE = 3072,  /* of what a caller says; the rest is cut and marked */
+        MESSAGE_SIZE = 3072,  /* of a caller's message; the rest is cut and marked */
         DUMP_ID_SIZE = 256,   /* a bundle's id is far shorter; it is a file's name */
         TAIL_SIZE = 2,        /* kept free for what closes a line */
 };
@@ -36,7 +36,7 @@ static const char *const level_words[] = {
         [LOG_INFO] = "info",       [LOG_DEBUG] = "debug",
 };
 
-/* JOURNAL_STREAM=DEVICE:INODE tells that stderr was the journal's when systemd started us; fstat tells
+/* JOURNAL_STREAM=DEVICE:INODE says that stderr was the journal's when systemd started us; fstat
  * whether it still is. */
 static bool stderr_is_the_journal(void) {
         const char *value = getenv("JOURNAL_STREAM");
@@ -69,7 +69,7 @@ typedef struct Line {
 
 static void line_add_n(Line *l, const char *s, size_t n) {
         if (n > sizeof l->text - TAIL_SIZE - l->n)
-                return; /* the sizes above leave room for all that is added; this is the seat belt */
+                return; /* the sizes above suffice for all that is added; this is a safeguard */
         memcpy(l->text + l->n, s, n);
         l->n += n;
 }
@@ -122,7 +122,7 @@ static void line_add_message(Line *l, const Entry *e, bool json) {
 static void line_write(Line *l) {
         l->text[l->n++] = '\n';
         if (write(STDERR_FILENO, l->text, l->n) < 0)
-                return; /* there is nobody left to tell */
+                return; /* the error has nowhere to go */
 }
 
 static void log_text(const Entry *e) {
@@ -162,7 +162,7 @@ static void log_json(const Entry *e) {
         line_write(&l);
 }
 
-/* @return whether the journal took it */
+/* @return whether the journal accepted it */
 static bool log_journal(const Entry *e) {
         Line message = { .n = 0 };
         char priority[32], number[32], dump_id[sizeof "DUMP_ID=" + DUMP_ID_SIZE];

@@ -1,4 +1,4 @@
-/* Numbers and words from outside. No locale is asked, nothing is skipped, nothing wraps. */
+/* Numbers and words from outside. No locale, nothing is skipped, nothing wraps. */
 #include "lib/base/parse.h"
 
 #include <errno.h>
@@ -65,7 +65,7 @@ int parse_hex_bytes(const char *s, void *buf, size_t n) {
 
         if (strlen(s) % 2 != 0 || strlen(s) / 2 != n)
                 return -EINVAL;
-        for (size_t i = 0; i < 2 * n; i++) /* all are judged before buf is touched */
+        for (size_t i = 0; i < 2 * n; i++) /* all are checked before buf is written */
                 if (parse_hex_digit(s[i]) < 0)
                         return -EINVAL;
         for (size_t i = 0; i < n; i++)

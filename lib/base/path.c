@@ -1,4 +1,4 @@
-/* Paths as text. What the file system says about them is lib/base/fs.h's. */
+/* Paths as text. Paths in the file system are lib/base/fs.h's. */
 #include "lib/base/path.h"
 
 #include <errno.h>
@@ -67,7 +67,7 @@ bool path_is_below(const char *path, const char *dir) {
                 rest += strspn(rest, "/");
                 size = strcspn(rest, "/");
                 if (size == 2 && rest[0] == '.' && rest[1] == '.')
-                        return false; /* where that leads, text cannot tell */
+                        return false; /* the text does not show where that leads */
                 rest += size;
         }
         return true;

@@ -17,7 +17,7 @@ bool path_has_suffix(const char *text, const char *suffix);
 char *path_parent(const char *path);
 
 /** @return whether path equals dir or lies below it, component-wise; both absolute or both relative.
- * False when a `..` follows: where that leads, text cannot tell. */
+ * False when a `..` follows: the text does not show where that leads. */
 bool path_is_below(const char *path, const char *dir);
 
 /** Makes a path of absolute text: no `//`, no `/./`, no trailing slash. `..` is kept: it is refused by config.

@@ -1,4 +1,4 @@
-/* Whether a name speaks of a secret: the dictionary. In doubt it does, but for secret_words that training jobs use all day (tokenizer, cache_key). */
+/* Whether a name speaks of a secret: the dictionary. In doubt it does, except words that are common in training jobs (tokenizer, cache_key). */
 #include "lib/base/redact.h"
 
 #include <ctype.h>
@@ -83,7 +83,7 @@ static bool is_in(const char *word, const char *const *list, size_t n) {
         return false;
 }
 
-/* The name in lower case without separators, and the same cut into secret_words: at separators, and where a capital follows a small letter. */
+/* The name in lower case without separators, and the same cut into words: at separators, and where a capital follows a small letter. */
 typedef struct Words {
         char joined[NAME_MAX_BYTES + 1], cut[2 * NAME_MAX_BYTES + 1];
         const char *word[WORDS_MAX];
@@ -104,7 +104,7 @@ static void cut_words(const char *name, Words *ret) {
                 if (!inside || (isupper(c) && islower((unsigned char)before))) {
                         if (n_cut > 0)
                                 ret->cut[n_cut++] = '\0';
-                        if (ret->n == WORDS_MAX) /* the last secret_words say what it is */
+                        if (ret->n == WORDS_MAX) /* the last words count */
                                 memmove(ret->word, ret->word + 1, --ret->n * sizeof ret->word[0]);
                         ret->word[ret->n++] = ret->cut + n_cut;
                         inside = true;
@@ -114,7 +114,7 @@ static void cut_words(const char *name, Words *ret) {
         ret->joined[n_joined] = ret->cut[n_cut] = '\0';
 }
 
-/* `token` anywhere, but for what a tokenizer is called and counts: numbers are told by their value (redact.c). */
+/* `token` anywhere, but for what a tokenizer is called and counts: numbers are recognised by their value. */
 static bool mentions_token(const char *joined) {
         for (const char *s = joined; (s = strstr(s, "token")); s += 5)
                 if (strncmp(s + 5, "iz", 2) != 0 && strncmp(s + 5, "is", 2) != 0)
@@ -135,7 +135,7 @@ bool redact_name_is_secret(const char *name) {
         size_t n = strlen(name);
         Words w;
         if (n > NAME_MAX_BYTES)
-                name += n - NAME_MAX_BYTES;                          /* its end says what it is */
+                name += n - NAME_MAX_BYTES;                          /* its end counts */
         if (strcmp(name, "PWD") == 0 || strcmp(name, "OLDPWD") == 0) /* the shell's directories */
                 return false;
         cut_words(name, &w);
@@ -148,7 +148,7 @@ bool redact_name_is_secret(const char *name) {
         return mentions_token(w.joined) || ends_in_key(&w);
 }
 
-/* Secrets that have a form of their own. What is looked at ahead is bounded or passed over. */
+/* ---- secrets that have a form of their own. Lookahead is bounded or skipped ---- */
 
 enum {
         SECRET_KEY_BYTES = 40, /* of AWS; AKIA and ASIA ids: 4 + 16 */
@@ -358,7 +358,7 @@ static Scan scan_start(const char *text, size_t n) {
         return t;
 }
 
-/* One pass over the text. What is looked at ahead is either taken out, and then passed over, or bounded: linear, whatever comes. */
+/* ---- the pass: lookahead is either removed and skipped, or bounded, so it is linear for any input ---- */
 
 #define REDACTED "[redacted]"
 
@@ -470,7 +470,7 @@ static bool is_word(const Scan *t, Value v, const char *word) {
                strncasecmp(t->s + v.from, word, v.to - v.from) == 0;
 }
 
-/* Values that say nothing, whatever their name. */
+/* Values that are no secrets, whatever their name. */
 static bool is_plain(const Scan *t, Value v, bool is_token) {
         size_t n = v.to - v.from;
         for (size_t i = 0; i < ELEMENTSOF(plain_values); i++)
@@ -507,13 +507,13 @@ static bool has_token(const char *name) {
         return strcasestr(name, "token") != NULL;
 }
 
-/* The value that follows a name. @param at  the name's place @return whether there is one to take out */
+/* The value that follows a name. @param at  the name's place @return whether there is one to remove */
 static bool find_value(const Scan *whole, const char *name, Value at, Value *ret) {
         size_t i = at.to;
         bool is_option = name[0] == '-', is_user = is_user_option(name);
         bool is_bearer = strcasecmp(name, "bearer") == 0;
         Scan bounded = *whole, *t = &bounded;
-        if (is_user) /* its value may stay, and then is looked at again */
+        if (is_user) /* its value may stay, and is scanned again then */
                 bounded.n = MIN(whole->n, i + REDACT_URL_BYTES_MAX);
         if (!is_user && !is_bearer && !redact_name_is_secret(name + strspn(name, "-")))
                 return false;
@@ -537,7 +537,7 @@ static bool find_value(const Scan *whole, const char *name, Value at, Value *ret
         return !is_plain(t, *ret, has_token(name));
 }
 
-/* Looks at the name that begins at i. @return whether its value is to be taken out; *ret_name_end in any case */
+/* Checks the name that starts at i. @return whether its value is to be removed; *ret_name_end in any case */
 static bool named_value(const Scan *t, size_t i, size_t *ret_name_end, Value *ret) {
         char name[NAME_BYTES_MAX + 1];
         size_t end = i;
@@ -592,7 +592,7 @@ void redact_member(StrBuf *b, const char *key, const char *text, size_t n) {
 
 /* ---- command lines ---- */
 
-/* What an argument says of secrets: its own value after `=`, or that the next argument is one. */
+/* Whether an argument names a secret: its own value after `=`, or that the next argument is one. */
 typedef enum { ARG_PLAIN, ARG_HAS_SECRET, ARG_NEXT_IS_SECRET, ARG_NEXT_IS_USER } ArgKind;
 
 static ArgKind arg_kind(const char *arg, size_t n, size_t *ret_value) {

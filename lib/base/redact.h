@@ -1,5 +1,5 @@
 /* Takes secrets out of text that leaves the node: command lines, values of environment variables, notes, log lines.
- * What is no secret stays readable. It errs on the side of taking out. */
+ * What is no secret stays readable. In doubt, text is removed. */
 #pragma once
 
 #include <stdbool.h>

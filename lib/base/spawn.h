@@ -1,4 +1,4 @@
-/* Starts a program with the descriptors that it is to have, and no others: posix_spawn(3) as every room of ours wants it. */
+/* Starts a program with the given descriptors and no others, by posix_spawn(3). */
 #pragma once
 
 #include <stdbool.h>
@@ -8,7 +8,7 @@
 #define SPAWN_FDS_MAX 4
 
 typedef struct SpawnOrder {  /* borrowed for the call */
-        const char *program; /* without a slash it is looked for in PATH */
+        const char *program; /* without a slash it is searched in PATH */
         char *const *argv, *const *environment;
         int fds[SPAWN_FDS_MAX]; /* its 0, 1, …; -1 = /dev/null. Each is n_fds or above, or at its own place */
         size_t n_fds;
@@ -20,5 +20,5 @@ typedef struct SpawnOrder {  /* borrowed for the call */
 int spawn_program(pid_t *ret, const SpawnOrder *o);
 
 /** Lets this process open as many descriptors as its hard limit allows. Programs that are started from then on get the limit back that was there before,
- * a moment after they have begun: some use select(2), which knows 1024. Once, before there are threads. @return 0, -errno */
+ * a moment after they have started: some use select(2), which knows 1024. Once, before there are threads. @return 0, -errno */
 int spawn_raise_descriptors(void);

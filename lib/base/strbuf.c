@@ -1,4 +1,4 @@
-/* A growing string that remembers having failed, so that callers need ask only once. */
+/* A growing string that remembers having failed, so that callers check once. */
 #include "lib/base/strbuf.h"
 
 #include <errno.h>
@@ -7,7 +7,7 @@
 
 enum { STRBUF_FIRST_SIZE = 64 };
 
-/* Makes room for n more bytes and the NUL. */
+/* Reserves n more bytes and the NUL. */
 static bool strbuf_reserve(StrBuf *b, size_t n) {
         size_t need, size;
         char *text;

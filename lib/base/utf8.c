@@ -1,4 +1,4 @@
-/* UTF-8 by the table of the Unicode Standard; no locale is asked. */
+/* UTF-8 by the table of the Unicode Standard, whatever the locale. */
 #include "lib/base/utf8.h"
 
 #include <stdio.h>

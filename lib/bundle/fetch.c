@@ -1,5 +1,5 @@
 /* Reads backwards: pax records and the headers of other members may lie before the one block that counts, and what it is followed
- * by, data or map, tells whether the member is sparse.
+ * by, data or map, shows whether the member is sparse.
  * @see GNU tar's manual, «PAX Format, Version 1.0»: the map is decimal numbers, a line each, their count first, padded to a block */
 #include "lib/bundle/fetch.h"
 
@@ -124,7 +124,7 @@ static void fetch_map_done(FetchMap *m) {
         *m = (FetchMap){ 0 };
 }
 
-/* Which frames hold the member is told by manifest and seek table; where its data belongs by the tar header, which is looked at only
+/* Manifest and seek table say which frames hold the member; the tar header says where its data belongs. It is read only
  * when the manifest leaves it open. Both may lie: what counts in the end is the digest. */
 
 #define OUT_BYTES (256 * 1024)
@@ -152,7 +152,7 @@ struct Fetch {
         uint64_t bytes;                                /* of the content */
         uint64_t begin, offset,
                 end; /* of the tar stream: header (or data, when dense), data, and what is surely behind the data */
-        bool is_dense; /* the manifest leaves no room for holes */
+        bool is_dense; /* by the manifest there are no holes */
 
         FetchFrame *frames; /* those that are needed; owned */
         uint64_t n_needed, next;
@@ -319,7 +319,7 @@ static bool table_has_form(const Fetch *f, const uint8_t *table, size_t n) {
                footer[4] == 0 && read_u32(footer + 5) == TABLE_FOOTER_MAGIC;
 }
 
-/* Adds up the frames; the first and the last one that are needed are told by where they lie in the stream. */
+/* Adds up the frames; the first and the last one that are needed are found by their place in the stream. */
 static bool table_walk(Fetch *f, const uint8_t *entries) {
         uint64_t object_offset = 0, stream_offset = 0;
 
@@ -398,7 +398,7 @@ int fetch_resume(Fetch *f, uint64_t done, FetchRange *ret_frames, uint64_t *ret_
 
 void fetch_feed_kept(Fetch *f, const void *data, size_t n) {
         n = (size_t)MIN((uint64_t)n, f->keep - f->content);
-        (void)member_digest_update(&f->digest, data, n); /* whether it is zero, nobody asks */
+        (void)member_digest_update(&f->digest, data, n); /* zeros do not matter here */
         f->content += n;
 }
 
@@ -430,7 +430,7 @@ static int emit_hole(Fetch *f, const FetchOutput *put) {
         return emit(f, NULL, next - f->content, put);
 }
 
-/* The header is whole: now it is known where the data belongs. */
+/* The header is complete: now it is known where the data belongs. */
 static int read_map(Fetch *f, const FetchOutput *put) {
         int r = fetch_map_read(&f->map, f->header, f->offset - f->begin, f->bytes);
         if (r == -EBADMSG || (r == 0 && f->map.stored_bytes > f->end - f->offset))
@@ -482,7 +482,7 @@ static int frame_damaged(Fetch *f, const char *why) {
                        f->first_frame + f->next, why);
 }
 
-/* @return bytes of data that were taken, -errno */
+/* @return bytes of data that were used, -errno */
 static ssize_t frame_step(Fetch *f, const uint8_t *data, size_t n, const FetchOutput *put) {
         FrameDecompression step = { .in = data,
                                     .n_in = (size_t)MIN((uint64_t)n, f->in_remaining),

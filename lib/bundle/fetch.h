@@ -17,7 +17,7 @@ typedef struct FetchRange {
 /** @param manifest  as manifest_read() returned it; borrowed, outlives the fetch
  * @param member  path as the manifest spells it
  * @param ret_table  where the seek table is: fetch it, then fetch_set_table()
- * @return 0, -ENOENT no such member, -EINVAL the manifest says impossible things, -ENOMEM */
+ * @return 0, -ENOENT no such member, -EINVAL the manifest contradicts itself, -ENOMEM */
 int fetch_new(Fetch **ret, const json_t *manifest, const char *member, FetchRange *ret_table);
 Fetch *fetch_free(Fetch *f);
 DEFINE_CLEANUP(Fetch, fetch_free);
@@ -27,13 +27,13 @@ DEFINE_CLEANUP(Fetch, fetch_free);
  * @return 0, -EINVAL: no seek table, or it does not fit the manifest */
 int fetch_set_table(Fetch *f, const void *table, size_t n, FetchRange *ret_frames);
 
-/** Where to begin reading in order to go on with a file that has `done` bytes of the content already.
+/** Where to start reading in order to resume a file that has `done` bytes of the content already.
  * Sparse members and the like: *ret_frames is the whole run and *ret_keep is 0.
- * @param ret_keep  bytes of the file that stay (cut at a frame); they are to be fed to fetch_feed_kept() before anything else */
+ * @param ret_keep  bytes of the file that stay (cut at a frame); pass them to fetch_feed_kept() before anything else */
 int fetch_resume(Fetch *f, uint64_t done, FetchRange *ret_frames, uint64_t *ret_keep);
 void fetch_feed_kept(Fetch *f, const void *data, size_t n); /* for the digest */
 
-/** Feeds the object's bytes of the range in order, cut anywhere.
+/** Supplies the object's bytes of the range in order, cut anywhere.
  * @param put  gets the content in order; data NULL = n zeros (a hole)
  * @return 0, a negative of put, -EBADMSG damaged (fetch_fault() says what), -ENOMEM */
 int fetch_feed(Fetch *f, const void *data, size_t n,

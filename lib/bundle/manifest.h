@@ -10,7 +10,7 @@
 
 #define MANIFEST_FAILURES_MAX 128
 
-/* What a hook told of one failure; strings NULL = it did not. */
+/* One failure by a hook's note; strings NULL = not given. */
 typedef struct ManifestFailure { /* borrowed */
         bool has_code;
         int64_t code; /* NRT_STATUS */
@@ -18,11 +18,11 @@ typedef struct ManifestFailure { /* borrowed */
                 name; /* the symbol of it; of an error code that is no number and no symbol, the text */
         const char *location, *neff_name, *neff_uuid;
         const char *
-                container; /* id of that of the hook; NULL = in none, or not known: then nothing is said of it */
+                container; /* id of the hook's container; NULL = none or not known: the field is left out */
         bool has_pid, has_tid, has_log_id;
-        uint64_t pid, tid, log_id; /* as the runtime told them: in the process's own namespace */
+        uint64_t pid, tid, log_id; /* by the runtime: in the process's own namespace */
         int64_t rank;              /* -1 = not known */
-        uint64_t time_usec;        /* CLOCK_REALTIME, when the agent was told */
+        uint64_t time_usec;        /* CLOCK_REALTIME, when the agent received the note */
 } ManifestFailure;
 
 /* Which job it happened to. */
@@ -45,7 +45,7 @@ typedef struct ManifestInfo {                    /* borrowed */
         const char *user;                   /* NULL = unknown */
         const char *cluster_id, *date_time; /* NULL = no incident → "incident": null */
         const char *agreed;                 /* "alone" */
-        const ManifestJob *job;             /* NULL = null; told only where there is an incident */
+        const ManifestJob *job;             /* NULL = null; written only with an incident */
         /* In the order in which they came: the first one is `failure`, and all of them are `failures` when there are more. */
         const ManifestFailure *failures;
         size_t n_failures; /* no more than MANIFEST_FAILURES_MAX are written */
@@ -55,22 +55,22 @@ typedef struct ManifestInfo {                    /* borrowed */
 
 typedef struct ManifestContent { /* what was written; borrowed */
         const Plan *plan;
-        const BundleWriter *writer; /* NULL: no member is told */
+        const BundleWriter *writer; /* NULL: no members are written */
         const Parts *parts;
         const uint8_t *plan_sha256; /* SHA256_SIZE bytes */
 } ManifestContent;
 
-/** Writes the whole document through `put` in pieces of a few KiB. @return 0, or the first negative of put;
+/** Writes the document through `put` in pieces of a few KiB. @return 0, or the first negative of put;
  * -EINVAL when a member has no digest (a writer that did not begin at frame 0) */
 int manifest_write(const ManifestInfo *info, const ManifestContent *object,
                    int (*put)(const void *data, size_t n, void *userdata), void *userdata);
 
 /** Reads and checks a manifest of at most 256 MiB: schema name, types, bounds; members in order of their raw paths, none twice,
- * none that leads out of a directory; fields not known are let be. Holds a tree some six times as large as the text.
+ * none that leads out of a directory; unknown fields are ignored. Holds a tree some six times as large as the text.
  * @return 0 and *ret, to be json_decref'ed; -EINVAL with *ret_fault, one sentence, the caller's */
 int manifest_read(const void *data, size_t n, json_t **ret, char **ret_fault);
 
-/** What a look at an existing manifest tells: its section `bundle`, which comes first. */
+/** The summary of an existing manifest: its section `bundle`, which comes first. */
 typedef struct ManifestHead {
         char id[BUNDLE_ID_SIZE];
         uint8_t plan[SHA256_SIZE];
@@ -85,6 +85,6 @@ typedef struct ManifestHead {
 #define MANIFEST_HEAD_MAX_BYTES (4 * 1024 * 1024)
 
 /** Reads the section `bundle` from the beginning of a manifest as manifest_write() writes it; the members, which may be many, are not
- * looked at. @return 0, -EINVAL when it is none of ours, -ENOMEM */
+ * parsed. @return 0, -EINVAL when it is none of ours, -ENOMEM */
 int manifest_read_head(const char *text, size_t n, ManifestHead *ret);
 void manifest_head_done(ManifestHead *h);

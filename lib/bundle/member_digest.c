@@ -115,7 +115,7 @@ void member_digest_zeros(MemberDigest *d, uint64_t n) {
 void member_digest_final(MemberDigest *d, uint8_t ret[static SHA256_SIZE], bool *ret_is_sparse) {
         uint8_t both[2 * SHA256_SIZE];
 
-        if (d->pending_zeros > 0) /* the last block is not whole: data */
+        if (d->pending_zeros > 0) /* the last block is incomplete: data */
                 hash_data(d, zero_block, 0);
         end_run(d);
         *ret_is_sparse = d->is_sparse;

@@ -26,7 +26,7 @@ typedef struct MemberDigest {
 
 void member_digest_init(MemberDigest *d);
 
-/** @return whether all n bytes were zero: it has looked, so nobody else need */
+/** @return whether all n bytes were zero: so that callers need not check */
 bool member_digest_update(MemberDigest *d, const void *data, uint64_t n);
 
 /** n bytes of zeros: a hole, or data known to be zero. Costs nothing beyond the MAX. */

@@ -13,10 +13,10 @@
 #include "lib/base/strbuf.h"
 #include "lib/bundle/frame.h"
 
-/* What the plan alone says of a run of frames. */
+/* What the plan alone determines of a run of frames. */
 typedef struct Span {
         size_t first_member, end_member; /* they end in it */
-        bool is_open;                    /* a member's data goes on behind it … */
+        bool is_open;                    /* a member's data continues behind it … */
         uint64_t content;                /* … and so much of its content came before */
 } Span;
 
@@ -188,7 +188,7 @@ static void buffers_return(PackedPart *part) {
 #define STATE_VERSION 1
 #define DETAIL_MAX UINT16_MAX
 
-/* ---- what the plan says of a run of frames ---- */
+/* ---- what the plan determines of a run of frames ---- */
 
 static uint64_t frame_offset(const Plan *plan, uint64_t frame) {
         uint64_t offset, bytes;
@@ -402,7 +402,7 @@ static uint64_t n_frames_max(uint64_t stream_bytes) {
         return stream_bytes / (PLAN_FRAME_BYTES / 2) + 1;
 }
 
-/* Of a whole stream that no frame of gets smaller, with its table. */
+/* The size of an incompressible stream with its table. */
 static uint64_t object_bytes_max(uint64_t stream_bytes) {
         const uint64_t n_frames = n_frames_max(stream_bytes),
                        more = frame_bytes_max(PLAN_FRAME_BYTES) - PLAN_FRAME_BYTES;
@@ -470,7 +470,7 @@ static int restore_parts(Packer *p, const PackerOptions *o, uint32_t **ret_sizes
         return 0;
 }
 
-/* Looks at all states; what the last one says of the open member is where the writer starts. */
+/* Verifies all states; the last one's open member is where the writer starts. */
 static int check_states(Packer *p, const PackerOptions *o, WriterMark *ret) {
         for (size_t i = 0; i < o->n_rows; i++) {
                 const PackedRow *row = &o->rows[i];

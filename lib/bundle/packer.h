@@ -1,5 +1,5 @@
-/* Packs a plan into parts that lie in memory one at a time, and goes on where an earlier run stopped. Blocking: runs in a worker's
- * thread, from one thread at a time. Between parts the caller writes down what go_on needs. */
+/* Packs a plan into parts that lie in memory one at a time, and continues where an earlier run stopped. Blocking: runs in a worker's
+ * thread, from one thread at a time. Between parts the caller stores the rows. */
 #pragma once
 
 #include "lib/base/digest.h"
@@ -71,8 +71,8 @@ typedef struct PackedPart {
         size_t mapped_bytes;
         PackerBuffers *buffers; /* where data goes back to */
 } PackedPart;
-/** Any thread, also when the packer is gone. The memory is used again for the packer's next part, so there is never more of it than
- * the parts that existed at one time had; the packer's end gives it up. */
+/** Any thread, also after the packer. The memory is used again for the packer's next part, so there is never more of it than
+ * the parts that existed at one time had; packer_free() releases it. */
 void packed_part_done(PackedPart *p);
 
 typedef struct PackerOptions {
@@ -85,9 +85,9 @@ typedef struct PackerOptions {
         size_t n_rows;
 } PackerOptions;
 
-/** Starts behind the last of the rows. With rows the open member's validator is fed again from the file (read, not packed) unless it needs no
+/** Starts behind the last of the rows. With rows the open member's validator reads the file again (not packed) unless it needs no
  * more; that is done by the first packer_next(), nothing is opened or read here.
- * @return 0; PACKER_E_ROWS: the rows do not fit this plan or this version (begin anew); -ENOMEM, -EINVAL, -EOVERFLOW as
+ * @return 0; PACKER_E_ROWS: the rows do not fit this plan or this version (restart); -ENOMEM, -EINVAL, -EOVERFLOW as
  * bundle_writer_new() */
 int packer_new(Packer **ret, const Plan *plan, const PackerOptions *options);
 Packer *packer_free(Packer *p);
@@ -99,7 +99,7 @@ enum { PACKER_PART = 1, PACKER_E_ROWS = 3, PACKER_E_DIFFERS = 4 };
 int packer_next(Packer *p, PackedPart *ret);
 
 /** Makes a part again from its row (which may be one of the rows or of the parts made here), for one that may not have arrived. Until the
- * first packer_next() this stays within writer.memory_bytes; later it takes that much once more while it runs.
+ * first packer_next() this stays within writer.memory_bytes; later it needs that much once more while it runs.
  * @return PACKER_PART and *ret, whose row has neither frame_bytes nor state; PACKER_E_DIFFERS: other bytes come out than the row says
  * (another libzstd, a changed source); else as bundle_writer_next() */
 int packer_remake(Packer *p, size_t index, PackedPart *ret);
@@ -117,5 +117,5 @@ uint64_t packer_bytes_read(const Packer *p);
 size_t packer_failed_member(const Packer *p); /* as bundle_writer_failed_member() */
 
 /** Names what the bytes of a frame depend on beside plan and data: `zstd 1.5.4, level 3, part 8388608`. To be kept with the rows: rows of
- * another signature are not gone on with. @return the caller's, NULL for lack of memory */
+ * another signature cannot be continued. @return the caller's, NULL for lack of memory */
 char *packer_signature(int level, uint64_t part_size);

@@ -154,7 +154,7 @@ static int add_run(Plan *p, uint64_t offset) {
         return 0;
 }
 
-/* Gives a member its place at the end of the stream, cutting the frame before it where the rule of plan_frame() says. */
+/* Places a member at the end of the stream, cutting the frame before it where the rule of plan_frame() says. */
 static int place_member(Plan *p, PlanMember *m) {
         uint64_t data = plan_stored_bytes(m), bytes, end;
 
@@ -355,7 +355,7 @@ static int extents_step(ExtentList *map, int fd, uint64_t *offset) {
         }
         if (data < 0 || (uint64_t)data < *offset)
                 data = (off_t)*offset;
-        if ((uint64_t)data >= map->size_bytes) { /* it has grown: the plan says how far we look */
+        if ((uint64_t)data >= map->size_bytes) { /* it has grown: only the planned size counts */
                 *offset = map->size_bytes;
                 return 0;
         }
@@ -380,7 +380,7 @@ static int map_extents(int fd, uint64_t size_bytes, uint32_t max, MemberExtents 
                 free(map.items);
                 return r;
         }
-        if (map.n > 0) { /* give back what growing took too much */
+        if (map.n > 0) { /* shrink to the exact size */
                 PlanExtent *exact = realloc(map.items, map.n * sizeof *exact);
                 ret->items = exact ? exact : map.items;
         }

@@ -36,8 +36,7 @@ typedef struct SeekTable {
 
 enum { SEEK_E_NO_TABLE = 1, SEEK_E_END = 2 };
 
-#define SEEK_WINDOW_BYTES                                                                          \
-        (96 * 1024) /* of the table: a source that is far away is not asked often */
+#define SEEK_WINDOW_BYTES (96 * 1024) /* of the table: a remote source is read rarely */
 
 typedef struct
         SeekCursor { /* walks the frames in order; never holds more than a window of the table */
@@ -67,7 +66,7 @@ typedef struct TarStreamState {
         uint64_t n_damaged;   /* frames */
 } TarStreamState;
 
-/* The zstd seekable format's table, read by windows: a table of a stranger's may claim 400 million frames.
+/* The zstd seekable format's table, read by windows: an untrusted table may claim 400 million frames.
  * @see zstd, contrib/seekable_format/zstd_seekable_compression_format.md */
 
 #define SKIPPABLE_MAGIC UINT32_C(0x184D2A5E)
@@ -249,7 +248,7 @@ struct TarStream {
         SeekCursor cursor;
         bool in_frame;
         uint64_t frame_in_remaining, frame_out_remaining; /* with a cursor: of the open frame */
-        bool is_damaged; /* the open frame goes on as zeros; without a cursor: the end */
+        bool is_damaged; /* the rest of the open frame is zeros; without a cursor: the end */
         TarStreamState state;
         size_t in_used, n_in;
         uint8_t in[IN_BYTES], out[OUT_BYTES];
@@ -395,7 +394,7 @@ static int skip_damaged(TarStream *s, size_t *ret_n) {
         return 0;
 }
 
-/* Without a cursor only the object's end tells that no frame follows. */
+/* Without a cursor only the object's end shows that no frame follows. */
 static int object_is_exhausted(TarStream *s, bool *ret) {
         int r = fill_input(s);
         *ret = r == 0 && s->n_in == 0;
@@ -440,7 +439,7 @@ typedef struct Verify {
         Faults faults;
         SeekTable table;
         bool has_table;
-        SeekCursor frames; /* at the frame of the last member looked at */
+        SeekCursor frames; /* at the frame of the last member checked */
         TarStream *stream;
         struct archive *archive;
         bool in_headers;
@@ -512,7 +511,7 @@ static int find_member(const Verify *v, const char *raw, size_t *ret) {
         return VERIFY_E_NO_MEMBER;
 }
 
-/* ---- the object as a whole ---- */
+/* ---- the object ---- */
 
 /* Every frame belongs to one part, and the frames fill the object up to the table. */
 static int check_frames(Verify *v, SeekCursor *c) {
@@ -626,7 +625,7 @@ static int check_position(Verify *v, const json_t *member, uint64_t offset) {
         return 0;
 }
 
-/* What libarchive says is not our language: it goes into the sentence as it is, spelled safely. */
+/* libarchive's message goes into the sentence unchanged, but escaped. */
 static int report_archive_error(Verify *v, const char *what) {
         if (v->error < 0)
                 return v->error;
@@ -705,7 +704,7 @@ static int verify_member(Verify *v, struct archive_entry *entry, const json_t *m
         member_digest_init(&d);
         r = hash_content(v, expected, &d);
         if (r == VERIFY_E_STOP)
-                v->report->n_bad++; /* why has been told */
+                v->report->n_bad++; /* the reason was reported */
         return r == 0 ? check_digest(v, member, &d) : r;
 }
 
@@ -846,7 +845,7 @@ static int verify_stream(Verify *v, ObjectReader *object) {
         return r < 0 ? r : drain_stream(v, is_complete_stream);
 }
 
-/* What no frame has claimed, the seek table among it, belongs to a part all the same. */
+/* What no frame has claimed, the seek table among it, belongs to a part too. */
 static int drain_object(ObjectReader *object) {
         uint8_t buf[16 * 1024];
         size_t n;

@@ -24,9 +24,9 @@ typedef struct VerifyReport {
 } VerifyReport;
 
 /** Re-hashes the object: size, parts, plan of frames (seek table), then every member's size and digest, and that nothing is there
- * which the manifest does not name. One pass, memory bounded whatever the object says (4 MiB; at worst some 60); a damaged frame is
- * told, and the members outside it are checked all the same.
- * @param object  read in order after a look at its end; borrowed
+ * which the manifest does not name. One pass, memory bounded for any object (4 MiB; at worst some 60); a damaged frame is
+ * reported, and the members outside it are still checked.
+ * @param object  read in order after its end; borrowed
  * @param manifest  as manifest_read() returned it  @param r  the callbacks are the caller's, the rest is set
  * @return 0 and r->ok; a negative of object's read_at */
 int bundle_verify(ByteSource *object, const json_t *manifest, VerifyReport *r);

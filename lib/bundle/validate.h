@@ -30,7 +30,7 @@ typedef struct ValidatorOptions {
 } ValidatorOptions;
 
 /** Starts a member. Kinds without a format of public knowledge give `opaque`; zero bytes `empty`.
- * Memory is small and bounded whatever the content says. @return 0, -ENOMEM */
+ * Memory is small and bounded for any content. @return 0, -ENOMEM */
 int validator_new(Validator **ret, const ValidatorOptions *order);
 Validator *validator_free(Validator *v);
 

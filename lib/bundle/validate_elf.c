@@ -70,7 +70,7 @@ static void read_ident(ElfCheck *e) {
         if (memcmp(ident, ELFMAG, SELFMAG) != 0) {
                 const char *compression = compression_name(ident);
                 if (compression)
-                        set_fault(e, "compressed (%s), not looked into", compression);
+                        set_fault(e, "compressed (%s), not validated", compression);
                 else
                         set_fault(e, "does not begin as an ELF file");
                 finish_early(e, compression ? VERDICT_OPAQUE : VERDICT_SUSPECT);
@@ -201,7 +201,7 @@ static void add_table_bytes(ElfCheck *e, ElfTable *t, const Piece *p) {
         }
 }
 
-/* @return how much of the input was taken for the header */
+/* @return how much of the input belongs to the header */
 static size_t add_header_bytes(ElfCheck *e, const uint8_t *data, uint64_t n) {
         size_t i = 0;
         while (i < n && e->state == ELF_HEADER) {
@@ -285,7 +285,7 @@ static Verdict elf_finish(Validator *v, StrBuf *detail) {
 
 static Verdict elf_quick(const Validator *v) {
         const ElfCheck *e = &v->elf;
-        if (e->state == ELF_HEADER) /* fed whole, and still no header */
+        if (e->state == ELF_HEADER) /* complete, and still no header */
                 return v->offset == v->size && has_elf_magic(e) ? VERDICT_TRUNCATED : VERDICT_OK;
         return e->state == ELF_TABLES && e->needed > v->size ? VERDICT_TRUNCATED : VERDICT_OK;
 }

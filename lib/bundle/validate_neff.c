@@ -144,7 +144,7 @@ static Verdict digest_verdict(NeffCheck *c, StrBuf *detail) {
         return VERDICT_SUSPECT;
 }
 
-/* Sizes only: what can be said from the header alone. */
+/* Sizes only: by the header alone. */
 static Verdict size_verdict(const NeffCheck *c, uint64_t size, StrBuf *detail) {
         if (size < NEFF_HEADER_BYTES) {
                 strbuf_addf(detail, "%llu bytes, but the header alone has %d",

@@ -52,7 +52,7 @@ typedef struct ProtobufCheck {
         char fault[128];        /* what was odd */
 } ProtobufCheck;
 
-/* Of more program headers than this only the first ones are looked at (4 MiB of a 64-bit table). With e_phnum = PN_XNUM there
+/* Of more program headers than this only the first ones are read (4 MiB of a 64-bit table). With e_phnum = PN_XNUM there
  * are at least 65,535 and their number stands behind them in the file, so for those above it the answer is kept open. */
 #define ELF_PHDRS_SURE 65535
 #define ELF_PHDRS_OPEN 8192
@@ -70,7 +70,7 @@ typedef enum ElfState { ELF_HEADER, ELF_TABLES, ELF_STOPPED } ElfState;
 typedef struct ElfCheck {
         ElfState state;
         Verdict verdict; /* of ELF_STOPPED */
-        char fault[128]; /* its detail, or what is suspect though the walk goes on */
+        char fault[128]; /* its detail, or what is suspect though the walk continues */
         uint8_t header[64];
         uint32_t n_header, header_bytes;
         bool is_64, is_big_endian, is_many /* PN_XNUM */;
@@ -85,7 +85,7 @@ struct Validator {
         const ValidatorOps *ops;
         MemberKind kind;
         uint64_t size;    /* of the member, as planned */
-        uint64_t offset;  /* content bytes fed */
+        uint64_t offset;  /* content bytes added */
         const char *note; /* detail of a verdict that needs no look at the content; static */
         union {
                 NeffCheck neff;

@@ -19,7 +19,7 @@ enum {
         WIRE_FIXED64 = 1,
         WIRE_LENGTH = 2,
         WIRE_FIXED32 = 5
-}; /* 3 and 4: groups, long gone */
+}; /* 3 and 4: groups, obsolete */
 
 static void reject(ProtobufCheck *c, const char *fmt, ...) {
         va_list args;

@@ -1,5 +1,5 @@
-/* Makes the bundle's bytes from a frozen plan: tar stream → zstd frames, in order, each source byte read once, compressed in
- * parallel on a worker pool, page cache given back. It writes nowhere: the caller takes frame after frame.
+/* Builds the bundle's bytes from a frozen plan: tar stream → zstd frames, in order, each source byte read once, compressed in
+ * parallel on a worker pool, page cache released. It writes nowhere: the caller gets frame after frame.
  * Blocking: runs in a worker's thread (not one of the compression pool's). */
 #pragma once
 
@@ -21,7 +21,7 @@ typedef struct MemberResult {
         char *detail; /* owned by the writer; may be NULL */
 } MemberResult;
 
-/* What a later run must know of the member whose data goes on behind the end of a frame, beside the plan. */
+/* What a later run must know of the member whose data continues behind the end of a frame, beside the plan. */
 typedef struct WriterMark {
         MemberDigest digest;
         bool is_lost;       /* nothing more is read from it: zeros (tolerant) */
@@ -46,10 +46,10 @@ typedef struct BundleWriterOptions {
 
         SourceKind source; /* for the validator */
 
-        /* 0, or where to go on; and 0, or where to stop: the frame that is not made any more. */
+        /* 0, or where to resume; and 0, or where to stop: the frame that is not made any more. */
         uint64_t first_frame, end_frame;
 
-        /* Where a member's data goes on at first_frame (writer_mark_is_needed()): how it stood there; borrowed while
+        /* Where a member's data continues at first_frame (writer_mark_is_needed()): how it stood there; borrowed while
          * bundle_writer_new() runs. The results of members that ended before are bundle_writer_restore()'s. */
         const WriterMark *mark;
 
@@ -69,7 +69,7 @@ typedef struct BundleWriterOptions {
 } BundleWriterOptions;
 
 /** @param plan  frozen; borrowed, must outlive the writer
- * @return 0; -ENOMEM; -EOVERFLOW when memory_bytes cannot hold two frames in flight (bundle_writer_memory_min() tells); -EINVAL
+ * @return 0; -ENOMEM; -EOVERFLOW when memory_bytes cannot hold two frames in flight (see bundle_writer_memory_min()); -EINVAL
  * for a level or a frame that does not exist, or a mark that is missing */
 int bundle_writer_new(BundleWriter **ret, const Plan *plan, const BundleWriterOptions *options);
 
@@ -91,7 +91,7 @@ typedef struct BundleFrame {
 
 /** Makes the next frame. An error stays: every later call gives it again.
  * @return WRITER_FRAME and *ret; 0 when all frames up to end_frame are made; WRITER_E_CHANGED: a member is not what the plan says (size, mtime,
- * device or inode, checked before and after reading), start over with a new plan; -errno from opening or reading a member
+ * device or inode, checked before and after reading), restart with a new plan; -errno from opening or reading a member
  * (bundle_writer_failed_member() names it); -ENOMEM */
 enum { WRITER_FRAME = 1, WRITER_E_CHANGED = 2 };
 int bundle_writer_next(BundleWriter *w, BundleFrame *ret);

@@ -1,4 +1,4 @@
-/* Identities made of facts: each is the same for the same facts, whoever asks and whenever. */
+/* Identities: pure functions of facts, the same on every node and at any time. And where a bundle goes. */
 #include "lib/neuron/ids.h"
 
 #include <errno.h>
@@ -237,7 +237,7 @@ static void user_name(uid_t uid, char *buf, size_t n) {
 
 char *bundle_directory(const PathTemplate *prefix, const BundleOrigin *o, const BundlePlace *p) {
         char date[CLOCK_ISO_SIZE], user[256] = "";
-        if (path_template_has(prefix, 'u')) /* a look-up may take its time */
+        if (path_template_has(prefix, 'u')) /* a lookup may be slow */
                 user_name(p->uid, user, sizeof user);
         clock_format_compact(date, p->oldest_mtime_usec, '-');
         ExpandValues values = {

@@ -63,13 +63,13 @@ typedef struct BundlePlace { /* borrowed */
         const char *date_time,
                 *cluster_id; /* as spelled; "" = no incident: the oldest member's time, sixteen zeros */
         uint64_t oldest_mtime_usec;
-        uid_t uid; /* owner of the unit, looked up only for %u */
+        uid_t uid; /* owner of the unit, resolved only for %u */
 } BundlePlace;
 
 /** `<expanded prefix>/<instance-id>`, the directory of the object and its manifest. @return the caller's, NULL for lack of memory */
 char *bundle_directory(const PathTemplate *prefix, const BundleOrigin *o, const BundlePlace *p);
 
-/** The same for a dump whose hook was told a prefix of its own, taken as it is: it holds for the destinations of its bucket.
+/** The same for a dump whose hook was given a prefix of its own: it is used unchanged for the destinations of its bucket.
  * @param s3_prefix  `s3://bucket/prefix`
  * @param ret  `<prefix>/<instance-id>`, the caller's; NULL: it is none, another bucket's, or has a component that is empty, `.` or `..`
  * @return 0, -ENOMEM */

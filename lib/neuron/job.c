@@ -1,5 +1,5 @@
 /* Launchers stand on one another: a Slurm task or an MPI rank is often only what starts torchrun on a node, hence the order. A key is made of
- * what every rank of the launch is told alike and the next launch is not; what differs between nodes (a step, a restart counted by each
+ * what is the same for all ranks of a launch and different for the next launch; what differs between nodes (a step, a restart counted by each
  * node for itself, a pod) must stay out of it. What a key lacks in being unique, the incident's window in time makes up for. */
 #include "lib/neuron/job.h"
 
@@ -149,7 +149,7 @@ static Key key_init(void) {
         return (Key){ .hash = UINT64_C(0xcbf29ce484222325) };
 }
 
-/* @param prefix  the source. A long key is cut and told from others that begin alike by its hash */
+/* @param prefix  the source. A long key is cut and ends in a hash */
 static void key_finish(const Key *k, const char *prefix, char ret[JOB_KEY_SIZE]) {
         if (k->n == 0)
                 return;
@@ -163,7 +163,7 @@ static bool is_loopback(const char *address) {
                strcmp(address, "::1") == 0;
 }
 
-/* `address:port` of the rendezvous. Loopback says nothing of which node: then its name is added. */
+/* `address:port` of the rendezvous. Loopback does not identify a node: the node's name is added. */
 static void key_add_master(Key *k, char *const *env) {
         const char *address = get_either(env, "MASTER_ADDR", "PET_MASTER_ADDR");
         const char *port = get_either(env, "MASTER_PORT", "PET_MASTER_PORT");
@@ -201,7 +201,7 @@ static void key_add_root(Key *k, char *const *env) {
 
 /* ---- launchers, first match counts ---- */
 
-/* RANK alone is none: Kubeflow gives it to a pod as the replica's index. The run id is `none` unless somebody chose one; the port of the
+/* RANK alone is none: Kubeflow gives it to a pod as the replica's index. The run id is `none` unless one was chosen; the port of the
  * rendezvous may be the same in every launch: so all that there is, together. TORCHELASTIC_RESTART_COUNT is no part: the node where a worker
  * failed counts a restart, the others see a change of membership and do not. */
 static bool by_torchrun(char *const *env, JobIdentity *ret) {
@@ -300,7 +300,7 @@ static bool by_mpi(char *const *env, JobIdentity *ret) {
         return ret->source != NULL;
 }
 
-/* Ranks of Slurm itself belong to one step, so here it tells the launches of a job apart. */
+/* Ranks of Slurm itself belong to one step, so here the step separates the launches of a job. */
 static bool by_slurm(char *const *env, JobIdentity *ret) {
         if (!get(env, "SLURM_PROCID"))
                 return false;
@@ -333,7 +333,7 @@ static void key_add_pod_group(Key *k, char *const *env, const char *index) {
         key_add_part(k, "pods", name);
 }
 
-/* Ranks of pods: one pod may hold many processes, whose own ranks nobody told us. In Kubeflow's v1 jobs WORLD_SIZE counts pods only when
+/* Ranks of pods: one pod may hold many processes, whose own ranks are not known. In Kubeflow's v1 jobs WORLD_SIZE counts pods only when
  * there is one process in each. */
 static bool by_kubernetes(char *const *env, JobIdentity *ret) {
         const char *index = get_either(env, "JOB_COMPLETION_INDEX", "PET_NODE_RANK");

@@ -23,7 +23,7 @@ typedef struct JobIdentity {
 
 /** Precedence: torchrun (TORCHELASTIC_RUN_ID, or LOCAL_RANK with RANK) > NEURON_PJRT_PROCESS_INDEX > OMPI/PMI > SLURM_PROCID > k8s index.
  * @param environment  NAME=VALUE, NULL-terminated; hostile
- * @return whether a launcher or at least a key was found @see reference, 6.2 */
+ * @return whether a launcher or at least a key was found @see docs/HOOK.md */
 bool job_identity_of(char *const *environment, JobIdentity *ret);
 
 /** @return the static spelling of a JobIdentity.source, NULL when s is none of them */

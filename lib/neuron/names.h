@@ -1,5 +1,5 @@
 /* The names that the runtime and the profilers give to files, where what does not match is collected
- * all the same, and the names that we give to what we deliver. Pure text. */
+ * too, and the names that we give to what we deliver. Pure text. */
 #pragma once
 
 #include <stdbool.h>
@@ -62,7 +62,7 @@ typedef enum BundleFile { BUNDLE_NEITHER, BUNDLE_OBJECT, BUNDLE_MANIFEST } Bundl
  * @param key  or a path or a name  @param ret_stem  length of the key without its suffix; may be NULL */
 BundleFile bundle_file_of(const char *key, size_t *ret_stem);
 
-/** Spelled so strictly, with a valid bundle id, that nobody else's keys are taken for ours, whatever the prefix.
+/** Checked strictly, with a valid bundle id, that no foreign keys match, whatever the prefix.
  * @param instance_id  NULL = anybody's
  * @return whether a key is a bundle's object or manifest: `[…/]<instance-id>/<bundle-id><suffix>` */
 bool bundle_key_is_of(const char *key, const char *instance_id);

@@ -1,4 +1,4 @@
-/* The note as JSON, by lib/base/json_out alone: the hook is linked with no library. When it is too large, what says least goes first. */
+/* The note as JSON, by lib/base/json_out alone: the hook is linked with no library. When it is too large, the least important parts are dropped first. */
 #include "lib/neuron/note.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include "lib/neuron/nrt_status.h"
 
 enum {
-        VALUE_MAX_SHORT = 256, /* a flag's value when there is no room */
+        VALUE_MAX_SHORT = 256, /* a flag's value when space is short */
         NAME_MAX_BYTES = 128,  /* an unknown flag's name */
 };
 

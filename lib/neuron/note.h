@@ -1,5 +1,5 @@
-/* A note of the hook: what the runtime told neuron-dump, and what its environment says. One JSON text of at most NOTE_MAX_BYTES, the same in
- * the socket's packet, in the mailbox and in the record beside the dump. docs/HOOK.md is its contract. It is no authority for anything. */
+/* A note of the hook: the arguments of neuron-dump and its environment. One JSON text of at most NOTE_MAX_BYTES, the same in
+ * the socket's packet, in the mailbox and in the record beside the dump. docs/HOOK.md is its contract. Hook notes are untrusted input. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,7 +13,7 @@
 #define NOTE_SCHEMA "neuron-collectd/hook-note/1"
 #define NOTE_MAX_BYTES (64 * 1024)
 #define NOTE_ID_SIZE 33     /* 32 hex digits of 128 random bits */
-#define NOTE_VALUE_MAX 4096 /* a flag's value; longer ones are cut and it is said */
+#define NOTE_VALUE_MAX 4096 /* a flag's value; longer ones are cut and marked */
 #define NOTE_EXTRA_MAX 64   /* unknown flags */
 #define NOTE_VARIABLES_MAX 512
 #define NOTE_FILES_MAX 2 /* record and snapshot */
@@ -57,10 +57,10 @@ static inline char **note_argument(HookNote *n, const NoteArgument *a) {
 
 /** Writes the note as JSON, values redacted, the environment filtered once more. Needs no library.
  * @param patterns  of environment_is_allowed() @return 0, -ENOMEM, -EFBIG when it is too large even without its environment and extra flags
- * (which go first, and `"cut": true` says so) */
+ * (which are dropped first, marked by `"cut": true`) */
 int hook_note_compose(const HookNote *n, char *const *patterns, StrBuf *ret);
 
-/** Reads one from a stranger: at most NOTE_MAX_BYTES, the schema, an id, every string bounded, environment filtered by the allow-list.
+/** Reads an untrusted one: at most NOTE_MAX_BYTES, the schema, an id, every string bounded, environment filtered by the allow-list.
  * @param ret_why  static, a sentence for people, when refused
  * @return 0; NOTE_E_REFUSED; -ENOMEM */
 enum { NOTE_E_REFUSED = 1 };

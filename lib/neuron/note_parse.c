@@ -1,5 +1,5 @@
-/* A note from a stranger. Members that are not known are passed over, so that a newer hook is understood; those that are have to be of their
- * type and within their bounds, or the whole note is refused: half of one would say something else than its writer meant. */
+/* An untrusted note. Unknown members are ignored, so that newer hooks work; known ones must have their type and be within
+ * their bounds, or the note is refused. */
 #include <errno.h>
 #include <jansson.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 
 enum {
         DEPTH_MAX = 8,
-        TEXT_MAX = 4 * NOTE_VALUE_MAX, /* a byte that is no UTF-8 takes four */
+        TEXT_MAX = 4 * NOTE_VALUE_MAX, /* a byte that is no UTF-8 needs four */
         FILE_NAME_MAX = 255,
 };
 
@@ -128,7 +128,7 @@ static void read_arguments(Reader *p, json_t *a, HookNote *n) {
                 *note_argument(n, argument) =
                         (argument->is_path ? read_path : read_text)(p, a, argument->name);
         }
-        /* Not taken from the note: two numbers could contradict each other. */
+        /* Not read from the note: the two could contradict each other. */
         n->has_error_number = n->error_code && nrt_status_parse(n->error_code, &n->error_number);
 }
 
@@ -205,7 +205,7 @@ static void read_job(Reader *p, json_t *o, JobIdentity *job) {
         read_word(p, o, "pod_uid", job->pod_uid, sizeof job->pod_uid);
 }
 
-/* One component that is no dot-file: it is looked for in a directory. */
+/* One component that is no dot-file: it will be opened in a directory. */
 static char *read_file_name(Reader *p, json_t *object, const char *key) {
         char *name = read_text(p, object, key);
         if (name && (name[0] == '\0' || name[0] == '.' || strchr(name, '/') ||

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /** @return `NRT_EXEC_HW_ERR_COLLECTIVES` …, static; NULL for a number that is not known: the list grows, so the number itself is what counts
- * @see reference, 2.1 (nrt_status.h of the Neuron SDK) */
+ * @see nrt_status.h of the Neuron SDK */
 const char *nrt_status_name(int64_t code);
 
 /** Reads a decimal number (kept whether known or not) or a symbolic name, whatever its case; `NRT_OOB` too.

@@ -24,14 +24,14 @@ int source_kind_parse(const char *s, SourceKind *ret); /* -EINVAL */
 bool source_kind_has_incident(SourceKind k);
 
 typedef enum BundleState {
-        BUNDLE_SETTLING,    /* seen, not yet known to be whole */
-        BUNDLE_READY,       /* whole (or labelled incomplete), waits for its turn */
+        BUNDLE_SETTLING,    /* seen, not known to be complete yet */
+        BUNDLE_READY,       /* complete (or labelled incomplete), waits for the scheduler */
         BUNDLE_SHIPPING,    /* at least one destination is being served */
         BUNDLE_DELIVERED,   /* every destination has proof */
         BUNDLE_QUARANTINED, /* gave up after too many failures of its own; `retry` brings it back */
-        BUNDLE_EVICTED,     /* let go undelivered, by the operator's policy */
+        BUNDLE_EVICTED,     /* released undelivered, by the operator's policy */
         BUNDLE_CANCELLED,   /* by the operator */
-        BUNDLE_VANISHED,    /* its source went away before it could be pinned */
+        BUNDLE_VANISHED,    /* its source was removed before it could be pinned */
         N_BUNDLE_STATES,
 } BundleState;
 
@@ -77,7 +77,7 @@ typedef struct BundleRecord {
         char *path; /* absolute path of the unit: a directory or a file, raw bytes */
         BundleState state;
         char *reason;     /* why it is in this state, a sentence for people; may be NULL */
-        bool complete;    /* known to be whole; false: `incomplete` says why */
+        bool complete;    /* known to be complete; false: `incomplete` says why */
         char *incomplete; /* JSON array of short reason strings; may be NULL = [] */
         char date_time[DATE_TIME_SIZE];     /* as spelled by the runtime; "" = none */
         char cluster_id[CLUSTER_ID_SIZE];   /* "" = none */
@@ -88,7 +88,7 @@ typedef struct BundleRecord {
         uint64_t unit_born_usec;            /* of a directory, as in ScanUnit; 0 = not known */
         uint64_t n_files, bytes;
         uint64_t oldest_mtime_usec; /* of the members, at first sight */
-        uint64_t digest; /* order-free digest of the members' fingerprints when last looked at */
+        uint64_t digest; /* order-free digest of the members' fingerprints at the last scan */
         uint64_t first_seen_usec, changed_usec; /* CLOCK_REALTIME; changed = entered this state */
         unsigned attempts;          /* failures of the bundle itself, for quarantine_after */
         bool pinned;                /* by the operator */

@@ -76,7 +76,7 @@ static int resolver_start(Resolver *r, bool root) {
 }
 
 /* Puts a link's text in front of what is still to be walked. The text is read from the very link
- * that was judged. */
+ * that was checked. */
 static int resolver_follow(Resolver *r, int link_fd, const char *rest) {
         char target[PATH_MAX];
         size_t n_rest = strlen(rest);
@@ -140,7 +140,7 @@ int scan_open_fixed(const char *fixed) {
         return fd < 0 ? -errno : fd;
 }
 
-/* Walks the members of one unit in order and says of everything else there why it is none. */
+/* ---- the members of one unit, in order, and why everything else is none ---- */
 
 typedef struct Walker {
         const ScanWalk *walk;
@@ -185,7 +185,7 @@ static bool is_foreign_link(const Walker *w, const struct stat *st) {
         return st->st_nlink > UINT64_C(1) + ours;
 }
 
-/* Looks at a file that no name speaks against. @return 0 and the verdict in *m; -ENOENT it is gone
+/* Classifies a file whose name is accepted. @return 0 and the result in *m; -ENOENT it was removed
  */
 static int classify_file(Walker *w, int dir_fd, const char *name, ScanMember *m) {
         if (w->source->max_files > 0 && w->n_files >= w->source->max_files) {
@@ -200,7 +200,7 @@ static int classify_file(Walker *w, int dir_fd, const char *name, ScanMember *m)
         } else if (S_ISLNK(m->st.st_mode))
                 m->skip = SCAN_SKIP_SYMLINK;
         else if (S_ISDIR(m->st.st_mode))
-                return -ENOENT; /* gone; the directory in its place is for the next scan */
+                return -ENOENT; /* removed; the directory in its place is for the next scan */
         else if (!S_ISREG(m->st.st_mode))
                 m->skip = SCAN_SKIP_SPECIAL;
         else if (is_foreign_link(w, &m->st))
@@ -301,7 +301,7 @@ static int walk_dir(Walker *w, DIR *dir, size_t depth) {
                 if (r < 0)
                         return r;
         }
-        /* Read in part: what came is taken, and that there was more is said. */
+        /* Read in part: the rest is reported as unreadable. */
         if (error < 0 && error != -ENOENT)
                 return skip_dir(w, path_name(w->path.text), SCAN_SKIP_UNREADABLE);
         return 0;
@@ -374,8 +374,8 @@ static const struct SkipRow {
         [SCAN_SKIP_SPECIAL]    = { "special-file", false }, /* holds no bytes to collect */
         [SCAN_SKIP_HARDLINK]   = { "hard-link",    true },
         [SCAN_SKIP_UNREADABLE] = { "unreadable",   true },
-        [SCAN_SKIP_FOREIGN]    = { "foreign",      false }, /* its own instance takes it */
-        [SCAN_SKIP_EXCLUDED]   = { "excluded",     false }, /* asked for */
+        [SCAN_SKIP_FOREIGN]    = { "foreign",      false }, /* collected by its own instance */
+        [SCAN_SKIP_EXCLUDED]   = { "excluded",     false }, /* by configuration */
         [SCAN_SKIP_TOO_DEEP]   = { "too-deep",     true },
         [SCAN_SKIP_TOO_MANY]   = { "too-many",     true },
         [SCAN_SKIP_TOO_BIG]    = { "too-big",      true },
@@ -459,7 +459,7 @@ static UnitOwner component_owner(const ScanSource *s, bool on_network, size_t i,
 
         if (profile_unit_name_parse(component, instance_id, &pid))
                 return unit_owner(s->instance_id, instance_id, on_network);
-        /* One component that fits says less than a path that fits: `logs` would do for a %i. So
+        /* One matching component is weaker evidence than a matching path: `logs` would do for a %i. So
          * only what cannot be anything but an instance id counts. */
         if (path_template_match_component(s->template, i, component, &v) &&
             (instance_id_is_ec2(v.instance_id) || strcmp(v.instance_id, s->instance_id) == 0))
@@ -473,7 +473,7 @@ static UnitOwner combine_owners(UnitOwner a, UnitOwner b) {
         return a == UNIT_OWNER_US || b == UNIT_OWNER_US ? UNIT_OWNER_US : UNIT_OWNER_UNNAMED;
 }
 
-/* Whose the unit is as far as its path says, and the template's values in it. */
+/* The owner by the unit's path, and the template's values in it. */
 static int classify_path(const UnitLocation *p, ScanUnit *u, UnitOwner *ret) {
         _cleanup_free_ char *path = strdup(p->relative);
         size_t depth = path_template_depth(p->source->template), i = 0;
@@ -490,7 +490,7 @@ static int classify_path(const UnitLocation *p, ScanUnit *u, UnitOwner *ret) {
         (void)strcpy(path, p->relative); /* as long as it was */
         for (char *name; (name = strsep(&rest, "/")); i++) {
                 if (name[0] == '\0' || (p->is_file && !rest))
-                        break; /* a file's own name is judged as a member's */
+                        break; /* a file's own name is checked as a member's */
                 owner = combine_owners(owner, component_owner(p->source, p->on_network, i, name));
         }
         *ret = owner;
@@ -544,7 +544,7 @@ static int fill_unit(const UnitLocation *p, DIR *dir, ScanUnit *ret) {
         return ret->relative ? 0 : -ENOMEM;
 }
 
-/* Finds the units of a source. The rules are in unit.c, one unit is looked at by scan_unit.c. */
+/* ---- finding the units of a source; the rules are in unit.c ---- */
 
 typedef struct Finder {
         const ScanSource *source;
@@ -601,7 +601,7 @@ static int has_ntff(DIR *dir) {
         return r < 0 && !tree_error_is_resource(r) ? 0 : r;
 }
 
-/* A directory that is being looked through. */
+/* A directory that is being scanned. */
 typedef struct Level {
         DIR *dir;
         size_t depth;
@@ -646,7 +646,7 @@ static int find_file(Finder *f, DIR *dir, bool *ret_loose) {
         return 0;
 }
 
-/* Goes on below a directory that is no unit with all below it. The entries are taken as they come:
+/* Continues below a directory that is no unit with all below it. The entries are read in any order:
  * a source may have any number. */
 static int find_below(Finder *f, const Level *at) {
         size_t n_path = f->path.n;
@@ -794,7 +794,7 @@ static int apply_rule(const ScanSource *s, const char *relative, const PathState
                 .ntff_depth = path->ntff_depth,
         };
 
-        /* What is gone was a directory for all we know: what lay in a unit still leads to the unit,
+        /* What was removed is assumed to have been a directory: what lay in a unit still leads to the unit,
          * and what was one itself, or lay above, leads to nothing. */
         if (!path->is_there &&
             (s->kind == SOURCE_PROCESS_CORE ||

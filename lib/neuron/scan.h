@@ -1,4 +1,4 @@
-/* Looks at a source's tree: which units (future bundles) are there, which members each has, whose
+/* Scans a source's tree: which units (future bundles) are there, which members each has, whose
  * they are. Reads the file system, changes nothing; used by the agent's intake and by
  * `neuron-collect estimate`. Blocking: call it from a worker. */
 #pragma once
@@ -22,9 +22,9 @@ typedef struct ScanSource { /* all borrowed for the time of a call */
         /* A path that stands for the fixed part (tests; a bundle's pins); may be NULL, may be
          * `/proc/self/fd/N/.`. It is trusted: opened like any path of ours. */
         const char *root_override;
-        /* st_nlink is not looked at: for a first look, which cannot know whose links they are. */
+        /* st_nlink is ignored: for a first scan, which cannot know whose links they are. */
         bool any_links;
-        /* Told by scan_source, with its userdata, of each directory that may hold units or is one,
+        /* Called by scan_source, with its userdata, for each directory that may hold units or is one,
          * but gives no member because it cannot be read: such a loss would be silent otherwise. May
          * be NULL. */
         void (*on_unreadable)(const char *relative, void *userdata);
@@ -47,7 +47,7 @@ typedef enum ScanSkip {
 /** @return `symlink`, `special-file`, `hard-link`, `unreadable` …: also used as metric label */
 const char *scan_skip_name(ScanSkip s);
 /** @return whether the bundle must be labelled incomplete for it: something with content stays
- * behind that nobody asked to leave out and no other instance takes */
+ * behind that is not excluded and that no other instance collects */
 bool scan_skip_is_loss(ScanSkip s);
 
 /** A unit: what becomes one bundle. */
@@ -82,21 +82,20 @@ int scan_open_fixed(const char *fixed);
 
 /** Finds all units below the source, in no particular order. Which path belongs to which unit:
  * lib/neuron/unit.h; whose it is: unit_owner() there. `.neuron-collectd` is never entered. Symlinks
- * are never followed. A unit without members is not reported. What vanishes while we look is simply
- * not there. Descriptors: one a level. Memory: names of the directories from a unit down to where
+ * are never followed. A unit without members is not reported. What vanishes during the scan is
+ * ignored. Descriptors: one a level. Memory: names of the directories from a unit down to where
  * we are.
- * @param on_unit  may take the unit or fields of it (set what was taken to NULL or {0}); a negative
+ * @param on_unit  may keep the unit or fields of it (and set them to NULL or {0}); a negative
  * return ends the scan
  * @return 0, -ENOENT when the fixed part is not there, as scan_open_fixed() otherwise, or the first
  * error of on_unit */
 int scan_source(const ScanSource *s, int (*on_unit)(ScanUnit *u, void *userdata), void *userdata);
 
 /** As scan_source for the one unit that `relative` (a file or directory below the fixed part)
- * belongs to. What is gone leads to the unit that it lay in.
+ * belongs to. A removed path leads to the unit that it lay in.
  * @return 0; SCAN_E_NO_UNIT: belongs to none (yet), has no members (any more), or is another
  * instance's;
- * -ENOENT: the unit is not there any more, or nothing is at `relative` and it cannot be told what
- *   it was;
+ * -ENOENT: the unit is not there any more, or nothing is at `relative` and its unit is unknown;
  * -EACCES: the unit cannot be read; -EINVAL: `relative` has empty components, `.` or `..` */
 enum { SCAN_E_NO_UNIT = 1 };
 int scan_unit_of(const ScanSource *s, const char *relative, ScanUnit *ret);
@@ -106,15 +105,15 @@ typedef struct ScanMember {
         /* Relative to the unit, raw; for a file unit its name. A directory's when that is skipped
          * ("" = the unit's own). Borrowed until on_member returns. */
         const char *path;
-        struct stat st; /* zeros when the skip was decided without looking */
+        struct stat st; /* zeros when the skip was decided without fstatat(2) */
         DumpName name;
         ScanSkip skip; /* SCAN_SKIP_NONE = a member */
 } ScanMember;
 
-/** Walks the members in strcmp order of their paths, and tells what is no member on the way.
+/** Walks the members in strcmp order of their paths, and reports what is no member.
  * `unit_fd` is the unit's directory, for a file unit the one it lies in: m->path opens below it. A
  * member too many or too big does not stop smaller ones after it. Link counts: st_nlink above 1 is
- * a stranger's hard link unless `own_links` says that the extra one is ours, or any_links is set.
+ * a foreign hard link unless `own_links` counts the extra one as ours, or any_links is set.
  * @param own_links  (dev, ino, userdata) → number of our own links; NULL = none
  * @return 0, -ENOENT the unit is gone, -EACCES it cannot be read, or what on_member returned
  * (negative) */

@@ -337,7 +337,7 @@ bool path_template_has(const PathTemplate *t, char letter) {
         return letter >= 'a' && letter <= 'z' && (t->letters & (1u << (letter - 'a')));
 }
 
-/* Adds what one component told; a variable that an earlier component told otherwise is no match. */
+/* Adds one component's value; a variable with another value in an earlier component is no match. */
 static bool add_value(const PatternMatch *m, char letter, char *buf, size_t size) {
         PatternSpan span = m->of[letter - 'a'];
 

@@ -46,7 +46,7 @@ bool path_template_match(const PathTemplate *t, const char *relative, TemplateVa
 
 /** Matches one component alone, the i-th below the fixed part: what is known of a directory above
  * the template's depth.
- * @return whether it matches; *ret gets only what this component says */
+ * @return whether it matches; *ret gets only this component's values */
 bool path_template_match_component(const PathTemplate *t, size_t i, const char *name,
                                    TemplateValues *ret);
 
@@ -73,7 +73,7 @@ typedef struct PatternMatch {
 /** Matches the whole of `name` against `pattern`. `%d` date-time in either spelling, `%c` 1 to 32
  * hex digits, `%i` an instance id (`i-<hex>` or 1 to 64 of `A-Za-z0-9._-`), any other lower-case
  * letter 1 to 20 decimal digits, `%%` a percent sign. A variable that stands twice must have the
- * same value twice. The work is bounded whatever pattern and name say; past the bound it is no
+ * same value twice. The work is bounded for any pattern and name; past the bound it is no
  * match.
  * @param ret  written only on a match
  * @return whether it matches */

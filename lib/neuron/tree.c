@@ -37,9 +37,9 @@ static TreeType entry_type(DIR *dir, const struct dirent *e) {
                 return TREE_DIR;
         case DT_LNK:
                 return TREE_SYMLINK;
-        case DT_UNKNOWN: /* some file systems do not tell */
+        case DT_UNKNOWN: /* some file systems have no d_type */
                 if (fstatat(dirfd(dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0)
-                        return TREE_FILE; /* who looks at it as one meets the same error */
+                        return TREE_FILE; /* opening it meets the same error */
                 return type_of(st.st_mode);
         default:
                 return TREE_SPECIAL;
@@ -62,7 +62,7 @@ int tree_next(DIR *dir, const char **ret_name, TreeType *ret_type) {
         }
 }
 
-/* @return the array, with room for `need` items; NULL for lack of memory */
+/* @return the array, with space for `need` items; NULL for lack of memory */
 static void *reserve_items(void *items, size_t *max, size_t need, size_t item_bytes) {
         size_t n = *max > 0 ? *max : 1024 / item_bytes;
         void *grown;

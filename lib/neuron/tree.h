@@ -24,7 +24,7 @@ typedef struct TreeEntry {
 } TreeEntry;
 
 /** A directory's entries, in the order that makes a depth-first walk come out in strcmp order of
- * whole paths: a directory's name counts as if it ended in a slash, for that is how it goes on. So
+ * whole paths: a directory's name counts as if it ended in a slash, as its members' paths do. So
  * `a.b` comes before what is in `a/`, and `a0` after it. */
 typedef struct TreeList {
         char *names;
@@ -42,6 +42,6 @@ static inline const char *tree_list_name(const TreeList *list, size_t i) {
         return list->names + list->entries[i].name;
 }
 
-/** @return whether an error speaks of our own lack (memory, descriptors), which ends a scan, and
- * not of the tree */
+/** @return whether it is a lack of memory or descriptors, which ends a scan, not an error of
+ * the tree */
 bool tree_error_is_resource(int error);

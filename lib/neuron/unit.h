@@ -44,13 +44,13 @@ size_t unit_path_prefix(const char *relative, size_t n);
 bool unit_path_is_clean(const char *relative);
 
 typedef enum UnitOwner {
-        UNIT_OWNER_US,      /* the name says so */
-        UNIT_OWNER_UNNAMED, /* nothing says whose: ours on a local file system, on a network one
-                             * that of whoever claims it */
+        UNIT_OWNER_US,      /* the name has our id */
+        UNIT_OWNER_UNNAMED, /* no id: ours on a local file system, on a network one
+                             * that of the node that claims it */
         UNIT_OWNER_FOREIGN,
 } UnitOwner;
 
-/** Judges the instance id found in a name or path ("" = none).
+/** Classifies the instance id found in a name or path ("" = none).
  *
  *  | ours    | found          | local   | network |
  *  |---------|----------------|---------|---------|
@@ -61,5 +61,5 @@ typedef enum UnitOwner {
  *  | no EC2  | anything else  | unnamed | foreign |
  *
  * The fourth row: `trace_pid_7` and `unknown-nd0-…` have a word where an id could stand; no other
- * instance will ever take them. */
+ * instance will ever collect them. */
 UnitOwner unit_owner(const char *ours, const char *found, bool on_network);
