@@ -52,7 +52,8 @@
                 _fd;                                                                               \
         })
 
-/* Defines static inline void NAMEp(TYPE **p), the cleanup handler for a pointer freed by `free_fn`. */
+/* Defines static inline void NAMEp(TYPE **p), the cleanup handler for a pointer freed by `free_fn`.
+ */
 #define DEFINE_CLEANUP(type, free_fn)                                                              \
         static inline void free_fn##p(type **p) {                                                  \
                 if (*p)                                                                            \

@@ -22,18 +22,22 @@ typedef struct ClockSteady {
         uint64_t since_usec;           /* CLOCK_BOOTTIME of the check that found a step; 0 = none */
 } ClockSteady;
 
-/** Checks the clocks. A step is when CLOCK_REALTIME has come an hour further than CLOCK_BOOTTIME since the last check: what is old by it may be young.
- * @return for how long, by CLOCK_BOOTTIME, it has not been set forward; USEC_INFINITY = not since the first check */
+/** Checks the clocks. A step is when CLOCK_REALTIME has come an hour further than CLOCK_BOOTTIME
+ * since the last check: what is old by it may be young.
+ * @return for how long, by CLOCK_BOOTTIME, it has not been set forward; USEC_INFINITY = not since
+ * the first check */
 uint64_t clock_steady_usec(ClockSteady *s, Clock *c);
 
 /** Formats UTC as `2026-05-27T05:21:35.123456Z`. @param buf  at least CLOCK_ISO_SIZE bytes */
 #define CLOCK_ISO_SIZE 40
 const char *clock_format_iso(char *buf, uint64_t realtime_usec);
 
-/** As clock_format_iso with nanoseconds (manifest mtimes): `…35.123456789Z`; negative seconds allowed. */
+/** As clock_format_iso with nanoseconds (manifest mtimes): `…35.123456789Z`; negative seconds
+ * allowed. */
 const char *clock_format_iso_nsec(char *buf, int64_t sec, uint32_t nsec);
 
-/** Formats UTC as `yyyymmddTHHMMSS` (bundle ids) with sep 'T', or `yyyymmdd-HHMMSS` (%d) with sep '-'. */
+/** Formats UTC as `yyyymmddTHHMMSS` (bundle ids) with sep 'T', or `yyyymmdd-HHMMSS` (%d) with sep
+ * '-'. */
 const char *clock_format_compact(char *buf, uint64_t realtime_usec, char sep);
 
 /** Formats a duration for people: `250ms`, `5s`, `2h 3m`. */

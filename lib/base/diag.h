@@ -22,12 +22,13 @@ typedef struct Diags {
         size_t n, n_allocated;
 } Diags;
 
-/** Adds one fault. `fault` is a printf format; remedy (may be NULL) is copied as it is. Running out of
- * memory loses a text or an entry, but never leaves the list empty: a faulty file never passes. */
+/** Adds one fault. `fault` is a printf format; remedy (may be NULL) is copied as it is. Running out
+ * of memory loses a text or an entry, but never leaves the list empty: a faulty file never passes.
+ */
 void diag_add(Diags *d, DiagWhere where, const char *remedy, const char *fault, ...) _printf_(4, 5);
 
-/** Writes `FILE:LINE: key.path: fault; remedy` a line each, in order of line, faults of one line as found.
- * Control characters in values are spelled `\xNN`. */
+/** Writes `FILE:LINE: key.path: fault; remedy` a line each, in order of line, faults of one line as
+ * found. Control characters in values are spelled `\xNN`. */
 void diag_print(const Diags *d, FILE *f);
 
 /** Formats one as diag_print does. @return a string of the caller's, or NULL for lack of memory */

@@ -1,7 +1,8 @@
 /* The wrapper of OpenSSL: its low-level digests behind our own types. */
 
-/* Deprecated since OpenSSL 3.0 in favour of EVP, but EVP cannot export a running SHA-256 state, and the
- * ledger of an interrupted upload needs just that. They stay in every 3.x and use the same SHA-NI code. */
+/* Deprecated since OpenSSL 3.0 in favour of EVP, but EVP cannot export a running SHA-256 state, and
+ * the ledger of an interrupted upload needs just that. They stay in every 3.x and use the same
+ * SHA-NI code. */
 #define OPENSSL_SUPPRESS_DEPRECATED
 
 #include "lib/base/digest.h"
@@ -58,9 +59,9 @@ void sha256_of(const void *data, size_t n, uint8_t ret[static SHA256_SIZE]) {
         sha256_final(&s, ret);
 }
 
-/* The saved state: 8 words of chaining value, the message's length in bits (low word, high word), the 64
- * bytes of the open block (zero behind what is filled), how many of them are filled, the digest's size.
- * Words are big-endian. */
+/* The saved state: 8 words of chaining value, the message's length in bits (low word, high word),
+ * the 64 bytes of the open block (zero behind what is filled), how many of them are filled, the
+ * digest's size. Words are big-endian. */
 enum {
         STATE_LOW = 8,
         STATE_HIGH = 9,

@@ -19,7 +19,8 @@ void sha256_final(Sha256 *s, uint8_t ret[static SHA256_SIZE]);
 /** One call over one buffer. */
 void sha256_of(const void *data, size_t n, uint8_t ret[static SHA256_SIZE]);
 
-/** The running state as 112 bytes of fixed byte order, for the ledger; load: -EINVAL when it cannot be a state. */
+/** The running state as 112 bytes of fixed byte order, for the ledger; load: -EINVAL when it cannot
+ * be a state. */
 #define SHA256_STATE_SIZE 112
 void sha256_save(const Sha256 *s, uint8_t ret[static SHA256_STATE_SIZE]);
 int sha256_load(Sha256 *s, const uint8_t state[static SHA256_STATE_SIZE]);
@@ -46,6 +47,7 @@ void digest_wipe(void *data, size_t n);
 /** Lower-case hex of n bytes. @param buf  2n + 1 bytes. @return buf */
 const char *digest_hex(const void *data, size_t n, char *buf);
 
-/** As free(3) and realloc(3), for libraries that secrets pass through: freed memory is overwritten first. */
+/** As free(3) and realloc(3), for libraries that secrets pass through: freed memory is overwritten
+ * first. */
 void digest_wipe_free(void *p);
 void *digest_wipe_realloc(void *p, size_t n);

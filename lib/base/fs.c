@@ -133,8 +133,9 @@ int fs_open_regular(int dir_fd, const char *path, struct stat *ret_st) {
         _cleanup_close_ int path_fd = -1, fd = -1;
         struct stat st;
 
-        /* Looked at before it is opened: to open a device node is to use the device (a watchdog starts
-         * to count), and who owns a container with CAP_MKNOD may put one into a shared directory. */
+        /* Looked at before it is opened: to open a device node is to use the device (a watchdog
+         * starts to count), and who owns a container with CAP_MKNOD may put one into a shared
+         * directory. */
         path_fd = fs_open_beneath(dir_fd, path, O_PATH);
         if (path_fd < 0)
                 return path_fd;

@@ -9,34 +9,39 @@
 
 #define FS_DEPTH_MAX 64
 
-/** Opens `path` below dir_fd without following any symlink: openat2 with RESOLVE_BENEATH|NO_SYMLINKS|
- * NO_MAGICLINKS; where it answers ENOSYS or EPERM (seccomp), component by component with O_NOFOLLOW.
- * O_CLOEXEC and (but for O_PATH) O_NONBLOCK and O_NOCTTY are added to flags; nothing is created.
- * @return fd, or -errno: -ELOOP for a symlink in the way (O_PATH|O_NOFOLLOW opens a last one itself),
- * -EXDEV for an absolute path or any `..` (also one that would stay inside), -ENOENT for "",
- * -ENAMETOOLONG for more than FS_DEPTH_MAX components, -EINVAL for O_CREAT */
+/** Opens `path` below dir_fd without following any symlink: openat2 with
+ * RESOLVE_BENEATH|NO_SYMLINKS| NO_MAGICLINKS; where it answers ENOSYS or EPERM (seccomp), component
+ * by component with O_NOFOLLOW. O_CLOEXEC and (but for O_PATH) O_NONBLOCK and O_NOCTTY are added to
+ * flags; nothing is created.
+ * @return fd, or -errno: -ELOOP for a symlink in the way (O_PATH|O_NOFOLLOW opens a last one
+ * itself), -EXDEV for an absolute path or any `..` (also one that would stay inside), -ENOENT for
+ * "", -ENAMETOOLONG for more than FS_DEPTH_MAX components, -EINVAL for O_CREAT */
 int fs_open_beneath(int dir_fd, const char *path, int flags);
 
-/** As fs_open_beneath for a regular file O_RDONLY. Anything else is not even opened: to open a device
- * node is to use the device. @param ret_st  its fstat, may be NULL
+/** As fs_open_beneath for a regular file O_RDONLY. Anything else is not even opened: to open a
+ * device node is to use the device. @param ret_st  its fstat, may be NULL
  * @return fd, -EBADF when it is not a regular file, -ELOOP for a symlink */
 int fs_open_regular(int dir_fd, const char *path, struct stat *ret_st);
 
-/** Opens a directory to list it. Its position is its own: that of dir_fd, which may be shared, stays where it is.
+/** Opens a directory to list it. Its position is its own: that of dir_fd, which may be shared,
+ * stays where it is.
  * @param name  one component, or `.` for what dir_fd is
  * @param ret   for closedir(3)  @return 0, -ENOTDIR also for a symlink, -errno */
 int fs_opendir_at(int dir_fd, const char *name, DIR **ret);
 
 /** As fs_opendir_at() of what is open already.
- * @param fd  is *ret's from here on, and closed on failure; an -errno (of fs_open_beneath()) is given back */
+ * @param fd  is *ret's from here on, and closed on failure; an -errno (of fs_open_beneath()) is
+ * given back */
 int fs_opendir_fd(int fd, DIR **ret);
 
-/** mkdir -p of an absolute path, every new directory with `mode` (and the umask); the last component
- * may not be a symlink. @return 0 also when it is there; -ENOTDIR; -EINVAL for a relative path */
+/** mkdir -p of an absolute path, every new directory with `mode` (and the umask); the last
+ * component may not be a symlink. @return 0 also when it is there; -ENOTDIR; -EINVAL for a relative
+ * path */
 int fs_mkdir_p(const char *path, mode_t mode);
 
-/** Removes a tree below dir_fd that is our own (never follows symlinks). Missing is fine. Continues after
- * a failure and returns the first one; -ELOOP below FS_DEPTH_MAX levels, -EINVAL for "", `.` and `..` */
+/** Removes a tree below dir_fd that is our own (never follows symlinks). Missing is fine. Continues
+ * after a failure and returns the first one; -ELOOP below FS_DEPTH_MAX levels, -EINVAL for "", `.`
+ * and `..` */
 int fs_remove_tree(int dir_fd, const char *name);
 
 /** fsync of the directory itself. */
@@ -52,8 +57,10 @@ int fs_write_file(int dir_fd, const char *name, const void *data, size_t n, mode
  * @return 0, -EFBIG above max_bytes, -EBADF or -EISDIR when it is not a regular file */
 int fs_read_file(int dir_fd, const char *name, size_t max_bytes, char **ret, size_t *ret_n);
 
-/** Connects to the socket at a path, and removes it when no process listens on it. @param type  SOCK_STREAM, SOCK_SEQPACKET
- * @return 0: nothing is there (any more); -EADDRINUSE: a process listens; -EEXIST: a file of another kind, which stays; -ENAMETOOLONG; -errno */
+/** Connects to the socket at a path, and removes it when no process listens on it. @param type
+ * SOCK_STREAM, SOCK_SEQPACKET
+ * @return 0: nothing is there (any more); -EADDRINUSE: a process listens; -EEXIST: a file of
+ * another kind, which stays; -ENAMETOOLONG; -errno */
 int fs_remove_stale_socket(const char *path, int type);
 
 /** Reads the beginning of a regular file: max_bytes of it, or all that it has.
@@ -66,12 +73,13 @@ int fs_pread_all(int fd, void *data, size_t n,
                  uint64_t offset); /* -ENODATA at an early end of file */
 
 /** Tells whether the file system behind fd is one where other nodes
- * write without inotify noticing: NFS, Lustre, SMB, Ceph, GPFS, AFS, 9p, FUSE (but fuseblk), … by statfs(2) f_type. One that cannot be queried counts as such.
+ * write without inotify noticing: NFS, Lustre, SMB, Ceph, GPFS, AFS, 9p, FUSE (but fuseblk), … by
+ * statfs(2) f_type. One that cannot be queried counts as such.
  * @param ret_name  gets a static name ("nfs", "local", …), may be NULL */
 bool fs_is_network(int fd, const char **ret_name);
 
-/** @return the path below the working directory, or itself when it is absolute; links and `..` stay. The caller's; NULL for lack of memory or of
- * a working directory (errno) */
+/** @return the path below the working directory, or itself when it is absolute; links and `..`
+ * stay. The caller's; NULL for lack of memory or of a working directory (errno) */
 char *fs_absolute(const char *path);
 
 /** The file's birth time, by the clock of its creator (see fs_is_network()).

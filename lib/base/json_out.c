@@ -28,7 +28,8 @@ static void add_quoted(StrBuf *b, const char *s, size_t n, bool spells_backslash
         strbuf_add(b, "\"");
 }
 
-/* A member follows a comma, unless it is the first of what is open, or stands at the top of a line. */
+/* A member follows a comma, unless it is the first of what is open, or stands at the top of a line.
+ */
 static void start_value(StrBuf *b, const char *key) {
         if (b->failed)
                 return;

@@ -1,5 +1,6 @@
-/* The log. A line is made in one buffer on the stack and leaves in one write(2), so threads need no lock and
- * lines never mix. Its text may come from a hostile file name: control characters are never sent. */
+/* The log. A line is made in one buffer on the stack and leaves in one write(2), so threads need no
+ * lock and lines never mix. Its text may come from a hostile file name: control characters are
+ * never sent. */
 #include "lib/base/log.h"
 
 #include <errno.h>

@@ -1,6 +1,7 @@
-/* Numbers and words from outside, measured before they are used. All reject leading and trailing blanks,
- * signs where the type has none, and overflow. They return 0, -EINVAL for what is not of this form, -ERANGE
- * for what is too large (or outside of the range asked for); *ret is written only on success. */
+/* Numbers and words from outside, measured before they are used. All reject leading and trailing
+ * blanks, signs where the type has none, and overflow. They return 0, -EINVAL for what is not of
+ * this form, -ERANGE for what is too large (or outside of the range asked for); *ret is written
+ * only on success. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,10 +12,12 @@
 int parse_u64(const char *s, uint64_t *ret);
 int parse_u64_range(const char *s, uint64_t min, uint64_t max, uint64_t *ret);
 
-/** Decimal digits from *at on, before end; *at is behind them then, also when they are too large. @return whether there were any, and they fit */
+/** Decimal digits from *at on, before end; *at is behind them then, also when they are too large.
+ * @return whether there were any, and they fit */
 bool parse_take_u64(const char **at, const char *end, uint64_t *ret);
 
-/** @return whether brackets outside of strings are nested deeper than max: what a JSON parser would have to keep on its stack */
+/** @return whether brackets outside of strings are nested deeper than max: what a JSON parser would
+ * have to keep on its stack */
 bool parse_json_nests_deeper(const char *s, size_t n, unsigned max);
 
 /** Exactly 2n lower or upper case hex digits. */
@@ -26,7 +29,8 @@ int parse_bool(const char *s, bool *ret);
 /** @return the index of s among n words, some of which may be NULL; -EINVAL, also for s NULL */
 int parse_word(const char *s, const char *const *words, size_t n);
 
-/* Defines NAME_name(), the word of an enum's value (NULL for none), and NAME_parse(), 0 or -EINVAL. */
+/* Defines NAME_name(), the word of an enum's value (NULL for none), and NAME_parse(), 0 or -EINVAL.
+ */
 #define DEFINE_WORDS(name, Type, words)                                                            \
         const char *name##_name(Type value) {                                                      \
                 return (size_t)value < ELEMENTSOF(words) ? (words)[value] : NULL;                  \

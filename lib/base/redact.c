@@ -1,4 +1,5 @@
-/* Whether a name speaks of a secret: the dictionary. In doubt it does, except words that are common in training jobs (tokenizer, cache_key). */
+/* Whether a name speaks of a secret: the dictionary. In doubt it does, except words that are common
+ * in training jobs (tokenizer, cache_key). */
 #include "lib/base/redact.h"
 
 #include <ctype.h>
@@ -43,7 +44,8 @@ static inline bool is_port(const Scan *t, size_t from, size_t to) {
         return span_of(t, from, "0123456789") == to - from;
 }
 
-/* Whether a word may begin here: also after `%3D` and after an escape such as `\n` in a log line. */
+/* Whether a word may begin here: also after `%3D` and after an escape such as `\n` in a log line.
+ */
 static inline bool starts_word(const Scan *t, size_t i) {
         if (i == 0 || !(isalnum((unsigned char)t->s[i - 1]) || t->s[i - 1] == '_'))
                 return true;
@@ -83,7 +85,8 @@ static bool is_in(const char *word, const char *const *list, size_t n) {
         return false;
 }
 
-/* The name in lower case without separators, and the same cut into words: at separators, and where a capital follows a small letter. */
+/* The name in lower case without separators, and the same cut into words: at separators, and where
+ * a capital follows a small letter. */
 typedef struct Words {
         char joined[NAME_MAX_BYTES + 1], cut[2 * NAME_MAX_BYTES + 1];
         const char *word[WORDS_MAX];
@@ -114,7 +117,8 @@ static void cut_words(const char *name, Words *ret) {
         ret->joined[n_joined] = ret->cut[n_cut] = '\0';
 }
 
-/* `token` anywhere, but for what a tokenizer is called and counts: numbers are recognised by their value. */
+/* `token` anywhere, but for what a tokenizer is called and counts: numbers are recognised by their
+ * value. */
 static bool mentions_token(const char *joined) {
         for (const char *s = joined; (s = strstr(s, "token")); s += 5)
                 if (strncmp(s + 5, "iz", 2) != 0 && strncmp(s + 5, "is", 2) != 0)
@@ -267,7 +271,8 @@ static size_t pem_body_before(const Scan *t, size_t least, size_t i) {
         }
 }
 
-/* The secret that belongs to an access key id has no form but its length. 40 hex digits are a commit. */
+/* The secret that belongs to an access key id has no form but its length. 40 hex digits are a
+ * commit. */
 static size_t aws_secret(const Scan *t, size_t i) {
         static const char chars[] = ALNUM "/+";
         if (!t->has_key_id || !is_one_of(t->s[i], chars) ||
@@ -283,8 +288,8 @@ static bool ends_url(char c) {
         return c == '\0' || isspace((unsigned char)c) || is_one_of(c, "\"'<>`|");
 }
 
-/* After `://`: user and password as far as the last `@` of the authority. A password with a slash in it breaks the rules, and is found all
- * the same, since what stands before it is no port. */
+/* After `://`: user and password as far as the last `@` of the authority. A password with a slash
+ * in it breaks the rules, and is found all the same, since what stands before it is no port. */
 static size_t url_user(const Scan *t, size_t i) {
         size_t at = 0, colon = 0, end = MIN(t->n, i + REDACT_URL_BYTES_MAX), k = i;
         for (; k < end && !ends_url(t->s[k]); k++) {
@@ -307,7 +312,8 @@ static bool is_host(const Scan *t, size_t i) {
                !starts_with(t, i, "sha512:"); /* of a container's image */
 }
 
-/* `user:password@host` without a scheme, as the beginning of a text, of a word or of a value. A number is a port, and a slash makes it a path. */
+/* `user:password@host` without a scheme, as the beginning of a text, of a word or of a value. A
+ * number is a port, and a slash makes it a path. */
 static size_t bare_user(const Scan *t, size_t i) {
         size_t at = 0, colon = 0, end = MIN(t->n, i + REDACT_URL_BYTES_MAX), k = i;
         if (!isalnum((unsigned char)t->s[i]) || (i > 0 && !is_one_of(t->s[i - 1], " \t\n=\"'`,;(")))
@@ -358,7 +364,8 @@ static Scan scan_start(const char *text, size_t n) {
         return t;
 }
 
-/* ---- the pass: lookahead is either removed and skipped, or bounded, so it is linear for any input ---- */
+/* ---- the pass: lookahead is either removed and skipped, or bounded, so it is linear for any input
+ * ---- */
 
 #define REDACTED "[redacted]"
 
@@ -507,7 +514,8 @@ static bool has_token(const char *name) {
         return strcasestr(name, "token") != NULL;
 }
 
-/* The value that follows a name. @param at  the name's place @return whether there is one to remove */
+/* The value that follows a name. @param at  the name's place @return whether there is one to remove
+ */
 static bool find_value(const Scan *whole, const char *name, Value at, Value *ret) {
         size_t i = at.to;
         bool is_option = name[0] == '-', is_user = is_user_option(name);
@@ -537,7 +545,8 @@ static bool find_value(const Scan *whole, const char *name, Value at, Value *ret
         return !is_plain(t, *ret, has_token(name));
 }
 
-/* Checks the name that starts at i. @return whether its value is to be removed; *ret_name_end in any case */
+/* Checks the name that starts at i. @return whether its value is to be removed; *ret_name_end in
+ * any case */
 static bool named_value(const Scan *t, size_t i, size_t *ret_name_end, Value *ret) {
         char name[NAME_BYTES_MAX + 1];
         size_t end = i;

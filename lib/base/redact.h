@@ -1,23 +1,26 @@
-/* Takes secrets out of text that leaves the node: command lines, values of environment variables, notes, log lines.
- * What is no secret stays readable. In doubt, text is removed. */
+/* Takes secrets out of text that leaves the node: command lines, values of environment variables,
+ * notes, log lines. What is no secret stays readable. In doubt, text is removed. */
 #pragma once
 
 #include <stdbool.h>
 
 #include "lib/base/strbuf.h"
 
-/** Adds text with each secret replaced by `[redacted]`: values after a name that speaks of a secret (`--api-key=…`, `token: …`, `PASSWORD=…`,
- * `Authorization: Bearer …`), user:password in URLs and before hosts, keys of known form (AKIA…/ASIA… and the secret beside them, hf_…, ghp_…, sk-…, JWTs,
- * PEM blocks, presigned URLs' X-Amz-Signature and X-Amz-Security-Token).
+/** Adds text with each secret replaced by `[redacted]`: values after a name that speaks of a secret
+ * (`--api-key=…`, `token: …`, `PASSWORD=…`, `Authorization: Bearer …`), user:password in URLs and
+ * before hosts, keys of known form (AKIA…/ASIA… and the secret beside them, hf_…, ghp_…, sk-…,
+ * JWTs, PEM blocks, presigned URLs' X-Amz-Signature and X-Amz-Security-Token).
  * @param n  bytes of text, which may hold anything, NUL too */
 void redact_text(StrBuf *b, const char *text, size_t n);
 
 /** The same as a JSON string: json_out_text() of what is left. @param key  as json_out.h has it */
 void redact_member(StrBuf *b, const char *key, const char *text, size_t n);
 
-/** @return whether a variable or option of this name holds a secret by its name alone (`…TOKEN…`, `…SECRET…`, `…PASSW…`, `…CREDENTIAL…`, `…_KEY`, …) */
+/** @return whether a variable or option of this name holds a secret by its name alone (`…TOKEN…`,
+ * `…SECRET…`, `…PASSW…`, `…CREDENTIAL…`, `…_KEY`, …) */
 bool redact_name_is_secret(const char *name);
 
-/** Adds the arguments of a command line, each as a JSON string of an array that is open in b; also `--password VALUE` in two of them.
+/** Adds the arguments of a command line, each as a JSON string of an array that is open in b; also
+ * `--password VALUE` in two of them.
  * @param data  as /proc/PID/cmdline gives it: n bytes, each argument ended by NUL */
 void redact_cmdline(StrBuf *b, const char *data, size_t n);

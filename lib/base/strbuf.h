@@ -1,4 +1,5 @@
-/* A growing string. An allocation failure is remembered and returned once, by strbuf_take() or strbuf_error(). */
+/* A growing string. An allocation failure is remembered and returned once, by strbuf_take() or
+ * strbuf_error(). */
 #pragma once
 
 #include <stdarg.h>

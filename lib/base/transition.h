@@ -11,8 +11,8 @@ typedef struct StateTable {
         unsigned n_states;        /* at most 32 */
 } StateTable;
 
-/** Verifies a transition; the caller's setter writes the new state only when it is legal. An illegal
- * one is logged as an error and aborts the process if built with --enable-debug.
+/** Verifies a transition; the caller's setter writes the new state only when it is legal. An
+ * illegal one is logged as an error and aborts the process if built with --enable-debug.
  * @param dump_id  may be NULL
  * @return 0, or -EPERM: illegal */
 int transition_check(const StateTable *table, unsigned from, unsigned to, const char *dump_id);

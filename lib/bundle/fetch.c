@@ -1,6 +1,7 @@
-/* Reads backwards: pax records and the headers of other members may lie before the one block that counts, and what it is followed
- * by, data or map, shows whether the member is sparse.
- * @see GNU tar's manual, «PAX Format, Version 1.0»: the map is decimal numbers, a line each, their count first, padded to a block */
+/* Reads backwards: pax records and the headers of other members may lie before the one block that
+ * counts, and what it is followed by, data or map, shows whether the member is sparse.
+ * @see GNU tar's manual, «PAX Format, Version 1.0»: the map is decimal numbers, a line each, their
+ * count first, padded to a block */
 #include "lib/bundle/fetch.h"
 
 #include <ctype.h>
@@ -124,8 +125,9 @@ static void fetch_map_done(FetchMap *m) {
         *m = (FetchMap){ 0 };
 }
 
-/* Manifest and seek table say which frames hold the member; the tar header says where its data belongs. It is read only
- * when the manifest leaves it open. Both may lie: what counts in the end is the digest. */
+/* Manifest and seek table say which frames hold the member; the tar header says where its data
+ * belongs. It is read only when the manifest leaves it open. Both may lie: what counts in the end
+ * is the digest. */
 
 #define OUT_BYTES (256 * 1024)
 #define TABLE_MAX (64 * MIB) /* 16 TiB of tar stream */
@@ -150,9 +152,9 @@ struct Fetch {
         const json_t *manifest, *member;
         uint64_t object_bytes, stream_bytes, n_frames; /* by the manifest */
         uint64_t bytes;                                /* of the content */
-        uint64_t begin, offset,
-                end; /* of the tar stream: header (or data, when dense), data, and what is surely behind the data */
-        bool is_dense; /* by the manifest there are no holes */
+        uint64_t begin, offset, end; /* of the tar stream: header (or data, when dense), data, and
+                                        what is surely behind the data */
+        bool is_dense;               /* by the manifest there are no holes */
 
         FetchFrame *frames; /* those that are needed; owned */
         uint64_t n_needed, next;
@@ -189,7 +191,8 @@ static uint64_t number_of(const json_t *object, const char *key) {
         return (uint64_t)json_integer_value(json_object_get(object, key));
 }
 
-/* @return where the member's header begins, or the first place where it might; at most FETCH_HEADER_MAX before its data */
+/* @return where the member's header begins, or the first place where it might; at most
+ * FETCH_HEADER_MAX before its data */
 static uint64_t header_begin(const json_t *members, size_t i) {
         const json_t *member = json_array_get(members, i),
                      *header = json_object_get(member, "header");
@@ -319,7 +322,8 @@ static bool table_has_form(const Fetch *f, const uint8_t *table, size_t n) {
                footer[4] == 0 && read_u32(footer + 5) == TABLE_FOOTER_MAGIC;
 }
 
-/* Adds up the frames; the first and the last one that are needed are found by their place in the stream. */
+/* Adds up the frames; the first and the last one that are needed are found by their place in the
+ * stream. */
 static bool table_walk(Fetch *f, const uint8_t *entries) {
         uint64_t object_offset = 0, stream_offset = 0;
 

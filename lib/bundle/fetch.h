@@ -1,5 +1,6 @@
-/* One member out of a bundle, by ranges: which bytes of the object are needed, and its content out of them. Knows no network:
- * the caller brings the bytes, in order. For files that may be hostile. */
+/* One member out of a bundle, by ranges: which bytes of the object are needed, and its content out
+ * of them. Knows no network: the caller brings the bytes, in order. For files that may be hostile.
+ */
 #pragma once
 
 #include <jansson.h>
@@ -22,14 +23,15 @@ int fetch_new(Fetch **ret, const json_t *manifest, const char *member, FetchRang
 Fetch *fetch_free(Fetch *f);
 DEFINE_CLEANUP(Fetch, fetch_free);
 
-/** @param ret_frames  the run of whole frames that holds the member, and its header where that is needed to know whether it has holes;
- * bytes 0 for none
+/** @param ret_frames  the run of whole frames that holds the member, and its header where that is
+ * needed to know whether it has holes; bytes 0 for none
  * @return 0, -EINVAL: no seek table, or it does not fit the manifest */
 int fetch_set_table(Fetch *f, const void *table, size_t n, FetchRange *ret_frames);
 
 /** Where to start reading in order to resume a file that has `done` bytes of the content already.
  * Sparse members and the like: *ret_frames is the whole run and *ret_keep is 0.
- * @param ret_keep  bytes of the file that stay (cut at a frame); pass them to fetch_feed_kept() before anything else */
+ * @param ret_keep  bytes of the file that stay (cut at a frame); pass them to fetch_feed_kept()
+ * before anything else */
 int fetch_resume(Fetch *f, uint64_t done, FetchRange *ret_frames, uint64_t *ret_keep);
 void fetch_feed_kept(Fetch *f, const void *data, size_t n); /* for the digest */
 

@@ -1,5 +1,6 @@
 /* The wrapper of libzstd: a set of compression contexts, and a bounded decompressor. */
-#define ZSTD_STATIC_LINKING_ONLY /* estimateCCtxSize_usingCParams, customMem: the same since 1.4 */
+#define ZSTD_STATIC_LINKING_ONLY /* estimateCCtxSize_usingCParams, customMem: the same since 1.4   \
+                                  */
 
 #include "lib/bundle/frame.h"
 
@@ -10,8 +11,9 @@
 
 #include "lib/bundle/plan.h"
 
-/* From this level on zstd's match finders search incompressible data as hard as any other (1/10 of the speed and less; below,
- * it passes at more than 3 GB/s by itself), so samples are tried first. */
+/* From this level on zstd's match finders search incompressible data as hard as any other (1/10 of
+ * the speed and less; below, it passes at more than 3 GB/s by itself), so samples are tried first.
+ */
 #define SAMPLED_LEVEL_MIN 5
 #define LIGHT_LEVEL 1 /* for what is known to be simple */
 #define SAMPLES 16
@@ -27,7 +29,8 @@ static int zstd_level(int level) {
         return level == 0 ? ZSTD_minCLevel() : level;
 }
 
-/* Contexts are some MiB that live for one bundle: mapped for themselves they leave no holes in the heap. */
+/* Contexts are some MiB that live for one bundle: mapped for themselves they leave no holes in the
+ * heap. */
 static void *context_alloc(void *opaque, size_t n) {
         (void)opaque;
         size_t *p = mmap(NULL, n + 64, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -105,7 +108,8 @@ static size_t compress_with(ZSTD_CCtx *c, int level, const void *data, size_t n,
         return ZSTD_isError(r) ? r : ZSTD_compress2(c, ret, ZSTD_compressBound(n), data, n);
 }
 
-/* Whether the light level gains nothing on samples from all over the frame. `scratch` is where the frame will go. */
+/* Whether the light level gains nothing on samples from all over the frame. `scratch` is where the
+ * frame will go. */
 static bool is_incompressible(ZSTD_CCtx *c, const char *data, size_t n, void *scratch) {
         size_t gap = n / SAMPLES, total = 0;
 
@@ -136,7 +140,8 @@ int frame_compress(FrameCompressor *z, FrameCompression *frame) {
         return 0;
 }
 
-/* A frame holds 2 MiB, so no level up to 19 needs more than 8 MiB; a larger window only wastes memory. */
+/* A frame holds 2 MiB, so no level up to 19 needs more than 8 MiB; a larger window only wastes
+ * memory. */
 #define WINDOW_LOG_MAX 23
 
 struct FrameDecompressor {

@@ -1,4 +1,5 @@
-/* One zstd frame: compressed in one call, decompressed in steps. The wrapper of libzstd; private to lib/bundle. */
+/* One zstd frame: compressed in one call, decompressed in steps. The wrapper of libzstd; private to
+ * lib/bundle. */
 #pragma once
 
 #include <stdbool.h>
@@ -35,8 +36,8 @@ typedef struct FrameCompression {
         size_t ret_bytes; /* set on success */
 } FrameCompression;
 
-/** Compresses one frame, with content size and checksum, as a pure function of the level, its bytes and is_zero. Callable from as
- * many threads at a time as there are contexts.
+/** Compresses one frame, with content size and checksum, as a pure function of the level, its bytes
+ * and is_zero. Callable from as many threads at a time as there are contexts.
  * @return 0, -ENOMEM, -EIO when zstd refuses */
 int frame_compress(FrameCompressor *z, FrameCompression *frame);
 
@@ -61,5 +62,6 @@ typedef struct FrameDecompression {
         const char *damage;       /* set: libzstd's error; NULL: none. Static */
 } FrameDecompression;
 
-/** One step, as far as input and space for output go. Nothing read and nothing written: more input is needed. */
+/** One step, as far as input and space for output go. Nothing read and nothing written: more input
+ * is needed. */
 void frame_decompress_step(FrameDecompressor *z, FrameDecompression *step);

@@ -1,6 +1,7 @@
-/* The manifest: written in pieces (docs/BUNDLE.md explains its fields), and read back. A member and a part have a line
- * each, for grep and diff. What is read may come from anybody's bucket: after the checks it has these fields with
- * their types, within bounds, and no path that leads out of a directory. Unknown fields are ignored. */
+/* The manifest: written in pieces (docs/BUNDLE.md explains its fields), and read back. A member and
+ * a part have a line each, for grep and diff. What is read may come from anybody's bucket: after
+ * the checks it has these fields with their types, within bounds, and no path that leads out of a
+ * directory. Unknown fields are ignored. */
 #include "lib/bundle/manifest.h"
 
 #include <errno.h>
@@ -641,7 +642,8 @@ static int check_parts(const json_t *bundle, StrBuf *fault) {
 
 /* ---- members ---- */
 
-/* A path that may be made below a directory: relative, and no component that is empty, `.` or `..`. */
+/* A path that may be made below a directory: relative, and no component that is empty, `.` or `..`.
+ */
 static bool path_is_safe(const char *path) {
         for (;;) {
                 size_t n = strcspn(path, "/");

@@ -1,4 +1,5 @@
-/* The manifest: streamed out as JSON (members are never held as a tree), read back for verify and get. */
+/* The manifest: streamed out as JSON (members are never held as a tree), read back for verify and
+ * get. */
 #pragma once
 
 #include <jansson.h>
@@ -13,12 +14,12 @@
 /* One failure by a hook's note; strings NULL = not given. */
 typedef struct ManifestFailure { /* borrowed */
         bool has_code;
-        int64_t code; /* NRT_STATUS */
-        const char *
-                name; /* the symbol of it; of an error code that is no number and no symbol, the text */
+        int64_t code;     /* NRT_STATUS */
+        const char *name; /* the symbol of it; of an error code that is no number and no symbol, the
+                             text */
         const char *location, *neff_name, *neff_uuid;
-        const char *
-                container; /* id of the hook's container; NULL = none or not known: the field is left out */
+        const char *container; /* id of the hook's container; NULL = none or not known: the field is
+                                  left out */
         bool has_pid, has_tid, has_log_id;
         uint64_t pid, tid, log_id; /* by the runtime: in the process's own namespace */
         int64_t rank;              /* -1 = not known */
@@ -46,7 +47,8 @@ typedef struct ManifestInfo {                    /* borrowed */
         const char *cluster_id, *date_time; /* NULL = no incident → "incident": null */
         const char *agreed;                 /* "alone" */
         const ManifestJob *job;             /* NULL = null; written only with an incident */
-        /* In the order in which they came: the first one is `failure`, and all of them are `failures` when there are more. */
+        /* In the order in which they came: the first one is `failure`, and all of them are
+         * `failures` when there are more. */
         const ManifestFailure *failures;
         size_t n_failures; /* no more than MANIFEST_FAILURES_MAX are written */
         const char *agent_version;
@@ -60,13 +62,14 @@ typedef struct ManifestContent { /* what was written; borrowed */
         const uint8_t *plan_sha256; /* SHA256_SIZE bytes */
 } ManifestContent;
 
-/** Writes the document through `put` in pieces of a few KiB. @return 0, or the first negative of put;
- * -EINVAL when a member has no digest (a writer that did not begin at frame 0) */
+/** Writes the document through `put` in pieces of a few KiB. @return 0, or the first negative of
+ * put; -EINVAL when a member has no digest (a writer that did not begin at frame 0) */
 int manifest_write(const ManifestInfo *info, const ManifestContent *object,
                    int (*put)(const void *data, size_t n, void *userdata), void *userdata);
 
-/** Reads and checks a manifest of at most 256 MiB: schema name, types, bounds; members in order of their raw paths, none twice,
- * none that leads out of a directory; unknown fields are ignored. Holds a tree some six times as large as the text.
+/** Reads and checks a manifest of at most 256 MiB: schema name, types, bounds; members in order of
+ * their raw paths, none twice, none that leads out of a directory; unknown fields are ignored.
+ * Holds a tree some six times as large as the text.
  * @return 0 and *ret, to be json_decref'ed; -EINVAL with *ret_fault, one sentence, the caller's */
 int manifest_read(const void *data, size_t n, json_t **ret, char **ret_fault);
 
@@ -84,7 +87,8 @@ typedef struct ManifestHead {
 /* Room for 10,000 parts and a thousand reasons. */
 #define MANIFEST_HEAD_MAX_BYTES (4 * 1024 * 1024)
 
-/** Reads the section `bundle` from the beginning of a manifest as manifest_write() writes it; the members, which may be many, are not
- * parsed. @return 0, -EINVAL when it is none of ours, -ENOMEM */
+/** Reads the section `bundle` from the beginning of a manifest as manifest_write() writes it; the
+ * members, which may be many, are not parsed. @return 0, -EINVAL when it is none of ours, -ENOMEM
+ */
 int manifest_read_head(const char *text, size_t n, ManifestHead *ret);
 void manifest_head_done(ManifestHead *h);

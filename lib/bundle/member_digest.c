@@ -11,8 +11,8 @@ static const uint8_t zero_block[MEMBER_DIGEST_BLOCK];
 
 bool member_digest_is_zero(const void *data, size_t n) {
         const uint8_t *p = data;
-        /* Real data fails on the first bytes; the rest compares the data with itself, 16 bytes further,
-         * which the C library does with the widest registers there are. */
+        /* Real data fails on the first bytes; the rest compares the data with itself, 16 bytes
+         * further, which the C library does with the widest registers there are. */
         size_t head = MIN(n, (size_t)16);
         return memcmp(p, zero_block, head) == 0 && memcmp(p, p + head, n - head) == 0;
 }
@@ -129,8 +129,8 @@ void member_digest_final(MemberDigest *d, uint8_t ret[static SHA256_SIZE], bool 
         sha256_of(both, sizeof both, ret);
 }
 
-/* The saved state: both SHA-256 states; offset, zeros, run_offset, run_bytes (u64), pending_zeros (u32), is_sparse (u8);
- * little-endian. */
+/* The saved state: both SHA-256 states; offset, zeros, run_offset, run_bytes (u64), pending_zeros
+ * (u32), is_sparse (u8); little-endian. */
 #define STATE_NUMBERS (2 * SHA256_STATE_SIZE)
 #define STATE_PENDING (STATE_NUMBERS + 4 * 8)
 #define STATE_SPARSE (STATE_PENDING + 4)

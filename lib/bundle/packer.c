@@ -1,5 +1,6 @@
-/* Cuts the writer's frames into parts in memory, and continues an earlier run from its rows. First the rule of parts
- * (pure), then their memory, then the state that a row carries, then the packer. */
+/* Cuts the writer's frames into parts in memory, and continues an earlier run from its rows. First
+ * the rule of parts (pure), then their memory, then the state that a row carries, then the packer.
+ */
 #include "lib/bundle/packer.h"
 
 #include <endian.h>
@@ -92,9 +93,9 @@ void parts_done(Parts *p) {
         *p = (Parts){ 0 };
 }
 
-/* The parts' memory: mapped once and used again, since fresh pages cost more than the bytes that go into them. A part
- * may be freed by any thread, also after the packer. No lock: a buffer changes owner by one atomic exchange, and the
- * last holder frees all. */
+/* The parts' memory: mapped once and used again, since fresh pages cost more than the bytes that go
+ * into them. A part may be freed by any thread, also after the packer. No lock: a buffer changes
+ * owner by one atomic exchange, and the last holder frees all. */
 
 #define SPARE_MAX 32 /* more are unmapped at once */
 
@@ -181,9 +182,10 @@ static void buffers_return(PackedPart *part) {
         buffers_unref(b);
 }
 
-/* The form, all numbers little-endian: u32 version; u64 first member, u64 number of members; for each: SHA-256 (32), u8 its form (1 =
- * sparse), u8 verdict, u16 length of the detail, detail. Then, if a member is open: its digest (member_digest_save()), u8 lost,
- * u8 verdict of its fault, u16 length of the fault's detail (0 = no fault), detail. */
+/* The form, all numbers little-endian: u32 version; u64 first member, u64 number of members; for
+ * each: SHA-256 (32), u8 its form (1 = sparse), u8 verdict, u16 length of the detail, detail. Then,
+ * if a member is open: its digest (member_digest_save()), u8 lost, u8 verdict of its fault, u16
+ * length of the fault's detail (0 = no fault), detail. */
 
 #define STATE_VERSION 1
 #define DETAIL_MAX UINT16_MAX
@@ -378,7 +380,8 @@ struct Packer {
         BundleWriter *writer;
         Parts parts;
         PackerBuffers *buffers;
-        bool *lost; /* by part: the member open at its end was lost, so that what follows is zeros */
+        bool *lost; /* by part: the member open at its end was lost, so that what follows is zeros
+                     */
         uint64_t done_bytes, remade_bytes_read;
         size_t failed_member;
         bool is_done; /* the seek table is in a part */
@@ -564,7 +567,8 @@ Packer *packer_free(Packer *p) {
 
 /* ---- making parts ---- */
 
-/* @return 0; -EOVERFLOW for more than packer_part_bytes_max() allows, which the rule of parts does not let happen */
+/* @return 0; -EOVERFLOW for more than packer_part_bytes_max() allows, which the rule of parts does
+ * not let happen */
 static int append_bytes(PackedPart *part, const void *data, size_t n) {
         if (n > part->mapped_bytes - part->row.bytes)
                 return -EOVERFLOW;

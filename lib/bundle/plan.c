@@ -1,4 +1,5 @@
-/* The list of members, its layout, and the members' tar headers. Scan decides what is a member; writer reads it. */
+/* The list of members, its layout, and the members' tar headers. Scan decides what is a member;
+ * writer reads it. */
 #include "lib/bundle/plan.h"
 
 #include <archive.h>
@@ -154,7 +155,8 @@ static int add_run(Plan *p, uint64_t offset) {
         return 0;
 }
 
-/* Places a member at the end of the stream, cutting the frame before it where the rule of plan_frame() says. */
+/* Places a member at the end of the stream, cutting the frame before it where the rule of
+ * plan_frame() says. */
 static int place_member(Plan *p, PlanMember *m) {
         uint64_t data = plan_stored_bytes(m), bytes, end;
 
@@ -218,8 +220,8 @@ uint64_t plan_n_frames(const Plan *p) {
 }
 
 size_t plan_member_at(const Plan *p, uint64_t stream_offset) {
-        size_t low = 0,
-               high = p->n_members; /* the first member that begins after stream_offset is in here */
+        size_t low = 0, high = p->n_members; /* the first member that begins after stream_offset is
+                                                in here */
 
         if (p->stream_bytes - PLAN_TAR_END <= stream_offset)
                 return p->n_members;
@@ -346,7 +348,8 @@ static int extents_add_data(ExtentList *map, uint64_t offset, uint64_t end) {
         return 0;
 }
 
-/* One step: the next data at or after *offset, which moves behind it. Any odd answer makes the rest data. */
+/* One step: the next data at or after *offset, which moves behind it. Any odd answer makes the rest
+ * data. */
 static int extents_step(ExtentList *map, int fd, uint64_t *offset) {
         off_t data = lseek(fd, (off_t)*offset, SEEK_DATA);
         if (data < 0 && errno == ENXIO) { /* a hole up to the end */
@@ -389,9 +392,9 @@ static int map_extents(int fd, uint64_t size_bytes, uint32_t max, MemberExtents 
         return 0;
 }
 
-/* libarchive knows the pax format and its dialects; data and padding are written by us. So each header is made by an
- * archive of its own that never sees the data: it costs 3 µs, and one that were used again would write the data's
- * bytes as zeros first. */
+/* libarchive knows the pax format and its dialects; data and padding are written by us. So each
+ * header is made by an archive of its own that never sees the data: it costs 3 µs, and one that
+ * were used again would write the data's bytes as zeros first. */
 
 DEFINE_CLEANUP(struct archive, archive_write_free);
 
@@ -429,8 +432,9 @@ static void fill_entry(struct archive_entry *e, const PlanMember *m) {
                 archive_entry_sparse_add_entry(e, 0, 0); /* all hole */
 }
 
-/* Names are raw bytes. Those that are not ASCII are marked so (hdrcharset=BINARY): called UTF-8, they would have to be
- * converted, which libarchive cannot in the C locale of a daemon, nor bsdtar when it extracts them there. */
+/* Names are raw bytes. Those that are not ASCII are marked so (hdrcharset=BINARY): called UTF-8,
+ * they would have to be converted, which libarchive cannot in the C locale of a daemon, nor bsdtar
+ * when it extracts them there. */
 static int mark_name(struct archive *a, const char *path) {
         for (const char *c = path; *c; c++)
                 if ((unsigned char)*c >= 0x80)

@@ -1,4 +1,5 @@
-/* The frozen plan of a bundle: its members, and with them every offset of its tar stream and every frame's bounds. */
+/* The frozen plan of a bundle: its members, and with them every offset of its tar stream and every
+ * frame's bounds. */
 #pragma once
 
 #include <stdbool.h>
@@ -48,14 +49,16 @@ int plan_new(Plan **ret);
 Plan *plan_free(Plan *p);
 DEFINE_CLEANUP(Plan, plan_free);
 
-/** Adds one member from an open descriptor (fstat, SEEK_DATA/SEEK_HOLE); members must come in strcmp order of path.
+/** Adds one member from an open descriptor (fstat, SEEK_DATA/SEEK_HOLE); members must come in
+ * strcmp order of path.
  * @param fd  borrowed; its file offset is moved
- * @return 0, -ENOMEM, -EINVAL out of order, empty or absolute path, not a regular file, already frozen; -EOVERFLOW when the
- * sizes cannot be summed */
+ * @return 0, -ENOMEM, -EINVAL out of order, empty or absolute path, not a regular file, already
+ * frozen; -EOVERFLOW when the sizes cannot be summed */
 int plan_add(Plan *p, const char *path, MemberKind kind, int fd);
 
 /** Freezes: lays out headers, stream offsets and frames. Nothing may be added afterwards.
- * @return 0, -ENOMEM, -EIO when libarchive refuses a header, -EOVERFLOW for more than PLAN_FRAMES_MAX frames */
+ * @return 0, -ENOMEM, -EIO when libarchive refuses a header, -EOVERFLOW for more than
+ * PLAN_FRAMES_MAX frames */
 int plan_freeze(Plan *p);
 
 size_t plan_n_members(const Plan *p);
@@ -66,22 +69,27 @@ uint64_t plan_data_bytes(const Plan *p);   /* sum of the members' sizes, holes i
 /** @return bytes of the member's data in the tar stream: without its holes, without padding */
 uint64_t plan_stored_bytes(const PlanMember *m);
 
-/** @return how far into the member's content the first `stored` bytes of its data in the tar stream reach, holes before them included */
+/** @return how far into the member's content the first `stored` bytes of its data in the tar stream
+ * reach, holes before them included */
 uint64_t plan_content_at(const PlanMember *m, uint64_t stored);
 
-/** @return the member whose header, data or padding is at stream_offset; plan_n_members() for the end blocks and beyond */
+/** @return the member whose header, data or padding is at stream_offset; plan_n_members() for the
+ * end blocks and beyond */
 size_t plan_member_at(const Plan *p, uint64_t stream_offset);
 
 uint64_t plan_n_frames(const Plan *p);
-/** Bounds of a frame in the tar stream. A frame is PLAN_FRAME_BYTES, and shorter only where one is cut at a header: when the
- * member does not fit in the rest of a frame that is at least half full. So small members share a frame, and what comes before a
- * large one is not read for it. A pure function of the plan, found in O(log n). */
+/** Bounds of a frame in the tar stream. A frame is PLAN_FRAME_BYTES, and shorter only where one is
+ * cut at a header: when the member does not fit in the rest of a frame that is at least half full.
+ * So small members share a frame, and what comes before a large one is not read for it. A pure
+ * function of the plan, found in O(log n). */
 void plan_frame(const Plan *p, uint64_t frame, uint64_t *ret_offset, uint64_t *ret_bytes);
 uint64_t plan_frame_at(const Plan *p, uint64_t stream_offset);
 
-/** SHA-256 over all that is frozen: `bundle.plan` of the manifest. The device number is left out: it may differ after a reboot. */
+/** SHA-256 over all that is frozen: `bundle.plan` of the manifest. The device number is left out:
+ * it may differ after a reboot. */
 void plan_sha256(const Plan *p, uint8_t ret[static SHA256_SIZE]);
 
-/** Builds the tar header (and sparse map) of a member by libarchive, pax format. *ret is the caller's. Callable from any thread.
+/** Builds the tar header (and sparse map) of a member by libarchive, pax format. *ret is the
+ * caller's. Callable from any thread.
  * @return 0, -ENOMEM, -EIO */
 int plan_member_header(const Plan *p, size_t i, void **ret, size_t *ret_bytes);

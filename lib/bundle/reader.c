@@ -1,5 +1,6 @@
-/* Verify: one read of the object, in which its parts, its frames and its members are compared with the manifest. The tar
- * stream is read by libarchive, which is not what our writer used for data. */
+/* Verify: one read of the object, in which its parts, its frames and its members are compared with
+ * the manifest. The tar stream is read by libarchive, which is not what our writer used for data.
+ */
 #include "lib/bundle/reader.h"
 
 #include <archive.h>
@@ -38,8 +39,8 @@ enum { SEEK_E_NO_TABLE = 1, SEEK_E_END = 2 };
 
 #define SEEK_WINDOW_BYTES (96 * 1024) /* of the table: a remote source is read rarely */
 
-typedef struct
-        SeekCursor { /* walks the frames in order; never holds more than a window of the table */
+typedef struct SeekCursor { /* walks the frames in order; never holds more than a window of the
+                               table */
         const SeekTable *table;
         uint64_t n_next;                /* the frame that comes next */
         uint64_t object_offset, offset; /* of the current frame: in the object, in the tar stream */
@@ -66,7 +67,8 @@ typedef struct TarStreamState {
         uint64_t n_damaged;   /* frames */
 } TarStreamState;
 
-/* The zstd seekable format's table, read by windows: an untrusted table may claim 400 million frames.
+/* The zstd seekable format's table, read by windows: an untrusted table may claim 400 million
+ * frames.
  * @see zstd, contrib/seekable_format/zstd_seekable_compression_format.md */
 
 #define SKIPPABLE_MAGIC UINT32_C(0x184D2A5E)
@@ -147,7 +149,8 @@ static int seek_cursor_next(SeekCursor *c) {
         return 0;
 }
 
-/* From the object's bytes to the tar stream: reads each byte once, hashes parts, decompresses frames. */
+/* From the object's bytes to the tar stream: reads each byte once, hashes parts, decompresses
+ * frames. */
 
 #define IN_BYTES (256 * 1024)
 #define OUT_BYTES (256 * 1024)
@@ -339,7 +342,8 @@ static int open_frame(TarStream *s) {
         return 0;
 }
 
-/* One step of the decoder. @return 0 and what came out; the frame may be over or found damaged then */
+/* One step of the decoder. @return 0 and what came out; the frame may be over or found damaged then
+ */
 static int step_frame(TarStream *s, size_t *ret_n) {
         int r = fill_input(s);
         if (r < 0)
@@ -425,11 +429,12 @@ static int tar_stream_next(TarStream *s, const void **ret, size_t *ret_n) {
         return 0;
 }
 
-/* Verify: one read of the object, in which its parts, its frames and its members are held against the manifest. The tar stream is
- * read by libarchive, which this is the reader's door to: somebody else's reading of what our writer wrote. */
+/* Verify: one read of the object, in which its parts, its frames and its members are held against
+ * the manifest. The tar stream is read by libarchive, which this is the reader's door to: somebody
+ * else's reading of what our writer wrote. */
 
-/* libarchive keeps a member's headers and sparse map in memory, up to 12 times as many bytes as it reads: ours have at most 65,536
- * extents, 2.5 MiB of text. */
+/* libarchive keeps a member's headers and sparse map in memory, up to 12 times as many bytes as it
+ * reads: ours have at most 65,536 extents, 2.5 MiB of text. */
 #define HEADERS_BYTES_MAX (4 * MIB)
 
 typedef struct Verify {
@@ -488,7 +493,8 @@ static int path_compare(const Verify *v, size_t i, const char *raw, int *ret) {
         return r;
 }
 
-/* Members stand in the order of their raw paths, as manifest_read() has seen to. @return 0; VERIFY_E_NO_MEMBER; -errno */
+/* Members stand in the order of their raw paths, as manifest_read() has seen to. @return 0;
+ * VERIFY_E_NO_MEMBER; -errno */
 enum { VERIFY_E_NO_MEMBER = 1, VERIFY_E_STOP = 2 };
 
 static int find_member(const Verify *v, const char *raw, size_t *ret) {
@@ -708,7 +714,8 @@ static int verify_member(Verify *v, struct archive_entry *entry, const json_t *m
         return r == 0 ? check_digest(v, member, &d) : r;
 }
 
-/* An entry that is not the one that is due: what of the manifest does it mean? @return VERIFY_E_NO_MEMBER when nothing */
+/* An entry that is not the one that is due: what of the manifest does it mean? @return
+ * VERIFY_E_NO_MEMBER when nothing */
 static int match_entry(Verify *v, const char *path) {
         size_t i = 0;
         int r = find_member(v, path, &i);
@@ -729,8 +736,9 @@ static int match_entry(Verify *v, const char *path) {
         return r < 0 ? r : VERIFY_E_NO_MEMBER;
 }
 
-/* Path bytes are compared as they are. libarchive turns pax names, which are UTF-8, into the locale's characters, and hands out the
- * raw bytes where that fails: so under the C locale, which verify runs in, they are always raw. */
+/* Path bytes are compared as they are. libarchive turns pax names, which are UTF-8, into the
+ * locale's characters, and hands out the raw bytes where that fails: so under the C locale, which
+ * verify runs in, they are always raw. */
 static int verify_entry(Verify *v, struct archive_entry *entry) {
         const char *path = archive_entry_pathname(entry);
         if (!path || !path[0]) {

@@ -1,4 +1,5 @@
-/* Reads a bundle again: verify against the manifest. Uses libarchive and libzstd, for files that may be hostile. */
+/* Reads a bundle again: verify against the manifest. Uses libarchive and libzstd, for files that
+ * may be hostile. */
 #pragma once
 
 #include <jansson.h>
@@ -23,10 +24,12 @@ typedef struct VerifyReport {
         void *userdata;
 } VerifyReport;
 
-/** Re-hashes the object: size, parts, plan of frames (seek table), then every member's size and digest, and that nothing is there
- * which the manifest does not name. One pass, memory bounded for any object (4 MiB; at worst some 60); a damaged frame is
- * reported, and the members outside it are still checked.
+/** Re-hashes the object: size, parts, plan of frames (seek table), then every member's size and
+ * digest, and that nothing is there which the manifest does not name. One pass, memory bounded for
+ * any object (4 MiB; at worst some 60); a damaged frame is reported, and the members outside it are
+ * still checked.
  * @param object  read in order after its end; borrowed
- * @param manifest  as manifest_read() returned it  @param r  the callbacks are the caller's, the rest is set
+ * @param manifest  as manifest_read() returned it  @param r  the callbacks are the caller's, the
+ * rest is set
  * @return 0 and r->ok; a negative of object's read_at */
 int bundle_verify(ByteSource *object, const json_t *manifest, VerifyReport *r);

@@ -1,4 +1,5 @@
-/* Which validator checks which member, and what all of them have in common. The formats are in validate_*.c. */
+/* Which validator checks which member, and what all of them have in common. The formats are in
+ * validate_*.c. */
 #include "lib/bundle/validate.h"
 
 #include <errno.h>
@@ -11,7 +12,8 @@
 #include "lib/base/path.h"
 #include "lib/bundle/validate_private.h"
 
-/* The note of members whose content is not validated: the runtime's state files have no public format. */
+/* The note of members whose content is not validated: the runtime's state files have no public
+ * format. */
 static const char *opaque_note(SourceKind source, MemberKind kind) {
         switch (kind) {
         case MEMBER_NC_STATE:
@@ -57,7 +59,8 @@ static Verdict opaque_finish(Validator *v, StrBuf *detail) {
 static const ValidatorOps empty_ops = { .finish = empty_finish },
                           opaque_ops = { .finish = opaque_finish };
 
-/* A system trace is protobuf or JSON by its ending: neither has a magic number of public knowledge. */
+/* A system trace is protobuf or JSON by its ending: neither has a magic number of public knowledge.
+ */
 static bool name_is_pb(const char *name) {
         size_t n = strlen(name);
         return n > 3 && strcmp(name + n - 3, ".pb") == 0;

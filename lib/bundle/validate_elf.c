@@ -1,6 +1,7 @@
-/* ELF core files: is the file as long as its program headers say? Either class and byte order (elf(5), gABI chapter 4 and 5).
- * Linux writes the section header that counts more than 65,534 program headers behind everything else (binfmt_elf.c), which is
- * why their number is learnt last. */
+/* ELF core files: is the file as long as its program headers say? Either class and byte order
+ * (elf(5), gABI chapter 4 and 5). Linux writes the section header that counts more than 65,534
+ * program headers behind everything else (binfmt_elf.c), which is why their number is learnt last.
+ */
 #include <elf.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -48,7 +49,8 @@ static bool table_end(uint64_t offset, uint64_t n, uint64_t entry_bytes, uint64_
                !__builtin_add_overflow(offset, bytes, ret);
 }
 
-/* Core files kept by systemd-coredump and others are often compressed: not for us to call them broken. */
+/* Core files kept by systemd-coredump and others are often compressed: not for us to call them
+ * broken. */
 static const char *compression_name(const uint8_t ident[static EI_NIDENT]) {
         static const struct {
                 const char *name, *magic;
@@ -240,7 +242,8 @@ static void elf_update(Validator *v, const uint8_t *data, uint64_t n) {
 static void resolve_many(ElfCheck *e) {
         uint64_t end;
         if (e->section0.n_done == 0)
-                return; /* it lies beyond the end, which `needed` knows, or nowhere, which `fault` says */
+                return; /* it lies beyond the end, which `needed` knows, or nowhere, which `fault`
+                           says */
         if (e->n_phdrs_counted < PN_XNUM ||
             !table_end(e->phdr_offset, e->n_phdrs_counted, e->phdrs.entry_bytes, &end)) {
                 set_fault(e, "section header 0 counts %u program headers, expected %u or more",

@@ -1,5 +1,6 @@
-/* NEFF: the 1,024-byte header against the file's size, the data's magic number, and the hash where it can be checked.
- * All of it from public documentation, which is not settled about the hash: a mismatch is `suspect`, never more. */
+/* NEFF: the 1,024-byte header against the file's size, the data's magic number, and the hash where
+ * it can be checked. All of it from public documentation, which is not settled about the hash: a
+ * mismatch is `suspect`, never more. */
 #include <string.h>
 
 #include "lib/base/cleanup.h"
@@ -28,8 +29,8 @@ static uint64_t field(const NeffCheck *c, size_t offset) {
         return read_u64(c->header + offset);
 }
 
-/* Sources conflict on which pkg_version means which digest (and the header documents 32 bytes for either), so the field
- * itself decides: a digest of 16 bytes leaves the other 16 zero. */
+/* Sources conflict on which pkg_version means which digest (and the header documents 32 bytes for
+ * either), so the field itself decides: a digest of 16 bytes leaves the other 16 zero. */
 static NeffDigest digest_kind(const uint8_t hash[static HASH_BYTES]) {
         if (memcmp(hash, zeros, HASH_BYTES) == 0)
                 return NEFF_DIGEST_NONE;

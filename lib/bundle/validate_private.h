@@ -4,7 +4,8 @@
 #include "lib/base/digest.h"
 #include "lib/bundle/validate.h"
 
-/** A format's entries. Bytes arrive in order, cut anywhere; v->offset is the content offset of the first one. */
+/** A format's entries. Bytes arrive in order, cut anywhere; v->offset is the content offset of the
+ * first one. */
 typedef struct ValidatorOps { /* all but finish may be NULL */
         /* @param data  NULL = zeros, which must not take time in proportion to n */
         void (*update)(Validator *v, const uint8_t *data, uint64_t n);
@@ -14,7 +15,8 @@ typedef struct ValidatorOps { /* all but finish may be NULL */
         void (*done)(Validator *v);
 } ValidatorOps;
 
-/* The NEFF header as the Neuron SDK's public documentation has it (work-with-neff-files); it has no magic number. */
+/* The NEFF header as the Neuron SDK's public documentation has it (work-with-neff-files); it has no
+ * magic number. */
 #define NEFF_HEADER_BYTES 1024
 #define NEFF_START_BYTES 262 /* of the data: `ustar` lies at 257 */
 
@@ -52,8 +54,9 @@ typedef struct ProtobufCheck {
         char fault[128];        /* what was odd */
 } ProtobufCheck;
 
-/* Of more program headers than this only the first ones are read (4 MiB of a 64-bit table). With e_phnum = PN_XNUM there
- * are at least 65,535 and their number stands behind them in the file, so for those above it the answer is kept open. */
+/* Of more program headers than this only the first ones are read (4 MiB of a 64-bit table). With
+ * e_phnum = PN_XNUM there are at least 65,535 and their number stands behind them in the file, so
+ * for those above it the answer is kept open. */
 #define ELF_PHDRS_SURE 65535
 #define ELF_PHDRS_OPEN 8192
 #define ELF_PHDRS_MAX (ELF_PHDRS_SURE + ELF_PHDRS_OPEN)

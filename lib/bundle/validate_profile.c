@@ -1,5 +1,6 @@
-/* NTFF and the .pb files of a system profile: no schema and no magic number is public, so the one thing to be seen is whether
- * top-level protobuf records can be walked to the end. That is a hint: `suspect`, never more. Payloads are passed over. */
+/* NTFF and the .pb files of a system profile: no schema and no magic number is public, so the one
+ * thing to be seen is whether top-level protobuf records can be walked to the end. That is a hint:
+ * `suspect`, never more. Payloads are passed over. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -144,7 +145,8 @@ const ValidatorOps validator_protobuf_ops = {
         .skippable_bytes = protobuf_skippable_bytes,
 };
 
-/* ---- what a set of profile files lacks, by the names that the Neuron documentation gives them ---- */
+/* ---- what a set of profile files lacks, by the names that the Neuron documentation gives them
+ * ---- */
 
 #define FILES_MAX 1000000
 #define REASONS_MAX 20

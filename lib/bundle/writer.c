@@ -1,6 +1,6 @@
-/* Turns a plan into frames. The members are read once, in order, into the slots of a ring; each content byte passes
- * its member's digest and validator while it is in the CPU's cache. The pool compresses the slots, and frames come
- * out in order. */
+/* Turns a plan into frames. The members are read once, in order, into the slots of a ring; each
+ * content byte passes its member's digest and validator while it is in the CPU's cache. The pool
+ * compresses the slots, and frames come out in order. */
 #include "lib/bundle/writer.h"
 
 #include <endian.h>
@@ -19,9 +19,9 @@
 #include "lib/bundle/frame.h"
 #include "lib/bundle/member_digest.h"
 
-/* The page cache of a file that is read once from its beginning: what comes next is prefetched, what
- * was read is released, so that a dump of any size leaves the caches of others alone. All of it is
- * advice, and nothing fails. */
+/* The page cache of a file that is read once from its beginning: what comes next is prefetched,
+ * what was read is released, so that a dump of any size leaves the caches of others alone. All of
+ * it is advice, and nothing fails. */
 typedef struct Pages {
         int fd;              /* borrowed */
         bool is_prefetched;  /* else the file is so small that the first readahead brings it */
@@ -58,13 +58,15 @@ typedef struct TarStream {
         char *fault_detail; /* what went wrong (tolerant); owned */
 } TarStream;
 
-#define KEEP_BYTES (4 * MIB) /* a multiple of large folios, which are dropped whole or not at all */
+#define KEEP_BYTES                                                                                 \
+        (4 * MIB) /* a multiple of large folios, which are dropped whole or not at all  \
+                              */
 #define AHEAD_BYTES (4 * MIB)
 #define AHEAD_STEP                                                                                 \
         (128 * KIB) /* the kernel cuts a longer request where a device reads ahead as little */
 
-/* Whether a range was written so lately that the file system has not allocated it yet. Such pages cannot be
- * dropped; trying to would only force the write-out. If nothing can be learned: no. */
+/* Whether a range was written so lately that the file system has not allocated it yet. Such pages
+ * cannot be dropped; trying to would only force the write-out. If nothing can be learned: no. */
 static bool is_unwritten(int fd, uint64_t offset, uint64_t bytes) {
         enum { EXTENTS = 8 };
         union {
@@ -93,8 +95,9 @@ static void pages_release_read(Pages *p, uint64_t offset) {
                 pages_release(p, offset - offset % KEEP_BYTES);
 }
 
-/* The kernel reads ahead by itself only where a page is missing, and as much as the device says, which may be
- * many MiB. Where such advice is ignored (Lustre, whose client reads ahead on its own), nothing changes. */
+/* The kernel reads ahead by itself only where a page is missing, and as much as the device says,
+ * which may be many MiB. Where such advice is ignored (Lustre, whose client reads ahead on its
+ * own), nothing changes. */
 static void pages_prefetch(Pages *p, uint64_t offset, uint64_t end) {
         if (!p->is_prefetched)
                 return;
@@ -247,7 +250,8 @@ static int open_source(TarStream *s) {
         return check_unchanged(s);
 }
 
-/* Finds the position in extents and content that belongs to s->position, to resume a bundle there. */
+/* Finds the position in extents and content that belongs to s->position, to resume a bundle there.
+ */
 static void seek_extent(TarStream *s) {
         const PlanMember *m = stream_member(s);
 
@@ -351,7 +355,8 @@ static uint64_t piece_at(const TarStream *s, uint64_t stream_offset) {
         return MIN(READ_BYTES, offset + bytes - stream_offset);
 }
 
-/* A validator's state is not saved: it reads the content again, up to where the bundle is resumed. */
+/* A validator's state is not saved: it reads the content again, up to where the bundle is resumed.
+ */
 static int revalidate_content(TarStream *s) {
         const PlanMember *m = stream_member(s);
         const PlanExtent whole = { .offset = 0, .bytes = m->bytes };
@@ -375,7 +380,8 @@ static int revalidate_content(TarStream *s) {
                         stream_offset += n;
                 }
         }
-        if (s->is_lost) { /* nothing in the bundle is lost yet: what follows reports its own fault */
+        if (s->is_lost) { /* nothing in the bundle is lost yet: what follows reports its own fault
+                           */
                 s->is_lost = false;
                 free(s->fault_detail);
                 s->fault_detail = NULL;
@@ -491,8 +497,8 @@ static int read_member(TarStream *s, Piece *p) {
         if (s->position < m->header_bytes) {
                 p->n = (size_t)MIN((uint64_t)p->n_max, m->header_bytes - s->position);
                 memcpy(p->data, (const char *)s->header + s->position, p->n);
-                p->is_zero =
-                        false; /* it has a magic number; and if a piece of it had not, nothing is lost */
+                p->is_zero = false; /* it has a magic number; and if a piece of it had not, nothing
+                                       is lost */
                 return 0;
         }
         return read_extent(s, p);
@@ -563,7 +569,8 @@ static int stream_read(TarStream *s, void *data, size_t n, bool *ret_zero) {
 
 #define ZERO_FRAME_MAX 4096 /* bytes of a compressed frame of zeros; they are some hundred */
 
-/* The zstd seekable format, contrib/seekable_format/zstd_seekable_compression_format.md in zstd's repository. */
+/* The zstd seekable format, contrib/seekable_format/zstd_seekable_compression_format.md in zstd's
+ * repository. */
 #define SEEK_TABLE_MAGIC 0x184D2A5Eu
 #define SEEK_TABLE_FOOTER_MAGIC 0x8F92EAB1u
 #define SEEK_TABLE_HEADER 8 /* skippable magic, size of what follows */
@@ -616,7 +623,8 @@ uint64_t bundle_writer_memory_best(int level, unsigned n_compressors) {
                (2 * (uint64_t)n_compressors + 2) * slot_bytes();
 }
 
-/* As many contexts as there are threads, and one slot more than contexts at least; less where memory is short. */
+/* As many contexts as there are threads, and one slot more than contexts at least; less where
+ * memory is short. */
 static int size_slots(BundleWriter *w, unsigned *ret_n_contexts) {
         const BundleWriterOptions *o = &w->options;
         uint64_t context = frame_compressor_context_bytes(o->level);

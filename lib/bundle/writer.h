@@ -1,6 +1,7 @@
-/* Builds the bundle's bytes from a frozen plan: tar stream → zstd frames, in order, each source byte read once, compressed in
- * parallel on a worker pool, page cache released. It writes nowhere: the caller gets frame after frame.
- * Blocking: runs in a worker's thread (not one of the compression pool's). */
+/* Builds the bundle's bytes from a frozen plan: tar stream → zstd frames, in order, each source
+ * byte read once, compressed in parallel on a worker pool, page cache released. It writes nowhere:
+ * the caller gets frame after frame. Blocking: runs in a worker's thread (not one of the
+ * compression pool's). */
 #pragma once
 
 #include <stdbool.h>
@@ -21,7 +22,8 @@ typedef struct MemberResult {
         char *detail; /* owned by the writer; may be NULL */
 } MemberResult;
 
-/* What a later run must know of the member whose data continues behind the end of a frame, beside the plan. */
+/* What a later run must know of the member whose data continues behind the end of a frame, beside
+ * the plan. */
 typedef struct WriterMark {
         MemberDigest digest;
         bool is_lost;       /* nothing more is read from it: zeros (tolerant) */
@@ -40,8 +42,8 @@ typedef struct BundleWriterOptions {
         /* Bound for buffers and compression contexts of this writer. */
         uint64_t memory_bytes;
 
-        /* What cannot be read, or is not there any more, is zeros, and the member is marked; instead of WRITER_E_CHANGED and
-         * errors of reading. */
+        /* What cannot be read, or is not there any more, is zeros, and the member is marked;
+         * instead of WRITER_E_CHANGED and errors of reading. */
         bool tolerant;
 
         SourceKind source; /* for the validator */
@@ -49,18 +51,22 @@ typedef struct BundleWriterOptions {
         /* 0, or where to resume; and 0, or where to stop: the frame that is not made any more. */
         uint64_t first_frame, end_frame;
 
-        /* Where a member's data continues at first_frame (writer_mark_is_needed()): how it stood there; borrowed while
-         * bundle_writer_new() runs. The results of members that ended before are bundle_writer_restore()'s. */
+        /* Where a member's data continues at first_frame (writer_mark_is_needed()): how it stood
+         * there; borrowed while bundle_writer_new() runs. The results of members that ended before
+         * are bundle_writer_restore()'s. */
         const WriterMark *mark;
 
-        /* Only frames are wanted, no digests and verdicts. A mark is not needed then; of one that is there, is_lost counts. */
+        /* Only frames are wanted, no digests and verdicts. A mark is not needed then; of one that
+         * is there, is_lost counts. */
         bool without_results;
 
-        /* Compressed sizes of the frames before first_frame, for the seek table; borrowed while bundle_writer_new() runs. NULL:
-         * then there is no seek table when first_frame is above 0. */
+        /* Compressed sizes of the frames before first_frame, for the seek table; borrowed while
+         * bundle_writer_new() runs. NULL: then there is no seek table when first_frame is above 0.
+         */
         const uint32_t *earlier_frames;
 
-        /* Opens member i for reading; called in order. The fd becomes the writer's. -errno: the member is unreadable. */
+        /* Opens member i for reading; called in order. The fd becomes the writer's. -errno: the
+         * member is unreadable. */
         int (*open_member)(size_t i, const PlanMember *m, void *userdata);
 
         /* Called before at most n bytes of a member are read; may sleep. NULL. */
@@ -69,16 +75,17 @@ typedef struct BundleWriterOptions {
 } BundleWriterOptions;
 
 /** @param plan  frozen; borrowed, must outlive the writer
- * @return 0; -ENOMEM; -EOVERFLOW when memory_bytes cannot hold two frames in flight (see bundle_writer_memory_min()); -EINVAL
- * for a level or a frame that does not exist, or a mark that is missing */
+ * @return 0; -ENOMEM; -EOVERFLOW when memory_bytes cannot hold two frames in flight (see
+ * bundle_writer_memory_min()); -EINVAL for a level or a frame that does not exist, or a mark that
+ * is missing */
 int bundle_writer_new(BundleWriter **ret, const Plan *plan, const BundleWriterOptions *options);
 
 /** Waits for the jobs it still has in the pool. */
 BundleWriter *bundle_writer_free(BundleWriter *w);
 DEFINE_CLEANUP(BundleWriter, bundle_writer_free);
 
-/** Least and best memory for a level and n compressors. The open member's header and the table of frames (4 bytes each) come on
- * top, and 48 bytes a member for the results. */
+/** Least and best memory for a level and n compressors. The open member's header and the table of
+ * frames (4 bytes each) come on top, and 48 bytes a member for the results. */
 uint64_t bundle_writer_memory_min(int level);
 uint64_t bundle_writer_memory_best(int level, unsigned n_compressors);
 
@@ -90,14 +97,16 @@ typedef struct BundleFrame {
 } BundleFrame;
 
 /** Makes the next frame. An error stays: every later call gives it again.
- * @return WRITER_FRAME and *ret; 0 when all frames up to end_frame are made; WRITER_E_CHANGED: a member is not what the plan says (size, mtime,
- * device or inode, checked before and after reading), restart with a new plan; -errno from opening or reading a member
+ * @return WRITER_FRAME and *ret; 0 when all frames up to end_frame are made; WRITER_E_CHANGED: a
+ * member is not what the plan says (size, mtime, device or inode, checked before and after
+ * reading), restart with a new plan; -errno from opening or reading a member
  * (bundle_writer_failed_member() names it); -ENOMEM */
 enum { WRITER_FRAME = 1, WRITER_E_CHANGED = 2 };
 int bundle_writer_next(BundleWriter *w, BundleFrame *ret);
 
 /** The seek table: a skippable frame that goes after the last frame. Borrowed from the writer.
- * @return 0, -ENOMEM, -ENODATA while frames are missing or when the sizes of earlier frames were not given */
+ * @return 0, -ENOMEM, -ENODATA while frames are missing or when the sizes of earlier frames were
+ * not given */
 int bundle_writer_seek_table(BundleWriter *w, const void **ret, size_t *ret_bytes);
 uint64_t bundle_writer_seek_table_bytes(uint64_t n_frames);
 
@@ -107,18 +116,21 @@ const uint32_t *bundle_writer_frame_bytes(const BundleWriter *w);
 /** @return whether data of a member lies on both sides of the beginning of this frame */
 bool writer_mark_is_needed(const Plan *plan, uint64_t first_frame);
 
-/** @return how the open member stood at the end of the frame that came last; valid until the next call, and only where
- * writer_mark_is_needed() for the frame after it */
+/** @return how the open member stood at the end of the frame that came last; valid until the next
+ * call, and only where writer_mark_is_needed() for the frame after it */
 const WriterMark *bundle_writer_mark(const BundleWriter *w);
 
-/** Sets the result of a member that ended before first_frame. @param result  copied @return 0 or -ENOMEM */
+/** Sets the result of a member that ended before first_frame. @param result  copied @return 0 or
+ * -ENOMEM */
 int bundle_writer_restore(BundleWriter *w, size_t i, const MemberResult *result);
 
-/** @return what is known of a member; complete once all frames are made. An all-zero sha256: nothing */
+/** @return what is known of a member; complete once all frames are made. An all-zero sha256:
+ * nothing */
 const MemberResult *bundle_writer_member(const BundleWriter *w, size_t i);
 
 /** @return the member that ended the bundle; plan_n_members() when it was no member's fault */
 size_t bundle_writer_failed_member(const BundleWriter *w);
 
-/** @return bytes read from members so far, those of an open member that its validator had to see again among them */
+/** @return bytes read from members so far, those of an open member that its validator had to see
+ * again among them */
 uint64_t bundle_writer_bytes_read(const BundleWriter *w);

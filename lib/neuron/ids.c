@@ -1,4 +1,5 @@
-/* Identities: pure functions of facts, the same on every node and at any time. And where a bundle goes. */
+/* Identities: pure functions of facts, the same on every node and at any time. And where a bundle
+ * goes. */
 #include "lib/neuron/ids.h"
 
 #include <errno.h>

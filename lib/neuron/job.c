@@ -1,6 +1,8 @@
-/* Launchers stand on one another: a Slurm task or an MPI rank is often only what starts torchrun on a node, hence the order. A key is made of
- * what is the same for all ranks of a launch and different for the next launch; what differs between nodes (a step, a restart counted by each
- * node for itself, a pod) must stay out of it. What a key lacks in being unique, the incident's window in time makes up for. */
+/* Launchers stand on one another: a Slurm task or an MPI rank is often only what starts torchrun on
+ * a node, hence the order. A key is made of what is the same for all ranks of a launch and
+ * different for the next launch; what differs between nodes (a step, a restart counted by each node
+ * for itself, a pod) must stay out of it. What a key lacks in being unique, the incident's window
+ * in time makes up for. */
 #include "lib/neuron/job.h"
 
 #include <fnmatch.h>
@@ -178,8 +180,9 @@ static void key_add_master(Key *k, char *const *env) {
                 key_add_part(k, "host", get_either(env, "HOSTNAME", "SLURMD_NODENAME"));
 }
 
-/* The job and how often it was requeued: alike on all its nodes. Without the step: when each node has torchrun or orted started by an srun of its
- * own, one launch has many steps, and the ranks beside mpirun have none. */
+/* The job and how often it was requeued: alike on all its nodes. Without the step: when each node
+ * has torchrun or orted started by an srun of its own, one launch has many steps, and the ranks
+ * beside mpirun have none. */
 static void key_add_slurm(Key *k, char *const *env) {
         const char *job = get(env, "SLURM_JOB_ID");
         if (!job)
@@ -192,8 +195,8 @@ static void key_add_slurm(Key *k, char *const *env) {
         key_add_part(k, "requeued", get(env, "SLURM_RESTART_COUNT"));
 }
 
-/* NEURON_RT_ROOT_COMM_ID changes with each launch, but is often set by the program itself, so that one who reads /proc/PID/environ does not
- * see it: only where the launcher itself gives nothing. */
+/* NEURON_RT_ROOT_COMM_ID changes with each launch, but is often set by the program itself, so that
+ * one who reads /proc/PID/environ does not see it: only where the launcher itself gives nothing. */
 static void key_add_root(Key *k, char *const *env) {
         if (k->n == 0)
                 key_add_part(k, "root", get(env, "NEURON_RT_ROOT_COMM_ID"));
@@ -201,9 +204,10 @@ static void key_add_root(Key *k, char *const *env) {
 
 /* ---- launchers, first match counts ---- */
 
-/* RANK alone is none: Kubeflow gives it to a pod as the replica's index. The run id is `none` unless one was chosen; the port of the
- * rendezvous may be the same in every launch: so all that there is, together. TORCHELASTIC_RESTART_COUNT is no part: the node where a worker
- * failed counts a restart, the others see a change of membership and do not. */
+/* RANK alone is none: Kubeflow gives it to a pod as the replica's index. The run id is `none`
+ * unless one was chosen; the port of the rendezvous may be the same in every launch: so all that
+ * there is, together. TORCHELASTIC_RESTART_COUNT is no part: the node where a worker failed counts
+ * a restart, the others see a change of membership and do not. */
 static bool by_torchrun(char *const *env, JobIdentity *ret) {
         const char *run_id = get(env, "TORCHELASTIC_RUN_ID");
         if (!run_id && !(get(env, "LOCAL_RANK") && get(env, "RANK")))
@@ -333,8 +337,8 @@ static void key_add_pod_group(Key *k, char *const *env, const char *index) {
         key_add_part(k, "pods", name);
 }
 
-/* Ranks of pods: one pod may hold many processes, whose own ranks are not known. In Kubeflow's v1 jobs WORLD_SIZE counts pods only when
- * there is one process in each. */
+/* Ranks of pods: one pod may hold many processes, whose own ranks are not known. In Kubeflow's v1
+ * jobs WORLD_SIZE counts pods only when there is one process in each. */
 static bool by_kubernetes(char *const *env, JobIdentity *ret) {
         const char *index = get_either(env, "JOB_COMPLETION_INDEX", "PET_NODE_RANK");
         int64_t n_each = get_count(env, "PET_NPROC_PER_NODE");

@@ -9,19 +9,21 @@
 #define JOB_TEXT_SIZE 64
 
 typedef struct JobIdentity {
-        const char *
-                source; /* static: torchrun | neuron-pjrt | openmpi | pmi | pmix | slurm | kubernetes; NULL = no launcher was found */
-        char key[JOB_KEY_SIZE]; /* the same on every rank of one launch; "" = not known. Printable ASCII without blanks */
+        const char *source;       /* static: torchrun | neuron-pjrt | openmpi | pmi | pmix | slurm |
+                                     kubernetes; NULL = no launcher was found */
+        char key[JOB_KEY_SIZE];   /* the same on every rank of one launch; "" = not known. Printable
+                                     ASCII without blanks */
         int64_t rank, world_size; /* of processes; of pods for kubernetes. -1 = not known */
         int64_t local_rank, restart_count; /* -1 = not known */
-        int64_t first_device,
-                n_devices; /* neuron-pjrt: devices of the processes before this one, and of all; -1 = not known */
-        char root_comm_id[JOB_KEY_SIZE]; /* NEURON_RT_ROOT_COMM_ID, `ip:port`; "" */
-        char process_tag[JOB_KEY_SIZE];  /* NEURON_PROCESS_TAG, cut; "" */
-        char pod_uid[JOB_TEXT_SIZE];     /* POD_UID or from a cgroup; "" */
+        int64_t first_device, n_devices;   /* neuron-pjrt: devices of the processes before this one,
+                                              and of all; -1 = not known */
+        char root_comm_id[JOB_KEY_SIZE];   /* NEURON_RT_ROOT_COMM_ID, `ip:port`; "" */
+        char process_tag[JOB_KEY_SIZE];    /* NEURON_PROCESS_TAG, cut; "" */
+        char pod_uid[JOB_TEXT_SIZE];       /* POD_UID or from a cgroup; "" */
 } JobIdentity;
 
-/** Precedence: torchrun (TORCHELASTIC_RUN_ID, or LOCAL_RANK with RANK) > NEURON_PJRT_PROCESS_INDEX > OMPI/PMI > SLURM_PROCID > k8s index.
+/** Precedence: torchrun (TORCHELASTIC_RUN_ID, or LOCAL_RANK with RANK) > NEURON_PJRT_PROCESS_INDEX
+ * > OMPI/PMI > SLURM_PROCID > k8s index.
  * @param environment  NAME=VALUE, NULL-terminated; hostile
  * @return whether a launcher or at least a key was found @see docs/HOOK.md */
 bool job_identity_of(char *const *environment, JobIdentity *ret);
@@ -34,6 +36,8 @@ const char *environment_get(char *const *environment, const char *name);
 
 #define ENVIRONMENT_NAME_MAX 128
 
-/** Whether a variable may be recorded: its name is a C identifier of at most ENVIRONMENT_NAME_MAX bytes, matches one of the patterns (fnmatch), or is one that job_identity_of() reads, and does not speak
- * of a secret. @param patterns  NULL-terminated; NULL: the defaults of snapshot.environment */
+/** Whether a variable may be recorded: its name is a C identifier of at most ENVIRONMENT_NAME_MAX
+ * bytes, matches one of the patterns (fnmatch), or is one that job_identity_of() reads, and does
+ * not speak of a secret. @param patterns  NULL-terminated; NULL: the defaults of
+ * snapshot.environment */
 bool environment_is_allowed(char *const *patterns, const char *name);

@@ -1,5 +1,5 @@
-/* The names that the runtime and the profilers give to files, where what does not match is collected
- * too, and the names that we give to what we deliver. Pure text. */
+/* The names that the runtime and the profilers give to files, where what does not match is
+ * collected too, and the names that we give to what we deliver. Pure text. */
 #pragma once
 
 #include <stdbool.h>
@@ -59,12 +59,14 @@ char *bundle_manifest_name(const char *stem);
 
 typedef enum BundleFile { BUNDLE_NEITHER, BUNDLE_OBJECT, BUNDLE_MANIFEST } BundleFile;
 /** By its suffix alone, which must have a name before it.
- * @param key  or a path or a name  @param ret_stem  length of the key without its suffix; may be NULL */
+ * @param key  or a path or a name  @param ret_stem  length of the key without its suffix; may be
+ * NULL */
 BundleFile bundle_file_of(const char *key, size_t *ret_stem);
 
 /** Checked strictly, with a valid bundle id, that no foreign keys match, whatever the prefix.
  * @param instance_id  NULL = anybody's
- * @return whether a key is a bundle's object or manifest: `[…/]<instance-id>/<bundle-id><suffix>` */
+ * @return whether a key is a bundle's object or manifest: `[…/]<instance-id>/<bundle-id><suffix>`
+ */
 bool bundle_key_is_of(const char *key, const char *instance_id);
 
 /** What all keys of a destination begin with.

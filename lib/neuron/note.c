@@ -1,4 +1,5 @@
-/* The note as JSON, by lib/base/json_out alone: the hook is linked with no library. When it is too large, the least important parts are dropped first. */
+/* The note as JSON, by lib/base/json_out alone: the hook is linked with no library. When it is too
+ * large, the least important parts are dropped first. */
 #include "lib/neuron/note.h"
 
 #include <errno.h>
@@ -81,7 +82,8 @@ static void add_value(Writer *w, const char *key, const char *value) {
                 json_out_string(w->b, key, clean(w, value));
 }
 
-/* As `\xNN` where it is no UTF-8, and then every backslash too: the directory has to be found again. */
+/* As `\xNN` where it is no UTF-8, and then every backslash too: the directory has to be found
+ * again. */
 static void add_path(Writer *w, const char *key, const char *value) {
         if (value)
                 json_out_path(w->b, key, clean(w, value));

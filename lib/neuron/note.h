@@ -1,5 +1,6 @@
-/* A note of the hook: the arguments of neuron-dump and its environment. One JSON text of at most NOTE_MAX_BYTES, the same in
- * the socket's packet, in the mailbox and in the record beside the dump. docs/HOOK.md is its contract. Hook notes are untrusted input. */
+/* A note of the hook: the arguments of neuron-dump and its environment. One JSON text of at most
+ * NOTE_MAX_BYTES, the same in the socket's packet, in the mailbox and in the record beside the
+ * dump. docs/HOOK.md is its contract. Hook notes are untrusted input. */
 #pragma once
 
 #include <stdbool.h>
@@ -22,7 +23,8 @@ typedef struct NotePair {
         char *name, *value; /* value may be NULL: the flag had none */
 } NotePair;
 
-/** As far as it was given; strings are NULL where it was not. All owned, raw bytes as they came (but for the JSON's own limits). */
+/** As far as it was given; strings are NULL where it was not. All owned, raw bytes as they came
+ * (but for the JSON's own limits). */
 typedef struct HookNote {
         char id[NOTE_ID_SIZE];
         uint64_t written_usec; /* CLOCK_REALTIME of the hook */
@@ -56,11 +58,12 @@ static inline char **note_argument(HookNote *n, const NoteArgument *a) {
 }
 
 /** Writes the note as JSON, values redacted, the environment filtered once more. Needs no library.
- * @param patterns  of environment_is_allowed() @return 0, -ENOMEM, -EFBIG when it is too large even without its environment and extra flags
- * (which are dropped first, marked by `"cut": true`) */
+ * @param patterns  of environment_is_allowed() @return 0, -ENOMEM, -EFBIG when it is too large even
+ * without its environment and extra flags (which are dropped first, marked by `"cut": true`) */
 int hook_note_compose(const HookNote *n, char *const *patterns, StrBuf *ret);
 
-/** Reads an untrusted one: at most NOTE_MAX_BYTES, the schema, an id, every string bounded, environment filtered by the allow-list.
+/** Reads an untrusted one: at most NOTE_MAX_BYTES, the schema, an id, every string bounded,
+ * environment filtered by the allow-list.
  * @param ret_why  static, a sentence for people, when refused
  * @return 0; NOTE_E_REFUSED; -ENOMEM */
 enum { NOTE_E_REFUSED = 1 };

@@ -1,5 +1,5 @@
-/* An untrusted note. Unknown members are ignored, so that newer hooks work; known ones must have their type and be within
- * their bounds, or the note is refused. */
+/* An untrusted note. Unknown members are ignored, so that newer hooks work; known ones must have
+ * their type and be within their bounds, or the note is refused. */
 #include <errno.h>
 #include <jansson.h>
 #include <string.h>
@@ -92,7 +92,8 @@ static json_t *read_object(Reader *p, json_t *root, const char *key) {
         return json_is_object(v) ? v : NULL; /* jansson's readers take NULL */
 }
 
-/* Into a field of fixed size: printable ASCII without blanks, and not cut, since a part of a key is another key. */
+/* Into a field of fixed size: printable ASCII without blanks, and not cut, since a part of a key is
+ * another key. */
 static void read_word(Reader *p, json_t *object, const char *key, char *buf, size_t size) {
         _cleanup_free_ char *s = read_text(p, object, key);
         size_t n = s ? strlen(s) : 0;

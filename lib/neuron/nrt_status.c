@@ -1,4 +1,5 @@
-/* One table: numbers and names as in nrt_status.h of the Neuron SDK 2.32. 8 and 12 are unused there. */
+/* One table: numbers and names as in nrt_status.h of the Neuron SDK 2.32. 8 and 12 are unused
+ * there. */
 #include "lib/neuron/nrt_status.h"
 
 #include <stddef.h>

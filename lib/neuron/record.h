@@ -40,7 +40,8 @@ int bundle_state_parse(const char *s, BundleState *ret);
 bool bundle_state_may_follow(BundleState from, BundleState to);
 /** @return whether nothing more happens to it by itself */
 bool bundle_state_is_final(BundleState s);
-/** @return whether nothing more happens to it at all: it is final, and no operator can bring it back as he can a quarantined one */
+/** @return whether nothing more happens to it at all: it is final, and no operator can bring it
+ * back as he can a quarantined one */
 bool bundle_state_is_over(BundleState s);
 
 typedef enum DeliveryState {

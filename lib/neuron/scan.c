@@ -38,8 +38,8 @@ typedef struct ScanPath {
         size_t n;
 } ScanPath;
 
-/* @param n_prefix  bytes of what will stand before it  @return false when the path is too long for a
- * system call */
+/* @param n_prefix  bytes of what will stand before it  @return false when the path is too long for
+ * a system call */
 static bool path_enter(ScanPath *p, size_t n_prefix, const char *name) {
         const size_t slash = p->n > 0, n = strlen(name);
 
@@ -459,8 +459,8 @@ static UnitOwner component_owner(const ScanSource *s, bool on_network, size_t i,
 
         if (profile_unit_name_parse(component, instance_id, &pid))
                 return unit_owner(s->instance_id, instance_id, on_network);
-        /* One matching component is weaker evidence than a matching path: `logs` would do for a %i. So
-         * only what cannot be anything but an instance id counts. */
+        /* One matching component is weaker evidence than a matching path: `logs` would do for a %i.
+         * So only what cannot be anything but an instance id counts. */
         if (path_template_match_component(s->template, i, component, &v) &&
             (instance_id_is_ec2(v.instance_id) || strcmp(v.instance_id, s->instance_id) == 0))
                 return unit_owner(s->instance_id, v.instance_id, on_network);
@@ -794,8 +794,8 @@ static int apply_rule(const ScanSource *s, const char *relative, const PathState
                 .ntff_depth = path->ntff_depth,
         };
 
-        /* What was removed is assumed to have been a directory: what lay in a unit still leads to the unit,
-         * and what was one itself, or lay above, leads to nothing. */
+        /* What was removed is assumed to have been a directory: what lay in a unit still leads to
+         * the unit, and what was one itself, or lay above, leads to nothing. */
         if (!path->is_there &&
             (s->kind == SOURCE_PROCESS_CORE ||
              (s->kind != SOURCE_NEURON_PROFILE && unit_path_depth(relative) <= q.template_depth)))

@@ -24,9 +24,9 @@ typedef struct ScanSource { /* all borrowed for the time of a call */
         const char *root_override;
         /* st_nlink is ignored: for a first scan, which cannot know whose links they are. */
         bool any_links;
-        /* Called by scan_source, with its userdata, for each directory that may hold units or is one,
-         * but gives no member because it cannot be read: such a loss would be silent otherwise. May
-         * be NULL. */
+        /* Called by scan_source, with its userdata, for each directory that may hold units or is
+         * one, but gives no member because it cannot be read: such a loss would be silent
+         * otherwise. May be NULL. */
         void (*on_unreadable)(const char *relative, void *userdata);
 } ScanSource;
 

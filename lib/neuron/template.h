@@ -58,7 +58,8 @@ char *path_template_expand(const PathTemplate *t, const ExpandValues *values);
  * dates included */
 int date_time_parse(const char *s, uint64_t *ret_usec);
 
-/* ---- one name against a pattern with typed variables: for templates and the runtime's file names ---- */
+/* ---- one name against a pattern with typed variables: for templates and the runtime's file names
+ * ---- */
 
 /** Where a variable's value lies in the name; n = 0: the pattern has no such variable. */
 typedef struct PatternSpan {

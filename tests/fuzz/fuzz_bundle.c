@@ -1,4 +1,5 @@
-/* Objects from a stranger's bucket: seek table, frames, tar. The manifest fits the object's bytes, so that the walk gets inside. */
+/* Objects from a stranger's bucket: seek table, frames, tar. The manifest fits the object's bytes,
+ * so that the walk gets inside. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdbool.h>
@@ -117,7 +118,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
         check(report.n_bad == 0 || n_faults > 0);
         const bool has_a = fetch(data, manifest, "a", "aaaaaaaaaa"),
                    has_b = fetch(data, manifest, "b", "b");
-        /* verify knows a table with checksums, too, which the writer does not make and fetch does not read */
+        /* verify knows a table with checksums, too, which the writer does not make and fetch does
+         * not read */
         check(!report.ok || data[n - 5] != 0 || (has_a && has_b));
         json_decref(manifest);
         (void)close(fd);

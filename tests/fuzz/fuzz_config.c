@@ -1,4 +1,5 @@
-/* Fuzz target: any bytes as configuration. What is taken must be printed so that it is read back the same. */
+/* Fuzz target: any bytes as configuration. What is taken must be printed so that it is read back
+ * the same. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -25,8 +26,8 @@ static void check_round_trip(const Config *c) {
 
         if (!f || config_print(c, f) != 0 || fclose(f) != 0)
                 abort();
-        if (n <=
-            LOAD_FILE_MAX) { /* defaults and origins may make a very large file larger than can be read */
+        if (n <= LOAD_FILE_MAX) { /* defaults and origins may make a very large file larger than can
+                                     be read */
                 if (config_parse(&again, "printed.yaml", text, n, NULL, &diags) != 0) {
                         diag_print(&diags, stderr);
                         abort();

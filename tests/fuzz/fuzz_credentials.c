@@ -1,5 +1,6 @@
-/* What credentials are read from: the shared files, the line of a credential_process, the JSON of services. Beyond not crashing: what is
- * found lies inside of the text, is trimmed and ended; words are no longer than their line; keys that are taken can be sent in a header. */
+/* What credentials are read from: the shared files, the line of a credential_process, the JSON of
+ * services. Beyond not crashing: what is found lies inside of the text, is trimmed and ended; words
+ * are no longer than their line; keys that are taken can be sent in a header. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-/* For the fuzz targets of validators: one content, fed whole and in random pieces (runs of zeros as holes, and zeros for what the
- * validator says it does not need). The answer must not depend on the cuts, must be one of the few that the format may get, and must come with a short sentence. */
+/* For the fuzz targets of validators: one content, fed whole and in random pieces (runs of zeros as
+ * holes, and zeros for what the validator says it does not need). The answer must not depend on the
+ * cuts, must be one of the few that the format may get, and must come with a short sentence. */
 #pragma once
 
 #include <stdint.h>
@@ -43,7 +44,8 @@ static inline void fuzz_feed(Validator *v, const uint8_t *data, size_t n, uint64
         }
 }
 
-/* @param beyond  bytes that the member has by its size but that never come: a read that fails. @return the verdict */
+/* @param beyond  bytes that the member has by its size but that never come: a read that fails.
+ * @return the verdict */
 static inline Verdict fuzz_cut(const char *name, MemberKind kind, const uint8_t *data, size_t n,
                                uint64_t beyond) {
         Verdict first = N_VERDICTS;

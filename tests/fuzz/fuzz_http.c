@@ -1,8 +1,7 @@
-/* Any request, and an agent whose every word is rubbish: the answer must be well formed. The input's lines are
- *   METHOD PATH
- *   NAME=VALUE            a query parameter, already decoded; any number up to 16
- *   (empty line)
- *   the body; it is also where the agent's texts and numbers come from */
+/* Any request, and an agent whose every word is rubbish: the answer must be well formed. The
+ * input's lines are METHOD PATH NAME=VALUE            a query parameter, already decoded; any
+ * number up to 16 (empty line) the body; it is also where the agent's texts and numbers come from
+ */
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>

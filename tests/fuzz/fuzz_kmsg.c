@@ -1,5 +1,5 @@
-/* Records of the kernel's log, which who can open a device can have written. Beyond not crashing: records make progress, the text never grows, and fields
- * are printable and ended. */
+/* Records of the kernel's log, which who can open a device can have written. Beyond not crashing:
+ * records make progress, the text never grows, and fields are printable and ended. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

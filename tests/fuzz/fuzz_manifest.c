@@ -1,4 +1,5 @@
-/* Manifests from a stranger's bucket: refused with a sentence, or so well-formed that verify can work with them. */
+/* Manifests from a stranger's bucket: refused with a sentence, or so well-formed that verify can
+ * work with them. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +32,8 @@ static int put(const void *data, uint64_t n, uint64_t offset, void *userdata) {
         return 0;
 }
 
-/* The member's content out of an object whose seek table fits whatever the manifest says, and whose frames are `data`. */
+/* The member's content out of an object whose seek table fits whatever the manifest says, and whose
+ * frames are `data`. */
 static void fetch(const json_t *manifest, const json_t *member, const uint8_t *data, size_t n) {
         FetchRange table, frames;
         Fetch *f = NULL;

@@ -1,5 +1,6 @@
-/* A hook's note from a stranger, and the redaction that all of its text goes through. Beyond not crashing: what is taken keeps the bounds
- * that its readers rely on, and can be composed, taken and composed again with the same result. */
+/* A hook's note from a stranger, and the redaction that all of its text goes through. Beyond not
+ * crashing: what is taken keeps the bounds that its readers rely on, and can be composed, taken and
+ * composed again with the same result. */
 #include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>

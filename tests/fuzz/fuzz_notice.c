@@ -1,5 +1,6 @@
-/* What the instance metadata service says of this instance's end. Beyond not crashing: an announcement is a word that can stand in a log
- * line, nothing is written unless there is one, and the body is never read past its end. The first byte chooses the document. */
+/* What the instance metadata service says of this instance's end. Beyond not crashing: an
+ * announcement is a word that can stand in a log line, nothing is written unless there is one, and
+ * the body is never read past its end. The first byte chooses the document. */
 #include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>

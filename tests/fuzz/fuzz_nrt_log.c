@@ -1,4 +1,5 @@
-/* The runtime's log. Beyond not crashing: what is found lies in the text, blocks and their items make progress, and a block holds no opening delimiter. */
+/* The runtime's log. Beyond not crashing: what is found lies in the text, blocks and their items
+ * make progress, and a block holds no opening delimiter. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,7 @@
-/* What is read of processes and of their roots, which their users shape: stat, maps, cgroup, status, environ, dpkg's status file, names of Python
- * distributions, ELF notes. Beyond not crashing: what is found lies in the text, and is bounded and ended. The first byte chooses the parser. */
+/* What is read of processes and of their roots, which their users shape: stat, maps, cgroup,
+ * status, environ, dpkg's status file, names of Python distributions, ELF notes. Beyond not
+ * crashing: what is found lies in the text, and is bounded and ended. The first byte chooses the
+ * parser. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* What a store may say in XML: every parser gets every input. Refused, or so bounded that the callers need not look again; and any
- * answer gets a verdict and a sentence of one line. */
+/* What a store may say in XML: every parser gets every input. Refused, or so bounded that the
+ * callers need not look again; and any answer gets a verdict and a sentence of one line. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,5 +1,7 @@
-/* What a driver, or whoever has made a tree that looks like one, shows in sysfs: the input is cut by NUL into pairs of a path and a content, from which a
- * tree is made and walked. Beyond not crashing: every record is JSON and within its bounds, nothing called `reset` is read, and the summary is JSON too. */
+/* What a driver, or whoever has made a tree that looks like one, shows in sysfs: the input is cut
+ * by NUL into pairs of a path and a content, from which a tree is made and walked. Beyond not
+ * crashing: every record is JSON and within its bounds, nothing called `reset` is read, and the
+ * summary is JSON too. */
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>

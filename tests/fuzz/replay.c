@@ -1,5 +1,5 @@
-/* main() for a fuzz target that is not built with libFuzzer: feeds it every file of its corpus and speaks TAP. A crash of the
- * target is the test's failure; the last comment names the input.
+/* main() for a fuzz target that is not built with libFuzzer: feeds it every file of its corpus and
+ * speaks TAP. A crash of the target is the test's failure; the last comment names the input.
  *
  *   tests/fuzz/fuzz_neff [DIRECTORY]      default: $srcdir/tests/fuzz/corpus/neff */
 #include <dirent.h>
@@ -34,7 +34,8 @@ static char *default_directory(const char *program) {
         return directory;
 }
 
-/* Feeds one file. The copy is exactly as long as the input, so that a sanitizer sees a read past its end. */
+/* Feeds one file. The copy is exactly as long as the input, so that a sanitizer sees a read past
+ * its end. */
 static int replay_file(int dir_fd, const char *name) {
         _cleanup_free_ char *text = NULL;
         _cleanup_free_ uint8_t *input = NULL;

@@ -1,4 +1,5 @@
-/* SHA-256 by FIPS 180-4's examples, MD5 by RFC 1321's, HMAC by RFC 4231's, base64 by RFC 4648's, and the state that survives being saved. */
+/* SHA-256 by FIPS 180-4's examples, MD5 by RFC 1321's, HMAC by RFC 4231's, base64 by RFC 4648's,
+ * and the state that survives being saved. */
 #include "lib/base/digest.h"
 
 #include <errno.h>
@@ -172,7 +173,8 @@ static void lengths_above_4_gib_are_kept(void **state) {
 }
 
 static void hmac_agrees_with_the_published_vectors(void **state) {
-        /* RFC 4231, 4.2 to 4.8 (4.6 is truncated there: its first 16 bytes). Keys and data of one byte repeated where byte > 0. */
+        /* RFC 4231, 4.2 to 4.8 (4.6 is truncated there: its first 16 bytes). Keys and data of one
+         * byte repeated where byte > 0. */
         static const struct {
                 uint8_t key_byte, data_byte;
                 size_t n_key, n_data;

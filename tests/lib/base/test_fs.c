@@ -1,4 +1,5 @@
-/* Opening in hostile trees, by openat2 and by the walk that stands in for it; leases; file systems. */
+/* Opening in hostile trees, by openat2 and by the walk that stands in for it; leases; file systems.
+ */
 #include "lib/base/fs.h"
 
 #include <dirent.h>
@@ -30,7 +31,8 @@
 int __real_fstatfs(int fd, struct statfs *ret);
 int __wrap_fstatfs(int fd, struct statfs *ret);
 
-/* No other file systems can be mounted here: while a test has asked for it, the kernel says what the test wants. */
+/* No other file systems can be mounted here: while a test has asked for it, the kernel says what
+ * the test wants. */
 static bool fake_fstatfs;
 
 int __wrap_fstatfs(int fd, struct statfs *ret) {
@@ -51,8 +53,8 @@ static unsigned n_open_fds(void) {
         return n;
 }
 
-/* What every way of opening must answer about the same tree. Returns the number of the first check that fails, since it
- * also runs in a child, where cmocka's asserts cannot report. */
+/* What every way of opening must answer about the same tree. Returns the number of the first check
+ * that fails, since it also runs in a child, where cmocka's asserts cannot report. */
 static int judge_opening(int dir_fd) {
         static const struct {
                 const char *path;

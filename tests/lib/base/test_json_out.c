@@ -1,4 +1,5 @@
-/* JSON member by member: whatever comes in, a parser that shares no code with it reads it, and gets it back. */
+/* JSON member by member: whatever comes in, a parser that shares no code with it reads it, and gets
+ * it back. */
 #include "lib/base/json_out.h"
 
 #include <setjmp.h>

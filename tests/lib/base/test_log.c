@@ -1,4 +1,5 @@
-/* The log, read back from a pipe in stderr's place and, where a mount namespace may be made, from a journal's socket. */
+/* The log, read back from a pipe in stderr's place and, where a mount namespace may be made, from a
+ * journal's socket. */
 #include "lib/base/log.h"
 
 #include <errno.h>
@@ -202,7 +203,8 @@ static void auto_is_text_unless_stderr_is_the_journals(void **state) {
         assert_string_equal(captured(), "info: here\n");
 }
 
-/* A datagram socket where the journal's would be, seen by this process only. @return fd, -1 = not permitted here */
+/* A datagram socket where the journal's would be, seen by this process only. @return fd, -1 = not
+ * permitted here */
 static int fake_journal(void) {
         struct sockaddr_un address = { .sun_family = AF_UNIX,
                                        .sun_path = "/run/systemd/journal/socket" };

@@ -1,4 +1,5 @@
-/* Numbers and words from outside: what is taken, what is refused and why, and that text and number go round. */
+/* Numbers and words from outside: what is taken, what is refused and why, and that text and number
+ * go round. */
 #include "lib/base/parse.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
-/* Secrets go, all else stays: a table of what each looks like in the field. The secrets are made up. */
+/* Secrets go, all else stays: a table of what each looks like in the field. The secrets are made
+ * up. */
 #include "lib/base/redact.h"
 
 #include <setjmp.h>
@@ -267,7 +268,8 @@ static void a_command_line_loses_its_secrets_argument_by_argument(void **state) 
         CMDLINE("\xff\"\\\n", "[\"\\\\xff\\\"\\\\\\u000a\"]");
 }
 
-/* Text that is made to be looked at again and again: a megabyte of each within seconds, even under a sanitizer. */
+/* Text that is made to be looked at again and again: a megabyte of each within seconds, even under
+ * a sanitizer. */
 static void hostile_text_takes_linear_time(void **state) {
         (void)state;
         static const char *const seeds[] = {

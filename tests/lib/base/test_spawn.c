@@ -103,7 +103,8 @@ static void what_cannot_be_started_is_told_and_leaves_nothing(void **state) {
         assert_int_equal(errno, ECHILD);
 }
 
-/* The program looks when it has read a line, which it is given when spawn_program() has returned. */
+/* The program looks when it has read a line, which it is given when spawn_program() has returned.
+ */
 static void a_program_has_the_limit_of_descriptors_that_was_there_before_it_was_raised(
         void **state) {
         (void)state;

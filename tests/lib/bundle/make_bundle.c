@@ -1,8 +1,9 @@
 /* Packs a directory by plan and writer alone, so that other people's tools can look at the result.
  * make_bundle [-l LEVEL] [-j THREADS] [-m MIB] [-f FIRST_FRAME] [-p PART_MIB] [-t] DIRECTORY OUTPUT
  * With -p it is packed by parts in memory, as for S3.
- * OUTPUT gets the frames from FIRST_FRAME on and, when that is 0, the seek table. Members are listed on stdout:
- * sha256, 's' for a sparse digest, bytes, first frame, offset in the stream, path. */
+ * OUTPUT gets the frames from FIRST_FRAME on and, when that is 0, the seek table. Members are
+ * listed on stdout: sha256, 's' for a sparse digest, bytes, first frame, offset in the stream,
+ * path. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>

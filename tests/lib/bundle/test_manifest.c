@@ -1,4 +1,5 @@
-/* The manifest as it is written (a golden file), and what a manifest from a stranger's bucket may not say. */
+/* The manifest as it is written (a golden file), and what a manifest from a stranger's bucket may
+ * not say. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>

@@ -14,7 +14,8 @@
 #define BLOCK MEMBER_DIGEST_BLOCK
 #define MAX_ZEROS MEMBER_DIGEST_ZEROS_MAX
 
-/* Content made of zero blocks ('0'), blocks of data ('d'), and blocks whose last byte alone is not zero ('e'). */
+/* Content made of zero blocks ('0'), blocks of data ('d'), and blocks whose last byte alone is not
+ * zero ('e'). */
 static uint8_t *content_of(const char *shape, size_t tail, size_t *ret_n) {
         size_t n = strlen(shape) * BLOCK + tail;
         uint8_t *data = calloc(1, n + 1);
@@ -39,7 +40,8 @@ static void put_u64(Sha256 *s, uint64_t value) {
         sha256_update(s, &little, sizeof little);
 }
 
-/* A digest, and the plain SHA-256 of the same bytes, that have seen the MAX of zeros: dear to make, hence once. */
+/* A digest, and the plain SHA-256 of the same bytes, that have seen the MAX of zeros: dear to make,
+ * hence once. */
 static MemberDigest full_digest;
 static Sha256 full_plain;
 

@@ -1,5 +1,5 @@
-/* Parts in memory, and going on with them: whatever the moment of the interruption, the bytes and the manifest are those of a run
- * that nothing interrupted. */
+/* Parts in memory, and going on with them: whatever the moment of the interruption, the bytes and
+ * the manifest are those of a run that nothing interrupted. */
 #include "lib/bundle/packer.h"
 
 #include <elf.h>
@@ -67,7 +67,8 @@ static void make_sparse(const char *name) {
         assert_int_equal(ftruncate(fd, 40 * (off_t)MIB + 3), 0);
 }
 
-/* More zeros than are hashed, and behind them a run of written ones in which a frame (and with it a part) ends. */
+/* More zeros than are hashed, and behind them a run of written ones in which a frame (and with it a
+ * part) ends. */
 static void make_zeros(const char *name) {
         _cleanup_close_ int fd = create(name);
         _cleanup_free_ uint8_t *zeros = calloc(1, 3 * MIB);
@@ -527,7 +528,8 @@ static void a_tolerant_run_cut_after_any_part_goes_on_with_the_same(void **state
         make_neff("neff_1.neff", true);
 }
 
-/* A member was lost in the middle and is there again: what comes behind the rows goes out as it was said, as zeros. */
+/* A member was lost in the middle and is there again: what comes behind the rows goes out as it was
+ * said, as zeros. */
 static void a_member_once_lost_is_not_found_again(void **state) {
         (void)state;
         _cleanup_(bundle_done) Bundle b = { 0 };

@@ -109,7 +109,8 @@ static void restored_parts_go_on_as_if_nothing_had_been(void **state) {
         parts_done(&restored);
 }
 
-/* Packs `frames` frames of `unpacked` bytes each that become `packed` bytes. @return the number of parts */
+/* Packs `frames` frames of `unpacked` bytes each that become `packed` bytes. @return the number of
+ * parts */
 static size_t n_parts_of(uint64_t frames, uint64_t unpacked, uint64_t packed,
                          uint64_t *ret_largest) {
         uint64_t left = frames * unpacked, open = 0;

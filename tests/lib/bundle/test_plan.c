@@ -252,7 +252,8 @@ static void frames_cover_the_stream_and_are_cut_by_the_rule(void **state) {
                 assert_int_equal(plan_frame_at(p, next - 1), f);
                 if (bytes == PLAN_FRAME_BYTES || next == plan_stream_bytes(p))
                         continue;
-                /* a short one is at least half full, and the member behind it would not have fitted */
+                /* a short one is at least half full, and the member behind it would not have fitted
+                 */
                 const PlanMember *m = plan_member(p, plan_member_at(p, next));
                 assert_int_equal(m->stream_offset, next);
                 assert_true(bytes >= PLAN_FRAME_BYTES / 2);

@@ -12,8 +12,8 @@
 
 #include "lib/bundle/packer.h"
 
-/* What a file system would say of a file whose data lies in pieces of `bytes`, one every `gap`: a file that really has 20 GiB of
- * them is more than a test may ask for. */
+/* What a file system would say of a file whose data lies in pieces of `bytes`, one every `gap`: a
+ * file that really has 20 GiB of them is more than a test may ask for. */
 static uint64_t piece_bytes, piece_gap, file_bytes;
 
 off_t __wrap_lseek(int fd, off_t offset, int whence);
@@ -53,8 +53,8 @@ static Plan *plan_of_pieces(uint64_t bytes, uint64_t gap, uint64_t file) {
         return plan;
 }
 
-/* Cuts the plan's frames into parts as the packer does, were none of them to compress. @return how many; the largest is within the
- * bound that limits.memory counts with */
+/* Cuts the plan's frames into parts as the packer does, were none of them to compress. @return how
+ * many; the largest is within the bound that limits.memory counts with */
 static size_t n_parts(const Plan *plan, uint64_t part_size) {
         const uint64_t total = plan_stream_bytes(plan),
                        max = packer_part_bytes_max(part_size, 0, total);

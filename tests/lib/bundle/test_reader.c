@@ -1,4 +1,5 @@
-/* Verify: objects that other programs made, sound ones and every kind of spoilt one, and one of our own writer's. */
+/* Verify: objects that other programs made, sound ones and every kind of spoilt one, and one of our
+ * own writer's. */
 #include <errno.h>
 #include <fcntl.h>
 #include <locale.h>
@@ -74,7 +75,8 @@ static void verify_case(const char *name, Heard *h) {
         verify(object, text, n, h);
 }
 
-/* @param faults  pieces of sentences that must be told, as many as there are faults; NULL ends it */
+/* @param faults  pieces of sentences that must be told, as many as there are faults; NULL ends it
+ */
 static void expect(const char *name, uint64_t n_bad, const char *const *faults) {
         Heard h;
         size_t n = 0;

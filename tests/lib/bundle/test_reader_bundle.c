@@ -1,4 +1,5 @@
-/* Writer, manifest and verify together: what we wrote is what we read, and a byte flipped anywhere is noticed. */
+/* Writer, manifest and verify together: what we wrote is what we read, and a byte flipped anywhere
+ * is noticed. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>

@@ -1,4 +1,5 @@
-/* Feeds content to a validator in several cuts and asserts that the answer is the same for all of them. */
+/* Feeds content to a validator in several cuts and asserts that the answer is the same for all of
+ * them. */
 #pragma once
 
 #include <setjmp.h>
@@ -14,7 +15,8 @@
 
 typedef enum Feed { FEED_DATA, FEED_HOLES, FEED_NEEDED, N_FEEDS } Feed;
 
-/* FEED_HOLES: a run of zeros goes in as zeros, as a hole would. FEED_NEEDED: so does all that the validator says it does not need. */
+/* FEED_HOLES: a run of zeros goes in as zeros, as a hole would. FEED_NEEDED: so does all that the
+ * validator says it does not need. */
 static inline void feed_cut(Validator *v, const uint8_t *data, size_t n, size_t cut, Feed feed) {
         for (size_t i = 0; i < n;) {
                 size_t m = n - i < cut ? n - i : cut, zeros = 0;

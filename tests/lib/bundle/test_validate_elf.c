@@ -1,4 +1,5 @@
-/* Core files: both classes, both byte orders, many program headers, and every place where one may end too early. */
+/* Core files: both classes, both byte orders, many program headers, and every place where one may
+ * end too early. */
 #include <elf.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -43,7 +44,8 @@ static void phdr_put(Core *c, size_t i, uint64_t offset, uint64_t bytes) {
         PUT(c, at, Phdr, p_memsz, bytes + 4096);
 }
 
-/* n program headers of `each` bytes, one behind the other as Linux lays them out; section 0 at the end when there are many. */
+/* n program headers of `each` bytes, one behind the other as Linux lays them out; section 0 at the
+ * end when there are many. */
 static Core core_make(bool is_64, bool is_big, size_t n, size_t each) {
         Core c = { .is_64 = is_64, .is_big = is_big };
         const bool is_many = n >= PN_XNUM;

@@ -1,4 +1,5 @@
-/* What the writer promises to its caller. What other people's tools say to its bytes is in test_writer_readers.py. */
+/* What the writer promises to its caller. What other people's tools say to its bytes is in
+ * test_writer_readers.py. */
 #include "lib/bundle/writer.h"
 
 #include <endian.h>

@@ -68,7 +68,8 @@ static const struct Launcher {
 };
 /* clang-format on */
 
-/* Of two variables with one name the first counts: the rank is first's when it is the one that counts, too. */
+/* Of two variables with one name the first counts: the rank is first's when it is the one that
+ * counts, too. */
 static void assert_above(size_t upper, const struct Launcher *first,
                          const struct Launcher *second) {
         char *env[8] = { NULL };

@@ -1,4 +1,5 @@
-/* The note: what is composed is read again, and what a stranger writes is refused unless it is one. */
+/* The note: what is composed is read again, and what a stranger writes is refused unless it is one.
+ */
 #include "lib/neuron/note.h"
 
 #include <setjmp.h>
@@ -114,7 +115,8 @@ static void secrets_and_what_is_not_allowed_stay_behind(void **state) {
         assert_null(got.environment[2]);
 }
 
-/* A note of hostile size: each field as long as an argument can be, of bytes that take six in JSON. */
+/* A note of hostile size: each field as long as an argument can be, of bytes that take six in JSON.
+ */
 static void a_large_note_is_cut_and_says_so(void **state) {
         (void)state;
         enum { N = 100000 };

@@ -47,7 +47,8 @@ static void a_name_that_matches_gives_values_and_another_gives_none(void **state
         scan_unit_done(&u);
 }
 
-/* The kernel stamps with the coarse clock, which is behind, or since 6.13 with the fine one (multigrain timestamps). */
+/* The kernel stamps with the coarse clock, which is behind, or since 6.13 with the fine one
+ * (multigrain timestamps). */
 static uint64_t now_usec(clockid_t clock) {
         struct timespec t;
         assert_int_equal(clock_gettime(clock, &t), 0);
@@ -349,7 +350,9 @@ static void what_cannot_be_read_is_said(void **state) {
 
         if (geteuid() != 0)
                 SKIP_BECAUSE(
-                        "not possible on this machine or as this user"); /* nothing of ours would be closed to us: the owner is we */
+                        "not possible on this machine or as this user"); /* nothing of ours would be
+                                                                            closed to us: the owner
+                                                                            is we */
         fixture_source(f, SOURCE_DIRECTORY, "%p");
         fixture_files(f, "1/closed/a", "1/open", "2/a", "3/closed/a", "4/a", OTHER "_pid_1/a");
         /* Another instance's is no loss of ours. */

@@ -195,8 +195,8 @@ static void devices_are_no_members(void **state) {
         fixture_files(f, "1/file");
         if (mknodat(f->scratch->fd, "src/1/null", S_IFCHR | 0666, makedev(1, 3)) < 0 ||
             mknodat(f->scratch->fd, "src/1/disk", S_IFBLK | 0666, makedev(7, 0)) < 0)
-                SKIP_BECAUSE(
-                        "not possible on this machine or as this user"); /* only root can make them */
+                SKIP_BECAUSE("not possible on this machine or as this user"); /* only root can make
+                                                                                 them */
         check_members(f, "1", "disk special-file\nfile\nnull special-file\n");
 }
 
@@ -447,7 +447,8 @@ static void a_unit_that_cannot_be_read_is_told(void **state) {
 
         if (geteuid() != 0)
                 SKIP_BECAUSE(
-                        "not possible on this machine or as this user"); /* nothing of ours would be closed to us */
+                        "not possible on this machine or as this user"); /* nothing of ours would be
+                                                                            closed to us */
         fixture_source(f, SOURCE_NEURON_CORE_DUMP, "%p");
         fixture_files(f, "1/a");
         assert_int_equal(fchmodat(f->scratch->fd, "src/1", 0700, 0), 0);
