@@ -7,10 +7,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
-#include "lib/base/clock.h"
 #include "lib/base/json_out.h"
 
 #define R "[redacted]"
@@ -303,8 +303,7 @@ static void hostile_text_takes_linear_time(void **state) {
         enum { N = 1 << 20 };
         char *text = malloc(N);
         assert_non_null(text);
-        Clock *clock = clock_system();
-        uint64_t begun = clock->boottime_usec(clock);
+        const clock_t start = clock();
         for (size_t i = 0; i < ELEMENTSOF(seeds); i++) {
                 _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
                 for (size_t k = 0, n = strlen(seeds[i]); k < N; k++)
@@ -312,7 +311,7 @@ static void hostile_text_takes_linear_time(void **state) {
                 redact_text(&b, text, N);
                 assert_int_equal(strbuf_error(&b), 0);
         }
-        assert_in_range(clock->boottime_usec(clock) - begun, 0, 30 * USEC_PER_SEC);
+        assert_in_range(clock() - start, 0, 30 * CLOCKS_PER_SEC); /* CPU time */
         free(text);
 }
 
