@@ -132,7 +132,7 @@ static void the_fake_clock_moves_only_when_told(void **state) {
         assert_int_equal(c->boottime_usec(c), 15);
 }
 
-static void it_is_told_for_how_long_the_clock_was_not_set_forward(void **state) {
+static void it_is_reported_for_how_long_the_clock_was_not_set_forward(void **state) {
         FakeClock fake = FAKE_CLOCK(USEC_PER_DAY, 10);
         Clock *c = &fake.clock;
         ClockSteady s = { 0 };
@@ -161,7 +161,7 @@ int main(void) {
                 cmocka_unit_test(a_span_shows_its_two_largest_units),
                 cmocka_unit_test(the_system_clock_is_the_kernels),
                 cmocka_unit_test(the_fake_clock_moves_only_when_told),
-                cmocka_unit_test(it_is_told_for_how_long_the_clock_was_not_set_forward),
+                cmocka_unit_test(it_is_reported_for_how_long_the_clock_was_not_set_forward),
         };
 
         return cmocka_run_group_tests_name("base/clock", tests, NULL, NULL);

@@ -34,7 +34,7 @@ static void a_fault_names_file_line_key_and_remedy(void **state) {
                                   "use 5MiB or more");
 }
 
-static void what_is_not_there_is_left_out(void **state) {
+static void what_is_not_there_is_skipped(void **state) {
         _cleanup_(diag_done) Diags d = { 0 };
         _cleanup_free_ char *text = NULL;
 
@@ -102,7 +102,7 @@ static void done_leaves_a_list_that_can_be_used_again(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(a_fault_names_file_line_key_and_remedy),
-                cmocka_unit_test(what_is_not_there_is_left_out),
+                cmocka_unit_test(what_is_not_there_is_skipped),
                 cmocka_unit_test(faults_come_by_line_and_within_a_line_as_found),
                 cmocka_unit_test(a_value_with_a_newline_stays_on_its_line),
                 cmocka_unit_test(the_list_owns_copies),

@@ -81,7 +81,7 @@ static void md5_agrees_with_the_published_vectors(void **state) {
         }
 }
 
-static void a_saved_state_goes_on_where_it_was(void **state) {
+static void a_saved_state_continues_where_it_was(void **state) {
         uint8_t data[300], whole[SHA256_SIZE];
 
         (void)state;
@@ -260,7 +260,7 @@ static void base64_agrees_with_the_published_vectors(void **state) {
         }
 }
 
-static void what_is_wiped_is_gone(void **state) {
+static void wiped_memory_is_overwritten(void **state) {
         char secret[8] = "secret", zeros[8] = "";
 
         (void)state;
@@ -282,14 +282,14 @@ int main(void) {
                 cmocka_unit_test(sha256_agrees_with_the_published_vectors),
                 cmocka_unit_test(a_million_times_a_in_odd_pieces_is_the_published_digest),
                 cmocka_unit_test(md5_agrees_with_the_published_vectors),
-                cmocka_unit_test(a_saved_state_goes_on_where_it_was),
+                cmocka_unit_test(a_saved_state_continues_where_it_was),
                 cmocka_unit_test(a_saved_state_has_the_same_bytes_on_every_machine),
                 cmocka_unit_test(what_cannot_be_a_state_is_refused),
                 cmocka_unit_test(lengths_above_4_gib_are_kept),
                 cmocka_unit_test(hmac_agrees_with_the_published_vectors),
                 cmocka_unit_test(a_key_of_just_a_block_is_used_as_it_is_and_an_empty_one_too),
                 cmocka_unit_test(base64_agrees_with_the_published_vectors),
-                cmocka_unit_test(what_is_wiped_is_gone),
+                cmocka_unit_test(wiped_memory_is_overwritten),
                 cmocka_unit_test(hex_is_lower_case),
         };
 

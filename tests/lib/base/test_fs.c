@@ -359,7 +359,7 @@ static void a_local_file_system_is_not_a_network(void **state) {
         assert_false(fs_is_network(fd, NULL));
 }
 
-static void what_cannot_be_asked_counts_as_a_network(void **state) {
+static void what_cannot_be_queried_counts_as_a_network(void **state) {
         const char *name = NULL;
 
         (void)state;
@@ -402,7 +402,8 @@ static unsigned n_entries(DIR *d) {
         return n;
 }
 
-static void a_directory_is_listed_whole_each_time_it_is_opened_and_nothing_else_is(void **state) {
+static void a_directory_is_listed_completely_each_time_it_is_opened_and_nothing_else_is(
+        void **state) {
         const Scratch *s = *state;
 
         assert_int_equal(scratch_write(s, "file", "x"), 0);
@@ -440,7 +441,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(a_path_may_be_64_components_deep_and_no_more,
                                                 scratch_setup, scratch_teardown),
                 cmocka_unit_test_setup_teardown(
-                        a_directory_is_listed_whole_each_time_it_is_opened_and_nothing_else_is,
+                        a_directory_is_listed_completely_each_time_it_is_opened_and_nothing_else_is,
                         scratch_setup, scratch_teardown),
                 cmocka_unit_test_setup_teardown(only_regular_files_are_regular, opening_setup,
                                                 scratch_teardown),
@@ -455,7 +456,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(without_the_right_to_a_lease_the_answer_is_unknown,
                                                 opening_setup, scratch_teardown),
                 cmocka_unit_test(a_local_file_system_is_not_a_network),
-                cmocka_unit_test(what_cannot_be_asked_counts_as_a_network),
+                cmocka_unit_test(what_cannot_be_queried_counts_as_a_network),
                 cmocka_unit_test(file_system_numbers_are_the_kernels),
         };
 

@@ -108,7 +108,7 @@ static void assert_text(const char *s, size_t n, const char *want) {
         json_decref(value);
 }
 
-static void what_is_no_utf8_is_spelled(void **state) {
+static void what_is_no_utf8_is_escaped(void **state) {
         (void)state;
         assert_text("a\xff\x62", 3, "a\\xffb");
         assert_text("\xc3", 1, "\\xc3");                   /* cut short */
@@ -137,7 +137,7 @@ int main(void) {
                 cmocka_unit_test(records_of_one_buffer_stand_on_lines),
                 cmocka_unit_test(a_text_that_ends_like_an_opening_still_has_its_comma),
                 cmocka_unit_test(every_pair_of_bytes_becomes_valid_json),
-                cmocka_unit_test(what_is_no_utf8_is_spelled),
+                cmocka_unit_test(what_is_no_utf8_is_escaped),
                 cmocka_unit_test(a_failed_buffer_stays_failed),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -71,7 +71,7 @@ static void a_range_includes_its_ends(void **state) {
         assert_int_equal(n, 7);
 }
 
-static void hex_bytes_are_exactly_as_many_as_asked_for(void **state) {
+static void hex_bytes_are_exactly_as_many_as_requested(void **state) {
         uint8_t bytes[4] = { 1, 2, 3, 4 };
 
         (void)state;
@@ -292,7 +292,7 @@ static void people_read_sizes_with_one_decimal(void **state) {
                 assert_string_equal(parse_format_human(buf, cases[i].bytes), cases[i].text);
 }
 
-static void a_number_is_taken_from_where_it_stands_and_no_further(void **state) {
+static void a_number_is_read_from_where_it_stands_and_no_further(void **state) {
         static const struct {
                 const char *text;
                 bool is_one;
@@ -351,10 +351,10 @@ static void brackets_in_strings_do_not_nest(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(only_digits_are_a_number),
-                cmocka_unit_test(a_number_is_taken_from_where_it_stands_and_no_further),
+                cmocka_unit_test(a_number_is_read_from_where_it_stands_and_no_further),
                 cmocka_unit_test(brackets_in_strings_do_not_nest),
                 cmocka_unit_test(a_range_includes_its_ends),
-                cmocka_unit_test(hex_bytes_are_exactly_as_many_as_asked_for),
+                cmocka_unit_test(hex_bytes_are_exactly_as_many_as_requested),
                 cmocka_unit_test(yes_and_no_come_in_three_words_and_any_case),
                 cmocka_unit_test(sizes_have_binary_units),
                 cmocka_unit_test(rates_are_sizes_a_second),

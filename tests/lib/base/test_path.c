@@ -88,7 +88,7 @@ static void simplified_paths_keep_their_meaning(void **state) {
         check_owned(path_simplify("/.a/b."), "/.a/b.");
 }
 
-static void escapes_are_as_the_manifest_says(void **state) {
+static void escapes_are_as_the_manifest_states(void **state) {
         (void)state;
         check_owned(path_escape("plain/ü€𝄞"), "plain/ü€𝄞");
         check_owned(path_escape("a\nb\tc\x7f"), "a\\x0ab\\x09c\\x7f");
@@ -153,7 +153,7 @@ int main(void) {
                 cmocka_unit_test(below_goes_by_components),
                 cmocka_unit_test(a_way_back_up_is_never_below),
                 cmocka_unit_test(simplified_paths_keep_their_meaning),
-                cmocka_unit_test(escapes_are_as_the_manifest_says),
+                cmocka_unit_test(escapes_are_as_the_manifest_states),
                 cmocka_unit_test(every_name_goes_round),
                 cmocka_unit_test(malformed_escapes_are_refused),
         };

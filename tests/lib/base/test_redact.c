@@ -195,7 +195,7 @@ static void a_member_of_an_object_has_no_secret(void **state) {
         strbuf_done(&b);
 }
 
-static void names_are_told_apart(void **state) {
+static void names_are_distinguished(void **state) {
         (void)state;
         static const char *const secret[] = {
                 "HF_TOKEN",
@@ -270,7 +270,7 @@ static void a_command_line_loses_its_secrets_argument_by_argument(void **state) 
 
 /* Text that is made to be looked at again and again: a megabyte of each within seconds, even under
  * a sanitizer. */
-static void hostile_text_takes_linear_time(void **state) {
+static void hostile_text_needs_linear_time(void **state) {
         (void)state;
         static const char *const seeds[] = {
                 "eyJ-",
@@ -323,9 +323,9 @@ int main(void) {
                 cmocka_unit_test(every_beginning_of_a_text_is_read_within_its_bounds),
                 cmocka_unit_test(bytes_of_any_kind_pass),
                 cmocka_unit_test(a_member_of_an_object_has_no_secret),
-                cmocka_unit_test(names_are_told_apart),
+                cmocka_unit_test(names_are_distinguished),
                 cmocka_unit_test(a_command_line_loses_its_secrets_argument_by_argument),
-                cmocka_unit_test(hostile_text_takes_linear_time),
+                cmocka_unit_test(hostile_text_needs_linear_time),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

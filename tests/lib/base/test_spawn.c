@@ -88,7 +88,7 @@ static void signals_are_at_their_defaults_unless_they_are_to_be_kept(void **stat
         assert_int_equal(sigprocmask(SIG_SETMASK, &before, NULL), 0);
 }
 
-static void what_cannot_be_started_is_told_and_leaves_nothing(void **state) {
+static void what_cannot_be_started_is_reported_and_leaves_nothing(void **state) {
         (void)state;
         char *argv[] = { (char *)"x", NULL };
         pid_t pid = 4711;
@@ -142,7 +142,7 @@ int main(void) {
                 cmocka_unit_test(it_has_the_descriptors_of_its_order_and_no_others),
                 cmocka_unit_test(it_has_the_environment_of_its_order_and_a_group_of_its_own),
                 cmocka_unit_test(signals_are_at_their_defaults_unless_they_are_to_be_kept),
-                cmocka_unit_test(what_cannot_be_started_is_told_and_leaves_nothing),
+                cmocka_unit_test(what_cannot_be_started_is_reported_and_leaves_nothing),
                 /* The last one: it stays raised. */
                 cmocka_unit_test(
                         a_program_has_the_limit_of_descriptors_that_was_there_before_it_was_raised),

@@ -44,7 +44,7 @@ static void bytes_may_hold_a_nul(void **state) {
         assert_memory_equal(b.text, "a\0b", 4);
 }
 
-static void taking_hands_over_and_starts_anew(void **state) {
+static void detaching_hands_over_and_restarts(void **state) {
         StrBuf b = STRBUF_INIT;
         _cleanup_free_ char *first = NULL, *second = NULL;
 
@@ -71,7 +71,7 @@ static void clearing_keeps_the_memory(void **state) {
         assert_string_equal(b.text, "two");
 }
 
-static void a_failure_is_remembered_until_it_is_told(void **state) {
+static void a_failure_is_remembered_until_it_is_reported(void **state) {
         StrBuf b = STRBUF_INIT;
 
         (void)state;
@@ -90,9 +90,9 @@ int main(void) {
                 cmocka_unit_test(text_comes_out_as_it_went_in),
                 cmocka_unit_test(it_grows_in_steps_of_any_size),
                 cmocka_unit_test(bytes_may_hold_a_nul),
-                cmocka_unit_test(taking_hands_over_and_starts_anew),
+                cmocka_unit_test(detaching_hands_over_and_restarts),
                 cmocka_unit_test(clearing_keeps_the_memory),
-                cmocka_unit_test(a_failure_is_remembered_until_it_is_told),
+                cmocka_unit_test(a_failure_is_remembered_until_it_is_reported),
         };
 
         return cmocka_run_group_tests_name("base/strbuf", tests, NULL, NULL);

@@ -61,7 +61,7 @@ static void overlong_forms_are_refused(void **state) {
         assert_int_equal(utf8_char_size("\xe2\x82\x28", 3), 0);
 }
 
-static void what_moves_a_cursor_is_spelled(void **state) {
+static void what_moves_a_cursor_is_escaped(void **state) {
         static const struct {
                 const char *text, *spelled;
                 size_t used;
@@ -95,7 +95,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(every_scalar_value_is_a_character_and_nothing_else_is),
                 cmocka_unit_test(overlong_forms_are_refused),
-                cmocka_unit_test(what_moves_a_cursor_is_spelled),
+                cmocka_unit_test(what_moves_a_cursor_is_escaped),
         };
 
         return cmocka_run_group_tests_name("base/utf8", tests, NULL, NULL);

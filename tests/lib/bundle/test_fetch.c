@@ -263,7 +263,7 @@ static void every_member_fetched_equals_the_file(void **state) {
         (void)fetch_whole(bundle.manifest, "e-holes", 13);
 }
 
-static void no_more_frames_are_asked_for_than_the_member_is_in(void **state) {
+static void no_more_frames_are_requested_than_the_member_is_in(void **state) {
         (void)state;
         const uint64_t frame = 2 * MIB + 64 * KIB;
         assert_in_range(fetch_whole(bundle.manifest, "a-small", 1 << 20), 1, frame);
@@ -299,7 +299,7 @@ static json_t *without_headers(void) {
         return manifest;
 }
 
-static void a_manifest_that_does_not_tell_headers_will_do(void **state) {
+static void a_manifest_that_does_not_name_headers_will_do(void **state) {
         (void)state;
         json_t *manifest = without_headers();
         for (size_t i = 0; i < ELEMENTSOF(names) + N_SMALL; i++)
@@ -331,7 +331,7 @@ static void resume(const json_t *manifest, const char *name, uint64_t done) {
         assert_int_equal(g.next, fetch_bytes(f));
 }
 
-static void a_fetch_goes_on_at_the_frame_that_was_cut(void **state) {
+static void a_fetch_continues_at_the_frame_that_was_cut(void **state) {
         (void)state;
         static const uint64_t offsets[] = { 0,       1,           MIB,     2 * MIB - 1,
                                             2 * MIB, 3 * MIB + 7, 5 * MIB, 7 * MIB + 76 };
@@ -380,7 +380,7 @@ static void a_member_that_is_not_there_is_none(void **state) {
         assert_null(f);
 }
 
-static void a_damaged_frame_is_told(void **state) {
+static void a_damaged_frame_is_reported(void **state) {
         (void)state;
         FetchRange frames;
         _cleanup_(fetch_freep) Fetch *f = begin(bundle.manifest, "c-text", &frames);
@@ -395,7 +395,7 @@ static void a_damaged_frame_is_told(void **state) {
         assert_int_equal(fetch_finish(f), -EBADMSG);
 }
 
-static void an_early_end_and_too_many_bytes_are_told(void **state) {
+static void an_early_end_and_too_many_bytes_are_reported(void **state) {
         (void)state;
         FetchRange frames;
         _cleanup_(fetch_freep) Fetch *f = begin(bundle.manifest, "b-noise", &frames);
@@ -420,7 +420,7 @@ static void what_put_answers_comes_back(void **state) {
         assert_int_equal(g.n_calls, 1);
 }
 
-static void a_digest_that_is_another_is_told(void **state) {
+static void a_digest_that_is_another_is_reported(void **state) {
         (void)state;
         static const char *const fetched[] = { "b-noise", "f-hole", "d-empty" };
         for (size_t i = 0; i < ELEMENTSOF(fetched); i++) {
@@ -475,7 +475,7 @@ static void a_seek_table_that_lies_is_refused(void **state) {
 }
 
 /* Two frames that swap what they claim: all sums are right, and yet nothing fits. */
-static void frames_that_are_not_as_the_table_says_are_told(void **state) {
+static void frames_that_are_not_as_the_table_states_are_reported(void **state) {
         (void)state;
         FetchRange table, frames;
         _cleanup_(fetch_freep) Fetch *f = NULL;
@@ -506,7 +506,7 @@ static json_t *with_number(const char *object, const char *key, json_int_t value
         return manifest;
 }
 
-static void a_manifest_that_says_impossible_things_is_refused(void **state) {
+static void a_manifest_that_contradicts_itself_is_refused(void **state) {
         (void)state;
         static const struct {
                 const char *object, *key;
@@ -544,19 +544,19 @@ static void a_manifest_that_says_impossible_things_is_refused(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(every_member_fetched_equals_the_file),
-                cmocka_unit_test(no_more_frames_are_asked_for_than_the_member_is_in),
+                cmocka_unit_test(no_more_frames_are_requested_than_the_member_is_in),
                 cmocka_unit_test(holes_come_as_holes),
-                cmocka_unit_test(a_manifest_that_does_not_tell_headers_will_do),
-                cmocka_unit_test(a_fetch_goes_on_at_the_frame_that_was_cut),
+                cmocka_unit_test(a_manifest_that_does_not_name_headers_will_do),
+                cmocka_unit_test(a_fetch_continues_at_the_frame_that_was_cut),
                 cmocka_unit_test(what_was_kept_counts_for_the_digest),
                 cmocka_unit_test(a_member_that_is_not_there_is_none),
-                cmocka_unit_test(a_damaged_frame_is_told),
-                cmocka_unit_test(an_early_end_and_too_many_bytes_are_told),
+                cmocka_unit_test(a_damaged_frame_is_reported),
+                cmocka_unit_test(an_early_end_and_too_many_bytes_are_reported),
                 cmocka_unit_test(what_put_answers_comes_back),
-                cmocka_unit_test(a_digest_that_is_another_is_told),
+                cmocka_unit_test(a_digest_that_is_another_is_reported),
                 cmocka_unit_test(a_seek_table_that_lies_is_refused),
-                cmocka_unit_test(frames_that_are_not_as_the_table_says_are_told),
-                cmocka_unit_test(a_manifest_that_says_impossible_things_is_refused),
+                cmocka_unit_test(frames_that_are_not_as_the_table_states_are_reported),
+                cmocka_unit_test(a_manifest_that_contradicts_itself_is_refused),
         };
         return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -251,7 +251,7 @@ static void of_several_failures_each_has_its_own_process_rank_and_time(void **st
         json_decref(manifest);
 }
 
-static void of_very_many_failures_the_first_128_are_told(void **state) {
+static void of_very_many_failures_the_first_128_are_reported(void **state) {
         static ManifestFailure many[200];
         Fixture *f = *state;
         for (size_t i = 0; i < ELEMENTSOF(many); i++)
@@ -290,7 +290,7 @@ static bool is_refused(const char *text, const char *from, const char *to,
         return r == -EINVAL;
 }
 
-static void what_a_strangers_manifest_says_of_failures_is_checked(void **state) {
+static void what_an_untrusted_manifest_says_of_failures_is_checked(void **state) {
         const ManifestJob job = { .key = "k", .source = "slurm", .rank = 1, .world_size = 2 };
         _cleanup_free_ char *text = hooked_make(*state, 2, &job);
         assert_true(is_refused(text, "\"code\": 1200", "\"code\": \"x\"", "failure.code is"));
@@ -334,7 +334,7 @@ static void what_is_written_can_be_read(void **state) {
         json_decref(manifest);
 }
 
-static void every_member_lies_where_the_manifest_says(void **state) {
+static void every_member_lies_where_the_manifest_states(void **state) {
         Fixture *f = *state;
         _cleanup_free_ char *text = golden_make(f), *fault = NULL;
         json_t *manifest = NULL, *member;
@@ -524,7 +524,7 @@ static void a_header_that_cannot_be_is_named(void **state) {
                 assert_named(text, &cases[i]);
 }
 
-static void fields_of_later_versions_are_let_be(void **state) {
+static void fields_of_later_versions_are_ignored(void **state) {
         _cleanup_free_ char *text = golden_make(*state), *fault = NULL;
         _cleanup_free_ char *newer =
                 replaced(text, "\"failure\": null",
@@ -534,7 +534,7 @@ static void fields_of_later_versions_are_let_be(void **state) {
         json_decref(manifest);
 }
 
-static void members_of_earlier_versions_do_not_tell_their_headers(void **state) {
+static void members_of_earlier_versions_do_not_name_their_headers(void **state) {
         _cleanup_free_ char *text = golden_make(*state), *fault = NULL;
         _cleanup_free_ char *older = replaced(text, ", \"header\": 1536", "");
         json_t *manifest = NULL;
@@ -588,16 +588,16 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(
                         of_several_failures_each_has_its_own_process_rank_and_time, setup,
                         teardown),
-                cmocka_unit_test_setup_teardown(of_very_many_failures_the_first_128_are_told, setup,
-                                                teardown),
+                cmocka_unit_test_setup_teardown(of_very_many_failures_the_first_128_are_reported,
+                                                setup, teardown),
                 cmocka_unit_test_setup_teardown(
-                        what_a_strangers_manifest_says_of_failures_is_checked, setup, teardown),
+                        what_an_untrusted_manifest_says_of_failures_is_checked, setup, teardown),
                 cmocka_unit_test_setup_teardown(the_manifest_is_json_for_python_too, setup,
                                                 teardown),
                 cmocka_unit_test_setup_teardown(a_member_and_a_part_have_a_line_each, setup,
                                                 teardown),
                 cmocka_unit_test_setup_teardown(what_is_written_can_be_read, setup, teardown),
-                cmocka_unit_test_setup_teardown(every_member_lies_where_the_manifest_says, setup,
+                cmocka_unit_test_setup_teardown(every_member_lies_where_the_manifest_states, setup,
                                                 teardown),
                 cmocka_unit_test_setup_teardown(what_is_not_known_is_null, setup, teardown),
                 cmocka_unit_test_setup_teardown(many_members_come_in_small_pieces, setup, teardown),
@@ -605,10 +605,10 @@ int main(void) {
                                                 teardown),
                 cmocka_unit_test_setup_teardown(each_fault_is_named, setup, teardown),
                 cmocka_unit_test_setup_teardown(a_header_that_cannot_be_is_named, setup, teardown),
-                cmocka_unit_test_setup_teardown(fields_of_later_versions_are_let_be, setup,
+                cmocka_unit_test_setup_teardown(fields_of_later_versions_are_ignored, setup,
                                                 teardown),
                 cmocka_unit_test_setup_teardown(
-                        members_of_earlier_versions_do_not_tell_their_headers, setup, teardown),
+                        members_of_earlier_versions_do_not_name_their_headers, setup, teardown),
                 cmocka_unit_test_setup_teardown(a_manifest_cut_short_is_refused_wherever_it_ends,
                                                 setup, teardown),
                 cmocka_unit_test_setup_teardown(a_fault_never_carries_what_a_terminal_would_obey,

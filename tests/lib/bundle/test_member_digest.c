@@ -82,7 +82,7 @@ static void little_zeros_give_the_plain_digest_however_the_content_is_cut(void *
                 }
 }
 
-static void zeros_told_and_zeros_read_are_the_same(void **state) {
+static void zeros_given_and_zeros_read_are_the_same(void **state) {
         (void)state;
         uint8_t expected[SHA256_SIZE], got[SHA256_SIZE];
         bool is_sparse;
@@ -160,7 +160,7 @@ static void more_zeros_give_the_sparse_form_however_the_content_is_cut(void **st
         }
 }
 
-static void a_hole_left_out_is_the_same_as_zero_data_left_out(void **state) {
+static void a_hole_skipped_is_the_same_as_zero_data_skipped(void **state) {
         (void)state;
         uint8_t expected[SHA256_SIZE], got[SHA256_SIZE];
         bool is_sparse;
@@ -207,7 +207,7 @@ static void update_through_states(MemberDigest *d, const uint8_t *data, size_t n
         }
 }
 
-static void a_saved_state_goes_on_to_the_same_digest(void **state) {
+static void a_saved_state_continues_to_the_same_digest(void **state) {
         (void)state;
         static const size_t pieces[] = { 999, 4096, BLOCK, BLOCK + 1, 2 * BLOCK + 5 };
         uint8_t expected[SHA256_SIZE], got[SHA256_SIZE];
@@ -253,7 +253,7 @@ static void a_state_that_cannot_be_is_refused(void **state) {
         assert_int_equal(member_digest_load(&loaded, saved), -EINVAL);
 }
 
-static void update_says_whether_it_saw_only_zeros(void **state) {
+static void update_returns_whether_it_saw_only_zeros(void **state) {
         (void)state;
         size_t n;
         _cleanup_free_ uint8_t *data = content_of("0000", 0, &n);
@@ -275,14 +275,14 @@ static void update_says_whether_it_saw_only_zeros(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(little_zeros_give_the_plain_digest_however_the_content_is_cut),
-                cmocka_unit_test(zeros_told_and_zeros_read_are_the_same),
+                cmocka_unit_test(zeros_given_and_zeros_read_are_the_same),
                 cmocka_unit_test(exactly_the_maximum_of_zeros_is_still_plain),
                 cmocka_unit_test(more_zeros_give_the_sparse_form_however_the_content_is_cut),
-                cmocka_unit_test(a_hole_left_out_is_the_same_as_zero_data_left_out),
+                cmocka_unit_test(a_hole_skipped_is_the_same_as_zero_data_skipped),
                 cmocka_unit_test(an_exabyte_of_hole_costs_nothing_and_its_size_counts),
-                cmocka_unit_test(a_saved_state_goes_on_to_the_same_digest),
+                cmocka_unit_test(a_saved_state_continues_to_the_same_digest),
                 cmocka_unit_test(a_state_that_cannot_be_is_refused),
-                cmocka_unit_test(update_says_whether_it_saw_only_zeros),
+                cmocka_unit_test(update_returns_whether_it_saw_only_zeros),
         };
         return cmocka_run_group_tests(tests, fill_with_zeros, NULL);
 }

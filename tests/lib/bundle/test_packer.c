@@ -384,7 +384,7 @@ static void parts_together_are_the_bundle_and_the_last_one_has_the_table(void **
         assert_non_null(strstr(manifest, "the record at offset "));
 }
 
-static void a_run_cut_after_any_part_goes_on_with_the_same_bytes_and_manifest(void **state) {
+static void a_run_cut_after_any_part_continues_with_the_same_bytes_and_manifest(void **state) {
         (void)state;
         _cleanup_(bundle_done) Bundle b = { 0 };
         bundle_init(&b);
@@ -420,7 +420,7 @@ static void before_read(size_t n, void *userdata) {
         ((Bundle *)userdata)->n_asked += n;
 }
 
-static void every_part_can_be_made_again_in_any_order(void **state) {
+static void every_part_can_be_rebuilt_in_any_order(void **state) {
         (void)state;
         _cleanup_(bundle_done) Bundle b = { 0 };
         bundle_init(&b);
@@ -441,7 +441,7 @@ static void every_part_can_be_made_again_in_any_order(void **state) {
         assert_in_range(b.n_asked, packer_bytes_read(p), 2 * packer_bytes_read(p));
 }
 
-static void what_is_gone_on_with_reads_no_more_than_it_needs(void **state) {
+static void what_is_resumed_reads_no_more_than_it_needs(void **state) {
         (void)state;
         _cleanup_(bundle_done) Bundle b = { 0 };
         bundle_init(&b);
@@ -505,7 +505,7 @@ static void a_member_that_changed_meanwhile_is_noticed(void **state) {
 }
 
 /* Members that were lost stay lost, and what was said of them stays said. */
-static void a_tolerant_run_cut_after_any_part_goes_on_with_the_same(void **state) {
+static void a_tolerant_run_cut_after_any_part_continues_with_the_same(void **state) {
         (void)state;
         static const char *const shrunk[] = { "e-big", "core.1", "neff_1.neff" };
         _cleanup_(bundle_done) Bundle b = { 0 };
@@ -658,12 +658,13 @@ static void the_signature_names_what_bytes_depend_on(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(parts_together_are_the_bundle_and_the_last_one_has_the_table),
-                cmocka_unit_test(a_run_cut_after_any_part_goes_on_with_the_same_bytes_and_manifest),
+                cmocka_unit_test(
+                        a_run_cut_after_any_part_continues_with_the_same_bytes_and_manifest),
                 cmocka_unit_test(a_run_cut_after_every_part_ends_with_the_same_manifest),
-                cmocka_unit_test(every_part_can_be_made_again_in_any_order),
-                cmocka_unit_test(what_is_gone_on_with_reads_no_more_than_it_needs),
+                cmocka_unit_test(every_part_can_be_rebuilt_in_any_order),
+                cmocka_unit_test(what_is_resumed_reads_no_more_than_it_needs),
                 cmocka_unit_test(a_member_that_changed_meanwhile_is_noticed),
-                cmocka_unit_test(a_tolerant_run_cut_after_any_part_goes_on_with_the_same),
+                cmocka_unit_test(a_tolerant_run_cut_after_any_part_continues_with_the_same),
                 cmocka_unit_test(a_member_once_lost_is_not_found_again),
                 cmocka_unit_test(rows_that_do_not_fit_are_refused),
                 cmocka_unit_test(a_spoilt_state_is_refused_or_harmless),

@@ -82,7 +82,7 @@ static void a_tail_behind_a_closed_part_is_a_part_of_its_own(void **state) {
         parts_done(&p);
 }
 
-static void restored_parts_go_on_as_if_nothing_had_been(void **state) {
+static void restored_parts_continue_unchanged(void **state) {
         (void)state;
         uint8_t frame[50];
         Parts whole, restored;
@@ -148,7 +148,7 @@ int main(void) {
                 cmocka_unit_test(a_limit_grows_so_that_the_parts_left_suffice),
                 cmocka_unit_test(parts_are_runs_of_whole_frames_with_their_digests),
                 cmocka_unit_test(a_tail_behind_a_closed_part_is_a_part_of_its_own),
-                cmocka_unit_test(restored_parts_go_on_as_if_nothing_had_been),
+                cmocka_unit_test(restored_parts_continue_unchanged),
                 cmocka_unit_test(ten_thousand_parts_always_suffice),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -67,7 +67,7 @@ static Plan *plan_of(const char *name, int fd) {
         return p;
 }
 
-static void members_come_in_order_and_are_what_fstat_says(void **state) {
+static void members_come_in_order_and_are_what_fstat_reports(void **state) {
         (void)state;
         _cleanup_(plan_freep) Plan *p = NULL;
         _cleanup_close_ int fd = make_file("a", 1234, (Data[]){ { 0, 1234 }, { 0, 0 } });
@@ -102,7 +102,7 @@ static void members_come_in_order_and_are_what_fstat_says(void **state) {
         assert_int_equal(plan_data_bytes(p), 2468);
 }
 
-static void a_frozen_plan_takes_nothing_more(void **state) {
+static void a_frozen_plan_accepts_nothing_more(void **state) {
         (void)state;
         _cleanup_close_ int fd = make_file("a", 10, NULL);
         _cleanup_(plan_freep) Plan *p = plan_of("a", fd);
@@ -286,7 +286,7 @@ static void digest_of(const char *path, int fd, uint8_t ret[static SHA256_SIZE])
         plan_sha256(p, ret);
 }
 
-static void the_digest_tells_every_change(void **state) {
+static void the_digest_shows_every_change(void **state) {
         (void)state;
         uint8_t first[SHA256_SIZE], now[SHA256_SIZE];
         _cleanup_close_ int fd = make_file("a", 3 * MIB, (Data[]){ { MIB, 4096 }, { 0, 0 } });
@@ -345,15 +345,15 @@ static void a_hundred_thousand_members_fit_into_25_mib(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(members_come_in_order_and_are_what_fstat_says),
-                cmocka_unit_test(a_frozen_plan_takes_nothing_more),
+                cmocka_unit_test(members_come_in_order_and_are_what_fstat_reports),
+                cmocka_unit_test(a_frozen_plan_accepts_nothing_more),
                 cmocka_unit_test(an_empty_plan_is_two_blocks_in_one_frame),
                 cmocka_unit_test(extents_are_aligned_and_small_holes_are_data),
                 cmocka_unit_test(too_many_extents_end_in_data),
                 cmocka_unit_test(headers_are_the_same_each_time_and_as_long_as_planned),
                 cmocka_unit_test(frames_cover_the_stream_and_are_cut_by_the_rule),
                 cmocka_unit_test(members_follow_each_other_in_blocks),
-                cmocka_unit_test(the_digest_tells_every_change),
+                cmocka_unit_test(the_digest_shows_every_change),
                 cmocka_unit_test(a_hundred_thousand_members_fit_into_25_mib),
         };
         return cmocka_run_group_tests(tests, make_root, remove_root);

@@ -128,7 +128,7 @@ static void a_flipped_byte_names_frame_part_and_member_and_spares_the_others(voi
                "member 'b/ü.bin' has the sha256 ");
 }
 
-static void damage_in_a_header_leaves_the_rest_unchecked_and_says_so(void **state) {
+static void damage_in_a_header_leaves_the_rest_unchecked_and_reports_it(void **state) {
         (void)state;
         EXPECT("object_byte_flipped_in_a_header", 5, "the object holds no tar stream",
                "frame 0 of the object", "part 0 of the object",
@@ -146,7 +146,7 @@ static void a_flipped_byte_in_the_table_is_seen(void **state) {
         strbuf_done(&h.faults);
 }
 
-static void a_cut_object_says_what_is_missing(void **state) {
+static void a_cut_object_reports_what_is_missing(void **state) {
         (void)state;
         EXPECT("object_cut_by_a_byte", 0, "bytes, the manifest says",
                "the object has no seek table at its end", "it ends too early",
@@ -168,13 +168,13 @@ static void an_empty_object_is_no_bundle(void **state) {
                "5 of 5");
 }
 
-static void a_part_is_held_against_its_digest_and_the_frames(void **state) {
+static void a_part_is_compared_with_its_digest_and_the_frames(void **state) {
         (void)state;
         EXPECT("manifest_part_digest", 0, "says 1111111111111111");
         EXPECT("manifest_part_boundary", 0, "part 0 of the object ends at ");
 }
 
-static void a_member_is_held_against_size_digest_and_place(void **state) {
+static void a_member_is_compared_with_size_digest_and_place(void **state) {
         (void)state;
         EXPECT("manifest_member_digest", 1, "member 'b/ü.bin' has the sha256 ");
         EXPECT("manifest_member_bytes", 1, "member 'a.txt' has 13 bytes, the manifest says 14");
@@ -185,14 +185,14 @@ static void a_member_is_held_against_size_digest_and_place(void **state) {
         EXPECT("tar_member_content", 1, "member 'a.txt' has the sha256 ");
 }
 
-static void frames_are_held_against_the_manifest(void **state) {
+static void frames_are_compared_with_the_manifest(void **state) {
         (void)state;
         EXPECT("manifest_frames_count", 0, "the seek table has 4 frames, the manifest says 5");
         EXPECT("manifest_uncompressed_bytes", 0, "the seek table's frames hold ",
                "the tar stream has ");
 }
 
-static void a_member_that_the_manifest_does_not_name_is_told(void **state) {
+static void a_member_that_the_manifest_does_not_name_is_reported(void **state) {
         (void)state;
         EXPECT("manifest_lacks_a_member", 0,
                "the object holds 'c\\x0a\\xff\\x5craw', which the manifest does not name");
@@ -200,13 +200,13 @@ static void a_member_that_the_manifest_does_not_name_is_told(void **state) {
                "the object holds 'zz\\xfe', which the manifest does not name");
 }
 
-static void a_missing_member_is_told(void **state) {
+static void a_missing_member_is_reported(void **state) {
         (void)state;
         EXPECT("manifest_names_one_too_many", 1, "member 'aa' is missing from the object");
         EXPECT("tar_member_gone", 1, "eee' is missing from the object");
 }
 
-static void swapped_and_doubled_members_are_told(void **state) {
+static void swapped_and_doubled_members_are_reported(void **state) {
         (void)state;
         Heard h;
         verify_case("tar_members_swapped", &h);
@@ -228,12 +228,12 @@ static void links_are_no_members(void **state) {
                "member 'd-empty' is not a regular file in the object");
 }
 
-static void what_hides_behind_the_end_of_the_archive_is_told(void **state) {
+static void what_hides_behind_the_end_of_the_archive_is_reported(void **state) {
         (void)state;
         EXPECT("tar_goes_on_behind_its_end", 0, "the tar stream goes on at offset ");
 }
 
-static void what_is_no_tar_is_told(void **state) {
+static void what_is_no_tar_is_reported(void **state) {
         (void)state;
         EXPECT("tar_that_is_none", 5, "the object holds no tar stream",
                "members from 'a.txt' on could not be checked, 5 of 5");
@@ -244,7 +244,7 @@ static void headers_without_end_are_refused_before_they_fill_the_memory(void **s
         EXPECT("tar_with_an_endless_sparse_map", 5, "headers of more than 4 MiB", "5 of 5");
 }
 
-static void a_seek_table_that_lies_is_told_and_members_are_checked_without_it(void **state) {
+static void a_seek_table_that_lies_is_reported_and_members_are_checked_without_it(void **state) {
         (void)state;
         EXPECT("table_missing", 0, "the object has no seek table at its end");
         EXPECT("table_with_a_reserved_flag", 0, "the object has no seek table at its end");
@@ -264,7 +264,7 @@ static void a_seek_table_with_wrong_sizes_damages_the_frames_it_names(void **sta
         strbuf_done(&h.faults);
 }
 
-static void a_frame_that_asks_for_much_memory_is_refused(void **state) {
+static void a_frame_that_needs_much_memory_is_refused(void **state) {
         (void)state;
         Heard h;
         verify_case("frames_with_a_huge_window", &h);
@@ -312,23 +312,24 @@ int main(void) {
                 cmocka_unit_test(sparse_members_pass_whatever_the_form_of_their_digest),
                 cmocka_unit_test(names_are_compared_as_bytes_in_every_locale),
                 cmocka_unit_test(a_flipped_byte_names_frame_part_and_member_and_spares_the_others),
-                cmocka_unit_test(damage_in_a_header_leaves_the_rest_unchecked_and_says_so),
+                cmocka_unit_test(damage_in_a_header_leaves_the_rest_unchecked_and_reports_it),
                 cmocka_unit_test(a_flipped_byte_in_the_table_is_seen),
-                cmocka_unit_test(a_cut_object_says_what_is_missing),
+                cmocka_unit_test(a_cut_object_reports_what_is_missing),
                 cmocka_unit_test(an_empty_object_is_no_bundle),
-                cmocka_unit_test(a_part_is_held_against_its_digest_and_the_frames),
-                cmocka_unit_test(a_member_is_held_against_size_digest_and_place),
-                cmocka_unit_test(frames_are_held_against_the_manifest),
-                cmocka_unit_test(a_member_that_the_manifest_does_not_name_is_told),
-                cmocka_unit_test(a_missing_member_is_told),
-                cmocka_unit_test(swapped_and_doubled_members_are_told),
+                cmocka_unit_test(a_part_is_compared_with_its_digest_and_the_frames),
+                cmocka_unit_test(a_member_is_compared_with_size_digest_and_place),
+                cmocka_unit_test(frames_are_compared_with_the_manifest),
+                cmocka_unit_test(a_member_that_the_manifest_does_not_name_is_reported),
+                cmocka_unit_test(a_missing_member_is_reported),
+                cmocka_unit_test(swapped_and_doubled_members_are_reported),
                 cmocka_unit_test(links_are_no_members),
-                cmocka_unit_test(what_hides_behind_the_end_of_the_archive_is_told),
-                cmocka_unit_test(what_is_no_tar_is_told),
+                cmocka_unit_test(what_hides_behind_the_end_of_the_archive_is_reported),
+                cmocka_unit_test(what_is_no_tar_is_reported),
                 cmocka_unit_test(headers_without_end_are_refused_before_they_fill_the_memory),
-                cmocka_unit_test(a_seek_table_that_lies_is_told_and_members_are_checked_without_it),
+                cmocka_unit_test(
+                        a_seek_table_that_lies_is_reported_and_members_are_checked_without_it),
                 cmocka_unit_test(a_seek_table_with_wrong_sizes_damages_the_frames_it_names),
-                cmocka_unit_test(a_frame_that_asks_for_much_memory_is_refused),
+                cmocka_unit_test(a_frame_that_needs_much_memory_is_refused),
                 cmocka_unit_test(what_cannot_be_read_is_an_error_and_no_fault),
         };
         return cmocka_run_group_tests(tests, make_objects, remove_objects);

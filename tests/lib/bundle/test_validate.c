@@ -33,7 +33,7 @@ static void zero_bytes_are_empty_whatever_the_kind(void **state) {
                                  VERDICT_EMPTY);
 }
 
-static void an_empty_file_that_is_normal_says_so(void **state) {
+static void an_empty_file_that_is_normal_reports_it(void **state) {
         (void)state;
         char detail[256];
         (void)verdict_of(SOURCE_NEURON_PROFILE, "1_instid_0_vnc_0.ntff", MEMBER_NTFF, "", 0,
@@ -63,7 +63,7 @@ static void kinds_without_a_public_format_are_opaque(void **state) {
         assert_string_equal(detail, "");
 }
 
-static void an_unknown_name_is_told_only_in_a_core_dump(void **state) {
+static void an_unknown_name_is_reported_only_in_a_core_dump(void **state) {
         (void)state;
         char detail[256];
         assert_int_equal(
@@ -83,7 +83,7 @@ static void a_json_trace_is_opaque(void **state) {
                          VERDICT_OPAQUE);
 }
 
-static void a_member_of_which_less_was_fed_is_truncated(void **state) {
+static void a_member_of_which_less_was_added_is_truncated(void **state) {
         (void)state;
         Validator *v = NULL;
         char *detail = NULL;
@@ -97,7 +97,7 @@ static void a_member_of_which_less_was_fed_is_truncated(void **state) {
         validator_free(v);
 }
 
-static void bytes_beyond_the_planned_size_are_not_looked_at(void **state) {
+static void bytes_beyond_the_planned_size_are_not_read(void **state) {
         (void)state;
         Validator *v = NULL;
         char *detail = NULL;
@@ -176,7 +176,7 @@ static void a_neff_hash_that_matches_is_verified(void **state) {
         assert_string_equal(detail, "hash verified (md5)");
 }
 
-static void a_neff_hash_that_differs_is_suspect_and_says_that_its_meaning_is_open(void **state) {
+static void a_neff_hash_that_differs_is_suspect_and_reports_that_its_meaning_is_open(void **state) {
         (void)state;
         char detail[256];
         Neff neff = neff_make(1, NEFF_SHA256);
@@ -331,7 +331,7 @@ static void what_is_no_protobuf_is_suspect_and_never_more(void **state) {
         assert_int_equal(PB("hello, world, this is text", detail), VERDICT_SUSPECT);
 }
 
-static void a_payload_of_many_gigabytes_is_passed_over(void **state) {
+static void a_payload_of_many_gigabytes_is_skipped(void **state) {
         (void)state;
         const uint64_t payload = UINT64_C(1) << 34; /* 16 GiB: length 80 80 80 80 40 */
         Validator *v = NULL;
@@ -356,7 +356,7 @@ static int file_of(const void *data, size_t n) {
         return fd;
 }
 
-static void the_quick_look_sees_a_neff_that_is_still_growing(void **state) {
+static void the_quick_check_finds_a_neff_that_is_still_growing(void **state) {
         (void)state;
         Neff neff = neff_make(1, NEFF_SHA256);
         _cleanup_close_ int fd = file_of(&neff, sizeof neff);
@@ -370,7 +370,7 @@ static void the_quick_look_sees_a_neff_that_is_still_growing(void **state) {
                          sizeof neff); /* pread: the position is the caller's */
 }
 
-static void the_quick_look_says_nothing_of_a_file_it_cannot_read(void **state) {
+static void the_quick_check_accepts_a_file_it_cannot_read(void **state) {
         (void)state;
         assert_int_equal(validate_quick(-1, MEMBER_NEFF, 5000), VERDICT_OK);
         assert_int_equal(validate_quick(-1, MEMBER_ELF_CORE, 5000), VERDICT_OK);
@@ -380,17 +380,17 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(a_verdict_reads_back_by_its_name),
                 cmocka_unit_test(zero_bytes_are_empty_whatever_the_kind),
-                cmocka_unit_test(an_empty_file_that_is_normal_says_so),
+                cmocka_unit_test(an_empty_file_that_is_normal_reports_it),
                 cmocka_unit_test(kinds_without_a_public_format_are_opaque),
-                cmocka_unit_test(an_unknown_name_is_told_only_in_a_core_dump),
+                cmocka_unit_test(an_unknown_name_is_reported_only_in_a_core_dump),
                 cmocka_unit_test(a_json_trace_is_opaque),
-                cmocka_unit_test(a_member_of_which_less_was_fed_is_truncated),
-                cmocka_unit_test(bytes_beyond_the_planned_size_are_not_looked_at),
+                cmocka_unit_test(a_member_of_which_less_was_added_is_truncated),
+                cmocka_unit_test(bytes_beyond_the_planned_size_are_not_read),
                 cmocka_unit_test(a_neff_without_a_hash_is_ok),
                 cmocka_unit_test(a_neff_may_hold_a_plain_tar),
                 cmocka_unit_test(a_neff_hash_that_matches_is_verified),
                 cmocka_unit_test(
-                        a_neff_hash_that_differs_is_suspect_and_says_that_its_meaning_is_open),
+                        a_neff_hash_that_differs_is_suspect_and_reports_that_its_meaning_is_open),
                 cmocka_unit_test(a_neff_cut_short_is_truncated_wherever_it_ends),
                 cmocka_unit_test(a_neff_with_more_than_its_data_is_suspect),
                 cmocka_unit_test(a_neff_header_with_odd_fields_is_suspect),
@@ -398,9 +398,9 @@ int main(void) {
                 cmocka_unit_test(records_of_every_wire_type_walk_to_the_end),
                 cmocka_unit_test(the_end_in_the_middle_of_a_record_is_suspect_with_its_offset),
                 cmocka_unit_test(what_is_no_protobuf_is_suspect_and_never_more),
-                cmocka_unit_test(a_payload_of_many_gigabytes_is_passed_over),
-                cmocka_unit_test(the_quick_look_sees_a_neff_that_is_still_growing),
-                cmocka_unit_test(the_quick_look_says_nothing_of_a_file_it_cannot_read),
+                cmocka_unit_test(a_payload_of_many_gigabytes_is_skipped),
+                cmocka_unit_test(the_quick_check_finds_a_neff_that_is_still_growing),
+                cmocka_unit_test(the_quick_check_accepts_a_file_it_cannot_read),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -82,7 +82,7 @@ static Verdict core_verdict(const Core *c, size_t n, char detail[256]) {
         return verdict_of(SOURCE_PROCESS_CORE, "core.1", MEMBER_ELF_CORE, c->bytes, n, detail);
 }
 
-static void a_whole_core_is_ok_in_either_class_and_byte_order(void **state) {
+static void a_complete_core_is_ok_in_either_class_and_byte_order(void **state) {
         (void)state;
         char detail[256];
         for (int i = 0; i < 4; i++) {
@@ -92,7 +92,7 @@ static void a_whole_core_is_ok_in_either_class_and_byte_order(void **state) {
         }
 }
 
-static void a_core_cut_anywhere_is_truncated_and_says_how_much_is_missing(void **state) {
+static void a_core_cut_anywhere_is_truncated_and_reports_how_much_is_missing(void **state) {
         (void)state;
         char detail[256];
         for (int i = 0; i < 4; i++) {
@@ -226,7 +226,7 @@ static void the_last_of_many_program_headers_counts_and_what_follows_does_not(vo
                             "section header 0 counts 12 program headers, expected 65535 or more");
 }
 
-static void the_quick_look_reads_64_kib_and_no_more(void **state) {
+static void the_quick_check_reads_64_kib_and_no_more(void **state) {
         (void)state;
         _cleanup_(core_done) Core c = core_make(true, false, 3, 50000);
         _cleanup_close_ int fd = memfd_create("core", MFD_CLOEXEC);
@@ -242,8 +242,8 @@ static void the_quick_look_reads_64_kib_and_no_more(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(a_whole_core_is_ok_in_either_class_and_byte_order),
-                cmocka_unit_test(a_core_cut_anywhere_is_truncated_and_says_how_much_is_missing),
+                cmocka_unit_test(a_complete_core_is_ok_in_either_class_and_byte_order),
+                cmocka_unit_test(a_core_cut_anywhere_is_truncated_and_reports_how_much_is_missing),
                 cmocka_unit_test(segments_of_no_bytes_need_none),
                 cmocka_unit_test(what_is_elf_but_no_core_is_suspect),
                 cmocka_unit_test(what_is_no_elf_is_suspect_and_compressed_cores_are_opaque),
@@ -251,7 +251,7 @@ int main(void) {
                 cmocka_unit_test(section_headers_beyond_the_end_mean_truncated),
                 cmocka_unit_test(more_than_65534_program_headers_are_counted_by_section_0),
                 cmocka_unit_test(the_last_of_many_program_headers_counts_and_what_follows_does_not),
-                cmocka_unit_test(the_quick_look_reads_64_kib_and_no_more),
+                cmocka_unit_test(the_quick_check_reads_64_kib_and_no_more),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -496,7 +496,7 @@ static void a_member_that_changes_before_or_while_it_is_read_is_noticed(void **s
         assert_null(detail);
 }
 
-static void a_tolerant_bundle_goes_out_with_the_member_marked(void **state) {
+static void a_tolerant_bundle_is_delivered_with_the_member_marked(void **state) {
         (void)state;
         Verdict verdict;
 
@@ -563,7 +563,7 @@ static void before_read(size_t n, void *userdata) {
         a->largest = MAX(a->largest, n);
 }
 
-static void before_each_reading_is_asked(void **state) {
+static void before_read_is_called_before_each_read(void **state) {
         (void)state;
         _cleanup_(bytes_done) Bytes out = { 0 }, same = { 0 };
         Asked a = { 0 };
@@ -614,9 +614,9 @@ int main(void) {
                 cmocka_unit_test(zeros_and_noise_cost_next_to_nothing),
                 cmocka_unit_test(holes_are_not_read),
                 cmocka_unit_test(a_member_that_changes_before_or_while_it_is_read_is_noticed),
-                cmocka_unit_test(a_tolerant_bundle_goes_out_with_the_member_marked),
+                cmocka_unit_test(a_tolerant_bundle_is_delivered_with_the_member_marked),
                 cmocka_unit_test(what_cannot_be_opened_or_read_ends_the_bundle_or_is_zeros),
-                cmocka_unit_test(before_each_reading_is_asked),
+                cmocka_unit_test(before_read_is_called_before_each_read),
                 cmocka_unit_test(a_writer_can_be_freed_at_any_moment),
         };
         return cmocka_run_group_tests(tests, make_files, remove_files);

@@ -143,7 +143,7 @@ static const BundleIdInput dump = {
 /* import hashlib, struct; u = lambda v: struct.pack('<Q', v % 2**64); t = lambda s: u(len(s)) + s
  * hashlib.sha256(t(instance) + t(source) + t(path) [+ u(dev) + u(ino) +
  * u(mtime_nsec)]).hexdigest()[:12] */
-static void a_bundle_id_is_what_the_header_says(void **state) {
+static void a_bundle_id_is_what_the_header_states(void **state) {
         BundleIdInput in = dump;
         char id[BUNDLE_ID_SIZE];
 
@@ -214,7 +214,7 @@ static void every_fact_of_an_id_counts_and_no_other(void **state) {
         assert_string_not_equal(id, base);
 }
 
-static void only_what_is_spelled_like_an_id_is_taken_for_one(void **state) {
+static void only_the_form_of_an_id_is_accepted(void **state) {
         static const char *const good[] = {
                 "neuron-core-dump-20260527T051233-1f9e1778ebf5",
                 "neuron-profile-20260527T051233-1f9e1778ebf5",
@@ -253,7 +253,7 @@ static void only_what_is_spelled_like_an_id_is_taken_for_one(void **state) {
 
 /* hashlib.sha256(t(path) + u(size) + u(mtime sec) + u(mtime nsec) + u(ino) + u(dev)).digest()[:8],
  * little-endian */
-static void a_fingerprint_is_what_the_header_says(void **state) {
+static void a_fingerprint_is_what_the_header_states(void **state) {
         const struct stat st = { .st_size = 12345,
                                  .st_mtim = { 1779858753, 123456789 },
                                  .st_ino = 4711,
@@ -309,11 +309,11 @@ int main(void) {
                 in_scratch(any_other_asset_tag_is_no_id),
                 cmocka_unit_test(without_sysfs_the_host_name_serves),
                 cmocka_unit_test(a_host_name_becomes_safe),
-                cmocka_unit_test(a_bundle_id_is_what_the_header_says),
+                cmocka_unit_test(a_bundle_id_is_what_the_header_states),
                 cmocka_unit_test(a_bundle_without_a_date_has_the_time_of_its_oldest_member),
                 cmocka_unit_test(every_fact_of_an_id_counts_and_no_other),
-                cmocka_unit_test(only_what_is_spelled_like_an_id_is_taken_for_one),
-                cmocka_unit_test(a_fingerprint_is_what_the_header_says),
+                cmocka_unit_test(only_the_form_of_an_id_is_accepted),
+                cmocka_unit_test(a_fingerprint_is_what_the_header_states),
                 cmocka_unit_test(every_fact_of_a_member_changes_its_fingerprint),
                 cmocka_unit_test(a_fingerprint_is_found_among_sorted_ones),
         };

@@ -234,7 +234,7 @@ static void only_the_form_of_ec2_is_an_ec2_id(void **state) {
 }
 
 /* The words are a contract with readers of manifests: INTERFACE.md. */
-static void the_kinds_are_spelled_as_in_the_manifest(void **state) {
+static void the_kinds_are_written_as_in_the_manifest(void **state) {
         static const char *const words[] = { "nc-state",    "cc-core-state", "nrt-log",  "neff",
                                              "ntff",        "system-trace",  "elf-core", "snapshot",
                                              "hook-record", "crash-report",  "other" };
@@ -262,7 +262,7 @@ static void a_bundle_s_files_are_its_id_and_a_suffix(void **state) {
         assert_string_equal(manifest, "x.manifest.json");
 }
 
-static void a_key_tells_which_of_the_two_files_it_is(void **state) {
+static void a_key_names_which_of_the_two_files_it_is(void **state) {
         static const struct {
                 const char *key;
                 BundleFile file;
@@ -352,9 +352,9 @@ int main(void) {
                 cmocka_unit_test(every_file_of_a_process_core_source_is_a_core),
                 cmocka_unit_test(profile_directories_carry_instance_and_pid),
                 cmocka_unit_test(only_the_form_of_ec2_is_an_ec2_id),
-                cmocka_unit_test(the_kinds_are_spelled_as_in_the_manifest),
+                cmocka_unit_test(the_kinds_are_written_as_in_the_manifest),
                 cmocka_unit_test(a_bundle_s_files_are_its_id_and_a_suffix),
-                cmocka_unit_test(a_key_tells_which_of_the_two_files_it_is),
+                cmocka_unit_test(a_key_names_which_of_the_two_files_it_is),
                 cmocka_unit_test(only_a_bundle_s_key_below_the_instance_is_the_instance_s),
                 cmocka_unit_test(the_probe_lies_below_what_all_keys_begin_with),
         };

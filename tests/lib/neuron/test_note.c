@@ -117,7 +117,7 @@ static void secrets_and_what_is_not_allowed_stay_behind(void **state) {
 
 /* A note of hostile size: each field as long as an argument can be, of bytes that take six in JSON.
  */
-static void a_large_note_is_cut_and_says_so(void **state) {
+static void a_large_note_is_cut_and_reports_it(void **state) {
         (void)state;
         enum { N = 100000 };
         static char large[N + 1];
@@ -261,7 +261,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(what_is_composed_is_read_again),
                 cmocka_unit_test(secrets_and_what_is_not_allowed_stay_behind),
-                cmocka_unit_test(a_large_note_is_cut_and_says_so),
+                cmocka_unit_test(a_large_note_is_cut_and_reports_it),
                 cmocka_unit_test(a_large_environment_goes_first),
                 cmocka_unit_test(what_is_no_note_is_refused_with_a_reason),
                 cmocka_unit_test(sizes_are_bounded),

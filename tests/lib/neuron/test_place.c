@@ -17,7 +17,7 @@ static char *of(const char *prefix) {
         return directory;
 }
 
-static void it_is_taken_as_it_is(void **state) {
+static void it_is_used_unchanged(void **state) {
         (void)state;
         static const char *const rows[][2] = {
                 { "s3://bucket/a/b", "a/b/i-1" },
@@ -48,7 +48,7 @@ static void another_bucket_and_what_leads_elsewhere_is_not(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(it_is_taken_as_it_is),
+                cmocka_unit_test(it_is_used_unchanged),
                 cmocka_unit_test(another_bucket_and_what_leads_elsewhere_is_not),
         };
         return cmocka_run_group_tests_name("dump/place", tests, NULL, NULL);

@@ -139,7 +139,7 @@ static void directories_of_real_dumps_match(void **state) {
         check_match("/x/100%%-%p", "100%-7", &(TemplateValues){ .pid = "7" });
 }
 
-static void what_is_not_spelled_so_does_not_match(void **state) {
+static void what_is_not_written_so_does_not_match(void **state) {
         (void)state;
         check_no_match("/x/dt-%d-cid-%c", "dt-20260527-051233-cid-");
         check_no_match("/x/dt-%d-cid-%c", "dt-20260527-051233-cid-xyz");
@@ -307,7 +307,7 @@ static void hostile_names_never_match_and_never_hang(void **state) {
         check_no_match("/x/a", "a/../b");
 }
 
-static void a_name_longer_than_any_file_system_takes_does_not_match(void **state) {
+static void a_name_longer_than_any_file_system_accepts_does_not_match(void **state) {
         char name[400], text[420];
 
         (void)state;
@@ -318,7 +318,7 @@ static void a_name_longer_than_any_file_system_takes_does_not_match(void **state
         check_no_match(text, name);
 }
 
-static void one_component_can_be_asked_alone(void **state) {
+static void one_component_can_be_matched_alone(void **state) {
         PathTemplate *t = template_of("/fsx/%i/dt-%d");
         TemplateValues v;
 
@@ -342,7 +342,7 @@ static void check_expand(const char *text, const ExpandValues *v, const char *ex
         path_template_free(t);
 }
 
-static void an_expansion_stays_where_its_text_says(void **state) {
+static void an_expansion_stays_where_its_text_states(void **state) {
         const ExpandValues hostile = { .host = "../../etc",
                                        .user = "..",
                                        .source = ".",
@@ -370,13 +370,13 @@ int main(void) {
                 cmocka_unit_test(a_letter_that_is_not_allowed_is_named),
                 cmocka_unit_test(it_knows_which_variables_it_has),
                 cmocka_unit_test(directories_of_real_dumps_match),
-                cmocka_unit_test(what_is_not_spelled_so_does_not_match),
+                cmocka_unit_test(what_is_not_written_so_does_not_match),
                 cmocka_unit_test(a_variable_that_stands_twice_has_one_value),
                 cmocka_unit_test(every_order_of_every_choice_of_variables_reads_back),
                 cmocka_unit_test(hostile_names_never_match_and_never_hang),
-                cmocka_unit_test(a_name_longer_than_any_file_system_takes_does_not_match),
-                cmocka_unit_test(one_component_can_be_asked_alone),
-                cmocka_unit_test(an_expansion_stays_where_its_text_says),
+                cmocka_unit_test(a_name_longer_than_any_file_system_accepts_does_not_match),
+                cmocka_unit_test(one_component_can_be_matched_alone),
+                cmocka_unit_test(an_expansion_stays_where_its_text_states),
         };
 
         return cmocka_run_group_tests_name("template", tests, NULL, NULL);

@@ -173,7 +173,7 @@ static void paths_that_lead_elsewhere_are_not_clean(void **state) {
                         fail_msg("'%s' is taken", bad[i]);
 }
 
-static void the_owner_is_who_the_table_says(void **state) {
+static void the_owner_is_who_the_table_states(void **state) {
         static const struct {
                 const char *ours, *found;
                 UnitOwner local, network;
@@ -206,7 +206,7 @@ int main(void) {
                 cmocka_unit_test(a_profile_found_by_ntff_ends_at_pid_directories),
                 cmocka_unit_test(paths_are_counted_and_cut_by_components),
                 cmocka_unit_test(paths_that_lead_elsewhere_are_not_clean),
-                cmocka_unit_test(the_owner_is_who_the_table_says),
+                cmocka_unit_test(the_owner_is_who_the_table_states),
         };
 
         return cmocka_run_group_tests_name("unit", tests, NULL, NULL);
