@@ -117,7 +117,7 @@ static void the_system_clock_is_the_kernels(void **state) {
                         ((uint64_t)after.tv_sec + 1) * USEC_PER_SEC);
 }
 
-static void the_fake_clock_moves_only_when_told(void **state) {
+static void the_fake_clock_moves_only_when_set(void **state) {
         FakeClock fake = FAKE_CLOCK(1000, 10);
         Clock *c = &fake.clock;
 
@@ -160,7 +160,7 @@ int main(void) {
                 cmocka_unit_test(compact_comes_with_either_separator),
                 cmocka_unit_test(a_span_shows_its_two_largest_units),
                 cmocka_unit_test(the_system_clock_is_the_kernels),
-                cmocka_unit_test(the_fake_clock_moves_only_when_told),
+                cmocka_unit_test(the_fake_clock_moves_only_when_set),
                 cmocka_unit_test(it_is_reported_for_how_long_the_clock_was_not_set_forward),
         };
 

@@ -69,7 +69,7 @@ static void check_text(const Scratch *s, const char *name, const char *expected)
         assert_string_equal(text, expected);
 }
 
-static void a_written_file_is_whole_and_has_its_mode(void **state) {
+static void a_written_file_is_complete_and_has_its_mode(void **state) {
         const Scratch *s = *state;
         mode_t umask_before = umask(0077);
         struct stat st;
@@ -124,7 +124,7 @@ static void only_a_plain_name_is_written(void **state) {
         assert_int_equal(n_entries(s, "."), 0);
 }
 
-static void short_and_interrupted_writes_go_on(void **state) {
+static void short_and_interrupted_writes_continue(void **state) {
         const Scratch *s = *state;
         _cleanup_close_ int fd = openat(s->fd, "f", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 
@@ -153,7 +153,7 @@ static void reading_at_an_offset_is_all_or_nothing(void **state) {
         assert_int_equal(fs_pread_all(-1, text, 1, 0), -EBADF);
 }
 
-static void a_small_file_is_read_whole(void **state) {
+static void a_small_file_is_read_completely(void **state) {
         const Scratch *s = *state;
         _cleanup_free_ char *text = NULL, *empty = NULL, *absolute = NULL;
         char path[PATH_MAX + 8];
@@ -325,7 +325,7 @@ static void dots_are_not_removed(void **state) {
         check_text(s, "f", "x");
 }
 
-static void a_tree_that_is_too_deep_is_left(void **state) {
+static void a_tree_that_is_too_deep_is_skipped(void **state) {
         const Scratch *s = *state;
         char path[3 * FS_DEPTH_MAX] = "d";
 
@@ -350,13 +350,13 @@ static void a_directory_without_fsync_is_no_failure(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                TEST(a_written_file_is_whole_and_has_its_mode),
+                TEST(a_written_file_is_complete_and_has_its_mode),
                 TEST(writing_replaces_what_was_there),
                 TEST(a_failed_write_leaves_the_old_file_and_no_rubbish),
                 TEST(only_a_plain_name_is_written),
-                TEST(short_and_interrupted_writes_go_on),
+                TEST(short_and_interrupted_writes_continue),
                 TEST(reading_at_an_offset_is_all_or_nothing),
-                TEST(a_small_file_is_read_whole),
+                TEST(a_small_file_is_read_completely),
                 TEST(what_is_too_large_or_no_file_is_not_read),
                 TEST(a_file_without_a_size_is_bounded_all_the_same),
                 TEST(a_big_file_is_read_in_steps),
@@ -366,7 +366,7 @@ int main(void) {
                 TEST(a_tree_is_removed_and_nothing_behind_its_symlinks),
                 TEST(a_single_file_and_a_deeper_name_are_removed_too),
                 TEST(dots_are_not_removed),
-                TEST(a_tree_that_is_too_deep_is_left),
+                TEST(a_tree_that_is_too_deep_is_skipped),
                 TEST(a_directory_without_fsync_is_no_failure),
         };
 

@@ -183,7 +183,7 @@ static void a_line_that_is_too_long_is_cut_and_marked(void **state) {
         }
 }
 
-static void errno_is_left_alone(void **state) {
+static void errno_is_kept(void **state) {
         (void)state;
         log_setup(LOG_FORMAT_TEXT, LOG_INFO);
         (void)close(pipe_fds[0]); /* the write fails now, with EPIPE */
@@ -300,7 +300,7 @@ int main(void) {
                 TEST(a_file_name_cannot_forge_a_line),
                 TEST(json_is_an_object_a_line_that_others_can_read),
                 TEST(a_line_that_is_too_long_is_cut_and_marked),
-                TEST(errno_is_left_alone),
+                TEST(errno_is_kept),
                 TEST(auto_is_text_unless_stderr_is_the_journals),
                 TEST(the_journal_gets_fields),
                 TEST(without_a_journal_its_format_becomes_text),

@@ -20,8 +20,8 @@
 
 static char *const environment[] = { (char *)"ONLY=this", (char *)"PATH=/usr/bin:/bin", NULL };
 
-/* Runs a program with a pipe as its standard output. @return what it said, in a static buffer */
-static const char *said(char *const argv[], bool keeps_signals) {
+/* Runs a program with a pipe as its standard output. @return its output, in a static buffer */
+static const char *output(char *const argv[], bool keeps_signals) {
         static char text[512];
         int fds[2], status;
         pid_t pid = 0;
@@ -46,7 +46,7 @@ static const char *said(char *const argv[], bool keeps_signals) {
         return text;
 }
 
-#define RUN(keeps, ...) said((char *const[]){ __VA_ARGS__, NULL }, keeps)
+#define RUN(keeps, ...) output((char *const[]){ __VA_ARGS__, NULL }, keeps)
 
 static void it_has_the_descriptors_of_its_order_and_no_others(void **state) {
         (void)state;

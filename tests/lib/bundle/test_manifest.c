@@ -170,7 +170,7 @@ static void the_manifest_is_the_golden_one(void **state) {
         assert_string_equal(text, golden);
 }
 
-/* ---- what a hook told ---- */
+/* ---- fields from a hook note ---- */
 
 static const ManifestFailure failures[] = {
         { .has_code = true,
@@ -204,7 +204,7 @@ static char *hooked_make(Fixture *f, size_t n, const ManifestJob *job) {
         return write_manifest(f->plan, &info);
 }
 
-static void the_first_failure_and_the_job_stand_where_the_contract_says(void **state) {
+static void the_first_failure_and_the_job_stand_where_the_contract_states(void **state) {
         const ManifestJob job = {
                 .key = "run-7", .source = "torchrun", .rank = 3, .world_size = 64
         };
@@ -245,9 +245,9 @@ static void of_several_failures_each_has_its_own_process_rank_and_time(void **st
         assert_null(json_object_get(first, "container")); /* nothing is known of one */
         assert_string_equal(json_string_value(json_object_get(second, "name")),
                             "what is \\xff this");
-        const json_t *told = json_object_get(json_object_get(manifest, "incident"), "job");
-        assert_true(json_is_null(json_object_get(told, "key")));
-        assert_true(json_is_null(json_object_get(told, "world_size")));
+        const json_t *written = json_object_get(json_object_get(manifest, "incident"), "job");
+        assert_true(json_is_null(json_object_get(written, "key")));
+        assert_true(json_is_null(json_object_get(written, "world_size")));
         json_decref(manifest);
 }
 
@@ -290,7 +290,7 @@ static bool is_refused(const char *text, const char *from, const char *to,
         return r == -EINVAL;
 }
 
-static void what_an_untrusted_manifest_says_of_failures_is_checked(void **state) {
+static void what_an_untrusted_manifest_states_of_failures_is_checked(void **state) {
         const ManifestJob job = { .key = "k", .source = "slurm", .rank = 1, .world_size = 2 };
         _cleanup_free_ char *text = hooked_make(*state, 2, &job);
         assert_true(is_refused(text, "\"code\": 1200", "\"code\": \"x\"", "failure.code is"));
@@ -566,7 +566,7 @@ static void too_large_too_deep_and_no_object_are_refused(void **state) {
         _cleanup_free_ char *fault = NULL;
         json_t *manifest = NULL;
         assert_int_equal(manifest_read("", 256 * MIB + 1, &manifest, &fault),
-                         -EINVAL); /* told by the size alone */
+                         -EINVAL); /* by the size alone */
         assert_non_null(strstr(fault, "at most 268435456 are read"));
         free(TAKE_PTR(fault));
 
@@ -583,7 +583,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(the_manifest_is_the_golden_one, setup, teardown),
                 cmocka_unit_test_setup_teardown(
-                        the_first_failure_and_the_job_stand_where_the_contract_says, setup,
+                        the_first_failure_and_the_job_stand_where_the_contract_states, setup,
                         teardown),
                 cmocka_unit_test_setup_teardown(
                         of_several_failures_each_has_its_own_process_rank_and_time, setup,
@@ -591,7 +591,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(of_very_many_failures_the_first_128_are_reported,
                                                 setup, teardown),
                 cmocka_unit_test_setup_teardown(
-                        what_an_untrusted_manifest_says_of_failures_is_checked, setup, teardown),
+                        what_an_untrusted_manifest_states_of_failures_is_checked, setup, teardown),
                 cmocka_unit_test_setup_teardown(the_manifest_is_json_for_python_too, setup,
                                                 teardown),
                 cmocka_unit_test_setup_teardown(a_member_and_a_part_have_a_line_each, setup,

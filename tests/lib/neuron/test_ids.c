@@ -42,7 +42,7 @@ static const char *our_host(char *buf) {
         return buf;
 }
 
-static void a_configured_id_is_taken_as_it_is(void **state) {
+static void a_configured_id_is_used_unchanged(void **state) {
         const Scratch *s = *state;
 
         make_tag(s, "devices/virtual/dmi/id", "i-0123456789abcdef0\n");
@@ -302,7 +302,7 @@ static void a_fingerprint_is_found_among_sorted_ones(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                in_scratch(a_configured_id_is_taken_as_it_is),
+                in_scratch(a_configured_id_is_used_unchanged),
                 in_scratch(a_configured_id_must_be_safe_in_a_path),
                 in_scratch(the_board_s_asset_tag_is_the_ec2_id),
                 in_scratch(the_class_directory_serves_as_well),

@@ -55,7 +55,7 @@ static uint64_t now_usec(clockid_t clock) {
         return (uint64_t)t.tv_sec * USEC_PER_SEC + (uint64_t)t.tv_nsec / 1000;
 }
 
-static void a_directory_tells_when_it_was_made(void **state) {
+static void a_directory_knows_when_it_was_made(void **state) {
         Fixture *f = *state;
         ScanUnit u;
 
@@ -169,7 +169,7 @@ static void make_mixed_dump(Fixture *f) {
                       DT "/" OTHER "_pid_4/y");
 }
 
-static void another_instance_s_files_are_left_to_it(void **state) {
+static void another_instance_s_files_are_ignored(void **state) {
         Fixture *f = *state;
 
         fixture_source(f, SOURCE_NEURON_CORE_DUMP, "dt-%d-cid-%c");
@@ -179,7 +179,7 @@ static void another_instance_s_files_are_left_to_it(void **state) {
         check_scan(f, "'" DT "' files=3 own network pid=1 foreign=2(" OTHER "-nrt-pid-2.log)\n");
 }
 
-static void a_node_known_by_its_host_name_takes_all_that_is_local(void **state) {
+static void a_node_known_by_its_host_name_collects_all_that_is_local(void **state) {
         Fixture *f = *state;
 
         fixture_source(f, SOURCE_NEURON_CORE_DUMP, "dt-%d-cid-%c");
@@ -192,7 +192,7 @@ static void a_node_known_by_its_host_name_takes_all_that_is_local(void **state) 
         check_scan(f, "'" DT "' files=1 network foreign=4(" US "-nrt-pid-1.log)\n");
 }
 
-static void a_path_that_names_another_instance_is_left_to_it(void **state) {
+static void a_path_that_names_another_instance_is_ignored(void **state) {
         Fixture *f = *state;
 
         fixture_source(f, SOURCE_NEURON_CORE_DUMP, "%i/%d");
@@ -214,7 +214,7 @@ static void a_path_that_names_another_instance_is_left_to_it(void **state) {
                       "'node-7/odd' files=1 own network\n");
 }
 
-static void another_instance_s_profiles_are_left_to_it(void **state) {
+static void another_instance_s_profiles_are_ignored(void **state) {
         Fixture *f = *state;
 
         fixture_source(f, SOURCE_NEURON_PROFILE, "");
@@ -278,7 +278,7 @@ static void times_before_1970_and_after_all_are_bounded(void **state) {
         scan_unit_done(&u);
 }
 
-static void a_missing_fixed_part_is_told(void **state) {
+static void a_missing_fixed_part_is_reported(void **state) {
         Fixture *f = *state;
 
         fixture_source(f, SOURCE_DIRECTORY, "");
@@ -304,7 +304,7 @@ static void a_link_of_ours_or_root_s_on_the_way_is_followed(void **state) {
         assert_int_equal(scan_open_fixed(text), -ELOOP);
 }
 
-static void a_stranger_s_link_on_the_way_is_refused(void **state) {
+static void a_foreign_link_on_the_way_is_refused(void **state) {
         Fixture *f = *state;
         char text[FIXTURE_PATH_SIZE];
 
@@ -345,7 +345,7 @@ static void note_unreadable(const char *relative, void *userdata) {
         strbuf_addf(&f->lines, "unreadable '%s'\n", relative);
 }
 
-static void what_cannot_be_read_is_said(void **state) {
+static void what_cannot_be_read_is_reported(void **state) {
         Fixture *f = *state;
 
         if (geteuid() != 0)
@@ -408,7 +408,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 in_fixture(each_directory_at_the_template_s_depth_is_a_unit),
                 in_fixture(a_name_that_matches_gives_values_and_another_gives_none),
-                in_fixture(a_directory_tells_when_it_was_made),
+                in_fixture(a_directory_knows_when_it_was_made),
                 in_fixture(files_above_that_depth_are_loose_units_of_their_directories),
                 in_fixture(without_variables_the_fixed_part_is_the_one_unit),
                 in_fixture(each_process_core_is_a_unit),
@@ -416,18 +416,18 @@ int main(void) {
                 in_fixture(the_fixed_part_itself_may_hold_the_profile),
                 in_fixture(our_own_directory_is_never_entered),
                 in_fixture(symlinks_are_never_followed),
-                in_fixture(another_instance_s_files_are_left_to_it),
-                in_fixture(a_node_known_by_its_host_name_takes_all_that_is_local),
-                in_fixture(a_path_that_names_another_instance_is_left_to_it),
-                in_fixture(another_instance_s_profiles_are_left_to_it),
+                in_fixture(another_instance_s_files_are_ignored),
+                in_fixture(a_node_known_by_its_host_name_collects_all_that_is_local),
+                in_fixture(a_path_that_names_another_instance_is_ignored),
+                in_fixture(another_instance_s_profiles_are_ignored),
                 in_fixture(what_a_unit_is_known_by_is_added_up_right),
                 in_fixture(times_before_1970_and_after_all_are_bounded),
-                in_fixture(a_missing_fixed_part_is_told),
+                in_fixture(a_missing_fixed_part_is_reported),
                 in_fixture(a_link_of_ours_or_root_s_on_the_way_is_followed),
-                in_fixture(a_stranger_s_link_on_the_way_is_refused),
+                in_fixture(a_foreign_link_on_the_way_is_refused),
                 in_fixture(the_callback_can_end_the_scan),
                 in_fixture(a_file_s_own_name_is_no_directory_of_another),
-                in_fixture(what_cannot_be_read_is_said),
+                in_fixture(what_cannot_be_read_is_reported),
                 in_fixture(one_descriptor_a_level_is_enough),
         };
 

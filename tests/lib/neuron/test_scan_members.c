@@ -53,7 +53,7 @@ static const char *members(Fixture *f, const char *relative) {
 #define check_members(f, relative, ...)                                                            \
         assert_string_equal(members((f), (relative)), __VA_ARGS__ "")
 
-static void members_come_in_the_order_of_their_whole_paths(void **state) {
+static void members_come_in_the_order_of_their_full_paths(void **state) {
         Fixture *f = *state;
 
         fixture_source(f, SOURCE_DIRECTORY, "%p");
@@ -206,7 +206,7 @@ static unsigned own_links_of_pinned(const char *path, const struct stat *st, voi
         return strncmp(path, "pinned", strlen("pinned")) == 0 ? 1 : 0;
 }
 
-static void a_stranger_s_hard_link_is_no_member_and_a_pin_of_ours_is_none(void **state) {
+static void a_foreign_hard_link_is_no_member_and_a_pin_of_ours_is_none(void **state) {
         Fixture *f = *state;
         ScanWalk w = {
                 .source = &f->source, .relative = "1", .on_member = note_member, .userdata = f
@@ -244,7 +244,7 @@ static void members_beyond_max_files_are_counted(void **state) {
         check_members(f, "1", "a\naa symlink\nb\nc/d\ne\n" OTHER "-nrt-pid-1.log foreign\n");
 }
 
-static void members_that_do_not_fit_into_max_bytes_are_left_out(void **state) {
+static void members_that_do_not_fit_into_max_bytes_are_skipped(void **state) {
         Fixture *f = *state;
 
         fixture_source(f, SOURCE_NEURON_CORE_DUMP, "%p");
@@ -271,7 +271,7 @@ static void remove_deep(const Fixture *f) {
 }
 
 /* The unit is the first of 64 levels, so the last directory that is entered is the 63rd. */
-static void what_lies_too_deep_is_said_and_not_entered(void **state) {
+static void what_lies_too_deep_is_reported_and_not_entered(void **state) {
         Fixture *f = *state;
         char path[1024] = "1", file[1100], expected[4096];
 
@@ -288,7 +288,7 @@ static void what_lies_too_deep_is_said_and_not_entered(void **state) {
 }
 
 /* A path that no system call would take could be found, but never opened again. */
-static void a_path_beyond_path_max_is_said(void **state) {
+static void a_path_beyond_path_max_is_reported(void **state) {
         Fixture *f = *state;
         char name[NAME_MAX + 1], path[PATH_MAX], *text;
         int fd = dup(f->scratch->fd);
@@ -415,7 +415,7 @@ static void a_path_can_stand_for_the_fixed_part(void **state) {
         assert_int_equal(close(fd), 0);
 }
 
-static void a_unit_that_is_gone_is_told(void **state) {
+static void a_unit_that_was_removed_is_reported(void **state) {
         Fixture *f = *state;
         ScanWalk w = {
                 .source = &f->source, .relative = "1", .on_member = note_member, .userdata = f
@@ -438,7 +438,7 @@ static void a_unit_that_is_gone_is_told(void **state) {
         assert_null(f->lines.text);
 }
 
-static void a_unit_that_cannot_be_read_is_told(void **state) {
+static void a_unit_that_cannot_be_read_is_reported(void **state) {
         Fixture *f = *state;
         const ScanWalk w = {
                 .source = &f->source, .relative = "1", .on_member = note_member, .userdata = f
@@ -499,7 +499,7 @@ static int change_after_a(const ScanMember *m, int unit_fd, void *userdata) {
         return note_member(m, unit_fd, userdata);
 }
 
-static void what_changes_during_the_walk_is_gone_or_seen_for_what_it_is(void **state) {
+static void what_changes_during_the_walk_was_removed_or_seen_for_what_it_is(void **state) {
         Fixture *f = *state;
         const ScanWalk w = {
                 .source = &f->source, .relative = "1", .on_member = change_after_a, .userdata = f
@@ -520,7 +520,7 @@ static int check_name(const ScanMember *m, int unit_fd, void *userdata) {
         return 0;
 }
 
-static void a_member_comes_with_what_its_name_says(void **state) {
+static void a_member_comes_with_what_its_name_states(void **state) {
         Fixture *f = *state;
         const ScanWalk w = {
                 .source = &f->source, .relative = "1", .on_member = check_name, .userdata = f
@@ -555,26 +555,26 @@ static void reasons_have_names_and_a_verdict(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                in_fixture(members_come_in_the_order_of_their_whole_paths),
+                in_fixture(members_come_in_the_order_of_their_full_paths),
                 in_fixture(the_order_is_that_of_sort_on_random_trees),
                 in_fixture(links_and_special_files_are_no_members),
                 in_fixture(devices_are_no_members),
-                in_fixture(a_stranger_s_hard_link_is_no_member_and_a_pin_of_ours_is_none),
+                in_fixture(a_foreign_hard_link_is_no_member_and_a_pin_of_ours_is_none),
                 in_fixture(members_beyond_max_files_are_counted),
-                in_fixture(members_that_do_not_fit_into_max_bytes_are_left_out),
-                in_fixture(what_lies_too_deep_is_said_and_not_entered),
-                in_fixture(a_path_beyond_path_max_is_said),
+                in_fixture(members_that_do_not_fit_into_max_bytes_are_skipped),
+                in_fixture(what_lies_too_deep_is_reported_and_not_entered),
+                in_fixture(a_path_beyond_path_max_is_reported),
                 in_fixture(excluded_files_are_no_members),
                 in_fixture(hostile_names_are_members_like_others),
                 in_fixture(a_file_unit_is_its_only_member),
                 in_fixture(a_loose_unit_has_only_the_files_beside),
                 in_fixture(a_profile_s_members_end_where_another_begins),
                 in_fixture(a_path_can_stand_for_the_fixed_part),
-                in_fixture(a_unit_that_is_gone_is_told),
-                in_fixture(a_unit_that_cannot_be_read_is_told),
+                in_fixture(a_unit_that_was_removed_is_reported),
+                in_fixture(a_unit_that_cannot_be_read_is_reported),
                 in_fixture(the_callback_can_end_the_walk),
-                in_fixture(what_changes_during_the_walk_is_gone_or_seen_for_what_it_is),
-                in_fixture(a_member_comes_with_what_its_name_says),
+                in_fixture(what_changes_during_the_walk_was_removed_or_seen_for_what_it_is),
+                in_fixture(a_member_comes_with_what_its_name_states),
                 in_fixture(reasons_have_names_and_a_verdict),
         };
 

@@ -40,7 +40,7 @@ static void a_path_leads_to_the_unit_it_lies_in(void **state) {
         check_none(f, "3/4", SCAN_E_NO_UNIT); /* nothing in it yet */
 }
 
-static void what_is_gone_leads_to_the_unit_it_lay_in(void **state) {
+static void what_was_removed_leads_to_the_unit_it_lay_in(void **state) {
         Fixture *f = *state;
 
         fixture_source(f, SOURCE_NEURON_CORE_DUMP, "%p");
@@ -121,7 +121,7 @@ static void a_file_unit_that_is_no_file_is_none(void **state) {
         check_none(f, "dir", SCAN_E_NO_UNIT);
 }
 
-static void a_missing_source_is_told(void **state) {
+static void a_missing_source_is_reported(void **state) {
         Fixture *f = *state;
 
         fixture_source(f, SOURCE_NEURON_CORE_DUMP, "%p");
@@ -242,12 +242,12 @@ static void it_agrees_with_a_scan_on_random_trees(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 in_fixture(a_path_leads_to_the_unit_it_lies_in),
-                in_fixture(what_is_gone_leads_to_the_unit_it_lay_in),
+                in_fixture(what_was_removed_leads_to_the_unit_it_lay_in),
                 in_fixture(profiles_are_found_from_any_of_their_files),
                 in_fixture(what_is_not_ours_is_no_unit),
                 in_fixture(a_path_that_leads_out_is_refused),
                 in_fixture(a_file_unit_that_is_no_file_is_none),
-                in_fixture(a_missing_source_is_told),
+                in_fixture(a_missing_source_is_reported),
                 in_fixture(it_agrees_with_a_scan_on_random_trees),
         };
 
