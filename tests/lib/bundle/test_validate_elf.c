@@ -136,7 +136,7 @@ static void what_is_no_elf_is_suspect_and_compressed_cores_are_opaque(void **sta
         assert_int_equal(verdict_of(SOURCE_PROCESS_CORE, "core.zst", MEMBER_ELF_CORE, zstd,
                                     sizeof zstd, detail),
                          VERDICT_OPAQUE);
-        assert_string_equal(detail, "compressed (zstd), not looked into");
+        assert_string_equal(detail, "compressed (zstd), not validated");
 }
 
 static void headers_that_make_no_sense_are_suspect(void **state) {
