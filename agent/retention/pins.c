@@ -519,18 +519,24 @@ static bool session_has(PinsSession *s, const char *member_path, const struct st
 
 /* ---- whose links ---- */
 
+/* @param bundle_id  NULL: all of the instance's, but for `except`. 0 or -ENOMEM */
+static int collect(const Pins *p, const char *bundle_id, const char *except, PinInodes *ret) {
+        int r = 0;
+        for (Place place = 0; r >= 0 && place < N_PLACES; place++) {
+                _cleanup_close_ int fd = open_existing(p, place, bundle_id);
+                ret->place = place;
+                if (fd >= 0)
+                        r = pin_inodes_add_tree(ret, fd, except);
+        }
+        pin_inodes_sort(ret);
+        return r;
+}
+
 static int build_own(PinsSession *s) {
         if (s->own.is_built)
                 return 0;
         s->own = (PinInodes){ .max = s->max_inodes, .is_built = true, .is_whole = true };
-        int r = 0;
-        for (Place place = 0; r >= 0 && place < N_PLACES; place++) {
-                s->own.place = place;
-                if (session_open(s, place, false) >= 0)
-                        r = pin_inodes_add_tree(&s->own, s->places[place].bundle_fd, NULL);
-        }
-        pin_inodes_sort(&s->own);
-        return r;
+        return collect(s->pins, s->bundle_id, NULL, &s->own);
 }
 
 /* A unit that was renamed is another bundle, and its members are pinned for the old one; sources
@@ -539,14 +545,7 @@ static int build_others(PinsSession *s) {
         if (s->others.is_built)
                 return 0;
         s->others = (PinInodes){ .max = s->max_inodes, .is_built = true, .is_whole = true };
-        int r = 0;
-        for (Place place = 0; r >= 0 && place < N_PLACES; place++) {
-                _cleanup_close_ int fd = open_existing(s->pins, place, NULL);
-                if (fd >= 0)
-                        r = pin_inodes_add_tree(&s->others, fd, s->bundle_id);
-        }
-        pin_inodes_sort(&s->others);
-        return r;
+        return collect(s->pins, NULL, s->bundle_id, &s->others);
 }
 
 unsigned pins_session_own_links(PinsSession *s, const char *member_path, const struct stat *st,
@@ -845,19 +844,6 @@ int pins_query_space(Pins *p, RetentionSpace *ret, dev_t *ret_device) {
         return 0;
 }
 
-/* @param bundle_id  NULL: all of the instance's. 0 or -ENOMEM */
-static int collect(const Pins *p, const char *bundle_id, PinInodes *ret) {
-        int r = 0;
-        for (Place place = 0; r >= 0 && place < N_PLACES; place++) {
-                _cleanup_close_ int fd = open_existing(p, place, bundle_id);
-                ret->place = place;
-                if (fd >= 0)
-                        r = pin_inodes_add_tree(ret, fd, NULL);
-        }
-        pin_inodes_sort(ret);
-        return r;
-}
-
 /* Where there are no leases this is unknown, as when a bundle settles. */
 static bool has_writer(Pins *p, const char *bundle_id, const PinInodes *own) {
         _cleanup_close_ int dir_fd = pins_open(p, bundle_id);
@@ -889,10 +875,10 @@ static void add_up(PinsUse *use, const PinInodes *own, const PinInodes *all) {
 
 int pins_measure(Pins *p, const PinsMeasure *m) {
         PinInodes all = { .max = m->max_inodes, .is_whole = true };
-        int r = m->explain_links ? collect(p, NULL, &all) : 0;
+        int r = m->explain_links ? collect(p, NULL, NULL, &all) : 0;
         for (size_t i = 0; r >= 0 && i < m->n; i++) {
                 PinInodes own = { .max = m->max_inodes, .is_whole = true };
-                r = collect(p, m->uses[i].bundle_id, &own);
+                r = collect(p, m->uses[i].bundle_id, NULL, &own);
                 if (r >= 0)
                         add_up(&m->uses[i], &own, m->explain_links ? &all : NULL);
                 m->uses[i].has_writer = m->ask_writers && has_writer(p, m->uses[i].bundle_id, &own);
