@@ -1,4 +1,5 @@
-/* Which node this is: the configuration, DMI, the instance metadata service, the host name; in this order. */
+/* Which node this is: the configuration, DMI, the instance metadata service, the host name; in this
+ * order. */
 #pragma once
 
 #include "lib/neuron/record.h"
@@ -9,8 +10,9 @@ typedef struct InstanceOptions { /* borrowed */
         char *const *environment; /* for the metadata service's endpoint */
 } InstanceOptions;
 
-/** Asks the metadata service only where DMI knows no instance id (containers without /sys/devices, some virtual machines): on a
- * machine outside of EC2 that costs a second at most. Runs before anything else, on a loop of its own.
+/** Asks the metadata service only where DMI knows no instance id (containers without /sys/devices,
+ * some virtual machines): on a machine outside of EC2 that costs a second at most. Runs before
+ * anything else, on a loop of its own.
  * @param ret_origin  static: "configuration", "dmi", "imds", "hostname"
  * @return as instance_id_find() */
 int instance_find(const InstanceOptions *options, char ret[INSTANCE_ID_SIZE],

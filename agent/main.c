@@ -1,4 +1,5 @@
-/* neuron-collectd: arguments, configuration, signals, sd_notify. What the agent does is agent.c's. */
+/* neuron-collectd: arguments, configuration, signals, sd_notify. What the agent does is agent.c's.
+ */
 #include <errno.h>
 #include <getopt.h>
 #include <malloc.h>
@@ -317,9 +318,11 @@ static int run(const Args *args, Config *config) {
 }
 
 int main(int argc, char **argv) {
-        /* Two arenas are enough for a loop and workers that mostly use buffers of their own; the default is eight a core. */
+        /* Two arenas are enough for a loop and workers that mostly use buffers of their own; the
+         * default is eight a core. */
         (void)mallopt(M_ARENA_MAX, 2);
-        /* A part of a probe, see collectors/. What libraries do at an exit, a confined one may not do. */
+        /* A part of a probe, see collectors/. What libraries do at an exit, a confined one may not
+         * do. */
         if (argc == 2 && strncmp(argv[1], "--child=", 8) == 0)
                 _exit(child_main(argv[1] + 8));
         Args args;

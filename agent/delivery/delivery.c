@@ -113,7 +113,7 @@ void delivery_done(Delivery *d) {
         free(d->attached_prints);
 }
 
-#define TRUNCATED_MAX 20 /* told one by one */
+#define TRUNCATED_MAX 20 /* named one by one */
 
 static void add_reason(const char *reason, void *userdata) {
         json_array_append_new(((DeliveryAttempt *)userdata)->reasons, json_string(reason));
@@ -128,7 +128,7 @@ static json_t *initial_reasons(const Delivery *d) {
         return reasons ? reasons : json_array();
 }
 
-/* What hooks told counts by whose files are in the plan. A file that no link holds may have come
+/* Notes count by the owners of the files in the plan. A file that no link holds may have come
  * since it was decided where they go. */
 static bool check_owners(DeliveryAttempt *a) {
         Delivery *d = a->delivery;

@@ -29,7 +29,7 @@ struct DeliveryMembers {
         AttachmentNames attached; /* paths in the bundle */
         size_t next_attached;
         bool has_source; /* a member of the source was found */
-        bool has_more;   /* … and left out, as its name was taken */
+        bool has_more;   /* … and left out: an attachment has its name */
         SetCheck *set;
         IncompleteReasons reasons;
         size_t n_left_out;
@@ -179,7 +179,7 @@ static int add_member(DeliveryMembers *m, const char *path, int fd, int held_fd)
 
 static int on_member(const ScanMember *member, int unit_fd, void *userdata) {
         DeliveryMembers *m = userdata;
-        if (member->skip != SCAN_SKIP_NONE) /* intake has said so */
+        if (member->skip != SCAN_SKIP_NONE) /* intake has logged it */
                 return 0;
         if (m->root_fd < 0) {
                 m->root_fd = fcntl(unit_fd, F_DUPFD_CLOEXEC, 0);

@@ -9,8 +9,8 @@
 #include "lib/neuron/nrt_status.h"
 
 #define SEEN_MAX                                                                                   \
-        512 /* processes of one user that were seen at devices; a node runs 128 at once   \
-                      */
+        512 /* processes of one user that were seen at devices; a node runs 128 at once            \
+             */
 
 static bool parse_number(const char *text, uint64_t *ret) {
         return text && parse_u64_range(text, 0, INT64_MAX, ret) == 0;
@@ -52,8 +52,7 @@ static int on_note(const StoredNote *stored, void *userdata) {
                 return 0;
         n->failures[n->n] = build_failure(note, stored->received_usec);
         n->containers[n->n] = stored->container ? strdup(stored->container) : NULL;
-        n->failures[n->n].container =
-                n->containers[n->n]; /* without memory nothing is said of it */
+        n->failures[n->n].container = n->containers[n->n]; /* without memory it is left out */
         n->uids[n->n] = stored->uid;
         n->n++;
         return n->n == MANIFEST_FAILURES_MAX;

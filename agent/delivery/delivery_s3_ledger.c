@@ -12,7 +12,7 @@ static void *copy_of(const void *data, size_t n) {
         return copy;
 }
 
-/* Everything but numbers is allocated anew. */
+/* Everything but numbers is a copy. */
 static int row_copy(PackedRow *to, const PackedRow *from) {
         *to = *from;
         to->frame_bytes = copy_of(from->frame_bytes, from->n_frames * sizeof *from->frame_bytes);
@@ -39,7 +39,7 @@ static LedgerPart ledger_part(unsigned number, const PackedRow *row) {
 static int load_part(const LedgerPart *p, void *userdata) {
         DeliveryS3Ledger *l = userdata;
         if (p->number != l->n + 1)
-                return -EBADMSG; /* a gap: nothing behind it can be gone on with */
+                return -EBADMSG; /* a gap: nothing behind it can be resumed */
         PackedRow *items = realloc(l->items, (l->n + 1) * sizeof *items);
         if (items)
                 l->items = items;
@@ -93,7 +93,7 @@ int delivery_s3_ledger_load(DeliveryS3Ledger *l, Store *store, const DeliveryS3E
                 return -ENOMEM;
         int r = store_ledger_get(store, expected->bundle, expected->destination, &upload);
         if (r == STORE_E_NOT_FOUND || store_is_trouble(r))
-                return 0; /* what cannot be read is not gone on with */
+                return 0; /* what cannot be read is not resumed */
         if (r < 0)
                 return r;
         if (matches(&upload, expected)) {

@@ -27,7 +27,7 @@ typedef struct VolumeAttempt {
         Sha256 manifest_sha;
         uint64_t manifest_bytes;
         char *path, *manifest_path; /* below the volume's root */
-        bool replace_manifest; /* there is one of this plan, but its object is not what it says */
+        bool replace_manifest;      /* there is one of this plan, but its object differs from it */
 } VolumeAttempt;
 
 static void attempt_done(VolumeAttempt *a) {
@@ -67,7 +67,7 @@ static bool check_manifest(VolumeAttempt *a) {
         int r = volume_read_head(a->v->volume, a->manifest_path, MANIFEST_HEAD_MAX_BYTES, &text,
                                  &n);
         if (r == -ENOENT || r == -ENOTDIR ||
-            r == -ELOOP) /* what is in the way is told when the object is begun */
+            r == -ELOOP) /* create_object() reports what is in the way */
                 return true;
         if (r < 0) { /* what cannot be seen might be a bundle */
                 char *error = NULL;
@@ -224,7 +224,7 @@ static bool write_manifest(VolumeAttempt *a) {
 
 static void remove_temporary_files(VolumeAttempt *a) {
         /* Temporary names that a crash left, even one between link and unlink; what cannot be
-         * removed, begin tells. */
+         * removed is reported when the object is created. */
         (void)volume_sweep(a->v->volume, a->path);
         (void)volume_sweep(a->v->volume, a->manifest_path);
 }

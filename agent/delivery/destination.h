@@ -41,7 +41,7 @@ typedef struct StallCheck {
 } StallCheck;
 
 /**
- * @param start_usec  when the work started, which also tells one piece of work from the next
+ * @param start_usec  when the work started, which also identifies the work
  * @param progress    any number that changes as the work progresses
  * @param now_usec    of the same clock as start_usec
  * @return for how long there was no progress, when that exceeds STALL_TIMEOUT_USEC; else 0

@@ -15,22 +15,22 @@
 #include "uploaders/s3/s3_probe.h"
 #include "uploaders/s3/s3_sweep.h"
 
-/* Aborts that failed are tried again after this, and orphans are looked for at least so often. */
+/* Aborts that failed are tried again after this, and orphans are searched at least so often. */
 #define ABORT_AGAIN_USEC (5 * USEC_PER_MINUTE)
 #define REAP_MAX_USEC (6 * USEC_PER_HOUR)
 #define REAP_MIN_USEC USEC_PER_SEC
 
-typedef enum Tidying { TIDY_OURS, TIDY_ABORTS, TIDY_ORPHANS } Tidying;
+typedef enum CleanupKind { CLEANUP_OURS, CLEANUP_ABORTS, CLEANUP_ORPHANS } CleanupKind;
 
 typedef struct S3Target {
         Credentials *credentials;
-        S3Client *client; /* NULL: `fault` says why */
-        char *fault;
+        S3Client *client; /* NULL: config_error is the reason */
+        char *config_error;
         S3Probe *probe;
-        sd_event_source *fault_source;
+        sd_event_source *config_error_source;
         S3Sweep *sweep;
         char *sweep_error; /* of the last one; NULL = it went well */
-        Tidying tidying;
+        CleanupKind cleanup;
         uint64_t ours_usec; /* CLOCK_BOOTTIME: not before */
         bool swept_ours;    /* once after the start */
         int64_t abort_id; /* being tried, or the last one that failed: those behind it come first */
@@ -85,8 +85,8 @@ static int create_client(Destination *d, S3Target *t) {
                                     .seed = scheduler_random(),
                                     .upload = d->scheduler->limits->upload,
                                     .requests = d->scheduler->limits->requests },
-                &t->fault);
-        return r == -EINVAL ? 0 : r; /* the probe tells it */
+                &t->config_error);
+        return r == -EINVAL ? 0 : r; /* the probe reports it */
 }
 
 static int s3_open(Destination *d) {
@@ -103,14 +103,14 @@ static void s3_stop(Destination *d, bool hung) {
                 delivery_s3_abandon(d->running);
         t->probe = s3_probe_free(t->probe);
         t->sweep = s3_sweep_free(t->sweep);
-        t->fault_source = sd_event_source_disable_unref(t->fault_source);
+        t->config_error_source = sd_event_source_disable_unref(t->config_error_source);
 }
 
 static void s3_close(Destination *d) {
         S3Target *t = target(d);
         s3_client_free(t->client);
         credentials_free(t->credentials);
-        free(t->fault);
+        free(t->config_error);
         free(t->sweep_error);
         free(t->fixed);
         free(t);
@@ -127,15 +127,16 @@ static int on_config_error(sd_event_source *source, void *userdata) {
         (void)source;
         Destination *d = userdata;
         scheduler_probe_done(d, UPLOAD_E_DENIED,
-                             target(d)->fault ? target(d)->fault : "its endpoint cannot be used");
+                             target(d)->config_error ? target(d)->config_error
+                                                     : "its endpoint cannot be used");
         return 0;
 }
 
 static int s3_start_probe(Destination *d) {
         S3Target *t = target(d);
         if (!t->client) {
-                t->fault_source = sd_event_source_disable_unref(t->fault_source);
-                return sd_event_add_defer(d->scheduler->context.event, &t->fault_source,
+                t->config_error_source = sd_event_source_disable_unref(t->config_error_source);
+                return sd_event_add_defer(d->scheduler->context.event, &t->config_error_source,
                                           on_config_error, d);
         }
         _cleanup_free_ char *key = s3_probe_key(t->fixed, d->scheduler->context.instance_id);
@@ -157,10 +158,11 @@ static bool is_kept(const char *key, const char *upload_id, void *userdata) {
         if (store_ledger_knows(store, key, upload_id))
                 return true;
         /* what is to be aborted is its own destination's business */
-        return t->tidying != TIDY_ABORTS &&
+        return t->cleanup != CLEANUP_ABORTS &&
                (store_abort_knows(store, key, upload_id) ||
-                !bundle_key_is_of(key, t->tidying == TIDY_OURS ? d->scheduler->context.instance_id
-                                                               : NULL));
+                !bundle_key_is_of(key, t->cleanup == CLEANUP_OURS
+                                               ? d->scheduler->context.instance_id
+                                               : NULL));
 }
 
 static void on_aborted(const char *key, const char *upload_id, uint64_t age_usec, void *userdata) {
@@ -190,25 +192,25 @@ static void on_swept(int outcome, const char *error, unsigned n_aborted, void *u
         S3Target *t = target(d);
         (void)n_aborted;
         log_failed_sweep(d, outcome != 0 ? error ? error : "failed" : NULL);
-        if (t->tidying == TIDY_ABORTS)
+        if (t->cleanup == CLEANUP_ABORTS)
                 t->abort_failed = outcome != 0 ||
                                   store_abort_done(d->scheduler->context.store, t->abort_id) < 0 ||
                                   t->abort_failed;
-        if (t->tidying == TIDY_OURS && outcome != 0) {
+        if (t->cleanup == CLEANUP_OURS && outcome != 0) {
                 t->swept_ours = false;
                 t->ours_usec = scheduler_boottime_usec(d->scheduler) + ABORT_AGAIN_USEC;
         }
         scheduler_cleanup_done(d);
 }
 
-static bool start_sweep(Destination *d, Tidying what, const S3SweepOrder *order) {
+static bool start_sweep(Destination *d, CleanupKind what, const S3SweepOrder *order) {
         S3Target *t = target(d);
         S3SweepOrder own = *order;
         own.is_known = is_kept;
         own.on_abort = on_aborted;
         own.on_done = on_swept;
         own.userdata = d;
-        t->tidying = what;
+        t->cleanup = what;
         t->sweep = s3_sweep_free(t->sweep); /* the one before, which has ended */
         return s3_sweep_new(&t->sweep, t->client, &own) == 0;
 }
@@ -234,17 +236,17 @@ static bool start_next_abort(Destination *d) {
         NextAbort n = { .after = t->abort_id };
         (void)store_abort_list(d->scheduler->context.store, d->config->name, on_abort_row,
                                &n); /* what cannot be read is read again later */
-        bool begun = n.key && start_sweep(d, TIDY_ABORTS,
-                                          &(S3SweepOrder){ .prefix = n.key,
-                                                           .exact_key = true,
-                                                           .upload_id = n.upload_id });
-        t->abort_id = begun ? n.id : 0;
-        if (!begun && t->abort_failed)
+        bool is_started = n.key && start_sweep(d, CLEANUP_ABORTS,
+                                               &(S3SweepOrder){ .prefix = n.key,
+                                                                .exact_key = true,
+                                                                .upload_id = n.upload_id });
+        t->abort_id = is_started ? n.id : 0;
+        if (!is_started && t->abort_failed)
                 t->aborts_usec = scheduler_boottime_usec(d->scheduler) + ABORT_AGAIN_USEC;
-        t->abort_failed = t->abort_failed && begun;
+        t->abort_failed = t->abort_failed && is_started;
         free(n.key);
         free(n.upload_id);
-        return begun;
+        return is_started;
 }
 
 static bool s3_clean_up(Destination *d, uint64_t *ret_next_usec) {
@@ -255,7 +257,7 @@ static bool s3_clean_up(Destination *d, uint64_t *ret_next_usec) {
                 /* whatever of ours the ledger does not know: of a database that was lost, of a
                  * Create whose answer was */
                 t->swept_ours = true;
-                if (start_sweep(d, TIDY_OURS, &(S3SweepOrder){ .prefix = t->fixed }))
+                if (start_sweep(d, CLEANUP_OURS, &(S3SweepOrder){ .prefix = t->fixed }))
                         return true;
         }
         if (now >= t->aborts_usec && start_next_abort(d))
@@ -263,7 +265,7 @@ static bool s3_clean_up(Destination *d, uint64_t *ret_next_usec) {
         if (config->retry.orphan_age_usec > 0 && now >= t->reap_usec) {
                 t->reap_usec = now + MAX(MIN(config->retry.orphan_age_usec / 4, REAP_MAX_USEC),
                                          REAP_MIN_USEC);
-                if (start_sweep(d, TIDY_ORPHANS,
+                if (start_sweep(d, CLEANUP_ORPHANS,
                                 &(S3SweepOrder){ .prefix = t->fixed,
                                                  .min_age_usec = config->retry.orphan_age_usec }))
                         return true;

@@ -1,12 +1,13 @@
-/* What the kernel says of waiting, and what we make of it. Idle priority (lib/event/worker_pool.h)
- * is the first to let the job go first; it counts among the threads of one cgroup only. A job in
- * another cgroup has to share its CPUs with ours by CPUWeight=, and its disk with us where the I/O
- * scheduler knows no classes: that is seen here, and answered by resting.
+/* How long tasks wait according to the kernel, and what follows. Idle priority
+ * (lib/event/worker_pool.h) is the first to let the job go first; it counts among the threads of
+ * one cgroup only. A job in another cgroup has to share its CPUs with ours by CPUWeight=, and its
+ * disk with us where the I/O scheduler knows no classes: that is seen here, and answered by
+ * resting.
  *
- * Our own threads wait as well, the more the better they yield, and that must not be taken for the
- * job's distress. What the job can have lost to us is at most the least of three times: that others
- * waited (all waiting less our own), that we ran, and that we waited, since where we compete with
- * others they get at least as much as we do. */
+ * Our own threads wait as well, the more the better they yield, and that must not be mistaken for
+ * the job's distress. What the job can have lost to us is at most the least of three times: that
+ * others waited (all waiting less our own), that we ran, and that we waited, since where we compete
+ * with others they get at least as much as we do. */
 #include "agent/delivery/pressure.h"
 
 #include <errno.h>
@@ -24,13 +25,13 @@
  * own threads, which then wait too (measured: 3 % of the time): only what fills half of the time
  * that we leave counts. */
 #define IO_WAIT_MAX 0.5
-/* While we wait nearly always, nothing can be seen of others: then we pause this much, to look. */
+/* While we wait nearly always, others cannot be observed: then we pause this much, to measure. */
 #define LOOK_SHARE 0.9
 
 #define DECREASE 0.5
 #define INCREASE 1.5 /* from the least to all in ten samples: five seconds */
 #define SAMPLE_USEC (USEC_PER_SEC / 2)
-#define STALE_USEC (10 * USEC_PER_SEC) /* longer ago says nothing of now */
+#define STALE_USEC (10 * USEC_PER_SEC) /* too old to compare with */
 #define REST_MAX_USEC (2 * USEC_PER_SEC)
 
 #define FILE_BYTES_MAX (64 * KIB)
@@ -60,7 +61,7 @@ struct Pressure {
 
         _Atomic uint64_t next_usec;
         _Atomic double share;
-        /* What workers say that they worked, since the last sample; and for each such microsecond,
+        /* What workers report as work, since the last sample; and for each such microsecond,
          * how long the busiest of our threads was on a CPU: less than one where idle priority keeps
          * it off, more where a thread compresses what a quicker one has read. */
         _Atomic uint64_t worked_usec;

@@ -17,7 +17,7 @@ typedef struct RateLimits {
         Throttle *read;
         Pressure *pressure;    /* NULL: compression_threads is a number, or the kernel has no PSI */
         atomic_bool is_urgent; /* this node goes: nobody rests any more */
-        char *note;            /* said in status: no PSI; NULL */
+        char *note;            /* shown in status: no PSI; NULL */
 } RateLimits;
 
 /* Nobody rests before so much of a bundle was read: what is small goes at once, however pressed the

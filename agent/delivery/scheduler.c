@@ -201,7 +201,7 @@ static void mark_failed(Destination *d, int outcome, const char *error) {
         d->is_proven = false;
         char text[64];
         if (!d->last_error || !error ||
-            strcmp(d->last_error, error) != 0) /* said once, not with every try */
+            strcmp(d->last_error, error) != 0) /* logged once, not with every try */
                 log_warning(0, "destination %s: %s; nothing is lost, trying again in %s",
                             d->config->name, error ? error : "failed",
                             clock_format_span(text, wait));
@@ -273,7 +273,7 @@ static void end_shipping(Scheduler *s, Bundle *b, BundleState to, const char *re
         b->has_wish = false;
         if (to == BUNDLE_SETTLING && b->source)
                 s->context.on_changed(b, reason);
-        else /* without its source nobody would look at it again: it waits as READY */
+        else /* without its source nothing would probe it again: it waits as READY */
                 (void)bundle_set_state(s->context.bundles, b,
                                        to == BUNDLE_SETTLING ? BUNDLE_READY : to,
                                        reason); /* a refused move is logged there */
@@ -328,7 +328,7 @@ static int store_prints(Scheduler *s, Bundle *b, const DeliveryRecord *delivery,
                 job->n_prints = intersect(job->prints, n, before, n_before);
                 job->digest = sum_of_source(job);
                 if (job->n_prints < n || n_before > job->n_prints)
-                        b->dirty = true; /* to be looked at as soon as it is through */
+                        b->dirty = true; /* to be probed as soon as it has ended */
         }
         b->dirty = b->dirty || job->has_more;
         b->rec.digest = job->digest;
@@ -377,7 +377,8 @@ static void handle_delivered(Destination *d, Bundle *b, DeliveryRecord *delivery
                  delivery->object ? delivery->object : "?",
                  parse_format_human(text, job->object_bytes), proof_text(job->proof),
                  job->complete ? "" : ", labelled incomplete");
-        /* The manifest is there: whatever happens now, it says so. Before the bundle may be gone.
+        /* The manifest is there: the bundle is delivered whatever happens now. Before the bundle
+         * may be gone.
          */
         if (d->type->on_delivered)
                 d->type->on_delivered(d, b->rec.id);
@@ -431,7 +432,7 @@ static void handle_destination_failure(Destination *d, Bundle *b, DeliveryRecord
         BundleTries *tries = delivery_tries(b, delivery);
         bool waits = job->upload_outcome == UPLOAD_E_FULL || job->upload_outcome == UPLOAD_E_DENIED;
         if (!waits && tries->n_away >= DESTINATION_FAILURES_MAX) {
-                d->is_proven = d->delivery_failed = false; /* the probe alone says how it is */
+                d->is_proven = d->delivery_failed = false; /* the probe alone decides */
                 handle_bundle_failure(d, b, delivery, job);
                 return;
         }
@@ -810,7 +811,7 @@ static bool is_prepared(Destination *d, uint64_t *ret_cleanup_wait_usec) {
                 set_activity(d, ACTIVITY_CLEANING_UP);
                 return false;
         }
-        if (cleanup_usec != USEC_INFINITY) { /* whatever comes first arms the timer anew */
+        if (cleanup_usec != USEC_INFINITY) { /* whatever comes first rearms the timer */
                 *ret_cleanup_wait_usec = cleanup_usec > now ? cleanup_usec - now : 0;
                 kick_destination_in(d, *ret_cleanup_wait_usec);
         }

@@ -92,7 +92,7 @@ static void of_several_events_the_earliest_active_one_counts(void **state) {
                          0);
 }
 
-static void garbage_is_told_from_an_announcement(void **state) {
+static void garbage_is_no_announcement(void **state) {
         static const struct {
                 NoticeKind kind;
                 const char *body;
@@ -147,7 +147,7 @@ static NoticeChange take(NoticeSchedule *s, NoticeAnswer answer, uint64_t now_us
         return notice_schedule_handle(s, &answer, now_usec);
 }
 
-static void an_hour_of_silence_takes_so_many_questions(void **state) {
+static void an_hour_of_silence_costs_so_many_requests(void **state) {
         NoticeSchedule s = { 0 };
         unsigned n[N_NOTICE_KINDS] = { 0 };
         uint64_t now = SEC(1000), end = now + SEC(3600), due;
@@ -190,7 +190,7 @@ static void a_service_that_does_not_answer_is_asked_ever_more_rarely(void **stat
         assert_true(due == 0);
 }
 
-static void each_thing_is_said_once_and_again_when_it_changes(void **state) {
+static void each_notice_is_reported_once_and_again_when_it_changes(void **state) {
         NoticeSchedule s = { 0 };
 
         (void)state;
@@ -216,7 +216,7 @@ static void each_thing_is_said_once_and_again_when_it_changes(void **state) {
         assert_notice(&s.announced[NOTICE_SPOT], "terminate", SPOT_USEC + SEC(60));
 }
 
-static void only_an_answer_withdraws_what_was_said(void **state) {
+static void only_an_answer_withdraws_a_notice(void **state) {
         static const NoticeAnswer none[] = { { NOTICE_SPOT, 0, NULL },
                                              { NOTICE_SPOT, 401, NULL },
                                              { NOTICE_SPOT, 500, NULL },
@@ -306,12 +306,12 @@ int main(void) {
                 cmocka_unit_test(nothing_announced_is_no_fault),
                 cmocka_unit_test(an_end_whose_time_nobody_can_read_is_still_an_end),
                 cmocka_unit_test(of_several_events_the_earliest_active_one_counts),
-                cmocka_unit_test(garbage_is_told_from_an_announcement),
+                cmocka_unit_test(garbage_is_no_announcement),
                 cmocka_unit_test(more_than_64_kib_are_not_read),
-                cmocka_unit_test(an_hour_of_silence_takes_so_many_questions),
+                cmocka_unit_test(an_hour_of_silence_costs_so_many_requests),
                 cmocka_unit_test(a_service_that_does_not_answer_is_asked_ever_more_rarely),
-                cmocka_unit_test(each_thing_is_said_once_and_again_when_it_changes),
-                cmocka_unit_test(only_an_answer_withdraws_what_was_said),
+                cmocka_unit_test(each_notice_is_reported_once_and_again_when_it_changes),
+                cmocka_unit_test(only_an_answer_withdraws_a_notice),
                 cmocka_unit_test_setup_teardown(only_an_ec2_instance_is_asked, scratch_setup,
                                                 scratch_teardown),
         };

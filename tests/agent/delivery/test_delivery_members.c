@@ -1,4 +1,5 @@
-/* agent/ship_members: our links, held descriptors and the live source are three ways to the same members. */
+/* agent/ship_members: our links, held descriptors and the live source are three ways to the same
+ * members. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -453,7 +454,7 @@ static void what_is_no_regular_file_and_a_strangers_hard_link_is_no_member(void 
         ship_job_free(job);
 }
 
-static void where_the_links_are_gone_the_next_best_way_is_taken(void **state) {
+static void without_links_the_next_best_way_is_used(void **state) {
         Fixture *f = *state;
         Found x;
         make_directory_unit(f);
@@ -575,7 +576,7 @@ static void a_supplement_has_only_the_attachments_that_were_not_shipped(void **s
         found_done(&first);
 }
 
-static void a_supplement_of_attachments_looks_at_nothing_else(void **state) {
+static void a_supplement_of_attachments_reads_nothing_else(void **state) {
         Fixture *f = *state;
         static const char *const wanted[] = { "neuron-collectd/after.json",
                                               "neuron-collectd/snapshot.json" };
@@ -669,7 +670,7 @@ static void an_attachment_wins_against_a_file_of_its_name_which_follows(void **s
         found_done(&first);
 }
 
-static void what_is_no_attachment_in_that_directory_is_not_taken(void **state) {
+static void what_is_no_attachment_in_that_directory_is_ignored(void **state) {
         Fixture *f = *state;
         static const char *const names[] = { "snapshot.json", ".unit", ".coming", "a b" };
         Found x;
@@ -697,15 +698,15 @@ int main(void) {
                 TEST(what_was_removed_or_cannot_be_read_is_left_out_and_reported),
                 TEST(of_very_many_that_cannot_be_read_twenty_are_named_and_the_rest_counted),
                 TEST(what_is_no_regular_file_and_a_strangers_hard_link_is_no_member),
-                TEST(where_the_links_are_gone_the_next_best_way_is_taken),
+                TEST(without_links_the_next_best_way_is_used),
                 TEST(nothing_left_is_enoent),
                 TEST(attachments_are_members_whichever_way_the_others_are_read),
                 TEST(attachments_come_with_a_single_file_too),
                 TEST(a_supplement_has_only_the_attachments_that_were_not_shipped),
-                TEST(a_supplement_of_attachments_looks_at_nothing_else),
+                TEST(a_supplement_of_attachments_reads_nothing_else),
                 TEST(attachments_alone_make_no_dump),
                 TEST(an_attachment_wins_against_a_file_of_its_name_which_follows),
-                TEST(what_is_no_attachment_in_that_directory_is_not_taken),
+                TEST(what_is_no_attachment_in_that_directory_is_ignored),
         };
         log_setup(LOG_FORMAT_TEXT, LOG_CRIT); /* errors are what is provoked here */
         return cmocka_run_group_tests_name("agent/ship_members", tests, NULL, NULL);

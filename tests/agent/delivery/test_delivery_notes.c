@@ -1,4 +1,5 @@
-/* agent/ship_notes, agent/bundle_prefix: whose notes count for a unit, for its manifest and for the place of its copy. */
+/* agent/ship_notes, agent/bundle_prefix: whose notes count for a unit, for its manifest and for the
+ * place of its copy. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -72,7 +73,7 @@ static void tell(Fixture *f, uid_t uid, const char *where, const char *prefix) {
                          0);
 }
 
-static void what_others_told_is_not_in_the_manifest(void **state) {
+static void notes_of_others_are_not_in_the_manifest(void **state) {
         Fixture *f = *state;
         Owners owners = { 0 };
         tell(f, ATTACKER, "attackers_words", NULL);
@@ -94,7 +95,7 @@ static void what_others_told_is_not_in_the_manifest(void **state) {
         assert_string_equal(f->notes.job.key, "slurm:roots_words");
 }
 
-static void where_others_alone_told_there_is_no_job(void **state) {
+static void notes_of_others_alone_give_no_job(void **state) {
         Fixture *f = *state;
         Owners owners = { 0 };
         tell(f, ATTACKER, "attackers_words", NULL);
@@ -153,8 +154,8 @@ static void a_supplement_goes_where_its_base_went_unless_it_is_of_another(void *
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         const struct CMUnitTest tests[] = {
-                TEST(what_others_told_is_not_in_the_manifest),
-                TEST(where_others_alone_told_there_is_no_job),
+                TEST(notes_of_others_are_not_in_the_manifest),
+                TEST(notes_of_others_alone_give_no_job),
                 TEST(notes_of_others_do_not_crowd_out_the_owner_s),
                 TEST(nobody_diverts_another_s_files_by_a_prefix),
                 TEST(a_prefix_is_lost_when_another_s_file_has_come),

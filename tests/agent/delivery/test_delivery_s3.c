@@ -1,4 +1,5 @@
-/* How memory is split for S3, and what is taken over from the ledger of an earlier run. The machine itself is tested end to end. */
+/* How memory is split for S3, and what is taken over from the ledger of an earlier run. The machine
+ * itself is tested end to end. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -130,7 +131,7 @@ static void run_before(Fixture *f) {
         delivery_s3_ledger_done(&rows);
 }
 
-static void what_an_earlier_run_wrote_down_is_gone_on_with(void **state) {
+static void the_ledger_of_an_earlier_run_is_resumed(void **state) {
         Fixture *f = *state;
         run_before(f);
         DeliveryS3Ledger rows = { 0 };
@@ -162,7 +163,7 @@ static void assert_is_abandoned(Fixture *f, const DeliveryS3Expected *wanted) {
         delivery_s3_ledger_done(&rows);
 }
 
-static void another_plan_is_not_gone_on_with_and_its_upload_is_to_be_aborted(void **state) {
+static void another_plan_is_not_resumed_and_its_upload_is_to_be_aborted(void **state) {
         Fixture *f = *state;
         run_before(f);
         DeliveryS3Expected wanted = wanted_of(f);
@@ -171,7 +172,7 @@ static void another_plan_is_not_gone_on_with_and_its_upload_is_to_be_aborted(voi
         assert_is_abandoned(f, &wanted);
 }
 
-static void another_libzstd_is_not_gone_on_with(void **state) {
+static void another_libzstd_is_not_resumed(void **state) {
         Fixture *f = *state;
         run_before(f);
         DeliveryS3Expected wanted = wanted_of(f);
@@ -179,7 +180,7 @@ static void another_libzstd_is_not_gone_on_with(void **state) {
         assert_is_abandoned(f, &wanted);
 }
 
-static void an_intent_without_an_answer_is_not_gone_on_with(void **state) {
+static void an_intent_without_an_answer_is_not_resumed(void **state) {
         Fixture *f = *state;
         LedgerUpload upload = { .key = (char *)"k", .packer = (char *)"zstd 1", .created_usec = 5 };
         memcpy(upload.plan, f->plan, sizeof f->plan);
@@ -193,15 +194,14 @@ int main(void) {
                 cmocka_unit_test(connections_are_lowered_before_anything_else),
                 cmocka_unit_test(the_defaults_get_all_their_connections),
                 cmocka_unit_test(too_little_memory_gives_no_buffer),
-                cmocka_unit_test_setup_teardown(what_an_earlier_run_wrote_down_is_gone_on_with,
-                                                setup, teardown),
-                cmocka_unit_test_setup_teardown(
-                        another_plan_is_not_gone_on_with_and_its_upload_is_to_be_aborted, setup,
-                        teardown),
-                cmocka_unit_test_setup_teardown(another_libzstd_is_not_gone_on_with, setup,
+                cmocka_unit_test_setup_teardown(the_ledger_of_an_earlier_run_is_resumed, setup,
                                                 teardown),
-                cmocka_unit_test_setup_teardown(an_intent_without_an_answer_is_not_gone_on_with,
-                                                setup, teardown),
+                cmocka_unit_test_setup_teardown(
+                        another_plan_is_not_resumed_and_its_upload_is_to_be_aborted, setup,
+                        teardown),
+                cmocka_unit_test_setup_teardown(another_libzstd_is_not_resumed, setup, teardown),
+                cmocka_unit_test_setup_teardown(an_intent_without_an_answer_is_not_resumed, setup,
+                                                teardown),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

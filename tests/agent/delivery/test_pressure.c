@@ -16,8 +16,8 @@
 
 /* ---- the decision, against a small model of a machine ---- */
 
-/* Half a second of a machine of two CPUs on which a job takes all it can get and one thread of ours wants a CPU for `share` of the time. Our thread gets
- * `weight` of a CPU that both want. */
+/* Half a second of a machine of two CPUs on which a job takes all it can get and one thread of ours
+ * wants a CPU for `share` of the time. Our thread gets `weight` of a CPU that both want. */
 static PressureSample contended(double share, double weight) {
         double wants = share * HALF_SECOND;
         return (PressureSample){
@@ -90,7 +90,8 @@ static void own_threads_that_wait_for_each_other_are_no_pressure(void **state) {
 
 static void gaps_that_a_job_leaves_may_be_filled(void **state) {
         (void)state;
-        /* The job takes a CPU half of the time and is there at once when it wants to; we wait meanwhile. */
+        /* The job takes a CPU half of the time and is there at once when it wants to; we wait
+         * meanwhile. */
         PressureSample s = { .elapsed_usec = HALF_SECOND,
                              .busy_usec = HALF_SECOND,
                              .cpu_usec = HALF_SECOND / 2,
@@ -137,7 +138,7 @@ static void others_that_wait_for_disks_slow_us_down_and_our_own_waiting_does_not
         assert_true(pressure_share(1, &others) == 1); /* cannot be told apart */
 }
 
-static void a_disk_that_is_always_waited_for_is_looked_at_in_pauses(void **state) {
+static void a_disk_that_is_always_waited_for_is_measured_in_pauses(void **state) {
         (void)state;
         double share = 1;
         PressureSample full = disks(1, 1);
@@ -247,7 +248,7 @@ static void after_half_a_second(Fixture *f) {
         (void)pressure_pause_usec(f->p, HALF_SECOND);
 }
 
-static void under_pressure_a_worker_rests_and_after_it_no_more(void **state) {
+static void under_pressure_a_worker_pauses_and_after_it_no_more(void **state) {
         Fixture *f = *state;
         Pressure *p = opened(f);
         uint64_t total = SEC(1000);
@@ -266,7 +267,7 @@ static void under_pressure_a_worker_rests_and_after_it_no_more(void **state) {
         assert_int_equal(pressure_pause_usec(p, 1000), 0);
 }
 
-static void what_idle_priority_kept_from_us_is_not_rested_again(void **state) {
+static void what_idle_priority_kept_from_us_is_not_paused_again(void **state) {
         Fixture *f = *state;
         uint64_t total = SEC(1000), ticks = 1000, run = 0, wait = 0;
         Pressure *p = opened(f);
@@ -306,7 +307,7 @@ static void what_another_thread_compresses_for_a_reader_counts_as_work(void **st
         assert_in_range(pressure_pause_usec(p, 1000), 489000, 491000);
 }
 
-static void our_own_waiting_is_taken_from_the_machines(void **state) {
+static void our_own_waiting_is_subtracted_from_the_machines(void **state) {
         Fixture *f = *state;
         uint64_t total = SEC(1000), ticks = 1000, time = 0;
         Pressure *p = opened(f);
@@ -343,7 +344,7 @@ static void it_asks_no_more_than_twice_a_second_and_forgets_what_is_long_ago(voi
         assert_true(pressure_share_now(p) == 0.5);
 }
 
-static void only_our_own_cgroups_waiting_for_disks_is_taken_from_the_machines(void **state) {
+static void only_our_own_cgroups_waiting_for_disks_is_subtracted(void **state) {
         Fixture *f = *state;
         char text[2 * PATH_MAX];
         put(f->s, "self/cgroup", "4:memory:/x\n0::/system.slice/nc.service\n");
@@ -391,7 +392,7 @@ static void expect_note(Fixture *f, const char *part) {
         free(note);
 }
 
-static void a_kernel_without_pressure_information_is_said(void **state) {
+static void a_kernel_without_pressure_information_is_reported(void **state) {
         Fixture *f = *state;
         assert_int_equal(unlinkat(f->s->fd, "pressure/cpu", 0), 0);
         expect_note(f, strerror(ENOENT));
@@ -501,16 +502,16 @@ int main(void) {
                 cmocka_unit_test(constant_pressure_that_nobody_can_explain_leads_to_the_least),
                 cmocka_unit_test(
                         others_that_wait_for_disks_slow_us_down_and_our_own_waiting_does_not),
-                cmocka_unit_test(a_disk_that_is_always_waited_for_is_looked_at_in_pauses),
+                cmocka_unit_test(a_disk_that_is_always_waited_for_is_measured_in_pauses),
                 cmocka_unit_test(whatever_the_numbers_say_the_share_stays_in_its_bounds),
-                ON_A_TREE(under_pressure_a_worker_rests_and_after_it_no_more),
-                ON_A_TREE(what_idle_priority_kept_from_us_is_not_rested_again),
+                ON_A_TREE(under_pressure_a_worker_pauses_and_after_it_no_more),
+                ON_A_TREE(what_idle_priority_kept_from_us_is_not_paused_again),
                 ON_A_TREE(what_another_thread_compresses_for_a_reader_counts_as_work),
-                ON_A_TREE(our_own_waiting_is_taken_from_the_machines),
+                ON_A_TREE(our_own_waiting_is_subtracted_from_the_machines),
                 ON_A_TREE(it_asks_no_more_than_twice_a_second_and_forgets_what_is_long_ago),
-                ON_A_TREE(only_our_own_cgroups_waiting_for_disks_is_taken_from_the_machines),
+                ON_A_TREE(only_our_own_cgroups_waiting_for_disks_is_subtracted),
                 ON_A_TREE(a_cgroup_is_found_where_a_container_sees_it),
-                ON_A_TREE(a_kernel_without_pressure_information_is_said),
+                ON_A_TREE(a_kernel_without_pressure_information_is_reported),
                 ON_A_TREE(what_is_not_as_expected_is_refused_at_the_start),
                 ON_A_TREE(files_that_turn_bad_later_or_go_back_leave_no_one_slow),
                 ON_A_TREE(mounts_and_cgroups_that_are_odd_are_done_without),

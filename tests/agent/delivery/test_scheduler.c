@@ -1,4 +1,5 @@
-/* Whose turn it is: small before large, sources in turn, the oldest first, and nobody waits for ever. */
+/* Whose turn it is: small before large, sources in turn, the oldest first, and nobody waits for
+ * ever. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -17,7 +18,8 @@ typedef struct Waiting {
 
 static const int sources[3];
 
-/* The index of whose turn it is among those that are small, or are not; they are in order of age. */
+/* The index of whose turn it is among those that are small, or are not; they are in order of age.
+ */
 static size_t first(const Rotation *t, const Waiting *w, size_t n, bool small) {
         size_t best = n;
         for (size_t i = 0; i < n; i++)
@@ -96,7 +98,8 @@ static void test_large_is_not_starved(void **state) {
         assert_int_equal(t.n_small_in_row, 0);
 }
 
-/* Whatever is waiting: all of it goes, each once, and no source waits for more turns than there are sources while it has small ones. */
+/* Whatever is waiting: all of it goes, each once, and no source waits for more turns than there are
+ * sources while it has small ones. */
 static void test_random(void **state) {
         (void)state;
         for (unsigned seed = 1; seed <= 2000; seed++) {

@@ -9,7 +9,7 @@
 #define SEC(n) ((n)*USEC_PER_SEC)
 #define BEGUN SEC(1000)
 
-static void work_that_never_moved_counts_from_its_beginning(void **state) {
+static void work_without_progress_counts_from_its_start(void **state) {
         (void)state;
         StallCheck s = { 0 };
         assert_true(stall_check(&s, BEGUN, 0, BEGUN + SEC(61)) == SEC(61));
@@ -34,7 +34,7 @@ static void progress_ends_a_stall_and_the_next_counts_from_there(void **state) {
         assert_true(stall_check(&s, BEGUN, 0, BEGUN + SEC(172)) == 0); /* a new attempt: it moves */
 }
 
-static void the_next_piece_of_work_begins_anew(void **state) {
+static void the_next_piece_of_work_starts_from_zero(void **state) {
         (void)state;
         StallCheck s = { 0 };
         assert_true(stall_check(&s, BEGUN, 7, BEGUN + SEC(1)) == 0);
@@ -50,10 +50,10 @@ static void a_clock_that_goes_back_is_no_stall(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(work_that_never_moved_counts_from_its_beginning),
+                cmocka_unit_test(work_without_progress_counts_from_its_start),
                 cmocka_unit_test(a_minute_is_not_yet_a_stall),
                 cmocka_unit_test(progress_ends_a_stall_and_the_next_counts_from_there),
-                cmocka_unit_test(the_next_piece_of_work_begins_anew),
+                cmocka_unit_test(the_next_piece_of_work_starts_from_zero),
                 cmocka_unit_test(a_clock_that_goes_back_is_no_stall),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
