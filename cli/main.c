@@ -1,7 +1,7 @@
 /* neuron-collect: finds the command and the agent's socket. Each command is a file of its own. */
 #include <string.h>
 
-#include "cli/cli.h"
+#include "cli/common/cli.h"
 #include "cli/hook/hook_status.h"
 #include "config/config.h"
 

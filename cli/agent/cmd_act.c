@@ -1,7 +1,7 @@
 /* neuron-collect retry, cancel, pin, unpin, flush, scan: one request, and what became of it. */
 #include <string.h>
 
-#include "cli/cli.h"
+#include "cli/common/cli.h"
 
 /* What was asked for may need a moment, so what is said is where the bundle stands now. */
 static void print_outcome(const char *action, const json_t *b) {

@@ -2,7 +2,7 @@
  * said only when the agent says it. */
 #include <string.h>
 
-#include "cli/agent/left.h"
+#include "cli/agent/undelivered.h"
 #include "lib/base/clock.h"
 #include "lib/base/parse.h"
 #include "lib/neuron/ids.h"

@@ -1,8 +1,8 @@
 /* neuron-collect list */
 #include <string.h>
 
-#include "cli/cli.h"
-#include "cli/client.h"
+#include "cli/common/cli.h"
+#include "cli/common/client.h"
 #include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
 #include "lib/neuron/record.h"

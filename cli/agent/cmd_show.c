@@ -1,7 +1,7 @@
 /* neuron-collect show, explain: one bundle, seen from all sides. */
 #include <string.h>
 
-#include "cli/cli.h"
+#include "cli/common/cli.h"
 #include "lib/base/parse.h"
 
 static int ask_one(const Cli *cli, int argc, char **argv, json_t **ret) {

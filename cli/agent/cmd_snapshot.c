@@ -3,8 +3,8 @@
 #include <fcntl.h>
 #include <string.h>
 
-#include "cli/cli.h"
-#include "cli/client.h"
+#include "cli/common/cli.h"
+#include "cli/common/client.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
 

@@ -1,7 +1,7 @@
 /* neuron-collect status */
 #include <string.h>
 
-#include "cli/cli.h"
+#include "cli/common/cli.h"
 #include "lib/base/parse.h"
 
 static void print_agent(const Cli *cli, const json_t *status) {

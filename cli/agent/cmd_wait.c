@@ -1,7 +1,7 @@
 /* neuron-collect wait: asks again and again until there is an end, drawing how far it is. */
 #include <string.h>
 
-#include "cli/agent/left.h"
+#include "cli/agent/undelivered.h"
 #include "lib/base/clock.h"
 #include "lib/base/parse.h"
 

@@ -1,23 +1,119 @@
 /* neuron-collect get: a bundle or one of its members, verified. */
 #include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <string.h>
+#include <strings.h>
 
-#include "cli/archive/get.h"
-#include "cli/near.h"
+#include "cli/archive/bundle_name.h"
+#include "cli/archive/object_store.h"
+#include "cli/archive/output.h"
+#include "cli/common/cli.h"
+#include "cli/common/suggest.h"
 #include "lib/base/clock.h"
+#include "lib/base/digest.h"
+#include "lib/base/fs.h"
 #include "lib/base/parse.h"
+#include "lib/base/path.h"
+#include "lib/bundle/fetch.h"
 #include "lib/bundle/manifest.h"
+#include "lib/bundle/member_digest.h"
+
+typedef struct PartsCheck {
+        const json_t *parts;  /* of a manifest that manifest_read() has seen; borrowed */
+        size_t part;          /* the one that comes, n when there is none */
+        uint64_t part_offset; /* where it begins in the object */
+        uint64_t part_bytes;
+        uint64_t offset; /* of the next byte */
+        Sha256 hash;     /* over what came of the part */
+} PartsCheck;
+
+/** @return 0; PARTS_E_BAD: the part that ended with these bytes is another (it is the current one still: parts_check_again()); PARTS_E_LONG: there
+ * are more bytes than parts */
+enum { PARTS_E_BAD = 1, PARTS_E_LONG = 2 };
+
+#define GET_STEP_BYTES (1 * MIB) /* read, checked and written at once */
+typedef struct Get {
+        const Cli *cli;
+        ObjectStore *store;
+        BundleNames names;        /* keys */
+        char *object_url;         /* for people */
+        const char *member;       /* NULL = all of it */
+        const char *given_output; /* -o; NULL */
+        bool may_replace;         /* --force */
+        char *manifest_text;
+        size_t manifest_bytes;
+        json_t *manifest;
+        Output out;
+        uint64_t total_bytes, loaded_bytes; /* loaded: from the store, in this run */
+        uint64_t begin_usec, drawn_usec;    /* CLOCK_BOOTTIME */
+} Get;
+
+static void start_part(PartsCheck *c) {
+        c->part_bytes = cli_number(json_array_get(c->parts, c->part), "bytes");
+        c->part_offset = c->offset;
+        sha256_init(&c->hash);
+}
+
+static void parts_check_init(PartsCheck *c, const json_t *manifest) {
+        *c = (PartsCheck){ .parts = json_object_get(json_object_get(manifest, "bundle"), "parts") };
+        start_part(c);
+}
+
+static bool parts_check_is_complete(const PartsCheck *c) {
+        return c->part == json_array_size(c->parts);
+}
+
+static bool is_as_listed(const PartsCheck *c) {
+        uint8_t digest[SHA256_SIZE];
+        char hex[SHA256_HEX_SIZE];
+        Sha256 hash = c->hash;
+        sha256_final(&hash, digest);
+        return strcasecmp(digest_hex(digest, sizeof digest, hex),
+                          cli_text(json_array_get(c->parts, c->part), "sha256")) == 0;
+}
+
+static int parts_check_feed(PartsCheck *c, const void *data, size_t n) {
+        const char *from = data;
+        while (n > 0) {
+                if (parts_check_is_complete(c))
+                        return PARTS_E_LONG;
+                size_t now = (size_t)MIN((uint64_t)n, c->part_offset + c->part_bytes - c->offset);
+                sha256_update(&c->hash, from, now);
+                from += now;
+                n -= now;
+                c->offset += now;
+                if (c->offset < c->part_offset + c->part_bytes)
+                        continue;
+                if (!is_as_listed(c))
+                        return PARTS_E_BAD;
+                c->part++;
+                start_part(c);
+        }
+        return 0;
+}
+
+static void parts_check_again(PartsCheck *c) {
+        c->offset = c->part_offset;
+        sha256_init(&c->hash);
+}
 
 #define DRAW_USEC (200 * USEC_PER_MSEC)
 #define SIBLINGS_MAX 1000
-
 /* ---- for both ways ---- */
 
-uint64_t get_object_bytes(const Get *g) {
+static uint64_t get_object_bytes(const Get *g) {
         return cli_number(json_object_get(g->manifest, "bundle"), "bytes");
 }
 
-int get_open_range(Get *g, uint64_t offset, uint64_t bytes, ObjectReader **ret) {
+static int get_say(const Get *g, int r);
+static int get(Get *g);
+static int get_whole(Get *g);
+static int get_member(Get *g);
+
+static int get_open_range(Get *g, uint64_t offset, uint64_t bytes, ObjectReader **ret) {
         if (g->begin_usec == 0)
                 g->begin_usec = clock_boottime_usec();
         int r = object_store_reader(g->store,
@@ -29,7 +125,7 @@ int get_open_range(Get *g, uint64_t offset, uint64_t bytes, ObjectReader **ret) 
         return r == 0 ? CLI_YES : get_say(g, r);
 }
 
-int get_say(const Get *g, int r) {
+static int get_say(const Get *g, int r) {
         if (r == -EINTR)
                 return output_say(&g->out, r);
         int code = object_store_say(g->store, r);
@@ -40,8 +136,8 @@ int get_say(const Get *g, int r) {
         return code;
 }
 
-int get_look_at_existing(Get *g, int (*is_same)(int fd, void *userdata), void *userdata,
-                         bool *ret_is_there) {
+static int get_look_at_existing(Get *g, int (*is_same)(int fd, void *userdata), void *userdata,
+                                bool *ret_is_there) {
         *ret_is_there = false;
         _cleanup_close_ int fd = output_open_existing(&g->out);
         if (fd == -ENOENT)
@@ -65,7 +161,7 @@ static uint64_t whole_seconds(double usec) {
                                             : UINT32_MAX * USEC_PER_SEC;
 }
 
-void get_note(Get *g, uint64_t loaded_bytes) {
+static void get_note(Get *g, uint64_t loaded_bytes) {
         uint64_t now = clock_boottime_usec();
         g->loaded_bytes += loaded_bytes;
         if (!g->cli->progress || now - g->drawn_usec < DRAW_USEC)
@@ -237,5 +333,468 @@ int cmd_get(const Cli *cli, int argc, char **argv) {
         bundle_names_done(&g.names);
         object_url_done(&url);
         object_store_free(g.store);
+        return code;
+}
+
+/* A bundle as it is: its parts are verified as they come, and what an earlier run has left is kept as far as it is right. */
+
+typedef struct Whole {
+        Get *get;
+        PartsCheck check;
+        uint64_t kept_bytes; /* of the partial file, that were not loaded now */
+        char *step;          /* GET_STEP_BYTES */
+        char *manifest_path; /* NULL: none is written */
+        bool has_manifest;   /* it is there already, and the same */
+} Whole;
+
+/* ---- what is there already ---- */
+
+/* Feeds a file to the check. @return 0; PARTS_E_*; -errno */
+static int feed_file(Whole *w, int fd, uint64_t bytes) {
+        int r = 0;
+        for (uint64_t at = 0; r == 0 && at < bytes;) {
+                size_t n = (size_t)MIN(bytes - at, (uint64_t)GET_STEP_BYTES);
+                if (cli_is_interrupted())
+                        return -EINTR;
+                r = fs_pread_all(fd, w->step, n, at);
+                if (r == 0)
+                        r = parts_check_feed(&w->check, w->step, n);
+                at += n;
+                cli_progress(w->get->cli, "looking at what is here already: %u %%",
+                             cli_percent(at, bytes));
+        }
+        cli_progress_end();
+        return r;
+}
+
+/* @return whether the file is the object; -EINTR */
+static int is_same_bundle(int fd, void *userdata) {
+        Whole *w = userdata;
+        uint64_t bytes = get_object_bytes(w->get);
+        if (lseek(fd, 0, SEEK_END) != (off_t)bytes)
+                return 0;
+        int r = feed_file(w, fd, bytes);
+        parts_check_init(&w->check, w->get->manifest);
+        return r == -EINTR ? r : r == 0;
+}
+
+static int look_at_manifest(Whole *w) {
+        Get *g = w->get;
+        _cleanup_free_ char *text = NULL;
+        size_t n;
+        if (output_is_stdout(&g->out))
+                return CLI_YES;
+        size_t n_stem;
+        bool has_suffix = bundle_file_of(g->out.path, &n_stem) == BUNDLE_OBJECT;
+        if (asprintf(&w->manifest_path, "%.*s" MANIFEST_SUFFIX,
+                     (int)(has_suffix ? n_stem : strlen(g->out.path)), g->out.path) < 0) {
+                w->manifest_path = NULL;
+                cli_error("%s", strerror(ENOMEM));
+                return CLI_NO;
+        }
+        if (access(w->manifest_path, F_OK) < 0)
+                return CLI_YES;
+        w->has_manifest =
+                fs_read_file(AT_FDCWD, w->manifest_path, MANIFEST_MAX_BYTES, &text, &n) == 0 &&
+                n == g->manifest_bytes && memcmp(text, g->manifest_text, n) == 0;
+        if (w->has_manifest || g->may_replace)
+                return CLI_YES;
+        cli_error("'%s' exists and is another bundle's manifest; replace it with --force, or name "
+                  "another place with -o",
+                  w->manifest_path);
+        return CLI_NO;
+}
+
+/* Keeps of the partial file what is right. */
+static int keep_partial(Whole *w) {
+        Get *g = w->get;
+        if (output_is_stdout(&g->out) || g->out.kept == 0)
+                return CLI_YES;
+        int r = feed_file(w, g->out.fd, MIN(g->out.kept, get_object_bytes(g)));
+        if (r == -EINTR)
+                return object_store_say(g->store, r);
+        if (r != 0)
+                parts_check_again(&w->check);
+        r = output_rewind(&g->out, w->check.offset);
+        w->kept_bytes = w->check.offset;
+        return r < 0 ? output_say(&g->out, r) : CLI_YES;
+}
+
+/* ---- loading ---- */
+
+static int say_bad_part(const Whole *w) {
+        const Get *g = w->get;
+        cli_error("'%s': bytes %llu to %llu are not what the manifest says%s; the object is "
+                  "damaged or was replaced, and `neuron-collect verify` tells what of it is good",
+                  g->object_url, (unsigned long long)w->check.part_offset,
+                  (unsigned long long)(w->check.part_offset + w->check.part_bytes - 1),
+                  output_is_stdout(&g->out) ? ", do not use what was written" : "");
+        return CLI_NO;
+}
+
+/* Loads the rest, or until a part is bad that began with kept bytes: then *ret_again.  */
+static int load_rest(Whole *w, bool *ret_again) {
+        Get *g = w->get;
+        uint64_t total = get_object_bytes(g);
+        _cleanup_(object_reader_freep) ObjectReader *reader = NULL;
+        int code = get_open_range(g, w->check.offset, total - w->check.offset, &reader);
+        while (code == CLI_YES && w->check.offset < total) {
+                size_t n = (size_t)MIN(total - w->check.offset, (uint64_t)GET_STEP_BYTES);
+                int r = reader->source.read_at(&reader->source, w->step, n, w->check.offset);
+                if (r < 0)
+                        return get_say(g, r);
+                get_note(g, n);
+                if (parts_check_feed(&w->check, w->step, n) != 0) {
+                        *ret_again = w->check.part_offset < w->kept_bytes;
+                        parts_check_again(&w->check);
+                        w->kept_bytes = 0;
+                        if (!output_is_stdout(&g->out) &&
+                            (r = output_rewind(&g->out, w->check.offset)) < 0)
+                                return output_say(&g->out, r);
+                        return *ret_again ? CLI_YES : say_bad_part(w);
+                }
+                r = output_write(&g->out, w->step, n);
+                if (r < 0)
+                        return output_say(&g->out, r);
+        }
+        return code;
+}
+
+static int load_bundle(Whole *w) {
+        bool again;
+        int code = output_open(&w->get->out);
+        if (code == CLI_YES)
+                code = keep_partial(w);
+        if (code == CLI_YES)
+                code = output_check_room(&w->get->out, get_object_bytes(w->get) - w->check.offset);
+        do {
+                again = false;
+                if (code == CLI_YES && !parts_check_is_complete(&w->check))
+                        code = load_rest(w, &again);
+        } while (again && code == CLI_YES);
+        cli_progress_end();
+        return code == CLI_YES ? output_commit(&w->get->out) : code;
+}
+
+/* ---- the end ---- */
+
+/* Last, as at the destination: where there is a manifest, there is its bundle. */
+static int write_manifest(const Whole *w) {
+        const Get *g = w->get;
+        if (!w->manifest_path || w->has_manifest)
+                return CLI_YES;
+        _cleanup_free_ char *parent = path_parent(w->manifest_path);
+        _cleanup_close_ int fd = parent ? open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+        int r = fd < 0 ? -errno
+                       : fs_write_file(fd, path_name(w->manifest_path), g->manifest_text,
+                                       g->manifest_bytes, 0644);
+        if (r == 0)
+                return CLI_YES;
+        cli_error("cannot write '%s': %s", w->manifest_path, strerror(-r));
+        return CLI_NO;
+}
+
+static int print_bundle(const Whole *w, bool was_there) {
+        const Get *g = w->get;
+        char bytes[PARSE_FORMAT_SIZE], kept[PARSE_FORMAT_SIZE], parts[CLI_COUNT_SIZE];
+        if (output_is_stdout(&g->out))
+                return CLI_YES;
+        if (g->cli->json) {
+                json_t *answer = json_pack(
+                        "{s:o, s:o, s:o, s:I, s:I}", "object", cli_json_string(g->object_url),
+                        "file", cli_json_string(g->out.path), "manifest",
+                        cli_json_string(w->manifest_path), "bytes", (json_int_t)get_object_bytes(g),
+                        "loaded_bytes", (json_int_t)g->loaded_bytes);
+                int code = cli_print_json(g->cli, answer);
+                json_decref(answer);
+                return code;
+        }
+        cli_part("%s: %s, verified in %s", g->out.path,
+                 parse_format_human(bytes, get_object_bytes(g)),
+                 cli_count(parts, json_array_size(w->check.parts), "part"));
+        if (was_there)
+                cli_line(", was here already");
+        else if (g->loaded_bytes < get_object_bytes(g))
+                cli_line(", %s of it from an earlier run",
+                         parse_format_human(kept, get_object_bytes(g) - g->loaded_bytes));
+        else
+                cli_line("%s", "");
+        return CLI_YES;
+}
+
+static int get_bundle(Whole *w) {
+        Get *g = w->get;
+        bool is_there = false;
+        int code = look_at_manifest(w);
+        if (code == CLI_YES && !output_is_stdout(&g->out))
+                code = get_look_at_existing(g, is_same_bundle, w, &is_there);
+        if (code == CLI_YES && !is_there)
+                code = load_bundle(w);
+        if (code == CLI_YES)
+                code = write_manifest(w);
+        return code == CLI_YES ? print_bundle(w, is_there) : code;
+}
+
+static int get_whole(Get *g) {
+        Whole w = { .get = g, .step = malloc(GET_STEP_BYTES) };
+        _cleanup_free_ char *name = bundle_object_name(path_name(g->names.stem));
+        if (!w.step || !name) {
+                free(w.step);
+                cli_error("%s", strerror(ENOMEM));
+                return CLI_NO;
+        }
+        parts_check_init(&w.check, g->manifest);
+        g->total_bytes = get_object_bytes(g);
+        int code = output_init(&g->out, &(OutputOrder){ .given = g->given_output,
+                                                        .name = name,
+                                                        .may_replace = g->may_replace });
+        if (code == CLI_YES)
+                code = get_bundle(&w);
+        free(w.step);
+        free(w.manifest_path);
+        return code;
+}
+
+/* One member: the seek table, then only the frames that hold it, unpacked as they come. */
+
+#define TABLE_MAX_BYTES (64 * MIB)
+typedef struct Member {
+        Get *get;
+        const json_t *entry; /* of the manifest */
+        Fetch *fetch;
+        FetchRange frames;
+        char *step;      /* GET_STEP_BYTES */
+        int write_error; /* -errno of the output; 0 */
+} Member;
+
+static const json_t *find_entry(const Get *g) {
+        size_t i;
+        json_t *entry;
+        json_array_foreach(json_object_get(g->manifest, "members"), i,
+                           entry) if (strcmp(cli_text(entry, "path"), g->member) == 0) return entry;
+        return NULL;
+}
+
+/* ---- what is there already ---- */
+
+/* @return whether the file's content is the member's; -EINTR */
+static int is_same_member(int fd, void *userdata) {
+        const Member *m = userdata;
+        MemberDigest d;
+        uint8_t digest[SHA256_SIZE];
+        char hex[SHA256_HEX_SIZE];
+        bool is_sparse;
+        uint64_t bytes = cli_number(m->entry, "bytes");
+        if (lseek(fd, 0, SEEK_END) != (off_t)bytes)
+                return 0;
+        member_digest_init(&d);
+        for (uint64_t at = 0; at < bytes;) {
+                size_t n = (size_t)MIN(bytes - at, (uint64_t)GET_STEP_BYTES);
+                if (cli_is_interrupted())
+                        return -EINTR;
+                if (fs_pread_all(fd, m->step, n, at) < 0)
+                        return 0;
+                (void)member_digest_update(&d, m->step,
+                                           n); /* whether it is zero is nobody's concern here */
+                at += n;
+        }
+        member_digest_final(&d, digest, &is_sparse);
+        return strcasecmp(digest_hex(digest, sizeof digest, hex),
+                          cli_text(m->entry, is_sparse ? "sha256_sparse" : "sha256")) == 0;
+}
+
+/* ---- loading ---- */
+
+/* A bundle that is not what its manifest says. */
+static int say_damaged(const Member *m, const char *what) {
+        const Get *g = m->get;
+        cli_error("'%s' in '%s': %s%s; `neuron-collect verify` tells what of the bundle is good",
+                  g->member, g->object_url, *what ? what : "the object does not fit its manifest",
+                  output_is_stdout(&g->out) && g->out.written > 0 ? ", do not use what was written"
+                                                                  : "");
+        return CLI_NO;
+}
+
+static int put(const void *data, uint64_t n, uint64_t offset, void *userdata) {
+        Member *m = userdata;
+        (void)offset; /* in order */
+        m->write_error =
+                data ? output_write(&m->get->out, data, (size_t)n) : output_zeros(&m->get->out, n);
+        return m->write_error;
+}
+
+static int load_table(Member *m, const FetchRange *table) {
+        if (table->bytes > TABLE_MAX_BYTES)
+                return say_damaged(m, "its table of frames is too large");
+        _cleanup_(object_reader_freep) ObjectReader *reader = NULL;
+        _cleanup_free_ void *data = malloc(table->bytes + 1);
+        int code = data ? get_open_range(m->get, table->offset, table->bytes, &reader) : CLI_NO;
+        if (code != CLI_YES)
+                return code;
+        int r = reader->source.read_at(&reader->source, data, table->bytes, table->offset);
+        if (r < 0)
+                return get_say(m->get, r);
+        m->get->loaded_bytes += table->bytes;
+        r = fetch_set_table(m->fetch, data, table->bytes, &m->frames);
+        if (r == -EINVAL)
+                return say_damaged(m, fetch_fault(m->fetch));
+        return r < 0 ? get_say(m->get, r) : CLI_YES;
+}
+
+/* @return CLI_YES, CLI_NO; *ret_bad when the content is not what it should be, which is not said */
+static int load_frames(Member *m, bool *ret_bad) {
+        Get *g = m->get;
+        _cleanup_(object_reader_freep) ObjectReader *reader = NULL;
+        int r = 0, code = CLI_YES;
+        if (m->frames.bytes > 0)
+                code = get_open_range(g, m->frames.offset, m->frames.bytes, &reader);
+        g->total_bytes = m->frames.bytes;
+        for (uint64_t at = 0; code == CLI_YES && r == 0 && at < m->frames.bytes;) {
+                size_t n = (size_t)MIN(m->frames.bytes - at, (uint64_t)GET_STEP_BYTES);
+                r = reader->source.read_at(&reader->source, m->step, n, m->frames.offset + at);
+                if (r < 0)
+                        return get_say(g, r);
+                get_note(g, n);
+                r = fetch_feed(m->fetch, m->step, n, put, m);
+                at += n;
+        }
+        if (m->write_error < 0)
+                return output_say(&g->out, m->write_error);
+        if (code == CLI_YES && r == 0)
+                r = fetch_finish(m->fetch);
+        *ret_bad = r == -EBADMSG;
+        return r < 0 && r != -EBADMSG ? get_say(g, r) : code;
+}
+
+/* Feeds what an earlier run has left to the digest. */
+static int feed_kept(Member *m, uint64_t bytes) {
+        int r = 0;
+        for (uint64_t at = 0; r == 0 && at < bytes;) {
+                size_t n = (size_t)MIN(bytes - at, (uint64_t)GET_STEP_BYTES);
+                r = cli_is_interrupted() ? -EINTR : fs_pread_all(m->get->out.fd, m->step, n, at);
+                if (r == 0)
+                        fetch_feed_kept(m->fetch, m->step, n);
+                at += n;
+        }
+        if (r == 0)
+                r = output_rewind(&m->get->out, bytes);
+        return r < 0 ? output_say(&m->get->out, r) : CLI_YES;
+}
+
+/* @param kept  what of the partial file may be kept @param ret_bad  as load_frames(); *ret_kept: how much was */
+static int load_once(Member *m, uint64_t kept, bool *ret_bad, uint64_t *ret_kept) {
+        Get *g = m->get;
+        FetchRange table;
+        int r = fetch_new(&m->fetch, g->manifest, g->member, &table);
+        if (r == -EINVAL)
+                return say_damaged(m, "the manifest says impossible things of it");
+        int code = r < 0 ? get_say(g, r) : load_table(m, &table);
+        *ret_kept = 0;
+        if (code != CLI_YES)
+                return code;
+        if (kept > 0) {
+                r = fetch_resume(m->fetch, kept, &m->frames, ret_kept);
+                if (r < 0)
+                        return get_say(g, r);
+        }
+        if (!output_is_stdout(&g->out))
+                code = feed_kept(m, *ret_kept);
+        if (code == CLI_YES)
+                code = load_frames(m, ret_bad);
+        if (code == CLI_YES && !*ret_bad && !output_is_stdout(&g->out) &&
+            (r = output_rewind(&g->out, fetch_bytes(m->fetch))) < 0) /* a hole at its end */
+                code = output_say(&g->out, r);
+        return code;
+}
+
+static int load_member(Member *m) {
+        Get *g = m->get;
+        bool bad = false;
+        uint64_t kept;
+        int code = output_open(&g->out);
+        if (code == CLI_YES)
+                code = load_once(m, g->out.kept, &bad, &kept);
+        if (code == CLI_YES && bad &&
+            kept > 0) { /* of another bundle, perhaps, or broken by a crash */
+                bad = false;
+                m->fetch = fetch_free(m->fetch);
+                code = load_once(m, 0, &bad, &kept);
+        }
+        cli_progress_end();
+        if (code != CLI_YES)
+                return code;
+        if (!bad)
+                return output_commit(&g->out);
+        output_discard(&g->out);
+        return say_damaged(m, fetch_fault(m->fetch));
+}
+
+/* ---- the end ---- */
+
+static int print_member(const Member *m, bool was_there) {
+        const Get *g = m->get;
+        char bytes[PARSE_FORMAT_SIZE], loaded[PARSE_FORMAT_SIZE];
+        if (output_is_stdout(&g->out))
+                return CLI_YES;
+        if (g->cli->json) {
+                json_t *answer = json_pack(
+                        "{s:o, s:o, s:o, s:O, s:I}", "object", cli_json_string(g->object_url),
+                        "member", cli_json_string(g->member), "file", cli_json_string(g->out.path),
+                        "bytes", json_object_get(m->entry, "bytes"), "loaded_bytes",
+                        (json_int_t)g->loaded_bytes);
+                int code = cli_print_json(g->cli, answer);
+                json_decref(answer);
+                return code;
+        }
+        parse_format_human(bytes, cli_number(m->entry, "bytes"));
+        if (was_there)
+                cli_line("%s: %s, verified, was here already", g->out.path, bytes);
+        else
+                cli_line("%s: %s, verified; %s were loaded for it", g->out.path, bytes,
+                         parse_format_human(loaded, g->loaded_bytes));
+        return CLI_YES;
+}
+
+static int say_no_member(const Get *g) {
+        const json_t *members = json_object_get(g->manifest, "members");
+        _cleanup_(near_done) Near near = near_init(g->member);
+        size_t i;
+        json_t *entry;
+        json_array_foreach(members, i, entry) near_look(&near, cli_text(entry, "path"));
+        _cleanup_free_ char *names = near_text(&near);
+        char n[CLI_COUNT_SIZE];
+        cli_count(n, json_array_size(members), "member");
+        cli_error("no member '%s' in '%s'; %s%s%s%s", g->member, g->object_url,
+                  near.is_guess ? "" : "it has ", near.is_guess ? "" : n, near.is_guess ? "" : ", ",
+                  names ? names : "");
+        return CLI_NO;
+}
+
+static int get_entry(Member *m, const char *name) {
+        Get *g = m->get;
+        bool is_there = false;
+        int code = output_init(&g->out, &(OutputOrder){ .given = g->given_output,
+                                                        .name = name,
+                                                        .may_replace = g->may_replace });
+        if (code == CLI_YES && !output_is_stdout(&g->out))
+                code = get_look_at_existing(g, is_same_member, m, &is_there);
+        if (code == CLI_YES && !is_there)
+                code = load_member(m);
+        return code == CLI_YES ? print_member(m, is_there) : code;
+}
+
+static int get_member(Get *g) {
+        _cleanup_free_ char *raw = NULL;
+        Member m = { .get = g, .entry = find_entry(g) };
+        if (!m.entry)
+                return say_no_member(g);
+        m.step = malloc(GET_STEP_BYTES);
+        int code = CLI_NO;
+        if (!m.step || path_unescape(g->member, &raw) < 0)
+                cli_error("%s", strerror(ENOMEM)); /* manifest_read() has seen to the spelling */
+        else
+                code = get_entry(&m, path_name(raw));
+        fetch_free(m.fetch);
+        free(m.step);
         return code;
 }

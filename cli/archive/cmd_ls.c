@@ -5,7 +5,7 @@
 
 #include "cli/archive/bundle_name.h"
 #include "cli/archive/object_store.h"
-#include "cli/cli.h"
+#include "cli/common/cli.h"
 #include "lib/base/parse.h"
 #include "lib/bundle/manifest.h"
 

@@ -6,10 +6,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "cli/common/cli.h"
 #include "lib/base/cleanup.h"
 #include "lib/bundle/reader.h"
 
-struct Cli;
 struct BundleNames;
 
 typedef struct ObjectUrl { /* owned */
@@ -56,7 +56,7 @@ enum {
 typedef struct ObjectStore ObjectStore;
 
 /** Says on stderr what is wrong. @return CLI_YES, CLI_NO, CLI_USAGE */
-int object_store_open(ObjectStore **ret, const struct Cli *cli, const ObjectUrl *url,
+int object_store_open(ObjectStore **ret, const Cli *cli, const ObjectUrl *url,
                       const S3Options *options);
 ObjectStore *object_store_free(ObjectStore *s);
 DEFINE_CLEANUP(ObjectStore, object_store_free);
@@ -126,3 +126,23 @@ typedef struct ObjectReader {
 int object_store_reader(ObjectStore *s, const ObjectRange *range, ObjectReader **ret);
 ObjectReader *object_reader_free(ObjectReader *r);
 DEFINE_CLEANUP(ObjectReader, object_reader_free);
+
+/* ---- for the kinds of stores only ---- */
+
+typedef struct ObjectStoreKind {
+        int (*list)(ObjectStore *s, const ObjectListOrder *order);
+        int (*stat)(ObjectStore *s, const char *key, uint64_t *ret_bytes);
+        int (*read)(ObjectStore *s, const char *key, size_t max_bytes, ObjectText *ret);
+        int (*read_heads)(ObjectStore *s, ObjectHead *heads, size_t n);
+        int (*reader)(ObjectStore *s, const ObjectRange *range, ObjectReader **ret);
+        ObjectStore *(*free)(ObjectStore *s);
+} ObjectStoreKind;
+
+struct ObjectStore { /* the first member of both */
+        const ObjectStoreKind *kind;
+        char *url_prefix; /* `s3://bucket/`, "" */
+        char *error;
+};
+
+/** Notes the sentence. @return `outcome` */
+int object_store_fail(ObjectStore *s, int outcome, const char *fmt, ...) _printf_(3, 4);

@@ -1,19 +1,583 @@
 /* A bucket as a store of objects. */
+#include "cli/archive/object_store_s3.h"
+
 #include <errno.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "cli/archive/object_store_private.h"
-#include "cli/archive/s3_get.h"
-#include "cli/archive/s3_reader.h"
-#include "cli/archive/s3_session.h"
+#include "cli/archive/object_store.h"
 #include "config/config.h"
+#include "config/forms.h"
 #include "lib/base/parse.h"
+#include "lib/http/http.h"
+#include "lib/neuron/template.h"
+#include "uploaders/s3/s3_environment.h"
 #include "uploaders/s3/s3_xml.h"
+
+typedef struct S3Get {
+        /* set before s3_get_start() and left alone */
+        const char *key;       /* borrowed */
+        uint64_t offset;       /* in the object */
+        size_t bytes;          /* so many */
+        bool may_be_short;     /* the object may end before */
+        bool is_whole;         /* no range: all of the object, which has `bytes` at most */
+        uint64_t object_bytes; /* how large the object must be; 0 = whatever it is */
+
+        /* filled in */
+        char *data; /* owned; NUL-terminated */
+        size_t n;
+        bool done;
+        int outcome; /* when done: 0, OBJECT_E_*, -errno */
+        char *error; /* the sentence of a OBJECT_E_*; owned */
+
+        /* private */
+        S3Client *client;
+        S3Call *call;
+        size_t n_allocated, n_before; /* n_before: when this try began */
+        int stopped;                  /* why on_data() ended it: -errno */
+} S3Get;
+
+#define CONNECTIONS 8
+#define TURN_USEC (200 * USEC_PER_MSEC) /* a signal between two looks is seen after this long */
+#define REQUEST_TIMEOUT_USEC (60 * USEC_PER_SEC)
+#define RETRY_INITIAL_USEC (200 * USEC_PER_MSEC)
+#define RETRY_MAXIMUM_USEC (5 * USEC_PER_SEC)
+#define FALLBACK_REGION                                                                            \
+        "us-east-1" /* as the AWS command line does: the answer tells the bucket's own */
+
+struct S3Session {
+        sd_event *event;
+        Credentials *credentials;
+        S3Client *client;
+};
+
+/* ---- who says what ---- */
+
+static const char *set_or_null(const char *text) {
+        return text && *text ? text : NULL;
+}
+
+static const char *first_set(const char *a, const char *b) {
+        return set_or_null(a) ? a : set_or_null(b);
+}
+
+/* What the configured destination says; where there is none, every string is NULL. */
+static const ConfigDestination *settings_of(const S3SessionOrder *o) {
+        static const ConfigDestination none;
+        return o->destination ? o->destination : &none;
+}
+
+/* An option comes before what is configured, and that before the environment; a configured destination without an endpoint is AWS or
+ * what the environment says, as the agent has it. */
+static S3Environment place_of(const S3SessionOrder *o, const S3Options *given) {
+        const ConfigDestination *d = settings_of(o);
+        S3Environment environment = s3_environment_read(environ);
+        return s3_environment_resolve(&environment, first_set(given->endpoint_url, d->endpoint),
+                                      first_set(given->ca_bundle, d->ca_file));
+}
+
+int s3_session_load_config(const Cli *cli, const S3Options *options, Config **ret) {
+        *ret = NULL;
+        if (!cli->config_given && access(cli->config_file, F_OK) < 0)
+                return CLI_YES;
+        if (cli_load_config(cli, !cli->config_given, ret) == CLI_YES)
+                return CLI_YES;
+        if (cli->config_given)
+                return CLI_USAGE;
+        if (!options->endpoint_url)
+                cli_error("'%s' cannot be used, so what it says of destinations does not count; "
+                          "`neuron-collect config check` says what is wrong with it",
+                          cli->config_file);
+        return CLI_YES;
+}
+
+/* ---- setting up ---- */
+
+static int make_credentials(S3Session *s, const S3SessionOrder *o, const S3Options *given) {
+        const ConfigDestination *d = settings_of(o);
+        S3Environment place = place_of(o, given);
+        return credentials_new(
+                &s->credentials,
+                &(CredentialsOptions){ .event = s->event,
+                                       .clock = clock_system(),
+                                       .environment = environ,
+                                       .profile = first_set(given->profile, d->profile),
+                                       .region = first_set(given->region, d->region),
+                                       .ca_file = place.ca_bundle,
+                                       .proxy = d->proxy });
+}
+
+static int make_client(S3Session *s, const S3SessionOrder *o, const S3Options *given,
+                       char **ret_fault) {
+        const ConfigDestination *d = settings_of(o);
+        Clock *clock = clock_system();
+        _cleanup_free_ char *told = credentials_region(s->credentials);
+        S3Environment place = place_of(o, given);
+        const char *configured = first_set(given->region, d->region),
+                   *region = first_set(configured, told), *addressing = set_or_null(d->addressing);
+        S3ClientOptions options = {
+                .event = s->event,
+                .clock = clock,
+                .credentials = s->credentials,
+                .bucket = o->bucket,
+                .region = region ? region : FALLBACK_REGION,
+                .endpoint = place.endpoint,
+                .addressing = addressing ? addressing : "auto",
+                .dualstack = place.dualstack,
+                .fips = place.fips,
+                .ca_file = place.ca_bundle,
+                .proxy = d->proxy ? d->proxy : "",
+                .connections = CONNECTIONS,
+                .request_timeout_usec =
+                        d->request_timeout_usec ? d->request_timeout_usec : REQUEST_TIMEOUT_USEC,
+                .expected_bucket_owner = d->expected_bucket_owner ? d->expected_bucket_owner : "",
+                .sse = d->sse ? d->sse : "",
+                .kms_key_id = d->kms_key_id ? d->kms_key_id : "",
+                .storage_class = d->storage_class ? d->storage_class : "",
+                .tags = d->tags.items,
+                .retry_initial_usec = RETRY_INITIAL_USEC,
+                .retry_maximum_usec = RETRY_MAXIMUM_USEC,
+                .seed = clock->realtime_usec(clock) ^ (uint64_t)getpid(),
+        };
+        return s3_client_new(&s->client, &options, ret_fault);
+}
+
+int s3_session_new(S3Session **ret, const S3SessionOrder *order, char **ret_fault) {
+        static const S3Options none;
+        const S3Options *given = order->options ? order->options : &none;
+        *ret_fault = NULL;
+        int r = http_global_init();
+        if (r < 0)
+                return r;
+        _cleanup_(s3_session_freep) S3Session *s = calloc(1, sizeof *s);
+        if (!s)
+                return -ENOMEM;
+        r = sd_event_new(&s->event);
+        if (r == 0)
+                r = make_credentials(s, order, given);
+        if (r == 0)
+                r = make_client(s, order, given, ret_fault);
+        if (r < 0)
+                return r;
+        *ret = TAKE_PTR(s);
+        return 0;
+}
+
+S3Session *s3_session_free(S3Session *s) {
+        if (!s)
+                return NULL;
+        s3_client_free(s->client);
+        credentials_free(s->credentials);
+        sd_event_unref(s->event);
+        free(s);
+        return NULL;
+}
+
+S3Client *s3_session_client(const S3Session *s) {
+        return s->client;
+}
+
+/* ---- turning ---- */
+
+static int turn(S3Session *s, uint64_t usec) {
+        if (cli_is_interrupted())
+                return -EINTR;
+        int r = sd_event_run(s->event, usec);
+        return r < 0 ? r : 0;
+}
+
+int s3_session_run(S3Session *s, const bool *done) {
+        int r = 0;
+        while (r == 0 && !*done)
+                r = turn(s, TURN_USEC);
+        return r;
+}
+
+int s3_session_turn(S3Session *s) {
+        return turn(s, 0);
+}
+
+/* ---- which destination ---- */
+
+/* @return how much of the key the destination's fixed prefix is; 0 also when it is another */
+static size_t match(const ConfigDestination *d, const char *key) {
+        PathTemplate *t;
+        char bad;
+        if (path_template_new(&t, d->prefix ? d->prefix : "", FORM_DESTINATION_VARIABLES, &bad) < 0)
+                return 0;
+        const char *fixed = path_template_fixed(t);
+        size_t n = strlen(fixed);
+        bool fits = strncmp(key, fixed, n) == 0;
+        path_template_free(t);
+        return fits ? n : 0;
+}
+
+const ConfigDestination *s3_session_destination(const Config *c, const char *bucket,
+                                                const char *key) {
+        const ConfigDestination *best = NULL;
+        size_t best_n = 0;
+        for (size_t i = 0; i < c->n_destinations; i++) {
+                const ConfigDestination *d = &c->destinations[i];
+                if (d->type != CONFIG_S3 || strcmp(d->bucket, bucket) != 0)
+                        continue;
+                size_t n = match(d, key);
+                if (best && n <= best_n)
+                        continue;
+                best = d;
+                best_n = n;
+        }
+        return best;
+}
+
+#define GET_TRIES 4
+#define GROW_BYTES (64 * KIB)
+static void finish(S3Get *g, int outcome) {
+        g->outcome = outcome;
+        g->done = true;
+}
+
+static void fail(S3Get *g, int outcome, const char *fmt, ...) {
+        va_list ap;
+        va_start(ap, fmt);
+        free(g->error);
+        if (vasprintf(&g->error, fmt, ap) < 0)
+                g->error = NULL;
+        va_end(ap);
+        finish(g, outcome);
+}
+
+/* ---- what comes ---- */
+
+static int on_data(const void *data, size_t n, void *userdata) {
+        S3Get *g = userdata;
+        if (n > g->bytes - g->n)
+                return g->stopped = -EFBIG;
+        if (n >= g->n_allocated - g->n) { /* one more for the NUL */
+                size_t more = MIN(g->bytes + 1, MAX(2 * g->n_allocated, g->n + n + GROW_BYTES));
+                char *grown = realloc(g->data, more);
+                if (!grown)
+                        return g->stopped = -ENOMEM;
+                g->data = grown;
+                g->n_allocated = more;
+        }
+        memcpy(g->data + g->n, data, n);
+        g->n += n;
+        g->data[g->n] = '\0';
+        return 0;
+}
+
+typedef struct ContentRange {
+        uint64_t first, last, total;
+} ContentRange;
+
+/* `bytes 0-99/1234`. @return 0, -EINVAL */
+static int parse_content_range(const char *text, ContentRange *ret) {
+        static const char unit[] = "bytes ";
+        char copy[3 * 21]; /* three numbers of 64 bits and what is between them */
+        ContentRange range;
+        if (!text || strncmp(text, unit, strlen(unit)) != 0)
+                return -EINVAL;
+        text += strlen(unit);
+        size_t n = strlen(text);
+        if (n >= sizeof copy)
+                return -EINVAL;
+        memcpy(copy, text, n + 1);
+        char *last = strchr(copy, '-'), *total = last ? strchr(last, '/') : NULL;
+        if (!total)
+                return -EINVAL;
+        *last++ = *total++ = '\0';
+        if (parse_u64(copy, &range.first) < 0 || parse_u64(last, &range.last) < 0 ||
+            parse_u64(total, &range.total) < 0 || range.first > range.last ||
+            range.last >= range.total)
+                return -EINVAL;
+        *ret = range;
+        return 0;
+}
+
+/* What came is where it was to begin, ends within what was asked for, and is as long as the server says. It may be less: a server need
+ * not give all of a range at once. */
+static bool is_expected(const S3Get *g, const ContentRange *range) {
+        return range->first == g->offset + g->n_before &&
+               range->last - range->first < g->bytes - g->n_before &&
+               range->last - range->first + 1 == g->n - g->n_before;
+}
+
+/* The answer is there, and fine as far as HTTP goes. @return whether the object goes on behind what has come */
+static bool check_range(S3Get *g, const S3Result *result) {
+        ContentRange range;
+        uint64_t total = g->n;
+        const char *bucket = s3_client_bucket(g->client),
+                   *text = result->header(result, "content-range");
+        if (g->is_whole && g->n_before == 0)
+                return false;
+        if (result->status == 200 && g->offset + g->n_before > 0) {
+                g->n = g->n_before;
+                fail(g, OBJECT_E_FAILED,
+                     "the server ignores ranges: it sent all of 's3://%s/%s' when a part was asked "
+                     "for",
+                     bucket, g->key);
+                return false;
+        }
+        if (result->status == 206) {
+                if (parse_content_range(text, &range) < 0 || !is_expected(g, &range)) {
+                        g->n = g->n_before;
+                        fail(g, OBJECT_E_FAILED,
+                             "the server sent another range of 's3://%s/%s' (%s)", bucket, g->key,
+                             text ? text : "it does not say which");
+                        return false;
+                }
+                total = range.total;
+        }
+        if (g->object_bytes && total != g->object_bytes) {
+                fail(g, OBJECT_E_FAILED,
+                     "'s3://%s/%s' has %" PRIu64 " bytes, its manifest says %" PRIu64, bucket,
+                     g->key, total, g->object_bytes);
+                return false;
+        }
+        return g->n < g->bytes && g->offset + g->n < total;
+}
+
+static bool may_go_on(S3Verdict verdict) {
+        return verdict == S3_RETRY || verdict == S3_UNREACHABLE || verdict == S3_CORRUPTED;
+}
+
+/* on_data() has ended it. */
+static void say_stopped(S3Get *g) {
+        const char *bucket = s3_client_bucket(g->client);
+        if (g->stopped != -EFBIG)
+                finish(g, g->stopped);
+        else if (g->is_whole)
+                fail(g, OBJECT_E_TOO_LARGE, "'s3://%s/%s' has more than %zu bytes", bucket, g->key,
+                     g->bytes);
+        else
+                fail(g, OBJECT_E_FAILED,
+                     "the server sent more of 's3://%s/%s' than the range that was asked for",
+                     bucket, g->key);
+}
+
+static int send_get(S3Get *g);
+
+static void on_done(const S3Result *result, void *userdata) {
+        S3Get *g = userdata;
+        g->call = NULL;
+        const S3Answer *answer = result->answer;
+        bool goes_on = false;
+        if (g->stopped < 0)
+                say_stopped(g);
+        else if (answer->verdict == S3_OK)
+                goes_on = check_range(g, result);
+        else if (g->n == g->bytes) /* cut behind the last byte that was wanted */
+                finish(g, 0);
+        else
+                goes_on = g->n > g->n_before && may_go_on(answer->verdict);
+        if (g->done)
+                return;
+        if (goes_on && g->n > g->n_before) {
+                int r = send_get(g);
+                if (r < 0)
+                        finish(g, r);
+        } else if (answer->verdict != S3_OK || goes_on)
+                fail(g, answer->verdict == S3_NOT_FOUND ? OBJECT_E_NOT_FOUND : OBJECT_E_FAILED,
+                     "%s", answer->sentence ? answer->sentence : "the request failed");
+        else if (g->n < g->bytes && !g->may_be_short && !g->is_whole)
+                fail(g, OBJECT_E_FAILED, "'s3://%s/%s' ends after %" PRIu64 " bytes",
+                     s3_client_bucket(g->client), g->key, g->offset + g->n);
+        else
+                finish(g, 0);
+}
+
+/* ---- asking ---- */
+
+static int send_get(S3Get *g) {
+        char range[64];
+        uint64_t first = g->offset + g->n;
+        SignPair header = { "range", range };
+        snprintf(range, sizeof range, "bytes=%" PRIu64 "-%" PRIu64, first,
+                 g->offset + g->bytes - 1);
+        g->n_before = g->n;
+        return s3_call_new(&g->call, g->client,
+                           &(S3Order){ .operation = S3_GET_OBJECT,
+                                       .key = g->key,
+                                       .headers = &header,
+                                       .n_headers = g->is_whole && g->n == 0 ? 0 : 1,
+                                       .on_data = on_data,
+                                       .max_tries = GET_TRIES,
+                                       .on_done = on_done,
+                                       .userdata = g });
+}
+
+static int s3_get_start(S3Get *g, S3Client *client) {
+        g->client = client;
+        g->n_allocated = g->is_whole ? GROW_BYTES : g->bytes + 1;
+        g->data = malloc(g->n_allocated);
+        if (!g->data)
+                return -ENOMEM;
+        g->data[0] = '\0';
+        return send_get(g);
+}
+
+static void s3_get_done(S3Get *g) {
+        s3_call_cancel(g->call);
+        free(g->data);
+        free(g->error);
+        *g = (S3Get){ 0 };
+}
+
+#define N_SLOTS                                                                                    \
+        (OBJECT_PIECES_AT_ONCE + 2) /* so that the table at the end stays while the rest is read */
+
+typedef struct Slot {
+        bool is_used;
+        uint64_t piece, last_use;
+        S3Get get;
+} Slot;
+
+typedef struct S3Reader {
+        ObjectReader reader;
+        ObjectStore *store; /* borrowed */
+        S3Session *session; /* borrowed */
+        char *key;
+        uint64_t offset, bytes, object_bytes; /* of the range */
+        uint64_t n_uses, next_piece; /* next_piece: when it is read next, it is read in order */
+        Slot slots[N_SLOTS];
+} S3Reader;
+
+static uint64_t n_pieces(const S3Reader *r) {
+        return (r->bytes + OBJECT_PIECE_BYTES - 1) / OBJECT_PIECE_BYTES;
+}
+
+static Slot *find(S3Reader *r, uint64_t piece) {
+        for (size_t i = 0; i < N_SLOTS; i++)
+                if (r->slots[i].is_used && r->slots[i].piece == piece)
+                        return &r->slots[i];
+        return NULL;
+}
+
+/* @return the slot that is free or was not used for the longest time */
+static Slot *oldest(S3Reader *r) {
+        Slot *best = &r->slots[0];
+        for (size_t i = 0; i < N_SLOTS && best->is_used; i++)
+                if (!r->slots[i].is_used || r->slots[i].last_use < best->last_use)
+                        best = &r->slots[i];
+        return best;
+}
+
+/* @return 0 and the slot of a piece that is there or on its way */
+static int start_piece(S3Reader *r, uint64_t piece, Slot **ret) {
+        Slot *s = find(r, piece);
+        if (!s) {
+                s = oldest(r);
+                s3_get_done(&s->get);
+                uint64_t at = piece * OBJECT_PIECE_BYTES;
+                *s = (Slot){ .is_used = true,
+                             .piece = piece,
+                             .get = { .key = r->key,
+                                      .offset = r->offset + at,
+                                      .bytes = (size_t)MIN(OBJECT_PIECE_BYTES, r->bytes - at),
+                                      .object_bytes = r->object_bytes } };
+                int e = s3_get_start(&s->get, s3_session_client(r->session));
+                if (e < 0) {
+                        s3_get_done(&s->get);
+                        s->is_used = false;
+                        return e;
+                }
+        }
+        s->last_use = ++r->n_uses;
+        *ret = s;
+        return 0;
+}
+
+static int start_ahead(S3Reader *r, uint64_t piece) {
+        int e = 0;
+        Slot *ignored;
+        for (uint64_t i = 1; e == 0 && i < OBJECT_PIECES_AT_ONCE && piece + i < n_pieces(r); i++)
+                e = start_piece(r, piece + i, &ignored);
+        return e;
+}
+
+/* @return 0 and the piece's bytes, borrowed until the next call; -errno */
+static int load(S3Reader *r, uint64_t piece, const S3Get **ret) {
+        Slot *s;
+        bool in_order = piece == 0 || piece == r->next_piece || piece + 1 == r->next_piece;
+        int e = start_piece(r, piece, &s);
+        if (e == 0 && in_order)
+                e = start_ahead(r, piece);
+        if (e == 0 && !s->get.done)
+                e = s3_session_run(r->session, &s->get.done);
+        else if (e == 0)
+                e = s3_session_turn(r->session); /* the others go on meanwhile */
+        if (e < 0)
+                return e;
+        r->next_piece = piece + 1;
+        if (s->get.outcome > 0) {
+                (void)object_store_fail(r->store, 0, "%s", s->get.error ? s->get.error : "");
+                e = -EIO;
+        } else
+                e = s->get.outcome;
+        *ret = &s->get;
+        return e;
+}
+
+static int read_at(ByteSource *source, void *data, size_t n, uint64_t offset) {
+        S3Reader *r = (S3Reader *)source;
+        char *to = data;
+        if (offset < r->offset || offset - r->offset > r->bytes ||
+            n > r->bytes - (offset - r->offset))
+                return -EINVAL;
+        for (uint64_t at = offset - r->offset; n > 0;) {
+                const S3Get *get;
+                int e = load(r, at / OBJECT_PIECE_BYTES, &get);
+                if (e < 0)
+                        return e;
+                size_t skip = (size_t)(at % OBJECT_PIECE_BYTES), now = MIN(n, get->n - skip);
+                memcpy(to, get->data + skip, now);
+                to += now;
+                at += now;
+                n -= now;
+        }
+        return 0;
+}
+
+static ObjectReader *reader_free(ObjectReader *reader) {
+        S3Reader *r = (S3Reader *)reader;
+        for (size_t i = 0; i < N_SLOTS; i++)
+                s3_get_done(&r->slots[i].get);
+        free(r->key);
+        free(r);
+        return NULL;
+}
+
+static int s3_reader_new(ObjectReader **ret, ObjectStore *store, S3Session *session,
+                         const ObjectRange *range) {
+        S3Reader *r = calloc(1, sizeof *r);
+        char *key = strdup(range->key);
+        if (!r || !key) {
+                free(r);
+                free(key);
+                return -ENOMEM;
+        }
+        *r = (S3Reader){ .reader = { .source = { .bytes = range->object_bytes
+                                                                  ? range->object_bytes
+                                                                  : range->offset + range->bytes,
+                                                 .read_at = read_at },
+                                     .free = reader_free },
+                         .store = store,
+                         .session = session,
+                         .key = key,
+                         .offset = range->offset,
+                         .bytes = range->bytes,
+                         .object_bytes = range->object_bytes };
+        *ret = &r->reader;
+        return 0;
+}
 
 #define PAGE_KEYS "1000" /* as many as S3 gives out at once */
 #define MAX_TRIES 4
 #define HEADS_AT_ONCE 16
-
 typedef struct S3Store {
         ObjectStore store;
         S3Session *session;

@@ -4,7 +4,7 @@
 #include <jansson.h>
 #include <sys/types.h>
 
-#include "cli/cli.h"
+#include "cli/common/cli.h"
 #include "config/config.h"
 #include "lib/neuron/record.h"
 

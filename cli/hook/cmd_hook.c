@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/cli.h"
+#include "cli/common/cli.h"
 #include "cli/hook/hook_install.h"
 #include "cli/hook/hook_status.h"
 #include "config/config.h"

@@ -8,7 +8,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
-#include "cli/cli.h"
+#include "cli/common/cli.h"
 #include "cli/hook/hook_status.h"
 #include "lib/base/fs.h"
 

@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "cli/cli.h"
+#include "cli/common/cli.h"
 #include "config/config.h"
 
 static json_t *faults_json(const Diags *diags) {

@@ -6,7 +6,7 @@
 #include <systemd/sd-event.h>
 
 #include "cli/archive/object_store.h"
-#include "cli/cli.h"
+#include "cli/common/cli.h"
 #include "uploaders/s3/s3_client.h"
 
 struct ConfigDestination;
@@ -39,3 +39,7 @@ int s3_session_turn(S3Session *s);
 /** The destination for a bucket: the one whose fixed prefix is the longest that the key begins with, else the first. Borrowed of c; NULL */
 const struct ConfigDestination *s3_session_destination(const struct Config *c, const char *bucket,
                                                        const char *key);
+
+/** As object_store_open(). */
+int object_store_s3_new(ObjectStore **ret, const Cli *cli, const ObjectUrl *url,
+                        const S3Options *options);

@@ -1,11 +1,11 @@
-#include "cli/cli.h"
+#include "cli/common/cli.h"
 
 #include <errno.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
 
-#include "cli/client.h"
+#include "cli/common/client.h"
 #include "config/config.h"
 #include "lib/base/clock.h"
 #include "lib/base/parse.h"

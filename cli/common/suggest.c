@@ -1,4 +1,4 @@
-#include "cli/near.h"
+#include "cli/common/suggest.h"
 
 #include <stdint.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "cli/output.h"
+#include "cli/archive/output.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-#include "cli/cli.h"
+#include "cli/common/cli.h"
 #include "lib/base/fs.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"

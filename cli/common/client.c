@@ -1,4 +1,4 @@
-#include "cli/client.h"
+#include "cli/common/client.h"
 
 #include <curl/curl.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-#include "cli/agent/left.h"
+#include "cli/agent/undelivered.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* What is not delivered: drawn while one waits for it, and told when one waits no more. For wait and drain. */
 #pragma once
 
-#include "cli/cli.h"
+#include "cli/common/cli.h"
 
 /** @return whether a bundle in this state is worked on no more, and was not delivered */
 bool left_is_given_up(const char *state);
