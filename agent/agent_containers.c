@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "config/forms.h"
+#include "config/validators.h"
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"

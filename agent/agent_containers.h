@@ -3,7 +3,7 @@
 #pragma once
 
 #include "agent/agent_private.h"
-#include "config/own_sources.h"
+#include "config/config.h"
 
 /** Starts those sources, behind all others of a->sources, which has room for them. What cannot be started is said. */
 void agent_containers_make_sources(Agent *a);

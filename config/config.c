@@ -1,16 +1,583 @@
-/* Loads, frees and compares whole configurations. */
+/* --print-config: every key that applies, in the table's order, with where its value comes from. */
 #include "config/config.h"
 
 #include <errno.h>
 #include <string.h>
 
-#include "config/check.h"
 #include "config/faults.h"
 #include "config/keys.h"
 #include "config/load.h"
-#include "config/origins.h"
 #include "config/read.h"
+#include "config/validators.h"
 #include "config/value.h"
+#include "lib/base/parse.h"
+#include "lib/base/path.h"
+#include "lib/http/url.h"
+
+static const char appended[] = "%d-%c";
+
+/* Where a key of an element was given; the element's line when it is a default. */
+static Spot spot_of(const Config *c, const char *name, size_t index, size_t item) {
+        const Origin *origin = origins_find(
+                c->origins, &(Origin){ .key = keys_get(name), .index = index, .item = item });
+        return (Spot){
+                .line = origin ? origin->line : 0, .name = name, .index = index, .item = item
+        };
+}
+
+/* Whether the field holds what the file says, or the default: not after a fault of the key's own. */
+static bool is_good(const Config *c, const char *name, size_t index) {
+        const Origin *origin =
+                origins_find(c->origins, &(Origin){ .key = keys_get(name), .index = index });
+        return !origin || !origin->faulty;
+}
+
+/* The first of two keys that was given. */
+static Spot spot_of_either(const Config *c, const char *name, const char *other, size_t index) {
+        Spot spot = spot_of(c, name, index, FAULTS_NO_ITEM);
+        return spot.line > 0 ? spot : spot_of(c, other, index, FAULTS_NO_ITEM);
+}
+
+/* Names */
+
+static const char *identity_of(const ConfigKey *list, const ConfigKey *name, const Config *c,
+                               size_t i) {
+        return *(char *const *)((const char *)value_element(list, c, i) + name->offset);
+}
+
+static void check_unique(const Config *c, Faults *faults, const char *list_name,
+                         const char *identity) {
+        const ConfigKey *list = keys_get(list_name), *name = keys_get(identity);
+
+        for (size_t i = 1; i < value_n_elements(list, c); i++) {
+                const char *mine = identity_of(list, name, c, i);
+                Spot spot = spot_of(c, identity, i, FAULTS_NO_ITEM);
+                for (size_t k = 0; mine && k < i; k++) {
+                        const char *other = identity_of(list, name, c, k);
+                        if (!other || strcmp(mine, other) != 0)
+                                continue;
+                        faults_add(faults, &spot, "give each entry a name of its own",
+                                   "'%s' is the name of %s[%zu] already", mine, list_name, k);
+                        break;
+                }
+        }
+}
+
+static bool has_core_dumps(const Config *c, const char *name) {
+        for (size_t i = 0; i < c->n_sources; i++)
+                if (c->sources[i].name && strcmp(c->sources[i].name, name) == 0)
+                        return c->sources[i].kind == CONFIG_NEURON_CORE_DUMP;
+        return false;
+}
+
+/* The agent has sources of its own beside those that are configured. */
+static void check_own_names(const Config *c, Faults *faults, size_t i) {
+        static const char remedy[] = "give it another name";
+        const size_t n = strlen(CONTAINERS_SOURCE_PREFIX);
+        const char *name = c->sources[i].name;
+        Spot spot = spot_of(c, "sources[].name", i, FAULTS_NO_ITEM);
+
+        if (name && strcmp(name, INCIDENTS_SOURCE) == 0)
+                faults_add(faults, &spot, remedy,
+                           "'%s' is what the agent ships snapshots under that are about no dump",
+                           name);
+        else if (name && strncmp(name, CONTAINERS_SOURCE_PREFIX, n) == 0 &&
+                 has_core_dumps(c, name + n))
+                faults_add(faults, &spot, remedy,
+                           "'%s' is what the agent ships dumps of '%s' under that it has copied "
+                           "out of containers",
+                           name, name + n);
+}
+
+static const ConfigDestination *find_destination(const Config *c, const char *name) {
+        for (size_t i = 0; i < c->n_destinations; i++)
+                if (c->destinations[i].name && strcmp(c->destinations[i].name, name) == 0)
+                        return &c->destinations[i];
+        return NULL;
+}
+
+static int take_all_destinations(const Config *c, ConfigSource *source) {
+        _cleanup_(value_fault_done) ValueFault f = { 0 };
+        const ConfigKey *key = keys_get("sources[].destinations");
+
+        for (size_t i = 0; i < c->n_destinations; i++)
+                if (c->destinations[i].name) {
+                        int r = value_append(key, source, c->destinations[i].name, &f);
+                        if (r < 0)
+                                return r;
+                }
+        return 0;
+}
+
+static void tell_no_destination(const Config *c, Faults *faults, const Spot *spot,
+                                const char *name) {
+        _cleanup_(strbuf_done) StrBuf remedy = STRBUF_INIT;
+        size_t n = 0;
+
+        strbuf_add(&remedy, "use one of: ");
+        for (size_t i = 0; i < c->n_destinations; i++)
+                if (c->destinations[i].name)
+                        strbuf_addf(&remedy, "%s%s", n++ > 0 ? ", " : "", c->destinations[i].name);
+        faults_add(faults, spot, n > 0 ? remedy.text : "add it to `destinations:`",
+                   "there is no destination '%s'", name);
+}
+
+static int resolve_destinations(const Config *c, Faults *faults, size_t i) {
+        ConfigSource *source = &c->sources[i];
+        const StringList *names = &source->destinations;
+        Spot given = spot_of(c, "sources[].destinations", i, FAULTS_NO_ITEM);
+
+        if (given.line == 0)
+                return take_all_destinations(c, source);
+        for (size_t k = 0; k < names->n; k++) {
+                Spot spot = spot_of(c, "sources[].destinations", i, k + 1);
+                if (!find_destination(c, names->items[k]))
+                        tell_no_destination(c, faults, &spot, names->items[k]);
+                for (size_t other = 0; other < k; other++)
+                        if (strcmp(names->items[k], names->items[other]) == 0) {
+                                faults_add(faults, &spot, "delete one of them",
+                                           "'%s' is in the list twice", names->items[k]);
+                                break;
+                        }
+        }
+        return 0;
+}
+
+/* Paths */
+
+static bool has_incident(const Config *c, const ConfigDestination *d) {
+        for (size_t i = 0; i < c->n_sources; i++) {
+                const StringList *names = &c->sources[i].destinations;
+                if (c->sources[i].kind != CONFIG_NEURON_CORE_DUMP)
+                        continue;
+                for (size_t k = 0; d->name && k < names->n; k++)
+                        if (strcmp(names->items[k], d->name) == 0)
+                                return true;
+        }
+        return false;
+}
+
+/* Bundles of one incident must meet in one place: what names neither of its parts gets both. */
+static int append_identity(Config *c, Faults *faults, size_t i) {
+        ConfigDestination *d = &c->destinations[i];
+        const char *name = d->type == CONFIG_S3 ? "destinations[].prefix" : "destinations[].path";
+        char **field = d->type == CONFIG_S3 ? &d->prefix : &d->path, *longer;
+        Origin *origin = origins_find(c->origins, &(Origin){ .key = keys_get(name), .index = i });
+
+        if (!*field || form_has_variable(*field, 'd') || form_has_variable(*field, 'c') ||
+            !has_incident(c, d))
+                return 0;
+        size_t max = keys_get(name)->max > 0 ? keys_get(name)->max : KEYS_STRING_MAX;
+        if (strlen(*field) + 1 + strlen(appended) > max) {
+                Spot spot = spot_of(c, name, i, FAULTS_NO_ITEM);
+                faults_add(faults, &spot, "use a shorter one, or put %d and %c into it",
+                           "is too long for the '/%%d-%%c' that belongs at its end");
+                return 0;
+        }
+        longer = path_join(*field, appended);
+        if (!longer)
+                return -ENOMEM;
+        free(*field);
+        *field = longer;
+        if (origin)
+                origin->appended = true;
+        return 0;
+}
+
+/* The fixed parts of all templates, made once; NULL where the template was faulty. */
+typedef struct FixedParts {
+        char **sources, **destinations;
+        size_t n_sources, n_destinations;
+} FixedParts;
+
+static void fixed_parts_done(FixedParts *f) {
+        for (size_t i = 0; f->sources && i < f->n_sources; i++)
+                free(f->sources[i]);
+        for (size_t i = 0; f->destinations && i < f->n_destinations; i++)
+                free(f->destinations[i]);
+        free(f->sources);
+        free(f->destinations);
+}
+
+static int fixed_parts_init(FixedParts *f, const Config *c) {
+        f->sources = calloc(c->n_sources + 1, sizeof *f->sources);
+        f->destinations = calloc(c->n_destinations + 1, sizeof *f->destinations);
+        if (!f->sources || !f->destinations)
+                return -ENOMEM;
+        f->n_sources = c->n_sources;
+        f->n_destinations = c->n_destinations;
+        for (size_t i = 0; i < c->n_sources; i++)
+                if (c->sources[i].path && !(f->sources[i] = form_fixed_part(c->sources[i].path)))
+                        return -ENOMEM;
+        for (size_t i = 0; i < c->n_destinations; i++)
+                if (c->destinations[i].path &&
+                    !(f->destinations[i] = form_fixed_part(c->destinations[i].path)))
+                        return -ENOMEM;
+        return 0;
+}
+
+static bool is_nested(const char *a, const char *b) {
+        return path_is_below(a, b) || path_is_below(b, a);
+}
+
+static void check_overlap(const Config *c, Faults *faults, const FixedParts *fixed, size_t i) {
+        Spot spot = spot_of(c, "sources[].path", i, FAULTS_NO_ITEM);
+        const char *mine = fixed->sources[i];
+
+        if (!mine)
+                return;
+        for (size_t k = 0; k < i; k++) {
+                if (!fixed->sources[k] || c->sources[k].kind != c->sources[i].kind ||
+                    !is_good(c, "sources[].kind", i) || !is_good(c, "sources[].kind", k) ||
+                    !is_nested(mine, fixed->sources[k]))
+                        continue;
+                faults_add(
+                        faults, &spot,
+                        "use one source for both, or directories that do not lie inside each other",
+                        "watches '%s', but sources[%zu] of the same kind watches '%s'", mine, k,
+                        fixed->sources[k]);
+                break;
+        }
+        for (size_t k = 0; k < c->n_destinations; k++)
+                if (fixed->destinations[k] && is_nested(mine, fixed->destinations[k]))
+                        faults_add(faults, &spot,
+                                   "keep sources and destinations apart, else bundles would be "
+                                   "collected again",
+                                   "watches '%s', but destinations[%zu] writes to '%s'", mine, k,
+                                   fixed->destinations[k]);
+        if (c->state_directory && path_is_below(c->state_directory, mine))
+                faults_add(faults, &spot, "keep the state directory outside of what is collected",
+                           "watches '%s', but the agent's state lies in '%s'", mine,
+                           c->state_directory);
+}
+
+static int check_paths(Config *c, Faults *faults) {
+        _cleanup_(fixed_parts_done) FixedParts fixed = { 0 };
+        int r;
+
+        for (size_t i = 0; i < c->n_sources; i++) {
+                r = resolve_destinations(c, faults, i);
+                if (r < 0)
+                        return r;
+        }
+        for (size_t i = 0; i < c->n_destinations; i++) {
+                r = append_identity(c, faults, i);
+                if (r < 0)
+                        return r;
+        }
+        r = fixed_parts_init(&fixed, c);
+        if (r < 0)
+                return r;
+        for (size_t i = 0; i < c->n_sources; i++)
+                check_overlap(c, faults, &fixed, i);
+        return 0;
+}
+
+/* Limits that must fit together */
+
+/* What a thread's compression context takes, rounded up.
+ * @see ZSTD_estimateCCtxSize(), libzstd 1.4.8 to 1.5.4: 48.5 MiB at level 12 */
+static uint64_t context_bytes(uint64_t level) {
+        static const struct {
+                uint64_t level, mib;
+        } steps[] = { { 3, 2 }, { 6, 4 }, { 8, 7 }, { 9, 13 }, { 11, 25 } };
+
+        for (size_t i = 0; i < ELEMENTSOF(steps); i++)
+                if (level <= steps[i].level)
+                        return steps[i].mib * MIB;
+        return 50 * MIB;
+}
+
+static void check_compression(const Config *c, Faults *faults) {
+        uint64_t threads = MAX(c->limits.compression_threads, (uint64_t)1); /* auto: one at least */
+        uint64_t need = threads * context_bytes(c->limits.compression_level);
+        char max[PARSE_FORMAT_SIZE], size[PARSE_FORMAT_SIZE];
+        Spot spot = spot_of_either(c, "limits.compression_level", "limits.compression_threads", 0);
+
+        if (need > c->limits.memory_max_bytes)
+                faults_add(faults, &spot,
+                           "lower the level or the threads, or raise limits.memory_max",
+                           "compression takes %s with %u threads at level %u, more than "
+                           "limits.memory_max, %s",
+                           parse_format_bytes(size, need), (unsigned)threads,
+                           (unsigned)c->limits.compression_level,
+                           parse_format_bytes(max, c->limits.memory_max_bytes));
+}
+
+/* This floor cannot ask lib/bundle's writer: tests/config/test_memory.c holds the two together.
+ * @see ZSTD_estimateCCtxSize_usingCParams() for frames of 2 MiB, and two frames in flight, in and out */
+uint64_t config_writer_bytes(uint64_t level) {
+        static const struct {
+                uint64_t level, mib;
+        } steps[] = { { 1, 9 }, { 3, 10 }, { 4, 11 }, { 6, 12 }, { 8, 15 }, { 9, 21 }, { 12, 33 } };
+
+        for (size_t i = 0; i < ELEMENTSOF(steps); i++)
+                if (level <= steps[i].level)
+                        return steps[i].mib * MIB;
+        return 42 * MIB;
+}
+
+uint64_t config_memory_needed(const ConfigDestination *d, uint64_t writer_min_bytes) {
+        /* A part is closed by the frame that makes it large enough, so it has room for one more. One part is sent while the
+         * next one is made. */
+        return d->type == CONFIG_S3 ? 2 * (d->part_size_bytes + 2 * MIB) + writer_min_bytes
+                                    : writer_min_bytes;
+}
+
+/* For people: whole MiB, upwards. */
+static uint64_t round_up(uint64_t bytes) {
+        return (bytes + MIB - 1) / MIB * MIB;
+}
+
+static void check_parts(const Config *c, Faults *faults, size_t i) {
+        static const char part_size[] = "destinations[].part_size";
+        const ConfigDestination *d = &c->destinations[i];
+        uint64_t writer = config_writer_bytes(c->limits.compression_level),
+                 max = c->limits.memory_max_bytes, need = config_memory_needed(d, writer);
+        char part[PARSE_FORMAT_SIZE], needed[PARSE_FORMAT_SIZE], allowed[PARSE_FORMAT_SIZE];
+        _cleanup_(strbuf_done) StrBuf remedy = STRBUF_INIT;
+        Spot spot = spot_of(c, part_size, i, FAULTS_NO_ITEM);
+
+        if (d->type != CONFIG_S3 || need <= max || !is_good(c, part_size, i) ||
+            !is_good(c, "limits.compression_level", 0))
+                return;
+        if (spot.line == 0)
+                spot.line = d->line;
+        parse_format_bytes(needed, round_up(need));
+        strbuf_addf(&remedy, "set limits.memory_max to %s or more", needed);
+        if (max >= writer + 2 * (keys_get(part_size)->min + 2 * MIB)) {
+                char fits[PARSE_FORMAT_SIZE];
+                uint64_t part_max = (max - writer) / 2 - 2 * MIB;
+                parse_format_bytes(fits, part_max / MIB * MIB);
+                strbuf_addf(&remedy, ", or part_size to %s or less", fits);
+        }
+        faults_add(faults, &spot, remedy.text,
+                   "parts of %s at compression level %u take %s of memory, more than "
+                   "limits.memory_max, %s",
+                   parse_format_bytes(part, d->part_size_bytes),
+                   (unsigned)c->limits.compression_level, needed, parse_format_bytes(allowed, max));
+}
+
+static void check_memory(const Config *c, Faults *faults) {
+        char max[PARSE_FORMAT_SIZE], memory[PARSE_FORMAT_SIZE];
+        Spot spot = spot_of_either(c, "limits.memory_max", "limits.memory", 0);
+
+        if (!is_good(c, "limits.memory_max", 0))
+                return;
+        if (is_good(c, "limits.memory", 0) && c->limits.memory_max_bytes < c->limits.memory_bytes)
+                faults_add(faults, &spot, "raise limits.memory_max, or lower limits.memory",
+                           "limits.memory_max, %s, is below limits.memory, %s",
+                           parse_format_bytes(max, c->limits.memory_max_bytes),
+                           parse_format_bytes(memory, c->limits.memory_bytes));
+        check_compression(c, faults);
+        for (size_t i = 0; i < c->n_destinations; i++)
+                check_parts(c, faults, i);
+}
+
+static void check_window(const Config *c, Faults *faults, size_t i) {
+        static const char from[] = "limits.upload_windows[].from",
+                          to[] = "limits.upload_windows[].to";
+        const ConfigWindow *w = &c->limits.upload_windows[i];
+        Spot spot = spot_of(c, to, i, FAULTS_NO_ITEM);
+        bool given = spot_of(c, from, i, FAULTS_NO_ITEM).line > 0 && spot.line > 0;
+
+        if (given && is_good(c, from, i) && is_good(c, to, i) && w->from_minute == w->to_minute)
+                faults_add(faults, &spot,
+                           "use another time, or limits.upload_rate for the whole day",
+                           "the window ends when it begins");
+}
+
+static void check_times(const Config *c, Faults *faults) {
+        Spot spot = spot_of_either(c, "retry.maximum", "retry.initial", 0);
+
+        if (is_good(c, "retry.maximum", 0) && is_good(c, "retry.initial", 0) &&
+            c->retry.maximum_usec < c->retry.initial_usec)
+                faults_add(faults, &spot, "raise retry.maximum, or lower retry.initial",
+                           "retry.maximum is below retry.initial");
+        for (size_t i = 0; i < c->n_sources; i++) {
+                spot = spot_of_either(c, "sources[].max_wait", "sources[].settle", i);
+                if (is_good(c, "sources[].max_wait", i) && is_good(c, "sources[].settle", i) &&
+                    c->sources[i].max_wait_usec < c->sources[i].settle_usec)
+                        faults_add(faults, &spot, "raise max_wait, or lower settle",
+                                   "max_wait is below settle, so every bundle would go out "
+                                   "incomplete");
+        }
+        for (size_t i = 0; i < c->limits.n_upload_windows; i++)
+                check_window(c, faults, i);
+}
+
+static void check_sockets(const Config *c, Faults *faults) {
+        Spot spot = spot_of_either(c, "hook.socket", "api.socket", 0);
+
+        if (strcmp(c->api.socket, c->hook.socket) == 0)
+                faults_add(faults, &spot, "use two paths",
+                           "api.socket and hook.socket are both '%s'", c->api.socket);
+}
+
+static void check_key_id(const Config *c, Faults *faults, size_t i) {
+        const ConfigDestination *d = &c->destinations[i];
+        Spot spot = spot_of(c, "destinations[].kms_key_id", i, FAULTS_NO_ITEM);
+
+        if (d->kms_key_id[0] && is_good(c, "destinations[].sse", i) &&
+            strcmp(d->sse, "aws:kms") != 0)
+                faults_add(faults, &spot, "add `sse: aws:kms`, or delete the line",
+                           "has no meaning with sse: %s", d->sse);
+}
+
+/* `bucket.127.0.0.1` is no name. */
+static void check_addressing(const Config *c, Faults *faults, size_t i) {
+        const ConfigDestination *d = &c->destinations[i];
+        _cleanup_(url_done) Url url = { 0 };
+        Spot spot = spot_of(c, "destinations[].addressing", i, FAULTS_NO_ITEM);
+
+        if (strcmp(d->addressing, "virtual") == 0 && url_parse(&url, d->endpoint) == 0 &&
+            url.is_address)
+                faults_add(faults, &spot, "use path, or a host name in the endpoint",
+                           "puts the bucket's name before a host name, but the endpoint, '%s', "
+                           "has an address",
+                           d->endpoint);
+}
+
+static void check_command(const Config *c, Faults *faults, size_t i) {
+        const StringList *run = &c->snapshot.commands[i].run;
+        Spot spot = spot_of(c, "snapshot.commands[].run", i, 1);
+        _cleanup_(strbuf_done) StrBuf shown = STRBUF_INIT;
+
+        if (run->n == 0 || run->items[0][0] == '/')
+                return;
+        text_add_shown(&shown, run->items[0]);
+        faults_add(faults, &spot, "write the program's whole path, from / on",
+                   "%s is not an absolute path", strbuf_error(&shown) < 0 ? "it" : shown.text);
+}
+
+/* Who may not delete what is delivered cannot want to delete what is not. */
+static void check_retention(const Config *c, Faults *faults) {
+        Spot spot = spot_of(c, "retention.evict_undelivered", 0, FAULTS_NO_ITEM);
+
+        if (c->retention.evict_oldest && !c->retention.delete_after_delivery &&
+            is_good(c, "retention.after_delivery", 0))
+                faults_add(faults, &spot,
+                           "use never, or set retention.after_delivery: delete as well",
+                           "with after_delivery: keep no source is ever deleted, so none can be "
+                           "evicted");
+}
+
+static int check_config(Config *c, Faults *faults) {
+        int r;
+
+        check_unique(c, faults, "sources", "sources[].name");
+        check_unique(c, faults, "destinations", "destinations[].name");
+        check_unique(c, faults, "snapshot.commands", "snapshot.commands[].name");
+        for (size_t i = 0; i < c->n_sources; i++)
+                check_own_names(c, faults, i);
+        r = check_paths(c, faults);
+        if (r < 0)
+                return r;
+        check_memory(c, faults);
+        check_times(c, faults);
+        check_retention(c, faults);
+        check_sockets(c, faults);
+        for (size_t i = 0; i < c->n_destinations; i++) {
+                check_key_id(c, faults, i);
+                check_addressing(c, faults, i);
+        }
+        for (size_t i = 0; i < c->snapshot.n_commands; i++)
+                check_command(c, faults, i);
+        return 0;
+}
+
+typedef struct Printer {
+        const Config *config;
+        StrBuf out;
+} Printer;
+
+static void add_origin(Printer *p, const ConfigKey *key, size_t index) {
+        const Origin *origin =
+                origins_find(p->config->origins, &(Origin){ .key = key, .index = index });
+
+        strbuf_add(&p->out, " # ");
+        if (origin && origin->line > 0 && p->config->file) {
+                text_add_comment(&p->out, p->config->file);
+                strbuf_addf(&p->out, ":%u", origin->line);
+        } else {
+                strbuf_add(&p->out, "default");
+        }
+        if (origin && origin->appended)
+                strbuf_add(&p->out, ", with /%d-%c appended");
+        strbuf_add(&p->out, "\n");
+}
+
+static void add_keys(Printer *p, const char *prefix, const void *base, size_t index);
+
+static void add_elements(Printer *p, const ConfigKey *key, const void *base) {
+        char prefix[KEYS_PREFIX_SIZE];
+
+        keys_prefix(key, prefix);
+        for (size_t i = 0; i < value_n_elements(key, base); i++)
+                add_keys(p, prefix, value_element(key, base, i), i);
+}
+
+/* Two blanks for each section or list around the key; a dash stands in the last two of an element's first key. */
+static void add_indentation(Printer *p, const ConfigKey *key, bool is_first) {
+        size_t depth = 0;
+
+        for (const char *c = key->name; *c; c++)
+                depth += *c == '.' || *c == '[';
+        for (size_t i = 0; i < depth; i++) {
+                bool is_dash = is_first && i + 1 == depth && strstr(key->name, "[]");
+                strbuf_add(&p->out, is_dash ? "- " : "  ");
+        }
+}
+
+static bool is_printed(const ConfigKey *key, const char *prefix, const void *base) {
+        if (!keys_is_child(key, prefix))
+                return false;
+        return !(key->flags & (KEY_S3 | KEY_VOLUME)) ||
+               keys_applies(key, ((const ConfigDestination *)base)->type);
+}
+
+static void add_keys(Printer *p, const char *prefix, const void *base, size_t index) {
+        bool is_first = true;
+        size_t n;
+        const ConfigKey *keys = keys_all(&n);
+
+        for (size_t i = 0; i < n; i++) {
+                const ConfigKey *key = &keys[i];
+                char below[KEYS_PREFIX_SIZE];
+                bool opens;
+                if (!is_printed(key, prefix, base))
+                        continue;
+                opens = key->type == KEY_SECTION ||
+                        (key->type == KEY_ELEMENTS && value_n_elements(key, base) > 0);
+                add_indentation(p, key, is_first);
+                is_first = false;
+                strbuf_addf(&p->out, "%s:", keys_leaf(key));
+                if (!opens) {
+                        strbuf_add(&p->out, " ");
+                        value_add_yaml(key, base, &p->out);
+                }
+                add_origin(p, key, index);
+                if (key->type == KEY_SECTION)
+                        add_keys(p, keys_prefix(key, below), base, index);
+                else if (opens)
+                        add_elements(p, key, base);
+        }
+}
+
+int config_print(const Config *c, FILE *f) {
+        Printer p = { .config = c };
+        _cleanup_free_ char *text = NULL;
+
+        add_keys(&p, "", c, 0);
+        text = strbuf_take(&p.out);
+        if (!text)
+                return -ENOMEM;
+        if (fputs(text, f) == EOF || fflush(f) == EOF)
+                return -EIO;
+        return 0;
+}
+
+/* Loads, frees and compares whole configurations. */
 
 DEFINE_CLEANUP(Config, config_free);
 

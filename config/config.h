@@ -150,3 +150,10 @@ void config_compare(const Config *running, const Config *loaded,
  * sent. For a bundle above 9,900 × part_size the parts are larger, and so is the need.
  * @param writer_min_bytes  bundle_writer_memory_min() of lib/bundle, which this floor cannot ask */
 uint64_t config_memory_needed(const ConfigDestination *d, uint64_t writer_min_bytes);
+
+#define INCIDENTS_SOURCE "incidents" /* snapshots that are about no dump */
+#define CONTAINERS_SOURCE_PREFIX                                                                   \
+        "containers-" /* dumps out of containers; the name of the source that they belong to follows */
+
+/** @return what writing a bundle at this compression level takes at least, rounded up */
+uint64_t config_writer_bytes(uint64_t level);

@@ -1,9 +1,158 @@
+/* Quoting is ours because libyaml's emitter stays behind its door, and because `${` needs an escape of its own. */
 #include "config/faults.h"
 
+#include <stdint.h>
 #include <string.h>
+#include <strings.h>
 
-#include "config/text.h"
 #include "lib/base/strbuf.h"
+#include "lib/base/utf8.h"
+
+enum { TEXT_SHOWN_MAX = 80 };
+
+bool text_is_utf8(const char *s) {
+        size_t n = strlen(s);
+
+        while (n > 0) {
+                size_t size = utf8_char_size(s, n);
+                if (size == 0)
+                        return false;
+                s += size;
+                n -= size;
+        }
+        return true;
+}
+
+/* Bytes of `scheme://`; 0 = there is none. */
+static size_t scheme_bytes(const char *s) {
+        size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789");
+        return n > 0 && strncmp(s + n, "://", 3) == 0 ? n + 3 : 0;
+}
+
+void text_add_spelled(StrBuf *b, const char *s, size_t max) {
+        const char *at = s[0] == '/' ? NULL : strrchr(s, '@');
+        size_t used = 0;
+
+        if (at) {
+                strbuf_add_n(b, s, MIN(scheme_bytes(s), max));
+                strbuf_add(b, "…");
+                s = at;
+        }
+        for (size_t n = strlen(s); used < n;) {
+                char buf[UTF8_SPELL_SIZE];
+                if (used >= max) {
+                        strbuf_add(b, "…");
+                        return;
+                }
+                used += utf8_spell(s + used, n - used, buf);
+                strbuf_add(b, buf);
+        }
+}
+
+void text_add_shown(StrBuf *b, const char *s) {
+        strbuf_add(b, "'");
+        text_add_spelled(b, s, TEXT_SHOWN_MAX);
+        strbuf_add(b, "'");
+}
+
+/* The code point at s, which begins a well-formed character of `size` bytes. */
+static uint32_t code_point(const char *s, size_t size) {
+        static const unsigned char first_bits[] = { 0, 0x7f, 0x1f, 0x0f, 0x07 };
+        uint32_t c = (unsigned char)s[0] & first_bits[size];
+
+        for (size_t i = 1; i < size; i++)
+                c = c << 6 | ((unsigned char)s[i] & 0x3f);
+        return c;
+}
+
+/* Whether a YAML reader takes the character as it is, as part of a line. */
+static bool is_printable(uint32_t c) {
+        if (c < 0x20 || (c >= 0x7f && c <= 0xa0)) /* C0, DEL, C1 with NEL, no-break space */
+                return false;
+        return c != 0x2028 && c != 0x2029 && c != 0xfeff && c != 0xfffe && c != 0xffff;
+}
+
+static bool is_plain(const char *s) {
+        static const char *const special[] = { "true", "false", "yes", "no",  "on",
+                                               "off",  "y",     "n",   "null" };
+        static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+
+        if (s[0] == '\0' || !(strchr(letters, s[0]) || s[0] == '/' || s[0] == '_'))
+                return false;
+        for (const char *p = s; *p; p++)
+                if (!strchr(letters, *p) && !strchr("0123456789/_.%+=@~^*-", *p))
+                        return false;
+        for (size_t i = 0; i < ELEMENTSOF(special); i++)
+                if (strcasecmp(s, special[i]) == 0)
+                        return false;
+        return true;
+}
+
+static void add_escaped(StrBuf *b, uint32_t c) {
+        switch (c) {
+        case '"':
+                strbuf_add(b, "\\\"");
+                return;
+        case '\\':
+                strbuf_add(b, "\\\\");
+                return;
+        case '\n':
+                strbuf_add(b, "\\n");
+                return;
+        case '\t':
+                strbuf_add(b, "\\t");
+                return;
+        default:
+                strbuf_addf(b, c <= 0xff ? "\\x%02X" : "\\u%04X", c);
+        }
+}
+
+static void add_yaml(StrBuf *b, const char *s, bool is_value) {
+        size_t n = strlen(s);
+
+        if (is_plain(s)) {
+                strbuf_add(b, s);
+                return;
+        }
+        strbuf_add(b, "\"");
+        while (n > 0) {
+                size_t size = MAX(utf8_char_size(s, n), (size_t)1);
+                uint32_t c = code_point(s, size);
+                if (c == '"' || c == '\\' || !is_printable(c)) {
+                        add_escaped(b, c);
+                } else {
+                        if (is_value && c == '$' && s[1] == '{')
+                                strbuf_add(b, "$");
+                        strbuf_add_n(b, s, size);
+                }
+                s += size;
+                n -= size;
+        }
+        strbuf_add(b, "\"");
+}
+
+void text_add_yaml(StrBuf *b, const char *s) {
+        add_yaml(b, s, true);
+}
+
+void text_add_yaml_name(StrBuf *b, const char *s) {
+        add_yaml(b, s, false);
+}
+
+void text_add_comment(StrBuf *b, const char *s) {
+        size_t n = strlen(s);
+
+        while (n > 0) {
+                size_t size = utf8_char_size(s, n);
+                if (size > 0 && is_printable(code_point(s, size)))
+                        strbuf_add_n(b, s, size);
+                else
+                        strbuf_add(b, "?");
+                size = MAX(size, (size_t)1);
+                s += size;
+                n -= size;
+        }
+}
 
 enum { SUB_SHOWN_MAX = 64 };
 

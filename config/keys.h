@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "config/forms.h"
+#include "config/validators.h"
 
 typedef enum KeyType {
         KEY_SECTION,  /* a mapping with a fixed set of keys, named `section.key` */

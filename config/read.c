@@ -1,12 +1,119 @@
 #include "config/read.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "config/expand.h"
-#include "config/origins.h"
-#include "config/text.h"
+#include "config/faults.h"
 #include "config/value.h"
+
+static const char name_start[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_";
+
+static const char name_more[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
+
+static const char *find_variable(char *const *environment, const char *name, size_t n) {
+        for (char *const *e = environment; e && *e; e++)
+                if (strncmp(*e, name, n) == 0 && (*e)[n] == '=')
+                        return *e + n + 1;
+        return NULL;
+}
+
+/* @param name  what comes after `${`  @return bytes up to and with the `}`, 0 after a fault */
+static size_t add_variable(StrBuf *out, const char *name, char *const *environment, StrBuf *fault) {
+        size_t n = strspn(name, name_more);
+        const char *value;
+
+        if (n == 0 || !strchr(name_start, name[0]) || name[n] != '}') {
+                strbuf_add(fault, "'${' is not followed by a variable's name and '}'");
+                return 0;
+        }
+        value = find_variable(environment, name, n);
+        if (!value) {
+                strbuf_addf(fault, "the environment variable '%.*s' is not defined",
+                            (int)MIN(n, (size_t)80), name);
+                return 0;
+        }
+        if (!text_is_utf8(value)) {
+                strbuf_addf(fault, "the environment variable '%.*s' is not UTF-8",
+                            (int)MIN(n, (size_t)80), name);
+                return 0;
+        }
+        strbuf_add(out, value);
+        return n + 1;
+}
+
+int expand(const char *text, char *const *environment, char **ret, StrBuf *fault) {
+        _cleanup_(strbuf_done) StrBuf out = STRBUF_INIT;
+        char *done;
+
+        while (*text) {
+                size_t n = strcspn(text, "$");
+                size_t n_dollars = strspn(text + n, "$");
+                strbuf_add_n(&out, text, n);
+                text += n + n_dollars;
+                if (n_dollars > 0 && *text == '{') {
+                        for (size_t i = 1; i < n_dollars; i++)
+                                strbuf_add(&out, "$");
+                        if (n_dollars == 1) {
+                                n = add_variable(&out, text + 1, environment, fault);
+                                if (n == 0)
+                                        return EXPAND_E_FAULTY;
+                                text += n + 1;
+                        }
+                } else {
+                        for (size_t i = 0; i < n_dollars; i++)
+                                strbuf_add(&out, "$");
+                }
+                if (out.n > EXPAND_MAX) {
+                        strbuf_addf(fault, "the value is longer than %d bytes", EXPAND_MAX);
+                        return EXPAND_E_FAULTY;
+                }
+        }
+        done = strbuf_take(&out);
+        if (!done)
+                return -ENOMEM;
+        *ret = done;
+        return 0;
+}
+
+int origins_add(ConfigOrigins *o, const Origin *origin) {
+        if (o->n == o->n_allocated) {
+                size_t n_allocated = MAX(2 * o->n_allocated, (size_t)32);
+                Origin *items = reallocarray(o->items, n_allocated, sizeof *items);
+                if (!items)
+                        return -ENOMEM;
+                o->items = items;
+                o->n_allocated = n_allocated;
+        }
+        o->items[o->n++] = *origin;
+        return 0;
+}
+
+static int compare(const void *left, const void *right) {
+        const Origin *a = left, *b = right;
+
+        if (a->key != b->key)
+                return a->key < b->key ? -1 : 1; /* rows of one table */
+        if (a->index != b->index)
+                return a->index < b->index ? -1 : 1;
+        return (a->item > b->item) - (a->item < b->item);
+}
+
+void origins_sort(ConfigOrigins *o) {
+        if (o->n > 0)
+                qsort(o->items, o->n, sizeof *o->items, compare);
+}
+
+Origin *origins_find(const ConfigOrigins *o, const Origin *what) {
+        return o->n > 0 ? bsearch(what, o->items, o->n, sizeof *o->items, compare) : NULL;
+}
+
+ConfigOrigins *origins_free(ConfigOrigins *o) {
+        if (o)
+                free(o->items);
+        free(o);
+        return NULL;
+}
 
 typedef struct Reader {
         Config *config;
@@ -37,8 +144,6 @@ typedef struct Given {
 } Given;
 
 enum { READ_E_FAULTY = 1 };
-
-static int read_scope(Reader *r, const Scope *scope, const LoadNode *map);
 
 static int note_origin(Reader *r, const Given *g, bool faulty) {
         return origins_add(r->config->origins, &(Origin){ .key = g->key,
@@ -244,6 +349,8 @@ static int read_map(Reader *r, const Given *g) {
 }
 
 /* Sections and elements */
+
+static int read_scope(Reader *r, const Scope *scope, const LoadNode *map);
 
 static int read_section(Reader *r, const Given *g) {
         char prefix[KEYS_PREFIX_SIZE];

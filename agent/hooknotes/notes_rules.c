@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/forms.h"
+#include "config/validators.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/path.h"
 #include "lib/base/utf8.h"

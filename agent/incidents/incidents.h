@@ -9,7 +9,6 @@
 #include "agent/hooknotes/attachments.h"
 #include "agent/hooknotes/notes.h"
 #include "config/config.h"
-#include "config/own_sources.h"
 
 typedef struct Incidents Incidents;
 

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "config/own_sources.h"
+#include "config/config.h"
 
 static bool has_own_copies(const char *source) {
         return strncmp(source, CONTAINERS_SOURCE_PREFIX, strlen(CONTAINERS_SOURCE_PREFIX)) == 0;

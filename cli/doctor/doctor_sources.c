@@ -8,7 +8,7 @@
 
 #include "cli/archive/object_store_s3.h"
 #include "cli/doctor/doctor.h"
-#include "config/forms.h"
+#include "config/validators.h"
 #include "lib/base/fs.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"

@@ -4,7 +4,7 @@
 
 #include "cli/common/cli.h"
 #include "config/config.h"
-#include "config/forms.h"
+#include "config/validators.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/neuron/ids.h"

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/expand.h"
+#include "config/read.h"
 
 static char *const environment[] = {
         "A=one", "B_2=${A}", "EMPTY=", "AB=longer", "LATIN=\xe4", NULL

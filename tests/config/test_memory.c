@@ -1,13 +1,12 @@
 /* What the configuration believes of memory, against what lib/bundle really asks for: the two floors do not know each other. */
 #include "tests/config/config_test.h"
 
-#include "config/check.h"
 #include "lib/bundle/packer.h"
 
 static void the_writers_least_memory_is_not_underestimated(void **state) {
         (void)state;
         for (int level = 0; level <= 19; level++) {
-                uint64_t believed = check_writer_bytes((uint64_t)level),
+                uint64_t believed = config_writer_bytes((uint64_t)level),
                          real = bundle_writer_memory_min(level);
                 if (believed < real ||
                     believed > real + 4 * MIB) /* libzstd's versions differ a little */
@@ -26,7 +25,7 @@ static void what_is_demanded_holds_one_part_made_and_one_part_sent(void **state)
                         const ConfigDestination d = { .type = CONFIG_S3,
                                                       .part_size_bytes = sizes[i] };
                         uint64_t demanded =
-                                config_memory_needed(&d, check_writer_bytes((uint64_t)level));
+                                config_memory_needed(&d, config_writer_bytes((uint64_t)level));
                         uint64_t real = 2 * packer_part_bytes_max(sizes[i], 0, 8 * GIB) +
                                         bundle_writer_memory_min(level);
                         if (demanded < real)

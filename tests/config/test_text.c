@@ -1,7 +1,7 @@
 /* Quoting: what is written must be read back by libyaml as the same text, on one line. */
 #include "tests/config/config_test.h"
 
-#include "config/text.h"
+#include "config/faults.h"
 
 static char *yaml_of(const char *s) {
         StrBuf b = STRBUF_INIT;

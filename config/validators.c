@@ -1,5 +1,5 @@
 /* The forms of strings: each is a predicate that says what is wrong, and one remedy. */
-#include "config/forms.h"
+#include "config/validators.h"
 
 #include <arpa/inet.h>
 #include <stdint.h>
