@@ -17,45 +17,45 @@
 
 static const CliCommand commands[] = {
         { "status", "", "how the agent, its sources and destinations are doing",
-          NULL, CLI_ASKS_AGENT, cmd_status },
+          NULL, CLI_NEEDS_AGENT, cmd_status },
         { "list", "[--state S] [--source N]", "one line a bundle, oldest first",
           "  --state S    only those that are settling, ready, shipping, delivered, quarantined,\n"
           "               evicted, cancelled or vanished\n"
-          "  --source N   only those of this source, by its name in the configuration\n", CLI_ASKS_AGENT, cmd_list },
+          "  --source N   only those of this source, by its name in the configuration\n", CLI_NEEDS_AGENT, cmd_list },
         { "show", "ID", "everything known of a bundle",
-          NULL, CLI_ASKS_AGENT, cmd_show },
+          NULL, CLI_NEEDS_AGENT, cmd_show },
         { "explain", "ID", "why a bundle is where it is, and what happens next",
-          NULL, CLI_ASKS_AGENT, cmd_explain },
+          NULL, CLI_NEEDS_AGENT, cmd_explain },
         { "wait", "[ID | --all] [--timeout T]", "wait until delivered (exit 0) or given up (exit 1)",
           "  --all        for everything the agent knows and finds (the default without ID)\n"
           "  --timeout T  at most this long, such as 30s or 10m; what is left then is told (exit 1)\n",
-          CLI_ASKS_AGENT, cmd_wait },
+          CLI_NEEDS_AGENT, cmd_wait },
         { "retry", "ID", "try a bundle again now, out of quarantine too",
-          NULL, CLI_ASKS_AGENT, cmd_act },
+          NULL, CLI_NEEDS_AGENT, cmd_act },
         { "cancel", "ID", "stop working on a bundle; its source is left alone",
-          NULL, CLI_ASKS_AGENT, cmd_act },
+          NULL, CLI_NEEDS_AGENT, cmd_act },
         { "pin", "ID", "mark a bundle, so that retention leaves it alone",
-          NULL, CLI_ASKS_AGENT, cmd_act },
+          NULL, CLI_NEEDS_AGENT, cmd_act },
         { "unpin", "ID", "undo pin",
-          NULL, CLI_ASKS_AGENT, cmd_act },
+          NULL, CLI_NEEDS_AGENT, cmd_act },
         { "flush", "", "scan now; take what is settling without waiting for `settle`",
-          NULL, CLI_ASKS_AGENT, cmd_flush },
-        { "scan", "", "scan now; what is found waits for `settle` as ever", NULL, CLI_ASKS_AGENT,
+          NULL, CLI_NEEDS_AGENT, cmd_flush },
+        { "scan", "", "scan now; what is found waits for `settle` as ever", NULL, CLI_NEEDS_AGENT,
           cmd_flush },
         { "snapshot", "[-o DIR]", "a hardware snapshot now",
           "Waits until the agent has it, says where it lies, and a line for each part: complete, timeout, cut,\n"
           "failed or skipped. With --json: the document itself.\n\n"
           "  -o, --output DIR  bring snapshot.json and the raw files there; by default they stay in the agent's\n"
           "                    state directory, where only root and the agent's user can read them\n",
-          CLI_ASKS_AGENT, cmd_snapshot },
+          CLI_NEEDS_AGENT, cmd_snapshot },
         { "drain", "[--timeout T]", "take nothing new, ship the rest; may the node be terminated?",
           "Waits until the agent says that nothing is left which only this node has, prints `safe to terminate`\n"
           "and exits with 0. When time is up, or only bundles are left that nothing will move (given up, or\n"
           "their source or destination is not configured any more), prints what is not safe, a line a bundle,\n"
           "and exits with 1. The agent goes on draining in any case, until `neuron-collect resume`.\n\n"
           "  --timeout T  at most this long, such as 30s or 10m (default: no limit)\n",
-          CLI_ASKS_AGENT, cmd_drain },
-        { "resume", "", "undo drain: take new bundles again", NULL, CLI_ASKS_AGENT, cmd_resume },
+          CLI_NEEDS_AGENT, cmd_drain },
+        { "resume", "", "undo drain: take new bundles again", NULL, CLI_NEEDS_AGENT, cmd_resume },
         { "ls", "URL", "the bundles below s3://bucket[/prefix] or a directory",
           "By incident, a line a bundle: time (UTC), node, kind, size, whether it is complete, and where it is.\n"
           "An object that has no manifest (yet) is not delivered.\n\n" S3_HELP, CLI_READS_CONFIG, cmd_ls },
@@ -120,7 +120,7 @@ static int help_command(const CliCommand *c) {
                c->arguments, c->help);
         if (c->details)
                 printf("%s\n", c->details);
-        if (c->needs == CLI_ASKS_AGENT || c->run == cmd_doctor)
+        if (c->needs == CLI_NEEDS_AGENT || c->run == cmd_doctor)
                 fputs(HELP_SOCKET, stdout);
         if (c->needs != CLI_ALONE)
                 fputs(HELP_CONFIG, stdout);
@@ -142,7 +142,7 @@ typedef struct Args {
 
 /* One of neuron-collect's own options, given after the command: people do.
  * @return how many arguments it took; 0 = none of ours */
-static int take_global(Args *a, int argc, char **argv, int i) {
+static int parse_global(Args *a, int argc, char **argv, int i) {
         static const char *const valued[] = { "--socket", "--config" };
         const char **to[] = { &a->cli.socket, &a->cli.config_file };
         if (strcmp(argv[i], "--json") == 0)
@@ -162,7 +162,7 @@ static int take_global(Args *a, int argc, char **argv, int i) {
 }
 
 /* @return how many arguments are left for the command */
-static int take_globals(Args *a, int argc, char **argv) {
+static int parse_globals(Args *a, int argc, char **argv) {
         int kept = 1;
         for (int i = 1; i < argc;) {
                 if (strcmp(argv[i], "--") == 0) {
@@ -170,7 +170,7 @@ static int take_globals(Args *a, int argc, char **argv) {
                                 argv[kept++] = argv[i++];
                         break;
                 }
-                int n = take_global(a, argc, argv, i);
+                int n = parse_global(a, argc, argv, i);
                 if (n == 0)
                         argv[kept++] = argv[i++];
                 else
@@ -242,11 +242,11 @@ static int run(Args *a, int argc, char **argv) {
         const CliCommand *command = find_command(argv[0]);
         if (!command)
                 return cli_usage(NULL, "'%s' is no command", argv[0]);
-        argc = take_globals(a, argc, argv);
+        argc = parse_globals(a, argc, argv);
         if (a->help)
                 return help_command(command);
         _cleanup_free_ char *socket = NULL;
-        if (command->needs == CLI_ASKS_AGENT && !a->cli.socket) {
+        if (command->needs == CLI_NEEDS_AGENT && !a->cli.socket) {
                 int code = find_socket(&a->cli, &socket);
                 if (code != CLI_YES)
                         return code;
@@ -272,6 +272,6 @@ int main(int argc, char **argv) {
                 perror("neuron-collect: stdout");
                 code = CLI_NO;
         }
-        cli_pass_signal_on();
+        cli_raise_caught_signal();
         return code;
 }

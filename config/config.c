@@ -26,7 +26,7 @@ static Spot spot_of(const Config *c, const char *name, size_t index, size_t item
 }
 
 /* Whether the field holds what the file says, or the default: not after a fault of the key's own. */
-static bool is_good(const Config *c, const char *name, size_t index) {
+static bool is_valid(const Config *c, const char *name, size_t index) {
         const Origin *origin =
                 origins_find(c->origins, &(Origin){ .key = keys_get(name), .index = index });
         return !origin || !origin->faulty;
@@ -96,7 +96,7 @@ static const ConfigDestination *find_destination(const Config *c, const char *na
         return NULL;
 }
 
-static int take_all_destinations(const Config *c, ConfigSource *source) {
+static int use_all_destinations(const Config *c, ConfigSource *source) {
         _cleanup_(value_fault_done) ValueFault f = { 0 };
         const ConfigKey *key = keys_get("sources[].destinations");
 
@@ -109,8 +109,8 @@ static int take_all_destinations(const Config *c, ConfigSource *source) {
         return 0;
 }
 
-static void tell_no_destination(const Config *c, Faults *faults, const Spot *spot,
-                                const char *name) {
+static void report_no_destination(const Config *c, Faults *faults, const Spot *spot,
+                                  const char *name) {
         _cleanup_(strbuf_done) StrBuf remedy = STRBUF_INIT;
         size_t n = 0;
 
@@ -128,11 +128,11 @@ static int resolve_destinations(const Config *c, Faults *faults, size_t i) {
         Spot given = spot_of(c, "sources[].destinations", i, FAULTS_NO_ITEM);
 
         if (given.line == 0)
-                return take_all_destinations(c, source);
+                return use_all_destinations(c, source);
         for (size_t k = 0; k < names->n; k++) {
                 Spot spot = spot_of(c, "sources[].destinations", i, k + 1);
                 if (!find_destination(c, names->items[k]))
-                        tell_no_destination(c, faults, &spot, names->items[k]);
+                        report_no_destination(c, faults, &spot, names->items[k]);
                 for (size_t other = 0; other < k; other++)
                         if (strcmp(names->items[k], names->items[other]) == 0) {
                                 faults_add(faults, &spot, "delete one of them",
@@ -228,7 +228,7 @@ static void check_overlap(const Config *c, Faults *faults, const FixedParts *fix
                 return;
         for (size_t k = 0; k < i; k++) {
                 if (!fixed->sources[k] || c->sources[k].kind != c->sources[i].kind ||
-                    !is_good(c, "sources[].kind", i) || !is_good(c, "sources[].kind", k) ||
+                    !is_valid(c, "sources[].kind", i) || !is_valid(c, "sources[].kind", k) ||
                     !is_nested(mine, fixed->sources[k]))
                         continue;
                 faults_add(
@@ -338,8 +338,8 @@ static void check_parts(const Config *c, Faults *faults, size_t i) {
         _cleanup_(strbuf_done) StrBuf remedy = STRBUF_INIT;
         Spot spot = spot_of(c, part_size, i, FAULTS_NO_ITEM);
 
-        if (d->type != CONFIG_S3 || need <= max || !is_good(c, part_size, i) ||
-            !is_good(c, "limits.compression_level", 0))
+        if (d->type != CONFIG_S3 || need <= max || !is_valid(c, part_size, i) ||
+            !is_valid(c, "limits.compression_level", 0))
                 return;
         if (spot.line == 0)
                 spot.line = d->line;
@@ -362,9 +362,9 @@ static void check_memory(const Config *c, Faults *faults) {
         char max[PARSE_FORMAT_SIZE], memory[PARSE_FORMAT_SIZE];
         Spot spot = spot_of_either(c, "limits.memory_max", "limits.memory", 0);
 
-        if (!is_good(c, "limits.memory_max", 0))
+        if (!is_valid(c, "limits.memory_max", 0))
                 return;
-        if (is_good(c, "limits.memory", 0) && c->limits.memory_max_bytes < c->limits.memory_bytes)
+        if (is_valid(c, "limits.memory", 0) && c->limits.memory_max_bytes < c->limits.memory_bytes)
                 faults_add(faults, &spot, "raise limits.memory_max, or lower limits.memory",
                            "limits.memory_max, %s, is below limits.memory, %s",
                            parse_format_bytes(max, c->limits.memory_max_bytes),
@@ -381,7 +381,7 @@ static void check_window(const Config *c, Faults *faults, size_t i) {
         Spot spot = spot_of(c, to, i, FAULTS_NO_ITEM);
         bool given = spot_of(c, from, i, FAULTS_NO_ITEM).line > 0 && spot.line > 0;
 
-        if (given && is_good(c, from, i) && is_good(c, to, i) && w->from_minute == w->to_minute)
+        if (given && is_valid(c, from, i) && is_valid(c, to, i) && w->from_minute == w->to_minute)
                 faults_add(faults, &spot,
                            "use another time, or limits.upload_rate for the whole day",
                            "the window ends when it begins");
@@ -390,13 +390,13 @@ static void check_window(const Config *c, Faults *faults, size_t i) {
 static void check_times(const Config *c, Faults *faults) {
         Spot spot = spot_of_either(c, "retry.maximum", "retry.initial", 0);
 
-        if (is_good(c, "retry.maximum", 0) && is_good(c, "retry.initial", 0) &&
+        if (is_valid(c, "retry.maximum", 0) && is_valid(c, "retry.initial", 0) &&
             c->retry.maximum_usec < c->retry.initial_usec)
                 faults_add(faults, &spot, "raise retry.maximum, or lower retry.initial",
                            "retry.maximum is below retry.initial");
         for (size_t i = 0; i < c->n_sources; i++) {
                 spot = spot_of_either(c, "sources[].max_wait", "sources[].settle", i);
-                if (is_good(c, "sources[].max_wait", i) && is_good(c, "sources[].settle", i) &&
+                if (is_valid(c, "sources[].max_wait", i) && is_valid(c, "sources[].settle", i) &&
                     c->sources[i].max_wait_usec < c->sources[i].settle_usec)
                         faults_add(faults, &spot, "raise max_wait, or lower settle",
                                    "max_wait is below settle, so every bundle would go out "
@@ -418,7 +418,7 @@ static void check_key_id(const Config *c, Faults *faults, size_t i) {
         const ConfigDestination *d = &c->destinations[i];
         Spot spot = spot_of(c, "destinations[].kms_key_id", i, FAULTS_NO_ITEM);
 
-        if (d->kms_key_id[0] && is_good(c, "destinations[].sse", i) &&
+        if (d->kms_key_id[0] && is_valid(c, "destinations[].sse", i) &&
             strcmp(d->sse, "aws:kms") != 0)
                 faults_add(faults, &spot, "add `sse: aws:kms`, or delete the line",
                            "has no meaning with sse: %s", d->sse);
@@ -455,7 +455,7 @@ static void check_retention(const Config *c, Faults *faults) {
         Spot spot = spot_of(c, "retention.evict_undelivered", 0, FAULTS_NO_ITEM);
 
         if (c->retention.evict_oldest && !c->retention.delete_after_delivery &&
-            is_good(c, "retention.after_delivery", 0))
+            is_valid(c, "retention.after_delivery", 0))
                 faults_add(faults, &spot,
                            "use never, or set retention.after_delivery: delete as well",
                            "with after_delivery: keep no source is ever deleted, so none can be "
@@ -733,7 +733,7 @@ static bool elements_are_equal(const ConfigKey *list, const void *a, const void 
         return true;
 }
 
-static void tell_element(const Comparison *c, const ConfigKey *list, const char *name) {
+static void report_element(const Comparison *c, const ConfigKey *list, const char *name) {
         _cleanup_(strbuf_done) StrBuf key = STRBUF_INIT;
 
         strbuf_addf(&key, "%s[%s]", list->name, name);
@@ -748,12 +748,12 @@ static void compare_elements(const Comparison *c, const ConfigKey *list) {
                 const void *mine = value_element(list, c->running, i);
                 const void *other = find_element(list, c->loaded, name_of(identity, mine));
                 if (!other || !elements_are_equal(list, mine, other))
-                        tell_element(c, list, name_of(identity, mine));
+                        report_element(c, list, name_of(identity, mine));
         }
         for (size_t i = 0; i < value_n_elements(list, c->loaded); i++) {
                 const char *name = name_of(identity, value_element(list, c->loaded, i));
                 if (!find_element(list, c->running, name))
-                        tell_element(c, list, name);
+                        report_element(c, list, name);
         }
 }
 

@@ -145,7 +145,7 @@ typedef struct Given {
 
 enum { READ_E_FAULTY = 1 };
 
-static int note_origin(Reader *r, const Given *g, bool faulty) {
+static int add_origin_of(Reader *r, const Given *g, bool faulty) {
         return origins_add(r->config->origins, &(Origin){ .key = g->key,
                                                           .index = g->scope->index,
                                                           .item = g->spot.item,
@@ -199,7 +199,7 @@ static int refuse_type(Reader *r, const Given *g, const LoadNode *node) {
         return READ_E_FAULTY;
 }
 
-static int tell_value_fault(Reader *r, const Spot *spot, ValueFault *f) {
+static int report_value_fault(Reader *r, const Spot *spot, ValueFault *f) {
         if (strbuf_error(&f->fault) < 0 || strbuf_error(&f->remedy) < 0)
                 return -ENOMEM;
         faults_add(r->faults, spot, f->remedy.text, "%s", f->fault.text);
@@ -219,7 +219,7 @@ static bool is_too_long(Reader *r, const Given *g, size_t n) {
 /* Scalars */
 
 /* @return 0 and *ret (the caller's) with each ${NAME} expanded, READ_E_FAULTY, -ENOMEM */
-static int take_text(Reader *r, const Given *g, const LoadNode *node, char **ret) {
+static int expand_text(Reader *r, const Given *g, const LoadNode *node, char **ret) {
         _cleanup_(strbuf_done) StrBuf fault = STRBUF_INIT;
         int k;
 
@@ -240,13 +240,13 @@ static int take_text(Reader *r, const Given *g, const LoadNode *node, char **ret
 static int read_scalar(Reader *r, const Given *g) {
         _cleanup_(value_fault_done) ValueFault f = { 0 };
         _cleanup_free_ char *text = NULL;
-        int k = take_text(r, g, g->value, &text);
+        int k = expand_text(r, g, g->value, &text);
 
         if (k != 0)
                 return k;
         k = value_set(g->key, g->scope->base, text, &f);
         if (k == VALUE_E_FAULTY)
-                return tell_value_fault(r, &g->spot, &f);
+                return report_value_fault(r, &g->spot, &f);
         if (k < 0)
                 return k;
         return 0;
@@ -275,13 +275,13 @@ static int read_strings(Reader *r, const Given *g) {
 
                 item.spot.item = i + 1;
                 item.spot.line = node->line;
-                k = take_text(r, &item, node, &text);
+                k = expand_text(r, &item, node, &text);
                 if (k == 0) {
                         k = value_append(g->key, g->scope->base, text, &f);
                         if (k == VALUE_E_FAULTY)
-                                k = tell_value_fault(r, &item.spot, &f);
+                                k = report_value_fault(r, &item.spot, &f);
                 }
-                if (k < 0 || note_origin(r, &item, k != 0) < 0)
+                if (k < 0 || add_origin_of(r, &item, k != 0) < 0)
                         return -ENOMEM;
                 result = MAX(result, k);
         }
@@ -296,7 +296,7 @@ static const LoadNode *find_name(const LoadNode *map, size_t before, const char 
 }
 
 /* @return the text of a mapping's name, or NULL after a fault */
-static const char *take_name(Reader *r, const Spot *spot, const LoadNode *name) {
+static const char *name_of_node(Reader *r, const Spot *spot, const LoadNode *name) {
         if (name->type == LOAD_SCALAR || name->type == LOAD_NULL)
                 return name->text;
         if (name->type != LOAD_FAULTY)
@@ -314,7 +314,7 @@ static int read_pair(Reader *r, const Given *g, size_t i) {
         int k;
 
         pair.spot.line = name_node->line;
-        name = take_name(r, &pair.spot, name_node);
+        name = name_of_node(r, &pair.spot, name_node);
         if (!name)
                 return READ_E_FAULTY;
         pair.spot.sub = name;
@@ -324,11 +324,11 @@ static int read_pair(Reader *r, const Given *g, size_t i) {
                            "is given twice, first on line %u", first->line);
                 return READ_E_FAULTY;
         }
-        k = take_text(r, &pair, value, &text);
+        k = expand_text(r, &pair, value, &text);
         if (k != 0)
                 return k;
         k = value_append_pair(g->key, g->scope->base, &(ValuePair){ name, text }, &f);
-        return k == VALUE_E_FAULTY ? tell_value_fault(r, &pair.spot, &f) : k;
+        return k == VALUE_E_FAULTY ? report_value_fault(r, &pair.spot, &f) : k;
 }
 
 static int read_map(Reader *r, const Given *g) {
@@ -426,7 +426,7 @@ static int read_key(Reader *r, const Given *g) {
 
 /* Names of keys */
 
-static void tell_unknown(Reader *r, const Scope *scope, const LoadNode *name) {
+static void report_unknown(Reader *r, const Scope *scope, const LoadNode *name) {
         bool is_shown =
                 r->faults->n < FAULTS_MAX; /* searching is dear, and there may be 50,000 of them */
         const ConfigRefusedKey *refused = keys_find_refused(scope->prefix, name->text);
@@ -450,44 +450,44 @@ static void tell_unknown(Reader *r, const Scope *scope, const LoadNode *name) {
 }
 
 /* @return the row, or NULL after a fault */
-static const ConfigKey *take_key(Reader *r, const Scope *scope, const LoadNode *name) {
+static const ConfigKey *find_key(Reader *r, const Scope *scope, const LoadNode *name) {
         const ConfigKey *key;
         Spot spot = { .line = name->line, .name = scope->prefix, .index = scope->index };
 
-        if (!take_name(r, &spot, name))
+        if (!name_of_node(r, &spot, name))
                 return NULL;
         key = keys_find(scope->prefix, name->text);
         if (!key)
-                tell_unknown(r, scope, name);
+                report_unknown(r, scope, name);
         return key;
 }
 
-static bool is_needed(const ConfigKey *key) {
+static bool is_required(const ConfigKey *key) {
         if (key->type == KEY_ELEMENTS)
                 return key->min > 0;
         return key->type != KEY_SECTION && !key->fallback;
 }
 
 /* `name:, kind: and path:`, what an entry of a list cannot do without. */
-static void add_needed_names(StrBuf *b, const ConfigKey *list) {
+static void add_required_names(StrBuf *b, const ConfigKey *list) {
         char prefix[KEYS_PREFIX_SIZE];
         size_t n_keys, n = 0;
         const ConfigKey *keys = keys_all(&n_keys);
 
         keys_prefix(list, prefix);
         for (size_t i = 0; i < n_keys; i++)
-                if (keys_is_child(&keys[i], prefix) && is_needed(&keys[i]) &&
+                if (keys_is_child(&keys[i], prefix) && is_required(&keys[i]) &&
                     !(keys[i].flags & KEY_S3))
                         strbuf_addf(b, "%s%s:", n++ > 0 ? ", " : "", keys_leaf(&keys[i]));
 }
 
-static void tell_missing(Reader *r, const Scope *scope, const ConfigKey *key) {
+static void report_missing(Reader *r, const Scope *scope, const ConfigKey *key) {
         Spot spot = { .line = scope->line, .name = key->name, .index = scope->index };
         _cleanup_(strbuf_done) StrBuf remedy = STRBUF_INIT;
 
         if (key->type == KEY_ELEMENTS) {
                 strbuf_addf(&remedy, "add `%s:` with at least one entry, which needs ", key->name);
-                add_needed_names(&remedy, key);
+                add_required_names(&remedy, key);
                 faults_add(r->faults, &spot, remedy.text,
                            "there are none, so there is nothing to do");
                 return;
@@ -503,11 +503,11 @@ static void check_key_applies(Reader *r, const Scope *scope, const ConfigKey *ke
 
         if (f->line > 0)
                 at.line = f->line;
-        if (!is_needed(key) || !r->context->whole)
+        if (!is_required(key) || !r->context->whole)
                 return;
         if (f->line == 0 ||
             (key->type == KEY_ELEMENTS && f->good && value_n_elements(key, scope->base) == 0))
-                tell_missing(r, &at, key);
+                report_missing(r, &at, key);
 }
 
 /* Which keys are needed and which must not be there; a destination's depend on its type, which may come last. */
@@ -539,7 +539,7 @@ static int read_scope(Reader *r, const Scope *scope, const LoadNode *map) {
         for (size_t i = 0; i + 1 < map->n; i += 2) {
                 const LoadNode *name = map->items[i];
                 Given g = { .scope = scope,
-                            .key = take_key(r, scope, name),
+                            .key = find_key(r, scope, name),
                             .value = map->items[i + 1] };
                 Found *f;
                 int k;
@@ -555,7 +555,7 @@ static int read_scope(Reader *r, const Scope *scope, const LoadNode *map) {
                 }
                 f->line = name->line;
                 k = read_key(r, &g);
-                if (k < 0 || note_origin(r, &g, k != 0) < 0)
+                if (k < 0 || add_origin_of(r, &g, k != 0) < 0)
                         return -ENOMEM;
                 f->good = k == 0;
         }

@@ -122,7 +122,7 @@ static bool check_prefix(const char *text, StrBuf *fault) {
         return check_variables(text, FORM_DESTINATION_VARIABLES, fault);
 }
 
-static const char *after(const char *text, const char *start) {
+static const char *skip_prefix(const char *text, const char *start) {
         size_t n = strlen(start);
         return strncmp(text, start, n) == 0 ? text + n : NULL;
 }
@@ -138,7 +138,7 @@ static bool check_listen(const char *text, StrBuf *fault) {
 }
 
 static bool check_bus(const char *text, StrBuf *fault) {
-        const char *path = after(text, "ipc://");
+        const char *path = skip_prefix(text, "ipc://");
         _cleanup_(url_done) Url u = { 0 };
 
         if (path ? check_socket(path, &(StrBuf){ .failed = true })
@@ -191,7 +191,7 @@ static bool check_bucket(const char *text, StrBuf *fault) {
 }
 
 static bool check_s3_prefix(const char *text, StrBuf *fault) {
-        const char *bucket = after(text, "s3://");
+        const char *bucket = skip_prefix(text, "s3://");
         size_t n = bucket ? strcspn(bucket, "/") : 0;
 
         if (!bucket || !is_bucket(bucket, n))

@@ -21,7 +21,7 @@ static void add_default(const ConfigKey *key, StrBuf *remedy) {
                 strbuf_addf(remedy, ", or delete the line for the default, %s", key->fallback);
 }
 
-static int faulty(const ConfigKey *key, const char *text, const char *what, ValueFault *f) {
+static int set_fault(const ConfigKey *key, const char *text, const char *what, ValueFault *f) {
         text_add_shown(&f->fault, text);
         strbuf_addf(&f->fault, " %s", what);
         if (f->remedy.n == 0)
@@ -50,15 +50,15 @@ void value_add_remedy(const ConfigKey *key, StrBuf *b) {
         }
 }
 
-static int not_a_word(const ConfigKey *key, const char *text, ValueFault *f) {
-        return faulty(key, text, "is none of the words that can stand here", f);
+static int set_fault_word(const ConfigKey *key, const char *text, ValueFault *f) {
+        return set_fault(key, text, "is none of the words that can stand here", f);
 }
 
 static int set_choice(const ConfigKey *key, void *base, const char *text, ValueFault *f) {
         const KeyWord *word = find_word(key, text);
 
         if (!word)
-                return not_a_word(key, text, f);
+                return set_fault_word(key, text, f);
         if (key->size == sizeof(bool))
                 *(bool *)value_field(key, base) = word->value != 0;
         else
@@ -87,7 +87,7 @@ int value_parse_quantity(const ConfigKey *key, const char *text, uint64_t *ret) 
         }
 }
 
-static int out_of_range(const ConfigKey *key, const char *text, bool below, ValueFault *f) {
+static int set_fault_range(const ConfigKey *key, const char *text, bool below, ValueFault *f) {
         char limit[VALUE_QUANTITY_SIZE];
 
         value_format_quantity(key, below ? key->min : key->max, limit);
@@ -108,11 +108,11 @@ static int out_of_range(const ConfigKey *key, const char *text, bool below, Valu
         return VALUE_E_FAULTY;
 }
 
-static int not_of_type(const ConfigKey *key, const char *text, ValueFault *f) {
+static int set_fault_type(const ConfigKey *key, const char *text, ValueFault *f) {
         _cleanup_(strbuf_done) StrBuf what = STRBUF_INIT;
 
         strbuf_addf(&what, "is not %s", keys_type_name(key));
-        return faulty(key, text, strbuf_error(&what) < 0 ? "is wrong" : what.text, f);
+        return set_fault(key, text, strbuf_error(&what) < 0 ? "is wrong" : what.text, f);
 }
 
 static int set_quantity(const ConfigKey *key, void *base, const char *text, ValueFault *f) {
@@ -120,11 +120,11 @@ static int set_quantity(const ConfigKey *key, void *base, const char *text, Valu
         int r = value_parse_quantity(key, text, &v);
 
         if (r == -EINVAL)
-                return not_of_type(key, text, f);
+                return set_fault_type(key, text, f);
         if (r == -ERANGE || v > key->max)
-                return out_of_range(key, text, false, f);
+                return set_fault_range(key, text, false, f);
         if (v < key->min && !(v == 0 && ((key->flags & KEY_OFF) || find_word(key, text))))
-                return out_of_range(key, text, true, f);
+                return set_fault_range(key, text, true, f);
         *(uint64_t *)value_field(key, base) = v;
         return 0;
 }
@@ -138,15 +138,15 @@ static int set_share(const ConfigKey *key, void *base, const char *text, ValueFa
                 r = parse_permille(text, &size.permille);
                 if (r == -ERANGE) {
                         strbuf_add(&f->remedy, "use 100% or less");
-                        return faulty(key, text, "is more than the whole", f);
+                        return set_fault(key, text, "is more than the whole", f);
                 }
         } else {
                 r = value_parse_quantity(key, text, &size.bytes);
                 if (r == -ERANGE)
-                        return out_of_range(key, text, false, f);
+                        return set_fault_range(key, text, false, f);
         }
         if (r < 0)
-                return not_of_type(key, text, f);
+                return set_fault_type(key, text, f);
         *(ConfigSize *)value_field(key, base) = size;
         return 0;
 }
@@ -157,18 +157,18 @@ static int set_minute(const ConfigKey *key, void *base, const char *text, ValueF
 
         if (strlen(text) != 5 || strspn(text, digits) != 2 || text[2] != ':' ||
             strspn(text + 3, digits) != 2)
-                return not_of_type(key, text, f);
+                return set_fault_type(key, text, f);
         hour = (unsigned)(text[0] - '0') * 10 + (unsigned)(text[1] - '0');
         minute = (unsigned)(text[3] - '0') * 10 + (unsigned)(text[4] - '0');
         if (hour > 23 || minute > 59)
-                return not_of_type(key, text, f);
+                return set_fault_type(key, text, f);
         *(unsigned *)value_field(key, base) = hour * 60 + minute;
         return 0;
 }
 
 static int set_bool(const ConfigKey *key, void *base, const char *text, ValueFault *f) {
         if (parse_bool(text, value_field(key, base)) < 0)
-                return not_of_type(key, text, f);
+                return set_fault_type(key, text, f);
         return 0;
 }
 
@@ -181,22 +181,22 @@ static int check_form(const ConfigKey *key, const Form *form, const char *text, 
         if (!form || form->check(text, &what))
                 return 0;
         strbuf_add(&f->remedy, form->remedy);
-        return faulty(key, text, strbuf_error(&what) < 0 ? "is wrong" : what.text, f);
+        return set_fault(key, text, strbuf_error(&what) < 0 ? "is wrong" : what.text, f);
 }
 
 /* Checks a string, or one of a list, and makes the copy that is kept. */
-static int take_string(const ConfigKey *key, const char *text, char **ret, ValueFault *f) {
+static int copy_checked(const ConfigKey *key, const char *text, char **ret, ValueFault *f) {
         size_t max = key->type == KEY_STRING && key->max > 0 ? key->max : KEYS_STRING_MAX;
         char *copy;
 
         if (strlen(text) > max) {
                 strbuf_addf(&f->remedy, "use %zu bytes or less", max);
-                return faulty(key, text, "is too long", f);
+                return set_fault(key, text, "is too long", f);
         }
         if (key->type == KEY_STRING && key->fallback && strcmp(text, key->fallback) == 0)
                 ; /* a default is never refused, and the empty ones have no form */
         else if (key->words && !find_word(key, text))
-                return not_a_word(key, text, f);
+                return set_fault_word(key, text, f);
         else if (check_form(key, key->form, text, f) != 0)
                 return VALUE_E_FAULTY;
         copy = key->form && key->form->is_path && text[0] == '/' ? path_simplify(text)
@@ -209,7 +209,7 @@ static int take_string(const ConfigKey *key, const char *text, char **ret, Value
 
 static int set_string(const ConfigKey *key, void *base, const char *text, ValueFault *f) {
         char **field = value_field(key, base), *copy;
-        int r = take_string(key, text, &copy, f);
+        int r = copy_checked(key, text, &copy, f);
 
         if (r != 0)
                 return r;
@@ -219,7 +219,7 @@ static int set_string(const ConfigKey *key, void *base, const char *text, ValueF
 }
 
 /* Makes room for one more and the NULL at the end. */
-static int grow(char ***items, size_t n_used) {
+static int grow_list(char ***items, size_t n_used) {
         char **more = reallocarray(*items, n_used + 2, sizeof **items);
 
         if (!more)
@@ -232,11 +232,11 @@ static int grow(char ***items, size_t n_used) {
 int value_append(const ConfigKey *key, void *base, const char *text, ValueFault *f) {
         StringList *list = value_field(key, base);
         char *copy;
-        int r = take_string(key, text, &copy, f);
+        int r = copy_checked(key, text, &copy, f);
 
         if (r != 0)
                 return r;
-        r = grow(&list->items, list->n);
+        r = grow_list(&list->items, list->n);
         if (r < 0) {
                 free(copy);
                 return r;
@@ -253,15 +253,16 @@ int value_append_pair(const ConfigKey *key, void *base, const ValuePair *pair, V
 
         if (n == 0 || n > KEYS_MAP_NAME_MAX) {
                 strbuf_addf(&f->remedy, "use a name of 1 to %d bytes", KEYS_MAP_NAME_MAX);
-                return faulty(key, pair->name, "is empty or too long for a name", f);
+                return set_fault(key, pair->name, "is empty or too long for a name", f);
         }
         r = check_form(key, key->name_form, pair->name, f);
         if (r == 0)
-                r = take_string(key, pair->text, &value, f);
+                r = copy_checked(key, pair->text, &value, f);
         if (r != 0)
                 return r;
         name = strdup(pair->name);
-        if (!name || grow(&map->items, 2 * map->n) < 0 || grow(&map->items, 2 * map->n + 1) < 0)
+        if (!name || grow_list(&map->items, 2 * map->n) < 0 ||
+            grow_list(&map->items, 2 * map->n + 1) < 0)
                 return -ENOMEM;
         map->items[2 * map->n] = TAKE_PTR(name);
         map->items[2 * map->n + 1] = TAKE_PTR(value);

@@ -1,33 +1,212 @@
-/* neuron-dump: called by the Neuron runtime when an execution has failed, as a child of the process that failed. The order of it all: tell the
- * agent first, write the record while it works, wait for its snapshot no longer than we may; without an agent leave the note in the mailbox and
- * look at sysfs ourselves. Whatever goes wrong, the exit is 0 and in time: the job's end must not wait for us. */
+/* Who closes a descriptor waits for its driver or server, in an exit too, and no signal helps. A table of descriptors that two processes share
+ * (CLONE_FILES) can be cleared by either, and is closed by the one that goes last: another one, for which nobody waits. */
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/close_range.h>
 #include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "hook/args.h"
-#include "hook/bounded.h"
-#include "hook/chain.h"
-#include "hook/identity.h"
-#include "hook/mailbox.h"
-#include "hook/process.h"
+#include "hook/agent_client.h"
+#include "hook/child_timeout.h"
+#include "hook/message.h"
+#include "hook/note.h"
 #include "hook/record.h"
-#include "hook/say.h"
-#include "hook/talk.h"
-#include "hook/tier.h"
+#include "hook/sysfs_snapshot.h"
+#include "hook/write_file.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/parse.h"
+#include "lib/neuron/note.h"
+
+#define CHAIN_NAME "neuron-dump.chain"
+#define CHAIN_VARIABLE                                                                             \
+        "NEURON_COLLECTD_CHAINED" /* set for it: a hook that is chained to ours does not come back to us */
+
+enum {
+        CLOSE_TRIES = 3, /* each gets rid of one that hangs, and of all before it */
+        CLOSE_NSEC = 10 * 1000 * 1000,
+};
+
+#define FIRST_FD (STDERR_FILENO + 1U)
+/* A child with our descriptors, the very ones; it dies with us. @return as fork(2) */
+static pid_t fork_sharing_fds(void) {
+        pid_t parent = getpid(),
+              pid = (pid_t)syscall(SYS_clone, CLONE_FILES | SIGCHLD, NULL, NULL, NULL, NULL);
+        if (pid == 0 && (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent))
+                _exit(ESRCH);
+        return pid;
+}
+
+/* SIGCHLD has to be blocked. */
+static bool ends_soon(pid_t pid) {
+        static const struct timespec patience = { .tv_nsec = CLOSE_NSEC };
+        sigset_t child;
+        (void)sigemptyset(&child);
+        (void)sigaddset(&child, SIGCHLD);
+        while (sigtimedwait(&child, NULL, &patience) < 0 && errno == EINTR)
+                continue;
+        return waitpid(pid, NULL, WNOHANG) == pid;
+}
+
+/* Linux 5.9; before that they stay. */
+static bool close_inherited(void) {
+        pid_t pid = fork_sharing_fds();
+        if (pid == 0)
+                _exit((int)syscall(SYS_close_range, FIRST_FD, ~0U, 0U));
+        if (pid < 0)
+                return false;
+        if (ends_soon(pid))
+                return true;
+        (void)kill(pid, SIGKILL);   /* not reaped: the number is still its own */
+        (void)unshare(CLONE_FILES); /* what it closes from now on is not ours */
+        return false;
+}
+
+static void reset_signals(void) {
+        sigset_t all;
+        (void)sigfillset(&all);
+        (void)signal(SIGCHLD, SIG_DFL); /* ignored: our children could not be waited for */
+        (void)signal(SIGALRM, SIG_DFL);
+        (void)signal(SIGPIPE, SIG_IGN);
+        (void)signal(SIGXFSZ, SIG_IGN); /* beyond RLIMIT_FSIZE: EFBIG, which is said */
+        (void)sigprocmask(SIG_UNBLOCK, &all, NULL);
+}
+
+static void close_inherited_fds(void) {
+        sigset_t child;
+        (void)sigemptyset(&child);
+        (void)sigaddset(&child, SIGCHLD);
+        (void)sigprocmask(SIG_BLOCK, &child, NULL);
+        bool is_done = false;
+        for (int i = 0; i < CLOSE_TRIES && !is_done; i++)
+                is_done = close_inherited();
+        (void)sigprocmask(SIG_UNBLOCK, &child, NULL);
+        if (!is_done) /* Linux 5.11 */
+                (void)syscall(SYS_close_range, FIRST_FD, ~0U, CLOSE_RANGE_CLOEXEC);
+}
+
+/* 0, 1 and 2 must not become somebody else's. */
+static void have_standard_fds(void) {
+        for (int fd; (fd = open("/dev/null", O_RDWR)) >= 0;)
+                if (fd > STDERR_FILENO) {
+                        (void)close(fd); /* one too many: all three are there */
+                        return;
+                }
+}
+
+static void hook_process_start(void) {
+        reset_signals();
+        (void)umask(umask(0) & (S_IRWXG | S_IRWXO)); /* what we make we can write to */
+        close_inherited_fds();
+        have_standard_fds();
+}
+
+static void hook_process_exit(void) {
+        if (fork_sharing_fds() != 0)
+                return; /* without one our exit closes them */
+        for (;;)
+                (void)pause();
+}
+
+enum { TICK_MSEC = 2 }; /* between looks whether it has ended */
+
+/* Our executable may be reached by a link from elsewhere: what counts is where its file lies. @return 0, -errno */
+static int chain_path(char ret[PATH_MAX]) {
+        struct stat ours, theirs;
+        char own[PATH_MAX];
+        ssize_t n = readlink("/proc/self/exe", own, sizeof own - 1);
+        if (n < 0)
+                return -errno;
+        own[n] = '\0';
+        char *slash = strrchr(own, '/');
+        if (!slash)
+                return -ENOENT;
+        if (stat("/proc/self/exe", &ours) < 0)
+                return -errno;
+        *slash = '\0';
+        if ((size_t)snprintf(ret, PATH_MAX, "%s/%s", own, CHAIN_NAME) >= PATH_MAX)
+                return -ENAMETOOLONG;
+        if (stat(ret, &theirs) < 0)
+                return -errno;
+        return ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino ? -ELOOP : 0;
+}
+
+static _Noreturn void exec_chained(const char *path, char *const *argv, pid_t parent) {
+        (void)setpgid(0, 0); /* cannot fail for a new child */
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent)
+                _exit(ESRCH);
+        (void)signal(SIGPIPE, SIG_DFL);
+        (void)signal(SIGXFSZ, SIG_DFL);
+        if (setenv(CHAIN_VARIABLE, "1", 1) == 0)
+                (void)execv(path, argv); /* returns only when it failed */
+        _exit(127);
+}
+
+static pid_t chain_start(char *const *argv) {
+        char path[PATH_MAX];
+        if (getenv(CHAIN_VARIABLE))
+                return 0;
+        int r = chain_path(path);
+        if (r < 0)
+                return r == -ENOENT ? 0 : r;
+        pid_t parent = getpid(), pid = fork();
+        if (pid == 0)
+                exec_chained(path, argv, parent);
+        if (pid < 0)
+                return -errno;
+        (void)setpgid(pid, pid); /* in case we are first; EACCES after its exec is fine */
+        return pid;
+}
+
+static void chain_end(pid_t pid, uint64_t until_usec) {
+        if (pid <= 0)
+                return;
+        while (clock_boottime_usec() < until_usec) {
+                siginfo_t info = { 0 };
+                /* Not reaped yet: the number of the group must stay its own until it was killed. */
+                if (waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) < 0 ||
+                    info.si_pid == pid)
+                        break;
+                (void)poll(NULL, 0, TICK_MSEC);
+        }
+        (void)kill(-pid, SIGKILL); /* also what it has left behind in its group */
+        (void)waitpid(pid, NULL, WNOHANG);
+}
+
+static int mailbox_write(const char *directory, const char *id, const char *note, size_t n) {
+        char name[NOTE_ID_SIZE + sizeof ".json"];
+        /* O_PATH: it may be written by everybody, and listed by nobody. */
+        _cleanup_close_ int fd = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        if (fd < 0)
+                return -errno;
+        (void)snprintf(name, sizeof name, "%s.json", id);
+        return write_file(fd, name, 0600, &(FileContent){ .text = note, .n = n });
+}
+
+/* neuron-dump: called by the Neuron runtime when an execution has failed, as a child of the process that failed. The order of it all: tell the
+ * agent first, write the record while it works, wait for its snapshot no longer than we may; without an agent leave the note in the mailbox and
+ * look at sysfs ourselves. Whatever goes wrong, the exit is 0 and in time: the job's end must not wait for us. */
 
 #define SOCKET_DEFAULT "/run/neuron-collectd/hook.sock"
 #define MAILBOX_DEFAULT "/var/lib/neuron-collectd/mailbox"
 #define DEADLINE_DEFAULT_USEC (2 * USEC_PER_SEC)
-#define DEADLINE_MAX_USEC TALK_WAIT_MAX_USEC
+#define DEADLINE_MAX_USEC AGENT_WAIT_MAX_USEC
 #define GRACE_USEC (50 * USEC_PER_MSEC) /* beyond the deadline, for files that are being written */
 #define RESERVE_MAX_USEC (200 * USEC_PER_MSEC) /* before it, to write what the tier found */
-
 /* By this text `neuron-collect hook` knows our program, whatever its size and date. */
 static const char identity[] = "neuron-collectd neuron-dump " PACKAGE_VERSION;
 
@@ -37,15 +216,18 @@ typedef struct Hook {
         HookNote note;
         StrBuf text; /* the note as JSON */
         const char *socket, *mailbox, *sysfs_root;
-        uint64_t begun_usec, until_usec; /* CLOCK_BOOTTIME */
-        uint64_t deadline_usec;          /* ours, from begun_usec */
-        uint64_t patience_usec;          /* then no agent is there that could still be of use */
-        int talk_fd, snapshot_fd;        /* -1 = none */
-        bool is_accepted, is_told;  /* is_told: there is, or will be, no snapshot of the agent's */
+        uint64_t start_usec, until_usec; /* CLOCK_BOOTTIME */
+        uint64_t deadline_usec;          /* ours, from start_usec */
+        uint64_t agent_until_usec;       /* then no agent is there that could still be of use */
+        int agent_fd, snapshot_fd;       /* -1 = none */
+        bool is_accepted,
+                has_final_reply; /* has_final_reply: there is, or will be, no snapshot of the agent's */
         bool has_snapshot, is_late; /* is_late: a file may still appear */
-        Bounded record;
+        TimedChild record;
         pid_t pid, chain; /* pid: our own */
 } Hook;
+
+static void run(Hook *h, char *const *argv);
 
 static const char *setting(const char *name, const char *otherwise) {
         const char *s = getenv(name);
@@ -58,9 +240,10 @@ static uint64_t deadline_setting(void) {
         if (!s || s[0] == '\0')
                 return DEADLINE_DEFAULT_USEC;
         if (parse_time_usec(s, &usec) < 0) {
-                say("NEURON_COLLECTD_DEADLINE is '%s', which is no time such as 2s or 500ms; "
-                    "taking 2s",
-                    s);
+                message_print(
+                        "NEURON_COLLECTD_DEADLINE is '%s', which is no time such as 2s or 500ms; "
+                        "taking 2s",
+                        s);
                 return DEADLINE_DEFAULT_USEC;
         }
         return MIN(usec, DEADLINE_MAX_USEC);
@@ -70,14 +253,14 @@ static uint64_t deadline_setting(void) {
 
 static int write_record(void *userdata) {
         const Hook *h = userdata;
-        if (h->talk_fd >= 0 && getpid() != h->pid)
-                (void)close(h->talk_fd); /* the parent's conversation */
+        if (h->agent_fd >= 0 && getpid() != h->pid)
+                (void)close(h->agent_fd); /* the parent's conversation */
         return record_write(&h->note, h->text.text, h->text.n, "/");
 }
 
-static int leave_note(void *userdata) {
+static int write_note(void *userdata) {
         const Hook *h = userdata;
-        return mailbox_leave(h->mailbox, h->note.id, h->text.text, h->text.n);
+        return mailbox_write(h->mailbox, h->note.id, h->text.text, h->text.n);
 }
 
 typedef struct Snapshot {
@@ -96,91 +279,92 @@ static int write_snapshot(void *userdata) {
 /* What it grants counts from its answer, which may be late: nobody is to wait for us longer than either of us had in mind. */
 static uint64_t granted_until(const Hook *h, uint64_t wait_usec) {
         return MIN(clock_boottime_usec() + wait_usec,
-                   h->begun_usec + MAX(h->deadline_usec, wait_usec));
+                   h->start_usec + MAX(h->deadline_usec, wait_usec));
 }
 
-static void take_answer(Hook *h, const TalkAnswer *a, int fd) {
+static void handle_reply(Hook *h, const AgentReply *a, int fd) {
         switch (a->kind) {
-        case TALK_ACCEPTED:
+        case AGENT_REPLY_ACCEPTED:
                 h->is_accepted = true;
                 h->until_usec = granted_until(h, a->wait_usec);
                 if (a->text[0] != '\0' && h->note.local_output_dir)
-                        say("the agent takes no files for this: %s", a->text);
+                        message_print("the agent takes no files for this: %s", a->text);
                 break;
-        case TALK_SNAPSHOT:
+        case AGENT_REPLY_SNAPSHOT:
                 h->snapshot_fd = fd;
-                h->is_told = true;
+                h->has_final_reply = true;
                 break;
-        case TALK_NO_SNAPSHOT:
-                h->is_told = true;
+        case AGENT_REPLY_NO_SNAPSHOT:
+                h->has_final_reply = true;
                 break;
-        case TALK_REFUSED:
-                say("the agent refused the note: %s", a->text);
+        case AGENT_REPLY_REFUSED:
+                message_print("the agent refused the note: %s", a->text);
                 break;
         default:
                 break;
         }
 }
 
-static bool ends_talk(TalkKind kind) {
-        return kind == TALK_REFUSED || kind == TALK_GARBAGE || kind == TALK_CLOSED;
+static bool is_final(AgentReplyKind kind) {
+        return kind == AGENT_REPLY_REFUSED || kind == AGENT_REPLY_INVALID ||
+               kind == AGENT_REPLY_CLOSED;
 }
 
 /* Listens until there is nothing more to hear, or no more time. */
-static void converse(Hook *h) {
-        while (h->talk_fd >= 0 && !h->is_told) {
+static void receive_replies(Hook *h) {
+        while (h->agent_fd >= 0 && !h->has_final_reply) {
                 uint64_t now = clock_boottime_usec(),
-                         end = h->is_accepted ? h->until_usec : h->patience_usec;
-                struct pollfd p = { .fd = h->talk_fd, .events = POLLIN };
-                TalkAnswer answer;
+                         end = h->is_accepted ? h->until_usec : h->agent_until_usec;
+                struct pollfd p = { .fd = h->agent_fd, .events = POLLIN };
+                AgentReply answer;
                 int fd;
                 if (now >= end)
                         return;
                 if (poll(&p, 1, (int)((end - now) / USEC_PER_MSEC + 1)) <= 0)
                         continue; /* the time decides */
-                talk_hear(h->talk_fd, &answer, &fd);
-                take_answer(h, &answer, fd);
-                if (ends_talk(answer.kind))
-                        (void)close(TAKE_FD(h->talk_fd)); /* it has said its last */
+                agent_client_receive(h->agent_fd, &answer, &fd);
+                handle_reply(h, &answer, fd);
+                if (is_final(answer.kind))
+                        (void)close(TAKE_FD(h->agent_fd)); /* it has said its last */
         }
 }
 
 /* ---- without it ---- */
 
-static void leave_in_mailbox(Hook *h) {
-        Bounded child;
-        bounded_start(&child, leave_note, h);
-        int r = bounded_wait(&child, h->until_usec + GRACE_USEC);
+static void write_mailbox_note(Hook *h) {
+        TimedChild child;
+        child_timeout_start(&child, write_note, h);
+        int r = child_timeout_wait(&child, h->until_usec + GRACE_USEC);
         if (r < 0)
-                say("no agent has taken the note, and it cannot be left in '%s': %s; is "
-                    "neuron-collectd installed on this node, and "
-                    "its mailbox mounted here?",
-                    h->mailbox, strerror(-r));
+                message_print("no agent has taken the note, and it cannot be left in '%s': %s; is "
+                              "neuron-collectd installed on this node, and "
+                              "its mailbox mounted here?",
+                              h->mailbox, strerror(-r));
 }
 
-static void put_snapshot(Hook *h, const char *text, size_t n) {
+static void write_snapshot_file(Hook *h, const char *text, size_t n) {
         Snapshot s = { .hook = h, .text = text, .n = n };
-        Bounded child;
-        bounded_start(&child, write_snapshot, &s);
-        int r = bounded_wait(&child, h->until_usec + GRACE_USEC);
+        TimedChild child;
+        child_timeout_start(&child, write_snapshot, &s);
+        int r = child_timeout_wait(&child, h->until_usec + GRACE_USEC);
         h->has_snapshot = r == 0;
         h->is_late = r == -ETIMEDOUT;
         if (r < 0)
-                say("cannot write '%s' in '%s': %s", h->note.snapshot_name,
-                    h->note.local_output_dir, strerror(-r));
+                message_print("cannot write '%s' in '%s': %s", h->note.snapshot_name,
+                              h->note.local_output_dir, strerror(-r));
 }
 
-static void take_own_snapshot(Hook *h) {
+static void write_own_snapshot(Hook *h) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         uint64_t left = h->until_usec - MIN(h->until_usec, clock_boottime_usec());
         uint64_t reserve = MIN(left / 4, RESERVE_MAX_USEC);
         if (left == 0 || !h->note.local_output_dir)
                 return;
-        int r = tier_collect(h->sysfs_root, h->until_usec - reserve, &b);
+        int r = sysfs_snapshot_collect(h->sysfs_root, h->until_usec - reserve, &b);
         if (r == 0)
-                put_snapshot(h, b.text, b.n);
+                write_snapshot_file(h, b.text, b.n);
         else if (r != -ENODEV)
-                say("cannot look at '%s': %s", h->sysfs_root, strerror(-r));
+                message_print("cannot look at '%s': %s", h->sysfs_root, strerror(-r));
 }
 
 /* ---- all of it ---- */
@@ -188,83 +372,86 @@ static void take_own_snapshot(Hook *h) {
 static void finish(Hook *h) {
         int r = 0;
         if (h->note.local_output_dir)
-                r = bounded_wait(&h->record, h->until_usec + GRACE_USEC);
+                r = child_timeout_wait(&h->record, h->until_usec + GRACE_USEC);
         if (r < 0)
-                say("cannot write '%s' in '%s': %s", h->note.record_name, h->note.local_output_dir,
-                    strerror(-r));
-        if (h->talk_fd >= 0 && r != -ETIMEDOUT && !h->is_late)
-                talk_finish(h->talk_fd, h->note.local_output_dir && r == 0, h->has_snapshot);
+                message_print("cannot write '%s' in '%s': %s", h->note.record_name,
+                              h->note.local_output_dir, strerror(-r));
+        if (h->agent_fd >= 0 && r != -ETIMEDOUT && !h->is_late)
+                agent_client_finish(h->agent_fd, h->note.local_output_dir && r == 0,
+                                    h->has_snapshot);
         chain_end(h->chain, h->until_usec);
 }
 
 static void run(Hook *h, char *const *argv) {
-        h->talk_fd = talk_begin(h->socket, h->text.text, h->text.n, h->patience_usec);
+        h->agent_fd = agent_client_open(h->socket, h->text.text, h->text.n, h->agent_until_usec);
         h->chain = chain_start(argv);
         if (h->chain < 0)
-                say("cannot run '%s' beside this program: %s", CHAIN_NAME,
-                    strerror((int)-h->chain));
+                message_print("cannot run '%s' beside this program: %s", CHAIN_NAME,
+                              strerror((int)-h->chain));
         if (h->note.local_output_dir)
-                bounded_start(&h->record, write_record, h);
-        converse(h);
+                child_timeout_start(&h->record, write_record, h);
+        receive_replies(h);
         if (!h->is_accepted)
-                leave_in_mailbox(h);
-        if (h->record.put_off) /* before what tells less, and may hang as well */
-                (void)bounded_wait(&h->record, h->until_usec + GRACE_USEC);
+                write_mailbox_note(h);
+        if (h->record.deferred) /* before what tells less, and may hang as well */
+                (void)child_timeout_wait(&h->record, h->until_usec + GRACE_USEC);
         if (h->snapshot_fd >= 0 && h->note.local_output_dir)
-                put_snapshot(h, NULL, 0);
-        else if (!h->is_told)
-                take_own_snapshot(h);
+                write_snapshot_file(h, NULL, 0);
+        else if (!h->has_final_reply)
+                write_own_snapshot(h);
         finish(h);
 }
 
 static int prepare(Hook *h) {
         h->deadline_usec = deadline_setting();
-        h->until_usec = h->begun_usec + h->deadline_usec;
-        h->patience_usec = h->begun_usec + h->deadline_usec / 2;
+        h->until_usec = h->start_usec + h->deadline_usec;
+        h->agent_until_usec = h->start_usec + h->deadline_usec / 2;
         h->socket = setting("NEURON_COLLECTD_HOOK_SOCKET", SOCKET_DEFAULT);
         h->mailbox = setting("NEURON_COLLECTD_MAILBOX", MAILBOX_DEFAULT);
         h->sysfs_root = setting("NEURON_COLLECTD_SYSFS", "/sys");
-        int r = identity_fill(&h->note, environ);
+        int r = note_add_identity(&h->note, environ);
         return r < 0 ? r : hook_note_compose(&h->note, NULL, &h->text);
 }
 
-static int say_usage(int kind) {
+static int print_usage(int kind) {
         static const char usage[] = "usage: neuron-dump --neff-name V --neff-uuid V --date-time V "
                                     "--pid V --tid V --log-id V --instance-id V --cluster-id V\n"
                                     "                   --error-location V --error-code V "
                                     "--local-output-dir V [--s3-output-prefix V]\n"
                                     "The Neuron runtime calls it when an execution fails; "
                                     "neuron-collectd collects what it writes.\n";
-        if (kind == ARGS_E_USAGE) {
-                say("the first argument has to be a flag such as --pid; --help lists them");
+        if (kind == NOTE_ARGS_USAGE) {
+                message_print(
+                        "the first argument has to be a flag such as --pid; --help lists them");
                 return 2;
         }
-        (void)dprintf(STDOUT_FILENO, "%s%s", kind == ARGS_E_HELP ? usage : identity,
-                      kind == ARGS_E_HELP ? "" : "\n");
+        (void)dprintf(STDOUT_FILENO, "%s%s", kind == NOTE_ARGS_HELP ? usage : identity,
+                      kind == NOTE_ARGS_HELP ? "" : "\n");
         return 0;
 }
 
 int main(int argc, char **argv) {
-        Hook h = { .begun_usec = clock_boottime_usec(),
+        Hook h = { .start_usec = clock_boottime_usec(),
                    .pid = getpid(),
-                   .talk_fd = -1,
+                   .agent_fd = -1,
                    .snapshot_fd = -1,
-                   .record = BOUNDED_NONE };
+                   .record = TIMED_CHILD_NONE };
         hook_process_start();
-        if (dumps_are_off(environ))
+        if (note_dumps_are_off(environ))
                 return 0;
         size_t n_left_out = 0;
-        int r = args_parse(argc, argv, &h.note, &n_left_out);
+        int r = note_parse_args(argc, argv, &h.note, &n_left_out);
         if (r > 0)
-                return say_usage(r);
+                return print_usage(r);
         if (n_left_out > 0)
-                say("%zu arguments that this program does not know are left out of the note, which "
-                    "shows %d of them",
-                    n_left_out, NOTE_EXTRA_MAX);
+                message_print("%zu arguments that this program does not know are left out of the "
+                              "note, which "
+                              "shows %d of them",
+                              n_left_out, NOTE_EXTRA_MAX);
         if (r == 0)
                 r = prepare(&h);
         if (r < 0)
-                say("cannot compose a note: %s", strerror(-r));
+                message_print("cannot compose a note: %s", strerror(-r));
         else
                 run(&h, argv);
         hook_note_done(&h.note);

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "collectors/host/dpkg.h"
-#include "hook/put_file.h"
+#include "hook/write_file.h"
 #include "lib/base/json_out.h"
 #include "lib/base/path.h"
 
@@ -113,11 +113,11 @@ static void add_packages(StrBuf *b, const char *root) {
         json_out_end_object(b);
 }
 
-static int write_beside(const HookNote *n, const char *name, const PutContent *content) {
+static int write_beside(const HookNote *n, const char *name, const FileContent *content) {
         if (!n->local_output_dir || !name)
                 return -ENOENT;
-        _cleanup_close_ int dir_fd = put_open_directory(n->local_output_dir);
-        return dir_fd < 0 ? dir_fd : put_file(dir_fd, name, 0666, content);
+        _cleanup_close_ int dir_fd = write_file_open_directory(n->local_output_dir);
+        return dir_fd < 0 ? dir_fd : write_file(dir_fd, name, 0666, content);
 }
 
 int record_write(const HookNote *n, const char *note_text, size_t n_text, const char *root) {
@@ -130,10 +130,10 @@ int record_write(const HookNote *n, const char *note_text, size_t n_text, const 
         strbuf_add(&b, "\n");
         int r = strbuf_error(&b);
         return r < 0 ? r
-                     : write_beside(n, n->record_name, &(PutContent){ .text = b.text, .n = b.n });
+                     : write_beside(n, n->record_name, &(FileContent){ .text = b.text, .n = b.n });
 }
 
 int record_write_snapshot(const HookNote *n, const char *text, size_t n_text, int fd) {
         return write_beside(n, n->snapshot_name,
-                            &(PutContent){ .text = text, .n = n_text, .fd = fd });
+                            &(FileContent){ .text = text, .n = n_text, .fd = fd });
 }

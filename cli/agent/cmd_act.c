@@ -32,9 +32,9 @@ int cmd_act(const Cli *cli, int argc, char **argv) {
         int code = cli_one_argument(argc, argv, "one bundle id, as `neuron-collect list` prints it",
                                     &id);
         if (code == CLI_YES)
-                code = cli_ask_bundle(cli, id, argv[0], &answer);
+                code = cli_request_bundle(cli, id, argv[0], &answer);
         if (code == CLI_YES)
-                code = cli_ask_bundle(cli, id, NULL, &b);
+                code = cli_request_bundle(cli, id, NULL, &b);
         if (code == CLI_YES && cli->json)
                 code = cli_print_json(cli, b);
         else if (code == CLI_YES)
@@ -49,7 +49,7 @@ int cmd_flush(const Cli *cli, int argc, char **argv) {
         json_t *answer = NULL;
         int code = cli_no_argument(argc, argv);
         if (code == CLI_YES)
-                code = cli_ask(cli, "POST", flush ? "/v1/flush" : "/v1/scan", &answer);
+                code = cli_request(cli, "POST", flush ? "/v1/flush" : "/v1/scan", &answer);
         if (code == CLI_YES && cli->json)
                 code = cli_print_json(cli, answer);
         else if (code == CLI_YES)

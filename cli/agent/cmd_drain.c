@@ -8,8 +8,8 @@
 #include "lib/neuron/ids.h"
 
 /* The agent answers from memory, but a node that is drained has other things to do. */
-#define LOOK_FIRST_USEC (200 * USEC_PER_MSEC)
-#define LOOK_MAX_USEC (1 * USEC_PER_SEC)
+#define POLL_FIRST_USEC (200 * USEC_PER_MSEC)
+#define POLL_MAX_USEC (1 * USEC_PER_SEC)
 #define PAGE_MAX 100
 
 typedef struct Drain {
@@ -18,11 +18,11 @@ typedef struct Drain {
         json_t *status; /* as it was last seen */
 } Drain;
 
-typedef enum Draining { DRAIN_ON, DRAIN_SAFE, DRAIN_HOPELESS, DRAIN_RESUMED } Draining;
+typedef enum DrainOutcome { DRAIN_WAITING, DRAIN_SAFE, DRAIN_STUCK, DRAIN_RESUMED } DrainOutcome;
 
 /* An agent that has gone while one waited for it is the one that was to ship. */
-static int ask(const Cli *cli, const char *method, const char *path, json_t **ret) {
-        int code = cli_ask(cli, method, path, ret);
+static int request(const Cli *cli, const char *method, const char *path, json_t **ret) {
+        int code = cli_request(cli, method, path, ret);
         if (code == CLI_NO_AGENT)
                 cli_error("an agent that does not run ships nothing: not safe to terminate");
         return code;
@@ -31,19 +31,19 @@ static int ask(const Cli *cli, const char *method, const char *path, json_t **re
 /* ---- is there any hope ---- */
 
 /* Looks, page after page, for a bundle in this state that something may move. @param n_seen  the bundles looked at are added */
-static int look_for_hope(const Drain *d, const char *state, bool *ret, uint64_t *n_seen) {
+static int find_movable(const Drain *d, const char *state, bool *ret, uint64_t *n_seen) {
         char path[64 + BUNDLE_ID_SIZE], next[BUNDLE_ID_SIZE] = "", last[BUNDLE_ID_SIZE],
-                                        obstacle[LEFT_OBSTACLE_SIZE];
+                                        obstacle[UNDELIVERED_OBSTACLE_SIZE];
         do {
                 json_t *page = NULL, *b;
                 size_t i;
                 snprintf(path, sizeof path, "/v1/bundles?limit=%d&state=%s%s%s", PAGE_MAX, state,
                          *next ? "&after=" : "", next);
-                int code = ask(d->cli, "GET", path, &page);
+                int code = request(d->cli, "GET", path, &page);
                 if (code != CLI_YES)
                         return code;
                 json_array_foreach(json_object_get(page, "bundles"), i, b) *ret =
-                        *ret || !left_obstacle(b, d->status, obstacle);
+                        *ret || !undelivered_obstacle(b, d->status, obstacle);
                 *n_seen += i;
                 memcpy(last, next, sizeof last);
                 snprintf(next, sizeof next, "%s", cli_text(page, "next"));
@@ -53,7 +53,7 @@ static int look_for_hope(const Drain *d, const char *state, bool *ret, uint64_t 
 }
 
 /* Waiting is in vain when all that is left was given up, or waits for what is not configured any more. */
-static int judge_hope(const Drain *d, Draining *ret) {
+static int decide_hopeless(const Drain *d, DrainOutcome *ret) {
         static const char *const waiting[] = { "settling", "ready" };
         const json_t *bundles = json_object_get(d->status, "bundles");
         uint64_t n_waiting = cli_number(bundles, "settling") + cli_number(bundles, "ready");
@@ -66,9 +66,9 @@ static int judge_hope(const Drain *d, Draining *ret) {
                        cli_number(bundles, "quarantined") == 0;
         for (size_t i = 0; n_waiting > 0 && !hope && code == CLI_YES && i < ELEMENTSOF(waiting);
              i++)
-                code = look_for_hope(d, waiting[i], &hope, &n_seen);
+                code = find_movable(d, waiting[i], &hope, &n_seen);
         hope = hope || n_seen < n_waiting; /* one has moved between the two questions */
-        *ret = hope ? DRAIN_ON : DRAIN_HOPELESS;
+        *ret = hope ? DRAIN_WAITING : DRAIN_STUCK;
         return code;
 }
 
@@ -80,12 +80,12 @@ static void draw(const Drain *d) {
                      cli_number(bundles, "shipping");
         char what[64];
         snprintf(what, sizeof what, "draining, %llu left", (unsigned long long)n);
-        left_draw(d->cli, d->status, NULL, what);
+        undelivered_draw_progress(d->cli, d->status, NULL, what);
 }
 
-static int look(Drain *d, Draining *ret) {
+static int look(Drain *d, DrainOutcome *ret) {
         json_t *status = NULL;
-        int code = ask(d->cli, "GET", "/v1/status", &status);
+        int code = request(d->cli, "GET", "/v1/status", &status);
         if (code != CLI_YES)
                 return code;
         json_decref(d->status);
@@ -96,13 +96,13 @@ static int look(Drain *d, Draining *ret) {
         else if (cli_is_true(drain, "safe_to_terminate"))
                 *ret = DRAIN_SAFE;
         else
-                code = judge_hope(d, ret);
-        if (code == CLI_YES && *ret == DRAIN_ON)
+                code = decide_hopeless(d, ret);
+        if (code == CLI_YES && *ret == DRAIN_WAITING)
                 draw(d);
         return code;
 }
 
-static int finish(const Drain *d, Draining outcome) {
+static int finish(const Drain *d, DrainOutcome outcome) {
         const json_t *drain = json_object_get(d->status, "drain");
         const char *missing = outcome == DRAIN_SAFE      ? ""
                               : outcome == DRAIN_RESUMED ? "the agent was told to resume meanwhile"
@@ -115,7 +115,7 @@ static int finish(const Drain *d, Draining outcome) {
         else if (!d->cli->json)
                 cli_line("not safe to terminate: %s", missing);
         if (outcome != DRAIN_SAFE)
-                code = left_tell(d->cli, d->status, list);
+                code = undelivered_print(d->cli, d->status, list);
         if (code == CLI_YES && d->cli->json) {
                 json_t *answer = json_pack(
                         "{s:b, s:o, s:O}", "safe_to_terminate", outcome == DRAIN_SAFE, "missing",
@@ -128,9 +128,9 @@ static int finish(const Drain *d, Draining outcome) {
 }
 
 static int wait_until_end(Drain *d) {
-        uint64_t begin = clock_boottime_usec(), pause = LOOK_FIRST_USEC;
+        uint64_t begin = clock_boottime_usec(), pause = POLL_FIRST_USEC;
         for (;;) {
-                Draining outcome = DRAIN_ON;
+                DrainOutcome outcome = DRAIN_WAITING;
                 int code = look(d, &outcome);
                 if (code != CLI_YES)
                         return code;
@@ -140,12 +140,12 @@ static int wait_until_end(Drain *d) {
                                   "on, `neuron-collect resume` ends it");
                         return CLI_NO;
                 }
-                if (outcome != DRAIN_ON || waited >= d->timeout_usec) {
+                if (outcome != DRAIN_WAITING || waited >= d->timeout_usec) {
                         cli_progress_end();
                         return finish(d, outcome);
                 }
                 (void)usleep((useconds_t)MIN(pause, d->timeout_usec - waited)); /* or a signal */
-                pause = MIN(2 * pause, LOOK_MAX_USEC);
+                pause = MIN(2 * pause, POLL_MAX_USEC);
         }
 }
 
@@ -166,7 +166,7 @@ int cmd_drain(const Cli *cli, int argc, char **argv) {
         if (optind < argc)
                 return cli_usage(argv[0], "takes no argument but --timeout");
         cli_catch_signals();
-        int code = ask(cli, "POST", "/v1/drain", &answer);
+        int code = request(cli, "POST", "/v1/drain", &answer);
         json_decref(answer);
         if (code == CLI_YES)
                 code = wait_until_end(&d);
@@ -178,7 +178,7 @@ int cmd_resume(const Cli *cli, int argc, char **argv) {
         json_t *answer = NULL;
         int code = cli_no_argument(argc, argv);
         if (code == CLI_YES)
-                code = cli_ask(cli, "POST", "/v1/resume", &answer);
+                code = cli_request(cli, "POST", "/v1/resume", &answer);
         if (code == CLI_YES && cli->json)
                 code = cli_print_json(cli, answer);
         else if (code == CLI_YES)

@@ -65,7 +65,7 @@ static char *page_path(const List *l, const char *after) {
         return strbuf_take(&path);
 }
 
-static void take_page(List *l, const json_t *page) {
+static void add_page(List *l, const json_t *page) {
         size_t i;
         json_t *b;
         json_array_foreach(json_object_get(page, "bundles"), i, b) {
@@ -80,15 +80,15 @@ static void take_page(List *l, const json_t *page) {
         }
 }
 
-static int take_pages(List *l) {
+static int request_pages(List *l) {
         _cleanup_free_ char *after = NULL;
         do {
                 _cleanup_free_ char *path = page_path(l, after);
                 json_t *page = NULL;
-                int code = path ? cli_ask(l->cli, "GET", path, &page) : CLI_NO;
+                int code = path ? cli_request(l->cli, "GET", path, &page) : CLI_NO;
                 if (code != CLI_YES)
                         return code;
-                take_page(l, page);
+                add_page(l, page);
                 const char *next = cli_text(page, "next");
                 if (after && strcmp(after, next) == 0)
                         next = ""; /* not an agent of ours: it would go on for ever */
@@ -129,7 +129,7 @@ int cmd_list(const Cli *cli, int argc, char **argv) {
         if (code != CLI_YES)
                 return code;
         l.all = cli->json ? json_array() : NULL;
-        code = take_pages(&l);
+        code = request_pages(&l);
         if (l.all && code == CLI_YES)
                 code = cli_print_json(cli, l.all);
         else if (code == CLI_YES && l.n == 0 && cli->terminal)

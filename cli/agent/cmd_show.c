@@ -4,11 +4,11 @@
 #include "cli/common/cli.h"
 #include "lib/base/parse.h"
 
-static int ask_one(const Cli *cli, int argc, char **argv, json_t **ret) {
+static int request_one(const Cli *cli, int argc, char **argv, json_t **ret) {
         const char *id;
         int code = cli_one_argument(argc, argv, "one bundle id, as `neuron-collect list` prints it",
                                     &id);
-        return code == CLI_YES ? cli_ask_bundle(cli, id, NULL, ret) : code;
+        return code == CLI_YES ? cli_request_bundle(cli, id, NULL, ret) : code;
 }
 
 static void print_field(const char *label, const char *text) {
@@ -44,7 +44,7 @@ static void print_delivery(const Cli *cli, const json_t *d) {
 }
 
 /* What was held has been let go in these states; what is quarantined is still held. */
-static bool is_let_go(const char *state) {
+static bool is_released(const char *state) {
         static const char *const states[] = { "delivered", "evicted", "cancelled", "vanished" };
         for (size_t i = 0; i < ELEMENTSOF(states); i++)
                 if (strcmp(state, states[i]) == 0)
@@ -77,7 +77,7 @@ static void print_bundle(const Cli *cli, const json_t *b) {
         if (cli_number(b, "attempts"))
                 cli_line("%-14s %llu", "failures", (unsigned long long)cli_number(b, "attempts"));
         print_field("pinned", cli_is_true(b, "pinned") ? "yes" : "no");
-        if (!is_let_go(cli_text(b, "state")))
+        if (!is_released(cli_text(b, "state")))
                 print_field("held by links", cli_is_true(b, "links_held") ? "yes" : "no");
         if (json_array_size(json_object_get(b, "deliveries")) > 0)
                 puts("deliveries:");
@@ -87,7 +87,7 @@ static void print_bundle(const Cli *cli, const json_t *b) {
 static int show(const Cli *cli, int argc, char **argv,
                 void (*print)(const Cli *cli, const json_t *b)) {
         json_t *b = NULL;
-        int code = ask_one(cli, argc, argv, &b);
+        int code = request_one(cli, argc, argv, &b);
         if (code != CLI_YES)
                 return code;
         if (cli->json)

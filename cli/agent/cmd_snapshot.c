@@ -8,7 +8,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
 
-#define LOOK_USEC (100 * USEC_PER_MSEC)
+#define POLL_USEC (100 * USEC_PER_MSEC)
 #define WAIT_MAX_USEC                                                                              \
         (15 *                                                                                      \
          USEC_PER_MINUTE) /* commands may take ten minutes each; the agent gives up by itself */
@@ -18,7 +18,7 @@
 
 static int begin(const Cli *cli, char ret_name[static NAME_MAX_BYTES]) {
         json_t *answer = NULL;
-        int code = cli_ask(cli, "POST", "/v1/snapshot", &answer);
+        int code = cli_request(cli, "POST", "/v1/snapshot", &answer);
         if (code != CLI_YES)
                 return code;
         const char *name = cli_text(answer, "name");
@@ -32,13 +32,13 @@ static int begin(const Cli *cli, char ret_name[static NAME_MAX_BYTES]) {
         return code;
 }
 
-static int wait_for_it(const Cli *cli, const char *name, json_t **ret) {
+static int wait_for_snapshot(const Cli *cli, const char *name, json_t **ret) {
         uint64_t begun = clock_boottime_usec();
         char path[128], span[CLOCK_ISO_SIZE];
         (void)snprintf(path, sizeof path, "/v1/snapshots/%s", name);
         for (;;) {
                 json_t *answer = NULL;
-                int code = cli_ask(cli, "GET", path, &answer);
+                int code = cli_request(cli, "GET", path, &answer);
                 uint64_t waited = clock_boottime_usec() - begun;
                 if (code != CLI_YES)
                         return code;
@@ -54,7 +54,7 @@ static int wait_for_it(const Cli *cli, const char *name, json_t **ret) {
                         return CLI_NO;
                 }
                 cli_progress(cli, "taking a snapshot, %s", clock_format_span(span, waited));
-                (void)usleep(LOOK_USEC); /* or a signal */
+                (void)usleep(POLL_USEC); /* or a signal */
         }
 }
 
@@ -65,15 +65,15 @@ static bool is_plain(const char *name) {
         return *name && *name != '.' && !strchr(name, '/') && strlen(name) <= 100;
 }
 
-typedef struct Errand {
+typedef struct SnapshotCopy {
         const Cli *cli;
         const char *name; /* of the snapshot */
         const char *to;   /* the directory that dir_fd is of */
         int dir_fd;
-} Errand;
+} SnapshotCopy;
 
 /* Says why not. @return CLI_YES, CLI_NO */
-static int bring(const Errand *e, const char *file) {
+static int copy_file(const SnapshotCopy *e, const char *file) {
         _cleanup_(client_reply_done) ClientReply reply = { 0 };
         _cleanup_free_ char *escaped = client_escape(file);
         char path[512];
@@ -103,7 +103,7 @@ static int bring(const Errand *e, const char *file) {
         return r == 0 && reply.status == 200 ? CLI_YES : CLI_NO;
 }
 
-static int bring_all(const Cli *cli, const char *name, const json_t *answer, const char *to) {
+static int copy_files(const Cli *cli, const char *name, const json_t *answer, const char *to) {
         int r = fs_mkdir_p(to, 0700);
         _cleanup_close_ int dir_fd =
                 r < 0 ? -1 : open(to, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -112,14 +112,14 @@ static int bring_all(const Cli *cli, const char *name, const json_t *answer, con
                           strerror(r < 0 ? -r : errno));
                 return CLI_NO;
         }
-        const Errand errand = { .cli = cli, .name = name, .to = to, .dir_fd = dir_fd };
+        const SnapshotCopy errand = { .cli = cli, .name = name, .to = to, .dir_fd = dir_fd };
         size_t i;
         json_t *v;
         json_array_foreach(json_object_get(answer, "files"), i, v) {
                 const char *file = cli_string(v);
                 if (!is_plain(file))
                         continue;
-                int code = bring(&errand, file);
+                int code = copy_file(&errand, file);
                 if (code != CLI_YES)
                         return code;
         }
@@ -129,7 +129,7 @@ static int bring_all(const Cli *cli, const char *name, const json_t *answer, con
 /* ---- telling ---- */
 
 /* Sections that are not whole, a line each; what has nothing to look at is no fault. */
-static void tell_sections(const Cli *cli, const json_t *document) {
+static void print_sections(const Cli *cli, const json_t *document) {
         size_t i;
         json_t *s;
         json_array_foreach(json_object_get(document, "sections"), i, s) {
@@ -161,19 +161,19 @@ int cmd_snapshot(const Cli *cli, int argc, char **argv) {
         cli_catch_signals();
         int code = begin(cli, name);
         if (code == CLI_YES)
-                code = wait_for_it(cli, name, &answer);
+                code = wait_for_snapshot(cli, name, &answer);
         const json_t *document = json_object_get(answer, "document");
         if (code == CLI_YES && !json_is_object(document)) {
                 cli_error("the snapshot '%s' failed; the agent's log says why", name);
                 code = CLI_NO;
         }
         if (code == CLI_YES && to)
-                code = bring_all(cli, name, answer, to);
+                code = copy_files(cli, name, answer, to);
         if (code == CLI_YES && cli->json)
                 code = cli_print_json(cli, document);
         else if (code == CLI_YES) {
                 cli_line("%s", to ? to : cli_text(answer, "directory"));
-                tell_sections(cli, document);
+                print_sections(cli, document);
         }
         json_decref(answer);
         return code;

@@ -204,7 +204,7 @@ int cmd_status(const Cli *cli, int argc, char **argv) {
         json_t *status = NULL;
         int code = cli_no_argument(argc, argv);
         if (code == CLI_YES)
-                code = cli_ask(cli, "GET", "/v1/status", &status);
+                code = cli_request(cli, "GET", "/v1/status", &status);
         if (code != CLI_YES)
                 return code;
         if (cli->json)

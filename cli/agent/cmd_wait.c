@@ -5,9 +5,9 @@
 #include "lib/base/clock.h"
 #include "lib/base/parse.h"
 
-#define LOOK_USEC (200 * USEC_PER_MSEC)
+#define POLL_USEC (200 * USEC_PER_MSEC)
 
-typedef enum Waiting { WAIT_ON, WAIT_DELIVERED, WAIT_GIVEN_UP } Waiting;
+typedef enum WaitOutcome { WAIT_PENDING, WAIT_DELIVERED, WAIT_GIVEN_UP } WaitOutcome;
 
 typedef struct Wait {
         const Cli *cli;
@@ -17,29 +17,29 @@ typedef struct Wait {
         json_t *counts; /* of bundles by state when all was looked at last; else NULL */
 } Wait;
 
-static int look_one(Wait *w, Waiting *ret) {
+static int check_one(Wait *w, WaitOutcome *ret) {
         json_t *b = NULL, *status = NULL;
-        int code = cli_ask_bundle(w->cli, w->id, NULL, &b);
+        int code = cli_request_bundle(w->cli, w->id, NULL, &b);
         if (code != CLI_YES)
                 return code;
         json_decref(w->bundle);
         w->bundle = b;
         const char *state = cli_text(b, "state");
-        *ret = strcmp(state, "delivered") == 0 ? WAIT_DELIVERED
-               : left_is_given_up(state)       ? WAIT_GIVEN_UP
-                                               : WAIT_ON;
-        if (*ret != WAIT_ON || !w->cli->progress)
+        *ret = strcmp(state, "delivered") == 0  ? WAIT_DELIVERED
+               : undelivered_is_given_up(state) ? WAIT_GIVEN_UP
+                                                : WAIT_PENDING;
+        if (*ret != WAIT_PENDING || !w->cli->progress)
                 return CLI_YES;
-        code = cli_ask(w->cli, "GET", "/v1/status", &status);
+        code = cli_request(w->cli, "GET", "/v1/status", &status);
         if (code == CLI_YES)
-                left_draw(w->cli, status, w->id, state);
+                undelivered_draw_progress(w->cli, status, w->id, state);
         json_decref(status);
         return code;
 }
 
-static int look_all(Wait *w, Waiting *ret) {
+static int check_all(Wait *w, WaitOutcome *ret) {
         json_t *status = NULL;
-        int code = cli_ask(w->cli, "GET", "/v1/status", &status);
+        int code = cli_request(w->cli, "GET", "/v1/status", &status);
         if (code != CLI_YES)
                 return code;
         const json_t *bundles = json_object_get(status, "bundles");
@@ -52,14 +52,14 @@ static int look_all(Wait *w, Waiting *ret) {
                 uint64_t n = cli_number(bundles, "settling") + cli_number(bundles, "ready") +
                              cli_number(bundles, "shipping");
                 snprintf(what, sizeof what, "%llu waiting", (unsigned long long)n);
-                left_draw(w->cli, status, NULL, n ? what : "scanning");
+                undelivered_draw_progress(w->cli, status, NULL, n ? what : "scanning");
         }
         json_decref(status);
         return CLI_YES;
 }
 
 /* What was let go undelivered is not waited for, but it is not passed over in silence. */
-static void print_nothing_left(const Wait *w) {
+static void print_all_delivered(const Wait *w) {
         static const char *const lost[] = { "cancelled", "evicted", "vanished" };
         char n[CLI_COUNT_SIZE];
         cli_part("nothing is left to deliver: %s delivered",
@@ -71,28 +71,28 @@ static void print_nothing_left(const Wait *w) {
         putchar('\n');
 }
 
-static int finish_all(const Wait *w, Waiting outcome) {
+static int finish_all(const Wait *w, WaitOutcome outcome) {
         json_t *list = w->cli->json ? json_array() : NULL;
-        int code = outcome == WAIT_DELIVERED ? CLI_YES : left_tell(w->cli, NULL, list);
+        int code = outcome == WAIT_DELIVERED ? CLI_YES : undelivered_print(w->cli, NULL, list);
         if (code == CLI_YES && w->cli->json) {
                 json_t *answer = json_pack("{s:b, s:O}", "delivered", outcome == WAIT_DELIVERED,
                                            "left", list);
                 code = cli_print_json(w->cli, answer);
                 json_decref(answer);
         } else if (code == CLI_YES && outcome == WAIT_DELIVERED)
-                print_nothing_left(w);
+                print_all_delivered(w);
         json_decref(list);
         return code != CLI_YES ? code : outcome == WAIT_DELIVERED ? CLI_YES : CLI_NO;
 }
 
-static int finish_one(const Wait *w, Waiting outcome) {
-        const char *why = left_why(w->bundle);
+static int finish_one(const Wait *w, WaitOutcome outcome) {
+        const char *why = undelivered_reason(w->bundle);
         if (w->cli->json) {
                 int code = cli_print_json(w->cli, w->bundle);
                 if (code != CLI_YES)
                         return code;
         } else {
-                cli_part("%s %s ", w->id, outcome == WAIT_ON ? "is still" : "is");
+                cli_part("%s %s ", w->id, outcome == WAIT_PENDING ? "is still" : "is");
                 cli_state(w->cli, cli_text(w->bundle, "state"), 0);
                 if (outcome == WAIT_DELIVERED)
                         putchar('\n');
@@ -106,17 +106,17 @@ static int finish_one(const Wait *w, Waiting outcome) {
 static int wait_until_end(Wait *w) {
         uint64_t begin = clock_boottime_usec();
         for (;;) {
-                Waiting outcome = WAIT_ON;
-                int code = w->id ? look_one(w, &outcome) : look_all(w, &outcome);
+                WaitOutcome outcome = WAIT_PENDING;
+                int code = w->id ? check_one(w, &outcome) : check_all(w, &outcome);
                 if (code != CLI_YES)
                         return code;
                 uint64_t waited = clock_boottime_usec() - begin;
-                if (outcome != WAIT_ON || waited >= w->timeout_usec) {
+                if (outcome != WAIT_PENDING || waited >= w->timeout_usec) {
                         cli_progress_end();
                         return w->id ? finish_one(w, outcome) : finish_all(w, outcome);
                 }
                 (void)usleep((useconds_t)MIN(
-                        LOOK_USEC,
+                        POLL_USEC,
                         w->timeout_usec - waited)); /* a signal only makes us look sooner */
         }
 }

@@ -5,9 +5,9 @@
 #include "lib/base/clock.h"
 #include "lib/base/parse.h"
 
-#define LEFT_MAX 1000 /* of a state */
+#define UNDELIVERED_MAX 1000 /* of a state */
 
-bool left_is_given_up(const char *state) {
+bool undelivered_is_given_up(const char *state) {
         static const char *const states[] = { "quarantined", "cancelled", "evicted", "vanished" };
         for (size_t i = 0; i < ELEMENTSOF(states); i++)
                 if (strcmp(state, states[i]) == 0)
@@ -15,8 +15,8 @@ bool left_is_given_up(const char *state) {
         return false;
 }
 
-const char *left_why(const json_t *bundle) {
-        if (*cli_text(bundle, "reason") || left_is_given_up(cli_text(bundle, "state")))
+const char *undelivered_reason(const json_t *bundle) {
+        if (*cli_text(bundle, "reason") || undelivered_is_given_up(cli_text(bundle, "state")))
                 return cli_text(bundle, "reason");
         size_t i;
         json_t *d;
@@ -37,7 +37,7 @@ static bool is_configured(const json_t *list, const char *name) {
 }
 
 /* @return a destination that lacks the bundle and is not configured, when there is no other that lacks it; NULL */
-static const char *lost_destination(const json_t *bundle, const json_t *status) {
+static const char *find_removed_destination(const json_t *bundle, const json_t *status) {
         const json_t *destinations = json_object_get(status, "destinations");
         const char *lost = NULL;
         size_t i;
@@ -52,17 +52,18 @@ static const char *lost_destination(const json_t *bundle, const json_t *status) 
         return lost;
 }
 
-const char *left_obstacle(const json_t *bundle, const json_t *status, char *buf) {
+const char *undelivered_obstacle(const json_t *bundle, const json_t *status, char *buf) {
         const char *state = cli_text(bundle, "state"), *source = cli_text(bundle, "source");
-        if (left_is_given_up(state)) {
-                snprintf(buf, LEFT_OBSTACLE_SIZE, "%s", left_why(bundle));
+        if (undelivered_is_given_up(state)) {
+                snprintf(buf, UNDELIVERED_OBSTACLE_SIZE, "%s", undelivered_reason(bundle));
                 return buf;
         }
         bool has_source = is_configured(json_object_get(status, "sources"), source);
-        const char *lost = strcmp(state, "settling") == 0 ? NULL : lost_destination(bundle, status);
+        const char *lost =
+                strcmp(state, "settling") == 0 ? NULL : find_removed_destination(bundle, status);
         if (has_source && !lost)
                 return NULL;
-        snprintf(buf, LEFT_OBSTACLE_SIZE,
+        snprintf(buf, UNDELIVERED_OBSTACLE_SIZE,
                  "its %s '%s' is not configured any more; add it again, or `neuron-collect cancel` "
                  "the bundle",
                  has_source ? "destination" : "source", has_source ? lost : source);
@@ -80,7 +81,8 @@ static const json_t *find_shipping(const json_t *status, const char *id) {
         return NULL;
 }
 
-void left_draw(const Cli *cli, const json_t *status, const char *id, const char *what) {
+void undelivered_draw_progress(const Cli *cli, const json_t *status, const char *id,
+                               const char *what) {
         const json_t *s = find_shipping(status, id);
         char bar[CLI_BAR_SIZE], rate[PARSE_FORMAT_SIZE], eta[CLOCK_ISO_SIZE] = "?";
         if (!s) {
@@ -99,7 +101,7 @@ void left_draw(const Cli *cli, const json_t *status, const char *id, const char 
 /* ---- telling ---- */
 
 /* What keeps a destination from taking bundles is told there, once, and not of each bundle that waits for it. */
-static const char *trouble_at_destination(const json_t *bundle, const json_t *status, char *buf) {
+static const char *destination_error(const json_t *bundle, const json_t *status, char *buf) {
         size_t i, j;
         json_t *d, *destination;
         buf[0] = '\0';
@@ -111,30 +113,31 @@ static const char *trouble_at_destination(const json_t *bundle, const json_t *st
                                    *state = cli_text(destination, "state");
                         if (strcmp(name, cli_text(d, "destination")) == 0 &&
                             strcmp(state, "ok") != 0)
-                                snprintf(buf, LEFT_OBSTACLE_SIZE, "destination '%s' is %s: %s",
-                                         name, state, cli_text(destination, "last_error"));
+                                snprintf(buf, UNDELIVERED_OBSTACLE_SIZE,
+                                         "destination '%s' is %s: %s", name, state,
+                                         cli_text(destination, "last_error"));
                 }
         }
         return buf;
 }
 
 static void print_one(const Cli *cli, const json_t *bundle, const json_t *status) {
-        char buf[LEFT_OBSTACLE_SIZE];
-        const char *obstacle = status ? left_obstacle(bundle, status, buf) : NULL,
-                   *why = obstacle ? obstacle : left_why(bundle);
+        char buf[UNDELIVERED_OBSTACLE_SIZE];
+        const char *obstacle = status ? undelivered_obstacle(bundle, status, buf) : NULL,
+                   *why = obstacle ? obstacle : undelivered_reason(bundle);
         if (!*why && status)
-                why = trouble_at_destination(bundle, status, buf);
+                why = destination_error(bundle, status, buf);
         cli_part("%s ", cli_text(bundle, "id"));
         cli_state(cli, cli_text(bundle, "state"), 0);
         cli_line("%s%s", *why ? ": " : "", why);
 }
 
-static int tell_state(const Cli *cli, const char *state, const json_t *status, json_t *list) {
+static int print_state(const Cli *cli, const char *state, const json_t *status, json_t *list) {
         char path[96];
         json_t *page = NULL, *b;
         size_t i;
-        snprintf(path, sizeof path, "/v1/bundles?limit=%d&state=%s", LEFT_MAX, state);
-        int code = cli_ask(cli, "GET", path, &page);
+        snprintf(path, sizeof path, "/v1/bundles?limit=%d&state=%s", UNDELIVERED_MAX, state);
+        int code = cli_request(cli, "GET", path, &page);
         if (code != CLI_YES)
                 return code;
         json_array_foreach(json_object_get(page, "bundles"), i, b) {
@@ -149,10 +152,10 @@ static int tell_state(const Cli *cli, const char *state, const json_t *status, j
         return CLI_YES;
 }
 
-int left_tell(const Cli *cli, const json_t *status, json_t *list) {
+int undelivered_print(const Cli *cli, const json_t *status, json_t *list) {
         static const char *const left[] = { "settling", "ready", "shipping", "quarantined" };
         int code = CLI_YES;
         for (size_t i = 0; code == CLI_YES && i < ELEMENTSOF(left); i++)
-                code = tell_state(cli, left[i], status, list);
+                code = print_state(cli, left[i], status, list);
         return code;
 }

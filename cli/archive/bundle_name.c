@@ -8,7 +8,7 @@
 #include "lib/neuron/ids.h"
 #include "lib/neuron/template.h"
 
-int bundle_names_make(const char *given, BundleNames *ret) {
+int bundle_names_init(const char *given, BundleNames *ret) {
         size_t n;
         (void)bundle_file_of(given, &n); /* any of the three will do */
         if (n == 0 || given[n - 1] == '/')
@@ -34,7 +34,7 @@ void bundle_names_done(BundleNames *n) {
 }
 
 /* `<kind>-<yyyymmddTHHMMSS>-<12 hex>[-sN]` */
-static void read_id(const char *id, BundleWhat *ret) {
+static void read_id(const char *id, BundleInfo *ret) {
         if (!bundle_id_is_valid(id))
                 return;
         for (SourceKind k = 0; k < N_SOURCE_KINDS; k++) {
@@ -49,7 +49,7 @@ static void read_id(const char *id, BundleWhat *ret) {
         }
 }
 
-static void read_incident(const char *directory, size_t n, BundleWhat *ret) {
+static void read_incident(const char *directory, size_t n, BundleInfo *ret) {
         _cleanup_free_ char *path = strndup(directory, n);
         PathTemplate *t;
         TemplateValues values;
@@ -67,8 +67,8 @@ static bool is_dots(const char *s, size_t n) {
         return n <= 2 && strncmp(s, "..", n) == 0;
 }
 
-void bundle_what(const char *stem, BundleWhat *ret) {
-        *ret = (BundleWhat){ .name = path_name(stem), .node = "" };
+void bundle_info_parse(const char *stem, BundleInfo *ret) {
+        *ret = (BundleInfo){ .name = path_name(stem), .node = "" };
         read_id(ret->name, ret);
         if (ret->name == stem)
                 return;

@@ -15,10 +15,10 @@ typedef struct BundleNames { /* owned */
 
 /** @param given  the object, its manifest, or what they have in common
  * @return 0; -EINVAL: it names no file (empty, or ends in a slash); -ENOMEM */
-int bundle_names_make(const char *given, BundleNames *ret);
+int bundle_names_init(const char *given, BundleNames *ret);
 void bundle_names_done(BundleNames *n);
 
-typedef struct BundleWhat { /* "" where the key does not tell; pieces of the key are borrowed */
+typedef struct BundleInfo { /* "" where the key does not tell; pieces of the key are borrowed */
         const char *name;   /* the stem's last component */
         const char *node;
         size_t n_node;
@@ -28,6 +28,6 @@ typedef struct BundleWhat { /* "" where the key does not tell; pieces of the key
         char date_time[DATE_TIME_SIZE],
                 cluster_id
                         [CLUSTER_ID_SIZE]; /* when the incident's directory is `<date>-<cluster id>` */
-} BundleWhat;
+} BundleInfo;
 /** @param stem  `<prefix>/<instance-id>/<bundle-id>`, or anything else, of which only the directory is told; outlives *ret */
-void bundle_what(const char *stem, BundleWhat *ret);
+void bundle_info_parse(const char *stem, BundleInfo *ret);

@@ -30,7 +30,7 @@ typedef struct PartsCheck {
         Sha256 hash;     /* over what came of the part */
 } PartsCheck;
 
-/** @return 0; PARTS_E_BAD: the part that ended with these bytes is another (it is the current one still: parts_check_again()); PARTS_E_LONG: there
+/** @return 0; PARTS_E_BAD: the part that ended with these bytes is another (it is the current one still: parts_check_restart_part()); PARTS_E_LONG: there
  * are more bytes than parts */
 enum { PARTS_E_BAD = 1, PARTS_E_LONG = 2 };
 
@@ -75,7 +75,7 @@ static bool is_as_listed(const PartsCheck *c) {
                           cli_text(json_array_get(c->parts, c->part), "sha256")) == 0;
 }
 
-static int parts_check_feed(PartsCheck *c, const void *data, size_t n) {
+static int parts_check_update(PartsCheck *c, const void *data, size_t n) {
         const char *from = data;
         while (n > 0) {
                 if (parts_check_is_complete(c))
@@ -95,7 +95,7 @@ static int parts_check_feed(PartsCheck *c, const void *data, size_t n) {
         return 0;
 }
 
-static void parts_check_again(PartsCheck *c) {
+static void parts_check_restart_part(PartsCheck *c) {
         c->offset = c->part_offset;
         sha256_init(&c->hash);
 }
@@ -108,12 +108,12 @@ static uint64_t get_object_bytes(const Get *g) {
         return cli_number(json_object_get(g->manifest, "bundle"), "bytes");
 }
 
-static int get_say(const Get *g, int r);
+static int report_read_error(const Get *g, int r);
 static int get(Get *g);
 static int get_whole(Get *g);
 static int get_member(Get *g);
 
-static int get_open_range(Get *g, uint64_t offset, uint64_t bytes, ObjectReader **ret) {
+static int open_range(Get *g, uint64_t offset, uint64_t bytes, ObjectReader **ret) {
         if (g->begin_usec == 0)
                 g->begin_usec = clock_boottime_usec();
         int r = object_store_reader(g->store,
@@ -122,13 +122,13 @@ static int get_open_range(Get *g, uint64_t offset, uint64_t bytes, ObjectReader 
                                                     .bytes = bytes,
                                                     .object_bytes = get_object_bytes(g) },
                                     ret);
-        return r == 0 ? CLI_YES : get_say(g, r);
+        return r == 0 ? CLI_YES : report_read_error(g, r);
 }
 
-static int get_say(const Get *g, int r) {
+static int report_read_error(const Get *g, int r) {
         if (r == -EINTR)
-                return output_say(&g->out, r);
-        int code = object_store_say(g->store, r);
+                return output_report(&g->out, r);
+        int code = object_store_report(g->store, r);
         char bytes[PARSE_FORMAT_SIZE];
         if (!output_is_stdout(&g->out) && g->out.written > 0)
                 cli_error("%s are in '%s', and the same command goes on from there",
@@ -136,8 +136,8 @@ static int get_say(const Get *g, int r) {
         return code;
 }
 
-static int get_look_at_existing(Get *g, int (*is_same)(int fd, void *userdata), void *userdata,
-                                bool *ret_is_there) {
+static int check_existing(Get *g, int (*is_same)(int fd, void *userdata), void *userdata,
+                          bool *ret_is_there) {
         *ret_is_there = false;
         _cleanup_close_ int fd = output_open_existing(&g->out);
         if (fd == -ENOENT)
@@ -150,9 +150,9 @@ static int get_look_at_existing(Get *g, int (*is_same)(int fd, void *userdata), 
         }
         int r = fd < 0 ? 0 : is_same(fd, userdata);
         if (r < 0)
-                return object_store_say(g->store, r);
+                return object_store_report(g->store, r);
         *ret_is_there = r > 0;
-        return *ret_is_there || g->may_replace ? CLI_YES : output_say_taken(&g->out);
+        return *ret_is_there || g->may_replace ? CLI_YES : output_report_exists(&g->out);
 }
 
 static uint64_t whole_seconds(double usec) {
@@ -161,7 +161,7 @@ static uint64_t whole_seconds(double usec) {
                                             : UINT32_MAX * USEC_PER_SEC;
 }
 
-static void get_note(Get *g, uint64_t loaded_bytes) {
+static void count_loaded(Get *g, uint64_t loaded_bytes) {
         uint64_t now = clock_boottime_usec();
         g->loaded_bytes += loaded_bytes;
         if (!g->cli->progress || now - g->drawn_usec < DRAW_USEC)
@@ -184,7 +184,7 @@ static void get_note(Get *g, uint64_t loaded_bytes) {
 
 typedef struct Siblings {
         const Get *get;
-        Near near; /* URLs */
+        Suggestions near; /* URLs */
         char *last;
 } Siblings;
 
@@ -196,7 +196,7 @@ static int on_sibling(const ObjectItem *item, void *userdata) {
         _cleanup_free_ char *stem = strndup(item->key, n),
                             *url = stem ? object_store_url(s->get->store, stem) : NULL;
         if (url && (!s->last || strcmp(s->last, url) != 0)) { /* object and manifest count once */
-                near_look(&s->near, url);
+                suggest_add(&s->near, url);
                 free(s->last);
                 s->last = TAKE_PTR(url);
         }
@@ -204,18 +204,18 @@ static int on_sibling(const ObjectItem *item, void *userdata) {
 }
 
 /* @return what lies beside a bundle that is not there, in words, the caller's; NULL */
-static char *near_bundles(const Get *g, const char *url) {
-        Siblings siblings = { .get = g, .near = near_init(url) };
+static char *suggest_bundles(const Get *g, const char *url) {
+        Siblings siblings = { .get = g, .near = suggest_init(url) };
         const char *slash = strrchr(g->names.stem, '/');
         _cleanup_free_ char *prefix =
                 strndup(g->names.stem, slash ? (size_t)(slash + 1 - g->names.stem) : 0);
         if (prefix)
-                (void)object_store_list(g->store, &(ObjectListOrder){ .prefix = prefix,
-                                                                      .shallow = true,
-                                                                      .max_items = SIBLINGS_MAX,
-                                                                      .on_item = on_sibling,
-                                                                      .userdata = &siblings });
-        char *text = near_text(&siblings.near);
+                (void)object_store_list(g->store, &(ObjectListing){ .prefix = prefix,
+                                                                    .shallow = true,
+                                                                    .max_items = SIBLINGS_MAX,
+                                                                    .on_item = on_sibling,
+                                                                    .userdata = &siblings });
+        char *text = suggest_text(&siblings.near);
         if (text && *text && !siblings.near.is_guess) {
                 char *others;
                 if (asprintf(&others, "there are others, %s", text) >= 0) {
@@ -223,13 +223,13 @@ static char *near_bundles(const Get *g, const char *url) {
                         text = others;
                 }
         }
-        near_done(&siblings.near);
+        suggest_done(&siblings.near);
         free(siblings.last);
         return text;
 }
 
 /* The manifest is not there: is it that the bundle was not delivered, or is the name wrong? */
-static int say_no_bundle(const Get *g) {
+static int report_no_bundle(const Get *g) {
         _cleanup_free_ char *why = strdup(object_store_error(g->store)), *near = NULL,
                             *url = object_store_url(g->store, g->names.stem);
         uint64_t bytes;
@@ -239,7 +239,7 @@ static int say_no_bundle(const Get *g) {
                           g->object_url);
                 return CLI_NO;
         }
-        near = url ? near_bundles(g, url) : NULL;
+        near = url ? suggest_bundles(g, url) : NULL;
         if (near && *near)
                 cli_error("no bundle '%s'; %s", url, near);
         else
@@ -255,9 +255,9 @@ static int read_manifest(Get *g) {
         g->manifest_text = manifest.text;
         g->manifest_bytes = manifest.n;
         if (r == OBJECT_E_NOT_FOUND)
-                return say_no_bundle(g);
+                return report_no_bundle(g);
         if (r != 0)
-                return object_store_say(g->store, r);
+                return object_store_report(g->store, r);
         r = manifest_read(g->manifest_text, g->manifest_bytes, &g->manifest, &fault);
         if (r == 0)
                 return CLI_YES;
@@ -287,7 +287,7 @@ static int parse(int argc, char **argv, Get *g, S3Options *s3) {
                         g->may_replace = true;
                         break;
                 default:
-                        if (!s3_options_take(s3, o, optarg))
+                        if (!s3_options_set(s3, o, optarg))
                                 return CLI_USAGE;
                 }
         if (argc - optind != 1 || !*argv[optind])
@@ -350,7 +350,7 @@ typedef struct Whole {
 /* ---- what is there already ---- */
 
 /* Feeds a file to the check. @return 0; PARTS_E_*; -errno */
-static int feed_file(Whole *w, int fd, uint64_t bytes) {
+static int hash_file(Whole *w, int fd, uint64_t bytes) {
         int r = 0;
         for (uint64_t at = 0; r == 0 && at < bytes;) {
                 size_t n = (size_t)MIN(bytes - at, (uint64_t)GET_STEP_BYTES);
@@ -358,7 +358,7 @@ static int feed_file(Whole *w, int fd, uint64_t bytes) {
                         return -EINTR;
                 r = fs_pread_all(fd, w->step, n, at);
                 if (r == 0)
-                        r = parts_check_feed(&w->check, w->step, n);
+                        r = parts_check_update(&w->check, w->step, n);
                 at += n;
                 cli_progress(w->get->cli, "looking at what is here already: %u %%",
                              cli_percent(at, bytes));
@@ -373,12 +373,12 @@ static int is_same_bundle(int fd, void *userdata) {
         uint64_t bytes = get_object_bytes(w->get);
         if (lseek(fd, 0, SEEK_END) != (off_t)bytes)
                 return 0;
-        int r = feed_file(w, fd, bytes);
+        int r = hash_file(w, fd, bytes);
         parts_check_init(&w->check, w->get->manifest);
         return r == -EINTR ? r : r == 0;
 }
 
-static int look_at_manifest(Whole *w) {
+static int check_manifest(Whole *w) {
         Get *g = w->get;
         _cleanup_free_ char *text = NULL;
         size_t n;
@@ -410,19 +410,19 @@ static int keep_partial(Whole *w) {
         Get *g = w->get;
         if (output_is_stdout(&g->out) || g->out.kept == 0)
                 return CLI_YES;
-        int r = feed_file(w, g->out.fd, MIN(g->out.kept, get_object_bytes(g)));
+        int r = hash_file(w, g->out.fd, MIN(g->out.kept, get_object_bytes(g)));
         if (r == -EINTR)
-                return object_store_say(g->store, r);
+                return object_store_report(g->store, r);
         if (r != 0)
-                parts_check_again(&w->check);
+                parts_check_restart_part(&w->check);
         r = output_rewind(&g->out, w->check.offset);
         w->kept_bytes = w->check.offset;
-        return r < 0 ? output_say(&g->out, r) : CLI_YES;
+        return r < 0 ? output_report(&g->out, r) : CLI_YES;
 }
 
 /* ---- loading ---- */
 
-static int say_bad_part(const Whole *w) {
+static int report_bad_part(const Whole *w) {
         const Get *g = w->get;
         cli_error("'%s': bytes %llu to %llu are not what the manifest says%s; the object is "
                   "damaged or was replaced, and `neuron-collect verify` tells what of it is good",
@@ -437,25 +437,25 @@ static int load_rest(Whole *w, bool *ret_again) {
         Get *g = w->get;
         uint64_t total = get_object_bytes(g);
         _cleanup_(object_reader_freep) ObjectReader *reader = NULL;
-        int code = get_open_range(g, w->check.offset, total - w->check.offset, &reader);
+        int code = open_range(g, w->check.offset, total - w->check.offset, &reader);
         while (code == CLI_YES && w->check.offset < total) {
                 size_t n = (size_t)MIN(total - w->check.offset, (uint64_t)GET_STEP_BYTES);
                 int r = reader->source.read_at(&reader->source, w->step, n, w->check.offset);
                 if (r < 0)
-                        return get_say(g, r);
-                get_note(g, n);
-                if (parts_check_feed(&w->check, w->step, n) != 0) {
+                        return report_read_error(g, r);
+                count_loaded(g, n);
+                if (parts_check_update(&w->check, w->step, n) != 0) {
                         *ret_again = w->check.part_offset < w->kept_bytes;
-                        parts_check_again(&w->check);
+                        parts_check_restart_part(&w->check);
                         w->kept_bytes = 0;
                         if (!output_is_stdout(&g->out) &&
                             (r = output_rewind(&g->out, w->check.offset)) < 0)
-                                return output_say(&g->out, r);
-                        return *ret_again ? CLI_YES : say_bad_part(w);
+                                return output_report(&g->out, r);
+                        return *ret_again ? CLI_YES : report_bad_part(w);
                 }
                 r = output_write(&g->out, w->step, n);
                 if (r < 0)
-                        return output_say(&g->out, r);
+                        return output_report(&g->out, r);
         }
         return code;
 }
@@ -466,7 +466,7 @@ static int load_bundle(Whole *w) {
         if (code == CLI_YES)
                 code = keep_partial(w);
         if (code == CLI_YES)
-                code = output_check_room(&w->get->out, get_object_bytes(w->get) - w->check.offset);
+                code = output_check_space(&w->get->out, get_object_bytes(w->get) - w->check.offset);
         do {
                 again = false;
                 if (code == CLI_YES && !parts_check_is_complete(&w->check))
@@ -525,9 +525,9 @@ static int print_bundle(const Whole *w, bool was_there) {
 static int get_bundle(Whole *w) {
         Get *g = w->get;
         bool is_there = false;
-        int code = look_at_manifest(w);
+        int code = check_manifest(w);
         if (code == CLI_YES && !output_is_stdout(&g->out))
-                code = get_look_at_existing(g, is_same_bundle, w, &is_there);
+                code = check_existing(g, is_same_bundle, w, &is_there);
         if (code == CLI_YES && !is_there)
                 code = load_bundle(w);
         if (code == CLI_YES)
@@ -545,9 +545,9 @@ static int get_whole(Get *g) {
         }
         parts_check_init(&w.check, g->manifest);
         g->total_bytes = get_object_bytes(g);
-        int code = output_init(&g->out, &(OutputOrder){ .given = g->given_output,
-                                                        .name = name,
-                                                        .may_replace = g->may_replace });
+        int code = output_init(&g->out, &(OutputSpec){ .given = g->given_output,
+                                                       .name = name,
+                                                       .may_replace = g->may_replace });
         if (code == CLI_YES)
                 code = get_bundle(&w);
         free(w.step);
@@ -606,7 +606,7 @@ static int is_same_member(int fd, void *userdata) {
 /* ---- loading ---- */
 
 /* A bundle that is not what its manifest says. */
-static int say_damaged(const Member *m, const char *what) {
+static int report_damaged(const Member *m, const char *what) {
         const Get *g = m->get;
         cli_error("'%s' in '%s': %s%s; `neuron-collect verify` tells what of the bundle is good",
                   g->member, g->object_url, *what ? what : "the object does not fit its manifest",
@@ -625,20 +625,20 @@ static int put(const void *data, uint64_t n, uint64_t offset, void *userdata) {
 
 static int load_table(Member *m, const FetchRange *table) {
         if (table->bytes > TABLE_MAX_BYTES)
-                return say_damaged(m, "its table of frames is too large");
+                return report_damaged(m, "its table of frames is too large");
         _cleanup_(object_reader_freep) ObjectReader *reader = NULL;
         _cleanup_free_ void *data = malloc(table->bytes + 1);
-        int code = data ? get_open_range(m->get, table->offset, table->bytes, &reader) : CLI_NO;
+        int code = data ? open_range(m->get, table->offset, table->bytes, &reader) : CLI_NO;
         if (code != CLI_YES)
                 return code;
         int r = reader->source.read_at(&reader->source, data, table->bytes, table->offset);
         if (r < 0)
-                return get_say(m->get, r);
+                return report_read_error(m->get, r);
         m->get->loaded_bytes += table->bytes;
         r = fetch_set_table(m->fetch, data, table->bytes, &m->frames);
         if (r == -EINVAL)
-                return say_damaged(m, fetch_fault(m->fetch));
-        return r < 0 ? get_say(m->get, r) : CLI_YES;
+                return report_damaged(m, fetch_fault(m->fetch));
+        return r < 0 ? report_read_error(m->get, r) : CLI_YES;
 }
 
 /* @return CLI_YES, CLI_NO; *ret_bad when the content is not what it should be, which is not said */
@@ -647,27 +647,27 @@ static int load_frames(Member *m, bool *ret_bad) {
         _cleanup_(object_reader_freep) ObjectReader *reader = NULL;
         int r = 0, code = CLI_YES;
         if (m->frames.bytes > 0)
-                code = get_open_range(g, m->frames.offset, m->frames.bytes, &reader);
+                code = open_range(g, m->frames.offset, m->frames.bytes, &reader);
         g->total_bytes = m->frames.bytes;
         for (uint64_t at = 0; code == CLI_YES && r == 0 && at < m->frames.bytes;) {
                 size_t n = (size_t)MIN(m->frames.bytes - at, (uint64_t)GET_STEP_BYTES);
                 r = reader->source.read_at(&reader->source, m->step, n, m->frames.offset + at);
                 if (r < 0)
-                        return get_say(g, r);
-                get_note(g, n);
+                        return report_read_error(g, r);
+                count_loaded(g, n);
                 r = fetch_feed(m->fetch, m->step, n, put, m);
                 at += n;
         }
         if (m->write_error < 0)
-                return output_say(&g->out, m->write_error);
+                return output_report(&g->out, m->write_error);
         if (code == CLI_YES && r == 0)
                 r = fetch_finish(m->fetch);
         *ret_bad = r == -EBADMSG;
-        return r < 0 && r != -EBADMSG ? get_say(g, r) : code;
+        return r < 0 && r != -EBADMSG ? report_read_error(g, r) : code;
 }
 
 /* Feeds what an earlier run has left to the digest. */
-static int feed_kept(Member *m, uint64_t bytes) {
+static int hash_kept(Member *m, uint64_t bytes) {
         int r = 0;
         for (uint64_t at = 0; r == 0 && at < bytes;) {
                 size_t n = (size_t)MIN(bytes - at, (uint64_t)GET_STEP_BYTES);
@@ -678,7 +678,7 @@ static int feed_kept(Member *m, uint64_t bytes) {
         }
         if (r == 0)
                 r = output_rewind(&m->get->out, bytes);
-        return r < 0 ? output_say(&m->get->out, r) : CLI_YES;
+        return r < 0 ? output_report(&m->get->out, r) : CLI_YES;
 }
 
 /* @param kept  what of the partial file may be kept @param ret_bad  as load_frames(); *ret_kept: how much was */
@@ -687,23 +687,23 @@ static int load_once(Member *m, uint64_t kept, bool *ret_bad, uint64_t *ret_kept
         FetchRange table;
         int r = fetch_new(&m->fetch, g->manifest, g->member, &table);
         if (r == -EINVAL)
-                return say_damaged(m, "the manifest says impossible things of it");
-        int code = r < 0 ? get_say(g, r) : load_table(m, &table);
+                return report_damaged(m, "the manifest says impossible things of it");
+        int code = r < 0 ? report_read_error(g, r) : load_table(m, &table);
         *ret_kept = 0;
         if (code != CLI_YES)
                 return code;
         if (kept > 0) {
                 r = fetch_resume(m->fetch, kept, &m->frames, ret_kept);
                 if (r < 0)
-                        return get_say(g, r);
+                        return report_read_error(g, r);
         }
         if (!output_is_stdout(&g->out))
-                code = feed_kept(m, *ret_kept);
+                code = hash_kept(m, *ret_kept);
         if (code == CLI_YES)
                 code = load_frames(m, ret_bad);
         if (code == CLI_YES && !*ret_bad && !output_is_stdout(&g->out) &&
             (r = output_rewind(&g->out, fetch_bytes(m->fetch))) < 0) /* a hole at its end */
-                code = output_say(&g->out, r);
+                code = output_report(&g->out, r);
         return code;
 }
 
@@ -726,7 +726,7 @@ static int load_member(Member *m) {
         if (!bad)
                 return output_commit(&g->out);
         output_discard(&g->out);
-        return say_damaged(m, fetch_fault(m->fetch));
+        return report_damaged(m, fetch_fault(m->fetch));
 }
 
 /* ---- the end ---- */
@@ -755,13 +755,13 @@ static int print_member(const Member *m, bool was_there) {
         return CLI_YES;
 }
 
-static int say_no_member(const Get *g) {
+static int report_no_member(const Get *g) {
         const json_t *members = json_object_get(g->manifest, "members");
-        _cleanup_(near_done) Near near = near_init(g->member);
+        _cleanup_(suggest_done) Suggestions near = suggest_init(g->member);
         size_t i;
         json_t *entry;
-        json_array_foreach(members, i, entry) near_look(&near, cli_text(entry, "path"));
-        _cleanup_free_ char *names = near_text(&near);
+        json_array_foreach(members, i, entry) suggest_add(&near, cli_text(entry, "path"));
+        _cleanup_free_ char *names = suggest_text(&near);
         char n[CLI_COUNT_SIZE];
         cli_count(n, json_array_size(members), "member");
         cli_error("no member '%s' in '%s'; %s%s%s%s", g->member, g->object_url,
@@ -773,11 +773,11 @@ static int say_no_member(const Get *g) {
 static int get_entry(Member *m, const char *name) {
         Get *g = m->get;
         bool is_there = false;
-        int code = output_init(&g->out, &(OutputOrder){ .given = g->given_output,
-                                                        .name = name,
-                                                        .may_replace = g->may_replace });
+        int code = output_init(&g->out, &(OutputSpec){ .given = g->given_output,
+                                                       .name = name,
+                                                       .may_replace = g->may_replace });
         if (code == CLI_YES && !output_is_stdout(&g->out))
-                code = get_look_at_existing(g, is_same_member, m, &is_there);
+                code = check_existing(g, is_same_member, m, &is_there);
         if (code == CLI_YES && !is_there)
                 code = load_member(m);
         return code == CLI_YES ? print_member(m, is_there) : code;
@@ -787,7 +787,7 @@ static int get_member(Get *g) {
         _cleanup_free_ char *raw = NULL;
         Member m = { .get = g, .entry = find_entry(g) };
         if (!m.entry)
-                return say_no_member(g);
+                return report_no_member(g);
         m.step = malloc(GET_STEP_BYTES);
         int code = CLI_NO;
         if (!m.step || path_unescape(g->member, &raw) < 0)

@@ -26,7 +26,7 @@ typedef enum EntryState {
 
 typedef struct Entry {
         char *stem;
-        BundleWhat what; /* borrows stem */
+        BundleInfo what; /* borrows stem */
         bool has_object, has_manifest;
         uint64_t bytes, modified_usec, manifest_bytes;
         EntryState state;
@@ -77,7 +77,7 @@ static Entry *entry_of(Ls *l, const char *key, size_t n_stem) {
         *e = (Entry){ .stem = strndup(key, n_stem) };
         if (!e->stem)
                 return NULL;
-        bundle_what(e->stem, &e->what);
+        bundle_info_parse(e->stem, &e->what);
         l->n++;
         return e;
 }
@@ -98,7 +98,7 @@ static bool read_manifest(Entry *e, const ObjectHead *h) {
 }
 
 /* Many may have one cause, so only the first one's is said. @param why  NULL = it is no manifest */
-static void say_bad_manifest(Ls *l, const Entry *e, const char *why) {
+static void report_bad_manifest(Ls *l, const Entry *e, const char *why) {
         _cleanup_free_ char *url = object_store_url(l->store, e->stem);
         l->failed = true;
         if (l->n_bad++ > 0)
@@ -132,7 +132,7 @@ static int read_manifests(Ls *l, size_t max_bytes, bool is_last_try) {
                 bool is_all = is_last_try || heads[i].error || heads[i].n < max_bytes;
                 e->is_read = r == 0 && (read_manifest(e, &heads[i]) || is_all);
                 if (e->is_read && e->state == ENTRY_BAD_MANIFEST)
-                        say_bad_manifest(l, e, heads[i].error);
+                        report_bad_manifest(l, e, heads[i].error);
                 free((char *)heads[i].key);
                 object_head_done(&heads[i]);
         }
@@ -145,7 +145,7 @@ static int judge(Ls *l) {
                 e->state = e->has_manifest ? ENTRY_BAD_MANIFEST : ENTRY_NO_MANIFEST;
                 e->is_read = !e->has_manifest || e->manifest_bytes == 0;
                 if (e->has_manifest && e->is_read) /* a range of nothing cannot be asked for */
-                        say_bad_manifest(l, e, NULL);
+                        report_bad_manifest(l, e, NULL);
         }
         int r = read_manifests(l, HEAD_BYTES, false);
         return r == 0 ? read_manifests(l, MANIFEST_HEAD_MAX_BYTES, true) : r;
@@ -214,7 +214,7 @@ static json_t *entry_json(const Ls *l, const Entry *e) {
 static uint64_t count_nodes(const Ls *l, size_t from, size_t to) {
         uint64_t n = 0;
         for (size_t i = from; i < to; i++) {
-                const BundleWhat *w = &l->entries[i].what,
+                const BundleInfo *w = &l->entries[i].what,
                                  *before = i > from ? &l->entries[i - 1].what : NULL;
                 n += !before || w->n_node != before->n_node ||
                      memcmp(w->node, before->node, w->n_node) != 0;
@@ -222,8 +222,8 @@ static uint64_t count_nodes(const Ls *l, size_t from, size_t to) {
         return n;
 }
 
-static int tell_incident_json(const Ls *l, size_t from, size_t to) {
-        const BundleWhat *w = &l->entries[from].what;
+static int print_incident_json(const Ls *l, size_t from, size_t to) {
+        const BundleInfo *w = &l->entries[from].what;
         _cleanup_free_ char *directory = strndup(l->entries[from].stem, w->n_incident),
                             *url = directory ? object_store_url(l->store, directory) : NULL;
         json_t *bundles = json_array();
@@ -265,7 +265,7 @@ static int flush(Ls *l) {
                         if (!is_same_incident(&l->entries[from], &l->entries[to]))
                                 break;
                 if (l->incidents)
-                        r = tell_incident_json(l, from, to);
+                        r = print_incident_json(l, from, to);
                 else
                         print_incident(l, from, to);
         }
@@ -327,9 +327,9 @@ static char *list_prefix(const ObjectUrl *url, ObjectStore *store) {
 
 static int list(Ls *l, const ObjectUrl *url, const char *given) {
         _cleanup_free_ char *prefix = list_prefix(url, l->store);
-        int r = prefix ? object_store_list(l->store, &(ObjectListOrder){ .prefix = prefix,
-                                                                         .on_item = on_item,
-                                                                         .userdata = l })
+        int r = prefix ? object_store_list(l->store, &(ObjectListing){ .prefix = prefix,
+                                                                       .on_item = on_item,
+                                                                       .userdata = l })
                        : -ENOMEM;
         _cleanup_free_ char *why = r > 0 ? strdup(object_store_error(l->store)) : NULL;
         int f = r >= 0 ? flush(l) : 0; /* also what was found before something failed */
@@ -341,7 +341,7 @@ static int list(Ls *l, const ObjectUrl *url, const char *given) {
                 cli_error("%s", why);
                 l->failed = true;
         } else if (r < 0 || f < 0)
-                return object_store_say(l->store, r < 0 ? r : f);
+                return object_store_report(l->store, r < 0 ? r : f);
         if (l->n_bad > 1)
                 cli_error("%llu manifests cannot be read or are none; what is wrong with the "
                           "first was said",
@@ -358,7 +358,7 @@ int cmd_ls(const Cli *cli, int argc, char **argv) {
         ObjectUrl url = { 0 };
         int o;
         while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0)
-                if (!s3_options_take(&s3, o, optarg))
+                if (!s3_options_set(&s3, o, optarg))
                         return CLI_USAGE;
         if (argc - optind != 1 || !*argv[optind])
                 return cli_usage(argv[0], "wants one URL, s3://bucket[/prefix] or a directory");

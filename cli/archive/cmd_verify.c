@@ -45,7 +45,7 @@ static int load_manifest(ObjectStore *store, const char *key, json_t **ret) {
                 return CLI_NO;
         }
         if (r != 0)
-                return object_store_say(store, r);
+                return object_store_report(store, r);
         r = manifest_read(text, manifest.n, ret, &fault);
         if (r < 0) {
                 cli_error("'%s' is no manifest: %s", url ? url : key, fault ? fault : strerror(-r));
@@ -91,7 +91,7 @@ static int verify(Verify *v, ByteSource *source) {
         int r = bundle_verify(source, v->manifest, &report);
         cli_progress_end();
         if (r < 0)
-                return object_store_say(v->store, r);
+                return object_store_report(v->store, r);
         int code = CLI_YES;
         if (v->cli->json)
                 code = print_report_json(v, &report);
@@ -111,7 +111,7 @@ static int open_and_verify(Verify *v, const BundleNames *names) {
         int r = object_store_stat(v->store, names->object, &range.bytes);
         if (r == 0)
                 r = object_store_reader(v->store, &range, &reader);
-        return r == 0 ? verify(v, &reader->source) : object_store_say(v->store, r);
+        return r == 0 ? verify(v, &reader->source) : object_store_report(v->store, r);
 }
 
 int cmd_verify(const Cli *cli, int argc, char **argv) {
@@ -121,7 +121,7 @@ int cmd_verify(const Cli *cli, int argc, char **argv) {
         BundleNames names = { 0 };
         int o;
         while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0)
-                if (!s3_options_take(&s3, o, optarg))
+                if (!s3_options_set(&s3, o, optarg))
                         return CLI_USAGE;
         if (argc - optind != 1 || !*argv[optind])
                 return cli_usage(argv[0], "wants one bundle, s3://bucket/key or a path");

@@ -86,7 +86,7 @@ static bool is_directory(const ObjectUrl *url) {
 
 int object_url_names(const char *command, const char *given, const ObjectUrl *url,
                      BundleNames *ret) {
-        int r = is_directory(url) ? -EINVAL : bundle_names_make(url->key, ret);
+        int r = is_directory(url) ? -EINVAL : bundle_names_init(url->key, ret);
         if (r == -EINVAL)
                 return cli_usage(command,
                                  "'%s' names no bundle; `neuron-collect ls '%s'` tells which there "
@@ -99,7 +99,7 @@ int object_url_names(const char *command, const char *given, const ObjectUrl *ur
         return CLI_YES;
 }
 
-bool s3_options_take(S3Options *o, int option, const char *value) {
+bool s3_options_set(S3Options *o, int option, const char *value) {
         switch (option) {
         case S3_OPTION_ENDPOINT:
                 o->endpoint_url = value;
@@ -155,7 +155,7 @@ const char *object_store_error(const ObjectStore *s) {
         return s->error ? s->error : "";
 }
 
-int object_store_say(const ObjectStore *s, int r) {
+int object_store_report(const ObjectStore *s, int r) {
         if (r == -EINTR)
                 cli_error("interrupted");
         else if ((r > 0 || r == -EIO || r == -ENODATA) && *object_store_error(s))
@@ -170,7 +170,7 @@ char *object_store_url(const ObjectStore *s, const char *key) {
         return asprintf(&url, "%s%s", s->url_prefix, key) < 0 ? NULL : url;
 }
 
-int object_store_list(ObjectStore *s, const ObjectListOrder *order) {
+int object_store_list(ObjectStore *s, const ObjectListing *order) {
         return s->kind->list(s, order);
 }
 
@@ -202,7 +202,7 @@ ObjectReader *object_reader_free(ObjectReader *r) {
 
 /* ---- one object ---- */
 
-static int say(ObjectStore *s, const char *doing, const char *key, int error) {
+static int message_print(ObjectStore *s, const char *doing, const char *key, int error) {
         if (error == ENOMEM || error == EINTR)
                 return -error;
         if (error == ENOENT || error == ENOTDIR)
@@ -230,7 +230,7 @@ static int dir_stat(ObjectStore *s, const char *key, uint64_t *ret_bytes) {
         struct stat st;
         _cleanup_close_ int fd = open_file(key, &st);
         if (fd < 0)
-                return say(s, "open", key, -fd);
+                return message_print(s, "open", key, -fd);
         *ret_bytes = (uint64_t)st.st_size;
         return 0;
 }
@@ -248,7 +248,7 @@ static int dir_read(ObjectStore *s, const char *key, size_t max_bytes, ObjectTex
         if (r == 0 && n > max_bytes)
                 r = -EFBIG;
         if (r < 0)
-                return say(s, "read", key, -r);
+                return message_print(s, "read", key, -r);
         *ret = (ObjectText){ .text = TAKE_PTR(text), .n = n };
         return 0;
 }
@@ -262,7 +262,8 @@ static int dir_read_heads(ObjectStore *s, ObjectHead *heads, size_t n) {
                 if (r == -ENOMEM)
                         return r;
                 if (r < 0) {
-                        (void)say(s, "read", h->key, -r); /* the sentence is what counts */
+                        (void)message_print(s, "read", h->key,
+                                            -r); /* the sentence is what counts */
                         h->error = TAKE_PTR(s->error);
                 }
         }
@@ -304,7 +305,7 @@ static int dir_reader(ObjectStore *s, const ObjectRange *range, ObjectReader **r
         struct stat st;
         _cleanup_close_ int fd = open_file(range->key, &st);
         if (fd < 0)
-                return say(s, "open", range->key, -fd);
+                return message_print(s, "open", range->key, -fd);
         uint64_t bytes = (uint64_t)st.st_size;
         if (range->object_bytes && bytes != range->object_bytes)
                 return object_store_fail(s, OBJECT_E_FAILED,
@@ -335,7 +336,7 @@ static int dir_reader(ObjectStore *s, const ObjectRange *range, ObjectReader **r
 
 typedef struct Listing {
         ObjectStore *store;
-        const ObjectListOrder *order;
+        const ObjectListing *order;
         const char *begin; /* of the names in the first directory */
         size_t n, depth;
         char *failure; /* the first directory below that cannot be listed: told after all others were */
@@ -432,7 +433,7 @@ static int list_failed(Listing *l, const char *path, int error) {
         bool is_below = l->depth > 0;
         if (is_below && (error == ENOENT || error == ENOTDIR || error == ELOOP))
                 return 0; /* gone meanwhile */
-        int r = say(l->store, "list", *path ? path : ".", error);
+        int r = message_print(l->store, "list", *path ? path : ".", error);
         if (!is_below || r < 0)
                 return r;
         if (!l->failure)
@@ -463,7 +464,7 @@ static int list_directory(Listing *l, int at_fd, const char *name, const char *p
         return r;
 }
 
-static int dir_list(ObjectStore *s, const ObjectListOrder *order) {
+static int dir_list(ObjectStore *s, const ObjectListing *order) {
         const char *slash = strrchr(order->prefix, '/');
         Listing l = { .store = s, .order = order, .begin = slash ? slash + 1 : order->prefix };
         size_t n = slash ? (size_t)(slash - order->prefix) : 0;

@@ -43,7 +43,7 @@ enum { S3_OPTION_ENDPOINT = 0x100, S3_OPTION_REGION, S3_OPTION_PROFILE, S3_OPTIO
         { "ca-bundle", required_argument, NULL, S3_OPTION_CA }
 /* clang-format on */
 /** @return whether it was one of these */
-bool s3_options_take(S3Options *o, int option, const char *value);
+bool s3_options_set(S3Options *o, int option, const char *value);
 
 /* ---- the store ---- */
 
@@ -64,7 +64,7 @@ DEFINE_CLEANUP(ObjectStore, object_store_free);
 /** The sentence of the last OBJECT_E_* or failed read_at(); "" when there is none. Borrowed until the next call. */
 const char *object_store_error(const ObjectStore *s);
 /** Says on stderr why a call failed. @param r  what it returned @return CLI_NO */
-int object_store_say(const ObjectStore *s, int r);
+int object_store_report(const ObjectStore *s, int r);
 /** What a key is called: `s3://bucket/key`, a path. @return the caller's, NULL for lack of memory */
 char *object_store_url(const ObjectStore *s, const char *key);
 
@@ -74,16 +74,16 @@ typedef struct ObjectItem { /* borrowed while on_item runs */
         uint64_t bytes, modified_usec; /* of objects */
 } ObjectItem;
 
-typedef struct ObjectListOrder {
+typedef struct ObjectListing {
         const char *prefix; /* of keys; a directory's names that begin with a dot are passed over */
         bool shallow;       /* not below the next slash: what lies there is one common prefix */
         size_t max_items;   /* 0 = no limit */
         int (*on_item)(const ObjectItem *item,
                        void *userdata); /* negative ends it and is returned */
         void *userdata;
-} ObjectListOrder;
+} ObjectListing;
 /** In order of the key's bytes, page by page. @return 0, OBJECT_E_*, -errno */
-int object_store_list(ObjectStore *s, const ObjectListOrder *order);
+int object_store_list(ObjectStore *s, const ObjectListing *order);
 
 /** @return 0 and the object's size, OBJECT_E_*, -errno */
 int object_store_stat(ObjectStore *s, const char *key, uint64_t *ret_bytes);
@@ -130,7 +130,7 @@ DEFINE_CLEANUP(ObjectReader, object_reader_free);
 /* ---- for the kinds of stores only ---- */
 
 typedef struct ObjectStoreKind {
-        int (*list)(ObjectStore *s, const ObjectListOrder *order);
+        int (*list)(ObjectStore *s, const ObjectListing *order);
         int (*stat)(ObjectStore *s, const char *key, uint64_t *ret_bytes);
         int (*read)(ObjectStore *s, const char *key, size_t max_bytes, ObjectText *ret);
         int (*read_heads)(ObjectStore *s, ObjectHead *heads, size_t n);

@@ -66,15 +66,15 @@ static const char *first_set(const char *a, const char *b) {
 }
 
 /* What the configured destination says; where there is none, every string is NULL. */
-static const ConfigDestination *settings_of(const S3SessionOrder *o) {
+static const ConfigDestination *usable_settings(const S3SessionSpec *o) {
         static const ConfigDestination none;
         return o->destination ? o->destination : &none;
 }
 
 /* An option comes before what is configured, and that before the environment; a configured destination without an endpoint is AWS or
  * what the environment says, as the agent has it. */
-static S3Environment place_of(const S3SessionOrder *o, const S3Options *given) {
-        const ConfigDestination *d = settings_of(o);
+static S3Environment place_of(const S3SessionSpec *o, const S3Options *given) {
+        const ConfigDestination *d = usable_settings(o);
         S3Environment environment = s3_environment_read(environ);
         return s3_environment_resolve(&environment, first_set(given->endpoint_url, d->endpoint),
                                       first_set(given->ca_bundle, d->ca_file));
@@ -97,8 +97,8 @@ int s3_session_load_config(const Cli *cli, const S3Options *options, Config **re
 
 /* ---- setting up ---- */
 
-static int make_credentials(S3Session *s, const S3SessionOrder *o, const S3Options *given) {
-        const ConfigDestination *d = settings_of(o);
+static int create_credentials(S3Session *s, const S3SessionSpec *o, const S3Options *given) {
+        const ConfigDestination *d = usable_settings(o);
         S3Environment place = place_of(o, given);
         return credentials_new(
                 &s->credentials,
@@ -111,9 +111,9 @@ static int make_credentials(S3Session *s, const S3SessionOrder *o, const S3Optio
                                        .proxy = d->proxy });
 }
 
-static int make_client(S3Session *s, const S3SessionOrder *o, const S3Options *given,
-                       char **ret_fault) {
-        const ConfigDestination *d = settings_of(o);
+static int create_client(S3Session *s, const S3SessionSpec *o, const S3Options *given,
+                         char **ret_fault) {
+        const ConfigDestination *d = usable_settings(o);
         Clock *clock = clock_system();
         _cleanup_free_ char *told = credentials_region(s->credentials);
         S3Environment place = place_of(o, given);
@@ -146,7 +146,7 @@ static int make_client(S3Session *s, const S3SessionOrder *o, const S3Options *g
         return s3_client_new(&s->client, &options, ret_fault);
 }
 
-int s3_session_new(S3Session **ret, const S3SessionOrder *order, char **ret_fault) {
+int s3_session_new(S3Session **ret, const S3SessionSpec *order, char **ret_fault) {
         static const S3Options none;
         const S3Options *given = order->options ? order->options : &none;
         *ret_fault = NULL;
@@ -158,9 +158,9 @@ int s3_session_new(S3Session **ret, const S3SessionOrder *order, char **ret_faul
                 return -ENOMEM;
         r = sd_event_new(&s->event);
         if (r == 0)
-                r = make_credentials(s, order, given);
+                r = create_credentials(s, order, given);
         if (r == 0)
-                r = make_client(s, order, given, ret_fault);
+                r = create_client(s, order, given, ret_fault);
         if (r < 0)
                 return r;
         *ret = TAKE_PTR(s);
@@ -183,7 +183,7 @@ S3Client *s3_session_client(const S3Session *s) {
 
 /* ---- turning ---- */
 
-static int turn(S3Session *s, uint64_t usec) {
+static int run_once(S3Session *s, uint64_t usec) {
         if (cli_is_interrupted())
                 return -EINTR;
         int r = sd_event_run(s->event, usec);
@@ -193,12 +193,12 @@ static int turn(S3Session *s, uint64_t usec) {
 int s3_session_run(S3Session *s, const bool *done) {
         int r = 0;
         while (r == 0 && !*done)
-                r = turn(s, TURN_USEC);
+                r = run_once(s, TURN_USEC);
         return r;
 }
 
-int s3_session_turn(S3Session *s) {
-        return turn(s, 0);
+int s3_session_poll(S3Session *s) {
+        return run_once(s, 0);
 }
 
 /* ---- which destination ---- */
@@ -341,12 +341,12 @@ static bool check_range(S3Get *g, const S3Result *result) {
         return g->n < g->bytes && g->offset + g->n < total;
 }
 
-static bool may_go_on(S3Verdict verdict) {
+static bool is_resumable(S3Verdict verdict) {
         return verdict == S3_RETRY || verdict == S3_UNREACHABLE || verdict == S3_CORRUPTED;
 }
 
 /* on_data() has ended it. */
-static void say_stopped(S3Get *g) {
+static void report_stopped(S3Get *g) {
         const char *bucket = s3_client_bucket(g->client);
         if (g->stopped != -EFBIG)
                 finish(g, g->stopped);
@@ -367,13 +367,13 @@ static void on_done(const S3Result *result, void *userdata) {
         const S3Answer *answer = result->answer;
         bool goes_on = false;
         if (g->stopped < 0)
-                say_stopped(g);
+                report_stopped(g);
         else if (answer->verdict == S3_OK)
                 goes_on = check_range(g, result);
         else if (g->n == g->bytes) /* cut behind the last byte that was wanted */
                 finish(g, 0);
         else
-                goes_on = g->n > g->n_before && may_go_on(answer->verdict);
+                goes_on = g->n > g->n_before && is_resumable(answer->verdict);
         if (g->done)
                 return;
         if (goes_on && g->n > g->n_before) {
@@ -509,7 +509,7 @@ static int load(S3Reader *r, uint64_t piece, const S3Get **ret) {
         if (e == 0 && !s->get.done)
                 e = s3_session_run(r->session, &s->get.done);
         else if (e == 0)
-                e = s3_session_turn(r->session); /* the others go on meanwhile */
+                e = s3_session_poll(r->session); /* the others go on meanwhile */
         if (e < 0)
                 return e;
         r->next_piece = piece + 1;
@@ -598,7 +598,7 @@ typedef struct Ask {
         S3ObjectList *list; /* of a page */
 } Ask;
 
-static void on_asked(const S3Result *result, void *userdata) {
+static void on_head_piece(const S3Result *result, void *userdata) {
         Ask *ask = userdata;
         const S3Answer *answer = result->answer;
         ask->done = true;
@@ -611,10 +611,10 @@ static void on_asked(const S3Result *result, void *userdata) {
                         "%s", answer->sentence ? answer->sentence : "the request failed");
 }
 
-static int ask_and_wait(Ask *ask, S3Order *order) {
+static int request_and_wait(Ask *ask, S3Order *order) {
         S3Call *call;
         order->max_tries = MAX_TRIES;
-        order->on_done = on_asked;
+        order->on_done = on_head_piece;
         order->userdata = ask;
         int r = s3_call_new(&call, s3_session_client(ask->store->session), order);
         if (r == 0)
@@ -635,7 +635,7 @@ static void on_stat(Ask *ask, const S3Result *result) {
 
 static int s3_stat(ObjectStore *s, const char *key, uint64_t *ret_bytes) {
         Ask ask = { .store = s3_store(s), .on_ok = on_stat };
-        int r = ask_and_wait(&ask, &(S3Order){ .operation = S3_HEAD_OBJECT, .key = key });
+        int r = request_and_wait(&ask, &(S3Order){ .operation = S3_HEAD_OBJECT, .key = key });
         if (r == 0)
                 *ret_bytes = ask.bytes;
         return r;
@@ -657,7 +657,7 @@ static int s3_read(ObjectStore *s, const char *key, size_t max_bytes, ObjectText
         return r;
 }
 
-static void take_head(ObjectHead *h, S3Get *g) {
+static void set_head_result(ObjectHead *h, S3Get *g) {
         if (g->outcome == 0) {
                 h->text = TAKE_PTR(g->data);
                 h->n = g->n;
@@ -682,7 +682,7 @@ static int heads_run(S3Store *s, ObjectHead *heads, S3Get *gets, size_t n) {
                 if (r == 0)
                         r = gets[i].outcome < 0 ? gets[i].outcome : 0;
                 if (r == 0)
-                        take_head(&heads[i], &gets[i]);
+                        set_head_result(&heads[i], &gets[i]);
                 i++;
         }
         for (size_t k = 0; k < begun; k++)
@@ -715,8 +715,8 @@ static void on_page(Ask *ask, const S3Result *result) {
 }
 
 /* @param token  of the page before; NULL */
-static int ask_page(S3Store *s, const ObjectListOrder *order, const char *token,
-                    S3ObjectList *ret) {
+static int request_page(S3Store *s, const ObjectListing *order, const char *token,
+                        S3ObjectList *ret) {
         SignPair queries[6] = { { "list-type", "2" },
                                 { "max-keys", PAGE_KEYS },
                                 { "encoding-type", "url" },
@@ -727,20 +727,20 @@ static int ask_page(S3Store *s, const ObjectListOrder *order, const char *token,
         if (token)
                 queries[n++] = (SignPair){ "continuation-token", token };
         Ask ask = { .store = s, .on_ok = on_page, .list = ret };
-        return ask_and_wait(
+        return request_and_wait(
                 &ask,
                 &(S3Order){ .operation = S3_LIST_OBJECTS, .queries = queries, .n_queries = n });
 }
 
-static bool is_over(const ObjectListOrder *order, size_t n) {
+static bool has_enough(const ObjectListing *order, size_t n) {
         return order->max_items && n >= order->max_items;
 }
 
 /* Objects and common prefixes come in two lists, each in order: they are told as one. */
-static int tell_page(const ObjectListOrder *order, const S3ObjectList *page, size_t *n) {
+static int call_on_page(const ObjectListing *order, const S3ObjectList *page, size_t *n) {
         size_t o = 0, p = 0;
         int r = 0;
-        while (r == 0 && (o < page->n || p < page->n_prefixes) && !is_over(order, *n)) {
+        while (r == 0 && (o < page->n || p < page->n_prefixes) && !has_enough(order, *n)) {
                 bool is_prefix =
                         o >= page->n ||
                         (p < page->n_prefixes && strcmp(page->prefixes[p], page->items[o].key) < 0);
@@ -759,16 +759,16 @@ static int tell_page(const ObjectListOrder *order, const S3ObjectList *page, siz
         return r;
 }
 
-static int s3_list(ObjectStore *s, const ObjectListOrder *order) {
+static int s3_list(ObjectStore *s, const ObjectListing *order) {
         _cleanup_free_ char *token = NULL;
         size_t n = 0;
         bool goes_on = true;
         while (goes_on) {
                 S3ObjectList page = { 0 };
-                int r = ask_page(s3_store(s), order, token, &page);
+                int r = request_page(s3_store(s), order, token, &page);
                 if (r == 0)
-                        r = tell_page(order, &page, &n);
-                goes_on = r == 0 && page.is_truncated && !is_over(order, n);
+                        r = call_on_page(order, &page, &n);
+                goes_on = r == 0 && page.is_truncated && !has_enough(order, n);
                 if (goes_on && (!page.next_token || (token && strcmp(token, page.next_token) == 0)))
                         r = object_store_fail(s, OBJECT_E_FAILED,
                                               "the server says that the list goes on, but not how");
@@ -799,7 +799,7 @@ static const ObjectStoreKind kind = { .list = s3_list,
 static int new_session(S3Store *s, const ObjectUrl *url, const S3Options *options,
                        const Config *config) {
         _cleanup_free_ char *fault = NULL;
-        S3SessionOrder order = { .bucket = url->bucket, .options = options };
+        S3SessionSpec order = { .bucket = url->bucket, .options = options };
         if (config)
                 order.destination = s3_session_destination(config, url->bucket, url->key);
         int r = s3_session_new(&s->session, &order, &fault);

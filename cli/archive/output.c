@@ -28,7 +28,7 @@ bool output_is_stdout(const Output *o) {
         return !o->path;
 }
 
-int output_init(Output *o, const OutputOrder *order) {
+int output_init(Output *o, const OutputSpec *order) {
         *o = OUTPUT_INIT;
         o->may_replace = order->may_replace;
         if (order->given && strcmp(order->given, "-") == 0) {
@@ -64,7 +64,7 @@ int output_open_existing(const Output *o) {
         return S_ISREG(st.st_mode) ? TAKE_FD(fd) : S_ISDIR(st.st_mode) ? -EISDIR : -EBADF;
 }
 
-int output_say_taken(const Output *o) {
+int output_report_exists(const Output *o) {
         cli_error("'%s' exists and is something else; replace it with --force, or name another "
                   "place with -o",
                   o->path);
@@ -168,7 +168,7 @@ int output_zeros(Output *o, uint64_t n) {
         return r == 0 && n > 0 ? -EINTR : r;
 }
 
-int output_say(const Output *o, int error) {
+int output_report(const Output *o, int error) {
         char bytes[PARSE_FORMAT_SIZE];
         parse_format_human(bytes, o->written);
         if (output_is_stdout(o)) {
@@ -194,7 +194,7 @@ int output_say(const Output *o, int error) {
         return CLI_NO;
 }
 
-int output_check_room(const Output *o, uint64_t more_bytes) {
+int output_check_space(const Output *o, uint64_t more_bytes) {
         struct statvfs fs;
         if (output_is_stdout(o) || fstatvfs(o->fd, &fs) < 0)
                 return CLI_YES;
@@ -239,13 +239,13 @@ int output_commit(Output *o) {
                 return CLI_YES;
         int r = fsync(o->fd) < 0 ? -errno : 0;
         if (r < 0)
-                return output_say(o, r);
+                return output_report(o, r);
         if (o->may_replace)
                 r = rename(o->partial, o->path) < 0 ? -errno : 0;
         else
                 r = rename_without_replacing(o->partial, o->path);
         if (r == -EEXIST)
-                return output_say_taken(o);
+                return output_report_exists(o);
         o->is_committed = r == 0;
         if (r == 0)
                 r = sync_parent(o->path);

@@ -18,14 +18,14 @@ typedef struct Output {
 
 #define OUTPUT_INIT ((Output){ .fd = -1 })
 
-typedef struct OutputOrder { /* borrowed */
-        const char *given;   /* by -o: a file, a directory, `-`; NULL = the current directory */
-        const char *name;    /* in a directory: one component */
+typedef struct OutputSpec { /* borrowed */
+        const char *given;  /* by -o: a file, a directory, `-`; NULL = the current directory */
+        const char *name;   /* in a directory: one component */
         bool may_replace;
-} OutputOrder;
+} OutputSpec;
 
 /** Finds out where it goes, and touches nothing. @return CLI_YES, CLI_NO, CLI_USAGE after it was said */
-int output_init(Output *o, const OutputOrder *order);
+int output_init(Output *o, const OutputSpec *order);
 /** Opens NAME.partial (what is in it stays) and locks it; stdout needs it too. @return CLI_YES, CLI_NO after it was said */
 int output_open(Output *o);
 /** Leaves the partial file, unless there is nothing in it. */
@@ -35,7 +35,7 @@ bool output_is_stdout(const Output *o);
 /** @return fd of what has the name already, to be compared; -ENOENT; -EISDIR …: it is no regular file */
 int output_open_existing(const Output *o);
 /** Says that the name is taken by something else. @return CLI_NO */
-int output_say_taken(const Output *o);
+int output_report_exists(const Output *o);
 
 /** Cuts the partial file, and goes on there. @return 0, -errno */
 int output_rewind(Output *o, uint64_t bytes);
@@ -44,10 +44,10 @@ int output_write(Output *o, const void *data, size_t n);
 /** Appends zeros: a hole where there can be one. */
 int output_zeros(Output *o, uint64_t n);
 /** Says why writing failed, and how to go on. @return CLI_NO */
-int output_say(const Output *o, int error);
+int output_report(const Output *o, int error);
 
 /** @return whether there is room for so many more bytes, as far as one can tell; else CLI_NO was said */
-int output_check_room(const Output *o, uint64_t more_bytes);
+int output_check_space(const Output *o, uint64_t more_bytes);
 
 /** Makes it durable and gives it its name. What has the name is replaced only when that was asked for.
  * @return CLI_YES, CLI_NO after it was said */

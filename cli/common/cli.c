@@ -38,7 +38,7 @@ bool cli_is_interrupted(void) {
         return caught_signal != 0;
 }
 
-void cli_pass_signal_on(void) {
+void cli_raise_caught_signal(void) {
         if (!caught_signal)
                 return;
         (void)signal(caught_signal, SIG_DFL);
@@ -48,7 +48,7 @@ void cli_pass_signal_on(void) {
 /* ---- saying ---- */
 
 /* @return the text with nothing in it that could drive a terminal, the caller's; NULL for lack of memory */
-static _printf_(1, 0) char *spell(const char *fmt, va_list ap) {
+static _printf_(1, 0) char *format_safe(const char *fmt, va_list ap) {
         _cleanup_free_ char *raw = NULL;
         if (vasprintf(&raw, fmt, ap) < 0) {
                 raw = NULL;
@@ -73,7 +73,7 @@ static int columns(const char *text) {
 int cli_part(const char *fmt, ...) {
         va_list ap;
         va_start(ap, fmt);
-        _cleanup_free_ char *text = spell(fmt, ap);
+        _cleanup_free_ char *text = format_safe(fmt, ap);
         va_end(ap);
         if (!text)
                 return 0;
@@ -84,13 +84,13 @@ int cli_part(const char *fmt, ...) {
 void cli_line(const char *fmt, ...) {
         va_list ap;
         va_start(ap, fmt);
-        _cleanup_free_ char *text = spell(fmt, ap);
+        _cleanup_free_ char *text = format_safe(fmt, ap);
         va_end(ap);
         puts(text ? text : "");
 }
 
 /* What was printed comes before what is complained about, also where both go to one file. */
-static void complain(const char *command, const char *text, const char *hint) {
+static void print_error(const char *command, const char *text, const char *hint) {
         (void)fflush(stdout); /* main() asks how that went */
         cli_progress_end();
         fprintf(stderr, "neuron-collect%s%s: %s%s\n", command ? " " : "", command ? command : "",
@@ -100,20 +100,20 @@ static void complain(const char *command, const char *text, const char *hint) {
 void cli_error(const char *fmt, ...) {
         va_list ap;
         va_start(ap, fmt);
-        _cleanup_free_ char *text = spell(fmt, ap);
+        _cleanup_free_ char *text = format_safe(fmt, ap);
         va_end(ap);
-        complain(NULL, text, "");
+        print_error(NULL, text, "");
 }
 
 int cli_usage(const char *command, const char *fmt, ...) {
         va_list ap;
         va_start(ap, fmt);
-        _cleanup_free_ char *text = spell(fmt, ap);
+        _cleanup_free_ char *text = format_safe(fmt, ap);
         va_end(ap);
         char hint[96];
         snprintf(hint, sizeof hint, "; see neuron-collect %s%s--help", command ? command : "",
                  command ? " " : "");
-        complain(command, text, hint);
+        print_error(command, text, hint);
         return CLI_USAGE;
 }
 
@@ -159,7 +159,7 @@ void cli_progress(const Cli *cli, const char *fmt, ...) {
                 return;
         va_list ap;
         va_start(ap, fmt);
-        _cleanup_free_ char *text = spell(fmt, ap);
+        _cleanup_free_ char *text = format_safe(fmt, ap);
         va_end(ap);
         fprintf(stderr, "\r\x1b[K%s", text ? text : "");
         progress_is_drawn = true;
@@ -226,7 +226,7 @@ int cli_one_argument(int argc, char **argv, const char *what, const char **ret) 
 /* ---- asking ---- */
 
 /* The remedy depends on why nobody answers. */
-static int say_no_agent(const Cli *cli, const ClientFailure *why) {
+static int report_no_agent(const Cli *cli, const ClientFailure *why) {
         const char *remedy = "is that the socket of a neuron-collectd?";
         if (why->error == ENOENT || why->error == ECONNREFUSED)
                 remedy = "start neuron-collectd (systemctl status neuron-collectd tells why it is "
@@ -241,7 +241,7 @@ static int say_no_agent(const Cli *cli, const ClientFailure *why) {
 }
 
 /* @param action  with id: what of it was refused; NULL */
-static int say_refusal(const ClientReply *reply, const char *action, const char *id) {
+static int report_refusal(const ClientReply *reply, const char *action, const char *id) {
         const json_t *error = json_object_get(reply->json, "error");
         const char *message = cli_text(error, "message");
         if (*message && action && reply->status == 409)
@@ -258,12 +258,12 @@ typedef struct Question {
         const char *action, *id; /* for what is said after a refusal; NULL */
 } Question;
 
-static int ask(const Cli *cli, const Question *q, json_t **ret_json) {
+static int request(const Cli *cli, const Question *q, json_t **ret_json) {
         const char *method = q->method, *path = q->path;
         _cleanup_(client_reply_done) ClientReply reply = { 0 };
         int r = client_request(cli->socket, method, path, &reply);
         if (r == CLIENT_E_NO_AGENT)
-                return say_no_agent(cli, &reply.why);
+                return report_no_agent(cli, &reply.why);
         if (r == CLIENT_E_TOO_LARGE) {
                 cli_error("the answer of '%s' to %s %s is larger than any of neuron-collectd; what "
                           "listens "
@@ -282,16 +282,16 @@ static int ask(const Cli *cli, const Question *q, json_t **ret_json) {
                 return CLI_NO;
         }
         if (reply.status < 200 || reply.status > 299)
-                return say_refusal(&reply, q->action, q->id);
+                return report_refusal(&reply, q->action, q->id);
         *ret_json = json_incref(reply.json);
         return CLI_YES;
 }
 
-int cli_ask(const Cli *cli, const char *method, const char *path, json_t **ret_json) {
-        return ask(cli, &(Question){ .method = method, .path = path }, ret_json);
+int cli_request(const Cli *cli, const char *method, const char *path, json_t **ret_json) {
+        return request(cli, &(Question){ .method = method, .path = path }, ret_json);
 }
 
-int cli_ask_bundle(const Cli *cli, const char *id, const char *action, json_t **ret_json) {
+int cli_request_bundle(const Cli *cli, const char *id, const char *action, json_t **ret_json) {
         _cleanup_free_ char *escaped = client_escape(id), *path = NULL;
         if (!escaped || asprintf(&path, "/v1/bundles/%s%s%s", escaped, action ? "/" : "",
                                  action ? action : "") < 0) {
@@ -299,12 +299,12 @@ int cli_ask_bundle(const Cli *cli, const char *id, const char *action, json_t **
                 cli_error("%s", strerror(ENOMEM));
                 return CLI_NO;
         }
-        return ask(cli,
-                   &(Question){ .method = action ? "POST" : "GET",
-                                .path = path,
-                                .action = action,
-                                .id = id },
-                   ret_json);
+        return request(cli,
+                       &(Question){ .method = action ? "POST" : "GET",
+                                    .path = path,
+                                    .action = action,
+                                    .id = id },
+                       ret_json);
 }
 
 int cli_load_config(const Cli *cli, bool quiet, struct Config **ret) {

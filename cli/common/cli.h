@@ -24,7 +24,7 @@ typedef struct Cli {
         bool progress;           /* stderr is one: draw there how far it is */
 } Cli;
 
-typedef enum CliNeeds { CLI_ALONE, CLI_READS_CONFIG, CLI_ASKS_AGENT } CliNeeds;
+typedef enum CliNeeds { CLI_ALONE, CLI_READS_CONFIG, CLI_NEEDS_AGENT } CliNeeds;
 
 typedef struct CliCommand {
         const char *name, *arguments, *help;
@@ -59,7 +59,7 @@ int cmd_hook(const Cli *cli, int argc, char **argv);
 void cli_catch_signals(void);
 bool cli_is_interrupted(void);
 /** At the end of main(): when there was a signal, ends by it, so that a shell knows. */
-void cli_pass_signal_on(void);
+void cli_raise_caught_signal(void);
 
 /* ---- saying ---- */
 
@@ -108,9 +108,9 @@ int cli_one_argument(int argc, char **argv, const char *what, const char **ret);
 /** Asks the agent. A failure is said on stderr.
  * @param ret_json  the body of a 2xx answer, to be json_decref'ed; untouched otherwise
  * @return CLI_YES, CLI_NO (the agent said no), CLI_USAGE (it did not understand), CLI_NO_AGENT */
-int cli_ask(const Cli *cli, const char *method, const char *path, json_t **ret_json);
+int cli_request(const Cli *cli, const char *method, const char *path, json_t **ret_json);
 /** The same about one bundle. @param action  NULL = the bundle itself */
-int cli_ask_bundle(const Cli *cli, const char *id, const char *action, json_t **ret_json);
+int cli_request_bundle(const Cli *cli, const char *id, const char *action, json_t **ret_json);
 
 /** Reads the configuration as the daemon does: where the default file is not there, the built-in one counts, and that is said.
  * All is said on stderr, unless `quiet`. @return CLI_YES and *ret, CLI_USAGE */

@@ -59,7 +59,7 @@ static int fail(CURL *curl, CURLcode code, const Body *body, ClientReply *ret) {
         return CLIENT_E_NO_AGENT;
 }
 
-static int take_reply(CURL *curl, Body *body, ClientReply *ret) {
+static int build_reply(CURL *curl, Body *body, ClientReply *ret) {
         size_t n = body->text.n;
         ClientReply reply = { .body = strbuf_take(&body->text), .n_body = n };
         if (!reply.body)
@@ -93,7 +93,7 @@ int client_request(const char *socket, const char *method, const char *path, Cli
         }
         Body body = { 0 };
         CURLcode code = perform(curl, socket, url, &body);
-        int r = code == CURLE_OK ? take_reply(curl, &body, ret) : fail(curl, code, &body, ret);
+        int r = code == CURLE_OK ? build_reply(curl, &body, ret) : fail(curl, code, &body, ret);
         strbuf_done(&body.text);
         return r;
 }

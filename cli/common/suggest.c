@@ -11,11 +11,11 @@
 #define LENGTH_MAX 128 /* of the last components that are compared letter by letter */
 #define FAR UINT32_MAX
 
-Near near_init(const char *wanted) {
-        return (Near){ .wanted = wanted };
+Suggestions suggest_init(const char *wanted) {
+        return (Suggestions){ .wanted = wanted };
 }
 
-void near_done(Near *n) {
+void suggest_done(Suggestions *n) {
         for (size_t i = 0; i < n->n; i++)
                 free(n->names[i]);
         n->n = 0;
@@ -55,11 +55,11 @@ static unsigned judge(const char *wanted, const char *name) {
         return d <= tolerated ? d + 1 : FAR;
 }
 
-static void insert(Near *n, size_t at, const char *name, unsigned d) {
+static void insert(Suggestions *n, size_t at, const char *name, unsigned d) {
         char *copy = strdup(name);
         if (!copy)
                 return; /* one suggestion less */
-        if (n->n == NEAR_MAX)
+        if (n->n == SUGGESTIONS_MAX)
                 free(n->names[--n->n]);
         memmove(&n->names[at + 1], &n->names[at], (n->n - at) * sizeof n->names[0]);
         memmove(&n->distances[at + 1], &n->distances[at], (n->n - at) * sizeof n->distances[0]);
@@ -68,10 +68,10 @@ static void insert(Near *n, size_t at, const char *name, unsigned d) {
         n->n++;
 }
 
-void near_look(Near *n, const char *name) {
+void suggest_add(Suggestions *n, const char *name) {
         unsigned d = judge(n->wanted, name);
         if (d != FAR && !n->is_guess) {
-                near_done(n); /* the first ones were there for want of better */
+                suggest_done(n); /* the first ones were there for want of better */
                 n->is_guess = true;
         }
         if (d == FAR && n->is_guess)
@@ -79,11 +79,11 @@ void near_look(Near *n, const char *name) {
         size_t at = 0;
         while (at < n->n && n->distances[at] <= d)
                 at++;
-        if (at < NEAR_MAX)
+        if (at < SUGGESTIONS_MAX)
                 insert(n, at, name, d);
 }
 
-char *near_text(const Near *n) {
+char *suggest_text(const Suggestions *n) {
         StrBuf text = STRBUF_INIT;
         for (size_t i = 0; i < n->n; i++)
                 strbuf_addf(&text, "%s'%s'",

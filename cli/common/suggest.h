@@ -4,18 +4,18 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define NEAR_MAX 5
+#define SUGGESTIONS_MAX 5
 
-typedef struct Near {
+typedef struct Suggestions {
         const char *wanted; /* borrowed */
         bool is_guess;      /* those kept are near; false: they are just the first */
         size_t n;
-        char *names[NEAR_MAX]; /* best first; owned */
-        unsigned distances[NEAR_MAX];
-} Near;
+        char *names[SUGGESTIONS_MAX]; /* best first; owned */
+        unsigned distances[SUGGESTIONS_MAX];
+} Suggestions;
 
-Near near_init(const char *wanted);
-void near_done(Near *n);
-void near_look(Near *n, const char *name);
+Suggestions suggest_init(const char *wanted);
+void suggest_done(Suggestions *n);
+void suggest_add(Suggestions *n, const char *name);
 /** `did you mean 'a', 'b'?`, `such as 'a', 'b'`; "" when it has seen none. @return the caller's, NULL for lack of memory */
-char *near_text(const Near *n);
+char *suggest_text(const Suggestions *n);

@@ -61,7 +61,7 @@ const char *doctor_user(uid_t uid, char buf[static DOCTOR_USER_SIZE]) {
 
 /* ---- the configuration ---- */
 
-static void tell_fault(Doctor *d, const Diag *fault) {
+static void report_config_error(Doctor *d, const Diag *fault) {
         char where[32] = "";
         if (fault->line)
                 snprintf(where, sizeof where, ":%u", fault->line);
@@ -78,7 +78,7 @@ static int read_configuration(Doctor *d, Config **ret) {
         int r = is_missing ? config_builtin(ret)
                            : config_load(ret, cli->config_file, environ, &diags);
         for (size_t i = 0; i < diags.n; i++)
-                tell_fault(d, &diags.items[i]);
+                report_config_error(d, &diags.items[i]);
         diag_done(&diags);
         if (r == 0 && is_missing)
                 doctor_report(d, FINDING_WARNING, "configuration",
@@ -93,13 +93,13 @@ static int read_configuration(Doctor *d, Config **ret) {
 }
 
 static int find_destination(const Doctor *d) {
-        _cleanup_(near_done) Near near = near_init(d->only);
+        _cleanup_(suggest_done) Suggestions near = suggest_init(d->only);
         for (size_t i = 0; i < d->config->n_destinations; i++) {
                 if (strcmp(d->config->destinations[i].name, d->only) == 0)
                         return CLI_YES;
-                near_look(&near, d->config->destinations[i].name);
+                suggest_add(&near, d->config->destinations[i].name);
         }
-        _cleanup_free_ char *names = near_text(&near);
+        _cleanup_free_ char *names = suggest_text(&near);
         return cli_usage("doctor", "no destination is called '%s'; %s", d->only,
                          names ? names : "");
 }
@@ -119,8 +119,8 @@ static void find_instance(Doctor *d) {
                               origin);
 }
 
-static void look_at_all(Doctor *d) {
-        doctor_ask_agent(d);
+static void check_everything(Doctor *d) {
+        doctor_request_status(d);
         doctor_user_line(d);
         find_instance(d);
         if (!d->only) {
@@ -187,7 +187,7 @@ int cmd_doctor(const Cli *cli, int argc, char **argv) {
                 }
         }
         if (code == CLI_YES)
-                look_at_all(&d);
+                check_everything(&d);
         cli_progress_end();
         code = finish(&d, code);
         json_decref(d.agent);
@@ -205,7 +205,7 @@ enum { CAP_DAC_READ_SEARCH_BIT = 2, CAP_FOWNER_BIT = 3, CAP_LEASE_BIT = 28 };
 
 /* ---- the agent as a process ---- */
 
-void doctor_ask_agent(Doctor *d) {
+void doctor_request_status(Doctor *d) {
         _cleanup_(client_reply_done) ClientReply reply = { 0 };
         const char *socket = d->cli->socket ? d->cli->socket : d->config->api.socket;
         if (client_request(socket, "GET", "/v1/status", &reply) == 0 && reply.status == 200)
@@ -265,7 +265,7 @@ void doctor_user_line(Doctor *d) {
 
 /* ---- the state directory ---- */
 
-static void look_at_state(Doctor *d, int fd, const struct stat *st) {
+static void check_state(Doctor *d, int fd, const struct stat *st) {
         const char *path = d->config->state_directory, *type;
         char have[PARSE_FORMAT_SIZE], owner[DOCTOR_USER_SIZE];
         struct statvfs fs;
@@ -300,7 +300,7 @@ void doctor_state_directory(Doctor *d) {
         if (fd < 0 && errno == EACCES) /* 0711, or even less: it is nobody's business */
                 fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
         if (fd >= 0 && fstat(fd, &st) == 0) {
-                look_at_state(d, fd, &st);
+                check_state(d, fd, &st);
                 return;
         }
         int error = errno;
@@ -316,7 +316,7 @@ void doctor_state_directory(Doctor *d) {
 
 /* ---- how the agent is ---- */
 
-static void look_at_capabilities(Doctor *d) {
+static void check_capabilities(Doctor *d) {
         static const struct {
                 int bit;
                 const char *name, *what;
@@ -336,7 +336,7 @@ static void look_at_capabilities(Doctor *d) {
                                 "it has no %s, and so cannot %s", wanted[i].name, wanted[i].what);
 }
 
-static void look_at_destination_states(Doctor *d) {
+static void check_destination_states(Doctor *d) {
         size_t i;
         json_t *one;
         json_array_foreach(json_object_get(d->agent, "destinations"), i, one) {
@@ -355,7 +355,7 @@ static bool is_same_file(const char *a, const char *b) {
                                      x.st_ino == y.st_ino);
 }
 
-static void look_at_agent(Doctor *d) {
+static void check_agent(Doctor *d) {
         const json_t *agent = json_object_get(d->agent, "agent"),
                      *config = json_object_get(d->agent, "config");
         const char *error = cli_text(config, "last_error"), *file = cli_text(config, "file"),
@@ -378,14 +378,14 @@ static void look_at_agent(Doctor *d) {
                 doctor_report(d, FINDING_WARNING, "agent", "name its own with --config",
                               "it runs with another configuration than was looked at here: '%s'",
                               *file ? file : "built in");
-        look_at_capabilities(d);
-        look_at_destination_states(d);
+        check_capabilities(d);
+        check_destination_states(d);
 }
 
 void doctor_agent(Doctor *d) {
         const char *socket = d->cli->socket ? d->cli->socket : d->config->api.socket;
         if (d->agent) {
-                look_at_agent(d);
+                check_agent(d);
                 return;
         }
         bool is_denied = access(socket, F_OK) == 0 && access(socket, W_OK) < 0 && errno == EACCES;

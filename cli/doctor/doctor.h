@@ -32,7 +32,7 @@ const char *doctor_user(uid_t uid, char buf[static DOCTOR_USER_SIZE]);
 bool doctor_agent_uid(const Doctor *d, uid_t *ret);
 
 /* doctor_agent.c */
-void doctor_ask_agent(Doctor *d); /* asks once, says nothing */
+void doctor_request_status(Doctor *d); /* asks once, says nothing */
 void doctor_user_line(Doctor *d);
 void doctor_state_directory(Doctor *d);
 void doctor_agent(Doctor *d);

@@ -22,7 +22,7 @@
 #define TRY_TEMPLATE ".neuron-collectd-doctor-XXXXXX"
 #define DIRECTORIES_MAX 2000000
 #define LIMIT_BYTES 64
-typedef struct SourceLook {
+typedef struct SourceCheck {
         Doctor *doctor;
         const ConfigSource *source;
         char *what; /* `source NAME` */
@@ -31,25 +31,25 @@ typedef struct SourceLook {
         uint64_t n_units, n_unreadable;
         char *unreadable; /* an example */
         uint64_t n_directories;
-} SourceLook;
+} SourceCheck;
 
 /* ---- reading ---- */
 
 static int on_unit(ScanUnit *u, void *userdata) {
         (void)u;
-        SourceLook *l = userdata;
+        SourceCheck *l = userdata;
         l->n_units++;
         return cli_is_interrupted() ? -EINTR : 0;
 }
 
 static void on_unreadable(const char *relative, void *userdata) {
-        SourceLook *l = userdata;
+        SourceCheck *l = userdata;
         l->n_unreadable++;
         if (!l->unreadable)
                 l->unreadable = strdup(relative);
 }
 
-static void look_at_content(SourceLook *l) {
+static void check_content(SourceCheck *l) {
         const ConfigSource *c = l->source;
         char units[CLI_COUNT_SIZE], directories[64];
         ScanSource s = { .kind = (SourceKind)c->kind,
@@ -83,7 +83,7 @@ static void look_at_content(SourceLook *l) {
 /* ---- watching ---- */
 
 /* Directories that the agent would watch: hostile names, so by descriptors, and bounded. */
-static void count_directories(SourceLook *l, int at_fd, const char *name, unsigned depth) {
+static void count_directories(SourceCheck *l, int at_fd, const char *name, unsigned depth) {
         int fd = openat(at_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
         _cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
         if (!dir && fd >= 0)
@@ -100,7 +100,7 @@ static void count_directories(SourceLook *l, int at_fd, const char *name, unsign
         }
 }
 
-static void look_at_watching(SourceLook *l, int fd) {
+static void check_watching(SourceCheck *l, int fd) {
         const ConfigSource *c = l->source;
         const char *type = "?";
         char interval[PARSE_FORMAT_SIZE];
@@ -142,7 +142,7 @@ static int read_limit(const Doctor *d, const char *name, uint64_t *ret) {
         return parse_u64(text, ret);
 }
 
-static void tell_watches(Doctor *d, uint64_t need) {
+static void report_watches(Doctor *d, uint64_t need) {
         uint64_t limit;
         char remedy[128];
         if (read_limit(d, "max_user_watches", &limit) < 0)
@@ -197,7 +197,7 @@ static int try_link(const char *parent) {
 }
 
 /* The directory for the links may be there already, made by somebody else: then the agent refuses it. */
-static bool is_squatted(SourceLook *l, const char *parent) {
+static bool is_squatted(SourceCheck *l, const char *parent) {
         _cleanup_free_ char *path = path_join(parent, PINS_NAME);
         char owner[DOCTOR_USER_SIZE];
         struct stat st;
@@ -215,7 +215,7 @@ static bool is_squatted(SourceLook *l, const char *parent) {
         return true;
 }
 
-static void look_at_holding(SourceLook *l, int fd) {
+static void check_holding(SourceCheck *l, int fd) {
         static const char lost[] = "a file that is removed before it is delivered is then lost";
         _cleanup_free_ char *parent = path_parent(l->fixed);
         _cleanup_close_ int parent_fd =
@@ -247,7 +247,7 @@ static void look_at_holding(SourceLook *l, int fd) {
 
 /* ---- a source ---- */
 
-static void tell_no_source(SourceLook *l, int error) {
+static void report_no_source(SourceCheck *l, int error) {
         if (error == ENOENT)
                 doctor_report(l->doctor, FINDING_WARNING, l->what,
                               "no fault when the runtime makes it; else mend its `path`",
@@ -264,36 +264,36 @@ static void tell_no_source(SourceLook *l, int error) {
                               "'%s' cannot be opened: %s", l->fixed, strerror(error));
 }
 
-static void look_at_source(SourceLook *l) {
+static void check_source(SourceCheck *l) {
         char bad;
         if (path_template_new(&l->template, l->source->path, FORM_SOURCE_VARIABLES, &bad) < 0)
                 return; /* no memory: the configuration was checked */
         l->fixed = path_template_fixed(l->template);
         _cleanup_close_ int fd = scan_open_fixed(l->fixed);
         if (fd < 0) {
-                tell_no_source(l, -fd);
+                report_no_source(l, -fd);
                 return;
         }
-        look_at_content(l);
-        look_at_watching(l, fd);
-        look_at_holding(l, fd);
+        check_content(l);
+        check_watching(l, fd);
+        check_holding(l, fd);
 }
 
 void doctor_sources(Doctor *d) {
         uint64_t need = 0;
         for (size_t i = 0; i < d->config->n_sources && !cli_is_interrupted(); i++) {
-                SourceLook l = { .doctor = d, .source = &d->config->sources[i] };
+                SourceCheck l = { .doctor = d, .source = &d->config->sources[i] };
                 if (asprintf(&l.what, "source %s", l.source->name) < 0)
                         return; /* no memory */
                 cli_progress(d->cli, "%s: looking", l.what);
-                look_at_source(&l);
+                check_source(&l);
                 need += l.n_directories;
                 path_template_free(l.template);
                 free(l.what);
                 free(l.unreadable);
         }
         if (need > 0 && !cli_is_interrupted())
-                tell_watches(d, need);
+                report_watches(d, need);
 }
 
 /* Can each destination be written, and if not, why? */
@@ -312,7 +312,7 @@ static char *fixed_part(const char *text) {
 /* ---- a volume ---- */
 
 /* A missing root is made by the agent, not by whoever calls doctor: it would belong to the wrong user. */
-static void tell_missing_root(Doctor *d, const char *what, const char *root) {
+static void report_missing_root(Doctor *d, const char *what, const char *root) {
         _cleanup_free_ char *parent = path_parent(root);
         struct stat st;
         if (parent && stat(parent, &st) == 0 && S_ISDIR(st.st_mode))
@@ -325,11 +325,11 @@ static void tell_missing_root(Doctor *d, const char *what, const char *root) {
                               "neither '%s' nor the directory above it is there", root);
 }
 
-static void look_at_volume(Doctor *d, const ConfigDestination *c, const char *what) {
+static void check_volume(Doctor *d, const ConfigDestination *c, const char *what) {
         _cleanup_free_ char *root = fixed_part(c->path), *error = NULL;
         Volume *volume = NULL;
         if (root && access(root, F_OK) < 0 && errno == ENOENT) {
-                tell_missing_root(d, what, root);
+                report_missing_root(d, what, root);
                 return;
         }
         VolumeOptions options = { .root = root,
@@ -402,11 +402,11 @@ static int probe_bucket(BucketLook *l, const ConfigDestination *c) {
         return r < 0 ? r : s3_session_run(l->session, &l->done);
 }
 
-static void look_at_bucket(Doctor *d, const ConfigDestination *c, const char *what) {
+static void check_bucket(Doctor *d, const ConfigDestination *c, const char *what) {
         _cleanup_free_ char *fault = NULL;
         _cleanup_(s3_session_freep) S3Session *session = NULL;
         BucketLook l = { .doctor = d, .what = what };
-        S3SessionOrder order = { .bucket = c->bucket, .destination = c };
+        S3SessionSpec order = { .bucket = c->bucket, .destination = c };
         int r = s3_session_new(&session, &order, &fault);
         l.session = session;
         if (r == 0)
@@ -426,8 +426,8 @@ void doctor_destinations(Doctor *d) {
                 if (asprintf(&what, "destination %s", c->name) < 0)
                         what = NULL;
                 if (c->type == CONFIG_S3)
-                        look_at_bucket(d, c, what ? what : c->name);
+                        check_bucket(d, c, what ? what : c->name);
                 else
-                        look_at_volume(d, c, what ? what : c->name);
+                        check_volume(d, c, what ? what : c->name);
         }
 }

@@ -56,7 +56,7 @@ static const ConfigDestination *destination_named(const Config *c, const char *n
 }
 
 /* @return a list of strings, one a destination; NULL for lack of memory */
-static json_t *make_objects(const Estimate *e, const ScanUnit *u, const char *id) {
+static json_t *objects_json(const Estimate *e, const ScanUnit *u, const char *id) {
         json_t *objects = json_array();
         for (size_t i = 0; objects && i < e->source->destinations.n; i++) {
                 const ConfigDestination *d =
@@ -111,7 +111,7 @@ static int on_unit(ScanUnit *u, void *userdata) {
         char id[BUNDLE_ID_SIZE];
         BundleOrigin o = origin(e);
         bundle_id_of_unit(&o, u, path, id);
-        json_t *objects = make_objects(e, u, id);
+        json_t *objects = objects_json(e, u, id);
         if (!objects)
                 return -ENOMEM;
         int r = 0;

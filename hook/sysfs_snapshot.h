@@ -8,4 +8,4 @@
 /** Walks the devices' sysfs in a child and makes a document of it (schema neuron-collectd/snapshot/1, docs/SNAPSHOT.md). What was read before time was
  * over counts. @param until_usec  CLOCK_BOOTTIME
  * @return 0; -ENODEV: no Neuron device is here; -errno */
-int tier_collect(const char *sysfs_root, uint64_t until_usec, StrBuf *ret);
+int sysfs_snapshot_collect(const char *sysfs_root, uint64_t until_usec, StrBuf *ret);

@@ -1,5 +1,5 @@
 /* A child says its result before it exits: closing what it has inherited may hang in the exit, and nobody has to wait for that. */
-#include "hook/bounded.h"
+#include "hook/child_timeout.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 
 /* ---- in a child ---- */
 
-static _Noreturn void be_child(int fd, pid_t parent, int (*run)(void *userdata), void *userdata) {
+static _Noreturn void run_child(int fd, pid_t parent, int (*run)(void *userdata), void *userdata) {
         if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent)
                 _exit(ESRCH);
         int result = run(userdata);
@@ -31,7 +31,7 @@ static pid_t start_child(int *ret_fd, int (*run)(void *userdata), void *userdata
                 return 0;
         pid_t parent = getpid(), pid = fork();
         if (pid == 0)
-                be_child(fds[1], parent, run, userdata);
+                run_child(fds[1], parent, run, userdata);
         (void)close(fds[1]); /* the child's: its end is the pipe's */
         if (pid > 0)
                 *ret_fd = fds[0];
@@ -40,25 +40,25 @@ static pid_t start_child(int *ret_fd, int (*run)(void *userdata), void *userdata
         return MAX(pid, 0);
 }
 
-void bounded_start(Bounded *b, int (*run)(void *userdata), void *userdata) {
-        *b = BOUNDED_NONE;
+void child_timeout_start(TimedChild *b, int (*run)(void *userdata), void *userdata) {
+        *b = TIMED_CHILD_NONE;
         b->pid = start_child(&b->fd, run, userdata);
         if (b->pid == 0) {
-                b->put_off = run;
+                b->deferred = run;
                 b->userdata = userdata;
         }
 }
 
-static uint64_t left_msec(uint64_t until_usec) {
+static uint64_t remaining_msec(uint64_t until_usec) {
         uint64_t now = clock_boottime_usec();
         return now < until_usec ? (until_usec - now) / USEC_PER_MSEC + 1 : 0;
 }
 
 /* @return whether the child has said something, or is gone */
-static bool wait_for_word(int fd, uint64_t until_usec) {
+static bool wait_for_result(int fd, uint64_t until_usec) {
         struct pollfd p = { .fd = fd, .events = POLLIN };
         for (;;) {
-                uint64_t left = left_msec(until_usec);
+                uint64_t left = remaining_msec(until_usec);
                 int n = poll(&p, 1, (int)MIN(left, (uint64_t)INT32_MAX));
                 if (n > 0)
                         return true;
@@ -67,9 +67,9 @@ static bool wait_for_word(int fd, uint64_t until_usec) {
         }
 }
 
-static int hear(const Bounded *b, uint64_t until_usec) {
+static int read_result(const TimedChild *b, uint64_t until_usec) {
         int result = -ETIMEDOUT;
-        if (wait_for_word(b->fd, until_usec)) {
+        if (wait_for_result(b->fd, until_usec)) {
                 if (read(b->fd, &result, sizeof result) == sizeof result)
                         return result;
                 result = -EPIPE;
@@ -95,28 +95,28 @@ static bool send_at(timer_t *ret, int number, uint64_t usec) {
 }
 
 /* A call that waits for a server that is gone takes SIGKILL at best. */
-static int run_here(const Bounded *b, uint64_t until_usec) {
+static int run_deferred(const TimedChild *b, uint64_t until_usec) {
         timer_t alarm, end;
         int r = -EAGAIN; /* without a timer, nothing that may hang */
         (void)signal(SIGALRM, on_alarm);
         if (!send_at(&alarm, SIGALRM, until_usec))
                 return r;
         if (send_at(&end, SIGKILL, until_usec + KILL_AFTER_USEC)) {
-                r = b->put_off(b->userdata);
+                r = b->deferred(b->userdata);
                 (void)timer_delete(end); /* cannot fail: it is there */
         }
         (void)timer_delete(alarm); /* as above */
         return r;
 }
 
-int bounded_wait(Bounded *b, uint64_t until_usec) {
-        if (b->put_off) {
-                b->result = run_here(b, until_usec);
-                b->put_off = NULL;
+int child_timeout_wait(TimedChild *b, uint64_t until_usec) {
+        if (b->deferred) {
+                b->result = run_deferred(b, until_usec);
+                b->deferred = NULL;
         }
         if (b->pid == 0)
                 return b->result;
-        b->result = hear(b, until_usec);
+        b->result = read_result(b, until_usec);
         (void)waitpid(b->pid, NULL, WNOHANG); /* one that is still closing is left behind */
         (void)close(b->fd);                   /* read only */
         b->pid = 0;

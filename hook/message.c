@@ -1,5 +1,5 @@
 /* No stderr may make a job wait: a full pipe that all ranks share, a file on a server that is gone. Asking what stderr is (fstat) could hang, too. */
-#include "hook/say.h"
+#include "hook/message.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,11 +10,11 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include "hook/bounded.h"
+#include "hook/child_timeout.h"
 #include "lib/base/clock.h"
 
 #define PREFIX "neuron-dump: "
-#define PATIENCE_USEC (100 * USEC_PER_MSEC)
+#define STDERR_TIMEOUT_USEC (100 * USEC_PER_MSEC)
 
 enum { LINE_BYTES = 512 }; /* below PIPE_BUF: a pipe takes it whole or not at all */
 
@@ -30,7 +30,7 @@ static int write_line(void *userdata) {
 }
 
 /* Kernels before 6.4 do not know a single write to a pipe that does not wait: an open file of our own does not. @return whether it is a pipe */
-static bool say_to_pipe(const Line *line) {
+static bool print_to_pipe(const Line *line) {
         int fd;
 
         if (fcntl(STDERR_FILENO, F_GETPIPE_SZ) < 0)
@@ -44,23 +44,24 @@ static bool say_to_pipe(const Line *line) {
         return true;
 }
 
-static void say_line(Line *line) {
+static void print_line(Line *line) {
         static bool is_hung;
         struct iovec v = { .iov_base = line->text, .iov_len = line->n };
-        Bounded child;
+        TimedChild child;
 
         if (is_hung)
                 return;
         if (send(STDERR_FILENO, line->text, line->n, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 ||
             errno != ENOTSOCK || pwritev2(STDERR_FILENO, &v, 1, -1, RWF_NOWAIT) >= 0 ||
-            errno == EBADF || say_to_pipe(line))
+            errno == EBADF || print_to_pipe(line))
                 return;
-        bounded_start(&child, write_line, line);
-        is_hung = child.put_off != NULL || /* there can be no child, and here it might hang */
-                  bounded_wait(&child, clock_boottime_usec() + PATIENCE_USEC) == -ETIMEDOUT;
+        child_timeout_start(&child, write_line, line);
+        is_hung = child.deferred != NULL || /* there can be no child, and here it might hang */
+                  child_timeout_wait(&child, clock_boottime_usec() + STDERR_TIMEOUT_USEC) ==
+                          -ETIMEDOUT;
 }
 
-void say(const char *fmt, ...) {
+void message_print(const char *fmt, ...) {
         Line line = { .text = PREFIX };
         size_t n = strlen(PREFIX);
         va_list ap;
@@ -74,5 +75,5 @@ void say(const char *fmt, ...) {
                         line.text[n] = '?';
         line.text[n++] = '\n';
         line.n = n;
-        say_line(&line);
+        print_line(&line);
 }

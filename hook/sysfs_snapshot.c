@@ -1,4 +1,4 @@
-#include "hook/tier.h"
+#include "hook/sysfs_snapshot.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 
 #include "collectors/runner/collector.h"
-#include "hook/bounded.h"
+#include "hook/child_timeout.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
@@ -21,7 +21,7 @@ typedef struct Tier {
         int fd;
 } Tier;
 
-static uint64_t left_usec(uint64_t until_usec) {
+static uint64_t remaining_usec(uint64_t until_usec) {
         uint64_t now = clock_boottime_usec();
         return now < until_usec ? until_usec - now : 0;
 }
@@ -29,7 +29,7 @@ static uint64_t left_usec(uint64_t until_usec) {
 static int collect(void *userdata) {
         const Tier *t = userdata;
         char *no_patterns[] = { NULL };
-        uint64_t left = left_usec(t->until_usec);
+        uint64_t left = remaining_usec(t->until_usec);
         CollectOrder order = { .sysfs_root = (char *)t->sysfs_root,
                                .device_directory = (char *)"/dev",
                                .proc_root = (char *)"/proc",
@@ -65,7 +65,7 @@ static void add_records(StrBuf *b, const char *text) {
 }
 
 typedef struct Outcome {
-        uint64_t begun_usec, duration_usec; /* begun: CLOCK_REALTIME */
+        uint64_t start_usec, duration_usec; /* begun: CLOCK_REALTIME */
         int result;
         const char *text; /* the records */
 } Outcome;
@@ -76,7 +76,7 @@ static void add_section(StrBuf *b, const Outcome *o) {
         json_out_string(b, "name", "neuron_sysfs");
         json_out_string(b, "state", state_of(o->result));
         json_out_string(b, "detail", o->result < 0 ? strerror(-o->result) : NULL);
-        json_out_string(b, "begin", clock_format_iso(when, o->begun_usec));
+        json_out_string(b, "begin", clock_format_iso(when, o->start_usec));
         json_out_u64(b, "duration_ms", o->duration_usec / USEC_PER_MSEC);
         json_out_array(b, "files"); /* as in the agent's documents: none */
         json_out_end_array(b);
@@ -92,8 +92,8 @@ static int compose(const Outcome *o, StrBuf *b) {
         json_out_object(b, "hook"); /* in the place of the agent */
         json_out_string(b, "version", PACKAGE_VERSION);
         json_out_end_object(b);
-        json_out_string(b, "begin", clock_format_iso(when, o->begun_usec));
-        json_out_string(b, "end", clock_format_iso(when, o->begun_usec + o->duration_usec));
+        json_out_string(b, "begin", clock_format_iso(when, o->start_usec));
+        json_out_string(b, "end", clock_format_iso(when, o->start_usec + o->duration_usec));
         json_out_array(b, "sections");
         add_section(b, o);
         json_out_end_array(b);
@@ -109,7 +109,7 @@ static bool has_devices(const char *sysfs_root) {
         return n > 0 && (size_t)n < sizeof path && stat(path, &st) == 0;
 }
 
-int tier_collect(const char *sysfs_root, uint64_t until_usec, StrBuf *ret) {
+int sysfs_snapshot_collect(const char *sysfs_root, uint64_t until_usec, StrBuf *ret) {
         if (!has_devices(sysfs_root))
                 return -ENODEV;
         _cleanup_close_ int fd = memfd_create("neuron-dump-tier", MFD_CLOEXEC);
@@ -118,12 +118,12 @@ int tier_collect(const char *sysfs_root, uint64_t until_usec, StrBuf *ret) {
         if (fd < 0)
                 return -errno;
         Tier tier = { .sysfs_root = sysfs_root, .until_usec = until_usec, .fd = fd };
-        Bounded child;
-        uint64_t begun_usec = clock_realtime_usec(), began = clock_boottime_usec();
-        bounded_start(&child, collect, &tier);
-        int result = bounded_wait(&child, until_usec);
+        TimedChild child;
+        uint64_t start_usec = clock_realtime_usec(), began = clock_boottime_usec();
+        child_timeout_start(&child, collect, &tier);
+        int result = child_timeout_wait(&child, until_usec);
         int r = fs_read_head(fd, TIER_BYTES_MAX, &text, &n);
         if (r < 0)
                 return r;
-        return compose(&(Outcome){ begun_usec, clock_boottime_usec() - began, result, text }, ret);
+        return compose(&(Outcome){ start_usec, clock_boottime_usec() - began, result, text }, ret);
 }

@@ -1,5 +1,5 @@
 /* What the hook adds to the flags; above all names that are safe and that lib/neuron/names.c knows again. */
-#include "hook/identity.h"
+#include "hook/note.h"
 
 #include <limits.h>
 #include <setjmp.h>
@@ -31,7 +31,7 @@ static void names_are_those_that_the_agent_knows(void **state) {
                                                  .tid = copy("18"),
                                                  .log_id = copy("2") };
         DumpName name;
-        assert_int_equal(identity_fill(&n, ENV("RANK=1")), 0);
+        assert_int_equal(note_add_identity(&n, ENV("RANK=1")), 0);
         assert_string_equal(n.record_name,
                             "i-0123456789abcdef0-neuron-dump-pid-17-tid-18-lid-2.json");
         dump_name_parse(SOURCE_NEURON_CORE_DUMP, n.record_name, &name);
@@ -57,7 +57,7 @@ static void flags_cannot_lead_a_name_elsewhere(void **state) {
                                                          .pid = copy(s),
                                                          .tid = copy(s),
                                                          .log_id = copy(s) };
-                assert_int_equal(identity_fill(&n, ENV("A=b")), 0);
+                assert_int_equal(note_add_identity(&n, ENV("A=b")), 0);
                 assert_true(n.record_name[0] != '.' && n.record_name[0] != '\0');
                 assert_true(strlen(n.snapshot_name) <= NAME_MAX);
                 assert_int_equal(
@@ -71,7 +71,7 @@ static void without_ids_the_parent_gives_its_own(void **state) {
         (void)state;
         char want[100];
         _cleanup_(hook_note_done) HookNote n = { .local_output_dir = copy("/tmp/x") };
-        assert_int_equal(identity_fill(&n, ENV("A=b")), 0);
+        assert_int_equal(note_add_identity(&n, ENV("A=b")), 0);
         (void)snprintf(want, sizeof want, "unknown-neuron-dump-pid-%d-tid-%d-lid-0.json", getppid(),
                        getppid());
         assert_string_equal(n.record_name, want);
@@ -80,10 +80,10 @@ static void without_ids_the_parent_gives_its_own(void **state) {
 static void without_a_directory_no_file_is_promised(void **state) {
         (void)state;
         _cleanup_(hook_note_done) HookNote n = { .local_output_dir = copy("") }, m = { 0 };
-        assert_int_equal(identity_fill(&n, ENV("A=b")), 0);
+        assert_int_equal(note_add_identity(&n, ENV("A=b")), 0);
         assert_null(n.record_name);
         assert_null(n.local_output_dir);
-        assert_int_equal(identity_fill(&m, ENV("A=b")), 0);
+        assert_int_equal(note_add_identity(&m, ENV("A=b")), 0);
         assert_null(m.snapshot_name);
 }
 
@@ -93,17 +93,17 @@ static void a_relative_directory_becomes_absolute(void **state) {
         _cleanup_(hook_note_done) HookNote n = { .local_output_dir = copy("a/b") };
         assert_non_null(getcwd(cwd, sizeof cwd));
         (void)snprintf(want, sizeof want, "%s/a/b", cwd);
-        assert_int_equal(identity_fill(&n, ENV("A=b")), 0);
+        assert_int_equal(note_add_identity(&n, ENV("A=b")), 0);
         assert_string_equal(n.local_output_dir, want);
 }
 
 static void it_tells_who_it_is(void **state) {
         (void)state;
         _cleanup_(hook_note_done) HookNote n = { .error_code = copy("nrt_timeout") }, m = { 0 };
-        assert_int_equal(identity_fill(&n, ENV("RANK=3", "LOCAL_RANK=1", "HOME=/x", "HF_TOKEN=s",
-                                               "MASTER_ADDR=a")),
+        assert_int_equal(note_add_identity(&n, ENV("RANK=3", "LOCAL_RANK=1", "HOME=/x",
+                                                   "HF_TOKEN=s", "MASTER_ADDR=a")),
                          0);
-        assert_int_equal(identity_fill(&m, ENV("A=b")), 0);
+        assert_int_equal(note_add_identity(&m, ENV("A=b")), 0);
         assert_int_equal(strlen(n.id), 32);
         assert_string_not_equal(n.id, m.id);
         assert_int_equal(n.hook_pid, getpid());
@@ -117,13 +117,13 @@ static void it_tells_who_it_is(void **state) {
 
 static void dumps_are_off_only_when_both_are_set_and_empty(void **state) {
         (void)state;
-        assert_true(dumps_are_off(
+        assert_true(note_dumps_are_off(
                 ENV("NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY=", "NEURON_RT_S3_CORE_DUMP_PREFIX=")));
-        assert_false(dumps_are_off(ENV("NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY=")));
-        assert_false(dumps_are_off(ENV("NEURON_RT_S3_CORE_DUMP_PREFIX=")));
-        assert_false(dumps_are_off(
+        assert_false(note_dumps_are_off(ENV("NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY=")));
+        assert_false(note_dumps_are_off(ENV("NEURON_RT_S3_CORE_DUMP_PREFIX=")));
+        assert_false(note_dumps_are_off(
                 ENV("NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY=/x", "NEURON_RT_S3_CORE_DUMP_PREFIX=")));
-        assert_false(dumps_are_off(ENV("A=b")));
+        assert_false(note_dumps_are_off(ENV("A=b")));
 }
 
 int main(void) {

@@ -1,5 +1,5 @@
 /* The runtime's flags, in each form that they may have. */
-#include "hook/args.h"
+#include "hook/note.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +19,7 @@ static int parse(HookNote *n, const char *const *words) {
         size_t n_left_out;
         for (; *words; words++)
                 argv[argc++] = (char *)*words;
-        return args_parse(argc, argv, n, &n_left_out);
+        return note_parse_args(argc, argv, n, &n_left_out);
 }
 
 #define PARSE(n, ...) parse(n, (const char *const[]){ __VA_ARGS__, NULL })
@@ -102,14 +102,14 @@ static void the_last_of_two_counts(void **state) {
 static void only_what_is_no_usage_at_all_is_refused(void **state) {
         (void)state;
         _cleanup_(hook_note_done) HookNote n = { 0 };
-        assert_int_equal(parse(&n, (const char *const[]){ NULL }), ARGS_E_USAGE);
+        assert_int_equal(parse(&n, (const char *const[]){ NULL }), NOTE_ARGS_USAGE);
         size_t n_left_out;
-        assert_int_equal(args_parse(0, NULL, &n, &n_left_out), ARGS_E_USAGE);
+        assert_int_equal(note_parse_args(0, NULL, &n, &n_left_out), NOTE_ARGS_USAGE);
         static const char *const bad[] = { "word", "", "-p", "--" };
         for (size_t i = 0; i < ELEMENTSOF(bad); i++)
-                assert_int_equal(PARSE(&n, bad[i], "--pid", "1"), ARGS_E_USAGE);
-        assert_int_equal(PARSE(&n, "--help"), ARGS_E_HELP);
-        assert_int_equal(PARSE(&n, "--version"), ARGS_E_VERSION);
+                assert_int_equal(PARSE(&n, bad[i], "--pid", "1"), NOTE_ARGS_USAGE);
+        assert_int_equal(PARSE(&n, "--help"), NOTE_ARGS_HELP);
+        assert_int_equal(PARSE(&n, "--version"), NOTE_ARGS_VERSION);
         assert_int_equal(PARSE(&n, "--help", "--pid"), 0);
 }
 
@@ -123,7 +123,7 @@ static void counts_and_lengths_are_bounded(void **state) {
         for (size_t i = 1; i < ELEMENTSOF(argv); i++)
                 argv[i] = i % 2 ? longest : (char *)"v";
         _cleanup_(hook_note_done) HookNote n = { 0 };
-        assert_int_equal(args_parse(ELEMENTSOF(argv), argv, &n, &n_left_out), 0);
+        assert_int_equal(note_parse_args(ELEMENTSOF(argv), argv, &n, &n_left_out), 0);
         assert_int_equal(n.n_extra, NOTE_EXTRA_MAX + 1);
         assert_int_equal(n_left_out, N_PAIRS - NOTE_EXTRA_MAX);
         assert_in_range(strlen(n.extra[0].name), 1, 200);
@@ -142,7 +142,7 @@ static void a_known_flag_is_found_behind_any_number_of_others(void **state) {
         argv[1 + 2 * N_PAIRS] = (char *)"--local-output-dir";
         argv[2 + 2 * N_PAIRS] = (char *)"/tmp/x";
         _cleanup_(hook_note_done) HookNote n = { 0 };
-        assert_int_equal(args_parse(ELEMENTSOF(argv), argv, &n, &n_left_out), 0);
+        assert_int_equal(note_parse_args(ELEMENTSOF(argv), argv, &n, &n_left_out), 0);
         assert_non_null(n.local_output_dir);
         assert_string_equal(n.local_output_dir, "/tmp/x");
         assert_int_equal(n_left_out, N_PAIRS - NOTE_EXTRA_MAX);
@@ -155,7 +155,7 @@ static void of_as_many_as_a_note_shows_none_is_left_out(void **state) {
         for (size_t i = 1; i < ELEMENTSOF(argv); i++)
                 argv[i] = (char *)"--new";
         _cleanup_(hook_note_done) HookNote n = { 0 };
-        assert_int_equal(args_parse(ELEMENTSOF(argv), argv, &n, &n_left_out), 0);
+        assert_int_equal(note_parse_args(ELEMENTSOF(argv), argv, &n, &n_left_out), 0);
         assert_int_equal(n.n_extra, NOTE_EXTRA_MAX);
         assert_int_equal(n_left_out, 0);
 }

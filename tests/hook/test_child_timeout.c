@@ -1,5 +1,5 @@
 /* Children for what may hang: heard when they end, left behind when they do not. */
-#include "hook/bounded.h"
+#include "hook/child_timeout.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -37,12 +37,12 @@ static int act(void *userdata) {
 }
 
 static int run(const char *what, uint64_t usec) {
-        Bounded b;
-        bounded_start(&b, act, (char *)what);
+        TimedChild b;
+        child_timeout_start(&b, act, (char *)what);
         assert_true(b.pid > 0);
-        int r = bounded_wait(&b, now_usec() + usec);
+        int r = child_timeout_wait(&b, now_usec() + usec);
         assert_int_equal(b.pid, 0);
-        assert_int_equal(bounded_wait(&b, 0), r); /* asked again, it says the same */
+        assert_int_equal(child_timeout_wait(&b, 0), r); /* asked again, it says the same */
         return r;
 }
 
@@ -82,15 +82,15 @@ static int run_childless(const char *what) {
         pid_t pid = fork();
         if (pid == 0) {
                 static const struct rlimit none = { 0 };
-                Bounded b;
+                TimedChild b;
                 if (setrlimit(RLIMIT_NPROC, &none) < 0 || (getuid() == 0 && setuid(65534) < 0))
                         _exit(101);
-                bounded_start(&b, act, (char *)what);
-                if (b.pid != 0 || !b.put_off)
+                child_timeout_start(&b, act, (char *)what);
+                if (b.pid != 0 || !b.deferred)
                         _exit(102);
-                int r = bounded_wait(&b, now_usec() + 50 * USEC_PER_MSEC);
+                int r = child_timeout_wait(&b, now_usec() + 50 * USEC_PER_MSEC);
                 (void)poll(NULL, 0, 150); /* all is well: no timer is left */
-                _exit(r == bounded_wait(&b, 0) ? -r : 103);
+                _exit(r == child_timeout_wait(&b, 0) ? -r : 103);
         }
         assert_int_equal(waitpid(pid, &status, 0), pid);
         return status;
@@ -110,7 +110,7 @@ static void time_that_is_over_is_no_reason_to_wait(void **state) {
         (void)state;
         assert_int_equal(run("hangs", 0), -ETIMEDOUT);
         reap_all();
-        assert_int_equal(bounded_wait(&BOUNDED_NONE, 0), 0);
+        assert_int_equal(child_timeout_wait(&TIMED_CHILD_NONE, 0), 0);
 }
 
 int main(void) {

@@ -1,5 +1,5 @@
 /* Files that appear whole: with O_TMPFILE, and on file systems that know neither that nor a rename that replaces nothing. */
-#include "hook/put_file.h"
+#include "hook/write_file.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -58,13 +58,14 @@ static unsigned count_entries(const Scratch *s) {
 
 static void assert_puts(const Scratch *s, const char *name) {
         _cleanup_free_ char *text = NULL;
-        const PutContent first = { .text = "first", .n = 5 }, second = { .text = "second", .n = 6 };
+        const FileContent first = { .text = "first", .n = 5 },
+                          second = { .text = "second", .n = 6 };
         unsigned n_before = count_entries(s);
         struct stat st;
         (void)umask(0027);
-        assert_int_equal(put_file(s->fd, name, 0666, &first), 0);
+        assert_int_equal(write_file(s->fd, name, 0666, &first), 0);
         (void)umask(0022);
-        assert_int_equal(put_file(s->fd, name, 0666, &second), -EEXIST);
+        assert_int_equal(write_file(s->fd, name, 0666, &second), -EEXIST);
         assert_int_equal(fs_read_file(s->fd, name, 100, &text, NULL), 0);
         assert_string_equal(text, "first");
         assert_int_equal(fstatat(s->fd, name, &st, 0), 0);
@@ -85,8 +86,9 @@ static void a_symlink_in_its_place_is_not_followed(void **state) {
         Scratch *s = *state;
         assert_int_equal(symlinkat("elsewhere", s->fd, "a"), 0);
         for (int i = 0; i < 2; i++, has_no_tmpfile = true)
-                assert_int_equal(put_file(s->fd, "a", 0600, &(PutContent){ .text = "x", .n = 1 }),
-                                 -EEXIST);
+                assert_int_equal(
+                        write_file(s->fd, "a", 0600, &(FileContent){ .text = "x", .n = 1 }),
+                        -EEXIST);
         assert_int_equal(faccessat(s->fd, "elsewhere", F_OK, 0), -1);
         assert_int_equal(count_entries(s), 1);
 }
@@ -99,12 +101,12 @@ static void what_a_descriptor_has_is_copied(void **state) {
         memset(want, 'y', 300000);
         want[300000] = '\0';
         assert_int_equal(fs_write_all(fd, want, 300000), 0);
-        assert_int_equal(put_file(s->fd, "a", 0600, &(PutContent){ .fd = fd }), 0);
+        assert_int_equal(write_file(s->fd, "a", 0600, &(FileContent){ .fd = fd }), 0);
         assert_int_equal(fs_read_file(s->fd, "a", 1 << 20, &text, NULL), 0);
         assert_string_equal(text, want);
-        assert_int_equal(ftruncate(fd, PUT_FD_BYTES_MAX + 1), 0);
+        assert_int_equal(ftruncate(fd, WRITE_FILE_FD_MAX + 1), 0);
         for (int i = 0; i < 2; i++, has_no_tmpfile = true)
-                assert_int_equal(put_file(s->fd, "b", 0600, &(PutContent){ .fd = fd }), -EFBIG);
+                assert_int_equal(write_file(s->fd, "b", 0600, &(FileContent){ .fd = fd }), -EFBIG);
         assert_int_equal(count_entries(s), 1);
 }
 
@@ -114,18 +116,18 @@ static void directories_are_made_with_the_umask(void **state) {
         struct stat st;
         (void)snprintf(path, sizeof path, "%s/x/y//z", s->path);
         (void)umask(0077);
-        _cleanup_close_ int fd = put_open_directory(path);
+        _cleanup_close_ int fd = write_file_open_directory(path);
         (void)umask(0022);
         assert_true(fd >= 0);
         assert_int_equal(fstatat(s->fd, "x/y", &st, 0), 0);
         assert_int_equal(st.st_mode & 0777, 0700);
-        assert_int_equal(put_file(fd, "a", 0600, &(PutContent){ .text = "x", .n = 1 }), 0);
+        assert_int_equal(write_file(fd, "a", 0600, &(FileContent){ .text = "x", .n = 1 }), 0);
         assert_int_equal(faccessat(s->fd, "x/y/z/a", F_OK, 0), 0);
-        _cleanup_close_ int again = put_open_directory(path);
+        _cleanup_close_ int again = write_file_open_directory(path);
         assert_true(again >= 0);
         (void)snprintf(path, sizeof path, "%s/x/y/z/a/b", s->path);
-        assert_int_equal(put_open_directory(path), -ENOTDIR);
-        assert_int_equal(put_open_directory("/proc/none/of/these"), -ENOENT);
+        assert_int_equal(write_file_open_directory(path), -ENOTDIR);
+        assert_int_equal(write_file_open_directory("/proc/none/of/these"), -ENOENT);
 }
 
 int main(void) {

@@ -1,4 +1,4 @@
-#include "hook/put_file.h"
+#include "hook/write_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 
 enum { COPY_BYTES = 64 << 10 };
 
-int put_open_directory(const char *path) {
+int write_file_open_directory(const char *path) {
         _cleanup_free_ char *copy = strdup(path);
         if (!copy)
                 return -ENOMEM;
@@ -42,7 +42,7 @@ static int copy_fd(int to, int from) {
                 if (n <= 0)
                         return n < 0 ? -errno : 0;
                 done += n;
-                if (done > PUT_FD_BYTES_MAX)
+                if (done > WRITE_FILE_FD_MAX)
                         return -EFBIG;
                 int r = fs_write_all(to, data, (size_t)n);
                 if (r < 0)
@@ -50,13 +50,13 @@ static int copy_fd(int to, int from) {
         }
 }
 
-static int fill(int fd, const PutContent *content) {
+static int fill(int fd, const FileContent *content) {
         return content->text ? fs_write_all(fd, content->text, content->n)
                              : copy_fd(fd, content->fd);
 }
 
 /* A file without a name, which gets one when it is whole. @return 0, -EOPNOTSUPP: try the other way, -errno */
-static int put_unnamed(int dir_fd, const char *name, mode_t mode, const PutContent *content) {
+static int write_unnamed(int dir_fd, const char *name, mode_t mode, const FileContent *content) {
         char link_path[32];
         _cleanup_close_ int fd = openat(dir_fd, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, mode);
         if (fd < 0) /* kernels and file systems that know no O_TMPFILE say so in many ways */
@@ -84,7 +84,7 @@ static int publish(int dir_fd, const char *temporary, const char *name) {
         return 0;
 }
 
-static int put_renamed(int dir_fd, const char *name, mode_t mode, const PutContent *content) {
+static int write_renamed(int dir_fd, const char *name, mode_t mode, const FileContent *content) {
         char temporary[NAME_MAX + 1];
         uint64_t random;
         if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random)
@@ -102,7 +102,7 @@ static int put_renamed(int dir_fd, const char *name, mode_t mode, const PutConte
         return r;
 }
 
-int put_file(int dir_fd, const char *name, mode_t mode, const PutContent *content) {
-        int r = put_unnamed(dir_fd, name, mode, content);
-        return r == -EOPNOTSUPP ? put_renamed(dir_fd, name, mode, content) : r;
+int write_file(int dir_fd, const char *name, mode_t mode, const FileContent *content) {
+        int r = write_unnamed(dir_fd, name, mode, content);
+        return r == -EOPNOTSUPP ? write_renamed(dir_fd, name, mode, content) : r;
 }

@@ -1,5 +1,5 @@
 /* What the agent says is read as strictly as what a stranger says. */
-#include "hook/talk.h"
+#include "hook/agent_client.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,35 +13,35 @@
 
 #include "lib/base/cleanup.h"
 
-static TalkAnswer answer_to(const char *text) {
-        TalkAnswer a;
-        talk_parse(text, strlen(text), &a);
+static AgentReply answer_to(const char *text) {
+        AgentReply a;
+        agent_client_parse(text, strlen(text), &a);
         return a;
 }
 
 static void the_words_of_the_contract_are_known(void **state) {
         (void)state;
-        TalkAnswer a = answer_to("accepted 1999000");
-        assert_int_equal(a.kind, TALK_ACCEPTED);
+        AgentReply a = answer_to("accepted 1999000");
+        assert_int_equal(a.kind, AGENT_REPLY_ACCEPTED);
         assert_int_equal(a.wait_usec, 1999000);
         assert_string_equal(a.text, "");
         a = answer_to("accepted 5\nrefused: it is not yours\nmore");
-        assert_int_equal(a.kind, TALK_ACCEPTED);
+        assert_int_equal(a.kind, AGENT_REPLY_ACCEPTED);
         assert_string_equal(a.text, "it is not yours");
         a = answer_to("refused it is too long");
-        assert_int_equal(a.kind, TALK_REFUSED);
+        assert_int_equal(a.kind, AGENT_REPLY_REFUSED);
         assert_string_equal(a.text, "it is too long");
-        assert_int_equal(answer_to("snapshot done").kind, TALK_SNAPSHOT);
+        assert_int_equal(answer_to("snapshot done").kind, AGENT_REPLY_SNAPSHOT);
         a = answer_to("snapshot none they are off");
-        assert_int_equal(a.kind, TALK_NO_SNAPSHOT);
+        assert_int_equal(a.kind, AGENT_REPLY_NO_SNAPSHOT);
         assert_string_equal(a.text, "they are off");
-        assert_int_equal(answer_to("snapshot none").kind, TALK_NO_SNAPSHOT);
-        assert_int_equal(answer_to("refused").kind, TALK_REFUSED);
+        assert_int_equal(answer_to("snapshot none").kind, AGENT_REPLY_NO_SNAPSHOT);
+        assert_int_equal(answer_to("refused").kind, AGENT_REPLY_REFUSED);
 }
 
 static void waiting_is_bounded_whatever_it_says(void **state) {
         (void)state;
-        assert_int_equal(answer_to("accepted 18446744073709551615").wait_usec, TALK_WAIT_MAX_USEC);
+        assert_int_equal(answer_to("accepted 18446744073709551615").wait_usec, AGENT_WAIT_MAX_USEC);
         assert_int_equal(answer_to("accepted 0").wait_usec, 0);
 }
 
@@ -63,18 +63,18 @@ static void all_else_is_garbage(void **state) {
                                            "{\"a\":1}",
                                            "\xff\xfe" };
         for (size_t i = 0; i < ELEMENTSOF(bad); i++)
-                assert_int_equal(answer_to(bad[i]).kind, TALK_GARBAGE);
-        TalkAnswer a;
-        talk_parse("accepted 1\0x", 12, &a);
-        assert_int_equal(a.kind, TALK_GARBAGE);
+                assert_int_equal(answer_to(bad[i]).kind, AGENT_REPLY_INVALID);
+        AgentReply a;
+        agent_client_parse("accepted 1\0x", 12, &a);
+        assert_int_equal(a.kind, AGENT_REPLY_INVALID);
         static char large[100000];
         memset(large, 'x', sizeof large);
         memcpy(large, "refused ", 8);
-        talk_parse(large, sizeof large, &a);
-        assert_int_equal(a.kind, TALK_GARBAGE);
-        talk_parse(large, 4000, &a);
-        assert_int_equal(a.kind, TALK_REFUSED);
-        assert_int_equal(strlen(a.text), TALK_TEXT_SIZE - 1);
+        agent_client_parse(large, sizeof large, &a);
+        assert_int_equal(a.kind, AGENT_REPLY_INVALID);
+        agent_client_parse(large, 4000, &a);
+        assert_int_equal(a.kind, AGENT_REPLY_REFUSED);
+        assert_int_equal(strlen(a.text), AGENT_REPLY_TEXT_SIZE - 1);
 }
 
 static void its_last_word_takes_back_what_there_will_never_be(void **state) {
@@ -86,7 +86,7 @@ static void its_last_word_takes_back_what_there_will_never_be(void **state) {
                 int fds[2];
                 char said[64];
                 assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds), 0);
-                talk_finish(fds[0], i & 1, i & 2);
+                agent_client_finish(fds[0], i & 1, i & 2);
                 ssize_t n = recv(fds[1], said, sizeof said - 1, MSG_DONTWAIT);
                 assert_true(n > 0);
                 said[n] = '\0';

@@ -5,4 +5,4 @@
 
 /** Writes `neuron-dump: …` and a newline, cut at a few hundred bytes, control characters shown as `?`. Left out when stderr would block, as a
  * full pipe does; a file that hangs costs 100 ms, once. */
-void say(const char *fmt, ...) _printf_(1, 2);
+void message_print(const char *fmt, ...) _printf_(1, 2);

@@ -1,4 +1,4 @@
-#include "hook/talk.h"
+#include "hook/agent_client.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,23 +22,23 @@ enum {
 /* ---- what the agent says ---- */
 
 /* @return what stands behind the word and a blank, NULL when the text begins with another word */
-static const char *behind(const char *text, const char *word) {
+static const char *skip_word(const char *text, const char *word) {
         size_t n = strlen(word);
         if (strncmp(text, word, n) != 0 || (text[n] != ' ' && text[n] != '\0'))
                 return NULL;
         return text[n] == ' ' ? text + n + 1 : text + n;
 }
 
-static void copy_sentence(TalkAnswer *ret, const char *s) {
+static void copy_sentence(AgentReply *ret, const char *s) {
         size_t n = MIN(strlen(s), sizeof ret->text - 1);
         memcpy(ret->text, s, n);
         ret->text[n] = '\0';
 }
 
-void talk_parse(const char *data, size_t n, TalkAnswer *ret) {
+void agent_client_parse(const char *data, size_t n, AgentReply *ret) {
         char text[PACKET_MAX + 1];
         const char *s;
-        *ret = (TalkAnswer){ .kind = TALK_GARBAGE };
+        *ret = (AgentReply){ .kind = AGENT_REPLY_INVALID };
         if (n > PACKET_MAX || memchr(data, '\0', n))
                 return;
         memcpy(text, data, n);
@@ -46,29 +46,29 @@ void talk_parse(const char *data, size_t n, TalkAnswer *ret) {
         char *line = strchr(text, '\n');
         if (line)
                 *line++ = '\0';
-        if ((s = behind(text, "accepted"))) {
+        if ((s = skip_word(text, "accepted"))) {
                 if (parse_u64(s, &ret->wait_usec) < 0)
                         return;
-                ret->wait_usec = MIN(ret->wait_usec, TALK_WAIT_MAX_USEC);
-                ret->kind = TALK_ACCEPTED;
+                ret->wait_usec = MIN(ret->wait_usec, AGENT_WAIT_MAX_USEC);
+                ret->kind = AGENT_REPLY_ACCEPTED;
                 if (line && strncmp(line, "refused: ", 9) == 0) {
                         line[strcspn(line, "\n")] = '\0';
                         copy_sentence(ret, line + 9);
                 }
-        } else if ((s = behind(text, "refused"))) {
-                ret->kind = TALK_REFUSED;
+        } else if ((s = skip_word(text, "refused"))) {
+                ret->kind = AGENT_REPLY_REFUSED;
                 copy_sentence(ret, s);
         } else if (strcmp(text, "snapshot done") == 0)
-                ret->kind = TALK_SNAPSHOT;
-        else if ((s = behind(text, "snapshot none"))) {
-                ret->kind = TALK_NO_SNAPSHOT;
+                ret->kind = AGENT_REPLY_SNAPSHOT;
+        else if ((s = skip_word(text, "snapshot none"))) {
+                ret->kind = AGENT_REPLY_NO_SNAPSHOT;
                 copy_sentence(ret, s);
         }
 }
 
 /* ---- the socket ---- */
 
-static bool time_is_left(uint64_t until_usec) {
+static bool is_before(uint64_t until_usec) {
         return clock_boottime_usec() < until_usec;
 }
 
@@ -81,7 +81,7 @@ static int connect_to(int fd, const char *path, uint64_t until_usec) {
         while (connect(fd, (struct sockaddr *)&address, sizeof address) < 0) {
                 if (errno != EAGAIN && errno != EINTR)
                         return -errno;
-                if (!time_is_left(until_usec))
+                if (!is_before(until_usec))
                         return -ETIMEDOUT;
                 (void)poll(NULL, 0, RETRY_MSEC);
         }
@@ -92,7 +92,7 @@ static int send_packet(int fd, const char *data, size_t n, uint64_t until_usec) 
         while (send(fd, data, n, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
                 if (errno != EAGAIN && errno != EINTR)
                         return -errno;
-                if (!time_is_left(until_usec))
+                if (!is_before(until_usec))
                         return -ETIMEDOUT;
                 struct pollfd p = { .fd = fd, .events = POLLOUT };
                 (void)poll(&p, 1, RETRY_MSEC); /* tried again in any case */
@@ -100,7 +100,7 @@ static int send_packet(int fd, const char *data, size_t n, uint64_t until_usec) 
         return 0;
 }
 
-int talk_begin(const char *path, const char *note, size_t n, uint64_t until_usec) {
+int agent_client_open(const char *path, const char *note, size_t n, uint64_t until_usec) {
         _cleanup_close_ int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (fd < 0)
                 return -errno;
@@ -111,7 +111,7 @@ int talk_begin(const char *path, const char *note, size_t n, uint64_t until_usec
 }
 
 /* Takes the first descriptor of a message and closes all others. */
-static int take_fd(struct msghdr *message) {
+static int own_first_fd(struct msghdr *message) {
         int first = -1;
         for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
                 if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
@@ -137,7 +137,7 @@ static bool is_sealed(int fd) {
                (seals & (F_SEAL_WRITE | F_SEAL_SHRINK)) == (F_SEAL_WRITE | F_SEAL_SHRINK);
 }
 
-void talk_hear(int fd, TalkAnswer *ret, int *ret_fd) {
+void agent_client_receive(int fd, AgentReply *ret, int *ret_fd) {
         char data[PACKET_MAX + 1];
         _Alignas(struct cmsghdr) char control[CMSG_SPACE(FDS_MAX * sizeof(int))];
         struct iovec part = { .iov_base = data, .iov_len = sizeof data };
@@ -145,26 +145,26 @@ void talk_hear(int fd, TalkAnswer *ret, int *ret_fd) {
                                   .msg_iovlen = 1,
                                   .msg_control = control,
                                   .msg_controllen = sizeof control };
-        *ret = (TalkAnswer){ .kind = TALK_NOTHING };
+        *ret = (AgentReply){ .kind = AGENT_REPLY_NONE };
         *ret_fd = -1;
         ssize_t n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
                 return;
         if (n <= 0) {
-                ret->kind = TALK_CLOSED;
+                ret->kind = AGENT_REPLY_CLOSED;
                 return;
         }
-        _cleanup_close_ int got = take_fd(&message);
-        talk_parse(data, (size_t)n, ret);
-        if (ret->kind != TALK_SNAPSHOT)
+        _cleanup_close_ int got = own_first_fd(&message);
+        agent_client_parse(data, (size_t)n, ret);
+        if (ret->kind != AGENT_REPLY_SNAPSHOT)
                 return;
         if (got < 0 || !is_sealed(got))
-                ret->kind = TALK_GARBAGE;
+                ret->kind = AGENT_REPLY_INVALID;
         else
                 *ret_fd = TAKE_FD(got);
 }
 
-void talk_finish(int fd, bool has_record, bool has_snapshot) {
+void agent_client_finish(int fd, bool has_record, bool has_snapshot) {
         const char *text = has_record && has_snapshot ? "finished"
                            : has_record               ? "finished without snapshot"
                            : has_snapshot             ? "finished without record"

@@ -4,16 +4,16 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-typedef struct PutContent {
+typedef struct FileContent {
         const char *text; /* NULL: what fd has */
         size_t n;
         int fd; /* a file of memory, read from its beginning */
-} PutContent;
+} FileContent;
 
-#define PUT_FD_BYTES_MAX (32 << 20) /* of what fd has */
+#define WRITE_FILE_FD_MAX (32 << 20) /* of what fd has */
 
 /** Makes the directory and those above it, with the caller's umask. @return an O_PATH fd of the caller's, -errno */
-int put_open_directory(const char *path);
+int write_file_open_directory(const char *path);
 
 /** @param mode  the umask is taken off  @return 0; -EEXIST: something is there, and stays; -EFBIG; -errno */
-int put_file(int dir_fd, const char *name, mode_t mode, const PutContent *content);
+int write_file(int dir_fd, const char *name, mode_t mode, const FileContent *content);
