@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cli/common/cli.h"
+#include "cli/common/suggest.h"
 #include "cli/hook/hook_status.h"
 #include "config/config.h"
 
@@ -28,31 +29,31 @@ static const CliCommand commands[] = {
           NULL, CLI_NEEDS_AGENT, cmd_explain },
         { "wait", "[ID | --all] [--timeout T]", "wait until delivered (exit 0) or given up (exit 1)",
           "  --all        for everything the agent knows and finds (the default without ID)\n"
-          "  --timeout T  at most this long, such as 30s or 10m; what is left then is told (exit 1)\n",
+          "  --timeout T  at most this long, such as 30s or 10m; then prints what is undelivered (exit 1)\n",
           CLI_NEEDS_AGENT, cmd_wait },
         { "retry", "ID", "try a bundle again now, out of quarantine too",
           NULL, CLI_NEEDS_AGENT, cmd_act },
-        { "cancel", "ID", "stop working on a bundle; its source is left alone",
+        { "cancel", "ID", "stop working on a bundle; keep its source",
           NULL, CLI_NEEDS_AGENT, cmd_act },
-        { "pin", "ID", "mark a bundle, so that retention leaves it alone",
+        { "pin", "ID", "mark a bundle, so that retention keeps its source",
           NULL, CLI_NEEDS_AGENT, cmd_act },
         { "unpin", "ID", "undo pin",
           NULL, CLI_NEEDS_AGENT, cmd_act },
-        { "flush", "", "scan now; take what is settling without waiting for `settle`",
+        { "flush", "", "scan now, and do not wait for `settle`",
           NULL, CLI_NEEDS_AGENT, cmd_flush },
-        { "scan", "", "scan now; what is found waits for `settle` as ever", NULL, CLI_NEEDS_AGENT,
+        { "scan", "", "scan now; new files still wait for `settle`", NULL, CLI_NEEDS_AGENT,
           cmd_flush },
         { "snapshot", "[-o DIR]", "a hardware snapshot now",
-          "Waits until the agent has it, says where it lies, and a line for each part: complete, timeout, cut,\n"
+          "Waits for it, and prints its place and a line for each section: complete, timeout, cut,\n"
           "failed or skipped. With --json: the document itself.\n\n"
-          "  -o, --output DIR  bring snapshot.json and the raw files there; by default they stay in the agent's\n"
+          "  -o, --output DIR  copy snapshot.json and the raw files there; by default they stay in the agent's\n"
           "                    state directory, where only root and the agent's user can read them\n",
           CLI_NEEDS_AGENT, cmd_snapshot },
         { "drain", "[--timeout T]", "take nothing new, ship the rest; may the node be terminated?",
-          "Waits until the agent says that nothing is left which only this node has, prints `safe to terminate`\n"
-          "and exits with 0. When time is up, or only bundles are left that nothing will move (given up, or\n"
-          "their source or destination is not configured any more), prints what is not safe, a line a bundle,\n"
-          "and exits with 1. The agent goes on draining in any case, until `neuron-collect resume`.\n\n"
+          "Waits until nothing remains that only this node has, prints `safe to terminate`\n"
+          "and exits with 0. On timeout, or when only bundles remain that cannot be delivered (given up, or\n"
+          "their source or destination is no longer configured), prints what is not safe, a line a bundle,\n"
+          "and exits with 1. The agent continues to drain in any case, until `neuron-collect resume`.\n\n"
           "  --timeout T  at most this long, such as 30s or 10m (default: no limit)\n",
           CLI_NEEDS_AGENT, cmd_drain },
         { "resume", "", "undo drain: take new bundles again", NULL, CLI_NEEDS_AGENT, cmd_resume },
@@ -61,26 +62,26 @@ static const CliCommand commands[] = {
           "An object that has no manifest (yet) is not delivered.\n\n" S3_HELP, CLI_READS_CONFIG, cmd_ls },
         { "get", "URL [--member PATH] [-o OUT]", "fetch a bundle, or one file out of it, verified",
           "URL is s3://bucket/key or a path: the bundle, its manifest, or what both begin with.\n"
-          "What was loaded lies in OUT.partial until it is whole and verified; the same command goes on with\n"
-          "it. The manifest is put beside the bundle.\n\n"
+          "Data is kept in OUT.partial until it is complete and verified; the same command resumes\n"
+          "there. The manifest is written beside the bundle.\n\n"
           "  --member PATH       only this file, by its path in the manifest\n"
           "  -o, --output OUT    a file, a directory, or - for stdout (default: the current directory)\n"
           "  --force             replace what has the name already\n" S3_HELP, CLI_READS_CONFIG, cmd_get },
         { "verify", "URL", "re-hash a bundle against its manifest",
           "URL is s3://bucket/key or a path: the bundle (.tar.zst), its manifest (.manifest.json), or what both\n"
-          "begin with; they lie side by side. Asks no agent: works on any machine that sees the volume or the\n"
+          "begin with, side by side. Needs no agent: works on any machine that can read the volume or the\n"
           "bucket.\n\n" S3_HELP,
           CLI_READS_CONFIG, cmd_verify },
         { "estimate", "", "what the sources would take now, how big, under which keys",
-          "Reads the configuration and the sources and asks no agent: what lies there counts, also when it has\n"
+          "Reads the configuration and the sources and needs no agent: counts all files there, also if they have\n"
           "been delivered already. Run it as the agent's user or as root, who can read what the agent can.\n",
           CLI_READS_CONFIG, cmd_estimate },
-        { "doctor", "[--destination NAME]", "tries every part, and says the remedy",
+        { "doctor", "[--destination NAME]", "check every part, and report remedies",
           "A line each: `ok`, `warning` or `FAILED`; exit 1 when something failed, 2 when the configuration has\n"
           "faults. To each destination a small probe is written and removed again. What is found is what the\n"
           "caller may do and which credentials the caller finds: the agent's may be others.\n\n"
           "  --destination NAME  only this one\n"
-          "  --hook-directory D  where the runtime's hook is looked for (default: " HOOK_DIRECTORY ")\n", CLI_READS_CONFIG, cmd_doctor },
+          "  --hook-directory D  the directory of the runtime's hook (default: " HOOK_DIRECTORY ")\n", CLI_READS_CONFIG, cmd_doctor },
         { "hook", "install | remove | status", "our neuron-dump in the place of the runtime's hook",
           "  install      install our hook, and keep the present one as " HOOK_ASIDE "\n"
           "  remove       restore the previous hook\n"
@@ -220,15 +221,14 @@ static int find_socket(const Cli *cli, char **ret) {
         Config *config = NULL;
         int code = cli_load_config(cli, !cli->config_given, &config);
         if (code != CLI_YES && cli->config_given) {
-                cli_error("'%s' cannot tell where the agent's socket is; mend it, or name the "
-                          "socket with --socket",
+                cli_error("cannot read the agent's socket from '%s'; fix it, or give the socket "
+                          "with --socket",
                           cli->config_file);
                 return code;
         }
         if (code != CLI_YES) {
-                cli_error("'%s' cannot be used, so the default socket is asked; `neuron-collect "
-                          "config check` says "
-                          "what is wrong with it",
+                cli_error("cannot read '%s': using the default socket; `neuron-collect config "
+                          "check` reports its errors",
                           cli->config_file);
                 if (config_builtin(&config) < 0)
                         return CLI_USAGE;
@@ -238,10 +238,19 @@ static int find_socket(const Cli *cli, char **ret) {
         return *ret ? CLI_YES : CLI_NO;
 }
 
+static int report_unknown_command(const char *name) {
+        _cleanup_(suggest_done) Suggestions near = suggest_init(name);
+        for (size_t i = 0; i < ELEMENTSOF(commands); i++)
+                suggest_add(&near, commands[i].name);
+        _cleanup_free_ char *text = near.is_guess ? suggest_text(&near) : NULL;
+        return text ? cli_usage(NULL, "unknown command '%s' (%s)", name, text)
+                    : cli_usage(NULL, "unknown command '%s'", name);
+}
+
 static int run(Args *a, int argc, char **argv) {
         const CliCommand *command = find_command(argv[0]);
         if (!command)
-                return cli_usage(NULL, "'%s' is no command", argv[0]);
+                return report_unknown_command(argv[0]);
         argc = parse_globals(a, argc, argv);
         if (a->help)
                 return help_command(command);

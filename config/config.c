@@ -119,7 +119,7 @@ static void report_no_destination(const Config *c, Faults *faults, const Spot *s
                 if (c->destinations[i].name)
                         strbuf_addf(&remedy, "%s%s", n++ > 0 ? ", " : "", c->destinations[i].name);
         faults_add(faults, spot, n > 0 ? remedy.text : "add it to `destinations:`",
-                   "there is no destination '%s'", name);
+                   "unknown destination '%s'", name);
 }
 
 static int resolve_destinations(const Config *c, Faults *faults, size_t i) {
@@ -170,7 +170,7 @@ static int append_identity(Config *c, Faults *faults, size_t i) {
         size_t max = keys_get(name)->max > 0 ? keys_get(name)->max : KEYS_STRING_MAX;
         if (strlen(*field) + 1 + strlen(appended) > max) {
                 Spot spot = spot_of(c, name, i, FAULTS_NO_ITEM);
-                faults_add(faults, &spot, "use a shorter one, or put %d and %c into it",
+                faults_add(faults, &spot, "use a shorter one, or use %d and %c in it",
                            "is too long for the '/%%d-%%c' that belongs at its end");
                 return 0;
         }
@@ -246,7 +246,7 @@ static void check_overlap(const Config *c, Faults *faults, const FixedParts *fix
                                    "watches '%s', but destinations[%zu] writes to '%s'", mine, k,
                                    fixed->destinations[k]);
         if (c->state_directory && path_is_below(c->state_directory, mine))
-                faults_add(faults, &spot, "keep the state directory outside of what is collected",
+                faults_add(faults, &spot, "use a state directory outside of the sources",
                            "watches '%s', but the agent's state lies in '%s'", mine,
                            c->state_directory);
 }

@@ -190,7 +190,7 @@ void faults_add(Faults *f, const Spot *spot, const char *remedy, const char *fau
         if (f->n > FAULTS_MAX) {
                 if (f->n == FAULTS_MAX + 1)
                         diag_add(f->diags, (DiagWhere){ .file = f->file },
-                                 "mend these and check again", "there are further faults");
+                                 "fix these, then check again", "there are further faults");
                 return;
         }
         va_start(ap, fault);

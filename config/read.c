@@ -488,8 +488,8 @@ static void report_missing(Reader *r, const Scope *scope, const ConfigKey *key) 
         if (key->type == KEY_ELEMENTS) {
                 strbuf_addf(&remedy, "add `%s:` with at least one entry, which needs ", key->name);
                 add_required_names(&remedy, key);
-                faults_add(r->faults, &spot, remedy.text,
-                           "there are none, so there is nothing to do");
+                faults_add(r->faults, &spot, remedy.text, "at least one %.*s is required",
+                           (int)strlen(key->name) - 1, key->name);
                 return;
         }
         strbuf_addf(&remedy, "add `%s:` and %s", keys_leaf(key), keys_type_name(key));

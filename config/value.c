@@ -51,7 +51,15 @@ void value_add_remedy(const ConfigKey *key, StrBuf *b) {
 }
 
 static int set_fault_word(const ConfigKey *key, const char *text, ValueFault *f) {
-        return set_fault(key, text, "is none of the words that can stand here", f);
+        strbuf_add(&f->fault, "invalid value ");
+        text_add_shown(&f->fault, text);
+        strbuf_add(&f->fault, " (one of: ");
+        for (const KeyWord *w = key->words; w->word; w++)
+                strbuf_addf(&f->fault, "%s%s", w == key->words ? "" : ", ", w->word);
+        strbuf_add(&f->fault, ")");
+        strbuf_add(&f->remedy, "use one of these");
+        add_default(key, &f->remedy);
+        return VALUE_E_FAULTY;
 }
 
 static int set_choice(const ConfigKey *key, void *base, const char *text, ValueFault *f) {

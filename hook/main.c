@@ -240,10 +240,9 @@ static uint64_t deadline_setting(void) {
         if (!s || s[0] == '\0')
                 return DEADLINE_DEFAULT_USEC;
         if (parse_time_usec(s, &usec) < 0) {
-                message_print(
-                        "NEURON_COLLECTD_DEADLINE is '%s', which is no time such as 2s or 500ms; "
-                        "taking 2s",
-                        s);
+                message_print("invalid duration NEURON_COLLECTD_DEADLINE='%s' (such as 2s or "
+                              "500ms): using 2s",
+                              s);
                 return DEADLINE_DEFAULT_USEC;
         }
         return MIN(usec, DEADLINE_MAX_USEC);
@@ -288,7 +287,7 @@ static void handle_reply(Hook *h, const AgentReply *a, int fd) {
                 h->is_accepted = true;
                 h->until_usec = granted_until(h, a->wait_usec);
                 if (a->text[0] != '\0' && h->note.local_output_dir)
-                        message_print("the agent takes no files for this: %s", a->text);
+                        message_print("the agent accepts no files for this note: %s", a->text);
                 break;
         case AGENT_REPLY_SNAPSHOT:
                 h->snapshot_fd = fd;
@@ -336,9 +335,9 @@ static void write_mailbox_note(Hook *h) {
         child_timeout_start(&child, write_note, h);
         int r = child_timeout_wait(&child, h->until_usec + GRACE_USEC);
         if (r < 0)
-                message_print("no agent has taken the note, and it cannot be left in '%s': %s; is "
-                              "neuron-collectd installed on this node, and "
-                              "its mailbox mounted here?",
+                message_print("neuron-collectd is not running, and the note cannot be written to "
+                              "'%s': %s; check that neuron-collectd is installed on this node and "
+                              "its mailbox is mounted here",
                               h->mailbox, strerror(-r));
 }
 
@@ -364,7 +363,7 @@ static void write_own_snapshot(Hook *h) {
         if (r == 0)
                 write_snapshot_file(h, b.text, b.n);
         else if (r != -ENODEV)
-                message_print("cannot look at '%s': %s", h->sysfs_root, strerror(-r));
+                message_print("cannot read '%s': %s", h->sysfs_root, strerror(-r));
 }
 
 /* ---- all of it ---- */
@@ -444,9 +443,7 @@ int main(int argc, char **argv) {
         if (r > 0)
                 return print_usage(r);
         if (n_left_out > 0)
-                message_print("%zu arguments that this program does not know are left out of the "
-                              "note, which "
-                              "shows %d of them",
+                message_print("%zu unknown arguments are not in the note, which has %d of them",
                               n_left_out, NOTE_EXTRA_MAX);
         if (r == 0)
                 r = prepare(&h);

@@ -7,7 +7,7 @@
 static void print_outcome(const char *action, const json_t *b) {
         const char *id = cli_text(b, "id"), *state = cli_text(b, "state");
         if (strcmp(action, "pin") == 0)
-                cli_line("%s: pinned; retention will leave it alone until `neuron-collect unpin` "
+                cli_line("%s: pinned; retention keeps its source until `neuron-collect unpin` "
                          "(this version deletes nothing by itself)",
                          id);
         else if (strcmp(action, "unpin") == 0)
@@ -19,7 +19,7 @@ static void print_outcome(const char *action, const json_t *b) {
                         "%s: tried again now, it is %s; `neuron-collect wait %s` waits for the end",
                         id, state, id);
         else if (strcmp(state, "cancelled") == 0)
-                cli_line("%s: cancelled, its files at the source were left alone", id);
+                cli_line("%s: cancelled; its files stay at the source", id);
         else
                 cli_line("%s: will be cancelled when the copy that is under way has stopped; it is "
                          "%s",
@@ -53,9 +53,9 @@ int cmd_flush(const Cli *cli, int argc, char **argv) {
         if (code == CLI_YES && cli->json)
                 code = cli_print_json(cli, answer);
         else if (code == CLI_YES)
-                cli_line("all sources are looked at now%s; `neuron-collect wait --all` waits for "
+                cli_line("scanning all sources now%s; `neuron-collect wait --all` waits for "
                          "the end",
-                         flush ? ", and what is settling is taken" : "");
+                         flush ? ", without waiting for `settle`" : "");
         json_decref(answer);
         return code;
 }

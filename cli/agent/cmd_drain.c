@@ -104,8 +104,8 @@ static int look(Drain *d, DrainOutcome *ret) {
 
 static int finish(const Drain *d, DrainOutcome outcome) {
         const json_t *drain = json_object_get(d->status, "drain");
-        const char *missing = outcome == DRAIN_SAFE      ? ""
-                              : outcome == DRAIN_RESUMED ? "the agent was told to resume meanwhile"
+        const char *missing = outcome == DRAIN_SAFE         ? ""
+                              : outcome == DRAIN_RESUMED    ? "the drain was cancelled by `resume`"
                               : *cli_text(drain, "missing") ? cli_text(drain, "missing")
                                                             : "not everything is delivered";
         json_t *list = d->cli->json ? json_array() : NULL;
@@ -136,8 +136,8 @@ static int wait_until_end(Drain *d) {
                         return code;
                 uint64_t waited = clock_boottime_usec() - begin;
                 if (cli_is_interrupted()) {
-                        cli_error("interrupted; the agent goes on draining: the same command waits "
-                                  "on, `neuron-collect resume` ends it");
+                        cli_error("interrupted; the agent continues to drain: run the same command "
+                                  "to wait again, or `neuron-collect resume` to cancel");
                         return CLI_NO;
                 }
                 if (outcome != DRAIN_WAITING || waited >= d->timeout_usec) {
@@ -161,10 +161,10 @@ int cmd_drain(const Cli *cli, int argc, char **argv) {
                 if (o != 't')
                         return CLI_USAGE;
                 else if (parse_time_usec(optarg, &d.timeout_usec) < 0)
-                        return cli_usage(argv[0], "--timeout '%s' is no time; write 30s or 10m",
+                        return cli_usage(argv[0], "invalid duration '%s'; write 30s or 10m",
                                          optarg);
         if (optind < argc)
-                return cli_usage(argv[0], "takes no argument but --timeout");
+                return cli_usage(argv[0], "unexpected argument; only --timeout is accepted");
         cli_catch_signals();
         int code = request(cli, "POST", "/v1/drain", &answer);
         json_decref(answer);
@@ -182,7 +182,7 @@ int cmd_resume(const Cli *cli, int argc, char **argv) {
         if (code == CLI_YES && cli->json)
                 code = cli_print_json(cli, answer);
         else if (code == CLI_YES)
-                cli_line("the agent takes new bundles again");
+                cli_line("drain cancelled");
         json_decref(answer);
         return code;
 }

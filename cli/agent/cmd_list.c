@@ -110,7 +110,7 @@ static int parse(int argc, char **argv, List *l) {
                 case 's':
                         l->state = optarg;
                         if (bundle_state_parse(optarg, &state) < 0)
-                                return cli_usage(argv[0], "'%s' is no state", optarg);
+                                return cli_usage(argv[0], "invalid state '%s'", optarg);
                         break;
                 case 'n':
                         l->source = optarg;
@@ -118,8 +118,7 @@ static int parse(int argc, char **argv, List *l) {
                 default:
                         return CLI_USAGE;
                 }
-        return optind < argc ? cli_usage(argv[0], "takes only --state and --source, not '%s'",
-                                         argv[optind])
+        return optind < argc ? cli_usage(argv[0], "unexpected argument '%s'", argv[optind])
                              : CLI_YES;
 }
 

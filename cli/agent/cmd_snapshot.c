@@ -49,7 +49,7 @@ static int wait_for_snapshot(const Cli *cli, const char *name, json_t **ret) {
                 }
                 json_decref(answer);
                 if (cli_is_interrupted() || waited > WAIT_MAX_USEC) {
-                        cli_error("%s; the agent goes on with '%s'",
+                        cli_error("%s; the agent continues with '%s'",
                                   cli_is_interrupted() ? "interrupted" : "it takes too long", name);
                         return CLI_NO;
                 }
@@ -88,7 +88,7 @@ static int copy_file(const SnapshotCopy *e, const char *file) {
                           "%ld); only "
                           "the youngest are kept, so take another one if it has gone",
                           file, e->name,
-                          reply.json ? cli_text(reply.json, "error") : "it says no reason",
+                          reply.json ? cli_text(reply.json, "error") : "no reason given",
                           reply.status);
         else if (r != 0)
                 cli_error("cannot fetch '%s' of the snapshot '%s': %s; it stays on the node, see "
@@ -156,7 +156,7 @@ int cmd_snapshot(const Cli *cli, int argc, char **argv) {
                 else
                         output = optarg;
         if (optind < argc)
-                return cli_usage(argv[0], "takes no argument but -o DIR");
+                return cli_usage(argv[0], "unexpected argument; only -o DIR is accepted");
         _cleanup_free_ char *to = output ? fs_absolute(output) : NULL;
         cli_catch_signals();
         int code = begin(cli, name);
@@ -164,7 +164,7 @@ int cmd_snapshot(const Cli *cli, int argc, char **argv) {
                 code = wait_for_snapshot(cli, name, &answer);
         const json_t *document = json_object_get(answer, "document");
         if (code == CLI_YES && !json_is_object(document)) {
-                cli_error("the snapshot '%s' failed; the agent's log says why", name);
+                cli_error("snapshot '%s' failed; see the agent's log", name);
                 code = CLI_NO;
         }
         if (code == CLI_YES && to)

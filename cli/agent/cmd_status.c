@@ -130,7 +130,7 @@ static void print_sources(const json_t *status) {
                 else
                         cli_line("scanned from time to time");
                 if (cli_number(s, "overflows"))
-                        cli_line("    events were lost %s; each time all of it was scanned",
+                        cli_line("    events were lost %s; a full scan followed each time",
                                  cli_count(n, cli_number(s, "overflows"), "time"));
                 if (*cli_text(s, "note"))
                         cli_line("    note: %s", cli_text(s, "note"));

@@ -62,7 +62,7 @@ static int check_all(Wait *w, WaitOutcome *ret) {
 static void print_all_delivered(const Wait *w) {
         static const char *const lost[] = { "cancelled", "evicted", "vanished" };
         char n[CLI_COUNT_SIZE];
-        cli_part("nothing is left to deliver: %s delivered",
+        cli_part("everything is delivered: %s",
                  cli_count(n, cli_number(w->counts, "delivered"), "bundle"));
         for (size_t i = 0; i < ELEMENTSOF(lost); i++)
                 if (cli_number(w->counts, lost[i]))
@@ -97,8 +97,8 @@ static int finish_one(const Wait *w, WaitOutcome outcome) {
                 if (outcome == WAIT_DELIVERED)
                         putchar('\n');
                 else
-                        cli_line("%s%s; `neuron-collect explain %s` says more", *why ? ": " : "",
-                                 why, w->id);
+                        cli_line("%s%s; see `neuron-collect explain %s`", *why ? ": " : "", why,
+                                 w->id);
         }
         return outcome == WAIT_DELIVERED ? CLI_YES : CLI_NO;
 }
@@ -135,18 +135,17 @@ int cmd_wait(const Cli *cli, int argc, char **argv) {
                         break;
                 case 't':
                         if (parse_time_usec(optarg, &w.timeout_usec) < 0)
-                                return cli_usage(argv[0],
-                                                 "--timeout '%s' is no time; write 30s or 10m",
+                                return cli_usage(argv[0], "invalid duration '%s'; write 30s or 10m",
                                                  optarg);
                         break;
                 default:
                         return CLI_USAGE;
                 }
         if (argc - optind > 1 || (all && optind < argc))
-                return cli_usage(argv[0], "wants one bundle id, or --all");
+                return cli_usage(argv[0], "requires one bundle id, or --all");
         w.id = argv[optind];
         if (w.id && !*w.id)
-                return cli_usage(argv[0], "wants one bundle id, and not an empty one");
+                return cli_usage(argv[0], "requires a bundle id that is not empty");
         int code = wait_until_end(&w);
         json_decref(w.bundle);
         json_decref(w.counts);

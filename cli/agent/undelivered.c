@@ -64,7 +64,7 @@ const char *undelivered_obstacle(const json_t *bundle, const json_t *status, cha
         if (has_source && !lost)
                 return NULL;
         snprintf(buf, UNDELIVERED_OBSTACLE_SIZE,
-                 "its %s '%s' is not configured any more; add it again, or `neuron-collect cancel` "
+                 "its %s '%s' is no longer configured; add it again, or `neuron-collect cancel` "
                  "the bundle",
                  has_source ? "destination" : "source", has_source ? lost : source);
         return buf;

@@ -131,7 +131,7 @@ static int report_read_error(const Get *g, int r) {
         int code = object_store_report(g->store, r);
         char bytes[PARSE_FORMAT_SIZE];
         if (!output_is_stdout(&g->out) && g->out.written > 0)
-                cli_error("%s are in '%s', and the same command goes on from there",
+                cli_error("%s are in '%s'; the same command resumes there",
                           parse_format_human(bytes, g->out.written), g->out.partial);
         return code;
 }
@@ -234,8 +234,7 @@ static int report_no_bundle(const Get *g) {
                             *url = object_store_url(g->store, g->names.stem);
         uint64_t bytes;
         if (object_store_stat(g->store, g->names.object, &bytes) == 0) {
-                cli_error("'%s' has no manifest, so it is what a delivery has left that is not "
-                          "finished, or was given up",
+                cli_error("'%s' has no manifest: its delivery is unfinished or was given up",
                           g->object_url);
                 return CLI_NO;
         }
@@ -243,7 +242,7 @@ static int report_no_bundle(const Get *g) {
         if (near && *near)
                 cli_error("no bundle '%s'; %s", url, near);
         else
-                cli_error("no bundle '%s' (%s); `neuron-collect ls` tells which there are",
+                cli_error("no bundle '%s' (%s); `neuron-collect ls` lists the bundles",
                           url ? url : "?", why && *why ? why : "no manifest");
         return CLI_NO;
 }
@@ -261,7 +260,7 @@ static int read_manifest(Get *g) {
         r = manifest_read(g->manifest_text, g->manifest_bytes, &g->manifest, &fault);
         if (r == 0)
                 return CLI_YES;
-        cli_error("'%s' is no manifest: %s", url ? url : g->names.manifest,
+        cli_error("'%s' is not a manifest: %s", url ? url : g->names.manifest,
                   fault ? fault : strerror(-r));
         return CLI_NO;
 }
@@ -291,11 +290,11 @@ static int parse(int argc, char **argv, Get *g, S3Options *s3) {
                                 return CLI_USAGE;
                 }
         if (argc - optind != 1 || !*argv[optind])
-                return cli_usage(argv[0], "wants one bundle, s3://bucket/key or a path");
+                return cli_usage(argv[0], "requires one bundle, s3://bucket/key or a path");
         if (g->member && !*g->member)
-                return cli_usage(argv[0], "--member wants the path of a member, not nothing");
+                return cli_usage(argv[0], "--member requires the path of a member");
         if (g->given_output && !*g->given_output)
-                return cli_usage(argv[0], "-o wants a file, a directory or -, not nothing");
+                return cli_usage(argv[0], "-o requires a file, a directory or -");
         if (g->given_output && strcmp(g->given_output, "-") == 0 && g->cli->json)
                 return cli_usage(argv[0], "--json and the content cannot both go to stdout");
         return CLI_YES;
@@ -360,7 +359,7 @@ static int hash_file(Whole *w, int fd, uint64_t bytes) {
                 if (r == 0)
                         r = parts_check_update(&w->check, w->step, n);
                 at += n;
-                cli_progress(w->get->cli, "looking at what is here already: %u %%",
+                cli_progress(w->get->cli, "verifying the existing file: %u %%",
                              cli_percent(at, bytes));
         }
         cli_progress_end();
@@ -424,8 +423,8 @@ static int keep_partial(Whole *w) {
 
 static int report_bad_part(const Whole *w) {
         const Get *g = w->get;
-        cli_error("'%s': bytes %llu to %llu are not what the manifest says%s; the object is "
-                  "damaged or was replaced, and `neuron-collect verify` tells what of it is good",
+        cli_error("'%s': bytes %llu to %llu do not match the manifest%s; the object is damaged or "
+                  "was replaced: `neuron-collect verify` reports which members are good",
                   g->object_url, (unsigned long long)w->check.part_offset,
                   (unsigned long long)(w->check.part_offset + w->check.part_bytes - 1),
                   output_is_stdout(&g->out) ? ", do not use what was written" : "");
@@ -608,7 +607,7 @@ static int is_same_member(int fd, void *userdata) {
 /* A bundle that is not what its manifest says. */
 static int report_damaged(const Member *m, const char *what) {
         const Get *g = m->get;
-        cli_error("'%s' in '%s': %s%s; `neuron-collect verify` tells what of the bundle is good",
+        cli_error("'%s' in '%s': %s%s; `neuron-collect verify` reports which members are good",
                   g->member, g->object_url, *what ? what : "the object does not fit its manifest",
                   output_is_stdout(&g->out) && g->out.written > 0 ? ", do not use what was written"
                                                                   : "");
@@ -687,7 +686,7 @@ static int load_once(Member *m, uint64_t kept, bool *ret_bad, uint64_t *ret_kept
         FetchRange table;
         int r = fetch_new(&m->fetch, g->manifest, g->member, &table);
         if (r == -EINVAL)
-                return report_damaged(m, "the manifest says impossible things of it");
+                return report_damaged(m, "the manifest's values for it are impossible");
         int code = r < 0 ? report_read_error(g, r) : load_table(m, &table);
         *ret_kept = 0;
         if (code != CLI_YES)

@@ -164,7 +164,7 @@ static const char *state_text(EntryState s) {
         case ENTRY_NO_OBJECT:
                 return "manifest without its object";
         case ENTRY_WRONG_SIZE:
-                return "not the size that its manifest says";
+                return "size differs from its manifest";
         case ENTRY_BAD_MANIFEST:
         default:
                 return "manifest cannot be read";
@@ -343,7 +343,7 @@ static int list(Ls *l, const ObjectUrl *url, const char *given) {
         } else if (r < 0 || f < 0)
                 return object_store_report(l->store, r < 0 ? r : f);
         if (l->n_bad > 1)
-                cli_error("%llu manifests cannot be read or are none; what is wrong with the "
+                cli_error("%llu manifests cannot be read or are invalid; the errors of the "
                           "first was said",
                           (unsigned long long)l->n_bad);
         if (l->n_told == 0 && !l->failed)
@@ -361,7 +361,7 @@ int cmd_ls(const Cli *cli, int argc, char **argv) {
                 if (!s3_options_set(&s3, o, optarg))
                         return CLI_USAGE;
         if (argc - optind != 1 || !*argv[optind])
-                return cli_usage(argv[0], "wants one URL, s3://bucket[/prefix] or a directory");
+                return cli_usage(argv[0], "requires one URL, s3://bucket[/prefix] or a directory");
         int code = object_url_parse(argv[0], argv[optind], &url);
         if (code != CLI_YES)
                 return code;

@@ -48,7 +48,8 @@ static int load_manifest(ObjectStore *store, const char *key, json_t **ret) {
                 return object_store_report(store, r);
         r = manifest_read(text, manifest.n, ret, &fault);
         if (r < 0) {
-                cli_error("'%s' is no manifest: %s", url ? url : key, fault ? fault : strerror(-r));
+                cli_error("'%s' is not a manifest: %s", url ? url : key,
+                          fault ? fault : strerror(-r));
                 return CLI_NO;
         }
         return CLI_YES;
@@ -61,12 +62,11 @@ static void print_report(const Verify *v, const VerifyReport *report) {
         json_t *text;
         json_array_foreach(v->faults, i, text) cli_line("  %s", cli_string(text));
         cli_part("%s: ", v->object);
-        cli_state(v->cli, report->ok ? "yes" : "NO", 0);
-        cli_line(", %s, %s in %s",
-                 report->ok ? "whole and as the manifest says"
-                            : cli_count(faults, json_array_size(v->faults), "fault"),
+        cli_state(v->cli, report->ok ? "OK" : "FAILED", 0);
+        cli_line(": %s, %s, %s", cli_count(members, report->n_members, "member"),
                  parse_format_human(bytes, report->bytes),
-                 cli_count(members, report->n_members, "member"));
+                 report->ok ? "all hashes match"
+                            : cli_count(faults, json_array_size(v->faults), "error"));
         if (!cli_is_true(bundle, "complete"))
                 puts("  it was labelled incomplete when it was packed:");
         json_array_foreach(json_object_get(bundle, "reasons"), i, text)
@@ -124,7 +124,7 @@ int cmd_verify(const Cli *cli, int argc, char **argv) {
                 if (!s3_options_set(&s3, o, optarg))
                         return CLI_USAGE;
         if (argc - optind != 1 || !*argv[optind])
-                return cli_usage(argv[0], "wants one bundle, s3://bucket/key or a path");
+                return cli_usage(argv[0], "requires one bundle, s3://bucket/key or a path");
         const char *given = argv[optind];
         int code = object_url_parse(argv[0], given, &url);
         if (code == CLI_YES)

@@ -58,7 +58,7 @@ int object_url_parse(const char *command, const char *text, ObjectUrl *ret) {
         } else {
                 const char *remedy = remedy_for(text);
                 if (remedy)
-                        return cli_usage(command, "'%s' is no URL; %s", text, remedy);
+                        return cli_usage(command, "invalid URL '%s'; %s", text, remedy);
                 r = parse_path(text, &u);
         }
         if (r < 0) {
@@ -89,8 +89,7 @@ int object_url_names(const char *command, const char *given, const ObjectUrl *ur
         int r = is_directory(url) ? -EINVAL : bundle_names_init(url->key, ret);
         if (r == -EINVAL)
                 return cli_usage(command,
-                                 "'%s' names no bundle; `neuron-collect ls '%s'` tells which there "
-                                 "are",
+                                 "'%s' is not a bundle; `neuron-collect ls '%s'` lists the bundles",
                                  given, given);
         if (r < 0) {
                 cli_error("%s", strerror(-r));

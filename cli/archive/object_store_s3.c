@@ -89,8 +89,8 @@ int s3_session_load_config(const Cli *cli, const S3Options *options, Config **re
         if (cli->config_given)
                 return CLI_USAGE;
         if (!options->endpoint_url)
-                cli_error("'%s' cannot be used, so what it says of destinations does not count; "
-                          "`neuron-collect config check` says what is wrong with it",
+                cli_error("cannot read '%s': ignoring its destinations; `neuron-collect config "
+                          "check` reports its errors",
                           cli->config_file);
         return CLI_YES;
 }
@@ -317,8 +317,7 @@ static bool check_range(S3Get *g, const S3Result *result) {
         if (result->status == 200 && g->offset + g->n_before > 0) {
                 g->n = g->n_before;
                 fail(g, OBJECT_E_FAILED,
-                     "the server ignores ranges: it sent all of 's3://%s/%s' when a part was asked "
-                     "for",
+                     "the server ignores ranges: it sent all of 's3://%s/%s' instead of a part",
                      bucket, g->key);
                 return false;
         }
@@ -355,8 +354,8 @@ static void report_stopped(S3Get *g) {
                      g->bytes);
         else
                 fail(g, OBJECT_E_FAILED,
-                     "the server sent more of 's3://%s/%s' than the range that was asked for",
-                     bucket, g->key);
+                     "the server sent more of 's3://%s/%s' than the requested range", bucket,
+                     g->key);
 }
 
 static int send_get(S3Get *g);
@@ -770,8 +769,9 @@ static int s3_list(ObjectStore *s, const ObjectListing *order) {
                         r = call_on_page(order, &page, &n);
                 goes_on = r == 0 && page.is_truncated && !has_enough(order, n);
                 if (goes_on && (!page.next_token || (token && strcmp(token, page.next_token) == 0)))
-                        r = object_store_fail(s, OBJECT_E_FAILED,
-                                              "the server says that the list goes on, but not how");
+                        r = object_store_fail(
+                                s, OBJECT_E_FAILED,
+                                "the server's list is truncated and has no continuation token");
                 free(token);
                 token = TAKE_PTR(page.next_token);
                 s3_object_list_done(&page);

@@ -175,7 +175,7 @@ int output_report(const Output *o, int error) {
                 if (error == -EINTR)
                         cli_error("interrupted after %s", bytes);
                 else if (error == -EPIPE)
-                        cli_error("nobody reads stdout any more; stopped after %s", bytes);
+                        cli_error("stdout was closed; stopped after %s", bytes);
                 else
                         cli_error("cannot write to stdout: %s; stopped after %s", strerror(-error),
                                   bytes);
@@ -186,10 +186,10 @@ int output_report(const Output *o, int error) {
                              : error == -EFBIG ? "a file may not be that large there"
                                                : "see to that";
         if (error == -EINTR)
-                cli_error("interrupted; %s are in '%s', and the same command goes on from there",
-                          bytes, o->partial);
+                cli_error("interrupted; %s are in '%s'; the same command resumes there", bytes,
+                          o->partial);
         else
-                cli_error("cannot write '%s': %s; %s, and the same command goes on after %s",
+                cli_error("cannot write '%s': %s; %s; the same command then resumes after %s",
                           o->partial, strerror(-error), remedy, bytes);
         return CLI_NO;
 }

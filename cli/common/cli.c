@@ -118,7 +118,9 @@ int cli_usage(const char *command, const char *fmt, ...) {
 }
 
 void cli_state(const Cli *cli, const char *word, int width) {
-        static const char *const green[] = { "ok", "delivered", "yes", "running", "complete" };
+        static const char *const green[] = {
+                "ok", "OK", "delivered", "yes", "running", "complete"
+        };
         static const char *const red[] = { "failing", "quarantined", "no", "NO", "FAILED" };
         static const char *const yellow[] = { "paused",   "evicted",  "vanished",   "cancelled",
                                               "draining", "stopping", "INCOMPLETE", "warning" };
@@ -191,7 +193,7 @@ int cli_option(const CliOptions *options, int argc, char **argv) {
         const char *culprit = argv[optind - 1];
         bool is_long = culprit[0] == '-' && culprit[1] == '-';
         if (o == ':')
-                (void)cli_usage(command, "option '%s' wants a value", culprit);
+                (void)cli_usage(command, "option '%s' requires a value", culprit);
         else if (is_long && optopt > 0)
                 (void)cli_usage(command, "option '%s' takes no value", culprit);
         else if (!is_long &&
@@ -206,7 +208,7 @@ static int check_arguments(int argc, char **argv, int n, const char *what) {
         static const struct option none[] = { { 0 } };
         if (cli_option(&(CliOptions){ argv[0], ":", none }, argc, argv) >= 0)
                 return CLI_USAGE;
-        return argc - optind == n ? CLI_YES : cli_usage(argv[0], "wants %s", what);
+        return argc - optind == n ? CLI_YES : cli_usage(argv[0], "requires %s", what);
 }
 
 int cli_no_argument(int argc, char **argv) {
@@ -218,25 +220,26 @@ int cli_one_argument(int argc, char **argv, const char *what, const char **ret) 
         if (code != CLI_YES)
                 return code;
         if (!argv[optind][0])
-                return cli_usage(argv[0], "wants %s, and not an empty one", what);
+                return cli_usage(argv[0], "requires %s, not an empty one", what);
         *ret = argv[optind];
         return CLI_YES;
 }
 
 /* ---- asking ---- */
 
-/* The remedy depends on why nobody answers. */
 static int report_no_agent(const Cli *cli, const ClientFailure *why) {
-        const char *remedy = "is that the socket of a neuron-collectd?";
         if (why->error == ENOENT || why->error == ECONNREFUSED)
-                remedy = "start neuron-collectd (systemctl status neuron-collectd tells why it is "
-                         "not "
-                         "running), or name its socket with --socket";
+                cli_error("neuron-collectd is not running (socket '%s': %s); start it (see "
+                          "systemctl status neuron-collectd), or give its socket with --socket",
+                          cli->socket, why->text);
         else if (why->error == EACCES || why->error == EPERM)
-                remedy = "become root or a member of the group neuron-collectd";
-        else if (why->timed_out)
-                remedy = "it hangs or is overloaded; see its log";
-        cli_error("no agent answers on '%s' (%s); %s", cli->socket, why->text, remedy);
+                cli_error("permission denied on '%s': join group neuron-collectd, or use sudo",
+                          cli->socket);
+        else
+                cli_error("no response from neuron-collectd on '%s' (%s); %s", cli->socket,
+                          why->text,
+                          why->timed_out ? "it hangs or is overloaded: see its log"
+                                         : "check that this is its socket");
         return CLI_NO_AGENT;
 }
 
@@ -310,9 +313,9 @@ int cli_request_bundle(const Cli *cli, const char *id, const char *action, json_
 int cli_load_config(const Cli *cli, bool quiet, struct Config **ret) {
         if (!cli->config_given && access(cli->config_file, F_OK) < 0 && errno == ENOENT) {
                 if (!quiet)
-                        cli_error("no configuration file '%s', so the built-in one counts: the "
-                                  "runtime's default dump directory, delivered to "
-                                  "/var/lib/neuron-collectd/delivered",
+                        cli_error("no configuration file '%s': using the built-in configuration "
+                                  "(the runtime's default dump directory, delivered to "
+                                  "/var/lib/neuron-collectd/delivered)",
                                   cli->config_file);
                 return config_builtin(ret) < 0 ? CLI_USAGE : CLI_YES;
         }

@@ -1,4 +1,4 @@
-/* neuron-collect doctor: tries every part, and says the remedy for what does not work. */
+/* neuron-collect doctor: check every part, and report remedies for what does not work. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -81,11 +81,12 @@ static int read_configuration(Doctor *d, Config **ret) {
                 report_config_error(d, &diags.items[i]);
         diag_done(&diags);
         if (r == 0 && is_missing)
-                doctor_report(d, FINDING_WARNING, "configuration",
-                              "write one, as neuron-collectd.yaml(5) tells",
-                              "there is no '%s', so the built-in one counts: the runtime's default "
-                              "dump directory, delivered to a directory of this node",
-                              cli->config_file);
+                doctor_report(
+                        d, FINDING_WARNING, "configuration",
+                        "write one, see neuron-collectd.yaml(5)",
+                        "no file '%s': using the built-in configuration (the runtime's default "
+                        "dump directory, delivered to a directory of this node)",
+                        cli->config_file);
         else if (r == 0)
                 doctor_report(d, FINDING_OK, "configuration", NULL, "'%s' has no faults",
                               cli->config_file);
@@ -113,7 +114,7 @@ static void find_instance(Doctor *d) {
         if (r < 0) {
                 snprintf(d->instance_id, sizeof d->instance_id, "unknown-host");
                 doctor_report(d, FINDING_FAILED, "instance id", "set node.instance_id",
-                              "cannot be told: %s", strerror(-r));
+                              "cannot be determined: %s", strerror(-r));
         } else
                 doctor_report(d, FINDING_OK, "instance id", NULL, "%s (by %s)", d->instance_id,
                               origin);
@@ -164,7 +165,7 @@ static int parse(int argc, char **argv, Doctor *d) {
                 default:
                         return CLI_USAGE;
                 }
-        return optind < argc ? cli_usage(argv[0], "takes only options, not '%s'", argv[optind])
+        return optind < argc ? cli_usage(argv[0], "unexpected argument '%s'", argv[optind])
                              : CLI_YES;
 }
 
@@ -307,7 +308,7 @@ void doctor_state_directory(Doctor *d) {
         _cleanup_free_ char *parent = path_parent(path);
         if (error == ENOENT && parent && access(parent, W_OK) == 0)
                 doctor_report(d, FINDING_OK, "state directory", NULL,
-                              "'%s' is not there yet; the agent makes it when it starts", path);
+                              "'%s' does not exist yet; the agent creates it when it starts", path);
         else
                 doctor_report(d, FINDING_FAILED, "state directory",
                               "make it, and chown it to the agent's user",
@@ -323,7 +324,7 @@ static void check_capabilities(Doctor *d) {
         } wanted[] = {
                 { CAP_DAC_READ_SEARCH_BIT, "CAP_DAC_READ_SEARCH", "read other users' files" },
                 { CAP_FOWNER_BIT, "CAP_FOWNER", "hold other users' files by links" },
-                { CAP_LEASE_BIT, "CAP_LEASE", "tell whether a file is still written" },
+                { CAP_LEASE_BIT, "CAP_LEASE", "detect whether a file is still being written" },
         };
         uint64_t has;
         if (!agent_capabilities(d, &has))
@@ -369,14 +370,14 @@ static void check_agent(Doctor *d) {
                       cli_moment(moment, cli_text(agent, "started")), ready ? "" : "not",
                       *note ? ": " : "", note);
         if (*error)
-                doctor_report(d, FINDING_WARNING, "agent", "mend the file and reload it again",
+                doctor_report(d, FINDING_WARNING, "agent", "fix the file, then reload it",
                               "its last reload failed, and what was before is in force: %s", error);
         if (*pending)
                 doctor_report(d, FINDING_WARNING, "agent", "restart it",
                               "it must be restarted for %s", pending);
         if (d->config->file && !is_same_file(file, d->config->file))
                 doctor_report(d, FINDING_WARNING, "agent", "name its own with --config",
-                              "it runs with another configuration than was looked at here: '%s'",
+                              "it uses another configuration than was checked here: '%s'",
                               *file ? file : "built in");
         check_capabilities(d);
         check_destination_states(d);
@@ -390,10 +391,11 @@ void doctor_agent(Doctor *d) {
         }
         bool is_denied = access(socket, F_OK) == 0 && access(socket, W_OK) < 0 && errno == EACCES;
         doctor_report(d, FINDING_WARNING, "agent",
-                      is_denied ? "become root or a member of the group neuron-collectd"
-                                : "start neuron-collectd, or name its socket with --socket",
-                      "nobody answers on '%s'%s", socket,
-                      is_denied ? ", which this user may not open" : ": it does not run");
+                      is_denied ? "join group neuron-collectd, or use sudo"
+                                : "start neuron-collectd, or give its socket with --socket",
+                      is_denied ? "permission denied on '%s'"
+                                : "neuron-collectd is not running (socket '%s')",
+                      socket);
 }
 
 /* doctor: the hook, its socket and mailbox, and what a snapshot needs. */

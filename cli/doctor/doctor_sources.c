@@ -110,13 +110,13 @@ static void check_watching(SourceCheck *l, int fd) {
                 doctor_report(l->doctor, FINDING_OK, l->what, NULL, "scanned every %s%s%s%s",
                               interval, is_network ? ", since on " : ", as configured",
                               is_network ? type : "",
-                              is_network ? " nobody is told what other nodes write" : "");
+                              is_network ? " no process is notified of other nodes' writes" : "");
                 return;
         }
         if (is_network)
                 doctor_report(l->doctor, FINDING_WARNING, l->what,
                               "use `watch: auto`, or rely on scan_interval",
-                              "'%s' is on %s, where inotify does not tell what other nodes write",
+                              "'%s' is on %s, where inotify does not report other nodes' writes",
                               l->fixed, type);
         _cleanup_close_ int inotify = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
         int wd = inotify < 0 ? -1
@@ -208,7 +208,7 @@ static bool is_squatted(SourceCheck *l, const char *parent) {
         if (!is_known && S_ISDIR(st.st_mode))
                 return false; /* it may well be the agent's */
         doctor_report(
-                l->doctor, FINDING_FAILED, l->what, "find out who made it, and remove it",
+                l->doctor, FINDING_FAILED, l->what, "find out who created it, and remove it",
                 "'%s' belongs to %s and not to the agent, which therefore cannot hold sources "
                 "there",
                 path, doctor_user(st.st_uid, owner));
@@ -227,16 +227,17 @@ static void check_holding(SourceCheck *l, int fd) {
                 r = try_link(parent);
         if (r == 0) {
                 doctor_report(l->doctor, FINDING_OK, l->what, NULL,
-                              "hard links that hold its files can be made in '%s'", parent);
+                              "hard links that hold its files can be created in '%s'", parent);
                 return;
         }
         bool is_possible =
                 faccessat(fd, ".", W_OK, AT_EACCESS) == 0 && fpathconf(fd, _PC_LINK_MAX) > 1;
         if (is_possible && !is_squatted(l, l->fixed))
-                doctor_report(l->doctor, FINDING_OK, l->what, NULL,
-                              "hard links that hold its files can be made in it, though not beside "
-                              "it in '%s' (%s)",
-                              parent ? parent : "?", r == -EXDEV ? "another mount" : strerror(-r));
+                doctor_report(
+                        l->doctor, FINDING_OK, l->what, NULL,
+                        "hard links that hold its files can be created in it, though not beside "
+                        "it in '%s' (%s)",
+                        parent ? parent : "?", r == -EXDEV ? "another mount" : strerror(-r));
         else if (!is_possible)
                 doctor_report(
                         l->doctor, FINDING_WARNING, l->what, lost,
@@ -250,7 +251,7 @@ static void check_holding(SourceCheck *l, int fd) {
 static void report_no_source(SourceCheck *l, int error) {
         if (error == ENOENT)
                 doctor_report(l->doctor, FINDING_WARNING, l->what,
-                              "no fault when the runtime makes it; else mend its `path`",
+                              "no error if the runtime creates it; else fix its `path`",
                               "'%s' is not there yet", l->fixed);
         else if (error == ELOOP)
                 doctor_report(l->doctor, FINDING_FAILED, l->what, "write the path that it leads to",
@@ -259,8 +260,7 @@ static void report_no_source(SourceCheck *l, int error) {
                               l->fixed);
         else
                 doctor_report(l->doctor, FINDING_FAILED, l->what,
-                              error == EACCES ? "run doctor as the agent's user"
-                                              : "mend its `path`",
+                              error == EACCES ? "run doctor as the agent's user" : "fix its `path`",
                               "'%s' cannot be opened: %s", l->fixed, strerror(error));
 }
 
@@ -317,11 +317,11 @@ static void report_missing_root(Doctor *d, const char *what, const char *root) {
         struct stat st;
         if (parent && stat(parent, &st) == 0 && S_ISDIR(st.st_mode))
                 doctor_report(d, FINDING_WARNING, what,
-                              "if it is on a mount of its own, see that it is mounted",
-                              "'%s' is not there yet; the agent makes it in '%s'", root, parent);
+                              "if it is on a mount of its own, check that it is mounted",
+                              "'%s' does not exist yet; the agent creates it in '%s'", root,
+                              parent);
         else
-                doctor_report(d, FINDING_FAILED, what,
-                              "mount it, or make the directory it is to lie in",
+                doctor_report(d, FINDING_FAILED, what, "mount it, or create its parent directory",
                               "neither '%s' nor the directory above it is there", root);
 }
 

@@ -85,5 +85,5 @@ int cmd_config(const Cli *cli, int argc, char **argv) {
                 return check(cli);
         if (strcmp(what, "show") == 0)
                 return show(cli);
-        return cli_usage(argv[0], "wants `check` or `show`, not '%s'", what);
+        return cli_usage(argv[0], "requires `check` or `show`, not '%s'", what);
 }

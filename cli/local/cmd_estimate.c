@@ -181,7 +181,7 @@ static int find_identity(Estimate *e) {
 static int estimate(Estimate *e) {
         int r = find_identity(e);
         if (r < 0) {
-                cli_error("cannot tell this node's instance id: %s; set node.instance_id",
+                cli_error("cannot determine this node's instance id: %s; set node.instance_id",
                           strerror(-r));
                 return CLI_NO;
         }

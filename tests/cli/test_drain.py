@@ -135,7 +135,7 @@ def a_bundle_that_moves_between_two_questions_is_not_given_up():
 def a_drain_that_somebody_else_ended_is_not_safe():
     running = golden_api("status")[1]
     result, _ = drained([status(), running], {})
-    assert result.returncode == 1 and result.stdout.startswith("not safe to terminate: the agent was told to resume meanwhile\n"), result
+    assert result.returncode == 1 and result.stdout.startswith("not safe to terminate: the drain was cancelled by `resume`\n"), result
 
 
 @test
@@ -214,7 +214,7 @@ def it_draws_a_bar_on_a_terminal_and_wipes_it():
 def resume_undoes_it():
     answer = {"action": "resume", "message": None}
     result, requests = ask({"POST /v1/resume": answer}, "resume")
-    assert (result.returncode, result.stdout, result.stderr, requests) == (0, "the agent takes new bundles again\n", "", ["POST /v1/resume"]), result
+    assert (result.returncode, result.stdout, result.stderr, requests) == (0, "drain cancelled\n", "", ["POST /v1/resume"]), result
     result, _ = ask({"POST /v1/resume": answer}, "--json", "resume")
     assert result.returncode == 0 and json.loads(result.stdout) == answer, result
 

@@ -57,7 +57,7 @@ def verify_reads_everything_once_in_parallel_ranges_and_says_the_same_as_of_a_fi
         body[len(body) // 2] ^= 1
         s.put(made.key, bytes(body))
         result = s.here.run("verify", s.url)
-        assert result.returncode == 1 and ": NO, " in result.stdout, result
+        assert result.returncode == 1 and ": FAILED: " in result.stdout, result
         s.put(made.key, bytes(body[:-1000]))
         assert s.here.run("verify", s.url).returncode == 1
         code, out = run_in_terminal("verify", s.url, environment=s.here.environment)

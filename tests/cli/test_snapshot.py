@@ -58,7 +58,7 @@ def with_an_output_directory_it_brings_plain_names_and_no_others():
 @test
 def what_the_agent_does_not_give_is_named_with_its_reason_and_status():
     for status, body, says in ((404, {"error": "there is no such file"}, "there is no such file (HTTP status 404)"),
-                               (500, b"<html>", "it says no reason (HTTP status 500)")):
+                               (500, b"<html>", "no reason given (HTTP status 500)")):
         result, _ = ask(ANSWERS | {FILE: (status, body)}, "snapshot", "-o", place())
         assert result.returncode == 1 and result.stdout == "", result
         assert "'snapshot.json'" in result.stderr and f"'{NAME}'" in result.stderr and says in result.stderr, result.stderr

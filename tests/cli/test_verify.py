@@ -61,7 +61,7 @@ def says_no(d, *said):
     result = d.verify()
     assert result.returncode == 1, result
     last = result.stdout.splitlines()[-1]
-    assert ": NO, " in result.stdout and not result.stderr, result
+    assert ": FAILED: " in result.stdout and not result.stderr, result
     for text in said:
         assert text in result.stdout, (text, result.stdout)
     answer = json.loads(d.verify("--json").stdout)
@@ -214,7 +214,7 @@ def hostile_names_and_manifests_do_not_reach_the_terminal():
 def progress_is_told_on_a_terminal_only():
     d = Delivered()
     code, out = run_in_terminal("verify", os.fsdecode(d.object), environment={"NO_COLOR": "1"})
-    assert code == 0 and b"100 % of " in out and out.split(b"\r\x1b[K")[-1].startswith(d.object + b": yes, "), out
+    assert code == 0 and b"100 % of " in out and out.split(b"\r\x1b[K")[-1].startswith(d.object + b": OK: "), out
     result = d.verify()
     assert "%" not in result.stdout + result.stderr
 

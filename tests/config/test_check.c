@@ -157,7 +157,7 @@ static void names_are_unique_and_exist(void **state) {
                      "4: destinations[1].name: 'd' is the name of destinations[0] already");
         expect_fault("sources: [{name: s, kind: directory, path: /s, destinations: [d, e]}]\n"
                      "destinations: [{name: d, type: volume, path: /d}]\n",
-                     "1: sources[0].destinations[1]: there is no destination 'e'; use one of: d");
+                     "1: sources[0].destinations[1]: unknown destination 'e'; use one of: d");
         expect_fault("sources:\n- name: s\n  kind: directory\n  path: /s\n  destinations:\n  - d\n "
                      " - d\n"
                      "destinations: [{name: d, type: volume, path: /d}]\n",
@@ -232,9 +232,9 @@ static void who_keeps_what_is_delivered_cannot_evict_what_is_not(void **state) {
                      "4: retention.evict_undelivered: with after_delivery: keep no source is ever "
                      "deleted, so none can be evicted; use never, or set retention.after_delivery: "
                      "delete as well");
-        expect_fault(BASE "retention: {after_delivery: perhaps, evict_undelivered: oldest}\n",
-                     "3: retention.after_delivery: 'perhaps' is none of the words that can stand "
-                     "here; ");
+        expect_fault(
+                BASE "retention: {after_delivery: perhaps, evict_undelivered: oldest}\n",
+                "3: retention.after_delivery: invalid value 'perhaps' (one of: keep, delete); ");
         _cleanup_(config_freep) Config *c = expect_good(
                 BASE "retention: {after_delivery: delete, evict_undelivered: oldest}\n");
         assert_true(c->retention.evict_oldest && c->retention.delete_after_delivery);

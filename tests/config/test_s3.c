@@ -184,8 +184,8 @@ static void each_key_is_held_to_its_form(void **state) {
                   "endpoint: 'ftp://store.example' is not http(s)://host[:port]; "
                   "write it as https://store.example:9000, without a path" },
                 { "addressing: dns",
-                  "addressing: 'dns' is none of the words that can stand here; use "
-                  "auto, path or virtual, or delete the line for the default, auto" },
+                  "addressing: invalid value 'dns' (one of: auto, path, virtual); use one of "
+                  "these, or delete the line for the default, auto" },
                 { "part_size: 5242879",
                   "part_size: '5242879' is below 5MiB, the smallest part S3 accepts; use 5MiB or "
                   "more, or delete the line for the default, 8MiB" },
@@ -205,8 +205,8 @@ static void each_key_is_held_to_its_form(void **state) {
                   "profile: '[prod]' has a bracket or a control character in it; "
                   "write it as it stands in the file, without the brackets" },
                 { "sse: aes256",
-                  "sse: 'aes256' is none of the words that can stand here; use none, AES256 "
-                  "or aws:kms, or delete the line for the default, none" },
+                  "sse: invalid value 'aes256' (one of: none, AES256, aws:kms); use one of "
+                  "these, or delete the line for the default, none" },
                 { "sse: \"aws:kms\", kms_key_id: my key",
                   "kms_key_id: 'my key' is not the id or ARN of a key; write its id, alias/NAME, "
                   "or the "
