@@ -73,8 +73,8 @@ static const CliCommand commands[] = {
           "bucket.\n\n" S3_HELP,
           CLI_READS_CONFIG, cmd_verify },
         { "estimate", "", "what the sources would take now, how big, under which keys",
-          "Reads the configuration and the sources and needs no agent: counts all files there, also if they have\n"
-          "been delivered already. Run it as the agent's user or as root, who can read what the agent can.\n",
+          "Reads the configuration and the sources, without an agent: counts all files there, delivered or\n"
+          "not. Run it as the agent's user or as root, who can read what the agent can.\n",
           CLI_READS_CONFIG, cmd_estimate },
         { "doctor", "[--destination NAME]", "check every part, and report remedies",
           "A line each: `ok`, `warning` or `FAILED`; exit 1 when something failed, 2 when the configuration has\n"

@@ -208,7 +208,7 @@ static int check_arguments(int argc, char **argv, int n, const char *what) {
         static const struct option none[] = { { 0 } };
         if (cli_option(&(CliOptions){ argv[0], ":", none }, argc, argv) >= 0)
                 return CLI_USAGE;
-        return argc - optind == n ? CLI_YES : cli_usage(argv[0], "requires %s", what);
+        return argc - optind == n ? CLI_YES : cli_usage(argv[0], "expects %s", what);
 }
 
 int cli_no_argument(int argc, char **argv) {
@@ -220,7 +220,7 @@ int cli_one_argument(int argc, char **argv, const char *what, const char **ret) 
         if (code != CLI_YES)
                 return code;
         if (!argv[optind][0])
-                return cli_usage(argv[0], "requires %s, not an empty one", what);
+                return cli_usage(argv[0], "expects %s, not an empty one", what);
         *ret = argv[optind];
         return CLI_YES;
 }

@@ -91,7 +91,7 @@ def without_an_agent_it_says_so_and_the_rest_is_tried():
     a = Agent()
     result = doctor(a)
     assert result.returncode == 0, result
-    assert of(result, "warning", "agent") == [f"agent: nobody answers on '{a.socket}': it does not run; start neuron-collectd, or name its socket with --socket"]
+    assert of(result, "warning", "agent") == [f"agent: neuron-collectd is not running (socket '{a.socket}'); start neuron-collectd, or give its socket with --socket"]
     assert of(result, "warning", "source core-dumps"), "there is no such directory yet"
 
 

@@ -99,7 +99,7 @@ def what_waits_for_something_that_is_not_configured_is_not_waited_for():
     lines = result.stdout.splitlines()
     assert lines[0].startswith("not safe to terminate: "), lines
     assert [x.split(": ")[0] for x in lines[1:]] == ["s settling", "r1 ready", "r2 ready"], lines
-    assert "its source 'old' is not configured any more" in lines[1] and "its destination 'gone' is not configured any more" in lines[2], lines
+    assert "its source 'old' is no longer configured" in lines[1] and "its destination 'gone' is no longer configured" in lines[2], lines
     check_golden("drain-hopeless", session(["drain"], result))
     # one of them that can go on is enough to wait for
     for hope in (bundles("settling", {"id": "s"}), bundles("ready", {"id": "r1", "deliveries": [delivery("gone"), delivery("fsx")]})):

@@ -43,7 +43,7 @@ def wrong_usage_is_told_with_the_culprit_and_exits_2():
                       ["resume", "now"], ["resume", "--timeout", "5s"], ["verify"], ["verify", "a", "b"], ["verify", ""], ["verify", "/"],
                       ["verify", "s3:/bucket/key.tar.zst"], ["verify", "s3://bucket/"], ["verify", "a.tar.zst", "--region"], ["ls"], ["ls", "a", "b"], ["ls", ""],
                       ["ls", "a", "--recursive"], ["ls", "s3://"], ["doctor", "now"], ["doctor", "--destination"], ["estimate", "it"], ["config"],
-                      ["config", "mend"]):
+                      ["config", "fix"]):
         # a socket that nobody listens on: whatever asks the agent before it has looked at its arguments would exit with 3
         given = arguments if not arguments or arguments[0].startswith("-") else ["--socket", "/nowhere/api.sock", *arguments]
         result = run(CLI, *given)
