@@ -88,7 +88,7 @@ def a_directory_is_no_bundle():
     d = Delivered()
     for path in (d.directory, d.directory + "/"):
         result = run(CLI, "verify", path)
-        assert result.returncode == 2 and not result.stdout and f"'{path}' names no bundle" in result.stderr, result
+        assert result.returncode == 2 and not result.stdout and f"'{path}' is not a bundle" in result.stderr, result
 
 
 @test
@@ -179,7 +179,7 @@ def what_cannot_be_verified_is_told_with_the_reason():
         with open(d.manifest, "wb") as f:
             f.write(content)
         result = d.verify()
-        assert result.returncode == 1 and not result.stdout and "is no manifest: " in result.stderr, (content, result)
+        assert result.returncode == 1 and not result.stdout and "is not a manifest: " in result.stderr, (content, result)
         assert_harmless(result.stderr, content)
     assert text.count("exit 1") == 4, text
     check_golden("verify-cannot", text)
