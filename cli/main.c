@@ -181,7 +181,7 @@ static int parse_globals(Args *a, int argc, char **argv) {
         return kept;
 }
 
-/* @return -1 go on, else the exit code */
+/* @return -1 continue, else the exit code */
 static int parse_args(int argc, char **argv, Args *a) {
         static const struct option options[] = {
                 { "socket", required_argument, NULL, 's' },
@@ -215,8 +215,9 @@ static int parse_args(int argc, char **argv, Args *a) {
         return optind < argc ? -1 : cli_usage(NULL, "no command given");
 }
 
-/* The socket is told by the configuration. A faulty default file must not keep anybody from asking the agent, which goes on
- * with what it read before: then the default socket is asked. @return CLI_YES and *ret, the caller's; CLI_USAGE */
+/* The socket is reported by the configuration. A faulty default file must not keep anybody from
+ * asking the agent, which continues with what it read before: then the default socket is asked.
+ * @return CLI_YES and *ret, the caller's; CLI_USAGE */
 static int find_socket(const Cli *cli, char **ret) {
         Config *config = NULL;
         int code = cli_load_config(cli, !cli->config_given, &config);

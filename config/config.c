@@ -25,7 +25,8 @@ static Spot spot_of(const Config *c, const char *name, size_t index, size_t item
         };
 }
 
-/* Whether the field holds what the file says, or the default: not after a fault of the key's own. */
+/* Whether the field holds what the file says, or the default: not after a fault of the key's own.
+ */
 static bool is_valid(const Config *c, const char *name, size_t index) {
         const Origin *origin =
                 origins_find(c->origins, &(Origin){ .key = keys_get(name), .index = index });
@@ -305,7 +306,8 @@ static void check_compression(const Config *c, Faults *faults) {
 }
 
 /* This floor cannot ask lib/bundle's writer: tests/config/test_memory.c holds the two together.
- * @see ZSTD_estimateCCtxSize_usingCParams() for frames of 2 MiB, and two frames in flight, in and out */
+ * @see ZSTD_estimateCCtxSize_usingCParams() for frames of 2 MiB, and two frames in flight, in and
+ * out */
 uint64_t config_writer_bytes(uint64_t level) {
         static const struct {
                 uint64_t level, mib;
@@ -318,8 +320,8 @@ uint64_t config_writer_bytes(uint64_t level) {
 }
 
 uint64_t config_memory_needed(const ConfigDestination *d, uint64_t writer_min_bytes) {
-        /* A part is closed by the frame that makes it large enough, so it has room for one more. One part is sent while the
-         * next one is made. */
+        /* A part is closed by the frame that makes it large enough, so it has room for one more.
+         * One part is sent while the next one is made. */
         return d->type == CONFIG_S3 ? 2 * (d->part_size_bytes + 2 * MIB) + writer_min_bytes
                                     : writer_min_bytes;
 }
@@ -517,7 +519,8 @@ static void add_elements(Printer *p, const ConfigKey *key, const void *base) {
                 add_keys(p, prefix, value_element(key, base, i), i);
 }
 
-/* Two blanks for each section or list around the key; a dash stands in the last two of an element's first key. */
+/* Two blanks for each section or list around the key; a dash stands in the last two of an element's
+ * first key. */
 static void add_indentation(Printer *p, const ConfigKey *key, bool is_first) {
         size_t depth = 0;
 
@@ -767,7 +770,7 @@ void config_compare(const Config *running, const Config *loaded,
         for (size_t i = 0; i < n; i++) {
                 const ConfigKey *key = &keys[i];
                 if (strstr(key->name, "[]"))
-                        continue; /* told as its element */
+                        continue; /* reported as its element */
                 if (key->type == KEY_ELEMENTS && identity_key(key))
                         compare_elements(&c, key);
                 else if (!value_is_equal(key, running, loaded))

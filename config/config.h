@@ -1,5 +1,6 @@
-/* The configuration as plain structs, read from one YAML file by config/load.c through the table in config/keys.c.
- * Names and defaults: INTERFACE.md §3. Nothing else knows a key's name or default. */
+/* The configuration as plain structs, read from one YAML file by config/load.c through the table in
+ * config/keys.c. Names and defaults: docs/CONFIGURATION.md. Nothing else knows a key's name or
+ * default. */
 #pragma once
 
 #include <stdbool.h>
@@ -47,7 +48,7 @@ typedef struct ConfigSize { /* a size or a share of the file system */
 typedef struct ConfigDestination {
         char *name;
         ConfigDestinationType type;
-        char *path; /* volume: template with `/%d-%c` appended where INTERFACE says so */
+        char *path; /* volume: template with `/%d-%c` appended where docs/BUNDLE.md says so */
         ConfigSize min_free;
         char *bucket, *prefix, *region, *endpoint, *addressing, *ca_file, *proxy, *profile, *sse,
                 *kms_key_id, *storage_class, *expected_bucket_owner; /* s3 */
@@ -126,34 +127,40 @@ typedef struct Config {
         struct ConfigOrigins *origins; /* for --print-config; private to config/ */
 } Config;
 
-/** Reads and checks a file to its end. @param environment  NAME=VALUE list for ${NAME}; usually environ
- * @return 0 and *ret; CONFIG_E_FAULTY: *diags has every fault, *ret is not written; -errno when it cannot be read (diags has a fault too) */
+/** Reads and checks a file to its end. @param environment  NAME=VALUE list for ${NAME}; usually
+ * environ
+ * @return 0 and *ret; CONFIG_E_FAULTY: *diags has every fault, *ret is not written; -errno when it
+ * cannot be read (diags has a fault too) */
 enum { CONFIG_E_FAULTY = 1 };
 int config_load(Config **ret, const char *file, char *const *environment, Diags *diags);
 /** The same from memory, `name` stands for the file name. For tests and the fuzzer. */
 int config_parse(Config **ret, const char *name, const void *data, size_t n,
                  char *const *environment, Diags *diags);
-/** No file at all: INTERFACE.md §3, last paragraph (default dump directory → volume /var/lib/neuron-collectd/delivered). */
+/** No file at all: docs/CONFIGURATION.md, last paragraph (default dump directory → volume
+ * /var/lib/neuron-collectd/delivered). */
 int config_builtin(Config **ret);
 Config *config_free(Config *c);
 
 /** The effective configuration as YAML, every key, each line with a comment telling its origin. */
 int config_print(const Config *c, FILE *f);
 
-/** Compares two configurations. @param on_key  called with the dotted name of each key (or `sources[NAME]`) that differs and whether it needs a restart to
- * take effect (state_directory, node.instance_id, api.*, hook.socket, hook.mailbox) */
+/** Compares two configurations. @param on_key  called with the dotted name of each key (or
+ * `sources[NAME]`) that differs and whether it needs a restart to take effect (state_directory,
+ * node.instance_id, api.*, hook.socket, hook.mailbox) */
 void config_compare(const Config *running, const Config *loaded,
                     void (*on_key)(const char *key, bool needs_restart, void *userdata),
                     void *userdata);
 
-/** The least memory with which bundles can go to a destination: the writer and, for s3, the part that is made and the one that is
- * sent. For a bundle above 9,900 × part_size the parts are larger, and so is the need.
+/** The least memory with which bundles can go to a destination: the writer and, for s3, the part
+ * that is made and the one that is sent. For a bundle above 9,900 × part_size the parts are larger,
+ * and so is the need.
  * @param writer_min_bytes  bundle_writer_memory_min() of lib/bundle, which this floor cannot ask */
 uint64_t config_memory_needed(const ConfigDestination *d, uint64_t writer_min_bytes);
 
 #define INCIDENTS_SOURCE "incidents" /* snapshots that are about no dump */
 #define CONTAINERS_SOURCE_PREFIX                                                                   \
-        "containers-" /* dumps out of containers; the name of the source that they belong to follows */
+        "containers-" /* dumps out of containers; the name of the source that they belong to       \
+                         follows */
 
 /** @return what writing a bundle at this compression level takes at least, rounded up */
 uint64_t config_writer_bytes(uint64_t level);

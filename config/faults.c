@@ -1,4 +1,5 @@
-/* Quoting is ours because libyaml's emitter stays behind its door, and because `${` needs an escape of its own. */
+/* Quoting is ours because libyaml's emitter is only used in config/load.c, and because `${` needs
+ * an escape of its own. */
 #include "config/faults.h"
 
 #include <stdint.h>

@@ -1,4 +1,5 @@
-/* Where faults of one file are gathered: with the key's place spelled out, and bounded in number. */
+/* Where faults of one file are gathered: with the key's place spelled out, and bounded in number.
+ */
 #pragma once
 
 #include <stdbool.h>
@@ -24,7 +25,8 @@ typedef struct Spot {
         const char *sub;  /* a name below it; may be NULL */
 } Spot;
 
-/** Adds `FILE:LINE: spot: fault; remedy`. Never fails: a fault that cannot be stored is still counted. */
+/** Adds `FILE:LINE: spot: fault; remedy`. Never fails: a fault that cannot be stored is still
+ * counted. */
 void faults_add(Faults *f, const Spot *spot, const char *remedy, const char *fault, ...)
         _printf_(4, 5);
 
@@ -33,15 +35,16 @@ void faults_add(Faults *f, const Spot *spot, const char *remedy, const char *fau
 /** @return whether all of it is well-formed UTF-8 */
 bool text_is_utf8(const char *s);
 
-/** Adds text, control characters as `\xNN`, cut after max bytes. What stands before an `@` may be a password: `…` instead, but
- * for an absolute path. */
+/** Adds text, control characters as `\xNN`, cut after max bytes. What stands before an `@` may be a
+ * password: `…` instead, but for an absolute path. */
 void text_add_spelled(StrBuf *b, const char *s, size_t max);
 
 /** The same in single quotes, cut after 80 bytes. */
 void text_add_shown(StrBuf *b, const char *s);
 
-/** Adds well-formed UTF-8 as one YAML scalar on one line: plain where that is safe in block and flow context and cannot be
- * taken for a number, boolean or null, else in double quotes. `${` is written `$${`, which the loader reads as `${`. */
+/** Adds well-formed UTF-8 as one YAML scalar on one line: plain where that is safe in block and
+ * flow context and cannot be taken for a number, boolean or null, else in double quotes. `${` is
+ * written `$${`, which the loader reads as `${`. */
 void text_add_yaml(StrBuf *b, const char *s);
 
 /** The same for a mapping's name, in which the loader expands nothing: `${` stays. */

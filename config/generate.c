@@ -1,4 +1,5 @@
-/* Writes what people read about the configuration, from the one table: the example file, the man page, the document. */
+/* Writes what people read about the configuration, from the one table: the example file, the man
+ * page, the document. */
 #include <stdio.h>
 #include <string.h>
 
@@ -168,7 +169,8 @@ static void print_example_keys(const char *prefix, const char *indentation) {
                 print_example_bucket();
 }
 
-/* A second destination, as a comment: a destination is of one type, and the file shows the defaults of what it has. */
+/* A second destination, as a comment: a destination is of one type, and the file shows the defaults
+ * of what it has. */
 static void print_example_bucket(void) {
         static const char prefix[] = "destinations[].", indentation[] = "  #   ";
         const char *start = "  # - ";

@@ -8,7 +8,8 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 
-/* The table is read by its columns: name, type and place · limits and default · what people are told. */
+/* The table is read by its columns: name, type and place · limits and default · what people are
+ * reported. */
 #define AT(type, member) .offset = offsetof(type, member), .size = sizeof(((type *)0)->member)
 #define LIST_AT(type, member, count, element)                                                      \
         AT(type, member), .element_size = sizeof(element), .count_offset = offsetof(type, count)
@@ -326,7 +327,8 @@ bool keys_applies(const ConfigKey *key, int destination_type) {
 
 enum { SUGGEST_MAX = 32 }; /* longer names are nobody's typing error */
 
-/* The number of letters to add, drop, change or swap with a neighbour; both shorter than SUGGEST_MAX. */
+/* The number of letters to add, drop, change or swap with a neighbour; both shorter than
+ * SUGGEST_MAX. */
 static unsigned distance(const char *a, const char *b) {
         unsigned d[SUGGEST_MAX + 1][SUGGEST_MAX + 1];
         size_t n = strlen(a), m = strlen(b);

@@ -1,5 +1,6 @@
-/* The one table of the configuration: a row a key. Loader, --print-config, example file, man page and
- * docs/CONFIGURATION.md are made from it; nothing else knows a key's name, limits or default. */
+/* The one table of the configuration: a row a key. Loader, --print-config, example file, man page
+ * and docs/CONFIGURATION.md are made from it; nothing else knows a key's name, limits or default.
+ */
 #pragma once
 
 #include <stdbool.h>
@@ -93,10 +94,12 @@ const char *keys_leaf(const ConfigKey *key);
 /** Spells the prefix of what lies below a section or list: `node.`, `sources[].`. @return buf */
 const char *keys_prefix(const ConfigKey *key, char buf[static KEYS_PREFIX_SIZE]);
 
-/** @return whether a row of destinations[] applies to an element of this type (ConfigDestinationType) */
+/** @return whether a row of destinations[] applies to an element of this type
+ * (ConfigDestinationType) */
 bool keys_applies(const ConfigKey *key, int destination_type);
 
-/** @return the row whose name is nearest to an unknown one, siblings first; NULL when none is near */
+/** @return the row whose name is nearest to an unknown one, siblings first; NULL when none is near
+ */
 const ConfigKey *keys_suggest(const char *prefix, const char *leaf);
 
 /** @return what the type is called, e.g. `a size`; static */

@@ -1,5 +1,5 @@
-/* libyaml's events become a tree of bounded depth, breadth and size. Its own document loader is not used, because it
- * follows aliases and knows no bounds. */
+/* libyaml's events become a tree of bounded depth, breadth and size. Its own document loader is not
+ * used, because it follows aliases and knows no bounds. */
 #include "config/load.h"
 
 #include <errno.h>
@@ -311,7 +311,8 @@ static int read_all(int fd, char *text, size_t *ret_n) {
         return 0;
 }
 
-/* Not fs_read_file(): the operator's own file may be a symlink (Kubernetes mounts them so) or a pipe. */
+/* Not fs_read_file(): the operator's own file may be a symlink (Kubernetes mounts them so) or a
+ * pipe. */
 int load_file(const char *file, char **ret, size_t *ret_n, Faults *faults) {
         _cleanup_close_ int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY);
         _cleanup_free_ char *text = malloc(LOAD_FILE_MAX + 1);

@@ -1,4 +1,5 @@
-/* YAML text as a tree with line numbers: the one door to libyaml. What the keys mean is config/read.c's. */
+/* YAML text as a tree with line numbers: the wrapper of libyaml. What the keys mean is
+ * config/read.c's. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,7 +12,7 @@ typedef enum LoadNodeType {
         LOAD_SCALAR, /* text */
         LOAD_LIST,   /* n items */
         LOAD_MAP,    /* n items: names and values in turn; a last name may be without a value */
-        LOAD_FAULTY  /* a fault is told already; stands where something should */
+        LOAD_FAULTY  /* a fault is reported already; stands where something should */
 } LoadNodeType;
 
 typedef struct LoadNode {
@@ -31,11 +32,13 @@ enum {
 
 /** Reads one document. A tree is returned also after a syntax error, as far as it was read.
  * @param ret  the caller's, load_free(); NULL when there is no document
- * @param ret_whole  false after a syntax error or a bound: things may be missing for that reason alone
+ * @param ret_whole  false after a syntax error or a bound: things may be missing for that reason
+ * alone
  * @return 0 or -ENOMEM; faults are added to *faults */
 int load_tree(LoadNode **ret, const char *data, size_t n, Faults *faults, bool *ret_whole);
 LoadNode *load_free(LoadNode *node);
 DEFINE_CLEANUP(LoadNode, load_free);
 
-/** Reads a file of at most LOAD_FILE_MAX bytes. @return 0 and *ret (the caller's), -errno with a fault added */
+/** Reads a file of at most LOAD_FILE_MAX bytes. @return 0 and *ret (the caller's), -errno with a
+ * fault added */
 int load_file(const char *file, char **ret, size_t *ret_n, Faults *faults);

@@ -175,7 +175,7 @@ static int refuse_type(Reader *r, const Given *g, const LoadNode *node) {
         _cleanup_(strbuf_done) StrBuf remedy = STRBUF_INIT;
 
         if (node->type == LOAD_FAULTY)
-                return READ_E_FAULTY; /* told already */
+                return READ_E_FAULTY; /* reported already */
         if (node->type == LOAD_NULL)
                 strbuf_add(&remedy, is_entry || g->key->fallback ? "give one, or delete the line"
                                                                  : "give one");
@@ -427,8 +427,8 @@ static int read_key(Reader *r, const Given *g) {
 /* Names of keys */
 
 static void report_unknown(Reader *r, const Scope *scope, const LoadNode *name) {
-        bool is_shown =
-                r->faults->n < FAULTS_MAX; /* searching is dear, and there may be 50,000 of them */
+        bool is_shown = r->faults->n <
+                        FAULTS_MAX; /* searching is expensive, and there may be 50,000 of them */
         const ConfigRefusedKey *refused = keys_find_refused(scope->prefix, name->text);
         const ConfigKey *near = is_shown ? keys_suggest(scope->prefix, name->text) : NULL;
         Spot spot = {
@@ -510,7 +510,8 @@ static void check_key_applies(Reader *r, const Scope *scope, const ConfigKey *ke
                 report_missing(r, &at, key);
 }
 
-/* Which keys are needed and which must not be there; a destination's depend on its type, which may come last. */
+/* Which keys are needed and which must not be there; a destination's depend on its type, which may
+ * come last. */
 static void check_applicable(Reader *r, const Scope *scope, const Found *found) {
         size_t n;
         const ConfigKey *keys = keys_all(&n), *type = keys_get("destinations[].type");

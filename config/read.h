@@ -1,5 +1,5 @@
-/* From the tree of config/load.c to a Config, by the table: types, limits, forms, unknown, missing and doubled keys. What
- * concerns more than one key is config/check.c's. */
+/* From the tree of config/load.c to a Config, by the table: types, limits, forms, unknown, missing
+ * and doubled keys. What concerns more than one key is config/check.c's. */
 #pragma once
 
 #include "config/config.h"
@@ -14,7 +14,8 @@ typedef struct ReadContext {
         bool whole;               /* false: the tree is cut off, so missing keys are no fault */
 } ReadContext;
 
-/** Fills *c, whose defaults are set and whose origins are empty. @param root  may be NULL: an empty file
+/** Fills *c, whose defaults are set and whose origins are empty. @param root  may be NULL: an empty
+ * file
  * @return 0 or -errno; faults are added */
 int read_tree(Config *c, const LoadNode *root, const ReadContext *context);
 
@@ -49,7 +50,7 @@ ConfigOrigins *origins_free(ConfigOrigins *o);
 
 enum { EXPAND_E_FAULTY = 1, EXPAND_MAX = 64 * 1024 };
 
-/** Replaces each `${NAME}`; `$${` becomes `${` (of several `$` before a `{` one is dropped); what is put in is not looked
- * at again. @param environment  NAME=VALUE, NULL-terminated; may be NULL
+/** Replaces each `${NAME}`; `$${` becomes `${` (of several `$` before a `{` one is dropped); what
+ * is put in is not looked at again. @param environment  NAME=VALUE, NULL-terminated; may be NULL
  * @return 0 and *ret (the caller's); EXPAND_E_FAULTY: *fault says why; -ENOMEM */
 int expand(const char *text, char *const *environment, char **ret, StrBuf *fault);

@@ -1,4 +1,5 @@
-/* The forms that strings of the configuration must have: names, paths, templates, addresses. Pure text. */
+/* The forms that strings of the configuration must have: names, paths, templates, addresses. Pure
+ * text. */
 #pragma once
 
 #include <stdbool.h>
@@ -39,8 +40,9 @@ extern const Form form_account;
 extern const Form form_pattern;  /* an fnmatch pattern on a relative path */
 extern const Form form_variable; /* an fnmatch pattern on the name of an environment variable */
 
-/** The part of a path template that has no variable: up to the first component with one, `%%` resolved,
- * without trailing slash; `/` when nothing is left. @return the caller's, NULL for lack of memory */
+/** The part of a path template that has no variable: up to the first component with one, `%%`
+ * resolved, without trailing slash; `/` when nothing is left. @return the caller's, NULL for lack
+ * of memory */
 char *form_fixed_part(const char *path_template);
 
 /** @return whether a template uses the variable */

@@ -226,7 +226,7 @@ static int set_string(const ConfigKey *key, void *base, const char *text, ValueF
         return 0;
 }
 
-/* Makes room for one more and the NULL at the end. */
+/* Makes space for one more and the NULL at the end. */
 static int grow_list(char ***items, size_t n_used) {
         char **more = reallocarray(*items, n_used + 2, sizeof **items);
 
@@ -426,7 +426,8 @@ void value_clear(const ConfigKey *key, void *base) {
         memset(field, 0, key->size);
 }
 
-/* From fields back to YAML, which is also how values are compared: what is written the same is the same. */
+/* From fields back to YAML, which is also how values are compared: what is written the same is the
+ * same. */
 
 static const KeyWord *word_of_value(const ConfigKey *key, uint64_t value) {
         for (const KeyWord *w = key->words; w && w->word; w++)

@@ -1,4 +1,5 @@
-/* Values of the table's types: read from text into a struct's field, written back as YAML, freed. */
+/* Values of the table's types: read from text into a struct's field, written back as YAML, freed.
+ */
 #pragma once
 
 #include "config/keys.h"
@@ -10,12 +11,14 @@ typedef struct ValueFault {
 
 enum { VALUE_E_FAULTY = 1 };
 
-/** @return where the field lies in the struct at `base`; const is cast away here, for readers and writers alike */
+/** @return where the field lies in the struct at `base`; const is cast away here, for readers and
+ * writers alike */
 static inline void *value_field(const ConfigKey *key, const void *base) {
         return (char *)base + key->offset;
 }
 
-/** Parses a quantity, its words and `off` included; the limits are not checked. @return 0, -EINVAL or -ERANGE */
+/** Parses a quantity, its words and `off` included; the limits are not checked. @return 0, -EINVAL
+ * or -ERANGE */
 int value_parse_quantity(const ConfigKey *key, const char *text, uint64_t *ret);
 
 /** Sets the field of `key` in the struct at `base` from the text of a scalar.
@@ -44,7 +47,7 @@ int value_set_all_defaults(const char *prefix, void *base);
 /** Writes the value as YAML on one line. */
 void value_add_yaml(const ConfigKey *key, const void *base, StrBuf *b);
 
-/** @return whether both fields hold the same value; for want of memory they differ */
+/** @return whether both fields hold the same value; for lack of memory they differ */
 bool value_is_equal(const ConfigKey *key, const void *a, const void *b);
 
 /** @return whether the field holds its default */
@@ -56,7 +59,8 @@ void value_clear(const ConfigKey *key, void *base);
 /** As value_clear for every field below `prefix`. */
 void value_clear_all(const char *prefix, void *base);
 
-/** Appends a zeroed element to a KEY_ELEMENTS. @return 0 and *ret (it moves with the next call), -ENOMEM */
+/** Appends a zeroed element to a KEY_ELEMENTS. @return 0 and *ret (it moves with the next call),
+ * -ENOMEM */
 int value_add_element(const ConfigKey *key, void *base, void **ret);
 
 /** @return the element's struct, NULL when there are none; and the number of elements */

@@ -123,7 +123,7 @@ static int own_first_fd(struct msghdr *message) {
                         if (first < 0)
                                 first = fd;
                         else
-                                (void)close(fd); /* nobody asked for it */
+                                (void)close(fd); /* nobody requested it */
                 }
         }
         return first;

@@ -1,4 +1,5 @@
-/* The conversation with the agent: packets of a SOCK_SEQPACKET socket. docs/HOOK.md has the words. Nothing here blocks. */
+/* The conversation with the agent: packets of a SOCK_SEQPACKET socket. docs/HOOK.md has the words.
+ * Nothing here blocks. */
 #pragma once
 
 #include <stdbool.h>
@@ -27,11 +28,13 @@ typedef struct AgentReply {
 /** Reads the text of a packet. Pure. @param n  bytes, which may be anything */
 void agent_client_parse(const char *text, size_t n, AgentReply *ret);
 
-/** Connects and sends the note. @param until_usec  CLOCK_BOOTTIME: a full queue is tried again until then
+/** Connects and sends the note. @param until_usec  CLOCK_BOOTTIME: a full queue is tried again
+ * until then
  * @return an fd of the caller's, -errno: nobody is there, or has time */
 int agent_client_open(const char *path, const char *note, size_t n, uint64_t until_usec);
 
-/** Takes a packet when one is there. @param ret_fd  of AGENT_REPLY_SNAPSHOT: a sealed memfd, the caller's; else -1 */
+/** Takes a packet when one is there. @param ret_fd  of AGENT_REPLY_SNAPSHOT: a sealed memfd, the
+ * caller's; else -1 */
 void agent_client_receive(int fd, AgentReply *ret, int *ret_fd);
 
 /** Says that the files are in place that were promised, but for those that there will never be. */

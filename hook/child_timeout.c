@@ -1,4 +1,5 @@
-/* A child says its result before it exits: closing what it has inherited may hang in the exit, and nobody has to wait for that. */
+/* A child says its result before it exits: closing what it has inherited may hang in the exit, and
+ * nobody has to wait for that. */
 #include "hook/child_timeout.h"
 
 #include <errno.h>

@@ -1,5 +1,6 @@
-/* Who closes a descriptor waits for its driver or server, in an exit too, and no signal helps. A table of descriptors that two processes share
- * (CLONE_FILES) can be cleared by either, and is closed by the one that goes last: another one, for which nobody waits. */
+/* Who closes a descriptor waits for its driver or server, in an exit too, and no signal helps. A
+ * table of descriptors that two processes share (CLONE_FILES) can be cleared by either, and is
+ * closed by the one that goes last: another one, for which nobody waits. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -34,7 +35,8 @@
 
 #define CHAIN_NAME "neuron-dump.chain"
 #define CHAIN_VARIABLE                                                                             \
-        "NEURON_COLLECTD_CHAINED" /* set for it: a hook that is chained to ours does not come back to us */
+        "NEURON_COLLECTD_CHAINED" /* set for it: a hook that is chained to ours does not come back \
+                                     to us */
 
 enum {
         CLOSE_TRIES = 3, /* each gets rid of one that hangs, and of all before it */
@@ -82,7 +84,7 @@ static void reset_signals(void) {
         (void)signal(SIGCHLD, SIG_DFL); /* ignored: our children could not be waited for */
         (void)signal(SIGALRM, SIG_DFL);
         (void)signal(SIGPIPE, SIG_IGN);
-        (void)signal(SIGXFSZ, SIG_IGN); /* beyond RLIMIT_FSIZE: EFBIG, which is said */
+        (void)signal(SIGXFSZ, SIG_IGN); /* beyond RLIMIT_FSIZE: EFBIG, which is reported */
         (void)sigprocmask(SIG_UNBLOCK, &all, NULL);
 }
 
@@ -124,7 +126,8 @@ static void hook_process_exit(void) {
 
 enum { TICK_MSEC = 2 }; /* between looks whether it has ended */
 
-/* Our executable may be reached by a link from elsewhere: what counts is where its file lies. @return 0, -errno */
+/* Our executable may be reached by a link from elsewhere: what counts is where its file lies.
+ * @return 0, -errno */
 static int chain_path(char ret[PATH_MAX]) {
         struct stat ours, theirs;
         char own[PATH_MAX];
@@ -197,15 +200,18 @@ static int mailbox_write(const char *directory, const char *id, const char *note
         return write_file(fd, name, 0600, &(FileContent){ .text = note, .n = n });
 }
 
-/* neuron-dump: called by the Neuron runtime when an execution has failed, as a child of the process that failed. The order of it all: tell the
- * agent first, write the record while it works, wait for its snapshot no longer than we may; without an agent leave the note in the mailbox and
- * look at sysfs ourselves. Whatever goes wrong, the exit is 0 and in time: the job's end must not wait for us. */
+/* neuron-dump: called by the Neuron runtime when an execution has failed, as a child of the process
+ * that failed. The order of it all: tell the agent first, write the record while it works, wait for
+ * its snapshot no longer than we may; without an agent leave the note in the mailbox and check
+ * sysfs ourselves. Whatever goes wrong, the exit is 0 and in time: the job's end must not wait for
+ * us. */
 
 #define SOCKET_DEFAULT "/run/neuron-collectd/hook.sock"
 #define MAILBOX_DEFAULT "/var/lib/neuron-collectd/mailbox"
 #define DEADLINE_DEFAULT_USEC (2 * USEC_PER_SEC)
 #define DEADLINE_MAX_USEC AGENT_WAIT_MAX_USEC
-#define GRACE_USEC (50 * USEC_PER_MSEC) /* beyond the deadline, for files that are being written */
+#define GRACE_USEC (50 * USEC_PER_MSEC) /* beyond the deadline, for files that are being written   \
+                                         */
 #define RESERVE_MAX_USEC (200 * USEC_PER_MSEC) /* before it, to write what the tier found */
 /* By this text `neuron-collect hook` knows our program, whatever its size and date. */
 static const char identity[] = "neuron-collectd neuron-dump " PACKAGE_VERSION;
@@ -216,13 +222,13 @@ typedef struct Hook {
         HookNote note;
         StrBuf text; /* the note as JSON */
         const char *socket, *mailbox, *sysfs_root;
-        uint64_t start_usec, until_usec; /* CLOCK_BOOTTIME */
-        uint64_t deadline_usec;          /* ours, from start_usec */
-        uint64_t agent_until_usec;       /* then no agent is there that could still be of use */
-        int agent_fd, snapshot_fd;       /* -1 = none */
-        bool is_accepted,
-                has_final_reply; /* has_final_reply: there is, or will be, no snapshot of the agent's */
-        bool has_snapshot, is_late; /* is_late: a file may still appear */
+        uint64_t start_usec, until_usec;   /* CLOCK_BOOTTIME */
+        uint64_t deadline_usec;            /* ours, from start_usec */
+        uint64_t agent_until_usec;         /* then no agent is there that could still be of use */
+        int agent_fd, snapshot_fd;         /* -1 = none */
+        bool is_accepted, has_final_reply; /* has_final_reply: there is, or will be, no snapshot of
+                                              the agent's */
+        bool has_snapshot, is_late;        /* is_late: a file may still appear */
         TimedChild record;
         pid_t pid, chain; /* pid: our own */
 } Hook;
@@ -275,7 +281,8 @@ static int write_snapshot(void *userdata) {
 
 /* ---- the agent ---- */
 
-/* What it grants counts from its answer, which may be late: nobody is to wait for us longer than either of us had in mind. */
+/* What it grants counts from its answer, which may be late: nobody is to wait for us longer than
+ * either of us had in mind. */
 static uint64_t granted_until(const Hook *h, uint64_t wait_usec) {
         return MIN(clock_boottime_usec() + wait_usec,
                    h->start_usec + MAX(h->deadline_usec, wait_usec));

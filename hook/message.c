@@ -1,4 +1,5 @@
-/* No stderr may make a job wait: a full pipe that all ranks share, a file on a server that is gone. Asking what stderr is (fstat) could hang, too. */
+/* No stderr may make a job wait: a full pipe that all ranks share, a file on a server that is gone.
+ * Asking what stderr is (fstat) could hang, too. */
 #include "hook/message.h"
 
 #include <errno.h>
@@ -16,7 +17,7 @@
 #define PREFIX "neuron-dump: "
 #define STDERR_TIMEOUT_USEC (100 * USEC_PER_MSEC)
 
-enum { LINE_BYTES = 512 }; /* below PIPE_BUF: a pipe takes it whole or not at all */
+enum { LINE_BYTES = 512 }; /* below PIPE_BUF: a pipe takes it complete or not at all */
 
 typedef struct Line {
         char text[LINE_BYTES];
@@ -29,7 +30,8 @@ static int write_line(void *userdata) {
         return write(STDERR_FILENO, line->text, line->n) < 0 ? -errno : 0;
 }
 
-/* Kernels before 6.4 do not know a single write to a pipe that does not wait: an open file of our own does not. @return whether it is a pipe */
+/* Kernels before 6.4 do not know a single write to a pipe that does not wait: an open file of our
+ * own does not. @return whether it is a pipe */
 static bool print_to_pipe(const Line *line) {
         int fd;
 

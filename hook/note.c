@@ -150,7 +150,8 @@ static const char *name_part(char buf[NAME_PART_SIZE], const char *s, const char
         return buf;
 }
 
-/* Agrees with the patterns of lib/neuron/names.c. A missing pid is the parent's: the runtime calls us from the process that failed. */
+/* Agrees with the patterns of lib/neuron/names.c. A missing pid is the parent's: the runtime calls
+ * us from the process that failed. */
 static int set_names(HookNote *n) {
         char instance[NAME_PART_SIZE], pid[NAME_PART_SIZE], tid[NAME_PART_SIZE],
                 lid[NAME_PART_SIZE], parent[24], *stem;

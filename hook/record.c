@@ -88,7 +88,8 @@ static void add_tools(StrBuf *b, const char *root) {
         json_out_end_array(b);
 }
 
-/* Of AWS's packages, whoever installed them: rpm's database, as Amazon Linux has it, is not for so small a program. No more than names.
+/* Of AWS's packages, who installed them: rpm's database, as Amazon Linux has it, is not for so
+ * small a program. No more than names.
  * @see reference, 5: binaries in /opt/aws/neuron/bin, libraries in …/lib */
 static void add_files(StrBuf *b, const char *root) {
         json_out_object(b, "files");

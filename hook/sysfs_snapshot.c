@@ -13,7 +13,8 @@
 #include "lib/base/json_out.h"
 
 #define TIER_BYTES_MAX (4 * MIB)
-#define CHILD_MARGIN_USEC (20 * USEC_PER_MSEC) /* the collector's own end comes before we kill it */
+#define CHILD_MARGIN_USEC (20 * USEC_PER_MSEC) /* the collector's own end comes before we kill it  \
+                                                */
 
 typedef struct Tier {
         const char *sysfs_root;
@@ -49,7 +50,7 @@ static const char *state_of(int result) {
                                       : "failed";
 }
 
-/* Whole lines become records; a line that was not ended is what the child was killed in. */
+/* Complete lines become records; a line that was not ended is what the child was killed in. */
 static void add_records(StrBuf *b, const char *text) {
         const char *newline;
         json_out_array(b, "records");

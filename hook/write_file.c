@@ -55,7 +55,8 @@ static int fill(int fd, const FileContent *content) {
                              : copy_fd(fd, content->fd);
 }
 
-/* A file without a name, which gets one when it is whole. @return 0, -EOPNOTSUPP: try the other way, -errno */
+/* A file without a name, which gets one when it is complete. @return 0, -EOPNOTSUPP: try the other
+ * way, -errno */
 static int write_unnamed(int dir_fd, const char *name, mode_t mode, const FileContent *content) {
         char link_path[32];
         _cleanup_close_ int fd = openat(dir_fd, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, mode);
@@ -72,7 +73,7 @@ static int write_unnamed(int dir_fd, const char *name, mode_t mode, const FileCo
         return errno == EEXIST || errno == ENOSPC || errno == EDQUOT ? -errno : -EOPNOTSUPP;
 }
 
-/* Gives a whole file its name, replacing nothing. */
+/* Gives a complete file its name, replacing nothing. */
 static int publish(int dir_fd, const char *temporary, const char *name) {
         if (renameat2(dir_fd, temporary, dir_fd, name, RENAME_NOREPLACE) == 0)
                 return 0;

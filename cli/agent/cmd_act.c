@@ -3,7 +3,7 @@
 
 #include "cli/common/cli.h"
 
-/* What was asked for may need a moment, so what is said is where the bundle stands now. */
+/* What was requested may need a moment, so what is reported is where the bundle stands now. */
 static void print_outcome(const char *action, const json_t *b) {
         const char *id = cli_text(b, "id"), *state = cli_text(b, "state");
         if (strcmp(action, "pin") == 0)

@@ -1,5 +1,5 @@
-/* neuron-collect drain, resume: what is asked before a node is taken away. Whoever reads `safe to terminate` may destroy the node, so it is
- * said only when the agent says it. */
+/* neuron-collect drain, resume: what is asked before a node is taken away. Who reads `safe to
+ * terminate` may destroy the node, so it is said only when the agent says it. */
 #include <string.h>
 
 #include "cli/agent/undelivered.h"
@@ -30,7 +30,8 @@ static int request(const Cli *cli, const char *method, const char *path, json_t 
 
 /* ---- is there any hope ---- */
 
-/* Looks, page after page, for a bundle in this state that something may move. @param n_seen  the bundles looked at are added */
+/* Searches, page after page, for a bundle in this state that something may move. @param n_seen  the
+ * bundles checked are added */
 static int find_movable(const Drain *d, const char *state, bool *ret, uint64_t *n_seen) {
         char path[64 + BUNDLE_ID_SIZE], next[BUNDLE_ID_SIZE] = "", last[BUNDLE_ID_SIZE],
                                         obstacle[UNDELIVERED_OBSTACLE_SIZE];
@@ -52,7 +53,8 @@ static int find_movable(const Drain *d, const char *state, bool *ret, uint64_t *
         return CLI_YES;
 }
 
-/* Waiting is in vain when all that is left was given up, or waits for what is not configured any more. */
+/* Waiting is in vain when all that is left was given up, or waits for what is not configured any
+ * more. */
 static int decide_hopeless(const Drain *d, DrainOutcome *ret) {
         static const char *const waiting[] = { "settling", "ready" };
         const json_t *bundles = json_object_get(d->status, "bundles");
@@ -83,7 +85,7 @@ static void draw(const Drain *d) {
         undelivered_draw_progress(d->cli, d->status, NULL, what);
 }
 
-static int look(Drain *d, DrainOutcome *ret) {
+static int check_drain(Drain *d, DrainOutcome *ret) {
         json_t *status = NULL;
         int code = request(d->cli, "GET", "/v1/status", &status);
         if (code != CLI_YES)
@@ -131,7 +133,7 @@ static int wait_until_end(Drain *d) {
         uint64_t begin = clock_boottime_usec(), pause = POLL_FIRST_USEC;
         for (;;) {
                 DrainOutcome outcome = DRAIN_WAITING;
-                int code = look(d, &outcome);
+                int code = check_drain(d, &outcome);
                 if (code != CLI_YES)
                         return code;
                 uint64_t waited = clock_boottime_usec() - begin;

@@ -91,7 +91,7 @@ static int request_pages(List *l) {
                 add_page(l, page);
                 const char *next = cli_text(page, "next");
                 if (after && strcmp(after, next) == 0)
-                        next = ""; /* not an agent of ours: it would go on for ever */
+                        next = ""; /* not an agent of ours: it would continue for ever */
                 free(after);
                 after = *next ? strdup(next) : NULL;
                 json_decref(page);

@@ -34,16 +34,14 @@ static void print_delivery(const Cli *cli, const json_t *d) {
         if (*cli_text(d, "last_error") && attempts)
                 cli_line("    failed %s, last: %s", cli_count(tries, attempts, "time"),
                          cli_text(d, "last_error"));
-        else if (
-                *cli_text(
-                        d,
-                        "last_error")) /* the destination's failure, not counted against the bundle */
+        else if (*cli_text(d, "last_error")) /* the destination's failure, not counted against the
+                                                bundle */
                 cli_line("    last error: %s", cli_text(d, "last_error"));
         if (*cli_text(d, "next_try"))
                 cli_line("    next try: %s", cli_moment(moment, cli_text(d, "next_try")));
 }
 
-/* What was held has been let go in these states; what is quarantined is still held. */
+/* What was held has been released in these states; what is quarantined is still held. */
 static bool is_released(const char *state) {
         static const char *const states[] = { "delivered", "evicted", "cancelled", "vanished" };
         for (size_t i = 0; i < ELEMENTSOF(states); i++)

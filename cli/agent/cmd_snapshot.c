@@ -1,4 +1,5 @@
-/* neuron-collect snapshot: asks the agent for a snapshot of the hardware, waits for it, and says where it is or brings it. */
+/* neuron-collect snapshot: asks the agent for a snapshot of the hardware, waits for it, and says
+ * where it is or brings it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -128,7 +129,7 @@ static int copy_files(const Cli *cli, const char *name, const json_t *answer, co
 
 /* ---- telling ---- */
 
-/* Sections that are not whole, a line each; what has nothing to look at is no fault. */
+/* Sections that are not whole, a line each; what has nothing to check is no fault. */
 static void print_sections(const Cli *cli, const json_t *document) {
         size_t i;
         json_t *s;

@@ -14,7 +14,7 @@ typedef struct Wait {
         const char *id; /* NULL = all */
         uint64_t timeout_usec;
         json_t *bundle; /* as it was last seen, when there is an id; else NULL */
-        json_t *counts; /* of bundles by state when all was looked at last; else NULL */
+        json_t *counts; /* of bundles by state when all was checked last; else NULL */
 } Wait;
 
 static int check_one(Wait *w, WaitOutcome *ret) {
@@ -58,7 +58,7 @@ static int check_all(Wait *w, WaitOutcome *ret) {
         return CLI_YES;
 }
 
-/* What was let go undelivered is not waited for, but it is not passed over in silence. */
+/* What was released undelivered is not waited for, but it is not passed over in silence. */
 static void print_all_delivered(const Wait *w) {
         static const char *const lost[] = { "cancelled", "evicted", "vanished" };
         char n[CLI_COUNT_SIZE];

@@ -28,7 +28,8 @@ const char *undelivered_reason(const json_t *bundle) {
 
 /* ---- obstacles ---- */
 
-/* @return whether the agent has a source or destination of this name; of what is no list nothing is known, so it may */
+/* @return whether the agent has a source or destination of this name; of what is no list nothing is
+ * known, so it may */
 static bool is_configured(const json_t *list, const char *name) {
         size_t i;
         json_t *one;
@@ -36,7 +37,8 @@ static bool is_configured(const json_t *list, const char *name) {
         return !json_is_array(list);
 }
 
-/* @return a destination that lacks the bundle and is not configured, when there is no other that lacks it; NULL */
+/* @return a destination that lacks the bundle and is not configured, when there is no other that
+ * lacks it; NULL */
 static const char *find_removed_destination(const json_t *bundle, const json_t *status) {
         const json_t *destinations = json_object_get(status, "destinations");
         const char *lost = NULL;
@@ -100,7 +102,8 @@ void undelivered_draw_progress(const Cli *cli, const json_t *status, const char 
 
 /* ---- telling ---- */
 
-/* What keeps a destination from taking bundles is told there, once, and not of each bundle that waits for it. */
+/* What keeps a destination from taking bundles is reported there, once, and not of each bundle that
+ * waits for it. */
 static const char *destination_error(const json_t *bundle, const json_t *status, char *buf) {
         size_t i, j;
         json_t *d, *destination;

@@ -22,12 +22,14 @@ typedef struct BundleInfo { /* "" where the key does not tell; pieces of the key
         const char *name;   /* the stem's last component */
         const char *node;
         size_t n_node;
-        size_t n_incident; /* the first so many bytes of the key are the incident's directory; 0 = none */
+        size_t n_incident; /* the first so many bytes of the key are the incident's directory; 0 =
+                              none */
         char kind[24];
         char time[CLOCK_ISO_SIZE]; /* ISO 8601, UTC */
         char date_time[DATE_TIME_SIZE],
-                cluster_id
-                        [CLUSTER_ID_SIZE]; /* when the incident's directory is `<date>-<cluster id>` */
+                cluster_id[CLUSTER_ID_SIZE]; /* when the incident's directory is `<date>-<cluster
+                                                id>` */
 } BundleInfo;
-/** @param stem  `<prefix>/<instance-id>/<bundle-id>`, or anything else, of which only the directory is told; outlives *ret */
+/** @param stem  `<prefix>/<instance-id>/<bundle-id>`, or anything else, of which only the directory
+ * is reported; outlives *ret */
 void bundle_info_parse(const char *stem, BundleInfo *ret);

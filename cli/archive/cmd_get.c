@@ -30,8 +30,8 @@ typedef struct PartsCheck {
         Sha256 hash;     /* over what came of the part */
 } PartsCheck;
 
-/** @return 0; PARTS_E_BAD: the part that ended with these bytes is another (it is the current one still: parts_check_restart_part()); PARTS_E_LONG: there
- * are more bytes than parts */
+/** @return 0; PARTS_E_BAD: the part that ended with these bytes is another (it is the current one
+ * still: parts_check_restart_part()); PARTS_E_LONG: there are more bytes than parts */
 enum { PARTS_E_BAD = 1, PARTS_E_LONG = 2 };
 
 #define GET_STEP_BYTES (1 * MIB) /* read, checked and written at once */
@@ -335,7 +335,8 @@ int cmd_get(const Cli *cli, int argc, char **argv) {
         return code;
 }
 
-/* A bundle as it is: its parts are verified as they come, and what an earlier run has left is kept as far as it is right. */
+/* A bundle as it is: its parts are verified as they come, and what an earlier run has left is kept
+ * as far as it is right. */
 
 typedef struct Whole {
         Get *get;
@@ -614,7 +615,7 @@ static int report_damaged(const Member *m, const char *what) {
         return CLI_NO;
 }
 
-static int put(const void *data, uint64_t n, uint64_t offset, void *userdata) {
+static int write_member(const void *data, uint64_t n, uint64_t offset, void *userdata) {
         Member *m = userdata;
         (void)offset; /* in order */
         m->write_error =
@@ -640,7 +641,8 @@ static int load_table(Member *m, const FetchRange *table) {
         return r < 0 ? report_read_error(m->get, r) : CLI_YES;
 }
 
-/* @return CLI_YES, CLI_NO; *ret_bad when the content is not what it should be, which is not said */
+/* @return CLI_YES, CLI_NO; *ret_bad when the content is not what it should be, which is not
+ * reported */
 static int load_frames(Member *m, bool *ret_bad) {
         Get *g = m->get;
         _cleanup_(object_reader_freep) ObjectReader *reader = NULL;
@@ -654,7 +656,7 @@ static int load_frames(Member *m, bool *ret_bad) {
                 if (r < 0)
                         return report_read_error(g, r);
                 count_loaded(g, n);
-                r = fetch_feed(m->fetch, m->step, n, put, m);
+                r = fetch_feed(m->fetch, m->step, n, write_member, m);
                 at += n;
         }
         if (m->write_error < 0)
@@ -680,7 +682,8 @@ static int hash_kept(Member *m, uint64_t bytes) {
         return r < 0 ? output_report(&m->get->out, r) : CLI_YES;
 }
 
-/* @param kept  what of the partial file may be kept @param ret_bad  as load_frames(); *ret_kept: how much was */
+/* @param kept  what of the partial file may be kept @param ret_bad  as load_frames(); *ret_kept:
+ * how much was */
 static int load_once(Member *m, uint64_t kept, bool *ret_bad, uint64_t *ret_kept) {
         Get *g = m->get;
         FetchRange table;

@@ -1,5 +1,6 @@
-/* neuron-collect ls: the bundles below a URL, by incident. What a bundle is comes from its key; whether it was delivered and is
- * complete from the beginning of its manifest, which are read many at once. */
+/* neuron-collect ls: the bundles below a URL, by incident. What a bundle is comes from its key;
+ * whether it was delivered and is complete from the beginning of its manifest, which are read many
+ * at once. */
 #include <errno.h>
 #include <string.h>
 
@@ -10,8 +11,9 @@
 #include "lib/bundle/manifest.h"
 
 #define BATCH                                                                                      \
-        512 /* bundles whose manifests are looked at together, and then some to the incident's end */
-#define BATCH_MAX (16 * BATCH) /* an incident that large is told in several groups */
+        512 /* bundles whose manifests are checked together, and then some to the incident's end   \
+             */
+#define BATCH_MAX (16 * BATCH) /* an incident that large is reported in several groups */
 #define DRAW_EVERY 100
 #define HEAD_BYTES (64 * KIB) /* of a manifest: 500 parts and more */
 
@@ -30,7 +32,7 @@ typedef struct Entry {
         bool has_object, has_manifest;
         uint64_t bytes, modified_usec, manifest_bytes;
         EntryState state;
-        bool is_read;  /* the manifest, or what is wrong with it was said */
+        bool is_read;  /* the manifest, or what is wrong with it was reported */
         char *reasons; /* JSON; NULL */
 } Entry;
 
@@ -97,7 +99,8 @@ static bool read_manifest(Entry *e, const ObjectHead *h) {
         return true;
 }
 
-/* Many may have one cause, so only the first one's is said. @param why  NULL = it is no manifest */
+/* Many may have one cause, so only the first one's is reported. @param why  NULL = it is no
+ * manifest */
 static void report_bad_manifest(Ls *l, const Entry *e, const char *why) {
         _cleanup_free_ char *url = object_store_url(l->store, e->stem);
         l->failed = true;
@@ -139,12 +142,12 @@ static int read_manifests(Ls *l, size_t max_bytes, bool is_last_try) {
         return r;
 }
 
-static int judge(Ls *l) {
+static int classify_entries(Ls *l) {
         for (size_t i = 0; i < l->n; i++) {
                 Entry *e = &l->entries[i];
                 e->state = e->has_manifest ? ENTRY_BAD_MANIFEST : ENTRY_NO_MANIFEST;
                 e->is_read = !e->has_manifest || e->manifest_bytes == 0;
-                if (e->has_manifest && e->is_read) /* a range of nothing cannot be asked for */
+                if (e->has_manifest && e->is_read) /* a range of nothing cannot be requested */
                         report_bad_manifest(l, e, NULL);
         }
         int r = read_manifests(l, HEAD_BYTES, false);
@@ -258,7 +261,7 @@ static void print_incident(const Ls *l, size_t from, size_t to) {
 
 /* @return 0, -errno; -EPIPE when nobody reads any more */
 static int flush(Ls *l) {
-        int r = l->n > 0 ? judge(l) : 0;
+        int r = l->n > 0 ? classify_entries(l) : 0;
         cli_progress_end();
         for (size_t from = 0, to; r == 0 && from < l->n; from = to) {
                 for (to = from + 1; to < l->n; to++)

@@ -1,5 +1,6 @@
-/* A directory as a store of objects: keys are paths as the operator spelled them. What lies below may have been made by anybody who can
- * write to the volume: symlinks are not followed, and nothing but regular files counts. */
+/* A directory as a store of objects: keys are paths as the operator spelled them. What lies below
+ * may have been made by anybody who can write to the volume: symlinks are not followed, and nothing
+ * but regular files counts. */
 #include "cli/archive/object_store.h"
 
 #include <dirent.h>
@@ -215,7 +216,8 @@ static int message_print(ObjectStore *s, const char *doing, const char *key, int
                                  error == EACCES ? "; run it as a user who may, such as root" : "");
 }
 
-/* @return fd of a regular file; -errno, -EBADF for anything else. O_NONBLOCK: a FIFO is an error, not a long wait */
+/* @return fd of a regular file; -errno, -EBADF for anything else. O_NONBLOCK: a FIFO is an error,
+ * not a long wait */
 static int open_file(const char *path, struct stat *ret) {
         _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
         if (fd < 0)
@@ -338,7 +340,8 @@ typedef struct Listing {
         const ObjectListing *order;
         const char *begin; /* of the names in the first directory */
         size_t n, depth;
-        char *failure; /* the first directory below that cannot be listed: told after all others were */
+        char *failure; /* the first directory below that cannot be listed: told after all others
+                          were */
 } Listing;
 
 static int list_directory(Listing *l, int at_fd, const char *name, const char *path);

@@ -1,5 +1,5 @@
-/* What ls, get and verify read from: a bucket or a directory, behind one small interface. It only reads. Calls block; they end with
- * -EINTR when cli_is_interrupted(). */
+/* What ls, get and verify read from: a bucket or a directory, behind one small interface. It only
+ * reads. Calls block; they end with -EINTR when cli_is_interrupted(). */
 #pragma once
 
 #include <stdbool.h>
@@ -18,13 +18,16 @@ typedef struct ObjectUrl { /* owned */
         bool ends_in_slash;
 } ObjectUrl;
 
-/** Takes `s3://bucket[/key]` or a path. What looks like a mistyped URL is refused with the right spelling.
+/** Takes `s3://bucket[/key]` or a path. What looks like a mistyped URL is refused with the right
+ * spelling.
  * @param command  who complains  @return CLI_YES, CLI_USAGE, CLI_NO for lack of memory */
 int object_url_parse(const char *command, const char *text, ObjectUrl *ret);
 void object_url_done(ObjectUrl *u);
 
-/** The bundle that a URL names: by its object, its manifest, or what both begin with. A directory is none, which is said.
- * @param given  how it was spelled  @param ret  for bundle_names_done()  @return CLI_YES, CLI_USAGE, CLI_NO for lack of memory */
+/** The bundle that a URL names: by its object, its manifest, or what both begin with. A directory
+ * is none, which is reported.
+ * @param given  how it was spelled  @param ret  for bundle_names_done()  @return CLI_YES,
+ * CLI_USAGE, CLI_NO for lack of memory */
 int object_url_names(const char *command, const char *given, const ObjectUrl *url,
                      struct BundleNames *ret);
 
@@ -61,11 +64,13 @@ int object_store_open(ObjectStore **ret, const Cli *cli, const ObjectUrl *url,
 ObjectStore *object_store_free(ObjectStore *s);
 DEFINE_CLEANUP(ObjectStore, object_store_free);
 
-/** The sentence of the last OBJECT_E_* or failed read_at(); "" when there is none. Borrowed until the next call. */
+/** The sentence of the last OBJECT_E_* or failed read_at(); "" when there is none. Borrowed until
+ * the next call. */
 const char *object_store_error(const ObjectStore *s);
 /** Says on stderr why a call failed. @param r  what it returned @return CLI_NO */
 int object_store_report(const ObjectStore *s, int r);
-/** What a key is called: `s3://bucket/key`, a path. @return the caller's, NULL for lack of memory */
+/** What a key is called: `s3://bucket/key`, a path. @return the caller's, NULL for lack of memory
+ */
 char *object_store_url(const ObjectStore *s, const char *key);
 
 typedef struct ObjectItem { /* borrowed while on_item runs */
@@ -102,24 +107,27 @@ typedef struct ObjectHead {
         size_t n;
         char *error; /* then why; owned */
 } ObjectHead;
-/** Reads the beginnings of many objects, several at once. @return 0 also when some could not be read, -errno */
+/** Reads the beginnings of many objects, several at once. @return 0 also when some could not be
+ * read, -errno */
 int object_store_read_heads(ObjectStore *s, ObjectHead *heads, size_t n);
 void object_head_done(ObjectHead *h);
 
 typedef struct ObjectRange {
         const char *key;        /* copied */
-        uint64_t offset, bytes; /* nothing outside of it is ever asked for */
-        uint64_t
-                object_bytes; /* how large the object must be: otherwise reading fails; 0 = whatever it is */
+        uint64_t offset, bytes; /* nothing outside of it is ever requested */
+        uint64_t object_bytes;  /* how large the object must be: otherwise reading fails; 0 =
+                                   whatever it is */
 } ObjectRange;
 
-/** Reads a range of an object, from S3 in pieces of OBJECT_PIECE_BYTES. When it is read in order, OBJECT_PIECES_AT_ONCE of them are loaded in
- * parallel: the one that is wanted and those after it. It keeps two more, so that it needs (OBJECT_PIECES_AT_ONCE + 2) × OBJECT_PIECE_BYTES of memory. */
+/** Reads a range of an object, from S3 in pieces of OBJECT_PIECE_BYTES. When it is read in order,
+ * OBJECT_PIECES_AT_ONCE of them are loaded in parallel: the one that is wanted and those after it.
+ * It keeps two more, so that it needs (OBJECT_PIECES_AT_ONCE + 2) × OBJECT_PIECE_BYTES of memory.
+ */
 #define OBJECT_PIECE_BYTES (8 * MIB)
 #define OBJECT_PIECES_AT_ONCE 4
 typedef struct ObjectReader {
-        ByteSource
-                source; /* offsets are the object's; failures are -EIO, -EINTR, or the file's errno; see object_store_error() */
+        ByteSource source; /* offsets are the object's; failures are -EIO, -EINTR, or the file's
+                              errno; see object_store_error() */
         struct ObjectReader *(*free)(struct ObjectReader *r);
 } ObjectReader;
 /** @return 0, OBJECT_E_*, -errno */

@@ -71,8 +71,8 @@ static const ConfigDestination *usable_settings(const S3SessionSpec *o) {
         return o->destination ? o->destination : &none;
 }
 
-/* An option comes before what is configured, and that before the environment; a configured destination without an endpoint is AWS or
- * what the environment says, as the agent has it. */
+/* An option comes before what is configured, and that before the environment; a configured
+ * destination without an endpoint is AWS or what the environment says, as the agent has it. */
 static S3Environment place_of(const S3SessionSpec *o, const S3Options *given) {
         const ConfigDestination *d = usable_settings(o);
         S3Environment environment = s3_environment_read(environ);
@@ -298,15 +298,16 @@ static int parse_content_range(const char *text, ContentRange *ret) {
         return 0;
 }
 
-/* What came is where it was to begin, ends within what was asked for, and is as long as the server says. It may be less: a server need
- * not give all of a range at once. */
+/* What came is where it was to begin, ends within what was requested, and is as long as the server
+ * says. It may be less: a server need not give all of a range at once. */
 static bool is_expected(const S3Get *g, const ContentRange *range) {
         return range->first == g->offset + g->n_before &&
                range->last - range->first < g->bytes - g->n_before &&
                range->last - range->first + 1 == g->n - g->n_before;
 }
 
-/* The answer is there, and fine as far as HTTP goes. @return whether the object goes on behind what has come */
+/* The answer is there, and fine as far as HTTP goes. @return whether the object continues behind
+ * what has come */
 static bool check_range(S3Get *g, const S3Result *result) {
         ContentRange range;
         uint64_t total = g->n;
@@ -427,7 +428,8 @@ static void s3_get_done(S3Get *g) {
 }
 
 #define N_SLOTS                                                                                    \
-        (OBJECT_PIECES_AT_ONCE + 2) /* so that the table at the end stays while the rest is read */
+        (OBJECT_PIECES_AT_ONCE + 2) /* so that the table at the end stays while the rest is read   \
+                                     */
 
 typedef struct Slot {
         bool is_used;
@@ -508,7 +510,7 @@ static int load(S3Reader *r, uint64_t piece, const S3Get **ret) {
         if (e == 0 && !s->get.done)
                 e = s3_session_run(r->session, &s->get.done);
         else if (e == 0)
-                e = s3_session_poll(r->session); /* the others go on meanwhile */
+                e = s3_session_poll(r->session); /* the others continue meanwhile */
         if (e < 0)
                 return e;
         r->next_piece = piece + 1;
@@ -735,7 +737,7 @@ static bool has_enough(const ObjectListing *order, size_t n) {
         return order->max_items && n >= order->max_items;
 }
 
-/* Objects and common prefixes come in two lists, each in order: they are told as one. */
+/* Objects and common prefixes come in two lists, each in order: they are reported as one. */
 static int call_on_page(const ObjectListing *order, const S3ObjectList *page, size_t *n) {
         size_t o = 0, p = 0;
         int r = 0;

@@ -73,7 +73,8 @@ int output_report_exists(const Output *o) {
 
 /* ---- the partial file ---- */
 
-/* The one who holds the lock may have renamed the file that we opened. @return 0, -EAGAIN: look again, -EWOULDBLOCK as flock() */
+/* The one who holds the lock may have renamed the file that we opened. @return 0, -EAGAIN: look
+ * again, -EWOULDBLOCK as flock() */
 static int lock(int fd, const char *path) {
         struct stat ours, named;
         if (flock(fd, LOCK_EX | LOCK_NB) < 0)
@@ -88,7 +89,8 @@ static int lock(int fd, const char *path) {
 /* @return 0 and the fd, -errno; -EBUSY: somebody writes it; -EBADF: it is no file of ours */
 static int open_partial(const char *path, int *ret, uint64_t *ret_kept) {
         struct stat st;
-        /* in a directory that all may write to, the name could be anybody's: no symlink is followed, and no file of others used */
+        /* in a directory that all may write to, the name could be anybody's: no symlink is
+         * followed, and no file of others used */
         _cleanup_close_ int fd =
                 open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0666);
         if (fd < 0)

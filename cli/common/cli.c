@@ -13,7 +13,7 @@
 #include "lib/base/strbuf.h"
 #include "lib/base/utf8.h"
 
-/* A line of progress is on the terminal: whoever writes next wipes it first. */
+/* A line of progress is on the terminal: who writes next wipes it first. */
 static bool progress_is_drawn;
 
 /* ---- signals ---- */
@@ -47,7 +47,8 @@ void cli_raise_caught_signal(void) {
 
 /* ---- saying ---- */
 
-/* @return the text with nothing in it that could drive a terminal, the caller's; NULL for lack of memory */
+/* @return the text with nothing in it that could drive a terminal, the caller's; NULL for lack of
+ * memory */
 static _printf_(1, 0) char *format_safe(const char *fmt, va_list ap) {
         _cleanup_free_ char *raw = NULL;
         if (vasprintf(&raw, fmt, ap) < 0) {
@@ -258,7 +259,7 @@ static int report_refusal(const ClientReply *reply, const char *action, const ch
 
 typedef struct Question {
         const char *method, *path;
-        const char *action, *id; /* for what is said after a refusal; NULL */
+        const char *action, *id; /* for what is reported after a refusal; NULL */
 } Question;
 
 static int request(const Cli *cli, const Question *q, json_t **ret_json) {

@@ -1,5 +1,6 @@
 /* What the commands share: where the agent is, how to say things, and how to leave.
- * All text goes out through here: whatever a file, a peer or the agent put into it, no control character reaches a terminal. */
+ * All text goes out through here: whatever a file, a peer or the agent put into it, no control
+ * character reaches a terminal. */
 #pragma once
 
 #include <getopt.h>
@@ -54,8 +55,9 @@ int cmd_hook(const Cli *cli, int argc, char **argv);
 
 /* ---- signals ---- */
 
-/** For commands that leave something behind which is worth a word: from here on SIGINT, SIGTERM and SIGHUP only set a flag, which the
- * command looks at several times a second, and a closed pipe is an error of write(2). */
+/** For commands that leave something behind which is worth a word: from here on SIGINT, SIGTERM and
+ * SIGHUP only set a flag, which the command checks several times a second, and a closed pipe is an
+ * error of write(2). */
 void cli_catch_signals(void);
 bool cli_is_interrupted(void);
 /** At the end of main(): when there was a signal, ends by it, so that a shell knows. */
@@ -63,26 +65,32 @@ void cli_raise_caught_signal(void);
 
 /* ---- saying ---- */
 
-/** Writes to stdout, control characters and what is not UTF-8 as `\xNN`. @return how many columns were written, about */
+/** Writes to stdout, control characters and what is not UTF-8 as `\xNN`. @return how many columns
+ * were written, about */
 int cli_part(const char *fmt, ...) _printf_(1, 2);
 /** The same and ends the line. */
 void cli_line(const char *fmt, ...) _printf_(1, 2);
 /** `neuron-collect: …` on stderr, spelled the same way. */
 void cli_error(const char *fmt, ...) _printf_(1, 2);
-/** Says what is wrong with the usage, and where to look. @param command  NULL = of neuron-collect itself  @return CLI_USAGE */
+/** Says what is wrong with the usage, and where to look. @param command  NULL = of neuron-collect
+ * itself  @return CLI_USAGE */
 int cli_usage(const char *command, const char *fmt, ...) _printf_(2, 3);
 
-/** Writes a word that says how something stands, green, yellow or red by its meaning. @param width  filled up with blanks; 0 */
+/** Writes a word that says how something stands, green, yellow or red by its meaning. @param width
+ * filled up with blanks; 0 */
 void cli_state(const Cli *cli, const char *word, int width);
 
-/** `1 file`, `2 files`. @param singular  its plural must end in -s @param buf at least CLI_COUNT_SIZE */
+/** `1 file`, `2 files`. @param singular  its plural must end in -s @param buf at least
+ * CLI_COUNT_SIZE */
 #define CLI_COUNT_SIZE 48
 const char *cli_count(char *buf, uint64_t n, const char *singular);
-/** A moment as the API spells it, without the fraction of a second. @param buf  at least CLI_MOMENT_SIZE  @return buf */
+/** A moment as the API spells it, without the fraction of a second. @param buf  at least
+ * CLI_MOMENT_SIZE  @return buf */
 #define CLI_MOMENT_SIZE 40
 const char *cli_moment(char *buf, const char *moment);
 
-/** Draws one line of progress on stderr over the one before; nothing where that is no terminal. Any error message wipes it. */
+/** Draws one line of progress on stderr over the one before; nothing where that is not a terminal.
+ * Any error message wipes it. */
 void cli_progress(const Cli *cli, const char *fmt, ...) _printf_(2, 3);
 void cli_progress_end(void);
 /** `[#####...............]`. @param buf  at least CLI_BAR_SIZE @return buf */
@@ -97,29 +105,33 @@ typedef struct CliOptions {
         const struct option *longs;
 } CliOptions;
 
-/** getopt_long that complains in our words. @return as getopt_long; '?' after the fault was told: leave with CLI_USAGE */
+/** getopt_long that complains in our words. @return as getopt_long; '?' after the fault was
+ * reported: leave with CLI_USAGE */
 int cli_option(const CliOptions *options, int argc, char **argv);
-/** For commands without options: checks the number of arguments. @param what  is wanted, for people @return CLI_YES, CLI_USAGE */
+/** For commands without options: checks the number of arguments. @param what  is wanted, for people
+ * @return CLI_YES, CLI_USAGE */
 int cli_no_argument(int argc, char **argv);
 int cli_one_argument(int argc, char **argv, const char *what, const char **ret);
 
 /* ---- asking ---- */
 
-/** Asks the agent. A failure is said on stderr.
+/** Sends a request to the agent. A failure is reported on stderr.
  * @param ret_json  the body of a 2xx answer, to be json_decref'ed; untouched otherwise
  * @return CLI_YES, CLI_NO (the agent said no), CLI_USAGE (it did not understand), CLI_NO_AGENT */
 int cli_request(const Cli *cli, const char *method, const char *path, json_t **ret_json);
 /** The same about one bundle. @param action  NULL = the bundle itself */
 int cli_request_bundle(const Cli *cli, const char *id, const char *action, json_t **ret_json);
 
-/** Reads the configuration as the daemon does: where the default file is not there, the built-in one counts, and that is said.
- * All is said on stderr, unless `quiet`. @return CLI_YES and *ret, CLI_USAGE */
+/** Reads the configuration as the daemon does: where the default file is not there, the built-in
+ * one counts, and that is reported. Everything is reported on stderr, unless `quiet`. @return
+ * CLI_YES and *ret, CLI_USAGE */
 int cli_load_config(const Cli *cli, bool quiet, struct Config **ret);
 
-/** Prints JSON for scripts: indented, keys in the API's order; on a terminal in ASCII, since \u009b is a control character too.
- * Takes a NULL for lack of memory. @return CLI_YES, CLI_NO */
+/** Prints JSON for scripts: indented, keys in the API's order; on a terminal in ASCII, since \u009b
+ * is a control character too. Takes a NULL for lack of memory. @return CLI_YES, CLI_NO */
 int cli_print_json(const Cli *cli, const json_t *json);
-/** @return the text as a JSON string, spelled by path_escape() where it is not UTF-8; null for NULL; NULL for lack of memory */
+/** @return the text as a JSON string, spelled by path_escape() where it is not UTF-8; null for
+ * NULL; NULL for lack of memory */
 json_t *cli_json_string(const char *text);
 
 /** @return the string at a key, "" when there is none */
@@ -128,8 +140,9 @@ uint64_t cli_number(const json_t *object, const char *key);
 bool cli_is_true(const json_t *object, const char *key);
 /** @return an array's string, "" when it is none */
 const char *cli_string(const json_t *value);
-/** Tells how far a copy is, from what the API says of it: `50 % of 8.0 MiB, 2.0 MiB/s, 2s left, 1.0 MiB sent`; what it does not say is
- * left out. @param buf  at least CLI_PROGRESS_SIZE @return buf; "" when nothing is known yet */
+/** Formats how far a copy is, from what the API says of it: `50 % of 8.0 MiB, 2.0 MiB/s, 2s
+ * left, 1.0 MiB sent`; what it does not say is left out. @param buf  at least CLI_PROGRESS_SIZE
+ * @return buf; "" when nothing is known yet */
 #define CLI_PROGRESS_SIZE 192
 const char *cli_progress_text(char *buf, const json_t *shipping);
 

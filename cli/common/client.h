@@ -1,4 +1,4 @@
-/* One request to the agent's API over its unix socket: the command line's only door to libcurl. */
+/* One request to the agent's API over its unix socket: the command line's wrapper of libcurl. */
 #pragma once
 
 #include <jansson.h>
@@ -23,8 +23,8 @@ typedef struct ClientReply {
 void client_reply_done(ClientReply *r);
 
 /** Sends `method path` and waits for the answer, 30 s at most.
- * @return 0 (whatever the status is); CLIENT_E_NO_AGENT: nobody answers on the socket in HTTP, ret->why says why;
- * CLIENT_E_TOO_LARGE: the answer has more than 256 MiB; -errno */
+ * @return 0 (whatever the status is); CLIENT_E_NO_AGENT: nobody answers on the socket in HTTP,
+ * ret->why says why; CLIENT_E_TOO_LARGE: the answer has more than 256 MiB; -errno */
 enum { CLIENT_E_NO_AGENT = 1, CLIENT_E_TOO_LARGE = 2 };
 int client_request(const char *socket, const char *method, const char *path, ClientReply *ret);
 

@@ -44,7 +44,7 @@ static unsigned distance(const char *a, const char *b) {
 }
 
 /* @return how far the name is from what was wanted, FAR = too far to be meant */
-static unsigned judge(const char *wanted, const char *name) {
+static unsigned rate_name(const char *wanted, const char *name) {
         const char *a = path_name(wanted), *b = path_name(name);
         if (strcasecmp(a, b) == 0)
                 return 0; /* in another directory, or other case */
@@ -69,9 +69,9 @@ static void insert(Suggestions *n, size_t at, const char *name, unsigned d) {
 }
 
 void suggest_add(Suggestions *n, const char *name) {
-        unsigned d = judge(n->wanted, name);
+        unsigned d = rate_name(n->wanted, name);
         if (d != FAR && !n->is_guess) {
-                suggest_done(n); /* the first ones were there for want of better */
+                suggest_done(n); /* the first ones were there for lack of better */
                 n->is_guess = true;
         }
         if (d == FAR && n->is_guess)

@@ -1,4 +1,5 @@
-/* Names that are near one that does not exist: for "did you mean". Pure, and bounded whatever it is fed. */
+/* Names that are near one that does not exist: for "did you mean". Pure, and bounded whatever it is
+ * fed. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,5 +18,6 @@ typedef struct Suggestions {
 Suggestions suggest_init(const char *wanted);
 void suggest_done(Suggestions *n);
 void suggest_add(Suggestions *n, const char *name);
-/** `did you mean 'a', 'b'?`, `such as 'a', 'b'`; "" when it has seen none. @return the caller's, NULL for lack of memory */
+/** `did you mean 'a', 'b'?`, `such as 'a', 'b'`; "" when it has seen none. @return the caller's,
+ * NULL for lack of memory */
 char *suggest_text(const Suggestions *n);

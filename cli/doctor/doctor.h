@@ -1,4 +1,5 @@
-/* What the parts of `doctor` share: findings, and who asks. Each part tells what it found, and goes on. */
+/* What the parts of `doctor` share: findings, and who asks. Each part tells what it found, and
+ * continues. */
 #pragma once
 
 #include <jansson.h>

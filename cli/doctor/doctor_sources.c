@@ -1,4 +1,5 @@
-/* Can each source be read, watched and held? Nothing is written into a source: whoever watches it would take that for evidence. */
+/* Can each source be read, watched and held? Nothing is written into a source: who watches it would
+ * take that for evidence. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -87,7 +88,7 @@ static void count_directories(SourceCheck *l, int at_fd, const char *name, unsig
         int fd = openat(at_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
         _cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
         if (!dir && fd >= 0)
-                (void)close(fd); /* it was only looked at */
+                (void)close(fd); /* it was only checked */
         if (!dir || cli_is_interrupted())
                 return;
         l->n_directories++;
@@ -187,7 +188,7 @@ static int try_link(const char *parent) {
         _cleanup_close_ int file =
                 dir < 0 ? -1 : openat(dir, "a", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
         int r = file < 0 || linkat(dir, "a", dir, "b", 0) < 0 ? -errno : 0;
-        if (dir >= 0) { /* what cannot be removed is told by rmdir() */
+        if (dir >= 0) { /* what cannot be removed is reported by rmdir() */
                 (void)unlinkat(dir, "a", 0);
                 (void)unlinkat(dir, "b", 0);
         }
@@ -196,7 +197,8 @@ static int try_link(const char *parent) {
         return r;
 }
 
-/* The directory for the links may be there already, made by somebody else: then the agent refuses it. */
+/* The directory for the links may be there already, made by somebody else: then the agent refuses
+ * it. */
 static bool is_squatted(SourceCheck *l, const char *parent) {
         _cleanup_free_ char *path = path_join(parent, PINS_NAME);
         char owner[DOCTOR_USER_SIZE];
@@ -311,7 +313,8 @@ static char *fixed_part(const char *text) {
 
 /* ---- a volume ---- */
 
-/* A missing root is made by the agent, not by whoever calls doctor: it would belong to the wrong user. */
+/* A missing root is made by the agent, not by who calls doctor: it would belong to the wrong user.
+ */
 static void report_missing_root(Doctor *d, const char *what, const char *root) {
         _cleanup_free_ char *parent = path_parent(root);
         struct stat st;

@@ -12,7 +12,7 @@
 #include "cli/hook/hook_status.h"
 #include "lib/base/fs.h"
 
-#define NEW_NAME ".neuron-dump.new"   /* ours until it is complete; who has it locked is at work */
+#define NEW_NAME ".neuron-dump.new"   /* ours until it is complete; who has it locked is running */
 #define LINK_NAME ".neuron-dump.link" /* the chain's symlink until it has its name */
 
 /* What versions up to 0.1 left: a stamp, and units that put the hook back after an upgrade. */
@@ -76,7 +76,8 @@ static bool is_under_name(int dir_fd, int fd, const char *name) {
 }
 
 /* The new file is the lock, too; only we can open it before it is complete. A copy that was cut
- * short by a crash is overwritten. @return fd of the file under NEW_NAME, -1 after it was reported */
+ * short by a crash is overwritten. @return fd of the file under NEW_NAME, -1 after it was reported
+ */
 static int lock(const HookRequest *q, int dir_fd) {
         for (;;) {
                 _cleanup_close_ int fd =
@@ -85,7 +86,7 @@ static int lock(const HookRequest *q, int dir_fd) {
                         (void)report(q, NEW_NAME, "written", errno);
                         return -1;
                 }
-                /* else whoever had the lock has given the file its final name, or removed it */
+                /* else who had the lock has given the file its final name, or removed it */
                 if (is_under_name(dir_fd, fd, NEW_NAME))
                         return TAKE_FD(fd);
         }

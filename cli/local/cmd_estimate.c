@@ -1,4 +1,5 @@
-/* neuron-collect estimate: what the configured sources would take now, how big, under which keys. Asks no agent. */
+/* neuron-collect estimate: what the configured sources would take now, how big, under which keys.
+ * Asks no agent. */
 #include <errno.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* What a reload is told to have changed. */
+/* What a reload is reported to have changed. */
 #include "tests/config/config_test.h"
 
 #include "lib/base/strbuf.h"

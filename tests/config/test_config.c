@@ -227,7 +227,8 @@ static void keys_of_the_other_type_do_not_apply(void **state) {
 static void a_file_without_sources_or_destinations_is_a_fault(void **state) {
         (void)state;
         expect_fault(DESTINATION, "sources: at least one source is required");
-        expect_fault(SOURCE "destinations: []\n", ":2: destinations: at least one destination is required");
+        expect_fault(SOURCE "destinations: []\n",
+                     ":2: destinations: at least one destination is required");
         expect_fault(DESTINATION "sources:\n", "sources: has no value, but a list is expected");
 }
 

@@ -21,7 +21,7 @@ static void variables_are_replaced_once(void **state) {
                 { "${A}", "one" },
                 { "x${A}y${AB}z", "xoneylongerz" },
                 { "${EMPTY}", "" },
-                { "${B_2}", "${A}" }, /* what is put in is not looked at again */
+                { "${B_2}", "${A}" }, /* what is put in is not checked again */
                 { "$A $ $$ {A}", "$A $ $$ {A}" },
                 { "$${A}", "${A}" },
                 { "$$${A}", "$${A}" },

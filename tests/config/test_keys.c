@@ -59,7 +59,7 @@ static void every_default_and_every_example_is_taken(void **state) {
         }
 }
 
-/* INTERFACE.md, section 3; NULL = must be given. */
+/* docs/CONFIGURATION.md; NULL = must be given. */
 static const char *const contract[][2] = {
         { "version", "1" },
         { "node.instance_id", "auto" },

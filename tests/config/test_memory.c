@@ -1,4 +1,5 @@
-/* What the configuration believes of memory, against what lib/bundle really asks for: the two floors do not know each other. */
+/* What the configuration believes of memory, against what lib/bundle really asks for: the two
+ * floors do not know each other. */
 #include "tests/config/config_test.h"
 
 #include "lib/bundle/packer.h"
@@ -15,7 +16,8 @@ static void the_writers_least_memory_is_not_underestimated(void **state) {
         }
 }
 
-/* With the seek table of a bundle of 8 GiB; a larger one needs a little more, and the agent says so then. */
+/* With the seek table of a bundle of 8 GiB; a larger one needs a little more, and the agent says so
+ * then. */
 static void what_is_demanded_holds_one_part_made_and_one_part_sent(void **state) {
         static const uint64_t sizes[] = { 5 * MIB, 8 * MIB, 64 * MIB, 5 * GIB };
 

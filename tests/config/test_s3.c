@@ -299,7 +299,8 @@ static void memory_for_one_connection_is_demanded_and_the_value_told(void **stat
                 { "part_size: 1MiB", "limits: {memory: 16MiB, memory_max: 16MiB}",
                   "2: destinations[0].part_size: '1MiB' is below 5MiB, the smallest part S3 "
                   "accepts; use 5MiB "
-                  "or more, or delete the line for the default, 8MiB" }, /* and nothing follows from it */
+                  "or more, or delete the line for the default, 8MiB" }, /* and nothing follows from
+                                                                            it */
         };
 
         (void)state;

@@ -1,4 +1,5 @@
-/* What the hook adds to the flags; above all names that are safe and that lib/neuron/names.c knows again. */
+/* What the hook adds to the flags; above all names that are safe and that lib/neuron/names.c knows
+ * again. */
 #include "hook/note.h"
 
 #include <limits.h>

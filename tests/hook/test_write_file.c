@@ -1,4 +1,5 @@
-/* Files that appear whole: with O_TMPFILE, and on file systems that know neither that nor a rename that replaces nothing. */
+/* Files that appear whole: with O_TMPFILE, and on file systems that know neither that nor a rename
+ * that replaces nothing. */
 #include "hook/write_file.h"
 
 #include <dirent.h>
