@@ -1,6 +1,7 @@
-/* Who closes a descriptor waits for its driver or server, in an exit too, and no signal helps. A
- * table of descriptors that two processes share (CLONE_FILES) can be cleared by either, and is
- * closed by the one that goes last: another one, for which nobody waits. */
+/* neuron-dump: run by the Neuron runtime when an execution has failed, as a child of the process that
+ * failed. It sends a note to the agent first, writes the record while the agent works, and waits for
+ * its snapshot no longer than allowed; without an agent it writes the note to the mailbox and reads
+ * sysfs itself. Whatever fails, it exits with 0 and in time: the end of the job must not wait. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -43,6 +44,9 @@ enum {
         CLOSE_NSEC = 10 * 1000 * 1000,
 };
 
+/* Closing a descriptor waits for its driver or server, also at exit, and no signal helps. A table of
+ * descriptors that two processes share (CLONE_FILES) can be cleared by either, and is closed by the
+ * one that ends last: another process, for which nobody waits. */
 #define FIRST_FD (STDERR_FILENO + 1U)
 /* A child with our descriptors, the very ones; it dies with us. @return as fork(2) */
 static pid_t fork_sharing_fds(void) {
@@ -199,12 +203,6 @@ static int mailbox_write(const char *directory, const char *id, const char *note
         (void)snprintf(name, sizeof name, "%s.json", id);
         return write_file(fd, name, 0600, &(FileContent){ .text = note, .n = n });
 }
-
-/* neuron-dump: called by the Neuron runtime when an execution has failed, as a child of the process
- * that failed. The order of it all: tell the agent first, write the record while it works, wait for
- * its snapshot no longer than we may; without an agent leave the note in the mailbox and check
- * sysfs ourselves. Whatever goes wrong, the exit is 0 and in time: the job's end must not wait for
- * us. */
 
 #define SOCKET_DEFAULT "/run/neuron-collectd/hook.sock"
 #define MAILBOX_DEFAULT "/var/lib/neuron-collectd/mailbox"
