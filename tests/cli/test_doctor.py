@@ -87,7 +87,7 @@ def all_is_well_and_nothing_is_left_behind():
 
 
 @test
-def without_an_agent_it_says_so_and_the_rest_is_tried():
+def without_an_agent_it_reports_so_and_the_rest_is_tried():
     a = Agent()
     result = doctor(a)
     assert result.returncode == 0, result
@@ -96,7 +96,7 @@ def without_an_agent_it_says_so_and_the_rest_is_tried():
 
 
 @test
-def a_faulty_configuration_is_told_fault_by_fault_and_exits_2():
+def a_faulty_configuration_is_reported_fault_by_fault_and_exits_2():
     a = Agent()
     a.config["limits"] = {"memory": "1MiB", "memroy": "2MiB"}
     result = doctor(a)
@@ -134,7 +134,7 @@ def volumes_are_tried_but_never_made():
 
 
 @test
-def whoever_may_not_do_it_is_told_what_and_as_whom():
+def whoever_may_not_do_it_is_reported_what_and_as_whom():
     need_root()
     a = Agent()
     a.dump(size=1 << 16)
@@ -197,7 +197,7 @@ def a_bucket_is_tried_with_every_permission_and_left_empty():
 
 
 @test
-def each_missing_permission_is_told_by_name():
+def each_missing_permission_is_reported_by_name():
     needed = {"PutObject": "s3:PutObject", "CreateMultipartUpload": "s3:PutObject"}
     wanted = {"HeadObject": "s3:GetObject", "GetObject": "s3:GetObject", "ListParts": "s3:ListMultipartUploadParts",
               "ListMultipartUploads": "s3:ListBucketMultipartUploads", "AbortMultipartUpload": "s3:AbortMultipartUpload",
@@ -214,7 +214,7 @@ def each_missing_permission_is_told_by_name():
 
 
 @test
-def what_is_wrong_with_a_bucket_is_told_with_the_remedy():
+def what_is_wrong_with_a_bucket_is_reported_with_the_remedy():
     with S3Server() as s:
         a = with_bucket(s)
         cases = [({"AWS_SECRET_ACCESS_KEY": "wrong"}, "SignatureDoesNotMatch"), ({"AWS_ACCESS_KEY_ID": "AKIAWRONG"}, "AKIAWRONG|InvalidAccessKeyId")]
@@ -239,7 +239,7 @@ def what_is_wrong_with_a_bucket_is_told_with_the_remedy():
 
 
 @test
-def what_the_running_agent_has_to_say_is_told():
+def what_the_running_agent_has_to_report_is_reported():
     a = Agent()
     with CannedApi({"GET /v1/status": golden_api("status")}) as api:
         a.config["api"] = {"socket": api.path}

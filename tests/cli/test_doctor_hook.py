@@ -47,7 +47,7 @@ class Sick(Place):
         assert result.returncode == (1 if any(f["state"] == "FAILED" for f in found) else 0), result
         return [f for f in found if f["what"].startswith(("hook", "snapshot"))]
 
-    def says(self, what, state, text, remedy="", **more):
+    def reports(self, what, state, text, remedy="", **more):
         found = self.findings(**more)
         fitting = [f for f in found if f["what"] == what and f["state"] == state and text in f["detail"] and remedy in (f["remedy"] or "")]
         assert len(fitting) == 1, (what, state, text, found)
@@ -67,28 +67,28 @@ def a_hook_of_ours_with_all_that_it_needs_is_well():
 @test
 def each_state_of_the_hook_has_its_remedy():
     with Sick() as p:
-        p.says("hook", "warning", "is not ours: dumps are only found by watching", "neuron-collect hook install")
+        p.reports("hook", "warning", "is not ours: dumps are only found by watching", "neuron-collect hook install")
         p.good("install", "--chain")
         p.put(NEWER)
-        p.says("hook", "FAILED", "a package upgrade has replaced", "neuron-collect hook install")
+        p.reports("hook", "FAILED", "a package upgrade has replaced", "neuron-collect hook install")
         os.unlink(p.path())
-        p.says("hook", "FAILED", "or removed it", "neuron-collect hook install")
+        p.reports("hook", "FAILED", "or removed it", "neuron-collect hook install")
         os.mkdir(p.path())
-        p.says("hook", "FAILED", "no longer ours", "neuron-collect hook install")
+        p.reports("hook", "FAILED", "no longer ours", "neuron-collect hook install")
         os.rmdir(p.path())
         p.good("install")
         os.chmod(p.path(), 0o700)
-        p.says("hook", "FAILED", "cannot be executed by every user", "neuron-collect hook install")
+        p.reports("hook", "FAILED", "cannot be executed by every user", "neuron-collect hook install")
         p.good("install")
         os.chmod(p.path("neuron-dump.vendor"), 0o600)
-        p.says("hook", "FAILED", "the chained hook 'neuron-dump.vendor' cannot be executed", "--no-chain")
+        p.reports("hook", "FAILED", "the chained hook 'neuron-dump.vendor' cannot be executed", "--no-chain")
         os.unlink(p.path(CHAIN))
         os.symlink("neuron-dump", p.path(CHAIN))
-        p.says("hook", "FAILED", "is neuron-collectd's own hook", "--no-chain")
+        p.reports("hook", "FAILED", "is neuron-collectd's own hook", "--no-chain")
     with Sick(vendor=None) as p:
-        p.says("hook", "warning", "without it the runtime writes no core dumps", "neuron-collect hook install")
+        p.reports("hook", "warning", "without it the runtime writes no core dumps", "neuron-collect hook install")
         os.mkdir(p.path())
-        p.says("hook", "FAILED", "cannot be used", "move it away")
+        p.reports("hook", "FAILED", "cannot be used", "move it away")
 
 
 @test
@@ -96,32 +96,32 @@ def a_socket_or_mailbox_that_jobs_cannot_use_is_found():
     with Sick() as p:
         p.good("install")
         os.chmod(p.top + "/hook.sock", 0o660)
-        p.says("hook socket", "FAILED", "has mode 0660", "chmod 0666")
+        p.reports("hook socket", "FAILED", "has mode 0660", "chmod 0666")
         os.chmod(p.top + "/hook.sock", 0o666)
-        p.says("hook socket", "ok", "accepts notes from every user")
+        p.reports("hook socket", "ok", "accepts notes from every user")
         p.server.close()
-        p.says("hook socket", "warning", "Connection refused; they wait in the mailbox", "start the agent")
+        p.reports("hook socket", "warning", "Connection refused; they wait in the mailbox", "start the agent")
         os.unlink(p.top + "/hook.sock")
-        p.says("hook socket", "warning", "No such file", "start the agent")
-        p.says("hook mailbox", "ok", "accepts notes while the agent does not run")
+        p.reports("hook socket", "warning", "No such file", "start the agent")
+        p.reports("hook mailbox", "ok", "accepts notes while the agent does not run")
         os.chmod(p.top + "/mailbox", 0o755)
-        p.says("hook mailbox", "FAILED", "jobs cannot leave notes there", "chmod 1733")
+        p.reports("hook mailbox", "FAILED", "jobs cannot leave notes there", "chmod 1733")
         os.chmod(p.top + "/mailbox", 0o777)
-        p.says("hook mailbox", "FAILED", "read or remove each other's notes", "chmod 1733")
+        p.reports("hook mailbox", "FAILED", "read or remove each other's notes", "chmod 1733")
         os.chmod(p.top + "/mailbox", 0o1733)
         os.chmod(p.top, 0o700)
-        p.says("hook mailbox", "FAILED", "jobs cannot reach", "o+x")
+        p.reports("hook mailbox", "FAILED", "jobs cannot reach", "o+x")
         os.rmdir(p.top + "/mailbox")
-        p.says("hook mailbox", "warning", "notes are lost", "systemd-tmpfiles")
+        p.reports("hook mailbox", "warning", "notes are lost", "systemd-tmpfiles")
 
 
 @test
 def the_driver_and_whether_snapshots_are_on_are_shown():
     with Sick() as p:
-        p.says("snapshot", "ok", "no Neuron driver is loaded here")
+        p.reports("snapshot", "ok", "no Neuron driver is loaded here")
         p.driver("2.26.4.9")
-        p.says("snapshot", "ok", "the Neuron driver is 2.26.4.9")
-        p.says("snapshot", "warning", "is switched off", "snapshot.enabled", snapshot=", enabled: false")
+        p.reports("snapshot", "ok", "the Neuron driver is 2.26.4.9")
+        p.reports("snapshot", "warning", "is switched off", "snapshot.enabled", snapshot=", enabled: false")
 
 
 @test
@@ -133,10 +133,10 @@ def an_agent_without_the_rights_for_a_snapshot_needs_the_unit_that_has_them():
             status["agent"]["pid"] = process.pid
             with CannedApi({"GET /v1/status": status}) as api:
                 p.options = ["--socket", api.path]
-                p.says("snapshot", "warning", f"'{p.top}/probe.sock' does not exist", "neuron-collectd-probe.socket")
+                p.reports("snapshot", "warning", f"'{p.top}/probe.sock' does not exist", "neuron-collectd-probe.socket")
                 with socket.socket(socket.AF_UNIX) as s:
                     s.bind(p.top + "/probe.sock")
-                p.says("snapshot", "ok", f"'{p.top}/probe.sock' exists")
+                p.reports("snapshot", "ok", f"'{p.top}/probe.sock' exists")
                 os.unlink(p.top + "/probe.sock")
                 status["agent"]["pid"] = os.getpid()  # one that runs as root needs none
                 assert not [f for f in p.findings() if "probe.sock" in f["detail"]]

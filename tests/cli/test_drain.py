@@ -47,14 +47,14 @@ def drained(states, pages, *arguments):
 
 
 @test
-def it_asks_waits_and_says_safe_in_three_words():
+def it_asks_waits_and_reports_safe_in_three_words():
     result, requests = drained([status(), status(), safe()], {})
     assert (result.returncode, result.stdout, result.stderr) == (0, "safe to terminate\n", ""), result
     assert requests == ["POST /v1/drain"] + ["GET /v1/status"] * 3, requests
 
 
 @test
-def when_time_is_up_it_says_what_is_missing_and_a_line_a_bundle():
+def when_time_is_up_it_reports_what_is_missing_and_a_line_a_bundle():
     pages = bundles("settling", {"id": "a", "reason": "quiet for 2s of 10s"}) | bundles(
         "shipping", {"id": "b", "deliveries": [delivery("fsx", state="shipping")]}, {"id": "e", "deliveries": [delivery("back\\up \"2\"")]}) | bundles(
         "ready", {"id": "c", "deliveries": [delivery("fsx", last_error="no space left")]}) | bundles("quarantined", {"id": "d", "reason": "gave up"})
@@ -67,7 +67,7 @@ def when_time_is_up_it_says_what_is_missing_and_a_line_a_bundle():
 
 
 @test
-def it_waits_no_longer_than_it_was_told():
+def it_waits_no_longer_than_it_was_reported():
     begun = time.monotonic()
     result, requests = drained([status()], {}, "--timeout", "700ms")
     took = time.monotonic() - begun
@@ -108,7 +108,7 @@ def what_waits_for_something_that_is_not_configured_is_not_waited_for():
 
 
 @test
-def all_pages_are_looked_at_for_hope_and_none_for_ever():
+def all_pages_are_checked_at_for_hope_and_none_for_ever():
     waiting = status(shipping=False, settling=0, ready=3)
     waiting["bundles"]["shipping"] = 0
     last = "neuron-core-dump-20260527T052100-0000000000a7"
@@ -174,7 +174,7 @@ def nonsense_is_never_safe():
 
 
 @test
-def interrupted_it_says_that_the_agent_goes_on():
+def interrupted_it_reports_that_the_agent_goes_on():
     with CannedApi({DRAIN[0]: DRAIN[1], "GET /v1/status": status()}) as api:
         with subprocess.Popen([CLI, "--socket", api.path, "drain"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             deadline = time.monotonic() + 20 * PATIENCE

@@ -68,7 +68,7 @@ def ids_and_objects_are_those_that_the_daemon_delivers():
 
 
 @test
-def objects_in_buckets_are_told_as_urls_and_are_those_that_the_daemon_makes():
+def objects_in_buckets_are_reported_as_urls_and_are_those_that_the_daemon_makes():
     with S3Server() as s:
         a = Agent()
         everything(a)
@@ -85,7 +85,7 @@ def objects_in_buckets_are_told_as_urls_and_are_those_that_the_daemon_makes():
 
 
 @test
-def text_says_the_same_as_json():
+def text_reports_the_same_as_json():
     a = Agent()
     everything(a)
     result = estimate(a)
@@ -112,7 +112,7 @@ def a_path_with_a_trailing_slash_or_double_ones_makes_no_difference():
 
 
 @test
-def what_is_left_out_is_told():
+def what_is_left_out_is_reported():
     need_root()
     a = Agent()
     unit = a.dump(size=4096)

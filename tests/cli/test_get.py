@@ -88,7 +88,7 @@ def it_goes_to_a_file_a_directory_or_stdout():
 
 
 @test
-def what_is_said_and_what_json_has():
+def what_is_reported_and_what_json_has():
     made = Made.get()
     replace = [(os.path.dirname(made.big), "DIR"), (name().removesuffix(".tar.zst"), "BUNDLE")]
     with Here() as here:
@@ -211,7 +211,7 @@ def a_partial_file_that_is_not_ours_or_in_use_is_refused():
 
 
 @test
-def a_damaged_object_is_told_with_the_place_and_what_was_good_stays():
+def a_damaged_object_is_reported_with_the_place_and_what_was_good_stays():
     ends = part_ends()
     with Served() as s:
         body = bytearray(s.objects[Made.get().key].body)
@@ -229,7 +229,7 @@ def a_damaged_object_is_told_with_the_place_and_what_was_good_stays():
 
 
 @test
-def an_object_that_is_too_short_or_gone_is_told():
+def an_object_that_is_too_short_or_gone_is_reported():
     made = Made.get()
     total = os.path.getsize(made.big)
     with Served() as s:
@@ -247,7 +247,7 @@ def an_object_that_is_too_short_or_gone_is_told():
 
 
 @test
-def a_bundle_that_is_not_there_is_told_from_one_that_was_not_delivered():
+def a_bundle_that_is_not_there_is_reported_from_one_that_was_not_delivered():
     made = Made.get()
     copy = made.copy()
     text = ""
@@ -294,7 +294,7 @@ def a_full_disk_ends_it_and_it_goes_on_when_there_is_room():
 
 
 @test
-def an_interruption_leaves_what_was_loaded_and_says_how_to_go_on():
+def an_interruption_leaves_what_was_loaded_and_reports_how_to_go_on():
     with Served() as s:
         partial = s.here(name() + ".partial")
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -356,7 +356,7 @@ def a_terminal_gets_progress_but_no_content():
 
 
 @test
-def a_mistyped_url_is_told_how_to_write_it():
+def a_mistyped_url_is_reported_how_to_write_it():
     text = ""
     for url in ("s3:/bucket/key", "s3:bucket/key", "S3://bucket/key", "s3//bucket/key", "s3://", "s3:///key", "https://bucket.s3.amazonaws.com/key",
                 "arn:aws:s3:::bucket/key", "file:///fsx/x", "gs://bucket/key"):

@@ -131,7 +131,7 @@ def a_damaged_member_never_gets_its_name():
 
 
 @test
-def a_manifest_that_says_another_digest_is_not_believed():
+def a_manifest_that_reports_another_digest_is_not_believed():
     made = Made.get()
     with Served() as s:
         m = made.manifest
@@ -146,7 +146,7 @@ def a_manifest_that_says_another_digest_is_not_believed():
 
 
 @test
-def a_member_that_does_not_exist_is_told_with_near_ones():
+def a_member_that_does_not_exist_is_reported_with_near_ones():
     made = Made.get()
     text = ""
     with Here() as here:

@@ -193,7 +193,7 @@ def ways_to_die(p, *arguments):
 
 
 @test
-def whatever_kills_it_the_vendors_file_is_there_and_the_next_run_mends_it():
+def whatever_kills_it_the_vendors_file_is_there_and_the_next_run_fixes_it():
     need_strace()
     deaths = 0
     with Place() as p:
@@ -257,7 +257,7 @@ def the_chain_goes_to_the_vendors_or_to_a_program_of_ones_own():
 
 
 @test
-def what_cannot_be_replaced_is_told_with_what_to_do():
+def what_cannot_be_replaced_is_reported_with_what_to_do():
     with Place(vendor=None) as p:
         os.mkdir(p.path())
         p.bad("install", says="is not a file; move it away")
@@ -290,7 +290,7 @@ def what_cannot_be_replaced_is_told_with_what_to_do():
 
 
 @test
-def without_leave_or_on_a_read_only_disk_it_says_so_and_changes_nothing():
+def without_leave_or_on_a_read_only_disk_it_reports_so_and_changes_nothing():
     need_root()
     with Place() as p:
         copy = shutil.copy(CLI, os.path.join(p.top, "neuron-collect"))  # the build may lie where nobody else may go
@@ -352,7 +352,7 @@ def somebody_on(path):
 
 
 @test
-def status_tells_whether_the_agent_takes_notes_and_where_jobs_dump_to():
+def status_reports_whether_the_agent_accepts_notes_and_where_jobs_dump_to():
     with Place() as p:
         p.good("install")
         assert "does not accept notes" in p.good("status")
@@ -375,7 +375,7 @@ def status_tells_whether_the_agent_takes_notes_and_where_jobs_dump_to():
 
 
 @test
-def json_tells_what_was_done():
+def json_reports_what_was_done():
     with Place() as p:
         nothing = {"directory": p.dir, "placed": False, "put_aside": False, "restored": False, "removed": False, "left_other": False, "chain_changed": False}
         assert json.loads(p.good("install", "--json")) == {**nothing, "placed": True, "put_aside": True}
@@ -386,7 +386,7 @@ def json_tells_what_was_done():
 
 
 @test
-def wrong_usage_is_told():
+def wrong_usage_is_reported():
     for arguments in (["hook"], ["hook", "fix"], ["hook", "install", "now"], ["hook", "install", "--to"], ["hook", "install", "--to="], ["hook", "status", "--chain"],
                       ["hook", "install", "--again"], ["hook", "install", "--chain", "--no-chain"], ["hook", "install", "--bogus"]):
         result = run(CLI, *arguments)

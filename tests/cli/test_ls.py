@@ -65,7 +65,7 @@ def shapes(incidents):
 
 
 @test
-def every_kind_of_bundle_is_told_by_incident():
+def every_kind_of_bundle_is_reported_by_incident():
     directory = as_volume(sample())
     result = run(CLI, "ls", directory)
     assert result.returncode == 0 and not result.stderr, result
@@ -141,7 +141,7 @@ def nothing_found_is_no_failure_but_what_is_not_there_is():
 
 
 @test
-def manifests_that_cannot_be_read_are_told_once_and_the_rest_is_listed():
+def manifests_that_cannot_be_read_are_reported_once_and_the_rest_is_listed():
     with Served() as s:
         s.put("neuron/20260527-051233-d99e36ea74c263ca/i-0/x.tar.zst", b"x")
         s.put("neuron/20260527-051233-d99e36ea74c263ca/i-0/x.manifest.json", b"")
@@ -158,7 +158,7 @@ def manifests_that_cannot_be_read_are_told_once_and_the_rest_is_listed():
 
 
 @test
-def a_directory_that_may_not_be_read_is_told_after_all_others():
+def a_directory_that_may_not_be_read_is_reported_after_all_others():
     need_root()
     directory = as_volume(sample())
     os.chmod(directory, 0o755)

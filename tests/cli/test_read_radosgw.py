@@ -81,7 +81,7 @@ def more_than_a_page_of_keys_of_every_spelling_is_listed():
 
 
 @test
-def what_is_wrong_is_told():
+def what_is_wrong_is_reported():
     server, _ = filled()
     with here_at(server) as here:
         wrong = {**here.environment, "AWS_SECRET_ACCESS_KEY": "wrong"}

@@ -46,7 +46,7 @@ def without(environment, *names):
 
 
 @test
-def verify_reads_everything_once_in_parallel_ranges_and_says_the_same_as_of_a_file():
+def verify_reads_everything_once_in_parallel_ranges_and_reports_the_same_as_of_a_file():
     made = Made.get()
     with Served() as s:
         result, local = s.here.run("verify", s.url), run(CLI, "verify", made.big)
@@ -156,7 +156,7 @@ def an_answer_that_is_not_what_was_asked_for_is_never_used():
 
 
 @test
-def wrong_credentials_and_missing_ones_are_told_with_the_remedy():
+def wrong_credentials_and_missing_ones_are_reported_with_the_remedy():
     with Served() as s:
         for name_, value, said in (("AWS_SECRET_ACCESS_KEY", "wrong", "SignatureDoesNotMatch"), ("AWS_ACCESS_KEY_ID", "AKIAWRONG", "InvalidAccessKeyId")):
             for result in all_commands(s, environment={**s.here.environment, name_: value}):
@@ -168,7 +168,7 @@ def wrong_credentials_and_missing_ones_are_told_with_the_remedy():
 
 
 @test
-def a_bucket_a_server_and_a_name_that_are_not_there_are_told():
+def a_bucket_a_server_and_a_name_that_are_not_there_are_reported():
     with Served() as s:
         result = s.here.run("get", "s3://bukcet/" + Made.get().key)
         assert result.returncode == 1 and "NoSuchBucket" in result.stderr and "bukcet" in result.stderr, result
@@ -195,7 +195,7 @@ def credentials_come_from_the_profile_that_is_named():
 
 
 @test
-def the_configured_destination_with_the_bucket_says_where_it_is():
+def the_configured_destination_with_the_bucket_reports_where_it_is():
     with Served() as s, Served(bucket="other") as t, Here() as here:
         nowhere = {**s.environment(), "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
         file = config(here, destination(s), destination(t, name="second"))
@@ -247,7 +247,7 @@ def of_the_environment_s_switches_only_true_is_true_and_an_endpoint_of_one_s_own
 
 
 @test
-def the_region_is_learned_when_it_is_not_told_right():
+def the_region_is_learned_when_it_is_not_reported_right():
     with Served(region="eu-north-9") as s:
         assert all(r.returncode == 0 for r in all_commands(s))
         assert all(r.returncode == 0 for r in all_commands(s, "--region", "us-west-2"))

@@ -114,7 +114,7 @@ def explain_of_bundles():
 
 
 @test
-def what_is_done_is_said_and_so_is_what_is_refused():
+def what_is_done_is_reported_and_so_is_what_is_refused():
     text = ""
     ok = {"id": SHIPPING, "action": "x", "message": None}
     for action, state in (("retry", "ready"), ("retry", "shipping"), ("cancel", "cancelled"), ("cancel", "shipping"), ("pin", "ready"), ("unpin", "ready")):
@@ -130,7 +130,7 @@ def what_is_done_is_said_and_so_is_what_is_refused():
 
 
 @test
-def an_unknown_bundle_is_said_to_be_unknown():
+def an_unknown_bundle_is_reported_to_be_unknown():
     unknown = "neuron-core-dump-20260527T052100-0000000000a9"
     text = ""
     for command in ("show", "explain", "wait", "pin"):
@@ -158,7 +158,7 @@ def wait_for_one_bundle_ends_with_what_became_of_it():
 
 
 @test
-def wait_for_all_ends_when_nothing_is_left_or_says_what_is():
+def wait_for_all_ends_when_nothing_is_left_or_reports_what_is():
     status = golden_api("status")[1]
     idle = {**status, "idle": True, "bundles": {**status["bundles"], "quarantined": 0, "vanished": 2, "cancelled": 1}}
     result, requests = ask({"GET /v1/status": InTurn([status, idle])}, "wait", "--all")

@@ -33,7 +33,7 @@ class Scratch:
 
 
 @test
-def wrong_usage_is_told_with_the_culprit_and_exits_2():
+def wrong_usage_is_reported_with_the_culprit_and_exits_2():
     text = ""
     for arguments in ([], ["frobnicate"], ["--bogus"], ["-x"], ["--socket"], ["--config"], ["--json=yes", "status"], ["status", "now"], ["status", "--bogus"],
                       ["status", "-x"], ["list", "all"], ["list", "--state"], ["list", "--state", "done"], ["list", "--sate", "ready"], ["show"],
@@ -73,7 +73,7 @@ def own_options_are_understood_before_and_after_the_command():
 
 
 @test
-def json_is_what_the_agent_said_for_every_command():
+def json_is_what_the_agent_reported_for_every_command():
     ok = {"id": SHIPPING, "action": "pin", "message": None}
     b = golden_api("bundle-shipping")[1]
     one = {f"GET /v1/bundles/{SHIPPING}": b}
@@ -106,7 +106,7 @@ def json_is_what_the_agent_said_for_every_command():
 
 
 @test
-def without_an_agent_it_exits_3_and_says_which_socket_and_what_to_do():
+def without_an_agent_it_exits_3_and_reports_which_socket_and_what_to_do():
     with Scratch() as s:
         s("file", "")
         os.mkdir(s("closed"))
@@ -175,7 +175,7 @@ def the_socket_is_found_in_the_configuration():
 
 
 @test
-def config_check_and_show_say_what_the_daemon_says():
+def config_check_and_show_report_what_the_daemon_reports():
     with Scratch() as s:
         good, bad = s("good.yaml", GOOD), s("bad.yaml", GOOD + "limits: {memory: 1MiB, memroy: 2}\n")
         result = run(CLI, "--config", good, "config", "check")
@@ -205,7 +205,7 @@ def a_full_disk_behind_stdout_is_a_failure():
 
 
 @test
-def version_says_which():
+def version_reports_which():
     result = run(CLI, "--version")
     assert result.returncode == 0 and result.stdout.startswith("neuron-collect ") and len(result.stdout.split()) == 2
 

@@ -57,7 +57,7 @@ def forget():
         shutil.rmtree(Delivered._made)
 
 
-def says_no(d, *said):
+def reports_no(d, *said):
     result = d.verify()
     assert result.returncode == 1, result
     last = result.stdout.splitlines()[-1]
@@ -108,25 +108,25 @@ def a_changed_byte_anywhere_is_found():
             f.seek(offset)
             byte = f.read(1)
         d.patch(offset, bytes([byte[0] ^ 0x40]))
-        says_no(d)
+        reports_no(d)
 
 
 @test
 def what_is_too_short_too_long_or_empty_is_found():
     d = Delivered()
     os.truncate(d.object, os.path.getsize(d.object) - 1000)
-    says_no(d)
+    reports_no(d)
     d = Delivered()
     os.truncate(d.object, 0)
-    says_no(d)
+    reports_no(d)
     d = Delivered()
     with open(d.object, "ab") as f:
         f.write(b"more")
-    says_no(d)
+    reports_no(d)
 
 
 @test
-def a_manifest_that_says_something_else_is_found():
+def a_manifest_that_reports_something_else_is_found():
     def other_digest(m):
         m["members"][1]["sha256"] = "00" * 32
 
@@ -142,11 +142,11 @@ def a_manifest_that_says_something_else_is_found():
     for change in (other_digest, other_size, one_less, other_part):
         d = Delivered()
         d.edit(change)
-        says_no(d)
+        reports_no(d)
 
 
 @test
-def an_incomplete_bundle_is_whole_but_says_why_it_is_incomplete():
+def an_incomplete_bundle_is_whole_but_reports_why_it_is_incomplete():
     def label(m):
         m["bundle"].update(complete=False, reasons=["max_wait: nc-0.bin was still being written", "unreadable: 'x' (Permission denied)"])
 
@@ -158,7 +158,7 @@ def an_incomplete_bundle_is_whole_but_says_why_it_is_incomplete():
 
 
 @test
-def what_cannot_be_verified_is_told_with_the_reason():
+def what_cannot_be_verified_is_reported_with_the_reason():
     text = ""
     d = Delivered()
     os.unlink(d.manifest)
@@ -211,7 +211,7 @@ def hostile_names_and_manifests_do_not_reach_the_terminal():
 
 
 @test
-def progress_is_told_on_a_terminal_only():
+def progress_is_reported_on_a_terminal_only():
     d = Delivered()
     code, out = run_in_terminal("verify", os.fsdecode(d.object), environment={"NO_COLOR": "1"})
     assert code == 0 and b"100 % of " in out and out.split(b"\r\x1b[K")[-1].startswith(d.object + b": OK: "), out

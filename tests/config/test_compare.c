@@ -33,7 +33,7 @@ static void expect_changes(const char *running, const char *loaded, const char *
 #define DESTINATIONS "destinations: [{name: d, type: volume, path: /d}]\n"
 #define BASE SOURCES DESTINATIONS
 
-static void what_is_the_same_is_not_told(void **state) {
+static void what_is_the_same_is_not_reported(void **state) {
         (void)state;
         expect_changes(BASE, BASE, "");
         expect_changes(BASE, "# moved\n\n" DESTINATIONS SOURCES, "");
@@ -41,7 +41,7 @@ static void what_is_the_same_is_not_told(void **state) {
         expect_changes(BASE "limits: {compression_threads: auto}\n", BASE, "");
 }
 
-static void a_changed_key_is_told_by_its_name(void **state) {
+static void a_changed_key_is_reported_by_its_name(void **state) {
         (void)state;
         expect_changes(BASE, BASE "log: {level: debug}\n", "log.level ");
         expect_changes(BASE "node: {labels: {a: b}}\n", BASE "node: {labels: {a: c}}\n",
@@ -59,7 +59,7 @@ static void keys_that_need_a_restart_are_marked(void **state) {
                        "hook.mailbox! hook.deadline ");
 }
 
-static void sources_and_destinations_are_told_by_their_names(void **state) {
+static void sources_and_destinations_are_reported_by_their_names(void **state) {
         (void)state;
         expect_changes(BASE,
                        "sources: [{name: t, kind: directory, path: /t}, {name: s, kind: directory, "
@@ -84,10 +84,10 @@ static void sources_and_destinations_are_told_by_their_names(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(what_is_the_same_is_not_told),
-                cmocka_unit_test(a_changed_key_is_told_by_its_name),
+                cmocka_unit_test(what_is_the_same_is_not_reported),
+                cmocka_unit_test(a_changed_key_is_reported_by_its_name),
                 cmocka_unit_test(keys_that_need_a_restart_are_marked),
-                cmocka_unit_test(sources_and_destinations_are_told_by_their_names),
+                cmocka_unit_test(sources_and_destinations_are_reported_by_their_names),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -89,7 +89,7 @@ static void without_a_file_dumps_go_to_the_state_directory(void **state) {
         assert_non_null(strstr(printed, "path: /tmp/neuron-core-dump/dt-%d-cid-%c # default\n"));
 }
 
-static void values_are_taken_in_every_spelling(void **state) {
+static void values_are_accepted_in_every_spelling(void **state) {
         _cleanup_(config_freep) Config *c =
                 expect_good("sources: [{name: s, kind: neuron-profile, path: /s//x/, settle: "
                             "250ms, max_bytes: 2T, max_files: OFF}]\n"
@@ -243,7 +243,7 @@ static char *repeat(const char *before, const char *text, size_t n, const char *
         return strbuf_take(&b);
 }
 
-static void bounds_hold_and_what_is_just_below_them_is_taken(void **state) {
+static void bounds_hold_and_what_is_just_below_them_is_accepted(void **state) {
         static const char before[] = BASE "node: {labels: {a: x}}\nsnapshot: {environment: [";
         _cleanup_free_ char *most = repeat(before, "A,", 1000, "]}\n"),
                             *more = repeat(before, "A,", 1001, "]}\n");
@@ -319,7 +319,7 @@ static void after_a_syntax_error_what_was_read_is_judged_but_nothing_is_missing(
         assert_null(strstr(faults, "there are none"));
 }
 
-static void a_file_is_read_through_a_symlink_and_a_missing_one_is_told(void **state) {
+static void a_file_is_read_through_a_symlink_and_a_missing_one_is_reported(void **state) {
         char dir[] = "/tmp/nc-config-XXXXXX";
         _cleanup_free_ char *file = NULL, *link = NULL, *faults = NULL;
         _cleanup_(config_freep) Config *c = NULL, *none = NULL;
@@ -350,7 +350,7 @@ static void a_file_is_read_through_a_symlink_and_a_missing_one_is_told(void **st
         assert_int_equal(rmdir(dir), 0);
 }
 
-static void a_byte_order_mark_and_windows_line_ends_are_taken(void **state) {
+static void a_byte_order_mark_and_windows_line_ends_are_accepted(void **state) {
         _cleanup_(config_freep) Config *c = expect_good(
                 "\xef\xbb\xbfsources: [{name: s, kind: directory, path: /s}]\r\n" DESTINATION);
 
@@ -455,7 +455,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(the_defaults_are_those_of_the_contract),
                 cmocka_unit_test(without_a_file_dumps_go_to_the_state_directory),
-                cmocka_unit_test(values_are_taken_in_every_spelling),
+                cmocka_unit_test(values_are_accepted_in_every_spelling),
                 cmocka_unit_test(environment_variables_are_put_into_values),
                 cmocka_unit_test(rates_and_their_windows_are_read),
                 cmocka_unit_test(what_is_not_built_yet_is_refused_when_it_is_set),
@@ -465,12 +465,12 @@ int main(void) {
                 cmocka_unit_test(a_fault_of_form_shows_beside_not_available),
                 cmocka_unit_test(keys_of_the_other_type_do_not_apply),
                 cmocka_unit_test(a_file_without_sources_or_destinations_is_a_fault),
-                cmocka_unit_test(bounds_hold_and_what_is_just_below_them_is_taken),
+                cmocka_unit_test(bounds_hold_and_what_is_just_below_them_is_accepted),
                 cmocka_unit_test(a_flood_of_faults_is_cut_off_but_never_passes),
                 cmocka_unit_test(
                         after_a_syntax_error_what_was_read_is_judged_but_nothing_is_missing),
-                cmocka_unit_test(a_file_is_read_through_a_symlink_and_a_missing_one_is_told),
-                cmocka_unit_test(a_byte_order_mark_and_windows_line_ends_are_taken),
+                cmocka_unit_test(a_file_is_read_through_a_symlink_and_a_missing_one_is_reported),
+                cmocka_unit_test(a_byte_order_mark_and_windows_line_ends_are_accepted),
                 cmocka_unit_test(other_encodings_are_refused),
                 cmocka_unit_test(the_example_file_is_good_and_shows_the_true_defaults),
                 cmocka_unit_test(the_example_file_shows_a_bucket_with_all_of_its_keys),

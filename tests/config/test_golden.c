@@ -100,7 +100,7 @@ static size_t n_lines(const char *text) {
         return n;
 }
 
-static void one_run_over_the_faulty_file_tells_more_than_sixty_faults(void **state) {
+static void one_run_over_the_faulty_file_reports_more_than_sixty_faults(void **state) {
         _cleanup_free_ char *expected = NULL;
         size_t n;
 
@@ -112,7 +112,7 @@ static void one_run_over_the_faulty_file_tells_more_than_sixty_faults(void **sta
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(every_golden_file_gives_what_is_written_beside_it),
-                cmocka_unit_test(one_run_over_the_faulty_file_tells_more_than_sixty_faults),
+                cmocka_unit_test(one_run_over_the_faulty_file_reports_more_than_sixty_faults),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,7 +37,7 @@ static void every_row_lies_below_a_row_that_holds_it(void **state) {
 }
 
 /* Scratch large enough for any element and for the configuration. */
-static void every_default_and_every_example_is_taken(void **state) {
+static void every_default_and_every_example_is_accepted(void **state) {
         size_t n;
         const ConfigKey *keys = keys_all(&n);
 
@@ -218,7 +218,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(every_row_has_a_name_of_its_own_and_a_sentence),
                 cmocka_unit_test(every_row_lies_below_a_row_that_holds_it),
-                cmocka_unit_test(every_default_and_every_example_is_taken),
+                cmocka_unit_test(every_default_and_every_example_is_accepted),
                 cmocka_unit_test(the_keys_and_defaults_of_the_contract_are_there),
                 cmocka_unit_test(only_the_documented_keys_need_a_restart),
                 cmocka_unit_test(refused_names_have_a_message_of_their_own),

@@ -104,7 +104,7 @@ static void nasty_strings_survive(void **state) {
         expect_round_trip(c);
 }
 
-static void each_line_tells_where_its_value_comes_from(void **state) {
+static void each_line_reports_where_its_value_comes_from(void **state) {
         _cleanup_(config_freep) Config *c =
                 parse("sources: [{name: s, kind: neuron-core-dump, path: /s}]\n"
                       "destinations:\n"
@@ -147,7 +147,7 @@ int main(void) {
                 cmocka_unit_test(the_built_in_configuration_is_read_back_the_same),
                 cmocka_unit_test(every_good_golden_file_is_read_back_the_same),
                 cmocka_unit_test(nasty_strings_survive),
-                cmocka_unit_test(each_line_tells_where_its_value_comes_from),
+                cmocka_unit_test(each_line_reports_where_its_value_comes_from),
                 cmocka_unit_test(a_file_name_cannot_break_the_output),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -240,7 +240,7 @@ static void each_key_is_held_to_its_form(void **state) {
                 fault_with(pairs[i][0], pairs[i][1]);
 }
 
-static void an_address_takes_no_bucket_before_it(void **state) {
+static void an_address_accepts_no_bucket_before_it(void **state) {
         (void)state;
         fault_with("endpoint: \"http://127.0.0.1:9000\", addressing: virtual",
                    "addressing: puts the bucket's name before a host name, but the endpoint, "
@@ -248,7 +248,7 @@ static void an_address_takes_no_bucket_before_it(void **state) {
                    "endpoint");
 }
 
-static void what_stores_need_is_taken(void **state) {
+static void what_stores_need_is_accepted(void **state) {
         static const char *const good[] = {
                 "endpoint: \"http://127.0.0.1:9000\", addressing: path",
                 "endpoint: \"https://[::1]\"",
@@ -269,7 +269,7 @@ static void what_stores_need_is_taken(void **state) {
                 config_free(good_with(good[i]));
 }
 
-static void memory_for_one_connection_is_demanded_and_the_value_told(void **state) {
+static void memory_for_one_connection_is_demanded_and_the_value_reported(void **state) {
         static const struct {
                 const char *keys, *limits, *fault;
         } cases[] = {
@@ -337,7 +337,7 @@ static void expect_changes(const char *running, const char *loaded, const char *
         assert_string_equal(keys.text ? keys.text : "", expected);
 }
 
-static void any_changed_key_of_a_bucket_is_told_as_its_destination(void **state) {
+static void any_changed_key_of_a_bucket_is_reported_as_its_destination(void **state) {
         static const char *const keys[] = {
                 "bucket: other",       "prefix: x",
                 "region: eu-west-1",   "endpoint: \"http://a\"",
@@ -371,11 +371,11 @@ int main(void) {
                 cmocka_unit_test(a_prefix_leaves_room_for_the_rest_of_the_key),
                 cmocka_unit_test(a_password_is_not_repeated_in_a_fault),
                 cmocka_unit_test(each_key_is_held_to_its_form),
-                cmocka_unit_test(an_address_takes_no_bucket_before_it),
-                cmocka_unit_test(what_stores_need_is_taken),
-                cmocka_unit_test(memory_for_one_connection_is_demanded_and_the_value_told),
+                cmocka_unit_test(an_address_accepts_no_bucket_before_it),
+                cmocka_unit_test(what_stores_need_is_accepted),
+                cmocka_unit_test(memory_for_one_connection_is_demanded_and_the_value_reported),
                 cmocka_unit_test(a_volume_needs_the_writer_alone),
-                cmocka_unit_test(any_changed_key_of_a_bucket_is_told_as_its_destination),
+                cmocka_unit_test(any_changed_key_of_a_bucket_is_reported_as_its_destination),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

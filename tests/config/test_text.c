@@ -21,7 +21,7 @@ static void plain_words_and_paths_stay_plain(void **state) {
         }
 }
 
-static void what_yaml_would_take_for_something_else_is_quoted(void **state) {
+static void what_yaml_would_accept_for_something_else_is_quoted(void **state) {
         static const char *const words[] = { "true", "False", "YES",  "no",  "on",   "Off", "y",
                                              "N",    "null",  "Null", "~",   "",     "1",   "1.5",
                                              "0x1f", "08:00", ".5",   "+1",  "-",    "-x",  "*.tmp",
@@ -161,7 +161,7 @@ static void a_comment_cannot_end_its_line(void **state) {
         assert_string_equal(b.text, "a?b?c?d?.ü");
 }
 
-static void utf8_is_told_from_other_bytes(void **state) {
+static void utf8_is_reported_from_other_bytes(void **state) {
         (void)state;
         assert_true(text_is_utf8(""));
         assert_true(text_is_utf8("grün 🚀"));
@@ -173,7 +173,7 @@ static void utf8_is_told_from_other_bytes(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(plain_words_and_paths_stay_plain),
-                cmocka_unit_test(what_yaml_would_take_for_something_else_is_quoted),
+                cmocka_unit_test(what_yaml_would_accept_for_something_else_is_quoted),
                 cmocka_unit_test(control_characters_and_quotes_are_escaped),
                 cmocka_unit_test(a_dollar_before_a_brace_is_doubled),
                 cmocka_unit_test(a_name_is_not_expanded_so_its_dollar_stays),
@@ -181,7 +181,7 @@ int main(void) {
                 cmocka_unit_test(a_shown_value_is_short_and_on_one_line),
                 cmocka_unit_test(who_logs_in_with_what_is_not_shown),
                 cmocka_unit_test(a_comment_cannot_end_its_line),
-                cmocka_unit_test(utf8_is_told_from_other_bytes),
+                cmocka_unit_test(utf8_is_reported_from_other_bytes),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

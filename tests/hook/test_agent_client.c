@@ -39,7 +39,7 @@ static void the_words_of_the_contract_are_known(void **state) {
         assert_int_equal(answer_to("refused").kind, AGENT_REPLY_REFUSED);
 }
 
-static void waiting_is_bounded_whatever_it_says(void **state) {
+static void waiting_is_bounded_whatever_it_reports(void **state) {
         (void)state;
         assert_int_equal(answer_to("accepted 18446744073709551615").wait_usec, AGENT_WAIT_MAX_USEC);
         assert_int_equal(answer_to("accepted 0").wait_usec, 0);
@@ -77,7 +77,7 @@ static void all_else_is_garbage(void **state) {
         assert_int_equal(strlen(a.text), AGENT_REPLY_TEXT_SIZE - 1);
 }
 
-static void its_last_word_takes_back_what_there_will_never_be(void **state) {
+static void its_last_word_accepts_back_what_there_will_never_be(void **state) {
         (void)state;
         static const char *const wanted[] = { "finished without record snapshot",
                                               "finished without snapshot",
@@ -99,9 +99,9 @@ static void its_last_word_takes_back_what_there_will_never_be(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(the_words_of_the_contract_are_known),
-                cmocka_unit_test(waiting_is_bounded_whatever_it_says),
+                cmocka_unit_test(waiting_is_bounded_whatever_it_reports),
                 cmocka_unit_test(all_else_is_garbage),
-                cmocka_unit_test(its_last_word_takes_back_what_there_will_never_be),
+                cmocka_unit_test(its_last_word_accepts_back_what_there_will_never_be),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

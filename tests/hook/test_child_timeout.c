@@ -51,7 +51,7 @@ static void reap_all(void) {
                 continue;
 }
 
-static void what_it_returned_is_told(void **state) {
+static void what_it_returned_is_reported(void **state) {
         (void)state;
         assert_int_equal(run("nothing", USEC_PER_MINUTE), 0);
         assert_int_equal(run("fails", USEC_PER_MINUTE), -EROFS);
@@ -115,7 +115,7 @@ static void time_that_is_over_is_no_reason_to_wait(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(what_it_returned_is_told),
+                cmocka_unit_test(what_it_returned_is_reported),
                 cmocka_unit_test(nobody_has_to_be_waited_for_to_know_it),
                 cmocka_unit_test(one_that_hangs_is_killed_in_time),
                 cmocka_unit_test(where_there_can_be_no_child_it_is_done_here_and_ends_in_time),

@@ -58,7 +58,7 @@ static void values_may_follow_an_equals_sign(void **state) {
         assert_string_equal(n.tid, "");
 }
 
-static void a_missing_value_is_told_and_swallows_nothing(void **state) {
+static void a_missing_value_is_reported_and_swallows_nothing(void **state) {
         (void)state;
         _cleanup_(hook_note_done) HookNote n = { 0 };
         assert_int_equal(PARSE(&n, "--neff-name", "--neff-uuid", "--pid", "-1", "--error-code"), 0);
@@ -164,7 +164,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(every_documented_flag_is_known),
                 cmocka_unit_test(values_may_follow_an_equals_sign),
-                cmocka_unit_test(a_missing_value_is_told_and_swallows_nothing),
+                cmocka_unit_test(a_missing_value_is_reported_and_swallows_nothing),
                 cmocka_unit_test(what_is_not_known_is_kept),
                 cmocka_unit_test(the_last_of_two_counts),
                 cmocka_unit_test(only_what_is_no_usage_at_all_is_refused),

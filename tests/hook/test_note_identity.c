@@ -98,7 +98,7 @@ static void a_relative_directory_becomes_absolute(void **state) {
         assert_string_equal(n.local_output_dir, want);
 }
 
-static void it_tells_who_it_is(void **state) {
+static void it_reports_who_it_is(void **state) {
         (void)state;
         _cleanup_(hook_note_done) HookNote n = { .error_code = copy("nrt_timeout") }, m = { 0 };
         assert_int_equal(note_add_identity(&n, ENV("RANK=3", "LOCAL_RANK=1", "HOME=/x",
@@ -134,7 +134,7 @@ int main(void) {
                 cmocka_unit_test(without_ids_the_parent_gives_its_own),
                 cmocka_unit_test(without_a_directory_no_file_is_promised),
                 cmocka_unit_test(a_relative_directory_becomes_absolute),
-                cmocka_unit_test(it_tells_who_it_is),
+                cmocka_unit_test(it_reports_who_it_is),
                 cmocka_unit_test(dumps_are_off_only_when_both_are_set_and_empty),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
