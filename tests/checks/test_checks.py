@@ -14,7 +14,7 @@ FILES = {
     "agent/agent.c": '#include "agent/agent.h"\n\n#include <stdio.h>\n\n#include "agent/store/store.h"\n'
                      '#include "build-config.h"\n#include "lib/base/digest.h"\n',
     "agent/store/store.c": '#include "agent/store/store.h"\n\n#include <sqlite3.h>\n',
-    "agent/api/api.c": "", "cli/client.c": "#include <curl/curl.h>\n",
+    "agent/api/api.c": "", "cli/common/client.c": "#include <curl/curl.h>\n",
     "config/load.c": "#include <yaml.h>\n", "lib/base/digest.c": "#include <openssl/sha.h>\n",
     "lib/bundle/plan.c": "#include <archive.h>\n", "lib/bundle/frame.c": "#include <zstd.h>\n", "uploaders/volume/volume.c": "",
     "lib/http/http.c": '#include "lib/event/worker_pool.h"\n', "lib/http/url.c": "",
@@ -124,7 +124,7 @@ def wrappers():
         planted("wrappers", file, f"#include <{header}>", f"belongs to the wrapper of {library}",
                 f"{header} outside of its wrapper is found")
     planted("wrappers", "agent/agent.c", "        pthread_mutex_lock(&m);", "locks belong to lib/event/worker_pool.c", "a second lock is found")
-    planted("wrappers", "cli/client.c", "        mtx_lock(&m);", "locks belong to lib/event/worker_pool.c",
+    planted("wrappers", "cli/common/client.c", "        mtx_lock(&m);", "locks belong to lib/event/worker_pool.c",
             "a second lock of C11 is found")
 
 
@@ -135,16 +135,16 @@ def function_of(head, lines):
 def sizes():
     with Tree() as tree:
         passes(tree, "sizes", "a tree of small files passes")
-        tree.plant("cli/client.c", function_of("static int short_enough(void)", 80))
-        tree.plant("cli/client.c", "static const int table[] = {\n" + "        1,\n" * 100 + "};")
-        tree.plant("cli/client.c", "#define LONG(x) \\\n" + "        work(); \\\n" * 100 + "        work()")
-        tree.plant("cli/client.c", "int prototype(int a,\n              int b);")
-        tree.plant("cli/client.c", "static int names(int a) {\n        switch (a) {\n" +
+        tree.plant("cli/common/client.c", function_of("static int short_enough(void)", 80))
+        tree.plant("cli/common/client.c", "static const int table[] = {\n" + "        1,\n" * 100 + "};")
+        tree.plant("cli/common/client.c", "#define LONG(x) \\\n" + "        work(); \\\n" * 100 + "        work()")
+        tree.plant("cli/common/client.c", "int prototype(int a,\n              int b);")
+        tree.plant("cli/common/client.c", "static int names(int a) {\n        switch (a) {\n" +
                    "        case 1:\n                return 1;\n" * 60 + "        }\n}")
         passes(tree, "sizes", "80 lines, tables, types, macros and a switch of short cases pass")
-        where = tree.plant("cli/client.c", function_of("static const char *too_long(int a,\n        int b)", 80))
+        where = tree.plant("cli/common/client.c", function_of("static const char *too_long(int a,\n        int b)", 80))
         finds(tree, "sizes", where, "too_long has 81 lines", "a function of 81 lines is found")
-    planted("sizes", "cli/client.c", "static int machine(int a) {\n        switch (a) {\n" +
+    planted("sizes", "cli/common/client.c", "static int machine(int a) {\n        switch (a) {\n" +
             ("        case 1:\n" + "                work();\n" * 5) * 20 + "        }\n}",
             "machine has 124 lines", "a long switch of long cases is found")
     planted("sizes", "tests/lib/base/test_all.c", function_of("static void t(void **state)", 81), "t has 81 lines",
@@ -190,8 +190,8 @@ def circles():
         result(done.returncode == 1 and "# circle of agent, agent/store: " in done.stdout and
                "agent/store/store.c uses agent_b of agent/agent.c" in done.stdout,
                "a call against them without an include is found", done)
-        tree.write("cli/client.c", "void store_a(void) {\n}\n")
-        compile_into(tree, build, "cli/client.c")
+        tree.write("cli/common/client.c", "void store_a(void) {\n}\n")
+        compile_into(tree, build, "cli/common/client.c")
         done = tree.run("circles", build)
         result("cli/client.c: store_a is defined in agent/store/store.c too" in done.stdout,
                "a symbol that is defined twice is found", done)
@@ -202,7 +202,7 @@ def layout():
         return
     with Tree() as tree:
         passes(tree, "format", "a tree laid out as make format does it passes")
-        where = tree.plant("cli/client.c", "int  x ;")
+        where = tree.plant("cli/common/client.c", "int  x ;")
         finds(tree, "format", where, "run make format", "a line laid out otherwise is found")
 
 
