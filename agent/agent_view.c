@@ -299,10 +299,9 @@ static char *explain(const Agent *a, const BundleRecord *rec, const Bundle *b) {
                         strbuf_addf(&text, "%s%s", i ? " " : "", one ? one : "");
                 }
         }
-        if (b && b->unsaved)
-                strbuf_add(&text, " The state database cannot be written: this is known in memory "
-                                  "only, its source stays held, and a crash would make it be found "
-                                  "again.");
+        if (b && !bundle_is_written(b))
+                strbuf_add(&text, " The state database cannot be written, so its source stays "
+                                  "held; free space in the state directory, or fix its disk.");
         if (!rec->complete)
                 strbuf_add(&text, " It is labelled incomplete.");
         if (rec->links_held && !bundle_state_is_over(rec->state))

@@ -92,8 +92,8 @@ int delivery_s3_ledger_load(DeliveryS3Ledger *l, Store *store, const DeliveryS3E
         if (!l->bundle || !l->destination)
                 return -ENOMEM;
         int r = store_ledger_get(store, expected->bundle, expected->destination, &upload);
-        if (r == STORE_E_NOT_FOUND || store_is_trouble(r))
-                return 0; /* what cannot be read is not resumed */
+        if (r == STORE_E_NOT_FOUND)
+                return 0;
         if (r < 0)
                 return r;
         if (matches(&upload, expected)) {
@@ -141,8 +141,7 @@ static int store_early(const DeliveryS3Ledger *l, Store *store) {
         return r;
 }
 
-/* @return 0, STORE_E_NOT_FOUND (the bundle has no row), -errno */
-static int start_durably(const DeliveryS3Ledger *l, Store *store, const LedgerUpload *upload) {
+int delivery_s3_ledger_start(DeliveryS3Ledger *l, Store *store, const LedgerUpload *upload) {
         int r = store_begin(store);
         if (r < 0)
                 return r;
@@ -150,20 +149,9 @@ static int start_durably(const DeliveryS3Ledger *l, Store *store, const LedgerUp
         if (r == 0)
                 r = store_early(l, store);
         if (r == 0)
-                return store_commit(store);
-        store_rollback(store);
-        return r;
-}
-
-int delivery_s3_ledger_start(DeliveryS3Ledger *l, Store *store, const LedgerUpload *upload) {
-        int r = start_durably(l, store, upload);
-        /* A crash leaves an upload on the server that nobody knows, which the next start sweeps
-         * away. */
-        if (store_is_trouble(r) || (r > 0 && store_trouble(store) < 0)) {
-                r = store_ledger_begin_in_memory(store, l->bundle, l->destination, upload);
-                if (r == 0)
-                        r = store_early(l, store);
-        }
+                r = store_commit(store);
+        else
+                store_rollback(store);
         l->has_intent = r == 0;
         return r > 0 ? -ENOENT : r;
 }

@@ -366,10 +366,6 @@ static void handle_delivered(Destination *d, Bundle *b, DeliveryRecord *delivery
         if (asprintf(&counter, "bytes_delivered:%s", d->config->name) >= 0)
                 (void)store_counter_add(s->context.store, counter,
                                         job->object_bytes); /* a figure, no evidence */
-        if (store_prints(s, b, delivery, job) < 0)
-                log_dump(b->rec.id, LOG_WARNING, 0,
-                         "cannot note which members were shipped; a later scan may ship them again "
-                         "as a supplement");
         mark_ok(d);
         d->last_success_usec = scheduler_realtime_usec(s);
         char text[PARSE_FORMAT_SIZE];
@@ -475,6 +471,11 @@ static void handle_result(Destination *d, Bundle *b, Delivery *job) {
         Scheduler *s = d->scheduler;
         DeliveryRecord *delivery = find_delivery(b, d->config->name);
         b->n_running--;
+        /* Without these rows a scan after a crash would ship its members again, as a supplement. The
+         * next attempt finds the copy at the destination. */
+        if (job->result == RESULT_DELIVERED && store_prints(s, b, delivery, job) < 0)
+                (void)delivery_endf(job, RESULT_NO_RESOURCES,
+                                    "delivered, but the state database cannot be written");
         if (job->result != RESULT_DELIVERED)
                 (void)bundle_set_delivery_state(b, delivery, DELIVERY_PENDING); /* as above */
         switch (job->result) {

@@ -203,7 +203,7 @@ static void end_transaction(IntakeSource *s) {
                 if (!b->uncommitted)
                         continue;
                 b->uncommitted = false;
-                if (r >= 0 || bundle_table_keep_rowless(s->context->bundles, b, r)) {
+                if (r >= 0) {
                         intake_probe_bundle(b);
                         continue;
                 }

@@ -573,7 +573,7 @@ static int add_held(Measurement *m, const RunnerSource *s) {
 
 static bool is_busy(const Bundle *b) {
         return b->rec.state == BUNDLE_SHIPPING || b->n_running > 0 || b->cancel || b->has_wish ||
-               b->unsaved || b->uncommitted || !b->rec.links_held;
+               !bundle_is_written(b) || b->uncommitted || !b->rec.links_held;
 }
 
 static int add_undelivered(Measurement *m, const RunnerSource *s) {

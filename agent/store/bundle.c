@@ -45,7 +45,7 @@ static void bundle_free(Bundle *b) {
 
 static void remove_from(BundleTable *t, Bundle *b) {
         list_remove(&b->queue_link);
-        bundle_take_off_unsaved(t, b);
+        list_remove(&b->write_link);
         list_remove(&b->link);
         t->n--;
         tdelete(b, &t->by_id, compare_id);
@@ -105,10 +105,8 @@ static Bundle *bundle_new(BundleRecord *rec) {
         Bundle *b = calloc(1, sizeof *b);
         if (!b)
                 return NULL;
-        list_init(&b->unsaved_link);
+        list_init(&b->write_link);
         b->rec = *rec;
-        b->stored_state = rec->state;
-        b->stored_bytes = rec->bytes;
         *rec = (BundleRecord){ 0 };
         return b;
 }
@@ -137,7 +135,7 @@ static int on_stored(BundleRecord *rec, void *userdata) {
 }
 
 static void on_trouble(int error, void *userdata) {
-        bundle_table_fall_ill(userdata, error);
+        bundle_table_mark_failed(userdata, error);
 }
 
 int bundle_table_new(BundleTable **ret, Store *store, Clock *clock,
@@ -147,7 +145,7 @@ int bundle_table_new(BundleTable **ret, Store *store, Clock *clock,
                 return -ENOMEM;
         *t = (BundleTable){ .store = store, .clock = clock, .callbacks = *callbacks };
         list_init(&t->all);
-        list_init(&t->unsaved);
+        list_init(&t->to_write);
         int r = store_list(store, &(StoreFilter){ .state = -1, .active_only = true }, on_stored, t);
         if (r < 0) {
                 bundle_table_free(TAKE_PTR(t));
@@ -155,7 +153,7 @@ int bundle_table_new(BundleTable **ret, Store *store, Clock *clock,
         }
         store_on_trouble(store, on_trouble, t);
         if (store_trouble(store) < 0)
-                bundle_table_fall_ill(t, store_trouble(store));
+                bundle_table_mark_failed(t, store_trouble(store));
         *ret = TAKE_PTR(t);
         return 0;
 }
@@ -183,10 +181,10 @@ int bundle_table_add(BundleTable *t, BundleRecord *rec, IntakeSource *source, Bu
         if (bundle_table_find_unit(t, rec->source,
                                    rec->path)) /* a unit has at most one that is worked on */
                 return -EEXIST;
-        int r = store_add(t->store, rec), error = r;
+        int r = store_add(t->store, rec);
         if (r < 0 && r != -EEXIST)
-                bundle_table_fall_ill(t, r);
-        if (r < 0 && (!store_is_trouble(r) || t->n_rowless >= BUNDLE_ROWLESS_MAX))
+                bundle_table_mark_failed(t, r);
+        if (r < 0)
                 return r;
         Bundle *b = bundle_new(rec);
         if (!b)
@@ -197,10 +195,7 @@ int bundle_table_add(BundleTable *t, BundleRecord *rec, IntakeSource *source, Bu
                 bundle_free(b);
                 return r;
         }
-        if (error < 0)
-                bundle_put_on_unsaved(t, b, true);
-        log_dump(b->rec.id, LOG_INFO, 0, "found '%s' (source %s)%s", b->rec.path, b->rec.source,
-                 b->rowless ? ", known in memory only" : "");
+        log_dump(b->rec.id, LOG_INFO, 0, "found '%s' (source %s)", b->rec.path, b->rec.source);
         *ret = b;
         return 0;
 }
@@ -297,16 +292,16 @@ int bundle_set_state(BundleTable *t, Bundle *b, BundleState to, const char *reas
         bundle_save(t, b);
         log_dump(b->rec.id, bundle_state_is_final(to) ? LOG_INFO : LOG_DEBUG, 0, "%s%s%s%s",
                  bundle_state_name(to),
-                 b->unsaved ? " (not yet written to the state database)" : "", copy ? ": " : "",
-                 copy ? copy : "");
-        if (bundle_state_is_final(to) && !b->unsaved)
+                 bundle_is_written(b) ? "" : " (not yet written to the state database)",
+                 copy ? ": " : "", copy ? copy : "");
+        if (bundle_state_is_final(to) && bundle_is_written(b))
                 bundle_finish(t, b);
         return 0;
 }
 
 size_t bundle_table_n_open(const BundleTable *t) {
         size_t n = t->n;
-        LIST_FOREACH (l, &t->unsaved)
-                n -= bundle_state_is_final(CONTAINER_OF(l, Bundle, unsaved_link)->rec.state);
+        LIST_FOREACH (l, &t->to_write)
+                n -= bundle_state_is_final(CONTAINER_OF(l, Bundle, write_link)->rec.state);
         return n;
 }

@@ -41,13 +41,8 @@ typedef struct Bundle {
         ListLink queue_link;  /* of its source's queue, oldest first */
         IntakeSource *source; /* NULL: the source is no longer configured */
         HeldFiles held;
-        bool uncommitted; /* its row stands in a transaction: nothing may act on it yet */
-        bool unsaved;     /* the row is behind, or not there: bundle_table_retry() writes it */
-        bool rowless; /* not there: a crash forgets the bundle, and the next start finds it again */
-        bool in_batch; /* written, not yet known to be durable */
-        ListLink unsaved_link;
-        BundleState stored_state; /* what the row says, unless rowless */
-        uint64_t stored_bytes;
+        bool uncommitted;    /* its row stands in a transaction: nothing may act on it yet */
+        ListLink write_link; /* linked while its row could not be written */
         /* Intake's: */
         sd_event_source *timer; /* next look */
         bool probing, flush, dirty, check;
@@ -95,10 +90,7 @@ int bundle_table_new(BundleTable **ret, Store *store, Clock *clock,
                      const BundleTableCallbacks *callbacks);
 BundleTable *bundle_table_free(BundleTable *t);
 
-/* So many bundles are worked on without a row while the state directory is full or fails; scans take the others when there is room. */
-#define BUNDLE_ROWLESS_MAX 1000
-
-/** Adds a new bundle: its row is durable when this returns, unless it stands in a transaction of the store or the bundle is rowless. Takes
+/** Adds a new bundle: its row is durable when this returns, unless it stands in a transaction of the store. Takes
  * what rec owns. @return 0, -EEXIST, -errno of the store */
 int bundle_table_add(BundleTable *t, BundleRecord *rec, IntakeSource *source, Bundle **ret);
 
@@ -109,9 +101,6 @@ int bundle_table_revive(BundleTable *t, const char *id, IntakeSource *source, Bu
  * later; else it does not. From the first configuration on. */
 void bundle_table_keep_links(BundleTable *t, bool keep);
 
-/** The transaction that b was added in has failed: goes on with it without a row. @param error  of store_commit()
- * @return whether it does; else there are too many of them, or it is another kind of failure: bundle_table_forget() it */
-bool bundle_table_keep_rowless(BundleTable *t, Bundle *b, int error);
 /** Drops a bundle whose row was never committed, as if it had not been seen. */
 void bundle_table_forget(BundleTable *t, Bundle *b);
 
@@ -152,11 +141,12 @@ int bundle_table_store_error(const BundleTable *t);
 /** @return a sentence on that, static; NULL = all is well */
 const char *bundle_table_note(const BundleTable *t);
 
-/** As store_counts(), with what is known here and not yet in the rows: what is shown adds up at every moment. Says it once in the log when
- * it does not. */
+/** @return whether its row says what is known here; else bundle_table_retry() writes it */
+bool bundle_is_written(const Bundle *b);
+
+/** As store_counts(). Logs once when the sums differ. */
 void bundle_table_counts(BundleTable *t, StoreCounts *ret);
-/** As store_list() (but for active_only and held_only), with what is known here and not yet in the rows; rowless ones come last. The record
- * stays the table's or the store's. */
+/** As store_list(). The record stays the store's. */
 int bundle_table_list(BundleTable *t, const StoreFilter *f,
                       int (*on_bundle)(const BundleRecord *b, void *userdata), void *userdata);
 /** @return how many are here that are not in a final state (those are only waiting for their row) */

@@ -14,8 +14,7 @@ struct BundleTable {
         void *by_id, *by_unit; /* tsearch(3) trees of Bundle */
         bool keeps_links;
         int store_error;
-        ListLink unsaved;
-        size_t n_rowless;
+        ListLink to_write; /* Bundle.write_link: their rows could not be written */
         bool said_difference;
 };
 
@@ -25,6 +24,4 @@ void bundle_finish(BundleTable *t, Bundle *b);
 
 /* bundle_rows.c */
 /* Remembers an error of the store, and says it once, not with each of a thousand bundles. @param error  -errno */
-void bundle_table_fall_ill(BundleTable *t, int error);
-void bundle_put_on_unsaved(BundleTable *t, Bundle *b, bool rowless);
-void bundle_take_off_unsaved(BundleTable *t, Bundle *b);
+void bundle_table_mark_failed(BundleTable *t, int error);

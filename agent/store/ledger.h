@@ -1,7 +1,5 @@
 /* What is known of uploads underway, so that a crash leads to no second copy and leaves nothing behind at the destination: for each delivery
- * at most one upload with its parts, and the uploads that are to be aborted. Rows in the store; the rules are those of store.h, but for one:
- * while the state directory is full or fails (store_is_trouble) an upload that is underway and what is to be aborted are kept in memory, and
- * the answer is 0. A crash then leaves uploads that nobody knows, or knows less of than there is. */
+ * at most one upload with its parts, and the uploads that are to be aborted. Rows in the store; the rules are those of store.h. */
 #pragma once
 
 #include "agent/store/store.h"
@@ -31,9 +29,6 @@ typedef struct LedgerPart {
 /** The intent. An upload that was there before goes to the uploads to be aborted, its parts are dropped. 0 or STORE_E_NOT_FOUND (no such bundle) */
 int store_ledger_begin(Store *s, const char *bundle, const char *destination,
                        const LedgerUpload *u);
-/** The same in memory alone, to be called when store_ledger_begin() cannot write: where the bundle has no row yet, too. */
-int store_ledger_begin_in_memory(Store *s, const char *bundle, const char *destination,
-                                 const LedgerUpload *u);
 /** 0 or STORE_E_NOT_FOUND (no upload underway). -EINVAL for an empty id, which no server gives */
 int store_ledger_set_upload_id(Store *s, const char *bundle, const char *destination,
                                const char *upload_id);
@@ -55,8 +50,7 @@ int store_ledger_parts(Store *s, const char *bundle, const char *destination,
                        const LedgerReader *reader);
 /** The upload is complete or was never begun: it and its parts are dropped. Missing is fine. */
 int store_ledger_end(Store *s, const char *bundle, const char *destination);
-/** It will not be gone on with: moves it to the uploads to be aborted, since its created_usec. Missing is fine. One that cannot be moved for
- * trouble stays as it was: the next store_ledger_begin() or the next start moves it. */
+/** It will not be gone on with: moves it to the uploads to be aborted, since its created_usec. Missing is fine. */
 int store_ledger_abandon(Store *s, const char *bundle, const char *destination);
 /** At the start: the same for what a crash left of bundles that nothing more happens to. */
 int store_ledger_abandon_idle(Store *s);

@@ -1,5 +1,5 @@
-/* What the hook told, and who was seen at the devices: rows in the store. The rules are those of store.h: 0 says that it is durable. While the
- * state directory is full or fails nothing is kept in memory: a note that cannot be written was not accepted, and the hook keeps it. */
+/* What the hook told, and who was seen at the devices: rows in the store. The rules are those of store.h: 0 says that it is durable. A note that cannot be
+ * written was not accepted, and the hook puts it into the mailbox: -ENOSPC while new ones are paused, see store_trouble(). */
 #pragma once
 
 #include "agent/store/store.h"

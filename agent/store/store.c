@@ -73,6 +73,28 @@ int store_errno(Store *s, int result) {
         return sqlite_errno(s->db, result);
 }
 
+bool store_is_trouble(int error) {
+        return error == -ENOSPC || error == -EIO || error == -EROFS || error == -EUCLEAN;
+}
+
+int store_note_trouble(Store *s, int r) {
+        if (s->trouble < 0 || !store_is_trouble(r))
+                return r;
+        s->trouble = r;
+        if (s->on_trouble)
+                s->on_trouble(r, s->on_trouble_userdata);
+        return r;
+}
+
+void store_on_trouble(Store *s, void (*on_trouble)(int error, void *userdata), void *userdata) {
+        s->on_trouble = on_trouble;
+        s->on_trouble_userdata = userdata;
+}
+
+int store_trouble(const Store *s) {
+        return s->trouble;
+}
+
 static int store_exec(Store *s, const char *sql) {
         return store_errno(s, sqlite3_exec(s->db, sql, NULL, NULL, NULL));
 }
@@ -139,7 +161,7 @@ static int take_lock(Store *s, pid_t *ret_pid) {
 
 /* Opening */
 
-void store_finalize(Store *s) {
+static void store_finalize(Store *s) {
         for (size_t i = 0; i < N_STORE_STATEMENTS; i++) {
                 (void)sqlite3_finalize(s->statements[i]); /* repeats an error that was looked at */
                 s->statements[i] = NULL;
@@ -201,7 +223,7 @@ static bool is_damage(int result) {
 }
 
 /* *ret_damaged: closed again, nothing was written to it. */
-static int try_database(Store *s, bool *ret_damaged) {
+static int open_database(Store *s, bool *ret_damaged) {
         int r = prepare_file(s, ret_damaged);
         if (r < 0 || *ret_damaged)
                 return r;
@@ -209,11 +231,8 @@ static int try_database(Store *s, bool *ret_damaged) {
         r = sqlite3_open_v2(s->path, &s->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
         if (r == SQLITE_OK) {
                 store_schema_be_careful(s->db);
-                if (s->is_alone)
-                        r = sqlite3_exec(s->db, "PRAGMA locking_mode=EXCLUSIVE", NULL, NULL, NULL);
-        }
-        if (r == SQLITE_OK)
                 r = store_schema_bring_up(s->db);
+        }
         if (r == SQLITE_OK)
                 r = store_schema_prepare(s);
         if (r != SQLITE_OK) {
@@ -224,17 +243,8 @@ static int try_database(Store *s, bool *ret_damaged) {
         }
         (void)sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0,
                                 (int *)NULL); /* cannot fail */
+        store_reserve_open(s);
         return 0;
-}
-
-/* The index of the log that other programs share takes room too. Without them it needs none. */
-static int open_database(Store *s, bool *ret_damaged) {
-        s->is_alone = false;
-        int r = try_database(s, ret_damaged);
-        if (!store_is_trouble(r))
-                return r;
-        s->is_alone = true;
-        return try_database(s, ret_damaged);
 }
 
 static int put_aside(Store *s, char **ret) {
@@ -280,58 +290,6 @@ static int open_or_put_aside(Store *s, char **ret_aside) {
         return r;
 }
 
-/* @return whether nothing was ever written there */
-static bool is_new(const Store *s) {
-        for (size_t i = 0; i < ELEMENTSOF(suffixes); i++) {
-                struct stat st;
-                char name[32];
-                (void)snprintf(name, sizeof name, DATABASE "%s", suffixes[i]);
-                if (fstatat(s->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 ? st.st_size > 0
-                                                                            : errno != ENOENT)
-                        return false;
-        }
-        return true;
-}
-
-/* One that holds nothing and takes nothing, in the place of one that cannot be made. @param error  why not @return it, when that fails too */
-static int open_absent(Store *s, int error) {
-        int r = sqlite3_open_v2(":memory:", &s->db,
-                                SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
-                                NULL);
-        if (r == SQLITE_OK) {
-                store_schema_be_careful(s->db);
-                r = store_schema_in_memory(s->db, UINT32_MAX);
-        }
-        if (r == SQLITE_OK)
-                r = store_schema_prepare(s);
-        if (r == SQLITE_OK)
-                r = sqlite3_exec(s->db, "PRAGMA query_only=1", NULL, NULL, NULL);
-        s->is_absent = r == SQLITE_OK;
-        s->trouble = error;
-        if (!s->is_absent)
-                store_finalize(s);
-        return s->is_absent ? 0 : error;
-}
-
-int store_reopen(Store *s) {
-        bool damaged = false;
-        if (s->is_absent && !is_new(s))
-                return s->trouble; /* whatever is there now was not there at the start */
-        store_finalize(s);
-        s->is_absent = false;
-        int r = open_database(s, &damaged);
-        if (r == 0 && damaged)
-                r = -EUCLEAN;
-        if (r == 0)
-                r = fs_sync_dir(s->dir_fd);
-        if (r == 0)
-                return s->is_alone ? -ENOSPC : 0;
-        if (s->db)
-                store_finalize(s);
-        (void)open_absent(s, r);
-        return r;
-}
-
 int store_begin_anew(Store *s, char **ret_put_aside) {
         bool damaged = false;
         store_finalize(s);
@@ -361,8 +319,6 @@ int store_open(Store **ret, const char *state_dir, char **ret_put_aside, pid_t *
         if (r != 0)
                 return r;
         r = open_or_put_aside(s, &aside);
-        if (r == -ENOSPC && is_new(s))
-                r = open_absent(s, r);
         if (r < 0)
                 return r;
         if (ret_put_aside)
@@ -375,7 +331,6 @@ Store *store_close(Store *s) {
         if (!s)
                 return NULL;
         store_finalize(s); /* rolls back what is not committed */
-        store_memory_free(s->memory);
         if (s->lock_fd >= 0)
                 (void)close(s->lock_fd); /* gives the lock back */
         if (s->dir_fd >= 0)
@@ -392,6 +347,7 @@ int store_begin(Store *s) {
 
         if (s->in_transaction)
                 return -EALREADY;
+        store_reserve_update(s);
         r = store_exec(s, "BEGIN IMMEDIATE");
         if (r < 0)
                 return store_note_trouble(s, r);
@@ -427,8 +383,10 @@ void store_rollback(Store *s) {
 
 /* A savepoint is a transaction where there is none, so each change is whole by itself and inside a bigger one. */
 int store_savepoint(Store *s) {
-        return s->transaction_error < 0 ? s->transaction_error
-                                        : store_note_trouble(s, store_exec(s, "SAVEPOINT change"));
+        if (s->transaction_error < 0)
+                return s->transaction_error;
+        store_reserve_update(s);
+        return store_note_trouble(s, store_exec(s, "SAVEPOINT change"));
 }
 
 int store_savepoint_end(Store *s, int r) {
@@ -442,4 +400,14 @@ int store_savepoint_end(Store *s, int r) {
         if (s->in_transaction && sqlite3_get_autocommit(s->db))
                 s->transaction_error = r < 0 ? r : -EIO; /* what came before it is undone as well */
         return store_note_trouble(s, r);
+}
+
+int store_recover(Store *s) {
+        store_reserve_update(s);
+        int r = store_reserve_check(s);
+        if (r == 0)
+                r = store_counter_add(s, "store_troubles", 1); /* a write, as a proof */
+        if (r == 0)
+                s->trouble = 0;
+        return r;
 }

@@ -7,15 +7,14 @@
 
 #include "lib/neuron/record.h"
 
-#define STORE_SCHEMA_VERSION 5
+#define STORE_SCHEMA_VERSION 6
 
 typedef struct Store Store;
 
 /** Opens or makes `<state_dir>/state.db` (0600) and takes the directory's lock (`<state_dir>/lock`, flock).
  * A database that is corrupt or of a newer schema is put aside as `state.db.corrupt-<time>` (with -wal and -shm) and a new one is
  * begun: *ret_put_aside gets its name (the caller's), to be told. An older schema is upgraded in one transaction.
- * Where the directory is full a database that is there is opened nevertheless, though other programs may not be able to read it meanwhile;
- * one that is yet to be made does without: all changes fail, store_trouble() says why, and store_make() makes it later.
+ * A database that is there is opened on a full disk, too: see store_trouble().
  * @param ret_put_aside  NULL when nothing was; may be NULL itself
  * @return 0; STORE_E_LOCKED and *ret_pid of the holder (0 = unknown); -errno */
 enum { STORE_E_LOCKED = 1, STORE_E_NOT_FOUND = 2 };
@@ -35,25 +34,17 @@ void store_rollback(Store *s); /* undoes what stands after store_begin */
 /* All changes: -ENOSPC, -EIO, -EROFS: nothing was changed, and the store can be used further. -EBUSY: another process (a person's
  * sqlite3) holds the database; try again. -EUCLEAN: the database is damaged; the next store_open puts it aside. */
 
-/** @return whether this error of a change says that the state directory is full, fails, is read-only or damaged: then one goes on from
- * memory. The store does so by itself with counters, prints and the ledger, in at most 16 MiB; bundles are the caller's. */
+/** @return whether this error of a change says that the state directory is full, fails, is read-only
+ * or damaged */
 bool store_is_trouble(int error);
-/** Asks to be told when a change fails with such an error: once, and again only after store_recover(). From inside of the change: it must
- * not use the store. */
+/** Has on_trouble called when a change fails with such an error: once, and again only after
+ * store_recover(). It is called inside the change and must not use the store. */
 void store_on_trouble(Store *s, void (*on_trouble)(int error, void *userdata), void *userdata);
-/** @return that error while it lasts, else 0 */
+/** @return that error until store_recover() succeeds, else 0. -ENOSPC: the disk is full and the
+ * space reserved for new bundles and notes is used up; what is known can still be updated. */
 int store_trouble(const Store *s);
-/** Makes the database that could not be made at the start, when there is room. @return 0 when it is there, -errno */
-int store_make(Store *s);
-/** Tries to write, first of all what the store itself has put off, and ends the trouble when that goes well. Prints follow with their bundles
- * (store_recover_bundle); uploads that were begun meanwhile stay in memory, and a crash makes them such as nobody knows.
- * @return 0 or -errno */
+/** Tries to write and to fill up the reserve, and ends the trouble if both succeed. @return 0 or -errno */
 int store_recover(Store *s);
-/** @return whether something of the bundle was put off: then its row must become durable together with that, or it says more than is known */
-bool store_has_put_off(Store *s, const char *id);
-/** Writes what was put off of a bundle that has got its row. Forgets it only when store_recovered_bundle() says that this is durable. */
-int store_recover_bundle(Store *s, const char *id);
-void store_recovered_bundle(Store *s, const char *id);
 
 /** Inserts a new bundle with its deliveries. -EEXIST when the id is there. */
 int store_add(Store *s, const BundleRecord *b);
@@ -108,7 +99,7 @@ int store_counter_list(Store *s, const char *prefix,
 
 /** The members of a shipped bundle, as a set of fingerprints (for supplements), in any order. Replaces. 0 or STORE_E_NOT_FOUND */
 int store_put_prints(Store *s, const char *id, const uint64_t *prints, size_t n);
-/** Union over the bundle `id` and all its supplements, sorted, each once; also of what could not be written and is in memory. *ret is the
+/** Union over the bundle `id` and all its supplements, sorted, each once. *ret is the
  * caller's; NULL with *ret_n = 0 when there are none. */
 int store_get_prints(Store *s, const char *id, uint64_t **ret, size_t *ret_n);
 /** As store_get_prints for the bundle alone, without its supplements. */

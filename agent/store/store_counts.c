@@ -16,16 +16,6 @@ static int read_counter(Store *s, const char *name, uint64_t *ret) {
         return store_errno(s, r);
 }
 
-/* On the disk, and in memory while the disk takes nothing. */
-static int read_counters(Store *s, const char *name, uint64_t *ret) {
-        uint64_t in_memory = 0;
-        int r = read_counter(s, name, ret);
-        if (s->memory)
-                (void)read_counter(s->memory, name, &in_memory); /* no disk can fail there */
-        *ret += in_memory;
-        return r;
-}
-
 void store_counts(Store *s, StoreCounts *ret) {
         _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_COUNTS_LIST];
 
@@ -39,7 +29,7 @@ void store_counts(Store *s, StoreCounts *ret) {
                 ret->bundles[state] = (uint64_t)sqlite3_column_int64(st, 1);
                 ret->bytes[state] = (uint64_t)sqlite3_column_int64(st, 2);
         }
-        if (r == SQLITE_DONE && read_counters(s, "discovered", &ret->discovered) == 0)
+        if (r == SQLITE_DONE && read_counter(s, "discovered", &ret->discovered) == 0)
                 s->last_counts = *ret;
         else /* a disk that cannot be read: nothing of it has become less */
                 *ret = s->last_counts;
@@ -53,7 +43,7 @@ int64_t store_counts_difference(const StoreCounts *c) {
         return (int64_t)(c->discovered - sum);
 }
 
-int store_counter_write(Store *s, const char *name, uint64_t n) {
+int store_counter_add(Store *s, const char *name, uint64_t n) {
         int r;
 
         if (n > INT64_MAX)
@@ -73,15 +63,9 @@ int store_counter_write(Store *s, const char *name, uint64_t n) {
         return store_savepoint_end(s, r);
 }
 
-int store_counter_add(Store *s, const char *name, uint64_t n) {
-        int r = store_counter_write(s, name, n);
-        Store *m = store_is_trouble(r) ? store_memory(s) : NULL;
-        return m ? store_counter_write(m, name, n) : r;
-}
-
 uint64_t store_counter(Store *s, const char *name) {
         uint64_t n;
-        (void)read_counters(s, name, &n); /* what cannot be read counts for nothing */
+        (void)read_counter(s, name, &n); /* what cannot be read counts for nothing */
         return n;
 }
 

@@ -1,8 +1,5 @@
 /* The ledger: uploads underway with their parts. Rows are handed out one by one as copies, so that the callbacks
- * may use the store as they like.
- *
- * While the database cannot be written an upload is gone on with in memory (store_memory.c): what the database has of it stays as it was
- * and is worth less than what is in memory, but true as far as it goes. After a crash it is gone on with from there, or aborted. */
+ * may use the store as they like. */
 #include "agent/store/ledger.h"
 
 #include <endian.h>
@@ -32,12 +29,6 @@ static int find_upload(Store *s, const char *bundle, const char *destination, in
                 return store_errno(s, r);
         *ret = sqlite3_column_int64(st, 0);
         return 0;
-}
-
-/* @return where the upload is: in memory, or in the database if anywhere */
-static Store *place_of(Store *s, const char *bundle, const char *destination) {
-        int64_t row;
-        return s->memory && find_upload(s->memory, bundle, destination, &row) == 0 ? s->memory : s;
 }
 
 int store_run_on_row(Store *s, StoreStatement which, int64_t row) {
@@ -91,17 +82,11 @@ static int leave_upload(Store *s, const char *bundle, const char *destination, b
 }
 
 int store_ledger_end(Store *s, const char *bundle, const char *destination) {
-        bool in_memory = place_of(s, bundle, destination) != s;
-        if (in_memory)
-                (void)leave_upload(s->memory, bundle, destination, false);
-        /* what the database then has may be an upload before this one */
-        return leave_upload(s, bundle, destination, in_memory);
+        return leave_upload(s, bundle, destination, false);
 }
 
 int store_ledger_abandon(Store *s, const char *bundle, const char *destination) {
-        int in_memory = s->memory ? leave_upload(s->memory, bundle, destination, true) : 0;
-        int r = leave_upload(s, bundle, destination, true);
-        return r < 0 && !store_is_trouble(r) ? r : in_memory;
+        return leave_upload(s, bundle, destination, true);
 }
 
 static int find_idle(Store *s, int64_t *ret_row) {
@@ -128,8 +113,8 @@ int store_ledger_abandon_idle(Store *s) {
         return r == STORE_E_NOT_FOUND ? 0 : r;
 }
 
-static int write_upload(Store *s, const char *bundle, const char *destination,
-                        const LedgerUpload *u) {
+int store_ledger_begin(Store *s, const char *bundle, const char *destination,
+                       const LedgerUpload *u) {
         int64_t bundle_row, row;
         int r = store_savepoint(s);
         if (r < 0)
@@ -144,63 +129,6 @@ static int write_upload(Store *s, const char *bundle, const char *destination,
         return store_savepoint_end(s, r);
 }
 
-int store_ledger_begin(Store *s, const char *bundle, const char *destination,
-                       const LedgerUpload *u) {
-        if (s->memory)
-                (void)leave_upload(s->memory, bundle, destination, true);
-        return write_upload(s, bundle, destination, u);
-}
-
-int store_ledger_begin_in_memory(Store *s, const char *bundle, const char *destination,
-                                 const LedgerUpload *u) {
-        Store *m = store_memory_of(s, bundle);
-        return m ? write_upload(m, bundle, destination, u) : -ENOMEM;
-}
-
-/* A change of an upload that is underway. */
-typedef struct Change {
-        const char *bundle, *destination;
-        const LedgerPart *part;
-        const char *upload_id;
-        Store *to; /* of copy_part() */
-} Change;
-
-static int write_part(Store *s, const Change *c);
-static int list_parts(Store *s, const Change *c, const LedgerReader *reader);
-
-static int copy_part(const LedgerPart *p, void *userdata) {
-        Change c = *(const Change *)userdata;
-        c.part = p;
-        return write_part(c.to, &c);
-}
-
-/* Takes a copy of an upload into memory, to go on with it there. Where it cannot be read, or memory has no room, nothing more of it is
- * noted: what the database has stays true. */
-static void go_on_in_memory(Store *s, const char *bundle, const char *destination) {
-        _cleanup_(ledger_upload_done) LedgerUpload u = { 0 };
-        Change c = { .bundle = bundle, .destination = destination };
-        if (store_ledger_get(s, bundle, destination, &u) != 0 ||
-            store_ledger_begin_in_memory(s, bundle, destination, &u) != 0)
-                return;
-        c.to = s->memory;
-        (void)list_parts(
-                s, &c,
-                &(LedgerReader){ copy_part, &c }); /* what does not come along is made again */
-}
-
-static int change(Store *s, const Change *c, int (*write)(Store *s, const Change *c)) {
-        Store *at = place_of(s, c->bundle, c->destination);
-        int r = write(at, c);
-        if (at == s && (!store_is_trouble(r) || s->in_transaction)) /* which is told as one */
-                return r;
-        if (at == s) {
-                go_on_in_memory(s, c->bundle, c->destination);
-                at = place_of(s, c->bundle, c->destination);
-                r = at == s ? 0 : write(at, c);
-        }
-        return r == -ENOSPC ? 0 : r; /* of memory: what is not noted is made again after a cut */
-}
-
 static int set_upload_id(Store *s, int64_t row, const char *upload_id) {
         _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_UPLOAD_SET_ID];
         Binder b = { .statement = st };
@@ -210,24 +138,21 @@ static int set_upload_id(Store *s, int64_t row, const char *upload_id) {
         return bind_and_run(s, &b);
 }
 
-static int write_upload_id(Store *s, const Change *c) {
+int store_ledger_set_upload_id(Store *s, const char *bundle, const char *destination,
+                               const char *upload_id) {
         int64_t row;
+        if (upload_id[0] == '\0')
+                return -EINVAL;
         int r = store_savepoint(s);
         if (r < 0)
                 return r;
-        r = find_upload(s, c->bundle, c->destination, &row);
+        r = find_upload(s, bundle, destination, &row);
         if (r == 0)
-                r = set_upload_id(s, row, c->upload_id);
+                r = set_upload_id(s, row, upload_id);
         return store_savepoint_end(s, r);
 }
 
-int store_ledger_set_upload_id(Store *s, const char *bundle, const char *destination,
-                               const char *upload_id) {
-        Change c = { .bundle = bundle, .destination = destination, .upload_id = upload_id };
-        return upload_id[0] == '\0' ? -EINVAL : change(s, &c, write_upload_id);
-}
-
-static int read_upload(Store *s, const char *bundle, const char *destination, LedgerUpload *ret) {
+int store_ledger_get(Store *s, const char *bundle, const char *destination, LedgerUpload *ret) {
         _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_UPLOAD_GET];
         _cleanup_(ledger_upload_done) LedgerUpload u = { 0 };
         Reader reader = { .statement = st };
@@ -252,13 +177,8 @@ static int read_upload(Store *s, const char *bundle, const char *destination, Le
         return 0;
 }
 
-int store_ledger_get(Store *s, const char *bundle, const char *destination, LedgerUpload *ret) {
-        return read_upload(place_of(s, bundle, destination), bundle, destination, ret);
-}
-
 bool store_ledger_knows(Store *s, const char *key, const char *upload_id) {
-        return store_has_upload(s, STORE_UPLOAD_KNOWN, key, upload_id) ||
-               (s->memory && store_has_upload(s->memory, STORE_UPLOAD_KNOWN, key, upload_id));
+        return store_has_upload(s, STORE_UPLOAD_KNOWN, key, upload_id);
 }
 
 /* Parts */
@@ -281,30 +201,25 @@ static int put_part(Store *s, int64_t row, const LedgerPart *p, const uint32_t *
         return bind_and_run(s, &b);
 }
 
-static int write_part(Store *s, const Change *c) {
-        const LedgerPart *p = c->part;
+int store_ledger_put_part(Store *s, const char *bundle, const char *destination,
+                          const LedgerPart *p) {
         _cleanup_free_ uint32_t *frame_bytes =
                 reallocarray(NULL, p->n_frames > 0 ? p->n_frames : 1, sizeof *frame_bytes);
         int64_t row;
-        int r;
 
+        if (p->number == 0)
+                return -EINVAL;
         if (!frame_bytes)
                 return -ENOMEM;
         for (uint64_t i = 0; i < p->n_frames; i++)
                 frame_bytes[i] = htole32(p->frame_bytes[i]);
-        r = store_savepoint(s);
+        int r = store_savepoint(s);
         if (r < 0)
                 return r;
-        r = find_upload(s, c->bundle, c->destination, &row);
+        r = find_upload(s, bundle, destination, &row);
         if (r == 0)
                 r = put_part(s, row, p, frame_bytes);
         return store_savepoint_end(s, r);
-}
-
-int store_ledger_put_part(Store *s, const char *bundle, const char *destination,
-                          const LedgerPart *p) {
-        Change c = { .bundle = bundle, .destination = destination, .part = p };
-        return p->number == 0 ? -EINVAL : change(s, &c, write_part);
 }
 
 static int set_etag(Store *s, int64_t row, unsigned number, const char *etag) {
@@ -319,23 +234,16 @@ static int set_etag(Store *s, int64_t row, unsigned number, const char *etag) {
         return r == 0 && sqlite3_changes(s->db) == 0 ? STORE_E_NOT_FOUND : r;
 }
 
-static int write_etag(Store *s, const Change *c) {
+int store_ledger_set_etag(Store *s, const char *bundle, const char *destination,
+                          const LedgerPart *p) {
         int64_t row;
         int r = store_savepoint(s);
         if (r < 0)
                 return r;
-        r = find_upload(s, c->bundle, c->destination, &row);
+        r = find_upload(s, bundle, destination, &row);
         if (r == 0)
-                r = set_etag(s, row, c->part->number, c->part->etag);
+                r = set_etag(s, row, p->number, p->etag);
         return store_savepoint_end(s, r);
-}
-
-int store_ledger_set_etag(Store *s, const char *bundle, const char *destination,
-                          const LedgerPart *p) {
-        Change c = { .bundle = bundle, .destination = destination, .part = p };
-        int r = change(s, &c, write_etag);
-        /* memory has no such part: it had no room for it */
-        return r == STORE_E_NOT_FOUND && place_of(s, bundle, destination) != s ? 0 : r;
 }
 
 typedef struct OwnPart {
@@ -391,10 +299,11 @@ static int next_part(Store *s, int64_t row, unsigned after, OwnPart *ret) {
         return r == SQLITE_ROW ? read_part(st, ret) : store_errno(s, r);
 }
 
-static int list_parts(Store *s, const Change *c, const LedgerReader *reader) {
+int store_ledger_parts(Store *s, const char *bundle, const char *destination,
+                       const LedgerReader *reader) {
         unsigned after = 0;
         int64_t row;
-        int r = find_upload(s, c->bundle, c->destination, &row);
+        int r = find_upload(s, bundle, destination, &row);
 
         while (r == 0) {
                 _cleanup_(own_part_done) OwnPart p = { 0 };
@@ -405,10 +314,4 @@ static int list_parts(Store *s, const Change *c, const LedgerReader *reader) {
                 r = reader->on_part(&p.part, reader->userdata);
         }
         return r < 0 ? r : 0;
-}
-
-int store_ledger_parts(Store *s, const char *bundle, const char *destination,
-                       const LedgerReader *reader) {
-        Change c = { .bundle = bundle, .destination = destination };
-        return list_parts(place_of(s, bundle, destination), &c, reader);
 }

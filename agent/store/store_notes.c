@@ -126,7 +126,9 @@ static int add_note(Store *s, const StoredNote *n) {
         int r = find_note(s, n->id);
         if (r != STORE_E_NOT_FOUND)
                 return r == 0 ? STORE_E_NOTE_TWICE : r;
-        r = make_room(s, n->uid, bytes, &of_uid);
+        r = store_reserve_check(s);
+        if (r == 0)
+                r = make_room(s, n->uid, bytes, &of_uid);
         if (r == 0)
                 r = make_room(s, UID_ALL, bytes, &of_all);
         return r == 0 ? write_note(s, n) : r;
@@ -134,7 +136,9 @@ static int add_note(Store *s, const StoredNote *n) {
 
 int store_note_add(Store *s, const StoredNote *n) {
         int r = store_savepoint(s);
-        return r < 0 ? r : store_savepoint_end(s, add_note(s, n));
+        if (r < 0)
+                return r;
+        return store_savepoint_end(s, add_note(s, n));
 }
 
 /* @param b  a change of one note, bound */

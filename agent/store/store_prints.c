@@ -50,7 +50,7 @@ static int put_blob(Store *s, int64_t row, const uint64_t *prints, size_t n) {
         return store_errno(s, r);
 }
 
-static int write_prints(Store *s, const char *id, const uint64_t *prints, size_t n) {
+int store_put_prints(Store *s, const char *id, const uint64_t *prints, size_t n) {
         int64_t row;
         int r = store_savepoint(s);
         if (r < 0)
@@ -61,26 +61,8 @@ static int write_prints(Store *s, const char *id, const uint64_t *prints, size_t
         return store_savepoint_end(s, r);
 }
 
-/* What is in memory is taken instead of what is in the database: let it be no older. */
-static void renew_in_memory(Store *s, const char *id, const uint64_t *prints, size_t n) {
-        int64_t row;
-        if (s->memory && store_find_row(s->memory, id, &row, NULL) == 0 &&
-            put_blob(s->memory, row, prints, n) < 0)
-                store_recovered_bundle(s, id);
-}
-
-int store_put_prints(Store *s, const char *id, const uint64_t *prints, size_t n) {
-        int r = write_prints(s, id, prints, n);
-        if (r == 0)
-                renew_in_memory(s, id, prints, n);
-        if (!store_is_trouble(r) && (r != STORE_E_NOT_FOUND || s->trouble == 0))
-                return r;
-        Store *m = store_memory_of(s, id); /* its row may not be written yet either */
-        return m ? write_prints(m, id, prints, n) : r;
-}
-
 typedef struct PrintQuery {
-        StoreStatement statement; /* gives id and prints, NULL = none */
+        StoreStatement statement; /* its one column is prints, NULL = none */
         const char *id, *but_for; /* NULL: the statement has no such parameter */
 } PrintQuery;
 
@@ -91,17 +73,12 @@ static int bind_query(const PrintQuery *query, sqlite3_stmt *st) {
         return r;
 }
 
-/* @return whether the row has prints, -ENOMEM */
 static int add_row(PrintSet *set, sqlite3_stmt *st) {
-        if (sqlite3_column_type(st, 1) == SQLITE_NULL)
-                return 0;
-        const void *blob = sqlite3_column_blob(st, 1); /* before _bytes, which then is the blob's */
-        size_t more = (size_t)sqlite3_column_bytes(st, 1) / sizeof *set->prints;
+        const void *blob = sqlite3_column_blob(st, 0); /* before _bytes, which then is the blob's */
+        size_t more = (size_t)sqlite3_column_bytes(st, 0) / sizeof *set->prints;
         if (more == 0)
-                return 1;
-        if (!blob)
-                return -ENOMEM;
-        uint64_t *bigger = reallocarray(set->prints, set->n + more, sizeof *bigger);
+                return 0;
+        uint64_t *bigger = blob ? reallocarray(set->prints, set->n + more, sizeof *bigger) : NULL;
         if (!bigger)
                 return -ENOMEM;
         set->prints = bigger;
@@ -109,21 +86,9 @@ static int add_row(PrintSet *set, sqlite3_stmt *st) {
         for (size_t i = set->n; i < set->n + more; i++)
                 bigger[i] = le64toh(bigger[i]);
         set->n += more;
-        return 1;
+        return 0;
 }
 
-/* @return whether the bundle has prints there, -errno */
-static int add_own(PrintSet *set, Store *s, const char *id) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_PRINTS_OWN];
-        int r = sqlite3_bind_text(st, 1, id, -1, SQLITE_STATIC);
-        if (r == SQLITE_OK)
-                r = sqlite3_step(st);
-        if (r == SQLITE_ROW)
-                return add_row(set, st);
-        return r == SQLITE_DONE ? 0 : store_errno(s, r);
-}
-
-/* Of a bundle that has prints in memory those instead. */
 static int add_all(PrintSet *set, Store *s, const PrintQuery *query) {
         _cleanup_reset_ sqlite3_stmt *st = s->statements[query->statement];
         int r = bind_query(query, st);
@@ -131,59 +96,36 @@ static int add_all(PrintSet *set, Store *s, const PrintQuery *query) {
         if (r != SQLITE_OK)
                 return store_errno(s, r);
         while ((r = sqlite3_step(st)) == SQLITE_ROW) {
-                const char *id = (const char *)sqlite3_column_text(st, 0);
-                if (!id)
-                        return -ENOMEM;
-                int found = s->memory ? add_own(set, s->memory, id) : 0;
-                if (found == 0)
-                        found = add_row(set, st);
-                if (found < 0)
-                        return found;
+                int error = add_row(set, st);
+                if (error < 0)
+                        return error;
         }
         return r == SQLITE_DONE ? 0 : store_errno(s, r);
 }
 
-static int get_prints(Store *s, const PrintQuery *query, PrintSet *ret) {
+/* @param ret  not written on a failure */
+static int get_prints(Store *s, const PrintQuery *query, uint64_t **ret, size_t *ret_n) {
         PrintSet set = { 0 };
         int r = add_all(&set, s, query);
 
-        if (r == 0 && s->memory) /* and of those that have no row in the database yet */
-                r = add_all(&set, s->memory, query);
         if (r < 0) {
                 free(set.prints);
                 return r;
         }
-        set.n = sort_unique(set.prints, set.n);
-        *ret = set;
+        *ret_n = sort_unique(set.prints, set.n);
+        *ret = set.prints;
         return 0;
 }
 
 int store_get_prints(Store *s, const char *id, uint64_t **ret, size_t *ret_n) {
-        PrintSet set;
-        int r = get_prints(s, &(PrintQuery){ STORE_PRINTS_LIST, id, NULL }, &set);
-        if (r < 0)
-                return r;
-        *ret = set.prints;
-        *ret_n = set.n;
-        return 0;
+        return get_prints(s, &(PrintQuery){ STORE_PRINTS_LIST, id, NULL }, ret, ret_n);
 }
 
 int store_get_own_prints(Store *s, const char *id, uint64_t **ret, size_t *ret_n) {
-        PrintSet set;
-        int r = get_prints(s, &(PrintQuery){ STORE_PRINTS_OWN, id, NULL }, &set);
-        if (r < 0)
-                return r;
-        *ret = set.prints;
-        *ret_n = set.n;
-        return 0;
+        return get_prints(s, &(PrintQuery){ STORE_PRINTS_OWN, id, NULL }, ret, ret_n);
 }
 
 int store_get_earlier_prints(Store *s, const BundleRecord *b, uint64_t **ret, size_t *ret_n) {
-        PrintSet set;
-        int r = get_prints(s, &(PrintQuery){ STORE_PRINTS_OTHERS, b->supplement_of, b->id }, &set);
-        if (r < 0)
-                return r;
-        *ret = set.prints;
-        *ret_n = set.n;
-        return 0;
+        PrintQuery query = { STORE_PRINTS_OTHERS, b->supplement_of, b->id };
+        return get_prints(s, &query, ret, ret_n);
 }

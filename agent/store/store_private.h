@@ -18,11 +18,9 @@ typedef enum StoreStatement {
         STORE_DELIVERY_LIST,
         STORE_COUNTS_LIST,
         STORE_COUNTER_ADD,
-        STORE_COUNTER_CLEAR,
         STORE_COUNTER_GET,
         STORE_COUNTER_LIST,
         STORE_PRINTS_PUT,
-        STORE_PRINTS_DROP,
         STORE_PRINTS_LIST,
         STORE_PRINTS_OTHERS,
         STORE_PRINTS_OWN,
@@ -57,6 +55,11 @@ typedef enum StoreStatement {
         STORE_JOB_CUT,
         STORE_JOB_FIND,
         STORE_JOB_LIST,
+        STORE_PAGE_COUNT,
+        STORE_FREE_COUNT,
+        STORE_RESERVE_COUNT,
+        STORE_RESERVE_ADD,
+        STORE_RESERVE_DROP,
         N_STORE_STATEMENTS,
 } StoreStatement;
 
@@ -72,10 +75,8 @@ struct Store {
         sqlite3_stmt *lists[N_STORE_LISTS]; /* prepared when first asked for */
         bool in_transaction;                /* between store_begin and store_commit */
         int transaction_error;              /* what undid it, told by store_commit */
-        struct Store *memory;               /* of what cannot be written; NULL = nothing yet */
-        int trouble;                        /* since when a change failed with it */
-        bool is_alone;  /* open, but closed to other programs, for want of room */
-        bool is_absent; /* there is none: it could not be made. Changes fail with -EROFS */
+        int trouble;                        /* of the first change that failed */
+        uint64_t max_pages;                 /* the database may not grow above */
         void (*on_trouble)(int error, void *userdata);
         void *on_trouble_userdata;
 };
@@ -92,8 +93,7 @@ int store_schema_upgrade(sqlite3 *db, const StoreUpgrade *steps, int n_steps);
 int store_schema_bring_up(
         sqlite3 *
                 db); /* all of it: version, settings, check, upgrade. SQLITE_NOTADB for a newer schema */
-int store_schema_in_memory(sqlite3 *db, unsigned max_bytes); /* the same tables, bounded */
-int store_schema_check(sqlite3 *db);                         /* every page: SQLITE_CORRUPT */
+int store_schema_check(sqlite3 *db); /* every page: SQLITE_CORRUPT */
 int store_schema_prepare(Store *s);
 int store_schema_prepare_list(Store *s, size_t which, const char *where); /* into s->lists[which] */
 
@@ -102,21 +102,16 @@ int store_errno(Store *s, int result);
 int store_savepoint(Store *s);
 int store_savepoint_end(Store *s, int r);
 
-/* store_memory.c: what takes changes for as long as the database does not. */
-/* Remembers an error of a change and tells it. @return it */
+/* Remembers an error of a change and reports it. @return it */
 int store_note_trouble(Store *s, int r);
-/* @return a database in memory with the same tables, NULL for lack of it */
-Store *store_memory(Store *s);
-/* The same with a row for the bundle, to which the ledger and prints can be tied. */
-Store *store_memory_of(Store *s, const char *bundle);
-Store *store_memory_free(Store *m);
 
-/* store_counts.c: into the database or not at all */
-int store_counter_write(Store *s, const char *name, uint64_t n);
-
-/* store.c */
-void store_finalize(Store *s); /* the statements and the database */
-int store_reopen(Store *s);    /* as it ought to be. -errno: it is not, and goes on as it can */
+/* store_reserve.c */
+/* At open: makes the log and the reserve as large as there is space for. */
+void store_reserve_open(Store *s);
+/* Before a change: has the database take space from the disk, or else from the reserve. */
+void store_reserve_update(Store *s);
+/* @return whether a new bundle or note may be added: 0 or -ENOSPC */
+int store_reserve_check(Store *s);
 
 /* store_rows.c: the row number behind an id. 0, STORE_E_NOT_FOUND, -errno */
 int store_find_row(Store *s, const char *id, int64_t *ret_row, uint64_t *ret_first_seen_usec);

@@ -199,7 +199,9 @@ int store_add(Store *s, const BundleRecord *b) {
         int r = store_savepoint(s);
         if (r < 0)
                 return r;
-        r = write_bundle(s, STORE_BUNDLE_ADD, b);
+        r = store_reserve_check(s);
+        if (r == 0)
+                r = write_bundle(s, STORE_BUNDLE_ADD, b);
         if (r == 0)
                 r = put_deliveries(s, sqlite3_last_insert_rowid(s->db), b);
         return store_savepoint_end(s, r);

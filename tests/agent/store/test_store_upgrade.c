@@ -118,9 +118,18 @@ static const char version_4[] =
         " 'delivered', NULL, 1, NULL, '', '', '', 0, 0, 1, 1, 1, 10, 1, 1, 51, 60, 0, 0, 0,\n"
         " CAST('s3://bucket/granted' AS BLOB));\n"
         "PRAGMA user_version = 4;\n";
+static const char version_5[] =
+        "ALTER TABLE bundles ADD COLUMN unit_born_usec INTEGER NOT NULL DEFAULT 0;\n"
+        "CREATE INDEX note_counts_by_notes ON note_counts (notes);\n"
+        "CREATE INDEX note_counts_by_bytes ON note_counts (bytes);\n"
+        "INSERT INTO notes VALUES (1, 'of5', 9, 1000, 7, 8, 'socket', 'jobs', CAST('/z' AS BLOB), NULL, NULL, 0, NULL,"
+        " CAST('{}' AS BLOB));\n"
+        "INSERT INTO bundles VALUES (97, 'of5', 'jobs', 'directory', CAST('/w' AS BLOB),\n"
+        " 'ready', NULL, 1, NULL, '', '', '', 0, 0, 1, 1, 1, 10, 1, 1, 52, 60, 0, 0, 1, NULL, 77);\n"
+        "PRAGMA user_version = 5;\n";
 /* clang-format on */
 
-#define N_SQL 5
+#define N_SQL 6
 #define BASE "neuron-core-dump-20260527T052135-0123456789ab"
 
 static void make_old(const Scratch *scratch, const char *const sql[N_SQL], bool in_wal) {
@@ -195,7 +204,7 @@ static void a_database_of_version_1_is_upgraded_with_all_it_held(void **state) {
 
                 make_old(scratch, sql, in_wal);
                 Store *s = open_store(scratch);
-                assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "5\nok");
+                assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "6\nok");
                 assert_first_bundle(s);
                 assert_int_equal(store_get(s, BASE "-s1", &b), 0);
                 assert_string_equal(b.path, "/tmp/\xff");
@@ -242,7 +251,7 @@ static void a_database_of_version_2_counts_what_was_discovered_and_holds_no_link
 
         make_old(scratch, sql, true);
         Store *s = open_store(scratch);
-        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "5\nok");
+        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "6\nok");
         store_counts(s, &counts);
         assert_int_equal(counts.discovered, 10);
         assert_int_equal(store_counts_difference(&counts), 0);
@@ -269,7 +278,7 @@ static void a_database_of_version_3_keeps_its_bundles_and_takes_notes(void **sta
 
         make_old(scratch, sql, true);
         Store *s = open_store(scratch);
-        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "5\nok");
+        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "6\nok");
         assert_first_bundle(s);
         assert_int_equal(store_get(s, "of3", &b), 0);
         assert_null(b.s3_prefix);
@@ -297,7 +306,7 @@ static void a_database_of_version_4_does_not_know_when_its_directories_were_made
 
         make_old(scratch, sql, true);
         Store *s = open_store(scratch);
-        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "5\nok");
+        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "6\nok");
         assert_first_bundle(s);
         assert_int_equal(store_get(s, "of4", &b), 0);
         assert_string_equal(b.s3_prefix, "s3://bucket/granted");
@@ -307,6 +316,38 @@ static void a_database_of_version_4_does_not_know_when_its_directories_were_made
         bundle_record_done(&b);
         store_close(s);
         assert_sqlite3(scratch, "SELECT unit_born_usec FROM bundles WHERE id = 'of4'", "1234567");
+}
+
+static int find_note(const StoredNote *n, void *userdata) {
+        *(bool *)userdata = strcmp(n->id, "of5") == 0;
+        return 0;
+}
+
+static void a_database_of_version_5_keeps_counts_and_notes_and_gets_a_reserve(void **state) {
+        static const char *const sql[N_SQL] = { version_1, version_1_rows, version_2,
+                                                version_3, version_4,      version_5 };
+        const Scratch *scratch = *state;
+        StoreCounts counts;
+        bool is_found = false;
+        BundleRecord b;
+
+        make_old(scratch, sql, true);
+        Store *s = open_store(scratch);
+        assert_sqlite3(scratch,
+                       "PRAGMA user_version; PRAGMA integrity_check;"
+                       "SELECT count(*), sum(length(space)) FROM reserve",
+                       "6\nok\n4|4194304");
+        assert_first_bundle(s);
+        assert_int_equal(store_get(s, "of5", &b), 0);
+        assert_int_equal(b.unit_born_usec, 77);
+        assert_true(b.links_held && b.state == BUNDLE_READY);
+        bundle_record_done(&b);
+        assert_int_equal(store_note_list_open(s, find_note, &is_found), 0);
+        assert_true(is_found);
+        store_counts(s, &counts);
+        assert_int_equal(counts.discovered, 13);
+        assert_int_equal(store_counts_difference(&counts), 0);
+        store_close(s);
 }
 
 static void an_upgraded_database_has_the_tables_of_a_new_one(void **state) {
@@ -339,6 +380,7 @@ int main(void) {
                 TEST(a_database_of_version_2_counts_what_was_discovered_and_holds_no_links_that_were_let_go),
                 TEST(a_database_of_version_3_keeps_its_bundles_and_takes_notes),
                 TEST(a_database_of_version_4_does_not_know_when_its_directories_were_made),
+                TEST(a_database_of_version_5_keeps_counts_and_notes_and_gets_a_reserve),
                 TEST(an_upgraded_database_has_the_tables_of_a_new_one),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
