@@ -28,7 +28,7 @@ static int request(const Cli *cli, const char *method, const char *path, json_t 
         return code;
 }
 
-/* ---- is there any hope ---- */
+/* ---- can waiting help ---- */
 
 /* Searches, page after page, for a bundle in this state that something may move. @param n_seen  the
  * bundles checked are added */

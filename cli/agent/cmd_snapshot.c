@@ -15,7 +15,7 @@
          USEC_PER_MINUTE) /* commands may take ten minutes each; the agent gives up by itself */
 #define NAME_MAX_BYTES 64
 
-/* ---- asking ---- */
+/* ---- requests ---- */
 
 static int begin(const Cli *cli, char ret_name[static NAME_MAX_BYTES]) {
         json_t *answer = NULL;
@@ -127,7 +127,7 @@ static int copy_files(const Cli *cli, const char *name, const json_t *answer, co
         return CLI_YES;
 }
 
-/* ---- telling ---- */
+/* ---- printing ---- */
 
 /* Sections that are not whole, a line each; what has nothing to check is no fault. */
 static void print_sections(const Cli *cli, const json_t *document) {

@@ -100,7 +100,7 @@ void undelivered_draw_progress(const Cli *cli, const json_t *status, const char 
                      eta);
 }
 
-/* ---- telling ---- */
+/* ---- printing ---- */
 
 /* What keeps a destination from taking bundles is reported there, once, and not of each bundle that
  * waits for it. */

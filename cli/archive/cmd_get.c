@@ -347,7 +347,7 @@ typedef struct Whole {
         bool has_manifest;   /* it is there already, and the same */
 } Whole;
 
-/* ---- what is there already ---- */
+/* ---- the existing file ---- */
 
 /* Feeds a file to the check. @return 0; PARTS_E_*; -errno */
 static int hash_file(Whole *w, int fd, uint64_t bytes) {
@@ -575,7 +575,7 @@ static const json_t *find_entry(const Get *g) {
         return NULL;
 }
 
-/* ---- what is there already ---- */
+/* ---- the existing file ---- */
 
 /* @return whether the file's content is the member's; -EINTR */
 static int is_same_member(int fd, void *userdata) {

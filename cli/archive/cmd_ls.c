@@ -154,7 +154,7 @@ static int classify_entries(Ls *l) {
         return r == 0 ? read_manifests(l, MANIFEST_HEAD_MAX_BYTES, true) : r;
 }
 
-/* ---- telling ---- */
+/* ---- printing ---- */
 
 static const char *state_text(EntryState s) {
         switch (s) {

@@ -390,7 +390,7 @@ static void on_done(const S3Result *result, void *userdata) {
                 finish(g, 0);
 }
 
-/* ---- asking ---- */
+/* ---- requests ---- */
 
 static int send_get(S3Get *g) {
         char range[64];

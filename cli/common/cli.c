@@ -45,7 +45,7 @@ void cli_raise_caught_signal(void) {
         (void)raise(caught_signal);
 }
 
-/* ---- saying ---- */
+/* ---- printing ---- */
 
 /* @return the text with nothing in it that could drive a terminal, the caller's; NULL for lack of
  * memory */
@@ -226,7 +226,7 @@ int cli_one_argument(int argc, char **argv, const char *what, const char **ret) 
         return CLI_YES;
 }
 
-/* ---- asking ---- */
+/* ---- requests ---- */
 
 static int report_no_agent(const Cli *cli, const ClientFailure *why) {
         if (why->error == ENOENT || why->error == ECONNREFUSED)

@@ -63,7 +63,7 @@ bool cli_is_interrupted(void);
 /** At the end of main(): when there was a signal, ends by it, so that a shell knows. */
 void cli_raise_caught_signal(void);
 
-/* ---- saying ---- */
+/* ---- printing ---- */
 
 /** Writes to stdout, control characters and what is not UTF-8 as `\xNN`. @return how many columns
  * were written, about */
@@ -113,7 +113,7 @@ int cli_option(const CliOptions *options, int argc, char **argv);
 int cli_no_argument(int argc, char **argv);
 int cli_one_argument(int argc, char **argv, const char *what, const char **ret);
 
-/* ---- asking ---- */
+/* ---- requests ---- */
 
 /** Sends a request to the agent. A failure is reported on stderr.
  * @param ret_json  the body of a 2xx answer, to be json_decref'ed; untouched otherwise

@@ -18,7 +18,7 @@
 #include "lib/neuron/ids.h"
 
 #define PASSWD_BYTES 4096
-/* ---- telling ---- */
+/* ---- printing ---- */
 
 static const char *const words[N_FINDINGS] = { "ok", "warning", "FAILED" };
 

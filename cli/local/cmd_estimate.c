@@ -1,5 +1,5 @@
 /* neuron-collect estimate: what the configured sources would take now, how big, under which keys.
- * Asks no agent. */
+ * Needs no agent. */
 #include <errno.h>
 #include <string.h>
 
@@ -75,7 +75,7 @@ static json_t *objects_json(const Estimate *e, const ScanUnit *u, const char *id
         return objects;
 }
 
-/* ---- saying it ---- */
+/* ---- printing ---- */
 
 static void print_unit(const ScanUnit *u, const char *id, const char *path, const json_t *objects) {
         char bytes[PARSE_FORMAT_SIZE], files[CLI_COUNT_SIZE];
@@ -131,7 +131,7 @@ static int on_unit(ScanUnit *u, void *userdata) {
         return r;
 }
 
-/* ---- looking ---- */
+/* ---- scanning ---- */
 
 static void on_unreadable(const char *relative, void *userdata) {
         Estimate *e = userdata;
