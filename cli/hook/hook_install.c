@@ -12,7 +12,7 @@
 #include "cli/hook/hook_status.h"
 #include "lib/base/fs.h"
 
-#define NEW_NAME ".neuron-dump.new"   /* ours until it is complete; who has it locked is running */
+#define NEW_NAME ".neuron-dump.new"   /* ours until it is complete; also the lock */
 #define LINK_NAME ".neuron-dump.link" /* the chain's symlink until it has its name */
 
 /* What versions up to 0.1 left: a stamp, and units that put the hook back after an upgrade. */
