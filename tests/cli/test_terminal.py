@@ -116,7 +116,7 @@ def waiting():
 
 @test
 def wait_draws_a_bar_on_a_terminal_and_wipes_it():
-    for arguments, first, last in (["wait", SHIPPING], b"shipping", SHIPPING.encode()), (["wait", "--all"], b"2 waiting", b"nothing is left"):
+    for arguments, first, last in (["wait", SHIPPING], b"shipping", SHIPPING.encode()), (["wait", "--all"], b"2 waiting", b"everything is delivered"):
         with CannedApi(waiting()) as api:
             code, out = run_in_terminal("--socket", api.path, *arguments, environment={"NO_COLOR": "1"})
             lines = out.split(b"\r\x1b[K")
