@@ -687,7 +687,7 @@ def a_stderr_of_any_kind_is_written_to():
             subprocess.run([HOOK] + place.arguments(), env=place.environment(deadline="nonsense"), stdin=subprocess.DEVNULL, stderr=stderr, timeout=20 * PATIENCE, check=True)
     with open(log, "rb") as f:
         for said in (f.read(), ours.recv(4096), os.read(read_end, 4096)):
-            assert said.startswith(b"neuron-dump: NEURON_COLLECTD_DEADLINE is 'nonsense'") and said.endswith(b"\n"), said
+            assert said.startswith(b"neuron-dump: invalid duration NEURON_COLLECTD_DEADLINE='nonsense'") and said.endswith(b"\n"), said
     for end in (read_end, write_end):
         os.close(end)
     ours.close()
@@ -717,13 +717,13 @@ def a_directory_behind_hundreds_of_unknown_flags_is_found_and_what_is_left_out_i
     place = Place()
     unknown = [word for i in range(600) for word in (f"--new-{i}", "v")]
     _, errors = place.run(unknown + place.arguments())
-    assert "536 arguments that this program does not know are left out" in errors, errors
+    assert "536 unknown arguments are not in the note" in errors, errors
     with open(os.path.join(place.out, RECORD), encoding="utf-8") as f:
         note = json.load(f)
     assert note["cut"] is True and len(note["unknown"]) == 64, note
     place = Place()
     _, errors = place.run(unknown[:128] + place.arguments())
-    assert "left out" not in errors, errors
+    assert "unknown arguments" not in errors, errors
 
 
 @test
