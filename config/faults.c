@@ -6,8 +6,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
-#include "lib/base/utf8.h"
 
 enum { TEXT_SHOWN_MAX = 80 };
 

@@ -208,7 +208,8 @@ static int mailbox_write(const char *directory, const char *id, const char *note
 #define MAILBOX_DEFAULT "/var/lib/neuron-collectd/mailbox"
 #define DEADLINE_DEFAULT_USEC (2 * USEC_PER_SEC)
 #define DEADLINE_MAX_USEC AGENT_WAIT_MAX_USEC
-#define GRACE_USEC (50 * USEC_PER_MSEC) /* beyond the deadline, for files that are being written   \
+#define GRACE_USEC                                                                                 \
+        (50 * USEC_PER_MSEC) /* beyond the deadline, for files that are being written   \
                                          */
 #define RESERVE_MAX_USEC (200 * USEC_PER_MSEC) /* before it, to write what the tier found */
 /* By this text `neuron-collect hook` knows our program, whatever its size and date. */

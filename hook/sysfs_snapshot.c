@@ -13,7 +13,8 @@
 #include "lib/base/json_out.h"
 
 #define TIER_BYTES_MAX (4 * MIB)
-#define CHILD_MARGIN_USEC (20 * USEC_PER_MSEC) /* the collector's own end comes before we kill it  \
+#define CHILD_MARGIN_USEC                                                                          \
+        (20 * USEC_PER_MSEC) /* the collector's own end comes before we kill it  \
                                                 */
 
 typedef struct Tier {

@@ -8,8 +8,8 @@
 
 #include "agent/api/view_json.h"
 #include "lib/base/cleanup.h"
+#include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
-#include "lib/base/utf8.h"
 
 const char *api_quote(const char *s, char *buf, size_t size) {
         size_t n = strlen(s), used = 0;

@@ -4,8 +4,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
-#include "lib/base/utf8.h"
 
 #define PREFIX "neuron_collectd_"
 

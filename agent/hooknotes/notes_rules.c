@@ -7,8 +7,8 @@
 
 #include "config/validators.h"
 #include "lib/base/cleanup.h"
+#include "lib/base/parse.h"
 #include "lib/base/path.h"
-#include "lib/base/utf8.h"
 #include "lib/neuron/template.h"
 #include "lib/neuron/unit.h"
 

@@ -11,7 +11,6 @@
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
-#include "lib/base/utf8.h"
 
 /* A line of progress is on the terminal: who writes next wipes it first. */
 static bool progress_is_drawn;

@@ -199,7 +199,8 @@ int cmd_doctor(const Cli *cli, int argc, char **argv) {
 
 /* Who runs what: the caller, the agent, and the agent's own directory. */
 
-#define STATE_FREE_BYTES (64 * MIB) /* the database has a few MiB; the rest is space for mistakes  \
+#define STATE_FREE_BYTES                                                                           \
+        (64 * MIB) /* the database has a few MiB; the rest is space for mistakes  \
                                      */
 #define STATUS_FILE_BYTES (64 * KIB)
 /* linux/capability.h, by number: what the unit gives the agent */

@@ -5,8 +5,8 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
-#include "lib/base/utf8.h"
 
 /* Stands in the list when not even its first entry could be allocated: a faulty file must not pass
  * for lack of memory. Never written, never freed (n_allocated stays 0). */

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "lib/base/utf8.h"
+#include "lib/base/parse.h"
 
 static void add_char(StrBuf *b, const char *s, size_t n, bool spells_backslash) {
         unsigned char c = (unsigned char)*s;

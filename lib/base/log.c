@@ -16,7 +16,7 @@
 #include <systemd/sd-journal.h>
 
 #include "lib/base/clock.h"
-#include "lib/base/utf8.h"
+#include "lib/base/parse.h"
 
 enum {
         LINE_SIZE = PIPE_BUF, /* a longer write to a pipe may be mixed with another process's */

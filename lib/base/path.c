@@ -8,7 +8,6 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
-#include "lib/base/utf8.h"
 
 /* The length of s without the slashes at its end; a root keeps one. */
 static size_t path_trimmed_size(const char *s) {

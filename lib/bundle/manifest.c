@@ -18,7 +18,6 @@
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
-#include "lib/base/utf8.h"
 #include "lib/neuron/ids.h"
 
 #define TEXT_BYTES_MAX 4096 /* bytes */

@@ -2,8 +2,8 @@
 
 #include <stdarg.h>
 
+#include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
-#include "lib/base/utf8.h"
 
 char *credentials_say(const char *fmt, ...) {
         char *raw = NULL, piece[UTF8_SPELL_SIZE];

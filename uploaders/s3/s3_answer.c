@@ -7,7 +7,6 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
-#include "lib/base/utf8.h"
 #include "lib/http/http.h"
 #include "uploaders/s3/s3_answer_rules.h"
 #include "uploaders/s3/s3_endpoint.h"

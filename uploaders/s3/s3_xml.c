@@ -9,8 +9,8 @@
 
 #include "lib/base/cleanup.h"
 #include "lib/base/digest.h"
+#include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
-#include "lib/base/utf8.h"
 #include "uploaders/s3/s3_time.h"
 #include "uploaders/s3/s3_xml_private.h"
 

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "lib/base/cleanup.h"
-#include "lib/base/utf8.h"
+#include "lib/base/parse.h"
 
 static void check_owned(char *text, const char *expected) {
         assert_non_null(text);

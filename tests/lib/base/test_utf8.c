@@ -1,5 +1,5 @@
 /* Every code point and every malformed neighbour, and how they are shown. */
-#include "lib/base/utf8.h"
+#include "lib/base/parse.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -98,5 +98,5 @@ int main(void) {
                 cmocka_unit_test(what_moves_a_cursor_is_escaped),
         };
 
-        return cmocka_run_group_tests_name("base/utf8", tests, NULL, NULL);
+        return cmocka_run_group_tests_name("base/parse, UTF-8", tests, NULL, NULL);
 }
