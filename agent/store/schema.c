@@ -1,5 +1,5 @@
 /* The schema, how an older one is brought up to it, and the statements written against it. What each table means is told in
- * docs/STATE.md. A step of the upgrade table is never edited once it was released: a change is a new step. */
+ * docs/DESIGN.md. A step of the upgrade table is never edited once it was released: a change is a new step. */
 #include "agent/store/store_private.h"
 
 #include <stdio.h>
@@ -198,7 +198,7 @@ static int upgrade_to_5(sqlite3 *db) {
         return sqlite3_exec(db, sql, NULL, NULL, NULL);
 }
 
-/* Space that the database keeps for a full disk: store_reserve.c. */
+/* Space that the database keeps for a full disk: database.c. */
 static int upgrade_to_6(sqlite3 *db) {
         return sqlite3_exec(db, "CREATE TABLE reserve (space BLOB NOT NULL);", NULL, NULL, NULL);
 }
@@ -207,7 +207,7 @@ static const StoreUpgrade upgrades[STORE_SCHEMA_VERSION] = {
         upgrade_to_1, upgrade_to_2, upgrade_to_3, upgrade_to_4, upgrade_to_5, upgrade_to_6,
 };
 
-/* Every bundle's columns, in the order in which store_rows.c binds and reads them. */
+/* Every bundle's columns, in the order in which bundles.c binds and reads them. */
 #define COLUMNS                                                                                    \
         "id, source, kind, path, supplement_of, first_seen_usec, state, reason, complete, "        \
         "incomplete, date_time, "                                                                  \

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "agent/store/store_columns.h"
+#include "agent/store/store_private.h"
 
 #define UID_ALL (-1) /* the row of note_counts that has the sums of all */
 
