@@ -83,7 +83,7 @@ def a_second_sigterm_ends_it_at_once():
     a, _, proxy, _ = uploading(48 * MIB, 30 * MIB)
     proxy.hold()
     os.kill(a.pid, signal.SIGTERM)
-    wait_for("it says that it stops", lambda: "stopping: asked" in a.log)
+    wait_for("it says that it stops", lambda: "stopping: received" in a.log)
     begun = time.monotonic()
     a.stop()
     in_time(time.monotonic() - begun, 3 * slowness(), "the stop")
@@ -148,7 +148,7 @@ def a_reload_that_comes_while_it_stops_begins_nothing():
     a, _, proxy, _ = uploading(48 * MIB, 30 * MIB)
     proxy.hold()
     os.kill(a.pid, signal.SIGTERM)
-    wait_for("it says that it stops", lambda: "stopping: asked" in a.log)
+    wait_for("it says that it stops", lambda: "stopping: received" in a.log)
     a.config["limits"] = {"compression_level": 1}
     a.write_config()
     a.reload()
