@@ -1,4 +1,3 @@
-#include "agent/agent_containers.h"
 #include "agent/agent_hook.h"
 
 #include <errno.h>
@@ -7,6 +6,7 @@
 #include <systemd/sd-daemon.h>
 
 #include "agent/instance.h"
+#include "agent/own_sources.h"
 #include "agent/store/ledger.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
@@ -85,8 +85,7 @@ static void on_final(Bundle *b, void *userdata) {
                 intake_source_on_final(b->source, b);
         if (b->rec.state == BUNDLE_VANISHED || b->rec.state == BUNDLE_CANCELLED)
                 on_discard(bundle_state_name(b->rec.state), 1, a);
-        agent_incident_on_final(a, b);
-        agent_containers_on_final(a, b);
+        own_sources_on_final(a, b);
         retainer_on_final(a->retainer, b);
         agent_tell_status(a);
 }
@@ -224,16 +223,7 @@ int agent_make_sources(Agent *a) {
                 }
                 agent_adopt_bundles(a, a->sources[a->n_sources++]);
         }
-        agent_own_source_free(a->incident_source);
-        a->incident_source = agent_incident_source_new(a);
-        int r = a->incident_source ? intake_source_new(&a->sources[a->n_sources],
-                                                       &a->intake_context, a->incident_source)
-                                   : 0;
-        if (r < 0)
-                log_error(r, "incidents that belong to no dump cannot be shipped");
-        else if (a->incident_source)
-                agent_adopt_bundles(a, a->sources[a->n_sources++]);
-        agent_containers_make_sources(a);
+        own_sources_start(a);
         return failed;
 }
 
@@ -409,7 +399,7 @@ void agent_free_sources(Agent *a) {
         free(a->sources);
         a->sources = NULL;
         a->n_sources = 0;
-        agent_containers_free_sources(a);
+        own_sources_free(a);
 }
 
 Agent *agent_free(Agent *a) {
@@ -431,7 +421,6 @@ Agent *agent_free(Agent *a) {
         for (size_t i = 0; i < a->n_discards; i++)
                 free(a->discards[i].reason);
         free(a->discards);
-        agent_own_source_free(a->incident_source);
         free(a->config_error);
         free(a->pending_restart);
         agent_view_done(a);

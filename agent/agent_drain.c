@@ -12,8 +12,6 @@
 /* systemd is asked for so much more time, so often, as long as something is left to ship. */
 #define EXTEND_USEC (30 * USEC_PER_SEC)
 #define LOOK_USEC (5 * USEC_PER_SEC)
-/* Notes that come with the drain are those of the failure before it. */
-#define COPIES_AFTER_USEC USEC_PER_SEC
 /* Maintenance is drained for when it is this near. */
 #define NEAR_USEC (15 * USEC_PER_MINUTE)
 /* With so little time left what still settles is taken as it is. */
@@ -38,30 +36,17 @@ static const IntakeSource *source_that_is_not_through(const Agent *a) {
         return NULL;
 }
 
-/* Copies out of containers that were begun before the drain: what a hook has told since keeps nobody waiting. */
-static size_t n_copies(const Agent *a) {
-        return a->containers ? containers_n_unplaced(a->containers,
-                                                     a->drain.since_boot_usec + COPIES_AFTER_USEC)
-                             : 0;
-}
-
-/* Nothing new is taken; but a snapshot or a copy that is underway becomes a unit meanwhile, and its source is not held before. */
+/* Nothing new is taken; but a snapshot that is underway becomes a unit meanwhile. */
 static void hold_sources(Agent *a) {
-        size_t n = n_copies(a);
-        for (size_t i = 0; i < a->n_sources; i++) {
-                const char *name = intake_source_config(a->sources[i])->name;
-                bool is_of_copies = strncmp(name, CONTAINERS_SOURCE_PREFIX,
-                                            strlen(CONTAINERS_SOURCE_PREFIX)) == 0;
-                if (strcmp(name, INCIDENTS_SOURCE) != 0)
-                        intake_source_hold(a->sources[i], !is_of_copies || n == 0);
-        }
+        for (size_t i = 0; i < a->n_sources; i++)
+                if (strcmp(intake_source_config(a->sources[i])->name, INCIDENTS_SOURCE) != 0)
+                        intake_source_hold(a->sources[i], true);
 }
 
 /* Writes a->drain.missing. @return whether nothing is missing */
 static bool is_safe(Agent *a) {
         StrBuf text = STRBUF_INIT;
         StoreCounts c;
-        hold_sources(a); /* the last copy may have come to its place: then it is looked for now */
         bundle_table_counts(a->bundles, &c);
         add_count(&text, c.bundles[BUNDLE_SHIPPING], "bundle is being shipped",
                   "bundles are being shipped");
@@ -73,13 +58,6 @@ static bool is_safe(Agent *a) {
                   "bundles are quarantined");
         add_count(&text, a->incidents ? incidents_n_underway(a->incidents) : 0,
                   "snapshot is being taken", "snapshots are being taken");
-        add_count(&text, n_copies(a), "dump is being copied out of its container",
-                  "dumps are being copied out of their containers");
-        ContainersFigures figures = { 0 };
-        if (a->containers)
-                containers_figures(a->containers, &figures);
-        add_count(&text, figures.n_stranded, "dump out of a container has no source any more",
-                  "dumps out of containers have no source any more");
         const IntakeSource *s = source_that_is_not_through(a);
         if (s)
                 strbuf_addf(&text, "%ssource %s has not been seen whole", text.n ? ", " : "",
@@ -175,7 +153,6 @@ void agent_drain(Agent *a, DrainAsker asker, const char *reason, uint64_t deadli
         join_reasons(d);
         if (!d->is_on) {
                 d->since_usec = a->clock->realtime_usec(a->clock);
-                d->since_boot_usec = a->clock->boottime_usec(a->clock);
                 d->has_flushed = false;
         }
         d->is_on = true;
@@ -324,8 +301,6 @@ void agent_stop(Agent *a, void (*on_stopped)(void *userdata), void *userdata) {
                 return;
         d->is_stopping = true;
         agent_reload_drop(a);
-        if (a->containers)
-                containers_begin_all(a->containers);
         d->on_stopped = on_stopped;
         d->userdata = userdata;
         for (size_t i = 0; i < a->n_sources; i++)

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <sys/socket.h>
 
-#include "agent/agent_containers.h"
 #include "agent/hooknotes/hook_socket.h"
 #include "agent/intake/intake.h"
 #include "lib/base/log.h"
@@ -21,9 +20,6 @@ static void on_note(const NoteView *v, void *userdata) {
         IntakeSource *s = v->source ? agent_source_by_name(a, v->source) : NULL;
         if (s)
                 intake_source_note(s, v->unit_path, v->uid);
-        /* What is in a container is there for as long as its processes are: its hook, if nobody else. */
-        if (a->containers && containers_on_note(a->containers, v))
-                notes_hold(a->notes, v->note->id);
         if (a->incidents)
                 incidents_on_note(a->incidents, v);
         else
@@ -33,8 +29,6 @@ static void on_note(const NoteView *v, void *userdata) {
 static void on_note_finished(const NoteView *v, void *userdata) {
         Agent *a = userdata;
         IntakeSource *s = v->source ? agent_source_by_name(a, v->source) : NULL;
-        if (!s && a->containers)
-                containers_on_finished(a->containers, v);
         if (!s)
                 return;
         for (size_t i = 0; i < NOTE_FILES_MAX && v->promised[i]; i++)
@@ -165,7 +159,6 @@ void agent_hook_start(Agent *a) {
                         (void)close(fd); /* nobody was let in */
                 log_warning(r, "hooks cannot be heard; dumps are found all the same");
         }
-        agent_containers_start(a); /* what an earlier agent has begun is told to all of them */
 }
 
 void agent_hook_rebind(Agent *a) {
@@ -174,13 +167,10 @@ void agent_hook_rebind(Agent *a) {
                 notes_rebind(a->notes, a->config);
         if (a->incidents)
                 incidents_rebind(a->incidents, a->config);
-        if (a->containers)
-                containers_rebind(a->containers, a->config);
 }
 
 void agent_hook_stop(Agent *a) {
         a->orphans_timer = sd_event_source_disable_unref(a->orphans_timer);
-        a->containers = containers_free(a->containers);
         a->notes = notes_free(a->notes);
         a->incidents = incidents_free(a->incidents);
 }
@@ -192,30 +182,21 @@ bool agent_hook_is_idle(const Agent *a) {
 void agent_hook_view(const Agent *a, HookView *ret) {
         NotesFigures f = { .trouble = "hooks cannot be heard" };
         IncidentsFigures snapshots = { 0 };
-        ContainersFigures containers = { 0 };
         if (a->notes)
                 notes_figures(a->notes, &f);
         if (a->incidents)
                 incidents_figures(a->incidents, &snapshots);
-        if (a->containers)
-                containers_figures(a->containers, &containers);
         *ret = (HookView){ .socket = a->config->hook.socket,
                            .mailbox = a->config->hook.mailbox,
                            .n_socket = f.n_socket,
                            .n_mailbox = f.n_mailbox,
                            .n_refused = f.n_refused,
                            .n_twice = f.n_dropped_twice,
+                           .n_unseen = f.n_unseen,
                            .n_snapshots = snapshots.n_taken,
                            .n_snapshots_dropped = snapshots.n_dropped,
                            .n_snapshots_underway =
                                    a->incidents ? incidents_n_underway(a->incidents) : 0,
-                           .n_copies_whole = containers.n_whole,
-                           .n_copies_incomplete = containers.n_incomplete,
-                           .n_copies_refused = containers.n_refused,
-                           .n_copies_not_found = containers.n_not_found,
-                           .n_copies_underway = containers.n_underway,
-                           .n_copies_stranded = containers.n_stranded,
-                           .copies_bytes = containers.bytes,
                            .n_open = f.n_open,
                            .n_awaited = f.n_awaited,
                            .trouble = f.trouble,

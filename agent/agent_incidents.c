@@ -1,4 +1,4 @@
-/* Incidents that belong to no dump are shipped by a source that nobody has configured; and what the API asks of snapshots. */
+/* What the API requests of snapshots. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -6,60 +6,9 @@
 
 #include "agent/agent_private.h"
 #include "lib/base/fs.h"
-#include "lib/base/log.h"
-#include "lib/base/path.h"
 
-#define SETTLE_USEC (1 * USEC_PER_SEC) /* a directory comes there whole, by rename */
-#define FILE_MAX (256 * MIB)           /* what the command line takes in one answer */
+#define FILE_MAX (256 * MIB) /* what the command line takes in one answer */
 #define FILES_MAX 1024
-
-/* ---- the source ---- */
-
-static char *template_of(const char *state_directory) {
-        StrBuf b = STRBUF_INIT;
-        agent_own_source_path(&b, state_directory);
-        strbuf_add(&b, "/" INCIDENTS_SOURCE "/%l"); /* whatever the directory is called */
-        return strbuf_take(&b);
-}
-
-static int add_destinations(ConfigSource *s, const Config *c) {
-        int r = 0;
-        for (size_t i = 0; r == 0 && i < c->n_destinations; i++)
-                r = agent_own_source_add(&s->destinations, c->destinations[i].name);
-        return r;
-}
-
-ConfigSource *agent_incident_source_new(const Agent *a) {
-        const Config *c = a->config;
-        if (!c->snapshot.enabled)
-                return NULL;
-        _cleanup_(agent_own_source_freep) ConfigSource *s = calloc(1, sizeof *s);
-        if (!s)
-                return NULL;
-        *s = (ConfigSource){ .name = strdup(INCIDENTS_SOURCE),
-                             .path = template_of(c->state_directory),
-                             .kind = CONFIG_DIRECTORY,
-                             .settle_usec = SETTLE_USEC,
-                             .max_wait_usec = 30 * USEC_PER_MINUTE,
-                             .scan_interval_usec = USEC_PER_MINUTE,
-                             .watch = CONFIG_WATCH_AUTO,
-                             .max_files = 100000 };
-        if (!s->name || !s->path || add_destinations(s, c) < 0)
-                return NULL;
-        _cleanup_free_ char *directory = path_join(c->state_directory, INCIDENTS_SOURCE);
-        int r = directory ? fs_mkdir_p(directory, 0700) : -ENOMEM;
-        if (r < 0)
-                log_warning(r, "cannot make '%s/" INCIDENTS_SOURCE "'", c->state_directory);
-        return TAKE_PTR(s);
-}
-
-void agent_incident_on_final(Agent *a, const Bundle *b) {
-        if (a->incidents && bundle_state_is_over(b->rec.state) &&
-            strcmp(b->rec.source, INCIDENTS_SOURCE) == 0)
-                incidents_on_delivered(a->incidents, b->rec.path);
-}
-
-/* ---- the API ---- */
 
 int agent_snapshot_begin(char ret_name[SNAPSHOT_NAME_SIZE], char **ret_message, void *userdata) {
         Agent *a = userdata;

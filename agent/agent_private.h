@@ -3,7 +3,6 @@
 
 #include "agent/agent.h"
 #include "agent/api/api.h"
-#include "agent/containers.h"
 #include "agent/ec2_notices.h"
 #include "agent/incidents/incidents.h"
 #include "agent/retention/retention_runner.h"
@@ -40,10 +39,9 @@ typedef struct Drain {
         DrainWish wishes[N_DRAIN_ASKERS]; /* on while there is one of them */
         bool is_on, has_flushed;
         char reason[320], missing[512];
-        uint64_t since_usec;      /* CLOCK_REALTIME */
-        uint64_t since_boot_usec; /* CLOCK_BOOTTIME */
-        sd_event_source *timer;   /* a look every few seconds */
-        Notice announced;         /* maintenance that is not near yet */
+        uint64_t since_usec;    /* CLOCK_REALTIME */
+        sd_event_source *timer; /* a look every few seconds */
+        Notice announced;       /* maintenance that is not near yet */
         sd_event_source *announced_timer;
         bool is_stopping;
         WindDown stop;
@@ -80,16 +78,13 @@ struct Agent {
         Incidents *incidents;           /* NULL: no snapshots can be taken */
         sd_event_source *orphans_timer; /* agent_hook.c */
         ClockSteady orphans_steady;
-        Containers *containers; /* NULL: nothing can be copied out of containers */
         Drain drain;
         Reload reload;
         IntakeContext intake_context;
-        IntakeSource **
-                sources; /* same order as config->sources, then that of incidents, then those of containers */
-        ConfigSource *incident_source;    /* of incidents that belong to no dump; NULL: none */
-        ConfigSource **container_sources; /* of dumps in containers; owned */
-        size_t n_container_sources;
+        IntakeSource **sources; /* as in config->sources, then the agent's own */
         size_t n_sources;
+        ConfigSource **own_sources; /* own_sources.c */
+        size_t n_own_sources;
         Api *api, *api_tcp;
         AgentBackend backend;
         char **environment; /* a copy in secret memory: the process's own has no secrets any more */
@@ -121,24 +116,13 @@ void agent_adopt_bundles(Agent *a, IntakeSource *s);
 int agent_passed_socket(const char *path, int type);
 
 /* agent_incidents.c */
-/** Makes a->incident_source by the configuration that is in force: a new one, which the caller sets after the old one is not used any more.
- * @return to be freed by agent_own_source_free(); NULL: no snapshots are taken, or no memory */
-ConfigSource *agent_incident_source_new(const Agent *a);
-/** If it is of that source: its directory goes. */
-void agent_incident_on_final(Agent *a, const Bundle *b);
 /** Of view.h. */
 int agent_snapshot_begin(char ret_name[SNAPSHOT_NAME_SIZE], char **ret_message, void *userdata);
 int agent_snapshot_get(const char *name, const char *file, SnapshotAnswer *ret, void *userdata);
 
-/* agent_sources.c: the configuration of a source of the agent's own */
-ConfigSource *agent_own_source_free(ConfigSource *c);
-DEFINE_CLEANUP(ConfigSource, agent_own_source_free);
-/** Adds a copy to one of its lists. @return 0, -ENOMEM */
-int agent_own_source_add(StringList *list, const char *text);
-/** Adds a path to its template: a percent sign in it is spelled twice. */
-void agent_own_source_path(StrBuf *b, const char *path);
-
 /* agent_reload.c */
+/** @return the configured source of that name, NULL */
+const ConfigSource *agent_config_source(const Config *c, const char *name);
 /** What is underway is not carried out. */
 void agent_reload_drop(Agent *a);
 

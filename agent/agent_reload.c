@@ -2,11 +2,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/agent_containers.h"
 #include "agent/agent_hook.h"
+#include "agent/own_sources.h"
 #include "lib/base/log.h"
 
-static const ConfigSource *agent_config_source(const Config *c, const char *name) {
+const ConfigSource *agent_config_source(const Config *c, const char *name) {
         for (size_t i = 0; i < c->n_sources; i++)
                 if (strcmp(c->sources[i].name, name) == 0)
                         return &c->sources[i];
@@ -59,19 +59,13 @@ static void keep_until_restart(Config *running, Config *loaded) {
 
 /* What could not be made anew for lack of memory stays as it was. */
 static void rebind_sources(Agent *a, const Config *loaded) {
-        ConfigSource *own = a->incident_source ? agent_incident_source_new(a) : NULL;
         for (size_t i = 0; i < a->n_sources; i++) {
                 const ConfigSource *was = intake_source_config(a->sources[i]);
-                const ConfigSource *is =
-                        was == a->incident_source ? own : agent_config_source(loaded, was->name);
+                const ConfigSource *is = agent_config_source(loaded, was->name);
                 if (is)
                         intake_source_rebind(a->sources[i], is);
         }
-        agent_containers_rebind_sources(a);
-        if (own) {
-                agent_own_source_free(a->incident_source);
-                a->incident_source = own;
-        }
+        own_sources_rebind(a);
 }
 
 /* All that can fail comes before anything is let go, but for the sources: one that cannot be started is said and left out. */

@@ -85,8 +85,8 @@ static void check_own_names(const Config *c, Faults *faults, size_t i) {
         else if (name && strncmp(name, CONTAINERS_SOURCE_PREFIX, n) == 0 &&
                  has_core_dumps(c, name + n))
                 faults_add(faults, &spot, remedy,
-                           "'%s' is what the agent ships dumps of '%s' under that it has copied "
-                           "out of containers",
+                           "'%s' is what the agent ships dumps of '%s' under that an earlier "
+                           "version copied out of containers",
                            name, name + n);
 }
 

@@ -109,7 +109,7 @@ typedef struct Config {
         } api;
         struct {
                 char *socket, *mailbox;
-                uint64_t deadline_usec, container_bytes;
+                uint64_t deadline_usec;
                 StringList allow_prefixes;
         } hook;
         struct {
@@ -158,9 +158,8 @@ void config_compare(const Config *running, const Config *loaded,
 uint64_t config_memory_needed(const ConfigDestination *d, uint64_t writer_min_bytes);
 
 #define INCIDENTS_SOURCE "incidents" /* snapshots that are about no dump */
-#define CONTAINERS_SOURCE_PREFIX                                                                   \
-        "containers-" /* dumps out of containers; the name of the source that they belong to       \
-                         follows */
+/* Dumps that an earlier version copied out of containers; a configured source's name follows. */
+#define CONTAINERS_SOURCE_PREFIX "containers-"
 
 /** @return what writing a bundle at this compression level takes at least, rounded up */
 uint64_t config_writer_bytes(uint64_t level);

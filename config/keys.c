@@ -212,8 +212,6 @@ static const ConfigKey table[] = {
   .help = "How long the hook may wait for the snapshot." },
 { "hook.allow_prefixes", KEY_STRINGS, AT(Config, hook.allow_prefixes), .form = &form_s3_prefix, .fallback = "", .example = "[\"s3://my-bucket/dumps\"]",
   .help = "Where the hook's --s3-output-prefix may point; by default below the destination's own fixed prefix." },
-{ "hook.container_bytes", KEY_BYTES, AT(Config, hook.container_bytes), .max = 64 * TIB, .fallback = "16GiB",
-  .help = "How much of the state directory dumps may take that are copied out of containers while their hook lives; 0 = none is copied." },
 
 { "snapshot", KEY_SECTION, .help = "What is noted of the hardware and the processes when a dump appears." },
 { "snapshot.enabled", KEY_BOOL, AT(Config, snapshot.enabled), .fallback = "true",

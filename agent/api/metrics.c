@@ -215,6 +215,10 @@ static void add_hook(StrBuf *b, const HookView *h) {
         head(b, "hook_refused_total", "counter",
              "Notes of hooks, and what was in their place, that were refused.");
         line(b, "hook_refused_total", NONE, h->n_refused);
+        head(b, "hook_unseen_total", "counter",
+             "Notes of hooks about directories that the agent cannot see, such as those of "
+             "containers.");
+        line(b, "hook_unseen_total", NONE, h->n_unseen);
         head(b, "snapshots_total", "counter",
              "Snapshots of the hardware that were begun since the agent started.");
         line(b, "snapshots_total", NONE, h->n_snapshots);
@@ -222,21 +226,6 @@ static void add_hook(StrBuf *b, const HookView *h) {
              "Snapshots that were not taken: too many at once, too soon, or no room; the log says "
              "which.");
         line(b, "snapshots_dropped_total", NONE, h->n_snapshots_dropped);
-        head(b, "container_copies_total", "counter",
-             "Dumps in containers, by what came of copying them out, since the state directory was "
-             "made.");
-        line(b, "container_copies_total", (Label){ "result", "whole" }, h->n_copies_whole);
-        line(b, "container_copies_total", (Label){ "result", "incomplete" },
-             h->n_copies_incomplete);
-        line(b, "container_copies_total", (Label){ "result", "refused" }, h->n_copies_refused);
-        line(b, "container_copies_total", (Label){ "result", "not_found" }, h->n_copies_not_found);
-        head(b, "container_copies_bytes", "gauge",
-             "What copies out of containers take of the state directory.");
-        line(b, "container_copies_bytes", NONE, h->copies_bytes);
-        head(b, "container_copies_stranded", "gauge",
-             "Copies out of containers whose source is not configured any more: nobody ships "
-             "them.");
-        line(b, "container_copies_stranded", NONE, h->n_copies_stranded);
         head(b, "hook_open", "gauge", "Hooks that are connected now.");
         line(b, "hook_open", NONE, h->n_open);
         if (h->seconds.le[0] > 0) /* else nobody hears hooks */

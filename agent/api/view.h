@@ -71,9 +71,7 @@ typedef struct HookView {
                 n_twice; /* notes since the state was made; n_twice: came again and were dropped */
         uint64_t n_snapshots, n_snapshots_dropped; /* since the agent started */
         uint64_t n_snapshots_underway; /* being taken, or waiting for their second look */
-        uint64_t n_copies_whole, n_copies_incomplete, n_copies_refused,
-                n_copies_not_found; /* dumps out of containers, since the state was made */
-        uint64_t n_copies_underway, n_copies_stranded, copies_bytes;
+        uint64_t n_unseen;   /* notes about directories that the agent cannot see; as n_twice */
         uint64_t n_open;     /* hooks that are connected now */
         uint64_t n_awaited;  /* notes whose directory is not there yet */
         const char *trouble; /* why hooks are not heard, or not at once; NULL */

@@ -164,17 +164,6 @@ static json_t *snapshots_json(const HookView *h) {
                          "underway", number(h->n_snapshots_underway));
 }
 
-static json_t *containers_json(const HookView *h) {
-        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}",        /* */
-                         "whole", number(h->n_copies_whole),           /* */
-                         "incomplete", number(h->n_copies_incomplete), /* */
-                         "refused", number(h->n_copies_refused),       /* */
-                         "not_found", number(h->n_copies_not_found),   /* */
-                         "underway", number(h->n_copies_underway),     /* */
-                         "stranded", number(h->n_copies_stranded),     /* */
-                         "bytes", number(h->copies_bytes));
-}
-
 static json_t *hook_json(const HookView *h) {
         return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", /* */
                          "socket", escaped(h->socket),                         /* */
@@ -182,10 +171,10 @@ static json_t *hook_json(const HookView *h) {
                          "notes", number(h->n_socket + h->n_mailbox),          /* */
                          "refused", number(h->n_refused),                      /* */
                          "twice", number(h->n_twice),                          /* */
+                         "unseen", number(h->n_unseen),                        /* */
                          "open", number(h->n_open),                            /* */
                          "awaited", number(h->n_awaited),                      /* */
                          "snapshots", snapshots_json(h),                       /* */
-                         "containers", containers_json(h),                     /* */
                          "trouble", view_text_json(h->trouble));
 }
 

@@ -54,9 +54,6 @@ static Note *note_free(Note *note) {
         free(note->mailbox_name);
         free(note->source);
         free(note->unit_path);
-        note_likely_done(note);
-        sd_event_source_disable_unref(note->hold);
-        note_held_done(note);
         free(note->stored_refused);
         free(note);
         return NULL;
@@ -74,11 +71,9 @@ static int note_new(Note **ret, Notes *n, HookNote *hook, const NoteView *view) 
         Note *note = calloc(1, sizeof *note);
         if (!note)
                 return -ENOMEM;
-        *note = (Note){ .owner = n,
-                        .hook = *hook,
-                        .view = *view,
-                        .held_fd = -1,
-                        .since_usec = notes_boot_usec(n) };
+        *note = (Note){
+                .owner = n, .hook = *hook, .view = *view, .since_usec = notes_boot_usec(n)
+        };
         *hook = (HookNote){ 0 }; /* it is the note's now */
         note->view.note = &note->hook;
         list_append(&n->notes, &note->link);
@@ -165,7 +160,6 @@ static void on_note(Notes *n, HookPeer *p, const char *data, size_t size) {
         bool is_unknown = may_be_anybody(n, p);
         r = note_new(&note, n, &hook,
                      &(NoteView){ .received_usec = notes_real_usec(n),
-                                  .noted_usec = notes_boot_usec(n),
                                   .uid = hook_peer_uid(p),
                                   .hook_pid = is_unknown ? 0 : hook_peer_pid(p) });
         if (r < 0) {
@@ -288,6 +282,24 @@ void notes_look_for_mail(Notes *n) {
         notes_mailbox_look(n->mailbox);
 }
 
+/* ---- the snapshot ---- */
+
+void notes_tell_snapshot(Notes *n, const char *note_id, int fd, const char *reason) {
+        Note *note = notes_find(n, note_id);
+        char text[256];
+        if (!note || note->is_told)
+                return;
+        note->is_told = true;
+        histogram_add(&n->seconds, (double)(notes_boot_usec(n) - note->since_usec) / 1e6);
+        if (!note->peer)
+                return;
+        if (fd < 0)
+                (void)snprintf(text, sizeof text, "snapshot none %s",
+                               reason ? reason : "there is none");
+        /* It may have gone: then its last word is still to be heard, and after that its end. */
+        (void)hook_peer_send(note->peer, fd < 0 ? text : "snapshot done", fd);
+}
+
 /* ---- after a restart ---- */
 
 static int on_unfinished(const StoredNote *s, void *userdata) {
@@ -397,6 +409,7 @@ int notes_new(Notes **ret, const NotesContext *context, const Config *config, in
         n->counts[NOTES_BY_MAILBOX].counter = "hook_notes:mailbox";
         n->counts[NOTES_REFUSED].counter = "hook_notes:refused";
         n->counts[NOTES_TWICE].counter = "hook_notes:twice";
+        n->counts[NOTES_UNSEEN].counter = "hook_notes:unseen";
         memcpy(n->seconds.le, le, sizeof le);
         list_init(&n->notes);
         notes_rebind(n, config);
@@ -444,6 +457,7 @@ void notes_figures(const Notes *n, NotesFigures *ret) {
                                .n_mailbox = figure(n, NOTES_BY_MAILBOX),
                                .n_refused = figure(n, NOTES_REFUSED),
                                .n_dropped_twice = figure(n, NOTES_TWICE),
+                               .n_unseen = figure(n, NOTES_UNSEEN),
                                .n_open = n->socket ? hook_socket_n_open(n->socket) : 0,
                                .n_awaited = n_awaited(n),
                                .trouble = n->trouble,

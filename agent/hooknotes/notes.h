@@ -15,7 +15,6 @@ typedef struct Notes Notes;
 typedef struct NoteView { /* borrowed for the call */
         const HookNote *note;
         uint64_t received_usec; /* CLOCK_REALTIME */
-        uint64_t noted_usec;    /* CLOCK_BOOTTIME, of one by the socket; 0 = not known */
         bool by_mailbox;
         uid_t uid;      /* of the hook: by SO_PEERCRED, or the owner of the mailbox's file */
         pid_t hook_pid; /* on this machine; 0 = not known (mailbox) */
@@ -27,11 +26,7 @@ typedef struct NoteView { /* borrowed for the call */
         const char *unit_path; /* absolute, as this machine sees it; NULL */
         const char *refused;   /* why no file is expected for it, a sentence; NULL */
         bool may_come; /* the directory was not there when the note came: it is looked for again when the hook has ended, and on_finished is told of what there is then */
-        /* Where it would be, was it on this machine: in a source of core dumps, by its path or its name. All NULL: found, or in none */
-        const char *likely_source,
-                *likely_relative; /* relative: of the unit, below the source's fixed part */
-        const char *likely_path;  /* of the unit, as its hook sees it */
-        const char *s3_prefix;    /* `s3://bucket/prefix`, granted; NULL: the destination's own */
+        const char *s3_prefix; /* `s3://bucket/prefix`, granted; NULL: the destination's own */
         /* For on_finished: files that it named and has not taken back. NULL: fewer, or nobody listened to its hook to the end (mailbox, restart) */
         const char *promised[NOTE_FILES_MAX];
         const char *prefix_refused; /* why --s3-output-prefix was not granted, a sentence; NULL */
@@ -61,24 +56,13 @@ bool notes_are_idle(const Notes *n);
 /** What may be shown to the hook's caller of the snapshot is there. @param fd  a sealed memfd, borrowed; -1: there is none, for a reason (a sentence) */
 void notes_tell_snapshot(Notes *n, const char *note_id, int fd, const char *reason);
 
-/** Its hook is kept alive until notes_release(), for seven eighths of hook.deadline at most: it is told of its snapshot no sooner. */
-void notes_hold(Notes *n, const char *note_id);
-void notes_release(Notes *n, const char *note_id);
-
-typedef struct NotesPlaced { /* borrowed */
-        const char *note, *source, *unit_path;
-        const char *container; /* NULL = not known, or as before */
-        const char *s3_prefix; /* that its hook has asked for; NULL. Judged here */
-} NotesPlaced;
-/** Its unit was found elsewhere, after it was durable: it and its row are about that one from now on. @return 0, STORE_E_NOT_FOUND: its row has gone; -errno */
-int notes_set_place(Notes *n, const NotesPlaced *p);
-
 /** Of n more notes something was refused, and it was said. */
 void notes_count_refused(Notes *n, uint64_t n_notes);
 
 typedef struct NotesFigures {
         uint64_t n_socket, n_mailbox, n_refused, n_dropped_twice; /* since the state was made */
-        uint64_t n_open;                                          /* hooks that wait now */
+        uint64_t n_unseen;   /* whose directory the agent cannot see; since the state was made */
+        uint64_t n_open;     /* hooks that wait now */
         uint64_t n_awaited;  /* notes whose directory is not there yet */
         const char *trouble; /* NULL */
         Histogram seconds;   /* from a note to the answer about its snapshot */

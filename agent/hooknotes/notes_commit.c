@@ -40,48 +40,9 @@ void note_set_stage(Note *note, NoteStage to) {
 
 /* ---- what a look has shown ---- */
 
-void note_likely_done(Note *note) {
-        free(note->likely_source);
-        free(note->likely_relative);
-        free(note->likely_path);
-        note->likely_source = note->likely_relative = note->likely_path = NULL;
-        note->view.likely_source = note->view.likely_relative = note->view.likely_path = NULL;
-}
-
-static bool is_of_core_dumps(const Config *c, const char *source) {
-        for (size_t i = 0; i < c->n_sources; i++)
-                if (strcmp(c->sources[i].name, source) == 0)
-                        return c->sources[i].kind == CONFIG_NEURON_CORE_DUMP;
-        return false;
-}
-
-/* What was not found may be in the hook's container. */
-static void take_likely(const Notes *n, Note *note, const NotesLook *l) {
-        const NotesPlace *p = NULL;
-        note_likely_done(note);
-        for (size_t i = 0; i < l->n_places && !l->found && !p; i++)
-                /* Without a name: a worker that is late has it still. */
-                if (l->places[i].source && is_of_core_dumps(n->config, l->places[i].source))
-                        p = &l->places[i];
-        if (!p)
-                return;
-        note->likely_source = strdup(p->source);
-        note->likely_relative = strdup(p->relative);
-        note->likely_path = p->by_name       ? path_simplify(note->hook.local_output_dir)
-                            : p->relative[0] ? path_join(p->fixed, p->relative)
-                                             : strdup(p->fixed);
-        if (!note->likely_source || !note->likely_relative || !note->likely_path)
-                note_likely_done(note); /* then it is not found */
-        note->view.likely_source = note->likely_source;
-        note->view.likely_relative = note->likely_relative;
-        note->view.likely_path = note->likely_path;
-}
-
 void notes_place(const Notes *n, Note *note, const NotesLook *l) {
         NoteView *v = &note->view;
-        if (note->is_elsewhere)
-                return;
-        take_likely(n, note, l);
+        note->is_invisible = !l->found && l->n_places > 0 && l->n_absent == l->n_places;
         v->refused = l->why;
         v->s3_prefix = v->prefix_refused = NULL;
         if (!note->is_durable)
@@ -112,7 +73,8 @@ void notes_place(const Notes *n, Note *note, const NotesLook *l) {
 #define REFUSAL_BYTES_MAX 512 /* behind `accepted`, in a packet that a hook reads whole */
 
 /* What the hook and the row are told of all that is not granted. @return NULL: nothing is refused, or no memory */
-static char *refusal_of(const Notes *n, const NoteView *v) {
+static char *refusal_of(const Note *note) {
+        const NoteView *v = &note->view;
         const char *why = v->refused ? v->refused : v->prefix_refused;
         const char *what = v->refused ? v->note->local_output_dir : v->note->s3_output_prefix;
         if (!why)
@@ -123,9 +85,9 @@ static char *refusal_of(const Notes *n, const NoteView *v) {
                 strbuf_add(&text, ": ");
                 redact_text(&text, what, strlen(what));
         }
-        if (v->refused && v->likely_source && v->hook_pid > 0 &&
-            n->config->hook.container_bytes > 0)
-                strbuf_add(&text, "; where the hook is in a container it is looked for there");
+        if (note->is_invisible)
+                strbuf_add(&text, "; if the hook runs in a container, mount the dump directory "
+                                  "from the host");
         char *refusal = strbuf_take(&text);
         size_t max = REFUSAL_BYTES_MAX;
         if (refusal && strlen(refusal) > max) {
@@ -146,7 +108,7 @@ static int add_one(Notes *n, Note *note) {
         if (r == 0)
                 r = strbuf_error(&document);
         free(note->stored_refused);
-        note->stored_refused = refusal_of(n, v);
+        note->stored_refused = refusal_of(note);
         if (r == 0)
                 r = store_note_add(n->context.store,
                                    &(StoredNote){ .id = note->hook.id,
@@ -168,7 +130,7 @@ static int add_one(Notes *n, Note *note) {
 static int end_one(Notes *n, Note *note) {
         int r = 0;
         if (note->view.may_come && !note->view.refused) { /* it came after its note */
-                _cleanup_free_ char *refused = refusal_of(n, &note->view);
+                _cleanup_free_ char *refused = refusal_of(note);
                 r = store_note_set_unit(n->context.store,
                                         &(StoredNote){ .id = note->hook.id,
                                                        .source = note->source,
@@ -282,11 +244,13 @@ static void log_note(const Note *note) {
  * @param is_over  its hook has ended, and its directory has not come or been found */
 static void count_refusal(Notes *n, Note *note, bool is_over) {
         const NoteView *v = &note->view;
-        bool may_be_found = v->refused && (v->may_come || note->likely_source) && !is_over;
+        bool may_be_found = v->refused && v->may_come && !is_over;
         if (note->is_refusal_counted || may_be_found || !(v->refused || v->prefix_refused))
                 return;
         note->is_refusal_counted = true;
         notes_count(n, NOTES_REFUSED); /* log_note() has the reason, or log_late() */
+        if (note->is_invisible)
+                notes_count(n, NOTES_UNSEEN);
 }
 
 /* @param r  of its addition, in a transaction that is durable */
@@ -324,8 +288,8 @@ static void added(Notes *n, Note *note, int r) {
 }
 
 /* Of one whose directory was not there. */
-static void log_late(const Notes *n, const Note *note) {
-        _cleanup_free_ char *refused = refusal_of(n, &note->view);
+static void log_late(const Note *note) {
+        _cleanup_free_ char *refused = refusal_of(note);
         if (!note->view.may_come)
                 return;
         if (refused)
@@ -337,7 +301,7 @@ static void log_late(const Notes *n, const Note *note) {
 
 static void ended(Notes *n, Note *note) {
         count_refusal(n, note, true);
-        log_late(n, note);
+        log_late(note);
         n->context.on_finished(&note->view, n->context.userdata);
         drop(n, note, NULL);
 }

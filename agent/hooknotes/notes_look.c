@@ -61,6 +61,7 @@ static void take_place(Note *note, NotesLook *l) {
         NotesPlace *p = &note->look.places[note->at_place++];
         *p = l->places[0];
         l->places[0] = (NotesPlace){ 0 }; /* it is the note's again */
+        note->look.n_absent += l->n_absent;
         if (l->found) {
                 note->look.found = p;
                 note->look.why = NULL;

@@ -1,5 +1,5 @@
 /* What the files of the desk share: notes.c (in and out), notes_look.c (hands them to workers that look at directories),
- * notes_commit.c (from the desk into the store), notes_unit.c (one look), notes_later.c (what is found out after it was accepted). */
+ * notes_commit.c (from the desk into the store), notes_unit.c (one look) */
 #pragma once
 
 #include "agent/hooknotes/hook_socket.h"
@@ -25,6 +25,7 @@ typedef struct NotesLook {
         const char *why;         /* static; NULL when found */
         bool is_absent;          /* it is not there: it may come */
         bool is_late;            /* nobody could look at it in time: the same */
+        size_t n_absent;         /* places where no directory of that name is */
 } NotesLook;
 void notes_look_done(NotesLook *l);
 
@@ -55,17 +56,12 @@ typedef struct Note {
         bool is_durable; /* accepted */
         bool has_ended; /* its hook has; before it was durable, or while its directory was looked at */
         bool is_unseen; /* of its directory's file system, nothing is known: its hook is told so */
-        bool is_elsewhere;      /* notes_set_place(): it is not looked for any more */
-        bool is_held, has_held; /* it is told later, and there is something to tell */
-        int held_fd;            /* what it is told then; -1 = none */
-        char *held_reason;
-        sd_event_source *hold;
-        bool is_told; /* of the snapshot */
+        bool is_invisible; /* its directory would be in a source, and is in none that we see */
+        bool is_told;      /* of the snapshot */
         bool is_refusal_counted;
         uint64_t due_usec; /* CLOCK_BOOTTIME; without a peer: when it counts as ended; 0 = never */
-        uint64_t since_usec;                                 /* CLOCK_BOOTTIME when it came */
-        char *source, *unit_path;                            /* NULL */
-        char *likely_source, *likely_relative, *likely_path; /* NULL */
+        uint64_t since_usec;      /* CLOCK_BOOTTIME when it came */
+        char *source, *unit_path; /* NULL */
         char container[PIDS_CONTAINER_SIZE];
         char *stored_refused; /* what the row says */
         NotesLook look;       /* when prepared; before at_place it is over */
@@ -96,6 +92,7 @@ typedef enum NotesCounter {
         NOTES_BY_MAILBOX,
         NOTES_REFUSED,
         NOTES_TWICE,
+        NOTES_UNSEEN,
         N_NOTES_COUNTERS
 } NotesCounter;
 
@@ -146,9 +143,6 @@ void notes_arm_due(Notes *n);
 void notes_write_counts(Notes *n);
 /** What has been looked at and what has ended goes into the store, and is told. */
 void notes_commit(Notes *n);
-void note_likely_done(Note *note);
-/* notes_later.c */
-void note_held_done(Note *note);
 /** Takes over what a look has shown. */
 void notes_place(const Notes *n, Note *note, const NotesLook *l);
 

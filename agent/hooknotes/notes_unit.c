@@ -55,7 +55,7 @@ static const char *judge_owner(const NotesLook *l, const NotesPlace *p, const st
 }
 
 /* @return why not; NULL */
-static const char *look_at(const NotesLook *l, const NotesPlace *p, bool *ret_absent) {
+static const char *look_at(NotesLook *l, const NotesPlace *p, bool *ret_absent) {
         struct stat st;
         *ret_absent = false;
         _cleanup_close_ int fixed = open(p->fixed, O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -67,6 +67,7 @@ static const char *look_at(const NotesLook *l, const NotesPlace *p, bool *ret_ab
         }
         if (r == 0 && fstat(fd >= 0 ? fd : fixed, &st) < 0)
                 r = -errno;
+        l->n_absent += r == -ENOENT;
         *ret_absent = r == -ENOENT && !p->by_name;
         return r < 0 ? why_not_opened(r) : judge_owner(l, p, &st);
 }

@@ -155,27 +155,6 @@ static void print_destinations(const Cli *cli, const json_t *status) {
         }
 }
 
-static void print_containers(const json_t *containers) {
-        uint64_t whole = cli_number(containers, "whole"),
-                 incomplete = cli_number(containers, "incomplete"),
-                 refused = cli_number(containers, "refused"),
-                 not_found = cli_number(containers, "not_found"),
-                 underway = cli_number(containers, "underway"),
-                 stranded = cli_number(containers, "stranded");
-        char n[CLI_COUNT_SIZE];
-        if (whole + incomplete + refused + not_found + underway > 0)
-                cli_line("dumps in containers: %llu copied whole, %llu not whole, %llu refused, "
-                         "%llu not found%s, %llu underway",
-                         (unsigned long long)whole, (unsigned long long)incomplete,
-                         (unsigned long long)refused, (unsigned long long)not_found,
-                         refused + not_found ? " (the log says why)" : "",
-                         (unsigned long long)underway);
-        if (stranded > 0)
-                cli_line("  not shipped, since the source is not configured any more: %s (the log "
-                         "says where)",
-                         cli_count(n, stranded, "dump"));
-}
-
 /* What there was at the moment of failure: the hook's notes, and the snapshots of the hardware. */
 static void print_hook(const json_t *hook) {
         const json_t *snapshots = json_object_get(hook, "snapshots");
@@ -189,6 +168,10 @@ static void print_hook(const json_t *hook) {
                         "  directories not there yet: %llu; looked for again when their hooks have "
                         "ended",
                         (unsigned long long)cli_number(hook, "awaited"));
+        if (cli_number(hook, "unseen") > 0)
+                cli_line("  directories that the agent cannot see: %llu; mount the dump directory "
+                         "of containers from the host",
+                         (unsigned long long)cli_number(hook, "unseen"));
         if (*cli_text(hook, "trouble"))
                 cli_line("  hooks are not heard, or not at once: %s", cli_text(hook, "trouble"));
         if (snapshots)
@@ -197,7 +180,6 @@ static void print_hook(const json_t *hook) {
                          (unsigned long long)cli_number(snapshots, "dropped"),
                          cli_number(snapshots, "dropped") ? " (the log says why)" : "",
                          (unsigned long long)cli_number(snapshots, "underway"));
-        print_containers(json_object_get(hook, "containers"));
 }
 
 int cmd_status(const Cli *cli, int argc, char **argv) {

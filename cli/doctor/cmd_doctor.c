@@ -554,6 +554,16 @@ static void check_probe(Doctor *d) {
                               path);
 }
 
+/* Counted since the state directory was created. */
+static void check_unseen(Doctor *d) {
+        uint64_t n = cli_number(json_object_get(d->agent, "hook"), "unseen");
+        if (n > 0)
+                doctor_report(d, FINDING_WARNING, "hook notes",
+                              "mount the dump directory of containers from the host",
+                              "%llu hooks named a directory that the agent cannot see",
+                              (unsigned long long)n);
+}
+
 void doctor_hook(Doctor *d) {
         HookStatus v;
         hook_status_read(d->hook_directory, HOOK_PROGRAM, &v);
@@ -561,6 +571,7 @@ void doctor_hook(Doctor *d) {
         if (v.hook.kind == HOOK_OURS || d->agent) {
                 check_socket(d);
                 check_mailbox(d);
+                check_unseen(d);
         }
         check_snapshots(d);
         check_probe(d);

@@ -13,7 +13,6 @@
 #include "collectors/runner/supervise.h"
 #include "lib/base/cleanup.h"
 
-#define CONTAINER_DESCRIPTORS_MAX 8192
 #define CAP(x) (UINT64_C(1) << CAP_##x)
 
 enum {
@@ -22,8 +21,6 @@ enum {
         READS_PROCESSES = 4, /* of others: /proc/PID/environ, maps, fd, root … */
         MAY_EXEC = 8,        /* rpm */
         RUNS_COMMANDS = 16,
-        KEEPS_FILES_OPEN =
-                32, /* many, and copies them with their holes: what they hold it counts itself */
 };
 
 /* What a collector cannot do without, where the supervisor has it. @see capabilities(7) */
@@ -43,8 +40,6 @@ static const struct {
         { "packages", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH), READS_PROCESSES | MAY_EXEC },
         { "process_packages", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH), READS_PROCESSES | MAY_EXEC },
         { "runtime_log", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH), READS_PROCESSES | MAKES_FILES },
-        { "container_dumps", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH),
-          READS_PROCESSES | MAKES_FILES | KEEPS_FILES_OPEN },
         { "commands", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH),
           OPENS_DEVICES | MAKES_FILES | MAY_EXEC | RUNS_COMMANDS },
 };
@@ -87,10 +82,6 @@ static int enter(const char *collector, const CollectOrder *order, int dir_fd) {
                         s.capabilities = all_needs[i].capabilities;
                         s.dir_fd = needs & MAKES_FILES ? dir_fd : -1;
                         s.max_file_bytes = s.dir_fd >= 0 ? order->max_bytes : 0;
-                        if (needs & KEEPS_FILES_OPEN) {
-                                s.max_descriptors = CONTAINER_DESCRIPTORS_MAX;
-                                s.max_file_bytes = s.dir_fd >= 0 ? UINT64_MAX : 0;
-                        }
                         s.device_directory = needs & OPENS_DEVICES ? order->device_directory : NULL;
                         s.may_exec = needs & MAY_EXEC;
                         s.runs_commands = needs & RUNS_COMMANDS;

@@ -19,10 +19,6 @@ typedef struct CollectProcess {
 #define COLLECT_PROCESSES_MAX 256
 #define COLLECT_FILES_MAX 256
 #define COLLECT_DUMPS_MAX 64
-#define COLLECT_CONTAINER_DUMPS_MAX 256
-#define CONTAINER_RECORDS_BYTES (UINT64_C(32) << 20)
-#define CONTAINER_FILES_MAX                                                                        \
-        4096 /* raw ones of an order, versions that were replaced by later ones too */
 
 /** A log of the runtime, as a note names it: hostile. What may be read of it is what who sent the note may read (runtime_log.h). */
 typedef struct CollectLogFile {
@@ -38,16 +34,6 @@ typedef struct CollectDump {
         char *path; /* absolute */
         uid_t uid;  /* who named it: of the files, his are read, and the directory's owner's */
 } CollectDump;
-
-/** A directory that a note names and that this machine does not have: its hook may be in a container. Hostile. */
-typedef struct CollectContainerDump {
-        char *note;     /* the note's id */
-        char *path;     /* absolute, as the hook sees it */
-        pid_t hook_pid; /* whose root directory it is looked for in; on this machine, by SO_PEERCRED */
-        uid_t uid;      /* of the hook: only what belongs to it is copied */
-        /* CLOCK_BOOTTIME when the note came: a process that began later is not the hook. 0 = not known */
-        uint64_t noted_usec;
-} CollectContainerDump;
 
 typedef struct CollectCommand {
         char *name, **run; /* NULL-terminated */
@@ -66,8 +52,6 @@ typedef struct CollectOrder {
         CollectDump *dumps; /* whose logs of the runtime are read */
         size_t n_dumps;
         const char *instance_id; /* borrowed; ours, NULL = not known */
-        CollectContainerDump *container_dumps;
-        size_t n_container_dumps;
         CollectCommand *commands;
         size_t n_commands;
         uint64_t since_boot_usec; /* kmsg: 0 = everything that the ring still has */
@@ -102,11 +86,6 @@ typedef struct Collector {
         bool twice;       /* again after the processes have exited, and the difference is shown */
         bool again;       /* then too, where the order has dumps; without raw files */
         bool is_public;   /* what it says may be shown to the unprivileged caller of the hook */
-        bool on_request;  /* only where an order names it */
-        const char *
-                told_as; /* its records of the type `dump` are told to the agent as they come, behind this word; NULL = none */
-        uint64_t
-                max_record_bytes; /* of records, raw files apart; 0 = both together have the order's max_bytes */
         /** Collects until it is done or killed. @return 0; COLLECT_E_NOTHING; -errno: it could not even begin, and the section says so */
         int (*run)(const CollectOrder *order, CollectOut *out);
 } Collector;
@@ -125,7 +104,6 @@ int collect_packages(const CollectOrder *order, CollectOut *out);
 int collect_process_packages(const CollectOrder *order, CollectOut *out);
 int collect_commands(const CollectOrder *order, CollectOut *out);
 int collect_runtime_log(const CollectOrder *order, CollectOut *out);
-int collect_container_dumps(const CollectOrder *order, CollectOut *out);
 
 /** Follows the kernel log from now on, and writes a record for each line of the kind that collect_kmsg() keeps, until it is killed. */
 int follow_kmsg(const CollectOrder *order, CollectOut *out);

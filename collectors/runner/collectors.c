@@ -15,8 +15,6 @@ const Collector collectors[] = {
         { .name = "process_packages", .run = collect_process_packages, .per_process = true },
         { .name = "runtime_log",   .run = collect_runtime_log, .again = true },
         { .name = "commands",      .run = collect_commands },
-        { .name = "container_dumps", .run = collect_container_dumps, .on_request = true,
-          .told_as = "container", .max_record_bytes = CONTAINER_RECORDS_BYTES },
 };
 /* clang-format on */
 const size_t n_collectors = ELEMENTSOF(collectors);

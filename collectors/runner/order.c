@@ -36,11 +36,6 @@ void probe_order_done(ProbeOrder *o) {
         for (size_t i = 0; i < c->n_dumps; i++)
                 free(c->dumps[i].path);
         free(c->dumps);
-        for (size_t i = 0; i < c->n_container_dumps; i++) {
-                free(c->container_dumps[i].note);
-                free(c->container_dumps[i].path);
-        }
-        free(c->container_dumps);
         for (size_t i = 0; i < c->n_commands; i++) {
                 free(c->commands[i].name);
                 free_list(c->commands[i].run);
@@ -129,21 +124,6 @@ static void put_dumps(StrBuf *b, const CollectOrder *c) {
         json_out_end_array(b);
 }
 
-static void put_container_dumps(StrBuf *b, const CollectOrder *c) {
-        json_out_array(b, "container_dumps");
-        for (size_t i = 0; i < c->n_container_dumps; i++) {
-                const CollectContainerDump *d = &c->container_dumps[i];
-                json_out_object(b, NULL);
-                json_out_path(b, "note", d->note);
-                json_out_path(b, "path", d->path);
-                json_out_u64(b, "hook_pid", (uint64_t)d->hook_pid);
-                json_out_u64(b, "uid", d->uid);
-                json_out_u64(b, "noted_usec", d->noted_usec);
-                json_out_end_object(b);
-        }
-        json_out_end_array(b);
-}
-
 int probe_order_compose(const ProbeOrder *o, StrBuf *ret) {
         const CollectOrder *c = &o->collect;
         json_out_object(ret, NULL);
@@ -165,7 +145,6 @@ int probe_order_compose(const ProbeOrder *o, StrBuf *ret) {
         put_processes(ret, o);
         put_log_files(ret, c);
         put_dumps(ret, c);
-        put_container_dumps(ret, c);
         put_commands(ret, c);
         json_out_end_object(ret);
         return strbuf_error(ret);
@@ -331,23 +310,6 @@ static void take_dumps(Reading *x, const json_t *array, CollectOrder *c) {
         }
 }
 
-static void take_container_dumps(Reading *x, const json_t *array, CollectOrder *c) {
-        size_t n = take_length(x, array, COLLECT_CONTAINER_DUMPS_MAX);
-        c->container_dumps = make_items(x, &n, sizeof *c->container_dumps);
-        for (size_t i = 0; i < n; i++) {
-                const json_t *v = json_array_get(array, i);
-                CollectContainerDump *d = &c->container_dumps[i];
-                *d = (CollectContainerDump){ .note = take_text(x, v, "note", ORDER_NAME_MAX),
-                                             .path = take_text(x, v, "path", ORDER_PATH_MAX),
-                                             .hook_pid = take_pid(x, v, "hook_pid"),
-                                             .uid = take_uid(x, v),
-                                             .noted_usec = take_number(x, v, "noted_usec") };
-                c->n_container_dumps = i + 1;
-                if (!d->note || !d->path || d->path[0] != '/')
-                        fault(x, -EINVAL, "a dump of the order has no note or no absolute path");
-        }
-}
-
 static void take_mode(Reading *x, const json_t *v, ProbeMode *ret) {
         for (size_t i = 0; i < ELEMENTSOF(mode_names); i++)
                 if (json_is_string(v) && strcmp(json_string_value(v), mode_names[i]) == 0) {
@@ -392,7 +354,6 @@ static void take_order(Reading *x, const json_t *v, ProbeOrder *o) {
         take_questions(x, json_object_get(v, "questions"), o);
         take_log_files(x, json_object_get(v, "log_files"), c);
         take_dumps(x, json_object_get(v, "dumps"), c);
-        take_container_dumps(x, json_object_get(v, "container_dumps"), c);
         take_commands(x, json_object_get(v, "commands"), c);
         if (x->r == 0 && (!c->sysfs_root || !c->device_directory || !c->proc_root))
                 fault(x, -EINVAL, "the order does not say where /sys, /dev and /proc are");

@@ -46,7 +46,7 @@ static int set_limits(const Sandbox *s) {
         if (r == 0)
                 r = limit(RLIMIT_FSIZE, s->max_file_bytes);
         if (r == 0)
-                r = limit(RLIMIT_NOFILE, s->max_descriptors ? s->max_descriptors : DESCRIPTORS_MAX);
+                r = limit(RLIMIT_NOFILE, DESCRIPTORS_MAX);
         if (r == 0)
                 r = limit(RLIMIT_NPROC, PROCESSES_MAX);
         if (r == 0)

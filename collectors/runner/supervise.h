@@ -16,7 +16,6 @@
  *   process HOOK_PID INNER_PID PID START_TICKS CONTAINER
  *                                                a question of the order is answered; PID 0: it could not be found; CONTAINER: the id of the
  *                                                container that it is in (64 hexadecimal digits), `-`: in none, or it cannot be told
- *   container {…}                                a record of container_dumps, of the type `dump`: where a note's directory is, as soon as it is known
  *   public                                       public.json is there
  *   done                                         the document is there
  *   failed SENTENCE                              there is none

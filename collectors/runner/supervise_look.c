@@ -17,13 +17,12 @@
 #define BEGIN_WAIT_USEC (5 * USEC_PER_SEC) /* for one that was started a moment ago */
 #define LOCK_WAIT_USEC (30 * USEC_PER_SEC) /* beside the time that the first one's order gave it */
 #define PARTS_MAX 16
-#define RAW_FILES_MAX CONTAINER_FILES_MAX /* no collector has more */
+#define RAW_FILES_MAX 4096 /* of one collector */
 #define NAME_MAX_BYTES 128
 
 typedef struct Part { /* of the document: a collector's */
         Task task;
-        int fd; /* for its records; -1 = not begun, or over */
-        Forward forward;
+        int fd;       /* for its records; -1 = not begun, or over */
         char **files; /* raw ones, NULL-terminated */
         size_t n_files;
         uint64_t files_bytes; /* that they may still have */
@@ -51,15 +50,14 @@ static bool is_wanted(const ProbeOrder *o, const Collector *c) {
         for (char **s = o->collectors; s && *s; s++)
                 if (strcmp(*s, c->name) == 0)
                         return true;
-        return !o->collectors && !c->on_request;
+        return !o->collectors;
 }
 
 /* ---- parts ---- */
 
 static int keep_output(Task *t, const char *data, size_t n) {
-        Part *p = t->userdata;
-        int r = fs_write_all(p->fd, data, n);
-        return r < 0 || !p->forward.word ? r : forward_take(&p->forward, data, n);
+        const Part *p = t->userdata;
+        return fs_write_all(p->fd, data, n);
 }
 
 /* Commands have times of their own, one after the other. */
@@ -319,12 +317,10 @@ static void add_part(Look *l, const Collector *c) {
                                .out_fd = -1,
                                .why_fd = -1,
                                .timeout_usec = timeout_of(l->order, c),
-                               .max_bytes =
-                                       c->max_record_bytes ? c->max_record_bytes : o->max_bytes,
+                               .max_bytes = o->max_bytes,
                                .on_output = keep_output,
                                .userdata = p },
                      .fd = -1,
-                     .forward = { .fd = l->fd, .word = c->told_as },
                      .files_bytes = o->max_bytes };
         (void)snprintf(p->task.child_name, sizeof p->task.child_name, "collect:%s", c->name);
 }
@@ -387,7 +383,6 @@ static void look_done(Look *l) {
                 for (size_t k = 0; k < p->n_files; k++)
                         free(p->files[k]);
                 free(p->files);
-                forward_done(&p->forward);
                 if (p->fd >= 0)
                         (void)close(p->fd);
         }

@@ -1,5 +1,5 @@
-/* What the files of the supervisor share: supervise.c (a connection), supervise_look.c (a snapshot), supervise_task.c (a child), supervise_forward.c (records
- * that the agent is told of at once), supervise_watch.c (what is followed all the time). Each has one poll() for all that it waits for. */
+/* What the files of the supervisor share: supervise.c (a connection), supervise_look.c (a snapshot), supervise_task.c (a child),
+ * supervise_watch.c (what is followed all the time). Each has one poll() for all that it waits for. */
 #pragma once
 
 #include <poll.h>
@@ -47,21 +47,6 @@ void task_step(Task *t, uint64_t now_usec);
 uint64_t task_deadline(const Task *t);
 /** Kills it with its process group. @param state  what becomes of its section */
 void task_kill(Task *t, SectionState state, const char *why);
-
-/* ---- what the agent is told before the document is there ---- */
-
-typedef struct Forward {
-        int fd;           /* of the agent */
-        const char *word; /* in front of each record; NULL = none is told */
-        char *line;
-        size_t n;
-        bool is_too_long;
-} Forward;
-
-/** Takes what a child writes, in pieces, and tells its records of the type `dump`. An agent that does not read for a second misses one: the document has
- * it, too. @return 0, -ENOMEM */
-int forward_take(Forward *f, const char *data, size_t n);
-void forward_done(Forward *f);
 
 /* ---- a snapshot, a watch ---- */
 

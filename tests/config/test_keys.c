@@ -128,7 +128,6 @@ static const char *const contract[][2] = {
         { "hook.mailbox", "/var/lib/neuron-collectd/mailbox" },
         { "hook.deadline", "2s" },
         { "hook.allow_prefixes", "" },
-        { "hook.container_bytes", "16GiB" },
         { "snapshot.enabled", "true" },
         { "snapshot.sysfs_root", "/sys" },
         { "snapshot.device_directory", "/dev" },

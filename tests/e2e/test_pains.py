@@ -432,7 +432,7 @@ def a_reload_is_taken_whole_or_not_at_all_and_a_typo_does_not_touch_what_runs():
     error = wait_for("status has the fault", lambda: a.status()["config"]["last_error"])
     assert f"neuron-collectd.yaml:{line}" in str(error) and "setle" in str(error), error
     assert run(DAEMON, "--config", a.config_file, "--check").returncode == 2
-    assert [s["name"] for s in a.status()["sources"]] == ["core-dumps", "incidents", "containers-core-dumps"], "half of a faulty file was taken"
+    assert [s["name"] for s in a.status()["sources"]] == ["core-dumps", "incidents"], "half of a faulty file was taken"
     unit = a.dump(size=65536)
     a.wait_delivered(1)
     check_bundle(a.only_manifest()[0], unit, tools=("tar",))
@@ -443,7 +443,7 @@ def a_reload_is_taken_whole_or_not_at_all_and_a_typo_does_not_touch_what_runs():
     socket, a.config["api"]["socket"] = a.config["api"]["socket"], a.socket
     wait_for("what needs a restart is said", lambda: "api.socket" in str(a.status()["config"]["pending_restart"]))
     status = a.status()
-    assert not status["config"]["last_error"] and [s["name"] for s in status["sources"]] == ["core-dumps", "jobs", "incidents", "containers-core-dumps"], status["config"]
+    assert not status["config"]["last_error"] and [s["name"] for s in status["sources"]] == ["core-dumps", "jobs", "incidents"], status["config"]
     assert not os.path.exists(socket) and a.pid == pid
     a.stop()
 

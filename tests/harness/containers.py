@@ -12,7 +12,6 @@ import json
 import os
 import secrets
 import shutil
-import stat
 import subprocess
 import tarfile
 import tempfile

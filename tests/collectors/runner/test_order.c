@@ -50,13 +50,6 @@ static void make_order(ProbeOrder *o) {
         c->dumps = calloc(1, sizeof *c->dumps);
         c->dumps[0] = (CollectDump){ .path = copy("/tmp/dt \xff"), .uid = UINT32_MAX - 1 };
         c->n_dumps = 1;
-        c->container_dumps = calloc(1, sizeof *c->container_dumps);
-        c->container_dumps[0] = (CollectContainerDump){ .note = copy("0123abcd"),
-                                                        .path = copy("/tmp/dt \xff"),
-                                                        .hook_pid = 12,
-                                                        .uid = UINT32_MAX - 1,
-                                                        .noted_usec = 86400000001 };
-        c->n_container_dumps = 1;
         c->commands = calloc(1, sizeof *c->commands);
         c->commands[0] = (CollectCommand){ copy("ls"), list("/bin/ls", "-l"), 20000000 };
         c->n_commands = 1;
@@ -87,12 +80,6 @@ static void what_is_written_is_read_again(void **state) {
         assert_int_equal(back.collect.n_dumps, 1);
         assert_string_equal(back.collect.dumps[0].path, "/tmp/dt \xff");
         assert_int_equal(back.collect.dumps[0].uid, UINT32_MAX - 1);
-        assert_int_equal(back.collect.n_container_dumps, 1);
-        assert_string_equal(back.collect.container_dumps[0].note, "0123abcd");
-        assert_string_equal(back.collect.container_dumps[0].path, "/tmp/dt \xff");
-        assert_int_equal(back.collect.container_dumps[0].hook_pid, 12);
-        assert_int_equal(back.collect.container_dumps[0].uid, UINT32_MAX - 1);
-        assert_int_equal(back.collect.container_dumps[0].noted_usec, 86400000001);
         assert_int_equal(back.questions[0].ns_inode, 4026531836);
         assert_string_equal(back.collect.commands[0].run[1], "-l");
         assert_null(back.collect.commands[0].run[2]);
@@ -136,35 +123,6 @@ static void what_is_wrong_is_refused_with_a_reason(void **state) {
                "");
 }
 
-#define DUMP(note, path, pid, uid)                                                                 \
-        "{\"mode\":\"snapshot\"," ROOTS "," LIMITS ",\"container_dumps\":[{" note path pid uid "}" \
-        "]"                                                                                        \
-        "}"
-#define NOTE "\"note\":\"n\","
-#define PATH "\"path\":\"/x\","
-#define PID "\"hook_pid\":1,"
-#define USER "\"uid\":0"
-
-static void a_dump_in_a_container_needs_note_path_process_and_user(void **state) {
-        _cleanup_(probe_order_done) ProbeOrder o = { 0 };
-        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
-        const char *why = "", *fine = DUMP(NOTE, PATH, PID, USER);
-        (void)state;
-        assert_int_equal(probe_order_parse(fine, strlen(fine), &o, &why), 0);
-        refuse(DUMP("", PATH, PID, USER), -EINVAL, "no note");
-        refuse(DUMP(NOTE, "", PID, USER), -EINVAL, "absolute path");
-        refuse(DUMP(NOTE, "\"path\":\"x\",", PID, USER), -EINVAL, "absolute path");
-        refuse(DUMP(NOTE, PATH, "", USER), -EINVAL, "number");
-        refuse(DUMP(NOTE, PATH, "\"hook_pid\":0,", USER), -EINVAL, "number");
-        refuse(DUMP(NOTE, PATH, PID, "\"x\":0"), -EINVAL, "nobody's");
-        refuse(DUMP(NOTE, PATH, PID, "\"uid\":4294967296"), -EINVAL, "nobody's");
-        strbuf_add(&b, "{\"mode\":\"snapshot\"," ROOTS "," LIMITS ",\"container_dumps\":[");
-        for (unsigned i = 0; i <= COLLECT_CONTAINER_DUMPS_MAX; i++)
-                strbuf_addf(&b, "%s{" NOTE PATH PID USER "}", i ? "," : "");
-        strbuf_add(&b, "]}");
-        refuse(b.text, -EFBIG, "too long");
-}
-
 static void more_processes_than_a_snapshot_may_have_are_refused(void **state) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         (void)state;
@@ -193,7 +151,6 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(what_is_written_is_read_again),
                 cmocka_unit_test(what_is_wrong_is_refused_with_a_reason),
-                cmocka_unit_test(a_dump_in_a_container_needs_note_path_process_and_user),
                 cmocka_unit_test(more_processes_than_a_snapshot_may_have_are_refused),
                 cmocka_unit_test(a_memfd_is_sealed_and_read_from_its_beginning),
         };

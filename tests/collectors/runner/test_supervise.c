@@ -110,24 +110,6 @@ int __wrap_collect_runtime_log(const CollectOrder *order, CollectOut *out) {
         return ours == -ENOSYS ? ours : collect_write(out, fd, "log\n", 4);
 }
 
-enum { COPIES = 300 };
-
-int __wrap_collect_container_dumps(const CollectOrder *order, CollectOut *out); /* copies much */
-int __wrap_collect_container_dumps(const CollectOrder *order, CollectOut *out) {
-        char name[16];
-        (void)order;
-        (void)say(out, "{\"type\":\"dump\",\"note\":\"a\",\"where\":\"here\"}");
-        (void)say(out, "{\"type\":\"seen\",\"path\":\"{\\\"type\\\":\\\"dump\\\",\"}");
-        for (int i = 1; i <= COPIES; i++) {
-                (void)snprintf(name, sizeof name, "f%06d", i);
-                _cleanup_close_ int fd = collect_raw_file(out, name);
-                if (fd < 0 || lseek(fd, i == 1 ? 1 << 30 : 0, SEEK_SET) < 0 ||
-                    write(fd, "x", 1) != 1)
-                        return -errno;
-        }
-        return say(out, "{\"type\":\"dump\",\"note\":\"b\",\"where\":\"none\"}");
-}
-
 static int try_connect(void) {
         _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
         return fd < 0 ? errno : 0;
@@ -509,71 +491,6 @@ static void one_that_salvages_waits_for_one_that_was_just_started(void **state) 
         read_to_the_end(&other);
 }
 
-static void want_copies(Probe *p) {
-        want(p, "container_dumps", NULL);
-        p->order.document = strdup("copy.json");
-        p->order.collect.max_bytes = 2 * MIB;
-        p->order.collect.timeout_usec = 20 * USEC_PER_SEC;
-}
-
-static void where_dumps_are_is_told_and_sparse_files_are_taken(void **state) {
-        Probe *p = *state;
-        struct stat st;
-        want_copies(p);
-        run(p);
-        assert_int_equal(p->n_messages, 3);
-        assert_string_equal(p->messages[0],
-                            "container {\"type\":\"dump\",\"note\":\"a\",\"where\":\"here\"}");
-        assert_string_equal(p->messages[1],
-                            "container {\"type\":\"dump\",\"note\":\"b\",\"where\":\"none\"}");
-        assert_string_equal(p->messages[2], "done");
-        json_t *d = load(p, "copy.json"), *s = section(d, "container_dumps");
-        assert_string_equal(text_of(s, "state"), "complete");
-        assert_int_equal(json_array_size(json_object_get(s, "records")), 3);
-        assert_int_equal(json_array_size(json_object_get(s, "files")), COPIES);
-        assert_int_equal(fstatat(p->dir_fd, "out/f000001", &st, 0), 0);
-        assert_int_equal(st.st_size, (1 << 30) + 1);
-        assert_int_equal(faccessat(p->dir_fd, "out/f000300", F_OK, 0), 0);
-        json_decref(d);
-}
-
-static void dumps_are_copied_only_where_an_order_names_it(void **state) {
-        Probe *p = *state;
-        size_t i;
-        json_t *s;
-        run(p);
-        json_t *d = load(p, SNAPSHOT_FILE);
-        json_array_foreach(json_object_get(d, "sections"), i, s) {
-                assert_string_not_equal(text_of(s, "name"), "container_dumps");
-        }
-        assert_true(json_array_size(json_object_get(d, "sections")) > 5);
-        json_decref(d);
-}
-
-static void a_document_of_another_name_is_salvaged_once(void **state) {
-        Probe *p = *state;
-        assert_int_equal(mkdirat(p->dir_fd, "out/.raw-container_dumps", 0700), 0);
-        assert_int_equal(scratch_write(p->scratch, "out/.raw-container_dumps/f000001", "x"), 0);
-        assert_int_equal(scratch_write(p->scratch, "out/.part-container_dumps",
-                                       "{\"type\":\"seen\"}\n{\"type\":"),
-                         0);
-        want_copies(p);
-        p->order.mode = PROBE_SALVAGE;
-        run(p);
-        assert_true(was_told(p, "done"));
-        json_t *d = load(p, "copy.json"), *s = section(d, "container_dumps");
-        assert_string_equal(text_of(s, "state"), "cut");
-        assert_int_equal(json_array_size(json_object_get(s, "records")), 1);
-        assert_string_equal(json_string_value(json_array_get(json_object_get(s, "files"), 0)),
-                            "f000001");
-        json_decref(d);
-        run(p); /* what is there counts */
-        assert_true(was_told(p, "done"));
-        d = load(p, "copy.json");
-        assert_string_equal(text_of(section(d, "container_dumps"), "state"), "cut");
-        json_decref(d);
-}
-
 static void a_supervisor_whose_agent_has_gone_finishes_its_document(void **state) {
         Probe *p = *state;
         int status;
@@ -730,9 +647,6 @@ int main(int argc, char **argv) {
                 TEST(a_second_look_shows_what_has_changed),
                 TEST(what_a_killed_supervisor_has_left_is_salvaged),
                 TEST(one_that_salvages_waits_for_one_that_was_just_started),
-                TEST(where_dumps_are_is_told_and_sparse_files_are_taken),
-                TEST(dumps_are_copied_only_where_an_order_names_it),
-                TEST(a_document_of_another_name_is_salvaged_once),
                 TEST(a_supervisor_whose_agent_has_gone_finishes_its_document),
                 TEST(a_watch_tells_lines_of_the_kernel_and_ends_with_its_agent),
                 TEST(a_watch_says_why_there_is_no_log_to_follow),
