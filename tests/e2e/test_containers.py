@@ -11,8 +11,7 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 import neuron_sysfs
-from agent import (BUILD_DIR, DAEMON, INSTANCE, PATIENCE, SOURCE_DIR, Agent, cleanup, extract, need, need_root, object_of, run,
-                   unescape, wait_for)
+from agent import (BUILD_DIR, DAEMON, INSTANCE, PATIENCE, SOURCE_DIR, Agent, cleanup, extract, need, need_root, object_of, run, wait_for)
 from tap import Skip, main, test
 
 HOOK = os.path.join(BUILD_DIR, "neuron-dump")
@@ -96,10 +95,6 @@ def unseen(a):
 
 def kinds(manifest):
     return {m["kind"] for m in manifest["members"]}
-
-
-def members(manifest):
-    return {unescape(m["path"]).decode() for m in manifest["members"]}
 
 
 def is_unseen_with_the_path(where):

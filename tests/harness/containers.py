@@ -281,21 +281,6 @@ class RootlessPodman(Podman):
         return ("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", *super().podman())
 
 
-class RootlessFuse(RootlessPodman):
-    """With fuse-overlayfs, as where the kernel lets no user mount an overlay. Its device gets a node that users may open, in their mount namespace alone."""
-    name = "rootless podman with fuse-overlayfs"
-
-    def home(self):
-        need("fuse-overlayfs")
-        super().home()
-        os.mknod(self.path("fuse"), stat.S_IFCHR, os.makedev(10, 229))
-        os.chmod(self.path("fuse"), 0o666)
-
-    def podman(self):
-        return ("unshare", "--mount", "sh", "-ec", f'mount --bind {self.path("fuse")} /dev/fuse; exec "$@"', "sh", *super().podman(),
-                "--storage-opt", f"overlay.mount_program={shutil.which('fuse-overlayfs')}")
-
-
 class RootlessCrun(RootlessPodman):
     """crun, which refuses a machine with both versions of control groups: it is shown one that has version 2 alone, with a group that is the user's."""
     name = "rootless podman with crun"
