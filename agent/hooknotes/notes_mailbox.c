@@ -7,7 +7,7 @@
 #include <sys/inotify.h>
 #include <sys/stat.h>
 
-#include "agent/hooknotes/mailbox_room.h"
+#include "agent/hooknotes/notes_rules.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
@@ -34,8 +34,8 @@ struct NotesMailbox {
         DIR *pass;        /* a look that is underway */
         bool again;       /* something came meanwhile */
         bool is_soon;     /* something will be another in a moment */
-        MailboxRoom room; /* of this pass */
-        /* What was removed for want of room, and what cannot be, is said once a minute. */
+        MailboxQuota quota; /* of this pass */
+        /* What exceeded the quota, and what cannot be removed, is logged once a minute. */
         uint64_t n_unsaid, said_usec, said_directory_usec;
         sd_event_source *watch, *step, *timer;
         char *buffer; /* of NOTE_MAX_BYTES + 2 */
@@ -75,19 +75,17 @@ static bool throw_away(NotesMailbox *m, const char *name, const struct statx *st
 }
 
 static void throw_away_surplus(NotesMailbox *m, const char *name, const struct statx *st) {
-        if (!throw_away(m, name, st, "there is no room for more in the mailbox"))
+        if (!throw_away(m, name, st, "the mailbox has too many notes"))
                 return;
         m->n_unsaid++;
         if (!may_say(m, &m->said_usec))
                 return;
         log_warning(0,
-                    "the mailbox '%s' is full (%d notes and %llu MiB of a user, %d notes and %llu "
-                    "MiB of all): %llu files were removed since this was last said, the latest of "
-                    "uid %u; ask that user what writes there, or give hook.mailbox a file system "
-                    "with quotas",
-                    m->path, MAILBOX_NOTES_MAX_OF_UID, MAILBOX_BYTES_MAX_OF_UID >> 20,
-                    MAILBOX_NOTES_MAX, MAILBOX_BYTES_MAX >> 20, (unsigned long long)m->n_unsaid,
-                    (unsigned)st->stx_uid);
+                    "the mailbox '%s' is full (at most %d files, %d of a user): removed %llu files "
+                    "since the last such message, the latest one of uid %u; ask that user what "
+                    "writes there, or put hook.mailbox on a file system with quotas",
+                    m->path, MAILBOX_FILES_MAX, MAILBOX_FILES_MAX_OF_UID,
+                    (unsigned long long)m->n_unsaid, (unsigned)st->stx_uid);
         m->n_unsaid = 0;
 }
 
@@ -131,7 +129,7 @@ static bool is_younger(const struct statx *sx, uint64_t than_usec) {
 /* It has not got its one name yet. No event tells that a file grows: it is looked at again soon. */
 static void wait_for_name(NotesMailbox *m, const char *name, const struct statx *sx) {
         m->is_soon = true;
-        if (mailbox_room_place(&m->room, sx->stx_uid, disk_bytes(sx), false) == MAILBOX_FULL)
+        if (!mailbox_quota_consume(&m->quota, sx->stx_uid))
                 throw_away_surplus(m, name, sx);
 }
 
@@ -146,7 +144,7 @@ static void take_file(NotesMailbox *m, const char *name, const struct statx *sx)
                 (void)throw_away(m, name, sx, "a file in the mailbox had more than one name");
                 return;
         }
-        if (mailbox_room_place(&m->room, sx->stx_uid, disk_bytes(sx), true) != MAILBOX_TAKE) {
+        if (!mailbox_quota_consume(&m->quota, sx->stx_uid)) {
                 throw_away_surplus(m, name, sx);
                 return;
         }
@@ -215,8 +213,7 @@ static void end_pass(NotesMailbox *m) {
         if (m->pass)
                 (void)closedir(m->pass); /* only read from */
         m->pass = NULL;
-        if (mailbox_room_next(&m->room))
-                m->is_soon = true; /* for those to make room who have most */
+        m->quota.n_users = m->quota.n = 0;
 }
 
 static int begin_pass(NotesMailbox *m) {
@@ -294,7 +291,6 @@ int notes_mailbox_new(NotesMailbox **ret, sd_event *event, const char *path,
                              .callbacks = *callbacks,
                              .dir_fd = -1,
                              .buffer = malloc(NOTE_MAX_BYTES + 2) };
-        mailbox_room_init(&m->room);
         int r = m->path && m->buffer ? open_directory(m) : -ENOMEM;
         if (r >= 0)
                 r = sd_event_add_defer(event, &m->step, on_step, m);

@@ -1,6 +1,6 @@
 /* The mailbox: notes of hooks that found no agent. A directory that everybody may put files into (mode 1733), so whatever lies in it may be
  * anybody's trick: files alone are read, never through a link or a mount, the owner is the sender, what is no note is removed, and so is what is above the
- * bounds of agent/hooknotes/mailbox_room.h. */
+ * MailboxQuota. */
 #pragma once
 
 #include <stdbool.h>

@@ -285,3 +285,21 @@ bool notes_allowance_take(NotesAllowance *a, uid_t uid, uint64_t now_usec) {
         a->users[least].at_usec = now_usec;
         return true;
 }
+
+bool mailbox_quota_consume(MailboxQuota *q, uid_t uid) {
+        size_t i = 0;
+        if (q->n == MAILBOX_FILES_MAX)
+                return false;
+        while (i < q->n_users && q->users[i].uid != uid)
+                i++;
+        if (i == q->n_users) { /* each has one file at least, so there is space */
+                q->users[i].uid = uid;
+                q->users[i].n = 0;
+                q->n_users++;
+        }
+        if (q->users[i].n == MAILBOX_FILES_MAX_OF_UID)
+                return false;
+        q->users[i].n++;
+        q->n++;
+        return true;
+}

@@ -66,3 +66,20 @@ typedef struct NotesAllowance { /* zero = nobody has sent any */
 /** Takes one from the user's allowance. Of more users than can be remembered, those are forgotten who have used least.
  * @param now_usec  of a clock that never goes back @return whether there was one */
 bool notes_allowance_take(NotesAllowance *a, uid_t uid, uint64_t now_usec);
+
+/* ---- how many may lie in the mailbox ---- */
+
+#define MAILBOX_FILES_MAX 1000
+#define MAILBOX_FILES_MAX_OF_UID 256
+
+typedef struct MailboxQuota { /* zero = nothing counted */
+        struct {
+                uid_t uid;
+                unsigned n;
+        } users[MAILBOX_FILES_MAX];
+        size_t n_users;
+        unsigned n;
+} MailboxQuota;
+
+/** Counts one file of this user. @return whether it may stay */
+bool mailbox_quota_consume(MailboxQuota *q, uid_t uid);

@@ -295,7 +295,7 @@ def with_the_unit_s_rights_alone_others_mail_is_read_and_removed():
 
 
 @test
-def of_a_user_s_notes_in_the_mailbox_a_hundred_are_taken_and_the_others_refused():
+def of_a_user_s_notes_in_the_mailbox_256_are_accepted_and_the_others_refused():
     need_root()
     agent = started()
     agent.stop()
@@ -310,9 +310,9 @@ def of_a_user_s_notes_in_the_mailbox_a_hundred_are_taken_and_the_others_refused(
     assert len(mail_of(agent)) == 300, box
     agent.start()
     wait_for("the mailbox to be empty", lambda: not mail_of(agent))
-    wait_for("the others are counted", lambda: hook_status(agent)["refused"] == 200)
-    assert sql(agent, "SELECT count(*) FROM notes") == "100", hook_status(agent)
-    assert agent.log.count(f"latest of uid {NOBODY}; ask that user") >= 1, agent.log
+    wait_for("the others are counted", lambda: hook_status(agent)["refused"] == 44)
+    assert sql(agent, "SELECT count(*) FROM notes") == "256", hook_status(agent)
+    assert agent.log.count(f"latest one of uid {NOBODY}; ask that user") >= 1, agent.log
     as_user(OTHER, lambda: put_mail(agent, note_of(directory)) or True)
     wait_for("another one's note", lambda: sql(agent, f"SELECT count(*) FROM notes WHERE uid = {OTHER}") == "1")
     agent.stop()
@@ -332,12 +332,12 @@ def what_a_user_heaps_up_in_the_mailbox_is_bounded_and_leaves_room_for_others():
     begun = time.monotonic()
     as_user(OTHER, lambda: open(os.path.join(box, ".other"), "wb").close() or True)
     as_user(NOBODY, heap_up)
-    wait_for("what is above 16 MiB to be gone", lambda: len(mail_of(agent)) <= 257, timeout=20)
+    wait_for("what is above 256 files to be removed", lambda: len(mail_of(agent)) <= 257, timeout=20)
     wait_for("they are counted", lambda: hook_status(agent)["refused"] >= 44)
     left, refused = mail_of(agent), hook_status(agent)["refused"]
     in_time(time.monotonic() - begun, 50, "the heap")  # after a minute all of it is old, and goes
     assert len(left) == 257 and ".other" in left and refused == 44, (len(left), refused)
-    said_once_a_minute(agent, f"latest of uid {NOBODY}; ask that user", begun)
+    said_once_a_minute(agent, f"latest one of uid {NOBODY}; ask that user", begun)
     directory = unit_of(agent, owner=OTHER)
     as_user(OTHER, lambda: put_mail(agent, note_of(directory)) or True)
     wait_for("the other one's note", lambda: sql(agent, f"SELECT count(*) FROM notes WHERE uid = {OTHER}") == "1")

@@ -275,6 +275,30 @@ static void what_a_hook_says_at_its_end_is_one_of_four_sentences(void **state) {
         }
 }
 
+static unsigned consume(MailboxQuota *q, uid_t uid, unsigned n) {
+        unsigned n_staying = 0;
+        for (unsigned i = 0; i < n; i++)
+                n_staying += mailbox_quota_consume(q, uid);
+        return n_staying;
+}
+
+static void the_mailbox_has_space_for_256_files_of_a_user_and_1000_of_all(void **state) {
+        MailboxQuota *q = calloc(1, sizeof *q);
+        (void)state;
+        assert_non_null(q);
+        assert_int_equal(consume(q, 1, 300), 256);
+        assert_int_equal(consume(q, 2, 1), 1);
+        assert_int_equal(consume(q, 1, 1), 0);
+        assert_int_equal(consume(q, 3, 300), 256);
+        assert_int_equal(consume(q, 4, 300), 256);
+        assert_int_equal(consume(q, 5, 300), 231);
+        assert_int_equal(consume(q, 2, 1), 0);
+        q->n = q->n_users = 0;
+        for (uid_t uid = 10; uid < 2010; uid++)
+                assert_int_equal(consume(q, uid, 1), uid < 1010);
+        free(q);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(a_directory_is_a_unit_of_the_source_that_it_lies_in),
@@ -289,6 +313,7 @@ int main(void) {
                 cmocka_unit_test(allow_prefixes_take_the_place_of_the_destination_s_own),
                 cmocka_unit_test(a_user_has_a_burst_and_then_one_a_second),
                 cmocka_unit_test(many_users_do_not_make_one_forget_who_has_sent_most),
+                cmocka_unit_test(the_mailbox_has_space_for_256_files_of_a_user_and_1000_of_all),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
