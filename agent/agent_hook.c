@@ -23,7 +23,7 @@ static void on_note(const NoteView *v, void *userdata) {
         if (a->incidents)
                 incidents_on_note(a->incidents, v);
         else
-                notes_tell_snapshot(a->notes, v->note->id, -1, "snapshots cannot be taken");
+                hooknotes_report_snapshot(a->notes, v->note->id, -1, "snapshots cannot be taken");
 }
 
 static void on_note_finished(const NoteView *v, void *userdata) {
@@ -47,7 +47,7 @@ static void on_note_finished(const NoteView *v, void *userdata) {
 static void on_public(const char *note_id, int fd, const char *reason, void *userdata) {
         const Agent *a = userdata;
         if (a->notes)
-                notes_tell_snapshot(a->notes, note_id, fd, reason);
+                hooknotes_report_snapshot(a->notes, note_id, fd, reason);
 }
 
 static void on_attached(const char *source, const char *unit_path, void *userdata) {
@@ -65,7 +65,7 @@ static void on_pending(const char *source, const char *unit_path, bool pending, 
 void agent_hook_unheard(uint64_t n, void *userdata) {
         const Agent *a = userdata;
         if (a->notes)
-                notes_count_refused(a->notes, n);
+                hooknotes_count_refused(a->notes, n);
 }
 
 void agent_hook_renewed(const char *source, const char *unit_path, uint64_t before_usec,
@@ -144,16 +144,16 @@ static void start_incidents(Agent *a) {
 
 void agent_hook_start(Agent *a) {
         arm_orphans(a, 0);
-        const NotesContext context = { .event = a->event,
-                                       .clock = a->clock,
-                                       .store = a->store,
-                                       .instance_id = a->instance_id,
-                                       .on_note = on_note,
-                                       .on_finished = on_note_finished,
-                                       .userdata = a };
+        const HookNotesContext context = { .event = a->event,
+                                           .clock = a->clock,
+                                           .store = a->store,
+                                           .instance_id = a->instance_id,
+                                           .on_note = on_note,
+                                           .on_finished = on_note_finished,
+                                           .userdata = a };
         start_incidents(a);
         int fd = open_socket(a);
-        int r = notes_new(&a->notes, &context, a->config, fd);
+        int r = hooknotes_new(&a->notes, &context, a->config, fd);
         if (r < 0) {
                 if (fd >= 0)
                         (void)close(fd); /* nobody was let in */
@@ -164,26 +164,26 @@ void agent_hook_start(Agent *a) {
 void agent_hook_rebind(Agent *a) {
         arm_orphans(a, 0);
         if (a->notes)
-                notes_rebind(a->notes, a->config);
+                hooknotes_rebind(a->notes, a->config);
         if (a->incidents)
                 incidents_rebind(a->incidents, a->config);
 }
 
 void agent_hook_stop(Agent *a) {
         a->orphans_timer = sd_event_source_disable_unref(a->orphans_timer);
-        a->notes = notes_free(a->notes);
+        a->notes = hooknotes_free(a->notes);
         a->incidents = incidents_free(a->incidents);
 }
 
 bool agent_hook_is_idle(const Agent *a) {
-        return !a->notes || notes_are_idle(a->notes);
+        return !a->notes || hooknotes_is_idle(a->notes);
 }
 
 void agent_hook_view(const Agent *a, HookView *ret) {
-        NotesFigures f = { .trouble = "hooks cannot be heard" };
+        HookNotesStats f = { .trouble = "hooks cannot be heard" };
         IncidentsFigures snapshots = { 0 };
         if (a->notes)
-                notes_figures(a->notes, &f);
+                hooknotes_stats(a->notes, &f);
         if (a->incidents)
                 incidents_figures(a->incidents, &snapshots);
         *ret = (HookView){ .socket = a->config->hook.socket,
@@ -191,7 +191,7 @@ void agent_hook_view(const Agent *a, HookView *ret) {
                            .n_socket = f.n_socket,
                            .n_mailbox = f.n_mailbox,
                            .n_refused = f.n_refused,
-                           .n_twice = f.n_dropped_twice,
+                           .n_twice = f.n_duplicates,
                            .n_unseen = f.n_unseen,
                            .n_snapshots = snapshots.n_taken,
                            .n_snapshots_dropped = snapshots.n_dropped,

@@ -1,26 +1,43 @@
+/* Room and copies: how a file gets to a unit. */
 #include "agent/hooknotes/attachments.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/hooknotes/attachments_private.h"
 #include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
 #include "lib/base/digest.h"
 #include "lib/base/fs.h"
+#include "lib/base/list.h"
 #include "lib/base/path.h"
+#include "lib/event/worker_pool.h"
 #include "lib/neuron/ids.h"
+
+#define ATTACHMENTS_KEY_SIZE 17
+#define ATTACHMENTS_GIVING ".giving" /* on the way to a bundle: waits still */
+#define ATTACHMENTS_UNITS_MAX 65536  /* directories that are looked at */
+struct Attachments {
+        char *path;
+        uint64_t max_bytes_all;
+        uint64_t bytes; /* of all units, at most: counted anew when it is too much */
+        bool is_counted;
+        uint64_t
+                more_bytes; /* that ever came on the loop's side: what a worker's count may have missed */
+        WorkerPool *pool; /* one thread: NULL before attachments_start() */
+        ListLink jobs;    /* out, oldest first */
+};
 
 #define KEY_SIZE ATTACHMENTS_KEY_SIZE
 #define GIVEN ".of-" /* and the bundle's id: what it was given */
 #define GIVING ATTACHMENTS_GIVING
 #define WHOSE ".unit"       /* source, NUL, path */
 #define WHOSE_MAX (8 * KIB) /* more than any name and path */
-
 int attachments_new(Attachments **ret, const char *state_directory) {
         Attachments *a = calloc(1, sizeof *a);
         if (!a)
@@ -35,6 +52,12 @@ int attachments_new(Attachments **ret, const char *state_directory) {
         *ret = a;
         return 0;
 }
+
+static bool attachments_is_busy(const Attachments *a, const char *source, const char *unit_path);
+static void attachments_unwant(Attachments *a, const char *source, const char *unit_path,
+                               uint64_t before_usec);
+static void done(WorkJob *job);
+static void attachments_drop_jobs(Attachments *a);
 
 Attachments *attachments_free(Attachments *a) {
         if (!a)
@@ -82,8 +105,8 @@ static int add_name(AttachmentNames *names, const char *name) {
         return 0;
 }
 
-int attachment_names_read(int dir_fd, bool (*wants)(int dir_fd, const char *name),
-                          AttachmentNames *names) {
+static int attachment_names_read(int dir_fd, bool (*wants)(int dir_fd, const char *name),
+                                 AttachmentNames *names) {
         _cleanup_closedir_ DIR *dir = NULL;
         const struct dirent *entry;
         int r = fs_opendir_at(dir_fd, ".", &dir);
@@ -101,18 +124,18 @@ int attachment_names_read(int dir_fd, bool (*wants)(int dir_fd, const char *name
         return r;
 }
 
-bool attachments_is_file(int dir_fd, const char *name) {
+static bool attachments_is_file(int dir_fd, const char *name) {
         struct stat st;
         return attachment_name_is_valid(name) &&
                fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode);
 }
 
-bool attachments_is_given(int dir_fd, const char *name) {
+static bool attachments_is_given(int dir_fd, const char *name) {
         (void)dir_fd; /* its name tells */
         return strncmp(name, GIVEN, strlen(GIVEN)) == 0 && bundle_id_is_valid(name + strlen(GIVEN));
 }
 
-bool attachments_is_unit(int dir_fd, const char *name) {
+static bool attachments_is_unit(int dir_fd, const char *name) {
         (void)dir_fd; /* its name tells */
         return strlen(name) == KEY_SIZE - 1 && strspn(name, "0123456789abcdef") == KEY_SIZE - 1;
 }
@@ -134,7 +157,7 @@ static const char *unit_key(const char *source, const char *path, char buf[stati
         return digest_hex(digest, (KEY_SIZE - 1) / 2, buf);
 }
 
-int attachments_open_dir(int dir_fd, const char *name) {
+static int attachments_open_dir(int dir_fd, const char *name) {
         int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         return fd < 0 ? -errno : fd;
 }
@@ -153,7 +176,7 @@ static int make_dir(int dir_fd, const char *name) {
         return r < 0 ? r : fd;
 }
 
-int attachments_open_unit(const Attachments *a, const char *source, const char *unit_path) {
+static int attachments_open_unit(const Attachments *a, const char *source, const char *unit_path) {
         char key[KEY_SIZE];
         _cleanup_close_ int root = a ? attachments_open_dir(AT_FDCWD, a->path) : -ENOENT;
         return root < 0 ? root : attachments_open_dir(root, unit_key(source, unit_path, key));
@@ -173,13 +196,13 @@ static int sign(int unit, const char *source, const char *unit_path) {
         return n > WHOSE_MAX ? -ENAMETOOLONG : fs_write_file(unit, WHOSE, text, n, 0600);
 }
 
-int attachments_make_root(const char *path) {
+static int attachments_make_root(const char *path) {
         _cleanup_free_ char *parent = path_parent(path);
         _cleanup_close_ int state = parent ? attachments_open_dir(AT_FDCWD, parent) : -ENOMEM;
         return state < 0 ? state : make_dir(state, path_name(path));
 }
 
-int attachments_make_unit(const char *path, const char *source, const char *unit_path) {
+static int attachments_make_unit(const char *path, const char *source, const char *unit_path) {
         char key[KEY_SIZE];
         _cleanup_close_ int root = attachments_make_root(path);
         if (root < 0)
@@ -193,7 +216,7 @@ int attachments_make_unit(const char *path, const char *source, const char *unit
 
 /* ---- counting ---- */
 
-int attachments_count_waiting(int unit, const char *but, size_t *n, uint64_t *bytes) {
+static int attachments_count_waiting(int unit, const char *but, size_t *n, uint64_t *bytes) {
         _cleanup_(attachment_names_done) AttachmentNames names = { .max = ATTACHMENTS_MAX };
         int r = attachment_names_read(unit, attachments_is_file, &names);
         for (size_t i = 0; i < names.n; i++) {
@@ -207,7 +230,7 @@ int attachments_count_waiting(int unit, const char *but, size_t *n, uint64_t *by
         return r;
 }
 
-int attachments_count_in(int unit, const char *name, size_t *n, uint64_t *bytes) {
+static int attachments_count_in(int unit, const char *name, size_t *n, uint64_t *bytes) {
         _cleanup_close_ int fd = attachments_open_dir(unit, name);
         if (fd < 0)
                 return fd == -ENOENT ? 0 : fd;
@@ -301,7 +324,7 @@ static bool is_anything(int dir_fd, const char *name) {
                strcmp(name, GIVING) == 0;
 }
 
-int attachments_tidy(const Attachments *a, const char *source, const char *unit_path) {
+static int attachments_tidy(const Attachments *a, const char *source, const char *unit_path) {
         char key[KEY_SIZE];
         _cleanup_(attachment_names_done) AttachmentNames left = { .max = 1 };
         _cleanup_close_ int root = attachments_open_dir(AT_FDCWD, a->path);
@@ -407,4 +430,369 @@ int attachments_bundles(const Attachments *a, const char *source, const char *un
                 memmove(ret->items[i], ret->items[i] + strlen(GIVEN),
                         strlen(ret->items[i] + strlen(GIVEN)) + 1);
         return r;
+}
+
+#define WRITING ".coming" /* is being written */
+#define COPY_BYTES (64 * KIB)
+/* ---- room ---- */
+
+/* What waits and what was given, as one. @param but  a name that waits and does not count; NULL */
+static int count_all_of_unit(int unit, const char *but, size_t *n, uint64_t *bytes) {
+        _cleanup_(attachment_names_done) AttachmentNames given = { .max = ATTACHMENTS_MAX };
+        int r = attachments_count_waiting(unit, but, n, bytes);
+        if (r == 0)
+                r = attachments_count_in(unit, ATTACHMENTS_GIVING, n, bytes);
+        if (r == 0)
+                r = attachment_names_read(unit, attachments_is_given, &given);
+        for (size_t i = 0; r == 0 && i < given.n; i++)
+                r = attachments_count_in(unit, given.items[i], n, bytes);
+        return r;
+}
+
+static int attachments_count_all(const char *path, uint64_t *ret_bytes) {
+        _cleanup_(attachment_names_done) AttachmentNames units = { .max = ATTACHMENTS_UNITS_MAX };
+        _cleanup_close_ int root = attachments_open_dir(AT_FDCWD, path);
+        int r = root < 0 ? root : attachment_names_read(root, attachments_is_unit, &units);
+        uint64_t bytes = 0;
+        size_t n = 0;
+        for (size_t i = 0; r == 0 && i < units.n; i++) {
+                _cleanup_close_ int unit = attachments_open_dir(root, units.items[i]);
+                if (unit >= 0)
+                        r = count_all_of_unit(unit, NULL, &n, &bytes);
+        }
+        *ret_bytes = bytes;
+        return r == -ENOENT ? 0 : r;
+}
+
+static int check_room_of_all(Attachments *a, uint64_t more_bytes) {
+        if (a->is_counted && a->bytes + more_bytes <= a->max_bytes_all)
+                return 0;
+        int r = attachments_count_all(a->path, &a->bytes);
+        a->is_counted = r == 0;
+        return r < 0 ? r : a->bytes + more_bytes > a->max_bytes_all ? -EDQUOT : 0;
+}
+
+static int attachments_check_unit(int unit, const char *name, uint64_t more_bytes) {
+        size_t n = 1;
+        uint64_t bytes = more_bytes;
+        int r = count_all_of_unit(unit, name, &n, &bytes);
+        if (r < 0)
+                return r;
+        return n > ATTACHMENTS_MAX                                                   ? -E2BIG
+               : more_bytes > ATTACHMENTS_MAX_BYTES || bytes > ATTACHMENTS_MAX_BYTES ? -EFBIG
+                                                                                     : 0;
+}
+
+/* ---- putting ---- */
+
+/* No more than it had when it was measured. */
+static int copy_content(int to, int from, uint64_t bytes) {
+        _cleanup_free_ char *buffer = malloc(COPY_BYTES);
+        if (!buffer)
+                return -ENOMEM;
+        for (uint64_t at = 0; at < bytes;) {
+                size_t n = (size_t)MIN(bytes - at, (uint64_t)COPY_BYTES);
+                int r = fs_pread_all(from, buffer, n, at);
+                if (r >= 0)
+                        r = fs_write_all(to, buffer, n);
+                if (r < 0)
+                        return r;
+                at += n;
+        }
+        return 0;
+}
+
+static int attachments_write_copy(int dir_fd, const char *name, int from, uint64_t bytes) {
+        if (unlinkat(dir_fd, name, 0) < 0 && errno != ENOENT) /* what a crash left */
+                return -errno;
+        _cleanup_close_ int to =
+                openat(dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (to < 0)
+                return -errno;
+        int r = copy_content(to, from, bytes);
+        if (r == 0 && fsync(to) < 0)
+                r = -errno;
+        return r;
+}
+
+static void attachments_add_bytes(Attachments *a, uint64_t bytes) {
+        a->bytes += bytes;
+        a->more_bytes += bytes;
+}
+
+int attachments_put(Attachments *a, const AttachmentPlace *at, int fd) {
+        struct stat st;
+        if (!attachment_name_is_valid(at->name))
+                return -EINVAL;
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        if (!S_ISREG(st.st_mode))
+                return -EINVAL;
+        _cleanup_close_ int unit = attachments_make_unit(a->path, at->source, at->unit_path);
+        if (unit < 0)
+                return unit;
+        int r = attachments_check_unit(unit, at->name, (uint64_t)st.st_size);
+        if (r == 0)
+                r = check_room_of_all(a, (uint64_t)st.st_size);
+        if (r < 0)
+                return r;
+        r = attachments_write_copy(unit, WRITING, fd, (uint64_t)st.st_size);
+        if (r == 0 && renameat(unit, WRITING, unit, at->name) < 0)
+                r = -errno;
+        if (r == 0)
+                attachments_add_bytes(a, (uint64_t)st.st_size);
+        if (r == 0)
+                r = fs_sync_dir(unit);
+        if (r < 0)
+                (void)unlinkat(unit, WRITING, 0); /* else the next one does */
+        return r;
+}
+
+/* Attaching off the loop. A worker writes one copy, and links it to its places; the loop goes on giving and letting go meanwhile. What keeps the two apart:
+ * the worker makes nothing but whole files under their names, and while a job is out the loop removes no directory that it is to put one into. */
+
+#define COMING                                                                                     \
+        ".coming" /* in the directory of all attachments: the copy, of the one job that runs */
+
+#define LINKING ".linking" /* in a unit's: it gets its name at once */
+typedef struct Place {
+        char *source, *unit_path, *name;
+        bool is_unwanted; /* what it brings is let go of */
+        ino_t inode;      /* of what it has brought; 0 = nothing */
+} Place;
+
+struct AttachmentJob {
+        WorkJob job;
+        ListLink link;
+        Attachments *owner; /* the loop's */
+        void (*on_done)(const int *results, void *userdata);
+        void *userdata;
+        int fd; /* owned */
+        char *path;
+        Place *places;
+        int *results;
+        size_t n_places;
+        uint64_t submitted_usec; /* CLOCK_REALTIME, as the times of files */
+        uint64_t bytes;          /* of the file */
+        uint64_t max_bytes_all, more_bytes;
+        bool is_to_count, has_counted;
+        uint64_t counted_bytes; /* of all, where it was asked and could be done */
+};
+
+static AttachmentJob *job_free(AttachmentJob *j) {
+        if (!j)
+                return NULL;
+        if (j->fd >= 0)
+                (void)close(j->fd); /* only read from */
+        for (size_t k = 0; j->places && k < j->n_places; k++) {
+                free(j->places[k].source);
+                free(j->places[k].unit_path);
+                free(j->places[k].name);
+        }
+        free(j->places);
+        free(j->results);
+        free(j->path);
+        free(j);
+        return NULL;
+}
+
+DEFINE_CLEANUP(AttachmentJob, job_free);
+
+/* ---- the worker ---- */
+
+/* Where links cannot be made there is a copy a unit. */
+static int link_or_copy(AttachmentJob *j, int root, int unit) {
+        if (unlinkat(unit, LINKING, 0) < 0 && errno != ENOENT) /* what a crash left */
+                return -errno;
+        if (linkat(root, COMING, unit, LINKING, 0) == 0)
+                return 0;
+        return errno == ENOSPC || errno == EDQUOT || errno == EIO || errno == ENOENT
+                       ? -errno
+                       : attachments_write_copy(unit, LINKING, j->fd, j->bytes);
+}
+
+static int put_at(AttachmentJob *j, Place *p, int root) {
+        struct stat st;
+        _cleanup_close_ int unit = attachments_make_unit(j->path, p->source, p->unit_path);
+        if (unit < 0)
+                return unit;
+        int r = attachments_check_unit(unit, p->name, j->bytes);
+        if (r == 0)
+                r = link_or_copy(j, root, unit);
+        if (r == 0 && (fstatat(unit, LINKING, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+                       renameat(unit, LINKING, unit, p->name) < 0))
+                r = -errno;
+        else if (r == 0)
+                p->inode = st.st_ino;
+        if (r == 0)
+                r = fs_sync_dir(unit);
+        if (r < 0)
+                (void)unlinkat(unit, LINKING, 0); /* else the next one does */
+        return r;
+}
+
+static int count_all(AttachmentJob *j) {
+        if (!j->is_to_count)
+                return 0;
+        int r = attachments_count_all(j->path, &j->counted_bytes);
+        j->has_counted = r == 0;
+        return r;
+}
+
+static bool has_room(const AttachmentJob *j, size_t n_places) {
+        return !j->has_counted || j->counted_bytes + n_places * j->bytes <= j->max_bytes_all;
+}
+
+static void run(WorkJob *job) {
+        AttachmentJob *j = CONTAINER_OF(job, AttachmentJob, job);
+        _cleanup_close_ int root = attachments_make_root(j->path);
+        int r = root < 0 ? root : count_all(j);
+        if (r == 0)
+                r = has_room(j, 1) ? attachments_write_copy(root, COMING, j->fd, j->bytes)
+                                   : -EDQUOT;
+        size_t n_put = 0;
+        for (size_t k = 0; k < j->n_places; k++) {
+                j->results[k] = r < 0                     ? r
+                                : !has_room(j, n_put + 1) ? -EDQUOT
+                                                          : put_at(j, &j->places[k], root);
+                n_put += j->results[k] == 0;
+        }
+        if (root >= 0)
+                (void)unlinkat(root, COMING, 0); /* else the next one does */
+}
+
+/* ---- the loop ---- */
+
+static bool is_of(const Place *p, const char *source, const char *unit_path) {
+        return strcmp(p->source, source) == 0 && strcmp(p->unit_path, unit_path) == 0;
+}
+
+static bool attachments_is_busy(const Attachments *a, const char *source, const char *unit_path) {
+        LIST_FOREACH (l, (ListLink *)&a->jobs) {
+                const AttachmentJob *j = CONTAINER_OF(l, AttachmentJob, link);
+                for (size_t k = 0; k < j->n_places; k++)
+                        if (is_of(&j->places[k], source, unit_path))
+                                return true;
+        }
+        return false;
+}
+
+static void attachments_unwant(Attachments *a, const char *source, const char *unit_path,
+                               uint64_t before_usec) {
+        LIST_FOREACH (l, &a->jobs) {
+                AttachmentJob *j = CONTAINER_OF(l, AttachmentJob, link);
+                for (size_t k = 0; j->submitted_usec < before_usec && k < j->n_places; k++)
+                        if (is_of(&j->places[k], source, unit_path))
+                                j->places[k].is_unwanted = true;
+        }
+}
+
+/* Unless a job after it has put another one under the name, for the unit that is there now. */
+static void let_go(Attachments *a, const Place *p) {
+        struct stat st;
+        _cleanup_close_ int unit = attachments_open_unit(a, p->source, p->unit_path);
+        if (unit >= 0 && fstatat(unit, p->name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+            st.st_ino == p->inode)
+                (void)unlinkat(unit, p->name, 0); /* else a sweep finds it */
+}
+
+static void done(WorkJob *job) {
+        _cleanup_(job_freep) AttachmentJob *j = CONTAINER_OF(job, AttachmentJob, job);
+        Attachments *a = j->owner;
+        list_remove(&j->link);
+        if (j->has_counted) {
+                a->bytes = j->counted_bytes + (a->more_bytes - j->more_bytes);
+                a->is_counted = true;
+        }
+        for (size_t k = 0; k < j->n_places; k++) {
+                const Place *p = &j->places[k];
+                if (p->is_unwanted) {
+                        let_go(a, p);
+                        j->results[k] = 0;
+                }
+                (void)attachments_tidy(a, p->source, p->unit_path); /* else a sweep does */
+        }
+        if (j->on_done)
+                j->on_done(j->results, j->userdata);
+}
+
+static int copy_places(AttachmentJob *j, const AttachmentOrder *o) {
+        j->places = calloc(o->n_places, sizeof *j->places);
+        j->results = calloc(o->n_places, sizeof *j->results);
+        if (!j->places || !j->results)
+                return -ENOMEM;
+        j->n_places = o->n_places;
+        for (size_t k = 0; k < o->n_places; k++) {
+                Place *to = &j->places[k];
+                *to = (Place){ .source = strdup(o->places[k].source),
+                               .unit_path = strdup(o->places[k].unit_path),
+                               .name = strdup(o->places[k].name) };
+                if (!to->source || !to->unit_path || !to->name)
+                        return -ENOMEM;
+        }
+        return 0;
+}
+
+static int check_order(const Attachments *a, const AttachmentOrder *o, struct stat *st) {
+        if (!a->pool || o->n_places == 0 || o->n_places > ATTACHMENT_PLACES_MAX)
+                return -EINVAL;
+        for (size_t k = 0; k < o->n_places; k++)
+                if (!attachment_name_is_valid(o->places[k].name))
+                        return -EINVAL;
+        if (fstat(o->fd, st) < 0)
+                return -errno;
+        return S_ISREG(st->st_mode) ? 0 : -EINVAL;
+}
+
+int attachments_submit(Attachments *a, const AttachmentOrder *o, AttachmentJob **ret) {
+        struct stat st;
+        int r = check_order(a, o, &st);
+        if (r < 0)
+                return r;
+        _cleanup_(job_freep) AttachmentJob *j = calloc(1, sizeof *j);
+        if (!j)
+                return -ENOMEM;
+        j->job = (WorkJob){ .run = run, .done = done };
+        j->owner = a;
+        j->on_done = o->on_done;
+        j->userdata = o->userdata;
+        j->fd = fcntl(o->fd, F_DUPFD_CLOEXEC, 3);
+        if (j->fd < 0)
+                return -errno;
+        j->submitted_usec = clock_realtime_usec();
+        j->path = strdup(a->path);
+        j->bytes = (uint64_t)st.st_size;
+        j->max_bytes_all = a->max_bytes_all;
+        r = j->path ? copy_places(j, o) : -ENOMEM;
+        if (r < 0)
+                return r;
+        uint64_t all = j->n_places *
+                       j->bytes; /* a name that is replaced counts twice until it is counted anew */
+        j->is_to_count = !a->is_counted || a->bytes + all > a->max_bytes_all;
+        j->more_bytes = a->more_bytes;
+        r = worker_pool_submit(a->pool, &j->job);
+        if (r < 0)
+                return r;
+        attachments_add_bytes(a, all);
+        list_append(&a->jobs, &j->link);
+        *ret = TAKE_PTR(j);
+        return 0;
+}
+
+void attachment_job_forget(AttachmentJob *j) {
+        if (j)
+                j->on_done = NULL;
+}
+
+int attachments_start(Attachments *a, sd_event *event) {
+        return worker_pool_new(&a->pool, event, "attach", 1, WORKER_NORMAL);
+}
+
+static void attachments_drop_jobs(Attachments *a) {
+        a->pool = worker_pool_free(a->pool); /* waits for the one that runs */
+        LIST_FOREACH_SAFE (l, &a->jobs) {
+                AttachmentJob *j = CONTAINER_OF(l, AttachmentJob, link);
+                list_remove(&j->link);
+                (void)job_free(j);
+        }
 }

@@ -7,7 +7,7 @@
 #include <systemd/sd-event.h>
 
 #include "agent/hooknotes/attachments.h"
-#include "agent/hooknotes/notes.h"
+#include "agent/hooknotes/hooknotes.h"
 #include "config/config.h"
 
 typedef struct Incidents Incidents;

@@ -10,7 +10,7 @@
 #include "lib/base/clock.h"
 #include "lib/neuron/note.h"
 
-typedef struct Notes Notes;
+typedef struct HookNotes HookNotes;
 
 typedef struct NoteView { /* borrowed for the call */
         const HookNote *note;
@@ -32,7 +32,7 @@ typedef struct NoteView { /* borrowed for the call */
         const char *prefix_refused; /* why --s3-output-prefix was not granted, a sentence; NULL */
 } NoteView;
 
-typedef struct NotesContext { /* borrowed */
+typedef struct HookNotesContext { /* borrowed */
         sd_event *event;
         Clock *clock;
         Store *store;
@@ -42,29 +42,29 @@ typedef struct NotesContext { /* borrowed */
                 const NoteView *v,
                 void *userdata); /* its hook has ended: all files it was to write are there, or never will be */
         void *userdata;
-} NotesContext;
+} HookNotesContext;
 
 /** @param fd  listening SOCK_SEQPACKET, taken over; -1: none, mailbox only */
-int notes_new(Notes **ret, const NotesContext *context, const Config *config, int fd);
-Notes *notes_free(Notes *n);
+int hooknotes_new(HookNotes **ret, const HookNotesContext *context, const Config *config, int fd);
+HookNotes *hooknotes_free(HookNotes *n);
 /** Goes on with another configuration (sources, deadline, allow_prefixes, environment). */
-void notes_rebind(Notes *n, const Config *config);
+void hooknotes_rebind(HookNotes *n, const Config *config);
 
 /** @return whether what lay in the mailbox at the start has been read: what --once asks */
-bool notes_are_idle(const Notes *n);
+bool hooknotes_is_idle(const HookNotes *n);
 
 /** What may be shown to the hook's caller of the snapshot is there. @param fd  a sealed memfd, borrowed; -1: there is none, for a reason (a sentence) */
-void notes_tell_snapshot(Notes *n, const char *note_id, int fd, const char *reason);
+void hooknotes_report_snapshot(HookNotes *n, const char *note_id, int fd, const char *reason);
 
 /** Of n more notes something was refused, and it was said. */
-void notes_count_refused(Notes *n, uint64_t n_notes);
+void hooknotes_count_refused(HookNotes *n, uint64_t n_notes);
 
-typedef struct NotesFigures {
-        uint64_t n_socket, n_mailbox, n_refused, n_dropped_twice; /* since the state was made */
+typedef struct HookNotesStats {
+        uint64_t n_socket, n_mailbox, n_refused, n_duplicates; /* since the state was made */
         uint64_t n_unseen;   /* whose directory the agent cannot see; since the state was made */
         uint64_t n_open;     /* hooks that wait now */
         uint64_t n_awaited;  /* notes whose directory is not there yet */
         const char *trouble; /* NULL */
         Histogram seconds;   /* from a note to the answer about its snapshot */
-} NotesFigures;
-void notes_figures(const Notes *n, NotesFigures *ret);
+} HookNotesStats;
+void hooknotes_stats(const HookNotes *n, HookNotesStats *ret);

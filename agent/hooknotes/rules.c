@@ -1,12 +1,15 @@
-#include "agent/hooknotes/notes_rules.h"
+#include "agent/hooknotes/rules.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "config/validators.h"
 #include "lib/base/cleanup.h"
+#include "lib/base/fs.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/neuron/template.h"
@@ -14,18 +17,18 @@
 
 DEFINE_CLEANUP(PathTemplate, path_template_free);
 
-void notes_place_done(NotesPlace *p) {
+void note_location_done(NoteLocation *p) {
         free(p->source);
         free(p->fixed);
         free(p->relative);
-        *p = (NotesPlace){ 0 };
+        *p = (NoteLocation){ 0 };
 }
 
 /* ---- which unit a directory is ---- */
 
 /* @param relative  below the fixed part, clean @return 0, NOTES_E_REFUSED, -ENOMEM */
 static int unit_below(const ConfigSource *s, const PathTemplate *t, const char *relative,
-                      NotesPlace *ret) {
+                      NoteLocation *ret) {
         const UnitQuestion q = { .kind = (SourceKind)s->kind,
                                  .template_depth = path_template_depth(t),
                                  .relative = relative,
@@ -33,12 +36,12 @@ static int unit_below(const ConfigSource *s, const PathTemplate *t, const char *
                                  .ntff_depth = -1 };
         UnitAnswer a;
         if (!unit_rule(&q, &a) || a.is_file || a.loose)
-                return NOTES_E_REFUSED;
-        NotesPlace p = { .source = strdup(s->name),
-                         .fixed = strdup(path_template_fixed(t)),
-                         .relative = strndup(relative, unit_path_prefix(relative, a.depth)) };
+                return NOTE_E_NO_UNIT;
+        NoteLocation p = { .source = strdup(s->name),
+                           .fixed = strdup(path_template_fixed(t)),
+                           .relative = strndup(relative, unit_path_prefix(relative, a.depth)) };
         if (!p.source || !p.fixed || !p.relative) {
-                notes_place_done(&p);
+                note_location_done(&p);
                 return -ENOMEM;
         }
         *ret = p;
@@ -64,11 +67,11 @@ static const char *fault_of(const char *directory) {
         return NULL;
 }
 
-int notes_place_find(const Config *c, const char *directory, NotesPlace *ret,
-                     const char **ret_why) {
+int note_location_find(const Config *c, const char *directory, NoteLocation *ret,
+                       const char **ret_why) {
         *ret_why = fault_of(directory);
         if (*ret_why)
-                return NOTES_E_REFUSED;
+                return NOTE_E_NO_UNIT;
         _cleanup_free_ char *path = path_simplify(directory);
         if (!path)
                 return -ENOMEM;
@@ -86,7 +89,7 @@ int notes_place_find(const Config *c, const char *directory, NotesPlace *ret,
                         return r;
         }
         *ret_why = "the directory is in no configured source";
-        return NOTES_E_REFUSED;
+        return NOTE_E_NO_UNIT;
 }
 
 /* @return the last n components of a simplified path; NULL: it has fewer */
@@ -102,20 +105,21 @@ static const char *last_components(const char *path, size_t n) {
         return p[1] == '\0' ? NULL : p + 1;
 }
 
-int notes_place_by_name(const Config *c, size_t i, const char *directory, NotesPlace *ret) {
+int note_location_find_by_name(const Config *c, size_t i, const char *directory,
+                               NoteLocation *ret) {
         _cleanup_(path_template_freep) PathTemplate *t = NULL;
         if (fault_of(directory))
-                return NOTES_E_REFUSED;
+                return NOTE_E_NO_UNIT;
         _cleanup_free_ char *path = path_simplify(directory);
         if (!path)
                 return -ENOMEM;
         int r = template_of(&c->sources[i], &t);
         if (r < 0)
-                return r == -ENOMEM ? r : NOTES_E_REFUSED;
+                return r == -ENOMEM ? r : NOTE_E_NO_UNIT;
         size_t depth = path_template_depth(t);
         const char *relative = depth > 0 ? last_components(path, depth) : NULL;
         if (!relative || !path_template_match(t, relative, NULL))
-                return NOTES_E_REFUSED; /* a name that anything may have proves nothing */
+                return NOTE_E_NO_UNIT; /* a name that anything may have proves nothing */
         r = unit_below(&c->sources[i], t, relative, ret);
         if (r == 0)
                 ret->by_name = true;
@@ -124,10 +128,10 @@ int notes_place_by_name(const Config *c, size_t i, const char *directory, NotesP
 
 /* ---- what its hook has written ---- */
 
-bool notes_finish_parse(const char *data, size_t n, NotesFinish *ret) {
+bool hook_finish_parse(const char *data, size_t n, HookFinish *ret) {
         static const struct {
                 const char *text;
-                NotesFinish finish;
+                HookFinish finish;
         } words[] = {
                 { "finished", { 0 } },
                 { "finished without record", { .without_record = true } },
@@ -145,7 +149,6 @@ bool notes_finish_parse(const char *data, size_t n, NotesFinish *ret) {
 /* ---- where its copy may go ---- */
 
 #define SCHEME "s3://"
-
 /* @return the part behind `s3://BUCKET`, without slashes around it; NULL: it is of no such form. */
 static const char *split_prefix(const char *url, size_t *ret_bucket_size, size_t *ret_size) {
         if (strncmp(url, SCHEME, strlen(SCHEME)) != 0)
@@ -225,11 +228,11 @@ static bool is_below_allowed(const Config *c, const char *url, const char *p, si
         return false;
 }
 
-const char *notes_prefix_judge(const Config *c, const char *prefix) {
+const char *hooknotes_check_prefix(const Config *c, const char *prefix) {
         size_t n_bucket, n;
         const char *p = split_prefix(prefix, &n_bucket, &n);
 
-        if (strlen(prefix) > NOTES_PREFIX_MAX)
+        if (strlen(prefix) > NOTE_PREFIX_MAX)
                 return "the prefix is longer than 512 bytes";
         if (!p)
                 return "the prefix is not of the form s3://bucket/prefix";
@@ -262,16 +265,16 @@ static uint64_t used_now(uint64_t used_usec, uint64_t at_usec, uint64_t now_usec
         return used_usec > passed ? used_usec - passed : 0;
 }
 
-bool notes_allowance_take(NotesAllowance *a, uid_t uid, uint64_t now_usec) {
+bool note_ratelimit_consume(NoteRatelimit *a, uid_t uid, uint64_t now_usec) {
         size_t least = 0;
         uint64_t least_used = UINT64_MAX;
 
-        for (size_t i = 0; i < NOTES_USERS_MAX; i++) {
+        for (size_t i = 0; i < NOTE_USERS_MAX; i++) {
                 uint64_t used = used_now(a->users[i].used_usec, a->users[i].at_usec, now_usec);
                 if (used > 0 && a->users[i].uid == uid) {
-                        if (used > (uint64_t)(NOTES_BURST - 1) * NOTES_REFILL_USEC)
+                        if (used > (uint64_t)(NOTE_BURST - 1) * NOTE_REFILL_USEC)
                                 return false;
-                        a->users[i].used_usec = used + NOTES_REFILL_USEC;
+                        a->users[i].used_usec = used + NOTE_REFILL_USEC;
                         a->users[i].at_usec = now_usec;
                         return true;
                 }
@@ -281,7 +284,7 @@ bool notes_allowance_take(NotesAllowance *a, uid_t uid, uint64_t now_usec) {
                 }
         }
         a->users[least].uid = uid;
-        a->users[least].used_usec = NOTES_REFILL_USEC;
+        a->users[least].used_usec = NOTE_REFILL_USEC;
         a->users[least].at_usec = now_usec;
         return true;
 }
@@ -302,4 +305,85 @@ bool mailbox_quota_consume(MailboxQuota *q, uid_t uid) {
         q->users[i].n++;
         q->n++;
         return true;
+}
+
+void directory_check_done(DirectoryCheck *l) {
+        for (size_t i = 0; i < l->n_locations; i++)
+                note_location_done(&l->places[i]);
+        *l = (DirectoryCheck){ 0 };
+}
+
+int directory_check_prepare(DirectoryCheck *l, const Config *c, const char *directory, uid_t uid) {
+        *l = (DirectoryCheck){ .uid = uid };
+        int r = note_location_find(c, directory, &l->places[0], &l->why);
+        if (r == 0)
+                l->n_locations = 1;
+        if (r != NOTE_E_NO_UNIT)
+                return r;
+        for (size_t i = 0; i < c->n_sources && l->n_locations < NOTE_LOCATIONS_MAX; i++) {
+                r = note_location_find_by_name(c, i, directory, &l->places[l->n_locations]);
+                if (r < 0)
+                        return r;
+                l->n_locations += r == 0;
+        }
+        return l->n_locations > 0 ? 0 : NOTE_E_NO_UNIT;
+}
+
+static const char *open_error_text(int error) {
+        switch (error) {
+        case -ENOENT:
+                return "the directory is not there";
+        case -ELOOP:
+                return "a symbolic link is on the way to the directory";
+        case -ENOTDIR:
+                return "it is no directory";
+        case -EACCES:
+        case -EPERM:
+                return "this agent may not look at the directory";
+        default:
+                return "the directory cannot be looked at";
+        }
+}
+
+/* The hook's own, or root's where everybody is to write: nobody speaks about what another user left. */
+static const char *check_owner(const DirectoryCheck *l, const NoteLocation *p,
+                               const struct stat *st) {
+        if (st->st_uid == l->uid)
+                return NULL;
+        if (st->st_uid == 0 && (st->st_mode & 0022) && !p->by_name)
+                return NULL;
+        return "the directory belongs to another user";
+}
+
+/* @return why not; NULL */
+static const char *check_location(DirectoryCheck *l, const NoteLocation *p, bool *ret_absent) {
+        struct stat st;
+        *ret_absent = false;
+        _cleanup_close_ int fixed = open(p->fixed, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        int r = fixed < 0 ? -errno : 0;
+        _cleanup_close_ int fd = -1;
+        if (r == 0 && p->relative[0]) {
+                fd = fs_open_beneath(fixed, p->relative, O_PATH | O_DIRECTORY);
+                r = fd < 0 ? fd : 0;
+        }
+        if (r == 0 && fstat(fd >= 0 ? fd : fixed, &st) < 0)
+                r = -errno;
+        l->n_absent += r == -ENOENT;
+        *ret_absent = r == -ENOENT && !p->by_name;
+        return r < 0 ? open_error_text(r) : check_owner(l, p, &st);
+}
+
+void directory_check_run(DirectoryCheck *l) {
+        for (size_t i = 0; i < l->n_locations && !l->found; i++) {
+                bool is_absent;
+                const char *why = check_location(l, &l->places[i], &is_absent);
+                if (!why) {
+                        l->found = &l->places[i];
+                        l->why = NULL;
+                        l->is_absent = false;
+                } else if (!l->places[i].by_name) {
+                        l->why = why;
+                        l->is_absent = is_absent;
+                }
+        }
 }

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "agent/hooknotes/notes_private.h"
+#include "agent/hooknotes/rules.h"
 #include "tests/lib/base/scratch.h"
 
 #define ME 4242u
@@ -38,19 +38,19 @@ static Config config = {
 #define UNIT "dt-20260527-051233-cid-d99e36ea74c263ca"
 
 static void expect_place(const char *directory, const char *source, const char *relative) {
-        NotesPlace p;
+        NoteLocation p;
         const char *why;
-        assert_int_equal(notes_place_find(&config, directory, &p, &why), 0);
+        assert_int_equal(note_location_find(&config, directory, &p, &why), 0);
         assert_string_equal(p.source, source);
         assert_string_equal(p.relative, relative);
         assert_false(p.by_name);
-        notes_place_done(&p);
+        note_location_done(&p);
 }
 
 static void expect_no_place(const char *directory, const char *about) {
-        NotesPlace p;
+        NoteLocation p;
         const char *why;
-        assert_int_equal(notes_place_find(&config, directory, &p, &why), NOTES_E_REFUSED);
+        assert_int_equal(note_location_find(&config, directory, &p, &why), NOTE_E_NO_UNIT);
         assert_non_null(strstr(why, about));
 }
 
@@ -85,40 +85,43 @@ static void a_directory_elsewhere_is_none_whatever_it_looks_like(void **state) {
 }
 
 static void a_container_s_path_is_known_by_the_unit_s_name(void **state) {
-        NotesPlace p;
+        NoteLocation p;
         (void)state;
-        assert_int_equal(notes_place_by_name(&config, 1, "/dumps/" UNIT, &p), 0);
+        assert_int_equal(note_location_find_by_name(&config, 1, "/dumps/" UNIT, &p), 0);
         assert_true(p.by_name);
         assert_string_equal(p.relative, UNIT);
         assert_string_equal(p.fixed, "/tmp/neuron-core-dump");
-        notes_place_done(&p);
+        note_location_done(&p);
         /* A name that anything may have proves nothing, nor does a source without names. */
-        assert_int_equal(notes_place_by_name(&config, 1, "/dumps/other", &p), NOTES_E_REFUSED);
-        assert_int_equal(notes_place_by_name(&config, 2, "/dumps/" UNIT, &p), NOTES_E_REFUSED);
-        assert_int_equal(notes_place_by_name(&config, 1, "/", &p), NOTES_E_REFUSED);
-        assert_int_equal(notes_place_by_name(&config, 1, "/a/../" UNIT, &p), NOTES_E_REFUSED);
+        assert_int_equal(note_location_find_by_name(&config, 1, "/dumps/other", &p),
+                         NOTE_E_NO_UNIT);
+        assert_int_equal(note_location_find_by_name(&config, 2, "/dumps/" UNIT, &p),
+                         NOTE_E_NO_UNIT);
+        assert_int_equal(note_location_find_by_name(&config, 1, "/", &p), NOTE_E_NO_UNIT);
+        assert_int_equal(note_location_find_by_name(&config, 1, "/a/../" UNIT, &p), NOTE_E_NO_UNIT);
 }
 
 /* ---- looking ---- */
 
-static void look_at(NotesLook *l, const Scratch *s, const char *relative, uid_t uid, bool by_name) {
-        *l = (NotesLook){ .uid = uid, .n_places = 1 };
-        l->places[0] = (NotesPlace){ .source = strdup("dumps"),
-                                     .fixed = strdup(s->path),
-                                     .relative = strdup(relative),
-                                     .by_name = by_name };
-        notes_look_run(l);
+static void check_location(DirectoryCheck *l, const Scratch *s, const char *relative, uid_t uid,
+                           bool by_name) {
+        *l = (DirectoryCheck){ .uid = uid, .n_locations = 1 };
+        l->places[0] = (NoteLocation){ .source = strdup("dumps"),
+                                       .fixed = strdup(s->path),
+                                       .relative = strdup(relative),
+                                       .by_name = by_name };
+        directory_check_run(l);
 }
 
 static void expect_look(const Scratch *s, const char *relative, uid_t uid, const char *about) {
-        NotesLook l;
-        look_at(&l, s, relative, uid, false);
+        DirectoryCheck l;
+        check_location(&l, s, relative, uid, false);
         if (about) {
                 assert_null(l.found);
                 assert_non_null(strstr(l.why, about));
         } else
                 assert_ptr_equal(l.found, &l.places[0]);
-        notes_look_done(&l);
+        directory_check_done(&l);
 }
 
 static void a_directory_counts_when_it_is_the_sender_s_own(void **state) {
@@ -137,10 +140,10 @@ static void roots_directory_counts_where_everybody_is_to_write(void **state) {
         expect_look(s, "shared", ME, "belongs to another user");
         assert_int_equal(fchmodat(s->fd, "shared", 01777, 0), 0);
         expect_look(s, "shared", ME, NULL);
-        NotesLook l; /* but not by its name alone */
-        look_at(&l, s, "shared", ME, true);
+        DirectoryCheck l; /* but not by its name alone */
+        check_location(&l, s, "shared", ME, true);
         assert_null(l.found);
-        notes_look_done(&l);
+        directory_check_done(&l);
 }
 
 static void links_files_and_nothing_are_no_directories(void **state) {
@@ -153,28 +156,28 @@ static void links_files_and_nothing_are_no_directories(void **state) {
         expect_look(s, "link/below", geteuid(), "symbolic link");
         expect_look(s, "file", geteuid(), "no directory");
         expect_look(s, "missing", geteuid(), "not there");
-        NotesLook l;
-        look_at(&l, s, "missing", geteuid(), false);
+        DirectoryCheck l;
+        check_location(&l, s, "missing", geteuid(), false);
         assert_true(l.is_absent);
-        notes_look_done(&l);
-        look_at(&l, s, "missing", geteuid(), true);
+        directory_check_done(&l);
+        check_location(&l, s, "missing", geteuid(), true);
         assert_false(l.is_absent); /* found by name it would be anybody's */
-        notes_look_done(&l);
+        directory_check_done(&l);
 }
 
 /* ---- prefixes ---- */
 
 static void a_prefix_below_the_destination_s_own_is_granted(void **state) {
         (void)state;
-        assert_null(notes_prefix_judge(&config, "s3://bucket/neuron"));
-        assert_null(notes_prefix_judge(&config, "s3://bucket/neuron/"));
-        assert_null(notes_prefix_judge(&config, "s3://bucket/neuron/team-a/20260527-051233"));
-        assert_null(notes_prefix_judge(&config, "s3://all-mine/anything"));
-        assert_null(notes_prefix_judge(&config, "s3://all-mine"));
+        assert_null(hooknotes_check_prefix(&config, "s3://bucket/neuron"));
+        assert_null(hooknotes_check_prefix(&config, "s3://bucket/neuron/"));
+        assert_null(hooknotes_check_prefix(&config, "s3://bucket/neuron/team-a/20260527-051233"));
+        assert_null(hooknotes_check_prefix(&config, "s3://all-mine/anything"));
+        assert_null(hooknotes_check_prefix(&config, "s3://all-mine"));
 }
 
 static void expect_refused(const char *prefix, const char *about) {
-        const char *why = notes_prefix_judge(&config, prefix);
+        const char *why = hooknotes_check_prefix(&config, prefix);
         assert_non_null(why);
         if (!strstr(why, about))
                 fail_msg("'%s': '%s' does not speak of '%s'", prefix, why, about);
@@ -199,8 +202,8 @@ static void prefixes_elsewhere_and_tricks_are_refused(void **state) {
         expect_refused("s3:///neuron", "form");
         expect_refused("bucket/neuron", "form");
         expect_refused("", "form");
-        char text[NOTES_PREFIX_MAX + 32] = "s3://bucket/neuron/";
-        memset(text + strlen(text), 'a', NOTES_PREFIX_MAX);
+        char text[NOTE_PREFIX_MAX + 32] = "s3://bucket/neuron/";
+        memset(text + strlen(text), 'a', NOTE_PREFIX_MAX);
         expect_refused(text, "512");
 }
 
@@ -210,9 +213,9 @@ static void allow_prefixes_take_the_place_of_the_destination_s_own(void **state)
         (void)state;
         config.hook.allow_prefixes.items = items;
         config.hook.allow_prefixes.n = 3;
-        assert_null(notes_prefix_judge(&config, "s3://bucket/team"));
-        assert_null(notes_prefix_judge(&config, "s3://bucket/team/a/b"));
-        assert_null(notes_prefix_judge(&config, "s3://all-mine/x"));
+        assert_null(hooknotes_check_prefix(&config, "s3://bucket/team"));
+        assert_null(hooknotes_check_prefix(&config, "s3://bucket/team/a/b"));
+        assert_null(hooknotes_check_prefix(&config, "s3://all-mine/x"));
         expect_refused("s3://bucket/neuron/a", "allow_prefixes");
         expect_refused("s3://bucket/teams", "allow_prefixes");
         expect_refused("s3://foreign/x", "no configured destination"); /* nothing goes there */
@@ -222,29 +225,29 @@ static void allow_prefixes_take_the_place_of_the_destination_s_own(void **state)
 /* ---- how many ---- */
 
 static void a_user_has_a_burst_and_then_one_a_second(void **state) {
-        NotesAllowance a = { 0 };
+        NoteRatelimit a = { 0 };
         uint64_t now = 5000000;
         (void)state;
-        for (unsigned i = 0; i < NOTES_BURST; i++)
-                assert_true(notes_allowance_take(&a, ME, now));
-        assert_false(notes_allowance_take(&a, ME, now));
-        assert_true(notes_allowance_take(&a, ME + 1, now)); /* nobody else pays for it */
-        assert_true(notes_allowance_take(&a, ME, now + NOTES_REFILL_USEC));
-        assert_false(notes_allowance_take(&a, ME, now + NOTES_REFILL_USEC));
-        now += (uint64_t)2 * NOTES_BURST * NOTES_REFILL_USEC;
-        for (unsigned i = 0; i < NOTES_BURST; i++)
-                assert_true(notes_allowance_take(&a, ME, now));
-        assert_false(notes_allowance_take(&a, ME, now));
+        for (unsigned i = 0; i < NOTE_BURST; i++)
+                assert_true(note_ratelimit_consume(&a, ME, now));
+        assert_false(note_ratelimit_consume(&a, ME, now));
+        assert_true(note_ratelimit_consume(&a, ME + 1, now)); /* nobody else pays for it */
+        assert_true(note_ratelimit_consume(&a, ME, now + NOTE_REFILL_USEC));
+        assert_false(note_ratelimit_consume(&a, ME, now + NOTE_REFILL_USEC));
+        now += (uint64_t)2 * NOTE_BURST * NOTE_REFILL_USEC;
+        for (unsigned i = 0; i < NOTE_BURST; i++)
+                assert_true(note_ratelimit_consume(&a, ME, now));
+        assert_false(note_ratelimit_consume(&a, ME, now));
 }
 
 static void many_users_do_not_make_one_forget_who_has_sent_most(void **state) {
-        NotesAllowance a = { 0 };
+        NoteRatelimit a = { 0 };
         (void)state;
-        for (unsigned i = 0; i < NOTES_BURST; i++)
-                assert_true(notes_allowance_take(&a, ME, 1));
+        for (unsigned i = 0; i < NOTE_BURST; i++)
+                assert_true(note_ratelimit_consume(&a, ME, 1));
         for (unsigned i = 0; i < 1000; i++)
-                assert_true(notes_allowance_take(&a, 100000 + i, 1));
-        assert_false(notes_allowance_take(&a, ME, 1));
+                assert_true(note_ratelimit_consume(&a, 100000 + i, 1));
+        assert_false(note_ratelimit_consume(&a, ME, 1));
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)
@@ -267,8 +270,8 @@ static void what_a_hook_says_at_its_end_is_one_of_four_sentences(void **state) {
                 { "", false, false, false },
         };
         for (size_t i = 0; i < ELEMENTSOF(said); i++) {
-                NotesFinish finish = { 0 };
-                assert_int_equal(notes_finish_parse(said[i].text, strlen(said[i].text), &finish),
+                HookFinish finish = { 0 };
+                assert_int_equal(hook_finish_parse(said[i].text, strlen(said[i].text), &finish),
                                  said[i].is_known);
                 assert_int_equal(finish.without_record, said[i].without_record);
                 assert_int_equal(finish.without_snapshot, said[i].without_snapshot);

@@ -11,61 +11,85 @@
 
 /* ---- which unit a directory is ---- */
 
-typedef struct NotesPlace {
+typedef struct NoteLocation {
         char *source;   /* its name */
         char *fixed;    /* the fixed part of its path */
         char *relative; /* of the unit, below it; "" = itself */
         bool by_name;   /* its path is another one here: found by its last components alone */
-} NotesPlace;
-void notes_place_done(NotesPlace *p);
+} NoteLocation;
+void note_location_done(NoteLocation *p);
 
 /** The first source whose directories have units, and that the directory lies in.
  * @param directory  as the note has it
  * @param ret_why    static, a sentence; only with NOTES_E_REFUSED
  * @return 0; NOTES_E_REFUSED: it can be in none; -ENOMEM */
-enum { NOTES_E_REFUSED = 1 };
-int notes_place_find(const Config *c, const char *directory, NotesPlace *ret, const char **ret_why);
+enum { NOTE_E_NO_UNIT = 1 };
+int note_location_find(const Config *c, const char *directory, NoteLocation *ret,
+                       const char **ret_why);
 /** For a directory that is in no source by its path (a container sees another one): the unit of that name in the i-th source, where there may be one.
  * @return 0; NOTES_E_REFUSED: this source has none of that name; -ENOMEM */
-int notes_place_by_name(const Config *c, size_t i, const char *directory, NotesPlace *ret);
+int note_location_find_by_name(const Config *c, size_t i, const char *directory, NoteLocation *ret);
+
+/* ---- notes_unit.c: whether the directory is there, and whose it is. In a worker: a mount may hang. ---- */
+
+#define NOTE_LOCATIONS_MAX 16
+
+/* Owns all it has. */
+typedef struct DirectoryCheck {
+        uid_t uid; /* of the hook */
+        NoteLocation places[NOTE_LOCATIONS_MAX];
+        size_t n_locations;
+        /* The answer: */
+        const NoteLocation *found; /* one of places; NULL: refused */
+        const char *why;           /* static; NULL when found */
+        bool is_absent;            /* it is not there: it may come */
+        bool is_late;              /* nobody could look at it in time: the same */
+        size_t n_absent;           /* places where no directory of that name is */
+} DirectoryCheck;
+void directory_check_done(DirectoryCheck *l);
+
+/** Finds out where to look, from text alone. @return 0; NOTES_E_REFUSED and why; -ENOMEM */
+int directory_check_prepare(DirectoryCheck *l, const Config *c, const char *directory, uid_t uid);
+/** Looks. Blocks. */
+void directory_check_run(DirectoryCheck *l);
 
 /* ---- what its hook has written ---- */
 
-typedef struct NotesFinish {
+typedef struct HookFinish {
         bool without_record, without_snapshot;
-} NotesFinish;
+} HookFinish;
 
 /** Reads `finished` or `finished without record`, `… snapshot`, `… record snapshot`. @param data  a packet @return whether it is of this form */
-bool notes_finish_parse(const char *data, size_t n, NotesFinish *ret);
+bool hook_finish_parse(const char *data, size_t n, HookFinish *ret);
 
 /* ---- where its copy may go ---- */
 
-#define NOTES_PREFIX_MAX 512
+#define NOTE_PREFIX_MAX 512
 
 /** Judges `s3://bucket/prefix`: it must be below one of hook.allow_prefixes, or, where there are none, below the fixed part of the prefix of an s3
  * destination with that bucket; and there must be a destination with that bucket.
  * @return NULL: granted; else why not, a static sentence */
-const char *notes_prefix_judge(const Config *c, const char *prefix);
+const char *hooknotes_check_prefix(const Config *c, const char *prefix);
 
 /* ---- how many ---- */
 
 /* A job of 128 threads that fails four times in a row is heard at once; then one note a second and user. */
-#define NOTES_BURST 512
-#define NOTES_REFILL_USEC 1000000
-#define NOTES_USERS_MAX 64
+#define NOTE_BURST 512
+#define NOTE_REFILL_USEC 1000000
+#define NOTE_USERS_MAX 64
 
-typedef struct NotesAllowance { /* zero = nobody has sent any */
+typedef struct NoteRatelimit { /* zero = nobody has sent any */
         struct {
                 uid_t uid;
                 uint64_t
                         used_usec; /* notes that count, each NOTES_REFILL_USEC, as of at_usec; 0 = free */
                 uint64_t at_usec;
-        } users[NOTES_USERS_MAX];
-} NotesAllowance;
+        } users[NOTE_USERS_MAX];
+} NoteRatelimit;
 
 /** Takes one from the user's allowance. Of more users than can be remembered, those are forgotten who have used least.
  * @param now_usec  of a clock that never goes back @return whether there was one */
-bool notes_allowance_take(NotesAllowance *a, uid_t uid, uint64_t now_usec);
+bool note_ratelimit_consume(NoteRatelimit *a, uid_t uid, uint64_t now_usec);
 
 /* ---- how many may lie in the mailbox ---- */
 

@@ -1,4 +1,4 @@
-#include "agent/hooknotes/notes_mailbox.h"
+#include "agent/hooknotes/mailbox.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -7,7 +7,7 @@
 #include <sys/inotify.h>
 #include <sys/stat.h>
 
-#include "agent/hooknotes/notes_rules.h"
+#include "agent/hooknotes/rules.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
@@ -17,26 +17,26 @@
 
 #define MODE 01733
 #define ENTRIES_AT_ONCE 32 /* then the loop has its turn: at most 2 MiB are read */
-#define LOOK_USEC USEC_PER_MINUTE
-#define SOON_USEC USEC_PER_SEC /* when something was left there for a moment */
+#define SCAN_INTERVAL_USEC USEC_PER_MINUTE
+#define RESCAN_USEC USEC_PER_SEC /* when something was left there for a moment */
 #define LINKED_USEC                                                                                \
         (10 *                                                                                      \
          USEC_PER_SEC) /* a hook may have given it its name by link(), and its dot-name has yet to go */
-#define SAY_USEC USEC_PER_MINUTE
+#define LOG_INTERVAL_USEC USEC_PER_MINUTE
 #define SLACK_BYTES (64 * 1024) /* of a file on disk: file systems have blocks of that size */
 #define UNFINISHED_USEC (60 * USEC_PER_SEC) /* a dot-name that nobody renames any more */
 
-struct NotesMailbox {
+struct Mailbox {
         sd_event *event;
         char *path;
-        NotesMailboxCallbacks callbacks;
+        MailboxCallbacks callbacks;
         int dir_fd;
-        DIR *pass;        /* a look that is underway */
-        bool again;       /* something came meanwhile */
-        bool is_soon;     /* something will be another in a moment */
+        DIR *pass;          /* a look that is underway */
+        bool again;         /* something came meanwhile */
+        bool needs_rescan;  /* something will be another in a moment */
         MailboxQuota quota; /* of this pass */
         /* What exceeded the quota, and what cannot be removed, is logged once a minute. */
-        uint64_t n_unsaid, said_usec, said_directory_usec;
+        uint64_t n_unlogged, logged_usec, logged_directory_usec;
         sd_event_source *watch, *step, *timer;
         char *buffer; /* of NOTE_MAX_BYTES + 2 */
 };
@@ -44,18 +44,18 @@ struct NotesMailbox {
 /* ---- one entry ---- */
 
 /* @return whether a minute has passed since, which begins anew then */
-static bool may_say(const NotesMailbox *m, uint64_t *said_usec) {
+static bool is_log_due(const Mailbox *m, uint64_t *logged_usec) {
         uint64_t now = 0;
         (void)sd_event_now(m->event, CLOCK_BOOTTIME, &now); /* cannot fail for this clock */
-        if (*said_usec > 0 && now < *said_usec + SAY_USEC)
+        if (*logged_usec > 0 && now < *logged_usec + LOG_INTERVAL_USEC)
                 return false;
-        *said_usec = now;
+        *logged_usec = now;
         return true;
 }
 
 /* A directory with something in it, or a mount: it stays, and is not entered. */
-static void say_stays(NotesMailbox *m, const struct statx *st) {
-        if (S_ISDIR(st->stx_mode) && may_say(m, &m->said_directory_usec))
+static void log_kept_directory(Mailbox *m, const struct statx *st) {
+        if (S_ISDIR(st->stx_mode) && is_log_due(m, &m->logged_directory_usec))
                 log_warning(0,
                             "uid %u has put a directory with something in it into the mailbox "
                             "'%s'; what is in it is not read and not bounded: remove it, and ask "
@@ -63,30 +63,30 @@ static void say_stays(NotesMailbox *m, const struct statx *st) {
                             (unsigned)st->stx_uid, m->path);
 }
 
-static bool throw_away(NotesMailbox *m, const char *name, const struct statx *st, const char *why) {
+static bool discard(Mailbox *m, const char *name, const struct statx *st, const char *why) {
         int flags = S_ISDIR(st->stx_mode) ? AT_REMOVEDIR : 0;
         if (unlinkat(m->dir_fd, name, flags) < 0) {
                 if (errno != ENOENT)
-                        say_stays(m, st);
+                        log_kept_directory(m, st);
                 return false;
         }
         m->callbacks.on_refused(st->stx_uid, why, m->callbacks.userdata);
         return true;
 }
 
-static void throw_away_surplus(NotesMailbox *m, const char *name, const struct statx *st) {
-        if (!throw_away(m, name, st, "the mailbox has too many notes"))
+static void discard_surplus(Mailbox *m, const char *name, const struct statx *st) {
+        if (!discard(m, name, st, "the mailbox has too many notes"))
                 return;
-        m->n_unsaid++;
-        if (!may_say(m, &m->said_usec))
+        m->n_unlogged++;
+        if (!is_log_due(m, &m->logged_usec))
                 return;
         log_warning(0,
                     "the mailbox '%s' is full (at most %d files, %d of a user): removed %llu files "
                     "since the last such message, the latest one of uid %u; ask that user what "
                     "writes there, or put hook.mailbox on a file system with quotas",
                     m->path, MAILBOX_FILES_MAX, MAILBOX_FILES_MAX_OF_UID,
-                    (unsigned long long)m->n_unsaid, (unsigned)st->stx_uid);
-        m->n_unsaid = 0;
+                    (unsigned long long)m->n_unlogged, (unsigned)st->stx_uid);
+        m->n_unlogged = 0;
 }
 
 /* What it has on disk: more than its size when it was asked for (fallocate), less when it has holes. */
@@ -100,7 +100,7 @@ static bool is_too_long(const struct statx *sx) {
 }
 
 /* @return the file's bytes, above NOTE_MAX_BYTES when it is too long; -errno */
-static ssize_t read_note(NotesMailbox *m, const char *name, struct stat *ret_st) {
+static ssize_t read_note(Mailbox *m, const char *name, struct stat *ret_st) {
         _cleanup_close_ int fd = fs_open_regular(m->dir_fd, name, ret_st);
         if (fd < 0)
                 return fd;
@@ -127,13 +127,13 @@ static bool is_younger(const struct statx *sx, uint64_t than_usec) {
 }
 
 /* It has not got its one name yet. No event tells that a file grows: it is looked at again soon. */
-static void wait_for_name(NotesMailbox *m, const char *name, const struct statx *sx) {
-        m->is_soon = true;
+static void wait_for_name(Mailbox *m, const char *name, const struct statx *sx) {
+        m->needs_rescan = true;
         if (!mailbox_quota_consume(&m->quota, sx->stx_uid))
-                throw_away_surplus(m, name, sx);
+                discard_surplus(m, name, sx);
 }
 
-static void take_file(NotesMailbox *m, const char *name, const struct statx *sx) {
+static void handle_file(Mailbox *m, const char *name, const struct statx *sx) {
         struct stat st;
         if (sx->stx_nlink == 2 && is_younger(sx, LINKED_USEC)) {
                 wait_for_name(m, name, sx);
@@ -141,25 +141,25 @@ static void take_file(NotesMailbox *m, const char *name, const struct statx *sx)
         }
         if (sx->stx_nlink !=
             1) { /* a link to somebody else's file would speak in that one's name */
-                (void)throw_away(m, name, sx, "a file in the mailbox had more than one name");
+                (void)discard(m, name, sx, "a file in the mailbox had more than one name");
                 return;
         }
         if (!mailbox_quota_consume(&m->quota, sx->stx_uid)) {
-                throw_away_surplus(m, name, sx);
+                discard_surplus(m, name, sx);
                 return;
         }
         ssize_t n = read_note(m, name, &st);
         if (n == -ENOENT)
                 return;
         if (n < 0 || (size_t)n > NOTE_MAX_BYTES || st.st_uid != sx->stx_uid || st.st_nlink != 1) {
-                (void)throw_away(m, name, sx, "a file in the mailbox could not be read as a note");
+                (void)discard(m, name, sx, "a file in the mailbox could not be read as a note");
                 return;
         }
-        const NotesMail mail = { .name = name,
-                                 .data = m->buffer,
-                                 .n = (size_t)n,
-                                 .uid = st.st_uid,
-                                 .written_usec = usec_of(&st.st_ctim) };
+        const Mail mail = { .name = name,
+                            .data = m->buffer,
+                            .n = (size_t)n,
+                            .uid = st.st_uid,
+                            .written_usec = usec_of(&st.st_ctim) };
         m->callbacks.on_mail(&mail, m->callbacks.userdata);
 }
 
@@ -168,7 +168,7 @@ static bool is_underway(const char *name, const struct statx *sx) {
         return name[0] == '.' && is_younger(sx, UNFINISHED_USEC);
 }
 
-static void take_entry(NotesMailbox *m, const char *name) {
+static void handle_entry(Mailbox *m, const char *name) {
         struct statx sx;
         /* Not synced: a mount that hangs must not be asked. The owner of a file may mount over it (FUSE). */
         if (statx(m->dir_fd, name, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC,
@@ -177,20 +177,20 @@ static void take_entry(NotesMailbox *m, const char *name) {
         if (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT)
                 return;
         if (S_ISREG(sx.stx_mode) && is_too_long(&sx))
-                (void)throw_away(m, name, &sx, "a file in the mailbox was too long for a note");
+                (void)discard(m, name, &sx, "a file in the mailbox was too long for a note");
         else if (is_underway(name, &sx))
                 wait_for_name(m, name, &sx);
         else if (name[0] == '.')
-                (void)throw_away(m, name, &sx, "a note in the mailbox was never finished");
+                (void)discard(m, name, &sx, "a note in the mailbox was never finished");
         else if (!S_ISREG(sx.stx_mode))
-                (void)throw_away(m, name, &sx, "something in the mailbox was no file");
+                (void)discard(m, name, &sx, "something in the mailbox was no file");
         else
-                take_file(m, name, &sx);
+                handle_file(m, name, &sx);
 }
 
 /* ---- a look at all of them ---- */
 
-static int open_directory(NotesMailbox *m) {
+static int open_directory(Mailbox *m) {
         struct stat st;
         int r = fs_mkdir_p(m->path, 0711);
         if (r < 0)
@@ -209,14 +209,14 @@ static int open_directory(NotesMailbox *m) {
         return 0;
 }
 
-static void end_pass(NotesMailbox *m) {
+static void end_pass(Mailbox *m) {
         if (m->pass)
                 (void)closedir(m->pass); /* only read from */
         m->pass = NULL;
         m->quota.n_users = m->quota.n = 0;
 }
 
-static int begin_pass(NotesMailbox *m) {
+static int begin_pass(Mailbox *m) {
         int r = fs_opendir_at(m->dir_fd, ".", &m->pass);
         if (r == 0)
                 m->again = false;
@@ -225,36 +225,36 @@ static int begin_pass(NotesMailbox *m) {
 
 /* A slice of a look. */
 static int on_step(sd_event_source *source, void *userdata) {
-        NotesMailbox *m = userdata;
+        Mailbox *m = userdata;
         if (!m->pass && begin_pass(m) < 0) /* the timer tries again */
                 return sd_event_source_set_enabled(source, SD_EVENT_OFF);
         for (unsigned i = 0; i < ENTRIES_AT_ONCE; i++) {
                 const struct dirent *e = readdir(m->pass);
                 if (!e) {
                         end_pass(m);
-                        if (m->is_soon)
-                                (void)timer_rearm(m->timer, SOON_USEC); /* else it is on, later */
-                        m->is_soon = false;
+                        if (m->needs_rescan)
+                                (void)timer_rearm(m->timer, RESCAN_USEC); /* else it is on, later */
+                        m->needs_rescan = false;
                         return m->again ? 0 : sd_event_source_set_enabled(source, SD_EVENT_OFF);
                 }
                 if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
-                        take_entry(m, e->d_name);
+                        handle_entry(m, e->d_name);
         }
         return 0;
 }
 
-void notes_mailbox_look(NotesMailbox *m) {
+void mailbox_rescan(Mailbox *m) {
         m->again = true;
         (void)sd_event_source_set_enabled(m->step, SD_EVENT_ON); /* cannot fail for ours */
 }
 
 static int on_event(sd_event_source *source, const struct inotify_event *event, void *userdata) {
         (void)source, (void)event;
-        notes_mailbox_look(userdata);
+        mailbox_rescan(userdata);
         return 0;
 }
 
-static int watch(NotesMailbox *m) {
+static int watch(Mailbox *m) {
         m->watch = sd_event_source_disable_unref(m->watch);
         return sd_event_add_inotify(m->event, &m->watch, m->path,
                                     IN_MOVED_TO | IN_CREATE | IN_CLOSE_WRITE | IN_ONLYDIR |
@@ -265,7 +265,7 @@ static int watch(NotesMailbox *m) {
 /* What no event told: a directory that was removed or put in the place of ours, notes that could not be taken. */
 static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
         (void)usec;
-        NotesMailbox *m = userdata;
+        Mailbox *m = userdata;
         struct stat ours, theirs;
         if (fstat(m->dir_fd, &ours) < 0 || lstat(m->path, &theirs) < 0 ||
             ours.st_ino != theirs.st_ino || ours.st_dev != theirs.st_dev) {
@@ -277,20 +277,20 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
                         log_warning(r, "cannot use the mailbox '%s', trying again in a minute",
                                     m->path);
         }
-        notes_mailbox_look(m);
-        return timer_rearm(source, LOOK_USEC);
+        mailbox_rescan(m);
+        return timer_rearm(source, SCAN_INTERVAL_USEC);
 }
 
-int notes_mailbox_new(NotesMailbox **ret, sd_event *event, const char *path,
-                      const NotesMailboxCallbacks *callbacks) {
-        NotesMailbox *m = calloc(1, sizeof *m);
+int mailbox_new(Mailbox **ret, sd_event *event, const char *path,
+                const MailboxCallbacks *callbacks) {
+        Mailbox *m = calloc(1, sizeof *m);
         if (!m)
                 return -ENOMEM;
-        *m = (NotesMailbox){ .event = sd_event_ref(event),
-                             .path = strdup(path),
-                             .callbacks = *callbacks,
-                             .dir_fd = -1,
-                             .buffer = malloc(NOTE_MAX_BYTES + 2) };
+        *m = (Mailbox){ .event = sd_event_ref(event),
+                        .path = strdup(path),
+                        .callbacks = *callbacks,
+                        .dir_fd = -1,
+                        .buffer = malloc(NOTE_MAX_BYTES + 2) };
         int r = m->path && m->buffer ? open_directory(m) : -ENOMEM;
         if (r >= 0)
                 r = sd_event_add_defer(event, &m->step, on_step, m);
@@ -300,22 +300,22 @@ int notes_mailbox_new(NotesMailbox **ret, sd_event *event, const char *path,
                 r = sd_event_source_set_enabled(m->step, SD_EVENT_ON);
         if (r >= 0)
                 r = timer_arm(&m->timer, &(TimerOrder){ .event = event,
-                                                        .usec = LOOK_USEC,
-                                                        .slack_usec = SOON_USEC / 2,
+                                                        .usec = SCAN_INTERVAL_USEC,
+                                                        .slack_usec = RESCAN_USEC / 2,
                                                         .handler = on_timer,
                                                         .userdata = m });
         if (r >= 0 && watch(m) < 0)
                 log_notice("the mailbox '%s' cannot be watched; it is looked into every minute",
                            path);
         if (r < 0) {
-                notes_mailbox_free(m);
+                mailbox_free(m);
                 return r;
         }
         *ret = m;
         return 0;
 }
 
-NotesMailbox *notes_mailbox_free(NotesMailbox *m) {
+Mailbox *mailbox_free(Mailbox *m) {
         if (!m)
                 return NULL;
         end_pass(m);
@@ -331,12 +331,12 @@ NotesMailbox *notes_mailbox_free(NotesMailbox *m) {
         return NULL;
 }
 
-void notes_mailbox_remove(NotesMailbox *m, const char *name) {
+void mailbox_remove(Mailbox *m, const char *name) {
         if (unlinkat(m->dir_fd, name, 0) < 0 && errno != ENOENT)
                 log_debug("cannot remove '%s' from the mailbox: its next arrival is dropped", name);
 }
 
-bool notes_mailbox_is_idle(const NotesMailbox *m) {
+bool mailbox_is_idle(const Mailbox *m) {
         int enabled = SD_EVENT_OFF;
         return sd_event_source_get_enabled(m->step, &enabled) >= 0 && enabled == SD_EVENT_OFF;
 }

@@ -8,33 +8,33 @@
 
 #include "lib/base/clock.h"
 
-typedef struct NotesMailbox NotesMailbox;
+typedef struct Mailbox Mailbox;
 
-typedef struct NotesMail { /* borrowed for the call */
+typedef struct Mail { /* borrowed for the call */
         const char *name;
         const char *data; /* NUL-terminated behind n */
         size_t n;
         uid_t uid;             /* owner of the file */
         uint64_t written_usec; /* CLOCK_REALTIME when it was last changed, by the kernel */
-} NotesMail;
+} Mail;
 
-typedef struct NotesMailboxCallbacks {
-        /* Comes again with every look until notes_mailbox_remove(). */
-        void (*on_mail)(const NotesMail *mail, void *userdata);
+typedef struct MailboxCallbacks {
+        /* Comes again with every look until mailbox_remove(). */
+        void (*on_mail)(const Mail *mail, void *userdata);
         /* Something was removed that is no note, or one too many. @param why  static */
         void (*on_refused)(uid_t uid, const char *why, void *userdata);
         void *userdata;
-} NotesMailboxCallbacks;
+} MailboxCallbacks;
 
 /** Makes the directory where it is not there, and looks into it from the loop: now, when something comes, and every minute.
  * @return 0; -ENOTDIR, -EPERM: something of somebody else's is in its place; -errno */
-int notes_mailbox_new(NotesMailbox **ret, sd_event *event, const char *path,
-                      const NotesMailboxCallbacks *callbacks);
-NotesMailbox *notes_mailbox_free(NotesMailbox *m);
+int mailbox_new(Mailbox **ret, sd_event *event, const char *path,
+                const MailboxCallbacks *callbacks);
+Mailbox *mailbox_free(Mailbox *m);
 
 /** It is durable elsewhere, or no note after all. */
-void notes_mailbox_remove(NotesMailbox *m, const char *name);
+void mailbox_remove(Mailbox *m, const char *name);
 /** Looks again at all that is there. */
-void notes_mailbox_look(NotesMailbox *m);
+void mailbox_rescan(Mailbox *m);
 /** @return whether nothing waits to be looked at */
-bool notes_mailbox_is_idle(const NotesMailbox *m);
+bool mailbox_is_idle(const Mailbox *m);
