@@ -181,11 +181,11 @@ bool agent_hook_is_idle(const Agent *a) {
 
 void agent_hook_view(const Agent *a, HookView *ret) {
         HookNotesStats f = { .trouble = "hooks cannot be heard" };
-        IncidentsFigures snapshots = { 0 };
+        IncidentsStats snapshots = { 0 };
         if (a->notes)
                 hooknotes_stats(a->notes, &f);
         if (a->incidents)
-                incidents_figures(a->incidents, &snapshots);
+                incidents_stats(a->incidents, &snapshots);
         *ret = (HookView){ .socket = a->config->hook.socket,
                            .mailbox = a->config->hook.mailbox,
                            .n_socket = f.n_socket,

@@ -14,7 +14,7 @@ int agent_snapshot_begin(char ret_name[SNAPSHOT_NAME_SIZE], char **ret_message, 
         Agent *a = userdata;
         _Static_assert((int)SNAPSHOT_NAME_SIZE == (int)INCIDENT_NAME_SIZE, "one name");
         const char *why = NULL;
-        int r = a->incidents ? incidents_ask(a->incidents, ret_name, &why) : -ENODEV;
+        int r = a->incidents ? incidents_request(a->incidents, ret_name, &why) : -ENODEV;
         if (r == 0)
                 return 0;
         *ret_message =

@@ -1,20 +1,534 @@
-/* Who belongs together: notes, lines of the kernel log and questions become incidents, by the rules of incident_rules.h. */
+/* What is heard all the time: lines of the kernel log, of which some begin an incident, and who holds a device, for the day when it is a zombie. */
 #include "agent/incidents/incidents.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
 
 #include "agent/incidents/incidents_private.h"
 #include "agent/store/notes_store.h"
+#include "collectors/runner/supervise.h"
 #include "lib/base/fs.h"
+#include "lib/base/json_out.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
+#include "lib/event/timer.h"
+
+#define JOBS_INTERVAL_USEC (30 * USEC_PER_SEC)
+static bool has(const IncidentUnit *u, const IncidentFile *f);
+static int on_watch_retry(sd_event_source *s, uint64_t usec, void *userdata);
+static void attach_next(Incident *x);
+static bool is_same(const IncidentProcess *a, const IncidentProcess *b);
+
+#define AGAIN_USEC (30 * USEC_PER_SEC) /* when the supervisor has ended, which it should not */
+#define TRIGGER_MAX 300
+static void on_hw_error(Incidents *i, const json_t *record, const char *text) {
+        const char *why = NULL, *line = json_string_value(json_object_get(record, "text"));
+        char trigger[TRIGGER_MAX];
+        (void)snprintf(trigger, sizeof trigger, "the kernel log: %s", line ? line : "");
+        Incident *x = incidents_start_or_join(i, INCIDENT_KERNEL, trigger, &why);
+        if (!x)
+                return;
+        (void)incident_text_add(&x->events, INCIDENT_EVENTS_MAX,
+                                text); /* the snapshot has the kernel log, too */
+}
+
+static void on_kmsg(Incidents *i, const char *text) {
+        json_t *record = json_loads(text, 0, NULL);
+        const char *about = json_string_value(json_object_get(record, "about"));
+        if (about && strcmp(about, "hw_error") == 0)
+                on_hw_error(i, record, text);
+        json_decref(record);
+}
+
+/* A process that is just ending has no environment any more, and a row that is as it was keeps the time at which it became so: dumps that were
+ * written since then are its own. */
+static bool is_worth_storing(Incidents *i, const json_t *record, const StoredJob *job) {
+        StoredJob known = { 0 };
+        if (store_job_find(i->context.store, job->pid, job->start_ticks, &known) != 0)
+                return true;
+        bool is_same = strcmp(known.document, job->document) == 0;
+        stored_job_done(&known);
+        return !is_same && json_is_object(json_object_get(record, "job"));
+}
+
+static void store_job(Incidents *i, const char *text) {
+        json_t *record = json_loads(text, 0, NULL);
+        StoredJob job = {
+                .pid = (pid_t)json_integer_value(json_object_get(record, "pid")),
+                .start_ticks = (uint64_t)json_integer_value(json_object_get(record, "start_ticks")),
+                .uid = (uid_t)json_integer_value(json_object_get(record, "uid")),
+                .seen_usec = i->context.clock->realtime_usec(i->context.clock),
+                .document = (char *)text,
+        };
+        if (job.pid > 0 && is_worth_storing(i, record, &job))
+                (void)store_job_put(i->context.store, &job); /* all are told again in 10 minutes */
+        json_decref(record);
+}
+
+/* One transaction for all that came at once: a commit waits for the disk. What is lost is told again in 10 minutes. */
+static void store_seen(Incidents *i) {
+        int r = i->n_seen > 0 ? store_begin(i->context.store) : -ENODATA;
+        for (size_t k = 0; k < i->n_seen; k++) {
+                if (r == 0)
+                        store_job(i, i->seen[k]);
+                free(i->seen[k]);
+        }
+        i->n_seen = 0;
+        if (r == 0)
+                r = store_commit(i->context.store);
+        if (r < 0 && r != -ENODATA)
+                log_debug("cannot store who holds devices: %s", strerror(-r));
+}
+
+static int on_seen(sd_event_source *s, void *userdata) {
+        (void)s;
+        store_seen(userdata);
+        return 0;
+}
+
+/* Behind all that has come by now. */
+static void on_jobs(Incidents *i, const char *text) {
+        if (i->n_seen == INCIDENTS_SEEN_MAX)
+                store_seen(i);
+        i->seen[i->n_seen] = strdup(text);
+        i->n_seen += i->seen[i->n_seen] != NULL;
+        int r = 0;
+        if (!i->seen_step) {
+                r = sd_event_add_defer(i->context.event, &i->seen_step, on_seen, i);
+                if (r >= 0)
+                        r = sd_event_source_set_priority(i->seen_step, SD_EVENT_PRIORITY_IDLE);
+        }
+        if (r < 0 || sd_event_source_set_enabled(i->seen_step, SD_EVENT_ONESHOT) < 0)
+                store_seen(i);
+}
+
+static void on_message(const char *text, void *userdata) {
+        if (strncmp(text, "kmsg ", 5) == 0)
+                on_kmsg(userdata, text + 5);
+        else if (strncmp(text, "jobs ", 5) == 0)
+                on_jobs(userdata, text + 5);
+        else if (strncmp(text, "trouble ", 8) == 0)
+                log_warning(0, "the kernel log is not followed: %s; trying again every 30 s",
+                            text + 8);
+}
+
+static int on_watch_retry(sd_event_source *s, uint64_t usec, void *userdata) {
+        (void)s;
+        (void)usec;
+        incidents_watch(userdata);
+        return 0;
+}
+
+static void try_again(Incidents *i) {
+        int r = timer_arm(&i->watch_timer, &(TimerOrder){ .event = i->context.event,
+                                                          .usec = AGAIN_USEC,
+                                                          .handler = on_watch_retry,
+                                                          .userdata = i });
+        if (r < 0)
+                log_error(r, "neither the kernel log nor who holds a device is followed any more");
+}
+
+static void on_end(int result, const char *why, void *userdata) {
+        Incidents *i = userdata;
+        log_warning(0,
+                    "neither the kernel log nor who holds a device is followed (%s); trying again "
+                    "in 30 s",
+                    result < 0 ? why : "their supervisor has ended");
+        i->watch = probe_free(i->watch);
+        try_again(i);
+}
+
+void incidents_watch(Incidents *i) {
+        const Config *c = i->config;
+        if (!c->snapshot.enabled || i->watch)
+                return;
+        ProbeOrder o = { .mode = PROBE_WATCH,
+                         .interval_usec = JOBS_INTERVAL_USEC,
+                         .collect = { .sysfs_root = c->snapshot.sysfs_root,
+                                      .device_directory = c->snapshot.device_directory,
+                                      .proc_root = c->snapshot.proc_root,
+                                      .environment = c->snapshot.environment.items,
+                                      .timeout_usec = c->snapshot.probe_timeout_usec,
+                                      .max_bytes = c->snapshot.probe_bytes } };
+        int r = probe_new(&i->watch, i->context.event,
+                          &(ProbeRequest){ .order = &o,
+                                           .socket = i->socket,
+                                           .dir_fd = -1,
+                                           .timeout_usec = USEC_INFINITY,
+                                           .on_message = on_message,
+                                           .on_end = on_end,
+                                           .userdata = i });
+        if (r < 0) {
+                log_warning(r, "the kernel log cannot be followed; trying again in 30 s");
+                try_again(i);
+        }
+}
+
+void incidents_watch_done(Incidents *i) {
+        i->watch = probe_free(i->watch);
+        i->watch_timer = sd_event_source_disable_unref(i->watch_timer);
+        i->seen_step = sd_event_source_disable_unref(i->seen_step);
+        store_seen(i);
+}
+
+/* What lies in an incident's directory goes to the dumps that it is about, file by file, off the loop. What a full disk did not let through is tried again; what
+ * was attached is remembered beside it, so that no supplement brings it twice. */
+
+/* Not in incident.json, which is attached itself: it would change with each time that it is. */
+#define MEMORY_FILE ".attached.json"
+#define MEMORY_MAX (16 * MIB)
+#define AGAIN_MIN_USEC USEC_PER_SEC
+#define AGAIN_MAX_USEC USEC_PER_MINUTE
+/* ---- what a unit has ---- */
+
+static IncidentFile file_of(const char *name, const struct stat *st) {
+        IncidentFile f = { .bytes = (uint64_t)st->st_size,
+                           .inode = (uint64_t)st->st_ino,
+                           .mtime_nsec =
+                                   (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec };
+        (void)snprintf(f.name, sizeof f.name, "%s", name);
+        return f;
+}
+
+/* Files are replaced, not written to. */
+static bool is_same_file(const IncidentFile *a, const IncidentFile *b) {
+        return strcmp(a->name, b->name) == 0 && a->bytes == b->bytes && a->inode == b->inode &&
+               a->mtime_nsec == b->mtime_nsec;
+}
+
+static bool has(const IncidentUnit *u, const IncidentFile *f) {
+        for (size_t k = 0; k < u->n_attached; k++)
+                if (is_same_file(&u->attached[k], f))
+                        return true;
+        return false;
+}
+
+/* @return 0, -ENOMEM: then it is attached again, which is as good */
+static int remember(IncidentUnit *u, const IncidentFile *f) {
+        for (size_t k = 0; k < u->n_attached; k++)
+                if (strcmp(u->attached[k].name, f->name) == 0) {
+                        u->attached[k] = *f;
+                        return 0;
+                }
+        if (u->n_attached >= INCIDENT_FILES_MAX)
+                return -ENOMEM;
+        IncidentFile *more = reallocarray(u->attached, u->n_attached + 1, sizeof *more);
+        if (!more)
+                return -ENOMEM;
+        u->attached = more;
+        more[u->n_attached++] = *f;
+        return 0;
+}
+
+/* ---- the memory ---- */
+
+static void add_unit(StrBuf *b, const IncidentUnit *u) {
+        json_out_object(b, NULL);
+        json_out_path(b, "source", u->source);
+        json_out_path(b, "path", u->path);
+        json_out_array(b, "files");
+        for (size_t k = 0; k < u->n_attached; k++) {
+                json_out_object(b, NULL);
+                json_out_path(b, "name", u->attached[k].name);
+                json_out_u64(b, "bytes", u->attached[k].bytes);
+                json_out_u64(b, "inode", u->attached[k].inode);
+                json_out_i64(b, "mtime_nsec", u->attached[k].mtime_nsec);
+                json_out_end_object(b);
+        }
+        json_out_end_array(b);
+        json_out_end_object(b);
+}
+
+static void save(Incident *x) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        if (!x->attaching.is_changed)
+                return;
+        json_out_object(&b, NULL);
+        json_out_array(&b, "units");
+        for (size_t k = 0; k < x->n_units; k++)
+                if (!x->units[k].is_gone)
+                        add_unit(&b, &x->units[k]);
+        json_out_end_array(&b);
+        json_out_end_object(&b);
+        int r = strbuf_error(&b);
+        if (r == 0)
+                r = incident_open_directory(x);
+        if (r == 0)
+                r = fs_write_file(x->dir_fd, MEMORY_FILE, b.text, b.n, 0600);
+        x->attaching.is_changed = r < 0;
+        if (r < 0)
+                log_warning(r,
+                            "incident %s: '%s/%s' cannot be written; after a restart a supplement "
+                            "may bring again what is attached by now",
+                            x->name, x->directory, MEMORY_FILE);
+}
+
+static void read_unit(Incident *x, const json_t *v) {
+        _cleanup_free_ char *source = incident_unescaped(v, "source"),
+                            *path = incident_unescaped(v, "path");
+        const json_t *item;
+        size_t k;
+        IncidentUnit *u = source && path ? incident_find_unit(x, source, path) : NULL;
+        if (!u)
+                return;
+        json_array_foreach(json_object_get(v, "files"), k, item) {
+                _cleanup_free_ char *name = incident_unescaped(item, "name");
+                IncidentFile f = {
+                        .bytes = (uint64_t)json_integer_value(json_object_get(item, "bytes")),
+                        .inode = (uint64_t)json_integer_value(json_object_get(item, "inode")),
+                        .mtime_nsec = json_integer_value(json_object_get(item, "mtime_nsec"))
+                };
+                if (!name || strlen(name) >= sizeof f.name)
+                        continue;
+                strcpy(f.name, name);
+                (void)remember(u, &f); /* as said there */
+        }
+}
+
+int incident_read_attached(Incident *x) {
+        _cleanup_free_ char *text = NULL;
+        size_t n, k;
+        int r = fs_read_file(x->dir_fd, MEMORY_FILE, MEMORY_MAX, &text, &n);
+        if (r < 0)
+                return r == -ENOENT ? 0 : r;
+        json_t *v = json_loadb(text, n, 0, NULL);
+        const json_t *unit;
+        json_array_foreach(json_object_get(v, "units"), k, unit) read_unit(x, unit);
+        json_decref(v);
+        return 0;
+}
+
+/* ---- a round ---- */
+
+bool incident_is_attaching(const Incident *x) {
+        return x->attaching.job || x->attaching.is_stuck;
+}
+
+static void rest_timer(Incident *x) {
+        if (x->attaching.timer)
+                (void)sd_event_source_set_enabled(x->attaching.timer,
+                                                  SD_EVENT_OFF); /* fails only in another process */
+}
+
+static void finish(Incident *x) {
+        IncidentAttaching *a = &x->attaching;
+        if (a->is_stuck)
+                log_notice("incident %s: what could not be attached to its dumps is attached now",
+                           x->name);
+        a->is_stuck = false;
+        a->wait_usec = 0;
+        rest_timer(x);
+        save(x);
+        if (x->state == INCIDENT_ENDED)
+                incident_write(x); /* that it is over */
+        if (x->state >= INCIDENT_RESTING)
+                incident_report_pending(x, false);
+        incident_close_descriptors(x);
+}
+
+static int on_attach_retry(sd_event_source *s, uint64_t usec, void *userdata) {
+        (void)s;
+        (void)usec;
+        incident_attach_all(userdata);
+        return 0;
+}
+
+/* What somebody can do about it. */
+static const char *remedy_of(int error) {
+        return error == -EDQUOT
+                       ? "what is attached to all dumps that wait has reached its bound (512 MiB): "
+                         "deliver or cancel some; or the disk quota of the state directory is used "
+                         "up: raise it"
+               : error == -ENOSPC ? "make room on the state directory's disk"
+               : error == -EIO || error == -EROFS
+                       ? "see whether the state directory's disk is sound and may be written to"
+                       : "the agent is short of memory or of open files";
+}
+
+/* The dumps do not wait for it: what is attached later follows in a supplement. */
+static void get_stuck(Incident *x, int error) {
+        IncidentAttaching *a = &x->attaching;
+        if (!a->is_stuck)
+                log_warning(error,
+                            "incident %s: '%s' cannot be attached to its dumps; it stays in '%s' "
+                            "and is tried again; %s",
+                            x->name, a->file.name[0] ? a->file.name : "what there is", x->directory,
+                            remedy_of(error));
+        a->is_stuck = true;
+        a->wait_usec = MAX(2 * a->wait_usec, AGAIN_MIN_USEC);
+        a->wait_usec = MIN(a->wait_usec, AGAIN_MAX_USEC);
+        save(x);
+        if (timer_arm(&a->timer, &(TimerOrder){ .event = x->owner->context.event,
+                                                .usec = a->wait_usec,
+                                                .handler = on_attach_retry,
+                                                .userdata = x }) < 0)
+                log_warning(0, "incident %s: it is tried again after the next start", x->name);
+        if (x->state >= INCIDENT_RESTING)
+                incident_report_pending(x, false);
+        incident_close_descriptors(x);
+}
+
+/* What comes right by itself, or by somebody who makes room. */
+static bool is_passing(int error) {
+        return error == -ENOSPC || error == -EDQUOT || error == -EIO || error == -EROFS ||
+               error == -ENOMEM || error == -EMFILE || error == -ENFILE || error == -EAGAIN;
+}
+
+/* @return 0, or what has the round end */
+static int handle_result(Incident *x, IncidentUnit *u, int result) {
+        const IncidentsContext *c = &x->owner->context;
+        if (is_passing(result))
+                return result;
+        int r = remember(u, &x->attaching.file); /* what is refused is not tried again either */
+        x->attaching.is_changed = true;
+        if (result < 0)
+                log_warning(result, "incident %s: '%s' cannot be attached to '%s'", x->name,
+                            x->attaching.file.name, u->path);
+        else if (!u->is_gone)
+                c->on_attached(u->source, u->path, c->userdata);
+        return r;
+}
+
+/* @param n  of the results: one a unit, or one for all */
+static void handle_results(Incident *x, const int *results, size_t n) {
+        IncidentAttaching *a = &x->attaching;
+        int stuck = 0;
+        for (size_t k = 0; k < a->n_units; k++) {
+                int r = handle_result(x, &x->units[a->units[k]], results[MIN(k, n - 1)]);
+                stuck = stuck ? stuck : r;
+        }
+        if (stuck)
+                get_stuck(x, stuck);
+        else
+                attach_next(x);
+}
+
+static void on_done(const int *results, void *userdata) {
+        Incident *x = userdata;
+        x->attaching.job = NULL;
+        handle_results(x, results, x->attaching.n_units);
+}
+
+/* A unit that an earlier incident was about has its files, and keeps them. */
+static bool has_earlier(const Incident *x, const IncidentUnit *u) {
+        LIST_FOREACH (l, &x->owner->incidents) {
+                Incident *other = CONTAINER_OF(l, Incident, link);
+                if (other == x)
+                        return false;
+                if (incident_find_unit(other, u->source, u->path))
+                        return true;
+        }
+        return false;
+}
+
+typedef char OwnName[INCIDENT_NAME_SIZE + 256];
+
+static int submit(Incident *x, int fd) {
+        IncidentAttaching *a = &x->attaching;
+        AttachmentPlace places[INCIDENT_UNITS_MAX];
+        OwnName own;
+        (void)snprintf(own, sizeof own, "%s-%s", x->name, a->file.name);
+        for (size_t k = 0; k < a->n_units; k++) {
+                const IncidentUnit *u = &x->units[a->units[k]];
+                places[k] = (AttachmentPlace){ u->source, u->path,
+                                               has_earlier(x, u) ? own : a->file.name };
+        }
+        return attachments_submit(x->owner->context.attachments,
+                                  &(AttachmentOrder){ .fd = fd,
+                                                      .places = places,
+                                                      .n_places = a->n_units,
+                                                      .on_done = on_done,
+                                                      .userdata = x },
+                                  &a->job);
+}
+
+static size_t units_without(const Incident *x, const IncidentFile *f,
+                            size_t units[static INCIDENT_UNITS_MAX]) {
+        size_t n = 0;
+        for (size_t k = 0; k < x->n_units && n < INCIDENT_UNITS_MAX; k++)
+                if (!x->units[k].is_gone && !has(&x->units[k], f))
+                        units[n++] = k;
+        return n;
+}
+
+/* @return fd of that file, if some unit does not have it; -ENOENT: all do, or it has gone, or is none of ours; -errno */
+static int open_file(Incident *x, const char *name) {
+        IncidentAttaching *a = &x->attaching;
+        struct stat st;
+        if (fstatat(x->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+                return -errno;
+        if (!S_ISREG(st.st_mode))
+                return -ENOENT;
+        a->file = file_of(name, &st);
+        a->n_units = units_without(x, &a->file, a->units);
+        int fd = a->n_units > 0 ? fs_open_regular(x->dir_fd, name, &st) : -ENOENT;
+        if (fd >= 0)
+                a->file = file_of(name, &st); /* as it is taken */
+        return fd == -EBADF ? -ENOENT : fd;
+}
+
+/* @return fd of the next file that some unit does not have; -ENOENT: there is none; -errno: nobody can tell now */
+static int open_next(Incident *x) {
+        _cleanup_closedir_ DIR *d = NULL;
+        int fd = -ENOENT, r = incident_open_directory(x);
+        if (r == 0)
+                r = fs_opendir_at(x->dir_fd, ".", &d);
+        if (r < 0)
+                return r;
+        for (unsigned n = 0; n < INCIDENT_FILES_MAX && fd == -ENOENT; n++) {
+                errno = 0;
+                const struct dirent *e = readdir(d);
+                if (!e)
+                        return errno > 0 ? -errno : -ENOENT;
+                if (e->d_name[0] != '.' &&
+                    strcmp(e->d_name, SNAPSHOT_PUBLIC_FILE) != 0) /* is part of snapshot.json */
+                        fd = open_file(x, e->d_name);
+        }
+        return fd;
+}
+
+/* @return 0, -ENOENT: all have all; -errno */
+static int attach_one(Incident *x) {
+        x->attaching.file.name[0] = '\0';
+        x->attaching.n_units = 0;
+        _cleanup_close_ int fd = open_next(x);
+        return fd < 0 ? fd : submit(x, fd);
+}
+
+static void attach_next(Incident *x) {
+        int r = attach_one(x);
+        if (r == -ENOENT)
+                finish(x);
+        else if (r < 0 && (is_passing(r) ||
+                           x->attaching.n_units == 0)) /* it, or a file in it, could not be read */
+                get_stuck(x, r);
+        else if (r < 0)
+                handle_results(x, &r, 1);
+}
+
+void incident_attach_all(Incident *x) {
+        if (!x->attaching.job) /* else it looks again when that has come back */
+                attach_next(x);
+}
+
+void incident_attach_done(Incident *x) {
+        attachment_job_forget(x->attaching.job);
+        x->attaching.job = NULL;
+        x->attaching.timer = sd_event_source_disable_unref(x->attaching.timer);
+        if (x->directory)
+                save(x); /* what came back, though the round is not over */
+}
+
+/* Who belongs together: notes, lines of the kernel log and questions become incidents, by the rules of incident_rules.h. */
 
 #define GATHER_USEC (50 * USEC_PER_MSEC) /* hooks of one failure come at once: one order for all */
 #define FOUND_USEC (2 * USEC_PER_SEC)    /* the source has seen by then what was moved outside */
-
 /* ---- one ---- */
 
 Incident *incident_new(Incidents *i, const char *name) {
@@ -48,7 +562,7 @@ Incident *incident_free(Incident *x) {
                 incident_write(x); /* the agent ends */
         sd_event_source_disable_unref(x->writing);
         sd_event_source_disable_unref(x->timer);
-        incident_forget_exits(x);
+        incident_unwatch_exits(x);
         for (size_t k = 0; k < x->n_processes; k++)
                 free(x->processes[k]);
         free(x->processes);
@@ -76,7 +590,7 @@ static bool has_text(const IncidentTexts *texts, const char *text) {
         return false;
 }
 
-int incident_add_text(IncidentTexts *texts, size_t max, const char *text) {
+int incident_text_add(IncidentTexts *texts, size_t max, const char *text) {
         if (has_text(texts, text) || texts->n >= max)
                 return 1;
         char **more = reallocarray(texts->items, texts->n + 1, sizeof *more);
@@ -151,7 +665,7 @@ static Incident *begin(Incidents *i, IncidentCause cause, const char *trigger,
                        const char **ret_why) {
         Clock *clock = i->context.clock;
         *ret_why = "there is no room for one more: what was collected before is not delivered yet";
-        if (!incidents_make_room(i))
+        if (!incidents_free_space(i))
                 return NULL;
         *ret_why = "its directory could not be made";
         int r = 0;
@@ -159,7 +673,7 @@ static Incident *begin(Incidents *i, IncidentCause cause, const char *trigger,
         if (x) {
                 x->cause = cause;
                 incident_changed(x); /* it was asked for, or will have more to say */
-                r = incident_start(x, cause == INCIDENT_ASKED ? 0 : GATHER_USEC);
+                r = incident_start(x, cause == INCIDENT_REQUESTED ? 0 : GATHER_USEC);
         }
         if (r < 0) {
                 log_error(r, "cannot begin a snapshot in '%s'", i->snapshots);
@@ -174,21 +688,21 @@ static Incident *begin(Incidents *i, IncidentCause cause, const char *trigger,
         return x;
 }
 
-static bool is_taking(const Incident *x) {
-        return x && (x->state == INCIDENT_GATHERING || x->state == INCIDENT_TAKING);
+static bool has_snapshot_underway(const Incident *x) {
+        return x && (x->state == INCIDENT_GATHERING || x->state == INCIDENT_SNAPSHOT);
 }
 
-Incident *incidents_take_up(Incidents *i, IncidentCause cause, const char *trigger,
-                            const char **ret_why) {
+Incident *incidents_start_or_join(Incidents *i, IncidentCause cause, const char *trigger,
+                                  const char **ret_why) {
         Clock *clock = i->context.clock;
-        IncidentVerdict v =
-                incident_judge(&i->rules, cause, is_taking(i->young), clock->boottime_usec(clock));
+        IncidentVerdict v = incident_decide(&i->rules, cause, has_snapshot_underway(i->young),
+                                            clock->boottime_usec(clock));
         if (v == INCIDENT_JOIN && i->young) {
                 i->n_joined++;
                 incident_changed(i->young);
                 return i->young;
         }
-        *ret_why = incident_verdict_why(v);
+        *ret_why = incident_verdict_text(v);
         Incident *x = *ret_why ? NULL : begin(i, cause, trigger, ret_why);
         if (!x)
                 drop(i, trigger, *ret_why);
@@ -245,7 +759,7 @@ static void add_log_file(Incident *x, const NoteView *v, const IncidentProcess *
 void incident_add_job(Incident *x, pid_t pid, uint64_t start_ticks) {
         StoredJob job = { 0 };
         if (pid > 0 && store_job_find(x->owner->context.store, pid, start_ticks, &job) == 0)
-                (void)incident_add_text(&x->jobs, COLLECT_PROCESSES_MAX,
+                (void)incident_text_add(&x->jobs, COLLECT_PROCESSES_MAX,
                                         job.document); /* it names a rank; no more than that */
         stored_job_done(&job);
 }
@@ -277,8 +791,8 @@ void incidents_on_note(Incidents *i, const NoteView *v) {
         (void)snprintf(trigger, sizeof trigger, "a note of the hook (%s) of uid %u", v->note->id,
                        (unsigned)v->uid);
         IncidentCause cause = v->source && v->unit_path ? INCIDENT_NOTE : INCIDENT_STRANGER;
-        Incident *x =
-                i->config->snapshot.enabled ? incidents_take_up(i, cause, trigger, &why) : NULL;
+        Incident *x = i->config->snapshot.enabled ? incidents_start_or_join(i, cause, trigger, &why)
+                                                  : NULL;
         if (!x) {
                 c->on_public(v->note->id, -1, why, c->userdata);
                 return;
@@ -293,7 +807,7 @@ void incidents_on_note(Incidents *i, const NoteView *v) {
                 incident_add_unit(x, &(IncidentUnit){ .source = (char *)v->source, /* copied */
                                                       .path = (char *)v->unit_path,
                                                       .uid = v->uid }) == 0;
-        int r = incident_add_text(&x->notes, INCIDENT_NOTES_MAX, v->note->id);
+        int r = incident_text_add(&x->notes, INCIDENT_NOTES_MAX, v->note->id);
         if (r != 0)
                 c->on_public(v->note->id, -1, "too many notes came at once", c->userdata);
         if ((p.pid > 0 || p.question.hook_pid > 0) && incident_add_process(x, &p) < 0)
@@ -308,12 +822,13 @@ void incidents_on_note(Incidents *i, const NoteView *v) {
 
 /* ---- asked ---- */
 
-int incidents_ask(Incidents *i, char ret_name[INCIDENT_NAME_SIZE], const char **ret_why) {
+int incidents_request(Incidents *i, char ret_name[INCIDENT_NAME_SIZE], const char **ret_why) {
         if (!i->config->snapshot.enabled)
                 return -EPERM;
-        if (is_taking(i->young))
+        if (has_snapshot_underway(i->young))
                 return -EBUSY;
-        const Incident *x = incidents_take_up(i, INCIDENT_ASKED, "an operator's question", ret_why);
+        const Incident *x =
+                incidents_start_or_join(i, INCIDENT_REQUESTED, "an operator's question", ret_why);
         if (!x)
                 return -EAGAIN;
         memcpy(ret_name, x->name, INCIDENT_NAME_SIZE);
@@ -333,25 +848,25 @@ bool incidents_get(const Incidents *i, const char *name, IncidentView *ret) {
         return false;
 }
 
-void incidents_figures(const Incidents *i, IncidentsFigures *ret) {
-        *ret = (IncidentsFigures){ .n_taken = i->n_taken,
-                                   .n_joined = i->n_joined,
-                                   .n_dropped = i->n_dropped,
-                                   .n_kept = i->n_incidents };
+void incidents_stats(const Incidents *i, IncidentsStats *ret) {
+        *ret = (IncidentsStats){ .n_taken = i->n_taken,
+                                 .n_joined = i->n_joined,
+                                 .n_dropped = i->n_dropped,
+                                 .n_kept = i->n_incidents };
 }
 
 /* With a dump there is no more to wait for once it rests; without, it is still to be shipped. */
 static bool is_underway(const Incident *x, uint64_t now_usec) {
         switch (x->state) {
         case INCIDENT_GATHERING:
-        case INCIDENT_TAKING:
+        case INCIDENT_SNAPSHOT:
         case INCIDENT_WAITING:
-        case INCIDENT_LOOKING:
+        case INCIDENT_SECOND_LOOK:
                 return true;
         case INCIDENT_RESTING:
-                return x->attaching.job || (x->n_units == 0 && x->cause != INCIDENT_ASKED);
+                return x->attaching.job || (x->n_units == 0 && x->cause != INCIDENT_REQUESTED);
         case INCIDENT_ENDED:
-                return x->attaching.job || (x->is_outside && x->ended_boot_usec > 0 &&
+                return x->attaching.job || (x->is_own_bundle && x->ended_boot_usec > 0 &&
                                             now_usec - x->ended_boot_usec < FOUND_USEC);
         case N_INCIDENT_STATES:
                 break;
@@ -370,7 +885,7 @@ size_t incidents_n_underway(const Incidents *i) {
 void incidents_on_delivered(Incidents *i, const char *unit_path) {
         LIST_FOREACH_SAFE (l, &i->incidents) {
                 Incident *x = CONTAINER_OF(l, Incident, link);
-                if (x->is_outside && strcmp(x->directory, unit_path) == 0)
+                if (x->is_own_bundle && strcmp(x->directory, unit_path) == 0)
                         incident_remove(x);
         }
 }
@@ -428,7 +943,7 @@ void incidents_rebind(Incidents *i, const Config *config) {
         LIST_FOREACH (l, &i->incidents) { /* sources may have been made anew */
                 const Incident *x = CONTAINER_OF(l, Incident, link);
                 if (x->state < INCIDENT_RESTING || x->attaching.job)
-                        incident_tell_pending(x, true);
+                        incident_report_pending(x, true);
         }
 }
 
@@ -438,13 +953,13 @@ void incidents_add_unit_of_note(Incidents *i, const IncidentUnitOfNote *u) {
         const IncidentsContext *c = &i->context;
         LIST_FOREACH (l, &i->incidents) {
                 Incident *x = CONTAINER_OF(l, Incident, link);
-                if (x->is_outside ||
+                if (x->is_own_bundle ||
                     !has_text(&x->notes, u->note)) /* outside: it is shipped for itself */
                         continue;
                 if (incident_add_unit(x, &(IncidentUnit){ .source = (char *)u->source, /* copied */
                                                           .path = (char *)u->unit_path,
                                                           .uid = u->uid,
-                                                          .is_taken = true }) != 0)
+                                                          .is_requested = true }) != 0)
                         continue;
                 bool is_through = x->state >= INCIDENT_RESTING;
                 c->on_pending(u->source, u->unit_path, true, c->userdata);

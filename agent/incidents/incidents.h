@@ -45,7 +45,7 @@ void incidents_add_unit_of_note(Incidents *i, const IncidentUnitOfNote *u);
 /** A snapshot because somebody asked. @param ret_name  of the directory that it will be in @param ret_why  with -EAGAIN: why not now (too many, too soon,
  * no room), for people; static
  * @return 0, -EBUSY: one is underway, -EPERM: snapshots are off, -EAGAIN */
-int incidents_ask(Incidents *i, char ret_name[INCIDENT_NAME_SIZE], const char **ret_why);
+int incidents_request(Incidents *i, char ret_name[INCIDENT_NAME_SIZE], const char **ret_why);
 
 /** What is at that path is another unit than before: what was added before that time gets nothing more. @param before_usec  CLOCK_REALTIME */
 void incidents_unit_renewed(Incidents *i, const char *source, const char *unit_path,
@@ -57,10 +57,10 @@ typedef struct IncidentView {
         const char *directory; /* absolute: snapshot.json and raw files */
 } IncidentView;
 
-typedef struct IncidentsFigures { /* since the agent started */
+typedef struct IncidentsStats { /* since the agent started */
         uint64_t n_taken, n_joined, n_dropped, n_kept;
-} IncidentsFigures;
-void incidents_figures(const Incidents *i, IncidentsFigures *ret);
+} IncidentsStats;
+void incidents_stats(const Incidents *i, IncidentsStats *ret);
 
 /** @return how many there are that a node should not go before: one is being taken, waits for its second look, or is about to be found by the source below.
  * Each ends by itself (the collectors' times, a minute for processes to end, 30 s for others to join). */

@@ -131,7 +131,7 @@ static size_t waiting(const Fixture *f, unsigned number) {
 }
 
 static void to_rest(Fixture *f) {
-        incident_set_state(f->x, INCIDENT_TAKING);
+        incident_set_state(f->x, INCIDENT_SNAPSHOT);
         incident_set_state(f->x, INCIDENT_RESTING);
 }
 
@@ -267,11 +267,11 @@ static void what_its_dumps_have_not_got_yet_does_not_go_for_room(void **state) {
         attach_all(f);
         incident_set_state(f->x, INCIDENT_ENDED);
         f->x->bytes = INCIDENT_BYTES_MAX;
-        assert_false(incidents_make_room(&f->incidents));
+        assert_false(incidents_free_space(&f->incidents));
         assert_int_equal(fstatat(f->scratch->fd, "snapshots/" NAME, &st, 0), 0);
         attachments_limit(f->attachments, ATTACHMENTS_MAX_BYTES_ALL);
         attach_all(f);
-        assert_true(incidents_make_room(&f->incidents));
+        assert_true(incidents_free_space(&f->incidents));
         f->x = NULL;
         assert_int_equal(fstatat(f->scratch->fd, "snapshots/" NAME, &st, 0), -1);
         assert_int_equal(waiting(f, 1), 1);
@@ -302,7 +302,7 @@ static void root_is_not_held_to_eight(void **state) {
 static void the_directory_of_one_that_was_shipped_or_cancelled_goes(void **state) {
         Fixture *f = *state;
         struct stat st;
-        incident_move_outside(f->x);
+        incident_make_own_bundle(f->x);
         assert_int_equal(fstatat(f->scratch->fd, "incidents/" NAME, &st, 0), 0);
         incidents_on_delivered(&f->incidents, "/elsewhere/" NAME);
         assert_int_equal(fstatat(f->scratch->fd, "incidents/" NAME, &st, 0), 0);
@@ -387,10 +387,10 @@ static void an_incident_with_more_records_than_its_file_holds_is_known_after_a_r
         for (int i = 0; i < 80; i++) {
                 (void)snprintf(record, sizeof record, "{\"pid\":%d,\"cmdline\":\"%058000d\"}", i,
                                0);
-                assert_int_equal(incident_add_text(&f->x->jobs, COLLECT_PROCESSES_MAX, record), 0);
+                assert_int_equal(incident_text_add(&f->x->jobs, COLLECT_PROCESSES_MAX, record), 0);
         }
         write_file(f, "snapshot.json", "{}");
-        incident_set_state(f->x, INCIDENT_TAKING);
+        incident_set_state(f->x, INCIDENT_SNAPSHOT);
         incident_set_state(f->x, INCIDENT_RESTING);
         incident_set_state(f->x, INCIDENT_ENDED); /* so that the next one has nothing to do */
         incident_write(f->x);
@@ -423,12 +423,12 @@ static void an_incident_that_cannot_be_read_now_is_left_as_it_is_and_looked_for_
         assert_int_equal(f->incidents.n_incidents, 1);
         f->x = CONTAINER_OF(f->incidents.incidents.next, Incident, link);
         assert_int_equal(f->x->n_units, 1);
-        assert_false(f->x->is_outside);
+        assert_false(f->x->is_own_bundle);
 }
 
 static void a_move_that_is_none_is_left_out(void **state) {
         Fixture *f = *state;
-        incident_set_state(f->x, INCIDENT_LOOKING);
+        incident_set_state(f->x, INCIDENT_SECOND_LOOK);
         assert_int_equal(f->x->state, INCIDENT_GATHERING);
         to_rest(f);
         incident_set_state(f->x, INCIDENT_WAITING);

@@ -153,8 +153,8 @@ static void add_rank(Fixture *f, size_t k) {
         if (f->ranks[k] == 0)
                 for (;;)
                         (void)pause(); /* until it is killed */
-        assert_int_equal(incident_add_process(
-                                 f->x, &(IncidentProcess){ .pid = f->ranks[k], .is_taken = true }),
+        assert_int_equal(incident_add_process(f->x, &(IncidentProcess){ .pid = f->ranks[k],
+                                                                        .is_requested = true }),
                          0);
 }
 
@@ -196,11 +196,11 @@ static void look_again(Fixture *f) {
 static void a_rank_that_lives_on_is_waited_for_for_a_minute_and_no_longer(void **state) {
         Fixture *f = *state;
         add_rank(f, 0);
-        assert_true(incident_look_again(f->x));
+        assert_true(incident_start_second_look(f->x));
         assert_int_equal(f->x->state, INCIDENT_WAITING);
         assert_in_range(timer_in_usec(f), USEC_PER_MINUTE - USEC_PER_SEC, USEC_PER_MINUTE);
         timer_ends(f);
-        assert_int_equal(f->x->state, INCIDENT_LOOKING);
+        assert_int_equal(f->x->state, INCIDENT_SECOND_LOOK);
         assert_true(f->x->processes[0]->pid_fd >= 0);
         look_again(f);
         turn_until(f, INCIDENT_RESTING);
@@ -213,7 +213,7 @@ static void a_process_that_has_ended_takes_no_descriptor_and_the_last_one_ends_t
         Fixture *f = *state;
         add_rank(f, 0);
         add_rank(f, 1);
-        assert_true(incident_look_again(f->x));
+        assert_true(incident_start_second_look(f->x));
         end_rank(f, 0);
         while (!f->x->processes[0]->is_gone)
                 assert_true(sd_event_run(f->event, 10 * USEC_PER_SEC) > 0);
@@ -221,7 +221,7 @@ static void a_process_that_has_ended_takes_no_descriptor_and_the_last_one_ends_t
         assert_int_equal(f->x->state, INCIDENT_WAITING);
         assert_true(f->x->processes[1]->pid_fd >= 0);
         end_rank(f, 1);
-        turn_until(f, INCIDENT_LOOKING);
+        turn_until(f, INCIDENT_SECOND_LOOK);
         assert_int_equal(f->x->processes[1]->pid_fd, -1);
 }
 
@@ -229,10 +229,10 @@ static void a_process_that_has_ended_takes_no_descriptor_and_the_last_one_ends_t
 
 /* Its note joined when it was no longer young. */
 static void rest_late(Fixture *f) {
-        assert_int_equal(incident_add_text(&f->x->notes, INCIDENT_NOTES_MAX, NOTE), 0);
+        assert_int_equal(incident_text_add(&f->x->notes, INCIDENT_NOTES_MAX, NOTE), 0);
         f->clock.boot_usec += INCIDENT_YOUNG_USEC;
         incident_await_unit(f->x);
-        incident_rest_again(f->x);
+        incident_resume_resting(f->x);
 }
 
 static void an_incident_is_not_shipped_for_itself_while_a_hook_may_make_its_directory(
@@ -253,7 +253,7 @@ static void an_incident_is_not_shipped_for_itself_while_a_hook_may_make_its_dire
         f->clock.boot_usec += more;
         timer_ends(f);
         assert_int_equal(f->x->state, INCIDENT_ENDED);
-        assert_false(f->x->is_outside);
+        assert_false(f->x->is_own_bundle);
         assert_int_equal(f->x->dir_fd, -1);
 }
 
@@ -266,7 +266,7 @@ static void a_directory_that_never_came_is_not_waited_for_for_ever(void **state)
         f->clock.boot_usec += HOOK_DEADLINE_USEC + 5 * USEC_PER_SEC;
         timer_ends(f);
         assert_int_equal(f->x->state, INCIDENT_ENDED);
-        assert_true(f->x->is_outside);
+        assert_true(f->x->is_own_bundle);
 }
 
 /* ---- after a restart ---- */

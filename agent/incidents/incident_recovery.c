@@ -39,7 +39,7 @@ static void read_texts(const json_t *v, IncidentTexts *texts, size_t max) {
                 else
                         text = json_dumps(item, JSON_COMPACT);
                 if (text)
-                        (void)incident_add_text(texts, max, text); /* then it is one less */
+                        (void)incident_text_add(texts, max, text); /* then it is one less */
         }
 }
 
@@ -51,7 +51,7 @@ static void read_lists(Incident *x, const json_t *v) {
         size_t k;
         x->n_left_out = (unsigned)json_integer_value(json_object_get(v, "units_left_out"));
         read_texts(json_object_get(v, "notes"), &x->notes, INCIDENT_NOTES_MAX);
-        x->n_told = x->notes.n; /* whoever asked is gone */
+        x->n_notes_reported = x->notes.n; /* whoever asked is gone */
         read_texts(json_object_get(v, "kernel_log"), &x->events, INCIDENT_EVENTS_MAX);
         read_texts(json_object_get(v, "jobs"), &x->jobs, COLLECT_PROCESSES_MAX);
         x->events.n_lost = number_of(v, "kernel_log_left_out");
@@ -60,7 +60,7 @@ static void read_lists(Incident *x, const json_t *v) {
                 return;
         json_array_foreach(json_object_get(v, "processes"), k, item) {
                 json_int_t pid = json_integer_value(json_object_get(item, "pid"));
-                IncidentProcess p = { .pid_fd = -1, .is_taken = true };
+                IncidentProcess p = { .pid_fd = -1, .is_requested = true };
                 if (pid <= 0 || pid > INT_MAX)
                         continue;
                 p.pid = (pid_t)pid;
@@ -80,7 +80,7 @@ static void read_units(Incident *x, const json_t *v) {
                 IncidentUnit u = { .source = source,
                                    .path = path,
                                    .added_usec = x->begun_usec,
-                                   .is_taken = true,
+                                   .is_requested = true,
                                    .uid = (uid_t)json_integer_value(json_object_get(unit, "uid")) };
                 if (source && path)
                         (void)incident_add_unit(x, &u); /* then it is one unit less */
@@ -97,7 +97,7 @@ static int read_incident(Incident *x, bool *ret_over) {
                 return r;
         json_t *v = r == 0 ? json_loadb(text, n, 0, NULL) : NULL;
         x->trigger = incident_unescaped(v, "trigger");
-        x->cause = json_is_true(json_object_get(v, "asked")) ? INCIDENT_ASKED : INCIDENT_KERNEL;
+        x->cause = json_is_true(json_object_get(v, "asked")) ? INCIDENT_REQUESTED : INCIDENT_KERNEL;
         uint64_t begun = number_of(v, "begin_usec");
         if (begun > 0)
                 x->begun_usec = begun;
@@ -138,14 +138,14 @@ static int read_directory(Incident *x, const char *parent, bool *ret_over) {
         return r < 0 ? r : read_incident(x, ret_over);
 }
 
-static void go_on(Incident *x, bool is_over) {
+static void resume_incident(Incident *x, bool is_over) {
         x->has_snapshot = faccessat(x->dir_fd, SNAPSHOT_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
-        if (is_over || x->is_outside)
+        if (is_over || x->is_own_bundle)
                 incident_set_state(x, INCIDENT_ENDED);
-        else if (x->has_snapshot && incident_look_again(x))
+        else if (x->has_snapshot && incident_start_second_look(x))
                 log_notice("incident %s: its second look is still to come", x->name);
         else if (x->has_snapshot)
-                incident_rest_again(x);
+                incident_resume_resting(x);
         else {
                 log_notice("incident %s: its snapshot was interrupted; what is there of it is "
                            "gathered",
@@ -177,13 +177,13 @@ static int find(Incidents *i, const char *parent, const char *name) {
                 incident_free(x); /* not the directory */
                 return is_none_of_ours(r) ? 0 : r;
         }
-        x->is_made = x->is_found = true; /* by an earlier agent */
+        x->has_directory = x->is_found = true; /* by an earlier agent */
         x->bytes = incident_measure(x);
-        x->is_outside = parent == i->outbox;
-        if (x->is_outside && was_let_go(i, x->directory))
+        x->is_own_bundle = parent == i->outbox;
+        if (x->is_own_bundle && was_let_go(i, x->directory))
                 incident_remove(x);
         else
-                go_on(x, is_over);
+                resume_incident(x, is_over);
         return 0;
 }
 
@@ -199,7 +199,7 @@ static int sweep(Incidents *i, const char *parent, bool *ret_again) {
         const struct dirent *e;
         while ((e = readdir(d)))
                 if (e->d_name[0] != '.' && strlen(e->d_name) < INCIDENT_NAME_SIZE)
-                        (void)incident_add_text(&names, 4 * INCIDENT_DIRECTORIES_MAX,
+                        (void)incident_text_add(&names, 4 * INCIDENT_DIRECTORIES_MAX,
                                                 e->d_name); /* found at the next start */
         if (names.n > 0)
                 qsort(names.items, names.n, sizeof *names.items, by_name); /* by time, that is */

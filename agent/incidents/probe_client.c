@@ -1,4 +1,4 @@
-#include "agent/incidents/probe.h"
+#include "agent/incidents/probe_client.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -47,7 +47,7 @@ static int on_reap(sd_event_source *s, uint64_t usec, void *userdata) {
 }
 
 /* It ends by itself soon, and is not killed: it may be finishing its document. */
-static void let_go(Probe *p) {
+static void close_connection(Probe *p) {
         sd_event_source *s = NULL;
         pid_t pid = p->pid;
         p->pid = 0;
@@ -74,14 +74,14 @@ Probe *probe_free(Probe *p) {
         sd_event_source_disable_unref(p->timer);
         if (p->fd >= 0)
                 (void)close(p->fd);
-        let_go(p);
+        close_connection(p);
         sd_event_unref(p->event);
         free(p);
         return NULL;
 }
 
 /* p may be gone when this returns. */
-static void tell(Probe *p, int result, const char *why) {
+static void report_end(Probe *p, int result, const char *why) {
         if (p->is_told)
                 return;
         p->is_told = true;
@@ -97,25 +97,25 @@ static int on_timeout(sd_event_source *s, uint64_t usec, void *userdata) {
         (void)usec;
         if (p->pid > 0)
                 (void)kill(p->pid, SIGKILL); /* its children end with it */
-        tell(p, -ETIMEDOUT, "the supervisor of the collectors took too long");
+        report_end(p, -ETIMEDOUT, "the supervisor of the collectors took too long");
         return 0;
 }
 
 /* @return whether there may be another one; p may be gone when not */
-static bool take_message(Probe *p) {
+static bool handle_message(Probe *p) {
         ssize_t n = recv(p->fd, p->packet, sizeof p->packet - 1, MSG_DONTWAIT);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
                 return false;
         if (n <= 0) {
-                tell(p, n < 0 ? -errno : -ECONNRESET,
-                     "the supervisor of the collectors was killed");
+                report_end(p, n < 0 ? -errno : -ECONNRESET,
+                           "the supervisor of the collectors was killed");
                 return false;
         }
         p->packet[n] = '\0';
         if (strcmp(p->packet, "done") == 0)
-                tell(p, 0, "");
+                report_end(p, 0, "");
         else if (strncmp(p->packet, "failed ", 7) == 0)
-                tell(p, -EIO, p->packet + 7);
+                report_end(p, -EIO, p->packet + 7);
         else {
                 p->on_message(p->packet, p->userdata);
                 return true;
@@ -127,7 +127,7 @@ static int on_readable(sd_event_source *s, int fd, uint32_t revents, void *userd
         (void)s;
         (void)fd;
         (void)revents;
-        for (unsigned i = 0; i < MESSAGES_MAX && take_message(userdata); i++)
+        for (unsigned i = 0; i < MESSAGES_MAX && handle_message(userdata); i++)
                 ;
         return 0;
 }

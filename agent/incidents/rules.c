@@ -1,17 +1,17 @@
-#include "agent/incidents/incident_rules.h"
+#include "agent/incidents/incidents_private.h"
 
 static uint64_t last_begun(const IncidentRules *r) {
         return r->begun_usec[(r->next + INCIDENT_HOURLY_MAX - 1) % INCIDENT_HOURLY_MAX];
 }
 
-IncidentVerdict incident_judge(const IncidentRules *r, IncidentCause cause, bool is_taking,
-                               uint64_t now_usec) {
+IncidentVerdict incident_decide(const IncidentRules *r, IncidentCause cause,
+                                bool has_snapshot_underway, uint64_t now_usec) {
         uint64_t age = r->n ? now_usec - last_begun(r) : USEC_INFINITY;
         /* What a stranger began must not keep a failure from a look at the devices of its own. */
         uint64_t young = cause == INCIDENT_NOTE && r->last_cause == INCIDENT_STRANGER
                                  ? INCIDENT_APART_USEC
                                  : INCIDENT_YOUNG_USEC;
-        if (age < young && (cause != INCIDENT_ASKED || is_taking))
+        if (age < young && (cause != INCIDENT_REQUESTED || has_snapshot_underway))
                 return INCIDENT_JOIN;
         if (age < INCIDENT_APART_USEC)
                 return INCIDENT_TOO_SOON;
@@ -36,7 +36,7 @@ void incident_rules_begun(IncidentRules *r, IncidentCause cause, uint64_t now_us
         r->n_strangers = MIN(r->n_strangers + 1, (unsigned)INCIDENT_STRANGERS_HOURLY_MAX);
 }
 
-const char *incident_verdict_why(IncidentVerdict v) {
+const char *incident_verdict_text(IncidentVerdict v) {
         return v == INCIDENT_TOO_SOON ? "the last snapshot was less than 10 seconds ago"
                : v == INCIDENT_TOO_MANY
                        ? "there were 60 snapshots within an hour, which is the limit"

@@ -1,65 +1,66 @@
 /* From the first look to the last: orders of the supervisor, and what follows from its answers. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "agent/incidents/incidents_private.h"
 #include "agent/store/notes_store.h"
+#include "collectors/host/procfs.h"
 #include "collectors/runner/supervise.h"
 #include "lib/base/log.h"
+#include "lib/base/transition.h"
 #include "lib/event/timer.h"
+
+static void end(Incident *x);
+static void step(Incident *x);
 
 #define EXIT_USEC USEC_PER_MINUTE /* how long the second look waits for processes to end */
 /* A hook may be heard for a second longer than its deadline (agent/hooknotes/notes.c); and then its directory is looked for. */
 #define AWAITED_MORE_USEC (3 * USEC_PER_SEC)
-
-static void step(Incident *x);
-
 void incident_set_state(Incident *x, IncidentState to) {
         static const char *const names[N_INCIDENT_STATES] = {
-                [INCIDENT_GATHERING] = "gathering", [INCIDENT_TAKING] = "taking",
-                [INCIDENT_WAITING] = "waiting",     [INCIDENT_LOOKING] = "looking",
+                [INCIDENT_GATHERING] = "gathering", [INCIDENT_SNAPSHOT] = "taking",
+                [INCIDENT_WAITING] = "waiting",     [INCIDENT_SECOND_LOOK] = "looking",
                 [INCIDENT_RESTING] = "resting",     [INCIDENT_ENDED] = "ended",
         };
 #define TO(state) (1U << (state))
         static const unsigned moves[N_INCIDENT_STATES] = {
                 /* one that an earlier agent left begins where that one was */
-                [INCIDENT_GATHERING] = TO(INCIDENT_TAKING) | TO(INCIDENT_WAITING) |
+                [INCIDENT_GATHERING] = TO(INCIDENT_SNAPSHOT) | TO(INCIDENT_WAITING) |
                                        TO(INCIDENT_RESTING) | TO(INCIDENT_ENDED),
-                [INCIDENT_TAKING] =
-                        TO(INCIDENT_TAKING) | TO(INCIDENT_WAITING) | TO(INCIDENT_RESTING),
-                [INCIDENT_WAITING] = TO(INCIDENT_LOOKING) | TO(INCIDENT_TAKING),
-                [INCIDENT_LOOKING] = TO(INCIDENT_TAKING) | TO(INCIDENT_RESTING),
-                [INCIDENT_RESTING] = TO(INCIDENT_TAKING) | TO(INCIDENT_ENDED),
+                [INCIDENT_SNAPSHOT] =
+                        TO(INCIDENT_SNAPSHOT) | TO(INCIDENT_WAITING) | TO(INCIDENT_RESTING),
+                [INCIDENT_WAITING] = TO(INCIDENT_SECOND_LOOK) | TO(INCIDENT_SNAPSHOT),
+                [INCIDENT_SECOND_LOOK] = TO(INCIDENT_SNAPSHOT) | TO(INCIDENT_RESTING),
+                [INCIDENT_RESTING] = TO(INCIDENT_SNAPSHOT) | TO(INCIDENT_ENDED),
         };
-        if (!(moves[x->state] & TO(to))) {
-                log_error(0,
-                          "incident %s: there is no move from '%s' to '%s': left out, this is a "
-                          "defect of the agent",
-                          x->name, names[x->state], names[to]);
-                return;
-        }
 #undef TO
+        static const StateTable table = { "incident", names, moves, N_INCIDENT_STATES };
+        if (transition_check(&table, x->state, to, NULL) < 0)
+                return;
         log_debug("incident %s: %s", x->name, names[to]);
         x->state = to;
 }
 
 /* ---- telling ---- */
 
-void incident_tell_public(Incident *x) {
+void incident_report_public(Incident *x) {
         const IncidentsContext *c = &x->owner->context;
-        if (x->public_fd < 0 && !x->is_public_over)
+        if (x->public_fd < 0 && !x->is_public_reported)
                 return;
-        while (x->n_told < x->notes.n)
-                c->on_public(x->notes.items[x->n_told++], x->public_fd,
+        while (x->n_notes_reported < x->notes.n)
+                c->on_public(x->notes.items[x->n_notes_reported++], x->public_fd,
                              x->public_fd >= 0 ? NULL : "it could not be taken", c->userdata);
 }
 
 /* ---- the supervisor ---- */
 
 /* What the row cannot be told is in incident.json all the same. */
-static void take_answer(const Incident *x, IncidentProcess *p, const IncidentProcess *answer) {
+static void handle_answer(const Incident *x, IncidentProcess *p, const IncidentProcess *answer) {
         p->pid = answer->pid;
         p->start_ticks = answer->start_ticks;
         memcpy(p->container, answer->container, sizeof p->container);
@@ -88,7 +89,7 @@ static void on_process(Incident *x, const char *text) {
         for (size_t k = 0; k < x->n_processes; k++) {
                 IncidentProcess *p = x->processes[k];
                 if (p->pid == 0 && p->question.hook_pid == hook && p->question.inner_pid == inner)
-                        take_answer(x, p, &answer);
+                        handle_answer(x, p, &answer);
         }
         if (answer.pid == 0)
                 return;
@@ -111,7 +112,7 @@ static void on_message(const char *text, void *userdata) {
                 int r = incident_read_public(x);
                 if (r < 0)
                         log_warning(r, "incident %s: its public part cannot be read", x->name);
-                incident_tell_public(x);
+                incident_report_public(x);
         }
 }
 
@@ -125,8 +126,8 @@ static void on_end(int result, const char *why, void *userdata) {
                 return;
         }
         x->has_snapshot = x->has_snapshot || result == 0;
-        x->is_public_over = true;
-        incident_tell_public(x);
+        x->is_public_reported = true;
+        incident_report_public(x);
         x->probe = probe_free(x->probe);
         step(x);
 }
@@ -157,9 +158,9 @@ static void lists_done(Lists *l) {
 static void fill_processes(Incident *x, ProbeOrder *o, Lists *l, bool only_new) {
         for (size_t k = 0; k < x->n_processes; k++) {
                 IncidentProcess *p = x->processes[k];
-                if (only_new && p->is_taken)
+                if (only_new && p->is_requested)
                         continue;
-                p->is_taken = true;
+                p->is_requested = true;
                 if (p->pid > 0)
                         l->processes[o->collect.n_processes++] =
                                 (CollectProcess){ p->pid, p->start_ticks };
@@ -183,9 +184,9 @@ static void fill_commands(const Config *c, ProbeOrder *o, Lists *l) {
 static void fill_dumps(Incident *x, ProbeOrder *o, Lists *l, bool only_new) {
         for (size_t k = 0; k < x->n_units; k++) {
                 IncidentUnit *u = &x->units[k];
-                if (u->is_gone || (only_new && u->is_taken))
+                if (u->is_gone || (only_new && u->is_requested))
                         continue;
-                u->is_taken = true;
+                u->is_requested = true;
                 l->dumps[o->collect.n_dumps++] = (CollectDump){ u->path, u->uid };
         }
         o->collect.dumps = l->dumps;
@@ -195,10 +196,10 @@ static void fill_dumps(Incident *x, ProbeOrder *o, Lists *l, bool only_new) {
 static void fill_log_files(Incident *x, ProbeOrder *o, bool only_new) {
         if (o->mode != PROBE_SNAPSHOT || x->n_log_files == 0)
                 return;
-        size_t first = only_new ? x->n_log_files_taken : 0;
+        size_t first = only_new ? x->n_log_files_requested : 0;
         o->collect.log_files = x->log_files + first;
         o->collect.n_log_files = x->n_log_files - first;
-        x->n_log_files_taken = x->n_log_files;
+        x->n_log_files_requested = x->n_log_files;
 }
 
 static int order(Incident *x, ProbeMode mode, const char *const *only) {
@@ -261,24 +262,25 @@ static void disarm(Incident *x) {
 
 static bool has_new_processes(const Incident *x) {
         for (size_t k = 0; k < x->n_processes; k++)
-                if (!x->processes[k]->is_taken)
+                if (!x->processes[k]->is_requested)
                         return true;
         return false;
 }
 
 static bool has_new_units(const Incident *x) {
         for (size_t k = 0; k < x->n_units; k++)
-                if (!x->units[k].is_taken && !x->units[k].is_gone)
+                if (!x->units[k].is_requested && !x->units[k].is_gone)
                         return true;
         return false;
 }
 
 /* Its threads may log to files of their own. */
 static bool has_news(const Incident *x) {
-        return has_new_processes(x) || has_new_units(x) || x->n_log_files_taken < x->n_log_files;
+        return has_new_processes(x) || has_new_units(x) ||
+               x->n_log_files_requested < x->n_log_files;
 }
 
-static int take_more(Incident *x) {
+static int request_more(Incident *x) {
         static const char *const all[] = { "process", "process_packages", "runtime_log", NULL };
         const char *const *only = has_new_processes(x) ? all : all + 2; /* the logs */
         free(x->document);
@@ -298,7 +300,7 @@ static uint64_t age(const Incident *x) {
 static uint64_t rest_usec(const Incident *x) {
         Clock *clock = x->owner->context.clock;
         uint64_t now = clock->boottime_usec(clock), old = age(x), young = 0, awaited = 0;
-        if (x->owner->is_hurried || x->cause == INCIDENT_ASKED)
+        if (x->owner->is_hurried || x->cause == INCIDENT_REQUESTED)
                 return 0;
         if (old < INCIDENT_YOUNG_USEC)
                 young = INCIDENT_YOUNG_USEC - old;
@@ -324,8 +326,8 @@ static void end(Incident *x) {
         if (x->is_found && x->n_units > 0)
                 incident_attach_all(x); /* what has come since it rests */
         incident_write(x);
-        if (x->n_units == 0 && x->cause != INCIDENT_ASKED && x->has_snapshot)
-                incident_move_outside(x);
+        if (x->n_units == 0 && x->cause != INCIDENT_REQUESTED && x->has_snapshot)
+                incident_make_own_bundle(x);
         incident_close_descriptors(x);
 }
 
@@ -338,7 +340,7 @@ static void rest_on(Incident *x) {
 /* All that is to be looked at has been: units need not wait any more. While it is young others may join. */
 static void rest(Incident *x) {
         incident_set_state(x, INCIDENT_RESTING);
-        incident_forget_exits(x);
+        incident_unwatch_exits(x);
         incident_write(x);
         incident_attach_all(x); /* units are told when it is through */
         rest_on(x);
@@ -368,7 +370,7 @@ static bool has_first_look(const Incident *x) {
 
 static void after_taking(Incident *x) {
         if (x->has_snapshot && has_news(x)) {
-                if (take_more(x) == 0)
+                if (request_more(x) == 0)
                         return;
                 log_warning(0, "incident %s: processes and logs that came later are not looked at",
                             x->name);
@@ -388,21 +390,21 @@ static void step(Incident *x) {
         int r = 0;
         switch (x->state) {
         case INCIDENT_GATHERING:
-                incident_set_state(x, INCIDENT_TAKING);
+                incident_set_state(x, INCIDENT_SNAPSHOT);
                 incident_write(x);
                 r = order(x, PROBE_SNAPSHOT, NULL);
                 break;
-        case INCIDENT_TAKING:
+        case INCIDENT_SNAPSHOT:
                 after_taking(x);
                 break;
         case INCIDENT_WAITING:
                 disarm(x);
-                incident_set_state(x, INCIDENT_LOOKING);
+                incident_set_state(x, INCIDENT_SECOND_LOOK);
                 r = order(x, PROBE_AFTER, NULL);
                 break;
-        case INCIDENT_LOOKING:
+        case INCIDENT_SECOND_LOOK:
                 if (has_news(x)) {
-                        incident_set_state(x, INCIDENT_TAKING);
+                        incident_set_state(x, INCIDENT_SNAPSHOT);
                         after_taking(x);
                 } else
                         rest(x);
@@ -416,8 +418,8 @@ static void step(Incident *x) {
         }
         if (r < 0) {
                 log_warning(r, "incident %s: the collectors cannot be started", x->name);
-                x->is_public_over = true;
-                incident_tell_public(x);
+                x->is_public_reported = true;
+                incident_report_public(x);
                 rest(x);
         }
 }
@@ -436,44 +438,190 @@ int incident_start(Incident *x, uint64_t wait_usec) {
 }
 
 void incident_on_joined(Incident *x) {
-        incident_tell_public(x);
+        incident_report_public(x);
         if (x->state != INCIDENT_WAITING && x->state != INCIDENT_RESTING)
                 return; /* it is seen to when what is underway has ended */
         if (x->has_snapshot && has_news(x)) {
                 disarm(x);
-                incident_set_state(x, INCIDENT_TAKING);
+                incident_set_state(x, INCIDENT_SNAPSHOT);
                 after_taking(x);
         } else if (x->state == INCIDENT_RESTING)
                 incident_attach_all(x); /* and then units need not wait */
 }
 
-bool incident_look_again(Incident *x) {
+bool incident_start_second_look(Incident *x) {
         if (!knows_a_process(x) ||
             faccessat(x->dir_fd, SNAPSHOT_AFTER_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
                 return false;
-        incident_tell_pending(x, true);
+        incident_report_pending(x, true);
         wait_for_exits(x);
         return true;
 }
 
-void incident_rest_again(Incident *x) {
-        x->is_public_over = true;
+void incident_resume_resting(Incident *x) {
+        x->is_public_reported = true;
         if (x->n_units > 0)
                 log_notice("incident %s: what is not attached to its dumps yet is attached now",
                            x->name);
-        incident_tell_pending(x, true);
+        incident_report_pending(x, true);
         rest(x);
 }
 
 void incident_salvage(Incident *x) {
-        incident_tell_pending(x, true);
+        incident_report_pending(x, true);
         x->is_salvage = true;
-        incident_set_state(x, INCIDENT_TAKING);
+        incident_set_state(x, INCIDENT_SNAPSHOT);
         int r = order(x, PROBE_SALVAGE, NULL);
         if (r == 0)
                 return;
         log_warning(r, "incident %s: what was left of its snapshot cannot be gathered", x->name);
-        x->is_public_over = true;
-        incident_tell_public(x);
+        x->is_public_reported = true;
+        incident_report_public(x);
         rest(x);
+}
+
+/* Whose end the second look waits for: a pidfd for each of an incident's processes, for as long as it waits. */
+
+bool incident_all_are_gone(const Incident *x) {
+        for (size_t k = 0; k < x->n_processes; k++)
+                if (x->processes[k]->pid > 0 && !x->processes[k]->is_gone)
+                        return false;
+        return true;
+}
+
+static void forget(IncidentProcess *p) {
+        p->exit = sd_event_source_disable_unref(p->exit);
+        cleanup_closep(&p->pid_fd);
+        p->pid_fd = -1;
+}
+
+static int on_exit_seen(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
+        Incident *x = userdata;
+        (void)s;
+        (void)revents;
+        for (size_t k = 0; k < x->n_processes; k++)
+                if (x->processes[k]->pid_fd == fd) {
+                        x->processes[k]->is_gone = true;
+                        forget(x->processes[k]);
+                        break;
+                }
+        incident_on_exit(x);
+        return 0;
+}
+
+/* Its number was given to another one meanwhile. */
+static bool is_another(const Incident *x, const IncidentProcess *p) {
+        Proc proc = { .dir_fd = -1 };
+        if (p->start_ticks == 0)
+                return false;
+        int r = procfs_open(&proc, x->owner->config->snapshot.proc_root, p->pid, p->start_ticks);
+        procfs_close(&proc);
+        return r == PROCFS_E_GONE || r == PROCFS_E_REPLACED;
+}
+
+/* Nothing of it needs leave to look at the process. Where the kernel has no pidfds, time decides. */
+static void watch_exit(Incident *x, IncidentProcess *p) {
+        if (p->pid <= 0 || p->pid_fd >= 0 || p->is_gone)
+                return;
+        p->pid_fd = (int)syscall(SYS_pidfd_open, p->pid, 0);
+        if (p->pid_fd < 0) {
+                p->is_gone = errno == ESRCH;
+                return;
+        }
+        p->is_gone = is_another(x, p);
+        if (p->is_gone || sd_event_add_io(x->owner->context.event, &p->exit, p->pid_fd, EPOLLIN,
+                                          on_exit_seen, x) < 0)
+                forget(p); /* where that fails time decides, too */
+}
+
+void incident_watch_exits(Incident *x) {
+        for (size_t k = 0; k < x->n_processes; k++)
+                watch_exit(x, x->processes[k]);
+}
+
+void incident_unwatch_exits(Incident *x) {
+        for (size_t k = 0; k < x->n_processes; k++)
+                forget(x->processes[k]);
+}
+
+/* The dumps that an incident is about: how many, whose, and until when a path means the same one. */
+
+IncidentUnit *incident_find_unit(Incident *x, const char *source, const char *path) {
+        for (size_t k = 0; k < x->n_units; k++)
+                if (!x->units[k].is_gone && strcmp(x->units[k].source, source) == 0 &&
+                    strcmp(x->units[k].path, path) == 0)
+                        return &x->units[k];
+        return NULL;
+}
+
+/* One user cannot have the same files written any number of times, nor take all places. */
+static int check_room(Incident *x, const IncidentUnit *u) {
+        size_t n = 0;
+        for (size_t k = 0; k < x->n_units; k++)
+                n += x->units[k].uid == u->uid;
+        if (x->n_units < INCIDENT_UNITS_MAX && (u->uid == 0 || n < INCIDENT_UNITS_MAX_OF_UID))
+                return 0;
+        if (x->n_left_out++ == 0)
+                log_warning(0,
+                            "incident %s: '%s' of uid %u and further ones get no snapshot: %u "
+                            "dumps an incident and %u a user are the limit",
+                            x->name, u->path, (unsigned)u->uid, (unsigned)INCIDENT_UNITS_MAX,
+                            (unsigned)INCIDENT_UNITS_MAX_OF_UID);
+        return -EDQUOT;
+}
+
+int incident_add_unit(Incident *x, const IncidentUnit *u) {
+        Clock *clock = x->owner->context.clock;
+        if (incident_find_unit(x, u->source, u->path))
+                return 1;
+        int r = check_room(x, u);
+        if (r < 0)
+                return r;
+        IncidentUnit *more = realloc(x->units, (x->n_units + 1) * sizeof *more);
+        if (!more)
+                return -ENOMEM;
+        x->units = more;
+        IncidentUnit own = { .source = strdup(u->source),
+                             .path = strdup(u->path),
+                             .uid = u->uid,
+                             .is_requested = u->is_requested,
+                             .added_usec =
+                                     u->added_usec ? u->added_usec : clock->realtime_usec(clock) };
+        if (!own.source || !own.path) {
+                free(own.source);
+                free(own.path);
+                return -ENOMEM;
+        }
+        more[x->n_units++] = own;
+        return 0;
+}
+
+void incident_units_done(Incident *x) {
+        for (size_t k = 0; k < x->n_units; k++) {
+                free(x->units[k].source);
+                free(x->units[k].path);
+                free(x->units[k].attached);
+        }
+        free(x->units);
+}
+
+void incident_report_pending(const Incident *x, bool pending) {
+        const IncidentsContext *c = &x->owner->context;
+        for (size_t k = 0; k < x->n_units; k++)
+                if (!x->units[k].is_gone)
+                        c->on_pending(x->units[k].source, x->units[k].path, pending, c->userdata);
+}
+
+void incidents_unit_renewed(Incidents *i, const char *source, const char *unit_path,
+                            uint64_t before_usec) {
+        LIST_FOREACH (l, &i->incidents) {
+                Incident *x = CONTAINER_OF(l, Incident, link);
+                IncidentUnit *u = incident_find_unit(x, source, unit_path);
+                if (!u || u->added_usec >= before_usec)
+                        continue;
+                u->is_gone = true;
+                if (x->state != INCIDENT_ENDED)
+                        incident_changed(x);
+                log_debug("incident %s: '%s' is another dump by now", x->name, unit_path);
+        }
 }

@@ -1,5 +1,5 @@
 /* Which incidents begin, which are joined, and which are dropped. */
-#include "agent/incidents/incident_rules.h"
+#include "agent/incidents/incidents_private.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,8 +12,8 @@
 static void the_first_one_begins(void **state) {
         IncidentRules r = { 0 };
         (void)state;
-        assert_int_equal(incident_judge(&r, INCIDENT_NOTE, false, 0), INCIDENT_BEGIN);
-        assert_int_equal(incident_judge(&r, INCIDENT_ASKED, false, 0), INCIDENT_BEGIN);
+        assert_int_equal(incident_decide(&r, INCIDENT_NOTE, false, 0), INCIDENT_BEGIN);
+        assert_int_equal(incident_decide(&r, INCIDENT_REQUESTED, false, 0), INCIDENT_BEGIN);
 }
 
 static void what_comes_within_thirty_seconds_joins_it(void **state) {
@@ -21,57 +21,58 @@ static void what_comes_within_thirty_seconds_joins_it(void **state) {
         (void)state;
         incident_rules_begun(&r, INCIDENT_NOTE, SEC(100));
         for (unsigned i = 0; i < 128; i++)
-                assert_int_equal(incident_judge(&r, INCIDENT_NOTE, i < 3, SEC(100) + i),
+                assert_int_equal(incident_decide(&r, INCIDENT_NOTE, i < 3, SEC(100) + i),
                                  INCIDENT_JOIN);
-        assert_int_equal(incident_judge(&r, INCIDENT_KERNEL, false, SEC(130) - 1), INCIDENT_JOIN);
-        assert_int_equal(incident_judge(&r, INCIDENT_KERNEL, false, SEC(130)), INCIDENT_BEGIN);
+        assert_int_equal(incident_decide(&r, INCIDENT_KERNEL, false, SEC(130) - 1), INCIDENT_JOIN);
+        assert_int_equal(incident_decide(&r, INCIDENT_KERNEL, false, SEC(130)), INCIDENT_BEGIN);
 }
 
 static void an_operator_joins_only_what_is_being_taken(void **state) {
         IncidentRules r = { 0 };
         (void)state;
         incident_rules_begun(&r, INCIDENT_NOTE, SEC(100));
-        assert_int_equal(incident_judge(&r, INCIDENT_ASKED, true, SEC(101)), INCIDENT_JOIN);
-        assert_int_equal(incident_judge(&r, INCIDENT_ASKED, false, SEC(109)), INCIDENT_TOO_SOON);
-        assert_int_equal(incident_judge(&r, INCIDENT_ASKED, false, SEC(110)), INCIDENT_BEGIN);
+        assert_int_equal(incident_decide(&r, INCIDENT_REQUESTED, true, SEC(101)), INCIDENT_JOIN);
+        assert_int_equal(incident_decide(&r, INCIDENT_REQUESTED, false, SEC(109)),
+                         INCIDENT_TOO_SOON);
+        assert_int_equal(incident_decide(&r, INCIDENT_REQUESTED, false, SEC(110)), INCIDENT_BEGIN);
 }
 
 static void there_are_sixty_an_hour_at_most(void **state) {
         IncidentRules r = { 0 };
         (void)state;
         for (unsigned i = 0; i < INCIDENT_HOURLY_MAX; i++) {
-                assert_int_equal(incident_judge(&r, INCIDENT_KERNEL, false, SEC(40 * i)),
+                assert_int_equal(incident_decide(&r, INCIDENT_KERNEL, false, SEC(40 * i)),
                                  INCIDENT_BEGIN);
                 incident_rules_begun(&r, INCIDENT_KERNEL, SEC(40 * i));
         }
-        assert_int_equal(incident_judge(&r, INCIDENT_KERNEL, false, SEC(3599)), INCIDENT_TOO_MANY);
-        assert_non_null(incident_verdict_why(INCIDENT_TOO_MANY));
+        assert_int_equal(incident_decide(&r, INCIDENT_KERNEL, false, SEC(3599)), INCIDENT_TOO_MANY);
+        assert_non_null(incident_verdict_text(INCIDENT_TOO_MANY));
         /* An hour after the first one there is room for one more, and for one only. */
-        assert_int_equal(incident_judge(&r, INCIDENT_KERNEL, false, SEC(3600)), INCIDENT_BEGIN);
+        assert_int_equal(incident_decide(&r, INCIDENT_KERNEL, false, SEC(3600)), INCIDENT_BEGIN);
         incident_rules_begun(&r, INCIDENT_KERNEL, SEC(3600));
-        assert_int_equal(incident_judge(&r, INCIDENT_KERNEL, false, SEC(3635)), INCIDENT_TOO_MANY);
-        assert_int_equal(incident_judge(&r, INCIDENT_KERNEL, false, SEC(3640)), INCIDENT_BEGIN);
+        assert_int_equal(incident_decide(&r, INCIDENT_KERNEL, false, SEC(3635)), INCIDENT_TOO_MANY);
+        assert_int_equal(incident_decide(&r, INCIDENT_KERNEL, false, SEC(3640)), INCIDENT_BEGIN);
 }
 
 static void a_stranger_begins_six_an_hour_and_keeps_no_failure_from_its_own(void **state) {
         IncidentRules r = { 0 };
         (void)state;
         for (unsigned i = 0; i < INCIDENT_STRANGERS_HOURLY_MAX; i++) {
-                assert_int_equal(incident_judge(&r, INCIDENT_STRANGER, false, SEC(40 * i)),
+                assert_int_equal(incident_decide(&r, INCIDENT_STRANGER, false, SEC(40 * i)),
                                  INCIDENT_BEGIN);
                 incident_rules_begun(&r, INCIDENT_STRANGER, SEC(40 * i));
         }
         uint64_t last = SEC(40 * (INCIDENT_STRANGERS_HOURLY_MAX - 1));
-        assert_int_equal(incident_judge(&r, INCIDENT_NOTE, false, last + SEC(9)), INCIDENT_JOIN);
-        assert_int_equal(incident_judge(&r, INCIDENT_NOTE, false, last + SEC(10)), INCIDENT_BEGIN);
-        assert_int_equal(incident_judge(&r, INCIDENT_STRANGER, false, last + SEC(29)),
+        assert_int_equal(incident_decide(&r, INCIDENT_NOTE, false, last + SEC(9)), INCIDENT_JOIN);
+        assert_int_equal(incident_decide(&r, INCIDENT_NOTE, false, last + SEC(10)), INCIDENT_BEGIN);
+        assert_int_equal(incident_decide(&r, INCIDENT_STRANGER, false, last + SEC(29)),
                          INCIDENT_JOIN);
-        assert_int_equal(incident_judge(&r, INCIDENT_STRANGER, false, last + SEC(40)),
+        assert_int_equal(incident_decide(&r, INCIDENT_STRANGER, false, last + SEC(40)),
                          INCIDENT_TOO_MANY_STRANGERS);
-        assert_non_null(incident_verdict_why(INCIDENT_TOO_MANY_STRANGERS));
-        assert_int_equal(incident_judge(&r, INCIDENT_KERNEL, false, last + SEC(40)),
+        assert_non_null(incident_verdict_text(INCIDENT_TOO_MANY_STRANGERS));
+        assert_int_equal(incident_decide(&r, INCIDENT_KERNEL, false, last + SEC(40)),
                          INCIDENT_BEGIN);
-        assert_int_equal(incident_judge(&r, INCIDENT_STRANGER, false, SEC(3600)), INCIDENT_BEGIN);
+        assert_int_equal(incident_decide(&r, INCIDENT_STRANGER, false, SEC(3600)), INCIDENT_BEGIN);
 }
 
 int main(void) {

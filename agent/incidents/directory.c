@@ -40,7 +40,7 @@ int incident_make_directory(Incident *x) {
                 return -ENOMEM;
         if (mkdir(x->directory, 0700) < 0)
                 return -errno;
-        x->is_made = true;
+        x->has_directory = true;
         int r = incident_open_directory(x);
         if (r == 0)
                 incident_write(x);
@@ -48,7 +48,7 @@ int incident_make_directory(Incident *x) {
 }
 
 /* Records may be 64 KiB each, and the file is to be read by the next agent: they are bounded, and how many are left out is said. */
-static void put_records(StrBuf *b, const char *key, const char *key_left_out,
+static void add_records(StrBuf *b, const char *key, const char *key_left_out,
                         const IncidentTexts *records) {
         uint64_t bytes = 0, n_left_out = records->n_lost;
         json_out_array(b, key);
@@ -65,14 +65,14 @@ static void put_records(StrBuf *b, const char *key, const char *key_left_out,
         json_out_u64(b, key_left_out, n_left_out);
 }
 
-static void put_notes(StrBuf *b, const Incident *x) {
+static void add_notes(StrBuf *b, const Incident *x) {
         json_out_array(b, "notes");
         for (size_t k = 0; k < x->notes.n; k++)
                 json_out_string(b, NULL, x->notes.items[k]);
         json_out_end_array(b);
 }
 
-static void put_units(StrBuf *b, const Incident *x) {
+static void add_units(StrBuf *b, const Incident *x) {
         json_out_array(b, "units");
         for (size_t k = 0; k < x->n_units; k++) {
                 if (x->units[k].is_gone)
@@ -94,7 +94,7 @@ const char *incident_boot_id(char buf[static INCIDENT_BOOT_ID_SIZE]) {
         return buf;
 }
 
-static void put_processes(StrBuf *b, const Incident *x) {
+static void add_processes(StrBuf *b, const Incident *x) {
         json_out_array(b, "processes");
         for (size_t k = 0; k < x->n_processes; k++) {
                 if (x->processes[k]->pid <= 0)
@@ -120,13 +120,13 @@ static int compose(const Incident *x, StrBuf *ret) {
         json_out_u64(&b, "begin_usec", x->begun_usec);
         json_out_string(&b, "boot", incident_boot_id(boot));
         json_out_string(&b, "trigger", x->trigger);
-        json_out_bool(&b, "asked", x->cause == INCIDENT_ASKED);
+        json_out_bool(&b, "asked", x->cause == INCIDENT_REQUESTED);
         json_out_bool(&b, "over", x->state == INCIDENT_ENDED && !incident_is_attaching(x));
-        put_notes(&b, x);
-        put_units(&b, x);
-        put_processes(&b, x);
-        put_records(&b, "kernel_log", "kernel_log_left_out", &x->events);
-        put_records(&b, "jobs", "jobs_left_out", &x->jobs);
+        add_notes(&b, x);
+        add_units(&b, x);
+        add_processes(&b, x);
+        add_records(&b, "kernel_log", "kernel_log_left_out", &x->events);
+        add_records(&b, "jobs", "jobs_left_out", &x->jobs);
         json_out_end_object(&b);
         strbuf_add(&b, "\n");
         *ret = b;
@@ -233,13 +233,13 @@ static void remove_hidden(const Incident *x) {
         (void)unlinkat(x->dir_fd, SNAPSHOT_PUBLIC_FILE, 0);         /* the same */
 }
 
-void incident_move_outside(Incident *x) {
+void incident_make_own_bundle(Incident *x) {
         _cleanup_free_ char *to = path_join(x->owner->outbox, x->name);
         remove_hidden(x);
         if (to && rename(x->directory, to) == 0) {
                 free(x->directory);
                 x->directory = TAKE_PTR(to);
-                x->is_outside = true;
+                x->is_own_bundle = true;
                 log_info("incident %s: belongs to no dump, and is shipped for itself", x->name);
                 return;
         }
@@ -252,11 +252,11 @@ void incident_move_outside(Incident *x) {
 void incident_remove(Incident *x) {
         x->writing = sd_event_source_disable_unref(x->writing);
         x->attaching.is_changed = false; /* nobody needs to know */
-        if (!x->is_made) {
+        if (!x->has_directory) {
                 incident_free(x);
                 return;
         }
-        const char *parent = x->is_outside ? x->owner->outbox : x->owner->snapshots;
+        const char *parent = x->is_own_bundle ? x->owner->outbox : x->owner->snapshots;
         _cleanup_close_ int fd = open(parent, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         int r = fd < 0 ? -errno : fs_remove_tree(fd, x->name);
         if (r < 0)
@@ -266,7 +266,7 @@ void incident_remove(Incident *x) {
 
 /* What is to be shipped stays until it was, and so does what its dumps have not got yet: there is no other copy. */
 static bool may_go(const Incident *x) {
-        return x->state == INCIDENT_ENDED && !x->is_outside && !incident_is_attaching(x);
+        return x->state == INCIDENT_ENDED && !x->is_own_bundle && !incident_is_attaching(x);
 }
 
 static bool has_room(const Incidents *i) {
@@ -276,7 +276,7 @@ static bool has_room(const Incidents *i) {
         return i->n_incidents < INCIDENT_DIRECTORIES_MAX && bytes < INCIDENT_BYTES_MAX;
 }
 
-bool incidents_make_room(Incidents *i) {
+bool incidents_free_space(Incidents *i) {
         LIST_FOREACH_SAFE (l, &i->incidents) {
                 if (has_room(i))
                         break;
