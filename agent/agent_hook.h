@@ -1,9 +1,11 @@
-/* Introduces those who hear of a failure (notes, incidents) to those who ship what is there of it (intake, attachments). */
+/* Introduces those who hear of a failure (notes, incidents) to those who ship what is there of it
+ * (intake, attachments). */
 #pragma once
 
 #include "agent/agent_private.h"
 
-/** Makes the desk for hooks. Dumps are collected without it as well: what cannot be had is said, and shown by status. */
+/** Makes the desk for hooks. Dumps are collected without it as well: what cannot be had is said,
+ * and shown by status. */
 void agent_hook_start(Agent *a);
 /** Both of IntakeContext. @param userdata  the agent */
 void agent_hook_unheard(uint64_t n, void *userdata);

@@ -1,5 +1,5 @@
-/* The agent's own sources, which nobody configures (config/config.h): incidents that belong to no
- * dump, and dumps that an earlier version copied out of containers and has not delivered. Their
+/* The agent's own sources, which nobody configures (config/config.h): incidents that belong to
+ * no dump, and dumps that an earlier version copied out of containers and has not delivered. Their
  * directories lie below the state directory. */
 #pragma once
 

@@ -27,10 +27,10 @@ struct Attachments {
         uint64_t max_bytes_all;
         uint64_t bytes; /* of all units, at most: counted anew when it is too much */
         bool is_counted;
-        uint64_t
-                more_bytes; /* that ever came on the loop's side: what a worker's count may have missed */
-        WorkerPool *pool; /* one thread: NULL before attachments_start() */
-        ListLink jobs;    /* out, oldest first */
+        uint64_t more_bytes; /* that ever came on the loop's side: what a worker's count may have
+                                missed */
+        WorkerPool *pool;    /* one thread: NULL before attachments_start() */
+        ListLink jobs;       /* out, oldest first */
 };
 
 #define KEY_SIZE ATTACHMENTS_KEY_SIZE
@@ -253,8 +253,8 @@ size_t attachments_waiting(const Attachments *a, const char *source, const char 
         return n;
 }
 
-/* Moves what waits into one directory, and gives this its final name when all is in it: until then nothing of it was shipped, and after a crash
- * it may be another set. */
+/* Moves what waits into one directory, and gives this its final name when all is in it: until then
+ * nothing of it was shipped, and after a crash it may be another set. */
 static int give(int unit, const char *given) {
         _cleanup_(attachment_names_done) AttachmentNames names = { .max = ATTACHMENTS_MAX };
         _cleanup_close_ int giving = make_dir(unit, GIVING);
@@ -548,8 +548,10 @@ int attachments_put(Attachments *a, const AttachmentPlace *at, int fd) {
         return r;
 }
 
-/* Attaching off the loop. A worker writes one copy, and links it to its places; the loop goes on giving and letting go meanwhile. What keeps the two apart:
- * the worker makes nothing but whole files under their names, and while a job is out the loop removes no directory that it is to put one into. */
+/* Attaching off the loop. A worker writes one copy, and links it to its places; the loop goes on
+ * giving and letting go meanwhile. What keeps the two apart: the worker makes nothing but whole
+ * files under their names, and while a job is out the loop removes no directory that it is to put
+ * one into. */
 
 #define COMING                                                                                     \
         ".coming" /* in the directory of all attachments: the copy, of the one job that runs */

@@ -1,12 +1,15 @@
-/* Files of ours that go out as members of a unit's bundle: snapshots. They lie in the state directory, by unit, until they are delivered:
- * `attachments/<16 hex of SHA-256 over source, NUL and path>/<name>`, and in the bundle as `neuron-collectd/<name>`.
+/* Files of ours that go out as members of a unit's bundle: snapshots. They lie in the state
+ * directory, by unit, until they are delivered: `attachments/<16 hex of SHA-256 over source, NUL
+ * and path>/<name>`, and in the bundle as `neuron-collectd/<name>`.
  *
- * What lies there waits. When the first delivery of a bundle begins it is given all that waits: the files move into `.of-<bundle-id>/` beside
- * them, and from then on they are that bundle's, whatever comes later, at all destinations and after every crash. What is attached afterwards
- * waits for the next bundle of the unit, a supplement. `.unit` says whose directory it is.
+ * What lies there waits. When the first delivery of a bundle begins it is given all that waits: the
+ * files move into `.of-<bundle-id>/` beside them, and from then on they are that bundle's, whatever
+ * comes later, at all destinations and after every crash. What is attached afterwards waits for the
+ * next bundle of the unit, a supplement. `.unit` says whose directory it is.
  *
- * What was said to be attached is durable. The directories are looked at and moved on the loop, as the database is; what is copied is copied by a
- * worker (attachments_submit()), since a snapshot goes to up to 32 units, and each file costs two syncs of a disk that may be slow. */
+ * What was said to be attached is durable. The directories are looked at and moved on the loop, as
+ * the database is; what is copied is copied by a worker (attachments_submit()), since a snapshot
+ * goes to up to 32 units, and each file costs two syncs of a disk that may be slow. */
 #pragma once
 
 #include <stdbool.h>
@@ -22,7 +25,8 @@
 
 typedef struct Attachments Attachments;
 
-/** @param state_directory  absolute @return 0, -ENOMEM: nothing is made before something is attached */
+/** @param state_directory  absolute @return 0, -ENOMEM: nothing is made before something is
+ * attached */
 int attachments_new(Attachments **ret, const char *state_directory);
 Attachments *attachments_free(Attachments *a);
 
@@ -31,17 +35,19 @@ void attachments_limit(Attachments *a, uint64_t max_bytes_all);
 /** From here on attachments_submit() has a worker. @return 0, -ENOMEM, -EMFILE */
 int attachments_start(Attachments *a, sd_event *event);
 
-/** @return whether it is `[A-Za-z0-9._-]+`, does not begin with a dot and is not longer than ATTACHMENT_NAME_MAX */
+/** @return whether it is `[A-Za-z0-9._-]+`, does not begin with a dot and is not longer than
+ * ATTACHMENT_NAME_MAX */
 bool attachment_name_is_valid(const char *name);
 
 typedef struct AttachmentPlace { /* borrowed for the call */
         const char *source, *unit_path, *name;
 } AttachmentPlace;
 
-/** Attaches a copy of what fd has from its beginning, durably. A name that waits is replaced, as a whole. Blocks: for what is small and rare.
+/** Attaches a copy of what fd has from its beginning, durably. A name that waits is replaced, as a
+ * whole. Blocks: for what is small and rare.
  * @param fd  borrowed: a regular file or a memfd
- * @return 0, -EINVAL: the name, or no regular file; -E2BIG more than ATTACHMENTS_MAX; -EFBIG more than ATTACHMENTS_MAX_BYTES;
- * -EDQUOT more than ATTACHMENTS_MAX_BYTES_ALL; -errno */
+ * @return 0, -EINVAL: the name, or no regular file; -E2BIG more than ATTACHMENTS_MAX; -EFBIG more
+ * than ATTACHMENTS_MAX_BYTES; -EDQUOT more than ATTACHMENTS_MAX_BYTES_ALL; -errno */
 int attachments_put(Attachments *a, const AttachmentPlace *at, int fd);
 
 typedef struct AttachmentJob AttachmentJob;
@@ -49,28 +55,35 @@ typedef struct AttachmentJob AttachmentJob;
 #define ATTACHMENT_PLACES_MAX 64
 
 typedef struct AttachmentOrder {
-        int fd; /* as of attachments_put(); may be closed after the call, but not be written to before on_done */
+        int fd; /* as of attachments_put(); may be closed after the call, but not be written to
+                   before on_done */
         const AttachmentPlace *places;
         size_t n_places; /* at most ATTACHMENT_PLACES_MAX */
-        /* On the loop: for each place what attachments_put() would have returned. The job is no more then. Not called at the agent's end. */
+        /* On the loop: for each place what attachments_put() would have returned. The job is no
+         * more then. Not called at the agent's end. */
         void (*on_done)(const int *results, void *userdata);
         void *userdata;
 } AttachmentOrder;
 
-/** The same for several places, off the loop: one copy is written, and all places get links to it. Jobs run one after another.
- * @return 0 and *ret, borrowed until on_done; -EINVAL, -ENOMEM, -errno when no thread could be started */
+/** The same for several places, off the loop: one copy is written, and all places get links to it.
+ * Jobs run one after another.
+ * @return 0 and *ret, borrowed until on_done; -EINVAL, -ENOMEM, -errno when no thread could be
+ * started */
 int attachments_submit(Attachments *a, const AttachmentOrder *o, AttachmentJob **ret);
 /** Nobody listens any more; what is underway is finished. @param j  may be NULL */
 void attachment_job_forget(AttachmentJob *j);
 
-/** @return how many wait, and the sum of their sizes; 0 also where that cannot be seen. @param a  NULL: none */
+/** @return how many wait, and the sum of their sizes; 0 also where that cannot be seen. @param a
+ * NULL: none */
 size_t attachments_waiting(const Attachments *a, const char *source, const char *unit_path,
                            uint64_t *ret_bytes);
 
-/** What a bundle of the unit was given, and ships. @return a directory fd of the caller's; -ENOENT: nothing; -errno */
+/** What a bundle of the unit was given, and ships. @return a directory fd of the caller's; -ENOENT:
+ * nothing; -errno */
 int attachments_given(const Attachments *a, const char *source, const char *unit_path,
                       const char *bundle_id);
-/** Gives a bundle that has not begun all that waits, durably. Once it was given something it gets the same again, and no more.
+/** Gives a bundle that has not begun all that waits, durably. Once it was given something it gets
+ * the same again, and no more.
  * @return as of attachments_given(); -errno: what waits goes on waiting */
 int attachments_give(const Attachments *a, const char *source, const char *unit_path,
                      const char *bundle_id);
@@ -81,7 +94,8 @@ typedef struct AttachmentNames { /* in strcmp order; zero = none */
 } AttachmentNames;
 void attachment_names_done(AttachmentNames *names);
 
-/** The names in a directory of attachments: regular files with valid names, at most ATTACHMENTS_MAX. @return 0, -errno */
+/** The names in a directory of attachments: regular files with valid names, at most
+ * ATTACHMENTS_MAX. @return 0, -errno */
 int attachment_names(int dir_fd, AttachmentNames *ret);
 
 /** Lets go of what a bundle was given. Missing is fine. What waits stays. */
@@ -90,7 +104,8 @@ int attachments_release_bundle(const Attachments *a, const char *source, const c
 /** Lets go of all that is attached to a unit. Missing is fine. */
 int attachments_release(Attachments *a, const char *source, const char *unit_path);
 
-/** Lets go of what waits and came before a time (CLOCK_REALTIME), and of what jobs bring that were submitted before it and are out: the unit is not the one that it was.
+/** Lets go of what waits and came before a time (CLOCK_REALTIME), and of what jobs bring that were
+ * submitted before it and are out: the unit is not the one that it was.
  * @return how many files went, or -errno */
 int attachments_release_before(Attachments *a, const char *source, const char *unit_path,
                                uint64_t usec);
@@ -103,7 +118,8 @@ typedef void (*AttachmentsOnUnit)(const AttachmentsUnit *u, void *userdata);
 /** As attachments_list(), for all sources. */
 int attachments_list_all(const Attachments *a, AttachmentsOnUnit on_unit, void *userdata);
 
-/** For a sweep: calls on_unit for each unit of a source that has a directory. The strings are borrowed for the call, which may let go of it.
+/** For a sweep: calls on_unit for each unit of a source that has a directory. The strings are
+ * borrowed for the call, which may let go of it.
  * @param changed_usec  CLOCK_REALTIME: when something was last attached, or given to a bundle */
 int attachments_list(const Attachments *a, const char *source,
                      void (*on_unit)(const char *unit_path, uint64_t changed_usec, void *userdata),

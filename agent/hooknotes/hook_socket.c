@@ -141,14 +141,14 @@ static void refuse(HookPeer *p, const char *answer, const char *why) {
         peer_gone(p);
 }
 
-/* Descriptors that a stranger sends along are dropped by the kernel, since there is no room for them: to close one ourselves might wait for
- * the file system it is on. @return a packet's bytes, 0 = it has gone or has nothing yet */
+/* Descriptors that a stranger sends along are dropped by the kernel, since there is no room for
+ * them: to close one ourselves might wait for the file system it is on. @return a packet's bytes, 0
+ * = it has gone or has nothing yet */
 static ssize_t receive(HookPeer *p, bool *ret_gone) {
         ssize_t n = recv(p->fd, p->socket->packet, p->socket->options.max_packet + 1,
                          MSG_DONTWAIT | MSG_TRUNC);
-        if (n < 0 &&
-            errno ==
-                    ECONNRESET) /* it went without reading all of ours: said once, before its own last word */
+        if (n < 0 && errno == ECONNRESET) /* it went without reading all of ours: said once, before
+                                             its own last word */
                 n = recv(p->fd, p->socket->packet, p->socket->options.max_packet + 1,
                          MSG_DONTWAIT | MSG_TRUNC);
         *ret_gone = n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
@@ -210,7 +210,8 @@ static int add_peer(HookSocket *s, int fd) {
         p->pid = who.pid;
         p->uid = who.uid;
         if (!has_room(s, p->uid)) {
-                char nothing; /* what is left unread would come back as ECONNRESET, before our answer: see unix(7) */
+                char nothing; /* what is left unread would come back as ECONNRESET, before our
+                                 answer: see unix(7) */
                 (void)recv(fd, &nothing, sizeof nothing, MSG_DONTWAIT | MSG_TRUNC);
                 (void)hook_peer_send(p, "refused too many hooks are connected", -1);
                 s->options.on_refused(p->uid, "too many hooks are connected", s->options.userdata);

@@ -1,13 +1,15 @@
-/* The socket that hooks speak to: packets in and out (SOCK_SEQPACKET), who is behind a connection, how many there may be and for how long. What
- * is said is not its business: agent/hooknotes/notes.c knows that. Anybody may connect (mode 0666), so nothing that comes is believed but what the kernel
- * says of the peer. Never blocks; costs nothing while nobody is connected. */
+/* The socket that hooks speak to: packets in and out (SOCK_SEQPACKET), who is behind a connection,
+ * how many there may be and for how long. What is said is not its business: agent/hooknotes/notes.c
+ * knows that. Anybody may connect (mode 0666), so nothing that comes is believed but what the
+ * kernel says of the peer. Never blocks; costs nothing while nobody is connected. */
 #pragma once
 
 #include <stdbool.h>
 #include <systemd/sd-event.h>
 
-/* A node has at most 128 cores, and each has a thread that may run the hook; all of a job's threads have one uid, and two such jobs may fail together. Root's
- * hooks (containers mostly) go by the same bound as everybody's, but find room where all others have used up theirs. */
+/* A node has at most 128 cores, and each has a thread that may run the hook; all of a job's threads
+ * have one uid, and two such jobs may fail together. Root's hooks (containers mostly) go by the
+ * same bound as everybody's, but find room where all others have used up theirs. */
 #define HOOK_OPEN_MAX 512
 #define HOOK_OPEN_MAX_OF_UID 256
 #define HOOK_OPEN_FOR_ROOT 64         /* of HOOK_OPEN_MAX */
@@ -20,7 +22,8 @@ typedef struct HookSocketOptions {
         size_t max_packet; /* bytes; what is longer is answered by `refused …` and closed */
         /* A packet came. It may close the peer. @param data  borrowed, NUL-terminated behind n */
         void (*on_packet)(HookPeer *p, const char *data, size_t n, void *userdata);
-        /* It has gone, or had its time; its handle is void after the call. Not called for peers that hook_peer_close() closes. */
+        /* It has gone, or had its time; its handle is void after the call. Not called for peers
+         * that hook_peer_close() closes. */
         void (*on_gone)(HookPeer *p, void *userdata);
         /* Somebody was turned away. @param why  static, a sentence */
         void (*on_refused)(uid_t uid, const char *why, void *userdata);
@@ -31,7 +34,8 @@ typedef struct HookSocketOptions {
 int hook_socket_new(HookSocket **ret, sd_event *event, int fd, const HookSocketOptions *options);
 HookSocket *hook_socket_free(HookSocket *s); /* closes all, without on_gone */
 
-/** Makes the listening socket (listen.c): parent directory, stale socket of a dead agent removed, mode 0666.
+/** Makes the listening socket (listen.c): parent directory, stale socket of a dead agent removed,
+ * mode 0666.
  * @return 0; -EADDRINUSE when somebody answers on it, -EEXIST when it is no socket */
 int hook_socket_listen(const char *path, int *ret_fd);
 

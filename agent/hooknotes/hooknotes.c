@@ -1,4 +1,5 @@
-/* Looks at the directories that notes name, in workers: a mount may hang. Each source has a lane of its own, so that one that hangs is late alone. */
+/* Looks at the directories that notes name, in workers: a mount may hang. Each source has a lane of
+ * its own, so that one that hangs is late alone. */
 #include "agent/hooknotes/hooknotes.h"
 
 #include <errno.h>
@@ -39,7 +40,8 @@ typedef struct Note {
         HookNote hook;
         NoteView view;   /* borrows from here */
         bool is_durable; /* accepted */
-        bool has_ended; /* its hook has; before it was durable, or while its directory was looked at */
+        bool has_ended; /* its hook has; before it was durable, or while its directory was looked at
+                         */
         bool is_unseen; /* of its directory's file system, nothing is known: its hook is told so */
         bool is_invisible; /* its directory would be in a source, and is in none that we see */
         bool is_snapshot_reported; /* of the snapshot */
@@ -192,7 +194,8 @@ static void skip_location(Note *note) {
 
 /* ---- lanes ---- */
 
-/* The lane of a source; of more sources that are looked at than there are lanes, some wait for others. */
+/* The lane of a source; of more sources that are looked at than there are lanes, some wait for
+ * others. */
 static CheckLane *lane_of(HookNotes *n, const char *fixed) {
         CheckLane *idle = NULL, *busy = NULL;
         for (size_t i = 0; i < CHECK_LANES; i++) {
@@ -335,7 +338,8 @@ static void check_directories(HookNotes *n) {
 static int start_lanes(HookNotes *n) {
         for (size_t i = 0; i < CHECK_LANES; i++)
                 n->lanes[i].owner = n;
-        /* A thread for each lane, made when it is needed: those that hang keep no other from its own. */
+        /* A thread for each lane, made when it is needed: those that hang keep no other from its
+         * own. */
         return worker_pool_new(&n->pool, n->context.event, "notes", CHECK_LANES, WORKER_NORMAL);
 }
 
@@ -351,8 +355,8 @@ static void stop_lanes(HookNotes *n) {
         }
 }
 
-/* From the desk into the store: all whose directory has been looked at by then goes into one transaction. What a hook is told is durable
- * before. */
+/* From the desk into the store: all whose directory has been looked at by then goes into one
+ * transaction. What a hook is told is durable before. */
 
 /* ---- a note's way ---- */
 
@@ -412,7 +416,8 @@ static void set_location(const HookNotes *n, Note *note, const DirectoryCheck *l
 }
 
 #define REFUSAL_BYTES_MAX 512 /* behind `accepted`, in a packet that a hook reads whole */
-/* What the hook and the row are told of all that is not granted. @return NULL: nothing is refused, or no memory */
+/* What the hook and the row are told of all that is not granted. @return NULL: nothing is refused,
+ * or no memory */
 static char *refusal_of(const Note *note) {
         const NoteView *v = &note->view;
         const char *why = v->refused ? v->refused : v->prefix_refused;
@@ -784,8 +789,9 @@ static void stop_step(HookNotes *n) {
         stop_lanes(n);
 }
 
-/* The desk: what comes in, who it is from, and what its hook is told later. Nothing is believed but what the kernel says: a note names a
- * directory and a pid, and is heard about those only where they are the sender's own. */
+/* The desk: what comes in, who it is from, and what its hook is told later. Nothing is believed but
+ * what the kernel says: a note names a directory and a pid, and is heard about those only where
+ * they are the sender's own. */
 
 #define LOG_INTERVAL_USEC USEC_PER_MINUTE
 #define MAIL_AT_ONCE 128           /* of the mailbox, in memory: 64 KiB each */
@@ -868,7 +874,8 @@ static Note *find_note(const HookNotes *n, const char *id) {
 
 /* ---- who it is about ---- */
 
-/* Only what its hook descends from: to look through all processes is the probe's, which may see them (collectors/host/pids.h). */
+/* Only what its hook descends from: to look through all processes is the probe's, which may see
+ * them (collectors/host/pids.h). */
 static const char *find_process(const HookNotes *n, Note *note) {
         NoteView *v = &note->view;
         uint64_t inner;
@@ -888,14 +895,16 @@ static const char *find_process(const HookNotes *n, Note *note) {
         v->pid = answer.pid;
         v->start_ticks = answer.start_ticks;
         if (r > 0 && n->config->snapshot.enabled)
-                return NULL; /* the supervisor sees more; where it finds none, its incident says so */
+                return NULL; /* the supervisor sees more; where it finds none, its incident says so
+                              */
         return r == 0               ? NULL
                : r == PIDS_E_HIDDEN ? "other users' processes are hidden from this agent"
                : r > 0 ? "no process of its user that the hook descends from has this pid"
                        : "the hook's process cannot be looked at";
 }
 
-/* A socket that systemd holds has let in hooks before we were there: the number of one that has ended may be another's by now. */
+/* A socket that systemd holds has let in hooks before we were there: the number of one that has
+ * ended may be another's by now. */
 static bool is_peer_unknown(const HookNotes *n, const HookPeer *p) {
         return hook_peer_since_usec(p) < n->begun_usec + EARLY_USEC && hook_peer_has_hung_up(p);
 }
@@ -945,7 +954,8 @@ static void on_note(HookNotes *n, HookPeer *p, const char *data, size_t size) {
         hook_peer_set_userdata(p, note);
         note->view.pid_why = is_unknown ? "the hook had ended before this agent came to its note"
                                         : find_process(n, note);
-        /* It may hang up any time, and is bounded by what it may wait for: no longer by a second. */
+        /* It may hang up any time, and is bounded by what it may wait for: no longer by a second.
+         */
         (void)hook_peer_wait(p, n->config->hook.deadline_usec + USEC_PER_SEC);
         schedule_step(n);
 }

@@ -1,5 +1,6 @@
-/* The desk for the hook's notes: takes them from the socket and the mailbox, makes them durable, answers, finds out who it is about. A note
- * speeds up and annotates; it is no authority. docs/HOOK.md is the contract with the hook. */
+/* The desk for the hook's notes: takes them from the socket and the mailbox, makes them durable,
+ * answers, finds out who it is about. A note speeds up and annotates; it is no authority.
+ * docs/HOOK.md is the contract with the hook. */
 #pragma once
 
 #include <systemd/sd-event.h>
@@ -18,16 +19,19 @@ typedef struct NoteView { /* borrowed for the call */
         bool by_mailbox;
         uid_t uid;      /* of the hook: by SO_PEERCRED, or the owner of the mailbox's file */
         pid_t hook_pid; /* on this machine; 0 = not known (mailbox) */
-        pid_t pid; /* of the process that failed, on this machine; 0 = not known, and pid_why says why (hidden by namespaces, ended …) or it is the supervisor's to find */
+        pid_t pid; /* of the process that failed, on this machine; 0 = not known, and pid_why says
+                      why (hidden by namespaces, ended …) or it is the supervisor's to find */
         uint64_t start_ticks;  /* of pid; 0 = not known */
         const char *pid_why;   /* static; NULL */
         const char *container; /* id from /proc/PID/cgroup; NULL */
         const char *source;    /* name of the source whose directory was named; NULL */
         const char *unit_path; /* absolute, as this machine sees it; NULL */
         const char *refused;   /* why no file is expected for it, a sentence; NULL */
-        bool may_come; /* the directory was not there when the note came: it is looked for again when the hook has ended, and on_finished is told of what there is then */
+        bool may_come; /* the directory was not there when the note came: it is looked for again
+                          when the hook has ended, and on_finished is told of what there is then */
         const char *s3_prefix; /* `s3://bucket/prefix`, granted; NULL: the destination's own */
-        /* For on_finished: files that it named and has not taken back. NULL: fewer, or nobody listened to its hook to the end (mailbox, restart) */
+        /* For on_finished: files that it named and has not taken back. NULL: fewer, or nobody
+         * listened to its hook to the end (mailbox, restart) */
         const char *promised[NOTE_FILES_MAX];
         const char *prefix_refused; /* why --s3-output-prefix was not granted, a sentence; NULL */
 } NoteView;
@@ -38,9 +42,9 @@ typedef struct HookNotesContext { /* borrowed */
         Store *store;
         const char *instance_id;
         void (*on_note)(const NoteView *v, void *userdata); /* it is durable and new */
-        void (*on_finished)(
-                const NoteView *v,
-                void *userdata); /* its hook has ended: all files it was to write are there, or never will be */
+        void (*on_finished)(const NoteView *v,
+                            void *userdata); /* its hook has ended: all files it was to write are
+                                                there, or never will be */
         void *userdata;
 } HookNotesContext;
 
@@ -53,7 +57,8 @@ void hooknotes_rebind(HookNotes *n, const Config *config);
 /** @return whether what lay in the mailbox at the start has been read: what --once asks */
 bool hooknotes_is_idle(const HookNotes *n);
 
-/** What may be shown to the hook's caller of the snapshot is there. @param fd  a sealed memfd, borrowed; -1: there is none, for a reason (a sentence) */
+/** What may be shown to the hook's caller of the snapshot is there. @param fd  a sealed memfd,
+ * borrowed; -1: there is none, for a reason (a sentence) */
 void hooknotes_report_snapshot(HookNotes *n, const char *note_id, int fd, const char *reason);
 
 /** Of n more notes something was refused, and it was said. */

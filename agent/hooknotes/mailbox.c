@@ -21,7 +21,8 @@
 #define RESCAN_USEC USEC_PER_SEC /* when something was left there for a moment */
 #define LINKED_USEC                                                                                \
         (10 *                                                                                      \
-         USEC_PER_SEC) /* a hook may have given it its name by link(), and its dot-name has yet to go */
+         USEC_PER_SEC) /* a hook may have given it its name by link(), and its dot-name has   \
+                               yet to go */
 #define LOG_INTERVAL_USEC USEC_PER_MINUTE
 #define SLACK_BYTES (64 * 1024) /* of a file on disk: file systems have blocks of that size */
 #define UNFINISHED_USEC (60 * USEC_PER_SEC) /* a dot-name that nobody renames any more */
@@ -89,7 +90,8 @@ static void discard_surplus(Mailbox *m, const char *name, const struct statx *st
         m->n_unlogged = 0;
 }
 
-/* What it has on disk: more than its size when it was asked for (fallocate), less when it has holes. */
+/* What it has on disk: more than its size when it was asked for (fallocate), less when it has
+ * holes. */
 static uint64_t disk_bytes(const struct statx *sx) {
         return sx->stx_blocks > UINT64_MAX / 512 ? UINT64_MAX : sx->stx_blocks * 512;
 }
@@ -170,7 +172,8 @@ static bool is_underway(const char *name, const struct statx *sx) {
 
 static void handle_entry(Mailbox *m, const char *name) {
         struct statx sx;
-        /* Not synced: a mount that hangs must not be asked. The owner of a file may mount over it (FUSE). */
+        /* Not synced: a mount that hangs must not be asked. The owner of a file may mount over it
+         * (FUSE). */
         if (statx(m->dir_fd, name, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC,
                   STATX_BASIC_STATS, &sx) < 0)
                 return; /* gone */
@@ -262,7 +265,8 @@ static int watch(Mailbox *m) {
                                     on_event, m);
 }
 
-/* What no event told: a directory that was removed or put in the place of ours, notes that could not be taken. */
+/* What no event told: a directory that was removed or put in the place of ours, notes that could
+ * not be taken. */
 static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
         (void)usec;
         Mailbox *m = userdata;

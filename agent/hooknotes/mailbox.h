@@ -1,5 +1,6 @@
-/* The mailbox: notes of hooks that found no agent. A directory that everybody may put files into (mode 1733), so whatever lies in it may be
- * anybody's trick: files alone are read, never through a link or a mount, the owner is the sender, what is no note is removed, and so is what is above the
+/* The mailbox: notes of hooks that found no agent. A directory that everybody may put files into
+ * (mode 1733), so whatever lies in it may be anybody's trick: files alone are read, never through a
+ * link or a mount, the owner is the sender, what is no note is removed, and so is what is above the
  * MailboxQuota. */
 #pragma once
 
@@ -26,7 +27,8 @@ typedef struct MailboxCallbacks {
         void *userdata;
 } MailboxCallbacks;
 
-/** Makes the directory where it is not there, and looks into it from the loop: now, when something comes, and every minute.
+/** Makes the directory where it is not there, and looks into it from the loop: now, when something
+ * comes, and every minute.
  * @return 0; -ENOTDIR, -EPERM: something of somebody else's is in its place; -errno */
 int mailbox_new(Mailbox **ret, sd_event *event, const char *path,
                 const MailboxCallbacks *callbacks);

@@ -169,7 +169,8 @@ static bool is_below(const char *path, size_t n, const char *dir, size_t n_dir) 
                (n >= n_dir && memcmp(path, dir, n_dir) == 0 && (n == n_dir || path[n_dir] == '/'));
 }
 
-/* Keys that we would not make ourselves: they mislead those who list or copy. Names with a dot before are the agent's own (.incidents). */
+/* Keys that we would not make ourselves: they mislead those who list or copy. Names with a dot
+ * before are the agent's own (.incidents). */
 static bool is_clean_key(const char *p, size_t n) {
         for (size_t at = 0; at < n;) {
                 const char *slash = memchr(p + at, '/', n - at);
@@ -345,7 +346,8 @@ static const char *open_error_text(int error) {
         }
 }
 
-/* The hook's own, or root's where everybody is to write: nobody speaks about what another user left. */
+/* The hook's own, or root's where everybody is to write: nobody speaks about what another user
+ * left. */
 static const char *check_owner(const DirectoryCheck *l, const NoteLocation *p,
                                const struct stat *st) {
         if (st->st_uid == l->uid)

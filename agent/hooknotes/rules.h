@@ -1,5 +1,6 @@
-/* What a note may ask for, decided without touching a file: which unit its directory is, whether its bucket prefix is granted, how many notes a
- * user may send. All that comes in is a stranger's. */
+/* What a note may ask for, decided without touching a file: which unit its directory is, whether
+ * its bucket prefix is granted, how many notes a user may send. All that comes in is a stranger's.
+ */
 #pragma once
 
 #include <stdbool.h>
@@ -26,11 +27,13 @@ void note_location_done(NoteLocation *p);
 enum { NOTE_E_NO_UNIT = 1 };
 int note_location_find(const Config *c, const char *directory, NoteLocation *ret,
                        const char **ret_why);
-/** For a directory that is in no source by its path (a container sees another one): the unit of that name in the i-th source, where there may be one.
+/** For a directory that is in no source by its path (a container sees another one): the unit of
+ * that name in the i-th source, where there may be one.
  * @return 0; NOTES_E_REFUSED: this source has none of that name; -ENOMEM */
 int note_location_find_by_name(const Config *c, size_t i, const char *directory, NoteLocation *ret);
 
-/* ---- notes_unit.c: whether the directory is there, and whose it is. In a worker: a mount may hang. ---- */
+/* ---- notes_unit.c: whether the directory is there, and whose it is. In a worker: a mount may
+ * hang. ---- */
 
 #define NOTE_LOCATIONS_MAX 16
 
@@ -59,21 +62,24 @@ typedef struct HookFinish {
         bool without_record, without_snapshot;
 } HookFinish;
 
-/** Reads `finished` or `finished without record`, `… snapshot`, `… record snapshot`. @param data  a packet @return whether it is of this form */
+/** Reads `finished` or `finished without record`, `… snapshot`, `… record snapshot`. @param data  a
+ * packet @return whether it is of this form */
 bool hook_finish_parse(const char *data, size_t n, HookFinish *ret);
 
 /* ---- where its copy may go ---- */
 
 #define NOTE_PREFIX_MAX 512
 
-/** Judges `s3://bucket/prefix`: it must be below one of hook.allow_prefixes, or, where there are none, below the fixed part of the prefix of an s3
- * destination with that bucket; and there must be a destination with that bucket.
+/** Judges `s3://bucket/prefix`: it must be below one of hook.allow_prefixes, or, where there are
+ * none, below the fixed part of the prefix of an s3 destination with that bucket; and there must be
+ * a destination with that bucket.
  * @return NULL: granted; else why not, a static sentence */
 const char *hooknotes_check_prefix(const Config *c, const char *prefix);
 
 /* ---- how many ---- */
 
-/* A job of 128 threads that fails four times in a row is heard at once; then one note a second and user. */
+/* A job of 128 threads that fails four times in a row is heard at once; then one note a second and
+ * user. */
 #define NOTE_BURST 512
 #define NOTE_REFILL_USEC 1000000
 #define NOTE_USERS_MAX 64
@@ -81,13 +87,14 @@ const char *hooknotes_check_prefix(const Config *c, const char *prefix);
 typedef struct NoteRatelimit { /* zero = nobody has sent any */
         struct {
                 uid_t uid;
-                uint64_t
-                        used_usec; /* notes that count, each NOTES_REFILL_USEC, as of at_usec; 0 = free */
+                uint64_t used_usec; /* notes that count, each NOTES_REFILL_USEC, as of at_usec; 0 =
+                                       free */
                 uint64_t at_usec;
         } users[NOTE_USERS_MAX];
 } NoteRatelimit;
 
-/** Takes one from the user's allowance. Of more users than can be remembered, those are forgotten who have used least.
+/** Takes one from the user's allowance. Of more users than can be remembered, those are forgotten
+ * who have used least.
  * @param now_usec  of a clock that never goes back @return whether there was one */
 bool note_ratelimit_consume(NoteRatelimit *a, uid_t uid, uint64_t now_usec);
 

@@ -1,4 +1,5 @@
-/* Where incidents lie: `<state_directory>/snapshots/<name>` while they are taken and kept, `<state_directory>/incidents/<name>` to be shipped. */
+/* Where incidents lie: `<state_directory>/snapshots/<name>` while they are taken and kept,
+ * `<state_directory>/incidents/<name>` to be shipped. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -47,7 +48,8 @@ int incident_make_directory(Incident *x) {
         return r;
 }
 
-/* Records may be 64 KiB each, and the file is to be read by the next agent: they are bounded, and how many are left out is said. */
+/* Records may be 64 KiB each, and the file is to be read by the next agent: they are bounded, and
+ * how many are left out is said. */
 static void add_records(StrBuf *b, const char *key, const char *key_left_out,
                         const IncidentTexts *records) {
         uint64_t bytes = 0, n_left_out = records->n_lost;
@@ -264,7 +266,8 @@ void incident_remove(Incident *x) {
         incident_free(x);
 }
 
-/* What is to be shipped stays until it was, and so does what its dumps have not got yet: there is no other copy. */
+/* What is to be shipped stays until it was, and so does what its dumps have not got yet: there is
+ * no other copy. */
 static bool may_go(const Incident *x) {
         return x->state == INCIDENT_ENDED && !x->is_own_bundle && !incident_is_attaching(x);
 }

@@ -19,7 +19,8 @@ static void end(Incident *x);
 static void step(Incident *x);
 
 #define EXIT_USEC USEC_PER_MINUTE /* how long the second look waits for processes to end */
-/* A hook may be heard for a second longer than its deadline (agent/hooknotes/notes.c); and then its directory is looked for. */
+/* A hook may be heard for a second longer than its deadline (agent/hooknotes/notes.c); and then its
+ * directory is looked for. */
 #define AWAITED_MORE_USEC (3 * USEC_PER_SEC)
 void incident_set_state(Incident *x, IncidentState to) {
         static const char *const names[N_INCIDENT_STATES] = {
@@ -132,7 +133,8 @@ static void on_end(int result, const char *why, void *userdata) {
         step(x);
 }
 
-/* Twice over all collectors, four at a time, and then some; the commands have times of their own, and another supervisor may hold the directory. */
+/* Twice over all collectors, four at a time, and then some; the commands have times of their own,
+ * and another supervisor may hold the directory. */
 static uint64_t time_for_all(const Config *c) {
         uint64_t usec = 4 * c->snapshot.probe_timeout_usec + 40 * USEC_PER_SEC;
         for (size_t k = 0; k < c->snapshot.n_commands; k++)
@@ -180,7 +182,8 @@ static void fill_commands(const Config *c, ProbeOrder *o, Lists *l) {
         o->collect.n_commands = c->snapshot.n_commands;
 }
 
-/* The runtime may write a dump's log while the hook runs, and after it: the second look reads all of them once more. */
+/* The runtime may write a dump's log while the hook runs, and after it: the second look reads all
+ * of them once more. */
 static void fill_dumps(Incident *x, ProbeOrder *o, Lists *l, bool only_new) {
         for (size_t k = 0; k < x->n_units; k++) {
                 IncidentUnit *u = &x->units[k];
@@ -337,7 +340,8 @@ static void rest_on(Incident *x) {
                 end(x);
 }
 
-/* All that is to be looked at has been: units need not wait any more. While it is young others may join. */
+/* All that is to be looked at has been: units need not wait any more. While it is young others may
+ * join. */
 static void rest(Incident *x) {
         incident_set_state(x, INCIDENT_RESTING);
         incident_unwatch_exits(x);
@@ -480,7 +484,8 @@ void incident_salvage(Incident *x) {
         rest(x);
 }
 
-/* Whose end the second look waits for: a pidfd for each of an incident's processes, for as long as it waits. */
+/* Whose end the second look waits for: a pidfd for each of an incident's processes, for as long as
+ * it waits. */
 
 bool incident_all_are_gone(const Incident *x) {
         for (size_t k = 0; k < x->n_processes; k++)
@@ -519,7 +524,8 @@ static bool is_another(const Incident *x, const IncidentProcess *p) {
         return r == PROCFS_E_GONE || r == PROCFS_E_REPLACED;
 }
 
-/* Nothing of it needs leave to look at the process. Where the kernel has no pidfds, time decides. */
+/* Nothing of it needs leave to look at the process. Where the kernel has no pidfds, time decides.
+ */
 static void watch_exit(Incident *x, IncidentProcess *p) {
         if (p->pid <= 0 || p->pid_fd >= 0 || p->is_gone)
                 return;
@@ -544,7 +550,8 @@ void incident_unwatch_exits(Incident *x) {
                 forget(x->processes[k]);
 }
 
-/* The dumps that an incident is about: how many, whose, and until when a path means the same one. */
+/* The dumps that an incident is about: how many, whose, and until when a path means the same one.
+ */
 
 IncidentUnit *incident_find_unit(Incident *x, const char *source, const char *path) {
         for (size_t k = 0; k < x->n_units; k++)

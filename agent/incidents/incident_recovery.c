@@ -87,7 +87,8 @@ static void read_units(Incident *x, const json_t *v) {
         }
 }
 
-/* One that says nothing, or nonsense, is shipped for itself in the end. One that cannot be read now may be about dumps, and is left as it is.
+/* One that says nothing, or nonsense, is shipped for itself in the end. One that cannot be read now
+ * may be about dumps, and is left as it is.
  * @return 0, -errno: it cannot be read now */
 static int read_incident(Incident *x, bool *ret_over) {
         _cleanup_free_ char *text = NULL;

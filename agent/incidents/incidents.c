@@ -1,4 +1,5 @@
-/* What is heard all the time: lines of the kernel log, of which some begin an incident, and who holds a device, for the day when it is a zombie. */
+/* What is heard all the time: lines of the kernel log, of which some begin an incident, and who
+ * holds a device, for the day when it is a zombie. */
 #include "agent/incidents/incidents.h"
 
 #include <dirent.h>
@@ -46,8 +47,8 @@ static void on_kmsg(Incidents *i, const char *text) {
         json_decref(record);
 }
 
-/* A process that is just ending has no environment any more, and a row that is as it was keeps the time at which it became so: dumps that were
- * written since then are its own. */
+/* A process that is just ending has no environment any more, and a row that is as it was keeps the
+ * time at which it became so: dumps that were written since then are its own. */
 static bool is_worth_storing(Incidents *i, const json_t *record, const StoredJob *job) {
         StoredJob known = { 0 };
         if (store_job_find(i->context.store, job->pid, job->start_ticks, &known) != 0)
@@ -71,7 +72,8 @@ static void store_job(Incidents *i, const char *text) {
         json_decref(record);
 }
 
-/* One transaction for all that came at once: a commit waits for the disk. What is lost is told again in 10 minutes. */
+/* One transaction for all that came at once: a commit waits for the disk. What is lost is told
+ * again in 10 minutes. */
 static void store_seen(Incidents *i) {
         int r = i->n_seen > 0 ? store_begin(i->context.store) : -ENODATA;
         for (size_t k = 0; k < i->n_seen; k++) {
@@ -177,8 +179,9 @@ void incidents_watch_done(Incidents *i) {
         store_seen(i);
 }
 
-/* What lies in an incident's directory goes to the dumps that it is about, file by file, off the loop. What a full disk did not let through is tried again; what
- * was attached is remembered beside it, so that no supplement brings it twice. */
+/* What lies in an incident's directory goes to the dumps that it is about, file by file, off the
+ * loop. What a full disk did not let through is tried again; what was attached is remembered beside
+ * it, so that no supplement brings it twice. */
 
 /* Not in incident.json, which is attached itself: it would change with each time that it is. */
 #define MEMORY_FILE ".attached.json"
@@ -457,7 +460,8 @@ static size_t units_without(const Incident *x, const IncidentFile *f,
         return n;
 }
 
-/* @return fd of that file, if some unit does not have it; -ENOENT: all do, or it has gone, or is none of ours; -errno */
+/* @return fd of that file, if some unit does not have it; -ENOENT: all do, or it has gone, or is
+ * none of ours; -errno */
 static int open_file(Incident *x, const char *name) {
         IncidentAttaching *a = &x->attaching;
         struct stat st;
@@ -473,7 +477,8 @@ static int open_file(Incident *x, const char *name) {
         return fd == -EBADF ? -ENOENT : fd;
 }
 
-/* @return fd of the next file that some unit does not have; -ENOENT: there is none; -errno: nobody can tell now */
+/* @return fd of the next file that some unit does not have; -ENOENT: there is none; -errno: nobody
+ * can tell now */
 static int open_next(Incident *x) {
         _cleanup_closedir_ DIR *d = NULL;
         int fd = -ENOENT, r = incident_open_directory(x);
@@ -525,10 +530,13 @@ void incident_attach_done(Incident *x) {
                 save(x); /* what came back, though the round is not over */
 }
 
-/* Who belongs together: notes, lines of the kernel log and questions become incidents, by the rules of incident_rules.h. */
+/* Who belongs together: notes, lines of the kernel log and questions become incidents, by the rules
+ * of incident_rules.h. */
 
-#define GATHER_USEC (50 * USEC_PER_MSEC) /* hooks of one failure come at once: one order for all */
-#define FOUND_USEC (2 * USEC_PER_SEC)    /* the source has seen by then what was moved outside */
+#define GATHER_USEC                                                                                \
+        (50 * USEC_PER_MSEC)          /* hooks of one failure come at once: one order for all   \
+                                          */
+#define FOUND_USEC (2 * USEC_PER_SEC) /* the source has seen by then what was moved outside */
 /* ---- one ---- */
 
 Incident *incident_new(Incidents *i, const char *name) {
@@ -636,7 +644,8 @@ static void drop(Incidents *i, const char *trigger, const char *why) {
         log_warning(0, "no snapshot is taken for %s: %s", trigger, why);
 }
 
-/* The clock may have gone back, and several begin within a second: a name that is taken is somebody else's evidence. */
+/* The clock may have gone back, and several begin within a second: a name that is taken is somebody
+ * else's evidence. */
 static Incident *make_one(Incidents *i, const char *trigger, int *ret_r) {
         Clock *clock = i->context.clock;
         char stamp[CLOCK_ISO_SIZE], name[INCIDENT_NAME_SIZE];
@@ -736,7 +745,8 @@ static int add_log(Incident *x, const CollectLogFile *f) {
         return 0;
 }
 
-/* The runtime's log, where it is a file. Colons separate nothing here: the value is one place. @see reference, 1.2 */
+/* The runtime's log, where it is a file. Colons separate nothing here: the value is one place. @see
+ * reference, 1.2 */
 static void add_log_file(Incident *x, const NoteView *v, const IncidentProcess *p) {
         const HookNote *n = v->note;
         const char *path =

@@ -1,5 +1,6 @@
-/* Incidents and their snapshots: what belongs together, what is collected for it, and where it goes. A note, a line of the kernel log or an
- * operator begins one; what comes while it is young joins it. */
+/* Incidents and their snapshots: what belongs together, what is collected for it, and where it
+ * goes. A note, a line of the kernel log or an operator begins one; what comes while it is young
+ * joins it. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,12 +20,14 @@ typedef struct IncidentsContext { /* borrowed */
         Clock *clock;
         Store *store;
         const char *instance_id;
-        /* The part that an unprivileged caller may see. @param fd  sealed memfd, borrowed; -1 with a reason */
+        /* The part that an unprivileged caller may see. @param fd  sealed memfd, borrowed; -1 with
+         * a reason */
         void (*on_public)(const char *note_id, int fd, const char *reason, void *userdata);
         Attachments *attachments; /* started */
         /* Something was attached to a unit. */
         void (*on_attached)(const char *source, const char *unit_path, void *userdata);
-        /* More is to come for a unit (until the process has exited and was looked at, or time is over), or all has come. */
+        /* More is to come for a unit (until the process has exited and was looked at, or time is
+         * over), or all has come. */
         void (*on_pending)(const char *source, const char *unit_path, bool pending, void *userdata);
         void *userdata;
 } IncidentsContext;
@@ -39,15 +42,17 @@ typedef struct IncidentUnitOfNote { /* borrowed */
         const char *note, *source, *unit_path;
         uid_t uid;
 } IncidentUnitOfNote;
-/** The unit of a note that belongs to an incident is known only now: it gets what the incident has, and will have. Of a note that belongs to none: nothing. */
+/** The unit of a note that belongs to an incident is known only now: it gets what the incident has,
+ * and will have. Of a note that belongs to none: nothing. */
 void incidents_add_unit_of_note(Incidents *i, const IncidentUnitOfNote *u);
 
-/** A snapshot because somebody asked. @param ret_name  of the directory that it will be in @param ret_why  with -EAGAIN: why not now (too many, too soon,
- * no room), for people; static
+/** A snapshot because somebody asked. @param ret_name  of the directory that it will be in @param
+ * ret_why  with -EAGAIN: why not now (too many, too soon, no room), for people; static
  * @return 0, -EBUSY: one is underway, -EPERM: snapshots are off, -EAGAIN */
 int incidents_request(Incidents *i, char ret_name[INCIDENT_NAME_SIZE], const char **ret_why);
 
-/** What is at that path is another unit than before: what was added before that time gets nothing more. @param before_usec  CLOCK_REALTIME */
+/** What is at that path is another unit than before: what was added before that time gets nothing
+ * more. @param before_usec  CLOCK_REALTIME */
 void incidents_unit_renewed(Incidents *i, const char *source, const char *unit_path,
                             uint64_t before_usec);
 
@@ -62,15 +67,17 @@ typedef struct IncidentsStats { /* since the agent started */
 } IncidentsStats;
 void incidents_stats(const Incidents *i, IncidentsStats *ret);
 
-/** @return how many there are that a node should not go before: one is being taken, waits for its second look, or is about to be found by the source below.
- * Each ends by itself (the collectors' times, a minute for processes to end, 30 s for others to join). */
+/** @return how many there are that a node should not go before: one is being taken, waits for its
+ * second look, or is about to be found by the source below. Each ends by itself (the collectors'
+ * times, a minute for processes to end, 30 s for others to join). */
 size_t incidents_n_underway(const Incidents *i);
 /** Time is short: no process is waited for, and nobody may join any more; or not so any more. */
 void incidents_hurry(Incidents *i, bool on);
 
-/* Incidents that belong to no unit are units of their own: each a directory below <state_directory>/incidents, of a source that the agent has without being
- * configured. */
-/** Such a unit was delivered, or was let go otherwise (evicted, cancelled, vanished): its directory goes. */
+/* Incidents that belong to no unit are units of their own: each a directory below
+ * <state_directory>/incidents, of a source that the agent has without being configured. */
+/** Such a unit was delivered, or was let go otherwise (evicted, cancelled, vanished): its directory
+ * goes. */
 void incidents_on_delivered(Incidents *i, const char *unit_path);
 /** @return whether it is known; borrowed until the loop turns */
 bool incidents_get(const Incidents *i, const char *name, IncidentView *ret);

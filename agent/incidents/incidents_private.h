@@ -1,4 +1,5 @@
-/* Shared by the files of this folder: what an incident consists of, and who may change what of it. */
+/* Shared by the files of this folder: what an incident consists of, and who may change what of it.
+ */
 #pragma once
 
 #include <jansson.h>
@@ -22,9 +23,12 @@
 #define INCIDENT_STRANGERS_HOURLY_MAX 6 /* of them begun by notes that name no dump */
 
 typedef enum IncidentCause {
-        INCIDENT_NOTE, /* of the hook, for a dump in a source: an incident without its snapshot still has that */
-        INCIDENT_STRANGER, /* of the hook, for nothing that is collected: anybody with an account can send it */
-        INCIDENT_KERNEL, /* a line of the kernel log, which anybody who may open a device can forge */
+        INCIDENT_NOTE,     /* of the hook, for a dump in a source: an incident without its snapshot
+                              still has that */
+        INCIDENT_STRANGER, /* of the hook, for nothing that is collected: anybody with an account
+                              can send it */
+        INCIDENT_KERNEL, /* a line of the kernel log, which anybody who may open a device can forge
+                          */
         INCIDENT_REQUESTED, /* an operator wants one now, not one of a moment ago */
 } IncidentCause;
 
@@ -59,7 +63,9 @@ const char *incident_verdict_text(IncidentVerdict v);
 #define INCIDENT_NOTES_MAX 1024
 #define INCIDENT_UNITS_MAX 32 /* each gets all files */
 #define INCIDENT_UNITS_MAX_OF_UID 8
-#define INCIDENT_EVENTS_MAX 64 /* lines of the kernel log in incident.json; the snapshot has all */
+#define INCIDENT_EVENTS_MAX                                                                        \
+        64 /* lines of the kernel log in incident.json; the snapshot has all   \
+                                */
 #define INCIDENT_TEXTS_BYTES_MAX                                                                   \
         MIB /* of each kind of records in incident.json; the snapshot has them, too */
 #define INCIDENT_FILES_MAX 1024 /* in a directory */
@@ -129,12 +135,12 @@ typedef struct Incident {
         IncidentState state; /* incident_set_state() */
         IncidentAttaching attaching;
         uint64_t begun_usec, begun_boot_usec, bytes;
-        uint64_t ended_boot_usec; /* by this agent; 0 = not yet, or by an earlier one */
-        uint64_t
-                awaited_boot_usec; /* until then a unit may join: the directory of a note was not there; 0 = of none */
-        int dir_fd;              /* -1: closed meanwhile, see incident_open_directory() */
-        int public_fd;           /* -1: there is none, or it is over */
-        bool is_public_reported; /* the notes know by now */
+        uint64_t ended_boot_usec;   /* by this agent; 0 = not yet, or by an earlier one */
+        uint64_t awaited_boot_usec; /* until then a unit may join: the directory of a note was not
+                                       there; 0 = of none */
+        int dir_fd;                 /* -1: closed meanwhile, see incident_open_directory() */
+        int public_fd;              /* -1: there is none, or it is over */
+        bool is_public_reported;    /* the notes know by now */
         bool is_salvage, has_snapshot;
         bool is_found;       /* an earlier agent's, whose supervisor may still be at work */
         bool is_own_bundle;  /* a unit of its own, to be shipped */
@@ -185,7 +191,8 @@ void incident_write(Incident *x);
 void incident_changed(Incident *x);
 /** For whoever is about to use dir_fd. @return 0: it is open, also when it was; -errno */
 int incident_open_directory(Incident *x);
-/** Of those that are over there may be hundreds: where nothing is underway any more, no descriptor of it stays open. */
+/** Of those that are over there may be hundreds: where nothing is underway any more, no descriptor
+ * of it stays open. */
 void incident_close_descriptors(Incident *x);
 /** @return of the running kernel; "" where it cannot be read */
 const char *incident_boot_id(char buf[static INCIDENT_BOOT_ID_SIZE]);
@@ -199,16 +206,19 @@ bool incidents_free_space(Incidents *i);
 void incident_remove(Incident *x); /* with its directory; frees it */
 
 /* incidents_found.c */
-/** Finds what an earlier agent has left. What cannot be read now is left alone, and looked for again. */
+/** Finds what an earlier agent has left. What cannot be read now is left alone, and looked for
+ * again. */
 int incidents_sweep(Incidents *i);
 /** @return the path of that key, the caller's; NULL */
 char *incident_unescaped(const json_t *v, const char *key);
 
 /* incidents_attach.c */
-/** Attaches to all units, off the loop, what is there and was not attached as it is; then, where the incident rests or has ended, units need not wait any more. */
+/** Attaches to all units, off the loop, what is there and was not attached as it is; then, where
+ * the incident rests or has ended, units need not wait any more. */
 void incident_attach_all(Incident *x);
 bool incident_is_attaching(const Incident *x);
-/** Takes up what an earlier agent has attached. After its units are known. @return 0, also where nothing is remembered; -errno: not now */
+/** Takes up what an earlier agent has attached. After its units are known. @return 0, also where
+ * nothing is remembered; -errno: not now */
 int incident_read_attached(Incident *x);
 /** Lets a job go on by itself, and saves what is known. */
 void incident_attach_done(Incident *x);
@@ -222,7 +232,8 @@ void incident_report_pending(const Incident *x, bool pending);
 void incident_units_done(Incident *x);
 
 /* incidents_exits.c */
-/** Waits for the ends of all processes that are known and not gone, as far as the kernel lets it: incident_on_exit() follows each. */
+/** Waits for the ends of all processes that are known and not gone, as far as the kernel lets it:
+ * incident_on_exit() follows each. */
 void incident_watch_exits(Incident *x);
 /** No end is waited for any more. */
 void incident_unwatch_exits(Incident *x);
@@ -232,7 +243,8 @@ bool incident_all_are_gone(const Incident *x);
 /** A process has ended. */
 void incident_on_exit(Incident *x);
 int incident_start(Incident *x, uint64_t wait_usec);
-/** A unit may be told of later, when the hook of a note has ended: one without any other is not shipped for itself before. */
+/** A unit may be told of later, when the hook of a note has ended: one without any other is not
+ * shipped for itself before. */
 void incident_await_unit(Incident *x);
 /** Another process has been added. */
 void incident_on_joined(Incident *x);
@@ -249,12 +261,14 @@ void incident_report_public(Incident *x);
 Incident *incident_new(Incidents *i, const char *name);
 Incident *incident_free(Incident *x);
 int incident_add_process(Incident *x, const IncidentProcess *p);
-/** Who was seen at a device before it died, as the store knows it, goes into incident.json: a zombie's environment is empty. */
+/** Who was seen at a device before it died, as the store knows it, goes into incident.json: a
+ * zombie's environment is empty. */
 void incident_add_job(Incident *x, pid_t pid, uint64_t start_ticks);
 /** @return 0, 1: it was there already, or there are too many; -ENOMEM */
 int incident_text_add(IncidentTexts *texts, size_t max, const char *text);
 void incident_texts_done(IncidentTexts *texts);
-/** Begins one, or finds the one that it belongs to. @return NULL: neither, *ret_why is a sentence */
+/** Begins one, or finds the one that it belongs to. @return NULL: neither, *ret_why is a sentence
+ */
 Incident *incidents_start_or_join(Incidents *i, IncidentCause cause, const char *trigger,
                                   const char **ret_why);
 

@@ -1,5 +1,6 @@
-/* The agent's end of a supervisor (collectors/runner/supervise.h): asks systemd for one by its socket, or starts one with the agent's own rights where there is no
- * such socket; sends the order, and hears what comes. One object a supervisor. */
+/* The agent's end of a supervisor (collectors/runner/supervise.h): asks systemd for one by its
+ * socket, or starts one with the agent's own rights where there is no such socket; sends the order,
+ * and hears what comes. One object a supervisor. */
 #pragma once
 
 #include <systemd/sd-event.h>
@@ -11,19 +12,21 @@ typedef struct Probe Probe;
 
 typedef struct ProbeRequest { /* borrowed while probe_new runs */
         const ProbeOrder *order;
-        const char *
-                socket; /* of neuron-collectd-probe.socket; where nobody listens we start one ourselves */
+        const char *socket;    /* of neuron-collectd-probe.socket; where nobody listens we start one
+                                  ourselves */
         int dir_fd;            /* where it writes; -1 = none */
         uint64_t timeout_usec; /* for all of it; USEC_INFINITY */
         /* A message but the last one. */
         void (*on_message)(const char *text, void *userdata);
-        /* Once, the last call: 0: done; -errno and why, a sentence for people. The probe may be freed in it. */
+        /* Once, the last call: 0: done; -errno and why, a sentence for people. The probe may be
+         * freed in it. */
         void (*on_end)(int result, const char *why, void *userdata);
         void *userdata;
 } ProbeRequest;
 
 /** @return 0, -errno: no supervisor could be had */
 int probe_new(Probe **ret, sd_event *event, const ProbeRequest *request);
-/** No callback any more. A snapshot that is underway is finished by its supervisor; a watch ends. Takes NULL, returns NULL. */
+/** No callback any more. A snapshot that is underway is finished by its supervisor; a watch ends.
+ * Takes NULL, returns NULL. */
 Probe *probe_free(Probe *p);
 DEFINE_CLEANUP(Probe, probe_free);

@@ -113,7 +113,8 @@ static int give(const Fixture *f, const char *id, bool may_give) {
                         : attachments_given(f->a, "core-dumps", UNIT, id);
 }
 
-/* @return where what waits for the unit lies, by the contract of the state directory; -ENOENT: nothing does */
+/* @return where what waits for the unit lies, by the contract of the state directory; -ENOENT:
+ * nothing does */
 static int open_waiting(const Fixture *f, const char *source) {
         char key[256], path[64], hex[SHA256_HEX_SIZE];
         uint8_t digest[SHA256_SIZE];

@@ -1,4 +1,5 @@
-/* agent/hooknotes/hook_socket.c with a desk that does nothing: who gets in, what gets through, who is thrown out. */
+/* agent/hooknotes/hook_socket.c with a desk that does nothing: who gets in, what gets through, who
+ * is thrown out. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>

@@ -1,4 +1,5 @@
-/* agent/hooknotes/notes_rules.c and agent/hooknotes/notes_unit.c: what a stranger's note may ask for. */
+/* agent/hooknotes/notes_rules.c and agent/hooknotes/notes_unit.c: what a stranger's note may ask
+ * for. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

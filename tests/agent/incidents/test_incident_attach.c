@@ -1,4 +1,5 @@
-/* agent/incidents: what lies in an incident's directory gets to its dumps, once, off the loop, and when there is room again; and the bounds. */
+/* agent/incidents: what lies in an incident's directory gets to its dumps, once, off the loop, and
+ * when there is room again; and the bounds. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* agent/incidents: how long it is waited for, with a supervisor of the test's: for processes to end, and for a directory that a hook makes. */
+/* agent/incidents: how long it is waited for, with a supervisor of the test's: for processes to
+ * end, and for a directory that a hook makes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
