@@ -103,7 +103,7 @@ static void arm_orphans(Agent *a, uint64_t usec) {
                                                                       .handler = on_orphans,
                                                                       .userdata = a });
         if (r < 0)
-                log_warning(r, "what is attached to dumps of former sources is not looked for");
+                log_warning(r, "what is attached to dumps of former sources is not searched for");
 }
 
 /* ---- life ---- */
@@ -118,7 +118,7 @@ static int open_socket(Agent *a) {
                 return fd;
         log_warning(r, "cannot listen for hooks on '%s'%s; their notes come by the mailbox alone",
                     path,
-                    r == -EADDRINUSE ? ": somebody answers there; stop that one, or set another "
+                    r == -EADDRINUSE ? ": another process answers there; stop it, or set another "
                                        "hook.socket"
                                      : "; check that its directory can be written, or set another "
                                        "hook.socket");
@@ -157,7 +157,7 @@ void agent_hook_start(Agent *a) {
         if (r < 0) {
                 if (fd >= 0)
                         (void)close(fd); /* nobody was let in */
-                log_warning(r, "hooks cannot be heard; dumps are found all the same");
+                log_warning(r, "notes of hooks cannot be received; dumps are found anyway");
         }
 }
 
@@ -180,7 +180,7 @@ bool agent_hook_is_idle(const Agent *a) {
 }
 
 void agent_hook_view(const Agent *a, HookView *ret) {
-        HookNotesStats f = { .trouble = "hooks cannot be heard" };
+        HookNotesStats f = { .trouble = "notes of hooks cannot be received" };
         IncidentsStats snapshots = { 0 };
         if (a->notes)
                 hooknotes_stats(a->notes, &f);
@@ -193,7 +193,7 @@ void agent_hook_view(const Agent *a, HookView *ret) {
                            .n_refused = f.n_refused,
                            .n_twice = f.n_duplicates,
                            .n_unseen = f.n_unseen,
-                           .n_snapshots = snapshots.n_taken,
+                           .n_snapshots = snapshots.n_started,
                            .n_snapshots_dropped = snapshots.n_dropped,
                            .n_snapshots_underway =
                                    a->incidents ? incidents_n_underway(a->incidents) : 0,

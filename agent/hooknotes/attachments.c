@@ -464,7 +464,7 @@ static int attachments_count_all(const char *path, uint64_t *ret_bytes) {
         return r == -ENOENT ? 0 : r;
 }
 
-static int check_room_of_all(Attachments *a, uint64_t more_bytes) {
+static int check_space_of_all(Attachments *a, uint64_t more_bytes) {
         if (a->is_counted && a->bytes + more_bytes <= a->max_bytes_all)
                 return 0;
         int r = attachments_count_all(a->path, &a->bytes);
@@ -533,7 +533,7 @@ int attachments_put(Attachments *a, const AttachmentPlace *at, int fd) {
                 return unit;
         int r = attachments_check_unit(unit, at->name, (uint64_t)st.st_size);
         if (r == 0)
-                r = check_room_of_all(a, (uint64_t)st.st_size);
+                r = check_space_of_all(a, (uint64_t)st.st_size);
         if (r < 0)
                 return r;
         r = attachments_write_copy(unit, WRITING, fd, (uint64_t)st.st_size);
@@ -641,7 +641,7 @@ static int count_all(AttachmentJob *j) {
         return r;
 }
 
-static bool has_room(const AttachmentJob *j, size_t n_places) {
+static bool has_space(const AttachmentJob *j, size_t n_places) {
         return !j->has_counted || j->counted_bytes + n_places * j->bytes <= j->max_bytes_all;
 }
 
@@ -650,13 +650,13 @@ static void run(WorkJob *job) {
         _cleanup_close_ int root = attachments_make_root(j->path);
         int r = root < 0 ? root : count_all(j);
         if (r == 0)
-                r = has_room(j, 1) ? attachments_write_copy(root, COMING, j->fd, j->bytes)
-                                   : -EDQUOT;
+                r = has_space(j, 1) ? attachments_write_copy(root, COMING, j->fd, j->bytes)
+                                    : -EDQUOT;
         size_t n_put = 0;
         for (size_t k = 0; k < j->n_places; k++) {
-                j->results[k] = r < 0                     ? r
-                                : !has_room(j, n_put + 1) ? -EDQUOT
-                                                          : put_at(j, &j->places[k], root);
+                j->results[k] = r < 0                      ? r
+                                : !has_space(j, n_put + 1) ? -EDQUOT
+                                                           : put_at(j, &j->places[k], root);
                 n_put += j->results[k] == 0;
         }
         if (root >= 0)

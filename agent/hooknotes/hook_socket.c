@@ -186,7 +186,7 @@ static size_t n_open_of(const HookSocket *s, uid_t uid) {
         return n;
 }
 
-static bool has_room(const HookSocket *s, uid_t uid) {
+static bool has_space(const HookSocket *s, uid_t uid) {
         size_t max = uid == 0 ? HOOK_OPEN_MAX : HOOK_OPEN_MAX - HOOK_OPEN_FOR_ROOT;
         return s->n_open < max && n_open_of(s, uid) < HOOK_OPEN_MAX_OF_UID;
 }
@@ -209,7 +209,7 @@ static int add_peer(HookSocket *s, int fd) {
         }
         p->pid = who.pid;
         p->uid = who.uid;
-        if (!has_room(s, p->uid)) {
+        if (!has_space(s, p->uid)) {
                 char nothing; /* what is left unread would come back as ECONNRESET, before our
                                  answer: see unix(7) */
                 (void)recv(fd, &nothing, sizeof nothing, MSG_DONTWAIT | MSG_TRUNC);
@@ -258,8 +258,7 @@ static int on_listener(sd_event_source *source, int fd, uint32_t events, void *u
                         return 0;
                 }
                 if (add_peer(s, peer) < 0) { /* no memory for it: its note goes to the mailbox */
-                        s->options.on_refused((uid_t)-1, "this agent lacks memory",
-                                              s->options.userdata);
+                        s->options.on_refused((uid_t)-1, "out of memory", s->options.userdata);
                         return 0;
                 }
         }

@@ -51,7 +51,7 @@ typedef struct Note {
         char *source, *unit_path; /* NULL */
         char container[PIDS_CONTAINER_SIZE];
         char *stored_refused; /* what the row says */
-        DirectoryCheck look;  /* when prepared; before at_place it is over */
+        DirectoryCheck check; /* when prepared; before at_place it is over */
         size_t location_index;
         bool is_prepared;
 } Note;
@@ -106,21 +106,21 @@ struct HookNotes {
 
 #define LATE_USEC (250 * USEC_PER_MSEC) /* a mount that hangs must not make all hooks wait */
 #define NO_ANSWER "the file system of the sources does not answer"
-#define NO_MEMORY "this agent lacks memory"
+#define NO_MEMORY "out of memory"
 struct CheckBatch {
         WorkJob job;
         CheckLane *lane;
         bool is_orphan; /* the desk went on without it */
         size_t n;
         struct {
-                Note *note;          /* for the loop alone */
-                DirectoryCheck look; /* at one place of the note's, which is here meanwhile */
+                Note *note;           /* for the loop alone */
+                DirectoryCheck check; /* at one place of the note's, which is here meanwhile */
         } items[];
 };
 
 static CheckBatch *batch_free(CheckBatch *b) {
         for (size_t i = 0; i < b->n; i++)
-                directory_check_done(&b->items[i].look);
+                directory_check_done(&b->items[i].check);
         free(b);
         return NULL;
 }
@@ -128,7 +128,7 @@ static CheckBatch *batch_free(CheckBatch *b) {
 static void batch_run(WorkJob *job) {
         CheckBatch *b = CONTAINER_OF(job, CheckBatch, job);
         for (size_t i = 0; i < b->n; i++)
-                directory_check_run(&b->items[i].look);
+                directory_check_run(&b->items[i].check);
 }
 
 /* ---- one note ---- */
@@ -150,14 +150,14 @@ static void on_note(HookNotes *n, HookPeer *p, const char *data, size_t size);
 static void rescan_mailbox(HookNotes *n);
 
 static void decide(HookNotes *n, Note *note) {
-        set_location(n, note, &note->look);
-        directory_check_done(&note->look);
+        set_location(n, note, &note->check);
+        directory_check_done(&note->check);
         note->is_prepared = false;
         note_set_stage(note, note->is_durable ? NOTE_ENDING : NOTE_ADDING);
 }
 
 static void prepare(const HookNotes *n, Note *note) {
-        DirectoryCheck *l = &note->look;
+        DirectoryCheck *l = &note->check;
         int r = directory_check_prepare(l, n->config, note->hook.local_output_dir, note->view.uid);
         if (r != 0) {
                 const char *why = r < 0 ? NO_MEMORY : l->why;
@@ -170,26 +170,26 @@ static void prepare(const HookNotes *n, Note *note) {
 
 /* What a worker has found out about one place of it. */
 static void merge_location(Note *note, DirectoryCheck *l) {
-        NoteLocation *p = &note->look.places[note->location_index++];
-        *p = l->places[0];
-        l->places[0] = (NoteLocation){ 0 }; /* it is the note's again */
-        note->look.n_absent += l->n_absent;
+        NoteLocation *p = &note->check.locations[note->location_index++];
+        *p = l->locations[0];
+        l->locations[0] = (NoteLocation){ 0 }; /* it is the note's again */
+        note->check.n_absent += l->n_absent;
         if (l->found) {
-                note->look.found = p;
-                note->look.why = NULL;
-                note->look.is_absent = note->look.is_late = false;
+                note->check.found = p;
+                note->check.why = NULL;
+                note->check.is_absent = note->check.is_late = false;
         } else if (!p->by_name) {
-                note->look.why = l->why;
-                note->look.is_absent = l->is_absent;
-                note->look.is_late = false;
+                note->check.why = l->why;
+                note->check.is_absent = l->is_absent;
+                note->check.is_late = false;
         }
 }
 
 /* What could not be looked at in time is looked at again when its hook has ended. */
 static void skip_location(Note *note) {
         note->location_index++;
-        note->look.why = NO_ANSWER;
-        note->look.is_absent = note->look.is_late = true;
+        note->check.why = NO_ANSWER;
+        note->check.is_absent = note->check.is_late = true;
 }
 
 /* ---- lanes ---- */
@@ -226,10 +226,10 @@ static bool lane_add(CheckLane *lane, Note *note) {
                 lane->forming = b;
         }
         CheckBatch *b = lane->forming;
-        NoteLocation *p = &note->look.places[note->location_index];
+        NoteLocation *p = &note->check.locations[note->location_index];
         b->items[b->n].note = note;
-        b->items[b->n].look =
-                (DirectoryCheck){ .uid = note->look.uid, .places = { *p }, .n_locations = 1 };
+        b->items[b->n].check =
+                (DirectoryCheck){ .uid = note->check.uid, .locations = { *p }, .n_locations = 1 };
         *p = (NoteLocation){ 0 }; /* it is the batch's meanwhile */
         b->n++;
         note_set_stage(note, NOTE_CHECKING);
@@ -238,11 +238,11 @@ static bool lane_add(CheckLane *lane, Note *note) {
 
 /* Goes on with a note: to the worker that looks at its next place, or to its end. */
 static void continue_check(HookNotes *n, Note *note) {
-        DirectoryCheck *l = &note->look;
+        DirectoryCheck *l = &note->check;
         if (!note->is_prepared)
                 prepare(n, note);
         while (!l->found && note->location_index < l->n_locations) {
-                CheckLane *lane = lane_of(n, l->places[note->location_index].fixed);
+                CheckLane *lane = lane_of(n, l->locations[note->location_index].fixed);
                 if (lane->is_late) {
                         skip_location(note);
                         continue;
@@ -267,7 +267,7 @@ static void batch_done(WorkJob *job) {
                                                   SD_EVENT_OFF); /* cannot fail for ours */
         if (!b->is_orphan)
                 for (size_t i = 0; i < b->n; i++) {
-                        merge_location(b->items[i].note, &b->items[i].look);
+                        merge_location(b->items[i].note, &b->items[i].check);
                         note_set_stage(b->items[i].note, NOTE_UNCHECKED);
                 }
         batch_free(b);
@@ -280,10 +280,11 @@ static int on_late(sd_event_source *source, uint64_t usec, void *userdata) {
         CheckLane *lane = userdata;
         lane->is_late = true;
         lane->batch->is_orphan = true;
-        log_warning(0,
-                    "the file system of '%s' does not answer; hooks are answered without a look at "
-                    "their directories in it",
-                    lane->fixed ? lane->fixed : "a source");
+        log_warning(
+                0,
+                "the file system of '%s' does not answer; hooks are answered without a check of "
+                "their directories in it",
+                lane->fixed ? lane->fixed : "a source");
         for (size_t i = 0; i < lane->batch->n; i++) {
                 skip_location(lane->batch->items[i].note);
                 note_set_stage(lane->batch->items[i].note, NOTE_UNCHECKED);
@@ -315,8 +316,8 @@ static void lane_start(CheckLane *lane) {
         for (size_t i = 0; i < b->n; i++) {
                 Note *note = b->items[i].note;
                 note_set_stage(note, NOTE_UNCHECKED);
-                directory_check_done(&note->look);
-                note->look.why = NO_MEMORY;
+                directory_check_done(&note->check);
+                note->check.why = NO_MEMORY;
                 decide(n, note);
         }
         batch_free(b);
@@ -399,7 +400,7 @@ static void set_location(const HookNotes *n, Note *note, const DirectoryCheck *l
                                           ? path_join(l->found->fixed, l->found->relative)
                                           : strdup(l->found->fixed);
                 if (!note->source || !note->unit_path)
-                        v->refused = "this agent lacks memory";
+                        v->refused = "out of memory";
         }
         if (v->refused) {
                 free(TAKE_PTR(note->source));
@@ -571,15 +572,14 @@ static void log_note(const Note *note) {
         StrBuf where = STRBUF_INIT;
         if (note->hook.error_location)
                 redact_text(&where, note->hook.error_location, strlen(note->hook.error_location));
-        log_info("a hook of uid %u has told of %s in %s (note %s by %s): %s%s%s%s%s",
-                 (unsigned)v->uid, name ? name : "a failure",
-                 where.n > 0 ? where.text : "an unknown function", note->hook.id,
-                 v->by_mailbox ? "mailbox" : "socket",
+        log_info("a hook of uid %u reported %s in %s (note %s by %s): %s%s%s%s%s", (unsigned)v->uid,
+                 name ? name : "a failure", where.n > 0 ? where.text : "an unknown function",
+                 note->hook.id, v->by_mailbox ? "mailbox" : "socket",
                  v->may_come            ? "no files are expected yet: "
                  : note->stored_refused ? "refused, "
                                         : "files are expected in ",
                  note->stored_refused ? note->stored_refused : v->unit_path,
-                 v->may_come ? "; it is looked for again when the hook has ended" : "",
+                 v->may_come ? "; it is checked again when the hook has ended" : "",
                  !v->pid_why ? "" : "; its process is not known to this agent: ",
                  !v->pid_why ? "" : v->pid_why);
         strbuf_done(&where);
@@ -819,7 +819,7 @@ static void count_and_log_refused(HookNotes *n, uid_t uid, const char *why) {
         n->n_unlogged++;
         if (n->logged_usec > 0 && now < n->logged_usec + LOG_INTERVAL_USEC)
                 return;
-        log_notice("hooks' notes were refused: %" PRIu64 " since this was last said; the latest "
+        log_notice("hooks' notes were refused: %" PRIu64 " since the last such message; the latest "
                    "one of uid %u: %s",
                    n->n_unlogged, (unsigned)uid, why);
         n->logged_usec = now;
@@ -832,7 +832,7 @@ static Note *note_free(Note *note) {
         if (!note)
                 return NULL;
         hook_note_done(&note->hook);
-        directory_check_done(&note->look);
+        directory_check_done(&note->check);
         free(note->mailbox_name);
         free(note->source);
         free(note->unit_path);
@@ -900,7 +900,7 @@ static const char *find_process(const HookNotes *n, Note *note) {
         return r == 0               ? NULL
                : r == PIDS_E_HIDDEN ? "other users' processes are hidden from this agent"
                : r > 0 ? "no process of its user that the hook descends from has this pid"
-                       : "the hook's process cannot be looked at";
+                       : "the hook's process cannot be read";
 }
 
 /* A socket that systemd holds has let in hooks before we were there: the number of one that has
@@ -925,7 +925,7 @@ static void on_note(HookNotes *n, HookPeer *p, const char *data, size_t size) {
         Note *note;
         int r = hook_note_parse(data, size, n->patterns, &hook, &why);
         if (r != 0) {
-                refuse_peer(n, p, r > 0 ? why : "this agent lacks memory");
+                refuse_peer(n, p, r > 0 ? why : "out of memory");
                 return;
         }
         if (find_note(n, hook.id)) {
@@ -947,7 +947,7 @@ static void on_note(HookNotes *n, HookPeer *p, const char *data, size_t size) {
                                   .hook_pid = is_unknown ? 0 : hook_peer_pid(p) });
         if (r < 0) {
                 hook_note_done(&hook);
-                refuse_peer(n, p, "this agent lacks memory");
+                refuse_peer(n, p, "out of memory");
                 return;
         }
         note->peer = p;
@@ -985,7 +985,7 @@ static void on_packet(HookPeer *p, const char *data, size_t size, void *userdata
         }
         HookFinish finish = { 0 };
         if (!hook_finish_parse(data, size, &finish))
-                count_and_log_refused(n, note->view.uid, "a hook said what nobody understands");
+                count_and_log_refused(n, note->view.uid, "a hook sent an unknown message");
         note_promises(note, &finish);
         detach_peer(n, note);
         hook_peer_close(p);

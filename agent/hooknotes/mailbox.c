@@ -309,8 +309,7 @@ int mailbox_new(Mailbox **ret, sd_event *event, const char *path,
                                                         .handler = on_timer,
                                                         .userdata = m });
         if (r >= 0 && watch(m) < 0)
-                log_notice("the mailbox '%s' cannot be watched; it is looked into every minute",
-                           path);
+                log_notice("the mailbox '%s' cannot be watched; it is scanned every minute", path);
         if (r < 0) {
                 mailbox_free(m);
                 return r;

@@ -310,19 +310,19 @@ bool mailbox_quota_consume(MailboxQuota *q, uid_t uid) {
 
 void directory_check_done(DirectoryCheck *l) {
         for (size_t i = 0; i < l->n_locations; i++)
-                note_location_done(&l->places[i]);
+                note_location_done(&l->locations[i]);
         *l = (DirectoryCheck){ 0 };
 }
 
 int directory_check_prepare(DirectoryCheck *l, const Config *c, const char *directory, uid_t uid) {
         *l = (DirectoryCheck){ .uid = uid };
-        int r = note_location_find(c, directory, &l->places[0], &l->why);
+        int r = note_location_find(c, directory, &l->locations[0], &l->why);
         if (r == 0)
                 l->n_locations = 1;
         if (r != NOTE_E_NO_UNIT)
                 return r;
         for (size_t i = 0; i < c->n_sources && l->n_locations < NOTE_LOCATIONS_MAX; i++) {
-                r = note_location_find_by_name(c, i, directory, &l->places[l->n_locations]);
+                r = note_location_find_by_name(c, i, directory, &l->locations[l->n_locations]);
                 if (r < 0)
                         return r;
                 l->n_locations += r == 0;
@@ -340,9 +340,9 @@ static const char *open_error_text(int error) {
                 return "it is no directory";
         case -EACCES:
         case -EPERM:
-                return "this agent may not look at the directory";
+                return "permission denied on the directory";
         default:
-                return "the directory cannot be looked at";
+                return "the directory cannot be opened";
         }
 }
 
@@ -378,12 +378,12 @@ static const char *check_location(DirectoryCheck *l, const NoteLocation *p, bool
 void directory_check_run(DirectoryCheck *l) {
         for (size_t i = 0; i < l->n_locations && !l->found; i++) {
                 bool is_absent;
-                const char *why = check_location(l, &l->places[i], &is_absent);
+                const char *why = check_location(l, &l->locations[i], &is_absent);
                 if (!why) {
-                        l->found = &l->places[i];
+                        l->found = &l->locations[i];
                         l->why = NULL;
                         l->is_absent = false;
-                } else if (!l->places[i].by_name) {
+                } else if (!l->locations[i].by_name) {
                         l->why = why;
                         l->is_absent = is_absent;
                 }

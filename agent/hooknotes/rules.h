@@ -40,7 +40,7 @@ int note_location_find_by_name(const Config *c, size_t i, const char *directory,
 /* Owns all it has. */
 typedef struct DirectoryCheck {
         uid_t uid; /* of the hook */
-        NoteLocation places[NOTE_LOCATIONS_MAX];
+        NoteLocation locations[NOTE_LOCATIONS_MAX];
         size_t n_locations;
         /* The answer: */
         const NoteLocation *found; /* one of places; NULL: refused */

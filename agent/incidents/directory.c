@@ -272,7 +272,7 @@ static bool may_go(const Incident *x) {
         return x->state == INCIDENT_ENDED && !x->is_own_bundle && !incident_is_attaching(x);
 }
 
-static bool has_room(const Incidents *i) {
+static bool has_space(const Incidents *i) {
         uint64_t bytes = 0;
         LIST_FOREACH (l, &i->incidents)
                 bytes += CONTAINER_OF(l, Incident, link)->bytes;
@@ -281,11 +281,11 @@ static bool has_room(const Incidents *i) {
 
 bool incidents_free_space(Incidents *i) {
         LIST_FOREACH_SAFE (l, &i->incidents) {
-                if (has_room(i))
+                if (has_space(i))
                         break;
                 Incident *x = CONTAINER_OF(l, Incident, link);
                 if (may_go(x))
                         incident_remove(x);
         }
-        return has_room(i);
+        return has_space(i);
 }

@@ -24,8 +24,8 @@ static void step(Incident *x);
 #define AWAITED_MORE_USEC (3 * USEC_PER_SEC)
 void incident_set_state(Incident *x, IncidentState to) {
         static const char *const names[N_INCIDENT_STATES] = {
-                [INCIDENT_GATHERING] = "gathering", [INCIDENT_SNAPSHOT] = "taking",
-                [INCIDENT_WAITING] = "waiting",     [INCIDENT_SECOND_LOOK] = "looking",
+                [INCIDENT_GATHERING] = "gathering", [INCIDENT_SNAPSHOT] = "snapshot",
+                [INCIDENT_WAITING] = "waiting",     [INCIDENT_RECHECKING] = "rechecking",
                 [INCIDENT_RESTING] = "resting",     [INCIDENT_ENDED] = "ended",
         };
 #define TO(state) (1U << (state))
@@ -35,8 +35,8 @@ void incident_set_state(Incident *x, IncidentState to) {
                                        TO(INCIDENT_RESTING) | TO(INCIDENT_ENDED),
                 [INCIDENT_SNAPSHOT] =
                         TO(INCIDENT_SNAPSHOT) | TO(INCIDENT_WAITING) | TO(INCIDENT_RESTING),
-                [INCIDENT_WAITING] = TO(INCIDENT_SECOND_LOOK) | TO(INCIDENT_SNAPSHOT),
-                [INCIDENT_SECOND_LOOK] = TO(INCIDENT_SNAPSHOT) | TO(INCIDENT_RESTING),
+                [INCIDENT_WAITING] = TO(INCIDENT_RECHECKING) | TO(INCIDENT_SNAPSHOT),
+                [INCIDENT_RECHECKING] = TO(INCIDENT_SNAPSHOT) | TO(INCIDENT_RESTING),
                 [INCIDENT_RESTING] = TO(INCIDENT_SNAPSHOT) | TO(INCIDENT_ENDED),
         };
 #undef TO
@@ -55,7 +55,7 @@ void incident_report_public(Incident *x) {
                 return;
         while (x->n_notes_reported < x->notes.n)
                 c->on_public(x->notes.items[x->n_notes_reported++], x->public_fd,
-                             x->public_fd >= 0 ? NULL : "it could not be taken", c->userdata);
+                             x->public_fd >= 0 ? NULL : "it failed", c->userdata);
 }
 
 /* ---- the supervisor ---- */
@@ -73,7 +73,7 @@ static void handle_answer(const Incident *x, IncidentProcess *p, const IncidentP
                                .container = p->container[0] ? p->container : NULL });
         if (p->pid == 0)
                 log_notice("incident %s: the process %d that note %s is about could not be found "
-                           "(it has ended, or is not its hook's user's): nothing is told of it",
+                           "(it has ended, or is not its hook's user's): no process data",
                            x->name, (int)p->question.inner_pid, p->note);
 }
 
@@ -359,7 +359,7 @@ static void wait_for_exits(Incident *x) {
                 step(x);
 }
 
-static bool knows_a_process(const Incident *x) {
+static bool has_known_process(const Incident *x) {
         for (size_t k = 0; k < x->n_processes; k++)
                 if (x->processes[k]->pid > 0)
                         return true;
@@ -367,7 +367,7 @@ static bool knows_a_process(const Incident *x) {
 }
 
 /* What the second one is compared with: one that was interrupted may not have come to it. */
-static bool has_first_look(const Incident *x) {
+static bool has_first_snapshot(const Incident *x) {
         return !x->is_salvage ||
                faccessat(x->dir_fd, SNAPSHOT_BEFORE_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
@@ -376,10 +376,10 @@ static void after_taking(Incident *x) {
         if (x->has_snapshot && has_news(x)) {
                 if (request_more(x) == 0)
                         return;
-                log_warning(0, "incident %s: processes and logs that came later are not looked at",
+                log_warning(0, "incident %s: processes and logs that came later are left out",
                             x->name);
         }
-        if (x->has_snapshot && knows_a_process(x) && has_first_look(x))
+        if (x->has_snapshot && has_known_process(x) && has_first_snapshot(x))
                 wait_for_exits(x);
         else
                 rest(x);
@@ -403,10 +403,10 @@ static void step(Incident *x) {
                 break;
         case INCIDENT_WAITING:
                 disarm(x);
-                incident_set_state(x, INCIDENT_SECOND_LOOK);
+                incident_set_state(x, INCIDENT_RECHECKING);
                 r = order(x, PROBE_AFTER, NULL);
                 break;
-        case INCIDENT_SECOND_LOOK:
+        case INCIDENT_RECHECKING:
                 if (has_news(x)) {
                         incident_set_state(x, INCIDENT_SNAPSHOT);
                         after_taking(x);
@@ -453,8 +453,8 @@ void incident_on_joined(Incident *x) {
                 incident_attach_all(x); /* and then units need not wait */
 }
 
-bool incident_start_second_look(Incident *x) {
-        if (!knows_a_process(x) ||
+bool incident_start_recheck(Incident *x) {
+        if (!has_known_process(x) ||
             faccessat(x->dir_fd, SNAPSHOT_AFTER_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
                 return false;
         incident_report_pending(x, true);
@@ -562,7 +562,7 @@ IncidentUnit *incident_find_unit(Incident *x, const char *source, const char *pa
 }
 
 /* One user cannot have the same files written any number of times, nor take all places. */
-static int check_room(Incident *x, const IncidentUnit *u) {
+static int check_space(Incident *x, const IncidentUnit *u) {
         size_t n = 0;
         for (size_t k = 0; k < x->n_units; k++)
                 n += x->units[k].uid == u->uid;
@@ -581,7 +581,7 @@ int incident_add_unit(Incident *x, const IncidentUnit *u) {
         Clock *clock = x->owner->context.clock;
         if (incident_find_unit(x, u->source, u->path))
                 return 1;
-        int r = check_room(x, u);
+        int r = check_space(x, u);
         if (r < 0)
                 return r;
         IncidentUnit *more = realloc(x->units, (x->n_units + 1) * sizeof *more);

@@ -143,8 +143,8 @@ static void resume_incident(Incident *x, bool is_over) {
         x->has_snapshot = faccessat(x->dir_fd, SNAPSHOT_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
         if (is_over || x->is_own_bundle)
                 incident_set_state(x, INCIDENT_ENDED);
-        else if (x->has_snapshot && incident_start_second_look(x))
-                log_notice("incident %s: its second look is still to come", x->name);
+        else if (x->has_snapshot && incident_start_recheck(x))
+                log_notice("incident %s: its second snapshot is still to come", x->name);
         else if (x->has_snapshot)
                 incident_resume_resting(x);
         else {
@@ -173,7 +173,7 @@ static int find(Incidents *i, const char *parent, const char *name) {
                 if (!is_none_of_ours(r) && !i->sweep_timer) /* said once */
                         log_warning(r,
                                     "what an earlier agent has left in '%s/%s' cannot be read; it "
-                                    "stays as it is, and is looked at again every 30 s",
+                                    "stays as it is, and is read again every 30 s",
                                     parent, name);
                 incident_free(x); /* not the directory */
                 return is_none_of_ours(r) ? 0 : r;
@@ -214,7 +214,7 @@ static int on_again(sd_event_source *s, uint64_t usec, void *userdata) {
         (void)usec;
         int r = incidents_sweep(userdata);
         if (r < 0)
-                log_warning(r, "what an earlier agent has left is looked at after the next start");
+                log_warning(r, "what an earlier agent has left is read after the next start");
         return 0;
 }
 

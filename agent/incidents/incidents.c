@@ -348,7 +348,7 @@ static const char *remedy_of(int error) {
                        ? "what is attached to all dumps that wait has reached its bound (512 MiB): "
                          "deliver or cancel some; or the disk quota of the state directory is used "
                          "up: raise it"
-               : error == -ENOSPC ? "make room on the state directory's disk"
+               : error == -ENOSPC ? "free space on the state directory's disk"
                : error == -EIO || error == -EROFS
                        ? "see whether the state directory's disk is sound and may be written to"
                        : "the agent is short of memory or of open files";
@@ -641,7 +641,7 @@ int incident_add_process(Incident *x, const IncidentProcess *p) {
 
 static void drop(Incidents *i, const char *trigger, const char *why) {
         i->n_dropped++;
-        log_warning(0, "no snapshot is taken for %s: %s", trigger, why);
+        log_warning(0, "no snapshot of %s: %s", trigger, why);
 }
 
 /* The clock may have gone back, and several begin within a second: a name that is taken is somebody
@@ -673,7 +673,7 @@ static Incident *make_one(Incidents *i, const char *trigger, int *ret_r) {
 static Incident *begin(Incidents *i, IncidentCause cause, const char *trigger,
                        const char **ret_why) {
         Clock *clock = i->context.clock;
-        *ret_why = "there is no room for one more: what was collected before is not delivered yet";
+        *ret_why = "no space for one more: what was collected before is not delivered yet";
         if (!incidents_free_space(i))
                 return NULL;
         *ret_why = "its directory could not be made";
@@ -691,7 +691,7 @@ static Incident *begin(Incidents *i, IncidentCause cause, const char *trigger,
                 return NULL;
         }
         i->young = x;
-        i->n_taken++;
+        i->n_started++;
         incident_rules_begun(&i->rules, cause, clock->boottime_usec(clock));
         log_notice("incident %s: %s; taking a snapshot", x->name, trigger);
         return x;
@@ -859,7 +859,7 @@ bool incidents_get(const Incidents *i, const char *name, IncidentView *ret) {
 }
 
 void incidents_stats(const Incidents *i, IncidentsStats *ret) {
-        *ret = (IncidentsStats){ .n_taken = i->n_taken,
+        *ret = (IncidentsStats){ .n_started = i->n_started,
                                  .n_joined = i->n_joined,
                                  .n_dropped = i->n_dropped,
                                  .n_kept = i->n_incidents };
@@ -871,7 +871,7 @@ static bool is_underway(const Incident *x, uint64_t now_usec) {
         case INCIDENT_GATHERING:
         case INCIDENT_SNAPSHOT:
         case INCIDENT_WAITING:
-        case INCIDENT_SECOND_LOOK:
+        case INCIDENT_RECHECKING:
                 return true;
         case INCIDENT_RESTING:
                 return x->attaching.job || (x->n_units == 0 && x->cause != INCIDENT_REQUESTED);

@@ -101,12 +101,12 @@ typedef struct IncidentProcess {
 } IncidentProcess;
 
 typedef enum IncidentState {
-        INCIDENT_GATHERING,   /* for the moment in which the others come */
-        INCIDENT_SNAPSHOT,    /* the snapshot, or processes that came later */
-        INCIDENT_WAITING,     /* for processes to end */
-        INCIDENT_SECOND_LOOK, /* again */
-        INCIDENT_RESTING,     /* all is there; others may join while it is young */
-        INCIDENT_ENDED,       /* what is there is kept for a while */
+        INCIDENT_GATHERING,  /* for the moment in which the others come */
+        INCIDENT_SNAPSHOT,   /* the snapshot, or processes that came later */
+        INCIDENT_WAITING,    /* for processes to end */
+        INCIDENT_RECHECKING, /* again */
+        INCIDENT_RESTING,    /* all is there; others may join while it is young */
+        INCIDENT_ENDED,      /* what is there is kept for a while */
         N_INCIDENT_STATES
 } IncidentState;
 
@@ -177,7 +177,7 @@ struct Incidents {
         sd_event_source *seen_step;
         unsigned last_number;
         bool is_hurried;
-        uint64_t n_taken, n_joined, n_dropped;
+        uint64_t n_started, n_joined, n_dropped;
 };
 
 /* ---- functions ---- */
@@ -250,7 +250,7 @@ void incident_await_unit(Incident *x);
 void incident_on_joined(Incident *x);
 void incident_salvage(Incident *x);
 /** An earlier agent did not come to the second look. @return whether there is one to come */
-bool incident_start_second_look(Incident *x);
+bool incident_start_recheck(Incident *x);
 /** All looks are over, but it had not come to its end. */
 void incident_resume_resting(Incident *x);
 /** The one place that changes a state: checks the move. */

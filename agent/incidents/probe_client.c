@@ -25,7 +25,7 @@ struct Probe {
         void (*on_message)(const char *text, void *userdata);
         void (*on_end)(int result, const char *why, void *userdata);
         void *userdata;
-        bool is_told;
+        bool has_ended;
         char why[512];
         char packet[PROBE_PACKET_MAX + 1];
 };
@@ -82,9 +82,9 @@ Probe *probe_free(Probe *p) {
 
 /* p may be gone when this returns. */
 static void report_end(Probe *p, int result, const char *why) {
-        if (p->is_told)
+        if (p->has_ended)
                 return;
-        p->is_told = true;
+        p->has_ended = true;
         (void)sd_event_source_set_enabled(p->io, SD_EVENT_OFF);    /* these fail only in */
         (void)sd_event_source_set_enabled(p->timer, SD_EVENT_OFF); /* another process */
         (void)snprintf(p->why, sizeof p->why, "%s", why);

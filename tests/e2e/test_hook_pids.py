@@ -112,7 +112,7 @@ def an_agent_that_cannot_see_the_hooks_namespace_is_told_pid_0_and_says_so():
     scene.state_file(unit, os.getpid())
     done = subprocess.run(scene.hook_command(unit, os.getpid()), env=scene.hook_environment(a), capture_output=True, timeout=60 * PATIENCE, check=False)
     assert done.returncode == 0 and not done.stderr, done
-    line = wait_for("it is said", lambda: said_of(a, "has told of"))
+    line = wait_for("it is said", lambda: said_of(a, "reported"))
     assert len(line) == 1 and "the hook runs in a pid namespace that this agent cannot see" in line[0], line
     assert row(a, "pid, ifnull(container, '-')") == "0|-"
     directory = bundle_of(a)

@@ -187,7 +187,7 @@ sleep 10 # it is looked at while it lives
 JOB
 inside setpriv --reuid 1000 --regid 1000 --clear-groups env -i PATH=/usr/bin:/bin RANK=3 WORLD_SIZE=8 LOCAL_RANK=3 TORCHELASTIC_RUN_ID=run-7 \
 	HF_TOKEN=hf_PLANTEDPLANTEDPLANTED sh /tmp/job >"$dir/out" 2>&1
-[ "$(inside cat /tmp/job.hook)" = 0 ] && until_true 10 in_journal "a hook of uid 1000 has told of"
+[ "$(inside cat /tmp/job.hook)" = 0 ] && until_true 10 in_journal "a hook of uid 1000 reported"
 ok "a note of an unprivileged user's hook is accepted"
 arrived() { inside find /srv/archive/20260527-051500-00000000000000cc -name '*.manifest.json' | grep -q .; }
 until_true 60 arrived

@@ -107,7 +107,7 @@ static void a_container_s_path_is_known_by_the_unit_s_name(void **state) {
 static void check_location(DirectoryCheck *l, const Scratch *s, const char *relative, uid_t uid,
                            bool by_name) {
         *l = (DirectoryCheck){ .uid = uid, .n_locations = 1 };
-        l->places[0] = (NoteLocation){ .source = strdup("dumps"),
+        l->locations[0] = (NoteLocation){ .source = strdup("dumps"),
                                        .fixed = strdup(s->path),
                                        .relative = strdup(relative),
                                        .by_name = by_name };
@@ -121,7 +121,7 @@ static void expect_look(const Scratch *s, const char *relative, uid_t uid, const
                 assert_null(l.found);
                 assert_non_null(strstr(l.why, about));
         } else
-                assert_ptr_equal(l.found, &l.places[0]);
+                assert_ptr_equal(l.found, &l.locations[0]);
         directory_check_done(&l);
 }
 

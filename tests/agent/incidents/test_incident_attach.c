@@ -429,7 +429,7 @@ static void an_incident_that_cannot_be_read_now_is_left_as_it_is_and_looked_for_
 
 static void a_move_that_is_none_is_left_out(void **state) {
         Fixture *f = *state;
-        incident_set_state(f->x, INCIDENT_SECOND_LOOK);
+        incident_set_state(f->x, INCIDENT_RECHECKING);
         assert_int_equal(f->x->state, INCIDENT_GATHERING);
         to_rest(f);
         incident_set_state(f->x, INCIDENT_WAITING);

@@ -197,11 +197,11 @@ static void look_again(Fixture *f) {
 static void a_rank_that_lives_on_is_waited_for_for_a_minute_and_no_longer(void **state) {
         Fixture *f = *state;
         add_rank(f, 0);
-        assert_true(incident_start_second_look(f->x));
+        assert_true(incident_start_recheck(f->x));
         assert_int_equal(f->x->state, INCIDENT_WAITING);
         assert_in_range(timer_in_usec(f), USEC_PER_MINUTE - USEC_PER_SEC, USEC_PER_MINUTE);
         timer_ends(f);
-        assert_int_equal(f->x->state, INCIDENT_SECOND_LOOK);
+        assert_int_equal(f->x->state, INCIDENT_RECHECKING);
         assert_true(f->x->processes[0]->pid_fd >= 0);
         look_again(f);
         turn_until(f, INCIDENT_RESTING);
@@ -214,7 +214,7 @@ static void a_process_that_has_ended_takes_no_descriptor_and_the_last_one_ends_t
         Fixture *f = *state;
         add_rank(f, 0);
         add_rank(f, 1);
-        assert_true(incident_start_second_look(f->x));
+        assert_true(incident_start_recheck(f->x));
         end_rank(f, 0);
         while (!f->x->processes[0]->is_gone)
                 assert_true(sd_event_run(f->event, 10 * USEC_PER_SEC) > 0);
@@ -222,7 +222,7 @@ static void a_process_that_has_ended_takes_no_descriptor_and_the_last_one_ends_t
         assert_int_equal(f->x->state, INCIDENT_WAITING);
         assert_true(f->x->processes[1]->pid_fd >= 0);
         end_rank(f, 1);
-        turn_until(f, INCIDENT_SECOND_LOOK);
+        turn_until(f, INCIDENT_RECHECKING);
         assert_int_equal(f->x->processes[1]->pid_fd, -1);
 }
 
