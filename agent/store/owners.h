@@ -10,7 +10,7 @@ typedef struct Owners { /* zero = root's files alone, or none */
         uid_t uid;        /* when has_others */
 } Owners;
 
-/** Adds the owner of a file. @param source  whose unit it is: in those that hold the agent's own copies (config/own_sources.h) its files are as good as
+/** Adds the owner of a file. @param source  whose unit it is: in those that hold the agent's own copies (config/config.h) its files are as good as
  * root's @param own  the agent's uid */
 void owners_add(Owners *o, const char *source, uid_t uid, uid_t own);
 
