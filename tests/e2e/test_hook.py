@@ -391,6 +391,25 @@ def a_deadline_without_end_has_one():
 
 
 @test
+def with_a_full_mailbox_the_record_lies_beside_the_dump():
+    place = Place()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,nr_inodes=2,mode=1733", "tmpfs", place.mailbox], capture_output=True, check=False)
+    if mounted.returncode != 0:
+        raise Skip("cannot mount a tmpfs")
+    try:
+        with open(os.path.join(place.mailbox, "filler"), "wb") as f:
+            f.write(b" " * 4096)
+        place.device(0)
+        _, errors = place.run()
+        assert os.listdir(place.mailbox) == ["filler"], os.listdir(place.mailbox)
+        assert "No space left" in errors, errors
+        assert {RECORD, SNAPSHOT} <= set(place.files()), place.files()
+        assert place.read(RECORD)["schema"].startswith("neuron-collectd/"), place.read(RECORD)
+    finally:
+        subprocess.run(["umount", place.mailbox], check=True)
+
+
+@test
 def garbage_and_refusals_lead_to_the_mailbox():
     answers = [b"", b"hello", b"accepted", b"accepted -5", b"\xff" * 4096, b"accepted 5" + b"0" * 60, b"refused too many hooks", b"snapshot done"]
     for answer in answers:
