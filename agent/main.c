@@ -10,7 +10,7 @@
 #include <systemd/sd-daemon.h>
 
 #include "agent/agent.h"
-#include "collectors/runner/child.h"
+#include "collectors/child_main.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"

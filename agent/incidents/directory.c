@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "agent/incidents/incidents_private.h"
-#include "collectors/runner/supervise.h"
+#include "collectors/supervisor.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
 #include "lib/base/log.h"

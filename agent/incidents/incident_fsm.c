@@ -10,7 +10,7 @@
 #include "agent/incidents/incidents_private.h"
 #include "agent/store/notes_store.h"
 #include "collectors/host/procfs.h"
-#include "collectors/runner/supervise.h"
+#include "collectors/supervisor.h"
 #include "lib/base/log.h"
 #include "lib/base/transition.h"
 #include "lib/event/timer.h"

@@ -13,7 +13,7 @@
 
 #include "agent/incidents/incidents_private.h"
 #include "agent/store/notes_store.h"
-#include "collectors/runner/supervise.h"
+#include "collectors/supervisor.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
 #include "lib/base/log.h"

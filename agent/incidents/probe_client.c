@@ -9,7 +9,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-#include "collectors/runner/supervise.h"
+#include "collectors/supervisor.h"
 #include "lib/base/spawn.h"
 #include "lib/base/strbuf.h"
 #include "lib/event/timer.h"

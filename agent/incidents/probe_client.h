@@ -1,11 +1,11 @@
-/* The agent's end of a supervisor (collectors/runner/supervise.h): asks systemd for one by its
+/* The agent's end of a supervisor (collectors/supervisor.h): asks systemd for one by its
  * socket, or starts one with the agent's own rights where there is no such socket; sends the order,
  * and hears what comes. One object a supervisor. */
 #pragma once
 
 #include <systemd/sd-event.h>
 
-#include "collectors/runner/order.h"
+#include "collectors/runner/probe_request.h"
 #include "lib/base/cleanup.h"
 
 typedef struct Probe Probe;

@@ -7,8 +7,8 @@
 #include <limits.h>
 #include <string.h>
 
+#include "collectors/runner/child_pool.h"
 #include "collectors/runner/collector.h"
-#include "collectors/runner/crew.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
@@ -392,7 +392,7 @@ static bool holds_device(const JobsScan *scan, pid_t pid) {
         return false;
 }
 
-static int run_part(const CrewTask *task, int fd, void *userdata) {
+static int run_part(const PoolTask *task, int fd, void *userdata) {
         const JobsPart *part = task->userdata;
         const CollectOrder *order = ((const JobsRun *)userdata)->order;
         _cleanup_(jobs_scan_done) JobsScan maps = { 0 };
@@ -421,7 +421,7 @@ static void note_said(const JobsRun *run, const JobsPart *part, const char *line
                         run->is_said[i] = true;
 }
 
-static int on_line(const CrewTask *task, char *line, size_t n, void *userdata) {
+static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
         _cleanup_(strbuf_done) StrBuf record = STRBUF_INIT;
         JobsRun *run = userdata;
         int r;
@@ -446,7 +446,7 @@ static int emit_silent(const JobsRun *run, const JobsHolder *h, const char *why)
         return r == -EFBIG ? 0 : r;
 }
 
-static int on_end(const CrewTask *task, int result, void *userdata) {
+static int on_end(const PoolTask *task, int result, void *userdata) {
         const JobsPart *part = task->userdata;
         JobsRun *run = userdata;
         const char *why = result == 0 ? "it ended while it was looked at"
@@ -467,15 +467,15 @@ static int on_end(const CrewTask *task, int result, void *userdata) {
 
 static int run_parts(JobsRun *run) {
         _cleanup_free_ JobsPart *parts = calloc(PARTS_MAX + 1, sizeof *parts);
-        _cleanup_free_ CrewTask *tasks = calloc(PARTS_MAX + 1, sizeof *tasks);
-        Crew crew = { .run = run_part,
-                      .on_line = on_line,
-                      .on_end = on_end,
-                      .userdata = run,
-                      .max_at_once = PARTS_AT_ONCE,
-                      .timeout_usec = run->order->timeout_usec / 10 * 9,
-                      .max_line_bytes = RECORD_BYTES_MAX,
-                      .max_bytes_each = run->out->max_bytes };
+        _cleanup_free_ PoolTask *tasks = calloc(PARTS_MAX + 1, sizeof *tasks);
+        ChildPool pool = { .run = run_part,
+                           .on_line = on_line,
+                           .on_end = on_end,
+                           .userdata = run,
+                           .max_at_once = PARTS_AT_ONCE,
+                           .timeout_usec = run->order->timeout_usec / 10 * 9,
+                           .max_line_bytes = RECORD_BYTES_MAX,
+                           .max_bytes_each = run->out->max_bytes };
         size_t n = 0;
 
         if (!parts || !tasks)
@@ -487,9 +487,9 @@ static int run_parts(JobsRun *run) {
                                     .run = run };
         parts[n++] = (JobsPart){ .run = run };
         for (size_t i = 0; i < n; i++)
-                tasks[i] = (CrewTask){ .name = parts[i].n > 0 ? "holders" : "maps",
+                tasks[i] = (PoolTask){ .name = parts[i].n > 0 ? "holders" : "maps",
                                        .userdata = &parts[i] };
-        return crew_run(&crew, tasks, n);
+        return child_pool_run(&pool, tasks, n);
 }
 
 static int emit_summary(const JobsScan *scan, CollectOut *out) {

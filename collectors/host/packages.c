@@ -2,7 +2,7 @@
  * nothing of other users. `process_packages` tells of the roots of the order's processes, and is not.
  *
  * A container's root is its user's: only regular files and directories are opened, links stay inside (procfs_root_open), each root is read by a part
- * of its own (crew.h), since its file systems may hang. */
+ * of its own (child_pool.h), since its file systems may hang. */
 #include "collectors/host/packages.h"
 
 #include <ctype.h>
@@ -20,8 +20,8 @@
 
 #include "collectors/host/dpkg.h"
 #include "collectors/host/procfs.h"
+#include "collectors/runner/child_pool.h"
 #include "collectors/runner/collector.h"
-#include "collectors/runner/crew.h"
 #include "collectors/runner/sandbox.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
@@ -249,7 +249,7 @@ typedef struct RpmRun {
 } RpmRun;
 
 /* In a process of its own. A foreign database is read without any right, or not at all. */
-static int exec_rpm(const CrewTask *task, int fd, void *userdata) {
+static int exec_rpm(const PoolTask *task, int fd, void *userdata) {
         static char *const environment[] = { "LC_ALL=C", "PATH=/usr/bin:/bin", "HOME=/nonexistent",
                                              NULL };
         char *const argv[] = { "rpm",
@@ -263,7 +263,7 @@ static int exec_rpm(const CrewTask *task, int fd, void *userdata) {
                                "aws-neuron*",
                                NULL };
         const RpmRun *run = userdata;
-        _Static_assert(CREW_KEPT_FD == 3, "--dbpath names it");
+        _Static_assert(CHILD_POOL_KEPT_FD == 3, "--dbpath names it");
 
         (void)task;
         if (dup2(fd, STDOUT_FILENO) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
@@ -273,13 +273,14 @@ static int exec_rpm(const CrewTask *task, int fd, void *userdata) {
         limit(RLIMIT_FSIZE, 0);
         (void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         bool is_nobody = become_nobody();
-        if (run->is_foreign && sandbox_enter_reader(run->program, CREW_KEPT_FD) < 0 && !is_nobody)
+        if (run->is_foreign && sandbox_enter_reader(run->program, CHILD_POOL_KEPT_FD) < 0 &&
+            !is_nobody)
                 return -EXIT_NOT_CONFINED;
         (void)execve(run->program, argv, environment);
         return -EXIT_NOT_EXECUTED;
 }
 
-static int on_rpm_line(const CrewTask *task, char *line, size_t n, void *userdata) {
+static int on_rpm_line(const PoolTask *task, char *line, size_t n, void *userdata) {
         RpmRun *run = userdata;
         char *tab = memchr(line, '\t', n);
 
@@ -294,7 +295,7 @@ static int on_rpm_line(const CrewTask *task, char *line, size_t n, void *userdat
         return strbuf_error(&run->list);
 }
 
-static int on_rpm_end(const CrewTask *task, int result, void *userdata) {
+static int on_rpm_end(const PoolTask *task, int result, void *userdata) {
         RpmRun *run = userdata;
 
         (void)task;
@@ -339,23 +340,23 @@ static const char *why_not(int r) {
 }
 
 void packages_rpm(PackagesRoot *root, const char *program, uint64_t timeout_usec) {
-        static const CrewTask task = { .name = "rpm" };
+        static const PoolTask task = { .name = "rpm" };
         _cleanup_close_ int db_fd = open_database(root);
         RpmRun run = { .program = program, .is_foreign = root->pid != 0 };
-        const Crew crew = { .run = exec_rpm,
-                            .on_line = on_rpm_line,
-                            .on_end = on_rpm_end,
-                            .userdata = &run,
-                            .max_at_once = 1,
-                            .kept_fd = db_fd,
-                            .timeout_usec = timeout_usec,
-                            .max_line_bytes = OUTPUT_BYTES_MAX,
-                            .max_bytes_each = OUTPUT_BYTES_MAX };
+        const ChildPool pool = { .run = exec_rpm,
+                                 .on_line = on_rpm_line,
+                                 .on_end = on_rpm_end,
+                                 .userdata = &run,
+                                 .max_at_once = 1,
+                                 .kept_fd = db_fd,
+                                 .timeout_usec = timeout_usec,
+                                 .max_line_bytes = OUTPUT_BYTES_MAX,
+                                 .max_bytes_each = OUTPUT_BYTES_MAX };
 
         if (db_fd < 0)
                 return;
         json_out_array(&run.list, NULL);
-        int r = access(program, X_OK) < 0 ? -errno : crew_run(&crew, &task, 1);
+        int r = access(program, X_OK) < 0 ? -errno : child_pool_run(&pool, &task, 1);
         json_out_end_array(&run.list);
         if (r == 0)
                 r = run.result < 0 ? run.result : strbuf_error(&run.list);
@@ -373,7 +374,7 @@ void packages_rpm(PackagesRoot *root, const char *program, uint64_t timeout_usec
  * nothing of other users. `process_packages` tells of the roots of the order's processes, and is not.
  *
  * A container's root is its user's: only regular files and directories are opened, links stay inside (procfs_root_open), each root is read by a part
- * of its own (crew.h), since its file systems may hang. */
+ * of its own (child_pool.h), since its file systems may hang. */
 
 enum {
         ROOTS_MAX = 32,         /* different ones */
@@ -556,7 +557,7 @@ static int run_process(const CollectOrder *order, const Part *part, PackagesRoot
 }
 
 /* In a process of its own. */
-static int run_part(const CrewTask *task, int fd, void *userdata) {
+static int run_part(const PoolTask *task, int fd, void *userdata) {
         const Run *run = userdata;
         const Part *part = task->userdata;
         PackagesRoot root = { .out_fd = fd };
@@ -566,7 +567,7 @@ static int run_part(const CrewTask *task, int fd, void *userdata) {
         return r;
 }
 
-static int on_line(const CrewTask *task, char *line, size_t n, void *userdata) {
+static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
         _cleanup_(strbuf_done) StrBuf record = STRBUF_INIT;
         const Run *run = userdata;
 
@@ -576,7 +577,7 @@ static int on_line(const CrewTask *task, char *line, size_t n, void *userdata) {
         return r == -EFBIG ? 0 : r;
 }
 
-static int on_end(const CrewTask *task, int result, void *userdata) {
+static int on_end(const PoolTask *task, int result, void *userdata) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         const Run *run = userdata;
         const Part *part = task->userdata;
@@ -633,20 +634,20 @@ static size_t make_parts(const CollectOrder *order, Part *parts) {
 }
 
 static int run_parts(const CollectOrder *order, CollectOut *out, Part *parts, size_t n) {
-        CrewTask tasks[ROOTS_MAX];
+        PoolTask tasks[ROOTS_MAX];
         Run run = { .order = order, .out = out };
-        Crew crew = { .run = run_part,
-                      .on_line = on_line,
-                      .on_end = on_end,
-                      .userdata = &run,
-                      .max_at_once = PARTS_AT_ONCE,
-                      .timeout_usec = order->timeout_usec / 10 * 9,
-                      .max_line_bytes = LINE_BYTES_MAX,
-                      .max_bytes_each = out->max_bytes };
+        ChildPool pool = { .run = run_part,
+                           .on_line = on_line,
+                           .on_end = on_end,
+                           .userdata = &run,
+                           .max_at_once = PARTS_AT_ONCE,
+                           .timeout_usec = order->timeout_usec / 10 * 9,
+                           .max_line_bytes = LINE_BYTES_MAX,
+                           .max_bytes_each = out->max_bytes };
 
         for (size_t i = 0; i < n; i++)
-                tasks[i] = (CrewTask){ .name = "root", .userdata = &parts[i] };
-        return crew_run(&crew, tasks, n);
+                tasks[i] = (PoolTask){ .name = "root", .userdata = &parts[i] };
+        return child_pool_run(&pool, tasks, n);
 }
 
 int collect_packages(const CollectOrder *order, CollectOut *out) {

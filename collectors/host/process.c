@@ -1,4 +1,4 @@
-/* Processes that the snapshot is about. Each is read by a part of its own (crew.h), which writes record by record: first what never waits (status,
+/* Processes that the snapshot is about. Each is read by a part of its own (child_pool.h), which writes record by record: first what never waits (status,
  * limits, descriptors, threads), then what may (maps, command line, environment), so that a process which makes its reader wait costs its own
  * last records and nobody else's. Raw files are written here: a part has no descriptor but its pipe. */
 #include "collectors/host/process.h"
@@ -14,8 +14,8 @@
 
 #include "collectors/host/jobs.h"
 #include "collectors/host/procfs.h"
+#include "collectors/runner/child_pool.h"
 #include "collectors/runner/collector.h"
-#include "collectors/runner/crew.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
@@ -779,7 +779,7 @@ static void add_outcome(StrBuf *b, const CollectProcess *process, uint64_t start
 }
 
 /* In a process of its own. */
-static int run_part(const CrewTask *task, int fd, void *userdata) {
+static int run_part(const PoolTask *task, int fd, void *userdata) {
         const CollectProcess *process = task->userdata;
         const ProcessRun *run = userdata;
         uint64_t start_ticks = process->start_ticks;
@@ -819,7 +819,7 @@ static int raw_file(const ProcessRun *run, const CollectProcess *process, char k
         return *fd;
 }
 
-static int on_line(const CrewTask *task, char *line, size_t n, void *userdata) {
+static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
         _cleanup_(strbuf_done) StrBuf record = STRBUF_INIT;
         const ProcessRun *run = userdata;
         int r = 0;
@@ -842,7 +842,7 @@ static void close_raw(int *fd) {
         *fd = NOT_TO_BE_HAD;
 }
 
-static int on_end(const CrewTask *task, int result, void *userdata) {
+static int on_end(const PoolTask *task, int result, void *userdata) {
         _cleanup_(strbuf_done) StrBuf record = STRBUF_INIT;
         const CollectProcess *process = task->userdata;
         const ProcessRun *run = userdata;
@@ -861,19 +861,19 @@ static int on_end(const CrewTask *task, int result, void *userdata) {
 static int run_parts(ProcessRun *run) {
         const CollectOrder *order = run->order;
         size_t n = order->n_processes;
-        CrewTask tasks[COLLECT_PROCESSES_MAX];
-        Crew crew = { .run = run_part,
-                      .on_line = on_line,
-                      .on_end = on_end,
-                      .userdata = run,
-                      .max_at_once = PARTS_AT_ONCE,
-                      .timeout_usec = order->timeout_usec / 10 * 9,
-                      .max_line_bytes = LINE_BYTES_MAX,
-                      .max_bytes_each = run->out->max_bytes / n };
+        PoolTask tasks[COLLECT_PROCESSES_MAX];
+        ChildPool pool = { .run = run_part,
+                           .on_line = on_line,
+                           .on_end = on_end,
+                           .userdata = run,
+                           .max_at_once = PARTS_AT_ONCE,
+                           .timeout_usec = order->timeout_usec / 10 * 9,
+                           .max_line_bytes = LINE_BYTES_MAX,
+                           .max_bytes_each = run->out->max_bytes / n };
 
         for (size_t i = 0; i < n; i++)
-                tasks[i] = (CrewTask){ .name = "process", .userdata = &order->processes[i] };
-        return crew_run(&crew, tasks, n);
+                tasks[i] = (PoolTask){ .name = "process", .userdata = &order->processes[i] };
+        return child_pool_run(&pool, tasks, n);
 }
 
 int collect_process(const CollectOrder *order, CollectOut *out) {

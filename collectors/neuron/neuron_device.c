@@ -16,8 +16,8 @@
 #include "collectors/neuron/neuron_abi.h"
 #include "collectors/neuron/neuron_ioctl.h"
 #include "collectors/neuron/neuron_sysfs.h"
+#include "collectors/runner/child_pool.h"
 #include "collectors/runner/collector.h"
-#include "collectors/runner/crew.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
@@ -360,7 +360,7 @@ typedef struct Collection {
         CollectOut *out;
         Shared *shared;
         NeuronNames names;
-        CrewTask tasks[NEURON_DEVICES_MAX]; /* one for each name */
+        PoolTask tasks[NEURON_DEVICES_MAX]; /* one for each name */
         size_t share_bytes;
         NeuronVersion driver;
         uint64_t end_usec;
@@ -368,7 +368,7 @@ typedef struct Collection {
 
 /* ---- the surroundings ---- */
 
-static int look_around(const CrewTask *task, int fd, void *userdata) {
+static int look_around(const PoolTask *task, int fd, void *userdata) {
         const Collection *c = userdata;
         Shared *shared = c->shared;
         _cleanup_free_ char *path = path_join(c->order->sysfs_root, "module/neuron/version"),
@@ -396,7 +396,7 @@ static int look_around(const CrewTask *task, int fd, void *userdata) {
         return 0;
 }
 
-static int ignore_line(const CrewTask *task, char *line, size_t n, void *userdata) {
+static int ignore_line(const PoolTask *task, char *line, size_t n, void *userdata) {
         (void)task;
         (void)line;
         (void)n;
@@ -404,7 +404,7 @@ static int ignore_line(const CrewTask *task, char *line, size_t n, void *userdat
         return 0;
 }
 
-static int end_looking(const CrewTask *task, int result, void *userdata) {
+static int end_looking(const PoolTask *task, int result, void *userdata) {
         const Collection *c = userdata;
 
         (void)task;
@@ -432,7 +432,7 @@ static int open_device(const Collection *c, DeviceAsk *a) {
         return r;
 }
 
-static DeviceAsk ask_of(const Collection *c, const CrewTask *task, int fd) {
+static DeviceAsk ask_of(const Collection *c, const PoolTask *task, int fd) {
         return (DeviceAsk){
                 .name = task->name,
                 .number = (unsigned)neuron_number(task->name),
@@ -442,7 +442,7 @@ static DeviceAsk ask_of(const Collection *c, const CrewTask *task, int fd) {
         };
 }
 
-static int run_device(const CrewTask *task, int fd, void *userdata) {
+static int run_device(const PoolTask *task, int fd, void *userdata) {
         const Collection *c = userdata;
         DeviceAsk a = ask_of(c, task, fd);
         int r = open_device(c, &a);
@@ -454,7 +454,7 @@ static int run_device(const CrewTask *task, int fd, void *userdata) {
         return a.error;
 }
 
-static int run_node(const CrewTask *task, int fd, void *userdata) {
+static int run_node(const PoolTask *task, int fd, void *userdata) {
         const Collection *c = userdata;
         DeviceAsk a = ask_of(c, task, fd);
         int r = open_device(c, &a);
@@ -475,7 +475,7 @@ static int emit(CollectOut *out, StrBuf *b) {
         return r == -EFBIG ? 0 : r; /* out says that it is cut; a shorter record may fit yet */
 }
 
-static int on_line(const CrewTask *task, char *line, size_t n, void *userdata) {
+static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
         const Collection *c = userdata;
         StrBuf b = STRBUF_INIT;
 
@@ -502,7 +502,7 @@ static void add_remedy(const Collection *c, const char *name, char *text, size_t
                                (unsigned)st.st_uid, path);
 }
 
-static void add_detail(const Collection *c, const CrewTask *task, StrBuf *b, int result) {
+static void add_detail(const Collection *c, const PoolTask *task, StrBuf *b, int result) {
         const DeviceProgress *p = &c->shared->progress[task - c->tasks];
         char asking[DEVICE_ASKING_SIZE] = { 0 }, text[sizeof c->out->why];
 
@@ -525,7 +525,7 @@ static void add_detail(const Collection *c, const CrewTask *task, StrBuf *b, int
         json_out_string(b, "detail", text);
 }
 
-static int say_end(const Collection *c, const CrewTask *task, int result, bool is_node) {
+static int say_end(const Collection *c, const PoolTask *task, int result, bool is_node) {
         StrBuf b = STRBUF_INIT;
 
         json_out_object(&b, NULL);
@@ -541,11 +541,11 @@ static int say_end(const Collection *c, const CrewTask *task, int result, bool i
         return emit(c->out, &b);
 }
 
-static int on_device_end(const CrewTask *task, int result, void *userdata) {
+static int on_device_end(const PoolTask *task, int result, void *userdata) {
         return say_end(userdata, task, result, false);
 }
 
-static int on_node_end(const CrewTask *task, int result, void *userdata) {
+static int on_node_end(const PoolTask *task, int result, void *userdata) {
         return say_end(userdata, task, result, true);
 }
 
@@ -577,10 +577,10 @@ static int say_left_alone(const Collection *c) {
         return 0;
 }
 
-static Crew crew_of(Collection *c, uint64_t timeout_usec) {
+static ChildPool pool_of(Collection *c, uint64_t timeout_usec) {
         uint64_t now = clock_boottime_usec(), left_usec = c->end_usec > now ? c->end_usec - now : 0;
 
-        return (Crew){
+        return (ChildPool){
                 .on_line = on_line,
                 .userdata = c,
                 .max_at_once = NEURON_DEVICES_MAX, /* one that hangs keeps nobody's place */
@@ -592,13 +592,13 @@ static Crew crew_of(Collection *c, uint64_t timeout_usec) {
 
 static int ask_devices(Collection *c) {
         uint64_t patience_usec = c->order->timeout_usec;
-        Crew crew = crew_of(c, patience_usec - patience_usec / 4);
-        const CrewTask *first = NULL;
+        ChildPool pool = pool_of(c, patience_usec - patience_usec / 4);
+        const PoolTask *first = NULL;
         int r;
 
-        crew.run = run_device;
-        crew.on_end = on_device_end;
-        r = crew_run(&crew, c->tasks, c->names.n);
+        pool.run = run_device;
+        pool.on_end = on_device_end;
+        r = child_pool_run(&pool, c->tasks, c->names.n);
         if (r < 0)
                 return r;
         for (size_t i = 0; i < c->names.n && !first; i++)
@@ -606,15 +606,15 @@ static int ask_devices(Collection *c) {
                         first = &c->tasks[i];
         if (!first)
                 return 0;
-        crew = crew_of(c, patience_usec);
-        crew.run = run_node;
-        crew.on_end = on_node_end;
-        return crew_run(&crew, first, 1);
+        pool = pool_of(c, patience_usec);
+        pool.run = run_node;
+        pool.on_end = on_node_end;
+        return child_pool_run(&pool, first, 1);
 }
 
 static int look_and_ask(Collection *c) {
-        static const CrewTask look = { .name = "surroundings" };
-        Crew crew;
+        static const PoolTask look = { .name = "surroundings" };
+        ChildPool pool;
         int r = neuron_list(c->order->device_directory, false, &c->names);
 
         if (r < 0 || c->names.n == 0)
@@ -624,11 +624,11 @@ static int look_and_ask(Collection *c) {
         for (size_t i = 0; i < c->names.n; i++)
                 c->tasks[i].name = c->names.items[i];
         c->share_bytes = MAX(c->order->max_bytes / c->names.n, (uint64_t)SHARE_BYTES_MIN);
-        crew = crew_of(c, c->order->timeout_usec / 4);
-        crew.run = look_around;
-        crew.on_line = ignore_line;
-        crew.on_end = end_looking;
-        r = crew_run(&crew, &look, 1);
+        pool = pool_of(c, c->order->timeout_usec / 4);
+        pool.run = look_around;
+        pool.on_line = ignore_line;
+        pool.on_end = end_looking;
+        r = child_pool_run(&pool, &look, 1);
         if (r < 0)
                 return r;
         if (c->shared->left_alone[0])

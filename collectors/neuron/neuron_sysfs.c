@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "collectors/runner/child_pool.h"
 #include "collectors/runner/collector.h"
-#include "collectors/runner/crew.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
@@ -474,7 +474,7 @@ typedef struct Collection {
         CollectOut *out;
         Shared *shared;
         NeuronNames names;
-        CrewTask tasks[PARTS_MAX];
+        PoolTask tasks[PARTS_MAX];
         size_t n_tasks, share_bytes;
 } Collection;
 
@@ -575,7 +575,7 @@ static int walk_below(const Collection *c, const char *path, const SysfsWalk *or
         return dir_fd < 0 ? dir_fd : sysfs_walk(order, dir_fd);
 }
 
-static int run_part(const CrewTask *task, int fd, void *userdata) {
+static int run_part(const PoolTask *task, int fd, void *userdata) {
         const Collection *c = userdata;
         size_t i = (size_t)(task - c->tasks);
         SysfsProgress *progress = &c->shared->progress[i];
@@ -611,7 +611,7 @@ static int emit(CollectOut *out, StrBuf *b) {
         return r == -EFBIG ? 0 : r; /* out says that it is cut; a shorter record may fit yet */
 }
 
-static int on_line(const CrewTask *task, char *line, size_t n, void *userdata) {
+static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
         const Collection *c = userdata;
         StrBuf b = STRBUF_INIT;
         int r;
@@ -654,7 +654,7 @@ static void add_result(StrBuf *b, const SysfsProgress *p, int result) {
 }
 
 /* Closes a device, or, when all was well with it, says nothing of the part that is none. */
-static int on_end(const CrewTask *task, int result, void *userdata) {
+static int on_end(const PoolTask *task, int result, void *userdata) {
         const Collection *c = userdata;
         size_t i = (size_t)(task - c->tasks);
         const SysfsProgress *p = &c->shared->progress[i];
@@ -707,7 +707,7 @@ static int run_all(Collection *c) {
         const CollectOrder *order = c->order;
         /* Done before the supervisor's patience ends, so that what hung is labelled device by device. */
         uint64_t margin_usec = MAX(order->timeout_usec / 10, 20 * USEC_PER_MSEC);
-        Crew crew = {
+        ChildPool pool = {
                 .run = run_part,
                 .on_line = on_line,
                 .on_end = on_end,
@@ -721,9 +721,9 @@ static int run_all(Collection *c) {
         if (error == ENOMEM)
                 return -ENOMEM;
         c->share_bytes = MAX(order->max_bytes / c->n_tasks, (uint64_t)SHARE_BYTES_MIN);
-        crew.max_bytes_each = c->share_bytes + SYSFS_LINE_BYTES_MAX;
+        pool.max_bytes_each = c->share_bytes + SYSFS_LINE_BYTES_MAX;
         r = c->n_tasks > 1 ? 0 : say_no_devices(c, error);
-        return r < 0 ? r : crew_run(&crew, c->tasks, c->n_tasks);
+        return r < 0 ? r : child_pool_run(&pool, c->tasks, c->n_tasks);
 }
 
 int collect_neuron_sysfs(const CollectOrder *order, CollectOut *out) {

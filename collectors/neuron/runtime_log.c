@@ -3,14 +3,15 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "collectors/host/procfs.h"
 #include "collectors/neuron/nrt_log.h"
 #include "collectors/runner/collector.h"
-#include "collectors/runner/places.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
@@ -47,6 +48,37 @@ typedef struct Door {
         bool is_public; /* others may search all directories on the way */
         const char *why;
 } Door;
+
+/* @param namespace  the link `ns/mnt` of a process @return whether it is init's mount namespace or ours, in which paths mean what they mean to us. When in doubt it
+ * counts as another one, in which less is read */
+static bool is_in_host_mount_ns(const char *proc_root, const char *namespace) {
+        char other[PROCFS_LINK_SIZE];
+        Proc init = { .dir_fd = -1 };
+        ssize_t n = readlink("/proc/self/ns/mnt", other, sizeof other - 1);
+        other[MAX(n, 0)] = '\0';
+        if (strcmp(namespace, other) == 0)
+                return true;
+        bool is_inits = procfs_open(&init, proc_root, 1, 0) == 0 &&
+                        procfs_link(&init, "ns/mnt", other) == 0 && strcmp(namespace, other) == 0;
+        procfs_close(&init);
+        return is_inits;
+}
+
+/* @return whether what fd stands for is in one of the kernel's own file systems (/proc, /sys, cgroups …), where a regular file is none, or cannot be
+ * asked. @see statfs(2) */
+static bool is_kernel_file(int fd) {
+        static const uint32_t types[] = { PROC_SUPER_MAGIC,   SYSFS_MAGIC,         DEBUGFS_MAGIC,
+                                          TRACEFS_MAGIC,      SECURITYFS_MAGIC,    BPF_FS_MAGIC,
+                                          CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, EFIVARFS_MAGIC,
+                                          PSTOREFS_MAGIC };
+        struct statfs s;
+        if (fstatfs(fd, &s) < 0)
+                return true;
+        for (size_t i = 0; i < ELEMENTSOF(types); i++)
+                if ((uint32_t)s.f_type == types[i])
+                        return true;
+        return false;
+}
 
 static int refuse(Door *d, int r, const char *why) {
         d->why = why;
@@ -86,8 +118,9 @@ static void find_place(Door *d) {
             procfs_link(&p, "ns/mnt", namespace) == 0) {
                 d->root_fd = procfs_root(&p);
                 if (d->root_fd >= 0 && procfs_check(&p) == 0)
-                        d->place = places_is_here(d->order->proc_root, namespace) ? PLACE_HOST
-                                                                                  : PLACE_ELSEWHERE;
+                        d->place = is_in_host_mount_ns(d->order->proc_root, namespace)
+                                           ? PLACE_HOST
+                                           : PLACE_ELSEWHERE;
         }
         procfs_close(&p);
 }
@@ -123,7 +156,7 @@ static int judge(Door *d, int fd, const struct stat *st) {
                 return refuse(d, -EBADF, "not a regular file");
         if (st->st_nlink != 1)
                 return refuse(d, -EMLINK, "it has another name, too, or none any more");
-        if (places_is_of_the_kernel(fd))
+        if (is_kernel_file(fd))
                 return refuse(d, -EPERM, "files of the kernel are no logs");
         if (d->place == PLACE_UNKNOWN && !may_all)
                 return refuse(d, -EPERM,
@@ -260,7 +293,7 @@ static int runtime_log_open_found(const DumpLog *log, struct stat *ret_st, const
                                           : strerror(-fd);
         else if (ret_st->st_uid != log->uid && ret_st->st_uid != log->owner)
                 *ret_why = "it belongs neither to who named the dump nor to its directory's owner";
-        else if (places_is_of_the_kernel(fd))
+        else if (is_kernel_file(fd))
                 *ret_why = "files of the kernel are no logs";
         else
                 return TAKE_FD(fd);
@@ -406,8 +439,8 @@ static int write_raw(const Log *log) {
                 log->out->is_cut = true; /* no empty file in its place */
                 return 0;
         }
-        (void)snprintf(name, sizeof name, "runtime-log-%s%zu.txt", out->look ? out->look : "",
-                       log->number);
+        (void)snprintf(name, sizeof name, "runtime-log-%s%zu.txt",
+                       out->raw_prefix ? out->raw_prefix : "", log->number);
         _cleanup_close_ int fd = collect_raw_file(log->out, name);
         if (fd < 0)
                 return 0; /* none are wanted; the records stand for themselves */

@@ -1,4 +1,4 @@
-/* What a source of a snapshot is: a row in the table of collectors.c, and a file. Each runs in a child that is executed anew
+/* What a source of a snapshot is: a row in the table of child_main.c, and a file. Each runs in a child that is executed anew
  * (`neuron-collectd --child=collect`), reads its order from the supervisor, and writes records: JSON objects, one a line, as soon as each is known, so
  * that what a child wrote before it was killed is kept. docs/SNAPSHOT.md says what each record holds. */
 #pragma once
@@ -66,8 +66,7 @@ typedef struct CollectOut {
         int dir_fd;                     /* raw files; -1 = none are wanted */
         uint64_t max_bytes, used_bytes; /* records and raw files together */
         bool is_cut;                    /* a record or a file did not fit: it was left out */
-        const char *
-                look; /* of one that is not the first, for names of raw files: "more-1-"; NULL = the first */
+        const char *raw_prefix; /* of raw files of a later snapshot: "more-1-"; NULL = the first */
         char why[256]; /* why it could not even begin: names the thing, the error and the remedy; "" = the errno says it all */
 } CollectOut;
 
@@ -80,21 +79,7 @@ int collect_raw_file(CollectOut *out, const char *name);
 /** All of it or, when it does not fit, nothing. @return 0, -EFBIG (and is_cut), -errno */
 int collect_write(CollectOut *out, int fd, const void *data, size_t n);
 
-typedef struct Collector {
-        const char *name;
-        bool per_process; /* has nothing to say without a process */
-        bool twice;       /* again after the processes have exited, and the difference is shown */
-        bool again;       /* then too, where the order has dumps; without raw files */
-        bool is_public;   /* what it says may be shown to the unprivileged caller of the hook */
-        /** Collects until it is done or killed. @return 0; COLLECT_E_NOTHING; -errno: it could not even begin, and the section says so */
-        int (*run)(const CollectOrder *order, CollectOut *out);
-} Collector;
-
-extern const Collector collectors[];
-extern const size_t n_collectors;
-const Collector *collector_find(const char *name); /* NULL */
-
-/* Those of the table, each in its own file. */
+/* The collectors, each in its own file of host/ or neuron/. child_main.c has the table. */
 int collect_neuron_sysfs(const CollectOrder *order, CollectOut *out);
 int collect_neuron_device(const CollectOrder *order, CollectOut *out);
 int collect_kmsg(const CollectOrder *order, CollectOut *out);

@@ -52,3 +52,9 @@ int document_create(FILE **ret, int dir_fd, const char *name);
  * @return 0, what on_line returned when it is negative, -errno; a file that is not there has no lines */
 int document_lines(int dir_fd, const char *name,
                    int (*on_line)(const char *line, size_t n, void *userdata), void *userdata);
+
+/** Compares the values of two files of records, and writes a line for each that differs: `{"path", "before", "after", "delta"}`; delta only between two
+ * numbers, `before` or `after` null where there was none. A value is a member of `values` in a record, its path is the record's `device` and `directory` and
+ * the member's name; or it is `value` in a record with `path`. Other records are passed over, bad lines too.
+ * @param dir_fd  where all three are; `out` is made anew  @return 0, -EFBIG with more values than can be kept (what was kept is compared), -errno */
+int document_write_differences(int dir_fd, const char *before, const char *after, const char *out);

@@ -1,32 +1,56 @@
+/* For programs that read what a stranger wrote: they see only what they need, by landlock, and cannot look at other processes or send them signals. */
 #include "collectors/runner/sandbox.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/audit.h>
 #include <linux/capability.h>
+#include <linux/filter.h>
 #include <linux/landlock.h>
+#include <linux/seccomp.h>
 #include <signal.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
-#include "collectors/runner/sandbox_private.h"
 #include "lib/base/cleanup.h"
+
+#if defined(__x86_64__)
+#define ARCHITECTURE AUDIT_ARCH_X86_64
+#elif defined(__aarch64__)
+#define ARCHITECTURE AUDIT_ARCH_AARCH64
+#endif
+
+#ifdef ARCHITECTURE
+#define X32_CALLS 0x40000000 /* x32's numbers on x86-64 lie above, and are none of ours */
+
+/* How each begins: calls of another architecture are refused, and the number of the call is in the accumulator. */
+static const struct sock_filter sandbox_prologue[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCHITECTURE, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, X32_CALLS, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+};
+#endif
 
 #define DESCRIPTORS_MAX 1024
 #define PROCESSES_MAX 512 /* of the user, threads too */
 #define MEMORY_MAX (2 * GIB)
-
 /* Newer than the header of Linux 5.15, which is the oldest we are built with. */
 #define FS_REFER (UINT64_C(1) << 13)    /* ABI 2, Linux 5.19 */
 #define FS_TRUNCATE (UINT64_C(1) << 14) /* ABI 3, Linux 6.2 */
 #define NET_TCP (UINT64_C(3))           /* bind and connect: ABI 4, Linux 6.7 */
-
 #define FS_MAKE                                                                                    \
         (LANDLOCK_ACCESS_FS_MAKE_CHAR | LANDLOCK_ACCESS_FS_MAKE_DIR |                              \
          LANDLOCK_ACCESS_FS_MAKE_REG | LANDLOCK_ACCESS_FS_MAKE_SOCK |                              \
          LANDLOCK_ACCESS_FS_MAKE_FIFO | LANDLOCK_ACCESS_FS_MAKE_BLOCK |                            \
          LANDLOCK_ACCESS_FS_MAKE_SYM)
+
 #define FS_CHANGE                                                                                  \
         (FS_MAKE | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_REMOVE_DIR |                 \
          LANDLOCK_ACCESS_FS_REMOVE_FILE)
@@ -346,4 +370,90 @@ int sandbox_enter(const Sandbox *s, StrBuf *left_out) {
         say(left_out, "dropping capabilities", keep_capabilities(s->capabilities));
         say(left_out, "a filter of system calls", enter_seccomp(s));
         return 0;
+}
+
+#define FS_READ (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR)
+#define FS_RUN (FS_READ | LANDLOCK_ACCESS_FS_EXECUTE)
+#define FS_OF_A_FILE                                                                               \
+        (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_WRITE_FILE)
+
+/* All that Linux 5.13, the first to have it, knows. What later ones added makes or changes files, too, which the filter of a collector refuses already. */
+#define FS_ALL ((LANDLOCK_ACCESS_FS_MAKE_SYM << 1) - 1)
+/* What any program needs to begin. The agent's own configuration and state are not among it. */
+static const char *const program_paths[] = {
+        "/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/rpm", "/dev/null"
+};
+
+static int allow_reading(int ruleset, int fd, uint64_t access) {
+        struct stat st;
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        return allow_below(ruleset, fd, S_ISDIR(st.st_mode) ? access : access & FS_OF_A_FILE);
+}
+
+/* What is not there needs no rule. */
+static int allow_program_path(int ruleset, const char *path) {
+        _cleanup_close_ int fd = open(path, O_PATH | O_CLOEXEC);
+        return fd < 0 ? 0 : allow_reading(ruleset, fd, FS_RUN);
+}
+
+static int enter_domain(const char *program, int dir_fd) {
+        struct landlock_ruleset_attr attr = { .handled_access_fs = FS_ALL };
+        _cleanup_close_ int ruleset =
+                (int)syscall(SYS_landlock_create_ruleset, &attr, sizeof attr.handled_access_fs, 0);
+        if (ruleset < 0)
+                return -errno;
+        int r = allow_program_path(ruleset, program);
+        for (size_t i = 0; r == 0 && i < ELEMENTSOF(program_paths); i++)
+                r = allow_program_path(ruleset, program_paths[i]);
+        if (r == 0)
+                r = allow_reading(ruleset, dir_fd, FS_READ);
+        if (r < 0)
+                return r;
+        return syscall(SYS_landlock_restrict_self, ruleset, 0) < 0 ? -errno : 0;
+}
+
+#ifdef ARCHITECTURE
+/* The agent and the supervisor are processes of the same user, whom landlock protects from signals since Linux 6.12 only. */
+static const unsigned short refused_for_reader[] = {
+        SYS_kill,
+        SYS_tkill,
+        SYS_tgkill,
+        SYS_rt_sigqueueinfo,
+        SYS_rt_tgsigqueueinfo,
+        SYS_process_vm_readv,
+#ifdef SYS_pidfd_send_signal
+        SYS_pidfd_send_signal,
+#endif
+#ifdef SYS_pidfd_getfd
+        SYS_pidfd_getfd,
+#endif
+};
+
+static int refuse_reaching_others(void) {
+        struct sock_filter
+                steps[ELEMENTSOF(sandbox_prologue) + 2 * ELEMENTSOF(refused_for_reader) + 1];
+        unsigned short n = ELEMENTSOF(sandbox_prologue);
+        memcpy(steps, sandbox_prologue, sizeof sandbox_prologue);
+        for (size_t i = 0; i < ELEMENTSOF(refused_for_reader); i++) {
+                steps[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K,
+                                                          refused_for_reader[i], 0, 1);
+                steps[n++] =
+                        (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
+        }
+        steps[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+        struct sock_fprog program = { .len = n, .filter = steps };
+        return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) < 0 ? -errno : 0;
+}
+#else
+static int refuse_reaching_others(void) {
+        return -ENOSYS;
+}
+#endif
+
+int sandbox_enter_reader(const char *program, int dir_fd) {
+        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+                return -errno;
+        int r = enter_domain(program, dir_fd);
+        return r < 0 ? r : refuse_reaching_others();
 }

@@ -1,6 +1,6 @@
-/* posix_spawn starts it, a pidfd tells when it has ended, two pipes what it said. No SIGCHLD: whatever the program does with that signal, and
- * whichever thread it would go to, does not matter. Where pidfds are kept from us (seccomp filters of old container engines, valgrind) it
- * is asked for every few milliseconds instead. */
+/* posix_spawn starts it, a pidfd tells when it has ended, two pipes carry what it writes. No
+ * SIGCHLD: whatever the program does with that signal does not matter. Where pidfds are refused
+ * (seccomp filters of old container engines, valgrind) waitid(2) is tried every few milliseconds. */
 #include "lib/event/child.h"
 
 #include <errno.h>
@@ -20,6 +20,8 @@
 #endif
 
 #define ERROR_LINE_MAX 256
+#define ERROR_TEXT_MAX 511
+#define DEATH_USEC (500 * USEC_PER_MSEC) /* from SIGKILL to the report that it is stuck */
 #define READ_SIZE 4096
 #define READS_MAX 64 /* in one go, so that a flood leaves the loop to others as well */
 #define LAST_GOES 16 /* 4 MiB: more than a pipe holds */
@@ -28,19 +30,26 @@
 
 enum { READ_MORE, READ_EMPTY, READ_ENDED };
 
+typedef enum ChildState {
+        CHILD_RUNNING,
+        CHILD_KILLED, /* its death is waited for */
+        CHILD_REPORTED,
+} ChildState;
+
 struct Child {
+        ChildState state;
         pid_t pid;  /* > 0 until it is reaped */
         int pid_fd; /* -1 = there is none */
         int out_fd, error_fd;
         sd_event_source *exit, *out, *errors, *timer, *start_failed;
         char *output; /* owned, NUL-terminated */
         size_t n_output, n_allocated, n_output_max;
-        char error_line[ERROR_LINE_MAX + 1];
-        size_t n_error_line;
-        bool error_line_ended;
+        char error_text[ERROR_TEXT_MAX + 1], error_line[ERROR_LINE_MAX + 1];
+        size_t n_error_text;
         int error;
-        bool is_told;
-        bool is_freed; /* but not reaped yet: it waits for that in the loop, as nobody's */
+        bool cuts_output, is_cut;
+        bool is_orphan; /* freed but not reaped yet: it waits for that in the loop */
+        int (*on_output)(const char *data, size_t n, void *userdata);
         void (*on_done)(const ChildResult *result, void *userdata);
         void *userdata;
 };
@@ -56,17 +65,26 @@ static void stop_reading(Child *c) {
                 (void)close(TAKE_FD(c->error_fd));
 }
 
+static void set_error_line(Child *c) {
+        size_t n = strcspn(c->error_text, "\n");
+        (void)snprintf(c->error_line, sizeof c->error_line, "%.*s", (int)n, c->error_text);
+}
+
 /* @param status  as waitpid gives it. The child may be gone when this returns. */
-static void tell(Child *c, int status) {
+static void report(Child *c, int status, bool is_stuck) {
+        set_error_line(c);
         ChildResult result = { .status = status,
                                .error = c->error,
+                               .is_stuck = is_stuck,
+                               .is_cut = c->is_cut,
                                .output = c->output ? c->output : "",
                                .output_bytes = c->n_output,
+                               .error_text = c->error_text,
                                .error_line = c->error_line };
 
-        if (c->is_told)
+        if (c->state == CHILD_REPORTED)
                 return;
-        c->is_told = true;
+        c->state = CHILD_REPORTED;
         c->timer = sd_event_source_disable_unref(c->timer);
         stop_reading(c);
         c->on_done(&result, c->userdata);
@@ -108,17 +126,20 @@ static bool reap(Child *c, int *ret_status) {
         return true;
 }
 
-static void give_up(Child *c, int error) {
+/* Reported when it is dead, or stuck in the kernel. */
+static void kill_child(Child *c, int error) {
+        if (c->state != CHILD_RUNNING)
+                return;
+        c->state = CHILD_KILLED;
         c->error = error;
         kill_group(c);
-        tell(c, 0); /* not when it is reaped: what hangs in the kernel does not die at once */
+        /* Fails only in another process than the one that made the loop. */
+        (void)timer_rearm(c->timer, DEATH_USEC);
 }
 
-/* ── what it says ──────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── what it writes ──────────────────────────────────────────────────────────────────────────────────────────── */
 
-static int keep_output(Child *c, const char *data, size_t n) {
-        if (n > c->n_output_max - c->n_output)
-                return -EFBIG;
+static int store_output(Child *c, const char *data, size_t n) {
         if (c->n_output + n >= c->n_allocated) {
                 size_t n_allocated = MAX(2 * c->n_allocated, c->n_output + n + 1);
                 char *output =
@@ -135,22 +156,32 @@ static int keep_output(Child *c, const char *data, size_t n) {
                 c->n_allocated = n_allocated;
         }
         memcpy(c->output + c->n_output, data, n);
-        c->n_output += n;
-        c->output[c->n_output] = '\0';
+        c->output[c->n_output + n] = '\0';
         return 0;
 }
 
-/* Keeps the first line; the rest is read only so that the child need not wait. */
-static void keep_error_line(Child *c, const char *data, size_t n) {
-        for (size_t i = 0; i < n && !c->error_line_ended; i++) {
-                if (data[i] == '\n' || c->n_error_line == ERROR_LINE_MAX)
-                        c->error_line_ended = true;
-                else
-                        c->error_line[c->n_error_line++] = data[i] ? data[i] : '?';
-        }
+/* @return 0, or why it is to be killed */
+static int keep_output(Child *c, const char *data, size_t n) {
+        size_t n_kept = MIN(n, c->n_output_max - c->n_output);
+        if (c->state == CHILD_KILLED && c->error != -ETIMEDOUT)
+                return 0; /* read only so that it can be seen to end */
+        int r = n_kept == 0    ? 0
+                : c->on_output ? c->on_output(data, n_kept, c->userdata)
+                               : store_output(c, data, n_kept);
+        if (r < 0)
+                return r;
+        c->n_output += n_kept;
+        c->is_cut = c->is_cut || n_kept < n;
+        return n_kept < n && !c->cuts_output ? -EFBIG : 0;
 }
 
-/* @return READ_* or -errno to give the child up with */
+/* The rest is read only so that the child need not wait. */
+static void keep_errors(Child *c, const char *data, size_t n) {
+        for (size_t i = 0; i < n && c->n_error_text < ERROR_TEXT_MAX; i++)
+                c->error_text[c->n_error_text++] = data[i] ? data[i] : '?';
+}
+
+/* @return READ_* or -errno to kill the child with */
 static int read_some(Child *c, int fd) {
         for (unsigned i = 0; i < READS_MAX; i++) {
                 char data[READ_SIZE];
@@ -162,10 +193,10 @@ static int read_some(Child *c, int fd) {
                 if (n < 0)
                         return errno == EAGAIN ? READ_EMPTY : errno == EINTR ? READ_MORE : -errno;
                 if (fd == c->error_fd)
-                        keep_error_line(c, data, (size_t)n);
+                        keep_errors(c, data, (size_t)n);
                 else
                         r = keep_output(c, data, (size_t)n);
-                digest_wipe(data, (size_t)n); /* it may be a secret that was said */
+                digest_wipe(data, (size_t)n); /* it may be a secret */
                 if (r < 0)
                         return r;
         }
@@ -190,26 +221,26 @@ static int on_pipe(sd_event_source *s, int fd, uint32_t revents, void *userdata)
                 (void)sd_event_source_set_enabled(s,
                                                   SD_EVENT_OFF); /* fails only in another process */
         if (r < 0)
-                give_up(c, r);
+                kill_child(c, r);
         return 0;
 }
 
 /* @return whether it has ended */
-static bool look_for_end(Child *c) {
+static bool check_end(Child *c) {
         int status, r;
 
         if (!reap(c, &status))
                 return false;
-        if (c->is_freed)
+        if (c->is_orphan)
                 (void)sd_event_source_set_floating(c->exit,
                                                    false); /* now only this dispatch holds it */
-        if (c->is_told)
+        if (c->state == CHILD_REPORTED)
                 return true;
         r = read_rest(c, c->out_fd);
         if (r < 0 && !c->error)
                 c->error = r;
         (void)read_rest(c, c->error_fd); /* only for people */
-        tell(c, status);
+        report(c, status, false);
         return true;
 }
 
@@ -217,13 +248,13 @@ static int on_pid_fd(sd_event_source *s, int fd, uint32_t revents, void *userdat
         (void)s;
         (void)fd;
         (void)revents;
-        (void)look_for_end(userdata);
+        (void)check_end(userdata);
         return 0;
 }
 
 static int on_ask(sd_event_source *s, uint64_t usec, void *userdata) {
         (void)usec;
-        if (look_for_end(userdata))
+        if (check_end(userdata))
                 return 0;
         /* Fails only in another process than the one that made the loop. */
         (void)timer_rearm(s, ASK_USEC);
@@ -231,15 +262,19 @@ static int on_ask(sd_event_source *s, uint64_t usec, void *userdata) {
 }
 
 static int on_timeout(sd_event_source *s, uint64_t usec, void *userdata) {
+        Child *c = userdata;
         (void)s;
         (void)usec;
-        give_up(userdata, -ETIMEDOUT);
+        if (c->state == CHILD_KILLED)
+                report(c, 0, true);
+        else
+                kill_child(c, -ETIMEDOUT);
         return 0;
 }
 
 static int on_start_failed(sd_event_source *s, void *userdata) {
         (void)s;
-        tell(userdata, 0);
+        report(userdata, 0, false);
         return 0;
 }
 
@@ -261,14 +296,15 @@ Child *child_free(Child *c) {
 
         if (!c)
                 return NULL;
-        c->is_told = true;
+        c->state = CHILD_REPORTED;
         c->timer = sd_event_source_disable_unref(c->timer);
         c->start_failed = sd_event_source_disable_unref(c->start_failed);
         stop_reading(c);
         if (c->pid > 0 && !reap(c, &status)) {
                 kill_group(c);
-                /* Death takes a moment, and longer for who hangs in the kernel. The loop waits for it, and frees it then, or when the loop goes. */
-                c->is_freed = true;
+                /* Death takes a moment, longer for one that hangs in the kernel. The loop waits for it,
+                 * and frees it then, or when the loop goes. */
+                c->is_orphan = true;
                 (void)sd_event_source_set_destroy_callback(c->exit, destroy);
                 (void)sd_event_source_set_floating(c->exit, true);
                 sd_event_source_unref(c->exit);
@@ -281,15 +317,15 @@ Child *child_free(Child *c) {
 
 /* ── its beginning ─────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Above 2, so that no dup2 in the child meets an end of it that is still to be used. */
+/* Above the numbers that the child has, so that no dup2 there meets one that is still to be used. */
 static int make_pipe(int *ret_read_fd, int *ret_write_fd) {
         _cleanup_close_ int read_fd = -1, write_fd = -1;
         int fds[2];
 
         if (pipe2(fds, O_CLOEXEC) < 0)
                 return -errno;
-        read_fd = fcntl(fds[0], F_DUPFD_CLOEXEC, 3);
-        write_fd = fcntl(fds[1], F_DUPFD_CLOEXEC, 3);
+        read_fd = fcntl(fds[0], F_DUPFD_CLOEXEC, SPAWN_FDS_MAX);
+        write_fd = fcntl(fds[1], F_DUPFD_CLOEXEC, SPAWN_FDS_MAX);
         (void)close(fds[0]);
         (void)close(fds[1]);
         if (read_fd < 0 || write_fd < 0)
@@ -301,15 +337,25 @@ static int make_pipe(int *ret_read_fd, int *ret_write_fd) {
         return 0;
 }
 
+static int duplicate(int fd) {
+        return fd == 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, SPAWN_FDS_MAX);
+}
+
 /* @return 0 and *ret, or what kept it from starting */
 static int spawn(pid_t *ret, const ChildOrder *order, int out_fd, int error_fd) {
+        _cleanup_close_ int input_fd = duplicate(order->input_fd),
+                            third_fd = duplicate(order->third_fd);
+        if ((order->input_fd > 0 && input_fd < 0) || (order->third_fd > 0 && third_fd < 0))
+                return -EAGAIN;
         return spawn_program(
                 ret,
-                &(SpawnOrder){ .program = order->argv[0],
+                &(SpawnOrder){ .program = order->program ? order->program : order->argv[0],
                                .argv = order->argv,
                                .environment = order->environment ? order->environment : environ,
-                               .fds = { -1, out_fd, error_fd },
-                               .n_fds = 3 });
+                               .fds = { input_fd, out_fd, order->merges_errors ? out_fd : error_fd,
+                                        third_fd },
+                               .n_fds = order->third_fd > 0 ? 4 : 3,
+                               .keeps_signals = order->keeps_signals });
 }
 
 static int add_sources(Child *c, sd_event *event, uint64_t timeout_usec) {
@@ -322,8 +368,12 @@ static int add_sources(Child *c, sd_event *event, uint64_t timeout_usec) {
         if (r >= 0)
                 r = sd_event_add_io(event, &c->errors, c->error_fd, EPOLLIN, on_pipe, c);
         if (r >= 0)
-                r = sd_event_add_time_relative(event, &c->timer, CLOCK_MONOTONIC, timeout_usec,
+                r = sd_event_add_time_relative(event, &c->timer, CLOCK_MONOTONIC,
+                                               timeout_usec == USEC_INFINITY ? DEATH_USEC
+                                                                             : timeout_usec,
                                                USEC_PER_MSEC, on_timeout, c);
+        if (r >= 0 && timeout_usec == USEC_INFINITY)
+                r = sd_event_source_set_enabled(c->timer, SD_EVENT_OFF);
         if (r < 0)
                 return r;
         /* For debugging only. */
@@ -343,7 +393,7 @@ static int start(Child *c, sd_event *event, const ChildOrder *order) {
         r = spawn(&c->pid, order, out_fd, error_fd);
         if (r == -ENOMEM || r == -EAGAIN)
                 return r;
-        if (r < 0) { /* the program's fault: told like its other faults */
+        if (r < 0) { /* the program's fault: reported like its other errors */
                 c->pid = 0;
                 c->error = r;
                 return sd_event_add_defer(event, &c->start_failed, on_start_failed, c);
@@ -372,6 +422,8 @@ int child_new(Child **ret, sd_event *event, const ChildOrder *order) {
                       .out_fd = -1,
                       .error_fd = -1,
                       .n_output_max = order->output_max_bytes,
+                      .cuts_output = order->cuts_output,
+                      .on_output = order->on_output,
                       .on_done = order->on_done,
                       .userdata = order->userdata };
         r = start(c, event, order);

@@ -1,4 +1,4 @@
-/* A child process in the loop: run, read what it says, bounded in time and output. No shell. */
+/* A child process in the loop: a program that is run, bounded in time and output. No shell. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,32 +13,44 @@ typedef struct Child Child;
 typedef struct ChildResult {
         int status; /* as waitpid gives it; meaningless with an error */
 
-        /* 0; -ENOENT, -EACCES …: it could not be started; -ETIMEDOUT, -EFBIG: it took too long or said too much, and was killed;
-         * -ECHILD: the program ignores SIGCHLD or reaps what is not its own, so that nobody knows how it ended. */
+        /* 0; -ENOENT, -EACCES …: it could not be started; -ETIMEDOUT, -EFBIG: it took too long or
+         * wrote too much, and was killed; what on_output() returned; -ECHILD: this process ignores
+         * SIGCHLD or reaps what is not its own, so that nobody knows how the child ended. */
         int error;
-        const char
-                *output; /* stdout, NUL-terminated, borrowed; with an error what was said before */
+        bool is_stuck;      /* it was killed and still runs: it hangs in the kernel */
+        bool is_cut;        /* cuts_output: there was more */
+        const char *output; /* stdout, NUL-terminated, borrowed; with an error what came before */
         size_t output_bytes;
-        const char *error_line; /* the first line on stderr, at most 256 bytes, "" for none */
+        const char *error_text; /* the beginning of stderr, at most 511 bytes */
+        const char *error_line; /* its first line, at most 256 bytes, "" for none */
 } ChildResult;
 
-typedef struct ChildOrder {       /* borrowed while child_new runs */
-        char *const *argv;        /* argv[0] is searched in our PATH when it has no slash */
+typedef struct ChildOrder {  /* borrowed while child_new runs */
+        const char *program; /* NULL = argv[0]; searched in our PATH when it has no slash */
+        char *const *argv;
         char *const *environment; /* NULL-terminated; NULL = ours */
-        uint64_t timeout_usec;    /* then SIGKILL to its process group; > 0 */
+        int input_fd;             /* its stdin; 0 = /dev/null */
+        int third_fd;             /* its descriptor 3; 0 = none */
+        bool merges_errors;       /* stderr is output, too */
+        bool keeps_signals;       /* what is ignored or blocked stays so */
+        uint64_t timeout_usec; /* then SIGKILL to its process group; > 0, USEC_INFINITY = never */
         size_t output_max_bytes;
+        bool cuts_output; /* more output is dropped instead of ending it with -EFBIG */
 
-        /* Once, never from inside child_new; the child may be freed in it. When it has ended and what it said is read (who was started by it
-         * and holds its pipes open is not waited for, nor killed), or when it has been given up. */
+        /** Gets the output as it comes, instead of ChildResult.output. Negative: it is killed. */
+        int (*on_output)(const char *data, size_t n, void *userdata);
+        /** Once, never from inside child_new; the child may be freed in it. When it has ended and
+         * its output is read, or when it has been killed and does not die within half a second.
+         * Its own children that hold its pipes open are not waited for, nor killed. */
         void (*on_done)(const ChildResult *result, void *userdata);
         void *userdata;
 } ChildOrder;
 
-/** Starts it: stdin is /dev/null, all descriptors above 2 closed, signals and mask at their defaults, a process group of its own.
- * By posix_spawn or vfork-and-exec: no code of ours between fork and exec in a threaded process.
+/** Starts it: all other descriptors closed, signals and mask at their defaults, a process group
+ * of its own. By posix_spawn or vfork-and-exec: no code of ours between fork and exec.
  * @return 0, -ENOMEM, -EAGAIN, -EINVAL; that the program is missing comes as 0 and on_done */
 int child_new(Child **ret, sd_event *event, const ChildOrder *order);
-/** Kills it (its process group) if it still runs; no callback any more. Does not wait for its death: the loop reaps it. Takes NULL,
- * returns NULL. */
+/** Kills it (its process group) if it still runs; no callback any more. Does not wait for its
+ * death: the loop reaps it. Takes NULL, returns NULL. */
 Child *child_free(Child *c);
 DEFINE_CLEANUP(Child, child_free);

@@ -1,4 +1,4 @@
-"""The devices of neuron_devices.c, the collectors as tests/collectors/runner/run_collector runs them, and what came of it."""
+"""The devices of neuron_devices.c, the collectors as tests/collectors/run_collector runs them, and what came of it."""
 import json
 import os
 import re
@@ -30,9 +30,9 @@ def cleanup(failed=False):  # pylint: disable=unused-argument
 
 def run_collector():
     """Runs one collector. A check program: `make` alone does not build it."""
-    program = os.path.join(BUILD_DIR, "tests", "collectors", "runner", "run_collector")
+    program = os.path.join(BUILD_DIR, "tests", "collectors", "run_collector")
     if not os.path.exists(program):
-        raise Skip("tests/collectors/runner/run_collector is not built")
+        raise Skip("tests/collectors/run_collector is not built")
     return program
 
 

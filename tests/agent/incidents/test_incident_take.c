@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "agent/incidents/incidents_private.h"
-#include "collectors/runner/supervise.h"
+#include "collectors/supervisor.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/path.h"

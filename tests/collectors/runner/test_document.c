@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "collectors/neuron/difference.h"
+#include "collectors/runner/document.h"
 #include "lib/base/fs.h"
 #include "tests/lib/base/scratch.h"
 
@@ -113,7 +113,7 @@ static void differences_are_by_path_and_have_a_delta_between_numbers(void **stat
                         "x\",\"value\":\"new\"}\n{\"device\":\"neuron0\",\"directory\":"
                         "\"stats\",\"values\":{\"a\":\"9\",\"b\":4,\"same\":\"1\",\"more\":2}}\n"),
                 0);
-        assert_int_equal(difference_write(s->fd, "before", "after", "out"), 0);
+        assert_int_equal(document_write_differences(s->fd, "before", "after", "out"), 0);
         _cleanup_free_ char *text = NULL;
         assert_int_equal(fs_read_file(s->fd, "out", KIB, &text, NULL), 0);
         assert_string_equal(
@@ -128,7 +128,7 @@ static void differences_are_by_path_and_have_a_delta_between_numbers(void **stat
 static void without_a_first_look_everything_is_new(void **state) {
         Scratch *s = *state;
         assert_int_equal(scratch_write(s, "after", "{\"path\":\"p\",\"value\":1}\n"), 0);
-        assert_int_equal(difference_write(s->fd, "missing", "after", "out"), 0);
+        assert_int_equal(document_write_differences(s->fd, "missing", "after", "out"), 0);
         _cleanup_free_ char *text = NULL;
         assert_int_equal(fs_read_file(s->fd, "out", KIB, &text, NULL), 0);
         assert_string_equal(text, "{\"path\":\"p\",\"before\":null,\"after\":1}\n");

@@ -14,7 +14,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "collectors/runner/collector.h"
+#include "collectors/child_main.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/parse.h"
 

@@ -1,6 +1,6 @@
 /* A part's process is over when its pipe has ended and it has been reaped: a driver may still hang in the close() that an exit does. Nothing
  * here waits for one that does not die. */
-#include "collectors/runner/crew.h"
+#include "collectors/runner/child_pool.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,14 +17,14 @@
 #include "lib/base/strbuf.h"
 
 enum {
-        PART_FD = CREW_KEPT_FD + 1, /* of a part, after /dev/null in 0, 1 and 2 */
-        PART_FDS_MAX = 65536,       /* closed one by one where close_range(2) is missing */
+        PART_FD = CHILD_POOL_KEPT_FD + 1, /* of a part, after /dev/null in 0, 1 and 2 */
+        PART_FDS_MAX = 65536,             /* closed one by one where close_range(2) is missing */
         CHUNK_BYTES = 16 << 10, /* read at once: one that says much does not hold up the others */
         EXIT_TICK_MSEC = 1,     /* between looks at a part that has closed its pipe */
 };
 
 typedef struct Part {
-        const CrewTask *task; /* NULL: the seat is free */
+        const PoolTask *task; /* NULL: the seat is free */
         pid_t pid;
         int fd; /* its pipe, -1 when it has ended */
         StrBuf line;
@@ -33,7 +33,7 @@ typedef struct Part {
 } Part;
 
 typedef struct Run {
-        const Crew *crew;
+        const ChildPool *pool;
         Part *parts;
         struct pollfd *polls;
         size_t n_seats, n_running;
@@ -55,42 +55,42 @@ static void leave_all_but(int fd, int kept_fd) {
         int high = fcntl(fd, F_DUPFD, PART_FD + 1); /* out of the way of what follows */
         if (high < 0)
                 _exit(errno);
-        if (kept_fd > 0 && dup2(kept_fd, CREW_KEPT_FD) < 0)
+        if (kept_fd > 0 && dup2(kept_fd, CHILD_POOL_KEPT_FD) < 0)
                 _exit(errno);
         if (kept_fd <= 0)
-                (void)close(CREW_KEPT_FD); /* it may not be open */
+                (void)close(CHILD_POOL_KEPT_FD); /* it may not be open */
         int null_fd = open("/dev/null", O_RDWR);
-        for (int i = 0; i < CREW_KEPT_FD; i++)
+        for (int i = 0; i < CHILD_POOL_KEPT_FD; i++)
                 if (null_fd < 0)
                         (void)close(i); /* no /dev/null in this root: then none */
                 else if (dup2(null_fd, i) < 0)
                         _exit(errno);
-        if (null_fd == CREW_KEPT_FD)
+        if (null_fd == CHILD_POOL_KEPT_FD)
                 (void)close(null_fd); /* it has taken the free number */
         if (dup2(high, PART_FD) < 0)
                 _exit(errno);
         close_from(PART_FD + 1);
 }
 
-static _Noreturn void be_part(const Crew *crew, const CrewTask *task, int fd, pid_t parent) {
+static _Noreturn void be_part(const ChildPool *pool, const PoolTask *task, int fd, pid_t parent) {
         /* Whoever kills the caller must not leave parts behind; it may have died before this line. */
         if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent)
                 _exit(ESRCH);
-        leave_all_but(fd, crew->kept_fd);
-        int r = crew->run(task, PART_FD, crew->userdata);
+        leave_all_but(fd, pool->kept_fd);
+        int r = pool->run(task, PART_FD, pool->userdata);
         _exit(r < 0 ? MIN(-r, 255) : 0);
 }
 
 /* ---- in the caller ---- */
 
 static int finish_part(Run *run, Part *p, int result) {
-        const CrewTask *task = p->task;
+        const PoolTask *task = p->task;
         if (p->fd >= 0)
                 (void)close(p->fd); /* read only */
         strbuf_done(&p->line);
         *p = (Part){ .fd = -1 };
         run->n_running--;
-        return run->crew->on_end(task, result, run->crew->userdata);
+        return run->pool->on_end(task, result, run->pool->userdata);
 }
 
 static int kill_part(Run *run, Part *p, int result) {
@@ -99,18 +99,18 @@ static int kill_part(Run *run, Part *p, int result) {
         return finish_part(run, p, result);
 }
 
-static int start_part(Run *run, Part *p, const CrewTask *task) {
+static int start_part(Run *run, Part *p, const PoolTask *task) {
         int fds[2];
         if (pipe2(fds, O_CLOEXEC) < 0)
-                return run->crew->on_end(task, -errno, run->crew->userdata);
+                return run->pool->on_end(task, -errno, run->pool->userdata);
         pid_t parent = getpid(), pid = fork();
         int error = errno;
         if (pid == 0)
-                be_part(run->crew, task, fds[1], parent);
+                be_part(run->pool, task, fds[1], parent);
         (void)close(fds[1]); /* the part's */
         if (pid < 0) {
                 (void)close(fds[0]); /* nobody writes to it */
-                return run->crew->on_end(task, -error, run->crew->userdata);
+                return run->pool->on_end(task, -error, run->pool->userdata);
         }
         (void)fcntl(fds[0], F_SETFL, O_NONBLOCK); /* cannot fail for a pipe of ours */
         *p = (Part){ .task = task, .pid = pid, .fd = fds[0] };
@@ -120,18 +120,18 @@ static int start_part(Run *run, Part *p, const CrewTask *task) {
 
 /* Sets p->stop. @return 0, -EFBIG, -ENOMEM */
 static int take_bytes(Run *run, Part *p, const char *data, size_t n) {
-        const Crew *crew = run->crew;
+        const ChildPool *pool = run->pool;
         while (n > 0) {
                 const char *newline = memchr(data, '\n', n);
                 size_t k = newline ? (size_t)(newline - data) : n;
-                if (p->line.n + k > crew->max_line_bytes)
+                if (p->line.n + k > pool->max_line_bytes)
                         return -EFBIG;
                 strbuf_add_n(&p->line, data, k);
                 if (strbuf_error(&p->line) < 0)
                         return -ENOMEM;
                 if (!newline)
                         return 0;
-                p->stop = crew->on_line(p->task, p->line.text, p->line.n, crew->userdata);
+                p->stop = pool->on_line(p->task, p->line.text, p->line.n, pool->userdata);
                 if (p->stop < 0)
                         return 0;
                 strbuf_clear(&p->line);
@@ -151,7 +151,7 @@ static ssize_t read_part(Run *run, Part *p) {
         if (n <= 0)
                 return n < 0 ? -errno : 0;
         p->n_bytes += (size_t)n;
-        if (p->n_bytes > run->crew->max_bytes_each)
+        if (p->n_bytes > run->pool->max_bytes_each)
                 return -EFBIG;
         int r = take_bytes(run, p, data, (size_t)n);
         return r < 0 ? r : n;
@@ -200,7 +200,7 @@ static int for_each_part(Run *run, int (*f)(Run *run, Part *p)) {
         return 0;
 }
 
-static int start_some(Run *run, const CrewTask *tasks, size_t n, size_t *next) {
+static int start_some(Run *run, const PoolTask *tasks, size_t n, size_t *next) {
         for (size_t i = 0; i < run->n_seats && *next < n; i++) {
                 int r = run->parts[i].task ? 0 : start_part(run, &run->parts[i], &tasks[(*next)++]);
                 if (r < 0)
@@ -232,7 +232,7 @@ static int wait_parts(Run *run, uint64_t now) {
         return 0;
 }
 
-static int run_all(Run *run, const CrewTask *tasks, size_t n) {
+static int run_all(Run *run, const PoolTask *tasks, size_t n) {
         size_t next = 0;
         for (;;) {
                 uint64_t now = clock_boottime_usec();
@@ -240,8 +240,8 @@ static int run_all(Run *run, const CrewTask *tasks, size_t n) {
                 if (now >= run->end_usec) {
                         r = for_each_part(run, give_up_part);
                         for (; r >= 0 && next < n; next++)
-                                r = run->crew->on_end(&tasks[next], -ETIMEDOUT,
-                                                      run->crew->userdata);
+                                r = run->pool->on_end(&tasks[next], -ETIMEDOUT,
+                                                      run->pool->userdata);
                         return MIN(r, 0);
                 }
                 r = start_some(run, tasks, n, &next);
@@ -270,20 +270,20 @@ static void drop_parts(Run *run) {
         }
 }
 
-int crew_run(const Crew *crew, const CrewTask *tasks, size_t n) {
-        if (crew->max_at_once == 0 || crew->max_at_once > CREW_AT_ONCE_MAX)
+int child_pool_run(const ChildPool *pool, const PoolTask *tasks, size_t n) {
+        if (pool->max_at_once == 0 || pool->max_at_once > CHILD_POOL_AT_ONCE_MAX)
                 return -EINVAL;
         if (n == 0)
                 return 0;
-        size_t n_seats = MIN(crew->max_at_once, n);
+        size_t n_seats = MIN(pool->max_at_once, n);
         _cleanup_free_ Part *parts = calloc(n_seats, sizeof *parts);
         _cleanup_free_ struct pollfd *polls = calloc(n_seats, sizeof *polls);
         if (!parts || !polls)
                 return -ENOMEM;
         for (size_t i = 0; i < n_seats; i++)
                 parts[i].fd = -1;
-        Run run = { .crew = crew, .parts = parts, .polls = polls, .n_seats = n_seats };
-        if (__builtin_add_overflow(clock_boottime_usec(), crew->timeout_usec, &run.end_usec))
+        Run run = { .pool = pool, .parts = parts, .polls = polls, .n_seats = n_seats };
+        if (__builtin_add_overflow(clock_boottime_usec(), pool->timeout_usec, &run.end_usec))
                 run.end_usec = USEC_INFINITY;
         int r = run_all(&run, tasks, n);
         drop_parts(&run);

@@ -11,7 +11,7 @@
         ".before-neuron_sysfs" /* what a second look compares with; absent: there is nothing to compare */
 #define SNAPSHOT_INCIDENT_FILE "incident.json" /* the agent's, in the same directory */
 
-/* The wire: SOCK_SEQPACKET, one message a packet. From the agent `order` with two descriptors: a sealed memfd (collectors/runner/order.h) and the directory
+/* The wire: SOCK_SEQPACKET, one message a packet. From the agent `order` with two descriptors: a sealed memfd (collectors/runner/probe_request.h) and the directory
  * where all is written (none for a watch). Back:
  *   process HOOK_PID INNER_PID PID START_TICKS CONTAINER
  *                                                a question of the order is answered; PID 0: it could not be found; CONTAINER: the id of the
@@ -23,4 +23,4 @@
 #define PROBE_PACKET_MAX (64 * 1024)
 
 /** Serves one connection until it is through. @param fd  of the connection  @return 0, -ENOTSOCK when fd is none, -errno */
-int supervise_main(int fd);
+int supervisor_main(int fd);

@@ -1,4 +1,4 @@
-#include "collectors/runner/child.h"
+#include "collectors/child_main.h"
 
 #include <errno.h>
 #include <linux/capability.h>
@@ -8,13 +8,14 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-#include "collectors/runner/order.h"
+#include "collectors/runner/probe_request.h"
 #include "collectors/runner/sandbox.h"
-#include "collectors/runner/supervise.h"
+#include "collectors/supervisor.h"
 #include "lib/base/cleanup.h"
 
 #define CAP(x) (UINT64_C(1) << CAP_##x)
 
+/* What a collector needs beside its capabilities. */
 enum {
         OPENS_DEVICES = 1,   /* nodes of Neuron, for ioctl(2) */
         MAKES_FILES = 2,     /* raw ones, in the directory that it is given */
@@ -23,26 +24,41 @@ enum {
         RUNS_COMMANDS = 16,
 };
 
-/* What a collector cannot do without, where the supervisor has it. @see capabilities(7) */
-static const struct {
-        const char *name;
-        uint64_t capabilities;
-        unsigned needs;
-} all_needs[] = {
-        /* core_count and connected_devices are 0400 before driver 2.28 */
-        { "neuron_sysfs", CAP(DAC_READ_SEARCH), 0 },
-        /* whether others hold a device decides whether it may be opened */
-        { "neuron_device", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH),
-          OPENS_DEVICES | READS_PROCESSES },
-        { "kmsg", CAP(SYSLOG) | CAP(DAC_READ_SEARCH), 0 },
-        { "process", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH), READS_PROCESSES | MAKES_FILES },
-        { "jobs", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH), READS_PROCESSES },
-        { "packages", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH), READS_PROCESSES | MAY_EXEC },
-        { "process_packages", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH), READS_PROCESSES | MAY_EXEC },
-        { "runtime_log", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH), READS_PROCESSES | MAKES_FILES },
-        { "commands", CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH),
-          OPENS_DEVICES | MAKES_FILES | MAY_EXEC | RUNS_COMMANDS },
+#define OF_OTHERS (CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH))
+
+/* The capabilities are those that a collector cannot do without, where the supervisor has them.
+ * neuron_sysfs: core_count and connected_devices are 0400 before driver 2.28. neuron_device: whether
+ * others hold a device decides whether it may be opened. @see capabilities(7) */
+/* clang-format off */
+const Collector collectors[] = {
+        { .name = "neuron_sysfs", .run = collect_neuron_sysfs,
+          .capabilities = CAP(DAC_READ_SEARCH), .needs = 0, .twice = true, .is_public = true },
+        { .name = "neuron_device", .run = collect_neuron_device,
+          .capabilities = OF_OTHERS, .needs = OPENS_DEVICES | READS_PROCESSES },
+        { .name = "kmsg", .run = collect_kmsg,
+          .capabilities = CAP(SYSLOG) | CAP(DAC_READ_SEARCH), .needs = 0 },
+        { .name = "process", .run = collect_process,
+          .capabilities = OF_OTHERS, .needs = READS_PROCESSES | MAKES_FILES, .per_process = true },
+        { .name = "jobs", .run = collect_jobs,
+          .capabilities = OF_OTHERS, .needs = READS_PROCESSES },
+        { .name = "packages", .run = collect_packages,
+          .capabilities = OF_OTHERS, .needs = READS_PROCESSES | MAY_EXEC, .is_public = true },
+        { .name = "process_packages", .run = collect_process_packages,
+          .capabilities = OF_OTHERS, .needs = READS_PROCESSES | MAY_EXEC, .per_process = true },
+        { .name = "runtime_log", .run = collect_runtime_log,
+          .capabilities = OF_OTHERS, .needs = READS_PROCESSES | MAKES_FILES, .again = true },
+        { .name = "commands", .run = collect_commands,
+          .capabilities = OF_OTHERS, .needs = OPENS_DEVICES | MAKES_FILES | MAY_EXEC | RUNS_COMMANDS },
 };
+/* clang-format on */
+const size_t n_collectors = ELEMENTSOF(collectors);
+
+const Collector *collector_find(const char *name) {
+        for (size_t i = 0; i < n_collectors; i++)
+                if (strcmp(collectors[i].name, name) == 0)
+                        return &collectors[i];
+        return NULL;
+}
 
 static int usage(void) {
         static const char text[] =
@@ -73,23 +89,19 @@ static int find_directory(void) {
         return fstat(CHILD_DIR_FD, &st) == 0 && S_ISDIR(st.st_mode) ? CHILD_DIR_FD : -1;
 }
 
-static int enter(const char *collector, const CollectOrder *order, int dir_fd) {
+static int enter_sandbox(const Collector *c, const CollectOrder *order, int dir_fd) {
         _cleanup_(strbuf_done) StrBuf left_out = STRBUF_INIT;
-        Sandbox s = { .dir_fd = -1, .cpu_usec = order->timeout_usec };
-        for (size_t i = 0; i < ELEMENTSOF(all_needs); i++)
-                if (strcmp(all_needs[i].name, collector) == 0) {
-                        unsigned needs = all_needs[i].needs;
-                        s.capabilities = all_needs[i].capabilities;
-                        s.dir_fd = needs & MAKES_FILES ? dir_fd : -1;
-                        s.max_file_bytes = s.dir_fd >= 0 ? order->max_bytes : 0;
-                        s.device_directory = needs & OPENS_DEVICES ? order->device_directory : NULL;
-                        s.may_exec = needs & MAY_EXEC;
-                        s.runs_commands = needs & RUNS_COMMANDS;
-                        s.reads_processes = needs & READS_PROCESSES;
-                }
+        Sandbox s = { .dir_fd = c->needs & MAKES_FILES ? dir_fd : -1,
+                      .device_directory = c->needs & OPENS_DEVICES ? order->device_directory : NULL,
+                      .capabilities = c->capabilities,
+                      .cpu_usec = order->timeout_usec,
+                      .may_exec = c->needs & MAY_EXEC,
+                      .runs_commands = c->needs & RUNS_COMMANDS,
+                      .reads_processes = c->needs & READS_PROCESSES };
+        s.max_file_bytes = s.dir_fd >= 0 ? order->max_bytes : 0;
         int r = sandbox_enter(&s, &left_out);
         if (r == 0 && left_out.n)
-                (void)fail(left_out.text, 0); /* no failure, but said in the same place */
+                (void)fail(left_out.text, 0); /* no failure, reported in the same place */
         return r;
 }
 
@@ -101,7 +113,7 @@ static int die_with_parent(pid_t parent) {
 }
 
 /* `snapshot-more-1.json` lies in the directory of `snapshot.json`, and so do the raw files of both. @return into buf; NULL: it is the first */
-static const char *name_look(const ProbeOrder *order, char buf[static ORDER_NAME_MAX]) {
+static const char *raw_file_prefix(const ProbeOrder *order, char buf[static ORDER_NAME_MAX]) {
         static const char prefix[] = "snapshot-";
         const char *name = order->document;
         if (!name || strncmp(name, prefix, sizeof prefix - 1) != 0)
@@ -122,7 +134,7 @@ static int run(const char *name, bool follows) {
         int dir_fd = find_directory();
         (void)syscall(SYS_close_range, dir_fd + 1 > 3 ? 4U : 3U, ~0U,
                       0); /* an old kernel: then all had O_CLOEXEC */
-        int r = enter(name, &order.collect, dir_fd);
+        int r = enter_sandbox(collector, &order.collect, dir_fd);
         if (r == 0)
                 r = die_with_parent(parent);
         if (r < 0)
@@ -134,14 +146,14 @@ static int run(const char *name, bool follows) {
                 (void)fail("no process is known that it could be about", 0);
                 return CHILD_SKIPPED;
         }
-        char look[ORDER_NAME_MAX];
-        out.look = name_look(&order, look);
+        char prefix[ORDER_NAME_MAX];
+        out.raw_prefix = raw_file_prefix(&order, prefix);
         order.collect.instance_id = order.instance_id;
         r = follows ? follow_kmsg(&order.collect, &out) : collector->run(&order.collect, &out);
         if (r == -ENOSYS)
                 return fail("it is not there in this version", 0);
         if (r == COLLECT_E_NOTHING) {
-                (void)fail(out.why, 0); /* no failure, but said in the same place */
+                (void)fail(out.why, 0); /* no failure, reported in the same place */
                 return CHILD_SKIPPED;
         }
         if (r < 0 && r != -EFBIG)
@@ -153,7 +165,7 @@ static int run(const char *name, bool follows) {
 
 int child_main(const char *name) {
         if (strcmp(name, "probe") == 0) {
-                int r = supervise_main(STDIN_FILENO);
+                int r = supervisor_main(STDIN_FILENO);
                 return r == -ENOTSOCK ? usage() : r < 0 ? CHILD_FAILED : CHILD_DONE;
         }
         if (strncmp(name, "collect:", 8) == 0)

@@ -8,6 +8,7 @@
 
 #define ORDER_MAX_BYTES (4 * 1024 * 1024)
 #define ORDER_NAME_MAX 64 /* of a collector, of an incident */
+#define ORDER_COLLECTORS_MAX 64
 #define ORDER_COMMANDS_MAX 32
 #define ORDER_ARGUMENTS_MAX 64
 #define ORDER_PATTERNS_MAX 1024

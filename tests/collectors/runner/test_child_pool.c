@@ -1,5 +1,5 @@
 /* Parts in processes of their own: what they say arrives, and one that hangs, crashes or says too much harms itself alone. */
-#include "collectors/runner/crew.h"
+#include "collectors/runner/child_pool.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,11 +25,11 @@ typedef struct Heard {
         StrBuf lines[N_MAX];
         int results[N_MAX];
         unsigned n_lines[N_MAX], n_ends[N_MAX];
-        const CrewTask *tasks;
+        const PoolTask *tasks;
         int stop_after_lines, stop_at_end; /* a callback's negative answer; 0 = never */
 } Heard;
 
-static int on_line(const CrewTask *task, char *line, size_t n, void *userdata) {
+static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
         Heard *h = userdata;
         size_t i = (size_t)(task - h->tasks);
         assert_int_equal(strlen(line), n);
@@ -39,7 +39,7 @@ static int on_line(const CrewTask *task, char *line, size_t n, void *userdata) {
         return h->stop_after_lines;
 }
 
-static int on_end(const CrewTask *task, int result, void *userdata) {
+static int on_end(const PoolTask *task, int result, void *userdata) {
         Heard *h = userdata;
         size_t i = (size_t)(task - h->tasks);
         h->results[i] = result;
@@ -53,7 +53,7 @@ static void say(int fd, const char *text) {
 }
 
 /* The task's name says what the part does. */
-static int act(const CrewTask *task, int fd, void *userdata) {
+static int act(const PoolTask *task, int fd, void *userdata) {
         (void)userdata;
         const char *what = task->name;
         if (strcmp(what, "two lines") == 0)
@@ -101,17 +101,17 @@ static int act(const CrewTask *task, int fd, void *userdata) {
         return 0;
 }
 
-static int hear(Heard *h, const CrewTask *tasks, size_t n, uint64_t timeout_usec) {
-        Crew crew = { .run = act,
-                      .on_line = on_line,
-                      .on_end = on_end,
-                      .userdata = h,
-                      .max_at_once = 4,
-                      .timeout_usec = timeout_usec,
-                      .max_line_bytes = 100,
-                      .max_bytes_each = 1 << 20 };
+static int hear(Heard *h, const PoolTask *tasks, size_t n, uint64_t timeout_usec) {
+        ChildPool pool = { .run = act,
+                           .on_line = on_line,
+                           .on_end = on_end,
+                           .userdata = h,
+                           .max_at_once = 4,
+                           .timeout_usec = timeout_usec,
+                           .max_line_bytes = 100,
+                           .max_bytes_each = 1 << 20 };
         h->tasks = tasks;
-        return crew_run(&crew, tasks, n);
+        return child_pool_run(&pool, tasks, n);
 }
 
 static void heard_done(Heard *h) {
@@ -125,9 +125,9 @@ static void heard_done(Heard *h) {
 static void whole_lines_of_all_parts_arrive(void **state) {
         (void)state;
         _cleanup_(heard_done) Heard h = { 0 };
-        CrewTask tasks[N_MAX];
+        PoolTask tasks[N_MAX];
         for (size_t i = 0; i < N_MAX; i++)
-                tasks[i] = (CrewTask){ .name = i == 3 ? "no newline" : "two lines" };
+                tasks[i] = (PoolTask){ .name = i == 3 ? "no newline" : "two lines" };
         assert_int_equal(hear(&h, tasks, N_MAX, 20 * USEC_PER_SEC), 0);
         for (size_t i = 0; i < N_MAX; i++) {
                 assert_string_equal(h.lines[i].text, i == 3 ? "one|" : "one|two|");
@@ -139,7 +139,7 @@ static void whole_lines_of_all_parts_arrive(void **state) {
 static void a_part_that_says_more_than_a_pipe_holds_is_heard_to_its_end(void **state) {
         (void)state;
         _cleanup_(heard_done) Heard h = { 0 };
-        const CrewTask tasks[] = { { .name = "large" }, { .name = "large" } };
+        const PoolTask tasks[] = { { .name = "large" }, { .name = "large" } };
         assert_int_equal(hear(&h, tasks, 2, 20 * USEC_PER_SEC), 0);
         assert_int_equal(h.n_lines[0], 20000);
         assert_int_equal(h.n_lines[1], 20000);
@@ -149,7 +149,7 @@ static void a_part_that_says_more_than_a_pipe_holds_is_heard_to_its_end(void **s
 static void failures_and_crashes_are_told_apart(void **state) {
         (void)state;
         _cleanup_(heard_done) Heard h = { 0 };
-        const CrewTask tasks[] = { { .name = "fails" },
+        const PoolTask tasks[] = { { .name = "fails" },
                                    { .name = "crashes" },
                                    { .name = "two lines" } };
         assert_int_equal(hear(&h, tasks, 3, 20 * USEC_PER_SEC), 0);
@@ -163,7 +163,7 @@ static void failures_and_crashes_are_told_apart(void **state) {
 static void a_part_that_hangs_is_cut_off_and_the_others_are_whole(void **state) {
         (void)state;
         _cleanup_(heard_done) Heard h = { 0 };
-        const CrewTask tasks[] = { { .name = "hangs" },
+        const PoolTask tasks[] = { { .name = "hangs" },
                                    { .name = "two lines" },
                                    { .name = "hangs at its end" },
                                    { .name = "ignores SIGTERM" },
@@ -187,9 +187,9 @@ static void a_part_that_hangs_is_cut_off_and_the_others_are_whole(void **state) 
 static void parts_whose_turn_never_came_are_told_too(void **state) {
         (void)state;
         _cleanup_(heard_done) Heard h = { 0 };
-        CrewTask tasks[N_MAX];
+        PoolTask tasks[N_MAX];
         for (size_t i = 0; i < N_MAX; i++)
-                tasks[i] = (CrewTask){ .name = "hangs" };
+                tasks[i] = (PoolTask){ .name = "hangs" };
         assert_int_equal(hear(&h, tasks, N_MAX, 50 * USEC_PER_MSEC), 0);
         for (size_t i = 0; i < N_MAX; i++) {
                 assert_int_equal(h.results[i], -ETIMEDOUT);
@@ -200,7 +200,7 @@ static void parts_whose_turn_never_came_are_told_too(void **state) {
 static void one_that_says_too_much_is_ended(void **state) {
         (void)state;
         _cleanup_(heard_done) Heard h = { 0 };
-        const CrewTask tasks[] = { { .name = "babbles" },
+        const PoolTask tasks[] = { { .name = "babbles" },
                                    { .name = "long line" },
                                    { .name = "two lines" } };
         assert_int_equal(hear(&h, tasks, 3, 60 * USEC_PER_SEC), 0);
@@ -213,7 +213,7 @@ static void one_that_says_too_much_is_ended(void **state) {
 
 static void a_callback_can_end_it_all(void **state) {
         (void)state;
-        const CrewTask tasks[] = { { .name = "hangs" }, { .name = "two lines" } };
+        const PoolTask tasks[] = { { .name = "hangs" }, { .name = "two lines" } };
         {
                 _cleanup_(heard_done) Heard h = { .stop_after_lines = -ENOSPC };
                 assert_int_equal(hear(&h, tasks, 2, 60 * USEC_PER_SEC), -ENOSPC);
@@ -227,7 +227,7 @@ static void a_callback_can_end_it_all(void **state) {
 static void a_part_holds_nothing_of_the_callers(void **state) {
         (void)state;
         _cleanup_(heard_done) Heard h = { 0 };
-        const CrewTask tasks[] = { { .name = "lists its fds" } };
+        const PoolTask tasks[] = { { .name = "lists its fds" } };
         int fds[2];
         assert_int_equal(pipe(fds), 0);
         int high = fcntl(fds[0], F_DUPFD, 900);
@@ -242,21 +242,21 @@ static void a_part_holds_nothing_of_the_callers(void **state) {
 static void a_part_has_the_descriptor_that_is_to_be_kept(void **state) {
         (void)state;
         _cleanup_(heard_done) Heard h = { 0 };
-        const CrewTask task = { .name = "lists its fds" };
+        const PoolTask task = { .name = "lists its fds" };
         int fds[2];
         assert_int_equal(pipe(fds), 0);
         int high = fcntl(fds[0], F_DUPFD, 900);
-        Crew crew = { .run = act,
-                      .on_line = on_line,
-                      .on_end = on_end,
-                      .userdata = &h,
-                      .max_at_once = 1,
-                      .kept_fd = high,
-                      .timeout_usec = 20 * USEC_PER_SEC,
-                      .max_line_bytes = 100,
-                      .max_bytes_each = 1 << 20 };
+        ChildPool pool = { .run = act,
+                           .on_line = on_line,
+                           .on_end = on_end,
+                           .userdata = &h,
+                           .max_at_once = 1,
+                           .kept_fd = high,
+                           .timeout_usec = 20 * USEC_PER_SEC,
+                           .max_line_bytes = 100,
+                           .max_bytes_each = 1 << 20 };
         h.tasks = &task;
-        assert_int_equal(crew_run(&crew, &task, 1), 0);
+        assert_int_equal(child_pool_run(&pool, &task, 1), 0);
         assert_string_equal(h.lines[0].text, "0n|1n|2n|3|4|");
         (void)close(fds[0]);
         (void)close(fds[1]);
@@ -264,9 +264,9 @@ static void a_part_has_the_descriptor_that_is_to_be_kept(void **state) {
 }
 
 /* The caller in a process of its own, killed while its part hangs: the part's end of a FIFO tells when it is gone. */
-static int hold_and_hang(const CrewTask *task, int fd, void *userdata) {
+static int hold_and_hang(const PoolTask *task, int fd, void *userdata) {
         (void)fd;
-        int held = open(task->userdata, O_WRONLY); /* the crew closed what it had inherited */
+        int held = open(task->userdata, O_WRONLY); /* the pool closed what it had inherited */
         if (held < 0 || write(held, "x", 1) != 1)
                 return -EIO;
         (void)userdata;
@@ -276,19 +276,19 @@ static int hold_and_hang(const CrewTask *task, int fd, void *userdata) {
 
 static void parts_die_with_a_caller_that_is_killed(void **state) {
         (void)state;
-        char path[] = "/tmp/nc-crew-XXXXXX", fifo[sizeof path + 2], byte;
+        char path[] = "/tmp/nc-pool-XXXXXX", fifo[sizeof path + 2], byte;
         assert_non_null(mkdtemp(path));
         (void)snprintf(fifo, sizeof fifo, "%s/f", path);
         assert_int_equal(mkfifo(fifo, 0600), 0);
         pid_t pid = fork();
         if (pid == 0) {
-                CrewTask task = { .name = "held", .userdata = fifo };
-                Crew crew = { .run = hold_and_hang,
-                              .on_line = on_line,
-                              .on_end = on_end,
-                              .max_at_once = 1,
-                              .timeout_usec = USEC_PER_MINUTE };
-                _exit(crew_run(&crew, &task, 1) < 0);
+                PoolTask task = { .name = "held", .userdata = fifo };
+                ChildPool pool = { .run = hold_and_hang,
+                                   .on_line = on_line,
+                                   .on_end = on_end,
+                                   .max_at_once = 1,
+                                   .timeout_usec = USEC_PER_MINUTE };
+                _exit(child_pool_run(&pool, &task, 1) < 0);
         }
         int fd = open(fifo, O_RDONLY | O_CLOEXEC);
         assert_int_equal(read(fd, &byte, 1), 1);
@@ -304,10 +304,10 @@ static void nothing_to_do_is_done(void **state) {
         (void)state;
         _cleanup_(heard_done) Heard h = { 0 };
         assert_int_equal(hear(&h, NULL, 0, USEC_INFINITY), 0);
-        const CrewTask tasks[] = { { .name = "two lines" } };
+        const PoolTask tasks[] = { { .name = "two lines" } };
         assert_int_equal(hear(&h, tasks, 1, USEC_INFINITY), 0);
-        assert_int_equal(crew_run(&(Crew){ .max_at_once = 0 }, tasks, 1), -EINVAL);
-        assert_int_equal(crew_run(&(Crew){ .max_at_once = 129 }, tasks, 1), -EINVAL);
+        assert_int_equal(child_pool_run(&(ChildPool){ .max_at_once = 0 }, tasks, 1), -EINVAL);
+        assert_int_equal(child_pool_run(&(ChildPool){ .max_at_once = 129 }, tasks, 1), -EINVAL);
 }
 
 int main(void) {

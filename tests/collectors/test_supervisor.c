@@ -1,5 +1,5 @@
 /* A real supervisor with real children: this program is executed anew as both, with collectors that hang, flood, crash, lie and try to get out. */
-#include "collectors/runner/supervise.h"
+#include "collectors/supervisor.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,8 +17,8 @@
 
 #include <cmocka.h>
 
-#include "collectors/runner/child.h"
-#include "collectors/runner/order.h"
+#include "collectors/child_main.h"
+#include "collectors/runner/probe_request.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
@@ -624,6 +624,14 @@ static void an_order_that_is_none_fails_with_a_reason(void **state) {
         assert_int_equal(faccessat(p->dir_fd, "out/" SNAPSHOT_FILE, F_OK, 0), -1);
 }
 
+static void a_collector_that_does_not_exist_is_refused(void **state) {
+        Probe *p = *state;
+        want(p, "sh", NULL);
+        run(p);
+        assert_true(was_told(p, "failed the order names a collector that is not there"));
+        assert_int_equal(faccessat(p->dir_fd, "out/" SNAPSHOT_FILE, F_OK, 0), -1);
+}
+
 static void a_person_who_types_it_gets_a_sentence(void **state) {
         (void)state;
         assert_int_equal(child_main("probe"), CHILD_USAGE);
@@ -653,6 +661,7 @@ int main(int argc, char **argv) {
                 TEST(a_watch_tells_holders_of_devices_first_and_of_others_so_many),
                 TEST(an_answer_about_a_process_names_its_container),
                 TEST(an_order_that_is_none_fails_with_a_reason),
+                TEST(a_collector_that_does_not_exist_is_refused),
                 TEST(a_person_who_types_it_gets_a_sentence),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);

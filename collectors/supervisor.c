@@ -1,0 +1,996 @@
+/* One connection of a supervisor: receives the request, finds out which processes are meant, and
+ * runs the collectors: once, for the document of a snapshot, or for as long as the agent watches.
+ * Each collector is this program executed anew; what it hangs in is left behind. */
+#include "collectors/supervisor.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "collectors/child_main.h"
+#include "collectors/host/pids.h"
+#include "collectors/runner/document.h"
+#include "collectors/runner/probe_request.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
+#include "lib/base/fs.h"
+#include "lib/event/child.h"
+#include "lib/event/timer.h"
+
+#define ORDER_WAIT_MSEC 10000
+#define ORDER_FDS 2
+#define TASKS_AT_ONCE 4
+#define PARTS_FORMAT ".part-%s"
+#define RAW_FORMAT ".raw-%s"
+#define BEFORE_FORMAT ".before-%s" /* the records of the first snapshot, for the second */
+#define DIFFERENCES_FILE ".differences"
+#define BEGIN_WAIT_USEC (5 * USEC_PER_SEC) /* for one that was started a moment ago */
+#define LOCK_WAIT_USEC (30 * USEC_PER_SEC) /* beside the time that the first one's order gave it */
+#define PARTS_MAX 16
+#define RAW_FILES_MAX 4096 /* of one collector */
+#define NAME_MAX_BYTES 128
+
+#define LINE_MAX_BYTES (PROBE_PACKET_MAX - 64)
+#define RECORDS_MAX 4096 /* of a round of jobs */
+#define MAPPERS_MAX 256  /* of them: hold no device, have the runtime loaded, which anybody can */
+#define ALL_USEC (10 * USEC_PER_MINUTE) /* so often all is reported, also what is as it was */
+#define RESTART_USEC (30 * USEC_PER_SEC)
+#define INTERVAL_MIN_USEC (100 * USEC_PER_MSEC)
+
+/** Sends one message; what does not fit is cut. @return 0, -errno: the agent is gone, or does not
+ * read (nothing waits for it) */
+static int send_message(int fd, const char *fmt, ...) _printf_(2, 3);
+static int send_message(int fd, const char *fmt, ...) {
+        char text[PROBE_PACKET_MAX];
+        va_list args;
+        va_start(args, fmt);
+        int n = vsnprintf(text, sizeof text, fmt, args);
+        va_end(args);
+        if (n < 0)
+                return -EINVAL;
+        size_t size = MIN((size_t)n, sizeof text - 1);
+        return send(fd, text, size, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
+}
+
+static int request_fd(const ProbeOrder *order) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        int r = probe_order_compose(order, &b);
+        return r < 0 ? r : order_memfd(b.text, b.n);
+}
+
+/* ---- a collector's child ---- */
+
+/* What a section of a document says of a child. */
+typedef struct Run {
+        const Collector *collector;
+        Child *child;
+        enum { RUN_WAITING, RUN_RUNNING, RUN_ENDED } phase;
+        uint64_t begun_usec, started_usec,
+                ended_usec; /* CLOCK_REALTIME, then CLOCK_BOOTTIME twice */
+        SectionState state;
+        char why[512];
+} Run;
+
+/* The children get nothing of the agent's environment: it may hold credentials. */
+static char *const environment[] = {
+        (char *)"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:"
+                "/sbin:/bin",
+        (char *)"LANG=C.UTF-8", (char *)"HOME=/", NULL
+};
+
+__attribute__((format(printf, 3, 4))) static void run_end(Run *run, SectionState state,
+                                                          const char *fmt, ...) {
+        va_list args;
+        run->phase = RUN_ENDED;
+        run->state = state;
+        run->ended_usec = clock_boottime_usec();
+        if (run->started_usec == 0)
+                run->started_usec = run->ended_usec;
+        va_start(args, fmt);
+        (void)vsnprintf(run->why, sizeof run->why, fmt, args);
+        va_end(args);
+}
+
+/* @param request  borrowed, its offset does not matter  @param dir_fd  borrowed; 0 = none */
+static int run_start(Run *run, sd_event *event, const char *name, int request, int dir_fd,
+                     ChildOrder order) {
+        char option[96];
+        char *argv[] = { (char *)"neuron-collectd", option, NULL };
+        (void)snprintf(option, sizeof option, "--child=%s", name);
+        order.program = "/proc/self/exe";
+        order.argv = argv;
+        order.environment = environment;
+        order.input_fd = request;
+        order.third_fd = dir_fd;
+        *run = (Run){ .collector = run->collector, .phase = RUN_RUNNING };
+        run->begun_usec = clock_realtime_usec();
+        run->started_usec = clock_boottime_usec();
+        int r = child_new(&run->child, event, &order);
+        if (r < 0)
+                run_end(run, SECTION_FAILED, "no process could be started for it: %s",
+                        strerror(-r));
+        return r;
+}
+
+static void run_done(Run *run) {
+        run->child = child_free(run->child);
+}
+
+/* One line of printable text. */
+static void clean_text(char *text) {
+        size_t n = 0;
+        for (const char *s = text; *s; s++) {
+                unsigned char c = (unsigned char)*s;
+                if (c != '\n' || n > 0)
+                        text[n++] = c == '\n' ? ' ' : c < 0x20 || c >= 0x7f ? '?' : *s;
+        }
+        while (n > 0 && text[n - 1] == ' ')
+                n--;
+        text[n] = '\0';
+}
+
+static void run_end_by_status(Run *run, int status, const char *text) {
+        int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+        SectionState state = code == CHILD_DONE      ? SECTION_COMPLETE
+                             : code == CHILD_CUT     ? SECTION_CUT
+                             : code == CHILD_SKIPPED ? SECTION_SKIPPED
+                                                     : SECTION_FAILED;
+        if (code < 0) /* a sanitizer or the C library may have written more */
+                run_end(run, state, "%.400s%sit was ended by signal %d (%s)", text,
+                        *text ? "; " : "", WTERMSIG(status), strsignal(WTERMSIG(status)));
+        else if (*text || state == SECTION_COMPLETE || state == SECTION_SKIPPED)
+                run_end(run, state, "%s", text);
+        else if (state == SECTION_CUT)
+                run_end(run, state, "there was more than snapshot.probe_bytes allow");
+        else
+                run_end(run, state, "it ended with exit code %d", code);
+}
+
+/* @param is_kept  false: what it wrote could not be kept */
+static void run_end_by_result(Run *run, const ChildResult *result, bool is_kept) {
+        const char *stuck =
+                result->is_stuck ? "; it hangs in the kernel, cannot be killed and was left behind"
+                                 : "";
+        char text[sizeof run->why];
+        (void)snprintf(text, sizeof text, "%s", result->error_text);
+        clean_text(text);
+        if (!is_kept)
+                run_end(run, SECTION_CUT, "what it wrote could not be kept%s", stuck);
+        else if (result->error == -EFBIG)
+                run_end(run, SECTION_CUT, "it wrote more than snapshot.probe_bytes%s", stuck);
+        else if (result->error == -ETIMEDOUT)
+                run_end(run, SECTION_TIMEOUT, "it was killed when its time was over%s", stuck);
+        else if (result->error < 0 && result->error != -ECHILD)
+                run_end(run, SECTION_FAILED, "no process could be started for it: %s",
+                        strerror(-result->error));
+        else
+                run_end_by_status(run, result->error < 0 ? 0 : result->status, text);
+}
+
+/* ---- a snapshot ---- */
+
+typedef struct Snapshot Snapshot;
+
+typedef struct Part { /* of the document: a collector's */
+        Run run;
+        Snapshot *snapshot;
+        int fd; /* for its records; -1 = not begun, or over */
+        int keep_error;
+        char **files; /* raw ones, NULL-terminated */
+        size_t n_files;
+        uint64_t files_bytes; /* that they may still have */
+} Part;
+
+struct Snapshot {
+        sd_event *event;
+        int fd, dir_fd, request_fd;
+        const ProbeOrder *order;
+        Part parts[PARTS_MAX];
+        size_t n_parts;
+        uint64_t begun_usec;
+        bool has_public;
+        int error;
+};
+
+static const char *part_name(char buf[static NAME_MAX_BYTES], const char *format,
+                             const Collector *c) {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral" /* one of the three above */
+        (void)snprintf(buf, NAME_MAX_BYTES, format, c->name);
+#pragma GCC diagnostic pop
+        return buf;
+}
+
+static bool is_wanted(const ProbeOrder *o, const Collector *c) {
+        for (char **s = o->collectors; s && *s; s++)
+                if (strcmp(*s, c->name) == 0)
+                        return true;
+        return !o->collectors;
+}
+
+/* Commands have times of their own, one after the other. */
+static uint64_t timeout_of(const ProbeOrder *o, const Collector *c) {
+        uint64_t usec = o->collect.timeout_usec;
+        if (strcmp(c->name, "commands") != 0)
+                return usec;
+        for (size_t i = 0; i < o->collect.n_commands; i++)
+                usec += MIN(o->collect.commands[i].timeout_usec, 10 * USEC_PER_MINUTE);
+        return usec;
+}
+
+static int make_raw_directory(const Snapshot *l, const Collector *c) {
+        char name[NAME_MAX_BYTES];
+        part_name(name, RAW_FORMAT, c);
+        if (mkdirat(l->dir_fd, name, 0700) < 0 && errno != EEXIST)
+                return -errno;
+        int fd = openat(l->dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        return fd < 0 ? -errno : fd;
+}
+
+static bool is_reserved(const char *name) {
+        return name[0] == '.' || strncmp(name, "snapshot", 8) == 0 ||
+               strcmp(name, SNAPSHOT_PUBLIC_FILE) == 0 || strcmp(name, SNAPSHOT_INCIDENT_FILE) == 0;
+}
+
+/* A raw file becomes one of the snapshot's, unless the name is taken. @return 0, 1: not taken, -errno */
+static int collect_raw_file_of(const Snapshot *l, Part *p, int raw_fd, const char *name) {
+        struct stat st;
+        size_t n = p->n_files;
+        if (is_reserved(name) || n >= RAW_FILES_MAX || strlen(name) > 100 ||
+            fstatat(raw_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode))
+                return 1;
+        uint64_t n_bytes =
+                MIN((uint64_t)st.st_size, (uint64_t)st.st_blocks * 512); /* holes are free */
+        if (n_bytes > p->files_bytes || faccessat(l->dir_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+                return 1;
+        p->files[n] = strdup(name);
+        if (!p->files[n])
+                return -ENOMEM;
+        if (renameat(raw_fd, name, l->dir_fd, name) < 0) {
+                free(TAKE_PTR(p->files[n]));
+                return -errno;
+        }
+        p->n_files++;
+        p->files_bytes -= n_bytes;
+        return 0;
+}
+
+static void collect_raw_files(const Snapshot *l, Part *p) {
+        char name[NAME_MAX_BYTES];
+        Run *t = &p->run;
+        _cleanup_closedir_ DIR *d = NULL;
+        (void)fs_opendir_at(l->dir_fd, part_name(name, RAW_FORMAT, t->collector), &d); /* none */
+        p->files = calloc(RAW_FILES_MAX + 1, sizeof *p->files);
+        if (!d || !p->files)
+                return;
+        const struct dirent *e;
+        while ((e = readdir(d)))
+                if (e->d_name[0] != '.' && collect_raw_file_of(l, p, dirfd(d), e->d_name) != 0 &&
+                    t->state == SECTION_COMPLETE) {
+                        t->state = SECTION_CUT;
+                        (void)snprintf(t->why, sizeof t->why,
+                                       "not all of its files could be taken");
+                }
+        (void)fs_remove_tree(l->dir_fd, name); /* what stays is removed with the directory */
+}
+
+static void end_part(const Snapshot *l, Part *p) {
+        if (p->fd >= 0)
+                (void)close(TAKE_FD(p->fd)); /* every write was checked */
+        collect_raw_files(l, p);
+}
+
+/* ---- the document ---- */
+
+/* @param name  it points into */
+static DocumentSection section_of(const Part *p, char name[static NAME_MAX_BYTES]) {
+        const Run *t = &p->run;
+        return (DocumentSection){ .name = t->collector->name,
+                                  .detail = t->why,
+                                  .state = t->state,
+                                  .begun_usec = t->begun_usec,
+                                  .duration_usec = t->ended_usec - t->started_usec,
+                                  .part = part_name(name, PARTS_FORMAT, t->collector),
+                                  .files = p->files };
+}
+
+static int write_document(const Snapshot *l, const char *name, bool public_only) {
+        DocumentSection sections[PARTS_MAX];
+        char names[PARTS_MAX][NAME_MAX_BYTES], hostname[65] = "";
+        size_t n = 0;
+        for (size_t i = 0; i < l->n_parts; i++)
+                if (!public_only || l->parts[i].run.collector->is_public) {
+                        sections[n] = section_of(&l->parts[i], names[n]);
+                        n++;
+                }
+        (void)gethostname(hostname, sizeof hostname - 1); /* then it stays empty */
+        bool is_after = l->order->mode == PROBE_AFTER;
+        Document d = { .name = l->order->name,
+                       .trigger = public_only ? NULL : l->order->trigger,
+                       .instance_id = l->order->instance_id,
+                       .hostname = hostname,
+                       .before = is_after ? SNAPSHOT_FILE : NULL,
+                       .begun_usec = l->begun_usec,
+                       .ended_usec = clock_realtime_usec(),
+                       .processes = public_only ? NULL : l->order->collect.processes,
+                       .n_processes = public_only ? 0 : l->order->collect.n_processes,
+                       .sections = sections,
+                       .n_sections = n,
+                       .differences = is_after ? DIFFERENCES_FILE : NULL };
+        return document_write(&d, l->dir_fd, name);
+}
+
+/* The fast sources are told of as soon as they are all there. */
+static int write_public(Snapshot *l) {
+        size_t n = 0;
+        for (size_t i = 0; i < l->n_parts; i++)
+                if (l->parts[i].run.collector->is_public) {
+                        if (l->parts[i].run.phase != RUN_ENDED)
+                                return 0;
+                        n++;
+                }
+        if (l->has_public || n == 0 || l->order->mode != PROBE_SNAPSHOT || l->order->document)
+                return 0;
+        l->has_public = true;
+        int r = write_document(l, SNAPSHOT_PUBLIC_FILE, true);
+        if (r == 0)
+                (void)send_message(l->fd, "public"); /* without the agent the document counts */
+        return r;
+}
+
+static int write_differences(const Snapshot *l) {
+        char before[NAME_MAX_BYTES], after[NAME_MAX_BYTES];
+        size_t i = 0; /* there is one such collector */
+        while (i < l->n_parts && !l->parts[i].run.collector->twice)
+                i++;
+        if (i == l->n_parts)
+                return 0;
+        const Collector *c = l->parts[i].run.collector;
+        int r = document_write_differences(l->dir_fd, part_name(before, BEFORE_FORMAT, c),
+                                           part_name(after, PARTS_FORMAT, c), DIFFERENCES_FILE);
+        return r == -EFBIG ? 0 : r;
+}
+
+/* What a second look compares with stays, as long as the directory; the rest has become the document. */
+static void remove_parts(const Snapshot *l, bool keep_for_second) {
+        char part[NAME_MAX_BYTES], before[NAME_MAX_BYTES];
+        for (size_t i = 0; i < l->n_parts; i++) {
+                const Collector *c = l->parts[i].run.collector;
+                part_name(part, PARTS_FORMAT, c);
+                part_name(before, BEFORE_FORMAT, c);
+                /* All of it goes with the directory at the latest. */
+                if (keep_for_second && c->twice)
+                        (void)renameat(l->dir_fd, part, l->dir_fd, before);
+                else
+                        (void)unlinkat(l->dir_fd, part, 0);
+        }
+        (void)unlinkat(l->dir_fd, DIFFERENCES_FILE, 0);
+}
+
+static const char *document_name(const ProbeOrder *o) {
+        return o->document              ? o->document
+               : o->mode == PROBE_AFTER ? SNAPSHOT_AFTER_FILE
+                                        : SNAPSHOT_FILE;
+}
+
+static int conclude(Snapshot *l) {
+        ProbeMode mode = l->order->mode;
+        const char *name = document_name(l->order);
+        int r = mode == PROBE_AFTER ? write_differences(l) : 0;
+        if (r == 0)
+                r = write_document(l, name, false);
+        if (r == 0)
+                remove_parts(l, mode != PROBE_AFTER && !l->order->document);
+        return r;
+}
+
+/* ---- running the parts ---- */
+
+static int on_part_output(const char *data, size_t n, void *userdata) {
+        Part *p = userdata;
+        p->keep_error = fs_write_all(p->fd, data, n);
+        return p->keep_error;
+}
+
+static void start_parts(Snapshot *l);
+
+static void on_part_done(const ChildResult *result, void *userdata) {
+        Part *p = userdata;
+        run_end_by_result(&p->run, result, p->keep_error == 0);
+        end_part(p->snapshot, p);
+        start_parts(p->snapshot);
+}
+
+static void start_part(Snapshot *l, Part *p) {
+        char name[NAME_MAX_BYTES], child[96];
+        part_name(name, PARTS_FORMAT, p->run.collector);
+        _cleanup_close_ int raw = make_raw_directory(l, p->run.collector);
+        p->fd = openat(l->dir_fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
+                       0600);
+        if (raw < 0 || p->fd < 0) {
+                run_end(&p->run, SECTION_FAILED, "its files could not be made: %s",
+                        strerror(raw < 0 ? -raw : errno));
+                return;
+        }
+        (void)snprintf(child, sizeof child, "collect:%s", p->run.collector->name);
+        (void)run_start(&p->run, l->event, child, l->request_fd, raw,
+                        (ChildOrder){ .timeout_usec = timeout_of(l->order, p->run.collector),
+                                      .output_max_bytes = l->order->collect.max_bytes,
+                                      .on_output = on_part_output,
+                                      .on_done = on_part_done,
+                                      .userdata = p }); /* its state and why tell */
+}
+
+/* Starts what may run now; ends the loop when all have ended. */
+static void start_parts(Snapshot *l) {
+        size_t n_running = 0, n_ended = 0;
+        for (size_t i = 0; i < l->n_parts; i++)
+                n_running += l->parts[i].run.phase == RUN_RUNNING;
+        for (size_t i = 0; i < l->n_parts && n_running < TASKS_AT_ONCE; i++) {
+                Part *p = &l->parts[i];
+                if (p->run.phase != RUN_WAITING)
+                        continue;
+                start_part(l, p);
+                n_running += p->run.phase == RUN_RUNNING;
+                if (p->run.phase == RUN_ENDED)
+                        end_part(l, p);
+        }
+        l->error = l->error < 0 ? l->error : write_public(l);
+        for (size_t i = 0; i < l->n_parts; i++)
+                n_ended += l->parts[i].run.phase == RUN_ENDED;
+        if (n_ended == l->n_parts || l->error < 0)
+                (void)sd_event_exit(l->event, l->error); /* fails only once it has ended */
+}
+
+static int run_parts(Snapshot *l) {
+        start_parts(l);
+        return sd_event_loop(l->event);
+}
+
+static void add_part(Snapshot *l, const Collector *c) {
+        l->parts[l->n_parts++] = (Part){ .run = { .collector = c },
+                                         .snapshot = l,
+                                         .fd = -1,
+                                         .files_bytes = l->order->collect.max_bytes };
+}
+
+static bool is_for_second_snapshot(const ProbeOrder *o, const Collector *c) {
+        return c->twice || (c->again && o->collect.n_dumps > 0);
+}
+
+/* What the hook waits for comes first. */
+static void add_parts(Snapshot *l) {
+        for (size_t pass = 0; pass < 2; pass++)
+                for (size_t i = 0; i < n_collectors && l->n_parts < PARTS_MAX; i++) {
+                        const Collector *c = &collectors[i];
+                        if (c->is_public == (pass == 0) && is_wanted(l->order, c) &&
+                            (l->order->mode != PROBE_AFTER || is_for_second_snapshot(l->order, c)))
+                                add_part(l, c);
+                }
+}
+
+/* ---- what an earlier supervisor has left ---- */
+
+/* Two supervisors in one directory: the second waits, and finds the document of the first. */
+static int lock(const Snapshot *l) {
+        uint64_t until = clock_boottime_usec() + LOCK_WAIT_USEC + l->order->collect.timeout_usec;
+        int fd = openat(l->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd < 0)
+                return -errno;
+        while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+                if (errno != EWOULDBLOCK || clock_boottime_usec() > until) {
+                        int r = -errno;
+                        (void)close(fd);
+                        return r;
+                }
+                (void)usleep(20 * USEC_PER_MSEC);
+        }
+        return fd;
+}
+
+static void salvage(Snapshot *l) {
+        char name[NAME_MAX_BYTES];
+        struct stat st;
+        for (size_t i = 0; i < l->n_parts; i++) {
+                Part *p = &l->parts[i];
+                if (fstatat(l->dir_fd, part_name(name, PARTS_FORMAT, p->run.collector), &st,
+                            AT_SYMLINK_NOFOLLOW) == 0)
+                        run_end(&p->run, SECTION_CUT,
+                                "the snapshot was interrupted; this is what had been written "
+                                "until then");
+                else
+                        run_end(&p->run, SECTION_SKIPPED,
+                                "the snapshot was interrupted before its turn");
+                collect_raw_files(l, p);
+        }
+}
+
+static void snapshot_done(Snapshot *l) {
+        for (size_t i = 0; i < l->n_parts; i++) {
+                Part *p = &l->parts[i];
+                run_done(&p->run);
+                for (size_t k = 0; k < p->n_files; k++)
+                        free(p->files[k]);
+                free(p->files);
+                if (p->fd >= 0)
+                        (void)close(p->fd);
+        }
+        if (l->request_fd >= 0)
+                (void)close(l->request_fd);
+        sd_event_unref(l->event);
+}
+
+static bool has_begun(const Snapshot *l) {
+        char name[NAME_MAX_BYTES];
+        for (size_t i = 0; i < l->n_parts; i++)
+                if (faccessat(l->dir_fd, part_name(name, PARTS_FORMAT, l->parts[i].run.collector),
+                              F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+                        return true;
+        return faccessat(l->dir_fd, document_name(l->order), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+/* An agent may have ended as soon as it had started a supervisor, and the next one be quicker than that: nothing here is no proof that nobody comes. */
+static void wait_for_a_beginning(const Snapshot *l) {
+        uint64_t until = clock_boottime_usec() + BEGIN_WAIT_USEC;
+        while (!has_begun(l) && clock_boottime_usec() < until)
+                (void)usleep(50 * USEC_PER_MSEC);
+}
+
+static int run_snapshot(int fd, const ProbeOrder *order, int dir_fd) {
+        _cleanup_(snapshot_done) Snapshot l = { .fd = fd,
+                                                .dir_fd = dir_fd,
+                                                .request_fd = -1,
+                                                .order = order,
+                                                .begun_usec = clock_realtime_usec() };
+        add_parts(&l);
+        if (order->mode == PROBE_SALVAGE)
+                wait_for_a_beginning(&l);
+        _cleanup_close_ int held = lock(&l);
+        if (held < 0)
+                return held;
+        if (order->mode == PROBE_SALVAGE &&
+            faccessat(dir_fd, document_name(order), F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+                return 0;
+        int r = 0;
+        if (order->mode == PROBE_SALVAGE)
+                salvage(&l);
+        else {
+                r = sd_event_new(&l.event);
+                if (r >= 0)
+                        r = l.request_fd = request_fd(order);
+                if (r >= 0)
+                        r = run_parts(&l);
+        }
+        return r < 0 ? r : conclude(&l);
+}
+
+/* ---- a watch ---- */
+
+typedef struct Watch Watch;
+
+typedef struct Lines { /* a stream, cut into lines */
+        int (*on_line)(Watch *w, const char *line);
+        char *text;
+        size_t n;
+        bool is_too_long;
+} Lines;
+
+typedef struct Round { /* what `jobs` said, a JSON text each, in order */
+        char **lines;
+        size_t n, n_mappers;
+} Round;
+
+struct Watch {
+        sd_event *event;
+        sd_event_source *io, *kmsg_timer, *jobs_timer;
+        int fd, request_fd;
+        uint64_t interval_usec, timeout_usec, next_all_usec;
+        Run kmsg, jobs;
+        char reported_why[sizeof((Run *)0)->why]; /* why the kernel log is not followed */
+        Lines kmsg_lines, jobs_lines;
+        Round before, now;
+};
+
+static int add_lines(Watch *w, Lines *x, const char *data, size_t n) {
+        if (!x->text && !(x->text = malloc(LINE_MAX_BYTES + 1)))
+                return -ENOMEM;
+        for (size_t i = 0; i < n; i++) {
+                if (data[i] != '\n') {
+                        x->is_too_long = x->is_too_long || x->n >= LINE_MAX_BYTES;
+                        if (!x->is_too_long)
+                                x->text[x->n++] = data[i];
+                        continue;
+                }
+                x->text[x->n] = '\0';
+                int r = x->is_too_long || memchr(x->text, '\0', x->n) ? 0 : x->on_line(w, x->text);
+                x->n = 0;
+                x->is_too_long = false;
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
+static int on_kmsg_line(Watch *w, const char *line) {
+        (void)send_message(w->fd, "kmsg %s",
+                           line); /* an agent that does not read has other troubles */
+        return 0;
+}
+
+/* Within a text of JSON its quotes would be escaped. */
+static bool is_mapper(const char *line) {
+        return strstr(line, "\"devices\":[]") != NULL;
+}
+
+static int on_jobs_line(Watch *w, const char *line) {
+        if (w->now.n >= RECORDS_MAX || (is_mapper(line) && w->now.n_mappers++ >= MAPPERS_MAX))
+                return 0;
+        if (!w->now.lines && !(w->now.lines = calloc(RECORDS_MAX, sizeof *w->now.lines)))
+                return -ENOMEM;
+        w->now.lines[w->now.n] = strdup(line);
+        if (!w->now.lines[w->now.n])
+                return -ENOMEM;
+        w->now.n++;
+        return 0;
+}
+
+static int on_kmsg_output(const char *data, size_t n, void *userdata) {
+        Watch *w = userdata;
+        return add_lines(w, &w->kmsg_lines, data, n);
+}
+
+static int on_jobs_output(const char *data, size_t n, void *userdata) {
+        Watch *w = userdata;
+        return add_lines(w, &w->jobs_lines, data, n);
+}
+
+static void round_done(Round *r) {
+        for (size_t i = 0; i < r->n; i++)
+                free(r->lines[i]);
+        free(r->lines);
+        *r = (Round){ 0 };
+}
+
+static int by_text(const void *a, const void *b) {
+        return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static bool has_line(const Round *r, char *const *line) {
+        return r->n > 0 && bsearch(line, r->lines, r->n, sizeof *r->lines, by_text) != NULL;
+}
+
+/* What could not be told is no part of the round: the next one tells it. */
+static void send_lines(Watch *w, bool mappers, bool all) {
+        for (size_t i = 0; i < w->now.n; i++) {
+                char **line = &w->now.lines[i];
+                if (!*line || is_mapper(*line) != mappers || (!all && has_line(&w->before, line)))
+                        continue;
+                if (send_message(w->fd, "jobs %s", *line) < 0) {
+                        free(*line);
+                        *line = NULL;
+                }
+        }
+}
+
+static void drop_unsent(Round *r) {
+        size_t n = 0;
+        for (size_t i = 0; i < r->n; i++)
+                if (r->lines[i])
+                        r->lines[n++] = r->lines[i];
+        r->n = n;
+}
+
+/* Only what is new or has changed is told, those who hold a device first: in a quiet job that is nothing. Every now and then all is, for an agent that
+ * could not keep it. Of who has gone nothing is: what was known of it stays true. */
+static void report_round(Watch *w) {
+        uint64_t now = clock_boottime_usec();
+        bool all = now >= w->next_all_usec;
+        if (all)
+                w->next_all_usec = now + ALL_USEC;
+        if (w->now.n > 0)
+                qsort(w->now.lines, w->now.n, sizeof *w->now.lines, by_text);
+        send_lines(w, false, all);
+        send_lines(w, true, all);
+        drop_unsent(&w->now);
+        round_done(&w->before);
+        w->before = w->now;
+        w->now = (Round){ 0 };
+}
+
+/* It is tried again every now and then: the same is said once. */
+static void report_trouble(Watch *w) {
+        if (!*w->kmsg.why || strcmp(w->kmsg.why, w->reported_why) == 0)
+                return;
+        (void)snprintf(w->reported_why, sizeof w->reported_why, "%s", w->kmsg.why);
+        (void)send_message(w->fd, "trouble %s", w->kmsg.why); /* as above */
+}
+
+/* The next is started when its time has come, counted from the start of the last. */
+static void arm_next(sd_event_source *timer, const Run *run, uint64_t interval_usec) {
+        uint64_t passed = clock_boottime_usec() - run->started_usec;
+        /* Fails only in another process than the one that made the loop. */
+        (void)timer_rearm(timer, passed < interval_usec ? interval_usec - passed : 0);
+}
+
+static void on_kmsg_done(const ChildResult *result, void *userdata) {
+        Watch *w = userdata;
+        run_end_by_result(&w->kmsg, result, true);
+        report_trouble(w);
+        run_done(&w->kmsg);
+        arm_next(w->kmsg_timer, &w->kmsg, RESTART_USEC);
+}
+
+static void on_jobs_done(const ChildResult *result, void *userdata) {
+        Watch *w = userdata;
+        run_end_by_result(&w->jobs, result, true);
+        if (w->jobs.state == SECTION_COMPLETE)
+                report_round(w);
+        else
+                round_done(&w->now); /* half a round would make the others look new at the next */
+        run_done(&w->jobs);
+        arm_next(w->jobs_timer, &w->jobs, w->interval_usec);
+}
+
+static int on_kmsg_timer(sd_event_source *s, uint64_t usec, void *userdata) {
+        Watch *w = userdata;
+        (void)s;
+        (void)usec;
+        if (run_start(&w->kmsg, w->event, "follow:kmsg", w->request_fd, 0,
+                      (ChildOrder){ .timeout_usec = USEC_INFINITY,
+                                    .output_max_bytes = SIZE_MAX,
+                                    .on_output = on_kmsg_output,
+                                    .on_done = on_kmsg_done,
+                                    .userdata = w }) < 0)
+                arm_next(w->kmsg_timer, &w->kmsg, RESTART_USEC);
+        return 0;
+}
+
+static int on_jobs_timer(sd_event_source *s, uint64_t usec, void *userdata) {
+        Watch *w = userdata;
+        (void)s;
+        (void)usec;
+        if (run_start(&w->jobs, w->event, "collect:jobs", w->request_fd, 0,
+                      (ChildOrder){ .timeout_usec = w->timeout_usec,
+                                    .output_max_bytes = 64 * MIB,
+                                    .on_output = on_jobs_output,
+                                    .on_done = on_jobs_done,
+                                    .userdata = w }) < 0)
+                arm_next(w->jobs_timer, &w->jobs, w->interval_usec);
+        return 0;
+}
+
+/* The agent sends nothing more: this is its end. */
+static int on_agent(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
+        (void)fd;
+        (void)revents;
+        (void)userdata;
+        (void)sd_event_exit(sd_event_source_get_event(s), 0); /* fails only once it has ended */
+        return 0;
+}
+
+static void watch_done(Watch *w) {
+        run_done(&w->kmsg);
+        run_done(&w->jobs);
+        round_done(&w->before);
+        round_done(&w->now);
+        free(w->kmsg_lines.text);
+        free(w->jobs_lines.text);
+        if (w->request_fd >= 0)
+                (void)close(w->request_fd);
+        sd_event_source_disable_unref(w->io);
+        sd_event_source_disable_unref(w->kmsg_timer);
+        sd_event_source_disable_unref(w->jobs_timer);
+        sd_event_unref(w->event);
+}
+
+static int run_watch(int fd, const ProbeOrder *order) {
+        _cleanup_(watch_done)
+                Watch w = { .fd = fd,
+                            .request_fd = request_fd(order),
+                            .kmsg_lines.on_line = on_kmsg_line,
+                            .jobs_lines.on_line = on_jobs_line,
+                            .timeout_usec = order->collect.timeout_usec,
+                            .interval_usec = MAX(order->interval_usec, INTERVAL_MIN_USEC) };
+        int r = w.request_fd < 0 ? w.request_fd : sd_event_new(&w.event);
+        if (r >= 0)
+                r = sd_event_add_io(w.event, &w.io, fd, EPOLLIN, on_agent, NULL);
+        if (r >= 0)
+                r = sd_event_add_time_relative(w.event, &w.kmsg_timer, CLOCK_MONOTONIC, 0, 0,
+                                               on_kmsg_timer, &w);
+        if (r >= 0)
+                r = sd_event_add_time_relative(w.event, &w.jobs_timer, CLOCK_MONOTONIC, 0, 0,
+                                               on_jobs_timer, &w);
+        return r < 0 ? r : sd_event_loop(w.event);
+}
+
+/* ---- the order ---- */
+
+static void receive_fds(struct msghdr *m, int fds[ORDER_FDS]) {
+        size_t n = 0;
+        for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
+                if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+                        continue;
+                size_t n_here = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+                for (size_t i = 0; i < n_here; i++) {
+                        int fd;
+                        memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+                        if (n < ORDER_FDS)
+                                fds[n++] = fd;
+                        else
+                                (void)close(fd);
+                }
+        }
+}
+
+/* @return 0 and *ret_order_fd, *ret_dir_fd (-1 = none), -errno */
+static int receive(int fd, int *ret_order_fd, int *ret_dir_fd) {
+        char text[16] = "";
+        union {
+                char data[CMSG_SPACE(ORDER_FDS * sizeof(int))];
+                struct cmsghdr align;
+        } control;
+        struct iovec io = { .iov_base = text, .iov_len = sizeof text - 1 };
+        struct msghdr m = { .msg_iov = &io,
+                            .msg_iovlen = 1,
+                            .msg_control = &control,
+                            .msg_controllen = sizeof control };
+        int fds[ORDER_FDS] = { -1, -1 };
+        struct pollfd p = { .fd = fd, .events = POLLIN };
+        int r = poll(&p, 1, ORDER_WAIT_MSEC);
+        if (r <= 0)
+                return r < 0 ? -errno : -ETIMEDOUT;
+        ssize_t n = recvmsg(fd, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+        if (n < 0)
+                return -errno;
+        receive_fds(&m, fds);
+        *ret_order_fd = fds[0];
+        *ret_dir_fd = fds[1];
+        return n == 0 ? -ECONNRESET : strcmp(text, "order") == 0 && fds[0] >= 0 ? 0 : -EPROTO;
+}
+
+/* The socket's mode lets in nobody else; this is for a socket that was given another one. */
+static int check_peer(int fd) {
+        struct ucred peer;
+        socklen_t n = sizeof peer;
+        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) < 0)
+                return -errno;
+        return peer.uid == 0 || peer.uid == geteuid() ? 0 : -EPERM;
+}
+
+/* ---- which processes are meant ---- */
+
+static int add_process(CollectOrder *c, pid_t pid, uint64_t start_ticks) {
+        for (size_t i = 0; i < c->n_processes; i++)
+                if (c->processes[i].pid == pid)
+                        return 0;
+        if (c->n_processes >= COLLECT_PROCESSES_MAX)
+                return 0; /* the document says how many there are */
+        CollectProcess *more = realloc(c->processes, (c->n_processes + 1) * sizeof *more);
+        if (!more)
+                return -ENOMEM;
+        c->processes = more;
+        more[c->n_processes++] = (CollectProcess){ pid, start_ticks };
+        return 0;
+}
+
+/* The logs that this process writes are looked for where it is. */
+static void complete_log_files(CollectOrder *c, const ProbeQuestion *q, const PidsAnswer *answer) {
+        for (size_t i = 0; i < c->n_log_files; i++) {
+                CollectLogFile *f = &c->log_files[i];
+                if (f->pid == 0 && f->hook_pid == q->hook_pid && f->inner_pid == q->inner_pid) {
+                        f->pid = answer->pid;
+                        f->start_ticks = answer->start_ticks;
+                }
+        }
+}
+
+/* Of a process that was not found, or has ended by now, the container is its hook's. */
+static void send_answer(int fd, const char *proc_root, const ProbeQuestion *q,
+                        const PidsAnswer *answer) {
+        char container[PIDS_CONTAINER_SIZE];
+        if ((answer->pid <= 0 || !pids_container(proc_root, answer->pid, container)) &&
+            !pids_container(proc_root, q->hook_pid, container))
+                (void)snprintf(container, sizeof container, "-");
+        (void)send_message(fd, "process %d %d %d %llu %s", (int)q->hook_pid, (int)q->inner_pid,
+                           (int)answer->pid, (unsigned long long)answer->start_ticks, container);
+}
+
+static int answer_questions(int fd, ProbeOrder *order) {
+        for (size_t i = 0; i < order->n_questions; i++) {
+                const ProbeQuestion *q = &order->questions[i];
+                PidsAnswer answer = { 0 };
+                /* Hidden, or it died while it was looked at: that one alone is unknown. */
+                if (pids_resolve(&(PidsQuestion){ order->collect.proc_root, q->hook_pid,
+                                                  q->ns_inode, q->inner_pid },
+                                 &answer) != 0)
+                        answer = (PidsAnswer){ 0 };
+                send_answer(fd, order->collect.proc_root, q, &answer);
+                if (answer.pid <= 0)
+                        continue;
+                complete_log_files(&order->collect, q, &answer);
+                int r = add_process(&order->collect, answer.pid, answer.start_ticks);
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
+/* ---- carrying it out ---- */
+
+static int carry_out(int fd, ProbeOrder *order, int dir_fd) {
+        struct stat st;
+        if (order->mode == PROBE_WATCH)
+                return run_watch(fd, order);
+        if (dir_fd < 0 || fstat(dir_fd, &st) < 0 || !S_ISDIR(st.st_mode))
+                return -ENOTDIR;
+        int r = answer_questions(fd, order);
+        return r < 0 ? r : run_snapshot(fd, order, dir_fd);
+}
+
+static int check_collectors(const ProbeOrder *order, const char **ret_why) {
+        for (char **c = order->collectors; c && *c; c++)
+                if (!collector_find(*c)) {
+                        *ret_why = "the order names a collector that is not there";
+                        return -EINVAL;
+                }
+        return 0;
+}
+
+static int serve(int fd, const char **ret_why) {
+        _cleanup_(probe_order_done) ProbeOrder order = { 0 };
+        _cleanup_close_ int order_fd = -1, dir_fd = -1;
+        _cleanup_free_ char *text = NULL;
+        size_t n;
+        int r = check_peer(fd);
+        if (r == 0)
+                r = receive(fd, &order_fd, &dir_fd);
+        if (r == 0)
+                r = order_read_fd(order_fd, ORDER_MAX_BYTES, &text, &n);
+        if (r == 0)
+                r = probe_order_parse(text, n, &order, ret_why);
+        if (r == 0)
+                r = check_collectors(&order, ret_why);
+        if (r == 0)
+                r = carry_out(fd, &order, dir_fd);
+        return r;
+}
+
+/* Programs that outlived the collector which started them are ours by now: see PR_SET_CHILD_SUBREAPER. */
+static void end_descendants(void) {
+        char path[64];
+        int pid;
+        (void)snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+        _cleanup_fclose_ FILE *f = fopen(path, "re");
+        while (f && fscanf(f, "%d", &pid) == 1)
+                if (pid > 1)
+                        (void)kill(pid, SIGKILL); /* what has just ended by itself is fine */
+        while (waitpid(-1, NULL, WNOHANG) > 0)
+                ;
+}
+
+int supervisor_main(int fd) {
+        struct stat st;
+        const char *why = "";
+        if (fstat(fd, &st) < 0 || !S_ISSOCK(st.st_mode))
+                return -ENOTSOCK;
+        (void)signal(SIGPIPE, SIG_IGN);
+        (void)prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); /* without it they are init's */
+        int r = serve(fd, &why);
+        end_descendants();
+        if (r < 0)
+                (void)send_message(fd, "failed %s%s%s", why, *why ? ": " : "", strerror(-r));
+        else
+                (void)send_message(fd, "done"); /* nobody may be there any more */
+        return r;
+}
