@@ -68,7 +68,7 @@ static int usage(void) {
         return CHILD_USAGE;
 }
 
-static int fail(const char *what, int error) {
+static int report_reason(const char *what, int error) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         strbuf_addf(&b, "%s%s%s\n", what, error ? ": " : "", error ? strerror(-error) : "");
         if (b.text)
@@ -101,7 +101,7 @@ static int enter_sandbox(const Collector *c, const CollectOrder *order, int dir_
         s.max_file_bytes = s.dir_fd >= 0 ? order->max_bytes : 0;
         int r = sandbox_enter(&s, &left_out);
         if (r == 0 && left_out.n)
-                (void)fail(left_out.text, 0); /* no failure, reported in the same place */
+                (void)report_reason(left_out.text, 0); /* no failure, reported in the same place */
         return r;
 }
 
@@ -138,12 +138,12 @@ static int run(const char *name, bool follows) {
         if (r == 0)
                 r = die_with_parent(parent);
         if (r < 0)
-                return fail("it could not be confined, so nothing was collected", r);
+                return report_reason("it could not be confined, so nothing was collected", r);
         CollectOut out = { .fd = CHILD_OUT_FD,
                            .dir_fd = order.mode == PROBE_AFTER ? -1 : dir_fd,
                            .max_bytes = follows ? UINT64_MAX : order.collect.max_bytes };
         if (!follows && collector->per_process && order.collect.n_processes == 0) {
-                (void)fail("no process is known that it could be about", 0);
+                (void)report_reason("no process is known that it could be about", 0);
                 return CHILD_SKIPPED;
         }
         char prefix[ORDER_NAME_MAX];
@@ -151,15 +151,16 @@ static int run(const char *name, bool follows) {
         order.collect.instance_id = order.instance_id;
         r = follows ? follow_kmsg(&order.collect, &out) : collector->run(&order.collect, &out);
         if (r == -ENOSYS)
-                return fail("it is not there in this version", 0);
+                return report_reason("it is not there in this version", 0);
         if (r == COLLECT_E_NOTHING) {
-                (void)fail(out.why, 0); /* no failure, reported in the same place */
+                (void)report_reason(out.why, 0); /* no failure, reported in the same place */
                 return CHILD_SKIPPED;
         }
         if (r < 0 && r != -EFBIG)
-                return *out.why ? fail(out.why, 0) : fail("it could not be collected", r);
+                return *out.why ? report_reason(out.why, 0)
+                                : report_reason("it could not be collected", r);
         if (*out.why)
-                (void)fail(out.why, 0); /* as above */
+                (void)report_reason(out.why, 0); /* as above */
         return out.is_cut ? CHILD_CUT : CHILD_DONE;
 }
 

@@ -244,7 +244,7 @@ static bool is_reserved(const char *name) {
 }
 
 /* A raw file becomes one of the snapshot's, unless the name is taken. @return 0, 1: not taken, -errno */
-static int collect_raw_file_of(const Snapshot *l, Part *p, int raw_fd, const char *name) {
+static int adopt_raw_file(const Snapshot *l, Part *p, int raw_fd, const char *name) {
         struct stat st;
         size_t n = p->n_files;
         if (is_reserved(name) || n >= RAW_FILES_MAX || strlen(name) > 100 ||
@@ -266,7 +266,7 @@ static int collect_raw_file_of(const Snapshot *l, Part *p, int raw_fd, const cha
         return 0;
 }
 
-static void collect_raw_files(const Snapshot *l, Part *p) {
+static void adopt_raw_files(const Snapshot *l, Part *p) {
         char name[NAME_MAX_BYTES];
         Run *t = &p->run;
         _cleanup_closedir_ DIR *d = NULL;
@@ -276,7 +276,7 @@ static void collect_raw_files(const Snapshot *l, Part *p) {
                 return;
         const struct dirent *e;
         while ((e = readdir(d)))
-                if (e->d_name[0] != '.' && collect_raw_file_of(l, p, dirfd(d), e->d_name) != 0 &&
+                if (e->d_name[0] != '.' && adopt_raw_file(l, p, dirfd(d), e->d_name) != 0 &&
                     t->state == SECTION_COMPLETE) {
                         t->state = SECTION_CUT;
                         (void)snprintf(t->why, sizeof t->why,
@@ -288,7 +288,7 @@ static void collect_raw_files(const Snapshot *l, Part *p) {
 static void end_part(const Snapshot *l, Part *p) {
         if (p->fd >= 0)
                 (void)close(TAKE_FD(p->fd)); /* every write was checked */
-        collect_raw_files(l, p);
+        adopt_raw_files(l, p);
 }
 
 /* ---- the document ---- */
@@ -384,7 +384,7 @@ static const char *document_name(const ProbeOrder *o) {
                                         : SNAPSHOT_FILE;
 }
 
-static int conclude(Snapshot *l) {
+static int finish_snapshot(Snapshot *l) {
         ProbeMode mode = l->order->mode;
         const char *name = document_name(l->order);
         int r = mode == PROBE_AFTER ? write_differences(l) : 0;
@@ -465,7 +465,7 @@ static void add_part(Snapshot *l, const Collector *c) {
                                          .files_bytes = l->order->collect.max_bytes };
 }
 
-static bool is_for_second_snapshot(const ProbeOrder *o, const Collector *c) {
+static bool is_in_second_snapshot(const ProbeOrder *o, const Collector *c) {
         return c->twice || (c->again && o->collect.n_dumps > 0);
 }
 
@@ -475,7 +475,7 @@ static void add_parts(Snapshot *l) {
                 for (size_t i = 0; i < n_collectors && l->n_parts < PARTS_MAX; i++) {
                         const Collector *c = &collectors[i];
                         if (c->is_public == (pass == 0) && is_wanted(l->order, c) &&
-                            (l->order->mode != PROBE_AFTER || is_for_second_snapshot(l->order, c)))
+                            (l->order->mode != PROBE_AFTER || is_in_second_snapshot(l->order, c)))
                                 add_part(l, c);
                 }
 }
@@ -512,7 +512,7 @@ static void salvage(Snapshot *l) {
                 else
                         run_end(&p->run, SECTION_SKIPPED,
                                 "the snapshot was interrupted before its turn");
-                collect_raw_files(l, p);
+                adopt_raw_files(l, p);
         }
 }
 
@@ -541,7 +541,7 @@ static bool has_begun(const Snapshot *l) {
 }
 
 /* An agent may have ended as soon as it had started a supervisor, and the next one be quicker than that: nothing here is no proof that nobody comes. */
-static void wait_for_a_beginning(const Snapshot *l) {
+static void wait_for_start(const Snapshot *l) {
         uint64_t until = clock_boottime_usec() + BEGIN_WAIT_USEC;
         while (!has_begun(l) && clock_boottime_usec() < until)
                 (void)usleep(50 * USEC_PER_MSEC);
@@ -555,7 +555,7 @@ static int run_snapshot(int fd, const ProbeOrder *order, int dir_fd) {
                                                 .begun_usec = clock_realtime_usec() };
         add_parts(&l);
         if (order->mode == PROBE_SALVAGE)
-                wait_for_a_beginning(&l);
+                wait_for_start(&l);
         _cleanup_close_ int held = lock(&l);
         if (held < 0)
                 return held;
@@ -572,7 +572,7 @@ static int run_snapshot(int fd, const ProbeOrder *order, int dir_fd) {
                 if (r >= 0)
                         r = run_parts(&l);
         }
-        return r < 0 ? r : conclude(&l);
+        return r < 0 ? r : finish_snapshot(&l);
 }
 
 /* ---- a watch ---- */
@@ -906,7 +906,7 @@ static void send_answer(int fd, const char *proc_root, const ProbeQuestion *q,
                            (int)answer->pid, (unsigned long long)answer->start_ticks, container);
 }
 
-static int answer_questions(int fd, ProbeOrder *order) {
+static int resolve_questions(int fd, ProbeOrder *order) {
         for (size_t i = 0; i < order->n_questions; i++) {
                 const ProbeQuestion *q = &order->questions[i];
                 PidsAnswer answer = { 0 };
@@ -928,13 +928,13 @@ static int answer_questions(int fd, ProbeOrder *order) {
 
 /* ---- carrying it out ---- */
 
-static int carry_out(int fd, ProbeOrder *order, int dir_fd) {
+static int run_request(int fd, ProbeOrder *order, int dir_fd) {
         struct stat st;
         if (order->mode == PROBE_WATCH)
                 return run_watch(fd, order);
         if (dir_fd < 0 || fstat(dir_fd, &st) < 0 || !S_ISDIR(st.st_mode))
                 return -ENOTDIR;
-        int r = answer_questions(fd, order);
+        int r = resolve_questions(fd, order);
         return r < 0 ? r : run_snapshot(fd, order, dir_fd);
 }
 
@@ -949,25 +949,25 @@ static int check_collectors(const ProbeOrder *order, const char **ret_why) {
 
 static int serve(int fd, const char **ret_why) {
         _cleanup_(probe_order_done) ProbeOrder order = { 0 };
-        _cleanup_close_ int order_fd = -1, dir_fd = -1;
+        _cleanup_close_ int request_fd = -1, dir_fd = -1;
         _cleanup_free_ char *text = NULL;
         size_t n;
         int r = check_peer(fd);
         if (r == 0)
-                r = receive(fd, &order_fd, &dir_fd);
+                r = receive(fd, &request_fd, &dir_fd);
         if (r == 0)
-                r = order_read_fd(order_fd, ORDER_MAX_BYTES, &text, &n);
+                r = order_read_fd(request_fd, ORDER_MAX_BYTES, &text, &n);
         if (r == 0)
                 r = probe_order_parse(text, n, &order, ret_why);
         if (r == 0)
                 r = check_collectors(&order, ret_why);
         if (r == 0)
-                r = carry_out(fd, &order, dir_fd);
+                r = run_request(fd, &order, dir_fd);
         return r;
 }
 
 /* Programs that outlived the collector which started them are ours by now: see PR_SET_CHILD_SUBREAPER. */
-static void end_descendants(void) {
+static void kill_descendants(void) {
         char path[64];
         int pid;
         (void)snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
@@ -987,7 +987,7 @@ int supervisor_main(int fd) {
         (void)signal(SIGPIPE, SIG_IGN);
         (void)prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); /* without it they are init's */
         int r = serve(fd, &why);
-        end_descendants();
+        kill_descendants();
         if (r < 0)
                 (void)send_message(fd, "failed %s%s%s", why, *why ? ": " : "", strerror(-r));
         else

@@ -17,7 +17,7 @@ static void finish_package(DpkgParser *p) {
         p->name[0] = p->version[0] = p->status[0] = '\0';
 }
 
-static void take_field(const char *line, const char *name, char *to, size_t size) {
+static void copy_field(const char *line, const char *name, char *to, size_t size) {
         size_t n = strlen(name);
 
         if (strncasecmp(line, name, n) != 0 || line[n] != ':')
@@ -29,14 +29,14 @@ static void take_field(const char *line, const char *name, char *to, size_t size
                 to[--end] = '\0';
 }
 
-static void take_line(DpkgParser *p) {
+static void parse_line(DpkgParser *p) {
         p->line[MIN(p->n_line, sizeof p->line - 1)] = '\0';
         if (p->line[strspn(p->line, " \t\r")] == '\0' && p->n_line < sizeof p->line)
                 finish_package(p); /* an empty line parts two packages */
         else {
-                take_field(p->line, "Package", p->name, sizeof p->name);
-                take_field(p->line, "Version", p->version, sizeof p->version);
-                take_field(p->line, "Status", p->status, sizeof p->status);
+                copy_field(p->line, "Package", p->name, sizeof p->name);
+                copy_field(p->line, "Version", p->version, sizeof p->version);
+                copy_field(p->line, "Status", p->status, sizeof p->status);
         }
         p->n_line = 0;
 }
@@ -50,7 +50,7 @@ void dpkg_feed(DpkgParser *p, const char *data, size_t n) {
                 memcpy(p->line + p->n_line, data, MIN(size, room));
                 p->n_line += MIN(size, room);
                 if (newline) {
-                        take_line(p);
+                        parse_line(p);
                         size++;
                 }
                 data += size;
@@ -60,7 +60,7 @@ void dpkg_feed(DpkgParser *p, const char *data, size_t n) {
 
 void dpkg_end(DpkgParser *p) {
         if (p->n_line > 0)
-                take_line(p);
+                parse_line(p);
         finish_package(p);
 }
 

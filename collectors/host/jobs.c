@@ -179,28 +179,28 @@ bool jobs_maps_runtime(const Proc *p, bool *ret_hidden) {
         return false;
 }
 
-typedef struct Look {
+typedef struct ScanRun {
         const CollectOrder *order;
-        JobsLook how;
+        JobsScanMode mode;
         JobsScan *found;
-} Look;
+} ScanRun;
 
-static bool look_at(const Look *look, const Proc *p, JobsHolder *h) {
+static bool inspect_process(const ScanRun *mode, const Proc *p, JobsHolder *h) {
         if (p->stat.flags & PROCFS_FLAG_KTHREAD || procfs_is_zombie(p))
                 return false;
         bool is_hidden; /* then it is not said to map it */
-        if (look->how == JOBS_BY_MAPS)
+        if (mode->mode == JOBS_BY_MAPS)
                 h->maps_runtime = may_hold_runtime(p) && jobs_maps_runtime(p, &is_hidden);
-        else if (jobs_devices_of(look->order, p, h) == PROCFS_E_HIDDEN)
-                look->found->n_hidden++;
+        else if (jobs_devices_of(mode->order, p, h) == PROCFS_E_HIDDEN)
+                mode->found->n_hidden++;
         return (h->n_devices > 0 || h->maps_runtime) && procfs_check(p) == 0;
 }
 
-static int scan_process(const Look *look, pid_t pid) {
-        JobsScan *s = look->found;
+static int scan_process(const ScanRun *mode, pid_t pid) {
+        JobsScan *s = mode->found;
         JobsHolder h = { 0 };
         Proc p;
-        int r = procfs_open(&p, look->order->proc_root, pid, 0);
+        int r = procfs_open(&p, mode->order->proc_root, pid, 0);
 
         if (r != 0) {
                 s->n_hidden += r == PROCFS_E_HIDDEN;
@@ -209,7 +209,7 @@ static int scan_process(const Look *look, pid_t pid) {
         s->n_processes++;
         h.stat = p.stat;
         h.uid = p.uid;
-        if (look_at(look, &p, &h)) {
+        if (inspect_process(mode, &p, &h)) {
                 if (s->n_holders < JOBS_HOLDERS_MAX)
                         s->holders[s->n_holders++] = h;
                 else
@@ -219,7 +219,7 @@ static int scan_process(const Look *look, pid_t pid) {
         return 0;
 }
 
-int jobs_scan(const CollectOrder *order, JobsLook look, JobsScan *ret) {
+int jobs_scan(const CollectOrder *order, JobsScanMode mode, JobsScan *ret) {
         _cleanup_(jobs_scan_done) JobsScan s = { 0 };
         _cleanup_(procfs_numbers_done) ProcNumbers pids = { 0 };
         int r = procfs_list(AT_FDCWD, order->proc_root, PROCFS_PIDS_MAX, &pids);
@@ -230,7 +230,7 @@ int jobs_scan(const CollectOrder *order, JobsLook look, JobsScan *ret) {
         if (!s.holders)
                 return -ENOMEM;
         for (size_t i = 0; i < pids.n; i++) {
-                r = scan_process(&(Look){ order, look, &s }, pids.items[i]);
+                r = scan_process(&(ScanRun){ order, mode, &s }, pids.items[i]);
                 if (r < 0)
                         return r;
         }
@@ -328,7 +328,7 @@ typedef struct JobsRun {
         const CollectOrder *order;
         CollectOut *out;
         const JobsScan *scan;
-        bool *is_said;     /* by the holder's place in the scan */
+        bool *is_reported; /* by the holder's place in the scan */
         uint64_t n_libnrt; /* that hold no device */
         bool maps_are_whole;
 } JobsRun;
@@ -411,14 +411,14 @@ static int run_part(const PoolTask *task, int fd, void *userdata) {
 }
 
 /* A line begins as add_head() has made it. */
-static void note_said(const JobsRun *run, const JobsPart *part, const char *line) {
+static void mark_reported(const JobsRun *run, const JobsPart *part, const char *line) {
         int pid;
 
         if (sscanf(line, "{\"pid\":%d,", &pid) != 1)
                 return;
         for (size_t i = part->first; i < part->first + part->n; i++)
                 if (run->scan->holders[i].stat.pid == pid)
-                        run->is_said[i] = true;
+                        run->is_reported[i] = true;
 }
 
 static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
@@ -426,7 +426,7 @@ static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
         JobsRun *run = userdata;
         int r;
 
-        note_said(run, task->userdata, line);
+        mark_reported(run, task->userdata, line);
         run->n_libnrt += ((const JobsPart *)task->userdata)->n == 0;
         strbuf_add_n(&record, line, n);
         r = collect_emit(run->out, &record);
@@ -434,7 +434,7 @@ static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
 }
 
 /* What is known of a process that could not be read: it is there, and holds devices. */
-static int emit_silent(const JobsRun *run, const JobsHolder *h, const char *why) {
+static int emit_unread(const JobsRun *run, const JobsHolder *h, const char *why) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         int r;
 
@@ -457,8 +457,8 @@ static int on_end(const PoolTask *task, int result, void *userdata) {
         if (part->n == 0)
                 run->maps_are_whole = result == 0;
         for (size_t i = part->first; i < part->first + part->n; i++)
-                if (!run->is_said[i]) {
-                        int r = emit_silent(run, &run->scan->holders[i], why);
+                if (!run->is_reported[i]) {
+                        int r = emit_unread(run, &run->scan->holders[i], why);
                         if (r < 0)
                                 return r;
                 }
@@ -520,18 +520,18 @@ static int emit_libnrt_holders(const JobsRun *run) {
 
 int collect_jobs(const CollectOrder *order, CollectOut *out) {
         _cleanup_(jobs_scan_done) JobsScan scan = { 0 };
-        _cleanup_free_ bool *is_said = NULL;
+        _cleanup_free_ bool *is_reported = NULL;
         int r = jobs_scan(order, JOBS_BY_DEVICES, &scan);
 
         if (r < 0)
                 return r;
-        is_said = calloc(JOBS_HOLDERS_MAX, sizeof *is_said);
-        if (!is_said)
+        is_reported = calloc(JOBS_HOLDERS_MAX, sizeof *is_reported);
+        if (!is_reported)
                 return -ENOMEM;
         r = emit_summary(&scan, out);
         if (r < 0)
                 return r;
-        JobsRun run = { .order = order, .out = out, .scan = &scan, .is_said = is_said };
+        JobsRun run = { .order = order, .out = out, .scan = &scan, .is_reported = is_reported };
         r = run_parts(&run);
         return r == 0 && run.maps_are_whole ? emit_libnrt_holders(&run) : r;
 }

@@ -39,13 +39,13 @@ int jobs_devices_of(const CollectOrder *order, const Proc *p, JobsHolder *h);
 /** @param ret_hidden  its maps cannot be read @return whether it has libnrt.so mapped. May wait (procfs.h), so only in a child */
 bool jobs_maps_runtime(const Proc *p, bool *ret_hidden);
 
-typedef enum JobsLook {
+typedef enum JobsScanMode {
         JOBS_BY_DEVICES, /* links of descriptors; waits for nothing */
         JOBS_BY_MAPS, /* maps of processes that are large enough for the runtime; may wait (procfs.h), so only in a child */
-} JobsLook;
+} JobsScanMode;
 
 /** Looks at all processes. @return 0, -errno */
-int jobs_scan(const CollectOrder *order, JobsLook look, JobsScan *ret);
+int jobs_scan(const CollectOrder *order, JobsScanMode mode, JobsScan *ret);
 void jobs_scan_done(JobsScan *s);
 
 /** Adds "devices": [0, 1]. */

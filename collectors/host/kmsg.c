@@ -295,7 +295,7 @@ static int note_lost(Kmsg *k, uint64_t seq) {
         return r;
 }
 
-static int take_record(Kmsg *k, const char *data, size_t n) {
+static int handle_record(Kmsg *k, const char *data, size_t n) {
         _cleanup_(kmsg_record_done) KmsgRecord record = { 0 };
         KmsgHwError error;
         int r = kmsg_parse(data, n, &record);
@@ -318,7 +318,7 @@ static int take_record(Kmsg *k, const char *data, size_t n) {
 }
 
 /* Takes whole records of what has been read. @param all  nothing more comes now: the last one too, when its line is ended */
-static int take_pending(Kmsg *k, bool all) {
+static int handle_pending(Kmsg *k, bool all) {
         size_t at = 0;
         int r = 0;
 
@@ -327,7 +327,7 @@ static int take_pending(Kmsg *k, bool all) {
                 if (at + n == k->pending.n && !(all && k->pending.text[at + n - 1] == '\n') &&
                     n <= KMSG_RECORD_BYTES_MAX)
                         break;
-                r = take_record(k, k->pending.text + at, n);
+                r = handle_record(k, k->pending.text + at, n);
                 at += n;
         }
         if (at > 0) {
@@ -349,18 +349,18 @@ static int read_some(Kmsg *k) {
                 return 1;
         }
         if (n < 0)
-                return errno == EAGAIN || errno == EINTR ? take_pending(k, true) : -errno;
+                return errno == EAGAIN || errno == EINTR ? handle_pending(k, true) : -errno;
         if (n == 0)
-                return take_pending(k, true);
+                return handle_pending(k, true);
         strbuf_add_n(&k->pending, chunk, (size_t)n);
         r = strbuf_error(&k->pending);
         if (r == 0)
-                r = take_pending(k, false);
+                r = handle_pending(k, false);
         return r < 0 ? r : 1;
 }
 
 /* What to do when it cannot be opened. @see syslog(2), kernel.dmesg_restrict: without CAP_SYSLOG reading it is EPERM */
-static const char *remedy_of(int error) {
+static const char *remedy_for(int error) {
         switch (error) {
         case -ENOENT:
         case -ENXIO:
@@ -383,7 +383,7 @@ static int open_kmsg(const CollectOrder *order, CollectOut *out) {
                 return fd;
         int r = -errno;
         (void)snprintf(out->why, sizeof out->why, "cannot open '%s': %s; %s", path, strerror(-r),
-                       remedy_of(r));
+                       remedy_for(r));
         return r;
 }
 

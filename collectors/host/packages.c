@@ -502,7 +502,7 @@ static void add_libnrt(PackagesRoot *root, const Mapped *mapped) {
         packages_end(root);
 }
 
-static int say_unavailable(PackagesRoot *root, const char *why) {
+static int write_unavailable(PackagesRoot *root, const char *why) {
         packages_begin(root, "root");
         json_out_string(&root->b, "unavailable", why);
         packages_end(root);
@@ -536,11 +536,11 @@ static int run_process(const CollectOrder *order, const Part *part, PackagesRoot
         root->pid = part->process->pid;
         r = procfs_open(&p, order->proc_root, root->pid, part->process->start_ticks);
         if (r != 0)
-                return say_unavailable(root, procfs_reason(r));
+                return write_unavailable(root, procfs_reason(r));
         root->fd = procfs_root(&p);
         if (root->fd < 0)
-                r = say_unavailable(root, procfs_is_zombie(&p) ? procfs_reason(PROCFS_E_ENDED)
-                                                               : strerror(-root->fd));
+                r = write_unavailable(root, procfs_is_zombie(&p) ? procfs_reason(PROCFS_E_ENDED)
+                                                                 : strerror(-root->fd));
         else {
                 if (!part->is_host)
                         list_root(root, order->timeout_usec);

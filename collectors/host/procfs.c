@@ -19,7 +19,7 @@
 #include "lib/base/redact.h"
 
 /* Takes a number at *at, and moves behind it. */
-static bool take_number(const char **at, const char *end, unsigned base, uint64_t *ret) {
+static bool parse_number(const char **at, const char *end, unsigned base, uint64_t *ret) {
         const char *start = *at;
         uint64_t value = 0;
 
@@ -36,7 +36,7 @@ static bool take_number(const char **at, const char *end, unsigned base, uint64_
         return *at > start;
 }
 
-static bool take_char(const char **at, const char *end, char c) {
+static bool parse_char(const char **at, const char *end, char c) {
         if (*at >= end || **at != c)
                 return false;
         (*at)++;
@@ -47,16 +47,16 @@ static bool take_char(const char **at, const char *end, char c) {
 static bool parse_stat_fields(const char *at, const char *end, ProcStat *s) {
         uint64_t ppid = 0, flags = 0;
 
-        if (!take_char(&at, end, ' ') || at >= end)
+        if (!parse_char(&at, end, ' ') || at >= end)
                 return false;
         s->state = *at++;
         for (unsigned field = 4; field <= 22; field++) {
                 uint64_t value;
                 bool negative;
-                if (!take_char(&at, end, ' '))
+                if (!parse_char(&at, end, ' '))
                         return false;
-                negative = take_char(&at, end, '-');
-                if (!take_number(&at, end, 10, &value))
+                negative = parse_char(&at, end, '-');
+                if (!parse_number(&at, end, 10, &value))
                         return false;
                 if (field == 4)
                         ppid = negative ? 0 : value;
@@ -80,8 +80,8 @@ bool procfs_parse_stat(const char *text, size_t n, ProcStat *ret) {
         uint64_t pid;
         size_t n_comm;
 
-        if (!take_number(&at, end, 10, &pid) || pid > INT32_MAX || !take_char(&at, end, ' ') ||
-            !take_char(&at, end, '('))
+        if (!parse_number(&at, end, 10, &pid) || pid > INT32_MAX || !parse_char(&at, end, ' ') ||
+            !parse_char(&at, end, '('))
                 return false;
         open = at;
         close = memrchr(at, ')', (size_t)(end - at)); /* the name may hold any, numbers follow it */
@@ -96,7 +96,7 @@ bool procfs_parse_stat(const char *text, size_t n, ProcStat *ret) {
         return true;
 }
 
-static void map_take_path(const char *at, const char *end, ProcMap *m) {
+static void parse_map_path(const char *at, const char *end, ProcMap *m) {
         static const char deleted[] = " (deleted)";
         const size_t n_deleted = sizeof deleted - 1;
 
@@ -115,8 +115,8 @@ bool procfs_parse_map(const char *line, size_t n, ProcMap *ret) {
         uint64_t major, minor;
         ProcMap m = { 0 };
 
-        if (!take_number(&at, end, 16, &m.start) || !take_char(&at, end, '-') ||
-            !take_number(&at, end, 16, &m.end) || m.end < m.start || !take_char(&at, end, ' ') ||
+        if (!parse_number(&at, end, 16, &m.start) || !parse_char(&at, end, '-') ||
+            !parse_number(&at, end, 16, &m.end) || m.end < m.start || !parse_char(&at, end, ' ') ||
             end - at < 4)
                 return false;
         memcpy(m.perms, at, 4);
@@ -124,15 +124,15 @@ bool procfs_parse_map(const char *line, size_t n, ProcMap *ret) {
         for (size_t i = 0; i < 4; i++)
                 if (!strchr("rwxsp-", m.perms[i]) || m.perms[i] == '\0')
                         return false;
-        if (!take_char(&at, end, ' ') || !take_number(&at, end, 16, &m.offset) ||
-            !take_char(&at, end, ' ') || !take_number(&at, end, 16, &major) ||
-            !take_char(&at, end, ':') || !take_number(&at, end, 16, &minor) ||
-            !take_char(&at, end, ' ') || !take_number(&at, end, 10, &m.inode) ||
+        if (!parse_char(&at, end, ' ') || !parse_number(&at, end, 16, &m.offset) ||
+            !parse_char(&at, end, ' ') || !parse_number(&at, end, 16, &major) ||
+            !parse_char(&at, end, ':') || !parse_number(&at, end, 16, &minor) ||
+            !parse_char(&at, end, ' ') || !parse_number(&at, end, 10, &m.inode) ||
             major > UINT32_MAX || minor > UINT32_MAX)
                 return false;
         m.major = (unsigned)major;
         m.minor = (unsigned)minor;
-        map_take_path(at, end, &m);
+        parse_map_path(at, end, &m);
         *ret = m;
         return true;
 }
@@ -202,7 +202,7 @@ typedef struct Component { /* of a path */
 
 /* `<64 hex>`, `docker-<64 hex>.scope`, `crio-conmon-<64 hex>` …; runc without systemd's driver makes one directory of what it is given for that driver,
  * `kubepods-pod<uid>.slice:cri-containerd:<64 hex>` */
-static void take_container(ProcContainer *c, Component self, Component parent) {
+static void detect_container(ProcContainer *c, Component self, Component parent) {
         const char *s = self.s;
         size_t n = self.n;
 
@@ -221,7 +221,7 @@ static void take_container(ProcContainer *c, Component self, Component parent) {
 }
 
 /* `pod<uid>` (cgroupfs), `kubepods-burstable-pod<uid with _>.slice` (systemd). */
-static void take_pod(ProcContainer *c, const char *s, size_t n) {
+static void detect_pod(ProcContainer *c, const char *s, size_t n) {
         const char *at = NULL;
 
         if (n > 6 && memcmp(s + n - 6, ".slice", 6) == 0)
@@ -246,12 +246,12 @@ static void take_pod(ProcContainer *c, const char *s, size_t n) {
                         *p = '-';
 }
 
-static void take_component(ProcContainer *c, Component self, Component parent) {
+static void parse_component(ProcContainer *c, Component self, Component parent) {
         const char *s = self.s;
         size_t n = self.n;
 
-        take_pod(c, s, n);
-        take_container(c, self, parent);
+        detect_pod(c, s, n);
+        detect_container(c, self, parent);
         if (starts_with(s, n, "job_") && is_name(s + 4, n - 4))
                 copy_text(c->slurm_job, sizeof c->slurm_job, s + 4, n - 4);
         else if (starts_with(s, n, "step_") && c->slurm_job[0] != '\0' && is_name(s + 5, n - 5))
@@ -266,7 +266,7 @@ bool procfs_parse_cgroup(const char *text, size_t n, ProcContainer *ret) {
                 if (i < n && text[i] != '/' && text[i] != ':' && text[i] != '\n')
                         continue;
                 self.n = (size_t)(text + i - self.s);
-                take_component(ret, self, parent);
+                parse_component(ret, self, parent);
                 parent = (Component){ self.s, i < n && text[i] != '\n' ? self.n : 0 };
                 self.s = text + i + 1;
         }
@@ -546,7 +546,7 @@ bool procfs_is_zombie(const Proc *p) {
 }
 
 /* A file that is not there: of this kernel, of a zombie, or because the process has gone. */
-static int missing(const Proc *p, int r) {
+static int classify_missing(const Proc *p, int r) {
         if (r == PROCFS_E_NO_FILE)
                 return procfs_check(p) == PROCFS_E_GONE ? PROCFS_E_GONE : r;
         if (r == PROCFS_E_GONE)
@@ -555,14 +555,14 @@ static int missing(const Proc *p, int r) {
 }
 
 int procfs_read(const Proc *p, ProcFile file, StrBuf *b, bool *ret_cut) {
-        return missing(p, read_file(p->dir_fd, file, b, ret_cut));
+        return classify_missing(p, read_file(p->dir_fd, file, b, ret_cut));
 }
 
 int procfs_link(const Proc *p, const char *name, char buf[static PROCFS_LINK_SIZE]) {
         ssize_t n = readlinkat(p->dir_fd, name, buf, PROCFS_LINK_SIZE - 1);
 
         if (n < 0)
-                return missing(p, outcome_of(errno));
+                return classify_missing(p, outcome_of(errno));
         buf[n] = '\0';
         return 0;
 }

@@ -26,25 +26,25 @@
 #include "lib/base/strbuf.h"
 
 enum {
-        DEVICE_ASKING_SIZE = 64,
+        DEVICE_QUERY_SIZE = 64,
         DEVICE_LINE_BYTES_MAX = 64 << 10,
 };
 
 /** Shared with the collector, so that it can say what a part hung on. */
 typedef struct DeviceProgress {
-        char asking[DEVICE_ASKING_SIZE]; /* "" when no answer is waited for */
+        char pending_query[DEVICE_QUERY_SIZE]; /* "" when no answer is waited for */
         bool is_done;
 } DeviceProgress;
 
 /** One device in its part. */
-typedef struct DeviceAsk {
+typedef struct DeviceQuery {
         const char *name; /* neuron3 */
         unsigned number;
         NeuronDevice device;
         DeviceProgress *progress;
         int out_fd;
         int error; /* the first failure of writing a record: nothing more is asked then */
-} DeviceAsk;
+} DeviceQuery;
 
 typedef enum DeviceHeld { DEVICE_NOT_HELD, DEVICE_HELD, DEVICE_HELD_UNKNOWN } DeviceHeld;
 
@@ -110,25 +110,25 @@ static DeviceHeld device_is_held(const CollectOrder *order) {
         return is_incomplete ? DEVICE_HELD_UNKNOWN : DEVICE_NOT_HELD;
 }
 
-static int device_ask(DeviceAsk *a, const char *query, uint32_t command, void *argument) {
+static int send_query(DeviceQuery *a, const char *query, uint32_t command, void *argument) {
         int r;
 
         if (a->error < 0)
                 return -ECANCELED;
-        (void)snprintf(a->progress->asking, sizeof a->progress->asking, "%s", query);
+        (void)snprintf(a->progress->pending_query, sizeof a->progress->pending_query, "%s", query);
         r = neuron_ioctl(&a->device, command, argument);
-        a->progress->asking[0] = '\0';
+        a->progress->pending_query[0] = '\0';
         return r;
 }
 
-static void device_begin(const DeviceAsk *a, StrBuf *b, const char *query) {
+static void device_begin(const DeviceQuery *a, StrBuf *b, const char *query) {
         json_out_object(b, NULL);
         json_out_string(b, "device", a->name);
         json_out_string(b, "query", query);
         json_out_object(b, "values");
 }
 
-static void write_record(DeviceAsk *a, StrBuf *b) {
+static void write_record(DeviceQuery *a, StrBuf *b) {
         int r;
 
         strbuf_add(b, "\n");
@@ -140,13 +140,13 @@ static void write_record(DeviceAsk *a, StrBuf *b) {
         strbuf_done(b);
 }
 
-static void device_end(DeviceAsk *a, StrBuf *b) {
+static void device_end(DeviceQuery *a, StrBuf *b) {
         json_out_end_object(b);
         json_out_end_object(b);
         write_record(a, b);
 }
 
-static void device_say_error(DeviceAsk *a, const char *query, int r) {
+static void write_error(DeviceQuery *a, const char *query, int r) {
         StrBuf b = STRBUF_INIT;
         char text[128];
 
@@ -161,20 +161,20 @@ static void device_say_error(DeviceAsk *a, const char *query, int r) {
         write_record(a, &b);
 }
 
-static bool device_answers(DeviceAsk *a, const char *query, uint32_t command, void *argument) {
-        int r = device_ask(a, query, command, argument);
+static bool query_or_report(DeviceQuery *a, const char *query, uint32_t command, void *argument) {
+        int r = send_query(a, query, command, argument);
 
         if (r != 0)
-                device_say_error(a, query, r);
+                write_error(a, query, r);
         return r == 0;
 }
 
-static void ask_basic_info(DeviceAsk *a) {
+static void query_basic_info(DeviceQuery *a) {
         static const char query[] = "device_basic_info";
         NeuronBasicInfo info = { 0 };
         StrBuf b = STRBUF_INIT;
 
-        if (!device_answers(a, query, NEURON_DEVICE_BASIC_INFO, &info))
+        if (!query_or_report(a, query, NEURON_DEVICE_BASIC_INFO, &info))
                 return;
         device_begin(a, &b, query);
         json_out_u64(&b, "architecture", info.architecture);
@@ -182,13 +182,13 @@ static void ask_basic_info(DeviceAsk *a) {
         device_end(a, &b);
 }
 
-static void ask_bdf(DeviceAsk *a) {
+static void query_bdf(DeviceQuery *a) {
         static const char query[] = "device_bdf_ext";
         NeuronBdfExt bdf = { .nd_index = a->number };
         StrBuf b = STRBUF_INIT;
         char text[32];
 
-        if (!device_answers(a, query, NEURON_DEVICE_BDF_EXT, &bdf))
+        if (!query_or_report(a, query, NEURON_DEVICE_BDF_EXT, &bdf))
                 return;
         (void)snprintf(text, sizeof text, "%04x:%02x:%02x.%x", bdf.domain, bdf.bus, bdf.slot,
                        bdf.function);
@@ -197,20 +197,20 @@ static void ask_bdf(DeviceAsk *a) {
         device_end(a, &b);
 }
 
-static void device_ask_free(DeviceAsk *a) {
-        ask_basic_info(a);
-        ask_bdf(a);
+static void query_device(DeviceQuery *a) {
+        query_basic_info(a);
+        query_bdf(a);
         a->progress->is_done = true;
 }
 
 /* ---- once a node ---- */
 
-static void ask_compatible_version(DeviceAsk *a) {
+static void query_compatible_version(DeviceQuery *a) {
         static const char query[] = "compatible_version";
         NeuronCompatibleVersion version = { 0 };
         StrBuf b = STRBUF_INIT;
 
-        if (!device_answers(a, query, NEURON_COMPATIBLE_VERSION, &version))
+        if (!query_or_report(a, query, NEURON_COMPATIBLE_VERSION, &version))
                 return;
         device_begin(a, &b, query);
         json_out_u64(&b, "min", version.min);
@@ -218,7 +218,7 @@ static void ask_compatible_version(DeviceAsk *a) {
         device_end(a, &b);
 }
 
-static void ask_driver_info(DeviceAsk *a) {
+static void query_driver_info(DeviceQuery *a) {
         static const char query[] = "driver_info";
         static const char *const features[] = {
                 "DMABUF",         "ASYNC_DMA", "BATCH_DMAQ_INIT", "BIG_CORE_MAPS",
@@ -229,7 +229,7 @@ static void ask_driver_info(DeviceAsk *a) {
         NeuronDriverInfo info = { .version = 0, .size = sizeof info };
         StrBuf b = STRBUF_INIT;
 
-        if (!device_answers(a, query, NEURON_DRIVER_INFO_GET, &info))
+        if (!query_or_report(a, query, NEURON_DRIVER_INFO_GET, &info))
                 return;
         device_begin(a, &b, query);
         json_out_u64(&b, "architecture", info.architecture);
@@ -244,12 +244,12 @@ static void ask_driver_info(DeviceAsk *a) {
         device_end(a, &b);
 }
 
-static void ask_rid_map(DeviceAsk *a) {
+static void query_rid_map(DeviceQuery *a) {
         static const char query[] = "host_device_id_to_rid_map";
         NeuronRidMap map = { 0 };
         StrBuf b = STRBUF_INIT;
 
-        if (!device_answers(a, query, NEURON_HOST_DEVICE_ID_TO_RID_MAP, &map))
+        if (!query_or_report(a, query, NEURON_HOST_DEVICE_ID_TO_RID_MAP, &map))
                 return;
         device_begin(a, &b, query);
         json_out_u64(&b, "count", map.count);
@@ -260,13 +260,13 @@ static void ask_rid_map(DeviceAsk *a) {
         device_end(a, &b);
 }
 
-static void ask_core_map(DeviceAsk *a) {
+static void query_core_map(DeviceQuery *a) {
         static const char query[] = "logical_to_physical_nc_map";
         NeuronCoreMap map = { 0 };
         NeuronCoreMapRequest request = { .map = &map, .max_entries = NEURON_CORE_MAP_MAX };
         StrBuf b = STRBUF_INIT;
 
-        if (!device_answers(a, query, NEURON_LOGICAL_TO_PHYSICAL, &request))
+        if (!query_or_report(a, query, NEURON_LOGICAL_TO_PHYSICAL, &request))
                 return;
         device_begin(a, &b, query);
         json_out_u64(&b, "count", map.n_entries);
@@ -293,12 +293,12 @@ static void add_pod_id(StrBuf *b, const uint8_t id[static 256]) {
         json_out_string(b, "pod_id_hex", hex);
 }
 
-static void ask_pod_info(DeviceAsk *a) {
+static void query_pod_info(DeviceQuery *a) {
         static const char query[] = "pod_info";
         NeuronPodInfo info = { .size = sizeof info };
         StrBuf b = STRBUF_INIT;
 
-        if (!device_answers(a, query, NEURON_POD_INFO, &info))
+        if (!query_or_report(a, query, NEURON_POD_INFO, &info))
                 return;
         device_begin(a, &b, query);
         json_out_u64(&b, "pod_type", info.type);
@@ -307,15 +307,15 @@ static void ask_pod_info(DeviceAsk *a) {
         device_end(a, &b);
 }
 
-static void ask_pod_status(DeviceAsk *a) {
+static void query_pod_status(DeviceQuery *a) {
         static const char query[] = "pod_status";
         NeuronPodStatus status = { .size = sizeof status };
-        bool has_mode = device_ask(a, "pod_status_v2", NEURON_POD_STATUS_V2, &status) == 0;
+        bool has_mode = send_query(a, "pod_status_v2", NEURON_POD_STATUS_V2, &status) == 0;
         StrBuf b = STRBUF_INIT;
 
         if (!has_mode) {
                 status = (NeuronPodStatus){ .size = NEURON_POD_STATUS_V1_SIZE };
-                if (!device_answers(a, query, NEURON_POD_STATUS, &status))
+                if (!query_or_report(a, query, NEURON_POD_STATUS, &status))
                         return;
         }
         device_begin(a, &b, query);
@@ -331,13 +331,13 @@ static void ask_pod_status(DeviceAsk *a) {
         device_end(a, &b);
 }
 
-static void device_ask_node(DeviceAsk *a) {
-        ask_compatible_version(a);
-        ask_driver_info(a);
-        ask_rid_map(a);
-        ask_core_map(a);
-        ask_pod_info(a);
-        ask_pod_status(a);
+static void query_node(DeviceQuery *a) {
+        query_compatible_version(a);
+        query_driver_info(a);
+        query_rid_map(a);
+        query_core_map(a);
+        query_pod_info(a);
+        query_pod_status(a);
         a->progress->is_done = true;
 }
 
@@ -348,9 +348,9 @@ enum { WHY_SIZE = 240, SHARE_BYTES_MIN = 32 << 10, VERSION_BYTES_MAX = 64 };
 
 /* Shared with the parts. */
 typedef struct Shared {
-        bool is_known;             /* the surroundings were found out */
-        bool needs_holder;         /* an UltraServer: opened only while somebody uses a device */
-        char left_alone[WHY_SIZE]; /* why no device is to be opened; "" when they may */
+        bool is_known;              /* the surroundings were found out */
+        bool needs_holder;          /* an UltraServer: opened only while somebody uses a device */
+        char skip_reason[WHY_SIZE]; /* why no device is to be opened; "" when they may */
         char version[VERSION_BYTES_MAX];
         DeviceProgress progress[NEURON_DEVICES_MAX];
 } Shared;
@@ -368,7 +368,7 @@ typedef struct Collection {
 
 /* ---- the surroundings ---- */
 
-static int look_around(const PoolTask *task, int fd, void *userdata) {
+static int check_surroundings(const PoolTask *task, int fd, void *userdata) {
         const Collection *c = userdata;
         Shared *shared = c->shared;
         _cleanup_free_ char *path = path_join(c->order->sysfs_root, "module/neuron/version"),
@@ -386,7 +386,7 @@ static int look_around(const PoolTask *task, int fd, void *userdata) {
                 shared->needs_holder = true;
                 if (held != DEVICE_HELD)
                         (void)snprintf(
-                                shared->left_alone, sizeof shared->left_alone,
+                                shared->skip_reason, sizeof shared->skip_reason,
                                 "%s, and %s: opening a device could reset the server's election",
                                 why,
                                 held == DEVICE_NOT_HELD ? "no process uses a device"
@@ -404,12 +404,12 @@ static int ignore_line(const PoolTask *task, char *line, size_t n, void *userdat
         return 0;
 }
 
-static int end_looking(const PoolTask *task, int result, void *userdata) {
+static int on_surroundings_end(const PoolTask *task, int result, void *userdata) {
         const Collection *c = userdata;
 
         (void)task;
         if (result < 0 || !c->shared->is_known)
-                (void)snprintf(c->shared->left_alone, sizeof c->shared->left_alone,
+                (void)snprintf(c->shared->skip_reason, sizeof c->shared->skip_reason,
                                "sysfs and procfs did not answer, so that whether a device may be "
                                "opened is unknown");
         return 0;
@@ -417,23 +417,23 @@ static int end_looking(const PoolTask *task, int result, void *userdata) {
 
 /* ---- one device ---- */
 
-static int open_device(const Collection *c, DeviceAsk *a) {
+static int open_device(const Collection *c, DeviceQuery *a) {
         static const char query[] = "open";
         int r;
 
-        (void)snprintf(a->progress->asking, sizeof a->progress->asking, "%s", query);
+        (void)snprintf(a->progress->pending_query, sizeof a->progress->pending_query, "%s", query);
         if (c->shared->needs_holder && device_is_held(c->order) != DEVICE_HELD)
                 r = -ECANCELED; /* who used one has gone since the surroundings were looked at */
         else
                 r = neuron_open(&a->device, c->order->device_directory, a->name);
-        a->progress->asking[0] = '\0';
+        a->progress->pending_query[0] = '\0';
         if (r < 0)
-                device_say_error(a, query, r);
+                write_error(a, query, r);
         return r;
 }
 
-static DeviceAsk ask_of(const Collection *c, const PoolTask *task, int fd) {
-        return (DeviceAsk){
+static DeviceQuery query_of(const Collection *c, const PoolTask *task, int fd) {
+        return (DeviceQuery){
                 .name = task->name,
                 .number = (unsigned)neuron_number(task->name),
                 .device = { .fd = -1, .driver = c->driver },
@@ -444,24 +444,24 @@ static DeviceAsk ask_of(const Collection *c, const PoolTask *task, int fd) {
 
 static int run_device(const PoolTask *task, int fd, void *userdata) {
         const Collection *c = userdata;
-        DeviceAsk a = ask_of(c, task, fd);
+        DeviceQuery a = query_of(c, task, fd);
         int r = open_device(c, &a);
 
         if (r < 0)
                 return r;
-        device_ask_free(&a);
+        query_device(&a);
         neuron_close(&a.device);
         return a.error;
 }
 
 static int run_node(const PoolTask *task, int fd, void *userdata) {
         const Collection *c = userdata;
-        DeviceAsk a = ask_of(c, task, fd);
+        DeviceQuery a = query_of(c, task, fd);
         int r = open_device(c, &a);
 
         if (r < 0)
                 return r;
-        device_ask_node(&a);
+        query_node(&a);
         neuron_close(&a.device);
         return a.error;
 }
@@ -504,17 +504,19 @@ static void add_remedy(const Collection *c, const char *name, char *text, size_t
 
 static void add_detail(const Collection *c, const PoolTask *task, StrBuf *b, int result) {
         const DeviceProgress *p = &c->shared->progress[task - c->tasks];
-        char asking[DEVICE_ASKING_SIZE] = { 0 }, text[sizeof c->out->why];
+        char pending_query[DEVICE_QUERY_SIZE] = { 0 }, text[sizeof c->out->why];
 
-        memcpy(asking, p->asking, sizeof asking - 1); /* ended, whatever the part did to it */
+        memcpy(pending_query, p->pending_query,
+               sizeof pending_query - 1); /* ended, whatever the part did to it */
         if (result == 0)
                 return;
-        if (result == -ETIMEDOUT && asking[0])
-                (void)snprintf(text, sizeof text, "no answer to '%s'", asking);
+        if (result == -ETIMEDOUT && pending_query[0])
+                (void)snprintf(text, sizeof text, "no answer to '%s'", pending_query);
         else if (result == -ETIMEDOUT)
                 (void)snprintf(text, sizeof text, "time was over");
         else if (result == -EPIPE)
-                (void)snprintf(text, sizeof text, "the process that asked crashed at '%s'", asking);
+                (void)snprintf(text, sizeof text, "the process that asked crashed at '%s'",
+                               pending_query);
         else
                 neuron_ioctl_error(text, sizeof text, result);
         if (result == -EACCES) {
@@ -525,7 +527,7 @@ static void add_detail(const Collection *c, const PoolTask *task, StrBuf *b, int
         json_out_string(b, "detail", text);
 }
 
-static int say_end(const Collection *c, const PoolTask *task, int result, bool is_node) {
+static int emit_end(const Collection *c, const PoolTask *task, int result, bool is_node) {
         StrBuf b = STRBUF_INIT;
 
         json_out_object(&b, NULL);
@@ -542,16 +544,16 @@ static int say_end(const Collection *c, const PoolTask *task, int result, bool i
 }
 
 static int on_device_end(const PoolTask *task, int result, void *userdata) {
-        return say_end(userdata, task, result, false);
+        return emit_end(userdata, task, result, false);
 }
 
 static int on_node_end(const PoolTask *task, int result, void *userdata) {
-        return say_end(userdata, task, result, true);
+        return emit_end(userdata, task, result, true);
 }
 
 /* ---- all of it ---- */
 
-static int say(const Collection *c, const char *key, const char *text) {
+static int emit_text(const Collection *c, const char *key, const char *text) {
         StrBuf b = STRBUF_INIT;
 
         json_out_object(&b, NULL);
@@ -560,7 +562,7 @@ static int say(const Collection *c, const char *key, const char *text) {
         return emit(c->out, &b);
 }
 
-static int say_left_alone(const Collection *c) {
+static int emit_skipped(const Collection *c) {
         for (size_t i = 0; i < c->names.n; i++) {
                 StrBuf b = STRBUF_INIT;
                 int r;
@@ -568,7 +570,7 @@ static int say_left_alone(const Collection *c) {
                 json_out_object(&b, NULL);
                 json_out_string(&b, "device", c->tasks[i].name);
                 json_out_string(&b, "state", "skipped");
-                json_out_string(&b, "detail", c->shared->left_alone);
+                json_out_string(&b, "detail", c->shared->skip_reason);
                 json_out_end_object(&b);
                 r = emit(c->out, &b);
                 if (r < 0)
@@ -578,19 +580,20 @@ static int say_left_alone(const Collection *c) {
 }
 
 static ChildPool pool_of(Collection *c, uint64_t timeout_usec) {
-        uint64_t now = clock_boottime_usec(), left_usec = c->end_usec > now ? c->end_usec - now : 0;
+        uint64_t now = clock_boottime_usec(),
+                 remaining_usec = c->end_usec > now ? c->end_usec - now : 0;
 
         return (ChildPool){
                 .on_line = on_line,
                 .userdata = c,
                 .max_at_once = NEURON_DEVICES_MAX, /* one that hangs keeps nobody's place */
-                .timeout_usec = MIN(timeout_usec, left_usec),
+                .timeout_usec = MIN(timeout_usec, remaining_usec),
                 .max_line_bytes = DEVICE_LINE_BYTES_MAX,
                 .max_bytes_each = c->share_bytes,
         };
 }
 
-static int ask_devices(Collection *c) {
+static int query_devices(Collection *c) {
         uint64_t patience_usec = c->order->timeout_usec;
         ChildPool pool = pool_of(c, patience_usec - patience_usec / 4);
         const PoolTask *first = NULL;
@@ -612,29 +615,30 @@ static int ask_devices(Collection *c) {
         return child_pool_run(&pool, first, 1);
 }
 
-static int look_and_ask(Collection *c) {
-        static const PoolTask look = { .name = "surroundings" };
+static int collect_devices(Collection *c) {
+        static const PoolTask surroundings = { .name = "surroundings" };
         ChildPool pool;
         int r = neuron_list(c->order->device_directory, false, &c->names);
 
         if (r < 0 || c->names.n == 0)
-                return say(c, "error",
-                           r < 0 ? "the device directory cannot be listed"
-                                 : "there is no device neuron0 … neuron63 in the device directory");
+                return emit_text(
+                        c, "error",
+                        r < 0 ? "the device directory cannot be listed"
+                              : "there is no device neuron0 … neuron63 in the device directory");
         for (size_t i = 0; i < c->names.n; i++)
                 c->tasks[i].name = c->names.items[i];
         c->share_bytes = MAX(c->order->max_bytes / c->names.n, (uint64_t)SHARE_BYTES_MIN);
         pool = pool_of(c, c->order->timeout_usec / 4);
-        pool.run = look_around;
+        pool.run = check_surroundings;
         pool.on_line = ignore_line;
-        pool.on_end = end_looking;
-        r = child_pool_run(&pool, &look, 1);
+        pool.on_end = on_surroundings_end;
+        r = child_pool_run(&pool, &surroundings, 1);
         if (r < 0)
                 return r;
-        if (c->shared->left_alone[0])
-                return say_left_alone(c);
+        if (c->shared->skip_reason[0])
+                return emit_skipped(c);
         (void)neuron_version_parse(c->shared->version, &c->driver); /* not known: zero */
-        return ask_devices(c);
+        return query_devices(c);
 }
 
 int collect_neuron_device(const CollectOrder *order, CollectOut *out) {
@@ -652,7 +656,7 @@ int collect_neuron_device(const CollectOrder *order, CollectOut *out) {
                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         if (c->shared == MAP_FAILED)
                 return -errno;
-        r = look_and_ask(c);
+        r = collect_devices(c);
         (void)munmap(c->shared, sizeof *c->shared); /* cannot fail for a mapping of ours */
         return r;
 }

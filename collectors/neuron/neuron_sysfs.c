@@ -258,7 +258,7 @@ static void add_error(Walk *w, const char *name, int error) {
 
 /* ---- files ---- */
 
-static bool take_file(Walk *w) {
+static bool count_file(Walk *w) {
         if (w->of->progress->n_files >= w->files_max)
                 stop(w, "more than 4000 files below the device, of which 512 are kept for its "
                         "hardware's");
@@ -276,7 +276,7 @@ static int read_file(Walk *w, int at_fd, const char *name, const char *path) {
         SysfsValue value; /* a page: not cleared for each of thousands of files */
         int r;
 
-        if (!take_file(w))
+        if (!count_file(w))
                 return 0;
         (void)snprintf(progress->reading, sizeof progress->reading, "%s", path);
         value.is_cut = false;
@@ -688,7 +688,7 @@ static int add_tasks(Collection *c) {
         return r;
 }
 
-static int say_no_devices(const Collection *c, int error) {
+static int emit_no_devices(const Collection *c, int error) {
         StrBuf b = STRBUF_INIT, text = STRBUF_INIT;
         int r;
 
@@ -722,7 +722,7 @@ static int run_all(Collection *c) {
                 return -ENOMEM;
         c->share_bytes = MAX(order->max_bytes / c->n_tasks, (uint64_t)SHARE_BYTES_MIN);
         pool.max_bytes_each = c->share_bytes + SYSFS_LINE_BYTES_MAX;
-        r = c->n_tasks > 1 ? 0 : say_no_devices(c, error);
+        r = c->n_tasks > 1 ? 0 : emit_no_devices(c, error);
         return r < 0 ? r : child_pool_run(&pool, c->tasks, c->n_tasks);
 }
 

@@ -38,16 +38,16 @@ typedef struct DumpLogs {
 
 enum { PATH_BYTES_MAX = 4096 };
 
-typedef enum Place { PLACE_UNKNOWN, PLACE_HOST, PLACE_ELSEWHERE } Place;
+typedef enum MountNs { MOUNT_NS_UNKNOWN, MOUNT_NS_HOST, MOUNT_NS_OTHER } MountNs;
 
-typedef struct Door {
+typedef struct LogCheck {
         const CollectOrder *order;
         const CollectLogFile *f;
-        Place place;    /* of the process: its mount namespace */
-        int root_fd;    /* of the process, which sees more of the host than a unit of systemd */
-        bool is_public; /* others may search all directories on the way */
+        MountNs mount_ns; /* of the process: its mount namespace */
+        int root_fd;      /* of the process, which sees more of the host than a unit of systemd */
+        bool is_public;   /* others may search all directories on the way */
         const char *why;
-} Door;
+} LogCheck;
 
 /* @param namespace  the link `ns/mnt` of a process @return whether it is init's mount namespace or ours, in which paths mean what they mean to us. When in doubt it
  * counts as another one, in which less is read */
@@ -80,7 +80,7 @@ static bool is_kernel_file(int fd) {
         return false;
 }
 
-static int refuse(Door *d, int r, const char *why) {
+static int refuse(LogCheck *d, int r, const char *why) {
         d->why = why;
         return r;
 }
@@ -93,7 +93,7 @@ static bool is_below(const char *path, const char *root) {
 }
 
 /* Dots and empty components would get round a comparison of texts. */
-static int check_path(Door *d) {
+static int check_path(LogCheck *d) {
         const char *path = d->f->path;
         if (path[0] != '/' || strlen(path) >= PATH_BYTES_MAX)
                 return refuse(d, -EINVAL, "not an absolute path");
@@ -110,7 +110,7 @@ static int check_path(Door *d) {
 /* ---- where its process is ---- */
 
 /* By what we can see of it; on any doubt it is not known, which allows least. */
-static void find_place(Door *d) {
+static void find_mount_ns(LogCheck *d) {
         char namespace[PROCFS_LINK_SIZE];
         Proc p = { .dir_fd = -1 };
         if (d->f->pid > 0 &&
@@ -118,19 +118,19 @@ static void find_place(Door *d) {
             procfs_link(&p, "ns/mnt", namespace) == 0) {
                 d->root_fd = procfs_root(&p);
                 if (d->root_fd >= 0 && procfs_check(&p) == 0)
-                        d->place = is_in_host_mount_ns(d->order->proc_root, namespace)
-                                           ? PLACE_HOST
-                                           : PLACE_ELSEWHERE;
+                        d->mount_ns = is_in_host_mount_ns(d->order->proc_root, namespace)
+                                              ? MOUNT_NS_HOST
+                                              : MOUNT_NS_OTHER;
         }
         procfs_close(&p);
 }
 
 /* ---- opening, without reading yet ---- */
 
-static int open_by_path(Door *d) {
+static int open_by_path(LogCheck *d) {
         char path[PATH_BYTES_MAX], *name = path + 1;
-        int at_fd = d->place == PLACE_HOST ? fcntl(d->root_fd, F_DUPFD_CLOEXEC, 0)
-                                           : open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+        int at_fd = d->mount_ns == MOUNT_NS_HOST ? fcntl(d->root_fd, F_DUPFD_CLOEXEC, 0)
+                                                 : open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
         (void)snprintf(path, sizeof path, "%s", d->f->path);
         d->is_public = true;
         while (at_fd >= 0) {
@@ -149,7 +149,7 @@ static int open_by_path(Door *d) {
         return -errno;
 }
 
-static int judge(Door *d, int fd, const struct stat *st) {
+static int check_owner(LogCheck *d, int fd, const struct stat *st) {
         bool is_his = st->st_uid == d->f->uid;
         bool may_all = d->is_public && st->st_mode & S_IROTH && (is_his || st->st_uid == 0);
         if (!S_ISREG(st->st_mode))
@@ -158,7 +158,7 @@ static int judge(Door *d, int fd, const struct stat *st) {
                 return refuse(d, -EMLINK, "it has another name, too, or none any more");
         if (is_kernel_file(fd))
                 return refuse(d, -EPERM, "files of the kernel are no logs");
-        if (d->place == PLACE_UNKNOWN && !may_all)
+        if (d->mount_ns == MOUNT_NS_UNKNOWN && !may_all)
                 return refuse(d, -EPERM,
                               "its process is not known or has ended, and not everybody may read "
                               "this file");
@@ -169,14 +169,14 @@ static int judge(Door *d, int fd, const struct stat *st) {
         return 0;
 }
 
-static int open_judged(Door *d, struct stat *ret_st) {
+static int open_checked(LogCheck *d, struct stat *ret_st) {
         char link[sizeof "/proc/self/fd/" + 10];
         int r = check_path(d);
         if (r < 0)
                 return r;
-        find_place(d);
+        find_mount_ns(d);
         _cleanup_close_ int path_fd =
-                d->place == PLACE_ELSEWHERE
+                d->mount_ns == MOUNT_NS_OTHER
                         ? procfs_root_open(d->root_fd, d->f->path, O_PATH, ret_st)
                         : open_by_path(d);
         if (path_fd == -ELOOP)
@@ -187,7 +187,7 @@ static int open_judged(Door *d, struct stat *ret_st) {
                 return refuse(d, path_fd, strerror(-path_fd));
         if (fstat(path_fd, ret_st) < 0)
                 return refuse(d, -errno, strerror(errno));
-        r = judge(d, path_fd, ret_st);
+        r = check_owner(d, path_fd, ret_st);
         if (r < 0)
                 return r;
         (void)snprintf(link, sizeof link, "/proc/self/fd/%d", path_fd);
@@ -197,8 +197,8 @@ static int open_judged(Door *d, struct stat *ret_st) {
 
 static int runtime_log_open(const CollectOrder *order, const CollectLogFile *f, struct stat *ret_st,
                             const char **ret_why) {
-        Door d = { .order = order, .f = f, .root_fd = -1 };
-        int fd = open_judged(&d, ret_st);
+        LogCheck d = { .order = order, .f = f, .root_fd = -1 };
+        int fd = open_checked(&d, ret_st);
         if (d.root_fd >= 0)
                 (void)close(d.root_fd);
         *ret_why = d.why;
@@ -229,7 +229,7 @@ static bool is_ours(const CollectOrder *order, const char *name) {
 }
 
 /* @param name  NULL: it stands for the dump, which cannot be looked into */
-static int add(DumpLogs *logs, const char *directory, const char *name, const DumpLog *what) {
+static int add_log(DumpLogs *logs, const char *directory, const char *name, const DumpLog *what) {
         if (logs->n >= COLLECT_FILES_MAX) {
                 logs->n_left_out++;
                 return 0;
@@ -247,7 +247,7 @@ static int add(DumpLogs *logs, const char *directory, const char *name, const Du
         return 0;
 }
 
-static int list(const CollectOrder *order, const CollectDump *dump, DIR *d, DumpLogs *logs) {
+static int list_logs(const CollectOrder *order, const CollectDump *dump, DIR *d, DumpLogs *logs) {
         const struct dirent *e;
         struct stat st;
         int r = 0;
@@ -260,7 +260,7 @@ static int list(const CollectOrder *order, const CollectDump *dump, DIR *d, Dump
         DumpLog log = { .dir_fd = fd, .uid = dump->uid, .owner = st.st_uid };
         for (size_t i = 0; r == 0 && i < ENTRIES_MAX && (e = readdir(d)); i++)
                 if (is_ours(order, e->d_name))
-                        r = add(logs, dump->path, e->d_name, &log);
+                        r = add_log(logs, dump->path, e->d_name, &log);
         return r;
 }
 
@@ -278,9 +278,9 @@ static int runtime_log_find(const CollectOrder *order, DumpLogs *ret) {
                 if (r == -ENOENT || r == -ENOTDIR) /* its hook is about to make it; a single file */
                         r = 0;
                 else if (r < 0)
-                        r = add(ret, dump->path, NULL, &(DumpLog){ .dir_fd = -1, .error = r });
+                        r = add_log(ret, dump->path, NULL, &(DumpLog){ .dir_fd = -1, .error = r });
                 else
-                        r = list(order, dump, d, ret);
+                        r = list_logs(order, dump, d, ret);
         }
         return r;
 }
@@ -368,7 +368,7 @@ static bool variable_is_allowed(const CollectOrder *order, const NrtInfoItem *it
 }
 
 /* What the allow-list leaves out of the records is not in the text either. */
-static void strike_variables(const Log *log) {
+static void mask_variables(const Log *log) {
         NrtInfodump dump;
         NrtInfoItem item;
 
@@ -408,7 +408,7 @@ static int read_tail(Log *log, int fd) {
         log->text = strbuf_take(&clean);
         if (!log->text)
                 return -ENOMEM;
-        strike_variables(log);
+        mask_variables(log);
         return 0;
 }
 

@@ -51,7 +51,7 @@ static void close_from(unsigned first) {
                 (void)close((int)fd); /* most are not open */
 }
 
-static void leave_all_but(int fd, int kept_fd) {
+static void close_all_but(int fd, int kept_fd) {
         int high = fcntl(fd, F_DUPFD, PART_FD + 1); /* out of the way of what follows */
         if (high < 0)
                 _exit(errno);
@@ -72,11 +72,11 @@ static void leave_all_but(int fd, int kept_fd) {
         close_from(PART_FD + 1);
 }
 
-static _Noreturn void be_part(const ChildPool *pool, const PoolTask *task, int fd, pid_t parent) {
+static _Noreturn void run_part(const ChildPool *pool, const PoolTask *task, int fd, pid_t parent) {
         /* Whoever kills the caller must not leave parts behind; it may have died before this line. */
         if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent)
                 _exit(ESRCH);
-        leave_all_but(fd, pool->kept_fd);
+        close_all_but(fd, pool->kept_fd);
         int r = pool->run(task, PART_FD, pool->userdata);
         _exit(r < 0 ? MIN(-r, 255) : 0);
 }
@@ -106,7 +106,7 @@ static int start_part(Run *run, Part *p, const PoolTask *task) {
         pid_t parent = getpid(), pid = fork();
         int error = errno;
         if (pid == 0)
-                be_part(run->pool, task, fds[1], parent);
+                run_part(run->pool, task, fds[1], parent);
         (void)close(fds[1]); /* the part's */
         if (pid < 0) {
                 (void)close(fds[0]); /* nobody writes to it */
@@ -119,7 +119,7 @@ static int start_part(Run *run, Part *p, const PoolTask *task) {
 }
 
 /* Sets p->stop. @return 0, -EFBIG, -ENOMEM */
-static int take_bytes(Run *run, Part *p, const char *data, size_t n) {
+static int split_lines(Run *run, Part *p, const char *data, size_t n) {
         const ChildPool *pool = run->pool;
         while (n > 0) {
                 const char *newline = memchr(data, '\n', n);
@@ -153,11 +153,11 @@ static ssize_t read_part(Run *run, Part *p) {
         p->n_bytes += (size_t)n;
         if (p->n_bytes > run->pool->max_bytes_each)
                 return -EFBIG;
-        int r = take_bytes(run, p, data, (size_t)n);
+        int r = split_lines(run, p, data, (size_t)n);
         return r < 0 ? r : n;
 }
 
-static int hear_part(Run *run, Part *p) {
+static int read_ready(Run *run, Part *p) {
         ssize_t n = read_part(run, p);
         if (p->stop < 0)
                 return p->stop;
@@ -183,7 +183,7 @@ static int reap_part(Run *run, Part *p) {
 }
 
 /* Time is over: what it has written counts, as far as it is whole lines. */
-static int give_up_part(Run *run, Part *p) {
+static int time_out_part(Run *run, Part *p) {
         ssize_t n = 1;
         (void)kill(p->pid, SIGKILL);
         while (p->fd >= 0 && n > 0 && p->stop >= 0)
@@ -223,7 +223,7 @@ static int wait_parts(Run *run, uint64_t now) {
                 Part *p = &run->parts[i];
                 int r = 0;
                 if (p->fd >= 0 && run->polls[i].revents != 0)
-                        r = hear_part(run, p);
+                        r = read_ready(run, p);
                 if (r >= 0 && p->task && p->fd < 0)
                         r = reap_part(run, p);
                 if (r < 0)
@@ -238,7 +238,7 @@ static int run_all(Run *run, const PoolTask *tasks, size_t n) {
                 uint64_t now = clock_boottime_usec();
                 int r = 0;
                 if (now >= run->end_usec) {
-                        r = for_each_part(run, give_up_part);
+                        r = for_each_part(run, time_out_part);
                         for (; r >= 0 && next < n; next++)
                                 r = run->pool->on_end(&tasks[next], -ETIMEDOUT,
                                                       run->pool->userdata);
@@ -257,7 +257,7 @@ static int run_all(Run *run, const PoolTask *tasks, size_t n) {
 }
 
 /* After a callback that ended it all: no more callbacks. */
-static void drop_parts(Run *run) {
+static void kill_parts(Run *run) {
         for (size_t i = 0; i < run->n_seats; i++) {
                 Part *p = &run->parts[i];
                 if (!p->task)
@@ -286,6 +286,6 @@ int child_pool_run(const ChildPool *pool, const PoolTask *tasks, size_t n) {
         if (__builtin_add_overflow(clock_boottime_usec(), pool->timeout_usec, &run.end_usec))
                 run.end_usec = USEC_INFINITY;
         int r = run_all(&run, tasks, n);
-        drop_parts(&run);
+        kill_parts(&run);
         return r;
 }

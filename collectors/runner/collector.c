@@ -9,7 +9,7 @@
 enum { RAW_NAME_MAX = 100 };
 
 /* Counts n bytes before they are written, so that a failed write cannot be repeated for ever. */
-static int take_room(CollectOut *out, size_t n) {
+static int reserve_bytes(CollectOut *out, size_t n) {
         uint64_t used;
         if (__builtin_add_overflow(out->used_bytes, (uint64_t)n, &used) || used > out->max_bytes) {
                 out->is_cut = true;
@@ -25,7 +25,7 @@ static int emit(CollectOut *out, StrBuf *record) {
                 return r;
         if (record->n == 0 || memchr(record->text, '\n', record->n))
                 return -EINVAL;
-        r = take_room(out, record->n + 1);
+        r = reserve_bytes(out, record->n + 1);
         if (r < 0)
                 return r;
         strbuf_add(record, "\n"); /* in the same write: a child that is killed leaves whole lines */
@@ -57,6 +57,6 @@ int collect_raw_file(CollectOut *out, const char *name) {
 }
 
 int collect_write(CollectOut *out, int fd, const void *data, size_t n) {
-        int r = take_room(out, n);
+        int r = reserve_bytes(out, n);
         return r < 0 ? r : fs_write_all(fd, data, n);
 }

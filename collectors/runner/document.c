@@ -21,7 +21,7 @@ const char *section_state_name(SectionState s) {
 /* ---- files ---- */
 
 /* Takes fd over. */
-static int make_stream(FILE **ret, int fd, const char *mode) {
+static int open_stream(FILE **ret, int fd, const char *mode) {
         *ret = fdopen(fd, mode);
         if (*ret)
                 return 0;
@@ -33,7 +33,7 @@ int document_create(FILE **ret, int dir_fd, const char *name) {
         if (unlinkat(dir_fd, name, 0) < 0 && errno != ENOENT)
                 return -errno;
         int fd = openat(dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-        return fd < 0 ? -errno : make_stream(ret, fd, "w");
+        return fd < 0 ? -errno : open_stream(ret, fd, "w");
 }
 
 int document_lines(int dir_fd, const char *name,
@@ -42,7 +42,7 @@ int document_lines(int dir_fd, const char *name,
         if (fd < 0)
                 return fd == -ENOENT ? 0 : fd;
         _cleanup_fclose_ FILE *f = NULL;
-        int r = make_stream(&f, fd, "r");
+        int r = open_stream(&f, fd, "r");
         if (r < 0)
                 return r;
         _cleanup_free_ char *line = NULL;
@@ -77,7 +77,7 @@ typedef struct Writer {
         uint64_t n_records, n_dropped;
 } Writer;
 
-static int put_record(const char *line, size_t n, void *userdata) {
+static int write_record(const char *line, size_t n, void *userdata) {
         Writer *w = userdata;
         if (!is_record(line, n)) {
                 w->n_dropped++;
@@ -89,23 +89,23 @@ static int put_record(const char *line, size_t n, void *userdata) {
 }
 
 /* @param key  of the list  @return 0, -errno */
-static int put_lines(Writer *w, int dir_fd, const char *key, const char *part) {
+static int write_lines(Writer *w, int dir_fd, const char *key, const char *part) {
         w->n_records = w->n_dropped = 0;
         if (fprintf(w->f, ",\"%s\":[", key) < 0)
                 return -EIO;
-        int r = part ? document_lines(dir_fd, part, put_record, w) : 0;
+        int r = part ? document_lines(dir_fd, part, write_record, w) : 0;
         if (r < 0)
                 return r;
         return fputs("]", w->f) < 0 ? -EIO : 0;
 }
 
 /* What b holds is an object that is still open. */
-static int put_open(Writer *w, const StrBuf *b) {
+static int write_open(Writer *w, const StrBuf *b) {
         int r = strbuf_error(b);
         return r < 0 ? r : fputs(b->text, w->f) < 0 ? -EIO : 0;
 }
 
-static void put_time(StrBuf *b, const char *key, uint64_t usec) {
+static void add_time(StrBuf *b, const char *key, uint64_t usec) {
         char buf[CLOCK_ISO_SIZE];
         if (usec)
                 json_out_string(b, key, clock_format_iso(buf, usec));
@@ -113,28 +113,28 @@ static void put_time(StrBuf *b, const char *key, uint64_t usec) {
                 json_out_null(b, key);
 }
 
-static int put_section(Writer *w, int dir_fd, const DocumentSection *s) {
+static int write_section(Writer *w, int dir_fd, const DocumentSection *s) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         json_out_object(&b, NULL);
         json_out_string(&b, "name", s->name);
         json_out_string(&b, "state", section_state_name(s->state));
         json_out_string(&b, "detail", s->detail && *s->detail ? s->detail : NULL);
-        put_time(&b, "begin", s->begun_usec);
+        add_time(&b, "begin", s->begun_usec);
         json_out_u64(&b, "duration_ms", s->duration_usec / USEC_PER_MSEC);
         json_out_array(&b, "files");
         for (char *const *f = s->files; f && *f; f++)
                 json_out_string(&b, NULL, *f);
         json_out_end_array(&b);
-        int r = put_open(w, &b);
+        int r = write_open(w, &b);
         if (r == 0)
-                r = put_lines(w, dir_fd, "records", s->part);
+                r = write_lines(w, dir_fd, "records", s->part);
         if (r == 0 &&
             fprintf(w->f, ",\"dropped_lines\":%llu}", (unsigned long long)w->n_dropped) < 0)
                 r = -EIO;
         return r;
 }
 
-static int put_head(Writer *w, const Document *d) {
+static int write_head(Writer *w, const Document *d) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         json_out_object(&b, NULL);
         json_out_string(&b, "schema", SNAPSHOT_SCHEMA);
@@ -145,8 +145,8 @@ static int put_head(Writer *w, const Document *d) {
         json_out_object(&b, "agent");
         json_out_string(&b, "version", PACKAGE_VERSION);
         json_out_end_object(&b);
-        put_time(&b, "begin", d->begun_usec);
-        put_time(&b, "end", d->ended_usec);
+        add_time(&b, "begin", d->begun_usec);
+        add_time(&b, "end", d->ended_usec);
         json_out_array(&b, "processes");
         for (size_t i = 0; i < d->n_processes; i++) {
                 json_out_object(&b, NULL);
@@ -157,22 +157,22 @@ static int put_head(Writer *w, const Document *d) {
         json_out_end_array(&b);
         if (d->before)
                 json_out_string(&b, "before", d->before);
-        return put_open(w, &b);
+        return write_open(w, &b);
 }
 
-static int put_document(Writer *w, const Document *d, int dir_fd) {
-        int r = put_head(w, d);
+static int write_body(Writer *w, const Document *d, int dir_fd) {
+        int r = write_head(w, d);
         if (r == 0 && fputs(",\"sections\":[", w->f) < 0)
                 r = -EIO;
         for (size_t i = 0; i < d->n_sections && r == 0; i++) {
                 r = fputs(i ? ",\n" : "\n", w->f) < 0 ? -EIO : 0;
                 if (r == 0)
-                        r = put_section(w, dir_fd, &d->sections[i]);
+                        r = write_section(w, dir_fd, &d->sections[i]);
         }
         if (r == 0 && fputs("]", w->f) < 0)
                 r = -EIO;
         if (r == 0 && d->differences)
-                r = put_lines(w, dir_fd, "differences", d->differences);
+                r = write_lines(w, dir_fd, "differences", d->differences);
         if (r == 0 && (fputs("}\n", w->f) < 0 || fflush(w->f) != 0))
                 r = -EIO;
         return r;
@@ -187,7 +187,7 @@ int document_write(const Document *d, int dir_fd, const char *name) {
         if (r < 0)
                 return r;
         Writer w = { .f = f };
-        r = put_document(&w, d, dir_fd);
+        r = write_body(&w, d, dir_fd);
         if (r == 0 && fsync(fileno(f)) < 0)
                 r = -errno;
         if (r == 0 && renameat(dir_fd, temporary, dir_fd, name) < 0)
@@ -300,7 +300,7 @@ static bool as_number(const char *json, uint64_t *ret) {
         return parse_u64(digits, ret) == 0;
 }
 
-static int put(FILE *f, const Value *before, const Value *after) {
+static int write_difference(FILE *f, const Value *before, const Value *after) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         uint64_t x, y;
         json_out_object(&b, NULL);
@@ -324,12 +324,12 @@ static int compare(FILE *f, const Values *before, const Values *after) {
                             : j == after->n ? -1
                                             : by_path(&before->items[i], &after->items[j]);
                 if (order < 0)
-                        r = put(f, &before->items[i++], NULL);
+                        r = write_difference(f, &before->items[i++], NULL);
                 else if (order > 0)
-                        r = put(f, NULL, &after->items[j++]);
+                        r = write_difference(f, NULL, &after->items[j++]);
                 else {
                         if (strcmp(before->items[i].text, after->items[j].text) != 0)
-                                r = put(f, &before->items[i], &after->items[j]);
+                                r = write_difference(f, &before->items[i], &after->items[j]);
                         i++;
                         j++;
                 }

@@ -53,31 +53,31 @@ void probe_order_done(ProbeOrder *o) {
 /* ---- writing ---- */
 
 /* Paths may have any byte, and JSON has text only: they go as INTERFACE spells them, and come back the same. */
-static void put_paths(StrBuf *b, const char *key, char *const *list, size_t n) {
+static void write_paths(StrBuf *b, const char *key, char *const *list, size_t n) {
         json_out_array(b, key);
         for (size_t i = 0; i < n && list && list[i]; i++)
                 json_out_path(b, NULL, list[i]);
         json_out_end_array(b);
 }
 
-static void put_path(StrBuf *b, const char *key, const char *path) {
+static void write_path(StrBuf *b, const char *key, const char *path) {
         if (path)
                 json_out_path(b, key, path);
 }
 
-static void put_commands(StrBuf *b, const CollectOrder *c) {
+static void write_commands(StrBuf *b, const CollectOrder *c) {
         json_out_array(b, "commands");
         for (size_t i = 0; i < c->n_commands; i++) {
                 json_out_object(b, NULL);
-                put_path(b, "name", c->commands[i].name);
-                put_paths(b, "run", c->commands[i].run, ORDER_ARGUMENTS_MAX);
+                write_path(b, "name", c->commands[i].name);
+                write_paths(b, "run", c->commands[i].run, ORDER_ARGUMENTS_MAX);
                 json_out_u64(b, "timeout_usec", c->commands[i].timeout_usec);
                 json_out_end_object(b);
         }
         json_out_end_array(b);
 }
 
-static void put_processes(StrBuf *b, const ProbeOrder *o) {
+static void write_processes(StrBuf *b, const ProbeOrder *o) {
         json_out_array(b, "processes");
         for (size_t i = 0; i < o->collect.n_processes; i++) {
                 json_out_object(b, NULL);
@@ -97,7 +97,7 @@ static void put_processes(StrBuf *b, const ProbeOrder *o) {
         json_out_end_array(b);
 }
 
-static void put_log_files(StrBuf *b, const CollectOrder *c) {
+static void write_log_files(StrBuf *b, const CollectOrder *c) {
         json_out_array(b, "log_files");
         for (size_t i = 0; i < c->n_log_files; i++) {
                 const CollectLogFile *f = &c->log_files[i];
@@ -113,7 +113,7 @@ static void put_log_files(StrBuf *b, const CollectOrder *c) {
         json_out_end_array(b);
 }
 
-static void put_dumps(StrBuf *b, const CollectOrder *c) {
+static void write_dumps(StrBuf *b, const CollectOrder *c) {
         json_out_array(b, "dumps");
         for (size_t i = 0; i < c->n_dumps; i++) {
                 json_out_object(b, NULL);
@@ -128,24 +128,24 @@ int probe_order_compose(const ProbeOrder *o, StrBuf *ret) {
         const CollectOrder *c = &o->collect;
         json_out_object(ret, NULL);
         json_out_string(ret, "mode", mode_names[o->mode]);
-        put_path(ret, "document", o->document);
-        put_path(ret, "name", o->name);
-        put_path(ret, "trigger", o->trigger);
-        put_path(ret, "instance_id", o->instance_id);
+        write_path(ret, "document", o->document);
+        write_path(ret, "name", o->name);
+        write_path(ret, "trigger", o->trigger);
+        write_path(ret, "instance_id", o->instance_id);
         if (o->collectors)
-                put_paths(ret, "collectors", o->collectors, ORDER_PATTERNS_MAX);
+                write_paths(ret, "collectors", o->collectors, ORDER_PATTERNS_MAX);
         json_out_u64(ret, "interval_usec", o->interval_usec);
-        put_path(ret, "sysfs_root", c->sysfs_root);
-        put_path(ret, "device_directory", c->device_directory);
-        put_path(ret, "proc_root", c->proc_root);
-        put_paths(ret, "environment", c->environment, ORDER_PATTERNS_MAX);
+        write_path(ret, "sysfs_root", c->sysfs_root);
+        write_path(ret, "device_directory", c->device_directory);
+        write_path(ret, "proc_root", c->proc_root);
+        write_paths(ret, "environment", c->environment, ORDER_PATTERNS_MAX);
         json_out_u64(ret, "timeout_usec", c->timeout_usec);
         json_out_u64(ret, "max_bytes", c->max_bytes);
         json_out_u64(ret, "since_boot_usec", c->since_boot_usec);
-        put_processes(ret, o);
-        put_log_files(ret, c);
-        put_dumps(ret, c);
-        put_commands(ret, c);
+        write_processes(ret, o);
+        write_log_files(ret, c);
+        write_dumps(ret, c);
+        write_commands(ret, c);
         json_out_end_object(ret);
         return strbuf_error(ret);
 }
@@ -157,78 +157,78 @@ typedef struct Reading {
         int r;
 } Reading;
 
-static void fault(Reading *x, int r, const char *why) {
+static void set_error(Reading *x, int r, const char *why) {
         if (x->r < 0)
                 return;
         x->r = r;
         x->why = why;
 }
 
-static char *take_value(Reading *x, const json_t *v, size_t max) {
+static char *read_value(Reading *x, const json_t *v, size_t max) {
         char *ret = NULL;
         if (!json_is_string(v) || json_string_length(v) != strlen(json_string_value(v)))
-                fault(x, -EINVAL, "a text of the order is none");
+                set_error(x, -EINVAL, "a text of the order is none");
         else if (json_string_length(v) > 4 * max)
-                fault(x, -EFBIG, "a text of the order is too long");
+                set_error(x, -EFBIG, "a text of the order is too long");
         else if (path_unescape(json_string_value(v), &ret) < 0)
-                fault(x, -EINVAL, "a text of the order has a byte that is none");
+                set_error(x, -EINVAL, "a text of the order has a byte that is none");
         return ret;
 }
 
-static char *take_text(Reading *x, const json_t *o, const char *key, size_t max) {
+static char *read_text(Reading *x, const json_t *o, const char *key, size_t max) {
         const json_t *v = json_object_get(o, key);
-        return v ? take_value(x, v, max) : NULL;
+        return v ? read_value(x, v, max) : NULL;
 }
 
-static uint64_t take_number(Reading *x, const json_t *o, const char *key) {
+static uint64_t read_number(Reading *x, const json_t *o, const char *key) {
         const json_t *v = json_object_get(o, key);
         if (!v)
                 return 0;
         if (json_is_integer(v) && json_integer_value(v) >= 0)
                 return (uint64_t)json_integer_value(v);
-        fault(x, -EINVAL, "a number of the order is none");
+        set_error(x, -EINVAL, "a number of the order is none");
         return 0;
 }
 
-static pid_t take_pid(Reading *x, const json_t *o, const char *key) {
-        uint64_t v = take_number(x, o, key);
+static pid_t read_pid(Reading *x, const json_t *o, const char *key) {
+        uint64_t v = read_number(x, o, key);
         if (v >= 1 && v <= 1 << 22)
                 return (pid_t)v;
-        fault(x, -EINVAL, "a process of the order has no possible number");
+        set_error(x, -EINVAL, "a process of the order has no possible number");
         return 0;
 }
 
 /* @return the array's length, 0 when it is none or too long, which is noted */
-static size_t take_length(Reading *x, const json_t *array, size_t max) {
+static size_t read_length(Reading *x, const json_t *array, size_t max) {
         if (array && !json_is_array(array))
-                fault(x, -EINVAL, "a list of the order is none");
+                set_error(x, -EINVAL, "a list of the order is none");
         else if (json_array_size(array) > max)
-                fault(x, -EFBIG, "a list of the order is too long");
+                set_error(x, -EFBIG, "a list of the order is too long");
         return x->r < 0 ? 0 : json_array_size(array);
 }
 
 /* @param n  0 afterwards where there is no memory, which is noted */
-static void *make_items(Reading *x, size_t *n, size_t size) {
+static void *alloc_items(Reading *x, size_t *n, size_t size) {
         void *items = calloc(*n + 1, size);
         if (!items) {
-                fault(x, -ENOMEM, "no memory");
+                set_error(x, -ENOMEM, "no memory");
                 *n = 0;
         }
         return items;
 }
 
-static uid_t take_uid(Reading *x, const json_t *o) {
-        uint64_t uid = take_number(x, o, "uid");
+static uid_t read_uid(Reading *x, const json_t *o) {
+        uint64_t uid = read_number(x, o, "uid");
         if (!json_object_get(o, "uid") || uid > UINT32_MAX)
-                fault(x, -EINVAL, "a file of the order is nobody's");
+                set_error(x, -EINVAL, "a file of the order is nobody's");
         return (uid_t)uid;
 }
 
-static char **take_list(Reading *x, const json_t *array, size_t max, size_t *ret_n) {
-        size_t n = take_length(x, array, max);
-        char **list = make_items(x, &n, sizeof *list);
+static char **read_list(Reading *x, const json_t *array, size_t max, size_t *ret_n) {
+        size_t n = read_length(x, array, max);
+        char **list = alloc_items(x, &n, sizeof *list);
         for (size_t i = 0; i < n; i++) {
-                list[i] = take_value(x, json_array_get(array, i), ORDER_PATH_MAX);
+                list[i] = read_value(x, json_array_get(array, i), ORDER_PATH_MAX);
                 if (!list[i])
                         break;
         }
@@ -236,128 +236,128 @@ static char **take_list(Reading *x, const json_t *array, size_t max, size_t *ret
         return list;
 }
 
-static void take_processes(Reading *x, const json_t *array, CollectOrder *c) {
-        size_t n = take_length(x, array, COLLECT_PROCESSES_MAX);
-        c->processes = make_items(x, &n, sizeof *c->processes);
+static void read_processes(Reading *x, const json_t *array, CollectOrder *c) {
+        size_t n = read_length(x, array, COLLECT_PROCESSES_MAX);
+        c->processes = alloc_items(x, &n, sizeof *c->processes);
         for (size_t i = 0; i < n; i++) {
                 const json_t *v = json_array_get(array, i);
                 c->processes[i] =
-                        (CollectProcess){ take_pid(x, v, "pid"), take_number(x, v, "start_ticks") };
+                        (CollectProcess){ read_pid(x, v, "pid"), read_number(x, v, "start_ticks") };
                 c->n_processes = i + 1;
         }
 }
 
-static void take_questions(Reading *x, const json_t *array, ProbeOrder *o) {
-        size_t n = take_length(x, array, COLLECT_PROCESSES_MAX);
-        o->questions = make_items(x, &n, sizeof *o->questions);
+static void read_questions(Reading *x, const json_t *array, ProbeOrder *o) {
+        size_t n = read_length(x, array, COLLECT_PROCESSES_MAX);
+        o->questions = alloc_items(x, &n, sizeof *o->questions);
         for (size_t i = 0; i < n; i++) {
                 const json_t *v = json_array_get(array, i);
                 o->questions[i] =
-                        (ProbeQuestion){ take_pid(x, v, "hook_pid"), take_pid(x, v, "inner_pid"),
-                                         take_number(x, v, "ns_inode") };
+                        (ProbeQuestion){ read_pid(x, v, "hook_pid"), read_pid(x, v, "inner_pid"),
+                                         read_number(x, v, "ns_inode") };
                 o->n_questions = i + 1;
         }
 }
 
-static void take_commands(Reading *x, const json_t *array, CollectOrder *c) {
-        size_t n = take_length(x, array, ORDER_COMMANDS_MAX), n_arguments;
-        c->commands = make_items(x, &n, sizeof *c->commands);
+static void read_commands(Reading *x, const json_t *array, CollectOrder *c) {
+        size_t n = read_length(x, array, ORDER_COMMANDS_MAX), n_arguments;
+        c->commands = alloc_items(x, &n, sizeof *c->commands);
         for (size_t i = 0; i < n; i++) {
                 const json_t *v = json_array_get(array, i);
                 c->n_commands = i + 1;
-                c->commands[i].name = take_text(x, v, "name", ORDER_NAME_MAX);
-                c->commands[i].timeout_usec = take_number(x, v, "timeout_usec");
+                c->commands[i].name = read_text(x, v, "name", ORDER_NAME_MAX);
+                c->commands[i].timeout_usec = read_number(x, v, "timeout_usec");
                 c->commands[i].run =
-                        take_list(x, json_object_get(v, "run"), ORDER_ARGUMENTS_MAX, &n_arguments);
+                        read_list(x, json_object_get(v, "run"), ORDER_ARGUMENTS_MAX, &n_arguments);
                 if (!c->commands[i].name || n_arguments == 0)
-                        fault(x, -EINVAL, "a command of the order has no name or no program");
+                        set_error(x, -EINVAL, "a command of the order has no name or no program");
         }
 }
 
 /* 0 and nothing: not known. */
-static pid_t take_pid_or_none(Reading *x, const json_t *o, const char *key) {
-        return take_number(x, o, key) == 0 ? 0 : take_pid(x, o, key);
+static pid_t read_pid_or_none(Reading *x, const json_t *o, const char *key) {
+        return read_number(x, o, key) == 0 ? 0 : read_pid(x, o, key);
 }
 
-static void take_log_files(Reading *x, const json_t *array, CollectOrder *c) {
-        size_t n = take_length(x, array, COLLECT_FILES_MAX);
-        c->log_files = make_items(x, &n, sizeof *c->log_files);
+static void read_log_files(Reading *x, const json_t *array, CollectOrder *c) {
+        size_t n = read_length(x, array, COLLECT_FILES_MAX);
+        c->log_files = alloc_items(x, &n, sizeof *c->log_files);
         for (size_t i = 0; i < n; i++) {
                 const json_t *v = json_array_get(array, i);
                 c->log_files[i] =
-                        (CollectLogFile){ .path = take_text(x, v, "path", ORDER_PATH_MAX),
-                                          .uid = take_uid(x, v),
-                                          .pid = take_pid_or_none(x, v, "pid"),
-                                          .start_ticks = take_number(x, v, "start_ticks"),
-                                          .hook_pid = take_pid_or_none(x, v, "hook_pid"),
-                                          .inner_pid = take_pid_or_none(x, v, "inner_pid") };
+                        (CollectLogFile){ .path = read_text(x, v, "path", ORDER_PATH_MAX),
+                                          .uid = read_uid(x, v),
+                                          .pid = read_pid_or_none(x, v, "pid"),
+                                          .start_ticks = read_number(x, v, "start_ticks"),
+                                          .hook_pid = read_pid_or_none(x, v, "hook_pid"),
+                                          .inner_pid = read_pid_or_none(x, v, "inner_pid") };
                 c->n_log_files = i + 1;
                 if (!c->log_files[i].path)
-                        fault(x, -EINVAL, "a log of the order has no path");
+                        set_error(x, -EINVAL, "a log of the order has no path");
         }
 }
 
-static void take_dumps(Reading *x, const json_t *array, CollectOrder *c) {
-        size_t n = take_length(x, array, COLLECT_DUMPS_MAX);
-        c->dumps = make_items(x, &n, sizeof *c->dumps);
+static void read_dumps(Reading *x, const json_t *array, CollectOrder *c) {
+        size_t n = read_length(x, array, COLLECT_DUMPS_MAX);
+        c->dumps = alloc_items(x, &n, sizeof *c->dumps);
         for (size_t i = 0; i < n; i++) {
                 const json_t *v = json_array_get(array, i);
-                c->dumps[i] = (CollectDump){ .path = take_text(x, v, "path", ORDER_PATH_MAX),
-                                             .uid = take_uid(x, v) };
+                c->dumps[i] = (CollectDump){ .path = read_text(x, v, "path", ORDER_PATH_MAX),
+                                             .uid = read_uid(x, v) };
                 c->n_dumps = i + 1;
                 if (!c->dumps[i].path || c->dumps[i].path[0] != '/')
-                        fault(x, -EINVAL, "a dump of the order has no absolute path");
+                        set_error(x, -EINVAL, "a dump of the order has no absolute path");
         }
 }
 
-static void take_mode(Reading *x, const json_t *v, ProbeMode *ret) {
+static void read_mode(Reading *x, const json_t *v, ProbeMode *ret) {
         for (size_t i = 0; i < ELEMENTSOF(mode_names); i++)
                 if (json_is_string(v) && strcmp(json_string_value(v), mode_names[i]) == 0) {
                         *ret = (ProbeMode)i;
                         return;
                 }
-        fault(x, -EINVAL, "the order does not say what is wanted");
+        set_error(x, -EINVAL, "the order does not say what is wanted");
 }
 
-static void take_collectors(Reading *x, const json_t *array, ProbeOrder *o) {
+static void read_collectors(Reading *x, const json_t *array, ProbeOrder *o) {
         size_t n;
         if (!array)
                 return;
-        o->collectors = take_list(x, array, ORDER_COLLECTORS_MAX, &n);
+        o->collectors = read_list(x, array, ORDER_COLLECTORS_MAX, &n);
 }
 
 static bool is_file_name(const char *s) {
         return !s || (*s && *s != '.' && strlen(s) < 100 && !strchr(s, '/'));
 }
 
-static void take_order(Reading *x, const json_t *v, ProbeOrder *o) {
+static void read_request(Reading *x, const json_t *v, ProbeOrder *o) {
         CollectOrder *c = &o->collect;
         size_t n;
-        take_mode(x, json_object_get(v, "mode"), &o->mode);
-        o->document = take_text(x, v, "document", ORDER_NAME_MAX);
-        o->name = take_text(x, v, "name", ORDER_NAME_MAX);
-        o->trigger = take_text(x, v, "trigger", ORDER_PATH_MAX);
-        o->instance_id = take_text(x, v, "instance_id", 256);
-        take_collectors(x, json_object_get(v, "collectors"), o);
-        o->interval_usec = take_number(x, v, "interval_usec");
-        c->sysfs_root = take_text(x, v, "sysfs_root", ORDER_PATH_MAX);
-        c->device_directory = take_text(x, v, "device_directory", ORDER_PATH_MAX);
-        c->proc_root = take_text(x, v, "proc_root", ORDER_PATH_MAX);
-        c->environment = take_list(x, json_object_get(v, "environment"), ORDER_PATTERNS_MAX, &n);
-        c->timeout_usec = take_number(x, v, "timeout_usec");
-        c->max_bytes = take_number(x, v, "max_bytes");
-        c->since_boot_usec = take_number(x, v, "since_boot_usec");
-        take_processes(x, json_object_get(v, "processes"), c);
-        take_questions(x, json_object_get(v, "questions"), o);
-        take_log_files(x, json_object_get(v, "log_files"), c);
-        take_dumps(x, json_object_get(v, "dumps"), c);
-        take_commands(x, json_object_get(v, "commands"), c);
+        read_mode(x, json_object_get(v, "mode"), &o->mode);
+        o->document = read_text(x, v, "document", ORDER_NAME_MAX);
+        o->name = read_text(x, v, "name", ORDER_NAME_MAX);
+        o->trigger = read_text(x, v, "trigger", ORDER_PATH_MAX);
+        o->instance_id = read_text(x, v, "instance_id", 256);
+        read_collectors(x, json_object_get(v, "collectors"), o);
+        o->interval_usec = read_number(x, v, "interval_usec");
+        c->sysfs_root = read_text(x, v, "sysfs_root", ORDER_PATH_MAX);
+        c->device_directory = read_text(x, v, "device_directory", ORDER_PATH_MAX);
+        c->proc_root = read_text(x, v, "proc_root", ORDER_PATH_MAX);
+        c->environment = read_list(x, json_object_get(v, "environment"), ORDER_PATTERNS_MAX, &n);
+        c->timeout_usec = read_number(x, v, "timeout_usec");
+        c->max_bytes = read_number(x, v, "max_bytes");
+        c->since_boot_usec = read_number(x, v, "since_boot_usec");
+        read_processes(x, json_object_get(v, "processes"), c);
+        read_questions(x, json_object_get(v, "questions"), o);
+        read_log_files(x, json_object_get(v, "log_files"), c);
+        read_dumps(x, json_object_get(v, "dumps"), c);
+        read_commands(x, json_object_get(v, "commands"), c);
         if (x->r == 0 && (!c->sysfs_root || !c->device_directory || !c->proc_root))
-                fault(x, -EINVAL, "the order does not say where /sys, /dev and /proc are");
+                set_error(x, -EINVAL, "the order does not say where /sys, /dev and /proc are");
         if (x->r == 0 && (c->timeout_usec == 0 || c->max_bytes == 0))
-                fault(x, -EINVAL, "the order has no limits");
+                set_error(x, -EINVAL, "the order has no limits");
         if (x->r == 0 && !is_file_name(o->document))
-                fault(x, -EINVAL, "the order's document has no possible name");
+                set_error(x, -EINVAL, "the order's document has no possible name");
 }
 
 int probe_order_parse(const void *data, size_t n, ProbeOrder *ret, const char **ret_why) {
@@ -369,9 +369,9 @@ int probe_order_parse(const void *data, size_t n, ProbeOrder *ret, const char **
         }
         json_t *v = json_loadb(data, n, JSON_REJECT_DUPLICATES, NULL);
         if (json_is_object(v))
-                take_order(&x, v, &o);
+                read_request(&x, v, &o);
         else
-                fault(&x, -EINVAL, "the order is no JSON object");
+                set_error(&x, -EINVAL, "the order is no JSON object");
         json_decref(v);
         if (x.r < 0) {
                 probe_order_done(&o);

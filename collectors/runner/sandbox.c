@@ -276,7 +276,7 @@ static void add_load(Filter *f, size_t offset) {
         add(f, (struct sock_filter){ .code = BPF_LD | BPF_W | BPF_ABS, .k = (uint32_t)offset });
 }
 
-static void add_answer(Filter *f, int error) {
+static void add_return(Filter *f, int error) {
         uint32_t answer = error ? SECCOMP_RET_ERRNO | (uint32_t)error : SECCOMP_RET_ALLOW;
         add(f, (struct sock_filter){ .code = BPF_RET | BPF_K, .k = answer });
 }
@@ -284,7 +284,7 @@ static void add_answer(Filter *f, int error) {
 static void add_refused(Filter *f, const unsigned short *calls, size_t n) {
         for (size_t i = 0; i < n; i++) {
                 add(f, jump(BPF_JEQ, calls[i], 0, 1));
-                add_answer(f, EPERM);
+                add_return(f, EPERM);
         }
 }
 
@@ -301,20 +301,20 @@ static void add_open(Filter *f, unsigned call, unsigned flags_argument, const Sa
         add(f, jump(BPF_JEQ, call, 0, 0)); /* its end is not known yet */
         add_load(f, ARGUMENT(flags_argument));
         add(f, jump(BPF_JSET, OPEN_WRITES, 1, 0));
-        add_answer(f, 0);
+        add_return(f, 0);
         add(f, (struct sock_filter){ .code = BPF_ALU | BPF_AND | BPF_K,
                                      .k = OPEN_WRITES | O_EXCL | O_NOFOLLOW });
         if (s->device_directory) {
                 add(f, jump(BPF_JEQ, OPEN_NODE, 0, 1));
-                add_answer(f, 0);
+                add_return(f, 0);
         }
         if (s->dir_fd >= 0 && call == SYS_openat) {
                 add(f, jump(BPF_JEQ, OPEN_NEW, 0, 3));
                 add_load(f, ARGUMENT(0));
                 add(f, jump(BPF_JEQ, (uint32_t)s->dir_fd, 0, 1));
-                add_answer(f, 0);
+                add_return(f, 0);
         }
-        add_answer(f, EPERM);
+        add_return(f, EPERM);
         f->steps[begin].jf = (unsigned char)(f->n - begin - 1);
 }
 
@@ -324,7 +324,7 @@ static void add_open(Filter *f, unsigned call, unsigned flags_argument, const Sa
 static void add_opens(Filter *f, const Sandbox *s) {
         add_refused(f, refused_without_landlock, ELEMENTSOF(refused_without_landlock));
         add(f, jump(BPF_JEQ, SYS_openat2, 0, 1));
-        add_answer(f, ENOSYS); /* its flags are behind a pointer; who uses it can do without */
+        add_return(f, ENOSYS); /* its flags are behind a pointer; who uses it can do without */
         add_open(f, SYS_openat, 2, s);
 #ifdef __x86_64__
         add_open(f, SYS_open, 1, s);
@@ -341,7 +341,7 @@ static int enter_seccomp(const Sandbox *s) {
                 add_refused(&f, refused_without_commands, ELEMENTSOF(refused_without_commands));
         if (s->reads_processes)
                 add_opens(&f, s);
-        add_answer(&f, 0);
+        add_return(&f, 0);
         struct sock_fprog program = { .len = f.n, .filter = f.steps };
         return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) < 0 ? -errno : 0;
 }
@@ -353,7 +353,7 @@ static int enter_seccomp(const Sandbox *s) {
 }
 #endif
 
-static void say(StrBuf *b, const char *what, int error) {
+static void note_missing(StrBuf *b, const char *what, int error) {
         if (error == 0)
                 return;
         strbuf_addf(b, "%s%s: %s", b->n ? "; " : "collected without ", what, strerror(-error));
@@ -366,9 +366,9 @@ int sandbox_enter(const Sandbox *s, StrBuf *left_out) {
         if (r < 0)
                 return r;
         if (!s->reads_processes)
-                say(left_out, "landlock", enter_landlock(s));
-        say(left_out, "dropping capabilities", keep_capabilities(s->capabilities));
-        say(left_out, "a filter of system calls", enter_seccomp(s));
+                note_missing(left_out, "landlock", enter_landlock(s));
+        note_missing(left_out, "dropping capabilities", keep_capabilities(s->capabilities));
+        note_missing(left_out, "a filter of system calls", enter_seccomp(s));
         return 0;
 }
 

@@ -29,7 +29,7 @@ typedef struct WatchNode {
         int wd;                            /* -1 = not watched */
         uint32_t seen;                     /* stamp of the listing that met it last */
         uint8_t depth;                     /* root = 0 */
-        bool is_queued : 1, is_loud : 1, is_walk : 1, is_buried : 1;
+        bool is_queued : 1, reports_entries : 1, is_rescan : 1, is_detached : 1;
         char name[]; /* "" for the root */
 } WatchNode;
 
@@ -241,7 +241,7 @@ static void remove_name(WatchTree *t, WatchNode *n) {
         n->by_name = NULL;
 }
 
-static void watch_tree_detach(WatchTree *t, WatchNode *n, WatchNode **grave) {
+static void watch_tree_detach(WatchTree *t, WatchNode *n, WatchNode **detached) {
         if (n->prev)
                 n->prev->next = n->next;
         else if (n->parent)
@@ -252,27 +252,27 @@ static void watch_tree_detach(WatchTree *t, WatchNode *n, WatchNode **grave) {
                 n->next->prev = n->prev;
         remove_name(t, n);
         n->parent = n->prev = NULL;
-        n->next = *grave;
-        *grave = n;
+        n->next = *detached;
+        *detached = n;
 }
 
-static bool watch_tree_is_alive(const WatchTree *t, const WatchNode *n) {
+static bool watch_tree_contains(const WatchTree *t, const WatchNode *n) {
         while (n->parent)
                 n = n->parent;
         return n == t->root;
 }
 
-static WatchNode *watch_tree_bury(WatchTree *t, WatchNode **grave) {
-        WatchNode *n = *grave;
+static WatchNode *watch_tree_pop_detached(WatchTree *t, WatchNode **detached) {
+        WatchNode *n = *detached;
 
         if (!n)
                 return NULL;
-        *grave = n->next;
+        *detached = n->next;
         n->next = NULL;
         while (n->first_child)
-                watch_tree_detach(t, n->first_child, grave);
+                watch_tree_detach(t, n->first_child, detached);
         watch_tree_set_wd(t, n, -1);
-        n->is_buried = true;
+        n->is_detached = true;
         t->n_nodes--;
         return n;
 }
@@ -323,7 +323,7 @@ typedef struct DirwatchChain {
  * @param ret_fd  the root, O_RDONLY directory, the caller's; only on DIRWATCH_CHAIN_THERE
  * @return DIRWATCH_CHAIN_THERE; DIRWATCH_CHAIN_WAITING: told by an event when to call again; -ELOOP the root is a symbolic link,
  * -ENOTDIR it or an ancestor is no directory (both: waiting as well); -ENOSPC, -EACCES … when it cannot be waited for */
-enum { DIRWATCH_CHAIN_THERE = 1, DIRWATCH_CHAIN_WAITING = 2 };
+enum { CHAIN_PRESENT = 1, CHAIN_WAITING = 2 };
 
 #define DIRWATCH_DEPTH_MAX FS_DEPTH_MAX
 #define DIRWATCH_PATH_BYTES ((DIRWATCH_DEPTH_MAX + 2) * (NAME_MAX + 1))
@@ -338,24 +338,24 @@ struct DirWatch {
         dev_t root_dev;
         ino_t root_ino;
         int root_fd; /* for the time of a slice; kept longer it would hold the file system against umount */
-        bool must_settle;
+        bool must_sync_root;
 
-        WatchNode *grave;
+        WatchNode *detached;
         WatchNode *queue_first, *queue_last;
         size_t n_queued;
-        size_t n_walk;        /* directories of the current walk that are still to be looked at */
-        const char *walk_why; /* what to tell when the walk is done; NULL = no walk */
+        size_t n_rescan;        /* directories of the current walk that are still to be looked at */
+        const char *rescan_why; /* what to tell when the walk is done; NULL = no walk */
 
         struct {
                 WatchNode *node; /* NULL = none */
                 int fd;
-                bool is_loud, is_walk, is_first;
+                bool reports_entries, is_rescan, is_first;
                 ssize_t at, n;
         } listing;
         uint32_t stamp;
 
         size_t n_overflows;
-        unsigned faults_told; /* bits by Fault */
+        unsigned faults_reported; /* bits by Fault */
         bool is_full, may_retry;
         char path[DIRWATCH_PATH_BYTES];
         _Alignas(struct inotify_event) char events[DIRWATCH_EVENT_BYTES];
@@ -367,7 +367,7 @@ struct DirWatch {
 #define ROUNDS_MAX                                                                                 \
         1000 /* somebody who makes and removes an ancestor as fast as we look must not hold the loop */
 
-static int dirwatch_chain_init(DirwatchChain *c, const char *root) {
+static int chain_init(DirwatchChain *c, const char *root) {
         _cleanup_free_ char *path = NULL;
         _cleanup_free_ size_t *ends = NULL;
         _cleanup_free_ int *wds = NULL;
@@ -398,14 +398,14 @@ static int dirwatch_chain_init(DirwatchChain *c, const char *root) {
         return 0;
 }
 
-static void dirwatch_chain_done(DirwatchChain *c) {
+static void chain_done(DirwatchChain *c) {
         free(c->path);
         free(c->ends);
         free(c->wds);
         *c = (DirwatchChain){ 0 };
 }
 
-static int dirwatch_add_watch(int inotify_fd, int fd, uint32_t mask) {
+static int add_watch(int inotify_fd, int fd, uint32_t mask) {
         char name[32];
         int wd;
 
@@ -453,12 +453,12 @@ static int watch_step(DirwatchChain *c, int inotify_fd, size_t i, uint32_t mask)
                 replace_watch(c, inotify_fd, i, -1);
                 return fd;
         }
-        wd = dirwatch_add_watch(inotify_fd, fd, mask);
+        wd = add_watch(inotify_fd, fd, mask);
         replace_watch(c, inotify_fd, i, wd < 0 ? -1 : wd);
         return wd < 0 && mask == AWAIT_MASK ? wd : 0; /* only the one that we wait on is needed */
 }
 
-static int dirwatch_chain_settle(DirwatchChain *c, int inotify_fd, int *ret_fd) {
+static int chain_sync(DirwatchChain *c, int inotify_fd, int *ret_fd) {
         for (unsigned round = 0; round < ROUNDS_MAX; round++) {
                 size_t present = 0;
                 int fd, r, next;
@@ -473,7 +473,7 @@ static int dirwatch_chain_settle(DirwatchChain *c, int inotify_fd, int *ret_fd) 
                 fd = open_step(c, c->n, O_RDONLY);
                 if (fd >= 0) {
                         *ret_fd = fd;
-                        return DIRWATCH_CHAIN_THERE;
+                        return CHAIN_PRESENT;
                 }
                 if (present == 0)
                         return fd;
@@ -486,13 +486,13 @@ static int dirwatch_chain_settle(DirwatchChain *c, int inotify_fd, int *ret_fd) 
                 /* What appeared before this watch was in place raised no event. */
                 next = open_step(c, present, present == c->n ? O_RDONLY : O_PATH);
                 if (next < 0)
-                        return fd == -ENOENT ? DIRWATCH_CHAIN_WAITING : fd;
+                        return fd == -ENOENT ? CHAIN_WAITING : fd;
                 (void)close(next);
         }
-        return DIRWATCH_CHAIN_WAITING;
+        return CHAIN_WAITING;
 }
 
-static bool dirwatch_chain_concerns(const DirwatchChain *c, const struct inotify_event *e) {
+static bool chain_is_affected(const DirwatchChain *c, const struct inotify_event *e) {
         for (size_t i = 0; i < c->n; i++) {
                 const char *name;
                 size_t bytes;
@@ -510,7 +510,7 @@ static bool dirwatch_chain_concerns(const DirwatchChain *c, const struct inotify
         return false;
 }
 
-static size_t dirwatch_chain_n_watches(const DirwatchChain *c) {
+static size_t chain_n_watches(const DirwatchChain *c) {
         size_t n = 0;
 
         for (size_t i = 0; i < c->n; i++)
@@ -522,22 +522,21 @@ static size_t dirwatch_chain_n_watches(const DirwatchChain *c) {
 
 typedef enum Fault { FAULT_LIMIT, FAULT_MEMORY, FAULT_DIRECTORY, FAULT_ROOT } Fault;
 
-static void dirwatch_tell_change(DirWatch *d, const WatchNode *node, const char *name,
-                                 bool is_dir) {
+static void report_change(DirWatch *d, const WatchNode *node, const char *name, bool is_dir) {
         const char *path = watch_tree_path(node, name, d->path, sizeof d->path);
 
         if (path) /* always: depth and names are bounded */
                 d->callbacks.on_change(path, is_dir, d->callbacks.userdata);
 }
 
-static void tell_fault(DirWatch *d, Fault fault, const char *why, const char *remedy) {
-        if (d->faults_told & (1U << fault))
+static void report_fault(DirWatch *d, Fault fault, const char *why, const char *remedy) {
+        if (d->faults_reported & (1U << fault))
                 return;
-        d->faults_told |= 1U << fault;
+        d->faults_reported |= 1U << fault;
         d->callbacks.on_degraded(why, remedy, d->callbacks.userdata);
 }
 
-static void dirwatch_tell_limit(DirWatch *d) {
+static void report_limit(DirWatch *d) {
         char why[PATH_MAX + 128], remedy[256], limit[32] = "unknown";
         _cleanup_fclose_ FILE *f = fopen("/proc/sys/fs/inotify/max_user_watches", "re");
 
@@ -551,91 +550,91 @@ static void dirwatch_tell_limit(DirWatch *d) {
                        "raise fs.inotify.max_user_watches (it is %s) by sysctl and in "
                        "/etc/sysctl.d, then restart the agent",
                        limit);
-        tell_fault(d, FAULT_LIMIT, why, remedy);
+        report_fault(d, FAULT_LIMIT, why, remedy);
 }
 
-static void dirwatch_tell_unwatched(DirWatch *d, const char *path, int error) {
+static void report_unwatched(DirWatch *d, const char *path, int error) {
         char why[2 * PATH_MAX + 128];
 
         if (error == -ENOSPC) {
                 d->is_full = true;
-                dirwatch_tell_limit(d);
+                report_limit(d);
                 return;
         }
         (void)snprintf(why, sizeof why, "cannot watch '%.*s/%.*s': %s; it is only scanned",
                        PATH_MAX, d->chain.path, PATH_MAX, path, strerror(-error));
-        tell_fault(d, error == -ENOMEM ? FAULT_MEMORY : FAULT_DIRECTORY, why,
-                   error == -EACCES || error == -EPERM
-                           ? "let the agent's user read it, or give the agent CAP_DAC_READ_SEARCH"
-                           : "look at the directory and at the agent's limits, then restart the "
-                             "agent");
+        report_fault(d, error == -ENOMEM ? FAULT_MEMORY : FAULT_DIRECTORY, why,
+                     error == -EACCES || error == -EPERM
+                             ? "let the agent's user read it, or give the agent CAP_DAC_READ_SEARCH"
+                             : "look at the directory and at the agent's limits, then restart the "
+                               "agent");
 }
 
-static void dirwatch_tell_root(DirWatch *d, int error) {
+static void report_root(DirWatch *d, int error) {
         char why[PATH_MAX + 128];
 
         (void)snprintf(why, sizeof why, "cannot watch '%.*s': %s", PATH_MAX, d->chain.path,
                        error == -ELOOP ? "it is a symbolic link" : strerror(-error));
-        tell_fault(d, FAULT_ROOT, why,
-                   error == -ELOOP ? "configure the path it points to"
-                   : error == -ENOTDIR
-                           ? "configure a directory, or remove the file that stands in its place"
-                           : "let the agent's user read it and the directories above it");
+        report_fault(d, FAULT_ROOT, why,
+                     error == -ELOOP ? "configure the path it points to"
+                     : error == -ENOTDIR
+                             ? "configure a directory, or remove the file that stands in its place"
+                             : "let the agent's user read it and the directories above it");
 }
 
 /* The root of a watched tree: whether what is at its path is still the directory that is watched. */
 
-static void dirwatch_root_close(DirWatch *d) {
+static void close_root(DirWatch *d) {
         if (d->root_fd >= 0)
                 (void)close(d->root_fd); /* read only */
         d->root_fd = -1;
 }
 
-static void dirwatch_enqueue(DirWatch *d, WatchNode *n, bool loud, bool walk);
-static void dirwatch_detach(DirWatch *d, WatchNode *n);
+static void enqueue(DirWatch *d, WatchNode *n, bool reports, bool rescan);
+static void detach(DirWatch *d, WatchNode *n);
 
-static void dirwatch_root_gone(DirWatch *d, const char *why) {
+static void drop_root(DirWatch *d, const char *why) {
         if (!d->tree.root)
                 return;
-        dirwatch_root_close(d);
-        dirwatch_detach(d, d->tree.root);
+        close_root(d);
+        detach(d, d->tree.root);
         d->callbacks.on_rescan(why, d->callbacks.userdata);
 }
 
-static void dirwatch_root_settle(DirWatch *d) {
+static void sync_root(DirWatch *d) {
         _cleanup_close_ int fd = -1;
         WatchNode *root;
         struct stat st;
         int r;
 
-        r = dirwatch_chain_settle(&d->chain, d->fd, &fd);
-        if (r != DIRWATCH_CHAIN_THERE) {
-                dirwatch_root_gone(d, "the directory went away");
+        r = chain_sync(&d->chain, d->fd, &fd);
+        if (r != CHAIN_PRESENT) {
+                drop_root(d, "the directory went away");
                 if (r == -ENOSPC)
-                        dirwatch_tell_limit(d);
+                        report_limit(d);
                 else if (r < 0)
-                        dirwatch_tell_root(d, r);
+                        report_root(d, r);
                 return;
         }
         if (fstat(fd, &st) < 0) {
-                dirwatch_tell_root(d, -errno);
+                report_root(d, -errno);
                 return;
         }
         if (d->tree.root && d->root_dev == st.st_dev && d->root_ino == st.st_ino)
                 return;
-        dirwatch_root_gone(d, "another directory took its place");
+        drop_root(d, "another directory took its place");
         r = watch_tree_add(&d->tree, NULL, "", &root);
         if (r < 0) {
-                dirwatch_tell_unwatched(d, "", r);
+                report_unwatched(d, "", r);
                 return;
         }
         d->root_dev = st.st_dev;
         d->root_ino = st.st_ino;
-        d->walk_why = "the directory is watched now";
-        dirwatch_enqueue(d, root, false, true);
+        d->rescan_why = "the directory is watched now";
+        enqueue(d, root, false, true);
 }
 
-static int dirwatch_root_open(DirWatch *d) {
+static int open_root(DirWatch *d) {
         _cleanup_close_ int fd = -1;
         struct stat st;
 
@@ -664,16 +663,16 @@ static int dirwatch_root_open(DirWatch *d) {
 #define SLICE_USEC (2 * USEC_PER_MSEC)
 /* ── the queue ─────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static void wake(DirWatch *d) {
+static void schedule_slice(DirWatch *d) {
         (void)sd_event_source_set_enabled(
                 d->slice, SD_EVENT_ON); /* fails only for a source of another process */
 }
 
-static void dirwatch_enqueue(DirWatch *d, WatchNode *n, bool loud, bool walk) {
-        n->is_loud |= loud;
-        if (walk && !n->is_walk) {
-                n->is_walk = true;
-                d->n_walk++;
+static void enqueue(DirWatch *d, WatchNode *n, bool reports, bool rescan) {
+        n->reports_entries |= reports;
+        if (rescan && !n->is_rescan) {
+                n->is_rescan = true;
+                d->n_rescan++;
         }
         if (!n->is_queued) {
                 n->is_queued = true;
@@ -685,7 +684,7 @@ static void dirwatch_enqueue(DirWatch *d, WatchNode *n, bool loud, bool walk) {
                 d->queue_last = n;
                 d->n_queued++;
         }
-        wake(d);
+        schedule_slice(d);
 }
 
 static WatchNode *dequeue(DirWatch *d) {
@@ -701,23 +700,23 @@ static WatchNode *dequeue(DirWatch *d) {
         return n;
 }
 
-static void walk_step_done(DirWatch *d) {
-        const char *why = d->walk_why;
+static void rescan_step_done(DirWatch *d) {
+        const char *why = d->rescan_why;
 
-        if (--d->n_walk > 0 || !why)
+        if (--d->n_rescan > 0 || !why)
                 return;
-        d->walk_why = NULL;
+        d->rescan_why = NULL;
         d->callbacks.on_rescan(why, d->callbacks.userdata);
 }
 
-static void dirwatch_detach(DirWatch *d, WatchNode *n) {
-        watch_tree_detach(&d->tree, n, &d->grave);
-        wake(d);
+static void detach(DirWatch *d, WatchNode *n) {
+        watch_tree_detach(&d->tree, n, &d->detached);
+        schedule_slice(d);
 }
 
-static void bury(DirWatch *d) {
-        int wd = d->grave->wd;
-        WatchNode *n = watch_tree_bury(&d->tree, &d->grave);
+static void free_detached(DirWatch *d) {
+        int wd = d->detached->wd;
+        WatchNode *n = watch_tree_pop_detached(&d->tree, &d->detached);
 
         if (wd >= 0) {
                 (void)inotify_rm_watch(d->fd,
@@ -732,14 +731,14 @@ static void bury(DirWatch *d) {
 /* ── slices: new directories are watched and listed ────────────────────────────────────────────────────────── */
 
 static void listing_done(DirWatch *d) {
-        bool is_walk = d->listing.is_walk;
+        bool is_rescan = d->listing.is_rescan;
 
         if (d->listing.fd >= 0)
                 (void)close(d->listing.fd); /* read only */
         d->listing.node = NULL;
         d->listing.fd = -1;
-        if (is_walk)
-                walk_step_done(d);
+        if (is_rescan)
+                rescan_step_done(d);
 }
 
 /* Children that a later listing did not meet went away unseen. */
@@ -747,25 +746,25 @@ static void listing_sweep(DirWatch *d) {
         for (WatchNode *n = d->listing.node->first_child, *next; n; n = next) {
                 next = n->next;
                 if (n->seen != d->stamp)
-                        dirwatch_detach(d, n);
+                        detach(d, n);
         }
 }
 
-static WatchNode *dirwatch_note_directory(DirWatch *d, WatchNode *parent, const char *name) {
+static WatchNode *add_directory(DirWatch *d, WatchNode *parent, const char *name) {
         WatchNode *n = watch_tree_find(&d->tree, parent, name);
         int r;
 
         if (!n && parent->depth < DIRWATCH_DEPTH_MAX) {
                 r = watch_tree_add(&d->tree, parent, name, &n);
                 if (r < 0)
-                        dirwatch_tell_unwatched(d, name, r);
+                        report_unwatched(d, name, r);
         }
         if (n)
                 n->seen = d->stamp;
         return n;
 }
 
-static bool dirwatch_is_left_out(const char *name, bool is_dir) {
+static bool is_excluded(const char *name, bool is_dir) {
         return is_dir && strcmp(name, ".neuron-collectd") == 0;
 }
 
@@ -781,16 +780,16 @@ static void list_entry(DirWatch *d, const struct dirent64 *e) {
                         return; /* gone already */
                 is_dir = S_ISDIR(st.st_mode);
         }
-        if (dirwatch_is_left_out(e->d_name, is_dir))
+        if (is_excluded(e->d_name, is_dir))
                 return;
         if (is_dir) {
-                n = dirwatch_note_directory(d, d->listing.node, e->d_name);
+                n = add_directory(d, d->listing.node, e->d_name);
                 is_new = n && n->wd < 0 && !n->is_queued;
-                if (n && (is_new || d->listing.is_walk))
-                        dirwatch_enqueue(d, n, d->listing.is_loud, d->listing.is_walk);
+                if (n && (is_new || d->listing.is_rescan))
+                        enqueue(d, n, d->listing.reports_entries, d->listing.is_rescan);
         }
-        if (d->listing.is_loud)
-                dirwatch_tell_change(d, d->listing.node, e->d_name, is_dir);
+        if (d->listing.reports_entries)
+                report_change(d, d->listing.node, e->d_name, is_dir);
 }
 
 /* @return whether there are more; else the listing is done */
@@ -825,14 +824,14 @@ static int watch_directory(DirWatch *d, WatchNode *n, int fd) {
         WatchNode *other;
         int wd;
 
-        wd = dirwatch_add_watch(d->fd, fd, n->parent ? TREE_MASK : TREE_MASK | IN_MOVE_SELF);
+        wd = add_watch(d->fd, fd, n->parent ? TREE_MASK : TREE_MASK | IN_MOVE_SELF);
         if (wd < 0)
                 return wd;
         if (wd == n->wd)
                 return DIRWATCH_SAME;
         /* The name leads to another directory than before: what is known below it is of the old one. */
         while (n->first_child)
-                dirwatch_detach(d, n->first_child);
+                detach(d, n->first_child);
         if (n->wd >= 0)
                 (void)inotify_rm_watch(d->fd, n->wd);
         /* Watched under another name: moved (the event is still to come) or a bind mount. The newest name counts. */
@@ -849,40 +848,40 @@ static bool is_gone(int error) {
 }
 
 /* Watches a directory and begins to list it. */
-static void look_at(DirWatch *d, WatchNode *n) {
+static void watch_and_list(DirWatch *d, WatchNode *n) {
         _cleanup_close_ int fd = -1;
-        bool is_loud = n->is_loud, is_walk = n->is_walk;
+        bool reports_entries = n->reports_entries, is_rescan = n->is_rescan;
         const char *path;
         int r;
 
-        n->is_loud = n->is_walk = false;
-        d->listing.is_walk = is_walk;
+        n->reports_entries = n->is_rescan = false;
+        d->listing.is_rescan = is_rescan;
         if (n->wd < 0 && d->is_full)
                 return listing_done(d);
-        r = dirwatch_root_open(d);
+        r = open_root(d);
         if (is_gone(r)) {
                 /* Not this directory's fault: it is looked at again, unless it goes away with the root. */
-                dirwatch_enqueue(d, n, is_loud, is_walk);
-                dirwatch_root_settle(d);
+                enqueue(d, n, reports_entries, is_rescan);
+                sync_root(d);
                 return listing_done(d);
         }
         path = watch_tree_path(n, NULL, d->path, sizeof d->path);
         fd = r < 0 ? r
                    : fs_open_beneath(d->root_fd, n->parent ? path : ".", O_RDONLY | O_DIRECTORY);
         if (is_gone(fd) && n->parent) {
-                dirwatch_detach(d, n);
+                detach(d, n);
                 return listing_done(d);
         }
         r = fd < 0 ? fd : watch_directory(d, n, fd);
         if (r < 0)
-                dirwatch_tell_unwatched(d, path, r);
-        if (r < 0 || (r == DIRWATCH_SAME && !is_walk))
+                report_unwatched(d, path, r);
+        if (r < 0 || (r == DIRWATCH_SAME && !is_rescan))
                 return listing_done(d); /* not watched, or watched and listed before */
 
         d->stamp++;
         d->listing.node = n;
         d->listing.fd = TAKE_FD(fd);
-        d->listing.is_loud = is_loud;
+        d->listing.reports_entries = reports_entries;
         d->listing.is_first = !n->first_child;
         d->listing.at = d->listing.n = 0;
         list_some(d);
@@ -890,28 +889,28 @@ static void look_at(DirWatch *d, WatchNode *n) {
 
 /* A directory that was queued and is not in the tree any more. */
 static void drop_queued(DirWatch *d, WatchNode *n) {
-        bool is_walk = n->is_walk;
+        bool is_rescan = n->is_rescan;
 
-        n->is_walk = n->is_loud = false;
-        if (n->is_buried)
+        n->is_rescan = n->reports_entries = false;
+        if (n->is_detached)
                 free(n);
-        if (is_walk)
-                walk_step_done(d);
+        if (is_rescan)
+                rescan_step_done(d);
 }
 
 /* One small thing of what is to be done. @return whether something was */
 static bool step(DirWatch *d) {
         WatchNode *n;
 
-        if (d->must_settle) {
-                d->must_settle = false;
-                dirwatch_root_settle(d);
+        if (d->must_sync_root) {
+                d->must_sync_root = false;
+                sync_root(d);
                 return true;
         }
-        if (d->listing.node && !watch_tree_is_alive(&d->tree, d->listing.node))
+        if (d->listing.node && !watch_tree_contains(&d->tree, d->listing.node))
                 listing_done(d);
-        if (d->grave) { /* first: it gives watches back */
-                bury(d);
+        if (d->detached) { /* first: it gives watches back */
+                free_detached(d);
                 return true;
         }
         if (d->listing.node) {
@@ -921,14 +920,14 @@ static bool step(DirWatch *d) {
         n = dequeue(d);
         if (!n)
                 return false;
-        if (n->is_buried || !watch_tree_is_alive(&d->tree, n))
+        if (n->is_detached || !watch_tree_contains(&d->tree, n))
                 drop_queued(d, n);
         else
-                look_at(d, n);
+                watch_and_list(d, n);
         return true;
 }
 
-static int dirwatch_on_slice(sd_event_source *s, void *userdata) {
+static int on_slice(sd_event_source *s, void *userdata) {
         DirWatch *d = userdata;
         Clock *clock = clock_system();
         uint64_t end_usec = clock->boottime_usec(clock) + SLICE_USEC;
@@ -941,7 +940,7 @@ static int dirwatch_on_slice(sd_event_source *s, void *userdata) {
                         break;
                 }
         } while (clock->boottime_usec(clock) < end_usec);
-        dirwatch_root_close(d);
+        close_root(d);
         return 0;
 }
 
@@ -957,10 +956,10 @@ static void on_overflow(DirWatch *d) {
         d->n_overflows++;
         d->callbacks.on_rescan("events were lost: the queue of inotify was full",
                                d->callbacks.userdata);
-        dirwatch_root_settle(d);
+        sync_root(d);
         if (d->tree.root) {
-                d->walk_why = "the directories were looked at again after events were lost";
-                dirwatch_enqueue(d, d->tree.root, false, true);
+                d->rescan_why = "the directories were looked at again after events were lost";
+                enqueue(d, d->tree.root, false, true);
         }
 }
 
@@ -972,12 +971,12 @@ static void on_self_event(DirWatch *d, WatchNode *n, uint32_t mask) {
         }
         if (n != d->tree.root) {
                 /* Perhaps there is already another directory of this name: look, and let it go when there is none. */
-                dirwatch_enqueue(d, n, true, false);
+                enqueue(d, n, true, false);
                 return;
         }
-        dirwatch_root_gone(d, mask & IN_MOVE_SELF ? "the directory was moved away"
-                                                  : "the directory was removed");
-        dirwatch_root_settle(d);
+        drop_root(d, mask & IN_MOVE_SELF ? "the directory was moved away"
+                                         : "the directory was removed");
+        sync_root(d);
 }
 
 static void on_event(DirWatch *d, const struct inotify_event *e) {
@@ -990,11 +989,11 @@ static void on_event(DirWatch *d, const struct inotify_event *e) {
         }
         n = watch_tree_by_wd(&d->tree, e->wd);
         if (!n) {
-                if (dirwatch_chain_concerns(&d->chain, e))
-                        dirwatch_root_settle(d);
+                if (chain_is_affected(&d->chain, e))
+                        sync_root(d);
                 return;
         }
-        if (!watch_tree_is_alive(&d->tree, n)) {
+        if (!watch_tree_contains(&d->tree, n)) {
                 if (e->mask &
                     IN_IGNORED) /* or the burial would remove a watch that is not its own any more */
                         watch_tree_set_wd(&d->tree, n, -1);
@@ -1004,19 +1003,19 @@ static void on_event(DirWatch *d, const struct inotify_event *e) {
                 on_self_event(d, n, e->mask);
                 return;
         }
-        if (e->len == 0 || dirwatch_is_left_out(e->name, is_dir))
+        if (e->len == 0 || is_excluded(e->name, is_dir))
                 return;
         if (is_dir && (e->mask & IN_MOVED_FROM)) {
                 child = watch_tree_find(&d->tree, n, e->name);
                 if (child)
-                        dirwatch_detach(d, child);
+                        detach(d, child);
         }
         if (is_dir && (e->mask & (IN_CREATE | IN_MOVED_TO))) {
-                child = dirwatch_note_directory(d, n, e->name);
+                child = add_directory(d, n, e->name);
                 if (child)
-                        dirwatch_enqueue(d, child, true, false);
+                        enqueue(d, child, true, false);
         }
-        dirwatch_tell_change(d, n, e->name, is_dir);
+        report_change(d, n, e->name, is_dir);
 }
 
 static int on_io(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
@@ -1052,7 +1051,7 @@ int dirwatch_new(DirWatch **ret, sd_event *event, const char *root,
                 return -ENOMEM;
         d->fd = d->listing.fd = d->root_fd = -1;
         d->callbacks = *callbacks;
-        r = dirwatch_chain_init(&d->chain, root);
+        r = chain_init(&d->chain, root);
         if (r < 0)
                 return r;
         if (getrandom(key, sizeof key, GRND_NONBLOCK) < 0)
@@ -1066,12 +1065,12 @@ int dirwatch_new(DirWatch **ret, sd_event *event, const char *root,
         r = sd_event_add_io(event, &d->io, d->fd, EPOLLIN, on_io, d);
         if (r < 0)
                 return r;
-        r = sd_event_add_defer(event, &d->slice, dirwatch_on_slice, d);
+        r = sd_event_add_defer(event, &d->slice, on_slice, d);
         if (r < 0)
                 return r;
         (void)sd_event_source_set_description(d->io, "dirwatch"); /* for debugging only */
         (void)sd_event_source_set_description(d->slice, "dirwatch-slice");
-        d->must_settle = true; /* in the first slice: no callback before the caller has *ret */
+        d->must_sync_root = true; /* in the first slice: no callback before the caller has *ret */
         r = sd_event_source_set_enabled(d->slice, SD_EVENT_ON);
         if (r < 0)
                 return r;
@@ -1089,9 +1088,9 @@ DirWatch *dirwatch_free(DirWatch *d) {
         if (d->listing.fd >= 0)
                 (void)close(d->listing.fd); /* read only */
         if (d->tree.root)
-                watch_tree_detach(&d->tree, d->tree.root, &d->grave);
-        while (d->grave) {
-                WatchNode *n = watch_tree_bury(&d->tree, &d->grave);
+                watch_tree_detach(&d->tree, d->tree.root, &d->detached);
+        while (d->detached) {
+                WatchNode *n = watch_tree_pop_detached(&d->tree, &d->detached);
 
                 if (!n->is_queued)
                         free(n);
@@ -1101,24 +1100,24 @@ DirWatch *dirwatch_free(DirWatch *d) {
                 free(n);
         }
         watch_tree_done(&d->tree);
-        dirwatch_chain_done(&d->chain);
+        chain_done(&d->chain);
         free(d);
         return NULL;
 }
 
 void dirwatch_check(DirWatch *d) {
-        dirwatch_root_settle(d);
+        sync_root(d);
         if (!d->may_retry || !d->tree.root)
                 return;
         d->may_retry = false;
         if (d->tree.n_watched < d->tree.n_nodes) {
-                d->walk_why = "watches are to be had again";
-                dirwatch_enqueue(d, d->tree.root, false, true);
+                d->rescan_why = "watches are to be had again";
+                enqueue(d, d->tree.root, false, true);
         }
 }
 
 size_t dirwatch_n_watches(const DirWatch *d) {
-        return d->tree.n_watched + dirwatch_chain_n_watches(&d->chain);
+        return d->tree.n_watched + chain_n_watches(&d->chain);
 }
 
 size_t dirwatch_n_overflows(const DirWatch *d) {
@@ -1126,6 +1125,6 @@ size_t dirwatch_n_overflows(const DirWatch *d) {
 }
 
 bool dirwatch_is_complete(const DirWatch *d) {
-        return !d->must_settle && d->n_queued == 0 && !d->listing.node && !d->grave &&
+        return !d->must_sync_root && d->n_queued == 0 && !d->listing.node && !d->detached &&
                d->tree.n_watched == d->tree.n_nodes;
 }

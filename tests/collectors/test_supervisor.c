@@ -26,7 +26,7 @@
 
 /* ---- collectors, by --wrap ---- */
 
-static int say(CollectOut *out, const char *json) {
+static int emit_json(CollectOut *out, const char *json) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         strbuf_add(&b, json);
         return collect_emit(out, &b);
@@ -56,7 +56,7 @@ int __wrap_collect_neuron_sysfs(const CollectOrder *order, CollectOut *out) {
 int __wrap_collect_kmsg(const CollectOrder *order, CollectOut *out); /* hangs */
 int __wrap_collect_kmsg(const CollectOrder *order, CollectOut *out) {
         (void)order;
-        (void)say(out, "{\"before\":\"it hung\"}");
+        (void)emit_json(out, "{\"before\":\"it hung\"}");
         (void)!write(out->fd, "{\"half", 6);
         for (;;)
                 (void)pause();
@@ -76,7 +76,7 @@ int __wrap_collect_process(const CollectOrder *order, CollectOut *out); /* crash
 int __wrap_collect_process(const CollectOrder *order, CollectOut *out) {
         char json[64];
         (void)snprintf(json, sizeof json, "{\"pid\":%d}", (int)order->processes[0].pid);
-        (void)say(out, json);
+        (void)emit_json(out, json);
         (void)signal(SIGABRT, SIG_DFL);
         (void)raise(SIGABRT);
         return 0;
@@ -92,11 +92,11 @@ int __wrap_collect_jobs(const CollectOrder *order, CollectOut *out) {
                 return -ENOSYS;
         for (int i = 1; i <= 300; i++) {
                 (void)snprintf(json, sizeof json, "{\"pid\":%d,\"devices\":[]}", i);
-                (void)say(out, json);
+                (void)emit_json(out, json);
         }
         if (access(order->sysfs_root, F_OK) == 0)
-                (void)say(out, "{\"pid\":1000,\"devices\":[1]}");
-        return say(out, "{\"pid\":999,\"devices\":[0]}");
+                (void)emit_json(out, "{\"pid\":1000,\"devices\":[1]}");
+        return emit_json(out, "{\"pid\":999,\"devices\":[0]}");
 }
 
 int __wrap_collect_runtime_log(const CollectOrder *order, CollectOut *out); /* lies */
@@ -144,7 +144,7 @@ int __wrap_collect_neuron_device(const CollectOrder *order, CollectOut *out) {
                        try_write(order->device_directory, "neuron0", O_WRONLY | O_NOFOLLOW),
                        getenv("AWS_SECRET_ACCESS_KEY") ? "true" : "false",
                        prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0));
-        return say(out, json);
+        return emit_json(out, json);
 }
 
 #define NO_LOG 4711 /* as since_boot_usec: there is none to be followed */
@@ -154,8 +154,8 @@ int __wrap_follow_kmsg(const CollectOrder *order, CollectOut *out) {
                 (void)snprintf(out->why, sizeof out->why, "cannot open 'log'; do this");
                 return -ENOENT;
         }
-        (void)say(out, "{\"line\":1}");
-        (void)say(out, "{\"line\":2}");
+        (void)emit_json(out, "{\"line\":1}");
+        (void)emit_json(out, "{\"line\":2}");
         for (;;)
                 (void)pause();
 }
@@ -210,7 +210,7 @@ static int teardown(void **state) {
         return r;
 }
 
-static void want(Probe *p, const char *a, const char *b) {
+static void request_collectors(Probe *p, const char *a, const char *b) {
         p->order.collectors = calloc(3, sizeof *p->order.collectors);
         p->order.collectors[0] = strdup(a);
         p->order.collectors[1] = b ? strdup(b) : NULL;
@@ -279,7 +279,7 @@ static void run(Probe *p) {
         read_to_the_end(p);
 }
 
-static bool was_told(const Probe *p, const char *text) {
+static bool has_message(const Probe *p, const char *text) {
         for (size_t i = 0; i < p->n_messages; i++)
                 if (strncmp(p->messages[i], text, strlen(text)) == 0)
                         return true;
@@ -322,9 +322,9 @@ static json_t *first_record(json_t *s) {
 
 static void what_was_written_before_a_timeout_is_kept_and_labelled(void **state) {
         Probe *p = *state;
-        want(p, "kmsg", "neuron_sysfs");
+        request_collectors(p, "kmsg", "neuron_sysfs");
         run(p);
-        assert_true(was_told(p, "done"));
+        assert_true(has_message(p, "done"));
         json_t *d = load(p, SNAPSHOT_FILE), *s = section(d, "kmsg");
         assert_string_equal(text_of(s, "state"), "timeout");
         assert_string_equal(text_of(first_record(s), "before"), "it hung");
@@ -334,9 +334,9 @@ static void what_was_written_before_a_timeout_is_kept_and_labelled(void **state)
         json_decref(d);
 }
 
-static void a_child_that_says_too_much_is_cut_at_the_limit(void **state) {
+static void a_child_that_writes_too_much_is_cut_at_the_limit(void **state) {
         Probe *p = *state;
-        want(p, "packages", NULL);
+        request_collectors(p, "packages", NULL);
         run(p);
         json_t *d = load(p, SNAPSHOT_FILE), *s = section(d, "packages");
         assert_string_equal(text_of(s, "state"), "cut");
@@ -348,7 +348,7 @@ static void a_child_that_says_too_much_is_cut_at_the_limit(void **state) {
 
 static void a_child_that_crashes_is_a_failed_section_with_its_records(void **state) {
         Probe *p = *state;
-        want(p, "process", "jobs");
+        request_collectors(p, "process", "jobs");
         run(p);
         json_t *d = load(p, SNAPSHOT_FILE), *s = section(d, "process");
         assert_string_equal(text_of(s, "state"), "failed");
@@ -362,7 +362,7 @@ static void a_child_that_crashes_is_a_failed_section_with_its_records(void **sta
 static void a_collector_about_processes_is_skipped_where_none_is_known(void **state) {
         Probe *p = *state;
         p->order.collect.n_processes = 0;
-        want(p, "process", NULL);
+        request_collectors(p, "process", NULL);
         run(p);
         json_t *d = load(p, SNAPSHOT_FILE);
         assert_string_equal(text_of(section(d, "process"), "state"), "skipped");
@@ -372,7 +372,7 @@ static void a_collector_about_processes_is_skipped_where_none_is_known(void **st
 static void lines_that_are_no_records_are_dropped_and_counted(void **state) {
         Probe *p = *state;
         struct stat st;
-        want(p, "runtime_log", NULL);
+        request_collectors(p, "runtime_log", NULL);
         run(p);
         json_t *d = load(p, SNAPSHOT_FILE), *s = section(d, "runtime_log");
         assert_int_equal(json_array_size(json_object_get(s, "records")), 1);
@@ -389,7 +389,7 @@ static void lines_that_are_no_records_are_dropped_and_counted(void **state) {
 
 static void a_child_can_neither_write_nor_run_nor_connect(void **state) {
         Probe *p = *state;
-        want(p, "neuron_device", NULL);
+        request_collectors(p, "neuron_device", NULL);
         run(p);
         json_t *d = load(p, SNAPSHOT_FILE), *s = section(d, "neuron_device");
         assert_string_equal(text_of(s, "state"), "complete");
@@ -412,7 +412,7 @@ static void a_child_can_neither_write_nor_run_nor_connect(void **state) {
 static void the_public_part_is_there_before_the_rest_and_has_only_public_sections(void **state) {
         Probe *p = *state;
         char text[512];
-        want(p, "neuron_sysfs", "kmsg");
+        request_collectors(p, "neuron_sysfs", "kmsg");
         start(p);
         send_order(p, "order");
         assert_true(next_message(p, text, sizeof text));
@@ -423,17 +423,17 @@ static void the_public_part_is_there_before_the_rest_and_has_only_public_section
         assert_int_equal(json_array_size(json_object_get(d, "processes")), 0);
         json_decref(d);
         read_to_the_end(p);
-        assert_true(was_told(p, "done"));
+        assert_true(has_message(p, "done"));
 }
 
-static void a_second_look_shows_what_has_changed(void **state) {
+static void a_second_snapshot_shows_what_has_changed(void **state) {
         Probe *p = *state;
-        want(p, "neuron_sysfs", NULL);
+        request_collectors(p, "neuron_sysfs", NULL);
         run(p);
         assert_int_equal(scratch_write(p->scratch, "root/counter", "13"), 0);
         p->order.mode = PROBE_AFTER;
         run(p);
-        assert_true(was_told(p, "done"));
+        assert_true(has_message(p, "done"));
         json_t *d = load(p, SNAPSHOT_AFTER_FILE), *all = json_object_get(d, "differences");
         assert_int_equal(json_array_size(all), 1);
         json_t *x = json_array_get(all, 0);
@@ -457,7 +457,7 @@ static void wait_for_part(const Probe *p, const char *name) {
 
 static void what_a_killed_supervisor_has_left_is_salvaged(void **state) {
         Probe *p = *state;
-        want(p, "kmsg", "packages");
+        request_collectors(p, "kmsg", "packages");
         start(p);
         send_order(p, "order");
         wait_for_part(p, "out/.part-kmsg");
@@ -466,7 +466,7 @@ static void what_a_killed_supervisor_has_left_is_salvaged(void **state) {
         assert_int_equal(faccessat(p->dir_fd, "out/" SNAPSHOT_FILE, F_OK, 0), -1);
         p->order.mode = PROBE_SALVAGE;
         run(p);
-        assert_true(was_told(p, "done"));
+        assert_true(has_message(p, "done"));
         json_t *d = load(p, SNAPSHOT_FILE), *s = section(d, "kmsg");
         assert_string_equal(text_of(s, "state"), "cut");
         assert_string_equal(text_of(first_record(s), "before"), "it hung");
@@ -475,7 +475,7 @@ static void what_a_killed_supervisor_has_left_is_salvaged(void **state) {
 
 static void one_that_salvages_waits_for_one_that_was_just_started(void **state) {
         Probe *p = *state;
-        want(p, "neuron_device", NULL);
+        request_collectors(p, "neuron_device", NULL);
         p->order.mode = PROBE_SALVAGE;
         start(p);
         send_order(p, "order");
@@ -484,7 +484,7 @@ static void one_that_salvages_waits_for_one_that_was_just_started(void **state) 
         start(&other);
         send_order(&other, "order");
         read_to_the_end(p);
-        assert_true(was_told(p, "done"));
+        assert_true(has_message(p, "done"));
         json_t *d = load(p, SNAPSHOT_FILE);
         assert_string_equal(text_of(section(d, "neuron_device"), "state"), "complete");
         json_decref(d);
@@ -494,7 +494,7 @@ static void one_that_salvages_waits_for_one_that_was_just_started(void **state) 
 static void a_supervisor_whose_agent_has_gone_finishes_its_document(void **state) {
         Probe *p = *state;
         int status;
-        want(p, "kmsg", "neuron_sysfs");
+        request_collectors(p, "kmsg", "neuron_sysfs");
         start(p);
         send_order(p, "order");
         (void)close(TAKE_FD(p->fd));
@@ -503,7 +503,7 @@ static void a_supervisor_whose_agent_has_gone_finishes_its_document(void **state
         json_decref(load(p, SNAPSHOT_FILE));
 }
 
-static void a_watch_tells_lines_of_the_kernel_and_ends_with_its_agent(void **state) {
+static void a_watch_reports_lines_of_the_kernel_and_ends_with_its_agent(void **state) {
         Probe *p = *state;
         char text[512];
         int status;
@@ -519,7 +519,7 @@ static void a_watch_tells_lines_of_the_kernel_and_ends_with_its_agent(void **sta
         p->pid = 0;
 }
 
-static void a_watch_says_why_there_is_no_log_to_follow(void **state) {
+static void a_watch_reports_why_there_is_no_log_to_follow(void **state) {
         Probe *p = *state;
         char text[512];
         p->order.mode = PROBE_WATCH;
@@ -530,7 +530,7 @@ static void a_watch_says_why_there_is_no_log_to_follow(void **state) {
         assert_string_equal(text, "trouble cannot open 'log'; do this");
 }
 
-static void a_watch_tells_holders_of_devices_first_and_of_others_so_many(void **state) {
+static void a_watch_reports_holders_of_devices_first_and_of_others_so_many(void **state) {
         Probe *p = *state;
         char text[512];
         bool is_told[301] = { false };
@@ -606,12 +606,12 @@ static void an_answer_about_a_process_names_its_container(void **state) {
         ask(p, 1, 600, 600);
         ask(p, 2, 700, 4711); /* not found: where its hook is */
         ask(p, 3, 800, 1);    /* nothing is known of it */
-        want(p, "neuron_sysfs", NULL);
+        request_collectors(p, "neuron_sysfs", NULL);
         run(p);
-        assert_true(was_told(p, "process 501 1 500 1500 " ID));
-        assert_true(was_told(p, "process 600 600 600 1600 -"));
-        assert_true(was_told(p, "process 700 4711 0 0 " ID));
-        assert_true(was_told(p, "process 800 1 0 0 -"));
+        assert_true(has_message(p, "process 501 1 500 1500 " ID));
+        assert_true(has_message(p, "process 600 600 600 1600 -"));
+        assert_true(has_message(p, "process 700 4711 0 0 " ID));
+        assert_true(has_message(p, "process 800 1 0 0 -"));
         json_decref(load(p, SNAPSHOT_FILE));
 }
 
@@ -620,15 +620,15 @@ static void an_order_that_is_none_fails_with_a_reason(void **state) {
         start(p);
         send_order(p, "please");
         read_to_the_end(p);
-        assert_true(was_told(p, "failed"));
+        assert_true(has_message(p, "failed"));
         assert_int_equal(faccessat(p->dir_fd, "out/" SNAPSHOT_FILE, F_OK, 0), -1);
 }
 
 static void a_collector_that_does_not_exist_is_refused(void **state) {
         Probe *p = *state;
-        want(p, "sh", NULL);
+        request_collectors(p, "sh", NULL);
         run(p);
-        assert_true(was_told(p, "failed the order names a collector that is not there"));
+        assert_true(has_message(p, "failed the order names a collector that is not there"));
         assert_int_equal(faccessat(p->dir_fd, "out/" SNAPSHOT_FILE, F_OK, 0), -1);
 }
 
@@ -646,19 +646,19 @@ int main(int argc, char **argv) {
                 _exit(child_main(argv[1] + 8));
         const struct CMUnitTest tests[] = {
                 TEST(what_was_written_before_a_timeout_is_kept_and_labelled),
-                TEST(a_child_that_says_too_much_is_cut_at_the_limit),
+                TEST(a_child_that_writes_too_much_is_cut_at_the_limit),
                 TEST(a_child_that_crashes_is_a_failed_section_with_its_records),
                 TEST(a_collector_about_processes_is_skipped_where_none_is_known),
                 TEST(lines_that_are_no_records_are_dropped_and_counted),
                 TEST(a_child_can_neither_write_nor_run_nor_connect),
                 TEST(the_public_part_is_there_before_the_rest_and_has_only_public_sections),
-                TEST(a_second_look_shows_what_has_changed),
+                TEST(a_second_snapshot_shows_what_has_changed),
                 TEST(what_a_killed_supervisor_has_left_is_salvaged),
                 TEST(one_that_salvages_waits_for_one_that_was_just_started),
                 TEST(a_supervisor_whose_agent_has_gone_finishes_its_document),
-                TEST(a_watch_tells_lines_of_the_kernel_and_ends_with_its_agent),
-                TEST(a_watch_says_why_there_is_no_log_to_follow),
-                TEST(a_watch_tells_holders_of_devices_first_and_of_others_so_many),
+                TEST(a_watch_reports_lines_of_the_kernel_and_ends_with_its_agent),
+                TEST(a_watch_reports_why_there_is_no_log_to_follow),
+                TEST(a_watch_reports_holders_of_devices_first_and_of_others_so_many),
                 TEST(an_answer_about_a_process_names_its_container),
                 TEST(an_order_that_is_none_fails_with_a_reason),
                 TEST(a_collector_that_does_not_exist_is_refused),

@@ -50,7 +50,7 @@ static void holders_are_named_with_their_job(void **state) {
                             "12345678-1234-1234-1234-123456789abc");
         assert_string_equal(json_string_value(json_array_get(json_object_get(job, "cmdline"), 1)),
                             "train.py");
-        assert_false(fake_said(f, "SECRET"));
+        assert_false(fake_has_output(f, "SECRET"));
         json_t *summary = json_array_get(f->records, 0);
         assert_int_equal(json_integer_value(json_object_get(summary, "processes")), 2);
         assert_int_equal(json_integer_value(json_object_get(summary, "device_holders")), 1);

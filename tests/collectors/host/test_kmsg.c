@@ -24,7 +24,7 @@ ssize_t __wrap_read(int fd, void *data, size_t n) {
         return __real_read(fd, data, n);
 }
 
-static void a_record_is_taken_apart(void **state) {
+static void a_record_is_parsed(void **state) {
         static const char data[] = "30,7,1234567890,c,caller=T1;a \\x5bb\\x5d \\xzz\\x0ac\n "
                                    "KEY=va\\x20lue\n OTHER=1\n";
         KmsgRecord r = { 0 };
@@ -64,7 +64,7 @@ static void a_hardware_error_keeps_fields_that_nobody_knows(void **state) {
         assert_true(e.is_cut);
 }
 
-static void lines_of_the_driver_are_told_from_others(void **state) {
+static void lines_of_the_driver_are_distinguished_from_others(void **state) {
         static const char *const yes[] = {
                 "neuron: load",           "Neuron Driver Started with Version:2.25",
                 "neuron 0000:10:1c.0: x", "nd0: reset",
@@ -104,13 +104,13 @@ static void the_ring_gives_what_concerns_neuron(void **state) {
         assert_false(
                 json_is_true(json_object_get(fake_find(f, "about", "hw_error", 1), "from_kernel")));
         assert_non_null(fake_find(f, "about", "line", 0));
-        assert_false(fake_said(f, "SECRETVALUE1"));
+        assert_false(fake_has_output(f, "SECRETVALUE1"));
         f->order.since_boot_usec = 6000000;
         assert_int_equal(fake_collect(f, collect_kmsg), 0);
         assert_int_equal(json_array_size(f->records), 2);
 }
 
-static void an_overrun_is_said_and_survived(void **state) {
+static void an_overrun_is_reported_and_survived(void **state) {
         Fake *f = *state;
         char *text = malloc(64 << 10);
         size_t n = 0;
@@ -127,7 +127,7 @@ static void an_overrun_is_said_and_survived(void **state) {
         assert_null(fake_find(f, "about", "overrun", 1));
 }
 
-static void what_does_not_fit_is_cut_and_said(void **state) {
+static void what_does_not_fit_is_cut_and_reported(void **state) {
         Fake *f = *state;
         char *text = malloc(64 << 10);
         size_t n = 0;
@@ -254,24 +254,24 @@ static void chatter_of_the_driver_does_not_crowd_out_a_fault(void **state) {
 
 static void the_real_kernel_log_is_followed(void **state) {
         Fake *f = *state;
-        char line[128], want[64];
+        char line[128], request_collectors[64];
         int kmsg_fd = open("/dev/kmsg", O_WRONLY | O_CLOEXEC);
         if (kmsg_fd < 0)
                 SKIP_BECAUSE("/dev/kmsg cannot be written: needs root and CAP_SYSLOG or a "
                              "container that has it");
         (void)snprintf(f->device_directory, sizeof f->device_directory, "/dev");
-        (void)snprintf(want, sizeof want, "test-%d", getpid());
+        (void)snprintf(request_collectors, sizeof request_collectors, "test-%d", getpid());
         Follower w = follow(f);
         /* It begins at the end, and when it has come there nothing tells: until it hears one, another is written. */
         bool has_heard = false;
         for (int i = 0; i < 100 && !has_heard; i++) {
                 int n = snprintf(line, sizeof line,
                                  "<4>neuron-collectd: NEURON_HW_ERR=TEST nd-id=%d action=%s", i,
-                                 want);
+                                 request_collectors);
                 assert_int_equal(write(kmsg_fd, line, (size_t)n), n);
                 struct pollfd p = { .fd = w.fd, .events = POLLIN };
                 if (poll(&p, 1, 100) > 0)
-                        has_heard = heard(&w, want);
+                        has_heard = heard(&w, request_collectors);
         }
         assert_true(has_heard);
         (void)close(w.fd);
@@ -279,21 +279,21 @@ static void the_real_kernel_log_is_followed(void **state) {
         (void)close(kmsg_fd);
         f->order.max_bytes = 16 * MIB;
         assert_int_equal(fake_collect(f, collect_kmsg), 0);
-        assert_true(fake_said(f, want));
+        assert_true(fake_has_output(f, request_collectors));
         assert_false(
                 json_is_true(json_object_get(fake_find(f, "about", "hw_error", 0), "from_kernel")));
 }
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(a_record_is_taken_apart),
+                cmocka_unit_test(a_record_is_parsed),
                 cmocka_unit_test(a_hardware_error_keeps_fields_that_nobody_knows),
-                cmocka_unit_test(lines_of_the_driver_are_told_from_others),
+                cmocka_unit_test(lines_of_the_driver_are_distinguished_from_others),
                 cmocka_unit_test_setup_teardown(the_ring_gives_what_concerns_neuron, fake_setup,
                                                 fake_teardown),
-                cmocka_unit_test_setup_teardown(an_overrun_is_said_and_survived, fake_setup,
+                cmocka_unit_test_setup_teardown(an_overrun_is_reported_and_survived, fake_setup,
                                                 fake_teardown),
-                cmocka_unit_test_setup_teardown(what_does_not_fit_is_cut_and_said, fake_setup,
+                cmocka_unit_test_setup_teardown(what_does_not_fit_is_cut_and_reported, fake_setup,
                                                 fake_teardown),
                 cmocka_unit_test_setup_teardown(
                         a_log_that_cannot_be_opened_is_named_with_the_error_and_the_remedy,

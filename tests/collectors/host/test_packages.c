@@ -86,7 +86,7 @@ static void the_hosts_packages_are_listed(void **state) {
                             "2.21");
         assert_string_equal(string_of(find_package(f, "host", "pip", "jax-neuronx"), "version"),
                             "0.1");
-        assert_false(fake_said(f, "requests"));
+        assert_false(fake_has_output(f, "requests"));
         json_t *opt = fake_find(f, "source", "opt", 0);
         assert_true(json_is_true(json_object_get(opt, "opt_aws_neuron")));
         assert_true(json_is_true(json_object_get(opt, "libnrt")));
@@ -94,7 +94,7 @@ static void the_hosts_packages_are_listed(void **state) {
         assert_string_equal(string_of(opt, "libnrt_target"), "libnrt.so.2.29.40.0");
 }
 
-static void the_public_part_says_nothing_of_containers(void **state) {
+static void the_public_part_contains_nothing_of_containers(void **state) {
         Fake *f = *state;
         make_root(f, "host");
         make_root(f, "container");
@@ -111,7 +111,7 @@ static void the_public_part_says_nothing_of_containers(void **state) {
         assert_int_equal(fake_collect(f, collect_packages), 0);
         assert_non_null(fake_find(f, "where", "host", 0));
         assert_null(fake_find(f, "where", "process", 0));
-        assert_false(fake_said(f, "libneuronxla"));
+        assert_false(fake_has_output(f, "libneuronxla"));
         assert_int_equal(fake_collect(f, collect_process_packages), 0);
         assert_null(fake_find(f, "where", "host", 0));
         assert_non_null(find_package(f, "process", "dpkg", "aws-neuronx-dkms"));
@@ -141,7 +141,7 @@ static void a_hostile_root_leads_nowhere(void **state) {
         fake_order_process(f, 101, 5); /* has no root: as a zombie */
         fake_order_process(f, 102, 5); /* is gone */
         assert_int_equal(fake_collect(f, collect_process_packages), 0);
-        assert_false(fake_said(f, "SECRET"));
+        assert_false(fake_has_output(f, "SECRET"));
         assert_true(string_of(fake_find(f, "source", "root", 0), "unavailable")[0] != '\0');
         assert_true(string_of(fake_find(f, "source", "root", 1), "unavailable")[0] != '\0');
 }
@@ -153,7 +153,7 @@ static void note_package(const DpkgParser *p, void *userdata) {
 }
 
 static void dpkgs_status_is_read_in_pieces_of_any_size(void **state) {
-        static const char want[] =
+        static const char request_collectors[] =
                 "aws-neuronx-dkms=2.25.4.0(install ok installed);bash=5.2(install ok installed);"
                 "aws-neuronx-tools=2.27.33.0(deinstall ok config-files);";
         (void)state;
@@ -163,7 +163,7 @@ static void dpkgs_status_is_read_in_pieces_of_any_size(void **state) {
                 for (size_t at = 0; at < sizeof status_file - 1; at += piece)
                         dpkg_feed(&p, status_file + at, MIN(piece, sizeof status_file - 1 - at));
                 dpkg_end(&p);
-                assert_string_equal(all, want);
+                assert_string_equal(all, request_collectors);
         }
         char all[1024] = "", line[5000];
         DpkgParser p = { .on_package = note_package, .userdata = all };
@@ -267,7 +267,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(the_hosts_packages_are_listed, fake_setup,
                                                 fake_teardown),
-                cmocka_unit_test_setup_teardown(the_public_part_says_nothing_of_containers,
+                cmocka_unit_test_setup_teardown(the_public_part_contains_nothing_of_containers,
                                                 fake_setup, fake_teardown),
                 cmocka_unit_test_setup_teardown(a_hostile_root_leads_nowhere, fake_setup,
                                                 fake_teardown),

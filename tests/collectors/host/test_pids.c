@@ -125,7 +125,7 @@ static void a_hook_that_lies_about_its_namespace_is_not_believed(void **state) {
                          PIDS_E_NOT_FOUND);
 }
 
-static void a_hidden_or_ended_hook_is_told_from_a_pid_that_is_not_there(void **state) {
+static void a_hidden_or_ended_hook_is_distinguished_from_a_pid_that_is_not_there(void **state) {
         const Scratch *s = *state;
         PidsAnswer found = { 0 };
         make_all(s);
@@ -211,7 +211,7 @@ int main(void) {
                 TEST(a_process_of_the_same_user_and_namespace_may_be_spoken_of),
                 TEST(another_user_s_process_may_not),
                 TEST(a_hook_that_lies_about_its_namespace_is_not_believed),
-                TEST(a_hidden_or_ended_hook_is_told_from_a_pid_that_is_not_there),
+                TEST(a_hidden_or_ended_hook_is_distinguished_from_a_pid_that_is_not_there),
                 TEST(where_namespaces_cannot_be_seen_only_ancestors_are_found),
                 TEST(this_very_process_is_found_in_the_real_proc),
                 TEST(broken_files_lead_nowhere),

@@ -10,7 +10,7 @@
 #include "tests/collectors/host/test_procfs_records.h"
 #include "tests/harness/skip.h"
 
-static void everything_of_a_process_is_told(void **state) {
+static void everything_of_a_process_is_reported(void **state) {
         Fake *f = *state;
         fake_process(f, 100, "train", 5000);
         fake_text(f, "proc/100/status",
@@ -79,8 +79,8 @@ static void everything_of_a_process_is_told(void **state) {
         json_t *libraries = json_object_get(fake_find_pid(f, 100, "maps"), "libraries");
         assert_int_equal(json_array_size(libraries), 1);
         assert_true(json_is_true(json_object_get(json_array_get(libraries, 0), "deleted")));
-        assert_true(fake_said(f, "3000-4000 rw-p 0 0:0 0 [heap]\n")); /* the raw files */
-        assert_true(fake_said(f, "Max open files 1024\n"));
+        assert_true(fake_has_output(f, "3000-4000 rw-p 0 0:0 0 [heap]\n")); /* the raw files */
+        assert_true(fake_has_output(f, "Max open files 1024\n"));
         assert_string_equal(string_of(fake_find_pid(f, 100, "end"), "outcome"), "complete");
 }
 
@@ -108,12 +108,12 @@ static void secrets_of_command_and_environment_stay(void **state) {
         assert_string_equal(string_of(variables, "RANK"), "3");
         assert_null(json_object_get(variables, "PATH"));
         assert_true(strstr(string_of(variables, "NEURON_CC_FLAGS"), "transformer") != NULL);
-        assert_true(fake_said(f, "--epochs"));
-        if (fake_said(f, "SECRET"))
+        assert_true(fake_has_output(f, "--epochs"));
+        if (fake_has_output(f, "SECRET"))
                 fail_msg("a secret got out: %.60s", strstr(f->text, "SECRET") - 30);
 }
 
-static void a_recycled_pid_is_not_told_of(void **state) {
+static void a_recycled_pid_is_not_reported(void **state) {
         Fake *f = *state;
         fake_process(f, 100, "innocent", 7000);
         fake_write(f, "proc/100/cmdline", "innocent", 9);
@@ -123,12 +123,12 @@ static void a_recycled_pid_is_not_told_of(void **state) {
         assert_int_equal(json_array_size(f->records), 2);
         assert_string_equal(string_of(fake_find_pid(f, 100, "end"), "outcome"), "replaced");
         assert_string_equal(string_of(fake_find_pid(f, 101, "end"), "outcome"), "gone");
-        assert_false(fake_said(f, "innocent"));
+        assert_false(fake_has_output(f, "innocent"));
 }
 
 /* Where maps never end to be read: a FIFO whose writer says nothing would do, but what is opened non-blocking does not wait. So many processes that time
  * runs out for some: each is told of, some as not reached. */
-static void time_that_runs_out_is_said_of_each(void **state) {
+static void time_that_runs_out_is_reported_of_each(void **state) {
         Fake *f = *state;
         for (int pid = 100; pid < 104; pid++) {
                 fake_process(f, pid, "train", 5000);
@@ -163,19 +163,19 @@ static pid_t start_real(int flags) {
 
 static void a_process_in_its_own_pid_namespace_is_known_by_both_numbers(void **state) {
         Fake *f = *state;
-        char want[64];
+        char request_collectors[64];
         pid_t pid = start_real(CLONE_NEWPID);
         if (pid < 0)
                 SKIP_BECAUSE("a pid namespace needs root");
         (void)snprintf(f->proc_root, sizeof f->proc_root, "/proc");
         fake_order_process(f, pid, 0);
         assert_int_equal(fake_collect(f, collect_process), 0);
-        (void)snprintf(want, sizeof want, "%d\t1", pid);
+        (void)snprintf(request_collectors, sizeof request_collectors, "%d\t1", pid);
         assert_string_equal(
                 string_of(json_object_get(fake_find_pid(f, pid, "status"), "status"), "NSpid"),
-                want);
+                request_collectors);
         assert_string_equal(string_of(fake_find_pid(f, pid, "end"), "outcome"), "complete");
-        assert_true(fake_said(f, "libc.so")); /* of the maps */
+        assert_true(fake_has_output(f, "libc.so")); /* of the maps */
         assert_non_null(fake_find_pid(f, pid, "thread"));
         assert_int_equal(kill(pid, SIGKILL), 0);
         assert_int_equal(waitpid(pid, NULL, 0), pid);
@@ -258,13 +258,13 @@ static void a_broken_library_has_no_build_id(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test_setup_teardown(everything_of_a_process_is_told, fake_setup,
+                cmocka_unit_test_setup_teardown(everything_of_a_process_is_reported, fake_setup,
                                                 fake_teardown),
                 cmocka_unit_test_setup_teardown(secrets_of_command_and_environment_stay, fake_setup,
                                                 fake_teardown),
-                cmocka_unit_test_setup_teardown(a_recycled_pid_is_not_told_of, fake_setup,
+                cmocka_unit_test_setup_teardown(a_recycled_pid_is_not_reported, fake_setup,
                                                 fake_teardown),
-                cmocka_unit_test_setup_teardown(time_that_runs_out_is_said_of_each, fake_setup,
+                cmocka_unit_test_setup_teardown(time_that_runs_out_is_reported_of_each, fake_setup,
                                                 fake_teardown),
                 cmocka_unit_test_setup_teardown(
                         a_process_in_its_own_pid_namespace_is_known_by_both_numbers, fake_setup,

@@ -24,7 +24,7 @@ static void a_command_name_may_hold_anything(void **state) {
                         assert_true(s.start_ticks < 123456789);
 }
 
-static void a_line_of_maps_is_taken_apart(void **state) {
+static void a_line_of_maps_is_parsed(void **state) {
         static const char line[] = "7f10a000-7f10b000 r-xp 00001000 fd:02 1234567    /opt/my "
                                    "libs/libnrt.so.1 (deleted)";
         static const char *const broken[] = { "",
@@ -211,7 +211,7 @@ static void links_stay_inside_without_openat2_too(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(a_command_name_may_hold_anything),
-                cmocka_unit_test(a_line_of_maps_is_taken_apart),
+                cmocka_unit_test(a_line_of_maps_is_parsed),
                 cmocka_unit_test(a_cgroup_names_pod_container_and_job),
                 cmocka_unit_test_setup_teardown(a_recycled_pid_is_another_process, fake_setup,
                                                 fake_teardown),

@@ -85,6 +85,6 @@ static inline json_t *fake_find_pid(const Fake *f, int pid, const char *about) {
         return NULL;
 }
 
-static inline bool fake_said(const Fake *f, const char *text) {
+static inline bool fake_has_output(const Fake *f, const char *text) {
         return strstr(f->text, text) != NULL;
 }

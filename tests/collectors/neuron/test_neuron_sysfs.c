@@ -55,7 +55,7 @@ static void walked_free(Walked *w) {
         free(w);
 }
 
-static bool says(const Walked *w, const char *part) {
+static bool has_message(const Walked *w, const char *part) {
         return w->text.text && strstr(w->text.text, part);
 }
 
@@ -104,8 +104,8 @@ static void hardware_comes_last_and_each_in_a_record_of_its_own(void **state) {
         assert_int_equal(scratch_write(s, "zzz/last", "3"), 0);
         Walked *w = walk(s, MIB);
         assert_int_equal(w->result, 0);
-        assert_true(says(w, "\"directory\":\"hardware\",\"values\":{\"one\":\"1\"}}\n"));
-        assert_true(says(w, "\"directory\":\"hardware\",\"values\":{\"two\":\"2\"}}\n"));
+        assert_true(has_message(w, "\"directory\":\"hardware\",\"values\":{\"one\":\"1\"}}\n"));
+        assert_true(has_message(w, "\"directory\":\"hardware\",\"values\":{\"two\":\"2\"}}\n"));
         assert_true(strstr(w->text.text, "zzz") < strstr(w->text.text, "hardware"));
         assert_int_equal(w->progress.n_files, 3);
         assert_string_equal(w->progress.reading, "");
@@ -120,13 +120,13 @@ static void reset_is_passed_by_wherever_it_lies(void **state) {
         assert_int_equal(scratch_write(s, "control/reset", "planted"), 0);
         assert_int_equal(scratch_write(s, "reset_req_count", "5"), 0);
         Walked *w = walk(s, MIB);
-        assert_false(says(w, "planted"));
-        assert_true(says(w, "\"reset_req_count\":\"5\""));
+        assert_false(has_message(w, "planted"));
+        assert_true(has_message(w, "\"reset_req_count\":\"5\""));
         assert_int_equal(w->progress.n_files, 1);
         walked_free(w);
 }
 
-static void a_walk_ends_when_its_records_are_not_taken(void **state) {
+static void a_walk_ends_when_its_records_are_not_accepted(void **state) {
         const Scratch *s = *state;
         SysfsProgress *progress = calloc(1, sizeof *progress);
         _Atomic uint32_t n = 0;
@@ -149,7 +149,7 @@ static void a_walk_ends_when_its_records_are_not_taken(void **state) {
         free(progress);
 }
 
-static void records_never_exceed_their_room(void **state) {
+static void records_never_exceed_their_limit(void **state) {
         const Scratch *s = *state;
         char name[16];
 
@@ -231,8 +231,8 @@ int main(void) {
                 SCRATCH_TEST(what_is_no_regular_file_is_not_read),
                 SCRATCH_TEST(hardware_comes_last_and_each_in_a_record_of_its_own),
                 SCRATCH_TEST(reset_is_passed_by_wherever_it_lies),
-                SCRATCH_TEST(a_walk_ends_when_its_records_are_not_taken),
-                SCRATCH_TEST(records_never_exceed_their_room),
+                SCRATCH_TEST(a_walk_ends_when_its_records_are_not_accepted),
+                SCRATCH_TEST(records_never_exceed_their_limit),
                 cmocka_unit_test(of_two_values_with_one_name_the_devices_counts),
                 cmocka_unit_test(a_summary_holds_only_so_much),
                 cmocka_unit_test(a_summary_full_of_garbage_is_shown_within_its_bounds),

@@ -10,7 +10,7 @@ static bool span_is(NrtSpan s, const char *text) {
         return s.n == strlen(text) && memcmp(s.s, text, s.n) == 0;
 }
 
-static void a_line_is_taken_apart(void **state) {
+static void a_line_is_parsed(void **state) {
         static const char line[] = "Sep 19 18:57:20 ip-10-0-0-1 python3[4444]: 2025-Sep-19 "
                                    "18:57:20.782962  4444:4445  ERROR  "
                                    "TDRV:exec_consume_tpb_status   [ND 3][NC 1] stuck: model 0  ";
@@ -102,8 +102,8 @@ static void the_block_for_support_is_read(void **state) {
         assert_null(json_object_get(json_object_get(dump, "environment"), "AWS_SESSION_TOKEN"));
         assert_string_equal(json_string_value(json_array_get(json_object_get(dump, "other"), 0)),
                             "what nobody knows");
-        assert_true(fake_said(f, "Visible cores: 0-3\n")); /* the raw file */
-        assert_false(fake_said(f, "SECRET"));
+        assert_true(fake_has_output(f, "Visible cores: 0-3\n")); /* the raw file */
+        assert_false(fake_has_output(f, "SECRET"));
 }
 
 static void a_block_without_an_end_or_a_prefix_is_still_one(void **state) {
@@ -176,7 +176,7 @@ static void only_the_tail_of_a_large_log_is_kept_from_a_lines_beginning(void **s
         assert_int_equal(
                 json_integer_value(json_object_get(json_array_get(f->records, 0), "tail_from")),
                 n - (256 << 10) + 101);
-        assert_true(fake_said(f, "\nlast line\n"));
+        assert_true(fake_has_output(f, "\nlast line\n"));
 }
 
 /* Judges one. @return its record */
@@ -195,14 +195,14 @@ static void assert_refused(Fake *f, CollectLogFile file, const char *why) {
         if (!strstr(string_of(record, "unavailable"), why))
                 fail_msg("'%s': '%s' does not speak of '%s'", file.path,
                          string_of(record, "unavailable"), why);
-        assert_false(fake_said(f, "SECRET"));
+        assert_false(fake_has_output(f, "SECRET"));
 }
 
 static void assert_read(Fake *f, CollectLogFile file) {
         json_t *record = judge(f, file);
         if (string_of(record, "unavailable")[0])
                 fail_msg("'%s': %s", file.path, string_of(record, "unavailable"));
-        assert_true(fake_said(f, "SECRET"));
+        assert_true(fake_has_output(f, "SECRET"));
 }
 
 static void a_log_that_is_no_file_is_refused_with_a_reason(void **state) {
@@ -353,15 +353,15 @@ static void the_logs_of_a_dump_are_read(void **state) {
         assert_null(fake_find(f, "about", "file", 2));
         json_t *fields = json_object_get(fake_find(f, "about", "infodump", 0), "fields");
         assert_string_equal(string_of(fields, "NRT version"), "2.29.40.0 (abcdef0)");
-        assert_true(fake_said(f, "\"message\":\"the tail\""));
-        assert_true(fake_said(f, "Visible cores: 0-3\n")); /* the raw file */
-        assert_false(fake_said(f, "SECRET"));
+        assert_true(fake_has_output(f, "\"message\":\"the tail\""));
+        assert_true(fake_has_output(f, "Visible cores: 0-3\n")); /* the raw file */
+        assert_false(fake_has_output(f, "SECRET"));
         f->order.instance_id = NULL; /* nobody knows who we are: all may be ours */
         assert_int_equal(fake_collect(f, collect_runtime_log), 0);
         assert_non_null(fake_find(f, "about", "file", 2));
 }
 
-static void what_is_no_log_in_a_dump_is_said_and_not_opened(void **state) {
+static void what_is_no_log_in_a_dump_is_reported_and_not_opened(void **state) {
         Fake *f = *state;
         CollectDump dumps[1];
         fake_text(f, "secret", "SECRET content\n");
@@ -374,7 +374,7 @@ static void what_is_no_log_in_a_dump_is_said_and_not_opened(void **state) {
                 const char *why = string_of(fake_find(f, "about", "file", i), "unavailable");
                 assert_true(strstr(why, "symlink") || strstr(why, "regular"));
         }
-        assert_false(fake_said(f, "SECRET"));
+        assert_false(fake_has_output(f, "SECRET"));
 }
 
 /* A log that the agent holds has a second name; one of another user is none of the dump's. */
@@ -400,7 +400,7 @@ static void a_log_in_a_dump_is_its_owners(void **state) {
                 assert_int_equal(fake_collect(f, collect_runtime_log), 0);
                 const char *why = string_of(json_array_get(f->records, 0), "unavailable");
                 assert_int_equal(strstr(why, "belongs") == NULL, cases[i].is_read);
-                assert_int_equal(fake_said(f, "SECRET"), cases[i].is_read);
+                assert_int_equal(fake_has_output(f, "SECRET"), cases[i].is_read);
         }
 }
 
@@ -424,7 +424,7 @@ static void the_log_of_the_last_of_many_ranks_is_read_too(void **state) {
         assert_true(f->out.is_cut); /* not all raw files fit */
 }
 
-static void without_a_log_it_is_said_that_none_is_known(void **state) {
+static void without_a_log_it_is_reported_that_none_is_known(void **state) {
         Fake *f = *state;
         CollectDump dumps[1];
         assert_int_equal(fake_collect(f, collect_runtime_log), COLLECT_E_NOTHING);
@@ -440,7 +440,7 @@ static void without_a_log_it_is_said_that_none_is_known(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(a_line_is_taken_apart),
+                cmocka_unit_test(a_line_is_parsed),
                 cmocka_unit_test_setup_teardown(the_block_for_support_is_read, fake_setup,
                                                 fake_teardown),
                 cmocka_unit_test(a_block_without_an_end_or_a_prefix_is_still_one),
@@ -451,13 +451,13 @@ int main(void) {
                         fake_teardown),
                 cmocka_unit_test_setup_teardown(the_logs_of_a_dump_are_read, fake_setup,
                                                 fake_teardown),
-                cmocka_unit_test_setup_teardown(what_is_no_log_in_a_dump_is_said_and_not_opened,
+                cmocka_unit_test_setup_teardown(what_is_no_log_in_a_dump_is_reported_and_not_opened,
                                                 fake_setup, fake_teardown),
                 cmocka_unit_test_setup_teardown(a_log_in_a_dump_is_its_owners, fake_setup,
                                                 fake_teardown),
                 cmocka_unit_test_setup_teardown(the_log_of_the_last_of_many_ranks_is_read_too,
                                                 fake_setup, fake_teardown),
-                cmocka_unit_test_setup_teardown(without_a_log_it_is_said_that_none_is_known,
+                cmocka_unit_test_setup_teardown(without_a_log_it_is_reported_that_none_is_known,
                                                 fake_setup, fake_teardown),
                 cmocka_unit_test_setup_teardown(a_log_that_is_no_file_is_refused_with_a_reason,
                                                 fake_setup, fake_teardown),

@@ -47,7 +47,7 @@ static int on_end(const PoolTask *task, int result, void *userdata) {
         return h->stop_at_end;
 }
 
-static void say(int fd, const char *text) {
+static void write_text(int fd, const char *text) {
         if (write(fd, text, strlen(text)) < 0)
                 _exit(99);
 }
@@ -57,21 +57,21 @@ static int act(const PoolTask *task, int fd, void *userdata) {
         (void)userdata;
         const char *what = task->name;
         if (strcmp(what, "two lines") == 0)
-                say(fd, "one\ntwo\n");
+                write_text(fd, "one\ntwo\n");
         else if (strcmp(what, "no newline") == 0)
-                say(fd, "one\ntw");
+                write_text(fd, "one\ntw");
         else if (strcmp(what, "fails") == 0)
-                return say(fd, "begun\n"), -ENODEV;
+                return write_text(fd, "begun\n"), -ENODEV;
         else if (strcmp(what, "crashes") == 0) {
-                say(fd, "begun\n");
+                write_text(fd, "begun\n");
                 (void)signal(SIGABRT, SIG_DFL);
                 (void)kill(getpid(), SIGKILL);
         } else if (strcmp(what, "hangs") == 0) {
-                say(fd, "begun\nha");
+                write_text(fd, "begun\nha");
                 for (;;)
                         (void)pause();
         } else if (strcmp(what, "hangs at its end") == 0) { /* as in the close() of an exit */
-                say(fd, "begun\n");
+                write_text(fd, "begun\n");
                 (void)close(fd);
                 for (;;)
                         (void)pause();
@@ -81,13 +81,13 @@ static int act(const PoolTask *task, int fd, void *userdata) {
                         (void)pause();
         } else if (strcmp(what, "babbles") == 0)
                 for (;;)
-                        say(fd, "bla bla\n");
+                        write_text(fd, "bla bla\n");
         else if (strcmp(what, "long line") == 0)
                 for (;;)
-                        say(fd, "xxxxxxxxxxxxxxxx");
+                        write_text(fd, "xxxxxxxxxxxxxxxx");
         else if (strcmp(what, "large") == 0)
                 for (int i = 0; i < 20000; i++)
-                        say(fd, "0123456789\n"); /* more than a pipe holds */
+                        write_text(fd, "0123456789\n"); /* more than a pipe holds */
         else if (strcmp(what, "lists its fds") == 0) {
                 char line[32];
                 for (int i = 0; i < 1024; i++)
@@ -95,7 +95,7 @@ static int act(const PoolTask *task, int fd, void *userdata) {
                                 struct stat st;
                                 bool is_null = fstat(i, &st) == 0 && S_ISCHR(st.st_mode);
                                 (void)snprintf(line, sizeof line, "%d%s\n", i, is_null ? "n" : "");
-                                say(fd, line);
+                                write_text(fd, line);
                         }
         }
         return 0;
@@ -136,7 +136,7 @@ static void whole_lines_of_all_parts_arrive(void **state) {
         }
 }
 
-static void a_part_that_says_more_than_a_pipe_holds_is_heard_to_its_end(void **state) {
+static void a_part_that_writes_more_than_a_pipe_holds_is_read_to_its_end(void **state) {
         (void)state;
         _cleanup_(heard_done) Heard h = { 0 };
         const PoolTask tasks[] = { { .name = "large" }, { .name = "large" } };
@@ -146,7 +146,7 @@ static void a_part_that_says_more_than_a_pipe_holds_is_heard_to_its_end(void **s
         assert_int_equal(h.results[1], 0);
 }
 
-static void failures_and_crashes_are_told_apart(void **state) {
+static void failures_and_crashes_are_distinguished(void **state) {
         (void)state;
         _cleanup_(heard_done) Heard h = { 0 };
         const PoolTask tasks[] = { { .name = "fails" },
@@ -184,7 +184,7 @@ static void a_part_that_hangs_is_cut_off_and_the_others_are_whole(void **state) 
         }
 }
 
-static void parts_whose_turn_never_came_are_told_too(void **state) {
+static void parts_whose_turn_never_came_are_reported_too(void **state) {
         (void)state;
         _cleanup_(heard_done) Heard h = { 0 };
         PoolTask tasks[N_MAX];
@@ -197,7 +197,7 @@ static void parts_whose_turn_never_came_are_told_too(void **state) {
         }
 }
 
-static void one_that_says_too_much_is_ended(void **state) {
+static void one_that_writes_too_much_is_ended(void **state) {
         (void)state;
         _cleanup_(heard_done) Heard h = { 0 };
         const PoolTask tasks[] = { { .name = "babbles" },
@@ -313,11 +313,11 @@ static void nothing_to_do_is_done(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(whole_lines_of_all_parts_arrive),
-                cmocka_unit_test(a_part_that_says_more_than_a_pipe_holds_is_heard_to_its_end),
-                cmocka_unit_test(failures_and_crashes_are_told_apart),
+                cmocka_unit_test(a_part_that_writes_more_than_a_pipe_holds_is_read_to_its_end),
+                cmocka_unit_test(failures_and_crashes_are_distinguished),
                 cmocka_unit_test(a_part_that_hangs_is_cut_off_and_the_others_are_whole),
-                cmocka_unit_test(parts_whose_turn_never_came_are_told_too),
-                cmocka_unit_test(one_that_says_too_much_is_ended),
+                cmocka_unit_test(parts_whose_turn_never_came_are_reported_too),
+                cmocka_unit_test(one_that_writes_too_much_is_ended),
                 cmocka_unit_test(a_callback_can_end_it_all),
                 cmocka_unit_test(a_part_holds_nothing_of_the_callers),
                 cmocka_unit_test(a_part_has_the_descriptor_that_is_to_be_kept),

@@ -67,7 +67,7 @@ static void a_record_that_is_no_line_is_refused(void **state) {
         assert_holds(fd, "");
 }
 
-static void a_failed_write_is_told(void **state) {
+static void a_failed_write_is_reported(void **state) {
         (void)state;
         _cleanup_close_ int fd = open("/dev/full", O_WRONLY | O_CLOEXEC);
         CollectOut out = { .fd = fd, .dir_fd = -1, .max_bytes = 100 };
@@ -115,7 +115,7 @@ int main(void) {
                 cmocka_unit_test(each_record_is_one_line),
                 cmocka_unit_test(what_does_not_fit_is_left_out_and_smaller_records_still_come),
                 cmocka_unit_test(a_record_that_is_no_line_is_refused),
-                cmocka_unit_test(a_failed_write_is_told),
+                cmocka_unit_test(a_failed_write_is_reported),
                 cmocka_unit_test_setup_teardown(raw_files_share_the_bound, scratch_setup,
                                                 scratch_teardown),
                 cmocka_unit_test_setup_teardown(a_raw_file_has_a_plain_name_and_replaces_nothing,

@@ -35,7 +35,7 @@ static json_t *write_one(const Scratch *s, const DocumentSection *section) {
         return load(s, "snapshot.json");
 }
 
-static void a_document_is_json_whatever_was_said(void **state) {
+static void a_document_is_json_whatever_was_written(void **state) {
         Scratch *s = *state;
         char *files[] = { (char *)"a.txt", NULL };
         assert_int_equal(scratch_write(s, "p", "{\"a\":1}\n{\"b\":\"\\u0007\xc3\xa9\"}\n"), 0);
@@ -125,7 +125,7 @@ static void differences_are_by_path_and_have_a_delta_between_numbers(void **stat
                 "{\"path\":\"neuron0/stats/more\",\"before\":null,\"after\":2}\n");
 }
 
-static void without_a_first_look_everything_is_new(void **state) {
+static void without_a_first_snapshot_everything_is_new(void **state) {
         Scratch *s = *state;
         assert_int_equal(scratch_write(s, "after", "{\"path\":\"p\",\"value\":1}\n"), 0);
         assert_int_equal(document_write_differences(s->fd, "missing", "after", "out"), 0);
@@ -138,12 +138,12 @@ static void without_a_first_look_everything_is_new(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                TEST(a_document_is_json_whatever_was_said),
+                TEST(a_document_is_json_whatever_was_written),
                 TEST(half_lines_and_lines_that_nest_too_deep_are_dropped),
                 TEST(a_part_that_is_not_there_has_no_records),
                 TEST(a_document_replaces_the_one_before_and_leaves_nothing_beside_it),
                 TEST(differences_are_by_path_and_have_a_delta_between_numbers),
-                TEST(without_a_first_look_everything_is_new),
+                TEST(without_a_first_snapshot_everything_is_new),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

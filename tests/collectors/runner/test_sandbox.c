@@ -264,7 +264,7 @@ static void jobs_of_other_users_are_named_with_their_rank(void **state) {
                          5);
 }
 
-static bool says(const Fake *f, const char *text) {
+static bool has_message(const Fake *f, const char *text) {
         char *all = json_dumps(f->records, JSON_COMPACT);
         bool found = strstr(all, text) != NULL;
         free(all);
@@ -277,10 +277,10 @@ static void a_process_of_another_user_is_described(void **state) {
                 SKIP_BECAUSE("another user needs root");
         assert_int_equal(run_child(m->fake, "process", &m->order), CHILD_DONE);
         assert_non_null(record_of(m->fake, m->job));
-        assert_true(says(m->fake, "TORCHELASTIC_RUN_ID"));
-        assert_true(says(m->fake, "\"devices\":[9]"));
-        assert_true(says(m->fake, "\"about\":\"maps\""));
-        assert_false(says(m->fake, "Permission denied"));
+        assert_true(has_message(m->fake, "TORCHELASTIC_RUN_ID"));
+        assert_true(has_message(m->fake, "\"devices\":[9]"));
+        assert_true(has_message(m->fake, "\"about\":\"maps\""));
+        assert_false(has_message(m->fake, "Permission denied"));
 }
 
 static void assert_confined(const Room *m) {

@@ -19,14 +19,14 @@ static void on_change(const char *relative, bool is_dir, void *userdata) {
         Fixture *f = userdata;
         size_t bytes = strlen(relative) + 3;
 
-        if (f->n_told == f->n_allocated) {
+        if (f->n_changes == f->n_allocated) {
                 f->n_allocated = f->n_allocated ? 2 * f->n_allocated : 64;
-                f->told = realloc(f->told, f->n_allocated * sizeof *f->told);
-                assert_non_null(f->told);
+                f->changes = realloc(f->changes, f->n_allocated * sizeof *f->changes);
+                assert_non_null(f->changes);
         }
-        f->told[f->n_told] = malloc(bytes);
-        assert_non_null(f->told[f->n_told]);
-        (void)snprintf(f->told[f->n_told++], bytes, "%s%s", is_dir ? "D:" : "", relative);
+        f->changes[f->n_changes] = malloc(bytes);
+        assert_non_null(f->changes[f->n_changes]);
+        (void)snprintf(f->changes[f->n_changes++], bytes, "%s%s", is_dir ? "D:" : "", relative);
 }
 
 static void on_rescan(const char *why, void *userdata) {
@@ -69,7 +69,7 @@ int fixture_teardown(void **state) {
 
         dirwatch_free(f->watch);
         fixture_forget(f);
-        free(f->told);
+        free(f->changes);
         sd_event_unref(f->event);
         (void)nftw(f->base, remove_one, 32, FTW_DEPTH | FTW_PHYS);
         free(f);
@@ -103,14 +103,14 @@ void fixture_until(Fixture *f, bool (*is_so)(Fixture *f)) {
 }
 
 void fixture_forget(Fixture *f) {
-        while (f->n_told > 0)
-                free(f->told[--f->n_told]);
+        while (f->n_changes > 0)
+                free(f->changes[--f->n_changes]);
         f->n_rescans = 0;
 }
 
-bool fixture_was_told(const Fixture *f, const char *what) {
-        for (size_t i = 0; i < f->n_told; i++)
-                if (strcmp(f->told[i], what) == 0)
+bool fixture_was_reported(const Fixture *f, const char *what) {
+        for (size_t i = 0; i < f->n_changes; i++)
+                if (strcmp(f->changes[i], what) == 0)
                         return true;
         return false;
 }

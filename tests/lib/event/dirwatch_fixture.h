@@ -12,8 +12,8 @@ typedef struct Fixture {
         char root[300]; /* base/root */
         sd_event *event;
         DirWatch *watch;
-        char **told; /* what on_change said, "D:" before directories */
-        size_t n_told, n_allocated;
+        char **changes; /* what on_change said, "D:" before directories */
+        size_t n_changes, n_allocated;
         unsigned n_rescans, n_degraded;
         char why[512], remedy[512], rescan_why[256];
 } Fixture;
@@ -28,7 +28,7 @@ void fixture_settle(Fixture *f);
 /** Runs the loop until *p is true, at most a bounded number of turns; fails the test otherwise. */
 void fixture_until(Fixture *f, bool (*is_so)(Fixture *f));
 void fixture_forget(Fixture *f); /* what was told so far */
-bool fixture_was_told(const Fixture *f, const char *what);
+bool fixture_was_reported(const Fixture *f, const char *what);
 
 /* Paths are below base; directories on the way are made. */
 void make_dir(Fixture *f, const char *path);

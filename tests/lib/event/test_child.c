@@ -20,14 +20,14 @@
 
 #include <cmocka.h>
 
-typedef struct Told {
+typedef struct Outcome {
         bool is_done, frees_it;
         unsigned n_done;
         int status, error;
         char output[4096], error_line[512];
         size_t output_bytes;
         Child *child;
-} Told;
+} Outcome;
 
 /* Kernels and filters that know no pidfd. */
 static bool has_pid_fds = true;
@@ -77,7 +77,7 @@ static uint64_t now_usec(void) {
         } while (0)
 
 static void on_done(const ChildResult *r, void *userdata) {
-        Told *t = userdata;
+        Outcome *t = userdata;
 
         t->is_done = true;
         t->n_done++;
@@ -91,10 +91,10 @@ static void on_done(const ChildResult *r, void *userdata) {
                 t->child = child_free(t->child);
 }
 
-static void begin_order(sd_event *event, ChildOrder order, Told *t) {
+static void begin_order(sd_event *event, ChildOrder order, Outcome *t) {
         bool frees_it = t->frees_it;
 
-        *t = (Told){ .frees_it = frees_it };
+        *t = (Outcome){ .frees_it = frees_it };
         order.on_done = on_done;
         order.userdata = t;
         if (order.timeout_usec == 0)
@@ -105,13 +105,13 @@ static void begin_order(sd_event *event, ChildOrder order, Told *t) {
         assert_false(t->is_done); /* never from inside */
 }
 
-static void begin(sd_event *event, const char *script, Told *t) {
+static void begin(sd_event *event, const char *script, Outcome *t) {
         char *argv[] = { "sh", "-c", (char *)script, NULL };
 
         begin_order(event, (ChildOrder){ .argv = argv }, t);
 }
 
-static void run(sd_event *event, const char *script, Told *t) {
+static void run(sd_event *event, const char *script, Outcome *t) {
         begin(event, script, t);
         UNTIL(event, t->is_done);
         t->child = child_free(t->child);
@@ -123,8 +123,8 @@ static bool has_children(void) {
         return waitid(P_ALL, 0, &(siginfo_t){ .si_pid = 0 }, WEXITED | WNOHANG | WNOWAIT) == 0;
 }
 
-static void its_output_and_status_are_told(void **state) {
-        Told t = { .is_done = false };
+static void its_output_and_status_are_reported(void **state) {
+        Outcome t = { .is_done = false };
 
         run(*state, "echo hello; printf 'first line\\nsecond\\n' >&2; exit 3", &t);
         assert_int_equal(t.error, 0);
@@ -141,9 +141,9 @@ static void its_output_and_status_are_told(void **state) {
         assert_false(has_children());
 }
 
-static void output_of_any_size_up_to_the_bound_is_told(void **state) {
+static void output_of_any_size_up_to_the_bound_is_reported(void **state) {
         char script[128];
-        Told t = { .is_done = false };
+        Outcome t = { .is_done = false };
 
         for (size_t n = 0; n <= 1000000; n = n * 9 + 1) {
                 (void)snprintf(script, sizeof script, "head -c %zu /dev/zero | tr '\\0' x", n);
@@ -162,7 +162,7 @@ static void output_of_any_size_up_to_the_bound_is_told(void **state) {
 }
 
 static void a_long_line_of_errors_is_cut_and_does_not_block(void **state) {
-        Told t = { .is_done = false };
+        Outcome t = { .is_done = false };
 
         run(*state, "head -c 300000 /dev/zero | tr '\\0' e >&2; echo done", &t);
         assert_int_equal(t.error, 0);
@@ -171,11 +171,11 @@ static void a_long_line_of_errors_is_cut_and_does_not_block(void **state) {
         assert_int_equal(strspn(t.error_line, "e"), 256);
 }
 
-static void who_takes_too_long_is_killed_with_all_it_has_started(void **state) {
+static void who_runs_too_long_is_killed_with_all_it_has_started(void **state) {
         char *argv[] = { "sh", "-c", "sleep 1000 & sleep 1000 & echo $$; wait", NULL };
         uint64_t begun = now_usec();
         pid_t group;
-        Told t = { .is_done = false };
+        Outcome t = { .is_done = false };
 
         begin_order(*state, (ChildOrder){ .argv = argv, .timeout_usec = 200 * USEC_PER_MSEC }, &t);
         UNTIL(*state, t.is_done);
@@ -188,10 +188,10 @@ static void who_takes_too_long_is_killed_with_all_it_has_started(void **state) {
         UNTIL(*state, kill(-group, 0) < 0 && errno == ESRCH);
 }
 
-static void a_program_that_is_missing_or_none_is_told(void **state) {
+static void a_program_that_is_missing_or_none_is_reported(void **state) {
         char *missing[] = { "no-such-program-here", NULL }, *path[] = { "/no/such/program", NULL };
         char *directory[] = { "/tmp", NULL };
-        Told t = { .frees_it = true };
+        Outcome t = { .frees_it = true };
 
         begin_order(*state, (ChildOrder){ .argv = missing }, &t);
         UNTIL(*state, t.is_done);
@@ -232,7 +232,7 @@ static void a_wrong_order_is_refused(void **state) {
 static void it_gets_the_environment_it_is_given_or_ours(void **state) {
         char *argv[] = { "/bin/sh", "-c", "echo $NC_TEST-$NC_OTHER", NULL };
         char *environment[] = { "NC_TEST=given", NULL };
-        Told t = { .frees_it = true };
+        Outcome t = { .frees_it = true };
 
         assert_int_equal(setenv("NC_OTHER", "ours", 1), 0);
         begin_order(*state, (ChildOrder){ .argv = argv, .environment = environment }, &t);
@@ -248,7 +248,7 @@ static void it_inherits_no_descriptor_no_signals_and_no_group(void **state) {
         unsigned long long blocked, ignored;
         sigset_t all, before;
         int group, pid;
-        Told t = { .is_done = false };
+        Outcome t = { .is_done = false };
 
         assert_true(fd > 2);
         (void)sigfillset(&all);
@@ -274,7 +274,7 @@ static void it_inherits_no_descriptor_no_signals_and_no_group(void **state) {
 
 static void it_is_seen_to_end_whatever_becomes_of_sigchld(void **state) {
         sigset_t chld, before;
-        Told t = { .is_done = false };
+        Outcome t = { .is_done = false };
 
         (void)sigemptyset(&chld);
         (void)sigaddset(&chld, SIGCHLD);
@@ -293,7 +293,7 @@ static void it_is_seen_to_end_whatever_becomes_of_sigchld(void **state) {
 
 static void who_is_left_behind_is_not_waited_for(void **state) {
         uint64_t begun = now_usec();
-        Told t = { .is_done = false };
+        Outcome t = { .is_done = false };
 
         run(*state, "sleep 1000 & echo $!", &t);
         assert_int_equal(t.error, 0);
@@ -301,8 +301,8 @@ static void who_is_left_behind_is_not_waited_for(void **state) {
         assert_int_equal(kill((pid_t)strtol(t.output, NULL, 10), SIGKILL), 0); /* it lives */
 }
 
-static void who_closes_its_output_may_go_on(void **state) {
-        Told t = { .is_done = false };
+static void who_closes_its_output_may_continue(void **state) {
+        Outcome t = { .is_done = false };
 
         run(*state,
             "echo said; exec >&- 2>&-; i=0; while [ $i -lt 2000 ]; do i=$((i+1)); done; exit 7",
@@ -312,7 +312,7 @@ static void who_closes_its_output_may_go_on(void **state) {
 }
 
 static void it_can_be_freed_at_any_time_and_nothing_is_left(void **state) {
-        Told t = { .is_done = false };
+        Outcome t = { .is_done = false };
 
         for (unsigned turns = 0; turns < 5; turns++) {
                 begin(*state, "echo begun; sleep 1000", &t);
@@ -331,7 +331,7 @@ static void it_can_be_freed_at_any_time_and_nothing_is_left(void **state) {
 
 static void a_loop_may_go_before_its_child_is_reaped(void **state) {
         sd_event *event = NULL;
-        Told t = { .is_done = false };
+        Outcome t = { .is_done = false };
 
         (void)state;
         assert_int_equal(sd_event_new(&event), 0);
@@ -344,7 +344,7 @@ static void a_loop_may_go_before_its_child_is_reaped(void **state) {
 
 static void many_run_at_once(void **state) {
         enum { N = 30 };
-        static Told t[N];
+        static Outcome t[N];
         char script[32];
 
         for (int i = 0; i < N; i++) {
@@ -367,23 +367,23 @@ static void many_run_at_once(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                TEST(its_output_and_status_are_told),
-                TEST(output_of_any_size_up_to_the_bound_is_told),
+                TEST(its_output_and_status_are_reported),
+                TEST(output_of_any_size_up_to_the_bound_is_reported),
                 TEST(a_long_line_of_errors_is_cut_and_does_not_block),
-                TEST(who_takes_too_long_is_killed_with_all_it_has_started),
-                TEST(a_program_that_is_missing_or_none_is_told),
+                TEST(who_runs_too_long_is_killed_with_all_it_has_started),
+                TEST(a_program_that_is_missing_or_none_is_reported),
                 TEST(a_wrong_order_is_refused),
                 TEST(it_gets_the_environment_it_is_given_or_ours),
                 TEST(it_inherits_no_descriptor_no_signals_and_no_group),
                 TEST(it_is_seen_to_end_whatever_becomes_of_sigchld),
                 TEST(who_is_left_behind_is_not_waited_for),
-                TEST(who_closes_its_output_may_go_on),
+                TEST(who_closes_its_output_may_continue),
                 TEST(it_can_be_freed_at_any_time_and_nothing_is_left),
                 TEST(a_loop_may_go_before_its_child_is_reaped),
                 TEST(many_run_at_once),
-                TEST_WITHOUT(its_output_and_status_are_told),
-                TEST_WITHOUT(output_of_any_size_up_to_the_bound_is_told),
-                TEST_WITHOUT(who_takes_too_long_is_killed_with_all_it_has_started),
+                TEST_WITHOUT(its_output_and_status_are_reported),
+                TEST_WITHOUT(output_of_any_size_up_to_the_bound_is_reported),
+                TEST_WITHOUT(who_runs_too_long_is_killed_with_all_it_has_started),
                 TEST_WITHOUT(it_can_be_freed_at_any_time_and_nothing_is_left),
                 TEST_WITHOUT(a_loop_may_go_before_its_child_is_reaped),
                 TEST_WITHOUT(many_run_at_once),

@@ -91,27 +91,27 @@ static Fixture *watched(void **state) {
         fixture_settle(f);
         assert_true(dirwatch_is_complete(f->watch));
         assert_int_equal(f->n_rescans, 1); /* what was there before is to be scanned */
-        assert_int_equal(f->n_told, 0);
+        assert_int_equal(f->n_changes, 0);
         fixture_forget(f);
         return f;
 }
 
 /* ── tests ── */
-static void a_file_is_told_when_it_is_made_written_and_moved(void **state) {
+static void a_file_is_reported_when_it_is_made_written_and_moved(void **state) {
         Fixture *f = watched(state);
 
         make_file(f, "root/core.1");
         fixture_settle(f);
-        assert_true(fixture_was_told(f, "core.1"));
+        assert_true(fixture_was_reported(f, "core.1"));
         fixture_forget(f);
         make_file(f, "root/core.1"); /* opened for writing and closed again */
         fixture_settle(f);
-        assert_true(fixture_was_told(f, "core.1"));
+        assert_true(fixture_was_reported(f, "core.1"));
         fixture_forget(f);
         move(f, "root/core.1", "root/core.2");
         fixture_settle(f);
-        assert_true(fixture_was_told(f, "core.1"));
-        assert_true(fixture_was_told(f, "core.2"));
+        assert_true(fixture_was_reported(f, "core.1"));
+        assert_true(fixture_was_reported(f, "core.2"));
         assert_int_equal(f->n_rescans, 0);
 }
 
@@ -130,23 +130,23 @@ static void a_busy_neighbour_of_the_root_wakes_nobody(void **state) {
         assert_int_equal(sd_event_run(f->event, 1000), 0);
 }
 
-static void files_in_new_directories_are_told(void **state) {
+static void files_in_new_directories_are_reported(void **state) {
         Fixture *f = watched(state);
 
         make_file(f, "root/a/b/c/file");
         make_file(f, "root/a/second");
         fixture_settle(f);
-        assert_true(fixture_was_told(f, "D:a"));
-        assert_true(fixture_was_told(f, "D:a/b/c"));
-        assert_true(fixture_was_told(f, "a/b/c/file"));
-        assert_true(fixture_was_told(f, "a/second"));
+        assert_true(fixture_was_reported(f, "D:a"));
+        assert_true(fixture_was_reported(f, "D:a/b/c"));
+        assert_true(fixture_was_reported(f, "a/b/c/file"));
+        assert_true(fixture_was_reported(f, "a/second"));
         fixture_forget(f);
         make_file(f, "root/a/b/c/later");
         fixture_settle(f);
-        assert_true(fixture_was_told(f, "a/b/c/later"));
+        assert_true(fixture_was_reported(f, "a/b/c/later"));
 }
 
-static void directories_are_known_where_the_file_system_tells_no_types(void **state) {
+static void directories_are_known_where_the_file_system_reports_no_types(void **state) {
         Fixture *f = *state;
 
         hide_types = true;
@@ -155,9 +155,9 @@ static void directories_are_known_where_the_file_system_tells_no_types(void **st
         make_file(f, "root/old/deep/later");
         make_file(f, "root/new/deep/file");
         fixture_settle(f);
-        assert_true(fixture_was_told(f, "old/deep/later"));
-        assert_true(fixture_was_told(f, "new/deep/file"));
-        assert_false(fixture_was_told(f, "D:new/deep/file"));
+        assert_true(fixture_was_reported(f, "old/deep/later"));
+        assert_true(fixture_was_reported(f, "new/deep/file"));
+        assert_false(fixture_was_reported(f, "D:new/deep/file"));
         assert_true(dirwatch_n_watches(f->watch) >= 5);
 }
 
@@ -197,9 +197,9 @@ static void no_file_is_missed_while_somebody_makes_trees_as_fast_as_he_can(void 
         assert_int_equal(dirwatch_n_overflows(f->watch), 0);
         for (int i = 0; i < TREES; i++) {
                 (void)snprintf(path, sizeof path, "t%d/a/b/c/d/file", i);
-                assert_true(fixture_was_told(f, path));
+                assert_true(fixture_was_reported(f, path));
                 (void)snprintf(path, sizeof path, "t%d/a/file", i);
-                assert_true(fixture_was_told(f, path));
+                assert_true(fixture_was_reported(f, path));
         }
         assert_true(dirwatch_is_complete(f->watch));
 }
@@ -209,8 +209,8 @@ static void names_may_hold_newlines_and_bytes_that_are_no_text(void **state) {
 
         make_file(f, "root/line\nbreak/\xff\xfe\n");
         fixture_settle(f);
-        assert_true(fixture_was_told(f, "D:line\nbreak"));
-        assert_true(fixture_was_told(f, "line\nbreak/\xff\xfe\n"));
+        assert_true(fixture_was_reported(f, "D:line\nbreak"));
+        assert_true(fixture_was_reported(f, "line\nbreak/\xff\xfe\n"));
 }
 
 static void our_own_links_are_left_out(void **state) {
@@ -222,10 +222,10 @@ static void our_own_links_are_left_out(void **state) {
         make_file(f, "root/.neuron-collectd/i-0/second");
         make_file(f, "root/a/.neuron-collectd/pin");
         fixture_settle(f);
-        assert_int_equal(f->n_told, 0);
+        assert_int_equal(f->n_changes, 0);
 }
 
-static void symlinks_are_told_but_not_followed(void **state) {
+static void symlinks_are_reported_but_not_followed(void **state) {
         Fixture *f = *state;
         char link[512], target[512];
 
@@ -237,15 +237,15 @@ static void symlinks_are_told_but_not_followed(void **state) {
         (void)snprintf(link, sizeof link, "%s/new", f->root);
         assert_int_equal(symlink(target, link), 0);
         fixture_settle(f);
-        assert_true(fixture_was_told(f, "new"));
+        assert_true(fixture_was_reported(f, "new"));
         fixture_forget(f);
         make_file(f, "outside/secret");
         make_file(f, "outside/deep/secret");
         fixture_settle(f);
-        assert_int_equal(f->n_told, 0);
+        assert_int_equal(f->n_changes, 0);
 }
 
-static void a_moved_directory_is_told_under_its_new_name(void **state) {
+static void a_moved_directory_is_reported_under_its_new_name(void **state) {
         Fixture *f = *state;
 
         make_dir(f, "root/a/b/c");
@@ -253,16 +253,16 @@ static void a_moved_directory_is_told_under_its_new_name(void **state) {
         f = watched(state);
         move(f, "root/a/b", "root/z/moved");
         fixture_settle(f);
-        assert_true(fixture_was_told(f, "D:a/b"));
-        assert_true(fixture_was_told(f, "D:z/moved"));
-        assert_true(fixture_was_told(f, "D:z/moved/c"));
+        assert_true(fixture_was_reported(f, "D:a/b"));
+        assert_true(fixture_was_reported(f, "D:z/moved"));
+        assert_true(fixture_was_reported(f, "D:z/moved/c"));
         fixture_forget(f);
         make_file(f, "root/z/moved/c/file");
         make_file(f, "root/a/b/c/other"); /* a new one under the old name */
         fixture_settle(f);
-        assert_true(fixture_was_told(f, "z/moved/c/file"));
-        assert_true(fixture_was_told(f, "a/b/c/other"));
-        assert_false(fixture_was_told(f, "a/b/c/file"));
+        assert_true(fixture_was_reported(f, "z/moved/c/file"));
+        assert_true(fixture_was_reported(f, "a/b/c/other"));
+        assert_false(fixture_was_reported(f, "a/b/c/file"));
         assert_true(dirwatch_is_complete(f->watch));
 }
 
@@ -279,11 +279,11 @@ static void a_directory_moved_out_is_forgotten_and_one_moved_in_is_listed(void *
         fixture_forget(f);
         make_file(f, "gone/b/file");
         fixture_settle(f);
-        assert_int_equal(f->n_told, 0);
+        assert_int_equal(f->n_changes, 0);
         assert_int_equal(dirwatch_n_watches(f->watch), before - 2);
         move(f, "outside", "root/in");
         fixture_settle(f);
-        assert_true(fixture_was_told(f, "in/x/file"));
+        assert_true(fixture_was_reported(f, "in/x/file"));
         assert_int_equal(dirwatch_n_watches(f->watch), before);
 }
 
@@ -301,9 +301,9 @@ static void directories_that_swap_their_names_are_kept_apart(void **state) {
         make_file(f, "root/a/of-b/1");
         make_file(f, "root/b/of-a/2");
         fixture_settle(f);
-        assert_true(fixture_was_told(f, "a/of-b/1"));
-        assert_true(fixture_was_told(f, "b/of-a/2"));
-        assert_int_equal(f->n_told, 4); /* each made and closed */
+        assert_true(fixture_was_reported(f, "a/of-b/1"));
+        assert_true(fixture_was_reported(f, "b/of-a/2"));
+        assert_int_equal(f->n_changes, 4); /* each made and closed */
 }
 
 static void a_directory_made_anew_is_watched_although_somebody_holds_the_old_one(void **state) {
@@ -323,7 +323,7 @@ static void a_directory_made_anew_is_watched_although_somebody_holds_the_old_one
         (void)close(held); /* only now the kernel tells that the old one went */
         make_file(f, "root/a/sub/file");
         fixture_settle(f);
-        assert_true(fixture_was_told(f, "a/sub/file"));
+        assert_true(fixture_was_reported(f, "a/sub/file"));
         assert_true(dirwatch_is_complete(f->watch));
         remove_all(f, "root/a");
         fixture_settle(f);
@@ -341,7 +341,7 @@ static void a_replaced_empty_directory_is_watched_as_the_new_one(void **state) {
         fixture_forget(f);
         make_file(f, "root/target/sub/file");
         fixture_settle(f);
-        assert_true(fixture_was_told(f, "target/sub/file"));
+        assert_true(fixture_was_reported(f, "target/sub/file"));
 }
 
 static long queue_limit(void) {
@@ -379,9 +379,9 @@ static void lost_events_lead_to_a_rescan_and_to_watches_on_what_was_missed(void 
         make_file(f, "root/old/sub/later");
         make_file(f, "root/leaves/later");
         fixture_settle(f);
-        assert_true(fixture_was_told(f, "missed/deep/later"));
-        assert_true(fixture_was_told(f, "old/sub/later"));
-        assert_true(fixture_was_told(f, "leaves/later"));
+        assert_true(fixture_was_reported(f, "missed/deep/later"));
+        assert_true(fixture_was_reported(f, "old/sub/later"));
+        assert_true(fixture_was_reported(f, "leaves/later"));
 }
 
 static void a_tree_too_deep_is_watched_down_to_the_limit(void **state) {
@@ -404,7 +404,7 @@ static void a_tree_too_deep_is_watched_down_to_the_limit(void **state) {
         assert_int_equal(dirwatch_n_watches(f->watch), before);
 }
 
-static void at_the_watch_limit_it_says_the_remedy_once_and_goes_on(void **state) {
+static void at_the_watch_limit_it_reports_the_remedy_once_and_continues(void **state) {
         Fixture *f = *state;
 
         for (int i = 0; i < 50; i++) {
@@ -426,7 +426,7 @@ static void at_the_watch_limit_it_says_the_remedy_once_and_goes_on(void **state)
         make_file(f, "root/file"); /* the root has its watch */
         make_dir(f, "root/more");
         fixture_settle(f);
-        assert_true(fixture_was_told(f, "file"));
+        assert_true(fixture_was_reported(f, "file"));
         assert_int_equal(f->n_degraded, 1);
 }
 
@@ -450,7 +450,7 @@ static void watches_that_become_free_are_used_at_the_next_check(void **state) {
         fixture_forget(f);
         make_file(f, "root/c/file");
         fixture_settle(f);
-        assert_true(fixture_was_told(f, "c/file"));
+        assert_true(fixture_was_reported(f, "c/file"));
 }
 
 static void a_directory_that_may_not_be_watched_is_named(void **state) {
@@ -538,23 +538,23 @@ static void a_large_tree_costs_little_memory_and_the_loop_stays_free(void **stat
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                TEST(a_file_is_told_when_it_is_made_written_and_moved),
+                TEST(a_file_is_reported_when_it_is_made_written_and_moved),
                 TEST(an_idle_watch_wakes_nobody),
                 TEST(a_busy_neighbour_of_the_root_wakes_nobody),
-                TEST(files_in_new_directories_are_told),
-                TEST(directories_are_known_where_the_file_system_tells_no_types),
+                TEST(files_in_new_directories_are_reported),
+                TEST(directories_are_known_where_the_file_system_reports_no_types),
                 TEST(no_file_is_missed_while_somebody_makes_trees_as_fast_as_he_can),
                 TEST(names_may_hold_newlines_and_bytes_that_are_no_text),
                 TEST(our_own_links_are_left_out),
-                TEST(symlinks_are_told_but_not_followed),
-                TEST(a_moved_directory_is_told_under_its_new_name),
+                TEST(symlinks_are_reported_but_not_followed),
+                TEST(a_moved_directory_is_reported_under_its_new_name),
                 TEST(a_directory_moved_out_is_forgotten_and_one_moved_in_is_listed),
                 TEST(directories_that_swap_their_names_are_kept_apart),
                 TEST(a_directory_made_anew_is_watched_although_somebody_holds_the_old_one),
                 TEST(a_replaced_empty_directory_is_watched_as_the_new_one),
                 TEST(lost_events_lead_to_a_rescan_and_to_watches_on_what_was_missed),
                 TEST(a_tree_too_deep_is_watched_down_to_the_limit),
-                TEST(at_the_watch_limit_it_says_the_remedy_once_and_goes_on),
+                TEST(at_the_watch_limit_it_reports_the_remedy_once_and_continues),
                 TEST(watches_that_become_free_are_used_at_the_next_check),
                 TEST(a_directory_that_may_not_be_watched_is_named),
                 TEST(without_an_inotify_instance_it_does_not_start),

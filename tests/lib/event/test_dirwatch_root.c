@@ -35,7 +35,7 @@ static void see_a_file(Fixture *f, const char *root) {
         make_file(f, path);
         fixture_settle(f);
         (void)snprintf(path, sizeof path, "sub/%s", name);
-        assert_true(fixture_was_told(f, path));
+        assert_true(fixture_was_reported(f, path));
         assert_true(dirwatch_is_complete(f->watch));
 }
 
@@ -150,7 +150,7 @@ static void a_root_moved_away_is_let_go(void **state) {
         assert_int_equal(f->n_rescans, 1);
         make_file(f, "away/sub/other");
         fixture_settle(f);
-        assert_int_equal(f->n_told, 0);
+        assert_int_equal(f->n_changes, 0);
         move(f, "away", "root");
         fixture_settle(f);
         see_a_file(f, "root");
@@ -168,7 +168,7 @@ static void a_root_moved_away_and_back_within_one_turn_stays_watched(void **stat
         see_a_file(f, "root");
 }
 
-static void an_ancestor_moved_away_takes_the_root_along(void **state) {
+static void an_ancestor_moved_away_moves_the_root_along(void **state) {
         Fixture *f = *state;
 
         (void)snprintf(f->root, sizeof f->root, "%s/a/b/root", f->base);
@@ -181,13 +181,13 @@ static void an_ancestor_moved_away_takes_the_root_along(void **state) {
         assert_int_equal(f->n_rescans, 1);
         make_file(f, "z/b/root/sub/unseen");
         fixture_settle(f);
-        assert_int_equal(f->n_told, 0);
+        assert_int_equal(f->n_changes, 0);
         make_dir(f, "a/b/root");
         fixture_settle(f);
         see_a_file(f, "a/b/root");
 }
 
-static void a_root_that_is_a_symlink_is_refused_and_the_remedy_said(void **state) {
+static void a_root_that_is_a_symlink_is_refused_and_the_remedy_reported(void **state) {
         Fixture *f = *state;
         char target[512];
 
@@ -201,7 +201,7 @@ static void a_root_that_is_a_symlink_is_refused_and_the_remedy_said(void **state
         assert_non_null(strstr(f->remedy, "configure the path it points to"));
         make_file(f, "real/file");
         fixture_settle(f);
-        assert_int_equal(f->n_told, 0);
+        assert_int_equal(f->n_changes, 0);
 
         assert_int_equal(unlink(f->root), 0); /* a directory in its place is welcome */
         make_dir(f, "root");
@@ -209,7 +209,7 @@ static void a_root_that_is_a_symlink_is_refused_and_the_remedy_said(void **state
         see_a_file(f, "root");
 }
 
-static void a_root_that_is_a_file_is_said(void **state) {
+static void a_root_that_is_a_file_is_reported(void **state) {
         Fixture *f = *state;
 
         make_file(f, "root");
@@ -259,9 +259,9 @@ int main(void) {
                 TEST(a_root_replaced_within_one_turn_is_watched_again),
                 TEST(a_root_moved_away_is_let_go),
                 TEST(a_root_moved_away_and_back_within_one_turn_stays_watched),
-                TEST(an_ancestor_moved_away_takes_the_root_along),
-                TEST(a_root_that_is_a_symlink_is_refused_and_the_remedy_said),
-                TEST(a_root_that_is_a_file_is_said),
+                TEST(an_ancestor_moved_away_moves_the_root_along),
+                TEST(a_root_that_is_a_symlink_is_refused_and_the_remedy_reported),
+                TEST(a_root_that_is_a_file_is_reported),
                 TEST(a_check_notices_what_raised_no_event),
         };
 

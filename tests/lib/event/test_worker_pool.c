@@ -350,7 +350,7 @@ static void a_done_without_a_loop_and_a_pool_without_threads_are_refused(void **
 }
 
 /* What an idle thread does when the one it wakes pushes it off the CPU. A pool that writes with its mutex held hangs here. */
-static void the_loop_does_not_wait_for_a_worker_that_is_telling_it_something(void **state) {
+static void the_loop_does_not_wait_for_a_worker_that_is_notifying_it(void **state) {
         (void)state;
         _cleanup_(worker_pool_freep) WorkerPool *p = NULL;
         _cleanup_(sd_event_unrefp) sd_event *event = NULL;
@@ -471,7 +471,7 @@ int main(void) {
                 cmocka_unit_test(
                         an_idle_pool_becomes_normal_and_idle_again_in_the_middle_of_a_job_too),
                 cmocka_unit_test(where_priorities_are_refused_jobs_run_all_the_same),
-                cmocka_unit_test(the_loop_does_not_wait_for_a_worker_that_is_telling_it_something),
+                cmocka_unit_test(the_loop_does_not_wait_for_a_worker_that_is_notifying_it),
                 cmocka_unit_test(two_threads_run_two_jobs_at_once),
                 cmocka_unit_test(done_runs_in_the_loops_thread_and_may_submit_again),
                 cmocka_unit_test(many_jobs_all_come_back_to_the_loop),
