@@ -27,8 +27,8 @@ enum {
 #define OF_OTHERS (CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH))
 
 /* The capabilities are those that a collector cannot do without, where the supervisor has them.
- * neuron_sysfs: core_count and connected_devices are 0400 before driver 2.28. neuron_device: whether
- * others hold a device decides whether it may be opened. @see capabilities(7) */
+ * neuron_sysfs: core_count and connected_devices are 0400 before driver 2.28. neuron_device:
+ * whether others hold a device decides whether it may be opened. @see capabilities(7) */
 /* clang-format off */
 const Collector collectors[] = {
         { .name = "neuron_sysfs", .run = collect_neuron_sysfs,
@@ -72,7 +72,7 @@ static int report_reason(const char *what, int error) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         strbuf_addf(&b, "%s%s%s\n", what, error ? ": " : "", error ? strerror(-error) : "");
         if (b.text)
-                (void)!write(CHILD_WHY_FD, b.text, b.n); /* then the section says no reason */
+                (void)!write(CHILD_WHY_FD, b.text, b.n); /* then the section has no reason */
         return CHILD_FAILED;
 }
 
@@ -112,7 +112,8 @@ static int die_with_parent(pid_t parent) {
         return getppid() == parent ? 0 : -ESRCH;
 }
 
-/* `snapshot-more-1.json` lies in the directory of `snapshot.json`, and so do the raw files of both. @return into buf; NULL: it is the first */
+/* `snapshot-more-1.json` lies in the directory of `snapshot.json`, and so do the raw files of both.
+ * @return into buf; NULL: it is the first */
 static const char *raw_file_prefix(const ProbeOrder *order, char buf[static ORDER_NAME_MAX]) {
         static const char prefix[] = "snapshot-";
         const char *name = order->document;
@@ -129,7 +130,7 @@ static int run(const char *name, bool follows) {
         pid_t parent = getppid();
         if (!collector)
                 return usage();
-        if (read_order(&order) < 0) /* what a person has as fd 0 is no order */
+        if (read_order(&order) < 0) /* what a person has as fd 0 is no request */
                 return usage();
         int dir_fd = find_directory();
         (void)syscall(SYS_close_range, dir_fd + 1 > 3 ? 4U : 3U, ~0U,

@@ -1,4 +1,5 @@
-/* `neuron-collectd --child=NAME`: what the daemon's program is when it is executed anew for a probe. Not for people. */
+/* `neuron-collectd --child=NAME`: what the daemon's program is when it is executed anew for a
+ * probe. Not for people. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,7 +12,7 @@
 typedef struct Collector {
         const char *name;
         /** Collects until it is done or killed. @return 0; COLLECT_E_NOTHING; -errno: it could not
-         * even begin, and the section says so */
+         * even begin, and the section has the reason */
         int (*run)(const CollectOrder *order, CollectOut *out);
         uint64_t capabilities; /* it keeps */
         unsigned needs;
@@ -25,8 +26,9 @@ extern const Collector collectors[];
 extern const size_t n_collectors;
 const Collector *collector_find(const char *name); /* NULL */
 
-/** @param name  `probe` (a supervisor, with a connection to the agent as fd 0), `collect:COLLECTOR` or `follow:kmsg` (fd 0: the order, fd 1: where records
- * go, fd 2: why not all is there, a line, fd 3: directory for raw files, if any)
+/** @param name  `probe` (a supervisor, with a connection to the agent as fd 0), `collect:COLLECTOR`
+ * or `follow:kmsg` (fd 0: the request, fd 1: where records go, fd 2: why not all is there, a line,
+ * fd 3: directory for raw files, if any)
  * @return an exit code: CHILD_DONE … or 2 with a sentence on stderr when a person typed it */
 int child_main(const char *name);
 

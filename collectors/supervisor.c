@@ -36,7 +36,8 @@
 #define BEFORE_FORMAT ".before-%s" /* the records of the first snapshot, for the second */
 #define DIFFERENCES_FILE ".differences"
 #define BEGIN_WAIT_USEC (5 * USEC_PER_SEC) /* for one that was started a moment ago */
-#define LOCK_WAIT_USEC (30 * USEC_PER_SEC) /* beside the time that the first one's order gave it */
+#define LOCK_WAIT_USEC                                                                             \
+        (30 * USEC_PER_SEC) /* beside the time that the request of the first one gave it */
 #define PARTS_MAX 16
 #define RAW_FILES_MAX 4096 /* of one collector */
 #define NAME_MAX_BYTES 128
@@ -71,7 +72,7 @@ static int request_fd(const ProbeOrder *order) {
 
 /* ---- a collector's child ---- */
 
-/* What a section of a document says of a child. */
+/* What a section of a document contains of a child. */
 typedef struct Run {
         const Collector *collector;
         Child *child;
@@ -243,7 +244,8 @@ static bool is_reserved(const char *name) {
                strcmp(name, SNAPSHOT_PUBLIC_FILE) == 0 || strcmp(name, SNAPSHOT_INCIDENT_FILE) == 0;
 }
 
-/* A raw file becomes one of the snapshot's, unless the name is taken. @return 0, 1: not taken, -errno */
+/* A raw file becomes one of the snapshot's, unless the name is in use. @return 0, 1: not adopted,
+ * -errno */
 static int adopt_raw_file(const Snapshot *l, Part *p, int raw_fd, const char *name) {
         struct stat st;
         size_t n = p->n_files;
@@ -331,7 +333,7 @@ static int write_document(const Snapshot *l, const char *name, bool public_only)
         return document_write(&d, l->dir_fd, name);
 }
 
-/* The fast sources are told of as soon as they are all there. */
+/* The fast sources are reported as soon as they are all there. */
 static int write_public(Snapshot *l) {
         size_t n = 0;
         for (size_t i = 0; i < l->n_parts; i++)
@@ -362,7 +364,8 @@ static int write_differences(const Snapshot *l) {
         return r == -EFBIG ? 0 : r;
 }
 
-/* What a second look compares with stays, as long as the directory; the rest has become the document. */
+/* What a second snapshot compares with stays, as long as the directory; the rest has become the
+ * document. */
 static void remove_parts(const Snapshot *l, bool keep_for_second) {
         char part[NAME_MAX_BYTES], before[NAME_MAX_BYTES];
         for (size_t i = 0; i < l->n_parts; i++) {
@@ -429,7 +432,7 @@ static void start_part(Snapshot *l, Part *p) {
                                       .output_max_bytes = l->order->collect.max_bytes,
                                       .on_output = on_part_output,
                                       .on_done = on_part_done,
-                                      .userdata = p }); /* its state and why tell */
+                                      .userdata = p }); /* its state and why have the result */
 }
 
 /* Starts what may run now; ends the loop when all have ended. */
@@ -540,7 +543,8 @@ static bool has_begun(const Snapshot *l) {
         return faccessat(l->dir_fd, document_name(l->order), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-/* An agent may have ended as soon as it had started a supervisor, and the next one be quicker than that: nothing here is no proof that nobody comes. */
+/* An agent may have ended as soon as it had started a supervisor, and the next one be quicker than
+ * that: nothing here is no proof that nobody comes. */
 static void wait_for_start(const Snapshot *l) {
         uint64_t until = clock_boottime_usec() + BEGIN_WAIT_USEC;
         while (!has_begun(l) && clock_boottime_usec() < until)
@@ -586,7 +590,7 @@ typedef struct Lines { /* a stream, cut into lines */
         bool is_too_long;
 } Lines;
 
-typedef struct Round { /* what `jobs` said, a JSON text each, in order */
+typedef struct Round { /* what `jobs` wrote, a JSON text each, in order */
         char **lines;
         size_t n, n_mappers;
 } Round;
@@ -670,7 +674,7 @@ static bool has_line(const Round *r, char *const *line) {
         return r->n > 0 && bsearch(line, r->lines, r->n, sizeof *r->lines, by_text) != NULL;
 }
 
-/* What could not be told is no part of the round: the next one tells it. */
+/* What could not be sent is no part of the round: the next one sends it. */
 static void send_lines(Watch *w, bool mappers, bool all) {
         for (size_t i = 0; i < w->now.n; i++) {
                 char **line = &w->now.lines[i];
@@ -691,8 +695,9 @@ static void drop_unsent(Round *r) {
         r->n = n;
 }
 
-/* Only what is new or has changed is told, those who hold a device first: in a quiet job that is nothing. Every now and then all is, for an agent that
- * could not keep it. Of who has gone nothing is: what was known of it stays true. */
+/* Only what is new or has changed is sent, those who hold a device first: in a quiet job that is
+ * nothing. Every now and then all is, for an agent that could not keep it. Nothing is sent about a
+ * process that has gone: what was known of it stays true. */
 static void report_round(Watch *w) {
         uint64_t now = clock_boottime_usec();
         bool all = now >= w->next_all_usec;
@@ -708,7 +713,7 @@ static void report_round(Watch *w) {
         w->now = (Round){ 0 };
 }
 
-/* It is tried again every now and then: the same is said once. */
+/* It is tried again every now and then: the same reason is reported once. */
 static void report_trouble(Watch *w) {
         if (!*w->kmsg.why || strcmp(w->kmsg.why, w->reported_why) == 0)
                 return;
@@ -737,7 +742,7 @@ static void on_jobs_done(const ChildResult *result, void *userdata) {
         if (w->jobs.state == SECTION_COMPLETE)
                 report_round(w);
         else
-                round_done(&w->now); /* half a round would make the others look new at the next */
+                round_done(&w->now); /* half a round would make the others appear new at the next */
         run_done(&w->jobs);
         arm_next(w->jobs_timer, &w->jobs, w->interval_usec);
 }
@@ -814,7 +819,7 @@ static int run_watch(int fd, const ProbeOrder *order) {
         return r < 0 ? r : sd_event_loop(w.event);
 }
 
-/* ---- the order ---- */
+/* ---- the request ---- */
 
 static void receive_fds(struct msghdr *m, int fds[ORDER_FDS]) {
         size_t n = 0;
@@ -875,7 +880,7 @@ static int add_process(CollectOrder *c, pid_t pid, uint64_t start_ticks) {
                 if (c->processes[i].pid == pid)
                         return 0;
         if (c->n_processes >= COLLECT_PROCESSES_MAX)
-                return 0; /* the document says how many there are */
+                return 0; /* the document has their number */
         CollectProcess *more = realloc(c->processes, (c->n_processes + 1) * sizeof *more);
         if (!more)
                 return -ENOMEM;
@@ -884,7 +889,7 @@ static int add_process(CollectOrder *c, pid_t pid, uint64_t start_ticks) {
         return 0;
 }
 
-/* The logs that this process writes are looked for where it is. */
+/* The logs that this process writes are searched where it is. */
 static void complete_log_files(CollectOrder *c, const ProbeQuestion *q, const PidsAnswer *answer) {
         for (size_t i = 0; i < c->n_log_files; i++) {
                 CollectLogFile *f = &c->log_files[i];
@@ -910,7 +915,7 @@ static int resolve_questions(int fd, ProbeOrder *order) {
         for (size_t i = 0; i < order->n_questions; i++) {
                 const ProbeQuestion *q = &order->questions[i];
                 PidsAnswer answer = { 0 };
-                /* Hidden, or it died while it was looked at: that one alone is unknown. */
+                /* Hidden, or it died while it was examined: that one alone is unknown. */
                 if (pids_resolve(&(PidsQuestion){ order->collect.proc_root, q->hook_pid,
                                                   q->ns_inode, q->inner_pid },
                                  &answer) != 0)
@@ -966,7 +971,8 @@ static int serve(int fd, const char **ret_why) {
         return r;
 }
 
-/* Programs that outlived the collector which started them are ours by now: see PR_SET_CHILD_SUBREAPER. */
+/* Programs that outlived the collector which started them are ours by now: see
+ * PR_SET_CHILD_SUBREAPER. */
 static void kill_descendants(void) {
         char path[64];
         int pid;

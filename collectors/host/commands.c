@@ -1,5 +1,5 @@
-/* The programs that an operator has configured (snapshot.commands): one after the other, no shell, each with a time of its own. What each prints becomes a
- * raw file, with secrets taken out. */
+/* The programs that an operator has configured (snapshot.commands): one after the other, no shell,
+ * each with a time of its own. What each prints becomes a raw file, with secrets taken out. */
 #include <errno.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -77,7 +77,8 @@ static void on_done(const ChildResult *result, void *userdata) {
         run->error = emit_record(run, result, has_run ? 0 : result->error);
 }
 
-/* That a file that becomes too large is an error of write(2) holds for it as well: see sandbox.c. */
+/* That a file that becomes too large is an error of write(2) holds for it as well: see sandbox.c.
+ */
 static int run_one(sd_event *event, const CollectCommand *c, CollectOut *out) {
         _cleanup_(child_freep) Child *child = NULL;
         Run run = { .begun_usec = clock_boottime_usec(), .command = c, .out = out };

@@ -5,7 +5,8 @@
 
 #define DPKG_WORD_SIZE 128
 
-/** A parser, fed in pieces: on_package gets each package that has a name, whatever its status. What is longer is cut. */
+/** A parser, fed in pieces: on_package gets each package that has a name, whatever its status. What
+ * is longer is cut. */
 typedef struct DpkgParser {
         char line[1024]; /* what is longer is cut: no field of interest is */
         size_t n_line;
@@ -16,5 +17,6 @@ typedef struct DpkgParser {
 void dpkg_feed(DpkgParser *p, const char *data, size_t n);
 void dpkg_end(DpkgParser *p); /* after the last piece */
 
-/** Feeds what a file has from where it stands, without dpkg_end(). @return 0; 1: there is more than 64 MiB; -errno */
+/** Feeds what a file has from where it stands, without dpkg_end(). @return 0; 1: there is more than
+ * 64 MiB; -errno */
 int dpkg_read(DpkgParser *p, int fd);

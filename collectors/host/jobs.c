@@ -1,5 +1,7 @@
-/* Looks for holders of devices, cheaply: /proc/PID/stat tells kernel threads, then the links of its descriptors, and only where those say nothing and
- * the process is large enough to hold the runtime, its maps. */
+/* One record for each process that holds a Neuron device or has the runtime loaded, so that a rank
+ * that dies without a word can still be named. The scan of descriptors waits for nothing and finds
+ * the holders; what may wait for ever (environ, cmdline, maps) is read by parts that can each be
+ * killed without loss of the others. */
 #include "collectors/host/jobs.h"
 
 #include <errno.h>
@@ -17,7 +19,8 @@
 #include "lib/base/redact.h"
 #include "lib/neuron/job.h"
 
-/* A process with less address space than this does not have the runtime loaded: an estimate on the safe side, a libnrt.so is larger alone. */
+/* A process with less address space than this does not have the runtime loaded: an estimate on the
+ * safe side, a libnrt.so is larger alone. */
 enum { RUNTIME_BYTES_MIN = 32 << 20, MAPS_BYTES_MAX = 8 << 20, STATM_BYTES_MAX = 256 };
 
 enum {
@@ -53,9 +56,10 @@ static int stat_device(const char *device_directory, int number, struct stat *re
         return stat(path, ret) < 0 ? -errno : 0;
 }
 
-/* What a descriptor stands for, by the device number (in tests: the file), not by its name: anybody can have a file that is called neuron0, and in a
- * container another device may be. Nothing is opened.
- * @return the device's number, -ENODEV none of ours, another -errno when it cannot be told */
+/* What a descriptor stands for, by the device number (in tests: the file), not by its name: anybody
+ * can have a file that is called neuron0, and in a container another device may be. Nothing is
+ * opened.
+ * @return the device's number, -ENODEV none of ours, another -errno when it cannot be determined */
 static int number_of_device(const char *device_directory, int dir_fd, const char *link,
                             int number) {
         struct stat theirs, ours;
@@ -146,7 +150,7 @@ int jobs_devices_of(const CollectOrder *order, const Proc *p, JobsHolder *h) {
         return fds.n > 0 && n_hidden == fds.n ? PROCFS_E_HIDDEN : 0;
 }
 
-/* By the first field of statm, in pages; what cannot be told counts as large. */
+/* By the first field of statm, in pages; what is unknown counts as large. */
 static bool may_hold_runtime(const Proc *p) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         uint64_t pages, bytes;
@@ -188,7 +192,7 @@ typedef struct ScanRun {
 static bool inspect_process(const ScanRun *mode, const Proc *p, JobsHolder *h) {
         if (p->stat.flags & PROCFS_FLAG_KTHREAD || procfs_is_zombie(p))
                 return false;
-        bool is_hidden; /* then it is not said to map it */
+        bool is_hidden; /* then it is not reported to map it */
         if (mode->mode == JOBS_BY_MAPS)
                 h->maps_runtime = may_hold_runtime(p) && jobs_maps_runtime(p, &is_hidden);
         else if (jobs_devices_of(mode->order, p, h) == PROCFS_E_HIDDEN)
@@ -315,13 +319,15 @@ void jobs_add_identity(StrBuf *b, const Proc *p) {
                 explicit_bzero(text.text, text.n);
 }
 
-/* Jobs: one record for each process that holds a Neuron device or has the runtime loaded, so that a rank that dies without a word can still be named.
- * Two steps: the scan of descriptors waits for nothing and finds the holders; what may wait for ever (environ, cmdline, maps) is read by parts
+/* Jobs: one record for each process that holds a Neuron device or has the runtime loaded, so that a
+ * rank that dies without a word can still be named. Two steps: the scan of descriptors waits for
+ * nothing and finds the holders; what may wait for ever (environ, cmdline, maps) is read by parts
  * that can each be killed without the others' loss. */
 
 enum { CMDLINE_BYTES_MAX = 16 << 10, RECORD_BYTES_MAX = 128 << 10, PARTS_AT_ONCE = 2 };
 
-/* Many holders share a part: forking costs more than reading. A part that hangs takes along those that come after it in its share. */
+/* Many holders share a part: forking costs more than reading. A part that hangs takes along those
+ * that come after it in its share. */
 enum { HOLDERS_A_PART = 8, PARTS_MAX = JOBS_HOLDERS_MAX / HOLDERS_A_PART + 1 };
 
 typedef struct JobsRun {
@@ -334,7 +340,7 @@ typedef struct JobsRun {
 } JobsRun;
 
 typedef struct JobsPart {
-        size_t first, n; /* holders; n = 0: the part that looks at maps */
+        size_t first, n; /* holders; n = 0: the part that reads maps */
         JobsRun *run;
 } JobsPart;
 
@@ -372,7 +378,7 @@ static int describe(const CollectOrder *order, const JobsHolder *h, int fd) {
         int r = procfs_open(&p, order->proc_root, h->stat.pid, h->stat.start_ticks);
 
         if (r != 0)
-                return 0; /* gone meanwhile: the caller says what was seen of it */
+                return 0; /* gone meanwhile: the caller reports what was seen of it */
         add_head(&b, h);
         jobs_add_identity(&b, &p);
         add_cmdline(&b, &p);
@@ -506,7 +512,7 @@ static int emit_summary(const JobsScan *scan, CollectOut *out) {
         return r == -EFBIG ? 0 : r;
 }
 
-/* The last record. Without it not all maps were looked at. */
+/* The last record. Without it not all maps were examined. */
 static int emit_libnrt_holders(const JobsRun *run) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         int r;

@@ -12,7 +12,7 @@
 
 #define JOBS_HOLDERS_MAX 1024
 #define JOBS_DEVICES_MAX 64 /* of one process; a node has 16 */
-#define JOBS_FDS_MAX 65536  /* looked at of one process */
+#define JOBS_FDS_MAX 65536  /* examined of one process */
 
 typedef struct JobsHolder {
         ProcStat stat;
@@ -21,27 +21,30 @@ typedef struct JobsHolder {
         size_t n_devices;
         bool is_write_only; /* all of them O_WRONLY, which marks no core */
         bool is_by_name;    /* one is known by its name alone */
-        bool maps_runtime;  /* libnrt.so is mapped; looked for by JOBS_BY_MAPS only */
+        bool maps_runtime;  /* libnrt.so is mapped; searched by JOBS_BY_MAPS only */
 } JobsHolder;
 
 typedef struct JobsScan {
         JobsHolder *holders; /* by pid, ascending; the scan's */
         size_t n_holders;
-        size_t n_processes, n_hidden; /* seen; of which this many are not for us to look into */
+        size_t n_processes, n_hidden; /* seen; of which this many are not for us to examine */
         bool is_cut;                  /* there are more holders than JOBS_HOLDERS_MAX */
 } JobsScan;
 
 /** The devices that a process holds. It waits for nothing.
- * A link counts when it leads to <device_directory>/neuronN or /dev/neuronN and, where it can be asked, is a character device or the very file that
- * lies there here. @return 0, or an outcome of procfs.h */
+ * A link counts when it leads to <device_directory>/neuronN or /dev/neuronN and, where it can be
+ * checked, is a character device or the very file that lies there here. @return 0, or an outcome of
+ * procfs.h */
 int jobs_devices_of(const CollectOrder *order, const Proc *p, JobsHolder *h);
 
-/** @param ret_hidden  its maps cannot be read @return whether it has libnrt.so mapped. May wait (procfs.h), so only in a child */
+/** @param ret_hidden  its maps cannot be read @return whether it has libnrt.so mapped. May wait
+ * (procfs.h), so only in a child */
 bool jobs_maps_runtime(const Proc *p, bool *ret_hidden);
 
 typedef enum JobsScanMode {
         JOBS_BY_DEVICES, /* links of descriptors; waits for nothing */
-        JOBS_BY_MAPS, /* maps of processes that are large enough for the runtime; may wait (procfs.h), so only in a child */
+        JOBS_BY_MAPS,    /* maps of processes that are large enough for the runtime; may wait
+                            (procfs.h), so only in a child */
 } JobsScanMode;
 
 /** Looks at all processes. @return 0, -errno */
@@ -50,5 +53,6 @@ void jobs_scan_done(JobsScan *s);
 
 /** Adds "devices": [0, 1]. */
 void jobs_add_devices(StrBuf *b, const JobsHolder *h);
-/** Adds "job": what its environment tells (may wait), or null, and "container": what its cgroup tells, or null. */
+/** Adds "job": from its environment (may wait), or null, and "container": from its cgroup, or null.
+ */
 void jobs_add_identity(StrBuf *b, const Proc *p);

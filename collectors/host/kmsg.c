@@ -1,7 +1,8 @@
-/* The kernel's log: what it has of Neuron, once or from now on. A line is a hint: who can open a device can have the driver print what he likes
- * (reference, 2.3), so that sysfs counters, not this, prove a fault.
+/* The kernel's log: what it has of Neuron, once or from now on. A line is a hint: who can open a
+ *device can have the driver print what he likes , so that sysfs counters, not this, prove a fault.
  *
- * /dev/kmsg gives one record a read(2); the stand-ins of tests, files and FIFOs, any number of bytes: both are cut at record borders here. */
+ * /dev/kmsg gives one record a read(2); the stand-ins of tests, files and FIFOs, any number of
+ *bytes: both are cut at record borders here. */
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -196,12 +197,13 @@ typedef struct Kmsg {
         const CollectOrder *order;
         CollectOut *out;
         int fd;
-        bool is_stream; /* followed: what is written is not counted against max_bytes, but by the minute */
+        bool is_stream; /* followed: what is written is not counted against max_bytes, but by the
+                           minute */
         StrBuf pending; /* bytes that may go on */
         uint64_t last_seq;
         bool has_seq, overran;
-        uint64_t
-                window_usec; /* of the kernel's time: when the minute began that n_lines and n_errors count */
+        uint64_t window_usec; /* of the kernel's time: when the minute began that n_lines and
+                                 n_errors count */
         uint64_t n_lines, n_errors, n_left_out;
 } Kmsg;
 
@@ -246,7 +248,8 @@ static void add_hw_error(StrBuf *b, const KmsgHwError *e) {
         json_out_end_object(b);
 }
 
-/* Reports of faults have an allowance of their own, so that no chatter of the driver crowds them out; beyond it they count as lines.
+/* Reports of faults have an allowance of their own, so that no chatter of the driver crowds them
+ * out; beyond it they count as lines.
  * @return whether the minute has room for another line; counts what it has not */
 static bool may_write(Kmsg *k, uint64_t usec, bool is_error) {
         if (!k->is_stream)
@@ -301,7 +304,7 @@ static int handle_record(Kmsg *k, const char *data, size_t n) {
         int r = kmsg_parse(data, n, &record);
 
         if (r < 0)
-                return r == -EBADMSG ? 0 : r; /* not a record: nothing that can be told */
+                return r == -EBADMSG ? 0 : r; /* not a record: nothing to report */
         r = note_lost(k, record.seq);
         if (r < 0 || record.usec < k->order->since_boot_usec)
                 return r;
@@ -317,7 +320,8 @@ static int handle_record(Kmsg *k, const char *data, size_t n) {
         return r < 0 ? r : emit_record(k, &record, is_error ? &error : NULL);
 }
 
-/* Takes whole records of what has been read. @param all  nothing more comes now: the last one too, when its line is ended */
+/* Takes whole records of what has been read. @param all  nothing more comes now: the last one too,
+ * when its line is ended */
 static int handle_pending(Kmsg *k, bool all) {
         size_t at = 0;
         int r = 0;
@@ -359,7 +363,8 @@ static int read_some(Kmsg *k) {
         return r < 0 ? r : 1;
 }
 
-/* What to do when it cannot be opened. @see syslog(2), kernel.dmesg_restrict: without CAP_SYSLOG reading it is EPERM */
+/* What to do when it cannot be opened. @see syslog(2), kernel.dmesg_restrict: without CAP_SYSLOG
+ * reading it is EPERM */
 static const char *remedy_for(int error) {
         switch (error) {
         case -ENOENT:
@@ -398,15 +403,17 @@ int collect_kmsg(const CollectOrder *order, CollectOut *out) {
                 r = read_some(&k);
         while (r > 0);
         strbuf_done(&k.pending);
-        return r == -EFBIG ? 0 : r; /* the section says that it was cut */
+        return r == -EFBIG ? 0 : r; /* the section is labelled as cut */
 }
 
-/* Waits for more, or for the end of who reads us. @return 1 more, 0 nobody reads any more, -errno */
+/* Waits for more, or for the end of who reads us. @return 1 more, 0 nobody reads any more, -errno
+ */
 static int wait_for_more(const Kmsg *k, bool is_at_end) {
         struct pollfd polls[] = { { .fd = k->out->fd },
                                   { .fd = is_at_end ? -1 : k->fd, .events = POLLIN } };
 
-        /* A file at its end and a FIFO without a writer are always readable: looked at anew after a while. */
+        /* A file at its end and a FIFO without a writer are always readable: examined anew after a
+         * while. */
         if (poll(polls, ELEMENTSOF(polls), is_at_end ? IDLE_MSEC : -1) < 0)
                 return errno == EINTR ? 1 : -errno;
         return polls[0].revents & (POLLERR | POLLHUP | POLLNVAL) ? 0 : 1;

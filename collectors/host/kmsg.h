@@ -1,4 +1,5 @@
-/* One record of /dev/kmsg. Pure. @see Documentation/ABI/testing/dev-kmsg; NEURON_HW_ERR: reference, 2.3 */
+/* One record of /dev/kmsg. Pure. @see Documentation/ABI/testing/dev-kmsg; NEURON_HW_ERR: the Neuron
+ * documentation */
 #pragma once
 
 #include <stdbool.h>
@@ -13,11 +14,11 @@
 #define KMSG_VALUE_SIZE 256
 
 typedef struct KmsgRecord {
-        unsigned priority,
-                facility; /* syslog's; facility 0: the kernel itself, else a program wrote to /dev/kmsg */
-        uint64_t seq, usec; /* usec: since boot, CLOCK_MONOTONIC as printk keeps it */
-        StrBuf text;        /* with `\xNN` undone; any bytes */
-        StrBuf context;     /* continuation lines (SUBSYSTEM=…, DEVICE=…), `\n` between them */
+        unsigned priority, facility; /* syslog's; facility 0: the kernel itself, else a program
+                                        wrote to /dev/kmsg */
+        uint64_t seq, usec;          /* usec: since boot, CLOCK_MONOTONIC as printk keeps it */
+        StrBuf text;                 /* with `\xNN` undone; any bytes */
+        StrBuf context; /* continuation lines (SUBSYSTEM=…, DEVICE=…), `\n` between them */
 } KmsgRecord;
 
 void kmsg_record_done(KmsgRecord *r);
@@ -26,7 +27,8 @@ void kmsg_record_done(KmsgRecord *r);
  * @return 0, -EBADMSG when it is none, -ENOMEM; r is set only on 0 */
 int kmsg_parse(const char *data, size_t n, KmsgRecord *ret);
 
-/** @return how many bytes of data are its first record with its continuation lines: up to the line that begins the next one; n when there is none */
+/** @return how many bytes of data are its first record with its continuation lines: up to the line
+ * that begins the next one; n when there is none */
 size_t kmsg_record_size(const char *data, size_t n);
 
 typedef struct KmsgField {
@@ -36,8 +38,8 @@ typedef struct KmsgField {
 /** What libnrt reports of the hardware: `NEURON_HW_ERR=<value> key=value …`. */
 typedef struct KmsgHwError {
         char value[KMSG_VALUE_SIZE];
-        KmsgField fields
-                [KMSG_FIELDS_MAX]; /* in the line's order, keys as spelled, unknown ones too */
+        KmsgField fields[KMSG_FIELDS_MAX]; /* in the line's order, keys as spelled, unknown ones too
+                                            */
         size_t n_fields;
         bool is_cut; /* there were more */
 } KmsgHwError;
@@ -45,8 +47,10 @@ typedef struct KmsgHwError {
 /** @return whether the text holds one */
 bool kmsg_find_hw_error(const char *text, size_t n, KmsgHwError *ret);
 
-/** @return the value of a field, "" when it is not there. A `-` of the name stands for `_` too, and case does not matter */
+/** @return the value of a field, "" when it is not there. A `-` of the name stands for `_` too, and
+ * case does not matter */
 const char *kmsg_hw_field(const KmsgHwError *e, const char *key);
 
-/** @return whether it is a line of the Neuron driver or about its devices: the word neuron anywhere, or `nd0: …`, `[ND 0]` */
+/** @return whether it is a line of the Neuron driver or about its devices: the word neuron
+ * anywhere, or `nd0: …`, `[ND 0]` */
 bool kmsg_is_neuron(const char *text, size_t n);

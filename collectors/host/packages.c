@@ -1,8 +1,10 @@
-/* Installed packages, by two collectors: `packages` tells of the host alone, whatever the order says. It is public: it reads what anybody may read, and says
- * nothing of other users. `process_packages` tells of the roots of the order's processes, and is not.
+/* Installed packages, by two collectors: `packages` is about the host alone, whatever the request.
+ * It is public: it reads what anybody may read, and nothing about other users. `process_packages`
+ * is about the roots of the request's processes, and is not public.
  *
- * A container's root is its user's: only regular files and directories are opened, links stay inside (procfs_root_open), each root is read by a part
- * of its own (child_pool.h), since its file systems may hang. */
+ * A container's root is its user's: only regular files and directories are opened, links stay
+ * inside (procfs_root_open), each root is read by a part of its own (child_pool.h), since its file
+ * systems may hang. */
 #include "collectors/host/packages.h"
 
 #include <ctype.h>
@@ -88,7 +90,8 @@ static void packages_dpkg(PackagesRoot *root) {
         packages_end(root);
 }
 
-/* Python distributions of a root, by the names of the directories that pip leaves. No Python is run. */
+/* Python distributions of a root, by the names of the directories that pip leaves. No Python is
+ * run. */
 
 enum { ENTRIES_MAX = 100000, PLACES_MAX = 64 };
 
@@ -191,7 +194,8 @@ static void expand(PackagesRoot *root, const char *path, const char *pattern,
         }
 }
 
-/* Virtual environments below /opt: where AWS's images have theirs (/opt/aws_neuronx_venv_…), conda's too. */
+/* Virtual environments below /opt: where AWS's images have theirs (/opt/aws_neuronx_venv_…),
+ * conda's too. */
 static void expand_opt(PackagesRoot *root) {
         static const char *const places[] = { "/site-packages", NULL };
         _cleanup_closedir_ DIR *dir = open_directory(root, "/opt");
@@ -218,10 +222,12 @@ static void packages_pip(PackagesRoot *root) {
         expand_opt(root);
 }
 
-/* RPM packages of a root. Their database has no stable format, so the host's rpm reads it, by the host's configuration: with a deadline, and without any right. A
- * container's database is its user's, and may be made to take rpm over: there rpm can read nothing but it and the host's programs, sees no other process and sends
- * no signal (sandbox_enter_reader()), or is nobody, or is not run. It sees the database by a descriptor; what the container's links lead to outside of it cannot be
- * named. */
+/* RPM packages of a root. Their database has no stable format, so the host's rpm reads it, by the
+ * host's configuration: with a deadline, and without any right. A container's database is its
+ * user's, and may be made to take rpm over: there rpm can read nothing but it and the host's
+ * programs, sees no other process and sends no signal (sandbox_enter_reader()), or is nobody, or is
+ * not run. It sees the database by a descriptor; what the container's links lead to outside of it
+ * cannot be named. */
 
 enum { OUTPUT_BYTES_MAX = 256 << 10, NOBODY = 65534 };
 
@@ -370,12 +376,6 @@ void packages_rpm(PackagesRoot *root, const char *program, uint64_t timeout_usec
         strbuf_done(&run.list);
 }
 
-/* Installed packages, by two collectors: `packages` tells of the host alone, whatever the order says. It is public: it reads what anybody may read, and says
- * nothing of other users. `process_packages` tells of the roots of the order's processes, and is not.
- *
- * A container's root is its user's: only regular files and directories are opened, links stay inside (procfs_root_open), each root is read by a part
- * of its own (child_pool.h), since its file systems may hang. */
-
 enum {
         ROOTS_MAX = 32,         /* different ones */
         MAPPED_PLACES_MAX = 16, /* Python directories that a process has mapped something from */
@@ -390,7 +390,8 @@ static const char rpm_program[] = "/usr/bin/rpm";
 /* One part: a root, and the first process that was seen with it. */
 typedef struct Part {
         const CollectProcess *process; /* NULL: the host alone */
-        bool is_host; /* the host's root: listed already, but for what the process itself has mapped */
+        bool is_host; /* the host's root: listed already, but for what the process itself has mapped
+                       */
         char mnt[64], root[PLACE_BYTES_MAX]; /* who has both of these alike has the same root */
 } Part;
 
@@ -399,7 +400,8 @@ typedef struct Run {
         CollectOut *out;
 } Run;
 
-/* The host's root: that of its first process, which is another than ours when we are in a container; else our own. */
+/* The host's root: that of its first process, which is another than ours when we are in a
+ * container; else our own. */
 static int open_host(const CollectOrder *order) {
         Proc p;
         int fd = -1;
@@ -595,7 +597,7 @@ static int on_end(const PoolTask *task, int result, void *userdata) {
         return r == -EFBIG ? 0 : r;
 }
 
-/* By links only, which do not wait. What cannot be told stays "". */
+/* By links only, which do not wait. What is unknown stays "". */
 static void identify_root(const CollectOrder *order, pid_t pid, uint64_t start_ticks, Part *part) {
         char link[PROCFS_LINK_SIZE];
         Proc p;
@@ -614,7 +616,8 @@ static bool same_root(const Part *a, const Part *b) {
                strcmp(a->root, b->root) == 0;
 }
 
-/* Processes with one root are one part; but each of the host's root may have Python directories of its own. */
+/* Processes with one root are one part; but each of the host's root may have Python directories of
+ * its own. */
 static size_t make_parts(const CollectOrder *order, Part *parts) {
         Part host = { 0 };
         size_t n = 0;

@@ -23,7 +23,8 @@ typedef struct PackagesRoot {
  * @param program  rpm, absolute  @param timeout_usec  then it is killed */
 void packages_rpm(PackagesRoot *root, const char *program, uint64_t timeout_usec);
 
-/** Takes name and version of a `NAME-VERSION.dist-info` or `NAME-VERSION[-py3.x].egg-info` directory. The name is normalised: lower case, `-`.
+/** Takes name and version of a `NAME-VERSION.dist-info` or `NAME-VERSION[-py3.x].egg-info`
+ * directory. The name is normalised: lower case, `-`.
  * @return whether it is one; version "" when it has none @see PEP 376, PEP 503, PEP 427 */
 bool packages_parse_pip(const char *directory, char name[static PACKAGES_NAME_SIZE],
                         char version[static PACKAGES_VERSION_SIZE]);

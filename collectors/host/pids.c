@@ -21,7 +21,8 @@ typedef struct ProcessStatus {
         int64_t inner_pid;         /* in the innermost */
 } ProcessStatus;
 
-/* @see proc_pid_status(5): `NSpid:\t4711\t12\t1`, from the outermost that the reader sees to the innermost */
+/* @see proc_pid_status(5): `NSpid:\t4711\t12\t1`, from the outermost that the reader sees to the
+ * innermost */
 static bool parse_nspid(const char *text, ProcessStatus *ret) {
         size_t n;
         const char *at = procfs_field(text, "NSpid", &n), *end = at + (at ? n : 0);
@@ -67,7 +68,8 @@ static uint64_t namespace_of(const char *proc_root, pid_t pid) {
         return parse_u64(link + 5, &inode) == 0 ? inode : 0;
 }
 
-/* An ancestor is in the same namespace when as many lie around it: those of a process's ancestors are its own or around that. */
+/* An ancestor is in the same namespace when as many lie around it: those of a process's ancestors
+ * are its own or around that. */
 int pids_resolve_ancestor(const PidsQuestion *q, PidsAnswer *ret) {
         ProcessStatus hook, s;
         int r = read_status(q->proc_root, q->hook_pid, &hook);
@@ -91,7 +93,7 @@ int pids_resolve_ancestor(const PidsQuestion *q, PidsAnswer *ret) {
         return PIDS_E_NOT_FOUND;
 }
 
-/* @param q  its ns_inode is what the kernel says */
+/* @param q  its ns_inode is what the kernel reports */
 static int resolve_among_all(const PidsQuestion *q, const ProcessStatus *hook, PidsAnswer *ret) {
         _cleanup_closedir_ DIR *dir = opendir(q->proc_root);
         if (!dir)

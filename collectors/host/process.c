@@ -1,6 +1,8 @@
-/* Processes that the snapshot is about. Each is read by a part of its own (child_pool.h), which writes record by record: first what never waits (status,
- * limits, descriptors, threads), then what may (maps, command line, environment), so that a process which makes its reader wait costs its own
- * last records and nobody else's. Raw files are written here: a part has no descriptor but its pipe. */
+/* Processes that the snapshot is about. Each is read by a part of its own (child_pool.h), which
+ * writes record by record: first what never waits (status, limits, descriptors, threads), then what
+ * may (maps, command line, environment), so that a process which makes its reader wait costs its
+ * own last records and nobody else's. Raw files are written here: a part has no descriptor but its
+ * pipe. */
 #include "collectors/host/process.h"
 
 #include <elf.h>
@@ -24,7 +26,8 @@
 #include "lib/base/strbuf.h"
 #include "lib/neuron/job.h"
 
-/** Where the records of one process go: lines to the parent. `{…}` is a record, `M…` and `L…` are lines of its raw files (maps, limits). */
+/** Where the records of one process go: lines to the parent. `{…}` is a record, `M…` and `L…` are
+ * lines of its raw files (maps, limits). */
 typedef struct ProcessReport {
         const CollectOrder *order;
         const Proc *p;
@@ -180,7 +183,8 @@ int process_build_id(int fd, char hex[static PROCESS_BUILD_ID_SIZE]) {
         return 0;
 }
 
-/* Threads of a process: where each stands. One record a thread, so that what was written before a deadline is whole. */
+/* Threads of a process: where each stands. One record a thread, so that what was written before a
+ * deadline is whole. */
 
 enum { THREADS_MAX = 2000, WORD_BYTES_MAX = 256, STACK_BYTES_MAX = 8 << 10, STACK_LINES_MAX = 64 };
 
@@ -259,17 +263,17 @@ static void report_threads(ProcessReport *report) {
         }
 }
 
-/* What takes the process's memory lock to read, and so may wait for ever: its maps, command line and environment. */
+/* What takes the process's memory lock to read, and so may wait for ever: its maps, command line
+ * and environment. */
 
 enum {
         MAPS_BYTES_MAX =
                 256
                 << 10, /* of the raw file; a large process has some thousand lines of 100 bytes */
-        MAPS_READ_MAX = 8 << 20, /* looked through for libraries */
+        MAPS_READ_MAX = 8 << 20, /* searched for libraries */
         CMDLINE_BYTES_MAX = 64 << 10,
-        ENVIRON_BYTES_MAX =
-                1
-                << 20, /* the kernel's limit for one string is 128 KiB, for all a quarter of the stack's */
+        ENVIRON_BYTES_MAX = 1 << 20, /* the kernel's limit for one string is 128 KiB, for all a
+                                        quarter of the stack's */
         ENVIRON_RECORD_MAX = 128 << 10,
         VARIABLES_MAX = 8192,
         VARIABLE_BYTES_MAX = 8 << 10,
@@ -282,7 +286,7 @@ typedef struct Library {
         ProcMap map; /* its path is the line's and gone */
 } Library;
 
-/* The runtime, its collectives, and the firmware that they load: reference, 1.8. */
+/* The runtime, its collectives, and the firmware that they load: the Neuron documentation */
 static bool is_neuron_library(const ProcMap *m) {
         static const char *const names[] = { "libnrt.so", "libnccom.so", "libncfw.so" };
         const char *slash = memrchr(m->path, '/', m->n_path);
@@ -307,7 +311,8 @@ static void note_library(Library *list, size_t *n, const ProcMap *m) {
         list[(*n)++].map = *m;
 }
 
-/* What is mapped is under map_files even when its name has gone, but that takes a capability more. */
+/* What is mapped is under map_files even when its name has gone, but that takes a capability more.
+ */
 static int open_library(const ProcessReport *report, const Library *l, const char **ret_by) {
         _cleanup_close_ int root_fd = procfs_root(report->p), fd = -1;
         char link[96];
@@ -476,7 +481,8 @@ static void report_environment(ProcessReport *report) {
         end_record(report);
 }
 
-/* What of a process can be read without waiting for it: status, place, limits, devices, children. And its neighbours' jobs, which may. */
+/* What of a process can be read without waiting for it: status, place, limits, devices, children.
+ * And its neighbours' jobs, which may. */
 
 enum { FILE_BYTES_MAX = 64 << 10, CHILDREN_MAX = 256, CHILD_THREADS_MAX = 2000 };
 
@@ -648,7 +654,8 @@ static void report_devices(ProcessReport *report, const JobsScan *scan) {
         end_record(report);
 }
 
-/* Their jobs, each a record: reading the environment of one may wait, and then the others have been said. */
+/* Their jobs, each a record: reading the environment of one may wait, and then the others have been
+ * reported. */
 static void report_neighbours(ProcessReport *report, const JobsScan *scan) {
         JobsHolder mine = { 0 };
 
@@ -671,7 +678,7 @@ static void report_neighbours(ProcessReport *report, const JobsScan *scan) {
         }
 }
 
-/* @return whether it was one to tell of: the runtime's hook is our own doing */
+/* @return whether it was reported: the runtime's hook is our own doing */
 static bool add_child(ProcessReport *report, pid_t pid) {
         Proc p;
 

@@ -1,4 +1,5 @@
-/* What the kernel's texts of a process say. Pure; @see proc(5). */
+/* Reads files of a process, parses them, and opens files below its root directory, which is in its
+ * mount namespace and under its user's control. @see proc(5) */
 #include "collectors/host/procfs.h"
 
 #include <ctype.h>
@@ -200,7 +201,8 @@ typedef struct Component { /* of a path */
         size_t n;
 } Component;
 
-/* `<64 hex>`, `docker-<64 hex>.scope`, `crio-conmon-<64 hex>` …; runc without systemd's driver makes one directory of what it is given for that driver,
+/* `<64 hex>`, `docker-<64 hex>.scope`, `crio-conmon-<64 hex>` …; runc without systemd's driver
+ * makes one directory of what it is given for that driver,
  * `kubepods-pod<uid>.slice:cri-containerd:<64 hex>` */
 static void detect_container(ProcContainer *c, Component self, Component parent) {
         const char *s = self.s;
@@ -282,8 +284,9 @@ int procfs_root(const Proc *p) {
         return fd < 0 ? -errno : fd;
 }
 
-/* The walk where openat2 is not to be had (a unit with RestrictSUIDSGID=, old kernels): links are read and resolved here, `..` goes
- * back along the directories that were come by, never above the root. */
+/* The walk where openat2 is not to be had (a unit with RestrictSUIDSGID=, old kernels): links are
+ * read and resolved here, `..` goes back along the directories that were come by, never above the
+ * root. */
 typedef struct RootWalk {
         int fds[FS_DEPTH_MAX]; /* ours, but for the first, which is the root */
         size_t n;
@@ -315,8 +318,8 @@ static int walk_link(RootWalk *w, int link_fd, const char *rest) {
         return WALK_E_LINK;
 }
 
-/* One component. @return 0 a step down or back; WALK_E_LINK: a link's target has taken its place in what is left; WALK_E_END and *ret_fd: it is no
- * directory, and the path ends here */
+/* One component. @return 0 a step down or back; WALK_E_LINK: a link's target has taken its place in
+ * what is left; WALK_E_END and *ret_fd: it is no directory, and the path ends here */
 static int walk_step(RootWalk *w, char *name, const char *rest, int *ret_fd) {
         _cleanup_close_ int fd = -1;
         struct stat st;
@@ -414,7 +417,8 @@ int procfs_root_open(int root_fd, const char *path, int flags, struct stat *ret_
         return fd < 0 ? -errno : fd;
 }
 
-/* Files of a process. What is below its root directory is in procfs_root.c, the parsers in procfs_parse.c. */
+/* Files of a process. What is below its root directory is in procfs_root.c, the parsers in
+ * procfs_parse.c. */
 
 enum { STAT_BYTES_MAX = 4096, CHUNK_BYTES = 16384 };
 
@@ -437,7 +441,7 @@ const char *procfs_reason(int outcome) {
         }
 }
 
-/* hidepid=2 hides a process as if it were not there; a signal that is not sent still tells. */
+/* hidepid=2 hides a process as if it were not there; a signal that is not sent still shows it. */
 static int outcome_of_missing(const char *proc_root, pid_t pid) {
         if (strcmp(proc_root, "/proc") == 0 && kill(pid, 0) < 0 && errno == EPERM)
                 return PROCFS_E_HIDDEN;

@@ -1,7 +1,9 @@
-/* What the Neuron driver's devices are asked, in our own declarations: literal command numbers, and structures by their offsets (x86-64 and aarch64).
- * Facts: neuron-interfaces 3.3 to 3.8, which has them from the driver 2.24.7.0 and 2.25.4.0. The driver declares most commands with a pointer's type, so
- * that the size in the number is 8 whatever the structure's, and some directions are wrong: the numbers are what counts, the expressions beside them only
- * prove that they were copied well. Commands that nobody but the runtime may send are not here at all. */
+/* The commands of the Neuron driver that are sent, in our own declarations: literal command
+ * numbers, and structures by their offsets (x86-64 and aarch64). Facts: the driver's sources, which
+ * has them from the driver 2.24.7.0 and 2.25.4.0. The driver declares most commands with a
+ * pointer's type, so that the size in the number is 8 whatever the structure's, and some directions
+ * are wrong: the numbers are what counts, the expressions beside them only prove that they were
+ * copied well. Commands that nobody but the runtime may send are not here at all. */
 #pragma once
 
 #include <assert.h>

@@ -1,5 +1,7 @@
-/* The collector neuron_device: which devices there are, whether they may be opened, and what each is asked, each in a part of its own, which alone has it open
- * and never forks. Three rounds of parts: the surroundings (sysfs may hang, too), the devices, and what is asked once a node, of the first device that answered. */
+/* The collector neuron_device: which devices there are, whether they may be opened, and what each
+ * is queried for, each in a part of its own, which alone has it open and never forks. Three rounds
+ * of parts: the surroundings (sysfs may hang, too), the devices, and what is queried once a node,
+ * of the first device that answered. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -30,7 +32,7 @@ enum {
         DEVICE_LINE_BYTES_MAX = 64 << 10,
 };
 
-/** Shared with the collector, so that it can say what a part hung on. */
+/** Shared with the collector, so that it can report what a part hung on. */
 typedef struct DeviceProgress {
         char pending_query[DEVICE_QUERY_SIZE]; /* "" when no answer is waited for */
         bool is_done;
@@ -43,7 +45,7 @@ typedef struct DeviceQuery {
         NeuronDevice device;
         DeviceProgress *progress;
         int out_fd;
-        int error; /* the first failure of writing a record: nothing more is asked then */
+        int error; /* the first failure of writing a record: nothing more is queried then */
 } DeviceQuery;
 
 typedef enum DeviceHeld { DEVICE_NOT_HELD, DEVICE_HELD, DEVICE_HELD_UNKNOWN } DeviceHeld;
@@ -68,7 +70,8 @@ static bool mode_has_servers(const char *mode) {
 }
 
 static bool device_is_ultraserver(const char *sysfs_root, const char **ret_why) {
-        /* Types of instances that the driver has as parts of larger servers: neuron-interfaces 3.8. */
+        /* Types of instances that the driver has as parts of larger servers: the driver's sources
+         */
         static const char *const types[] = { "trn2u", "trn2eu", "trn2es", "trn3s", "trn3pd98" };
         _cleanup_free_ char *mode = NULL, *type = NULL;
         int r;
@@ -87,7 +90,8 @@ static bool device_is_ultraserver(const char *sysfs_root, const char **ret_why) 
         return false;
 }
 
-/* Cores are marked by the runtime: who holds a device without it, as a monitor does, does not keep the server's election. */
+/* Cores are marked by the runtime: who holds a device without it, as a monitor does, does not keep
+ * the server's election. */
 static DeviceHeld device_is_held(const CollectOrder *order) {
         _cleanup_(jobs_scan_done) JobsScan scan = { 0 };
         if (jobs_scan(order, JOBS_BY_DEVICES, &scan) < 0)
@@ -225,7 +229,8 @@ static void query_driver_info(DeviceQuery *a) {
                 "MEM_ALLOC_TYPE", "HBM_SCRUB", "MEM_ALLOC64",     "CONTIGUOUS_SCRATCHPAD",
                 "ZEROCOPY",
         };
-        /* Which version to ask for is not documented; the first one is the guess that an old and a new driver both know. */
+        /* Which version to request is not documented; the first one is the guess that an old and a
+         * new driver both know. */
         NeuronDriverInfo info = { .version = 0, .size = sizeof info };
         StrBuf b = STRBUF_INIT;
 
@@ -341,9 +346,6 @@ static void query_node(DeviceQuery *a) {
         a->progress->is_done = true;
 }
 
-/* The collector neuron_device: which devices there are, whether they may be opened, and each in a part of its own, which alone has it open and never forks.
- * Three rounds of parts: the surroundings (sysfs may hang too), the devices, and what is asked once a node, of the first device that answered. */
-
 enum { WHY_SIZE = 240, SHARE_BYTES_MIN = 32 << 10, VERSION_BYTES_MAX = 64 };
 
 /* Shared with the parts. */
@@ -423,7 +425,7 @@ static int open_device(const Collection *c, DeviceQuery *a) {
 
         (void)snprintf(a->progress->pending_query, sizeof a->progress->pending_query, "%s", query);
         if (c->shared->needs_holder && device_is_held(c->order) != DEVICE_HELD)
-                r = -ECANCELED; /* who used one has gone since the surroundings were looked at */
+                r = -ECANCELED; /* who used one has gone since the surroundings were examined */
         else
                 r = neuron_open(&a->device, c->order->device_directory, a->name);
         a->progress->pending_query[0] = '\0';
@@ -472,7 +474,7 @@ static int emit(CollectOut *out, StrBuf *b) {
         int r = collect_emit(out, b);
 
         strbuf_done(b);
-        return r == -EFBIG ? 0 : r; /* out says that it is cut; a shorter record may fit yet */
+        return r == -EFBIG ? 0 : r; /* out is marked as cut; a shorter record may fit yet */
 }
 
 static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
@@ -484,7 +486,8 @@ static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
         return emit(c->out, &b);
 }
 
-/* The probe's capabilities are for reading, and O_WRONLY takes leave to write. @param text  is appended to */
+/* The probe's capabilities are for reading, and O_WRONLY needs permission to write. @param text  is
+ * appended to */
 static void add_remedy(const Collection *c, const char *name, char *text, size_t size) {
         _cleanup_free_ char *path = path_join(c->order->device_directory, name);
         struct stat st;
@@ -522,7 +525,7 @@ static void add_detail(const Collection *c, const PoolTask *task, StrBuf *b, int
         if (result == -EACCES) {
                 add_remedy(c, task->name, text, sizeof text);
                 (void)snprintf(c->out->why, sizeof c->out->why, "%s",
-                               text); /* the section says it, too */
+                               text); /* the section has it, too */
         }
         json_out_string(b, "detail", text);
 }
@@ -647,7 +650,8 @@ int collect_neuron_device(const CollectOrder *order, CollectOut *out) {
 
         if (!c)
                 return -ENOMEM;
-        /* Done before the supervisor's patience ends, so that what hung is labelled device by device. */
+        /* Done before the supervisor's patience ends, so that what hung is labelled device by
+         * device. */
         *c = (Collection){ .order = order,
                            .out = out,
                            .end_usec = clock_boottime_usec() + order->timeout_usec -

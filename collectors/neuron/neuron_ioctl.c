@@ -17,7 +17,7 @@ typedef struct Command {
         NeuronVersion since; /* 0 = of old */
 } Command;
 
-/* Whoever adds a row has read neuron-interfaces 3.4: classes F and R only. */
+/* Only commands that change nothing and need no attach: classes F and R only. */
 /* clang-format off */
 static const Command commands[] = {
         { NEURON_COMPATIBLE_VERSION,        { { 0, 0, 0 } } },

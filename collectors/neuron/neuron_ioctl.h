@@ -1,5 +1,6 @@
-/* The one door to Neuron devices: nothing else opens one or sends it a command. It sends what stands in its table and nothing more, each only to drivers
- * that have it, in the mode of opening that it needs, and within bounds that the driver itself does not check (neuron-interfaces 3.4 and 3.9). */
+/* The only file that opens Neuron devices or sends them commands. It sends what stands in its table
+ * and nothing more, each only to drivers that have it, and to devices that are open O_WRONLY only.
+ */
 #pragma once
 
 #include <stdbool.h>
@@ -22,13 +23,15 @@ typedef struct NeuronDevice {
 
 /** Opens a device O_WRONLY, which takes none of its process slots.
  * @param d  gets fd; driver is the caller's and counts already
- * @return 0, -EINVAL when it is neither a device nor a regular file (which stands in for one in tests), -errno of open(2) */
+ * @return 0, -EINVAL when it is neither a device nor a regular file (which stands in for one in
+ * tests), -errno of open(2) */
 int neuron_open(NeuronDevice *d, const char *directory, const char *name);
 void neuron_close(NeuronDevice *d);
 
 /** Sends one command. @param argument  its structure of neuron_abi.h
- * @return 0; -EPERM not in the table; -EOPNOTSUPP not in this driver yet: neither was sent; -errno; a positive number that the driver returned, which is a
- * failure too: before 2.29 it says how much could not be copied */
+ * @return 0; -EPERM not in the table; -EOPNOTSUPP not in this driver yet: neither was sent; -errno;
+ * a positive number that the driver returned, which is a failure too: before 2.29 it says how much
+ * could not be copied */
 int neuron_ioctl(NeuronDevice *d, uint32_t command, void *argument);
 
 /** Describes a failure. @param r  as neuron_open() and neuron_ioctl() return it, not 0 */

@@ -1,4 +1,6 @@
-/* Which values of a device are of interest, by the names of their files and directories alone. */
+/* The collector neuron_sysfs: driver, machine and class attributes, and a walk of each device in a
+ * part of its own. What a part has found is in memory shared with it, so that the record that
+ * closes a device has what is known of it, and which file it hung on. */
 #include "collectors/neuron/neuron_sysfs.h"
 
 #include <dirent.h>
@@ -48,7 +50,7 @@ int neuron_list(const char *directory, bool of_directories, NeuronNames *ret) {
         return 0;
 }
 
-/* Names of drivers up to 2.30.2: neuron-interfaces, 4.2 and 4.5. */
+/* Names of drivers up to 2.30.2: the driver's sources */
 const char *const sysfs_fact_names[7] = {
         "serial_number", "core_count", "connected_devices",    "instance_type",
         "device_name",   "arch_type",  "unhealthy_components",
@@ -124,8 +126,9 @@ void sysfs_summary_add(StrBuf *b, const SysfsSummary *s) {
         json_out_end_object(b);
 }
 
-/* The walk. What it must never do (neuron-interfaces 4.2, 4.4): write to a file, since any write clears a counter or resets the device; open `reset`;
- * leave the tree by a symlink; wait for one sick file before the healthy ones are read. */
+/* The walk. What it must never do: write to a file, since any write clears a counter or resets the
+ * device; open `reset`; leave the tree by a symlink; wait for one sick file before the healthy ones
+ * are read. */
 
 enum {
         LINE_FULL_BYTES =
@@ -317,7 +320,8 @@ static int visit_file(Walk *w, int dir_fd, const char *name) {
 
         if (strcmp(name, "reset") == 0)
                 return 0;
-        /* Before it is opened: FIFOs and nodes are left alone, and so are triggers, which nobody may read (root may). */
+        /* Before it is opened: FIFOs and nodes are left alone, and so are triggers, which nobody
+         * may read (root may). */
         if (fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode) ||
             (st.st_mode & 0444) == 0)
                 return 0;
@@ -342,7 +346,7 @@ static unsigned char type_of(int dir_fd, const struct dirent *entry) {
         return (unsigned char)IFTODT(st.st_mode);
 }
 
-/* @return the next entry of this type, NULL at the end or when enough was looked at */
+/* @return the next entry of this type, NULL at the end or when enough was examined */
 static const struct dirent *next_entry(Walk *w, DIR *dir, unsigned char type) {
         const struct dirent *entry;
 
@@ -431,7 +435,7 @@ static int read_deferred(Walk *w, int dir_fd) {
 }
 
 int sysfs_walk(const SysfsWalk *walk, int dir_fd) {
-        /* Some room is kept for what comes last: it is what matters most. */
+        /* Some of the limit is kept for what comes last: it is what matters most. */
         Walk w = { .of = walk,
                    .bytes_max = walk->bytes_max - walk->bytes_max / 4,
                    .files_max = SYSFS_DEVICE_FILES_MAX - SYSFS_DEFERRED_MAX };
@@ -450,9 +454,6 @@ int sysfs_walk(const SysfsWalk *walk, int dir_fd) {
         strbuf_done(&w.cut);
         return r;
 }
-
-/* The collector neuron_sysfs: driver, machine and class attributes, and a walk of each device in a part of its own. What a part has found stands in
- * memory shared with it, so that the record that closes a device says what is known of it, and which file it hung on. */
 
 enum {
         PARAMETERS_MAX = 64,
@@ -554,7 +555,7 @@ static int write_driver(const Collection *c, int fd, SysfsProgress *progress) {
         return end_record(&b, fd);
 }
 
-/* As the driver itself knows the instance (neuron-interfaces 3.1). */
+/* As the driver itself knows the instance. */
 static int write_machine(const Collection *c, int fd, SysfsProgress *progress) {
         _cleanup_close_ int dmi_fd = open_below(c, "devices/virtual/dmi/id");
         const Attributes dmi = { dmi_fd, progress };
@@ -608,7 +609,7 @@ static int run_part(const PoolTask *task, int fd, void *userdata) {
 static int emit(CollectOut *out, StrBuf *b) {
         int r = collect_emit(out, b);
 
-        return r == -EFBIG ? 0 : r; /* out says that it is cut; a shorter record may fit yet */
+        return r == -EFBIG ? 0 : r; /* out is marked as cut; a shorter record may fit yet */
 }
 
 static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
@@ -653,7 +654,7 @@ static void add_result(StrBuf *b, const SysfsProgress *p, int result) {
         strbuf_done(&detail);
 }
 
-/* Closes a device, or, when all was well with it, says nothing of the part that is none. */
+/* Closes a device, or, when all was well with it, writes nothing about the part that is none. */
 static int on_end(const PoolTask *task, int result, void *userdata) {
         const Collection *c = userdata;
         size_t i = (size_t)(task - c->tasks);
@@ -705,7 +706,8 @@ static int emit_no_devices(const Collection *c, int error) {
 
 static int run_all(Collection *c) {
         const CollectOrder *order = c->order;
-        /* Done before the supervisor's patience ends, so that what hung is labelled device by device. */
+        /* Done before the supervisor's patience ends, so that what hung is labelled device by
+         * device. */
         uint64_t margin_usec = MAX(order->timeout_usec / 10, 20 * USEC_PER_MSEC);
         ChildPool pool = {
                 .run = run_part,

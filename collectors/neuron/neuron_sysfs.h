@@ -1,5 +1,7 @@
-/* The devices by their names, neuron0 … neuron63, and parts of the collector neuron_sysfs: a bounded walk that reads whatever lies below a device in sysfs, and the values of interest that are found by the
- * names of their files alone, since driver 2.31 moved them (docs/SNAPSHOT.md, neuron_sysfs). No library: the hook takes it along. */
+/* The devices by their names, neuron0 … neuron63, and parts of the collector neuron_sysfs: a
+ * bounded walk that reads whatever lies below a device in sysfs, and the values of interest that
+ * are found by the names of their files alone, since driver 2.31 moved them (docs/BUNDLE.md,
+ * neuron_sysfs). No library: the hook uses it, too. */
 #pragma once
 
 #include <stdatomic.h>
@@ -19,7 +21,8 @@ typedef struct NeuronNames { /* in the order of their numbers; zero = none */
 /** @return the number of the device that has this name, -1: none has */
 int neuron_number(const char *name);
 
-/** The devices that have an entry in a directory. @param of_directories  whether theirs is one, too  @return 0, -errno */
+/** The devices that have an entry in a directory. @param of_directories  whether theirs is one, too
+ * @return 0, -errno */
 int neuron_list(const char *directory, bool of_directories, NeuronNames *ret);
 
 enum {
@@ -28,7 +31,7 @@ enum {
         SYSFS_FILES_MAX =
                 20000, /* of all devices together; 16 devices of 8 cores have about 15,000 */
         SYSFS_DEVICE_FILES_MAX = 4000,    /* of one */
-        SYSFS_DEVICE_ENTRIES_MAX = 16000, /* names looked at, of whatever type */
+        SYSFS_DEVICE_ENTRIES_MAX = 16000, /* names examined, of whatever type */
         SYSFS_DEFERRED_MAX = 512,         /* files of a device that are read last */
         SYSFS_LINE_BYTES_MAX = 64 << 10,  /* longest record of a walk */
         SYSFS_PATH_MAX = 512,
@@ -60,7 +63,8 @@ typedef struct SysfsSummary {
 
 extern const char *const sysfs_fact_names[7];
 
-/** How far a walk has come, in memory that the part shares with its caller: what was known, and what was being read, outlives a part that hung. */
+/** How far a walk has come, in memory that the part shares with its caller: what was known, and
+ * what was being read, outlives a part that hung. */
 typedef struct SysfsProgress {
         char reading[SYSFS_PATH_MAX]; /* below the device; "" when nothing is being read */
         char cut[SYSFS_TEXT_MAX];     /* why something was left out; "" when nothing was */
@@ -79,9 +83,12 @@ typedef struct SysfsWalk {
         void *userdata;
 } SysfsWalk;
 
-/** Reads all regular files below dir_fd, and writes one record a directory. Never opens for writing, never what is called `reset`, never what nobody may
- * read, no symlink. Files whose reading asks the device's hardware or firmware come last, each with a record of its own, since they may hang.
- * @param dir_fd  borrowed  @return 0 also when something was left out (progress->cut); -errno of on_line() or -ENOMEM */
+/** Reads all regular files below dir_fd, and writes one record a directory. Never opens for
+ * writing, never what is called `reset`, never what nobody may read, no symlink. Files whose
+ * reading asks the device's hardware or firmware come last, each with a record of its own, since
+ * they may hang.
+ * @param dir_fd  borrowed  @return 0 also when something was left out (progress->cut); -errno of
+ * on_line() or -ENOMEM */
 int sysfs_walk(const SysfsWalk *walk, int dir_fd);
 
 typedef struct SysfsValue {
@@ -91,13 +98,15 @@ typedef struct SysfsValue {
         bool is_cut;  /* the file had more */
 } SysfsValue;
 
-/** Reads one file. @param name  relative to dir_fd, no symlinks @return 0; -errno; -EBADF when it is no regular file */
+/** Reads one file. @param name  relative to dir_fd, no symlinks @return 0; -errno; -EBADF when it
+ * is no regular file */
 int sysfs_read(int dir_fd, const char *name, SysfsValue *ret);
 
 /** Adds a value as JSON text, secrets taken out. */
 void sysfs_add_value(StrBuf *b, const char *key, const char *data, size_t n);
 
-/** Whether reading this file may ask the hardware, and so may hang on a sick device. @param path  below the device */
+/** Whether reading this file may ask the hardware, and so may hang on a sick device. @param path
+ * below the device */
 bool sysfs_may_hang(const char *path);
 
 /** Takes a value into the summary when its name is one of interest. */

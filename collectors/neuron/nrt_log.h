@@ -1,5 +1,6 @@
-/* The text log of the Neuron runtime: error lines, and the block that it asks to be sent with a support request. Pure, borrowing from the text; tolerant:
- * lines of an unknown form are passed over. @see reference, 1.8 */
+/* The text log of the Neuron runtime: error lines, and the block that it asks to be sent with a
+ * support request. Pure, borrowing from the text; tolerant: lines of an unknown form are passed
+ * over. @see the Neuron documentation*/
 #pragma once
 
 #include <stdbool.h>
@@ -12,7 +13,8 @@ typedef struct NrtSpan {
         size_t n;
 } NrtSpan;
 
-/** `2025-Sep-19 18:57:20.782962  4444:4444  ERROR  TDRV:func   message`, also behind a syslog prefix. */
+/** `2025-Sep-19 18:57:20.782962  4444:4444  ERROR  TDRV:func   message`, also behind a syslog
+ * prefix. */
 typedef struct NrtLine {
         NrtSpan time; /* as it stands there; which zone is not said */
         uint64_t pid, tid;
@@ -44,9 +46,11 @@ typedef struct NrtInfodump {
         bool is_whole; /* what a cut-off text does not end is a block too */
 } NrtInfodump;
 
-/** Finds the next nrt_infodump block of a text. @param at  where to look from; moved behind the block @return whether there is one */
+/** Finds the next nrt_infodump block of a text. @param at  where to look from; moved behind the
+ * block @return whether there is one */
 bool nrt_infodump_find(const char *text, size_t n, size_t *at, NrtInfodump *ret);
 
-/** Takes the next item of a block. @param at  0 at first  @param in_environment  false at first; kept between calls
+/** Takes the next item of a block. @param at  0 at first  @param in_environment  false at first;
+ * kept between calls
  * @return false at its end */
 bool nrt_infodump_next(const NrtSpan *block, size_t *at, bool *in_environment, NrtInfoItem *ret);

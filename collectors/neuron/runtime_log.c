@@ -1,4 +1,6 @@
-/* The door to the runtime's logs: see runtime_log.h. */
+/* The runtime's log files: the tail of each as a raw file, the blocks that it writes for support,
+ * and its error lines, all redacted. Whoever names a log may be anybody of this machine or of one
+ * of its containers, and we may read all files: so only what belongs to that user is opened. */
 
 #include <dirent.h>
 #include <errno.h>
@@ -20,10 +22,10 @@
 #include "lib/neuron/names.h"
 #include "lib/neuron/scan.h"
 
-/** A log in a dump, or a dump that cannot be looked into. */
+/** A log in a dump, or a dump that cannot be examined. */
 typedef struct DumpLog {
         char *path;       /* of the log; of the dump */
-        const char *name; /* in path: below dir_fd; NULL: of a dump, and `error` says why */
+        const char *name; /* in path: below dir_fd; NULL: of a dump, and `error` has the reason */
         int dir_fd;       /* borrowed from DumpLogs */
         int error;        /* -errno */
         uid_t uid, owner; /* who named the dump, whose directory it is */
@@ -49,8 +51,9 @@ typedef struct LogCheck {
         const char *why;
 } LogCheck;
 
-/* @param namespace  the link `ns/mnt` of a process @return whether it is init's mount namespace or ours, in which paths mean what they mean to us. When in doubt it
- * counts as another one, in which less is read */
+/* @param namespace  the link `ns/mnt` of a process @return whether it is init's mount namespace or
+ * ours, in which paths mean what they mean to us. When in doubt it counts as another one, in which
+ * less is read */
 static bool is_in_host_mount_ns(const char *proc_root, const char *namespace) {
         char other[PROCFS_LINK_SIZE];
         Proc init = { .dir_fd = -1 };
@@ -64,8 +67,8 @@ static bool is_in_host_mount_ns(const char *proc_root, const char *namespace) {
         return is_inits;
 }
 
-/* @return whether what fd stands for is in one of the kernel's own file systems (/proc, /sys, cgroups …), where a regular file is none, or cannot be
- * asked. @see statfs(2) */
+/* @return whether what fd stands for is in one of the kernel's own file systems (/proc, /sys,
+ * cgroups …), where a regular file is none, or cannot be checked. @see statfs(2) */
 static bool is_kernel_file(int fd) {
         static const uint32_t types[] = { PROC_SUPER_MAGIC,   SYSFS_MAGIC,         DEBUGFS_MAGIC,
                                           TRACEFS_MAGIC,      SECURITYFS_MAGIC,    BPF_FS_MAGIC,
@@ -205,10 +208,10 @@ static int runtime_log_open(const CollectOrder *order, const CollectLogFile *f, 
         return fd;
 }
 
-/* The runtime's logs in dumps. A dump is shipped as it is; here its logs are found, to be read into the snapshot. Whoever made the directory may have put
- * there what he likes. */
+/* The runtime's logs in dumps. A dump is shipped as it is; here its logs are found, to be read into
+ * the snapshot. Whoever made the directory may have put there what he likes. */
 
-#define ENTRIES_MAX 65536 /* of a directory that are looked at */
+#define ENTRIES_MAX 65536 /* of a directory that are examined */
 static void dump_logs_done(DumpLogs *logs) {
         for (size_t i = 0; i < logs->n; i++)
                 free(logs->items[i].path);
@@ -218,7 +221,8 @@ static void dump_logs_done(DumpLogs *logs) {
         *logs = (DumpLogs){ 0 };
 }
 
-/* On a shared file system the ranks of all nodes have one directory: the other nodes' logs are theirs to read. @see reference, 1.3, 1.5 */
+/* On a shared file system the ranks of all nodes have one directory: the other nodes' logs are
+ * theirs to read. @see the Neuron documentation*/
 static bool is_ours(const CollectOrder *order, const char *name) {
         DumpName n;
         dump_name_parse(SOURCE_NEURON_CORE_DUMP, name, &n);
@@ -228,7 +232,7 @@ static bool is_ours(const CollectOrder *order, const char *name) {
                strcmp(n.instance_id, order->instance_id) == 0;
 }
 
-/* @param name  NULL: it stands for the dump, which cannot be looked into */
+/* @param name  NULL: it stands for the dump, which cannot be examined */
 static int add_log(DumpLogs *logs, const char *directory, const char *name, const DumpLog *what) {
         if (logs->n >= COLLECT_FILES_MAX) {
                 logs->n_left_out++;
@@ -300,7 +304,8 @@ static int runtime_log_open_found(const DumpLog *log, struct stat *ret_st, const
         return fd < 0 ? fd : -EPERM;
 }
 
-/* The runtime's log files: the tail of each as a raw file, the blocks it writes for support, and its error lines. Everything redacted. */
+/* The runtime's log files: the tail of each as a raw file, the blocks it writes for support, and
+ * its error lines. Everything redacted. */
 
 enum {
         TAIL_BYTES_MAX = 256 << 10,
@@ -316,7 +321,8 @@ typedef struct Log {
         const CollectOrder *order;
         CollectOut *out;
         size_t number; /* in the snapshot, from 0 */
-        char *text; /* redacted as a whole before anything is taken from it, so that no cut hides from redact_text() what a value is */
+        char *text; /* redacted as a whole before anything is copied from it, so that no cut hides
+                       from redact_text() what a value is */
         size_t n;
         uint64_t tail_from; /* offset in the file */
         struct stat st;
@@ -382,7 +388,7 @@ static void mask_variables(const Log *log) {
         }
 }
 
-/* From a line's beginning on: half a line could hold a secret without the name that tells. */
+/* From a line's beginning on: half a line could hold a secret without the name that shows it. */
 static int read_tail(Log *log, int fd) {
         _cleanup_(strbuf_done) StrBuf clean = STRBUF_INIT;
         _cleanup_free_ char *raw = NULL;
@@ -533,7 +539,8 @@ static int emit_error(const Log *log, const NrtLine *l) {
         return emit(log, &b);
 }
 
-/* Goes through the error lines; says those that are among the first or the last. @param n_all  how many there are; 0: only counts */
+/* Goes through the error lines; reports those that are among the first or the last. @param n_all
+ * how many there are; 0: only counts */
 static int walk_errors(const Log *log, size_t n_all, size_t *ret_n) {
         const char *end = log->text + log->n;
         size_t n = 0;
@@ -584,7 +591,7 @@ static bool was_read_before(const Log *log, Seen *seen) {
         return false;
 }
 
-/* @param fd  negative: nothing could be opened, why says the reason */
+/* @param fd  negative: nothing could be opened, why has the reason */
 static int collect_log(Log *log, int fd, const char *path, const char *why) {
         int r = fd < 0 ? 0 : read_tail(log, fd);
 
@@ -635,7 +642,7 @@ static int emit_left_out(const CollectOrder *order, CollectOut *out, size_t n_le
         return emit(&log, &b);
 }
 
-/* Each may have its share of what is left, so that the last of 128 ranks is heard, too. */
+/* Each may have its share of what is left, so that the last of 128 ranks is reported, too. */
 static int collect_dumps(const CollectOrder *order, CollectOut *out, const DumpLogs *logs,
                          Seen *seen) {
         uint64_t max_bytes = out->max_bytes;

@@ -1,5 +1,5 @@
-/* A part's process is over when its pipe has ended and it has been reaped: a driver may still hang in the close() that an exit does. Nothing
- * here waits for one that does not die. */
+/* A part's process is over when its pipe has ended and it has been reaped: a driver may still hang
+ * in the close() that an exit does. Nothing here waits for one that does not die. */
 #include "collectors/runner/child_pool.h"
 
 #include <errno.h>
@@ -19,8 +19,8 @@
 enum {
         PART_FD = CHILD_POOL_KEPT_FD + 1, /* of a part, after /dev/null in 0, 1 and 2 */
         PART_FDS_MAX = 65536,             /* closed one by one where close_range(2) is missing */
-        CHUNK_BYTES = 16 << 10, /* read at once: one that says much does not hold up the others */
-        EXIT_TICK_MSEC = 1,     /* between looks at a part that has closed its pipe */
+        CHUNK_BYTES = 16 << 10, /* read at once: one that writes much does not hold up the others */
+        EXIT_TICK_MSEC = 1,     /* between checks of a part that has closed its pipe */
 };
 
 typedef struct Part {
@@ -29,7 +29,7 @@ typedef struct Part {
         int fd; /* its pipe, -1 when it has ended */
         StrBuf line;
         size_t n_bytes;
-        int stop; /* negative: what on_line() said */
+        int stop; /* negative: what on_line() returned */
 } Part;
 
 typedef struct Run {
@@ -66,14 +66,15 @@ static void close_all_but(int fd, int kept_fd) {
                 else if (dup2(null_fd, i) < 0)
                         _exit(errno);
         if (null_fd == CHILD_POOL_KEPT_FD)
-                (void)close(null_fd); /* it has taken the free number */
+                (void)close(null_fd); /* it has got the free number */
         if (dup2(high, PART_FD) < 0)
                 _exit(errno);
         close_from(PART_FD + 1);
 }
 
 static _Noreturn void run_part(const ChildPool *pool, const PoolTask *task, int fd, pid_t parent) {
-        /* Whoever kills the caller must not leave parts behind; it may have died before this line. */
+        /* Whoever kills the caller must not leave parts behind; it may have died before this line.
+         */
         if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent)
                 _exit(ESRCH);
         close_all_but(fd, pool->kept_fd);
@@ -173,7 +174,7 @@ static int result_of(int status) {
         return WIFEXITED(status) ? -WEXITSTATUS(status) : -EPIPE;
 }
 
-/* Looks whether a part that has closed its pipe is gone. */
+/* Checks whether a part that has closed its pipe is gone. */
 static int reap_part(Run *run, Part *p) {
         int status;
         pid_t pid = waitpid(p->pid, &status, WNOHANG);
@@ -209,7 +210,7 @@ static int start_some(Run *run, const PoolTask *tasks, size_t n, size_t *next) {
         return 0;
 }
 
-/* Waits until a part says something, a silent one may have ended, or time is over. */
+/* Waits until a part writes something, a silent one may have ended, or time is over. */
 static int wait_parts(Run *run, uint64_t now) {
         int timeout_msec = (int)MIN((run->end_usec - now) / USEC_PER_MSEC + 1, (uint64_t)INT32_MAX);
         for (size_t i = 0; i < run->n_seats; i++) {

@@ -1,4 +1,5 @@
-/* Where a collector's records and raw files go: whole records only, and never more than was allowed for both together. */
+/* Where a collector's records and raw files go: whole records only, and never more than was allowed
+ * for both together. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>

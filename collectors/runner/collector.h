@@ -1,6 +1,8 @@
-/* What a source of a snapshot is: a row in the table of child_main.c, and a file. Each runs in a child that is executed anew
- * (`neuron-collectd --child=collect`), reads its order from the supervisor, and writes records: JSON objects, one a line, as soon as each is known, so
- * that what a child wrote before it was killed is kept. docs/SNAPSHOT.md says what each record holds. */
+/* What a source of a snapshot is: a row in the table of child_main.c, and a file. Each runs in a
+ * child that is executed anew
+ * (`neuron-collectd --child=collect`), reads its request from the supervisor, and writes records:
+ * JSON objects, one a line, as soon as each is known, so that what a child wrote before it was
+ * killed is kept. docs/BUNDLE.md describes the records. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,19 +13,20 @@
 
 /** A process that a snapshot is about. */
 typedef struct CollectProcess {
-        pid_t pid; /* as this machine's first pid namespace counts */
-        uint64_t
-                start_ticks; /* field 22 of its stat when it was named; 0 = not known. Another value: another process, not to be read */
+        pid_t pid;            /* as this machine's first pid namespace counts */
+        uint64_t start_ticks; /* field 22 of its stat when it was named; 0 = not known. Another
+                                 value: another process, not to be read */
 } CollectProcess;
 
 #define COLLECT_PROCESSES_MAX 256
 #define COLLECT_FILES_MAX 256
 #define COLLECT_DUMPS_MAX 64
 
-/** A log of the runtime, as a note names it: hostile. What may be read of it is what who sent the note may read (runtime_log.h). */
+/** A log of the runtime, as a note names it: hostile. What may be read of it is what who sent the
+ * note may read. */
 typedef struct CollectLogFile {
         char *path;                /* absolute, as the process sees it */
-        uid_t uid;                 /* who says so */
+        uid_t uid;                 /* who names it */
         pid_t pid;                 /* of the process that writes it; 0 = not known (yet) */
         uint64_t start_ticks;      /* of pid; 0 = not known */
         pid_t hook_pid, inner_pid; /* pid is 0: the question to which it is the answer; 0 = none */
@@ -40,7 +43,7 @@ typedef struct CollectCommand {
         uint64_t timeout_usec;
 } CollectCommand;
 
-/** What a collector is told. Owned by the supervisor; borrowed by the collector. */
+/** What a collector gets. Owned by the supervisor; borrowed by the collector. */
 typedef struct CollectOrder {
         char *sysfs_root, *device_directory, *proc_root;
         char **environment; /* patterns of names that may be recorded, NULL-terminated */
@@ -57,7 +60,7 @@ typedef struct CollectOrder {
         uint64_t since_boot_usec; /* kmsg: 0 = everything that the ring still has */
 } CollectOrder;
 
-/** Outcome of a collector that has nothing to look at: CollectOut.why says so. */
+/** Outcome of a collector that has nothing to record: CollectOut.why has the reason. */
 enum { COLLECT_E_NOTHING = 1 };
 
 /** Where records and raw files go. */
@@ -67,14 +70,18 @@ typedef struct CollectOut {
         uint64_t max_bytes, used_bytes; /* records and raw files together */
         bool is_cut;                    /* a record or a file did not fit: it was left out */
         const char *raw_prefix; /* of raw files of a later snapshot: "more-1-"; NULL = the first */
-        char why[256]; /* why it could not even begin: names the thing, the error and the remedy; "" = the errno says it all */
+        char why[256]; /* why it could not even begin: names the thing, the error and the remedy; ""
+                          = the errno is enough */
 } CollectOut;
 
-/** Writes one record whole, or not at all. @param record  a JSON object without a newline; cleared in any case
- * @return 0, -EFBIG when it does not fit (and is_cut), -EINVAL with a newline or nothing in it, -ENOMEM when it could not be built, -errno */
+/** Writes one record whole, or not at all. @param record  a JSON object without a newline; cleared
+ * in any case
+ * @return 0, -EFBIG when it does not fit (and is_cut), -EINVAL with a newline or nothing in it,
+ * -ENOMEM when it could not be built, -errno */
 int collect_emit(CollectOut *out, StrBuf *record);
 /** Makes a raw file. @param name  `[A-Za-z0-9._-]+`, at most 100 bytes, no dot at its beginning
- * @return an fd of the caller's to write to by collect_write(), -EOPNOTSUPP when none are wanted, -EEXIST, -EINVAL, -errno */
+ * @return an fd of the caller's to write to by collect_write(), -EOPNOTSUPP when none are wanted,
+ * -EEXIST, -EINVAL, -errno */
 int collect_raw_file(CollectOut *out, const char *name);
 /** All of it or, when it does not fit, nothing. @return 0, -EFBIG (and is_cut), -errno */
 int collect_write(CollectOut *out, int fd, const void *data, size_t n);
@@ -90,5 +97,6 @@ int collect_process_packages(const CollectOrder *order, CollectOut *out);
 int collect_commands(const CollectOrder *order, CollectOut *out);
 int collect_runtime_log(const CollectOrder *order, CollectOut *out);
 
-/** Follows the kernel log from now on, and writes a record for each line of the kind that collect_kmsg() keeps, until it is killed. */
+/** Follows the kernel log from now on, and writes a record for each line of the kind that
+ * collect_kmsg() keeps, until it is killed. */
 int follow_kmsg(const CollectOrder *order, CollectOut *out);

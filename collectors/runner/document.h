@@ -1,4 +1,5 @@
-/* The document of a snapshot: streamed from the records that the children wrote, never held as a tree. docs/SNAPSHOT.md has its schema. */
+/* The document of a snapshot: streamed from the records that the children wrote, never held as a
+ * tree. docs/BUNDLE.md has its schema. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,9 +15,9 @@
 typedef enum SectionState {
         SECTION_COMPLETE,
         SECTION_TIMEOUT, /* it was killed: what it had written is there */
-        SECTION_CUT,     /* it said more than probe_bytes, or the supervisor was killed */
+        SECTION_CUT,     /* it wrote more than probe_bytes, or the supervisor was killed */
         SECTION_FAILED,
-        SECTION_SKIPPED, /* there was nothing to look at */
+        SECTION_SKIPPED, /* there was nothing to record */
         N_SECTION_STATES
 } SectionState;
 const char *section_state_name(SectionState s);
@@ -37,24 +38,30 @@ typedef struct Document {                                    /* borrowed */
         size_t n_processes;
         const DocumentSection *sections;
         size_t n_sections;
-        const char *differences; /* file of them, a line each; NULL = this is no second look */
+        const char *differences; /* file of them, a line each; NULL = this is no second snapshot */
 } Document;
 
-/** Writes it durably: dot-name, fsync, rename, fsync of the directory. Lines that are no JSON object (a killed child's last one), are longer than
- * DOCUMENT_LINE_MAX or nest deeper than parsers like are left out and counted in their section.
+/** Writes it durably: dot-name, fsync, rename, fsync of the directory. Lines that are no JSON
+ * object (a killed child's last one), are longer than DOCUMENT_LINE_MAX or nest deeper than parsers
+ * like are left out and counted in their section.
  * @return 0, -errno */
 int document_write(const Document *d, int dir_fd, const char *name);
 
 /** Makes a file anew, for writing. @param ret  the caller's @return 0, -errno */
 int document_create(FILE **ret, int dir_fd, const char *name);
 
-/** Calls on_line for each whole line of a file, NUL-terminated. @param on_line  NULL line: one that is too long, or was not ended
- * @return 0, what on_line returned when it is negative, -errno; a file that is not there has no lines */
+/** Calls on_line for each whole line of a file, NUL-terminated. @param on_line  NULL line: one that
+ * is too long, or was not ended
+ * @return 0, what on_line returned when it is negative, -errno; a file that is not there has no
+ * lines */
 int document_lines(int dir_fd, const char *name,
                    int (*on_line)(const char *line, size_t n, void *userdata), void *userdata);
 
-/** Compares the values of two files of records, and writes a line for each that differs: `{"path", "before", "after", "delta"}`; delta only between two
- * numbers, `before` or `after` null where there was none. A value is a member of `values` in a record, its path is the record's `device` and `directory` and
- * the member's name; or it is `value` in a record with `path`. Other records are passed over, bad lines too.
- * @param dir_fd  where all three are; `out` is made anew  @return 0, -EFBIG with more values than can be kept (what was kept is compared), -errno */
+/** Compares the values of two files of records, and writes a line for each that differs: `{"path",
+ * "before", "after", "delta"}`; delta only between two numbers, `before` or `after` null where
+ * there was none. A value is a member of `values` in a record, its path is the record's `device`
+ * and `directory` and the member's name; or it is `value` in a record with `path`. Other records
+ * are passed over, bad lines too.
+ * @param dir_fd  where all three are; `out` is made anew  @return 0, -EFBIG with more values than
+ * can be kept (what was kept is compared), -errno */
 int document_write_differences(int dir_fd, const char *before, const char *after, const char *out);

@@ -52,7 +52,8 @@ void probe_order_done(ProbeOrder *o) {
 
 /* ---- writing ---- */
 
-/* Paths may have any byte, and JSON has text only: they go as INTERFACE spells them, and come back the same. */
+/* Paths may have any byte, and JSON has text only: they go as docs/API.md spells paths, and come
+ * back the same. */
 static void write_paths(StrBuf *b, const char *key, char *const *list, size_t n) {
         json_out_array(b, key);
         for (size_t i = 0; i < n && list && list[i]; i++)

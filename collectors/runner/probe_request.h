@@ -1,5 +1,6 @@
-/* What a supervisor is told, as JSON: the agent writes it, the supervisor reads it, completes it and writes it again for its children, who read it once
- * more. Everything is bounded. The collectors know only its CollectOrder. */
+/* The request to a supervisor, as JSON: the agent writes it, the supervisor reads it, completes it
+ * and writes it again for its children, who read it once more. Everything is bounded. The
+ * collectors know only its CollectOrder. */
 #pragma once
 
 #include <stddef.h>
@@ -16,16 +17,19 @@
 
 typedef enum ProbeMode {
         PROBE_SNAPSHOT, /* each of the collectors once, into snapshot.json (or `document`) */
-        PROBE_AFTER, /* the same, and what has changed since the snapshot before in this directory */
-        PROBE_WATCH, /* until the agent goes: the kernel log, and `jobs` every `interval` */
-        PROBE_SALVAGE, /* a document of what an earlier supervisor has left behind when it was killed */
+        PROBE_AFTER,   /* the same, and what has changed since the snapshot before in this directory
+                        */
+        PROBE_WATCH,   /* until the agent goes: the kernel log, and `jobs` every `interval` */
+        PROBE_SALVAGE, /* a document of what an earlier supervisor has left behind when it was
+                          killed */
 } ProbeMode;
 
-/** A process as the hook knows it: its number counts in the hook's pid namespace, which is that of hook_pid. */
+/** A process as the hook knows it: its number counts in the hook's pid namespace, which is that of
+ * hook_pid. */
 typedef struct ProbeQuestion {
         pid_t hook_pid;    /* on this machine */
         pid_t inner_pid;   /* in the namespace of the hook */
-        uint64_t ns_inode; /* of that namespace, as the hook says; 0 = not known */
+        uint64_t ns_inode; /* of that namespace, as the hook reports; 0 = not known */
 } ProbeQuestion;
 
 typedef struct ProbeOrder {
@@ -34,7 +38,7 @@ typedef struct ProbeOrder {
         char **collectors; /* names, NULL-terminated; NULL = all of the table */
         char *document;    /* file name; NULL = snapshot.json, or snapshot-after.json */
         char *name;        /* of the incident; may be NULL */
-        char *trigger;     /* a sentence: what made somebody look; may be NULL */
+        char *trigger;     /* a sentence: what caused the snapshot; may be NULL */
         char *instance_id; /* may be NULL */
         ProbeQuestion *questions;
         size_t n_questions;
@@ -52,5 +56,6 @@ int probe_order_parse(const void *data, size_t n, ProbeOrder *ret, const char **
 
 /** @return a sealed memfd of the caller's with these bytes, -errno */
 int order_memfd(const void *data, size_t n);
-/** Reads what order_memfd() or a file has, from its beginning whatever its offset. @return 0, -EFBIG, -errno */
+/** Reads what order_memfd() or a file has, from its beginning whatever its offset. @return 0,
+ * -EFBIG, -errno */
 int order_read_fd(int fd, size_t max_bytes, char **ret, size_t *ret_n);

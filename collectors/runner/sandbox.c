@@ -1,4 +1,5 @@
-/* For programs that read what a stranger wrote: they see only what they need, by landlock, and cannot look at other processes or send them signals. */
+/* What a collector's child gives up, and what a program gives up that reads what a stranger wrote.
+ */
 #include "collectors/runner/sandbox.h"
 
 #include <errno.h>
@@ -27,7 +28,8 @@
 #ifdef ARCHITECTURE
 #define X32_CALLS 0x40000000 /* x32's numbers on x86-64 lie above, and are none of ours */
 
-/* How each begins: calls of another architecture are refused, and the number of the call is in the accumulator. */
+/* How each begins: calls of another architecture are refused, and the number of the call is in the
+ * accumulator. */
 static const struct sock_filter sandbox_prologue[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch)),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCHITECTURE, 1, 0),
@@ -96,7 +98,8 @@ static int keep_capabilities(uint64_t wanted) {
                 uint32_t keep = (uint32_t)(wanted >> (32 * i)) & data[i].permitted;
                 data[i] = (struct __user_cap_data_struct){ keep, keep, keep };
         }
-        /* While CAP_SETPCAP is still there. Without it the bounding set stays, which no_new_privs makes idle. */
+        /* While CAP_SETPCAP is still there. Without it the bounding set stays, which no_new_privs
+         * makes idle. */
         for (int c = 0; c <= CAP_LAST_CAP; c++)
                 if (!(wanted >> c & 1))
                         (void)prctl(PR_CAPBSET_DROP, c, 0, 0, 0);
@@ -120,10 +123,12 @@ static int allow_path(int ruleset, const char *path, uint64_t access) {
         return fd < 0 ? 0 : allow_below(ruleset, fd, access);
 }
 
-/* Not where processes are read: a domain's processes may look at none outside of it (ptrace(2), "Ptrace access mode checking": environ, maps, root, the links
- * of fd, ns, exe, cwd), whatever capabilities they have. @see landlock(7). @return 0, -ENOSYS or -EOPNOTSUPP where the kernel has it not (switched on), -errno */
+/* Not where processes are read: a domain's processes may inspect none outside of it (ptrace(2),
+ * "Ptrace access mode checking": environ, maps, root, the links of fd, ns, exe, cwd), whatever
+ * capabilities they have. @see landlock(7). @return 0, -ENOSYS or -EOPNOTSUPP where the kernel has
+ * it not (switched on), -errno */
 static int enter_landlock(const Sandbox *s) {
-        struct { /* of ABI 4; older kernels take the first field alone */
+        struct { /* of ABI 4; older kernels read only the first field */
                 uint64_t fs, net;
         } attr = { .fs = FS_CHANGE, .net = s->runs_commands ? 0 : NET_TCP };
         long abi = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
@@ -156,8 +161,8 @@ static int enter_landlock(const Sandbox *s) {
 
 /* ---- system calls ---- */
 
-/* What no collector needs, and what would let one out. Of those that make or change files, what stands here is only what landlock does not
- * know. */
+/* What no collector needs, and what would let one out. Of those that make or change files, what
+ * stands here is only what landlock does not know. */
 static const unsigned short refused_always[] = {
         SYS_ptrace,
         SYS_process_vm_writev,
@@ -266,7 +271,8 @@ static void add(Filter *f, struct sock_filter step) {
         f->steps[f->n++] = step;
 }
 
-/* Jumps over so many steps when the test is true, and when it is false. @param test  BPF_JEQ, BPF_JGE, BPF_JSET with k */
+/* Jumps over so many steps when the test is true, and when it is false. @param test  BPF_JEQ,
+ * BPF_JGE, BPF_JSET with k */
 static struct sock_filter jump(unsigned test, uint32_t k, unsigned if_true, unsigned if_false) {
         return (struct sock_filter){ (unsigned short)(BPF_JMP | test | BPF_K),
                                      (unsigned char)if_true, (unsigned char)if_false, k };
@@ -288,14 +294,15 @@ static void add_refused(Filter *f, const unsigned short *calls, size_t n) {
         }
 }
 
-/* The lower half: both architectures are little-endian, and the arguments looked at are ints. */
+/* The lower half: both architectures are little-endian, and the arguments examined are ints. */
 #define ARGUMENT(i) (offsetof(struct seccomp_data, args) + 8 * (i))
 #define OPEN_TMPFILE (O_TMPFILE & ~O_DIRECTORY)
 #define OPEN_WRITES (O_ACCMODE | O_CREAT | O_TRUNC | OPEN_TMPFILE)
 #define OPEN_NEW (O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW) /* collect_raw_file() */
 #define OPEN_NODE (O_WRONLY | O_NOFOLLOW)                   /* neuron_open() */
 
-/* One call that opens: for reading always; for writing as a raw file or a device is, if such are to be had. */
+/* One call that opens: for reading always; for writing as a raw file or a device is, if such are to
+ * be had. */
 static void add_open(Filter *f, unsigned call, unsigned flags_argument, const Sandbox *s) {
         unsigned short begin = f->n;
         add(f, jump(BPF_JEQ, call, 0, 0)); /* its end is not known yet */
@@ -318,9 +325,11 @@ static void add_open(Filter *f, unsigned call, unsigned flags_argument, const Sa
         f->steps[begin].jf = (unsigned char)(f->n - begin - 1);
 }
 
-/* Paths are pointers, which a filter cannot follow. So what is left to one that got out of hand is: to make a new file (never to change one: O_EXCL) by an
- * absolute path, where its user may; or, with a device directory, to open what its user may write, but not to put anything there (RLIMIT_FSIZE is 0 then,
- * which devices and pipes do not heed). The unit's user owns nothing outside of the agent's directories, which its mounts make read-only (ProtectSystem=). */
+/* Paths are pointers, which a filter cannot follow. So what is left to one that got out of hand is:
+ * to make a new file (never to change one: O_EXCL) by an absolute path, where its user may; or,
+ * with a device directory, to open what its user may write, but not to put anything there
+ * (RLIMIT_FSIZE is 0 then, which devices and pipes do not heed). The unit's user owns nothing
+ * outside of the agent's directories, which its mounts make read-only (ProtectSystem=). */
 static void add_opens(Filter *f, const Sandbox *s) {
         add_refused(f, refused_without_landlock, ELEMENTSOF(refused_without_landlock));
         add(f, jump(BPF_JEQ, SYS_openat2, 0, 1));
@@ -377,7 +386,8 @@ int sandbox_enter(const Sandbox *s, StrBuf *left_out) {
 #define FS_OF_A_FILE                                                                               \
         (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_WRITE_FILE)
 
-/* All that Linux 5.13, the first to have it, knows. What later ones added makes or changes files, too, which the filter of a collector refuses already. */
+/* All that Linux 5.13, the first to have it, knows. What later ones added makes or changes files,
+ * too, which the filter of a collector refuses already. */
 #define FS_ALL ((LANDLOCK_ACCESS_FS_MAKE_SYM << 1) - 1)
 /* What any program needs to begin. The agent's own configuration and state are not among it. */
 static const char *const program_paths[] = {
@@ -414,7 +424,8 @@ static int enter_domain(const char *program, int dir_fd) {
 }
 
 #ifdef ARCHITECTURE
-/* The agent and the supervisor are processes of the same user, whom landlock protects from signals since Linux 6.12 only. */
+/* The agent and the supervisor are processes of the same user, whom landlock protects from signals
+ * since Linux 6.12 only. */
 static const unsigned short refused_for_reader[] = {
         SYS_kill,
         SYS_tkill,

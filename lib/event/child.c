@@ -1,6 +1,7 @@
 /* posix_spawn starts it, a pidfd tells when it has ended, two pipes carry what it writes. No
  * SIGCHLD: whatever the program does with that signal does not matter. Where pidfds are refused
- * (seccomp filters of old container engines, valgrind) waitid(2) is tried every few milliseconds. */
+ * (seccomp filters of old container engines, valgrind) waitid(2) is tried every few milliseconds.
+ */
 #include "lib/event/child.h"
 
 #include <errno.h>
@@ -54,7 +55,7 @@ struct Child {
         void *userdata;
 };
 
-/* ── its end ───────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ---- its end ---- */
 
 static void stop_reading(Child *c) {
         c->out = sd_event_source_disable_unref(c->out);
@@ -92,7 +93,8 @@ static void report(Child *c, int status, bool is_stuck) {
 
 /* Only before it is reaped: afterwards the number may be somebody else's. */
 static void kill_group(const Child *c) {
-        /* The descriptor cannot mean another process; while it answers, the number cannot either. */
+        /* The descriptor cannot mean another process; while it answers, the number cannot either.
+         */
         if (c->pid > 0 &&
             (c->pid_fd < 0 || syscall(SYS_pidfd_send_signal, c->pid_fd, SIGKILL, NULL, 0) == 0))
                 (void)kill(-c->pid, SIGKILL); /* fails when the rest of the group has gone */
@@ -137,7 +139,7 @@ static void kill_child(Child *c, int error) {
         (void)timer_rearm(c->timer, DEATH_USEC);
 }
 
-/* ── what it writes ──────────────────────────────────────────────────────────────────────────────────────────── */
+/* ---- what it writes ---- */
 
 static int store_output(Child *c, const char *data, size_t n) {
         if (c->n_output + n >= c->n_allocated) {
@@ -203,7 +205,8 @@ static int read_some(Child *c, int fd) {
         return READ_MORE;
 }
 
-/* What is still in a pipe. Its end is not waited for: somebody whom the child has left behind may hold it open. */
+/* What is still in a pipe. Its end is not waited for: somebody whom the child has left behind may
+ * hold it open. */
 static int read_rest(Child *c, int fd) {
         int r = READ_MORE;
 
@@ -278,7 +281,7 @@ static int on_start_failed(sd_event_source *s, void *userdata) {
         return 0;
 }
 
-/* ── gone ──────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ---- gone ---- */
 
 static void destroy(void *userdata) {
         Child *c = userdata;
@@ -302,8 +305,8 @@ Child *child_free(Child *c) {
         stop_reading(c);
         if (c->pid > 0 && !reap(c, &status)) {
                 kill_group(c);
-                /* Death takes a moment, longer for one that hangs in the kernel. The loop waits for it,
-                 * and frees it then, or when the loop goes. */
+                /* Death takes a moment, longer for one that hangs in the kernel. The loop waits for
+                 * it, and frees it then, or when the loop goes. */
                 c->is_orphan = true;
                 (void)sd_event_source_set_destroy_callback(c->exit, destroy);
                 (void)sd_event_source_set_floating(c->exit, true);
@@ -315,9 +318,10 @@ Child *child_free(Child *c) {
         return NULL;
 }
 
-/* ── its beginning ─────────────────────────────────────────────────────────────────────────────────────────── */
+/* ---- its beginning ---- */
 
-/* Above the numbers that the child has, so that no dup2 there meets one that is still to be used. */
+/* Above the numbers that the child has, so that no dup2 there meets one that is still to be used.
+ */
 static int make_pipe(int *ret_read_fd, int *ret_write_fd) {
         _cleanup_close_ int read_fd = -1, write_fd = -1;
         int fds[2];

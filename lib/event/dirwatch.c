@@ -1,4 +1,5 @@
-/* The directories a DirWatch knows. Deciding which to watch is dirwatch.c's; this keeps them and finds them. */
+/* A watched directory tree: the ancestors of its root, the directories that are known, the slices
+ * of the loop in which they are watched and listed, and the events. */
 #include "lib/event/dirwatch.h"
 
 #include <dirent.h>
@@ -25,7 +26,7 @@ typedef struct WatchNode {
         struct WatchNode *parent, *first_child, *next,
                 *prev; /* next, prev: siblings; next alone: the list of the buried */
         struct WatchNode *by_wd, *by_name; /* chains of the hash tables */
-        struct WatchNode *queued;          /* next in the queue of directories to look at */
+        struct WatchNode *queued;          /* next in the queue of directories to scan */
         int wd;                            /* -1 = not watched */
         uint32_t seen;                     /* stamp of the listing that met it last */
         uint8_t depth;                     /* root = 0 */
@@ -39,8 +40,8 @@ typedef struct WatchTree {
         size_t n_buckets, n_allocated;
         size_t n_round; /* power of two: buckets when the current round of splits began */
         size_t n_nodes, n_watched;
-        uint64_t key
-                [2]; /* names come from strangers: without a secret they could all be made to fall into one bucket */
+        uint64_t key[2]; /* names come from strangers: without a secret they could all be made to
+                            fall into one bucket */
 } WatchTree;
 
 #define BUCKETS_MIN 64
@@ -87,7 +88,8 @@ static uint64_t name_hash(const WatchTree *t, const WatchNode *parent, const cha
         return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
-/* Linear hashing (Litwin, 1980): the tables grow bucket by bucket, so no insertion has to move all the others. */
+/* Linear hashing (Litwin, 1980): the tables grow bucket by bucket, so no insertion has to move all
+ * the others. */
 static size_t bucket_of(const WatchTree *t, uint64_t hash) {
         size_t i = hash & (2 * t->n_round - 1);
 
@@ -142,8 +144,8 @@ static bool enlarge(WatchTree *t) {
         return true;
 }
 
-/* Adds a bucket to each table and gives it its part of the bucket it is split from. Where there is no memory for it the tables
- * stay as they are and only get slower. */
+/* Adds a bucket to each table and gives it its part of the bucket it is split from. Where there is
+ * no memory for it the tables stay as they are and only get slower. */
 static void grow(WatchTree *t) {
         size_t from = t->n_buckets - t->n_round;
         WatchNode *wds, *names, *next;
@@ -306,23 +308,26 @@ static const char *watch_tree_path(const WatchNode *n, const char *name, char *b
         return memmove(buf, buf + size - used, used);
 }
 
-/* The way to a watched root. Ancestors are only told of their own move or removal, which costs nothing while others work in them;
- * the last one that exists is also told of new names, but only while the root is missing. */
+/* The way to a watched root. Ancestors only report their own move or removal, which costs nothing
+ * while others work in them; the last one that exists also reports new names, but only while the
+ * root is missing. */
 
 typedef struct DirwatchChain {
         char *path;   /* of the root, simplified; owned */
         size_t *ends; /* length of each proper ancestor's path: ends[0] is "/"; owned */
         int *wds;     /* watch of each, -1 = none; owned */
         size_t n;
-        size_t n_present; /* ancestors that exist; while the root is awaited the last of them is told of new names */
+        size_t n_present; /* ancestors that exist; while the root is awaited the last of them
+                             reports new names */
         bool is_waiting;
 } DirwatchChain;
 
-/** Watches the ancestors and opens the root. Ancestors that appear while this runs are met by a further round, so nothing is
- * missed however quickly they come.
- * @param ret_fd  the root, O_RDONLY directory, the caller's; only on DIRWATCH_CHAIN_THERE
- * @return DIRWATCH_CHAIN_THERE; DIRWATCH_CHAIN_WAITING: told by an event when to call again; -ELOOP the root is a symbolic link,
- * -ENOTDIR it or an ancestor is no directory (both: waiting as well); -ENOSPC, -EACCES … when it cannot be waited for */
+/** Watches the ancestors and opens the root. Ancestors that appear while this runs are met by a
+ * further round, so nothing is missed however quickly they come.
+ * @param ret_fd  the root, O_RDONLY directory, the caller's; only on CHAIN_PRESENT
+ * @return CHAIN_PRESENT; CHAIN_WAITING: an event shows when to call again; -ELOOP the root is a
+ * symbolic link, -ENOTDIR it or an ancestor is no directory (both: waiting as well); -ENOSPC,
+ * -EACCES … when it cannot be waited for */
 enum { CHAIN_PRESENT = 1, CHAIN_WAITING = 2 };
 
 #define DIRWATCH_DEPTH_MAX FS_DEPTH_MAX
@@ -337,14 +342,15 @@ struct DirWatch {
         WatchTree tree;
         dev_t root_dev;
         ino_t root_ino;
-        int root_fd; /* for the time of a slice; kept longer it would hold the file system against umount */
+        int root_fd; /* for the time of a slice; kept longer it would hold the file system against
+                        umount */
         bool must_sync_root;
 
         WatchNode *detached;
         WatchNode *queue_first, *queue_last;
         size_t n_queued;
-        size_t n_rescan;        /* directories of the current walk that are still to be looked at */
-        const char *rescan_why; /* what to tell when the walk is done; NULL = no walk */
+        size_t n_rescan;        /* directories of the current walk that are still to be examined */
+        const char *rescan_why; /* what to report when the rescan is done; NULL = none */
 
         struct {
                 WatchNode *node; /* NULL = none */
@@ -365,7 +371,8 @@ struct DirWatch {
 #define SELF_MASK (IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR)
 #define AWAIT_MASK (SELF_MASK | IN_CREATE | IN_MOVED_TO | IN_EXCL_UNLINK)
 #define ROUNDS_MAX                                                                                 \
-        1000 /* somebody who makes and removes an ancestor as fast as we look must not hold the loop */
+        1000 /* somebody who makes and removes an ancestor as fast as we look must not hold the    \
+                loop */
 
 static int chain_init(DirwatchChain *c, const char *root) {
         _cleanup_free_ char *path = NULL;
@@ -409,13 +416,15 @@ static int add_watch(int inotify_fd, int fd, uint32_t mask) {
         char name[32];
         int wd;
 
-        /* By the descriptor's link in /proc: a path could lead elsewhere by now. IN_DONT_FOLLOW would watch that link itself. */
+        /* By the descriptor's link in /proc: a path could lead elsewhere by now. IN_DONT_FOLLOW
+         * would watch that link itself. */
         (void)snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
         wd = inotify_add_watch(inotify_fd, name, mask);
         return wd < 0 ? -errno : wd;
 }
 
-/* Opens ancestor i, or the root itself for i == n. Symlinks among the ancestors are the administrator's choice, the root is none. */
+/* Opens ancestor i, or the root itself for i == n. Symlinks among the ancestors are the
+ * administrator's choice, the root is none. */
 static int open_step(DirwatchChain *c, size_t i, int flags) {
         struct stat st;
         char saved;
@@ -430,7 +439,8 @@ static int open_step(DirwatchChain *c, size_t i, int flags) {
         if (fd < 0)
                 fd = -errno;
         if (fd == -ENOTDIR && i == c->n && lstat(c->path, &st) == 0 && S_ISLNK(st.st_mode))
-                fd = -ELOOP; /* with O_DIRECTORY the kernel calls a symlink ENOTDIR, and the remedy is another */
+                fd = -ELOOP; /* with O_DIRECTORY the kernel calls a symlink ENOTDIR, and the remedy
+                                is another */
         if (i < c->n)
                 c->path[c->ends[i]] = saved;
         return fd;
@@ -518,7 +528,8 @@ static size_t chain_n_watches(const DirwatchChain *c) {
         return n;
 }
 
-/* What is said of a watched tree: changes by their paths, and each fault once, with its remedy. */
+/* What is reported of a watched tree: changes by their paths, and each fault once, with its remedy.
+ */
 
 typedef enum Fault { FAULT_LIMIT, FAULT_MEMORY, FAULT_DIRECTORY, FAULT_ROOT } Fault;
 
@@ -582,7 +593,8 @@ static void report_root(DirWatch *d, int error) {
                              : "let the agent's user read it and the directories above it");
 }
 
-/* The root of a watched tree: whether what is at its path is still the directory that is watched. */
+/* The root of a watched tree: whether what is at its path is still the directory that is watched.
+ */
 
 static void close_root(DirWatch *d) {
         if (d->root_fd >= 0)
@@ -651,17 +663,19 @@ static int open_root(DirWatch *d) {
         return 0;
 }
 
-/* The directories that are to be looked at, and the slices in which they are watched and listed, and gone ones let go. */
+/* The directories that are to be examined, and the slices in which they are watched and listed, and
+ * gone ones released. */
 
-/* Not IN_MODIFY: whoever waits for a file to be whole looks at sizes on a timer of his own. Not IN_DELETE: what is gone needs no
- * look. Symlinks are out already: watches are added to opened directories. */
+/* Not IN_MODIFY: whoever waits for a file to be whole looks at sizes on a timer of his own. Not
+ * IN_DELETE: what is gone needs no scan. Symlinks are out already: watches are added to opened
+ * directories. */
 #define TREE_MASK                                                                                  \
         (IN_CREATE | IN_CLOSE_WRITE | IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE_SELF | IN_ONLYDIR |  \
          IN_EXCL_UNLINK)
 
 #define ENTRIES_A_STEP 256
 #define SLICE_USEC (2 * USEC_PER_MSEC)
-/* ── the queue ─────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ---- the queue ---- */
 
 static void schedule_slice(DirWatch *d) {
         (void)sd_event_source_set_enabled(
@@ -728,7 +742,7 @@ static void free_detached(DirWatch *d) {
                 free(n);
 }
 
-/* ── slices: new directories are watched and listed ────────────────────────────────────────────────────────── */
+/* ---- slices: new directories are watched and listed ---- */
 
 static void listing_done(DirWatch *d) {
         bool is_rescan = d->listing.is_rescan;
@@ -800,7 +814,7 @@ static bool list_more(DirWatch *d) {
                 return true;
         if (d->listing.n == 0 && !d->listing.is_first)
                 listing_sweep(d);
-        /* After an error, a directory removed meanwhile or a bad disk, the scan will tell. */
+        /* After an error, a directory removed meanwhile or a bad disk, the scan shows it. */
         listing_done(d);
         return false;
 }
@@ -817,7 +831,8 @@ static void list_some(DirWatch *d) {
         }
 }
 
-/* Adds the watch. @return 0 done, DIRWATCH_SAME: it had this watch before, or why it cannot be watched */
+/* Adds the watch. @return 0 done, DIRWATCH_SAME: it had this watch before, or why it cannot be
+ * watched */
 enum { DIRWATCH_SAME = 1 };
 
 static int watch_directory(DirWatch *d, WatchNode *n, int fd) {
@@ -829,12 +844,14 @@ static int watch_directory(DirWatch *d, WatchNode *n, int fd) {
                 return wd;
         if (wd == n->wd)
                 return DIRWATCH_SAME;
-        /* The name leads to another directory than before: what is known below it is of the old one. */
+        /* The name leads to another directory than before: what is known below it is of the old
+         * one. */
         while (n->first_child)
                 detach(d, n->first_child);
         if (n->wd >= 0)
                 (void)inotify_rm_watch(d->fd, n->wd);
-        /* Watched under another name: moved (the event is still to come) or a bind mount. The newest name counts. */
+        /* Watched under another name: moved (the event is still to come) or a bind mount. The
+         * newest name counts. */
         other = watch_tree_by_wd(&d->tree, wd);
         if (other)
                 watch_tree_set_wd(&d->tree, other, -1);
@@ -860,7 +877,8 @@ static void watch_and_list(DirWatch *d, WatchNode *n) {
                 return listing_done(d);
         r = open_root(d);
         if (is_gone(r)) {
-                /* Not this directory's fault: it is looked at again, unless it goes away with the root. */
+                /* Not this directory's fault: it is examined again, unless it goes away with the
+                 * root. */
                 enqueue(d, n, reports_entries, is_rescan);
                 sync_root(d);
                 return listing_done(d);
@@ -944,13 +962,14 @@ static int on_slice(sd_event_source *s, void *userdata) {
         return 0;
 }
 
-/* Watches a directory tree: its events, its beginning and its end. The nodes are dirwatch_tree.c's, the way to the root is
- * dirwatch_chain.c's, the slices in which directories are watched and listed dirwatch_look.c's. */
+/* Watches a directory tree: its events, its beginning and its end. The nodes are dirwatch_tree.c's,
+ * the way to the root is dirwatch_chain.c's, the slices in which directories are watched and listed
+ * dirwatch_look.c's. */
 
-/* Of DIRWATCH_EVENT_BYTES at a time: more than the default queue of 16,384 events, then others have their
- * turn. */
+/* Of DIRWATCH_EVENT_BYTES at a time: more than the default queue of 16,384 events, then others have
+ * their turn. */
 #define READS_MAX 32
-/* ── events ────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ---- events ---- */
 
 static void on_overflow(DirWatch *d) {
         d->n_overflows++;
@@ -970,7 +989,8 @@ static void on_self_event(DirWatch *d, WatchNode *n, uint32_t mask) {
                 d->is_full = false;
         }
         if (n != d->tree.root) {
-                /* Perhaps there is already another directory of this name: look, and let it go when there is none. */
+                /* Perhaps there is already another directory of this name: scan it, and release it
+                 * when there is none. */
                 enqueue(d, n, true, false);
                 return;
         }
@@ -994,8 +1014,8 @@ static void on_event(DirWatch *d, const struct inotify_event *e) {
                 return;
         }
         if (!watch_tree_contains(&d->tree, n)) {
-                if (e->mask &
-                    IN_IGNORED) /* or the burial would remove a watch that is not its own any more */
+                if (e->mask & IN_IGNORED) /* or the burial would remove a watch that is not its own
+                                             any more */
                         watch_tree_set_wd(&d->tree, n, -1);
                 return;
         }
@@ -1037,7 +1057,7 @@ static int on_io(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
         return 0;
 }
 
-/* ── life ──────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ---- life ---- */
 
 DEFINE_CLEANUP(DirWatch, dirwatch_free);
 
@@ -1084,7 +1104,7 @@ DirWatch *dirwatch_free(DirWatch *d) {
         sd_event_source_disable_unref(d->io);
         sd_event_source_disable_unref(d->slice);
         if (d->fd >= 0)
-                (void)close(d->fd); /* takes all watches along */
+                (void)close(d->fd); /* removes all watches */
         if (d->listing.fd >= 0)
                 (void)close(d->listing.fd); /* read only */
         if (d->tree.root)

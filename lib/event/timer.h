@@ -12,7 +12,7 @@ typedef struct TimerOrder {
         void *userdata;                  /* the handler's */
 } TimerOrder;
 
-/** Arms a timer, which is made at its first use; a later order changes only when it goes off.
+/** Arms a timer, which is made at its first use; later options change only when it goes off.
  * @param timer  NULL before the first use; the caller's, for sd_event_source_disable_unref()
  * @return 0 or -errno: it is not armed */
 int timer_arm(sd_event_source **timer, const TimerOrder *order);

@@ -1,9 +1,10 @@
 /* A queue, some threads, and an eventfd that brings finished jobs back to the loop.
  * What a job does, and what happens to it afterwards, is its owner's.
  *
- * An idle thread may be off the CPU for seconds at any instruction, and the loop must not wait for it. So nothing is woken while
- * the mutex is held by a worker: the one woken would at once push the sleepy one off its CPU, and then need the mutex. What is left
- * under it is a few instructions on lists. And work is announced by a semaphore, as a sem_post(3) never waits: pthread_cond_signal()
+ * An idle thread may be off the CPU for seconds at any instruction, and the loop must not wait for
+ * it. So nothing is woken while the mutex is held by a worker: the one woken would at once push the
+ * sleepy one off its CPU, and then need the mutex. What is left under it is a few instructions on
+ * lists. And work is announced by a semaphore, as a sem_post(3) never waits: pthread_cond_signal()
  * of glibc before 2.41 waits for threads that were woken earlier and had no CPU since. */
 #include "lib/event/worker_pool.h"
 
@@ -42,7 +43,7 @@ struct WorkerPool {
         } threads[];       /* n_started of n_max */
 };
 
-/* Atomic, so that it can be asked for when the pool is gone. */
+/* Atomic, so that it can be checked for when the pool is gone. */
 static void job_set_state(WorkJob *job, int state) {
         __atomic_store_n(&job->state, state, __ATOMIC_RELEASE);
 }
@@ -79,14 +80,15 @@ static void job_has_run(WorkerPool *p, WorkJob *job) {
         (void)pthread_mutex_unlock(&p->mutex);
 
         uint64_t one = 1;
-        if (for_loop) /* EAGAIN: the loop is being told already */
+        if (for_loop) /* EAGAIN: the loop is being notified already */
                 (void)!write(p->event_fd, &one, sizeof one);
         else
                 (void)pthread_cond_broadcast(&p->ran);
 }
 
-/* Only what nobody else wants, or as the process is. To become idle asks for no privilege; to leave it, RLIMIT_NICE has to allow the nice
- * value (sched(7)). What a seccomp filter or the kernel refuses is left out. */
+/* Only what nobody else wants, or as the process is. To become idle asks for no privilege; to leave
+ * it, RLIMIT_NICE has to allow the nice value (sched(7)). What a seccomp filter or the kernel
+ * refuses is left out. */
 static void thread_set_priority(pid_t tid, WorkerPriority priority) {
         bool idle = priority == WORKER_IDLE;
         (void)sched_setscheduler(tid, idle ? SCHED_IDLE : SCHED_OTHER, &(struct sched_param){ 0 });
@@ -95,7 +97,8 @@ static void thread_set_priority(pid_t tid, WorkerPriority priority) {
                            : IOPRIO_PRIO_VALUE(IOPRIO_CLASS_NONE, 0));
 }
 
-/* A thread's first act: it becomes as its pool is. Not under the mutex, see above; so the pool may change meanwhile. */
+/* A thread's first act: it becomes as its pool is. Not under the mutex, see above; so the pool may
+ * change meanwhile. */
 static void thread_begin(WorkerPool *p) {
         pthread_t self = pthread_self();
         pid_t tid = (pid_t)syscall(SYS_gettid);
@@ -309,7 +312,8 @@ bool worker_pool_is_running(const WorkJob *job) {
         return job_state(job) == JOB_RUNNING;
 }
 
-/* The field behind the name, which stands in brackets and may contain anything: proc_pid_stat(5). */
+/* The field behind the name, which stands in brackets and may contain anything: proc_pid_stat(5).
+ */
 static bool thread_is_runnable(pid_t tid) {
         char path[64], text[256];
         (void)snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)tid);

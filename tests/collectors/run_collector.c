@@ -1,11 +1,14 @@
-/* Runs one collector in this process, as the supervisor's child would, and prints what it says: for tests that judge a collector from outside.
+/* Runs one collector in this process, as the supervisor's child would, and prints what it says: for
+ * tests that judge a collector from outside.
  *
  *   run_collector NAME [KEY=VALUE]...
- *     sysfs_root= device_directory= proc_root= timeout=5s max_bytes=4MiB since_boot_usec=0 raw=DIRECTORY
- *     may be repeated: environment=PATTERN process=PID[:START_TICKS] log_file=PATH (of our uid, and the process 0) command=NAME,TIMEOUT,PROGRAM[,ARGUMENT]...
+ *     sysfs_root= device_directory= proc_root= timeout=5s max_bytes=4MiB since_boot_usec=0
+ * raw=DIRECTORY may be repeated: environment=PATTERN process=PID[:START_TICKS] log_file=PATH (of
+ * our uid, and the process 0) command=NAME,TIMEOUT,PROGRAM[,ARGUMENT]...
  *
  * NAME is a row of the table, or follow_kmsg. Records go to stdout; the last line of stderr is
- * `result=R cut=0|1 used_bytes=N cpu_usec=N`, the time of CPU with all children that were waited for. Exit 0 when R is 0, 1 otherwise, 2 usage. */
+ * `result=R cut=0|1 used_bytes=N cpu_usec=N`, the time of CPU with all children that were waited
+ * for. Exit 0 when R is 0, 1 otherwise, 2 usage. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

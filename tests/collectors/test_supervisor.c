@@ -1,4 +1,5 @@
-/* A real supervisor with real children: this program is executed anew as both, with collectors that hang, flood, crash, lie and try to get out. */
+/* A real supervisor with real children: this program is executed anew as both, with collectors that
+ * hang, flood, crash, lie and try to get out. */
 #include "collectors/supervisor.h"
 
 #include <errno.h>
@@ -83,7 +84,8 @@ int __wrap_collect_process(const CollectOrder *order, CollectOut *out) {
 }
 
 #define CROWD                                                                                      \
-        "/crowd" /* as the root of /proc: many hold the runtime, one a device, and another when there is a root of sysfs */
+        "/crowd" /* as the root of /proc: many hold the runtime, one a device, and another when    \
+                    there is a root of sysfs */
 
 int __wrap_collect_jobs(const CollectOrder *order, CollectOut *out);
 int __wrap_collect_jobs(const CollectOrder *order, CollectOut *out) {
@@ -568,7 +570,8 @@ static void a_watch_reports_holders_of_devices_first_and_of_others_so_many(void 
 
 #define ID "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
-/* A process of a /proc made by hand. @param cgroup  NULL: the file is not there, as where the process is hidden */
+/* A process of a /proc made by hand. @param cgroup  NULL: the file is not there, as where the
+ * process is hidden */
 static void make_process(const Probe *p, int pid, int parent, const char *nspid,
                          const char *cgroup) {
         char name[64], text[256];

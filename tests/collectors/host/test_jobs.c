@@ -64,7 +64,7 @@ static void a_process_that_maps_the_runtime_counts_without_a_device(void **state
         fake_text(f, "proc/100/maps", maps);
         fake_process(f, 101, "small", 1);
         fake_text(f, "proc/101/maps", maps);
-        fake_text(f, "proc/101/statm", "100 1 1 1 0 1 0\n"); /* too small for it: not looked into */
+        fake_text(f, "proc/101/statm", "100 1 1 1 0 1 0\n"); /* too small for it: not examined */
         fake_process(f, 102, "other", 1);
         fake_text(f, "proc/102/maps", "1000-2000 r-xp 00000000 00:01 5 /data/libnrt.so.d/x\n");
         fake_stat(f, 103, "zombie", 'Z', 1);
@@ -79,7 +79,8 @@ static void a_process_that_maps_the_runtime_counts_without_a_device(void **state
         assert_int_equal(json_integer_value(json_object_get(last, "libnrt_holders")), 1);
 }
 
-/* A child with a /dev of its own, in which neuron9 is a file or a device; it holds it and waits. @return 0 when it could not */
+/* A child with a /dev of its own, in which neuron9 is a file or a device; it holds it and waits.
+ * @return 0 when it could not */
 static pid_t hold_own_device(mode_t mode) {
         int pipes[2];
         char ready = 'n';

@@ -262,7 +262,8 @@ static void the_real_kernel_log_is_followed(void **state) {
         (void)snprintf(f->device_directory, sizeof f->device_directory, "/dev");
         (void)snprintf(request_collectors, sizeof request_collectors, "test-%d", getpid());
         Follower w = follow(f);
-        /* It begins at the end, and when it has come there nothing tells: until it hears one, another is written. */
+        /* It begins at the end, and when it has come there nothing tells: until it hears one,
+         * another is written. */
         bool has_heard = false;
         for (int i = 0; i < 100 && !has_heard; i++) {
                 int n = snprintf(line, sizeof line,

@@ -42,7 +42,8 @@ static void make(const Scratch *s, const Process *p) {
         assert_int_equal(symlinkat(text, s->fd, name), 0);
 }
 
-/* Two containers with the same numbers inside, and a second one of the same user that was not started by the first. */
+/* Two containers with the same numbers inside, and a second one of the same user that was not
+ * started by the first. */
 static const Process processes[] = {
         { 1, 0, 0, "1", 10 },
         { 500, 1, 0, "500\t1", 20 },       /* the container's first process */

@@ -126,8 +126,9 @@ static void a_recycled_pid_is_not_reported(void **state) {
         assert_false(fake_has_output(f, "innocent"));
 }
 
-/* Where maps never end to be read: a FIFO whose writer says nothing would do, but what is opened non-blocking does not wait. So many processes that time
- * runs out for some: each is told of, some as not reached. */
+/* Where maps never end to be read: a FIFO whose writer says nothing would do, but what is opened
+ * non-blocking does not wait. So many processes that time runs out for some: each is told of, some
+ * as not reached. */
 static void time_that_runs_out_is_reported_of_each(void **state) {
         Fake *f = *state;
         for (int pid = 100; pid < 104; pid++) {

@@ -1,4 +1,5 @@
-/* A proc root made of files, and an order that points at it. What a collector says about it: test_procfs_records.h. */
+/* A proc root made of files, and an order that points at it. What a collector says about it:
+ * test_procfs_records.h. */
 #pragma once
 
 #include <dirent.h>

@@ -1,5 +1,6 @@
-/* The door to the devices: nothing goes through it that neuron-interfaces 3.4 forbids, and nothing outside of the bounds of 3.8 and 3.9. What is sent is
- * seen in ioctl(2) itself. Numbers and offsets stand in the static_asserts of the header; the emulator has them a second time. */
+/* The door to the devices: nothing goes through it that the driver's sources forbids, and nothing
+ * outside of the bounds of 3.8 and 3.9. What is sent is seen in ioctl(2) itself. Numbers and
+ * offsets stand in the static_asserts of the header; the emulator has them a second time. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -124,7 +125,8 @@ static bool may_be_sent(uint32_t command) {
         return false;
 }
 
-/* All numbers of the magic with any direction and any size up to 512: what is no row of the list does not pass. */
+/* All numbers of the magic with any direction and any size up to 512: what is no row of the list
+ * does not pass. */
 static void no_other_number_of_the_driver_passes(void **state) {
         uint64_t argument[64];
 
@@ -156,7 +158,7 @@ static void a_free_command_is_sent_only_to_drivers_that_have_it(void **state) {
         assert_int_equal(sent.n, 2);
 }
 
-/* The first version that has each: reference, 3.4. */
+/* The first version that has each: the Neuron documentation */
 static void each_free_command_is_sent_from_its_version_on(void **state) {
         static const struct {
                 uint32_t command;

@@ -1,4 +1,6 @@
-/* The walk and the summary by themselves; the collector as a whole is judged by tests/e2e/test_neuron_sysfs.py. */
+/* The collector neuron_sysfs: driver, machine and class attributes, and a walk of each device in a
+ * part of its own. What a part has found is in memory shared with it, so that the record that
+ * closes a device has what is known of it, and which file it hung on. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>

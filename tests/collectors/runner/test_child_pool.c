@@ -1,4 +1,5 @@
-/* Parts in processes of their own: what they say arrives, and one that hangs, crashes or says too much harms itself alone. */
+/* Parts in processes of their own: what they say arrives, and one that hangs, crashes or says too
+ * much harms itself alone. */
 #include "collectors/runner/child_pool.h"
 
 #include <errno.h>
@@ -263,7 +264,8 @@ static void a_part_has_the_descriptor_that_is_to_be_kept(void **state) {
         (void)close(high);
 }
 
-/* The caller in a process of its own, killed while its part hangs: the part's end of a FIFO tells when it is gone. */
+/* The caller in a process of its own, killed while its part hangs: the part's end of a FIFO tells
+ * when it is gone. */
 static int hold_and_hang(const PoolTask *task, int fd, void *userdata) {
         (void)fd;
         int held = open(task->userdata, O_WRONLY); /* the pool closed what it had inherited */

@@ -1,5 +1,6 @@
-/* The confinement of a collector's child as production has it: this program is executed anew, as a user of its own with the unit's capabilities, beside a
- * process of another user that holds a device. Needs root. */
+/* The confinement of a collector's child as production has it: this program is executed anew, as a
+ * user of its own with the unit's capabilities, beside a process of another user that holds a
+ * device. Needs root. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
@@ -154,7 +155,8 @@ static int run_child(Fake *f, const char *collector, const CollectOrder *order) 
 
 /* ---- the job ---- */
 
-/* Another user's process with an environment, and a device as descriptor 3. @return 0 when it could not be made */
+/* Another user's process with an environment, and a device as descriptor 3. @return 0 when it could
+ * not be made */
 static pid_t start_job(void) {
         char *argv[] = { (char *)"/bin/sleep", (char *)"300", NULL };
         char *environment[] = { (char *)"RANK=5", (char *)"WORLD_SIZE=8", (char *)"LOCAL_RANK=5",

@@ -1,4 +1,5 @@
-/* A collector's child as production has it: this program executed anew, as a user of its own with the unit's capabilities. Needs root. */
+/* A collector's child as production has it: this program executed anew, as a user of its own with
+ * the unit's capabilities. Needs root. */
 #pragma once
 
 #include <fcntl.h>

@@ -1,4 +1,5 @@
-/* A temporary tree, a DirWatch on it, and everything that it told. Shared by the tests of lib/event/dirwatch. */
+/* A temporary tree, a DirWatch on it, and everything that it told. Shared by the tests of
+ * lib/event/dirwatch. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,4 +1,5 @@
-/* lib/event/dirwatch: what happens in the tree is told. How the root comes and goes is in test_dirwatch_root.c. */
+/* lib/event/dirwatch: what happens in the tree is told. How the root comes and goes is in
+ * test_dirwatch_root.c. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +20,7 @@
 
 #include "tests/lib/event/dirwatch_fixture.h"
 
-/* ── failures that cannot be provoked otherwise ── */
+/* ---- failures that cannot be provoked otherwise ---- */
 static long watches_left = -1; /* -1 = no limit; further ones get ENOSPC */
 static int refuse_watches_with;
 static bool hide_types;
@@ -96,7 +97,7 @@ static Fixture *watched(void **state) {
         return f;
 }
 
-/* ── tests ── */
+/* ---- tests ---- */
 static void a_file_is_reported_when_it_is_made_written_and_moved(void **state) {
         Fixture *f = watched(state);
 

@@ -33,7 +33,8 @@ typedef struct TestJob {
         unsigned rounds;
 } TestJob;
 
-/* While a test says so, a worker that tells the loop of a job stays in that very moment until the loop has submitted another. */
+/* While a test says so, a worker that tells the loop of a job stays in that very moment until the
+ * loop has submitted another. */
 static struct { bool armed, in_write, submitted; } held_up;
 
 ssize_t __real_write(int fd, const void *data, size_t n);
@@ -349,7 +350,8 @@ static void a_done_without_a_loop_and_a_pool_without_threads_are_refused(void **
         assert_int_equal(worker_pool_submit(p, &t.work), -EINVAL);
 }
 
-/* What an idle thread does when the one it wakes pushes it off the CPU. A pool that writes with its mutex held hangs here. */
+/* What an idle thread does when the one it wakes pushes it off the CPU. A pool that writes with its
+ * mutex held hangs here. */
 static void the_loop_does_not_wait_for_a_worker_that_is_notifying_it(void **state) {
         (void)state;
         _cleanup_(worker_pool_freep) WorkerPool *p = NULL;
