@@ -383,10 +383,7 @@ static int describe(const CollectOrder *order, const JobsHolder *h, int fd) {
         jobs_add_identity(&b, &p);
         add_cmdline(&b, &p);
         json_out_end_object(&b);
-        strbuf_add(&b, "\n");
-        r = strbuf_error(&b);
-        if (r == 0 && procfs_check(&p) != PROCFS_E_REPLACED)
-                r = fs_write_all(fd, b.text, b.n);
+        r = procfs_check(&p) == PROCFS_E_REPLACED ? 0 : collect_write_line(fd, &b);
         procfs_close(&p);
         return r;
 }
@@ -428,28 +425,22 @@ static void mark_reported(const JobsRun *run, const JobsPart *part, const char *
 }
 
 static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
-        _cleanup_(strbuf_done) StrBuf record = STRBUF_INIT;
         JobsRun *run = userdata;
-        int r;
 
         mark_reported(run, task->userdata, line);
         run->n_libnrt += ((const JobsPart *)task->userdata)->n == 0;
-        strbuf_add_n(&record, line, n);
-        r = collect_emit(run->out, &record);
-        return r == -EFBIG ? 0 : r;
+        return collect_emit_line(run->out, line, n);
 }
 
 /* What is known of a process that could not be read: it is there, and holds devices. */
 static int emit_unread(const JobsRun *run, const JobsHolder *h, const char *why) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
-        int r;
 
         add_head(&b, h);
         json_out_null(&b, "job");
         json_out_string(&b, "detail", why);
         json_out_end_object(&b);
-        r = collect_emit(run->out, &b);
-        return r == -EFBIG ? 0 : r;
+        return collect_emit_fitting(run->out, &b);
 }
 
 static int on_end(const PoolTask *task, int result, void *userdata) {
@@ -500,7 +491,6 @@ static int run_parts(JobsRun *run) {
 
 static int emit_summary(const JobsScan *scan, CollectOut *out) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
-        int r;
 
         json_out_object(&b, NULL);
         json_out_u64(&b, "processes", scan->n_processes);
@@ -508,20 +498,17 @@ static int emit_summary(const JobsScan *scan, CollectOut *out) {
         json_out_u64(&b, "device_holders", scan->n_holders);
         json_out_bool(&b, "cut", scan->is_cut);
         json_out_end_object(&b);
-        r = collect_emit(out, &b);
-        return r == -EFBIG ? 0 : r;
+        return collect_emit_fitting(out, &b);
 }
 
 /* The last record. Without it not all maps were examined. */
 static int emit_libnrt_holders(const JobsRun *run) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
-        int r;
 
         json_out_object(&b, NULL);
         json_out_u64(&b, "libnrt_holders", run->n_libnrt);
         json_out_end_object(&b);
-        r = collect_emit(run->out, &b);
-        return r == -EFBIG ? 0 : r;
+        return collect_emit_fitting(run->out, &b);
 }
 
 int collect_jobs(const CollectOrder *order, CollectOut *out) {

@@ -44,11 +44,8 @@ static void packages_begin(PackagesRoot *root, const char *source) {
 
 static void packages_end(PackagesRoot *root) {
         json_out_end_object(&root->b);
-        strbuf_add(&root->b, "\n");
         if (root->result == 0)
-                root->result = strbuf_error(&root->b);
-        if (root->result == 0)
-                root->result = fs_write_all(root->out_fd, root->b.text, root->b.n);
+                root->result = collect_write_line(root->out_fd, &root->b);
         strbuf_clear(&root->b);
 }
 
@@ -570,13 +567,10 @@ static int run_part(const PoolTask *task, int fd, void *userdata) {
 }
 
 static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
-        _cleanup_(strbuf_done) StrBuf record = STRBUF_INIT;
         const Run *run = userdata;
 
         (void)task;
-        strbuf_add_n(&record, line, n);
-        int r = collect_emit(run->out, &record);
-        return r == -EFBIG ? 0 : r;
+        return collect_emit_line(run->out, line, n);
 }
 
 static int on_end(const PoolTask *task, int result, void *userdata) {
@@ -593,8 +587,7 @@ static int on_end(const PoolTask *task, int result, void *userdata) {
         json_out_string(&b, "source", "root");
         json_out_string(&b, "unavailable", strerror(-result));
         json_out_end_object(&b);
-        int r = collect_emit(run->out, &b);
-        return r == -EFBIG ? 0 : r;
+        return collect_emit_fitting(run->out, &b);
 }
 
 /* By links only, which do not wait. What is unknown stays "". */

@@ -516,40 +516,16 @@ static void add_link(ProcessReport *report, const char *key, const char *name) {
 }
 
 static void report_status(ProcessReport *report) {
-        static const char *const status[] = { "Name",
-                                              "State",
-                                              "Tgid",
-                                              "Pid",
-                                              "PPid",
-                                              "TracerPid",
-                                              "Uid",
-                                              "Gid",
-                                              "NStgid",
-                                              "NSpid",
-                                              "FDSize",
-                                              "VmPeak",
-                                              "VmSize",
-                                              "VmLck",
-                                              "VmHWM",
-                                              "VmRSS",
-                                              "RssAnon",
-                                              "RssFile",
-                                              "VmSwap",
-                                              "HugetlbPages",
-                                              "CoreDumping",
-                                              "Threads",
-                                              "SigQ",
-                                              "SigPnd",
-                                              "ShdPnd",
-                                              "SigBlk",
-                                              "SigIgn",
-                                              "SigCgt",
-                                              "CapEff",
-                                              "NoNewPrivs",
-                                              "Seccomp",
-                                              "Cpus_allowed_list",
-                                              "Mems_allowed_list",
-                                              NULL };
+        /* clang-format off */
+        static const char *const status[] = {
+                "Name", "State", "Tgid", "Pid", "PPid", "TracerPid", "Uid", "Gid",
+                "NStgid", "NSpid", "FDSize", "VmPeak", "VmSize", "VmLck", "VmHWM",
+                "VmRSS", "RssAnon", "RssFile", "VmSwap", "HugetlbPages",
+                "CoreDumping", "Threads", "SigQ", "SigPnd", "ShdPnd", "SigBlk",
+                "SigIgn", "SigCgt", "CapEff", "NoNewPrivs", "Seccomp",
+                "Cpus_allowed_list", "Mems_allowed_list", NULL
+        };
+        /* clang-format on */
         static const char *const io[] = { "rchar",      "wchar",       "syscr", "syscw",
                                           "read_bytes", "write_bytes", NULL };
 
@@ -805,9 +781,7 @@ static int run_part(const PoolTask *task, int fd, void *userdata) {
                 return r;
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         add_outcome(&b, process, start_ticks, r);
-        strbuf_add(&b, "\n");
-        r = strbuf_error(&b);
-        return r < 0 ? r : fs_write_all(fd, b.text, b.n);
+        return collect_write_line(fd, &b);
 }
 
 /* @return the fd of a raw file of the process, made at its first line; < 0 when there is none */
@@ -827,7 +801,6 @@ static int raw_file(const ProcessRun *run, const CollectProcess *process, char k
 }
 
 static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
-        _cleanup_(strbuf_done) StrBuf record = STRBUF_INIT;
         const ProcessRun *run = userdata;
         int r = 0;
 
@@ -837,8 +810,7 @@ static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
                 if (fd >= 0)
                         r = collect_write(run->out, fd, line + 1, n);
         } else {
-                strbuf_add_n(&record, line, n);
-                r = collect_emit(run->out, &record);
+                r = collect_emit_line(run->out, line, n);
         }
         return r == -EFBIG ? 0 : r;
 }
@@ -854,15 +826,13 @@ static int on_end(const PoolTask *task, int result, void *userdata) {
         const CollectProcess *process = task->userdata;
         const ProcessRun *run = userdata;
         size_t place = (size_t)(process - run->order->processes);
-        int r;
 
         close_raw(&run->maps_fds[place]);
         close_raw(&run->limits_fds[place]);
         if (result == 0)
                 return 0;
         add_outcome(&record, process, process->start_ticks, result);
-        r = collect_emit(run->out, &record);
-        return r == -EFBIG ? 0 : r;
+        return collect_emit_fitting(run->out, &record);
 }
 
 static int run_parts(ProcessRun *run) {

@@ -133,12 +133,8 @@ static void device_begin(const DeviceQuery *a, StrBuf *b, const char *query) {
 }
 
 static void write_record(DeviceQuery *a, StrBuf *b) {
-        int r;
+        int r = collect_write_line(a->out_fd, b);
 
-        strbuf_add(b, "\n");
-        r = strbuf_error(b);
-        if (r >= 0)
-                r = fs_write_all(a->out_fd, b->text, b->n);
         if (r < 0 && a->error == 0)
                 a->error = r;
         strbuf_done(b);
@@ -471,19 +467,17 @@ static int run_node(const PoolTask *task, int fd, void *userdata) {
 /* ---- in the collector ---- */
 
 static int emit(CollectOut *out, StrBuf *b) {
-        int r = collect_emit(out, b);
+        int r = collect_emit_fitting(out, b);
 
         strbuf_done(b);
-        return r == -EFBIG ? 0 : r; /* out is marked as cut; a shorter record may fit yet */
+        return r;
 }
 
 static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
         const Collection *c = userdata;
-        StrBuf b = STRBUF_INIT;
 
         (void)task;
-        strbuf_add_n(&b, line, n);
-        return emit(c->out, &b);
+        return collect_emit_line(c->out, line, n);
 }
 
 /* The probe's capabilities are for reading, and O_WRONLY needs permission to write. @param text  is

@@ -531,10 +531,7 @@ static void add_parameters(StrBuf *b, SysfsProgress *progress, int module_fd) {
 static int end_record(StrBuf *b, int fd) {
         json_out_end_object(b);
         json_out_end_object(b);
-        strbuf_add(b, "\n");
-        int r = strbuf_error(b);
-        if (r >= 0)
-                r = fs_write_all(fd, b->text, b->n);
+        int r = collect_write_line(fd, b);
         strbuf_done(b);
         return r;
 }
@@ -606,22 +603,11 @@ static int run_part(const PoolTask *task, int fd, void *userdata) {
 
 /* ---- in the collector ---- */
 
-static int emit(CollectOut *out, StrBuf *b) {
-        int r = collect_emit(out, b);
-
-        return r == -EFBIG ? 0 : r; /* out is marked as cut; a shorter record may fit yet */
-}
-
 static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
         const Collection *c = userdata;
-        StrBuf b = STRBUF_INIT;
-        int r;
 
         (void)task;
-        strbuf_add_n(&b, line, n);
-        r = emit(c->out, &b);
-        strbuf_done(&b);
-        return r;
+        return collect_emit_line(c->out, line, n);
 }
 
 static void add_result(StrBuf *b, const SysfsProgress *p, int result) {
@@ -673,7 +659,7 @@ static int on_end(const PoolTask *task, int result, void *userdata) {
                 sysfs_summary_add(&b, &p->summary);
         }
         json_out_end_object(&b);
-        r = emit(c->out, &b);
+        r = collect_emit_fitting(c->out, &b);
         strbuf_done(&b);
         return r;
 }
@@ -698,7 +684,7 @@ static int emit_no_devices(const Collection *c, int error) {
         json_out_object(&b, NULL);
         json_out_string(&b, "error", text.text);
         json_out_end_object(&b);
-        r = emit(c->out, &b);
+        r = collect_emit_fitting(c->out, &b);
         strbuf_done(&b);
         strbuf_done(&text);
         return r;

@@ -333,11 +333,8 @@ static void add_span(StrBuf *b, const char *key, NrtSpan s) {
 }
 
 static int emit(const Log *log, StrBuf *b) {
-        int r;
-
         json_out_end_object(b);
-        r = collect_emit(log->out, b);
-        return r == -EFBIG ? 0 : r;
+        return collect_emit_fitting(log->out, b);
 }
 
 static void begin(const Log *log, StrBuf *b, const char *about) {

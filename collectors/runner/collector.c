@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "collectors/runner/collector.h"
+#include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 
 enum { RAW_NAME_MAX = 100 };
@@ -38,6 +39,23 @@ int collect_emit(CollectOut *out, StrBuf *record) {
         int r = emit(out, record);
         strbuf_clear(record);
         return r;
+}
+
+int collect_emit_fitting(CollectOut *out, StrBuf *record) {
+        int r = collect_emit(out, record);
+        return r == -EFBIG ? 0 : r;
+}
+
+int collect_emit_line(CollectOut *out, const char *line, size_t n) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        strbuf_add_n(&b, line, n);
+        return collect_emit_fitting(out, &b);
+}
+
+int collect_write_line(int fd, StrBuf *record) {
+        strbuf_add(record, "\n");
+        int r = strbuf_error(record);
+        return r < 0 ? r : fs_write_all(fd, record->text, record->n);
 }
 
 static bool raw_name_is_valid(const char *name) {

@@ -79,6 +79,12 @@ typedef struct CollectOut {
  * @return 0, -EFBIG when it does not fit (and is_cut), -EINVAL with a newline or nothing in it,
  * -ENOMEM when it could not be built, -errno */
 int collect_emit(CollectOut *out, StrBuf *record);
+/** As collect_emit(); what does not fit is left out, and a shorter record may fit yet. @return 0, … */
+int collect_emit_fitting(CollectOut *out, StrBuf *record);
+/** The same for a line of a part of a collector. */
+int collect_emit_line(CollectOut *out, const char *line, size_t n);
+/** Writes a record from a part of a collector to its parent. @return 0, -ENOMEM, -errno */
+int collect_write_line(int fd, StrBuf *record);
 /** Makes a raw file. @param name  `[A-Za-z0-9._-]+`, at most 100 bytes, no dot at its beginning
  * @return an fd of the caller's to write to by collect_write(), -EOPNOTSUPP when none are wanted,
  * -EEXIST, -EINVAL, -errno */

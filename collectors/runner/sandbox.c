@@ -163,50 +163,17 @@ static int enter_landlock(const Sandbox *s) {
 
 /* What no collector needs, and what would let one out. Of those that make or change files, what
  * stands here is only what landlock does not know. */
+/* clang-format off */
 static const unsigned short refused_always[] = {
-        SYS_ptrace,
-        SYS_process_vm_writev,
-        SYS_mount,
-        SYS_umount2,
-        SYS_pivot_root,
-        SYS_chroot,
-        SYS_setns,
-        SYS_unshare,
-        SYS_bpf,
-        SYS_perf_event_open,
-        SYS_init_module,
-        SYS_finit_module,
-        SYS_delete_module,
-        SYS_kexec_load,
-        SYS_reboot,
-        SYS_swapon,
-        SYS_swapoff,
-        SYS_keyctl,
-        SYS_add_key,
-        SYS_request_key,
-        SYS_userfaultfd,
-        SYS_acct,
-        SYS_settimeofday,
-        SYS_clock_settime,
-        SYS_adjtimex,
-        SYS_clock_adjtime,
-        SYS_sethostname,
-        SYS_setdomainname,
-        SYS_quotactl,
-        SYS_fchmod,
-        SYS_fchmodat,
-        SYS_fchown,
-        SYS_fchownat,
-        SYS_setxattr,
-        SYS_lsetxattr,
-        SYS_fsetxattr,
-        SYS_removexattr,
-        SYS_lremovexattr,
-        SYS_fremovexattr,
-        SYS_utimensat,
-        SYS_name_to_handle_at,
-        SYS_open_by_handle_at,
-        SYS_vhangup,
+        SYS_ptrace, SYS_process_vm_writev, SYS_mount, SYS_umount2, SYS_pivot_root,
+        SYS_chroot, SYS_setns, SYS_unshare, SYS_bpf, SYS_perf_event_open,
+        SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_kexec_load,
+        SYS_reboot, SYS_swapon, SYS_swapoff, SYS_keyctl, SYS_add_key, SYS_request_key,
+        SYS_userfaultfd, SYS_acct, SYS_settimeofday, SYS_clock_settime, SYS_adjtimex,
+        SYS_clock_adjtime, SYS_sethostname, SYS_setdomainname, SYS_quotactl, SYS_fchmod,
+        SYS_fchmodat, SYS_fchown, SYS_fchownat, SYS_setxattr, SYS_lsetxattr,
+        SYS_fsetxattr, SYS_removexattr, SYS_lremovexattr, SYS_fremovexattr,
+        SYS_utimensat, SYS_name_to_handle_at, SYS_open_by_handle_at, SYS_vhangup,
         SYS_syslog,
 #ifdef SYS_kexec_file_load
         SYS_kexec_file_load,
@@ -215,23 +182,14 @@ static const unsigned short refused_always[] = {
         SYS_io_uring_setup,
 #endif
 #ifdef SYS_move_mount
-        SYS_move_mount,
-        SYS_open_tree,
-        SYS_fsopen,
-        SYS_fsmount,
+        SYS_move_mount, SYS_open_tree, SYS_fsopen, SYS_fsmount,
 #endif
 #ifdef __x86_64__
-        SYS_chmod,
-        SYS_chown,
-        SYS_lchown,
-        SYS_utime,
-        SYS_utimes,
-        SYS_futimesat,
-        SYS_iopl,
-        SYS_ioperm,
-        SYS_modify_ldt,
+        SYS_chmod, SYS_chown, SYS_lchown, SYS_utime, SYS_utimes, SYS_futimesat,
+        SYS_iopl, SYS_ioperm, SYS_modify_ldt,
 #endif
 };
+/* clang-format on */
 
 /* Unless programs are executed. */
 static const unsigned short refused_without_exec[] = { SYS_execve, SYS_execveat };
