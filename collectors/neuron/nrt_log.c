@@ -21,7 +21,7 @@ static const char *skip_blanks(const char *at, const char *end) {
         return at;
 }
 
-static NrtSpan parse_word(const char **at, const char *end) {
+static NrtSpan next_word(const char **at, const char *end) {
         const char *start = skip_blanks(*at, end);
 
         *at = start;
@@ -101,11 +101,11 @@ bool nrt_log_parse_line(const char *line, size_t n, NrtLine *ret) {
         if (!parse_take_u64(&at, end, &l.pid) || at >= end || *at++ != ':' ||
             !parse_take_u64(&at, end, &l.tid))
                 return false;
-        l.level = parse_word(&at, end);
+        l.level = next_word(&at, end);
         if (l.level.n == 0)
                 return false;
         const char *behind_level = at;
-        origin = parse_word(&at, end);
+        origin = next_word(&at, end);
         colon = origin.n > 0 ? memchr(origin.s, ':', origin.n) : NULL;
         if (colon) {
                 l.module = (NrtSpan){ .s = origin.s, .n = (size_t)(colon - origin.s) };
