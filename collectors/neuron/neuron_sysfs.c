@@ -51,7 +51,7 @@ int neuron_list(const char *directory, bool of_directories, NeuronNames *ret) {
 }
 
 /* Names of drivers up to 2.30.2: the driver's sources */
-const char *const sysfs_fact_names[7] = {
+static const char *const sysfs_fact_names[7] = {
         "serial_number", "core_count", "connected_devices",    "instance_type",
         "device_name",   "arch_type",  "unhealthy_components",
 };
@@ -71,7 +71,8 @@ static unsigned depth_of(const char *path) {
         return depth;
 }
 
-bool sysfs_may_hang(const char *path) {
+/* Reading it may query the hardware. @param path  below the device */
+static bool sysfs_may_hang(const char *path) {
         return strstr(path, "ecc") || strstr(path, "health") || strstr(path, "hardware") ||
                strncmp(path_name(path), "utilization", strlen("utilization")) == 0;
 }
@@ -101,6 +102,22 @@ void sysfs_summary_note(SysfsSummary *s, const char *path, const char *data, siz
         copy_text(s->measures[s->n_measures].path, path, strlen(path));
         copy_text(s->measures[s->n_measures].text, data, n);
         s->n_measures++; /* last: whoever shares this memory sees whole ones */
+}
+
+enum { REDACT_BYTES_MIN = 16 }; /* what is shorter, or a number, is no secret */
+
+static bool is_plain(const char *data, size_t n) {
+        for (size_t i = 0; i < n; i++)
+                if (data[i] < '0' || data[i] > '9')
+                        return false;
+        return true;
+}
+
+static void sysfs_add_value(StrBuf *b, const char *key, const char *data, size_t n) {
+        if (n < REDACT_BYTES_MIN || is_plain(data, n))
+                json_out_text(b, key, data, n);
+        else
+                redact_member(b, key, data, n);
 }
 
 void sysfs_summary_add(StrBuf *b, const SysfsSummary *s) {
@@ -134,7 +151,6 @@ enum {
         LINE_FULL_BYTES =
                 16
                 << 10, /* a record is closed here; one value more still fits SYSFS_LINE_BYTES_MAX */
-        REDACT_BYTES_MIN = 16, /* what is shorter, or a number, is no secret */
 };
 
 typedef struct Walk {
@@ -184,20 +200,6 @@ int sysfs_read(int dir_fd, const char *name, SysfsValue *ret) {
                 n--;
         ret->n = (size_t)n;
         return 0;
-}
-
-static bool is_plain(const char *data, size_t n) {
-        for (size_t i = 0; i < n; i++)
-                if (data[i] < '0' || data[i] > '9')
-                        return false;
-        return true;
-}
-
-void sysfs_add_value(StrBuf *b, const char *key, const char *data, size_t n) {
-        if (n < REDACT_BYTES_MIN || is_plain(data, n))
-                json_out_text(b, key, data, n);
-        else
-                redact_member(b, key, data, n);
 }
 
 /* ---- records ---- */

@@ -61,8 +61,6 @@ typedef struct SysfsSummary {
         SysfsMeasure measures[SYSFS_MEASURES_MAX]; /* of error correction and health */
 } SysfsSummary;
 
-extern const char *const sysfs_fact_names[7];
-
 /** How far a walk has come, in memory that the part shares with its caller: what was known, and
  * what was being read, outlives a part that hung. */
 typedef struct SysfsProgress {
@@ -101,13 +99,6 @@ typedef struct SysfsValue {
 /** Reads one file. @param name  relative to dir_fd, no symlinks @return 0; -errno; -EBADF when it
  * is no regular file */
 int sysfs_read(int dir_fd, const char *name, SysfsValue *ret);
-
-/** Adds a value as JSON text, secrets taken out. */
-void sysfs_add_value(StrBuf *b, const char *key, const char *data, size_t n);
-
-/** Whether reading this file may ask the hardware, and so may hang on a sick device. @param path
- * below the device */
-bool sysfs_may_hang(const char *path);
 
 /** Takes a value into the summary when its name is one of interest. */
 void sysfs_summary_note(SysfsSummary *s, const char *path, const char *data, size_t n);

@@ -8,8 +8,6 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "lib/base/cleanup.h"
@@ -18,7 +16,6 @@
 
 enum {
         PART_FD = CHILD_POOL_KEPT_FD + 1, /* of a part, after /dev/null in 0, 1 and 2 */
-        PART_FDS_MAX = 65536,             /* closed one by one where close_range(2) is missing */
         CHUNK_BYTES = 16 << 10, /* read at once: one that writes much does not hold up the others */
         EXIT_TICK_MSEC = 1,     /* between checks of a part that has closed its pipe */
 };
@@ -42,15 +39,6 @@ typedef struct Run {
 
 /* ---- in the part ---- */
 
-static void close_from(unsigned first) {
-        struct rlimit limit = { .rlim_cur = PART_FDS_MAX };
-        if (syscall(SYS_close_range, first, ~0U, 0) == 0)
-                return;
-        (void)getrlimit(RLIMIT_NOFILE, &limit);
-        for (unsigned fd = first; fd < MIN(limit.rlim_cur, (rlim_t)PART_FDS_MAX); fd++)
-                (void)close((int)fd); /* most are not open */
-}
-
 static void close_all_but(int fd, int kept_fd) {
         int high = fcntl(fd, F_DUPFD, PART_FD + 1); /* out of the way of what follows */
         if (high < 0)
@@ -69,7 +57,7 @@ static void close_all_but(int fd, int kept_fd) {
                 (void)close(null_fd); /* it has got the free number */
         if (dup2(high, PART_FD) < 0)
                 _exit(errno);
-        close_from(PART_FD + 1);
+        closefrom(PART_FD + 1);
 }
 
 static _Noreturn void run_part(const ChildPool *pool, const PoolTask *task, int fd, pid_t parent) {

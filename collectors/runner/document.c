@@ -12,7 +12,7 @@
 #include "lib/base/parse.h"
 
 #define DEPTH_MAX 32 /* of a record; the document adds three */
-const char *section_state_name(SectionState s) {
+static const char *section_state_name(SectionState s) {
         static const char *const names[N_SECTION_STATES] = { "complete", "timeout", "cut", "failed",
                                                              "skipped" };
         return s < N_SECTION_STATES ? names[s] : "failed";
@@ -29,15 +29,20 @@ static int open_stream(FILE **ret, int fd, const char *mode) {
         return -ENOMEM;
 }
 
-int document_create(FILE **ret, int dir_fd, const char *name) {
+static int document_create(FILE **ret, int dir_fd, const char *name) {
         if (unlinkat(dir_fd, name, 0) < 0 && errno != ENOENT)
                 return -errno;
         int fd = openat(dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
         return fd < 0 ? -errno : open_stream(ret, fd, "w");
 }
 
-int document_lines(int dir_fd, const char *name,
-                   int (*on_line)(const char *line, size_t n, void *userdata), void *userdata) {
+/* Calls on_line for each whole line of a file, NUL-terminated. @param on_line  NULL line: one that
+ * is too long, or was not ended
+ * @return 0, what on_line returned when it is negative, -errno; a file that is not there has no
+ * lines */
+static int document_lines(int dir_fd, const char *name,
+                          int (*on_line)(const char *line, size_t n, void *userdata),
+                          void *userdata) {
         int fd = fs_open_regular(dir_fd, name, NULL);
         if (fd < 0)
                 return fd == -ENOENT ? 0 : fd;

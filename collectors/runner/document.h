@@ -20,7 +20,6 @@ typedef enum SectionState {
         SECTION_SKIPPED, /* there was nothing to record */
         N_SECTION_STATES
 } SectionState;
-const char *section_state_name(SectionState s);
 
 typedef struct DocumentSection { /* borrowed */
         const char *name, *detail;
@@ -46,16 +45,6 @@ typedef struct Document {                                    /* borrowed */
  * like are left out and counted in their section.
  * @return 0, -errno */
 int document_write(const Document *d, int dir_fd, const char *name);
-
-/** Makes a file anew, for writing. @param ret  the caller's @return 0, -errno */
-int document_create(FILE **ret, int dir_fd, const char *name);
-
-/** Calls on_line for each whole line of a file, NUL-terminated. @param on_line  NULL line: one that
- * is too long, or was not ended
- * @return 0, what on_line returned when it is negative, -errno; a file that is not there has no
- * lines */
-int document_lines(int dir_fd, const char *name,
-                   int (*on_line)(const char *line, size_t n, void *userdata), void *userdata);
 
 /** Compares the values of two files of records, and writes a line for each that differs: `{"path",
  * "before", "after", "delta"}`; delta only between two numbers, `before` or `after` null where

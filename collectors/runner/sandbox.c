@@ -23,9 +23,10 @@
 #define ARCHITECTURE AUDIT_ARCH_X86_64
 #elif defined(__aarch64__)
 #define ARCHITECTURE AUDIT_ARCH_AARCH64
+#else
+#error "the filters of system calls know x86-64 and arm64"
 #endif
 
-#ifdef ARCHITECTURE
 #define X32_CALLS 0x40000000 /* x32's numbers on x86-64 lie above, and are none of ours */
 
 /* How each begins: calls of another architecture are refused, and the number of the call is in the
@@ -38,7 +39,6 @@ static const struct sock_filter sandbox_prologue[] = {
         BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, X32_CALLS, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
 };
-#endif
 
 #define DESCRIPTORS_MAX 1024
 #define PROCESSES_MAX 512 /* of the user, threads too */
@@ -212,7 +212,6 @@ static const unsigned short refused_without_landlock[] = {
 #endif
 };
 
-#ifdef ARCHITECTURE
 enum {
         STEPS_MAX =
                 2 * (ELEMENTSOF(refused_always) + ELEMENTSOF(refused_without_exec) +
@@ -312,13 +311,6 @@ static int enter_seccomp(const Sandbox *s) {
         struct sock_fprog program = { .len = f.n, .filter = f.steps };
         return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) < 0 ? -errno : 0;
 }
-#else
-static int enter_seccomp(const Sandbox *s) {
-        (void)s, (void)refused_always, (void)refused_without_exec;
-        (void)refused_without_commands, (void)refused_without_landlock;
-        return -ENOSYS;
-}
-#endif
 
 static void note_missing(StrBuf *b, const char *what, int error) {
         if (error == 0)
@@ -381,7 +373,6 @@ static int enter_domain(const char *program, int dir_fd) {
         return syscall(SYS_landlock_restrict_self, ruleset, 0) < 0 ? -errno : 0;
 }
 
-#ifdef ARCHITECTURE
 /* The agent and the supervisor are processes of the same user, whom landlock protects from signals
  * since Linux 6.12 only. */
 static const unsigned short refused_for_reader[] = {
@@ -414,11 +405,6 @@ static int refuse_reaching_others(void) {
         struct sock_fprog program = { .len = n, .filter = steps };
         return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) < 0 ? -errno : 0;
 }
-#else
-static int refuse_reaching_others(void) {
-        return -ENOSYS;
-}
-#endif
 
 int sandbox_enter_reader(const char *program, int dir_fd) {
         if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
