@@ -11,7 +11,7 @@
 #include "lib/base/log.h"
 #include "lib/base/path.h"
 #include "lib/event/timer.h"
-#include "uploaders/aws/credentials_env.h"
+#include "uploaders/aws/aws_environment.h"
 #include "uploaders/aws/credentials_secret.h"
 
 #define STORE_RETRY_USEC (5 * USEC_PER_SEC)

@@ -74,7 +74,7 @@ struct Agent {
         Scheduler *scheduler;
         Retainer *retainer;
         Ec2Notices *notices;            /* NULL: not on EC2 */
-        HookNotes *notes;                   /* NULL: hooks cannot be heard */
+        HookNotes *notes;               /* NULL: hooks cannot be heard */
         Incidents *incidents;           /* NULL: no snapshots can be taken */
         sd_event_source *orphans_timer; /* agent_hook.c */
         ClockSteady orphans_steady;

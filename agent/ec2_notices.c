@@ -11,9 +11,9 @@
 #include "lib/base/path.h"
 #include "lib/event/timer.h"
 #include "lib/neuron/ids.h"
-#include "uploaders/aws/credentials_env.h"
+#include "uploaders/aws/aws_environment.h"
+#include "uploaders/aws/aws_parse.h"
 #include "uploaders/aws/imds.h"
-#include "uploaders/s3/s3_time.h"
 
 #define BODY_MAX_BYTES ((size_t)(64 * KIB))
 #define EVENTS_MAX 256

@@ -1,5 +1,7 @@
-/* What every uploader answers. */
+/* What all uploaders share: their outcomes, the wait before the next try, and how many requests at once. Pure. */
 #pragma once
+
+#include <stdint.h>
 
 enum {
         UPLOAD_E_EXISTS = 1, /* something different is there already: never overwritten */
@@ -15,3 +17,31 @@ enum {
         UPLOAD_E_STALE = 8,   /* what was to be resumed cannot be: begin anew */
         UPLOAD_E_PAUSED = 9,  /* asked to stop; what arrived is known, to go on with it later */
 };
+
+/** The wait before the next try: exponential with full jitter.
+ * @param n_failures  in a row, at least 1
+ * @param initial_usec  bound of the first wait, doubled with each failure up to maximum_usec
+ * @param random        any number from a good source
+ * @return a wait between a tenth of the bound and the bound: never nothing, so that a destination that fails at once is not hammered
+ * @see AWS Architecture Blog, "Exponential Backoff And Jitter" */
+uint64_t backoff_next_usec(unsigned n_failures, uint64_t initial_usec, uint64_t maximum_usec,
+                           uint64_t random);
+
+/* How many requests may be under way at once: one more after each round of successes, half after a store has asked for less (additive
+ * increase, multiplicative decrease), one cut a round. And until when nothing begins, when it has told that. Pure. */
+typedef struct Aimd {
+        unsigned limit, max;  /* 1 … max */
+        unsigned n_successes; /* since the last change */
+        uint64_t
+                cut_usec; /* the last cut; answers to requests that began before do not cut again */
+        uint64_t not_before_usec; /* nothing begins before; 0 = nobody asked for that */
+} Aimd;
+
+/* Times are CLOCK_BOOTTIME. */
+/** @param max  > 0 */
+void aimd_init(Aimd *a, unsigned max);
+void aimd_succeeded(Aimd *a);
+/** The store asked for less. @param begun_usec  when the request began that was answered */
+void aimd_slowed_down(Aimd *a, uint64_t started_usec, uint64_t now_usec);
+/** The store has told when to come again (Retry-After). @param wait_usec  capped by the caller */
+void aimd_hold(Aimd *a, uint64_t now_usec, uint64_t wait_usec);

@@ -6,7 +6,7 @@
 #include "agent/delivery/delivery.h"
 #include "agent/store/ledger.h"
 #include "lib/bundle/packer.h"
-#include "uploaders/s3/s3.h"
+#include "uploaders/s3/s3_upload.h"
 
 typedef struct DeliveryS3Options { /* borrowed; all of it outlives the delivery */
         sd_event *event;

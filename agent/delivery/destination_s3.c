@@ -11,9 +11,8 @@
 #include "lib/base/log.h"
 #include "lib/bundle/packer.h"
 #include "lib/neuron/names.h"
-#include "uploaders/s3/s3_environment.h"
-#include "uploaders/s3/s3_probe.h"
-#include "uploaders/s3/s3_sweep.h"
+#include "uploaders/s3/s3_bucket.h"
+#include "uploaders/s3/s3_endpoint.h"
 
 /* Aborts that failed are tried again after this, and orphans are searched at least so often. */
 #define ABORT_AGAIN_USEC (5 * USEC_PER_MINUTE)

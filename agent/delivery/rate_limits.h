@@ -7,7 +7,7 @@
 
 #include "agent/delivery/pressure.h"
 #include "config/config.h"
-#include "uploaders/throttle.h"
+#include "uploaders/ratelimit.h"
 
 typedef struct RateLimits {
         atomic_uint n_refs; /* private */

@@ -17,7 +17,6 @@
 #include "lib/event/timer.h"
 #include "lib/neuron/ids.h"
 #include "lib/neuron/names.h"
-#include "uploaders/backoff.h"
 #include "uploaders/uploader.h"
 
 /* How long a stop waits for workers; one that hangs in the kernel is then left behind. */

@@ -15,7 +15,7 @@
 #include "lib/base/parse.h"
 #include "lib/http/http.h"
 #include "lib/neuron/template.h"
-#include "uploaders/s3/s3_environment.h"
+#include "uploaders/s3/s3_endpoint.h"
 #include "uploaders/s3/s3_xml.h"
 
 typedef struct S3Get {

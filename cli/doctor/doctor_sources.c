@@ -16,7 +16,7 @@
 #include "lib/neuron/names.h"
 #include "lib/neuron/scan.h"
 #include "lib/neuron/template.h"
-#include "uploaders/s3/s3_probe.h"
+#include "uploaders/s3/s3_bucket.h"
 #include "uploaders/volume/volume.h"
 
 #define PINS_NAME ".neuron-collectd"

@@ -45,12 +45,12 @@ struct HttpCall {
         HttpReplyState reply;
         int fault; /* HTTP_E_* that a callback found; libcurl only knows that it was stopped */
         bool is_head;
-        bool was_repeated; /* by us, on a new connection */
+        bool is_repeated;  /* by us, on a new connection */
         bool has_grace;    /* by the timer, once */
         bool has_turn;     /* one of the pool's */
         bool in_curl;      /* libcurl holds it */
-        bool is_dropped;   /* nobody wants to hear of it any more, but libcurl still holds it … */
-        bool waits_for_lookup; /* … and must not be asked to let go */
+        bool is_canceled;  /* nobody wants to hear of it any more, but libcurl still holds it … */
+        bool is_in_lookup; /* … and must not be asked to let go */
 
         sd_event_source *timer;
         HttpTimeout timeout;
@@ -68,12 +68,12 @@ struct HttpPool {
         CURLM *multi;
         CURL *pattern; /* of the handles: only the options that all have */
         struct curl_slist *resolve;
-        bool can_leave_lookups; /* a handle can be removed in the middle of a look-up without waiting for its end */
+        bool can_abandon_lookups; /* a handle can be removed in the middle of a look-up without waiting for its end */
         bool is_inside_curl; /* in one of its callbacks: it must not be called again from there */
         sd_event_source *curl_timer, *wake;
         HttpRateLimit ratelimit;
-        ListLink waiting, running, dropped;
-        unsigned n_taken, n_max; /* turns that are taken */
+        ListLink waiting, running, canceled;
+        unsigned n_turns, n_max; /* turns that are taken */
         uint64_t connect_timeout_usec, stall_usec;
 };
 
@@ -88,7 +88,7 @@ static HttpCall *call_free(HttpCall *c);
 DEFINE_CLEANUP(HttpCall, call_free);
 
 #define QUICK_EXIT_SINCE 0x075700 /* libcurl 7.87.0 */
-/* ── from libcurl ──────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── from libcurl ── */
 
 static void run_curl(HttpPool *p, curl_socket_t fd, int what);
 static void remove_handle(HttpPool *p, CURL *easy);
@@ -152,7 +152,7 @@ static int set_timer(CURLM *multi, long msec, void *userdata) {
         return 0;
 }
 
-/* ── to libcurl ────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── to libcurl ── */
 
 static void collect_transfers(HttpPool *p) {
         CURLMsg *m;
@@ -195,7 +195,7 @@ static int on_wake(sd_event_source *s, void *userdata) {
         return 0;
 }
 
-/* ── how to talk ───────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── how to talk ── */
 
 #define SET(option, value)                                                                         \
         do {                                                                                       \
@@ -231,7 +231,7 @@ static CURLcode set_pattern(CURL *easy, const HttpPool *p, const HttpPoolOptions
         SET(CURLOPT_CONNECTTIMEOUT_MS,
             (long)MIN(p->connect_timeout_usec / USEC_PER_MSEC * 3 / 2 + 100, (uint64_t)INT32_MAX));
 #if LIBCURL_VERSION_NUM >= QUICK_EXIT_SINCE
-        if (p->can_leave_lookups)
+        if (p->can_abandon_lookups)
                 SET(CURLOPT_QUICK_EXIT, 1L);
 #else
         (void)p;
@@ -249,7 +249,7 @@ static CURL *new_handle(const HttpPool *p) {
         return easy;
 }
 
-/* ── the pool's share of libcurl ────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── the pool's share of libcurl ── */
 
 static int add_sources(HttpPool *p) {
         int r = sd_event_add_time_relative(p->event, &p->curl_timer, CLOCK_MONOTONIC, 0,
@@ -310,7 +310,7 @@ static int start_curl(HttpPool *p, const HttpPoolOptions *options) {
 
         if (!(curl->features & CURL_VERSION_ASYNCHDNS) || !(curl->features & CURL_VERSION_SSL))
                 return -EOPNOTSUPP;
-        p->can_leave_lookups =
+        p->can_abandon_lookups =
                 LIBCURL_VERSION_NUM >= QUICK_EXIT_SINCE && curl->version_num >= QUICK_EXIT_SINCE;
         return set_up_curl(p, options);
 }
@@ -398,7 +398,7 @@ static int on_call_timer(sd_event_source *s, uint64_t usec, void *userdata) {
         return 0;
 }
 
-/* ── its end ───────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── its end ── */
 
 static HttpCall *call_free(HttpCall *c) {
         if (!c)
@@ -418,24 +418,24 @@ static void call_close(HttpCall *c) {
         HttpPool *p = c->pool;
         /* Older libcurls wait for the end of a look-up when its handle is removed, which may be half a minute. So it stays, keeps its turn, and is
          * freed when libcurl is done with it. */
-        bool waits_for_lookup =
-                c->in_curl && c->timeout.phase == HTTP_PHASE_RESOLVING && !p->can_leave_lookups;
+        bool is_in_lookup =
+                c->in_curl && c->timeout.phase == HTTP_PHASE_RESOLVING && !p->can_abandon_lookups;
 
         list_remove(&c->link);
         c->timer = sd_event_source_disable_unref(c->timer);
         http_ratelimit_call_done(&c->ratelimit);
-        if (waits_for_lookup || (c->in_curl && p->is_inside_curl)) {
-                c->waits_for_lookup = waits_for_lookup;
-                if (waits_for_lookup) /* its own limit would come to the same waiting */
+        if (is_in_lookup || (c->in_curl && p->is_inside_curl)) {
+                c->is_in_lookup = is_in_lookup;
+                if (is_in_lookup) /* its own limit would come to the same waiting */
                         (void)curl_easy_setopt(c->easy, CURLOPT_CONNECTTIMEOUT_MS, (long)INT32_MAX);
-                c->is_dropped = true;
-                list_append(&p->dropped, &c->link);
+                c->is_canceled = true;
+                list_append(&p->canceled, &c->link);
                 wake_pool(p);
                 return;
         }
         if (c->in_curl)
                 remove_handle(p, c->easy);
-        p->n_taken -= c->has_turn;
+        p->n_turns -= c->has_turn;
         wake_pool(p); /* the next one's turn */
         call_free(c);
 }
@@ -480,11 +480,11 @@ static bool call_repeat(HttpCall *c, CURLcode code) {
         long n_connects = 1;
 
         if ((code != CURLE_SEND_ERROR && code != CURLE_RECV_ERROR && code != CURLE_GOT_NOTHING) ||
-            c->fault || c->reply.status > 0 || c->was_repeated ||
+            c->fault || c->reply.status > 0 || c->is_repeated ||
             curl_easy_getinfo(c->easy, CURLINFO_NUM_CONNECTS, &n_connects) != CURLE_OK ||
             n_connects > 0)
                 return false;
-        c->was_repeated = true;
+        c->is_repeated = true;
         c->next_byte = 0;
         c->n_up = c->n_down = 0;
         c->curl_text[0] = '\0';
@@ -503,7 +503,7 @@ static void on_transfer_ended(CURL *easy, CURLcode code) {
         (void)curl_easy_getinfo(easy, CURLINFO_PRIVATE,
                                 (char **)&c); /* cannot fail for a handle of ours */
         c->in_curl = false;
-        if (c->is_dropped) {
+        if (c->is_canceled) {
                 call_close(c);
                 return;
         }
@@ -527,7 +527,7 @@ static void on_transfer_ended(CURL *easy, CURLcode code) {
 #define SEND_BUFFER_MIN (16 * KIB)  /* CURLOPT_UPLOAD_BUFFERSIZE takes no less */
 #define SEND_BUFFER_MAX (128 * KIB) /* larger ones need as much CPU, measured up to 2 MiB */
 #define RECEIVE_BUFFER (128 * KIB)  /* for pieces that are handed on */
-/* ── what it asks and tells ────────────────────────────────────────────────────────────────────────────────── */
+/* ── what it asks and tells ── */
 
 static int on_progress(void *userdata, curl_off_t down_max, curl_off_t down, curl_off_t up_max,
                        curl_off_t up) {
@@ -549,7 +549,7 @@ static curl_socket_t on_open_socket(void *userdata, curlsocktype purpose,
         int fd;
 
         (void)purpose;
-        if (c->is_dropped)
+        if (c->is_canceled)
                 return CURL_SOCKET_BAD;
         /* Closed in what we execute: older libcurls leave that out. */
         fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
@@ -601,7 +601,7 @@ static int on_connected(void *userdata, char *remote, char *local, int remote_po
         (void)remote;
         (void)local;
         (void)remote_port;
-        if (c->is_dropped)
+        if (c->is_canceled)
                 return CURL_PREREQFUNC_ABORT;
         http_ratelimit_connected(&c->ratelimit, local_port);
         call_enter_phase(c, HTTP_PHASE_TRANSFER);
@@ -611,7 +611,7 @@ static int on_connected(void *userdata, char *remote, char *local, int remote_po
 static size_t on_read(char *to, size_t size, size_t n, void *userdata) {
         HttpCall *c = userdata;
 
-        if (c->is_dropped)
+        if (c->is_canceled)
                 return CURL_READFUNC_ABORT; /* the body may be gone */
         n = MIN(size * n, c->body_bytes - c->next_byte);
         if (n > 0) {
@@ -651,7 +651,7 @@ static size_t on_header(char *line, size_t size, size_t n, void *userdata) {
         HttpCall *c = userdata;
         int r;
 
-        if (c->is_dropped)
+        if (c->is_canceled)
                 return 0;
         call_on_progress(c);
         r = http_reply_add_line(&c->reply, line, size * n);
@@ -665,7 +665,7 @@ static size_t on_body(char *data, size_t size, size_t n, void *userdata) {
         HttpCall *c = userdata;
 
         n *= size;
-        if (c->is_dropped)
+        if (c->is_canceled)
                 return 0;
         call_on_progress(c);
         if (!streams_body(c))
@@ -679,7 +679,7 @@ static size_t on_body(char *data, size_t size, size_t n, void *userdata) {
         return 0;
 }
 
-/* ── what went wrong, for people ───────────────────────────────────────────────────────────────────────────── */
+/* ── what went wrong, for people ── */
 
 /* A proxy that turns us away answers before the connection is made. */
 static unsigned proxy_status(const HttpCall *c) {
@@ -750,7 +750,7 @@ static void explain_error(HttpCall *c, int error, CURLcode code) {
         (void)http_error_explain(&fault, c->text, sizeof c->text);
 }
 
-/* ── a new request ─────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── a new request ── */
 
 static CURLcode set_callbacks(CURL *easy, HttpCall *c) {
         CURLcode code = CURLE_OK;
@@ -848,7 +848,7 @@ static int set_up_handle(HttpCall *c, const HttpOrder *o) {
 #define REPLY_MAX_BYTES MIB
 #define HEAD_BYTES 128 /* of the request line and headers that are made here, about */
 #define TIMER_ACCURACY_USEC (10 * USEC_PER_MSEC)
-/* ── taking turns ──────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── taking turns ── */
 
 static HttpCall *first(const ListLink *list) {
         return list_is_empty(list) ? NULL : CONTAINER_OF(list->next, HttpCall, link);
@@ -866,14 +866,14 @@ static void call_start(HttpCall *c) {
         call_enter_phase(c, HTTP_PHASE_RESOLVING);
 }
 
-static void call_begin_turn(HttpCall *c) {
+static void call_assign_turn(HttpCall *c) {
         HttpPool *p = c->pool;
 
         list_remove(&c->link);
         list_append(&p->running, &c->link);
-        p->n_taken++;
+        p->n_turns++;
         c->has_turn = true;
-        if (http_ratelimit_begin(&c->ratelimit, c->head_bytes))
+        if (http_ratelimit_start(&c->ratelimit, c->head_bytes))
                 call_start(c);
 }
 
@@ -882,7 +882,7 @@ static void on_ratelimit_ready(void *userdata) {
         HttpCall *c = userdata;
 
         if (!c->in_curl) {
-                if (http_ratelimit_begin(&c->ratelimit, c->head_bytes))
+                if (http_ratelimit_start(&c->ratelimit, c->head_bytes))
                         call_start(c);
                 return;
         }
@@ -897,13 +897,13 @@ static void on_ratelimit_ready(void *userdata) {
 static void run_turns(HttpPool *p) {
         HttpCall *c;
 
-        LIST_FOREACH_SAFE (link, &p->dropped) {
+        LIST_FOREACH_SAFE (link, &p->canceled) {
                 c = CONTAINER_OF(link, HttpCall, link);
-                if (!c->waits_for_lookup)
+                if (!c->is_in_lookup)
                         call_close(c);
         }
-        while ((p->n_max == 0 || p->n_taken < p->n_max) && (c = first(&p->waiting)))
-                call_begin_turn(c);
+        while ((p->n_max == 0 || p->n_turns < p->n_max) && (c = first(&p->waiting)))
+                call_assign_turn(c);
 }
 
 HttpCall *http_call_cancel(HttpCall *call) {
@@ -912,7 +912,7 @@ HttpCall *http_call_cancel(HttpCall *call) {
         return NULL;
 }
 
-/* ── a new call ────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── a new call ── */
 
 static int call_set_up(HttpCall *c, const HttpOrder *o) {
         HttpPool *p = c->pool;
@@ -975,7 +975,7 @@ int http_call_new(HttpCall **ret, HttpPool *pool, const HttpOrder *order) {
         return 0;
 }
 
-/* ── the pool ──────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── the pool ── */
 
 int http_pool_new(HttpPool **ret, sd_event *event, const HttpPoolOptions *options) {
         _cleanup_(http_pool_freep) HttpPool *p = calloc(1, sizeof *p);
@@ -994,7 +994,7 @@ int http_pool_new(HttpPool **ret, sd_event *event, const HttpPoolOptions *option
         http_ratelimit_init(&p->ratelimit, p->event, options->throttle);
         list_init(&p->waiting);
         list_init(&p->running);
-        list_init(&p->dropped);
+        list_init(&p->canceled);
         r = start_curl(p, options);
         if (r < 0)
                 return r;
@@ -1018,7 +1018,7 @@ HttpPool *http_pool_free(HttpPool *p) {
                 return NULL;
         free_all(p, &p->waiting);
         free_all(p, &p->running);
-        free_all(p, &p->dropped);
+        free_all(p, &p->canceled);
         stop_curl(p);
         http_ratelimit_done(&p->ratelimit);
         sd_event_unref(p->event);

@@ -16,13 +16,13 @@ typedef struct HttpReply HttpReply;
 
 /* How fast may be sent. Asked from the loop; never blocks. */
 typedef struct HttpThrottle {
-        /* Books so many bytes, also such as have gone already. @param ret_cost  what give_back takes for all of them, in a unit of the
+        /* Books so many bytes, also such as have gone already. @param ret_cost  what refund takes for all of them, in a unit of the
          * throttle's own. @return after how many microseconds they may go; 0 = now */
         uint64_t (*book)(uint64_t n, uint64_t *ret_cost, void *userdata);
         /* What was booked and will not go: its share of the cost. */
-        void (*give_back)(uint64_t cost, void *userdata);
+        void (*refund)(uint64_t cost, void *userdata);
         /* The network stands still: what comes out when it moves again shall not come on top of what was saved up. */
-        void (*waste)(void *userdata);
+        void (*discard_savings)(void *userdata);
         /* How much all calls together should have booked and not sent at a time; SIZE_MAX: there is no limit now. */
         size_t (*piece)(void *userdata);
         void *userdata;

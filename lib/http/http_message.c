@@ -81,7 +81,7 @@ void http_reply_init(HttpReplyState *h) {
         *h = (HttpReplyState){ .content_bytes = -1 };
 }
 
-static void drop_body(HttpReplyState *h) {
+static void free_body(HttpReplyState *h) {
         if (h->body)
                 digest_wipe(h->body, h->n_allocated);
         free(h->body);
@@ -90,12 +90,12 @@ static void drop_body(HttpReplyState *h) {
 }
 
 void http_reply_done(HttpReplyState *h) {
-        drop_body(h);
+        free_body(h);
         free(h->headers.text);
         http_reply_init(h);
 }
 
-/* ── headers ───────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── headers ── */
 
 /* Adds name NUL value NUL. */
 static int headers_add(HttpHeaders *h, const char *line, size_t n_name, size_t n_line) {
@@ -202,7 +202,7 @@ int http_reply_add_line(HttpReplyState *h, const char *line, size_t n) {
         return headers_add(&h->headers, line, (size_t)(colon - line), n);
 }
 
-/* ── body ──────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── body ── */
 
 int http_reply_add_body(HttpReplyState *h, const void *data, size_t n, size_t max_bytes) {
         if (n > max_bytes - h->n_body)
@@ -218,7 +218,7 @@ int http_reply_add_body(HttpReplyState *h, const void *data, size_t n, size_t ma
                         return -ENOMEM;
                 if (h->body)
                         memcpy(body, h->body, n_body);
-                drop_body(h);
+                free_body(h);
                 h->body = body;
                 h->n_body = n_body;
                 h->n_allocated = n_allocated;
@@ -312,24 +312,24 @@ static uint64_t phase_end(const HttpTimeout *p) {
         }
 }
 
-static uint64_t whole_end(const HttpTimeout *p) {
+static uint64_t total_end(const HttpTimeout *p) {
         return p->timeout_usec > 0 ? later(p->created_usec, p->timeout_usec) : USEC_INFINITY;
 }
 
 uint64_t http_timeout_next_usec(const HttpTimeout *p, uint64_t now_usec) {
-        uint64_t end = phase_end(p), whole = whole_end(p);
+        uint64_t end = phase_end(p), whole = total_end(p);
 
         if (p->phase ==
             HTTP_PHASE_TRANSFER) { /* four times as often, to see the kernel's buffer get emptier */
-                uint64_t look = later(now_usec, p->stall_usec / 4);
+                uint64_t check_usec = later(now_usec, p->stall_usec / 4);
 
-                end = MIN(end, look);
+                end = MIN(end, check_usec);
         }
         return MIN(end, whole);
 }
 
 int http_timeout_check(const HttpTimeout *p, uint64_t now_usec) {
-        if (now_usec >= whole_end(p))
+        if (now_usec >= total_end(p))
                 return HTTP_E_TIMEOUT;
         if (now_usec < phase_end(p))
                 return 0;

@@ -35,12 +35,12 @@ static uint64_t book(HttpRateLimit *p, uint64_t n, HttpBooking *ret_paid) {
         return p->throttle.book(n, &ret_paid->cost, p->throttle.userdata);
 }
 
-static void add(HttpBooking *to, HttpBooking paid) {
+static void add_booking(HttpBooking *to, HttpBooking paid) {
         to->n += paid.n;
         to->cost += paid.cost;
 }
 
-static HttpBooking take(HttpBooking *from, uint64_t n) {
+static HttpBooking split_booking(HttpBooking *from, uint64_t n) {
         HttpBooking share = *from;
 
         if (n < from->n) {
@@ -52,7 +52,7 @@ static HttpBooking take(HttpBooking *from, uint64_t n) {
         return share;
 }
 
-/* ── connections ───────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── connections ── */
 
 void http_ratelimit_init(HttpRateLimit *p, sd_event *event, const HttpThrottle *throttle) {
         *p = (HttpRateLimit){ .event = event };
@@ -118,7 +118,7 @@ static void settle(HttpRateLimit *p, Wire *w, Flow *ret) {
                 *ret = (Flow){ .written = paid };
         if (ret->written > paid) {
                 (void)book(p, ret->written - paid, &more); /* the next one waits for it */
-                add(&w->open, more);
+                add_booking(&w->open, more);
         }
 }
 
@@ -130,8 +130,8 @@ static uint64_t settle_all(HttpRateLimit *p, Wire *w) {
         settle(p, w, &flow);
         paid = w->settled + w->open.n;
         if (flow.written < paid)
-                p->throttle.give_back(take(&w->open, paid - flow.written).cost,
-                                      p->throttle.userdata);
+                p->throttle.refund(split_booking(&w->open, paid - flow.written).cost,
+                                   p->throttle.userdata);
         w->settled = flow.written;
         w->open = (HttpBooking){ 0 };
         return flow.unsent;
@@ -163,7 +163,7 @@ static Wire *wire_at(const HttpRateLimit *p, int local_port) {
         return NULL;
 }
 
-/* ── calls ─────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── calls ── */
 
 void http_ratelimit_call_init(HttpRateLimitCall *c, HttpRateLimit *p,
                               void (*on_ready)(void *userdata), void *userdata) {
@@ -177,7 +177,7 @@ void http_ratelimit_call_done(HttpRateLimitCall *c) {
 
         c->timer = sd_event_source_disable_unref(c->timer);
         if (unused > 0)
-                c->limit->throttle.give_back(unused, c->limit->throttle.userdata);
+                c->limit->throttle.refund(unused, c->limit->throttle.userdata);
         c->booked = c->granted = c->head = (HttpBooking){ 0 };
         c->limit->n_calls -= c->has_started;
         c->has_started = false;
@@ -188,14 +188,14 @@ static int on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
 
         (void)s;
         (void)usec;
-        add(&c->granted, c->booked);
+        add_booking(&c->granted, c->booked);
         c->booked = (HttpBooking){ 0 };
         c->on_ready(c->userdata);
         return 0;
 }
 
 /* Has on_ready called. @return whether it will be; false: for lack of memory */
-static bool call_later(HttpRateLimitCall *c, uint64_t wait_usec) {
+static bool arm_timer(HttpRateLimitCall *c, uint64_t wait_usec) {
         Clock *clock = clock_system();
         /* Not the loop's idea of now, which is that of its turn's beginning: then it would be too early. */
         uint64_t when = clock->boottime_usec(clock) + wait_usec;
@@ -208,11 +208,11 @@ static bool call_later(HttpRateLimitCall *c, uint64_t wait_usec) {
 }
 
 /* @return whether c->granted is there now */
-static bool ask(HttpRateLimitCall *c, size_t n) {
+static bool book_or_wait(HttpRateLimitCall *c, size_t n) {
         HttpBooking paid;
         uint64_t wait = book(c->limit, n, &paid);
 
-        if (wait > 0 && call_later(c, wait)) {
+        if (wait > 0 && arm_timer(c, wait)) {
                 c->booked = paid;
                 return false;
         }
@@ -220,13 +220,13 @@ static bool ask(HttpRateLimitCall *c, size_t n) {
         return true;
 }
 
-bool http_ratelimit_begin(HttpRateLimitCall *c, size_t n_head) {
+bool http_ratelimit_start(HttpRateLimitCall *c, size_t n_head) {
         if (!is_on(c->limit))
                 return true;
         if (!c->has_started) {
                 c->has_started = true;
                 c->limit->n_calls++;
-                if (!ask(c, n_head))
+                if (!book_or_wait(c, n_head))
                         return false;
         }
         c->head = c->granted;
@@ -243,7 +243,7 @@ void http_ratelimit_connected(HttpRateLimitCall *c, int local_port) {
                 return;
         c->fd = w->fd;
         settle(p, w, &flow); /* to connect has cost something: TLS, and the way through a proxy */
-        add(&w->open, c->head);
+        add_booking(&w->open, c->head);
         c->head = (HttpBooking){ 0 };
 }
 
@@ -270,19 +270,19 @@ static bool is_stuck(HttpRateLimitCall *c, Wire *w) {
                 return false;
         }
         if (++c->n_stuck >= STUCK_IS_STALLED)
-                p->throttle.waste(p->throttle.userdata);
-        return call_later(c, STUCK_POLL_USEC << MIN(c->n_stuck - 1, STUCK_DOUBLINGS_MAX));
+                p->throttle.discard_savings(p->throttle.userdata);
+        return arm_timer(c, STUCK_POLL_USEC << MIN(c->n_stuck - 1, STUCK_DOUBLINGS_MAX));
 }
 
 /* @return whether c->granted is there now */
-static bool ask_for_piece(HttpRateLimitCall *c, Wire *w, size_t left) {
+static bool book_piece(HttpRateLimitCall *c, Wire *w, size_t left) {
         HttpRateLimit *p = c->limit;
         size_t piece = p->throttle.piece(p->throttle.userdata);
 
         if (piece == SIZE_MAX)
-                return ask(c, MIN(left, UNLIMITED_PIECE));
+                return book_or_wait(c, MIN(left, UNLIMITED_PIECE));
         piece = MAX(piece / p->n_calls, PIECE_MIN);
-        return !is_stuck(c, w) && ask(c, MIN(left, piece));
+        return !is_stuck(c, w) && book_or_wait(c, MIN(left, piece));
 }
 
 size_t http_ratelimit_read(HttpRateLimitCall *c, size_t wanted, size_t left) {
@@ -292,11 +292,11 @@ size_t http_ratelimit_read(HttpRateLimitCall *c, size_t wanted, size_t left) {
                 return wanted;
         if (c->booked.n > 0) /* asked before its turn has come */
                 return 0;
-        if (c->granted.n == 0 && !ask_for_piece(c, w, left))
+        if (c->granted.n == 0 && !book_piece(c, w, left))
                 return 0;
-        const HttpBooking paid = take(&c->granted, wanted);
+        const HttpBooking paid = split_booking(&c->granted, wanted);
         if (w)
-                add(&w->open, paid);
+                add_booking(&w->open, paid);
         return paid.n;
 }
 

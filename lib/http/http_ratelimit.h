@@ -45,14 +45,14 @@ typedef struct HttpRateLimitCall { /* of a call */
                 n_stuck; /* so often what was sent before was found to be in the kernel's hands still */
 } HttpRateLimitCall;
 
-/** @param on_ready  called from the loop when http_ratelimit_begin() or http_ratelimit_read() should be asked again, after they said no */
+/** @param on_ready  called from the loop when http_ratelimit_start() or http_ratelimit_read() should be asked again, after they said no */
 void http_ratelimit_call_init(HttpRateLimitCall *c, HttpRateLimit *p,
                               void (*on_ready)(void *userdata), void *userdata);
 /** Gives back what was not used. */
 void http_ratelimit_call_done(HttpRateLimitCall *c);
 
 /** @param n_head  bytes of the request line and its headers, about. @return whether the request may begin */
-bool http_ratelimit_begin(HttpRateLimitCall *c, size_t n_head);
+bool http_ratelimit_start(HttpRateLimitCall *c, size_t n_head);
 /** It has a connection, old or new, and is about to be sent. @param local_port  by which the connection is known */
 void http_ratelimit_connected(HttpRateLimitCall *c, int local_port);
 /** The connection with this fd is about to be closed. */

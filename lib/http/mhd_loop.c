@@ -34,7 +34,7 @@ typedef struct Exchange {
         size_t body_bytes, discarded_bytes;
 } Exchange;
 
-/* ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── the loop ── */
 
 /* Sets the timer to what libmicrohttpd asks for: nothing at all while there are no connections. */
 static void arm(MhdLoop *m) {
@@ -86,7 +86,7 @@ static int on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
         return 0;
 }
 
-/* ── requests ──────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── requests ── */
 
 /* Called with the request line, before anything is decoded. @return the Exchange that comes back as *con_cls */
 static void *on_request_line(void *cls, const char *uri, struct MHD_Connection *connection) {
@@ -192,7 +192,7 @@ static enum MHD_Result serve(MhdLoop *m, struct MHD_Connection *connection, Http
 }
 
 /* Adds to the body. What is beyond the bound is thrown away, and past DISCARD_MAX the connection closed. */
-static enum MHD_Result take_body(Exchange *x, const char *data, size_t *n) {
+static enum MHD_Result append_body(Exchange *x, const char *data, size_t *n) {
         char *body;
 
         if (x->discarded_bytes > 0 || *n > MHD_LOOP_BODY_MAX - x->body_bytes) {
@@ -211,7 +211,7 @@ static enum MHD_Result take_body(Exchange *x, const char *data, size_t *n) {
 }
 
 /* @return whether the request says itself that its body is too large: then it need not be sent at all */
-static bool says_too_large(struct MHD_Connection *connection) {
+static bool is_too_large(struct MHD_Connection *connection) {
         const char *length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
                                                          MHD_HTTP_HEADER_CONTENT_LENGTH);
 
@@ -231,10 +231,10 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
                 return MHD_NO; /* no memory at the request line */
         if (!x->began) {
                 x->began = true;
-                return says_too_large(connection) ? refuse_body(connection) : MHD_YES;
+                return is_too_large(connection) ? refuse_body(connection) : MHD_YES;
         }
         if (*n > 0)
-                return take_body(x, data, n);
+                return append_body(x, data, n);
         if (x->discarded_bytes > 0)
                 return refuse_body(connection);
         if (x->has_nul)
@@ -247,7 +247,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
         return serve(cls, connection, &request);
 }
 
-/* ── life ──────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── life ── */
 
 DEFINE_CLEANUP(MhdLoop, mhd_loop_free);
 

@@ -14,7 +14,7 @@ WRAPPERS = (  # library, its headers, who may include them
     ("libmicrohttpd", r"microhttpd.*", r"lib/http/mhd_loop\.c"),
     ("libarchive", r"archive(_entry)?\.h", r"lib/bundle/(plan|reader)\.c"),
     ("zstd", r"(zstd|zdict)[a-z_]*\.h", r"lib/bundle/frame\.c"),
-    ("expat", r"expat(_external)?\.h", r"uploaders/s3/s3_xml\.c"),
+    ("expat", r"expat(_external)?\.h", r"uploaders/aws/aws_xml\.c"),
     ("OpenSSL", r"openssl/.*", r"lib/base/digest\.c"),
     ("elfutils", r"elfutils/.*|(libelf|gelf|libdw|libdwfl|dwarf)\.h", r"collectors/crash/\w+\.c"),
 )

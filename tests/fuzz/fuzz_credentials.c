@@ -7,9 +7,8 @@
 #include <string.h>
 
 #include "lib/base/cleanup.h"
+#include "uploaders/aws/aws_parse.h"
 #include "uploaders/aws/aws_profile.h"
-#include "uploaders/aws/credentials_json.h"
-#include "uploaders/aws/credentials_words.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
@@ -45,7 +44,7 @@ static void check_profile(AwsProfileFormat format, const uint8_t *data, size_t n
                 memcpy(text, data, n);
         text[n] = '\0';
         check(aws_profile_parse(&f, format, text, n) == 0);
-        check((f.fault == NULL) == (f.fault_line == 0) && f.fault_line <= n + 1);
+        check((f.fault == NULL) == (f.error_line == 0) && f.error_line <= n + 1);
         for (size_t i = 0; i < ELEMENTSOF(profiles); i++)
                 for (size_t j = 0; j < ELEMENTSOF(keys); j++) {
                         const char *value = aws_profile_get(&f, profiles[i], keys[j]);

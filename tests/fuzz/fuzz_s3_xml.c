@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "lib/base/cleanup.h"
-#include "uploaders/s3/s3_answer.h"
 #include "uploaders/s3/s3_endpoint.h"
+#include "uploaders/s3/s3_response.h"
 #include "uploaders/s3/s3_xml.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
@@ -43,9 +43,9 @@ static void check_etag(const char *etag) {
 
 static void try_words(const char *text, size_t n) {
         char id[S3_UPLOAD_ID_SIZE], etag[S3_ETAG_SIZE];
-        S3Error e;
+        AwsError e;
 
-        if (is_read(s3_xml_error(text, n, &e))) {
+        if (is_read(aws_xml_error(text, n, &e))) {
                 check_line(e.code, sizeof e.code);
                 check_line(e.message, sizeof e.message);
                 check_line(e.region, sizeof e.region);

@@ -1,5 +1,5 @@
 /* How many at once: additive increase, multiplicative decrease. */
-#include "uploaders/aimd.h"
+#include "uploaders/uploader.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

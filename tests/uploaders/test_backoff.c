@@ -1,5 +1,5 @@
 /* Waits between tries: they grow, are bounded, never nothing, and spread. */
-#include "uploaders/backoff.h"
+#include "uploaders/uploader.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* A line at a rate: no second has more than it may, nothing that was saved up within bounds is lost, and the windows of the day. */
-#include "uploaders/pacer.h"
+#include "uploaders/ratelimit.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -147,12 +147,12 @@ static void what_is_returned_is_there_for_the_next(void **state) {
 
 static void what_is_wasted_is_gone(void **state) {
         PacerRule rule = { .rate = MIB, .saving_usec = PACER_SAVING_USEC };
-        uint64_t now = USEC_PER_MINUTE, line = pacer_waste(0, now);
+        uint64_t now = USEC_PER_MINUTE, line = pacer_discard_savings(0, now);
 
         (void)state;
         line = pacer_book(&rule, line, MIB / 50, now);
         assert_in_range(pacer_wait_usec(line, now), 19999, 20001);
-        assert_int_equal(pacer_waste(line, now), line); /* a debt stays */
+        assert_int_equal(pacer_discard_savings(line, now), line); /* a debt stays */
 }
 
 static void without_a_limit_nobody_waits(void **state) {

@@ -1,5 +1,5 @@
 /* One line for several threads: together they get the rate and no more, at the local time's rate, and an abort ends a wait. */
-#include "uploaders/throttle.h"
+#include "uploaders/ratelimit.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -31,7 +31,7 @@ static void no_throttle_is_no_limit(void **state) {
         assert_int_equal(throttle_rate(NULL), 0);
         assert_true(throttle_piece(NULL) == SIZE_MAX);
         throttle_return(NULL, 1);
-        throttle_waste(NULL);
+        ratelimit_discard_savings(NULL);
         assert_null(throttle_ref(NULL));
         assert_null(throttle_unref(NULL));
 }
@@ -49,7 +49,7 @@ static void bookings_follow_each_other(void **state) {
         fake_clock_advance(&fake, 50000);
         assert_in_range(throttle_book(t, 100, NULL), 150000, 150001);
         fake_clock_advance(&fake, USEC_PER_MINUTE);
-        throttle_waste(t);
+        ratelimit_discard_savings(t);
         assert_in_range(throttle_book(t, 1, NULL), 1000, 1001);
         throttle_unref(t);
 }

@@ -2,10 +2,15 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "lib/base/cleanup.h"
+#include "lib/base/path.h"
+#include "uploaders/aws/aws_environment.h"
+#include "uploaders/aws/credentials_secret.h"
 
 typedef enum SectionType {
         SECTION_PROFILE, /* [profile NAME]; [NAME] of credentials */
@@ -24,6 +29,8 @@ struct AwsProfileItem {
         const char *key;
         char *value;
 };
+
+static bool has_section(const AwsProfileFile *f, SectionType type, const char *name);
 
 typedef struct Parser {
         AwsProfileFile *file; /* borrowed */
@@ -44,11 +51,11 @@ static bool is_comment(char c) {
         return c == '#' || c == ';';
 }
 
-static void set_fault(Parser *p, const char *fault) {
+static void set_error(Parser *p, const char *fault) {
         if (p->file->fault)
                 return;
         p->file->fault = fault;
-        p->file->fault_line = p->line;
+        p->file->error_line = p->line;
 }
 
 /* Cuts blanks off the end and steps over those at the beginning. */
@@ -119,14 +126,14 @@ static int parse_section(Parser *p, char *line) {
 
         p->has_item = false;
         if (!end) {
-                set_fault(p, "a '[' without its ']'");
+                set_error(p, "a '[' without its ']'");
                 p->has_section = false;
                 return 0;
         }
         *end = '\0';
         char *title = trim(line + 1), *rest = trim(end + 1);
         if (*rest && !is_comment(*rest))
-                set_fault(p, "something follows a section's ']'");
+                set_error(p, "something follows a section's ']'");
         p->has_section = true;
         if (p->format == AWS_PROFILE_CREDENTIALS)
                 return add_section(p->file, SECTION_PROFILE, title);
@@ -142,17 +149,17 @@ static int parse_item(Parser *p, char *line, size_t indent) {
 
         p->has_item = false;
         if (!p->has_section) {
-                set_fault(p, "a setting that belongs to no [section]");
+                set_error(p, "a setting that belongs to no [section]");
                 return 0;
         }
         if (!line[n_key]) {
-                set_fault(p, "neither a [section] nor a setting with '='");
+                set_error(p, "neither a [section] nor a setting with '='");
                 return 0;
         }
         line[n_key] = '\0';
         char *key = trim(line);
         if (!*key) {
-                set_fault(p, "a '=' without a name before it");
+                set_error(p, "a '=' without a name before it");
                 return 0;
         }
         for (char *c = key; *c; c++)
@@ -221,7 +228,7 @@ int aws_profile_parse(AwsProfileFile *ret, AwsProfileFormat format, char *text, 
         }
         if (is_cut) {
                 p.line = MAX(p.line, 1U);
-                set_fault(&p, "a NUL byte, after which nothing is read");
+                set_error(&p, "a NUL byte, after which nothing is read");
         }
         *ret = file;
         return 0;
@@ -275,4 +282,139 @@ unsigned aws_profile_line(const AwsProfileFile *f, const char *profile, const ch
         const AwsProfileItem *item = find_item(f, profile, key);
 
         return item && *item->value ? item->line : 0;
+}
+
+/* @return the caller's, NULL when there is none */
+static char *find_home(char *const *environment, const char *home) {
+        struct passwd pw, *found = NULL;
+        char buf[4096];
+
+        if (!home || !*home)
+                home = credentials_env_get(environment, "HOME");
+        if (!home && getpwuid_r(geteuid(), &pw, buf, sizeof buf, &found) == 0 && found)
+                home = found->pw_dir;
+        return home && *home ? strdup(home) : NULL;
+}
+
+/* @param told  as the environment spells it, with `~/` for the home; NULL = the usual name below the home
+ * @return the caller's, NULL when there is no home (or no memory) */
+static char *build_path(const char *text, const char *usual, const char *home) {
+        if (text && strncmp(text, "~/", 2) != 0)
+                return strdup(text);
+        if (!home)
+                return NULL;
+        return path_join(home, text ? text + 2 : usual);
+}
+
+typedef struct Paths { /* owned; NULL when there is no home to look in */
+        char *config, *credentials;
+} Paths;
+
+static Paths build_paths(char *const *environment, const char *home) {
+        _cleanup_free_ char *at = find_home(environment, home);
+
+        return (Paths){
+                .config = build_path(credentials_env_get(environment, "AWS_CONFIG_FILE"),
+                                     ".aws/config", at),
+                .credentials =
+                        build_path(credentials_env_get(environment, "AWS_SHARED_CREDENTIALS_FILE"),
+                                   ".aws/credentials", at),
+        };
+}
+
+static int read_file(CredentialsFile *f, AwsProfileFormat format, char *path /* taken */) {
+        size_t n;
+
+        *f = (CredentialsFile){ .path = path, .error = -ENOENT };
+        if (!path)
+                return 0;
+        f->error = credentials_secret_read(path, AWS_PROFILE_MAX_BYTES, &f->text, &n);
+        if (f->error == 0)
+                f->error = aws_profile_parse(&f->parsed, format, f->text, n);
+        return f->error == -ENOMEM ? -ENOMEM : 0;
+}
+
+int credentials_files_read(CredentialsFiles *ret, char *const *environment, const char *home) {
+        Paths paths = build_paths(environment, home);
+        CredentialsFiles files = { 0 };
+
+        int r = read_file(&files.config, AWS_PROFILE_CONFIG, paths.config);
+        if (r == 0)
+                r = read_file(&files.credentials, AWS_PROFILE_CREDENTIALS, paths.credentials);
+        else
+                free(paths.credentials);
+        if (r < 0)
+                credentials_files_done(&files);
+        else
+                *ret = files;
+        return r;
+}
+
+static void file_done(CredentialsFile *f) {
+        aws_profile_done(&f->parsed);
+        credentials_secret_free(f->text);
+        free(f->path);
+        *f = (CredentialsFile){ 0 };
+}
+
+void credentials_files_done(CredentialsFiles *f) {
+        file_done(&f->config);
+        file_done(&f->credentials);
+}
+
+static CredentialsFileStat stat_file(const char *path) {
+        struct stat st;
+
+        if (!path || stat(path, &st) < 0)
+                return (CredentialsFileStat){ 0 };
+        return (CredentialsFileStat){
+                .device = st.st_dev,
+                .inode = st.st_ino,
+                .bytes = (uint64_t)st.st_size,
+                .mtime_nsec = st.st_mtim.tv_sec * INT64_C(1000000000) + st.st_mtim.tv_nsec,
+                .ctime_nsec = st.st_ctim.tv_sec * INT64_C(1000000000) + st.st_ctim.tv_nsec,
+        };
+}
+
+CredentialsFilesStat credentials_files_stat(char *const *environment, const char *home) {
+        Paths paths = build_paths(environment, home);
+        CredentialsFilesStat stat_now = {
+                .config = stat_file(paths.config),
+                .credentials = stat_file(paths.credentials),
+        };
+
+        free(paths.config);
+        free(paths.credentials);
+        return stat_now;
+}
+
+static bool stat_equal(const CredentialsFileStat *a, const CredentialsFileStat *b) {
+        return a->device == b->device && a->inode == b->inode && a->bytes == b->bytes &&
+               a->mtime_nsec == b->mtime_nsec && a->ctime_nsec == b->ctime_nsec;
+}
+
+bool credentials_files_stat_equal(const CredentialsFilesStat *a, const CredentialsFilesStat *b) {
+        return stat_equal(&a->config, &b->config) && stat_equal(&a->credentials, &b->credentials);
+}
+
+const char *credentials_files_get(const CredentialsFiles *f, const char *profile, const char *key) {
+        const char *value = aws_profile_get(&f->credentials.parsed, profile, key);
+
+        return value ? value : aws_profile_get(&f->config.parsed, profile, key);
+}
+
+const char *credentials_files_profile(char *const *environment, const char *wanted) {
+        if (wanted && *wanted)
+                return wanted;
+        const char *text = credentials_env_get(environment, "AWS_PROFILE");
+        return text ? text : "default";
+}
+
+const char *credentials_files_region(const CredentialsFiles *f, char *const *environment,
+                                     const char *profile) {
+        const char *region = credentials_env_get(environment, "AWS_REGION");
+
+        if (!region)
+                region = credentials_env_get(environment, "AWS_DEFAULT_REGION");
+        return region ? region : credentials_files_get(f, profile, "region");
 }

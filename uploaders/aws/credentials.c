@@ -5,23 +5,49 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/cleanup.h"
 #include "lib/base/digest.h"
 #include "lib/base/list.h"
 #include "lib/base/log.h"
 #include "lib/event/timer.h"
-#include "uploaders/aws/credentials_env.h"
+#include "uploaders/aws/aws_environment.h"
 #include "uploaders/aws/credentials_plan.h"
-#include "uploaders/aws/credentials_private.h"
 #include "uploaders/aws/credentials_run.h"
-#include "uploaders/aws/credentials_say.h"
-#include "uploaders/aws/credentials_schedule.h"
 #include "uploaders/aws/credentials_secret.h"
 
+#define EARLY_USEC (5 * USEC_PER_MINUTE)
+#define MAX_BACKOFF_USEC USEC_PER_MINUTE
+bool credentials_schedule_is_good(uint64_t fetched_usec, uint64_t expires_usec, uint64_t now_usec) {
+        if (expires_usec == 0)
+                return true;
+        if (expires_usec <= now_usec || expires_usec <= fetched_usec)
+                return false;
+        return expires_usec - now_usec > MIN(USEC_PER_MINUTE, (expires_usec - fetched_usec) / 10);
+}
+
+uint64_t credentials_schedule_refresh_usec(uint64_t fetched_usec, uint64_t expires_usec,
+                                           uint64_t random) {
+        if (expires_usec == 0)
+                return USEC_INFINITY;
+        uint64_t life = expires_usec > fetched_usec ? expires_usec - fetched_usec : 0;
+
+        if (life <= EARLY_USEC + USEC_PER_MINUTE)
+                return fetched_usec + MAX(MIN(life / 2, USEC_PER_MINUTE), USEC_PER_SEC);
+        uint64_t jitter = random % (life / 10);
+        return MIN(fetched_usec + life / 10 * 8 - jitter, expires_usec - EARLY_USEC);
+}
+
+uint64_t credentials_schedule_backoff_usec(unsigned n_failures) {
+        if (n_failures == 0)
+                return 0;
+        return n_failures > 6 ? MAX_BACKOFF_USEC
+                              : MIN(USEC_PER_SEC << (n_failures - 1), MAX_BACKOFF_USEC);
+}
+
 /* The timer runs on a clock that does not follow the wall's: so it looks at that one now and then. */
-#define LOOK_USEC (10 * USEC_PER_MINUTE)
+#define TIMER_MAX_USEC (10 * USEC_PER_MINUTE)
 /* Credentials that served so long were good: a refusal after that is no failure of the source. */
 #define SERVED_USEC (5 * USEC_PER_MINUTE)
-
 struct CredentialsWaiter {
         ListLink link;
         void (*on_done)(const char *error, void *userdata);
@@ -46,17 +72,17 @@ struct Credentials {
         CredentialsSet set; /* held */
         char *origin;       /* of it; NULL = nothing was found yet */
         uint64_t serial;    /* of it; 0 = nothing was found yet */
-        uint64_t got_usec, refresh_usec;
+        uint64_t fetched_usec, refresh_usec;
         bool is_refused; /* the source is to be asked before it is used again */
 
         Fetch *fetch; /* underway */
         ListLink waiters;
-        CredentialsFilesLook look; /* at the files, before the last fetch */
-        char *error;               /* of the last fetch; NULL = it succeeded, or there was none */
-        unsigned n_failures;       /* of fetches, in a row */
-        unsigned n_refusals;       /* after which the source was asked, each soon after */
-        uint64_t next_try_usec;    /* after a failure; CLOCK_BOOTTIME */
-        uint64_t next_ask_usec;    /* after a refusal; CLOCK_BOOTTIME */
+        CredentialsFilesStat files_stat; /* at the files, before the last fetch */
+        char *error;            /* of the last fetch; NULL = it succeeded, or there was none */
+        unsigned n_failures;    /* of fetches, in a row */
+        unsigned n_refusals;    /* after which the source was asked, each soon after */
+        uint64_t next_try_usec; /* after a failure; CLOCK_BOOTTIME */
+        uint64_t next_refused_fetch_usec; /* after a refusal; CLOCK_BOOTTIME */
 };
 
 static uint64_t now_real(const Credentials *c) {
@@ -65,11 +91,11 @@ static uint64_t now_real(const Credentials *c) {
 
 static bool is_usable(const Credentials *c) {
         return c->set.access_key && !c->is_refused &&
-               credentials_schedule_is_good(c->got_usec, c->set.expires_usec, now_real(c));
+               credentials_schedule_is_good(c->fetched_usec, c->set.expires_usec, now_real(c));
 }
 
 /* What is to happen next is looked at from the loop, never from inside a call of ours. */
-static void look_soon(Credentials *c) {
+static void schedule_check(Credentials *c) {
         (void)sd_event_source_set_enabled(c->defer, SD_EVENT_ONESHOT); /* valid source and state */
 }
 
@@ -86,13 +112,13 @@ static Fetch *fetch_free(Fetch *f) {
 /* The timer */
 
 static void set_timer(Credentials *c) {
-        uint64_t now_usec = now_real(c), wait_usec = LOOK_USEC;
+        uint64_t now_usec = now_real(c), wait_usec = TIMER_MAX_USEC;
 
         if (c->set.expires_usec == 0 || c->is_refused) {
                 (void)sd_event_source_set_enabled(c->timer, SD_EVENT_OFF);
                 return;
         }
-        if (c->refresh_usec < now_usec + LOOK_USEC)
+        if (c->refresh_usec < now_usec + TIMER_MAX_USEC)
                 wait_usec = c->refresh_usec > now_usec ? c->refresh_usec - now_usec : 0;
         if (c->n_failures > 0)
                 wait_usec = MAX(wait_usec, credentials_schedule_backoff_usec(c->n_failures));
@@ -112,7 +138,7 @@ static bool is_same_set(const CredentialsSet *a, const CredentialsSet *b) {
                is_same_text(a->secret_key, b->secret_key) && is_same_text(a->token, b->token);
 }
 
-static void take_keys(Credentials *c, CredentialsSet *set, char *origin) {
+static void accept_keys(Credentials *c, CredentialsSet *set, char *origin) {
         uint8_t sha256[SHA256_SIZE];
         uint64_t random;
 
@@ -121,13 +147,13 @@ static void take_keys(Credentials *c, CredentialsSet *set, char *origin) {
         free(c->origin);
         c->set = *set;
         c->origin = origin;
-        c->got_usec = now_real(c);
+        c->fetched_usec = now_real(c);
         c->is_refused = false;
         /* Each node has keys of its own: their digest spreads a fleet as well as chance does. */
         sha256_of(c->set.access_key, strlen(c->set.access_key), sha256);
         memcpy(&random, sha256, sizeof random);
         c->refresh_usec =
-                credentials_schedule_refresh_usec(c->got_usec, c->set.expires_usec, random);
+                credentials_schedule_refresh_usec(c->fetched_usec, c->set.expires_usec, random);
         free(c->error);
         c->error = NULL;
         c->n_failures = 0;
@@ -136,7 +162,7 @@ static void take_keys(Credentials *c, CredentialsSet *set, char *origin) {
 }
 
 /* @param error  taken; NULL = out of memory */
-static void take_failure(Credentials *c, char *error) {
+static void record_failure(Credentials *c, char *error) {
         free(c->error);
         c->error = error;
         c->is_refused = false; /* better than nothing */
@@ -150,10 +176,10 @@ static void end_fetch(Credentials *c) {
         CredentialsSet set;
         char *origin;
 
-        if (credentials_run_take(c->fetch->run, &set, &origin) == 0)
-                take_keys(c, &set, origin);
+        if (credentials_run_result(c->fetch->run, &set, &origin) == 0)
+                accept_keys(c, &set, origin);
         else
-                take_failure(c, credentials_say("%s", credentials_run_error(c->fetch->run)));
+                record_failure(c, format_sentence("%s", credentials_run_error(c->fetch->run)));
         c->fetch = fetch_free(c->fetch);
         set_timer(c);
 }
@@ -164,19 +190,19 @@ static void on_run(void *userdata) {
         Credentials *c = userdata;
 
         c->fetch->is_over = true;
-        look_soon(c);
+        schedule_check(c);
 }
 
-static int make_run(Credentials *c, Fetch *f, char **ret_fault) {
+static int create_run(Credentials *c, Fetch *f, char **ret_error) {
         int r = credentials_files_read(&f->files, c->environment, c->home);
         if (r < 0)
                 return r;
-        r = credentials_plan_make(&f->plan,
-                                  &(CredentialsPlanOptions){ .environment = c->environment,
-                                                             .files = &f->files,
-                                                             .profile = c->profile,
-                                                             .region = c->region },
-                                  ret_fault);
+        r = credentials_plan_new(&f->plan,
+                                 &(CredentialsPlanOptions){ .environment = c->environment,
+                                                            .files = &f->files,
+                                                            .profile = c->profile,
+                                                            .region = c->region },
+                                 ret_error);
         if (r < 0)
                 return r;
         return credentials_run_new(&f->run, &(CredentialsRunOptions){ .event = c->event,
@@ -189,15 +215,15 @@ static int make_run(Credentials *c, Fetch *f, char **ret_fault) {
                                                                       .userdata = c });
 }
 
-static void begin_fetch(Credentials *c) {
+static void start_fetch(Credentials *c) {
         char *fault = NULL;
 
-        c->look = credentials_files_look(c->environment, c->home);
+        c->files_stat = credentials_files_stat(c->environment, c->home);
         Fetch *f = calloc(1, sizeof *f);
-        int r = f ? make_run(c, f, &fault) : -ENOMEM;
+        int r = f ? create_run(c, f, &fault) : -ENOMEM;
         if (r < 0) {
                 fetch_free(f);
-                take_failure(c, fault);
+                record_failure(c, fault);
                 set_timer(c);
                 return;
         }
@@ -211,15 +237,15 @@ static bool may_try(const Credentials *c) {
 
 /* Somebody has mended something: that is looked at at once, however often it was looked at in vain. */
 static bool have_files_changed(const Credentials *c) {
-        CredentialsFilesLook look = credentials_files_look(c->environment, c->home);
+        CredentialsFilesStat files_stat = credentials_files_stat(c->environment, c->home);
 
-        return !credentials_files_look_same(&look, &c->look);
+        return !credentials_files_stat_equal(&files_stat, &c->files_stat);
 }
 
 void credentials_tick(Credentials *c) {
         if (!c->fetch && c->set.access_key && !c->is_refused && may_try(c) &&
             now_real(c) >= c->refresh_usec)
-                begin_fetch(c);
+                start_fetch(c);
         set_timer(c);
 }
 
@@ -237,24 +263,24 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
 /* Who waits */
 
 /* Takes them all off first: one who is told may begin to wait again, or have another one cancelled. */
-static void tell_waiters(Credentials *c, const char *error) {
-        ListLink told;
+static void notify_waiters(Credentials *c, const char *error) {
+        ListLink ready;
 
-        list_init(&told);
+        list_init(&ready);
         while (!list_is_empty(&c->waiters)) {
                 ListLink *link = c->waiters.next;
                 list_remove(link);
-                list_append(&told, link);
+                list_append(&ready, link);
         }
-        while (!list_is_empty(&told)) {
-                CredentialsWaiter *w = CONTAINER_OF(told.next, CredentialsWaiter, link);
+        while (!list_is_empty(&ready)) {
+                CredentialsWaiter *w = CONTAINER_OF(ready.next, CredentialsWaiter, link);
                 list_remove(&w->link);
                 w->on_done(error, w->userdata);
                 free(w);
         }
 }
 
-static int on_look(sd_event_source *source, void *userdata) {
+static int on_check(sd_event_source *source, void *userdata) {
         Credentials *c = userdata;
 
         (void)source;
@@ -263,12 +289,12 @@ static int on_look(sd_event_source *source, void *userdata) {
         if (list_is_empty(&c->waiters) || (c->fetch && !is_usable(c)))
                 return 0;
         if (is_usable(c)) {
-                tell_waiters(c, NULL);
+                notify_waiters(c, NULL);
                 return 0;
         }
         /* A copy: one who is told may cause the next failure. */
         _cleanup_free_ char *error = c->error ? strdup(c->error) : NULL;
-        tell_waiters(c, error ? error : "out of memory while looking for AWS credentials");
+        notify_waiters(c, error ? error : "out of memory while looking for AWS credentials");
         return 0;
 }
 
@@ -281,9 +307,9 @@ int credentials_fetch(Credentials *c, CredentialsWaiter **ret,
         w->userdata = userdata;
         list_append(&c->waiters, &w->link);
         if (!c->fetch && !is_usable(c) && (may_try(c) || have_files_changed(c)))
-                begin_fetch(c);
+                start_fetch(c);
         if (!c->fetch || is_usable(c))
-                look_soon(c);
+                schedule_check(c);
         if (ret)
                 *ret = w;
         return 0;
@@ -315,11 +341,12 @@ bool credentials_refused(Credentials *c, uint64_t serial) {
 
         if (serial != c->serial || c->is_refused)
                 return true;
-        if (!have_files_changed(c) && (boottime_usec < c->next_ask_usec || !may_try(c)))
+        if (!have_files_changed(c) && (boottime_usec < c->next_refused_fetch_usec || !may_try(c)))
                 return false;
-        if (now_usec >= c->got_usec && now_usec - c->got_usec >= SERVED_USEC)
+        if (now_usec >= c->fetched_usec && now_usec - c->fetched_usec >= SERVED_USEC)
                 c->n_refusals = 0;
-        c->next_ask_usec = boottime_usec + credentials_schedule_backoff_usec(++c->n_refusals);
+        c->next_refused_fetch_usec =
+                boottime_usec + credentials_schedule_backoff_usec(++c->n_refusals);
         c->is_refused = true;
         set_timer(c);
         return true;
@@ -369,7 +396,7 @@ int credentials_new(Credentials **ret, const CredentialsOptions *options) {
             !copy_text(&c->region, options->region) || !copy_text(&c->ca_file, options->ca_file) ||
             !copy_text(&c->proxy, options->proxy) || !copy_text(&c->home, options->home))
                 return -ENOMEM;
-        int r = sd_event_add_defer(c->event, &c->defer, on_look, c);
+        int r = sd_event_add_defer(c->event, &c->defer, on_check, c);
         if (r >= 0)
                 r = sd_event_source_set_enabled(c->defer, SD_EVENT_OFF);
         if (r >= 0)

@@ -14,7 +14,7 @@
 
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
-#include "uploaders/s3/s3_sign.h"
+#include "uploaders/aws/aws_sign.h"
 
 typedef struct Credentials Credentials;
 
@@ -74,3 +74,24 @@ uint64_t credentials_expire_usec(const Credentials *c);
 
 /** Region by environment (AWS_REGION, AWS_DEFAULT_REGION) or profile, for the command line. @return the caller's, NULL = none told */
 char *credentials_region(const Credentials *c);
+
+/* When credentials are usable, and when they are fetched again. Pure; exported for the tests, like the two that follow. */
+
+/** @param fetched_usec      when they came, CLOCK_REALTIME
+ * @param expires_usec  0 = they do not expire
+ * @return whether they are good for another minute, or, of those that were given for less than ten, for a tenth of their life */
+bool credentials_schedule_is_good(uint64_t fetched_usec, uint64_t expires_usec, uint64_t now_usec);
+
+/** @param random  spreads a fleet that started together over a tenth of the life
+ * @return when to ask anew: at 70 to 80 % of their life, at the latest 5 min before its end; those that came with less than that left after
+ * half of it, but not above a minute and not below a second. UINT64_MAX = never */
+uint64_t credentials_schedule_refresh_usec(uint64_t fetched_usec, uint64_t expires_usec,
+                                           uint64_t random);
+
+/** @return the wait after the n-th failure in a row: 1 s, 2 s … 60 s; 0 for none */
+uint64_t credentials_schedule_backoff_usec(unsigned n_failures);
+
+/** What the timer does: begins to ask anew when it is time to by the clock. */
+void credentials_tick(Credentials *c);
+/** @return whether somebody is being asked just now */
+bool credentials_is_fetching(const Credentials *c);

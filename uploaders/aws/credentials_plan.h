@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "uploaders/aws/credentials_files.h"
+#include "uploaders/aws/aws_profile.h"
 #include "uploaders/aws/credentials_secret.h"
 #include "uploaders/aws/sts.h"
 
@@ -31,8 +31,8 @@ typedef struct CredentialsPlan {
         const char *command;    /* PROCESS: borrowed; not for people, who knows what is in it */
         CredentialsRole
                 role; /* WEB_IDENTITY: by the token; else by the keys of the base; no role_arn = none */
-        StsPlace sts; /* when there is a role or a web identity */
-        char *looked_at; /* IMDS because nothing else was found: what was looked at before, for people; else NULL */
+        StsEndpoint sts; /* when there is a role or a web identity */
+        char *searched; /* IMDS because nothing else was found: what was looked at before, for people; else NULL */
 } CredentialsPlan;
 
 typedef struct CredentialsPlanOptions { /* borrowed until credentials_plan_done() */
@@ -43,7 +43,20 @@ typedef struct CredentialsPlanOptions { /* borrowed until credentials_plan_done(
         const char *region; /* for STS when nothing else tells one */
 } CredentialsPlanOptions;
 
-/** @return 0 and *ret; -EINVAL and *ret_fault, a sentence (the caller's); -ENOMEM */
-int credentials_plan_make(CredentialsPlan *ret, const CredentialsPlanOptions *options,
-                          char **ret_fault);
+/** @return 0 and *ret; -EINVAL and *ret_error, a sentence (the caller's); -ENOMEM */
+int credentials_plan_new(CredentialsPlan *ret, const CredentialsPlanOptions *options,
+                         char **ret_error);
 void credentials_plan_done(CredentialsPlan *p);
+
+/* The container endpoint of ECS and of EKS Pod Identity.
+ * @see AWS SDKs and Tools Reference Guide, "Container credential provider" */
+
+/** Reads AWS_CONTAINER_CREDENTIALS_RELATIVE_URI (on 169.254.170.2) or AWS_CONTAINER_CREDENTIALS_FULL_URI: https anywhere; http only to this
+ * machine (127.0.0.0/8, ::1, localhost) or the addresses of ECS and EKS (169.254.170.2, 169.254.170.23, fd00:ec2::23): the token and the keys
+ * would be for everybody to read.
+ * @return 0 and *ret (the caller's); -ENOENT neither is set; -EINVAL and *ret_error, a sentence (the caller's); -ENOMEM */
+int credentials_container_url(char *const *environment, char **ret, char **ret_error);
+
+/** Reads AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE, anew at each call, or AWS_CONTAINER_AUTHORIZATION_TOKEN.
+ * @return 0 and *ret, an `Authorization: …` line (secret memory; NULL when neither is set); -EINVAL and *ret_error; -ENOMEM */
+int credentials_container_token(char *const *environment, char **ret, char **ret_error);

@@ -28,5 +28,5 @@ DEFINE_CLEANUP(CredentialsRun, credentials_run_free);
 void credentials_run_start(CredentialsRun *run);
 
 /** After on_done: moves what was got. @return 0 with both filled; -ENODATA: it failed, see credentials_run_error() */
-int credentials_run_take(CredentialsRun *run, CredentialsSet *ret, char **ret_origin);
+int credentials_run_result(CredentialsRun *run, CredentialsSet *ret, char **ret_origin);
 const char *credentials_run_error(const CredentialsRun *run); /* a sentence; borrowed */

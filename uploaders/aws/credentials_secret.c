@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -11,9 +12,10 @@
 
 #include "lib/base/cleanup.h"
 #include "lib/base/digest.h"
+#include "lib/base/parse.h"
+#include "lib/base/strbuf.h"
 
 #define MAX_KEY_BYTES ((size_t)64 * 1024)
-
 typedef struct Secret {
         size_t mapped_bytes;
         max_align_t data[];
@@ -105,7 +107,7 @@ int credentials_secret_read(const char *path, size_t max_bytes, char **ret, size
         return 0;
 }
 
-void credentials_secret_wipe_foreign(const void *data, size_t n) {
+void credentials_secret_wipe_borrowed(const void *data, size_t n) {
         if (data && n > 0)
                 digest_wipe((void *)(uintptr_t)data, n);
 }
@@ -122,7 +124,7 @@ static bool can_be_key(const char *s) {
         return true;
 }
 
-int credentials_set_make(CredentialsSet *ret, const AwsKeys *keys, uint64_t expires_usec) {
+int credentials_set_init(CredentialsSet *ret, const AwsKeys *keys, uint64_t expires_usec) {
         bool has_token = keys->token && keys->token[0];
 
         if (!keys->access_key || !keys->secret_key || !can_be_key(keys->access_key) ||
@@ -153,4 +155,24 @@ AwsKeys credentials_set_keys(const CredentialsSet *s) {
         return (AwsKeys){ .access_key = s->access_key,
                           .secret_key = s->secret_key,
                           .token = s->token };
+}
+
+char *format_sentence(const char *fmt, ...) {
+        char *raw = NULL, piece[UTF8_SPELL_SIZE];
+        StrBuf b = STRBUF_INIT;
+        va_list ap;
+
+        va_start(ap, fmt);
+        int n = vasprintf(&raw, fmt, ap);
+        va_end(ap);
+        if (n < 0)
+                return NULL;
+        for (size_t i = 0; i < (size_t)n;) {
+                i += utf8_spell(raw + i, (size_t)n - i, piece);
+                strbuf_add(&b, piece);
+        }
+        free(raw);
+        char *text = strbuf_take(&b);
+        strbuf_done(&b);
+        return text;
 }

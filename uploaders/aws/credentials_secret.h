@@ -6,7 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "uploaders/s3/s3_sign.h"
+#include "lib/base/cleanup.h"
+#include "uploaders/aws/aws_sign.h"
 
 /** @return n zeroed bytes, NULL for lack of memory; to be given back by credentials_secret_free() */
 void *credentials_secret_new(size_t n);
@@ -26,7 +27,7 @@ static inline void credentials_secret_freep(char **p) {
 int credentials_secret_read(const char *path, size_t max_bytes, char **ret, size_t *ret_n);
 
 /** Overwrites a secret in memory that somebody else will free: a reply's body, a child's output, a parsed string. */
-void credentials_secret_wipe_foreign(const void *data, size_t n);
+void credentials_secret_wipe_borrowed(const void *data, size_t n);
 
 typedef struct CredentialsSet {                /* owned, in secret memory */
         char *access_key, *secret_key, *token; /* token NULL = none; no access_key = an empty set */
@@ -34,6 +35,10 @@ typedef struct CredentialsSet {                /* owned, in secret memory */
 } CredentialsSet;
 
 /** Copies the keys. @return 0, -ENOMEM, -EINVAL when one is missing or cannot be one: a blank, a control character, not ASCII, above 64 KiB */
-int credentials_set_make(CredentialsSet *ret, const AwsKeys *keys, uint64_t expires_usec);
+int credentials_set_init(CredentialsSet *ret, const AwsKeys *keys, uint64_t expires_usec);
 void credentials_set_done(CredentialsSet *s);
 AwsKeys credentials_set_keys(const CredentialsSet *s);
+
+/** A sentence for people, which may quote what came from outside.
+ * @return the caller's, one line: control characters and bytes that are not UTF-8 as `\xNN`; NULL for lack of memory */
+char *format_sentence(const char *fmt, ...) _printf_(1, 2);

@@ -8,8 +8,7 @@
 
 #include "lib/http/http.h"
 #include "lib/http/url.h"
-#include "uploaders/aws/credentials_env.h"
-#include "uploaders/aws/credentials_say.h"
+#include "uploaders/aws/aws_environment.h"
 #include "uploaders/aws/credentials_secret.h"
 
 #define CONNECT_USEC (1 * USEC_PER_SEC)
@@ -107,20 +106,20 @@ static void fail(Imds *i, char *error /* ours */) {
         free(error);
 }
 
-static int ask_token(Imds *i);
-static int ask_path(Imds *i);
+static int request_token(Imds *i);
+static int request_path(Imds *i);
 
-static void go_on(Imds *i, int (*ask)(Imds *i)) {
-        int r = ask(i);
+static void continue_request(Imds *i, int (*request)(Imds *i)) {
+        int r = request(i);
         if (r < 0)
-                fail(i, credentials_say("cannot ask the metadata service: %s", strerror(-r)));
+                fail(i, format_sentence("cannot ask the metadata service: %s", strerror(-r)));
 }
 
-static char *explain_no_answer(const Imds *i, const HttpReply *reply) {
+static char *explain_no_response(const Imds *i, const HttpReply *reply) {
         bool was_silent = reply->error == HTTP_E_STALLED || reply->error == HTTP_E_TIMEOUT;
 
         /* The answer's packets die on their way through one more network namespace: the only sign of it is silence. */
-        return credentials_say("the metadata service at %s does not answer (%s)%s", i->endpoint,
+        return format_sentence("the metadata service at %s does not answer (%s)%s", i->endpoint,
                                reply->text,
                                was_silent && !i->token_line
                                        ? "; in a container, raise the instance's metadata hop "
@@ -133,21 +132,21 @@ static void on_token(const HttpReply *reply, void *userdata) {
 
         i->call = NULL;
         if (reply->error)
-                return fail(i, explain_no_answer(i, reply));
+                return fail(i, explain_no_response(i, reply));
         if (reply->status == 403)
                 return fail(i,
-                            credentials_say("the metadata service at %s is switched off for this "
+                            format_sentence("the metadata service at %s is switched off for this "
                                             "instance (403)",
                                             i->endpoint));
         size_t n = strcspn(reply->body, "\r\n");
         if (reply->status != 200 || n == 0 || n != reply->body_bytes)
-                return fail(i, credentials_say("%s gives no IMDSv2 session token (status %u)",
+                return fail(i, format_sentence("%s gives no IMDSv2 session token (status %u)",
                                                i->endpoint, reply->status));
         i->token_line = credentials_secret_join(TOKEN_HEADER, reply->body);
-        credentials_secret_wipe_foreign(reply->body, reply->body_bytes);
+        credentials_secret_wipe_borrowed(reply->body, reply->body_bytes);
         if (!i->token_line)
                 return fail(i, NULL);
-        go_on(i, ask_path);
+        continue_request(i, request_path);
 }
 
 static void on_answer(const HttpReply *reply, void *userdata) {
@@ -156,21 +155,21 @@ static void on_answer(const HttpReply *reply, void *userdata) {
         i->call = NULL;
         i->status = reply->status;
         if (reply->error)
-                return fail(i, explain_no_answer(i, reply));
+                return fail(i, explain_no_response(i, reply));
         if (reply->status == 401 && !i->is_second_token) { /* it has run out */
                 i->token_line = credentials_secret_free(i->token_line);
                 i->is_second_token = true;
-                return go_on(i, ask_token);
+                return continue_request(i, request_token);
         }
         if (reply->status != 200)
-                return fail(i, credentials_say("the metadata service at %s answers %u to "
+                return fail(i, format_sentence("the metadata service at %s answers %u to "
                                                "/latest/%s",
                                                i->endpoint, reply->status, i->path));
         finish(i, reply->body, NULL);
-        credentials_secret_wipe_foreign(reply->body, reply->body_bytes);
+        credentials_secret_wipe_borrowed(reply->body, reply->body_bytes);
 }
 
-static int ask(Imds *i, HttpOrder *order, const char *path) {
+static int send_request(Imds *i, HttpOrder *order, const char *path) {
         char *url = NULL;
         uint64_t now_usec;
 
@@ -188,18 +187,20 @@ static int ask(Imds *i, HttpOrder *order, const char *path) {
         return r;
 }
 
-static int ask_token(Imds *i) {
+static int request_token(Imds *i) {
         const char *const headers[] = { "X-aws-ec2-metadata-token-ttl-seconds: " TOKEN_TTL, NULL };
 
-        return ask(i, &(HttpOrder){ .method = "PUT", .headers = headers, .on_done = on_token },
-                   "api/token");
+        return send_request(
+                i, &(HttpOrder){ .method = "PUT", .headers = headers, .on_done = on_token },
+                "api/token");
 }
 
-static int ask_path(Imds *i) {
+static int request_path(Imds *i) {
         const char *const headers[] = { i->token_line, NULL };
 
-        return ask(i, &(HttpOrder){ .method = "GET", .headers = headers, .on_done = on_answer },
-                   i->path);
+        return send_request(
+                i, &(HttpOrder){ .method = "GET", .headers = headers, .on_done = on_answer },
+                i->path);
 }
 
 int imds_get(Imds *i, const char *path,
@@ -219,7 +220,7 @@ int imds_get(Imds *i, const char *path,
         i->is_second_token = !i->token_line;
         i->on_done = on_done;
         i->userdata = userdata;
-        r = i->token_line ? ask_path(i) : ask_token(i);
+        r = i->token_line ? request_path(i) : request_token(i);
         if (r < 0) {
                 free(i->path);
                 i->path = NULL;

@@ -1,3 +1,4 @@
+/* Where STS is. Pure. */
 #include "uploaders/aws/sts.h"
 
 #include <errno.h>
@@ -8,9 +9,59 @@
 #include "lib/base/digest.h"
 #include "lib/base/strbuf.h"
 #include "lib/http/http.h"
-#include "uploaders/aws/credentials_say.h"
-#include "uploaders/s3/s3_time.h"
-#include "uploaders/s3/s3_xml.h"
+#include "lib/http/url.h"
+#include "uploaders/aws/aws_parse.h"
+#include "uploaders/aws/aws_region.h"
+#include "uploaders/aws/aws_xml.h"
+#include "uploaders/aws/credentials_secret.h"
+
+static int split_endpoint(const char *endpoint, StsEndpoint *p) {
+        _cleanup_(url_done) Url u = { 0 };
+
+        int r = url_parse(&u, endpoint);
+        if (r < 0)
+                return r;
+        if (!url_is_http(&u) || u.has_query || !u.path)
+                return -EINVAL;
+        size_t n = strlen(u.path);
+        if (asprintf(&p->path, "%s%s", u.path, u.path[n - 1] == '/' ? "" : "/") < 0)
+                p->path = NULL;
+        p->scheme = TAKE_PTR(u.scheme);
+        p->host = TAKE_PTR(u.authority);
+        return 0;
+}
+
+int sts_endpoint_init(StsEndpoint *ret, const StsEndpointOptions *options) {
+        bool has_endpoint = options->endpoint && *options->endpoint;
+        const char *region = options->region && *options->region ? options->region : "us-east-1";
+        StsEndpoint p = { .region = strdup(region) };
+        int r = 0;
+
+        if (has_endpoint)
+                r = split_endpoint(options->endpoint, &p);
+        else if (region[strspn(region, "abcdefghijklmnopqrstuvwxyz0123456789-")])
+                r = -EINVAL; /* it becomes a part of the host's name */
+        else {
+                p.scheme = strdup("https");
+                p.host = aws_service_host("sts", region, options->dualstack, options->fips);
+                p.path = strdup("/");
+        }
+        if (r == 0 && (!p.scheme || !p.host || !p.path || !p.region))
+                r = -ENOMEM;
+        if (r < 0)
+                sts_endpoint_done(&p);
+        else
+                *ret = p;
+        return r;
+}
+
+void sts_endpoint_done(StsEndpoint *p) {
+        free(p->scheme);
+        free(p->host);
+        free(p->path);
+        free(p->region);
+        *p = (StsEndpoint){ 0 };
+}
 
 #define API_VERSION "2011-06-15"
 #define FORM_TYPE "application/x-www-form-urlencoded; charset=utf-8"
@@ -20,15 +71,18 @@
         ((int64_t)(60 *                                                                            \
                    USEC_PER_SEC)) /* less is the way of a reply, and no signature fails by it */
 
+static int sign(const Sts *s, Signature *ret);
+static int start_call(Sts *s);
+
 struct Sts {
-        sd_event *event;       /* borrowed */
-        Clock *clock;          /* borrowed */
-        const StsPlace *place; /* borrowed */
+        sd_event *event;          /* borrowed */
+        Clock *clock;             /* borrowed */
+        const StsEndpoint *place; /* borrowed */
         HttpPool *pool;
-        HttpCall *call;      /* underway */
-        int64_t offset_usec; /* how far the server's clock is ahead of ours */
-        bool knows_offset;   /* this request was made again by the server's clock */
-        char *body;          /* on the heap, wiped: a web identity's token is in it */
+        HttpCall *call;            /* underway */
+        int64_t offset_usec;       /* how far the server's clock is ahead of ours */
+        bool is_retried_for_clock; /* this request was made again by the server's clock */
+        char *body;                /* on the heap, wiped: a web identity's token is in it */
         size_t body_bytes, n_allocated;
         bool is_signed;
         CredentialsSet keys;     /* to sign with */
@@ -52,7 +106,7 @@ int sts_new(Sts **ret, const StsOptions *options) {
         return 0;
 }
 
-static void forget_order(Sts *s) {
+static void clear_request(Sts *s) {
         if (s->body)
                 digest_wipe(s->body, s->n_allocated);
         free(s->body);
@@ -68,7 +122,7 @@ Sts *sts_free(Sts *s) {
                 return NULL;
         http_call_cancel(s->call);
         http_pool_free(s->pool);
-        forget_order(s);
+        clear_request(s);
         free(s);
         return NULL;
 }
@@ -76,7 +130,7 @@ Sts *sts_free(Sts *s) {
 /* The answer */
 
 static void finish(Sts *s, const CredentialsSet *set, const char *error) {
-        forget_order(s);
+        clear_request(s);
         s->on_done(set, error, s->userdata);
 }
 
@@ -86,7 +140,7 @@ static void fail(Sts *s, char *error /* ours */) {
 }
 
 /* @return whether the server's clock differs from what the request was signed by */
-static bool learn_offset(Sts *s, const HttpReply *reply) {
+static bool update_clock_offset(Sts *s, const HttpReply *reply) {
         const char *date = http_reply_header(reply, "date");
         uint64_t there_usec;
 
@@ -109,7 +163,7 @@ typedef struct Remedy {
 static const Remedy remedies[] = {
         { "AccessDenied", "let the role's trust policy name this identity, and allow sts:AssumeRole to it" },
         { "ExpiredToken", "renew the keys that ask for the role" },
-        { "ExpiredTokenException", "the token is past its time: is its file still being renewed?" },
+        { "ExpiredTokenException", "token expired: is its file still being renewed?" },
         { "IDPCommunicationError", "STS cannot reach the OIDC provider: it is tried again" },
         { "InvalidClientTokenId", "these keys are not known there: renew them" },
         { "InvalidIdentityToken", "let the account have an IAM OIDC provider for the cluster, and the token be meant for sts.amazonaws.com" },
@@ -117,6 +171,7 @@ static const Remedy remedies[] = {
         { "SignatureDoesNotMatch", "the secret key does not belong to the access key, or is damaged" },
         { "ValidationError", "check role_arn, role_session_name and duration_seconds" },
 };
+
 /* clang-format on */
 
 static const char *find_remedy(const char *code) {
@@ -127,24 +182,23 @@ static const char *find_remedy(const char *code) {
 }
 
 static char *explain_refusal(const Sts *s, const HttpReply *reply) {
-        S3Error e = { 0 };
+        AwsError e = { 0 };
 
-        if (s3_xml_error(reply->body, reply->body_bytes, &e) < 0 || !e.code[0])
-                return credentials_say("STS at %s answers %u when asked for the role %s by %s; is "
+        if (aws_xml_error(reply->body, reply->body_bytes, &e) < 0 || !e.code[0])
+                return format_sentence("STS at %s answers %u when asked for the role %s by %s; is "
                                        "it an STS endpoint?",
                                        s->place->host, reply->status, s->role_arn, s->origin);
         const char *remedy = find_remedy(e.code);
         /* Of a signature that does not match the message may spell out what was signed, the session token included. */
-        bool tells = e.message[0] && strncmp(e.code, "Signature", strlen("Signature")) != 0;
-        return credentials_say("STS at %s refuses the role %s to %s: %s%s%s%s%s", s->place->host,
-                               s->role_arn, s->origin, e.code, tells ? ": " : "",
-                               tells ? e.message : "", remedy ? "; " : "", remedy ? remedy : "");
+        bool shows_message = e.message[0] && strncmp(e.code, "Signature", strlen("Signature")) != 0;
+        return format_sentence("STS at %s refuses the role %s to %s: %s%s%s%s%s", s->place->host,
+                               s->role_arn, s->origin, e.code, shows_message ? ": " : "",
+                               shows_message ? e.message : "", remedy ? "; " : "",
+                               remedy ? remedy : "");
 }
 
-static int begin_call(Sts *s);
-
 /* Expirations are told by the server's clock and looked at by ours. */
-static int take_answer(Sts *s, const HttpReply *reply, CredentialsSet *ret) {
+static int parse_response(Sts *s, const HttpReply *reply, CredentialsSet *ret) {
         StsCredentials got;
         uint64_t expires_usec;
 
@@ -155,7 +209,7 @@ static int take_answer(Sts *s, const HttpReply *reply, CredentialsSet *ret) {
         if (expires_usec > 0 &&
             __builtin_sub_overflow((int64_t)expires_usec, s->offset_usec, (int64_t *)&expires_usec))
                 expires_usec = got.expires_usec;
-        r = credentials_set_make(ret,
+        r = credentials_set_init(ret,
                                  &(AwsKeys){ .access_key = got.access_key,
                                              .secret_key = got.secret_key,
                                              .token = got.token },
@@ -170,24 +224,24 @@ static void on_reply(const HttpReply *reply, void *userdata) {
 
         s->call = NULL;
         if (reply->error)
-                return fail(s, credentials_say("STS does not answer (%s)", reply->text));
-        bool was_skewed = learn_offset(s, reply);
+                return fail(s, format_sentence("STS does not answer (%s)", reply->text));
+        bool was_skewed = update_clock_offset(s, reply);
         if (reply->status != 200) {
-                if (was_skewed && s->is_signed && !s->knows_offset) {
-                        s->knows_offset = true;
-                        int r = begin_call(s);
+                if (was_skewed && s->is_signed && !s->is_retried_for_clock) {
+                        s->is_retried_for_clock = true;
+                        int r = start_call(s);
                         if (r < 0)
-                                fail(s, credentials_say("cannot ask STS: %s", strerror(-r)));
+                                fail(s, format_sentence("cannot ask STS: %s", strerror(-r)));
                         return;
                 }
                 return fail(s, explain_refusal(s, reply));
         }
-        int r = take_answer(s, reply, &set);
-        credentials_secret_wipe_foreign(reply->body, reply->body_bytes);
+        int r = parse_response(s, reply, &set);
+        credentials_secret_wipe_borrowed(reply->body, reply->body_bytes);
         if (r == -ENOMEM)
                 return fail(s, NULL);
         if (r < 0)
-                return fail(s, credentials_say("the answer of STS at %s has no credentials in it; "
+                return fail(s, format_sentence("the answer of STS at %s has no credentials in it; "
                                                "is it an STS endpoint?",
                                                s->place->host));
         finish(s, &set, NULL);
@@ -200,10 +254,10 @@ static void add_field(StrBuf *b, const char *name, const char *value) {
         if (!value)
                 return;
         strbuf_addf(b, "&%s=", name);
-        sign_escape(b, value, false);
+        aws_escape(b, value, false);
 }
 
-static int make_body(Sts *s, const StsOrder *o) {
+static int build_body(Sts *s, const StsRequest *o) {
         size_t n_values = strlen(o->role_arn) + strlen(o->session_name) +
                           (o->external_id ? strlen(o->external_id) : 0) +
                           (o->token ? strlen(o->token) : 0);
@@ -235,7 +289,7 @@ static int make_body(Sts *s, const StsOrder *o) {
         return 0;
 }
 
-static int sign(const Sts *s, Signed *ret) {
+static int sign(const Sts *s, Signature *ret) {
         uint8_t sha256[SHA256_SIZE];
         char payload[SHA256_HEX_SIZE];
         const SignPair headers[] = { { "host", s->place->host }, { "content-type", FORM_TYPE } };
@@ -243,20 +297,20 @@ static int sign(const Sts *s, Signed *ret) {
 
         sha256_of(s->body, s->body_bytes, sha256);
         digest_hex(sha256, sizeof sha256, payload);
-        return sign_v4(&(SignOrder){ .method = "POST",
-                                     .path = s->place->path,
-                                     .headers = headers,
-                                     .n_headers = ELEMENTSOF(headers),
-                                     .payload = payload,
-                                     .region = s->place->region,
-                                     .service = "sts",
-                                     .time_usec = s->clock->realtime_usec(s->clock) +
-                                                  (uint64_t)s->offset_usec,
-                                     .normalize_path = true },
+        return sign_v4(&(SignRequest){ .method = "POST",
+                                       .path = s->place->path,
+                                       .headers = headers,
+                                       .n_headers = ELEMENTSOF(headers),
+                                       .payload = payload,
+                                       .region = s->place->region,
+                                       .service = "sts",
+                                       .time_usec = s->clock->realtime_usec(s->clock) +
+                                                    (uint64_t)s->offset_usec,
+                                       .normalize_path = true },
                        &keys, ret);
 }
 
-static int order_call(Sts *s, const char *const *headers) {
+static int start_http_call(Sts *s, const char *const *headers) {
         char *url = NULL;
 
         if (asprintf(&url, "%s://%s%s", s->place->scheme, s->place->host, s->place->path) < 0)
@@ -275,19 +329,19 @@ static int order_call(Sts *s, const char *const *headers) {
         return r;
 }
 
-static int begin_call(Sts *s) {
+static int start_call(Sts *s) {
         char *host = NULL, *authorization = NULL, *date = NULL, *token = NULL;
-        Signed made = { 0 };
+        Signature created = { 0 };
         int r = 0;
 
         if (s->is_signed)
-                r = sign(s, &made);
+                r = sign(s, &created);
         if (r < 0)
                 return r;
-        host = credentials_say("Host: %s", s->place->host);
+        host = format_sentence("Host: %s", s->place->host);
         if (s->is_signed) {
-                authorization = credentials_say("Authorization: %s", made.authorization);
-                date = credentials_say("X-Amz-Date: %s", made.amz_date);
+                authorization = format_sentence("Authorization: %s", created.authorization);
+                date = format_sentence("X-Amz-Date: %s", created.amz_date);
         }
         if (s->keys.token)
                 token = credentials_secret_join("X-Amz-Security-Token: ", s->keys.token);
@@ -296,31 +350,31 @@ static int begin_call(Sts *s) {
         const char *const headers[] = { host,          "Content-Type: " FORM_TYPE,
                                         authorization, date,
                                         token,         NULL };
-        r = has_all ? order_call(s, headers) : -ENOMEM;
+        r = has_all ? start_http_call(s, headers) : -ENOMEM;
         credentials_secret_free(token);
         free(host);
         free(authorization);
         free(date);
         if (s->is_signed)
-                signed_done(&made);
+                signature_done(&created);
         return r;
 }
 
-int sts_assume(Sts *s, const StsOrder *order) {
+int sts_assume_role(Sts *s, const StsRequest *order) {
         if (s->role_arn)
                 return -EBUSY;
-        s->knows_offset = false;
+        s->is_retried_for_clock = false;
         s->is_signed = order->keys != NULL;
         s->on_done = order->on_done;
         s->userdata = order->userdata;
         s->role_arn = strdup(order->role_arn);
         s->origin = strdup(order->keys_origin);
-        int r = s->role_arn && s->origin ? make_body(s, order) : -ENOMEM;
+        int r = s->role_arn && s->origin ? build_body(s, order) : -ENOMEM;
         if (r == 0 && order->keys)
-                r = credentials_set_make(&s->keys, order->keys, 0);
+                r = credentials_set_init(&s->keys, order->keys, 0);
         if (r == 0)
-                r = begin_call(s);
+                r = start_call(s);
         if (r < 0)
-                forget_order(s);
+                clear_request(s);
         return r;
 }

@@ -8,32 +8,32 @@
 
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
+#include "uploaders/aws/aws_sign.h"
 #include "uploaders/aws/credentials_secret.h"
-#include "uploaders/s3/s3_sign.h"
 
-typedef struct StsPlaceOptions { /* borrowed; NULL or "" = not told */
-        const char *endpoint;    /* http(s)://host[:port][/base]: taken as it is */
-        const char *region;      /* NULL = us-east-1 */
+typedef struct StsEndpointOptions { /* borrowed; NULL or "" = not told */
+        const char *endpoint;       /* http(s)://host[:port][/base]: taken as it is */
+        const char *region;         /* NULL = us-east-1 */
         bool dualstack, fips;
-} StsPlaceOptions;
+} StsEndpointOptions;
 
-typedef struct StsPlace { /* owned */
-        char *scheme;     /* http | https */
-        char *host;       /* as in the Host: header */
-        char *path;       /* "/" or the endpoint's base path with a slash at its end */
-        char *region;     /* to sign with */
-} StsPlace;
+typedef struct StsEndpoint { /* owned */
+        char *scheme;        /* http | https */
+        char *host;          /* as in the Host: header */
+        char *path;          /* "/" or the endpoint's base path with a slash at its end */
+        char *region;        /* to sign with */
+} StsEndpoint;
 
 /** @return 0, -ENOMEM, -EINVAL when the endpoint is no URL or the region no name of one */
-int sts_place_make(StsPlace *ret, const StsPlaceOptions *options);
-void sts_place_done(StsPlace *p);
+int sts_endpoint_init(StsEndpoint *ret, const StsEndpointOptions *options);
+void sts_endpoint_done(StsEndpoint *p);
 
 typedef struct Sts Sts;
 
 typedef struct StsOptions { /* copied, but for event, clock and place, which are borrowed */
         sd_event *event;
         Clock *clock;
-        const StsPlace *place;
+        const StsEndpoint *place;
         const char *ca_file, *proxy; /* as in HttpPoolOptions */
 } StsOptions;
 
@@ -42,7 +42,7 @@ int sts_new(Sts **ret, const StsOptions *options);
 Sts *sts_free(Sts *s); /* not from inside on_done */
 DEFINE_CLEANUP(Sts, sts_free);
 
-typedef struct StsOrder { /* borrowed while sts_assume() runs */
+typedef struct StsRequest { /* borrowed while sts_assume_role() runs */
         const char *role_arn, *session_name;
         const char *external_id;   /* NULL = none */
         unsigned duration_seconds; /* 0 = the service's default, an hour */
@@ -51,9 +51,9 @@ typedef struct StsOrder { /* borrowed while sts_assume() runs */
         const char *keys_origin;   /* where keys or token are from, for the sentence */
         void (*on_done)(const CredentialsSet *set, const char *error, void *userdata);
         void *userdata;
-} StsOrder;
+} StsRequest;
 
 /** One at a time. A clock that is wrong is noticed by the answer's Date, and the request made once more; `expires_usec` is by our clock.
  * @param on_done  once, never from inside; set NULL: error is a sentence. The next may be asked for from inside it.
  * @return 0, -ENOMEM, -EBUSY, -EINVAL */
-int sts_assume(Sts *s, const StsOrder *order);
+int sts_assume_role(Sts *s, const StsRequest *order);

@@ -3,11 +3,104 @@
 #include "uploaders/s3/s3_client.h"
 
 #include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "uploaders/s3/s3_client_private.h"
-#include "uploaders/s3/s3_time.h"
+#include "lib/base/list.h"
+#include "lib/base/log.h"
+#include "lib/base/strbuf.h"
+#include "lib/base/transition.h"
+#include "lib/event/timer.h"
+#include "lib/http/http.h"
+#include "uploaders/aws/aws_parse.h"
 #include "uploaders/uploader.h"
+
+#define S3_REGIONS_MAX 3 /* that one call is sent to: its own and two redirects */
+typedef struct S3Counts {
+        S3Stats stats; /* items point to `items` */
+        S3Stat *items;
+} S3Counts;
+
+struct S3Client {
+        sd_event *event;
+        Clock *clock;
+        Credentials *credentials;
+        HttpPool *pool;
+        S3ClientOptions options; /* strings are ours */
+        S3Location place;
+        ListLink calls;      /* S3Call.link, in order of arrival */
+        uint64_t asked_usec; /* CLOCK_BOOTTIME: the first of them came, or the last answer */
+        unsigned n_large;    /* of them, those that have one of `connections` */
+        Aimd aimd;           /* of these */
+        uint64_t random;
+
+        /* learned */
+        bool has_no_conditions;
+        bool has_request_ids;     /* in its answers */
+        int64_t clock_ahead_usec; /* the server's, by the last Date that was heard */
+        int64_t sign_ahead_usec;  /* taken into account: only after a RequestTimeTooSkewed */
+
+        S3Counts counts;
+};
+
+typedef enum CallState {
+        CALL_NEW,
+        CALL_QUEUED, /* for one of the connections that are for large bodies */
+        CALL_CREDENTIALS,
+        CALL_SENT,
+        CALL_DELAYED, /* between tries, or for its turn in the line of requests */
+        CALL_ENDED,
+        N_CALL_STATES
+} CallState;
+
+struct S3Call {
+        S3Client *client;
+        ListLink link;
+        CallState state;
+        S3Order order; /* strings and pairs are ours */
+        char payload_hex[SHA256_HEX_SIZE];
+        char checksum[DIGEST_BASE64_SIZE(SHA256_SIZE)];
+        bool is_large;
+
+        sd_event_source *timer;
+        CredentialsWaiter *waiter;
+        HttpCall *http;
+
+        /* of the try underway */
+        uint64_t serial; /* of the keys */
+        uint64_t signed_usec;
+        int64_t signed_ahead_usec; /* what was taken into account of the server's clock */
+        char region[64];
+        bool has_token;        /* of the line of requests, for the next try … */
+        uint64_t token_nsec;   /* … and what it took in it */
+        uint64_t started_usec; /* CLOCK_BOOTTIME */
+
+        /* of all tries */
+        unsigned n_tries, n_failures;
+        unsigned n_redirects;
+        bool is_clock_corrected, are_keys_renewed;
+        bool has_delivered_data; /* on_data got something */
+
+        /* That denies, while the credentials' source is asked whether it has others by now. */
+        S3Answer denied_answer; /* verdict S3_OK = none */
+        unsigned denial_status;
+};
+
+/* s3_client_next.c */
+typedef enum CallRetry {
+        RETRY_NONE,
+        RETRY_NOW,
+        RETRY_LATER,
+        RETRY_WITH_KEYS /* again if the credentials' source has others */
+} CallRetry;
+
+/* s3_client_request.c: what is sent, signed */
+typedef struct S3Request {
+        const char *method;
+        char *url;
+        char **headers; /* `Name: value`, NULL-terminated; the session token is among them */
+} S3Request;
 
 static int copy_string(const char **to, const char *from) {
         *to = strdup(from ? from : "");
@@ -74,8 +167,8 @@ static void free_options(S3ClientOptions *o) {
         throttle_unref(o->requests);
 }
 
-static int find_place(const S3Client *c, const char *region, S3Place *ret, char **ret_fault) {
-        const S3PlaceOptions options = {
+static int find_location(const S3Client *c, const char *region, S3Location *ret, char **ret_error) {
+        const S3LocationOptions options = {
                 .bucket = c->options.bucket,
                 .region = region,
                 .endpoint = c->options.endpoint,
@@ -84,14 +177,22 @@ static int find_place(const S3Client *c, const char *region, S3Place *ret, char 
                 .fips = c->options.fips,
         };
 
-        return s3_place_make(ret, &options, ret_fault);
+        return s3_location_init(ret, &options, ret_error);
 }
 
-int s3_client_new(S3Client **ret, const S3ClientOptions *options, char **ret_fault) {
+static HttpThrottle s3_client_throttle(const S3Client *c);
+static void s3_counts_init(S3Counts *c);
+static void s3_counts_done(S3Counts *c);
+static void s3_request_done(S3Request *r);
+static S3Call *s3_call_free(S3Call *call);
+static int try_now(S3Call *call);
+static void s3_client_start_queued(S3Client *c);
+
+int s3_client_new(S3Client **ret, const S3ClientOptions *options, char **ret_error) {
         _cleanup_(s3_client_freep) S3Client *c = calloc(1, sizeof *c);
         int r;
 
-        *ret_fault = NULL;
+        *ret_error = NULL;
         if (!c)
                 return -ENOMEM;
         list_init(&c->calls);
@@ -105,7 +206,7 @@ int s3_client_new(S3Client **ret, const S3ClientOptions *options, char **ret_fau
                 return r;
         c->options.connections = MAX(options->connections, 1U);
         aimd_init(&c->aimd, c->options.connections);
-        r = find_place(c, c->options.region, &c->place, ret_fault);
+        r = find_location(c, c->options.region, &c->place, ret_error);
         if (r < 0)
                 return r;
         /* One more than large bodies may have: a HEAD or an abort never waits behind parts. */
@@ -130,7 +231,7 @@ S3Client *s3_client_free(S3Client *c) {
         LIST_FOREACH_SAFE (link, &c->calls)
                 s3_call_free(CONTAINER_OF(link, S3Call, link));
         http_pool_free(c->pool);
-        s3_place_done(&c->place);
+        s3_location_done(&c->place);
         free_options(&c->options);
         s3_counts_done(&c->counts);
         sd_event_unref(c->event);
@@ -150,7 +251,7 @@ uint64_t s3_client_now_usec(const S3Client *c) {
         return c->clock->realtime_usec(c->clock) + (uint64_t)c->clock_ahead_usec;
 }
 
-const S3Place *s3_client_place(const S3Client *c) {
+const S3Location *s3_client_place(const S3Client *c) {
         return &c->place;
 }
 
@@ -166,19 +267,19 @@ Credentials *s3_client_credentials(const S3Client *c) {
         return c->credentials;
 }
 
-int s3_client_move(S3Client *c, const char *region) {
-        S3Place place;
-        int r = find_place(c, region, &place, NULL);
+static int s3_client_change_region(S3Client *c, const char *region) {
+        S3Location place;
+        int r = find_location(c, region, &place, NULL);
 
         if (r < 0)
                 return r;
-        s3_place_done(&c->place);
+        s3_location_done(&c->place);
         c->place = place;
         return 0;
 }
 
 /* splitmix64: any seed will do, and tests give their own. */
-uint64_t s3_client_random(S3Client *c) {
+static uint64_t s3_client_random(S3Client *c) {
         uint64_t z = c->random += UINT64_C(0x9e3779b97f4a7c15);
 
         z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -186,7 +287,7 @@ uint64_t s3_client_random(S3Client *c) {
         return z ^ (z >> 31);
 }
 
-void s3_client_heard_date(S3Client *c, const char *http_date) {
+static void s3_client_update_clock(S3Client *c, const char *http_date) {
         uint64_t theirs;
 
         if (http_date && s3_time_parse_http(http_date, &theirs) == 0)
@@ -221,4 +322,863 @@ int s3_verdict_outcome(S3Verdict verdict) {
                 return UPLOAD_E_REFUSED;
         }
         return UPLOAD_E_REFUSED;
+}
+
+/* How fast, and how many at once: what the node's limits leave, and what the store can bear. */
+
+/* A store may ask for more time than retry.maximum is; at least so much is granted. */
+#define RETRY_AFTER_MAX_USEC (10 * USEC_PER_SEC)
+/* ── bytes: what lib/http/http asks ── */
+
+static uint64_t book(uint64_t n, uint64_t *ret_nsec, void *userdata) {
+        return throttle_book(userdata, n, ret_nsec);
+}
+
+static void refund(uint64_t nsec, void *userdata) {
+        throttle_return(userdata, nsec);
+}
+
+static void discard_savings(void *userdata) {
+        ratelimit_discard_savings(userdata);
+}
+
+static size_t piece(void *userdata) {
+        return throttle_piece(userdata);
+}
+
+static HttpThrottle s3_client_throttle(const S3Client *c) {
+        return (HttpThrottle){ .book = book,
+                               .refund = refund,
+                               .discard_savings = discard_savings,
+                               .piece = piece,
+                               .userdata = c->options.upload };
+}
+
+/* ── requests ── */
+
+static uint64_t now_usec(const S3Client *c) {
+        return c->clock->boottime_usec(c->clock);
+}
+
+static uint64_t s3_call_wait_usec(S3Call *call) {
+        S3Client *c = call->client;
+        uint64_t now = now_usec(c);
+
+        if (now < c->aimd.not_before_usec)
+                return c->aimd.not_before_usec - now;
+        if (call->has_token)
+                return 0;
+        call->has_token = true;
+        return throttle_book(c->options.requests, 1, &call->token_nsec);
+}
+
+static void s3_call_consume_token(S3Call *call) {
+        call->has_token = false;
+        call->started_usec = now_usec(call->client);
+}
+
+static void s3_call_return_token(S3Call *call) {
+        if (call->has_token)
+                throttle_return(call->client->options.requests, call->token_nsec);
+        call->has_token = false;
+}
+
+/* ── what the store says of it ── */
+
+static unsigned s3_client_large_max(const S3Client *c) {
+        return c->aimd.limit; /* at most options.connections */
+}
+
+static bool is_throttling(const S3Answer *answer, unsigned status) {
+        static const char *const codes[] = { "SlowDown",
+                                             "Throttling",
+                                             "TooManyRequests",
+                                             "RequestLimitExceeded",
+                                             "BandwidthLimitExceeded",
+                                             "KMS.Throttling" };
+
+        if (answer->verdict != S3_RETRY)
+                return false;
+        for (size_t i = 0; i < ELEMENTSOF(codes); i++)
+                if (strncmp(answer->error.code, codes[i], strlen(codes[i])) == 0)
+                        return true;
+        return status == 503 || status == 429;
+}
+
+static uint64_t s3_call_retry_after_usec(const S3Call *call, const S3Answer *answer) {
+        const S3ClientOptions *o = &call->client->options;
+
+        return MIN(answer->retry_after_usec, MAX(o->retry_maximum_usec, RETRY_AFTER_MAX_USEC));
+}
+
+static void s3_call_adapt_rate(S3Call *call, const S3Answer *answer, unsigned status) {
+        S3Client *c = call->client;
+
+        if (is_throttling(answer, status))
+                aimd_slowed_down(&c->aimd, call->started_usec, now_usec(c));
+        else if (answer->verdict == S3_OK && call->is_large)
+                aimd_succeeded(&c->aimd);
+        if (answer->verdict == S3_RETRY && answer->retry_after_usec > 0)
+                aimd_hold(&c->aimd, now_usec(c), s3_call_retry_after_usec(call, answer));
+}
+
+/* What was asked how often, and how long it took. */
+
+static void s3_counts_init(S3Counts *c) {
+        static const double le[S3_LATENCY_BUCKETS] = { 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+                                                       1,    2.5,   5,    10,  30,   60 };
+
+        memcpy(c->stats.le, le, sizeof le);
+}
+
+static void s3_counts_done(S3Counts *c) {
+        free(c->items);
+}
+
+static S3Stat *find_stat(S3Counts *c, S3Operation operation, unsigned status) {
+        for (size_t i = 0; i < c->stats.n; i++)
+                if (c->items[i].operation == operation && c->items[i].status == status)
+                        return &c->items[i];
+        S3Stat *items = reallocarray(c->items, c->stats.n + 1, sizeof *items);
+        if (!items)
+                return NULL; /* a count is not worth a failure */
+        c->items = items;
+        c->stats.items = items;
+        items[c->stats.n] = (S3Stat){ .operation = operation, .status = status };
+        return &items[c->stats.n++];
+}
+
+static void s3_counts_add(S3Counts *c, S3Operation operation, const HttpReply *reply) {
+        S3Stat *stat = find_stat(c, operation, reply->error ? 0 : reply->status);
+        double sec = (double)reply->duration_usec / (double)USEC_PER_SEC;
+
+        if (stat)
+                stat->n++;
+        c->stats.total++;
+        c->stats.sum += sec;
+        for (size_t i = 0; i < S3_LATENCY_BUCKETS; i++)
+                if (sec <= c->stats.le[i]) {
+                        c->stats.count[i]++;
+                        break;
+                }
+}
+
+void s3_client_stats(const S3Client *c, S3Stats *ret) {
+        *ret = c->counts.stats;
+        LIST_FOREACH (link, &c->calls) {
+                const S3Call *call = CONTAINER_OF(link, S3Call, link);
+                ret->sent_bytes += s3_call_sent_bytes(call);
+        }
+}
+
+/* What a call keeps of its order: copies, and the body's digest. */
+
+#define LIST_MAX_BYTES (16 * MIB)
+#define REPLY_MAX_BYTES (1 * MIB)
+static SignPair *copy_pairs(const SignPair *from, size_t n) {
+        SignPair *to = calloc(n + 1, sizeof *to);
+
+        for (size_t i = 0; to && i < n; i++) {
+                to[i].name = strdup(from[i].name);
+                to[i].value = strdup(from[i].value ? from[i].value : "");
+        }
+        return to;
+}
+
+static bool are_complete(const SignPair *pairs, size_t n) {
+        for (size_t i = 0; pairs && i < n; i++)
+                if (!pairs[i].name || !pairs[i].value)
+                        return false;
+        return pairs != NULL;
+}
+
+static void free_pairs(const SignPair *pairs, size_t n) {
+        for (size_t i = 0; pairs && i < n; i++) {
+                free((char *)pairs[i].name);
+                free((char *)pairs[i].value);
+        }
+        free((SignPair *)pairs);
+}
+
+static int s3_call_copy_request(S3Call *call, const S3Order *order) {
+        S3Order *o = &call->order;
+        uint8_t digest[SHA256_SIZE];
+
+        *o = *order;
+        o->key = strdup(order->key ? order->key : "");
+        o->queries = copy_pairs(order->queries, order->n_queries);
+        o->headers = copy_pairs(order->headers, order->n_headers);
+        if (!o->key || !are_complete(o->queries, o->n_queries) ||
+            !are_complete(o->headers, o->n_headers))
+                return -ENOMEM;
+        if (!order->body_sha256)
+                sha256_of(order->body ? order->body : "", order->body_bytes, digest);
+        else
+                memcpy(digest, order->body_sha256, sizeof digest);
+        o->body_sha256 = NULL; /* the caller's; its text is kept */
+        (void)digest_hex(digest, sizeof digest, call->payload_hex);
+        (void)digest_base64(digest, sizeof digest, call->checksum);
+        return 0;
+}
+
+static size_t s3_call_reply_max_bytes(const S3Call *call) {
+        const S3Order *o = &call->order;
+        bool is_list = o->operation == S3_LIST_PARTS || o->operation == S3_LIST_UPLOADS ||
+                       o->operation == S3_LIST_OBJECTS;
+
+        return o->reply_max_bytes ? o->reply_max_bytes : is_list ? LIST_MAX_BYTES : REPLY_MAX_BYTES;
+}
+
+static void s3_call_free_request(S3Call *call) {
+        free((char *)call->order.key);
+        free_pairs(call->order.queries, call->order.n_queries);
+        free_pairs(call->order.headers, call->order.n_headers);
+}
+
+/* What a call says on the wire: URL, headers, signature. */
+
+#define HEADERS_MAX 32
+typedef struct HeaderSet { /* borrowed, but for `tagging` */
+        SignPair items[HEADERS_MAX];
+        size_t n;
+        char *tagging;
+        bool overflow;
+} HeaderSet;
+
+static void add(HeaderSet *h, const char *name, const char *value) {
+        if (!value || !value[0])
+                return;
+        if (h->n < HEADERS_MAX)
+                h->items[h->n++] = (SignPair){ name, value };
+        else
+                h->overflow = true;
+}
+
+static const char *method_of(S3Operation operation) {
+        switch (operation) {
+        case S3_HEAD_BUCKET:
+        case S3_HEAD_OBJECT:
+                return "HEAD";
+        case S3_PUT_OBJECT:
+        case S3_UPLOAD_PART:
+                return "PUT";
+        case S3_DELETE_OBJECT:
+        case S3_ABORT_UPLOAD:
+                return "DELETE";
+        case S3_CREATE_UPLOAD:
+        case S3_COMPLETE_UPLOAD:
+                return "POST";
+        default:
+                return "GET";
+        }
+}
+
+/* `a=b&c=d`, escaped as a query is. */
+static char *tagging_of(char *const *tags) {
+        StrBuf b = STRBUF_INIT;
+
+        for (size_t i = 0; tags && tags[i] && tags[i + 1]; i += 2) {
+                strbuf_add(&b, i > 0 ? "&" : "");
+                aws_escape(&b, tags[i], false);
+                strbuf_add(&b, "=");
+                aws_escape(&b, tags[i + 1], false);
+        }
+        return strbuf_take(&b);
+}
+
+static int add_object_headers(HeaderSet *h, const S3ClientOptions *o) {
+        if (strcmp(o->sse, "none") != 0)
+                add(h, "x-amz-server-side-encryption", o->sse);
+        add(h, "x-amz-server-side-encryption-aws-kms-key-id", o->kms_key_id);
+        add(h, "x-amz-storage-class", o->storage_class);
+        h->tagging = tagging_of(o->tags);
+        if (!h->tagging)
+                return -ENOMEM;
+        add(h, "x-amz-tagging", h->tagging);
+        return 0;
+}
+
+static int collect_headers(HeaderSet *h, const S3Call *call) {
+        const S3ClientOptions *o = &call->client->options;
+        const S3Order *order = &call->order;
+        int r = 0;
+
+        add(h, "host", call->client->place.host);
+        add(h, "x-amz-expected-bucket-owner", o->expected_bucket_owner);
+        /* The object's own checksum, kept by AWS; a bucket with object lock wants one of these headers. */
+        if (order->operation == S3_PUT_OBJECT || order->operation == S3_UPLOAD_PART)
+                add(h, "x-amz-checksum-sha256", call->checksum);
+        if (order->is_conditional)
+                add(h, "if-none-match", "*");
+        if (order->with_object_headers)
+                r = add_object_headers(h, o);
+        for (size_t i = 0; i < order->n_headers; i++)
+                add(h, order->headers[i].name, order->headers[i].value);
+        return r < 0 ? r : h->overflow ? -EINVAL : 0;
+}
+
+static char *path_of(const S3Call *call) {
+        const char *base = call->client->place.base_path, *key = call->order.key;
+        char *path;
+
+        if (key[0] == '\0')
+                return strdup(base[0] ? base : "/");
+        return asprintf(&path, "%s/%s", base, key) < 0 ? NULL : path;
+}
+
+static char *header_line(const char *name, const char *value) {
+        char *line;
+
+        return asprintf(&line, "%s: %s", name, value) < 0 ? NULL : line;
+}
+
+/* @return 0, -ENOMEM */
+static int write_lines(S3Request *r, const HeaderSet *h, const SignPair *more, size_t n_more) {
+        size_t n = 0;
+
+        r->headers = calloc(h->n + n_more + 1, sizeof *r->headers);
+        if (!r->headers)
+                return -ENOMEM;
+        for (size_t i = 0; i < h->n + n_more; i++) {
+                const SignPair *p = i < h->n ? &h->items[i] : &more[i - h->n];
+
+                if (!p->value)
+                        continue;
+                r->headers[n] = header_line(p->name, p->value);
+                if (!r->headers[n++])
+                        return -ENOMEM;
+        }
+        return 0;
+}
+
+static char *url_of(const S3Location *place, const Signature *signature) {
+        char *url;
+
+        return asprintf(&url, "%s://%s%s%s%s", place->scheme, place->host, signature->path,
+                        signature->query[0] ? "?" : "", signature->query) < 0
+                       ? NULL
+                       : url;
+}
+
+static int s3_request_build(S3Request *ret, const S3Call *call, const AwsKeys *keys) {
+        const S3Client *c = call->client;
+        _cleanup_free_ char *path = path_of(call);
+        HeaderSet headers = { .n = 0 };
+        S3Request request = { 0 };
+        Signature signature = { 0 };
+        int r = path ? collect_headers(&headers, call) : -ENOMEM;
+
+        if (r == 0) {
+                const SignRequest order = {
+                        .method = method_of(call->order.operation),
+                        .path = path,
+                        .queries = call->order.queries,
+                        .n_queries = call->order.n_queries,
+                        .headers = headers.items,
+                        .n_headers = headers.n,
+                        .payload = call->payload_hex,
+                        .sign_payload_header = true,
+                        .region = c->place.region,
+                        .service = "s3",
+                        .time_usec = call->signed_usec,
+                };
+                r = sign_v4(&order, keys, &signature);
+        }
+        if (r == 0) {
+                const SignPair more[] = {
+                        { "x-amz-date", signature.amz_date },
+                        { "x-amz-content-sha256", call->payload_hex },
+                        { "x-amz-security-token", keys->token },
+                        { "authorization", signature.authorization },
+                };
+
+                request.method = method_of(call->order.operation);
+                request.url = url_of(&c->place, &signature);
+                r = request.url ? write_lines(&request, &headers, more, ELEMENTSOF(more)) : -ENOMEM;
+                signature_done(&signature);
+        }
+        free(headers.tagging);
+        if (r < 0)
+                s3_request_done(&request);
+        else
+                *ret = request;
+        return r;
+}
+
+static void s3_request_done(S3Request *r) {
+        for (char **line = r->headers; line && *line; line++) {
+                digest_wipe(*line, strlen(*line)); /* the session token is one of them */
+                free(*line);
+        }
+        free(r->headers);
+        free(r->url);
+        *r = (S3Request){ 0 };
+}
+
+/* What an answer means to a call, what the client learns from it, and what is to be done next. */
+
+static void classify_response(S3Call *call, const HttpReply *reply, S3Answer *ret) {
+        S3Client *c = call->client;
+        bool has_id = http_reply_header(reply, "x-amz-request-id") ||
+                      http_reply_header(reply, "x-amz-id-2");
+
+        c->has_request_ids |= has_id;
+        const S3AnswerInput in = {
+                .operation = call->order.operation,
+                .is_conditional = call->order.is_conditional,
+                .is_foreign = c->has_request_ids && !has_id,
+                .http_error = reply->error,
+                .http_text = reply->text,
+                .status = reply->status,
+                .body = reply->body ? reply->body : "",
+                .body_bytes = reply->body ? reply->body_bytes : 0,
+                .retry_after = http_reply_header(reply, "retry-after"),
+                .date = http_reply_header(reply, "date"),
+                .now_usec = call->signed_usec,
+                .bucket_region = http_reply_header(reply, "x-amz-bucket-region"),
+                .bucket = c->options.bucket,
+                .key = call->order.key,
+                .region = call->region,
+                .host = c->place.host,
+                .credentials_origin = credentials_origin(c->credentials),
+                .expected_owner = c->options.expected_bucket_owner,
+        };
+
+        if (s3_answer_judge(&in, ret) < 0)
+                *ret = (S3Answer){ .verdict = S3_RETRY };
+}
+
+static CallRetry retry_after_failure(S3Call *call) {
+        if (call->has_delivered_data || ++call->n_failures >= MAX(call->order.max_tries, 1U))
+                return RETRY_NONE;
+        return RETRY_LATER;
+}
+
+static CallRetry follow_redirect(S3Call *call, const S3Answer *answer) {
+        S3Client *c = call->client;
+
+        if (strcmp(c->place.region, call->region) != 0)
+                return RETRY_NOW; /* another call has learned it meanwhile */
+        if (answer->region[0] == '\0')
+                return retry_after_failure(
+                        call); /* as S3 does for minutes after a bucket was made */
+        if (strcmp(answer->region, call->region) == 0 || ++call->n_redirects >= S3_REGIONS_MAX ||
+            s3_client_change_region(c, answer->region) < 0)
+                return RETRY_NONE;
+        log_debug("bucket '%s' is in region '%s', not in '%s'", c->options.bucket, answer->region,
+                  call->region);
+        return RETRY_NOW;
+}
+
+static CallRetry learn_clock(S3Call *call) {
+        S3Client *c = call->client;
+
+        if (call->is_clock_corrected || call->signed_ahead_usec == c->clock_ahead_usec)
+                return RETRY_NONE; /* told before, or it has not told its time */
+        call->is_clock_corrected = true;
+        c->sign_ahead_usec = c->clock_ahead_usec;
+        return RETRY_NOW;
+}
+
+/* Keys that are denied may have been replaced at their source, whatever the reason that is given: a wrong secret, a role that lost its
+ * permission. How often that is looked at is the source's business. */
+static CallRetry renew_keys(S3Call *call) {
+        if (call->are_keys_renewed)
+                return RETRY_NONE;
+        call->are_keys_renewed = true;
+        return credentials_refused(call->client->credentials, call->serial) ? RETRY_WITH_KEYS
+                                                                            : RETRY_NONE;
+}
+
+static CallRetry decide_retry(S3Call *call, S3Answer *answer) {
+        switch (answer->verdict) {
+        case S3_RETRY:
+        case S3_CORRUPTED:
+        case S3_UNREACHABLE:
+                return retry_after_failure(call);
+        case S3_SKEWED:
+                return learn_clock(call);
+        case S3_REDIRECT:
+                return follow_redirect(call, answer);
+        case S3_EXPIRED:
+                answer->verdict = S3_DENIED; /* unless others come */
+                return renew_keys(call);
+        case S3_DENIED:
+                return renew_keys(call);
+        case S3_UNCONDITIONAL:
+                call->client->has_no_conditions = true;
+                return RETRY_NONE;
+        default:
+                return RETRY_NONE;
+        }
+}
+
+/* One request on its way: a connection for large bodies, credentials, signature, answer, and again where that is the answer. What an
+ * answer calls for is decided in s3_client_next.c.
+ *
+ *   NEW → (QUEUED → NEW →) (PAUSING →) (ASKING →) SENT → ENDED
+ *          ↑                  │   ↑        ↑      │ │
+ *          │                  │   │        └ keys ┘ │     keys that were denied: has their source others?
+ *          └ slow down ───────┘   └─────────────────┘ */
+
+#define LARGE_BYTES (64 * KIB) /* a body from here on needs one of the connections for large ones */
+/* States */
+
+static bool has_connection(const S3Call *call) {
+        return call->is_large && call->state != CALL_NEW && call->state != CALL_QUEUED &&
+               call->state != CALL_ENDED;
+}
+
+#define TO(state) (1U << (state))
+static const unsigned moves[N_CALL_STATES] = {
+        [CALL_NEW] = TO(CALL_QUEUED) | TO(CALL_DELAYED) | TO(CALL_CREDENTIALS) | TO(CALL_SENT) |
+                     TO(CALL_ENDED),
+        [CALL_QUEUED] = TO(CALL_NEW) | TO(CALL_ENDED),
+        [CALL_CREDENTIALS] = TO(CALL_DELAYED) | TO(CALL_SENT) | TO(CALL_ENDED),
+        [CALL_SENT] = TO(CALL_SENT) | TO(CALL_CREDENTIALS) | TO(CALL_DELAYED) | TO(CALL_ENDED),
+        [CALL_DELAYED] = TO(CALL_QUEUED) | TO(CALL_DELAYED) | TO(CALL_CREDENTIALS) | TO(CALL_SENT) |
+                         TO(CALL_ENDED),
+        [CALL_ENDED] = TO(CALL_ENDED), /* told, then freed */
+};
+
+static const StateTable call_table = {
+        .machine = "S3 call",
+        .names =
+                (const char *const[]){ "new", "queued", "credentials", "sent", "delayed", "ended" },
+        .moves = moves,
+        .n_states = N_CALL_STATES,
+};
+
+static void set_state(S3Call *call, CallState state) {
+        bool had_connection = has_connection(call);
+
+        if (transition_check(&call_table, call->state, state, NULL) < 0)
+                return;
+        call->state = state;
+        call->client->n_large += has_connection(call) - had_connection;
+}
+
+static void count_sent(S3Call *call, uint64_t bytes) {
+        call->client->counts.stats.sent_bytes += bytes;
+        if (call->order.sent_bytes)
+                *call->order.sent_bytes += bytes;
+}
+
+static S3Call *s3_call_free(S3Call *call) {
+        set_state(call, CALL_ENDED);
+        list_remove(&call->link);
+        sd_event_source_disable_unref(call->timer);
+        credentials_waiter_cancel(call->waiter);
+        if (call->http)
+                count_sent(call, http_call_sent_bytes(call->http));
+        s3_call_return_token(call);
+        http_call_cancel(call->http);
+        s3_call_free_request(call);
+        s3_answer_done(&call->denied_answer);
+        free(call);
+        return NULL;
+}
+
+static const char *result_header(const S3Result *r, const char *name) {
+        return r->reply ? http_reply_header(r->reply, name) : NULL;
+}
+
+/* The one way out: tells, and is gone. */
+static void finish(S3Call *call, const S3Answer *answer, const HttpReply *reply) {
+        S3Client *c = call->client;
+        const S3Result result = {
+                .answer = answer,
+                .status = reply ? reply->status : call->denial_status,
+                .n_tries = call->n_tries,
+                .body = reply && reply->body ? reply->body : "",
+                .body_bytes = reply && reply->body ? reply->body_bytes : 0,
+                .header = result_header,
+                .reply = reply,
+        };
+
+        set_state(call, CALL_ENDED);
+        call->order.on_done(&result, call->order.userdata);
+        s3_call_free(call);
+        s3_client_start_queued(c);
+}
+
+/* Ends without an answer of the server's. @param text  copied */
+static void finish_unsent(S3Call *call, S3Verdict verdict, const char *text) {
+        S3Answer answer = { .verdict = verdict, .sentence = strdup(text) };
+
+        finish(call, &answer, NULL);
+        s3_answer_done(&answer);
+}
+
+static void finish_failure(S3Call *call, int r) {
+        char text[256];
+
+        (void)snprintf(text, sizeof text, "%s cannot be asked for: %s",
+                       s3_operation_name(call->order.operation), strerror(-r));
+        finish_unsent(call, r == -EINVAL ? S3_REFUSED : S3_RETRY, text);
+}
+
+/* Doing it */
+
+static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+        (void)source;
+        (void)usec;
+        return try_now(userdata);
+}
+
+static int arm(S3Call *call, uint64_t usec) {
+        return timer_arm(&call->timer, &(TimerOrder){ .event = call->client->event,
+                                                      .usec = usec,
+                                                      .slack_usec = 1,
+                                                      .handler = on_timer,
+                                                      .userdata = call });
+}
+
+static void pause_call(S3Call *call, const S3Answer *answer) {
+        const S3ClientOptions *o = &call->client->options;
+        uint64_t wait = backoff_next_usec(MAX(call->n_failures, 1U), o->retry_initial_usec,
+                                          o->retry_maximum_usec, s3_client_random(call->client));
+
+        set_state(call, CALL_DELAYED);
+        int r = arm(call, MAX(wait, s3_call_retry_after_usec(call, answer)));
+        if (r < 0)
+                finish_failure(call, r);
+}
+
+/* The denial stands. @param error  why the source could not tell; NULL = it has no others */
+static void finish_denied(S3Call *call, const char *error) {
+        char *sentence;
+
+        if (error && asprintf(&sentence, "%s; and there are no others: %s",
+                              call->denied_answer.sentence ? call->denied_answer.sentence
+                                                           : "the keys are denied",
+                              error) >= 0) {
+                free(call->denied_answer.sentence);
+                call->denied_answer.sentence = sentence;
+        }
+        finish(call, &call->denied_answer, NULL);
+}
+
+/* What is held after the source was asked. */
+static void on_others(const char *error, void *userdata) {
+        S3Call *call = userdata;
+        S3Client *c = call->client;
+
+        call->waiter = NULL;
+        if (error || credentials_serial(c->credentials) == call->serial) {
+                finish_denied(call, error ? error : credentials_error(c->credentials));
+                return;
+        }
+        s3_answer_done(&call->denied_answer);
+        call->denial_status = 0;
+        c->counts.stats.n_retries++;
+        (void)try_now(call); /* it has told what there was to tell */
+}
+
+static void request_other_credentials(S3Call *call) {
+        set_state(call, CALL_CREDENTIALS);
+        if (credentials_fetch(call->client->credentials, &call->waiter, on_others, call) < 0)
+                finish_denied(call, NULL);
+}
+
+static void on_reply(const HttpReply *reply, void *userdata) {
+        S3Call *call = userdata;
+        S3Client *c = call->client;
+        S3Answer answer = { .verdict = S3_RETRY };
+
+        call->http = NULL;
+        if (reply->status > 0)
+                c->asked_usec = c->clock->boottime_usec(c->clock);
+        s3_counts_add(&c->counts, call->order.operation, reply);
+        count_sent(call, reply->sent_bytes);
+        s3_client_update_clock(c, http_reply_header(reply, "date"));
+        classify_response(call, reply, &answer);
+        s3_call_adapt_rate(call, &answer, reply->error ? 0 : reply->status);
+        switch (decide_retry(call, &answer)) {
+        case RETRY_NONE:
+                finish(call, &answer, reply);
+                break;
+        case RETRY_WITH_KEYS:
+                call->denial_status = reply->status;
+                call->denied_answer = answer;
+                answer = (S3Answer){ .verdict = S3_OK };
+                request_other_credentials(call);
+                break;
+        case RETRY_NOW:
+                c->counts.stats.n_retries++;
+                (void)try_now(call); /* it has told what there was to tell */
+                break;
+        case RETRY_LATER:
+                c->counts.stats.n_retries++;
+                pause_call(call, &answer);
+                break;
+        }
+        s3_answer_done(&answer);
+}
+
+static int on_reply_data(HttpCall *http, const void *data, size_t n, void *userdata) {
+        S3Call *call = userdata;
+
+        (void)http;
+        call->has_delivered_data = true;
+        return call->order.on_data(data, n, call->order.userdata);
+}
+
+/* @return 0, -errno: not begun */
+static int send_now(S3Call *call, const AwsKeys *keys) {
+        S3Client *c = call->client;
+        S3Request request;
+
+        call->serial = credentials_serial(c->credentials);
+        call->signed_ahead_usec = c->sign_ahead_usec;
+        call->signed_usec = c->clock->realtime_usec(c->clock) + (uint64_t)c->sign_ahead_usec;
+        int r = s3_request_build(&request, call, keys);
+        if (r < 0)
+                return r;
+        (void)snprintf(call->region, sizeof call->region, "%s", c->place.region);
+        const HttpOrder http = {
+                .method = request.method,
+                .url = request.url,
+                .headers = (const char *const *)request.headers,
+                .body = call->order.body_bytes > 0 ? call->order.body : NULL,
+                .body_bytes = call->order.body_bytes,
+                .reply_max_bytes = s3_call_reply_max_bytes(call),
+                .on_data = call->order.on_data ? on_reply_data : NULL,
+                .never_repeat = call->order.operation == S3_CREATE_UPLOAD, /* two are two uploads */
+                .on_done = on_reply,
+                .userdata = call,
+        };
+        s3_call_consume_token(call);
+        r = http_call_new(&call->http, c->pool, &http);
+        call->n_tries += r == 0;
+        s3_request_done(&request);
+        return r;
+}
+
+static void on_credentials(const char *error, void *userdata) {
+        S3Call *call = userdata;
+
+        call->waiter = NULL;
+        if (error)
+                finish_unsent(call, S3_DENIED, error);
+        else
+                (void)try_now(call); /* it has told what there was to tell */
+}
+
+static int request_credentials(S3Call *call) {
+        if (call->state == CALL_CREDENTIALS) { /* just fetched, and gone already */
+                finish_unsent(call, S3_DENIED,
+                              "the credentials expire as soon as they are fetched: check this "
+                              "machine's clock and their source");
+                return 0;
+        }
+        set_state(call, CALL_CREDENTIALS);
+        return credentials_fetch(call->client->credentials, &call->waiter, on_credentials, call);
+}
+
+/* @return whether it waits until others have ended */
+static bool lacks_connection(const S3Call *call) {
+        unsigned n_large = call->client->n_large, max = s3_client_large_max(call->client);
+
+        if (!call->is_large)
+                return false;
+        /* A store that has asked for less meanwhile: who pauses makes room first. */
+        return has_connection(call) ? call->state == CALL_DELAYED && n_large > max : n_large >= max;
+}
+
+/* One try. The call may be gone when it returns. @return 0 always: nobody else can act on it */
+static int try_now(S3Call *call) {
+        S3Client *c = call->client;
+        AwsKeys keys;
+        uint64_t wait;
+        int r;
+
+        if (lacks_connection(call)) {
+                set_state(call, CALL_QUEUED);
+                return 0;
+        }
+        if (call->order.is_conditional && c->has_no_conditions) {
+                finish_unsent(call, S3_UNCONDITIONAL, "this store has no conditional writes");
+                return 0;
+        }
+        wait = s3_call_wait_usec(call);
+        if (wait > 0) {
+                set_state(call, CALL_DELAYED);
+                r = arm(call, wait);
+        } else if (credentials_peek(c->credentials, &keys)) {
+                set_state(call, CALL_SENT);
+                r = send_now(call, &keys);
+        } else {
+                r = request_credentials(call);
+        }
+        if (r < 0)
+                finish_failure(call, r);
+        return 0;
+}
+
+static void s3_client_start_queued(S3Client *c) {
+        unsigned max = s3_client_large_max(c), n_free = max - MIN(c->n_large, max);
+
+        LIST_FOREACH (link, &c->calls) {
+                S3Call *call = CONTAINER_OF(link, S3Call, link);
+
+                if (n_free == 0)
+                        break;
+                if (call->state != CALL_QUEUED)
+                        continue;
+                n_free--;
+                set_state(call, CALL_NEW);
+                if (arm(call, 0) < 0)
+                        set_state(call, CALL_QUEUED); /* the next one that ends tries it again */
+        }
+}
+
+int s3_call_new(S3Call **ret, S3Client *c, const S3Order *order) {
+        S3Call *call = calloc(1, sizeof *call);
+        int r;
+
+        if (!call)
+                return -ENOMEM;
+        call->client = c;
+        call->is_large = order->on_data || order->body_bytes >= LARGE_BYTES;
+        if (list_is_empty(&c->calls))
+                c->asked_usec = c->clock->boottime_usec(c->clock);
+        list_append(&c->calls, &call->link);
+        r = s3_call_copy_request(call, order);
+        if (r == 0)
+                r = arm(call, 0); /* nothing is told from inside */
+        if (r < 0) {
+                s3_call_free(call);
+                return r;
+        }
+        if (ret)
+                *ret = call;
+        return 0;
+}
+
+S3Call *s3_call_cancel(S3Call *call) {
+        if (!call)
+                return NULL;
+        S3Client *c = call->client;
+        s3_call_free(call);
+        s3_client_start_queued(c);
+        return NULL;
+}
+
+uint64_t s3_call_sent_bytes(const S3Call *call) {
+        return call->http ? http_call_sent_bytes(call->http) : 0;
+}
+
+uint64_t s3_client_asked_usec(const S3Client *c) {
+        return list_is_empty(&c->calls) ? 0 : c->asked_usec;
+}
+
+uint64_t s3_client_sending_bytes(const S3Client *c, const uint64_t *counter) {
+        uint64_t sum = 0;
+
+        LIST_FOREACH (link, &c->calls) {
+                const S3Call *call = CONTAINER_OF(link, S3Call, link);
+                sum += call->order.sent_bytes == counter ? s3_call_sent_bytes(call) : 0;
+        }
+        return sum;
 }

@@ -8,11 +8,11 @@
 
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
+#include "uploaders/aws/aws_sign.h"
 #include "uploaders/aws/credentials.h"
-#include "uploaders/s3/s3_answer.h"
+#include "uploaders/ratelimit.h"
 #include "uploaders/s3/s3_endpoint.h"
-#include "uploaders/s3/s3_sign.h"
-#include "uploaders/throttle.h"
+#include "uploaders/s3/s3_response.h"
 
 typedef struct S3Client S3Client;
 typedef struct S3Call S3Call;
@@ -36,9 +36,9 @@ typedef struct S3ClientOptions { /* copied, but for event, clock, credentials */
         Throttle *upload, *requests; /* references are taken; NULL = no limit */
 } S3ClientOptions;
 
-/** @param ret_fault  a sentence with -EINVAL (endpoint, region …), the caller's
+/** @param ret_error  a sentence with -EINVAL (endpoint, region …), the caller's
  * @return 0, -EINVAL, -ENOMEM, -EOPNOTSUPP */
-int s3_client_new(S3Client **ret, const S3ClientOptions *options, char **ret_fault);
+int s3_client_new(S3Client **ret, const S3ClientOptions *options, char **ret_error);
 /** Cancels what is underway; no callback any more. */
 S3Client *s3_client_free(S3Client *c);
 DEFINE_CLEANUP(S3Client, s3_client_free);
@@ -108,7 +108,7 @@ uint64_t s3_client_asked_usec(const S3Client *c);
 bool s3_client_has_conditions(const S3Client *c);
 /** How far the server's clock is ahead of ours, by the last answer (which tells whole seconds); 0 before. */
 int64_t s3_client_clock_offset_usec(const S3Client *c);
-const S3Place *s3_client_place(const S3Client *c);
+const S3Location *s3_client_place(const S3Client *c);
 const char *s3_client_bucket(const S3Client *c);
 sd_event *s3_client_event(const S3Client *c);          /* borrowed */
 Credentials *s3_client_credentials(const S3Client *c); /* borrowed */

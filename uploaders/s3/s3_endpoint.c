@@ -4,12 +4,14 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #include "lib/http/url.h"
-#include "uploaders/s3/s3_partition.h"
+#include "uploaders/aws/aws_environment.h"
+#include "uploaders/aws/aws_region.h"
 
 enum {
         BUCKET_MIN = 3, /* on AWS */
@@ -27,17 +29,17 @@ static bool is_letter_or_digit(char c) {
 
 /* ── faults ── */
 
-static int __attribute__((format(printf, 2, 3))) refuse(char **ret_fault, const char *fmt, ...) {
+static int __attribute__((format(printf, 2, 3))) refuse(char **ret_error, const char *fmt, ...) {
         va_list args;
         int n;
 
-        if (!ret_fault)
+        if (!ret_error)
                 return -EINVAL;
         va_start(args, fmt);
-        n = vasprintf(ret_fault, fmt, args);
+        n = vasprintf(ret_error, fmt, args);
         va_end(args);
         if (n < 0) {
-                *ret_fault = NULL;
+                *ret_error = NULL;
                 return -ENOMEM;
         }
         return -EINVAL;
@@ -54,30 +56,30 @@ static void endpoint_done(Endpoint *e) {
         url_done(&e->url);
 }
 
-static int parse_endpoint(Endpoint *e, const char *text, char **ret_fault) {
+static int parse_endpoint(Endpoint *e, const char *text, char **ret_error) {
         int r = url_parse(&e->url, text);
         if (r == -EINVAL && strchr(text, '@')) /* not repeated: it may hold a password */
-                return refuse(ret_fault, "the endpoint has a user name before '@'; keys belong "
+                return refuse(ret_error, "the endpoint has a user name before '@'; keys belong "
                                          "into the credentials, not into the URL");
         if (strncasecmp(text, "https://", 8) != 0 && strncasecmp(text, "http://", 7) != 0)
-                return refuse(ret_fault,
+                return refuse(ret_error,
                               "endpoint '%s' does not begin with http:// or https://; write it "
                               "like https://s3.example.com:9000",
                               text);
         if (r == -EINVAL)
-                return refuse(ret_fault,
+                return refuse(ret_error,
                               "endpoint '%s' has no valid host and port; write it like "
                               "https://s3.example.com:9000 or http://[fd00::1]:9000",
                               text);
         if (r < 0)
                 return r;
         if (e->url.has_query)
-                return refuse(ret_fault,
+                return refuse(ret_error,
                               "endpoint '%s' has a query or a fragment; end it before "
                               "'?' or '#'",
                               text);
         if (!e->url.path)
-                return refuse(ret_fault, "endpoint '%s' has a malformed %%XX in its path", text);
+                return refuse(ret_error, "endpoint '%s' has a malformed %%XX in its path", text);
         for (size_t n = strlen(e->url.path); n > 0 && e->url.path[n - 1] == '/';)
                 e->url.path[--n] = '\0';
         return 0;
@@ -105,37 +107,37 @@ static bool is_dns_bucket(const char *bucket) {
         return true;
 }
 
-static int check_bucket(const char *bucket, bool is_aws, char **ret_fault) {
+static int check_bucket(const char *bucket, bool is_aws, char **ret_error) {
         size_t n = bucket ? strlen(bucket) : 0;
 
         if (n == 0)
-                return refuse(ret_fault, "no bucket is named; set bucket");
+                return refuse(ret_error, "no bucket is named; set bucket");
         if (strncmp(bucket, "arn:", 4) == 0)
-                return refuse(ret_fault,
+                return refuse(ret_error,
                               "bucket '%s' is an ARN; use the bucket's name, or the alias of the "
                               "access point (it ends in -s3alias)",
                               bucket);
         if (is_aws && n > 6 && strcmp(bucket + n - 6, "--x-s3") == 0)
                 return refuse(
-                        ret_fault,
+                        ret_error,
                         "bucket '%s' is a directory bucket (S3 Express), which wants sessions "
                         "of its own; use a general purpose bucket",
                         bucket);
         for (const char *p = bucket; *p; p++)
                 if (!is_letter_or_digit(*p) && !strchr("-._", *p))
-                        return refuse(ret_fault,
+                        return refuse(ret_error,
                                       "bucket '%s' has characters that no bucket has; a name has "
                                       "letters, digits, '-', '.' and '_'",
                                       bucket);
         if (n > BUCKET_MAX || (is_aws && n < BUCKET_MIN) || strcmp(bucket, ".") == 0 ||
             strcmp(bucket, "..") == 0)
-                return refuse(ret_fault, "'%s' is no bucket's name; it has 3 to 63 characters",
+                return refuse(ret_error, "invalid bucket name '%s'; it has 3 to 63 characters",
                               bucket);
         return 0;
 }
 
-static int choose_addressing(const S3PlaceOptions *o, const Endpoint *e, bool *ret_virtual,
-                             char **ret_fault) {
+static int choose_addressing(const S3LocationOptions *o, const Endpoint *e, bool *ret_virtual,
+                             char **ret_error) {
         const char *a = o->addressing && o->addressing[0] ? o->addressing : "auto";
         bool is_tls = strcmp(e->url.scheme, "https") == 0, has_dot = strchr(o->bucket, '.') != NULL;
 
@@ -146,15 +148,15 @@ static int choose_addressing(const S3PlaceOptions *o, const Endpoint *e, bool *r
                 return 0;
         }
         if (strcmp(a, "virtual") != 0)
-                return refuse(ret_fault, "addressing '%s' is unknown; use auto, path or virtual",
+                return refuse(ret_error, "addressing '%s' is unknown; use auto, path or virtual",
                               a);
         if (e->url.is_address)
-                return refuse(ret_fault,
+                return refuse(ret_error,
                               "addressing is virtual, but '%s' is an address and has no "
                               "subdomains; set addressing to path, or name the host",
                               e->url.host);
         if (!is_dns_bucket(o->bucket))
-                return refuse(ret_fault,
+                return refuse(ret_error,
                               "addressing is virtual, but bucket '%s' cannot be part of a host "
                               "name; set addressing to path",
                               o->bucket);
@@ -164,15 +166,15 @@ static int choose_addressing(const S3PlaceOptions *o, const Endpoint *e, bool *r
 
 /* ── the place ── */
 
-static int aws_endpoint(Endpoint *e, const S3PlaceOptions *o, const char *region,
-                        char **ret_fault) {
+static int aws_endpoint(Endpoint *e, const S3LocationOptions *o, const char *region,
+                        char **ret_error) {
         if (!aws_region_is_of_aws(region))
-                return refuse(ret_fault,
+                return refuse(ret_error,
                               "region '%s' is none of AWS; write it like eu-west-1, or set "
                               "endpoint for another store",
                               region);
         if (o->fips && strcmp(aws_partition_name(region), "aws-cn") == 0)
-                return refuse(ret_fault,
+                return refuse(ret_error,
                               "there are no FIPS endpoints in China ('%s'); switch "
                               "FIPS off",
                               region);
@@ -182,22 +184,23 @@ static int aws_endpoint(Endpoint *e, const S3PlaceOptions *o, const char *region
         return e->url.scheme && e->url.path && e->url.authority ? 0 : -ENOMEM;
 }
 
-static int own_endpoint(Endpoint *e, const S3PlaceOptions *o, const char *region,
-                        char **ret_fault) {
+static int custom_endpoint(Endpoint *e, const S3LocationOptions *o, const char *region,
+                           char **ret_error) {
         if (o->dualstack || o->fips)
-                return refuse(ret_fault,
+                return refuse(ret_error,
                               "%s is for the host names of AWS, but endpoint is '%s'; delete one "
                               "of the two",
                               o->fips ? "FIPS" : "dual-stack", o->endpoint);
         if (!aws_region_is_sane(region))
-                return refuse(ret_fault,
+                return refuse(ret_error,
                               "region '%s' has characters that no region has; most stores take "
                               "us-east-1",
                               region);
-        return parse_endpoint(e, o->endpoint, ret_fault);
+        return parse_endpoint(e, o->endpoint, ret_error);
 }
 
-static int fill_place(S3Place *place, const S3PlaceOptions *o, const Endpoint *e, bool is_virtual) {
+static int fill_location(S3Location *place, const S3LocationOptions *o, const Endpoint *e,
+                         bool is_virtual) {
         const char *bucket = o->bucket, *none = "";
 
         if (asprintf(&place->host, "%s%s%s", is_virtual ? bucket : none, is_virtual ? "." : none,
@@ -209,25 +212,25 @@ static int fill_place(S3Place *place, const S3PlaceOptions *o, const Endpoint *e
         return place->host && place->base_path ? 0 : -ENOMEM;
 }
 
-int s3_place_make(S3Place *ret, const S3PlaceOptions *options, char **ret_fault) {
+int s3_location_init(S3Location *ret, const S3LocationOptions *options, char **ret_error) {
         _cleanup_(endpoint_done) Endpoint e = { 0 };
-        _cleanup_(s3_place_done) S3Place place = { 0 };
+        _cleanup_(s3_location_done) S3Location place = { 0 };
         bool has_own = options->endpoint && options->endpoint[0], is_virtual = false;
         const char *region = aws_region_or_default(options->region);
         int r;
 
-        if (ret_fault)
-                *ret_fault = NULL;
-        r = has_own ? own_endpoint(&e, options, region, ret_fault)
-                    : aws_endpoint(&e, options, region, ret_fault);
+        if (ret_error)
+                *ret_error = NULL;
+        r = has_own ? custom_endpoint(&e, options, region, ret_error)
+                    : aws_endpoint(&e, options, region, ret_error);
         if (r < 0)
                 return r;
         place.is_aws = e.is_aws = !has_own || s3_host_is_aws(e.url.host);
-        r = check_bucket(options->bucket, place.is_aws, ret_fault);
+        r = check_bucket(options->bucket, place.is_aws, ret_error);
         if (r == 0)
-                r = choose_addressing(options, &e, &is_virtual, ret_fault);
+                r = choose_addressing(options, &e, &is_virtual, ret_error);
         if (r == 0)
-                r = fill_place(&place, options, &e, is_virtual);
+                r = fill_location(&place, options, &e, is_virtual);
         if (r < 0)
                 return r;
         place.region = strdup(region);
@@ -235,16 +238,16 @@ int s3_place_make(S3Place *ret, const S3PlaceOptions *options, char **ret_fault)
                 return -ENOMEM;
         place.scheme = TAKE_PTR(e.url.scheme);
         *ret = place;
-        place = (S3Place){ 0 };
+        place = (S3Location){ 0 };
         return 0;
 }
 
-void s3_place_done(S3Place *p) {
+void s3_location_done(S3Location *p) {
         free(p->scheme);
         free(p->host);
         free(p->base_path);
         free(p->region);
-        *p = (S3Place){ 0 };
+        *p = (S3Location){ 0 };
 }
 
 int s3_url_split(const char *url, char **ret_bucket, char **ret_key) {
@@ -266,4 +269,35 @@ int s3_url_split(const char *url, char **ret_bucket, char **ret_key) {
         *ret_bucket = bucket;
         *ret_key = key;
         return 0;
+}
+
+static const char *value_of(char *const *environment, const char *name) {
+        const char *value = credentials_env_get(environment, name);
+        return value ? value : "";
+}
+
+S3Environment s3_environment_read(char *const *environment) {
+        S3Environment e = { .endpoint = "",
+                            .ca_bundle = value_of(environment, "AWS_CA_BUNDLE"),
+                            .dualstack = credentials_env_is_true(environment,
+                                                                 "AWS_USE_DUALSTACK_ENDPOINT"),
+                            .fips = credentials_env_is_true(environment, "AWS_USE_FIPS_ENDPOINT") };
+        bool ignored = credentials_env_is_true(environment, "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS");
+        if (!ignored)
+                e.endpoint = value_of(environment, "AWS_ENDPOINT_URL_S3");
+        if (!ignored && !e.endpoint[0])
+                e.endpoint = value_of(environment, "AWS_ENDPOINT_URL");
+        return s3_environment_resolve(&e, NULL, NULL);
+}
+
+S3Environment s3_environment_resolve(const S3Environment *environment, const char *endpoint,
+                                     const char *ca_file) {
+        S3Environment e = *environment;
+        if (endpoint && *endpoint)
+                e.endpoint = endpoint;
+        if (ca_file && *ca_file)
+                e.ca_bundle = ca_file;
+        if (e.endpoint[0])
+                e.dualstack = e.fips = false;
+        return e;
 }

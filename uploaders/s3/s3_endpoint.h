@@ -4,8 +4,9 @@
 #include <stdbool.h>
 
 #include "lib/base/cleanup.h"
+#include "uploaders/aws/aws_region.h"
 
-typedef struct S3PlaceOptions { /* borrowed */
+typedef struct S3LocationOptions { /* borrowed */
         const char *bucket, *region;
 
         /* NULL or "" = AWS; else http(s)://host[:port][/base], IPv6 in brackets */
@@ -16,35 +17,41 @@ typedef struct S3PlaceOptions { /* borrowed */
         const char *addressing;
 
         bool dualstack, fips; /* AWS only */
-} S3PlaceOptions;
+} S3LocationOptions;
 
-typedef struct S3Place { /* owned */
-        char *scheme;    /* http | https */
+typedef struct S3Location { /* owned */
+        char *scheme;       /* http | https */
         char *host;      /* as in the Host: header, with the port unless it is the scheme's own */
         char *base_path; /* raw; "" or `/bucket` or `/base/bucket`, goes before `/key` */
         char *region;    /* to sign with */
         bool is_aws;
-} S3Place;
+} S3Location;
 
 /** AWS hosts: s3.<region>.amazonaws.com (aws, aws-us-gov), .amazonaws.com.cn (aws-cn), s3.dualstack., s3-fips., s3-fips.dualstack.
- * Iso partitions too. @param ret_fault  a sentence, the caller's (may be NULL itself)
+ * Iso partitions too. @param ret_error  a sentence, the caller's (may be NULL itself)
  * @return 0, -ENOMEM, -EINVAL (no bucket, endpoint no URL; dualstack or fips with an endpoint of one's own; …) */
-int s3_place_make(S3Place *ret, const S3PlaceOptions *options, char **ret_fault);
-void s3_place_done(S3Place *p);
-
-/** The host of another AWS service in a region's partition: `sts.eu-west-1.amazonaws.com`. @return the caller's, NULL for lack of memory */
-char *aws_service_host(const char *service, const char *region, bool dualstack, bool fips);
-
-/** `aws`, `aws-cn`, `aws-us-gov` …: what the ARNs of a region begin with after `arn:`. @return static */
-const char *aws_partition_name(const char *region);
-
-/** The region in a host name of S3 (`b.s3.eu-west-1.amazonaws.com`, `s3-us-west-2.amazonaws.com`, `s3.amazonaws.com`), as redirects
- * tell it. @return whether it is one; *ret is at most 63 characters */
-#define AWS_REGION_SIZE 64
-bool aws_region_of_host(const char *host, char ret[static AWS_REGION_SIZE]);
-
-/** Whether it can be one: 1 to 63 of `A-Za-z0-9-_` (stores of one's own have such as `RegionOne`). */
-bool aws_region_is_sane(const char *region);
+int s3_location_init(S3Location *ret, const S3LocationOptions *options, char **ret_error);
+void s3_location_done(S3Location *p);
 
 /** Splits `s3://bucket[/key]`. @return 0 and both (the caller's, key "" when there is none), -EINVAL, -ENOMEM */
 int s3_url_split(const char *url, char **ret_bucket, char **ret_key);
+
+/* What the environment variables of the AWS SDKs say about where S3 is. */
+
+typedef struct S3Environment { /* borrowed from the environment */
+        const char *
+                endpoint; /* AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL; "" when there is none or AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is true */
+        const char *ca_bundle; /* AWS_CA_BUNDLE; "" = none */
+        bool dualstack,
+                fips; /* AWS_USE_DUALSTACK_ENDPOINT, AWS_USE_FIPS_ENDPOINT; false where there is an endpoint */
+} S3Environment;
+
+/** @param environment  NAME=VALUE list, NULL-terminated
+ * @see AWS SDKs and Tools Reference Guide, "Service-specific endpoints", "Dual-stack and FIPS endpoints" */
+S3Environment s3_environment_read(char *const *environment);
+
+/** What counts beside what was configured or given as an option, which come first. An endpoint of one's own has no dual-stack and
+ * FIPS names, whoever named it.
+ * @param endpoint, ca_file  NULL and "" = not configured; borrowed by the answer, as *environment is */
+S3Environment s3_environment_resolve(const S3Environment *environment, const char *endpoint,
+                                     const char *ca_file);

@@ -1,272 +1,15 @@
-/* One walk over a document, which knows only elements, depth and limits; and for each document of S3 and STS a few functions that
- * say which leaf goes where. The whole text is in memory already, so that expat copies next to nothing. */
 #include "uploaders/s3/s3_xml.h"
 
 #include <errno.h>
-#include <expat.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/cleanup.h"
-#include "lib/base/digest.h"
 #include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
-#include "uploaders/s3/s3_time.h"
-#include "uploaders/s3/s3_xml_private.h"
 
-enum {
-        XML_BYTES_MAX = 32 << 20,
-        XML_DEPTH_MAX = 16,
-        XML_PATH_SIZE = 512,
-        XML_TEXT_MAX = 16 * 1024, /* a session token has some 2 KiB, an escaped key 3 KiB */
-};
-
-/* ── the walk ── */
-
-typedef struct XmlWalk {
-        const XmlReader *reader;
-        XML_Parser parser;
-        int error;
-        unsigned depth;
-        bool is_leaf;             /* nothing was opened inside of the innermost element */
-        bool is_cut;              /* its text is longer than we keep */
-        char path[XML_PATH_SIZE]; /* with the root, which has path_starts[0] = 0 */
-        size_t path_starts[XML_DEPTH_MAX], n_path;
-        size_t n_text;
-        char text[XML_TEXT_MAX + 1];
-} XmlWalk;
-
-static void walk_stop(XmlWalk *w, int error) {
-        if (w->error == 0)
-                w->error = error;
-        (void)XML_StopParser(w->parser, XML_FALSE); /* fails only when it has stopped already */
-}
-
-static const char *walk_path(const XmlWalk *w) {
-        return w->depth > 1 ? w->path + w->path_starts[1] : "";
-}
-
-/* `s3:Key` is `Key`: nobody mixes vocabularies in these documents. */
-static const char *local_name(const char *name) {
-        const char *colon = strrchr(name, ':');
-
-        return colon ? colon + 1 : name;
-}
-
-static void XMLCALL walk_open(void *userdata, const XML_Char *name, const XML_Char **attributes) {
-        XmlWalk *w = userdata;
-        const char *local = local_name(name);
-        size_t n = strlen(local), need = w->n_path + (w->depth > 0) + n + 1;
-        int r = 0;
-
-        (void)attributes;
-        if (w->error != 0)
-                return;
-        if (w->depth == XML_DEPTH_MAX || n >= sizeof w->path || need > sizeof w->path ||
-            (w->depth == 0 && w->reader->root && strcmp(local, w->reader->root) != 0)) {
-                walk_stop(w, -EINVAL);
-                return;
-        }
-        if (w->depth > 0)
-                w->path[w->n_path++] = '/';
-        w->path_starts[w->depth++] = w->n_path;
-        memcpy(w->path + w->n_path, local, n + 1);
-        w->n_path += n;
-        w->is_leaf = true;
-        w->is_cut = false;
-        w->n_text = 0;
-        if (w->reader->on_open)
-                r = w->reader->on_open(w->reader->document, walk_path(w));
-        if (r < 0)
-                walk_stop(w, r);
-}
-
-static void XMLCALL walk_text(void *userdata, const XML_Char *text, int n) {
-        XmlWalk *w = userdata;
-        size_t room = XML_TEXT_MAX - w->n_text;
-
-        if (w->error != 0 || !w->is_leaf)
-                return;
-        if ((size_t)n > room) {
-                w->is_cut = true;
-                n = (int)room;
-        }
-        memcpy(w->text + w->n_text, text, (size_t)n);
-        w->n_text += (size_t)n;
-}
-
-static void XMLCALL walk_close(void *userdata, const XML_Char *name) {
-        XmlWalk *w = userdata;
-        int r = 0;
-
-        (void)name;
-        if (w->error != 0)
-                return;
-        w->text[w->n_text] = '\0';
-        /* What is too long is as good as missing: whoever needs it says so at the end. */
-        if (w->is_leaf && !w->is_cut && w->reader->on_leaf)
-                r = w->reader->on_leaf(w->reader->document, walk_path(w), w->text);
-        if (r == 0 && w->reader->on_close)
-                r = w->reader->on_close(w->reader->document, walk_path(w));
-        if (r < 0) {
-                walk_stop(w, r);
-                return;
-        }
-        w->is_leaf = false;
-        w->n_path = w->path_starts[--w->depth];
-        w->n_path -= w->n_path > 0; /* the slash */
-        w->path[w->n_path] = '\0';
-}
-
-/* With no DTD there are no entities but the five of XML itself, and no bomb can be built of those. */
-static void XMLCALL walk_doctype(void *userdata, const XML_Char *name, const XML_Char *system_id,
-                                 const XML_Char *public_id, int has_internal_subset) {
-        (void)name;
-        (void)system_id;
-        (void)public_id;
-        (void)has_internal_subset;
-        walk_stop(userdata, -EINVAL);
-}
-
-/* Measures, at p, a control character that XML 1.0 does not have: as a byte, or as a reference (`&#x1;`). 0 = there is none;
- * NUL is left to expat, which refuses it. */
-static size_t control_size(const char *p, const char *end) {
-        size_t n = 2, n_digits = 0;
-        char digits[8] = "";
-        unsigned long value;
-        bool is_hex;
-
-        if (*p > 0 && *p < ' ')
-                return strchr("\t\n\r", *p) ? 0 : 1;
-        if (end - p < 4 || p[0] != '&' || p[1] != '#')
-                return 0;
-        is_hex = p[n] == 'x';
-        n += is_hex;
-        for (; p + n < end && p[n] != ';' && n_digits < sizeof digits - 1; n++)
-                digits[n_digits++] = p[n];
-        if (p + n >= end || p[n] != ';' || n_digits == 0 ||
-            strspn(digits, is_hex ? "0123456789abcdefABCDEF" : "0123456789") != n_digits)
-                return 0;
-        value = strtoul(digits, NULL, is_hex ? 16 : 10);
-        return value > 0 && value < ' ' && !strchr("\t\n\r", (int)value) ? n + 1 : 0;
-}
-
-/* S3 takes keys with control characters, and then lists them in what is no XML any more (Ceph 16.2 and AWS do, unless asked for
- * encoding-type=url). One such key of somebody else must not hide all others from us: its characters become U+FFFD.
- * @return what to parse in its place, the caller's; NULL = text is well, or *ret_error is -ENOMEM */
-static char *without_controls(const char *text, size_t *n, int *ret_error) {
-        const char *end = text + *n;
-        size_t n_found = 0, size;
-        char *copy, *to;
-
-        *ret_error = 0;
-        for (const char *p = text; p < end; p += size ? size : 1) {
-                size = control_size(p, end);
-                n_found += size > 0;
-        }
-        if (n_found == 0)
-                return NULL;
-        copy = to = malloc(*n + 3 * n_found);
-        if (!copy) {
-                *ret_error = -ENOMEM;
-                return NULL;
-        }
-        for (const char *p = text; p < end; p += size ? size : 1) {
-                size = control_size(p, end);
-                if (size > 0)
-                        to = mempcpy(to, "\xef\xbf\xbd", 3);
-                else
-                        *to++ = *p;
-        }
-        *n = (size_t)(to - copy);
-        return copy;
-}
-
-static int walk_parse(XmlWalk *w, const char *text, size_t n) {
-        int r = 0;
-
-        /* UTF-8 whatever the declaration says; STS answers with keys, so nothing is left in freed memory */
-        static const XML_Memory_Handling_Suite wiping = { malloc, digest_wipe_realloc,
-                                                          digest_wipe_free };
-        w->parser = XML_ParserCreate_MM("UTF-8", &wiping, NULL);
-        if (!w->parser)
-                return -ENOMEM;
-        XML_SetUserData(w->parser, w);
-        XML_SetElementHandler(w->parser, walk_open, walk_close);
-        XML_SetCharacterDataHandler(w->parser, walk_text);
-        XML_SetStartDoctypeDeclHandler(w->parser, walk_doctype);
-        if (XML_Parse(w->parser, text, (int)n, XML_TRUE) != XML_STATUS_OK)
-                r = XML_GetErrorCode(w->parser) == XML_ERROR_NO_MEMORY ? -ENOMEM : -EINVAL;
-        XML_ParserFree(w->parser);
-        return w->error != 0 ? w->error : r;
-}
-
-int xml_walk(const char *text, size_t n, const XmlReader *reader) {
-        char *mended;
-        XmlWalk *w;
-        int r;
-
-        /* While S3 completes an upload it sends blanks to keep the connection, some stores before the XML declaration. */
-        for (; n > 0 && *text && strchr(" \t\r\n", *text); text++)
-                n--;
-        if (n == 0 || n > XML_BYTES_MAX)
-                return -EINVAL;
-        mended = without_controls(text, &n, &r);
-        if (r < 0)
-                return r;
-        w = calloc(1, sizeof *w);
-        if (w) {
-                w->reader = reader;
-                r = walk_parse(w, mended ? mended : text, n);
-                digest_wipe(w->text, sizeof w->text); /* STS sends secrets */
-                free(w);
-        } else
-                r = -ENOMEM;
-        if (mended)
-                digest_wipe(mended, n);
-        free(mended);
-        return r;
-}
-
-/* ── leaves ── */
-
-int xml_put_text(char **to, const char *text) {
-        char *copy = strdup(text);
-
-        if (!copy)
-                return -ENOMEM;
-        free(*to);
-        *to = copy;
-        return 0;
-}
-
-/* A date that we cannot read is as good as none: only ages are made of it. */
-int xml_put_time(uint64_t *to, const char *text) {
-        if (s3_time_parse(text, to) < 0)
-                *to = 0;
-        return 0;
-}
-
-/* For people: one line, cut between characters. */
-static void put_line(char *to, size_t size, const char *text) {
-        size_t left = strlen(text), at = 0;
-
-        while (left > 0) {
-                char spelling[UTF8_SPELL_SIZE];
-                size_t used = utf8_spell(text, left, spelling), n;
-
-                if (strchr("\t\r\n", *text))
-                        (void)strcpy(spelling, " ");
-                n = strlen(spelling);
-                if (at + n >= size)
-                        break;
-                memcpy(to + at, spelling, n);
-                at += n;
-                text += used;
-                left -= used;
-        }
-        to[at] = '\0';
-}
+enum { XML_ITEMS_MAX = 10000 /* of one page; S3's have 1,000 */ };
 
 /* ── ETags ── */
 
@@ -288,49 +31,6 @@ int s3_etag_unquote(char ret[static S3_ETAG_SIZE], const char *etag) {
         memcpy(ret, etag, n);
         ret[n] = '\0';
         return 0;
-}
-
-/* ── <Error> ── */
-
-static int error_leaf(void *document, const char *path, const char *text) {
-        S3Error *e = document;
-        const struct {
-                const char *name;
-                char *to;
-                size_t size;
-        } fields[] = {
-                { "Code", e->code, sizeof e->code },
-                { "Message", e->message, sizeof e->message },
-                { "Region", e->region, sizeof e->region },
-                { "Bucket", e->bucket, sizeof e->bucket },
-                { "BucketName", e->bucket, sizeof e->bucket }, /* Ceph's name for it */
-                { "Endpoint", e->endpoint, sizeof e->endpoint },
-                { "ServerTime", e->server_time, sizeof e->server_time },
-                { "RequestId", e->request_id, sizeof e->request_id },
-        };
-
-        if (strncmp(path, "Error/", 6) == 0) /* of STS */
-                path += 6;
-        for (size_t i = 0; i < ELEMENTSOF(fields); i++)
-                if (strcmp(path, fields[i].name) == 0)
-                        put_line(fields[i].to, fields[i].size, text);
-        return 0;
-}
-
-int s3_xml_error(const char *text, size_t n, S3Error *ret) {
-        static const char *const roots[] = { "Error", "ErrorResponse" };
-        int r = -EINVAL;
-
-        for (size_t i = 0; i < ELEMENTSOF(roots) && r == -EINVAL; i++) {
-                S3Error e = { 0 };
-
-                r = xml_walk(
-                        text, n,
-                        &(XmlReader){ .root = roots[i], .on_leaf = error_leaf, .document = &e });
-                if (r == 0)
-                        *ret = e;
-        }
-        return r;
 }
 
 /* ── answers of one word ── */
@@ -380,45 +80,334 @@ int s3_xml_complete_etag(const char *text, size_t n, char ret[static S3_ETAG_SIZ
         return r < 0 ? r : s3_etag_unquote(ret, etag);
 }
 
-/* ── STS ── */
+/* ── lists: parts of an upload, uploads, objects; one page each ── */
 
-static int sts_leaf(void *document, const char *path, const char *text) {
-        StsCredentials *c = document;
-        const char *name = strstr(path, "Result/Credentials/"); /* AssumeRoleResult, … */
+static int put_number(uint64_t *to, const char *text) {
+        return parse_u64(text, to) < 0 ? -EINVAL : 0;
+}
 
-        if (!name)
-                return 0;
-        name += strlen("Result/Credentials/");
-        if (strcmp(name, "AccessKeyId") == 0)
-                return xml_put_text(&c->access_key, text);
-        if (strcmp(name, "SecretAccessKey") == 0)
-                return xml_put_text(&c->secret_key, text);
-        if (strcmp(name, "SessionToken") == 0)
-                return xml_put_text(&c->token, text);
-        if (strcmp(name, "Expiration") == 0)
-                return xml_put_time(&c->expires_usec, text);
+static int put_unsigned(unsigned *to, const char *text) {
+        uint64_t n;
+
+        if (parse_u64_range(text, 0, UINT_MAX, &n) < 0)
+                return -EINVAL;
+        *to = (unsigned)n;
         return 0;
 }
 
-int sts_xml_credentials(const char *text, size_t n, StsCredentials *ret) {
-        StsCredentials c = { 0 };
-        int r = xml_walk(text, n, &(XmlReader){ .on_leaf = sts_leaf, .document = &c });
+static int put_bool(bool *to, const char *text) {
+        return parse_bool(text, to) < 0 ? -EINVAL : 0;
+}
 
-        if (r == 0 && !(c.access_key && c.access_key[0] && c.secret_key && c.secret_key[0] &&
-                        c.token && c.token[0] && c.expires_usec > 0))
-                r = -EINVAL;
+/* Makes room for one more. @param items_at  where the array's pointer is, of whatever type. @return the new one, zeroed, or
+ * NULL and *ret_error */
+static void *grow(void *items_at, size_t *n, size_t size, int *ret_error) {
+        char *items;
+
+        *ret_error = -EINVAL;
+        if (*n >= XML_ITEMS_MAX)
+                return NULL;
+        memcpy(&items, items_at, sizeof items);
+        if ((*n & (*n - 1)) == 0) { /* 0, 1, 2, 4, 8 …: full */
+                *ret_error = -ENOMEM;
+                items = reallocarray(items, *n ? *n * 2 : 1, size);
+                if (!items)
+                        return NULL;
+                memcpy(items_at, &items, sizeof items);
+        }
+        *ret_error = 0;
+        return memset(items + (*n)++ * size, 0, size);
+}
+
+static bool is_url(const char *encoding) {
+        return strcmp(encoding, "url") == 0;
+}
+
+static int hex_value(char c) {
+        if (c >= '0' && c <= '9')
+                return c - '0';
+        c |= 0x20;
+        return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* In place. encoding-type=url writes a blank as `+` (AWS) or `%20` (Ceph, Swift), and a plus always as `%2B`. */
+static int url_decode(char *text) {
+        char *to = text;
+
+        for (const char *p = text; *p; p++, to++) {
+                int high, low;
+
+                *to = *p == '+' ? ' ' : *p;
+                if (*p != '%')
+                        continue;
+                high = hex_value(p[1]);
+                low = high < 0 ? -1 : hex_value(p[2]);
+                if (low < 0 || (high == 0 && low == 0))
+                        return -EINVAL;
+                *to = (char)(high << 4 | low);
+                p += 2;
+        }
+        *to = '\0';
+        return 0;
+}
+
+static int finish_key(char *key, bool is_escaped) {
+        int r = key && is_escaped ? url_decode(key) : 0;
+
         if (r < 0)
-                sts_credentials_done(&c);
-        else
-                *ret = c;
+                return r;
+        return key && strlen(key) > S3_KEY_MAX ? -EINVAL : 0;
+}
+
+/* ── ListParts ── */
+
+static int parts_open(void *document, const char *path) {
+        S3PartList *l = document;
+        int r = 0;
+
+        if (strcmp(path, "Part") == 0)
+                (void)grow(&l->items, &l->n, sizeof *l->items, &r);
         return r;
 }
 
-void sts_credentials_done(StsCredentials *c) {
-        digest_wipe_free(c->access_key);
-        digest_wipe_free(c->secret_key);
-        digest_wipe_free(c->token);
-        *c = (StsCredentials){ 0 };
+static int parts_leaf(void *document, const char *path, const char *text) {
+        S3PartList *l = document;
+        S3ListedPart *part = l->n > 0 ? &l->items[l->n - 1] : NULL;
+
+        if (strcmp(path, "IsTruncated") == 0)
+                return put_bool(&l->is_truncated, text);
+        if (strcmp(path, "NextPartNumberMarker") == 0)
+                return put_unsigned(&l->next_marker, text);
+        if (strcmp(path, "Part/PartNumber") == 0)
+                return put_unsigned(&part->number, text);
+        if (strcmp(path, "Part/Size") == 0)
+                return put_number(&part->bytes, text);
+        if (strcmp(path, "Part/LastModified") == 0)
+                return xml_put_time(&part->last_modified_usec, text);
+        if (strcmp(path, "Part/ETag") == 0)
+                return s3_etag_unquote(part->etag, text);
+        return 0;
+}
+
+static int parts_close(void *document, const char *path) {
+        const S3PartList *l = document;
+
+        return strcmp(path, "Part") == 0 && l->items[l->n - 1].etag[0] == '\0' ? -EINVAL : 0;
+}
+
+int s3_xml_part_list(const char *text, size_t n, S3PartList *ret) {
+        S3PartList l = { 0 };
+        int r = xml_walk(text, n,
+                         &(XmlReader){ .root = "ListPartsResult",
+                                       .on_open = parts_open,
+                                       .on_leaf = parts_leaf,
+                                       .on_close = parts_close,
+                                       .document = &l });
+
+        if (r == 0 && l.is_truncated && l.next_marker == 0)
+                r = -EINVAL; /* a page that leads back to itself */
+        if (r < 0)
+                s3_part_list_done(&l);
+        else
+                *ret = l;
+        return r;
+}
+
+void s3_part_list_done(S3PartList *l) {
+        free(l->items);
+        *l = (S3PartList){ 0 };
+}
+
+/* ── ListMultipartUploads ── */
+
+typedef struct UploadsDocument {
+        S3UploadList list;
+        bool is_escaped; /* EncodingType may come behind the keys */
+} UploadsDocument;
+
+static int uploads_open(void *document, const char *path) {
+        S3UploadList *l = &((UploadsDocument *)document)->list;
+        int r = 0;
+
+        if (strcmp(path, "Upload") == 0)
+                (void)grow(&l->items, &l->n, sizeof *l->items, &r);
+        return r;
+}
+
+static int uploads_leaf(void *document, const char *path, const char *text) {
+        UploadsDocument *d = document;
+        S3UploadList *l = &d->list;
+        S3ListedUpload *upload = l->n > 0 ? &l->items[l->n - 1] : NULL;
+
+        if (strcmp(path, "EncodingType") == 0)
+                d->is_escaped = is_url(text);
+        else if (strcmp(path, "IsTruncated") == 0)
+                return put_bool(&l->is_truncated, text);
+        else if (strcmp(path, "NextKeyMarker") == 0)
+                return xml_put_text(&l->next_key_marker, text);
+        else if (strcmp(path, "NextUploadIdMarker") == 0)
+                return xml_put_text(&l->next_upload_id_marker, text);
+        else if (strcmp(path, "Upload/Key") == 0)
+                return xml_put_text(&upload->key, text);
+        else if (strcmp(path, "Upload/UploadId") == 0)
+                return xml_put_text(&upload->upload_id, text);
+        else if (strcmp(path, "Upload/Initiated") == 0)
+                return xml_put_time(&upload->initiated_usec, text);
+        return 0;
+}
+
+static bool can_be_named(S3ListedUpload *upload, bool is_escaped) {
+        return upload->key && upload->key[0] != '\0' && finish_key(upload->key, is_escaped) == 0 &&
+               upload->upload_id && upload->upload_id[0] != '\0' &&
+               strlen(upload->upload_id) < S3_UPLOAD_ID_SIZE;
+}
+
+static void listed_upload_done(S3ListedUpload *upload) {
+        free(upload->key);
+        free(upload->upload_id);
+}
+
+/* An upload that we could not ask for must not hide the others. */
+static void uploads_remove_odd(S3UploadList *l, bool is_escaped) {
+        size_t n = 0;
+
+        for (size_t i = 0; i < l->n; i++)
+                if (can_be_named(&l->items[i], is_escaped))
+                        l->items[n++] = l->items[i];
+                else
+                        listed_upload_done(&l->items[i]);
+        l->n = n;
+}
+
+static int uploads_finish(UploadsDocument *d) {
+        S3UploadList *l = &d->list;
+        int r = 0;
+
+        uploads_remove_odd(l, d->is_escaped);
+        if (l->next_key_marker && d->is_escaped) /* of any length: it may be an odd one's */
+                r = url_decode(l->next_key_marker);
+        if (r == 0 && l->is_truncated && (!l->next_key_marker || l->next_key_marker[0] == '\0'))
+                r = -EINVAL;
+        return r;
+}
+
+int s3_xml_upload_list(const char *text, size_t n, S3UploadList *ret) {
+        UploadsDocument d = { 0 };
+        int r = xml_walk(text, n,
+                         &(XmlReader){ .root = "ListMultipartUploadsResult",
+                                       .on_open = uploads_open,
+                                       .on_leaf = uploads_leaf,
+                                       .document = &d });
+
+        if (r == 0)
+                r = uploads_finish(&d);
+        if (r < 0)
+                s3_upload_list_done(&d.list);
+        else
+                *ret = d.list;
+        return r;
+}
+
+void s3_upload_list_done(S3UploadList *l) {
+        for (size_t i = 0; i < l->n; i++)
+                listed_upload_done(&l->items[i]);
+        free(l->items);
+        free(l->next_key_marker);
+        free(l->next_upload_id_marker);
+        *l = (S3UploadList){ 0 };
+}
+
+/* ── ListObjectsV2 ── */
+
+typedef struct ObjectsDocument {
+        S3ObjectList list;
+        bool is_escaped;
+} ObjectsDocument;
+
+static int objects_open(void *document, const char *path) {
+        S3ObjectList *l = &((ObjectsDocument *)document)->list;
+        int r = 0;
+
+        if (strcmp(path, "Contents") == 0)
+                (void)grow(&l->items, &l->n, sizeof *l->items, &r);
+        return r;
+}
+
+static int objects_add_prefix(S3ObjectList *l, const char *text) {
+        int r;
+        char **prefix = grow(&l->prefixes, &l->n_prefixes, sizeof *prefix, &r);
+
+        return prefix ? xml_put_text(prefix, text) : r;
+}
+
+static int objects_leaf(void *document, const char *path, const char *text) {
+        ObjectsDocument *d = document;
+        S3ObjectList *l = &d->list;
+        S3ListedObject *object = l->n > 0 ? &l->items[l->n - 1] : NULL;
+
+        if (strcmp(path, "EncodingType") == 0)
+                d->is_escaped = is_url(text);
+        else if (strcmp(path, "IsTruncated") == 0)
+                return put_bool(&l->is_truncated, text);
+        else if (strcmp(path, "NextContinuationToken") == 0)
+                return xml_put_text(&l->next_token, text);
+        else if (strcmp(path, "CommonPrefixes/Prefix") == 0)
+                return objects_add_prefix(l, text);
+        else if (strcmp(path, "Contents/Key") == 0)
+                return xml_put_text(&object->key, text);
+        else if (strcmp(path, "Contents/Size") == 0)
+                return put_number(&object->bytes, text);
+        else if (strcmp(path, "Contents/LastModified") == 0)
+                return xml_put_time(&object->last_modified_usec, text);
+        return 0;
+}
+
+static int objects_close(void *document, const char *path) {
+        const S3ObjectList *l = &((ObjectsDocument *)document)->list;
+
+        return strcmp(path, "Contents") == 0 && !l->items[l->n - 1].key ? -EINVAL : 0;
+}
+
+static int objects_finish(ObjectsDocument *d) {
+        S3ObjectList *l = &d->list;
+        int r = 0;
+
+        for (size_t i = 0; i < l->n && r == 0; i++)
+                r = finish_key(l->items[i].key, d->is_escaped);
+        for (size_t i = 0; i < l->n_prefixes && r == 0; i++)
+                r = finish_key(l->prefixes[i], d->is_escaped);
+        if (r == 0 && l->is_truncated && (!l->next_token || l->next_token[0] == '\0'))
+                r = -EINVAL;
+        return r;
+}
+
+int s3_xml_object_list(const char *text, size_t n, S3ObjectList *ret) {
+        ObjectsDocument d = { 0 };
+        int r = xml_walk(text, n,
+                         &(XmlReader){ .root = "ListBucketResult",
+                                       .on_open = objects_open,
+                                       .on_leaf = objects_leaf,
+                                       .on_close = objects_close,
+                                       .document = &d });
+
+        if (r == 0)
+                r = objects_finish(&d);
+        if (r < 0)
+                s3_object_list_done(&d.list);
+        else
+                *ret = d.list;
+        return r;
+}
+
+void s3_object_list_done(S3ObjectList *l) {
+        for (size_t i = 0; i < l->n; i++)
+                free(l->items[i].key);
+        for (size_t i = 0; i < l->n_prefixes; i++)
+                free(l->prefixes[i]);
+        free(l->items);
+        free(l->prefixes);
+        free(l->next_token);
+        *l = (S3ObjectList){ 0 };
 }
 
 /* ── what we send ── */

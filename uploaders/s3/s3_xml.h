@@ -1,27 +1,15 @@
-/* What S3 and STS say in XML, read by expat, and the one document we send. Everything from outside is bounded: depth, counts, lengths,
- * no entities, no DTD. Pure. The one door to expat. */
+/* The documents of S3: what we read of its answers, and the one that we send. Pure. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "uploaders/aws/aws_xml.h"
+
 #define S3_ETAG_SIZE 136
 #define S3_UPLOAD_ID_SIZE 1025
 #define S3_KEY_MAX 1024
-
-typedef struct S3Error {   /* of <Error> */
-        char code[64];     /* "" when there was none */
-        char message[512]; /* radosgw leaves it empty; control characters replaced */
-        /* of redirects and of AuthorizationHeaderMalformed */
-        char region[64], bucket[64], endpoint[256];
-        char server_time[40]; /* of RequestTimeTooSkewed */
-        char request_id[128];
-} S3Error;
-
-/** @return 0 when the document's root is <Error> (or STS' <ErrorResponse><Error>) and *ret; -EINVAL when it is something else or no XML;
- * -ENOMEM, as all here */
-int s3_xml_error(const char *text, size_t n, S3Error *ret);
 
 /** @return 0 and the UploadId of CreateMultipartUpload's answer; -EINVAL */
 int s3_xml_upload_id(const char *text, size_t n, char ret[static S3_UPLOAD_ID_SIZE]);
@@ -75,13 +63,6 @@ typedef struct
 } S3ObjectList;
 int s3_xml_object_list(const char *text, size_t n, S3ObjectList *ret);
 void s3_object_list_done(S3ObjectList *l);
-
-typedef struct StsCredentials { /* of AssumeRole… ; owned; wiped by done */
-        char *access_key, *secret_key, *token;
-        uint64_t expires_usec;
-} StsCredentials;
-int sts_xml_credentials(const char *text, size_t n, StsCredentials *ret);
-void sts_credentials_done(StsCredentials *c);
 
 typedef struct S3CompletePart {
         unsigned number;

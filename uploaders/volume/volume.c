@@ -1,26 +1,113 @@
-/* A destination that is a directory: where it is, whether there is room, whether it is still the one it was. What happens to one
- * object is volume_object.c's. */
+/* What an errno from a volume means: wait for room, wait for the volume, or a failure of this process; and what a person can do. */
 #include "uploaders/volume/volume.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <linux/aio_abi.h>
+#include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
-#include "uploaders/volume/volume_private.h"
-#include "uploaders/volume/volume_readback.h"
+
+struct Volume {
+        char *root;
+        uint64_t min_free_bytes;
+        unsigned min_free_permille;
+        bool must_exist;
+        int mount_depth; /* of the root below its mount point when it was last opened; -1 = never yet */
+        atomic_uint_fast64_t n_read_back; /* bytes; read by other threads */
+};
+
+struct VolumeObject {
+        Volume *volume;         /* borrowed */
+        char *path;             /* of the object, for people */
+        char *name, *temporary; /* in dir_fd */
+        int dir_fd, fd;
+        struct stat st;  /* of the temporary file when it was new: its identity */
+        uint64_t offset; /* bytes written so far */
+        uint64_t window; /* where the window begins that is not yet on its way to the storage */
+        uint64_t next_room_check;
+        int error; /* errno of what made it useless, told again by every later call; 0 */
+        bool finished; /* committed, found to be there, or given up: there is no temporary file of ours any more */
+};
+
+typedef struct Meaning {
+        int error, outcome;
+        const char *remedy;
+} Meaning;
+
+/* clang-format off */
+static const Meaning meanings[] = {
+        { ENOSPC,       UPLOAD_E_FULL, "free some space or inodes there" },
+        { EDQUOT,       UPLOAD_E_FULL, "free some space there, or raise the quota" },
+        { EROFS,        UPLOAD_E_AWAY, "mount it read-write" },
+        { ENOENT,       UPLOAD_E_AWAY, "is the volume mounted?" },
+        { ENOTCONN,     UPLOAD_E_AWAY, "its file system process has ended: mount it again" },
+        { ESTALE,       UPLOAD_E_AWAY, "the server has forgotten it: mount it again" },
+        { ELOOP,        UPLOAD_E_AWAY, "a symlink is in the way: remove it, or name its target in the configuration" },
+        { ENOTDIR,      UPLOAD_E_AWAY, "something that is not a directory is in the way: remove it" },
+        { EISDIR,       UPLOAD_E_AWAY, "a directory is in the way: remove it" },
+        { EEXIST,       UPLOAD_E_AWAY, "another agent is writing the same object: give each its own node.instance_id" },
+        { EFBIG,        UPLOAD_E_AWAY, "the file system or a limit (ulimit -f) allows no file of this size" },
+        { ETIMEDOUT,    UPLOAD_E_AWAY, "the server does not answer: see whether it runs" },
+        { EIO,          UPLOAD_E_AWAY, "the storage failed: see the kernel log" },
+};
+
+/* clang-format on */
+
+static void volume_set_error(char **ret_error, const char *fmt, ...) {
+        va_list args;
+        char *text = NULL;
+
+        va_start(args, fmt);
+        if (vasprintf(&text, fmt, args) < 0)
+                text = NULL;
+        va_end(args);
+        free(*ret_error);
+        *ret_error = text;
+}
+
+static int volume_classify_errno(int error, const char *doing, const char *path, char **ret_error) {
+        switch (error) {
+        case ENOMEM: /* ours, not the volume's */
+        case EMFILE:
+        case ENFILE:
+                return -error;
+        case EACCES:
+        case EPERM:
+                volume_set_error(ret_error, "cannot %s '%s': %s; let uid %u write there", doing,
+                                 path, strerror(error), (unsigned)geteuid());
+                return UPLOAD_E_AWAY;
+        }
+        for (size_t i = 0; i < ELEMENTSOF(meanings); i++)
+                if (meanings[i].error == error) {
+                        volume_set_error(ret_error, "cannot %s '%s': %s; %s", doing, path,
+                                         strerror(error), meanings[i].remedy);
+                        return meanings[i].outcome;
+                }
+        volume_set_error(ret_error,
+                         "cannot %s '%s': %s; see whether the volume is well, and the kernel log",
+                         doing, path, strerror(error));
+        return UPLOAD_E_AWAY;
+}
+
+/* A destination that is a directory: where it is, whether there is room, whether it is still the one it was. What happens to one
+ * object is volume_object.c's. */
 
 #define MAX_MOUNT_DEPTH 256
 #define PROBE_BYTES 4096
-
 DEFINE_CLEANUP(Volume, volume_free);
 
 int volume_new(Volume **ret, const VolumeOptions *options) {
@@ -96,7 +183,7 @@ static int find_mount_depth(int root_fd) {
 
 /* Whether a root that is missing may be made: nothing says that it was there before, or the directory above it still is as far below
  * its mount point as it was, so the volume is there and only the directory is gone. */
-static bool may_make_root(const Volume *v) {
+static bool may_create_root(const Volume *v) {
         if (v->mount_depth < 0)
                 return !v->must_exist;
         _cleanup_free_ char *parent = path_parent(v->root);
@@ -106,43 +193,48 @@ static bool may_make_root(const Volume *v) {
 }
 
 /* Makes the root, durably. Its parent must be there: we do not build where a volume should be. */
-static int make_root(const Volume *v, char **ret_error) {
+static int create_root(const Volume *v, char **ret_error) {
         _cleanup_free_ char *parent = path_parent(v->root);
         if (!parent)
                 return -ENOMEM;
         if (mkdir(v->root, 0750) < 0 && errno != EEXIST) {
                 if (errno != ENOENT)
-                        return volume_fault(errno, "make the volume root", v->root, ret_error);
-                volume_say(ret_error, "volume root '%s' is not there, nor is '%s': is it mounted?",
-                           v->root, parent);
+                        return volume_classify_errno(errno, "make the volume root", v->root,
+                                                     ret_error);
+                volume_set_error(ret_error,
+                                 "volume root '%s' is not there, nor is '%s': is it mounted?",
+                                 v->root, parent);
                 return UPLOAD_E_AWAY;
         }
         _cleanup_close_ int parent_fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         int r = parent_fd < 0 ? -errno : fs_sync_dir(parent_fd);
-        return r < 0 ? volume_fault(-r, "make the volume root in", parent, ret_error) : 0;
+        return r < 0 ? volume_classify_errno(-r, "make the volume root in", parent, ret_error) : 0;
 }
 
-int volume_open_root(Volume *v, bool create, int *ret_fd, char **ret_error) {
+static int volume_open_root(Volume *v, bool create, int *ret_fd, char **ret_error) {
         _cleanup_close_ int fd = open(v->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (fd < 0 && errno == ENOENT && create && may_make_root(v)) {
-                int r = make_root(v, ret_error);
+        if (fd < 0 && errno == ENOENT && create && may_create_root(v)) {
+                int r = create_root(v, ret_error);
                 if (r != 0)
                         return r;
                 fd = open(v->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         }
         if (fd < 0) {
                 if (errno != ENOENT)
-                        return volume_fault(errno, "open the volume root", v->root, ret_error);
-                volume_say(ret_error, "volume root '%s' is not there: is it mounted?", v->root);
+                        return volume_classify_errno(errno, "open the volume root", v->root,
+                                                     ret_error);
+                volume_set_error(ret_error, "volume root '%s' is not there: is it mounted?",
+                                 v->root);
                 return UPLOAD_E_AWAY;
         }
         int depth = find_mount_depth(fd);
         if (v->mount_depth >= 0 && depth > v->mount_depth) {
-                volume_say(ret_error,
-                           "volume root '%s' is no longer on the mount it was on: mount it again "
-                           "(if it was moved on "
-                           "purpose, restart the agent)",
-                           v->root);
+                volume_set_error(
+                        ret_error,
+                        "volume root '%s' is no longer on the mount it was on: mount it again "
+                        "(if it was moved on "
+                        "purpose, restart the agent)",
+                        v->root);
                 return UPLOAD_E_AWAY;
         }
         if (depth >= 0)
@@ -153,16 +245,17 @@ int volume_open_root(Volume *v, bool create, int *ret_fd, char **ret_error) {
 
 /* Whether there is room */
 
-int volume_check_room(const Volume *v, int fd, uint64_t more_bytes, char **ret_error) {
+static int volume_check_room(const Volume *v, int fd, uint64_t more_bytes, char **ret_error) {
         char have[PARSE_FORMAT_SIZE], keep[PARSE_FORMAT_SIZE], more[PARSE_FORMAT_SIZE];
         struct statvfs fs;
         uint64_t free_bytes, total_bytes, floor_bytes;
 
         if (fstatvfs(fd, &fs) < 0)
-                return volume_fault(errno, "ask for the free space of", v->root, ret_error);
+                return volume_classify_errno(errno, "ask for the free space of", v->root,
+                                             ret_error);
         if (fs.f_files > 0 && fs.f_favail == 0) {
-                volume_say(ret_error, "volume '%s' has no inode left: remove some files there",
-                           v->root);
+                volume_set_error(ret_error,
+                                 "volume '%s' has no inode left: remove some files there", v->root);
                 return UPLOAD_E_FULL;
         }
         if (__builtin_mul_overflow((uint64_t)fs.f_bavail, (uint64_t)fs.f_frsize, &free_bytes))
@@ -172,11 +265,12 @@ int volume_check_room(const Volume *v, int fd, uint64_t more_bytes, char **ret_e
         floor_bytes = MAX(v->min_free_bytes, total_bytes / 1000 * v->min_free_permille);
         if (free_bytes >= more_bytes && free_bytes - more_bytes >= floor_bytes)
                 return 0;
-        volume_say(ret_error,
-                   "volume '%s' has %s free; %s of it are to stay free and %s are to be written: "
-                   "free some space, or lower min_free",
-                   v->root, parse_format_human(have, free_bytes),
-                   parse_format_human(keep, floor_bytes), parse_format_human(more, more_bytes));
+        volume_set_error(
+                ret_error,
+                "volume '%s' has %s free; %s of it are to stay free and %s are to be written: "
+                "free some space, or lower min_free",
+                v->root, parse_format_human(have, free_bytes),
+                parse_format_human(keep, floor_bytes), parse_format_human(more, more_bytes));
         return UPLOAD_E_FULL;
 }
 
@@ -238,13 +332,15 @@ static char *temporary_name(const char *name) {
         return asprintf(&text, ".%s.neuron-collectd-tmp", name) < 0 ? NULL : text;
 }
 
-static int make_temporary(VolumeObject *o, char **ret_error) {
+static int create_temporary(VolumeObject *o, char **ret_error) {
         if (unlinkat(o->dir_fd, o->temporary, 0) < 0 && errno != ENOENT)
-                return volume_fault(errno, "remove the old temporary file of", o->path, ret_error);
+                return volume_classify_errno(errno, "remove the old temporary file of", o->path,
+                                             ret_error);
         o->fd = openat(o->dir_fd, o->temporary,
                        O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0640);
         if (o->fd < 0 || fstat(o->fd, &o->st) < 0)
-                return volume_fault(errno, "make a temporary file for", o->path, ret_error);
+                return volume_classify_errno(errno, "make a temporary file for", o->path,
+                                             ret_error);
         return 0;
 }
 
@@ -273,7 +369,7 @@ int volume_begin(Volume *v, const char *relative, uint64_t size_hint_bytes, Volu
         if (r == -EINVAL || r == -ENAMETOOLONG)
                 return r; /* the name, not the volume */
         if (r < 0)
-                return volume_fault(-r, way.step, o->path, ret_error);
+                return volume_classify_errno(-r, way.step, o->path, ret_error);
         o->dir_fd = way.dir_fd;
         o->name = strdup(way.name);
         o->temporary = temporary_name(way.name);
@@ -281,7 +377,7 @@ int volume_begin(Volume *v, const char *relative, uint64_t size_hint_bytes, Volu
                 return -ENOMEM;
         if (strlen(o->temporary) > NAME_MAX)
                 return -ENAMETOOLONG;
-        r = make_temporary(o, ret_error);
+        r = create_temporary(o, ret_error);
         if (r != 0)
                 return r;
         *ret = TAKE_PTR(o);
@@ -289,17 +385,18 @@ int volume_begin(Volume *v, const char *relative, uint64_t size_hint_bytes, Volu
 }
 
 /* For what only looks: a volume that is away shows as ESTALE, one that was never there as ENOENT. */
-static int open_to_look(Volume *v, int *ret_fd) {
+static int open_for_reading(Volume *v, int *ret_fd) {
         _cleanup_free_ char *unused = NULL;
         int r = volume_open_root(v, false, ret_fd, &unused);
         if (r <= 0)
                 return r;
-        return access(v->root, F_OK) < 0 && errno == ENOENT && may_make_root(v) ? -ENOENT : -ESTALE;
+        return access(v->root, F_OK) < 0 && errno == ENOENT && may_create_root(v) ? -ENOENT
+                                                                                  : -ESTALE;
 }
 
 int volume_read_head(Volume *v, const char *relative, size_t max_bytes, char **ret, size_t *ret_n) {
         _cleanup_close_ int root_fd = -1, fd = -1;
-        int r = open_to_look(v, &root_fd);
+        int r = open_for_reading(v, &root_fd);
         if (r < 0)
                 return r;
         fd = fs_open_regular(root_fd, relative, NULL);
@@ -310,7 +407,7 @@ int volume_verify(Volume *v, const char *relative, const VolumeStripe *stripes, 
         _cleanup_close_ int root_fd = -1;
         uint64_t bad_offset;
         Way way;
-        int r = open_to_look(v, &root_fd);
+        int r = open_for_reading(v, &root_fd);
         if (r == 0)
                 r = open_directories(root_fd, relative, false, &way);
         if (r < 0)
@@ -324,7 +421,7 @@ int volume_verify(Volume *v, const char *relative, const VolumeStripe *stripes, 
 int volume_sweep(Volume *v, const char *relative) {
         _cleanup_close_ int root_fd = -1;
         Way way;
-        int r = open_to_look(v, &root_fd);
+        int r = open_for_reading(v, &root_fd);
 
         if (r == 0)
                 r = open_directories(root_fd, relative, false, &way);
@@ -362,11 +459,465 @@ int volume_probe(Volume *v, char **ret_error) {
                 return r;
         _cleanup_close_ int fd = open_probe_file(root_fd, name);
         if (fd < 0)
-                return volume_fault(errno, "make a file in the volume root", v->root, ret_error);
+                return volume_classify_errno(errno, "make a file in the volume root", v->root,
+                                             ret_error);
         r = fs_write_all(fd, zeros, sizeof zeros);
         if (r == 0 && fsync(fd) < 0)
                 r = -errno;
         if (name[0] != '\0')
                 (void)unlinkat(root_fd, name, 0); /* a failure is told by the next delivery */
-        return r < 0 ? volume_fault(-r, "write in the volume root", v->root, ret_error) : 0;
+        return r < 0 ? volume_classify_errno(-r, "write in the volume root", v->root, ret_error)
+                     : 0;
+}
+
+/* Proof by reading: uncached, hashing one piece while the kernel fetches the next. */
+
+#define PIECE ((size_t)MIB)
+#define AIO_MIN                                                                                    \
+        (16 *                                                                                      \
+         PIECE) /* io_destroy waits for an RCU grace period, some 30 ms: more than reading less than this takes */
+
+#define ALIGN 4096 /* enough for every logical block size in use */
+/* Linux's own asynchronous reads (io_submit), which truly are so with O_DIRECT; where a sandbox or a limit (fs.aio-max-nr) forbids
+ * them, or the file is small, a piece is read when its turn comes. */
+typedef struct Readback {
+        int direct_fd, plain_fd; /* direct_fd -1: refused */
+        aio_context_t aio;
+        bool has_aio;
+        uint8_t *pieces[2];
+        struct iocb request; /* the kernel copies it, but names it by its address in the answer */
+        bool pending;        /* the read that `request` asks for is on its way */
+        uint64_t total;
+} Readback;
+
+static void readback_done(Readback *r) {
+        if (r->has_aio)
+                (void)syscall(SYS_io_destroy,
+                              r->aio); /* waits for what is on its way into our buffers */
+        free(r->pieces[0]);
+        free(r->pieces[1]);
+        if (r->direct_fd >= 0)
+                (void)close(r->direct_fd); /* was only read */
+        if (r->plain_fd >= 0)
+                (void)close(r->plain_fd);
+}
+
+static size_t piece_bytes(const Readback *r, uint64_t piece) {
+        return (size_t)MIN(r->total - piece * PIECE, (uint64_t)PIECE);
+}
+
+static void piece_start(Readback *r, uint64_t piece) {
+        struct iocb *list = &r->request;
+
+        if (!r->has_aio || r->direct_fd < 0 || piece * PIECE >= r->total)
+                return;
+        r->request = (struct iocb){
+                .aio_lio_opcode = IOCB_CMD_PREAD,
+                .aio_fildes = (uint32_t)r->direct_fd,
+                .aio_buf = (uint64_t)(uintptr_t)r->pieces[piece & 1],
+                .aio_nbytes = PIECE, /* past the end as well: the length must be aligned */
+                .aio_offset = (int64_t)(piece * PIECE),
+        };
+        r->pending = syscall(SYS_io_submit, r->aio, 1L, &list) ==
+                     1; /* else it is read when its turn comes */
+}
+
+/* @return bytes, -errno */
+static ssize_t piece_collect(Readback *r, uint64_t piece) {
+        struct io_event event;
+        long n;
+
+        if (r->pending) {
+                do
+                        n = syscall(SYS_io_getevents, r->aio, 1L, 1L, &event, NULL);
+                while (n < 0 && errno == EINTR);
+                if (n != 1)
+                        return n < 0 ? -errno : -EIO;
+                r->pending = false;
+                return (ssize_t)event.res;
+        }
+        ssize_t got = pread(r->direct_fd, r->pieces[piece & 1], PIECE, (off_t)(piece * PIECE));
+        return got < 0 ? -errno : got;
+}
+
+/* Makes pieces[piece & 1] hold the piece. */
+static int piece_fetch(Readback *r, uint64_t piece) {
+        size_t want = piece_bytes(r, piece);
+        int error;
+
+        if (r->direct_fd >= 0) {
+                ssize_t got = piece_collect(r, piece);
+                if (got >= 0 && (size_t)got >= want)
+                        return 0;
+                if (got < 0 && got != -EINVAL && got != -EINTR && got != -EAGAIN)
+                        return (int)got;
+                /* Refused after all, or cut short at a place where O_DIRECT cannot go on. */
+        }
+        error = fs_pread_all(r->plain_fd, r->pieces[piece & 1], want, piece * PIECE);
+        (void)posix_fadvise(r->plain_fd, (off_t)(piece * PIECE), (off_t)want,
+                            POSIX_FADV_DONTNEED); /* a hint */
+        return error;
+}
+
+static int readback_open(Readback *r, const ReadbackFile *file) {
+        int dir_fd = file->dir_fd;
+        const char *name = file->name;
+        struct stat st;
+
+        r->plain_fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        if (r->plain_fd < 0)
+                return errno == ELOOP ? READBACK_E_DIFFERENT : -errno;
+        if (fstat(r->plain_fd, &st) < 0)
+                return -errno;
+        if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != r->total)
+                return READBACK_E_DIFFERENT;
+        (void)posix_fadvise(r->plain_fd, 0, 0,
+                            POSIX_FADV_DONTNEED); /* a hint: O_DIRECT does not need it */
+        r->direct_fd =
+                openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_DIRECT);
+        if (r->direct_fd >= 0) {
+                struct stat again; /* the name was looked up twice */
+                if (fstat(r->direct_fd, &again) < 0)
+                        return -errno;
+                if (again.st_dev != st.st_dev || again.st_ino != st.st_ino)
+                        return READBACK_E_DIFFERENT;
+                r->has_aio = r->total >= AIO_MIN && syscall(SYS_io_setup, 2L, &r->aio) == 0;
+        }
+        for (size_t i = 0; i < 2; i++) {
+                r->pieces[i] = aligned_alloc(ALIGN, PIECE);
+                if (!r->pieces[i])
+                        return -ENOMEM;
+        }
+        return 0;
+}
+
+int volume_readback(const ReadbackFile *file, const VolumeStripe *stripes, size_t n_stripes,
+                    uint64_t *ret_bad_offset) {
+        _cleanup_(readback_done) Readback r = { .direct_fd = -1, .plain_fd = -1 };
+        uint64_t at = 0; /* bytes hashed so far */
+        int error;
+
+        for (size_t i = 0; i < n_stripes; i++)
+                if (__builtin_add_overflow(r.total, stripes[i].bytes, &r.total) ||
+                    r.total > INT64_MAX)
+                        return -EOVERFLOW;
+        *ret_bad_offset = r.total;
+        error = readback_open(&r, file);
+        if (error != 0)
+                return error;
+
+        piece_start(&r, 0);
+        for (size_t i = 0; i < n_stripes; i++) {
+                uint64_t start = at, end = at + stripes[i].bytes;
+                uint8_t digest[SHA256_SIZE];
+                Sha256 sha;
+
+                sha256_init(&sha);
+                while (at < end) {
+                        uint64_t piece = at / PIECE;
+                        size_t skip = (size_t)(at % PIECE);
+                        size_t n = (size_t)MIN(end - at, (uint64_t)PIECE - skip);
+
+                        if (skip ==
+                            0) { /* a piece is begun: fetched once, however many stripes share it */
+                                error = piece_fetch(&r, piece);
+                                if (error < 0)
+                                        return error == -ENODATA ? READBACK_E_DIFFERENT : error;
+                                piece_start(&r, piece + 1);
+                        }
+                        sha256_update(&sha, r.pieces[piece & 1] + skip, n);
+                        at += n;
+                        if (file->n_read)
+                                atomic_fetch_add(file->n_read, n);
+                }
+                sha256_final(&sha, digest);
+                if (memcmp(digest, stripes[i].sha256, sizeof digest) != 0) {
+                        *ret_bad_offset = start;
+                        return READBACK_E_DIFFERENT;
+                }
+        }
+        return 0;
+}
+
+/* One object on its way to a volume. A crash at any moment leaves either nothing visible or the whole object:
+ *   temporary file → fdatasync → read back → link under its name → unlink the temporary name → fsync of the directory. */
+
+#define WINDOW                                                                                     \
+        (4 *                                                                                       \
+         MIB) /* at most two of them are dirty: an agent must not fill a Lustre client with dirty pages */
+
+#define ROOM_CHECK_BYTES (64 * MIB) /* min_free is looked at this often */
+/* Writing */
+
+static int object_fail(VolumeObject *o, int error, const char *doing, char **ret_error) {
+        o->error = error;
+        return volume_classify_errno(error, doing, o->path, ret_error);
+}
+
+/* Sets the window before the last one in motion, and lets go of the one before that once it has arrived.
+ * @return 0, -errno of a write that failed behind our back */
+static int write_behind(VolumeObject *o) {
+        while (o->offset - o->window >= WINDOW) {
+                off_t at = (off_t)o->window, n = (off_t)WINDOW;
+                (void)sync_file_range(
+                        o->fd, at, n,
+                        SYNC_FILE_RANGE_WRITE); /* its result is asked for one window later */
+                if (o->window >= WINDOW) {
+                        at -= n;
+                        if (sync_file_range(o->fd, at, n,
+                                            SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
+                                                    SYNC_FILE_RANGE_WAIT_AFTER) < 0 &&
+                            errno != EINVAL && errno != ENOSYS && errno != ESPIPE && errno != EPERM)
+                                return -errno; /* those four: not to be had here, and fdatasync tells */
+                        (void)posix_fadvise(o->fd, at, n, POSIX_FADV_DONTNEED); /* a hint */
+                }
+                o->window += WINDOW;
+        }
+        return 0;
+}
+
+int volume_write(VolumeObject *o, const void *data, size_t n, char **ret_error) {
+        const char *p = data;
+        int r;
+
+        *ret_error = NULL;
+        if (o->error > 0)
+                return object_fail(o, o->error, "write", ret_error);
+        if (o->finished || n > INT64_MAX - o->offset)
+                return -EINVAL;
+        while (n > 0) {
+                ssize_t written = pwrite(o->fd, p, n, (off_t)o->offset);
+                if (written < 0 && errno == EINTR)
+                        continue;
+                if (written <= 0)
+                        return object_fail(o, written < 0 ? errno : EIO, "write", ret_error);
+                p += written;
+                n -= (size_t)written;
+                o->offset += (uint64_t)written;
+        }
+        r = write_behind(o);
+        if (r < 0)
+                return object_fail(o, -r, "write", ret_error);
+        if (o->offset < o->next_room_check)
+                return 0;
+        o->next_room_check = o->offset + ROOM_CHECK_BYTES;
+        return volume_check_room(o->volume, o->fd, 0, ret_error);
+}
+
+/* Ending */
+
+static bool is_ours(const VolumeObject *o, const struct stat *st) {
+        return st->st_dev == o->st.st_dev && st->st_ino == o->st.st_ino;
+}
+
+/* Removes the temporary file if it is still the one we made. */
+static void remove_temporary(VolumeObject *o) {
+        struct stat st;
+
+        if (!o->finished && o->fd >= 0 &&
+            fstatat(o->dir_fd, o->temporary, &st, AT_SYMLINK_NOFOLLOW) == 0 && is_ours(o, &st))
+                (void)unlinkat(o->dir_fd, o->temporary,
+                               0); /* volume_sweep or the next attempt removes it otherwise */
+        o->finished = true;
+}
+
+VolumeObject *volume_object_free(VolumeObject *o) {
+        if (!o)
+                return NULL;
+        remove_temporary(o);
+        if (o->fd >= 0)
+                (void)close(o->fd); /* fdatasync has told what there was to tell */
+        if (o->dir_fd >= 0)
+                (void)close(o->dir_fd);
+        free(o->temporary);
+        free(o->name);
+        free(o->path);
+        free(o);
+        return NULL;
+}
+
+static ReadbackFile file_of(const VolumeObject *o, const char *name) {
+        return (ReadbackFile){ o->dir_fd, name, &o->volume->n_read_back };
+}
+
+/* The name is taken. The same bytes, proven and made durable: UPLOAD_E_SAME. */
+static int classify_existing(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripes,
+                             char **ret_error) {
+        const ReadbackFile file = file_of(o, o->name);
+        uint64_t bad_offset;
+        int r = volume_readback(&file, stripes, n_stripes, &bad_offset);
+
+        if (r < 0)
+                return volume_classify_errno(-r, "read what is there as", o->path, ret_error);
+        if (r == READBACK_E_DIFFERENT) {
+                volume_set_error(
+                        ret_error,
+                        "'%s' is there already and is something else: it is not overwritten; "
+                        "move it away",
+                        o->path);
+                return UPLOAD_E_EXISTS;
+        }
+        _cleanup_close_ int fd =
+                openat(o->dir_fd, o->name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        r = fd < 0 || fsync(fd) < 0 ? -errno : fs_sync_dir(o->dir_fd);
+        if (r < 0)
+                return volume_classify_errno(-r, "sync what is there as", o->path, ret_error);
+        remove_temporary(o);
+        return UPLOAD_E_SAME;
+}
+
+/* Whether a link is not to be had in this way, so that another way may do: no links here, no /proc, or a policy against it. */
+static bool is_refusal(int error) {
+        static const int refusals[] = { EPERM,  EOPNOTSUPP, ENOSYS,  EMLINK, EINVAL,
+                                        EACCES, ENOENT,     ENOTDIR, ELOOP,  EXDEV };
+
+        for (size_t i = 0; i < ELEMENTSOF(refusals); i++)
+                if (error == refusals[i])
+                        return true;
+        return false;
+}
+
+/* Whether the temporary name still is this object's file: another worker on the same object (this one having been given up as hung)
+ * may have made it anew. */
+static bool has_temporary(const VolumeObject *o) {
+        struct stat ours, named;
+
+        return fstat(o->fd, &ours) == 0 &&
+               fstatat(o->dir_fd, o->temporary, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+               ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
+}
+
+/* Names the very file that was written, whatever has the temporary name by now: one that nobody names any more cannot be linked.
+ * @return false and errno: refused (no /proc, no links here), or EEXIST */
+static bool link_by_descriptor(const VolumeObject *o) {
+        char self[64];
+
+        (void)snprintf(self, sizeof self, "/proc/self/fd/%d", o->fd);
+        return linkat(AT_FDCWD, self, o->dir_fd, o->name, AT_SYMLINK_FOLLOW) == 0;
+}
+
+/* What a worker is told whose file another one has taken from it: EEXIST's sentence, which names the remedy. */
+static int lost_temporary(VolumeObject *o, char **ret_error) {
+        return object_fail(o, EEXIST, "name", ret_error);
+}
+
+/* Gives the temporary file its name without replacing anything. Where there are neither hard links nor RENAME_NOREPLACE (some FUSE), the
+ * name is looked at and then taken: not atomic, but nobody else writes names with our instance id in them.
+ * @return 0, -EEXIST, -ESTALE (the temporary name is another file's), -errno */
+static int parse_name(VolumeObject *o) {
+        struct stat st;
+
+        if (link_by_descriptor(o))
+                return 0;
+        if (is_refusal(errno)) {
+                if (!has_temporary(o))
+                        return -ESTALE;
+                if (linkat(o->dir_fd, o->temporary, o->dir_fd, o->name, 0) == 0)
+                        return 0;
+        }
+        if (errno == EEXIST) { /* on NFS also when the answer to our own link was lost */
+                if (fstatat(o->dir_fd, o->name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+                        return -errno;
+                return is_ours(o, &st) ? 0 : -EEXIST;
+        }
+        if (!is_refusal(errno))
+                return -errno;
+        if (renameat2(o->dir_fd, o->temporary, o->dir_fd, o->name, RENAME_NOREPLACE) == 0)
+                return 0;
+        if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP)
+                return -errno;
+        if (fstatat(o->dir_fd, o->name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+                return -EEXIST;
+        if (errno != ENOENT)
+                return -errno;
+        return renameat(o->dir_fd, o->temporary, o->dir_fd, o->name) < 0 ? -errno : 0;
+}
+
+/* Makes the bytes durable and proves them, still under the temporary name. */
+static int prove(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripes, char **ret_error) {
+        uint64_t bad_offset;
+        int r;
+
+        if (fdatasync(o->fd) < 0)
+                return object_fail(o, errno, "sync", ret_error);
+        (void)posix_fadvise(o->fd, 0, 0, POSIX_FADV_DONTNEED); /* a hint */
+        const ReadbackFile file = file_of(o, o->temporary);
+        r = volume_readback(&file, stripes, n_stripes, &bad_offset);
+        if (r < 0)
+                return object_fail(o, -r, "read back", ret_error);
+        if (r == 0)
+                return 0;
+        volume_set_error(ret_error,
+                         "'%s' reads back differently than it was written, from byte %" PRIu64
+                         " on: the copy was removed; check the volume if it happens again",
+                         o->path, bad_offset);
+        remove_temporary(o);
+        return UPLOAD_E_MISMATCH;
+}
+
+/* The object has its name: gives up the temporary one, if it has that still, and makes both durable in one step. A file system that loses
+ * the first of two changes to one directory and keeps the second is none of those that a loss of power leaves whole; and a sync
+ * that came before the second would let a loss of power bring the temporary name back, when nobody looks for it any more. */
+static int finish(VolumeObject *o, char **ret_error) {
+        remove_temporary(o);
+        int r = fs_sync_dir(o->dir_fd);
+        if (r < 0) /* visible, perhaps not durable: the next attempt finds it and proves it */
+                return object_fail(o, -r, "sync the directory of", ret_error);
+        return 0;
+}
+
+static int publish(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripes,
+                   char **ret_error) {
+        int r = parse_name(o);
+
+        if (r == -EEXIST)
+                return classify_existing(o, stripes, n_stripes, ret_error);
+        if (r == -ESTALE && !has_temporary(o))
+                return lost_temporary(o, ret_error);
+        return r < 0 ? object_fail(o, -r, "name", ret_error) : finish(o, ret_error);
+}
+
+/* Whether the call makes sense and the object is fit for it. */
+static int check_ending(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripes,
+                        char **ret_error) {
+        uint64_t total = 0;
+
+        *ret_error = NULL;
+        for (size_t i = 0; i < n_stripes; i++)
+                if (__builtin_add_overflow(total, stripes[i].bytes, &total))
+                        return -EINVAL;
+        if (o->error > 0)
+                return object_fail(o, o->error, "write", ret_error);
+        return o->finished || total != o->offset ? -EINVAL : 0;
+}
+
+int volume_commit(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripes,
+                  char **ret_error) {
+        struct stat st;
+        int r = check_ending(o, stripes, n_stripes, ret_error);
+
+        if (r != 0)
+                return r;
+        if (fstatat(o->dir_fd, o->name, &st, AT_SYMLINK_NOFOLLOW) ==
+            0) /* an earlier life got this far */
+                return classify_existing(o, stripes, n_stripes, ret_error);
+        if (errno != ENOENT)
+                return object_fail(o, errno, "look for", ret_error);
+        r = prove(o, stripes, n_stripes, ret_error);
+        return r != 0 ? r : publish(o, stripes, n_stripes, ret_error);
+}
+
+int volume_replace(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripes,
+                   char **ret_error) {
+        int r = check_ending(o, stripes, n_stripes, ret_error);
+
+        if (r == 0)
+                r = prove(o, stripes, n_stripes, ret_error);
+        if (r != 0)
+                return r;
+        if (!has_temporary(o))
+                return lost_temporary(o, ret_error);
+        if (renameat(o->dir_fd, o->temporary, o->dir_fd, o->name) < 0)
+                return object_fail(o, errno, "replace", ret_error);
+        return finish(o, ret_error);
 }

@@ -2,6 +2,7 @@
  * hangs nobody else. An object appears whole under its name or not at all, and is proven by reading it back uncached. */
 #pragma once
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -76,3 +77,21 @@ uint64_t volume_n_read_back(const Volume *v);
 
 /** Replaces nothing, proves nothing: can the volume be written now? Statfs and a temporary file. 0 or UPLOAD_E_*. */
 int volume_probe(Volume *v, char **ret_error);
+
+/* Reading a file from the storage, not from the page cache, and comparing it with the digests of its stripes; exported for the tests. */
+
+typedef struct ReadbackFile { /* borrowed */
+        int dir_fd;
+        const char *name;             /* in dir_fd; never followed when it is a symlink */
+        atomic_uint_fast64_t *n_read; /* counts the bytes as they come, for whoever watches; NULL */
+} ReadbackFile;
+
+/**
+ * Compares the whole file with the stripes. Reads O_DIRECT, the next piece while one is hashed; where O_DIRECT is refused (tmpfs, some
+ * FUSE) through the page cache, which is emptied of the file before and while it is read.
+ * @param ret_bad_offset   READBACK_E_DIFFERENT: where the first stripe that differs begins, or the size when the size differs
+ * @return 0 the same, READBACK_E_DIFFERENT (also when it is no regular file), -errno when it could not be read
+ */
+enum { READBACK_E_DIFFERENT = 1 };
+int volume_readback(const ReadbackFile *file, const VolumeStripe *stripes, size_t n_stripes,
+                    uint64_t *ret_bad_offset);

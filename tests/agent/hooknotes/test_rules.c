@@ -108,9 +108,9 @@ static void check_location(DirectoryCheck *l, const Scratch *s, const char *rela
                            bool by_name) {
         *l = (DirectoryCheck){ .uid = uid, .n_locations = 1 };
         l->locations[0] = (NoteLocation){ .source = strdup("dumps"),
-                                       .fixed = strdup(s->path),
-                                       .relative = strdup(relative),
-                                       .by_name = by_name };
+                                          .fixed = strdup(s->path),
+                                          .relative = strdup(relative),
+                                          .by_name = by_name };
         directory_check_run(l);
 }
 

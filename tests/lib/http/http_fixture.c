@@ -10,7 +10,7 @@
 
 HttpServer http_server = { .stdin_fd = -1 };
 
-/* ── the server ────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── the server ── */
 
 static const char *source_path(char *buf, size_t size, const char *name) {
         const char *srcdir = getenv("srcdir");
@@ -80,7 +80,7 @@ int http_server_stop(void **state) {
         return system(command) == 0 ? 0 : -1;
 }
 
-/* ── loop and pool ─────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── loop and pool ── */
 
 void http_test_pool(HttpTest *t, HttpPoolOptions options) {
         if (!options.proxy)
@@ -176,7 +176,7 @@ void http_test_settle(HttpTest *t) {
                 ;
 }
 
-/* ── data ──────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── data ── */
 
 const char *http_test_url_at(const char *scheme_and_host, unsigned port,
                              const char *path_and_query) {

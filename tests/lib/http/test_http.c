@@ -5,7 +5,7 @@
 
 #include "tests/harness/skip.h"
 
-/* ── requests ──────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── requests ── */
 
 static void each_method_arrives_as_itself_with_its_body_or_without(void **state) {
         static const struct {
@@ -217,7 +217,7 @@ static void a_slow_reader_gets_all_of_it(void **state) {
         assert_non_null(strstr(got.body, crc));
 }
 
-/* ── replies ───────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── replies ── */
 
 static void the_last_header_of_a_name_is_told_without_blanks(void **state) {
         HttpTest *t = *state;
@@ -387,7 +387,7 @@ static void a_receiver_gets_the_body_in_pieces_and_may_stop(void **state) {
         assert_string_equal(p.got.body, "the reason");
 }
 
-/* ── connections ───────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── connections ── */
 
 static void one_connection_carries_one_request_after_the_other(void **state) {
         HttpTest *t = *state;

@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* ── names ─────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── names ── */
 
 /* libcurl's look-ups come here. Names that begin with `slow` are answered when the test lets them be, those with `none` never. */
 static struct {
@@ -190,7 +190,7 @@ static void a_libcurl_that_would_block_or_has_no_tls_is_refused(void **state) {
         assert_null(pool);
 }
 
-/* ── connecting ────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── connecting ── */
 
 /* A socket of 127.0.0.1 that is bound; listening with a backlog unless that is -1. */
 static int bound_socket(int backlog, unsigned *ret_port) {
@@ -275,7 +275,7 @@ static void the_next_address_of_a_host_is_tried(void **state) {
         assert_int_equal(got.status, 200);
 }
 
-/* ── time ──────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── time ── */
 
 static void silence_is_noticed_in_every_place(void **state) {
         static const struct {
@@ -385,7 +385,7 @@ static void all_of_it_may_be_bounded(void **state) {
         assert_int_equal(got.duration_usec, 0);
 }
 
-/* ── breaking off ──────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── breaking off ── */
 
 static void a_reply_that_breaks_off_is_no_reply(void **state) {
         static const struct {
@@ -445,7 +445,7 @@ static void a_success_before_all_is_sent_is_not_believed(void **state) {
         assert_int_equal(got.error, HTTP_E_CUT);
 }
 
-/* ── proxies ───────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── proxies ── */
 
 static void a_proxy_that_refuses_or_is_not_there_is_told(void **state) {
         HttpTest *t = *state;
@@ -498,7 +498,7 @@ static void a_proxy_is_taken_from_the_environment_unless_told_otherwise(void **s
         assert_int_equal(unsetenv("http_proxy"), 0);
 }
 
-/* ── giving up ─────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── giving up ── */
 
 typedef struct Stage {
         const char *name;

@@ -14,9 +14,9 @@
 
 #define MSEC USEC_PER_MSEC
 
-/* ── heard ─────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── heard ── */
 
-static int hear(HttpReplyState *h, const char *raw) {
+static int receive(HttpReplyState *h, const char *raw) {
         return http_reply_add_raw(h, raw, strlen(raw), 1000);
 }
 
@@ -29,8 +29,8 @@ static void a_reply_is_taken_apart(void **state) {
 
         (void)state;
         http_reply_init(&h);
-        assert_int_equal(hear(&h, "HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\nETAG:\t\"a\" "
-                                  "\r\nx:\r\n\r\nhello, too much"),
+        assert_int_equal(receive(&h, "HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\nETAG:\t\"a\" "
+                                     "\r\nx:\r\n\r\nhello, too much"),
                          0);
         assert_int_equal(h.status, 404);
         assert_true(http_reply_is_complete(&h, false));
@@ -73,7 +73,7 @@ static void a_reply_is_whole_when_all_that_it_tells_is_there(void **state) {
                 HttpReplyState h;
 
                 http_reply_init(&h);
-                assert_int_equal(hear(&h, cases[i].raw), 0);
+                assert_int_equal(receive(&h, cases[i].raw), 0);
                 assert_int_equal(http_reply_is_complete(&h, false), cases[i].is_whole);
                 assert_int_equal(http_reply_is_complete(&h, true), cases[i].is_whole_to_head);
                 http_reply_done(&h);
@@ -90,11 +90,11 @@ static void what_is_no_http_or_too_much_is_refused(void **state) {
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(rubbish); i++) {
                 http_reply_init(&h);
-                assert_int_equal(hear(&h, rubbish[i]), -EBADMSG);
+                assert_int_equal(receive(&h, rubbish[i]), -EBADMSG);
                 http_reply_done(&h);
         }
         http_reply_init(&h);
-        assert_int_equal(hear(&h, "HTTP/1.1 200 OK\r\n: no name\r\nno colon\r\n folded: no\r\n"),
+        assert_int_equal(receive(&h, "HTTP/1.1 200 OK\r\n: no name\r\nno colon\r\n folded: no\r\n"),
                          0);
         assert_null(header(&h, ""));
         assert_int_equal(http_reply_add_line(&h, "A: b\0c\r\n", 8), -EBADMSG);
@@ -130,7 +130,7 @@ static void a_body_is_kept_in_any_pieces_up_to_its_bound(void **state) {
         }
 }
 
-/* ── ordered ───────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── ordered ── */
 
 static void headers_are_spelled_for_libcurl(void **state) {
         static const char *const cases[][2] = {
@@ -164,7 +164,7 @@ static void a_header_is_found_by_its_whole_name(void **state) {
         assert_false(http_request_has_header(&(HttpOrder){ .headers = NULL }, "Host"));
 }
 
-/* ── patience ──────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── patience ── */
 
 static HttpTimeout patience(uint64_t timeout_usec) {
         return (HttpTimeout){ .connect_timeout_usec = 1000,
@@ -238,7 +238,7 @@ static void a_send_buffer_that_gets_emptier_is_movement(void **state) {
         assert_int_equal(http_timeout_check(&p, 2095), HTTP_E_STALLED);
 }
 
-/* ── faults ────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── faults ── */
 
 static void a_fault_names_place_and_cause(void **state) {
         static const struct {

@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #include "tests/lib/http/http_fixture.h"
-#include "uploaders/throttle.h"
+#include "uploaders/ratelimit.h"
 
-/* ── a server that counts ──────────────────────────────────────────────────────────────────────────────────── */
+/* ── a server that counts ── */
 
 static struct {
         int fd;
@@ -113,7 +113,7 @@ static int sink_start(void **state) {
         return pthread_detach(thread);
 }
 
-/* ── a throttle that counts ────────────────────────────────────────────────────────────────────────────────── */
+/* ── a throttle that counts ── */
 
 typedef struct Meter {
         Throttle *throttle;
@@ -147,7 +147,7 @@ static void meter_waste(void *userdata) {
         Meter *m = userdata;
 
         m->n_wastes++;
-        throttle_waste(m->throttle);
+        ratelimit_discard_savings(m->throttle);
 }
 
 static size_t meter_piece(void *userdata) {
@@ -156,8 +156,8 @@ static size_t meter_piece(void *userdata) {
 
 static void meter_init(Meter *m, HttpTest *t, uint64_t rate, HttpPoolOptions options) {
         const HttpThrottle throttle = { .book = meter_book,
-                                        .give_back = meter_give_back,
-                                        .waste = meter_waste,
+                                        .refund = meter_give_back,
+                                        .discard_savings = meter_waste,
                                         .piece = meter_piece,
                                         .userdata = m };
 
@@ -189,7 +189,7 @@ static HttpOrder put(const char *body, size_t n) {
                             .body_bytes = n };
 }
 
-/* ── tests ─────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── tests ── */
 
 static void what_is_sent_is_what_was_booked_to_the_byte(void **state) {
         _cleanup_free_ char *body = http_test_body(300000);

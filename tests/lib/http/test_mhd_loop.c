@@ -131,7 +131,7 @@ static bool say(Fixture *f, int fd, const char *text) {
 }
 
 /* Reads what there is. @return status of the answer, 0 = closed without one, -1 = nothing yet */
-static int hear(Fixture *f, int fd) {
+static int receive(Fixture *f, int fd) {
         bool closed = false;
         int status = 0;
 
@@ -160,7 +160,7 @@ static int ask(Fixture *f, const char *request) {
         _cleanup_close_ int fd = dial(f);
 
         (void)say(f, fd, request);
-        return hear(f, fd);
+        return receive(f, fd);
 }
 
 #define HOST "Host: localhost\r\n"
@@ -196,10 +196,10 @@ static void a_body_in_pieces_arrives_whole(void **state) {
 
         assert_true(say(f, fd, "POST /p HT"));
         assert_true(say(f, fd, "TP/1.1\r\n" HOST "Content-Length: 10\r\n\r\n01234"));
-        assert_int_equal(hear(f, fd), -1);
+        assert_int_equal(receive(f, fd), -1);
         assert_int_equal(f->n_requests, 0);
         assert_true(say(f, fd, "56789"));
-        assert_int_equal(hear(f, fd), 200);
+        assert_int_equal(receive(f, fd), 200);
         assert_string_equal(f->seen, "POST /p 10");
         assert_int_equal(f->sum, 525);
 }
@@ -209,10 +209,10 @@ static void requests_may_follow_each_other_on_one_connection(void **state) {
         _cleanup_close_ int fd = dial(f);
 
         assert_true(say(f, fd, GET("/1") GET("/2")));
-        assert_int_equal(hear(f, fd), 200);
+        assert_int_equal(receive(f, fd), 200);
         assert_int_equal(f->n_requests, 2);
         assert_true(say(f, fd, GET("/3")));
-        assert_int_equal(hear(f, fd), 200);
+        assert_int_equal(receive(f, fd), 200);
         assert_string_equal(f->seen, "GET /3 0");
 }
 
@@ -228,13 +228,13 @@ static void a_body_may_have_64_kib_and_not_a_byte_more(void **state) {
                        MHD_LOOP_BODY_MAX);
         assert_true(say(f, fd, head));
         assert_true(send_all(f, fd, body, MHD_LOOP_BODY_MAX));
-        assert_int_equal(hear(f, fd), 200);
+        assert_int_equal(receive(f, fd), 200);
         assert_int_equal(f->sum, MHD_LOOP_BODY_MAX);
 
         (void)snprintf(head, sizeof head, "POST /b HTTP/1.1\r\n" HOST "Content-Length: %d\r\n\r\n",
                        MHD_LOOP_BODY_MAX + 1);
         assert_true(say(f, second, head)); /* refused before a byte of it is sent */
-        assert_int_equal(hear(f, second), 413);
+        assert_int_equal(receive(f, second), 413);
         assert_non_null(strstr(f->reply, "\"code\": \"too_large\""));
         assert_int_equal(f->n_requests, 1);
 }
@@ -255,7 +255,7 @@ static void a_body_without_a_length_is_bounded_as_well(void **state) {
         for (int i = 0; i < 5; i++) /* 80 KiB */
                 assert_true(send_all(f, fd, chunk, (size_t)n));
         assert_true(say(f, fd, "0\r\n\r\n"));
-        assert_int_equal(hear(f, fd), 413);
+        assert_int_equal(receive(f, fd), 413);
 
         assert_true(
                 say(f, endless, "POST /c HTTP/1.1\r\n" HOST "Transfer-Encoding: chunked\r\n\r\n"));
@@ -295,7 +295,7 @@ static void rubbish_is_survived(void **state) {
         memset(long_header, 'h', 100 * 1024);
         assert_true(say(f, fd, "GET / HTTP/1.1\r\n" HOST "X: "));
         (void)send_all(f, fd, long_header, 100 * 1024);
-        assert_int_not_equal(hear(f, fd), 200);
+        assert_int_not_equal(receive(f, fd), 200);
         f->n_requests = 0;
         assert_int_equal(ask(f, GET("/")), 200);
         assert_int_equal(f->n_requests, 1);
@@ -333,12 +333,12 @@ static void slow_clients_cost_only_their_slots(void **state) {
         late = dial(f); /* all slots are taken: it waits in the backlog … */
         assert_int_equal(send(late, GET("/late"), strlen(GET("/late")), MSG_NOSIGNAL),
                          strlen(GET("/late")));
-        assert_int_equal(hear(f, late), -1);
+        assert_int_equal(receive(f, late), -1);
         assert_true(
                 say(f, slow[7], "st: x\r\n\r\n")); /* … the slow ones are served as they go on … */
-        assert_int_equal(hear(f, slow[7]), 200);
+        assert_int_equal(receive(f, slow[7]), 200);
         (void)close(slow[7]);
-        assert_int_equal(hear(f, late), 200); /* … and it has its turn when one leaves */
+        assert_int_equal(receive(f, late), 200); /* … and it has its turn when one leaves */
         for (int i = 0; i < MHD_LOOP_CONNECTIONS_MAX; i++)
                 if (i != 7)
                         (void)close(slow[i]);
@@ -388,7 +388,7 @@ static void without_connections_nothing_wakes_the_loop(void **state) {
         assert_int_equal(n_armed_timers(), 0);
         fd = dial(f);
         assert_true(say(f, fd, GET("/")));
-        assert_int_equal(hear(f, fd), 200);
+        assert_int_equal(receive(f, fd), 200);
         settle(f);
         assert_int_equal(n_armed_timers(), 1); /* the idle timeout of a connection that is kept */
         (void)close(fd);

@@ -17,7 +17,7 @@
 #include "lib/base/parse.h"
 #include "lib/http/http.h"
 #include "tests/harness/fake_clock.h"
-#include "uploaders/aws/credentials_private.h"
+#include "uploaders/aws/credentials.h"
 
 #define PATIENCE_USEC (20 * USEC_PER_SEC)
 #define MAX_CALLERS 64

@@ -183,7 +183,7 @@ static void the_first_fault_is_remembered_with_its_line(void **state) {
                 Parsed p = parse(AWS_PROFILE_CREDENTIALS, rows[i].text);
 
                 assert_value(p.file.fault, rows[i].fault);
-                assert_int_equal(p.file.fault_line, rows[i].line);
+                assert_int_equal(p.file.error_line, rows[i].line);
                 done(&p);
         }
 }

@@ -64,7 +64,7 @@ def keys_of_the_environment_may_say_when_they_expire():
     error = Driver({**keys.environment(), "AWS_CREDENTIAL_EXPIRATION": iso(now - 60)}, now=now).error()
     assert error.startswith(f"the credentials of environment (AWS_ACCESS_KEY_ID) expired at {iso(now - 60)[:-1]}"), error
     assert "clock" in error
-    assert "'soon' is no time" in Driver({**keys.environment(), "AWS_CREDENTIAL_EXPIRATION": "soon"}).error()
+    assert "'soon' is not a" in Driver({**keys.environment(), "AWS_CREDENTIAL_EXPIRATION": "soon"}).error()
 
 
 @test

@@ -11,11 +11,10 @@
 
 #include "lib/base/cleanup.h"
 #include "lib/base/strbuf.h"
-#include "uploaders/aws/credentials_container.h"
-#include "uploaders/aws/credentials_env.h"
-#include "uploaders/aws/credentials_json.h"
-#include "uploaders/aws/credentials_schedule.h"
-#include "uploaders/aws/credentials_words.h"
+#include "uploaders/aws/aws_environment.h"
+#include "uploaders/aws/aws_parse.h"
+#include "uploaders/aws/credentials.h"
+#include "uploaders/aws/credentials_plan.h"
 #include "uploaders/aws/sts.h"
 
 static void words_are_taken_apart_as_python_does(void **state) {
@@ -266,7 +265,7 @@ static void failures_wait_longer_up_to_a_minute(void **state) {
 
 static void sts_has_a_place_in_each_region(void **state) {
         static const struct {
-                StsPlaceOptions options;
+                StsEndpointOptions options;
                 const char *scheme, *host, *path, *region;
         } rows[] = {
                 { { 0 }, "https", "sts.us-east-1.amazonaws.com", "/", "us-east-1" },
@@ -302,25 +301,25 @@ static void sts_has_a_place_in_each_region(void **state) {
                   "/base/",
                   "us-east-1" },
         };
-        static const StsPlaceOptions bad[] = {
+        static const StsEndpointOptions bad[] = {
                 { .endpoint = "h" },          { .endpoint = "http://" },
                 { .endpoint = "http://a@b" }, { .endpoint = "http://a b" },
                 { .endpoint = "http://a?b" }, { .region = "a.b/" },
                 { .region = "EU-WEST-1" },
         };
-        StsPlace p;
+        StsEndpoint p;
 
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(rows); i++) {
-                assert_int_equal(sts_place_make(&p, &rows[i].options), 0);
+                assert_int_equal(sts_endpoint_init(&p, &rows[i].options), 0);
                 assert_string_equal(p.scheme, rows[i].scheme);
                 assert_string_equal(p.host, rows[i].host);
                 assert_string_equal(p.path, rows[i].path);
                 assert_string_equal(p.region, rows[i].region);
-                sts_place_done(&p);
+                sts_endpoint_done(&p);
         }
         for (size_t i = 0; i < ELEMENTSOF(bad); i++)
-                assert_int_equal(sts_place_make(&p, &bad[i]), -EINVAL);
+                assert_int_equal(sts_endpoint_init(&p, &bad[i]), -EINVAL);
 }
 
 static void the_environment_is_copied_and_read(void **state) {

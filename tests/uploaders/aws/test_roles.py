@@ -259,7 +259,7 @@ def sts_is_where_environment_and_profile_say():
         "or endpoint_url in the profile")
     home = make_home(config=role(), credentials=f"[base]\n{base.file()}")
     assert Driver({"AWS_ENDPOINT_URL_STS": "sts.local"}, home, profile="up").error() == \
-        "'sts.local' is no URL of STS: check AWS_ENDPOINT_URL_STS, AWS_ENDPOINT_URL and the profile's endpoint_url"
+        "invalid STS endpoint 'sts.local': check AWS_ENDPOINT_URL_STS, AWS_ENDPOINT_URL and the profile's endpoint_url"
 
 
 @test
@@ -284,7 +284,7 @@ def the_hosts_of_sts_are_those_of_the_region():
         Driver({"AWS_EC2_METADATA_DISABLED": "true", **environment}, home, profile="up", proxy=proxy.url).error()
         assert proxy.wanted == [f"{host}:443"], proxy.wanted
     error = Driver({"AWS_REGION": "x.evil.example/"}, home, profile="up").error()
-    assert error == "'x.evil.example/' is no name of a region: check AWS_REGION", error
+    assert error == "invalid region 'x.evil.example/': check AWS_REGION", error
 
 
 class ConnectProxy(Server):

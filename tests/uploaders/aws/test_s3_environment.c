@@ -1,5 +1,5 @@
 /* The environment's word on where S3 is: what it says, and what comes before it. */
-#include "uploaders/s3/s3_environment.h"
+#include "uploaders/s3/s3_endpoint.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -81,7 +81,7 @@ def answers_that_are_no_credentials_are_told_and_not_shown():
                         ('{"AccessKeyId":"A"}', 'its JSON has no "SecretAccessKey"'),
                         ('{"AccessKeyId":"A","SecretAccessKey":7}', 'its JSON has no "SecretAccessKey"'),
                         ('{"AccessKeyId":"A","SecretAccessKey":"hush","Expiration":"tomorrow"}',
-                         'the "Expiration" of its JSON is no time such as 2026-05-27T05:21:35Z'),
+                         'the "Expiration" of its JSON is not a time such as 2026-05-27T05:21:35Z'),
                         ('{"AccessKeyId":"A","SecretAccessKey":"hush","Token":"hu\\r\\nsh"}',
                          "a key or token in its JSON has characters that none can have, or is too long")):
         imds = Imds(Keys(), SOON)
@@ -134,7 +134,7 @@ def the_service_may_be_switched_off_here():
 @test
 def an_endpoint_that_is_none_is_told():
     for endpoint in ("169.254.169.254", "ftp://x", "http://", "http:///x", "http://a@b", "http://a b"):
-        assert "AWS_EC2_METADATA_SERVICE_ENDPOINT is no URL" in Driver({"AWS_EC2_METADATA_SERVICE_ENDPOINT": endpoint}).error(), endpoint
+        assert "AWS_EC2_METADATA_SERVICE_ENDPOINT is not a URL" in Driver({"AWS_EC2_METADATA_SERVICE_ENDPOINT": endpoint}).error(), endpoint
 
 
 @test
@@ -200,7 +200,7 @@ def a_pod_of_eks_asks_its_agent_with_the_token_of_a_file():
 @test
 def the_relative_uri_goes_before_the_full_one():
     error = Driver({"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "nowhere", "AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://127.0.0.1/"}).error()
-    assert error == "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI is no path: it must begin with '/'", error
+    assert error == "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI is not a path: it must begin with '/'", error
 
 
 @test

@@ -15,9 +15,8 @@
 #include "lib/base/parse.h"
 #include "lib/event/timer.h"
 #include "lib/http/http.h"
-#include "uploaders/s3/s3.h"
-#include "uploaders/s3/s3_probe.h"
-#include "uploaders/s3/s3_sweep.h"
+#include "uploaders/s3/s3_bucket.h"
+#include "uploaders/s3/s3_upload.h"
 
 extern char **environ;
 

@@ -40,14 +40,14 @@ static void the_hosts_of_aws_are_named_by_partition_and_variant(void **state) {
 
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
-                const S3PlaceOptions o = { .bucket = "my-bucket",
-                                           .region = cases[i].region,
-                                           .dualstack = cases[i].dualstack,
-                                           .fips = cases[i].fips };
-                _cleanup_(s3_place_done) S3Place p = { 0 };
+                const S3LocationOptions o = { .bucket = "my-bucket",
+                                              .region = cases[i].region,
+                                              .dualstack = cases[i].dualstack,
+                                              .fips = cases[i].fips };
+                _cleanup_(s3_location_done) S3Location p = { 0 };
                 char *fault = NULL;
 
-                assert_int_equal(s3_place_make(&p, &o, &fault), 0);
+                assert_int_equal(s3_location_init(&p, &o, &fault), 0);
                 assert_null(fault);
                 assert_string_equal(p.host, cases[i].host);
                 assert_string_equal(p.scheme, "https");
@@ -95,14 +95,14 @@ typedef struct PlaceCase {
 } PlaceCase;
 
 static void check_place(const PlaceCase *c) {
-        const S3PlaceOptions o = { .bucket = c->bucket,
-                                   .region = "eu-west-1",
-                                   .endpoint = c->endpoint,
-                                   .addressing = c->addressing };
-        _cleanup_(s3_place_done) S3Place p = { 0 };
+        const S3LocationOptions o = { .bucket = c->bucket,
+                                      .region = "eu-west-1",
+                                      .endpoint = c->endpoint,
+                                      .addressing = c->addressing };
+        _cleanup_(s3_location_done) S3Location p = { 0 };
         _cleanup_free_ char *fault = NULL;
 
-        assert_int_equal(s3_place_make(&p, &o, &fault), 0);
+        assert_int_equal(s3_location_init(&p, &o, &fault), 0);
         assert_string_equal(p.scheme, c->scheme);
         assert_string_equal(p.host, c->host);
         assert_string_equal(p.base_path, c->base_path);
@@ -163,14 +163,14 @@ static void auto_takes_the_path_where_a_host_name_would_not_do(void **state) {
 
 static void what_cannot_be_is_refused_with_a_sentence(void **state) {
         static const struct {
-                S3PlaceOptions o;
+                S3LocationOptions o;
                 const char *fault;
         } cases[] = {
                 { { .bucket = "" }, "no bucket is named; set bucket" },
                 { { .bucket = NULL }, "no bucket is named; set bucket" },
-                { { .bucket = "ab" }, "'ab' is no bucket's name; it has 3 to 63 characters" },
+                { { .bucket = "ab" }, "invalid bucket name 'ab'; it has 3 to 63 characters" },
                 { { .bucket = "..", .endpoint = "http://h" },
-                  "'..' is no bucket's name; it has 3 to 63 characters" },
+                  "invalid bucket name '..'; it has 3 to 63 characters" },
                 { { .bucket = "a/b" },
                   "bucket 'a/b' has characters that no bucket has; a name has letters, digits, "
                   "'-', '.' and '_'" },
@@ -218,14 +218,14 @@ static void what_cannot_be_is_refused_with_a_sentence(void **state) {
 
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
-                S3Place p = { 0 };
+                S3Location p = { 0 };
                 _cleanup_free_ char *fault = NULL;
 
-                assert_int_equal(s3_place_make(&p, &cases[i].o, &fault), -EINVAL);
+                assert_int_equal(s3_location_init(&p, &cases[i].o, &fault), -EINVAL);
                 assert_non_null(fault);
                 assert_string_equal(fault, cases[i].fault);
                 assert_null(p.host);
-                assert_int_equal(s3_place_make(&p, &cases[i].o, NULL), -EINVAL);
+                assert_int_equal(s3_location_init(&p, &cases[i].o, NULL), -EINVAL);
         }
 }
 
@@ -245,11 +245,11 @@ static void an_endpoint_without_a_valid_host_and_port_is_refused(void **state) {
 
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(endpoints); i++) {
-                const S3PlaceOptions o = { .bucket = "logs", .endpoint = endpoints[i] };
-                S3Place p = { 0 };
+                const S3LocationOptions o = { .bucket = "logs", .endpoint = endpoints[i] };
+                S3Location p = { 0 };
                 _cleanup_free_ char *fault = NULL;
 
-                assert_int_equal(s3_place_make(&p, &o, &fault), -EINVAL);
+                assert_int_equal(s3_location_init(&p, &o, &fault), -EINVAL);
                 assert_non_null(strstr(fault, "has no valid host and port; write it like "));
         }
 }
@@ -261,13 +261,13 @@ static void an_endpoint_of_any_length_is_survived(void **state) {
         memset(endpoint, 'a', sizeof endpoint);
         memcpy(endpoint, "http://", 7);
         for (size_t n = 8; n < sizeof endpoint; n += 7) {
-                const S3PlaceOptions o = { .bucket = "logs", .endpoint = endpoint };
-                _cleanup_(s3_place_done) S3Place p = { 0 };
+                const S3LocationOptions o = { .bucket = "logs", .endpoint = endpoint };
+                _cleanup_(s3_location_done) S3Location p = { 0 };
                 _cleanup_free_ char *fault = NULL;
                 char kept = endpoint[n];
 
                 endpoint[n] = '\0';
-                assert_int_equal(s3_place_make(&p, &o, &fault), n <= 7 + 63 ? 0 : -EINVAL);
+                assert_int_equal(s3_location_init(&p, &o, &fault), n <= 7 + 63 ? 0 : -EINVAL);
                 endpoint[n] = kept;
         }
 }

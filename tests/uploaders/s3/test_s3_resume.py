@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""An upload that was cut goes on where it stopped: only what has not arrived is sent, and what does not fit begins anew."""
+"""An upload that was cut resumes where it stopped: only what has not arrived is sent, and what does not fit starts over."""
 import os
 import sys
 
@@ -115,7 +115,7 @@ def what_the_server_lists_is_believed_over_the_ledger():
             run = resume(s, upload_id, known(1), known(2))
             assert run.outcome == STALE and run.wants == [], (spoil, run.lines)
             assert not s.seen("UploadPart") and not s.uploads and not s.objects
-            assert "begins anew" in run.error
+            assert "starting over" in run.error
 
 
 @test

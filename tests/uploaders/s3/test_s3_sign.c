@@ -1,6 +1,6 @@
 /* Signing as S3 wants it: one escape, no normalisation; AWS' documented examples; what another implementation makes of hard keys; and
  * what is refused. */
-#include "uploaders/s3/s3_sign.h"
+#include "uploaders/aws/aws_sign.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 
 enum { VECTORS_BYTES_MAX = 256 * 1024, QUERIES_MAX = 16 };
 
-static const char *signature_of(const Signed *s) {
+static const char *signature_of(const Signature *s) {
         return strstr(s->authorization, "Signature=") + strlen("Signature=");
 }
 
@@ -32,20 +32,20 @@ static const AwsKeys documented_keys = {
 };
 
 /* 20130524T000000Z, examplebucket, us-east-1 */
-static SignOrder documented(const char *path, const SignPair *headers, size_t n_headers) {
-        return (SignOrder){ .method = "GET",
-                            .path = path,
-                            .headers = headers,
-                            .n_headers = n_headers,
-                            .payload = EMPTY,
-                            .sign_payload_header = true,
-                            .region = "us-east-1",
-                            .service = "s3",
-                            .time_usec = UINT64_C(1369353600) * USEC_PER_SEC };
+static SignRequest documented(const char *path, const SignPair *headers, size_t n_headers) {
+        return (SignRequest){ .method = "GET",
+                              .path = path,
+                              .headers = headers,
+                              .n_headers = n_headers,
+                              .payload = EMPTY,
+                              .sign_payload_header = true,
+                              .region = "us-east-1",
+                              .service = "s3",
+                              .time_usec = UINT64_C(1369353600) * USEC_PER_SEC };
 }
 
-static void expect_signature(const SignOrder *order, const AwsKeys *keys, const char *expected) {
-        _cleanup_(signed_done) Signed s = { 0 };
+static void expect_signature(const SignRequest *order, const AwsKeys *keys, const char *expected) {
+        _cleanup_(signature_done) Signature s = { 0 };
 
         assert_int_equal(sign_v4(order, keys, &s), 0);
         assert_string_equal(signature_of(&s), expected);
@@ -54,8 +54,8 @@ static void expect_signature(const SignOrder *order, const AwsKeys *keys, const 
 static void the_documented_get_with_a_range_is_signed_as_documented(void **state) {
         const SignPair headers[] = { { "Host", "examplebucket.s3.amazonaws.com" },
                                      { "Range", "bytes=0-9" } };
-        SignOrder order = documented("/test.txt", headers, ELEMENTSOF(headers));
-        _cleanup_(signed_done) Signed s = { 0 };
+        SignRequest order = documented("/test.txt", headers, ELEMENTSOF(headers));
+        _cleanup_(signature_done) Signature s = { 0 };
 
         (void)state;
         assert_int_equal(sign_v4(&order, &documented_keys, &s), 0);
@@ -73,7 +73,7 @@ static void the_documented_put_is_signed_as_documented(void **state) {
         const SignPair headers[] = { { "date", "Fri, 24 May 2013 00:00:00 GMT" },
                                      { "host", "examplebucket.s3.amazonaws.com" },
                                      { "x-amz-storage-class", "REDUCED_REDUNDANCY" } };
-        SignOrder order = documented("/test$file.text", headers, ELEMENTSOF(headers));
+        SignRequest order = documented("/test$file.text", headers, ELEMENTSOF(headers));
 
         (void)state;
         order.method = "PUT";
@@ -86,7 +86,7 @@ static void the_documented_queries_are_signed_as_documented(void **state) {
         const SignPair headers[] = { { "host", "examplebucket.s3.amazonaws.com" } };
         const SignPair lifecycle[] = { { "lifecycle", NULL } },
                        list[] = { { "prefix", "J" }, { "max-keys", "2" } };
-        SignOrder order = documented("", headers, ELEMENTSOF(headers));
+        SignRequest order = documented("", headers, ELEMENTSOF(headers));
 
         (void)state;
         order.queries = lifecycle;
@@ -130,17 +130,17 @@ static void check_vector(const json_t *all, const json_t *vector) {
                                text_of(vector, "token") };
         const json_t *given = json_object_get(vector, "queries"), *pair;
         SignPair queries[QUERIES_MAX];
-        _cleanup_(signed_done) Signed s = { 0 };
+        _cleanup_(signature_done) Signature s = { 0 };
         _cleanup_free_ char *path = NULL;
-        SignOrder order = { .method = "PUT",
-                            .queries = queries,
-                            .headers = headers,
-                            .n_headers = ELEMENTSOF(headers),
-                            .payload = text_of(all, "payload"),
-                            .sign_payload_header = true,
-                            .region = text_of(all, "region"),
-                            .service = "s3",
-                            .time_usec = UINT64_C(1779858753) * USEC_PER_SEC };
+        SignRequest order = { .method = "PUT",
+                              .queries = queries,
+                              .headers = headers,
+                              .n_headers = ELEMENTSOF(headers),
+                              .payload = text_of(all, "payload"),
+                              .sign_payload_header = true,
+                              .region = text_of(all, "region"),
+                              .service = "s3",
+                              .time_usec = UINT64_C(1779858753) * USEC_PER_SEC };
         size_t i;
 
         json_array_foreach(given, i, pair) {
@@ -175,15 +175,15 @@ static void hard_keys_and_queries_are_signed_as_botocore_signs_them(void **state
 
 static const SignPair host_alone[] = { { "host", "h" } };
 
-static SignOrder small_order(const SignPair *headers, size_t n_headers) {
-        return (SignOrder){ .method = "GET",
-                            .path = "/",
-                            .headers = headers,
-                            .n_headers = n_headers,
-                            .payload = EMPTY,
-                            .region = "r",
-                            .service = "s",
-                            .time_usec = UINT64_C(1779858753123456) };
+static SignRequest small_order(const SignPair *headers, size_t n_headers) {
+        return (SignRequest){ .method = "GET",
+                              .path = "/",
+                              .headers = headers,
+                              .n_headers = n_headers,
+                              .payload = EMPTY,
+                              .region = "r",
+                              .service = "s",
+                              .time_usec = UINT64_C(1779858753123456) };
 }
 
 static void what_the_caller_has_set_already_is_not_set_twice(void **state) {
@@ -192,8 +192,9 @@ static void what_the_caller_has_set_already_is_not_set_twice(void **state) {
                                      { "X-Amz-Content-SHA256", EMPTY },
                                      { "X-Amz-Security-Token", "t" } };
         const AwsKeys keys = { "a", "s", "t" };
-        SignOrder whole = small_order(headers, ELEMENTSOF(headers)), bare = small_order(headers, 1);
-        _cleanup_(signed_done) Signed a = { 0 }, b = { 0 };
+        SignRequest whole = small_order(headers, ELEMENTSOF(headers)),
+                    bare = small_order(headers, 1);
+        _cleanup_(signature_done) Signature a = { 0 }, b = { 0 };
 
         (void)state;
         whole.sign_payload_header = bare.sign_payload_header = true;
@@ -223,8 +224,8 @@ static void an_order_that_no_server_would_understand_is_refused(void **state) {
 
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(faulty); i++) {
-                SignOrder order = small_order(faulty[i], 2);
-                Signed s = { 0 };
+                SignRequest order = small_order(faulty[i], 2);
+                Signature s = { 0 };
 
                 assert_int_equal(sign_v4(&order, &keys, &s), -EINVAL);
                 assert_null(s.authorization);
@@ -234,8 +235,8 @@ static void an_order_that_no_server_would_understand_is_refused(void **state) {
 static void a_folded_header_is_signed_as_one_line(void **state) {
         const SignPair headers[] = { { "host", "h" }, { "x", " \t a\r\n  b \n\tc  d " } };
         const AwsKeys keys = { "a", "s", NULL };
-        SignOrder order = small_order(headers, ELEMENTSOF(headers));
-        _cleanup_(signed_done) Signed s = { 0 };
+        SignRequest order = small_order(headers, ELEMENTSOF(headers));
+        _cleanup_(signature_done) Signature s = { 0 };
 
         (void)state;
         assert_int_equal(sign_v4(&order, &keys, &s), 0);
@@ -260,9 +261,9 @@ static void other_services_get_the_path_normalised_and_escaped_twice(void **stat
 
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
-                _cleanup_(signed_done) Signed s = { 0 };
+                _cleanup_(signature_done) Signature s = { 0 };
                 _cleanup_free_ char *head = NULL;
-                SignOrder order = small_order(host_alone, 1);
+                SignRequest order = small_order(host_alone, 1);
 
                 order.path = cases[i].path;
                 order.normalize_path = true;
@@ -283,7 +284,7 @@ static void every_byte_but_the_unreserved_is_escaped(void **state) {
                 char expected[4];
 
                 strbuf_clear(&b);
-                sign_escape(&b, text, false);
+                aws_escape(&b, text, false);
                 (void)snprintf(expected, sizeof expected, "%%%02X", c);
                 if (b.n == 1)
                         assert_true(b.text[0] == text[0] && ++n_plain);
@@ -292,19 +293,19 @@ static void every_byte_but_the_unreserved_is_escaped(void **state) {
         }
         assert_int_equal(n_plain, 26 + 26 + 10 + 4);
         strbuf_clear(&b);
-        sign_escape(&b, "a/b c", true);
+        aws_escape(&b, "a/b c", true);
         assert_string_equal(b.text, "a/b%20c");
 }
 
 static void done_leaves_nothing_and_may_be_called_twice(void **state) {
         const AwsKeys keys = { "a", "s", NULL };
-        SignOrder order = small_order(host_alone, 1);
-        Signed s = { 0 };
+        SignRequest order = small_order(host_alone, 1);
+        Signature s = { 0 };
 
         (void)state;
         assert_int_equal(sign_v4(&order, &keys, &s), 0);
-        signed_done(&s);
-        signed_done(&s);
+        signature_done(&s);
+        signature_done(&s);
         assert_null(s.authorization);
         assert_null(s.canonical_request);
         assert_string_equal(s.amz_date, "");

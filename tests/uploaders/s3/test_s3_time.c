@@ -1,5 +1,5 @@
 /* Dates in answers: what is read, and what is not taken for one. */
-#include "uploaders/s3/s3_time.h"
+#include "uploaders/aws/aws_parse.h"
 
 #include <errno.h>
 #include <setjmp.h>

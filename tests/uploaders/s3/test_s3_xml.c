@@ -16,8 +16,8 @@
 #define XMLNS " xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\""
 #define DECLARATION "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
 
-static int error_of(const char *text, S3Error *ret) {
-        return s3_xml_error(text, strlen(text), ret);
+static int error_of(const char *text, AwsError *ret) {
+        return aws_xml_error(text, strlen(text), ret);
 }
 
 static int upload_id_of(const char *text, char *ret) {
@@ -27,7 +27,7 @@ static int upload_id_of(const char *text, char *ret) {
 /* ── <Error> ── */
 
 static void an_error_is_read_with_what_redirects_and_clocks_need(void **state) {
-        S3Error e;
+        AwsError e;
 
         (void)state;
         assert_int_equal(
@@ -56,7 +56,7 @@ static void an_error_is_read_with_what_redirects_and_clocks_need(void **state) {
 }
 
 static void the_errors_of_ceph_and_sts_are_read_as_well(void **state) {
-        S3Error e;
+        AwsError e;
 
         (void)state;
         assert_int_equal(error_of(DECLARATION
@@ -82,7 +82,7 @@ static void the_errors_of_ceph_and_sts_are_read_as_well(void **state) {
 }
 
 static void an_error_without_a_code_is_still_an_error(void **state) {
-        S3Error e = { .code = "x" };
+        AwsError e = { .code = "x" };
 
         (void)state;
         assert_int_equal(error_of("<Error/>", &e), 0);
@@ -94,7 +94,7 @@ static void an_error_without_a_code_is_still_an_error(void **state) {
 
 static void a_message_becomes_one_harmless_line(void **state) {
         char text[4096];
-        S3Error e;
+        AwsError e;
 
         (void)state;
         assert_int_equal(error_of("<Error><Message>a&#10;b\tc &#x9b;31m \xc3\xa9 &#x7f; &lt;x&gt;"
@@ -116,7 +116,7 @@ static void a_message_becomes_one_harmless_line(void **state) {
 /* SignatureDoesNotMatch repeats the canonical request in hexadecimal, which may be long. */
 static void a_long_element_that_nobody_needs_does_no_harm(void **state) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
-        S3Error e;
+        AwsError e;
 
         (void)state;
         strbuf_add(&b, "<Error><Code>SignatureDoesNotMatch</Code><CanonicalRequestBytes>");
@@ -168,13 +168,13 @@ static void what_is_no_sound_document_is_refused_by_every_parser(void **state) {
                 const char *t = texts[i];
                 size_t n = strlen(t);
                 char id[S3_UPLOAD_ID_SIZE] = "kept", etag[S3_ETAG_SIZE] = "kept";
-                S3Error e = { .code = "kept" };
+                AwsError e = { .code = "kept" };
                 S3PartList parts = { 0 };
                 S3UploadList uploads = { 0 };
                 S3ObjectList objects = { 0 };
                 StsCredentials credentials = { 0 };
 
-                assert_int_equal(s3_xml_error(t, n, &e), -EINVAL);
+                assert_int_equal(aws_xml_error(t, n, &e), -EINVAL);
                 assert_string_equal(e.code, "kept");
                 assert_int_equal(s3_xml_upload_id(t, n, id), -EINVAL);
                 assert_string_equal(id, "kept");
@@ -185,12 +185,12 @@ static void what_is_no_sound_document_is_refused_by_every_parser(void **state) {
                 assert_int_equal(s3_xml_object_list(t, n, &objects), -EINVAL);
                 assert_int_equal(sts_xml_credentials(t, n, &credentials), -EINVAL);
         }
-        assert_int_equal(s3_xml_error(NULL, 0, &(S3Error){ 0 }), -EINVAL);
+        assert_int_equal(aws_xml_error(NULL, 0, &(AwsError){ 0 }), -EINVAL);
 }
 
 static void nesting_and_names_have_an_end(void **state) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
-        S3Error e;
+        AwsError e;
 
         (void)state;
         strbuf_add(&b, "<Error>");
@@ -216,7 +216,7 @@ static void nesting_and_names_have_an_end(void **state) {
 }
 
 static void a_leaf_is_found_by_its_place_not_by_its_name(void **state) {
-        S3Error e;
+        AwsError e;
 
         (void)state;
         assert_int_equal(error_of("<Error><Detail><Code>inner</Code></Detail><Code>outer</Code>"

@@ -1,5 +1,5 @@
 /* The published vectors of Signature Version 4: every folder of sigv4/, each stage of signing compared on its own. */
-#include "uploaders/s3/s3_sign.h"
+#include "uploaders/aws/aws_sign.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -146,16 +146,16 @@ static void compare_file(int dir_fd, const char *name, const char *got) {
 static void one_case(void **state) {
         int dir_fd = *(int *)*state;
         _cleanup_free_ char *context = read_case_file(dir_fd, "context.json");
-        _cleanup_(signed_done) Signed s = { 0 };
+        _cleanup_(signature_done) Signature s = { 0 };
         AwsKeys keys = suite_keys;
-        SignOrder order;
+        SignRequest order;
         Case c;
 
         parse_case(&c, dir_fd);
         c.context = json_loads(context, 0, NULL);
         assert_non_null(c.context);
         keys.token = context_text(&c, "session_token");
-        order = (SignOrder){
+        order = (SignRequest){
                 .method = c.method,
                 .path = c.path,
                 .queries = c.queries,

@@ -5,7 +5,7 @@
 #include <sys/syscall.h>
 
 #include "tests/harness/skip.h"
-#include "uploaders/volume/volume_readback.h"
+#include "uploaders/volume/volume.h"
 
 static void an_object_arrives_whole(void **state) {
         static const size_t sizes[] = { 0,       1,   4095,    4096,    STRIPE,
@@ -266,7 +266,7 @@ static void the_root_is_made_in_a_parent_that_is_there(void **state) {
         _cleanup_(volume_freep) Volume *file = volume_at(s, "file");
         free(error);
         assert_int_equal(volume_probe(file, &error), UPLOAD_E_AWAY);
-        assert_non_null(strstr(error, "no directory is in the way"));
+        assert_non_null(strstr(error, "not a directory is in the way"));
 }
 
 static void the_beginning_of_an_object_is_read_within_its_bound(void **state) {

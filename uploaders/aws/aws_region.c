@@ -1,0 +1,150 @@
+/* Partitions, regions, and the names that hosts of AWS have in them. */
+#include "uploaders/aws/aws_region.h"
+
+#include <string.h>
+
+#include "lib/base/cleanup.h"
+
+typedef struct Partition {
+        const char *name, *region_prefix;
+        const char *suffix;     /* of host names */
+        const char *dual_stack; /* of services with IPv6; S3 has a label for that instead */
+} Partition;
+
+/* @see botocore, data/partitions.json; the last one has all other regions */
+/* clang-format off */
+static const Partition partitions[] = {
+        { "aws-cn",     "cn-",      "amazonaws.com.cn",   "api.amazonwebservices.com.cn" },
+        { "aws-us-gov", "us-gov-",  "amazonaws.com",      "api.aws" },
+        { "aws-iso",    "us-iso-",  "c2s.ic.gov",         "api.aws.ic.gov" },
+        { "aws-iso-b",  "us-isob-", "sc2s.sgov.gov",      "api.aws.scloud" },
+        { "aws-iso-e",  "eu-isoe-", "cloud.adc-e.uk",     "api.cloud-aws.adc-e.uk" },
+        { "aws-iso-f",  "us-isof-", "csp.hci.ic.gov",     "api.aws.hci.ic.gov" },
+        { "aws-eusc",   "eusc-",    "amazonaws.eu",       "api.amazonwebservices.eu" },
+        { "aws",        "",         "amazonaws.com",      "api.aws" },
+};
+/* clang-format on */
+
+static const Partition *partition_of(const char *region) {
+        const Partition *p = partitions;
+
+        while (strncmp(region, p->region_prefix, strlen(p->region_prefix)) != 0)
+                p++; /* ends at the last one, whose prefix is empty */
+        return p;
+}
+
+const char *aws_partition_name(const char *region) {
+        return partition_of(region ? region : "")->name;
+}
+
+static bool is_lower_or_digit(char c) {
+        return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+}
+
+static bool is_letter_or_digit(char c) {
+        return is_lower_or_digit(c) || (c >= 'A' && c <= 'Z');
+}
+
+bool aws_region_is_sane(const char *region) {
+        size_t n = strlen(region);
+
+        for (size_t i = 0; i < n; i++)
+                if (!is_letter_or_digit(region[i]) && region[i] != '-' && region[i] != '_')
+                        return false;
+        return n > 0 && n < AWS_REGION_SIZE;
+}
+
+bool aws_region_is_of_aws(const char *region) {
+        for (const char *p = region; *p; p++)
+                if (!is_lower_or_digit(*p) && *p != '-')
+                        return false;
+        return region[0] != '-' && aws_region_is_sane(region);
+}
+
+const char *aws_region_or_default(const char *region) {
+        return region && region[0] ? region : "us-east-1";
+}
+
+char *s3_aws_host(const char *region, bool dualstack, bool fips) {
+        char *host = NULL;
+
+        if (asprintf(&host, "s3%s%s.%s.%s", fips ? "-fips" : "", dualstack ? ".dualstack" : "",
+                     region, partition_of(region)->suffix) < 0)
+                return NULL;
+        return host;
+}
+
+char *aws_service_host(const char *service, const char *region, bool dualstack, bool fips) {
+        const Partition *p;
+        char *host = NULL;
+
+        region = aws_region_or_default(region);
+        p = partition_of(region);
+        if (strcmp(p->name, "aws-us-gov") == 0 && !dualstack)
+                fips = false; /* sts.us-gov-west-1.amazonaws.com is the validated one, and has no other name */
+        if (asprintf(&host, "%s%s.%s.%s", service, fips ? "-fips" : "", region,
+                     dualstack ? p->dual_stack : p->suffix) < 0)
+                return NULL;
+        return host;
+}
+
+/* @return how much of the host stands before a partition's `.suffix`, 0 when it is of none */
+static size_t before_suffix(const char *host) {
+        size_t n = strlen(host);
+
+        for (size_t i = 0; i < ELEMENTSOF(partitions); i++) {
+                size_t n_suffix = strlen(partitions[i].suffix);
+
+                if (n > n_suffix + 1 && host[n - n_suffix - 1] == '.' &&
+                    strcmp(host + n - n_suffix, partitions[i].suffix) == 0)
+                        return n - n_suffix - 1;
+        }
+        return 0;
+}
+
+/* A label from the end of the host's first n bytes. @return its size; *n is what stands before its dot */
+static size_t last_label(const char *host, size_t *n, const char **ret) {
+        size_t end = *n, start = end;
+
+        while (start > 0 && host[start - 1] != '.')
+                start--;
+        *ret = host + start;
+        *n = start > 0 ? start - 1 : 0;
+        return end - start;
+}
+
+static bool label_is(const char *label, size_t n, const char *text) {
+        return strlen(text) == n && strncmp(label, text, n) == 0;
+}
+
+bool s3_host_is_aws(const char *host) {
+        return before_suffix(host) > 0;
+}
+
+bool aws_region_of_host(const char *host, char ret[static AWS_REGION_SIZE]) {
+        size_t n = before_suffix(host), n_label, n_next;
+        const char *label, *next, *region = NULL;
+        char text[AWS_REGION_SIZE];
+
+        if (n == 0)
+                return false;
+        n_label = last_label(host, &n, &label);
+        n_next = last_label(host, &n, &next);
+        if (label_is(label, n_label, "s3")) { /* the oldest name of all */
+                region = "us-east-1";
+                n_label = strlen(region);
+        } else if (n_label > 3 && strncmp(label, "s3-", 3) == 0) { /* s3-us-west-2 */
+                region = label + 3;
+                n_label -= 3;
+        } else if (label_is(next, n_next, "s3") || label_is(next, n_next, "s3-fips") ||
+                   label_is(next, n_next, "dualstack"))
+                region = label;
+        if (!region || n_label >= sizeof text)
+                return false;
+        memcpy(text, region, n_label);
+        text[n_label] = '\0';
+        if (!aws_region_is_of_aws(text) || strncmp(text, "fips", 4) == 0)
+                return false;
+        memcpy(ret, text, n_label + 1);
+        return true;
+}
