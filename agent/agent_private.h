@@ -1,4 +1,4 @@
-/* What the files of the agent share: agent.c (life), agent_reload.c, agent_drain.c (the way out), agent_view.c (what the API asks). */
+/* What the files of the agent share: agent.c (life), reload.c, drain.c (the way out), view.c (what the API asks). */
 #pragma once
 
 #include "agent/agent.h"
@@ -13,7 +13,7 @@ typedef struct Discard {
         uint64_t n;
 } Discard;
 
-/* On the way out: nothing new is taken, the rest is shipped. agent_drain.c */
+/* On the way out: nothing new is taken, the rest is shipped. drain.c */
 typedef enum DrainAsker { /* each may take back its own wish only */
                           DRAIN_OPERATOR,
                           DRAIN_SPOT,
@@ -27,7 +27,7 @@ typedef struct DrainWish {
         uint64_t deadline_usec; /* CLOCK_REALTIME; 0 = not known */
 } DrainWish;
 
-/* What is being shipped comes to its end, or has had its time. agent_drain.c */
+/* What is being shipped comes to its end, or has had its time. drain.c */
 typedef struct WindDown {
         Agent *agent;
         sd_event_source *timer;
@@ -54,7 +54,7 @@ typedef struct ReloadChanges {
         bool scheduler, sources; /* is to be made anew */
 } ReloadChanges;
 
-/* Underway from the signal until what was being shipped has ended. agent_reload.c */
+/* Underway from the signal until what was being shipped has ended. reload.c */
 typedef struct Reload {
         Config *loaded; /* NULL: none is underway */
         ReloadChanges changes;
@@ -76,7 +76,7 @@ struct Agent {
         Ec2Notices *notices;            /* NULL: not on EC2 */
         HookNotes *notes;               /* NULL: hooks cannot be heard */
         Incidents *incidents;           /* NULL: no snapshots can be taken */
-        sd_event_source *orphans_timer; /* agent_hook.c */
+        sd_event_source *orphans_timer; /* agent.c */
         ClockSteady orphans_steady;
         Drain drain;
         Reload reload;
@@ -112,21 +112,30 @@ void agent_free_sources(Agent *a);
 /** Bundles that are known already and belong to this source go on with it. */
 void agent_adopt_bundles(Agent *a, IntakeSource *s);
 
-/** @return an fd that systemd has handed over for this path, known by that and its type; -1 */
-int agent_passed_socket(const char *path, int type);
+/** Applies the configuration that is in force to hook notes and incidents. */
+void agent_rebind_hook(Agent *a);
+void agent_hook_view(const Agent *a, HookView *ret);
 
-/* agent_incidents.c */
-/** Of view.h. */
-int agent_snapshot_begin(char ret_name[SNAPSHOT_NAME_SIZE], char **ret_message, void *userdata);
-int agent_snapshot_get(const char *name, const char *file, SnapshotAnswer *ret, void *userdata);
+/* own_sources.c: the agent's own sources, which nobody configures (config/config.h): incidents that
+ * belong to no dump, and dumps that an earlier version copied out of containers and has not
+ * delivered. Their directories lie below the state directory. */
+/** Starts them and appends them to a->sources, which has space for one of each configured source
+ * and one more. A source that cannot be started is logged. */
+void own_sources_start(Agent *a);
+/** Applies the configuration that is in force. Without memory a source stays as it was. */
+void own_sources_rebind(Agent *a);
+/** Frees their configuration; the sources themselves have been freed before. */
+void own_sources_free(Agent *a);
+/** A bundle is final: removes the directory that it was made of, if that is the agent's own. */
+void own_sources_on_final(Agent *a, const Bundle *b);
 
-/* agent_reload.c */
+/* reload.c */
 /** @return the configured source of that name, NULL */
 const ConfigSource *agent_config_source(const Config *c, const char *name);
 /** What is underway is not carried out. */
 void agent_reload_drop(Agent *a);
 
-/* agent_drain.c */
+/* drain.c */
 /** Drains because of one more asker, or of the same one with another deadline.
  * @param reason         a sentence; copied
  * @param deadline_usec  when this node goes, CLOCK_REALTIME; 0 = not known */

@@ -195,7 +195,7 @@ NoticeChange notice_schedule_handle(NoticeSchedule *s, const NoticeAnswer *answe
 }
 
 /* Asks IMDS one question at a time, and says on what is new. Which and when is decided by
- * notices_state.c, what it means by agent_drain.c. */
+ * notices_state.c, what it means by drain.c. */
 
 #define TIMER_ACCURACY_USEC (USEC_PER_SEC / 2)
 #define VENDOR_MAX_BYTES 256

@@ -1,4 +1,4 @@
-#include "agent/own_sources.h"
+#include "agent/agent_private.h"
 
 #include <dirent.h>
 #include <errno.h>

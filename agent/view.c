@@ -1,13 +1,19 @@
 /* The agent seen from outside: fills what agent/api shows, carries out what it is asked. */
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/agent_hook.h"
+#include "agent/agent_private.h"
 #include "agent/store/ledger.h"
+#include "lib/base/fs.h"
 #include "lib/base/log.h"
 #include "lib/base/strbuf.h"
+
+#define SNAPSHOT_FILE_MAX_BYTES (256 * MIB) /* what the command line accepts in one reply */
+#define SNAPSHOT_FILES_MAX 1024
 
 typedef struct AgentViewSpace {
         DestinationView *destinations;
@@ -450,6 +456,65 @@ static int on_drain(bool on, char **ret_message, void *userdata) {
         return 0;
 }
 
+
+/* ---- snapshots ---- */
+
+static int on_snapshot(char ret_name[SNAPSHOT_NAME_SIZE], char **ret_message, void *userdata) {
+        Agent *a = userdata;
+        _Static_assert((int)SNAPSHOT_NAME_SIZE == (int)INCIDENT_NAME_SIZE, "one name");
+        const char *why = NULL;
+        int r = a->incidents ? incidents_request(a->incidents, ret_name, &why) : -ENODEV;
+        if (r == 0)
+                return 0;
+        *ret_message =
+                strdup(r == -EPERM    ? "snapshots are off; set snapshot.enabled to have them"
+                       : r == -EBUSY  ? "a snapshot is being taken at this moment; ask again when "
+                                        "it is over"
+                       : r == -ENODEV ? "snapshots cannot be taken; the log says why"
+                       : why          ? why
+                                      : "not now; the log says why");
+        return -EPERM;
+}
+
+static int by_name(const void *x, const void *y) {
+        return strcmp(*(char *const *)x, *(char *const *)y);
+}
+
+static char **list_files(const char *directory) {
+        char **files = calloc(SNAPSHOT_FILES_MAX + 1, sizeof *files);
+        _cleanup_closedir_ DIR *d = opendir(directory);
+        const struct dirent *e;
+        size_t n = 0;
+        while (files && d && n < SNAPSHOT_FILES_MAX && (e = readdir(d)))
+                if (e->d_name[0] != '.' && (files[n] = strdup(e->d_name)))
+                        n++;
+        if (n > 0)
+                qsort(files, n, sizeof *files, by_name);
+        return files;
+}
+
+static int on_get_snapshot(const char *name, const char *file, SnapshotAnswer *ret, void *userdata) {
+        const Agent *a = userdata;
+        IncidentView v;
+        *ret = (SnapshotAnswer){ 0 };
+        if (!a->incidents || !incidents_get(a->incidents, name, &v))
+                return -ENOENT;
+        if (file && (*file == '\0' || *file == '.' || strchr(file, '/')))
+                return -ENOENT;
+        ret->done = v.done;
+        ret->directory = strdup(v.directory);
+        ret->files = list_files(v.directory);
+        if (!file && !v.done)
+                return 0;
+        _cleanup_close_ int fd = open(v.directory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        int r = fd < 0 ? -errno
+                       : fs_read_file(fd, file ? file : "snapshot.json", SNAPSHOT_FILE_MAX_BYTES, &ret->data,
+                                      &ret->n_data);
+        return file ? r : 0; /* a snapshot that failed has no document */
+}
+
+/* ---- life ---- */
+
 void agent_view_init(Agent *a) {
         a->space = calloc(1, sizeof *a->space);
         a->backend = (AgentBackend){ .view = on_view,
@@ -458,8 +523,8 @@ void agent_view_init(Agent *a) {
                                      .act = on_act,
                                      .flush = on_flush,
                                      .drain = on_drain,
-                                     .snapshot = agent_snapshot_begin,
-                                     .get_snapshot = agent_snapshot_get,
+                                     .snapshot = on_snapshot,
+                                     .get_snapshot = on_get_snapshot,
                                      .userdata = a };
 }
 

@@ -2,8 +2,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/agent_hook.h"
-#include "agent/own_sources.h"
+#include "agent/agent_private.h"
 #include "lib/base/log.h"
 
 const ConfigSource *agent_config_source(const Config *c, const char *name) {
@@ -95,7 +94,7 @@ static int apply(Agent *a, Config *loaded, const ReloadChanges *c) {
                 rebind_sources(a, loaded);
         }
         retainer_rebind(a->retainer, loaded);
-        agent_hook_rebind(a);
+        agent_rebind_hook(a);
         agent_drain_again(a);
         config_free(old);
         return 0;
