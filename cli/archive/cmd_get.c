@@ -4,14 +4,18 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/types.h>
 
-#include "cli/archive/bundle_name.h"
 #include "cli/archive/object_store.h"
-#include "cli/archive/output.h"
 #include "cli/common/cli.h"
 #include "cli/common/suggest.h"
+#include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/digest.h"
 #include "lib/base/fs.h"
@@ -20,6 +24,272 @@
 #include "lib/bundle/fetch.h"
 #include "lib/bundle/manifest.h"
 #include "lib/bundle/member_digest.h"
+
+typedef struct Output {
+        char *path, *partial; /* NULL = stdout */
+        int fd;               /* of the partial file, locked; of stdout; -1 */
+        bool may_replace;     /* --force */
+        bool is_committed;
+        uint64_t kept;    /* bytes that were there when it was opened */
+        uint64_t written; /* where the next byte goes */
+} Output;
+
+#define OUTPUT_INIT ((Output){ .fd = -1 })
+typedef struct OutputSpec { /* borrowed */
+        const char *given;  /* by -o: a file, a directory, `-`; NULL = the current directory */
+        const char *name;   /* in a directory: one component */
+        bool may_replace;
+} OutputSpec;
+
+#define OPEN_TRIES 10
+#define ZEROS_BYTES 65536
+/* ---- where ---- */
+
+static bool is_directory(const char *path) {
+        struct stat st;
+        size_t n = strlen(path);
+        return (n > 0 && path[n - 1] == '/') || (stat(path, &st) == 0 && S_ISDIR(st.st_mode));
+}
+
+static bool output_is_stdout(const Output *o) {
+        return !o->path;
+}
+
+static int output_init(Output *o, const OutputSpec *order) {
+        *o = OUTPUT_INIT;
+        o->may_replace = order->may_replace;
+        if (order->given && strcmp(order->given, "-") == 0) {
+                if (!isatty(STDOUT_FILENO))
+                        return CLI_YES;
+                cli_error("stdout is a terminal, and the content may hold anything; pipe it, or "
+                          "name a file with -o");
+                return CLI_USAGE;
+        }
+        if (!order->given)
+                o->path = strdup(order->name);
+        else if (is_directory(order->given))
+                o->path = path_join(order->given, order->name);
+        else
+                o->path = strdup(order->given);
+        if (!o->path || asprintf(&o->partial, "%s.partial", o->path) < 0) {
+                o->partial = NULL;
+                cli_error("%s", strerror(ENOMEM));
+                return CLI_NO;
+        }
+        return CLI_YES;
+}
+
+static int output_open_existing(const Output *o) {
+        struct stat st;
+        if (!o->path)
+                return -ENOENT;
+        _cleanup_close_ int fd = open(o->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+        if (fd < 0)
+                return -errno;
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        return S_ISREG(st.st_mode) ? TAKE_FD(fd) : S_ISDIR(st.st_mode) ? -EISDIR : -EBADF;
+}
+
+static int output_report_exists(const Output *o) {
+        cli_error("'%s' exists and is something else; replace it with --force, or name another "
+                  "place with -o",
+                  o->path);
+        return CLI_NO;
+}
+
+/* ---- the partial file ---- */
+
+/* The one who holds the lock may have renamed the file that we opened. @return 0, -EAGAIN: look
+ * again, -EWOULDBLOCK as flock() */
+static int lock(int fd, const char *path) {
+        struct stat ours, named;
+        if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+                return errno == EWOULDBLOCK ? -EBUSY : errno == ENOLCK ? 0 : -errno;
+        if (fstat(fd, &ours) < 0)
+                return -errno;
+        if (stat(path, &named) < 0 || ours.st_ino != named.st_ino || ours.st_dev != named.st_dev)
+                return -EAGAIN;
+        return 0;
+}
+
+/* @return 0 and the fd, -errno; -EBUSY: somebody writes it; -EBADF: it is no file of ours */
+static int open_partial(const char *path, int *ret, uint64_t *ret_kept) {
+        struct stat st;
+        /* in a directory that all may write to, the name could be anybody's: no symlink is
+         * followed, and no file of others used */
+        _cleanup_close_ int fd =
+                open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0666);
+        if (fd < 0)
+                return errno == ELOOP ? -EBADF : -errno;
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        if (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_nlink > 1)
+                return -EBADF;
+        int r = lock(fd, path);
+        if (r < 0)
+                return r;
+        *ret = TAKE_FD(fd);
+        *ret_kept = (uint64_t)st.st_size;
+        return 0;
+}
+
+static int output_open(Output *o) {
+        if (output_is_stdout(o)) {
+                o->fd = STDOUT_FILENO;
+                return CLI_YES;
+        }
+        int r = -EAGAIN;
+        for (int i = 0; r == -EAGAIN && i < OPEN_TRIES; i++)
+                r = open_partial(o->partial, &o->fd, &o->kept);
+        if (r == 0)
+                return CLI_YES;
+        if (r == -EBUSY)
+                cli_error("'%s' is being written by another neuron-collect", o->partial);
+        else if (r == -EBADF)
+                cli_error("'%s' is not a file of yours; remove it, or name another place with -o",
+                          o->partial);
+        else if (r == -ENOENT)
+                cli_error("cannot write '%s': its directory is not there", o->path);
+        else
+                cli_error("cannot write '%s': %s", o->partial, strerror(-r));
+        return CLI_NO;
+}
+
+static void output_discard(Output *o);
+
+static void output_done(Output *o) {
+        struct stat st;
+        if (o->fd >= 0 && !output_is_stdout(o)) {
+                if (!o->is_committed && fstat(o->fd, &st) == 0 && st.st_size == 0)
+                        output_discard(o);
+                (void)close(o->fd); /* durable already, or partial */
+        }
+        free(o->path);
+        free(o->partial);
+        *o = OUTPUT_INIT;
+}
+
+/* ---- writing ---- */
+
+static int output_rewind(Output *o, uint64_t bytes) {
+        if (ftruncate(o->fd, (off_t)bytes) < 0 || lseek(o->fd, (off_t)bytes, SEEK_SET) < 0)
+                return -errno;
+        o->written = bytes;
+        return 0;
+}
+
+static int output_write(Output *o, const void *data, size_t n) {
+        int r = fs_write_all(o->fd, data, n);
+        if (r == 0)
+                o->written += n;
+        return r;
+}
+
+static int output_zeros(Output *o, uint64_t n) {
+        static const char zeros[ZEROS_BYTES];
+        if (!output_is_stdout(o))
+                return output_rewind(o, o->written + n); /* longer is a hole */
+        int r = 0;
+        while (r == 0 && n > 0 && !cli_is_interrupted()) {
+                size_t now = (size_t)MIN(n, (uint64_t)sizeof zeros);
+                r = output_write(o, zeros, now);
+                n -= now;
+        }
+        return r == 0 && n > 0 ? -EINTR : r;
+}
+
+static int output_report(const Output *o, int error) {
+        char bytes[PARSE_FORMAT_SIZE];
+        parse_format_human(bytes, o->written);
+        if (output_is_stdout(o)) {
+                if (error == -EINTR)
+                        cli_error("interrupted after %s", bytes);
+                else if (error == -EPIPE)
+                        cli_error("stdout was closed; stopped after %s", bytes);
+                else
+                        cli_error("cannot write to stdout: %s; stopped after %s", strerror(-error),
+                                  bytes);
+                return CLI_NO;
+        }
+        const char *remedy = error == -ENOSPC || error == -EDQUOT
+                                     ? "make room, or name another place with -o"
+                             : error == -EFBIG ? "a file may not be that large there"
+                                               : "see to that";
+        if (error == -EINTR)
+                cli_error("interrupted; %s are in '%s'; the same command resumes there", bytes,
+                          o->partial);
+        else
+                cli_error("cannot write '%s': %s; %s; the same command then resumes after %s",
+                          o->partial, strerror(-error), remedy, bytes);
+        return CLI_NO;
+}
+
+static int output_check_space(const Output *o, uint64_t more_bytes) {
+        struct statvfs fs;
+        if (output_is_stdout(o) || fstatvfs(o->fd, &fs) < 0)
+                return CLI_YES;
+        uint64_t free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
+        if (free_bytes >= more_bytes)
+                return CLI_YES;
+        char need[PARSE_FORMAT_SIZE], have[PARSE_FORMAT_SIZE];
+        cli_error("'%s' needs %s, but only %s are free there; make room, or name another place "
+                  "with -o",
+                  o->path, parse_format_human(need, more_bytes),
+                  parse_format_human(have, free_bytes));
+        return CLI_NO;
+}
+
+/* ---- the end ---- */
+
+/* @return 0, -EEXIST, -errno */
+static int rename_without_replacing(const char *from, const char *to) {
+        if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0)
+                return 0;
+        if (errno != EINVAL && errno != ENOSYS) /* NFS and others have no such rename */
+                return -errno;
+        if (link(from, to) < 0) {
+                struct stat st;
+                if (errno == EEXIST)
+                        return -EEXIST;
+                if (lstat(to, &st) == 0) /* nor links: then one has to look and hope */
+                        return -EEXIST;
+                return rename(from, to) < 0 ? -errno : 0;
+        }
+        return unlink(from) < 0 ? -errno : 0;
+}
+
+static int sync_parent(const char *path) {
+        _cleanup_free_ char *parent = path_parent(path);
+        _cleanup_close_ int fd = parent ? open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+        return fd < 0 ? 0 : fs_sync_dir(fd); /* where it cannot be opened, the rename has to do */
+}
+
+static int output_commit(Output *o) {
+        if (output_is_stdout(o))
+                return CLI_YES;
+        int r = fsync(o->fd) < 0 ? -errno : 0;
+        if (r < 0)
+                return output_report(o, r);
+        if (o->may_replace)
+                r = rename(o->partial, o->path) < 0 ? -errno : 0;
+        else
+                r = rename_without_replacing(o->partial, o->path);
+        if (r == -EEXIST)
+                return output_report_exists(o);
+        o->is_committed = r == 0;
+        if (r == 0)
+                r = sync_parent(o->path);
+        if (r == 0)
+                return CLI_YES;
+        cli_error("cannot give '%s' its name '%s': %s", o->partial, o->path, strerror(-r));
+        return CLI_NO;
+}
+
+static void output_discard(Output *o) {
+        if (!output_is_stdout(o) && o->fd >= 0)
+                (void)unlink(o->partial); /* what is left of it is verified by the next run */
+}
 
 typedef struct PartsCheck {
         const json_t *parts;  /* of a manifest that manifest_read() has seen; borrowed */
@@ -30,8 +300,6 @@ typedef struct PartsCheck {
         Sha256 hash;     /* over what came of the part */
 } PartsCheck;
 
-/** @return 0; PARTS_E_BAD: the part that ended with these bytes is another (it is the current one
- * still: parts_check_restart_part()); PARTS_E_LONG: there are more bytes than parts */
 enum { PARTS_E_BAD = 1, PARTS_E_LONG = 2 };
 
 #define GET_STEP_BYTES (1 * MIB) /* read, checked and written at once */
@@ -75,6 +343,8 @@ static bool is_as_listed(const PartsCheck *c) {
                           cli_text(json_array_get(c->parts, c->part), "sha256")) == 0;
 }
 
+/* @return 0; PARTS_E_BAD: the part that ended with these bytes is another (it is the current one
+ * still: parts_check_restart_part()); PARTS_E_LONG: there are more bytes than parts */
 static int parts_check_update(PartsCheck *c, const void *data, size_t n) {
         const char *from = data;
         while (n > 0) {
@@ -108,10 +378,16 @@ static uint64_t get_object_bytes(const Get *g) {
         return cli_number(json_object_get(g->manifest, "bundle"), "bytes");
 }
 
-static int report_read_error(const Get *g, int r);
-static int get(Get *g);
-static int get_whole(Get *g);
-static int get_member(Get *g);
+static int report_read_error(const Get *g, int r) {
+        if (r == -EINTR)
+                return output_report(&g->out, r);
+        int code = object_store_report(g->store, r);
+        char bytes[PARSE_FORMAT_SIZE];
+        if (!output_is_stdout(&g->out) && g->out.written > 0)
+                cli_error("%s are in '%s'; the same command resumes there",
+                          parse_format_human(bytes, g->out.written), g->out.partial);
+        return code;
+}
 
 static int open_range(Get *g, uint64_t offset, uint64_t bytes, ObjectReader **ret) {
         if (g->begin_usec == 0)
@@ -123,17 +399,6 @@ static int open_range(Get *g, uint64_t offset, uint64_t bytes, ObjectReader **re
                                                     .object_bytes = get_object_bytes(g) },
                                     ret);
         return r == 0 ? CLI_YES : report_read_error(g, r);
-}
-
-static int report_read_error(const Get *g, int r) {
-        if (r == -EINTR)
-                return output_report(&g->out, r);
-        int code = object_store_report(g->store, r);
-        char bytes[PARSE_FORMAT_SIZE];
-        if (!output_is_stdout(&g->out) && g->out.written > 0)
-                cli_error("%s are in '%s'; the same command resumes there",
-                          parse_format_human(bytes, g->out.written), g->out.partial);
-        return code;
 }
 
 static int check_existing(Get *g, int (*is_same)(int fd, void *userdata), void *userdata,
@@ -263,76 +528,6 @@ static int read_manifest(Get *g) {
         cli_error("'%s' is not a manifest: %s", url ? url : g->names.manifest,
                   fault ? fault : strerror(-r));
         return CLI_NO;
-}
-
-/* ---- the command ---- */
-
-static int parse(int argc, char **argv, Get *g, S3Options *s3) {
-        static const struct option options[] = { S3_OPTION_ROWS,
-                                                 { "member", required_argument, NULL, 'm' },
-                                                 { "output", required_argument, NULL, 'o' },
-                                                 { "force", no_argument, NULL, 'f' },
-                                                 { 0 } };
-        int o;
-        while ((o = cli_option(&(CliOptions){ argv[0], ":o:", options }, argc, argv)) >= 0)
-                switch (o) {
-                case 'm':
-                        g->member = optarg;
-                        break;
-                case 'o':
-                        g->given_output = optarg;
-                        break;
-                case 'f':
-                        g->may_replace = true;
-                        break;
-                default:
-                        if (!s3_options_set(s3, o, optarg))
-                                return CLI_USAGE;
-                }
-        if (argc - optind != 1 || !*argv[optind])
-                return cli_usage(argv[0], "requires one bundle, s3://bucket/key or a path");
-        if (g->member && !*g->member)
-                return cli_usage(argv[0], "--member requires the path of a member");
-        if (g->given_output && !*g->given_output)
-                return cli_usage(argv[0], "-o requires a file, a directory or -");
-        if (g->given_output && strcmp(g->given_output, "-") == 0 && g->cli->json)
-                return cli_usage(argv[0], "--json and the content cannot both go to stdout");
-        return CLI_YES;
-}
-
-static int get(Get *g) {
-        g->object_url = object_store_url(g->store, g->names.object);
-        int code = g->object_url ? read_manifest(g) : CLI_NO;
-        if (code != CLI_YES)
-                return code;
-        return g->member ? get_member(g) : get_whole(g);
-}
-
-int cmd_get(const Cli *cli, int argc, char **argv) {
-        S3Options s3 = { 0 };
-        ObjectUrl url = { 0 };
-        Get g = { .cli = cli, .out = OUTPUT_INIT };
-        int code = parse(argc, argv, &g, &s3);
-        const char *given = argv[optind];
-        if (code == CLI_YES)
-                code = object_url_parse(argv[0], given, &url);
-        if (code == CLI_YES)
-                code = object_url_names(argv[0], given, &url, &g.names);
-        if (code == CLI_YES) {
-                cli_catch_signals();
-                code = object_store_open(&g.store, cli, &url, &s3);
-        }
-        if (code == CLI_YES)
-                code = get(&g);
-        cli_progress_end();
-        output_done(&g.out);
-        json_decref(g.manifest);
-        free(g.manifest_text);
-        free(g.object_url);
-        bundle_names_done(&g.names);
-        object_url_done(&url);
-        object_store_free(g.store);
-        return code;
 }
 
 /* A bundle as it is: its parts are verified as they come, and what an earlier run has left is kept
@@ -798,5 +993,75 @@ static int get_member(Get *g) {
                 code = get_entry(&m, path_name(raw));
         fetch_free(m.fetch);
         free(m.step);
+        return code;
+}
+
+/* ---- the command ---- */
+
+static int parse(int argc, char **argv, Get *g, S3Options *s3) {
+        static const struct option options[] = { S3_OPTION_ROWS,
+                                                 { "member", required_argument, NULL, 'm' },
+                                                 { "output", required_argument, NULL, 'o' },
+                                                 { "force", no_argument, NULL, 'f' },
+                                                 { 0 } };
+        int o;
+        while ((o = cli_option(&(CliOptions){ argv[0], ":o:", options }, argc, argv)) >= 0)
+                switch (o) {
+                case 'm':
+                        g->member = optarg;
+                        break;
+                case 'o':
+                        g->given_output = optarg;
+                        break;
+                case 'f':
+                        g->may_replace = true;
+                        break;
+                default:
+                        if (!s3_options_set(s3, o, optarg))
+                                return CLI_USAGE;
+                }
+        if (argc - optind != 1 || !*argv[optind])
+                return cli_usage(argv[0], "requires one bundle, s3://bucket/key or a path");
+        if (g->member && !*g->member)
+                return cli_usage(argv[0], "--member requires the path of a member");
+        if (g->given_output && !*g->given_output)
+                return cli_usage(argv[0], "-o requires a file, a directory or -");
+        if (g->given_output && strcmp(g->given_output, "-") == 0 && g->cli->json)
+                return cli_usage(argv[0], "--json and the content cannot both go to stdout");
+        return CLI_YES;
+}
+
+static int get(Get *g) {
+        g->object_url = object_store_url(g->store, g->names.object);
+        int code = g->object_url ? read_manifest(g) : CLI_NO;
+        if (code != CLI_YES)
+                return code;
+        return g->member ? get_member(g) : get_whole(g);
+}
+
+int cmd_get(const Cli *cli, int argc, char **argv) {
+        S3Options s3 = { 0 };
+        ObjectUrl url = { 0 };
+        Get g = { .cli = cli, .out = OUTPUT_INIT };
+        int code = parse(argc, argv, &g, &s3);
+        const char *given = argv[optind];
+        if (code == CLI_YES)
+                code = object_url_parse(argv[0], given, &url);
+        if (code == CLI_YES)
+                code = object_url_names(argv[0], given, &url, &g.names);
+        if (code == CLI_YES) {
+                cli_catch_signals();
+                code = object_store_open(&g.store, cli, &url, &s3);
+        }
+        if (code == CLI_YES)
+                code = get(&g);
+        cli_progress_end();
+        output_done(&g.out);
+        json_decref(g.manifest);
+        free(g.manifest_text);
+        free(g.object_url);
+        bundle_names_done(&g.names);
+        object_url_done(&url);
+        object_store_free(g.store);
         return code;
 }

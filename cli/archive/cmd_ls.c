@@ -2,13 +2,18 @@
  * whether it was delivered and is complete from the beginning of its manifest, which are read many
  * at once. */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "cli/archive/bundle_name.h"
 #include "cli/archive/object_store.h"
 #include "cli/common/cli.h"
+#include "lib/base/clock.h"
 #include "lib/base/parse.h"
+#include "lib/base/path.h"
 #include "lib/bundle/manifest.h"
+#include "lib/neuron/ids.h"
+#include "lib/neuron/names.h"
+#include "lib/neuron/template.h"
 
 #define BATCH                                                                                      \
         512 /* bundles whose manifests are checked together, and then some to the incident's end   \
@@ -26,6 +31,18 @@ typedef enum EntryState {
         ENTRY_BAD_MANIFEST,
 } EntryState;
 
+typedef struct BundleInfo { /* "" where the key does not tell; pieces of the key are borrowed */
+        const char *name;   /* the stem's last component */
+        const char *node;
+        size_t n_node;
+        size_t n_incident; /* the first so many bytes of the key are the incident's directory; 0 =
+                              none */
+        char kind[24];
+        char time[CLOCK_ISO_SIZE]; /* ISO 8601, UTC */
+        char date_time[DATE_TIME_SIZE],
+                cluster_id[CLUSTER_ID_SIZE]; /* when the incident's directory is `<date>-<cluster
+                                                id>` */
+} BundleInfo;
 typedef struct Entry {
         char *stem;
         BundleInfo what; /* borrows stem */
@@ -46,6 +63,63 @@ typedef struct Ls {
         uint64_t n_bad;    /* manifests that could not be read */
         bool failed;
 } Ls;
+
+/* ---- what the key of an object or manifest tells ---- */
+
+/* `<kind>-<yyyymmddTHHMMSS>-<12 hex>[-sN]` */
+static void read_id(const char *id, BundleInfo *ret) {
+        if (!bundle_id_is_valid(id))
+                return;
+        for (SourceKind k = 0; k < N_SOURCE_KINDS; k++) {
+                const char *kind = source_kind_name(k);
+                size_t n = strlen(kind);
+                const char *t = id + n + 1;
+                if (strncmp(id, kind, n) != 0 || id[n] != '-' || t[8] != 'T')
+                        continue;
+                snprintf(ret->kind, sizeof ret->kind, "%s", kind);
+                snprintf(ret->time, sizeof ret->time, "%.4s-%.2s-%.2sT%.2s:%.2s:%.2sZ", t, t + 4,
+                         t + 6, t + 9, t + 11, t + 13);
+        }
+}
+
+static void read_incident(const char *directory, size_t n, BundleInfo *ret) {
+        _cleanup_free_ char *path = strndup(directory, n);
+        PathTemplate *t;
+        TemplateValues values;
+        char bad;
+        if (!path || path_template_new(&t, "/%d-%c", "dc", &bad) < 0)
+                return;
+        if (path_template_match(t, path_name(path), &values)) {
+                memcpy(ret->date_time, values.date_time, sizeof ret->date_time);
+                memcpy(ret->cluster_id, values.cluster_id, sizeof ret->cluster_id);
+        }
+        path_template_free(t);
+}
+
+static bool is_dots(const char *s, size_t n) {
+        return n <= 2 && strncmp(s, "..", n) == 0;
+}
+
+/* @param stem  `<prefix>/<instance-id>/<bundle-id>`, or anything else, of which only the directory
+ * is reported; outlives *ret */
+static void bundle_info_parse(const char *stem, BundleInfo *ret) {
+        *ret = (BundleInfo){ .name = path_name(stem), .node = "" };
+        read_id(ret->name, ret);
+        if (ret->name == stem)
+                return;
+        const char *end = ret->name - 1, *node = end;
+        ret->n_incident = (size_t)(end - stem);
+        if (!ret->kind[0]) /* not named by an agent, so it may lie anywhere */
+                return;
+        while (node > stem && node[-1] != '/')
+                node--;
+        if (is_dots(node, (size_t)(end - node)))
+                return;
+        ret->node = node;
+        ret->n_node = (size_t)(end - node);
+        ret->n_incident = node > stem ? (size_t)(node - 1 - stem) : 0;
+        read_incident(stem, ret->n_incident, ret);
+}
 
 /* ---- gathering ---- */
 

@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "cli/archive/bundle_name.h"
 #include "cli/archive/object_store.h"
 #include "cli/common/cli.h"
 #include "lib/base/parse.h"

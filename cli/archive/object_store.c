@@ -11,11 +11,11 @@
 #include <strings.h>
 #include <sys/stat.h>
 
-#include "cli/archive/bundle_name.h"
 #include "cli/archive/object_store_s3.h"
 #include "cli/common/cli.h"
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
+#include "lib/neuron/names.h"
 #include "uploaders/s3/s3_endpoint.h"
 
 /* ---- where ---- */
@@ -83,6 +83,32 @@ static bool is_directory(const ObjectUrl *url) {
         /* what has our suffix is meant as a file, and reading tells when it is none */
         return !url->bucket && bundle_file_of(url->key, NULL) == BUNDLE_NEITHER &&
                stat(url->key, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+void bundle_names_done(BundleNames *n) {
+        free(n->stem);
+        free(n->object);
+        free(n->manifest);
+        *n = (BundleNames){ 0 };
+}
+
+/* @return 0; -EINVAL: it names no file (empty, or ends in a slash); -ENOMEM */
+static int bundle_names_init(const char *given, BundleNames *ret) {
+        size_t n;
+        (void)bundle_file_of(given, &n); /* any of the three will do */
+        if (n == 0 || given[n - 1] == '/')
+                return -EINVAL;
+        BundleNames names = { .stem = strndup(given, n) };
+        if (names.stem) {
+                names.object = bundle_object_name(names.stem);
+                names.manifest = bundle_manifest_name(names.stem);
+        }
+        if (!names.stem || !names.object || !names.manifest) {
+                bundle_names_done(&names);
+                return -ENOMEM;
+        }
+        *ret = names;
+        return 0;
 }
 
 int object_url_names(const char *command, const char *given, const ObjectUrl *url,

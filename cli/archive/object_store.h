@@ -10,8 +10,6 @@
 #include "lib/base/cleanup.h"
 #include "lib/bundle/reader.h"
 
-struct BundleNames;
-
 typedef struct ObjectUrl { /* owned */
         char *bucket;      /* NULL = a directory */
         char *key; /* raw; of a directory the path as it was given, but for a trailing slash */
@@ -24,12 +22,19 @@ typedef struct ObjectUrl { /* owned */
 int object_url_parse(const char *command, const char *text, ObjectUrl *ret);
 void object_url_done(ObjectUrl *u);
 
+#define MANIFEST_MAX_BYTES (256 * MIB) /* as manifest_read() has it */
+
+typedef struct BundleNames { /* owned */
+        char *stem, *object, *manifest;
+} BundleNames;
+
 /** The bundle that a URL names: by its object, its manifest, or what both begin with. A directory
  * is none, which is reported.
  * @param given  how it was spelled  @param ret  for bundle_names_done()  @return CLI_YES,
  * CLI_USAGE, CLI_NO for lack of memory */
 int object_url_names(const char *command, const char *given, const ObjectUrl *url,
-                     struct BundleNames *ret);
+                     BundleNames *ret);
+void bundle_names_done(BundleNames *n);
 
 /* As the AWS command line has them; NULL = not given. Meaningless for a directory. */
 typedef struct S3Options { /* borrowed */

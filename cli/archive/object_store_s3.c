@@ -11,7 +11,7 @@
 
 #include "cli/archive/object_store.h"
 #include "config/config.h"
-#include "config/validators.h"
+#include "config/keys.h"
 #include "lib/base/parse.h"
 #include "lib/http/http.h"
 #include "lib/neuron/template.h"
