@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "config/validators.h"
+#include "config/keys.h"
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"

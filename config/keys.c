@@ -1,4 +1,5 @@
-/* The forms of strings: each is a predicate that says what is wrong, and one remedy. */
+/* The table of the keys, after the forms that their strings must have: each form is a predicate
+ * that says what is wrong, and one remedy. */
 #include "config/keys.h"
 
 #include <arpa/inet.h>
@@ -17,17 +18,6 @@
 #include "lib/base/strbuf.h"
 #include "lib/http/url.h"
 
-typedef struct Form {
-        /** @return whether text has the form; when not, *fault tells what is wrong about it */
-        bool (*check)(const char *text, StrBuf *fault);
-        const char *what;      /* what the string is, e.g. `an absolute path` */
-        const char *remedy;    /* how it is written, for people */
-        bool is_path;          /* absolute: kept without `//`, `/./` and a trailing slash */
-        const char *variables; /* letters that may follow `%`; NULL = no template */
-} Form;
-
-#define FORM_SOURCE_VARIABLES "dcptli"
-#define FORM_DESTINATION_VARIABLES "dcptliknhu"
 enum { NAME_MAX_BYTES = 64 };
 
 /* ASCII only, whatever the locale. */
@@ -708,27 +698,6 @@ bool keys_applies(const ConfigKey *key, int destination_type) {
 
 enum { SUGGEST_MAX = 32 }; /* longer names are nobody's typing error */
 
-/* The number of letters to add, drop, change or swap with a neighbour; both shorter than
- * SUGGEST_MAX. */
-static unsigned distance(const char *a, const char *b) {
-        unsigned d[SUGGEST_MAX + 1][SUGGEST_MAX + 1];
-        size_t n = strlen(a), m = strlen(b);
-
-        for (size_t i = 0; i <= n; i++)
-                d[i][0] = (unsigned)i;
-        for (size_t j = 0; j <= m; j++)
-                d[0][j] = (unsigned)j;
-        for (size_t i = 1; i <= n; i++)
-                for (size_t j = 1; j <= m; j++) {
-                        unsigned change = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
-                        unsigned add_or_drop = MIN(d[i - 1][j], d[i][j - 1]) + 1;
-                        d[i][j] = MIN(change, add_or_drop);
-                        if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-                                d[i][j] = MIN(d[i][j], d[i - 2][j - 2] + 1);
-                }
-        return d[n][m];
-}
-
 const ConfigKey *keys_suggest(const char *prefix, const char *leaf) {
         size_t n = strlen(leaf);
         unsigned nearest = n <= 3 ? 2 : n <= 7 ? 3 : 4; /* distances from here on are too far */
@@ -741,7 +710,7 @@ const ConfigKey *keys_suggest(const char *prefix, const char *leaf) {
                 unsigned d;
                 if (!keys_is_child(k, prefix))
                         continue;
-                d = distance(leaf, keys_leaf(k));
+                d = parse_distance(leaf, keys_leaf(k));
                 if (d < nearest) {
                         nearest = d;
                         found = k;

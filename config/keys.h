@@ -7,7 +7,28 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "config/validators.h"
+#include "lib/base/strbuf.h"
+
+/* The form that a string must have. */
+typedef struct Form {
+        /** @return whether text has the form; when not, *fault tells what is wrong about it */
+        bool (*check)(const char *text, StrBuf *fault);
+        const char *what;      /* what the string is, e.g. `an absolute path` */
+        const char *remedy;    /* how it is written, for people */
+        bool is_path;          /* absolute: kept without `//`, `/./` and a trailing slash */
+        const char *variables; /* letters that may follow `%`; NULL = no template */
+} Form;
+
+#define FORM_SOURCE_VARIABLES "dcptli"
+#define FORM_DESTINATION_VARIABLES "dcptliknhu"
+
+/** The part of a path template that has no variable: up to the first component with one, `%%`
+ * resolved, without trailing slash; `/` when nothing is left. @return the caller's, NULL for lack
+ * of memory */
+char *form_fixed_part(const char *path_template);
+
+/** @return whether a template uses the variable */
+bool form_has_variable(const char *path_template, char letter);
 
 typedef enum KeyType {
         KEY_SECTION,  /* a mapping with a fixed set of keys, named `section.key` */

@@ -8,7 +8,7 @@
 
 #include "agent/delivery/destination.h"
 #include "agent/store/ledger.h"
-#include "config/validators.h"
+#include "config/keys.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "lib/base/parse.h"

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "config/validators.h"
+#include "config/keys.h"
 #include "lib/base/path.h"
 
 static int copy_list(char ***ret, const StringList *from) {

@@ -1,15 +1,15 @@
 #include "cli/common/suggest.h"
 
-#include <stdint.h>
+#include <limits.h>
 #include <string.h>
 #include <strings.h>
 
 #include "lib/base/cleanup.h"
+#include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 
-#define LENGTH_MAX 128 /* of the last components that are compared letter by letter */
-#define FAR UINT32_MAX
+#define FAR UINT_MAX
 
 Suggestions suggest_init(const char *wanted) {
         return (Suggestions){ .wanted = wanted };
@@ -21,28 +21,6 @@ void suggest_done(Suggestions *n) {
         n->n = 0;
 }
 
-/* Levenshtein's distance, a row at a time. */
-static unsigned distance(const char *a, const char *b) {
-        size_t n = strlen(a), m = strlen(b);
-        unsigned row[LENGTH_MAX + 1];
-        if (n > LENGTH_MAX || m > LENGTH_MAX)
-                return FAR;
-        for (size_t j = 0; j <= m; j++)
-                row[j] = (unsigned)j;
-        for (size_t i = 1; i <= n; i++) {
-                unsigned diagonal = row[0];
-                row[0] = (unsigned)i;
-                for (size_t j = 1; j <= m; j++) {
-                        unsigned above = row[j], best = diagonal + (a[i - 1] != b[j - 1]);
-                        unsigned step = MIN(above, row[j - 1]) + 1;
-                        best = MIN(best, step);
-                        diagonal = above;
-                        row[j] = best;
-                }
-        }
-        return row[m];
-}
-
 /* @return how far the name is from what was wanted, FAR = too far to be meant */
 static unsigned rate_name(const char *wanted, const char *name) {
         const char *a = path_name(wanted), *b = path_name(name);
@@ -51,7 +29,7 @@ static unsigned rate_name(const char *wanted, const char *name) {
         size_t n = strlen(wanted);
         if ((*a && strcasestr(b, a)) || (strncmp(name, wanted, n) == 0 && name[n] == '/'))
                 return 1; /* a part of it, or its directory */
-        unsigned d = distance(a, b), tolerated = 1 + (unsigned)strlen(a) / 4;
+        unsigned d = parse_distance(a, b), tolerated = 1 + (unsigned)strlen(a) / 4;
         return d <= tolerated ? d + 1 : FAR;
 }
 

@@ -9,7 +9,7 @@
 
 #include "cli/archive/object_store_s3.h"
 #include "cli/doctor/doctor.h"
-#include "config/validators.h"
+#include "config/keys.h"
 #include "lib/base/fs.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"

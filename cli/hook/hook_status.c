@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "config/config.h"
-#include "config/validators.h"
+#include "config/keys.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/path.h"
 #include "lib/neuron/job.h"

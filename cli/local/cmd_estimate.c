@@ -5,7 +5,7 @@
 
 #include "cli/common/cli.h"
 #include "config/config.h"
-#include "config/validators.h"
+#include "config/keys.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/neuron/ids.h"

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -95,6 +96,31 @@ int parse_word(const char *s, const char *const *words, size_t n) {
                 if (words[i] && strcmp(words[i], s) == 0)
                         return (int)i;
         return -EINVAL;
+}
+
+enum { DISTANCE_MAX = 128 };
+
+unsigned parse_distance(const char *a, const char *b) {
+        unsigned rows[3][DISTANCE_MAX + 1];
+        size_t n = strlen(a), m = strlen(b);
+
+        if (n > DISTANCE_MAX || m > DISTANCE_MAX)
+                return UINT_MAX;
+        for (size_t j = 0; j <= m; j++)
+                rows[0][j] = (unsigned)j;
+        for (size_t i = 1; i <= n; i++) {
+                unsigned *row = rows[i % 3];
+                const unsigned *above = rows[(i - 1) % 3], *swapped = rows[(i + 1) % 3];
+                row[0] = (unsigned)i;
+                for (size_t j = 1; j <= m; j++) {
+                        unsigned change = above[j - 1] + (a[i - 1] != b[j - 1]);
+                        unsigned add_or_drop = MIN(above[j], row[j - 1]) + 1;
+                        row[j] = MIN(change, add_or_drop);
+                        if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                                row[j] = MIN(row[j], swapped[j - 2] + 1);
+                }
+        }
+        return rows[n % 3][m];
 }
 
 typedef struct Unit {

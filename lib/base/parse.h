@@ -29,6 +29,10 @@ int parse_bool(const char *s, bool *ret);
 /** @return the index of s among n words, some of which may be NULL; -EINVAL, also for s NULL */
 int parse_word(const char *s, const char *const *words, size_t n);
 
+/** @return how many letters are to be added, dropped, changed or swapped with a neighbour to make b
+ * of a; UINT_MAX when one is longer than 128 bytes */
+unsigned parse_distance(const char *a, const char *b);
+
 /* Defines NAME_name(), the word of an enum's value (NULL for none), and NAME_parse(), 0 or -EINVAL.
  */
 #define DEFINE_WORDS(name, Type, words)                                                            \

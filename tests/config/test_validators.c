@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/validators.h"
+#include "config/keys.h"
 
 #define LONG_64 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 
@@ -35,58 +35,66 @@ static void expect_all(const Form *form, const char *const *good, const char *co
 
 static void names_are_short_and_of_safe_letters(void **state) {
         (void)state;
-        expect_all(&form_name, LIST("a", "A-b_c.9", LONG_64, "..a"),
+        expect_all(keys_get("sources[].name")->form, LIST("a", "A-b_c.9", LONG_64, "..a"),
                    LIST("", ".", "..", "a b", "a/b", "ä", LONG_64 "a", "a\n"));
 }
 
 static void paths_are_absolute_and_have_no_way_up(void **state) {
         (void)state;
-        expect_all(&form_path, LIST("/", "/a", "/a//b/", "/a/..b", "/a b/ü"),
+        expect_all(keys_get("state_directory")->form, LIST("/", "/a", "/a//b/", "/a/..b", "/a b/ü"),
                    LIST("", "a", "./a", "/..", "/a/../b", "/a/..", "/a\nb", "/a\x7f"));
-        expect_all(&form_socket, LIST("/run/a.sock"), LIST("a", "/" LONG_64 "/" LONG_64 "/a.sock"));
+        expect_all(keys_get("api.socket")->form, LIST("/run/a.sock"),
+                   LIST("a", "/" LONG_64 "/" LONG_64 "/a.sock"));
 }
 
 static void templates_know_their_letters(void **state) {
         (void)state;
-        expect_all(&form_source_path, LIST("/a/%d-%c/%p%t%l%i", "/a/100%%", "/%%d"),
+        expect_all(keys_get("sources[].path")->form, LIST("/a/%d-%c/%p%t%l%i", "/a/100%%", "/%%d"),
                    LIST("/a/%x", "/a/%", "/a/%%%", "/a/%k", "/a/% d", "%d/a", "/%D"));
-        expect_all(&form_volume_path, LIST("/a/%d%c%p%t%l%i%k%n%h%u"),
+        expect_all(keys_get("destinations[].path")->form, LIST("/a/%d%c%p%t%l%i%k%n%h%u"),
                    LIST("/a/%x", "/a/%s", "/%d/.."));
-        expect_all(&form_prefix, LIST("a", "a/%k/%d-%c", "%u"),
+        expect_all(keys_get("destinations[].prefix")->form, LIST("a", "a/%k/%d-%c", "%u"),
                    LIST("/a", "a//b", "a/", "a/../b", "./a", "a/%z", "a\tb"));
 }
 
 static void addresses_have_host_and_port(void **state) {
         (void)state;
-        expect_all(&form_listen, LIST("127.0.0.1:9733", "localhost:1", "[::1]:65535", "a-b.c:80"),
+        expect_all(keys_get("api.listen")->form,
+                   LIST("127.0.0.1:9733", "localhost:1", "[::1]:65535", "a-b.c:80"),
                    LIST("", ":80", "a", "a:", "a:0", "a:65536", "::1:80", "[::1]", "[]:80",
                         "[::1:80", "a:80x", "a b:80", "[g]:80", "a:-1"));
-        expect_all(&form_bus, LIST("tcp://0.0.0.0:7733", "ipc:///run/a.sock", "tcp://[::]:7733"),
+        expect_all(keys_get("agreement.peers")->form,
+                   LIST("tcp://0.0.0.0:7733", "ipc:///run/a.sock", "tcp://[::]:7733"),
                    LIST("tcp://a", "udp://a:1", "ipc://a", "ipc://", "a:1", ""));
-        expect_all(&form_endpoint, LIST("http://a", "https://a:9000", "https://[::1]:1"),
+        expect_all(keys_get("destinations[].endpoint")->form,
+                   LIST("http://a", "https://a:9000", "https://[::1]:1"),
                    LIST("a", "ftp://a", "http://", "http://a/b", "https://a:x", "http://u:p@a"));
-        expect_all(&form_proxy, LIST("http://a:3128", "socks5://a", "socks5h://a:1"),
+        expect_all(keys_get("destinations[].proxy")->form,
+                   LIST("http://a:3128", "socks5://a", "socks5h://a:1"),
                    LIST("a:3128", "http://", "http://u:p@a:1"));
 }
 
 static void s3_names_follow_the_rules_of_s3(void **state) {
         (void)state;
-        expect_all(&form_bucket, LIST("abc", "my-bucket.1", "0a0"),
+        expect_all(keys_get("destinations[].bucket")->form, LIST("abc", "my-bucket.1", "0a0"),
                    LIST("ab", "My", "a_b_c", "-abc", "abc-", ".abc", "abc.", "", LONG_64, "a..b",
                         "192.168.5.4"));
-        expect(&form_bucket, "1.2.3.4.5", true);
-        expect_all(&form_s3_prefix, LIST("s3://abc", "s3://abc/", "s3://abc/d/e"),
+        expect(keys_get("destinations[].bucket")->form, "1.2.3.4.5", true);
+        expect_all(keys_get("hook.allow_prefixes")->form,
+                   LIST("s3://abc", "s3://abc/", "s3://abc/d/e"),
                    LIST("abc/d", "s3://", "s3:///d", "s3://A/b", "s3://abc/../d"));
-        expect_all(&form_region, LIST("us-east-1", "RegionOne", "zone_1"),
+        expect_all(keys_get("destinations[].region")->form,
+                   LIST("us-east-1", "RegionOne", "zone_1"),
                    LIST("us east", "us/east", "", "-east", "us-east-1\n", LONG_64 "a"));
-        expect_all(&form_storage_class, LIST("STANDARD_IA", "GLACIER_IR", "HDD2"),
-                   LIST("standard", "A B", "A\r\nB"));
-        expect_all(&form_profile, LIST("default", "a b", "prod/eu"), LIST("[prod]", "a]b", "a\nb"));
-        expect_all(&form_kms_key,
+        expect_all(keys_get("destinations[].storage_class")->form,
+                   LIST("STANDARD_IA", "GLACIER_IR", "HDD2"), LIST("standard", "A B", "A\r\nB"));
+        expect_all(keys_get("destinations[].profile")->form, LIST("default", "a b", "prod/eu"),
+                   LIST("[prod]", "a]b", "a\nb"));
+        expect_all(keys_get("destinations[].kms_key_id")->form,
                    LIST("1234abcd-12ab-34cd-56ef-1234567890ab", "alias/my-key_1", "mrk-12ab",
                         "arn:aws-us-gov:kms:us-gov-west-1:111122223333:key/1234abcd"),
                    LIST("a b", "key\n", "a\"b", "ä"));
-        expect_all(&form_account, LIST("123456789012"),
+        expect_all(keys_get("destinations[].expected_bucket_owner")->form, LIST("123456789012"),
                    LIST("12345678901", "1234567890123", "12345678901a"));
 }
 
@@ -97,13 +105,14 @@ static void tags_follow_the_rules_of_s3(void **state) {
                                            "a*",  "a,b", "a;b",  NULL };
 
         (void)state;
-        expect_all(&form_tag_name, LIST("team", "a b", "x+-=._:/@9", "größe", "myaws:x", LONG_128),
+        expect_all(keys_get("destinations[].tags")->name_form,
+                   LIST("team", "a b", "x+-=._:/@9", "größe", "myaws:x", LONG_128),
                    LIST("aws:x", "AWS:x", "aws:", LONG_128 "a"));
-        expect_all(&form_tag_name, LIST(NULL), bad);
-        expect_all(&form_tag_value, LIST("", "ml", "aws:x", LONG_128 LONG_128),
-                   LIST(LONG_128 LONG_128 "a"));
-        expect_all(&form_tag_value, LIST(NULL), bad);
-        expect(&form_tag_value,
+        expect_all(keys_get("destinations[].tags")->name_form, LIST(NULL), bad);
+        expect_all(keys_get("destinations[].tags")->form,
+                   LIST("", "ml", "aws:x", LONG_128 LONG_128), LIST(LONG_128 LONG_128 "a"));
+        expect_all(keys_get("destinations[].tags")->form, LIST(NULL), bad);
+        expect(keys_get("destinations[].tags")->form,
                LONG_128 LONG_64 "äöüßäöüßäöüßäöüßäöüßäöüßäöüßäöüß"
                                 "äöüßäöüßäöüßäöüßäöüßäöüßäöüßäöüß",
                true); /* 256 characters, of more bytes */
@@ -111,8 +120,9 @@ static void tags_follow_the_rules_of_s3(void **state) {
 
 static void patterns_are_of_what_they_match(void **state) {
         (void)state;
-        expect_all(&form_pattern, LIST("*.tmp", "a/*", "\\xFF", "a b"), LIST("", "/a"));
-        expect_all(&form_variable, LIST("NEURON_*", "RANK", "[A-Z]?"),
+        expect_all(keys_get("sources[].exclude")->form, LIST("*.tmp", "a/*", "\\xFF", "a b"),
+                   LIST("", "/a"));
+        expect_all(keys_get("snapshot.environment")->form, LIST("NEURON_*", "RANK", "[A-Z]?"),
                    LIST("", "A B", "A=B", "a/b"));
 }
 
