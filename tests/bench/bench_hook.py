@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""How long a hook waits: until `accepted` with an idle agent, with a dead and with a stopped one, and when 128 come at once. And what the look at sysfs costs.
+"""How long a hook waits: until `accepted` with an idle agent, with a dead and with a stopped one,
+and when 128 come at once. And what the look at sysfs costs.
 
     bench_hook.py [--runs N] [--assert] [accepted absent stopped burst sysfs]...
 
-The build is the current directory, or $builddir. Figures are told, and with --assert compared with what issue and docs/PERFORMANCE.md promise.
+The build is the current directory, or $builddir. Figures are told, and with --assert compared with
+what issue and docs/PERFORMANCE.md promise.
 """
 import argparse
 import json
@@ -39,13 +41,17 @@ def percentile(values, share):
 
 
 def note_for(unit, lid):
-    return json.dumps({"schema": "neuron-collectd/hook-note/1", "id": secrets.token_hex(16), "written_usec": int(time.time() * 1e6),
-                       "arguments": {"pid": str(os.getpid()), "tid": "1", "log_id": str(lid), "instance_id": harness.INSTANCE, "error_code": "1200",
-                                     "cluster_id": scene.CID, "date_time": "20260527-051233", "local_output_dir": unit}, "environment": {}}).encode()
+    return json.dumps({"schema": "neuron-collectd/hook-note/1", "id": secrets.token_hex(16),
+                       "written_usec": int(time.time() * 1e6),
+                       "arguments": {"pid": str(os.getpid()), "tid": "1", "log_id": str(lid),
+                                     "instance_id": harness.INSTANCE, "error_code": "1200",
+                                     "cluster_id": scene.CID, "date_time": "20260527-051233",
+                                     "local_output_dir": unit}, "environment": {}}).encode()
 
 
 def accepted(runs):
-    """From connect(2) to the answer, as a client of the socket sees it, and the whole life of our hook; the agent is idle in between."""
+    """From connect(2) to the answer, as a client of the socket sees it, and the whole life of our
+    hook; the agent is idle in between."""
     a = scene.node(devices=16, enabled=False)
     a.start()
     unit = a.path("dumps", scene.UNIT)
@@ -75,8 +81,10 @@ def accepted(runs):
         time.sleep(0.01)
     tell(f"accepted, p50 of {runs}", percentile(wire, 0.5), "ms")
     tell(f"accepted, p99 of {runs}", percentile(wire, 0.99), "ms", 5)
-    tell(f"the hook as a whole without a snapshot, p50 of {len(whole)}", percentile(whole, 0.5), "ms")
-    tell(f"the hook as a whole without a snapshot, p99 of {len(whole)}", percentile(whole, 0.99), "ms")
+    tell(f"the hook as a whole without a snapshot, p50 of {len(whole)}", percentile(whole, 0.5),
+         "ms")
+    tell(f"the hook as a whole without a snapshot, p99 of {len(whole)}", percentile(whole, 0.99),
+         "ms")
     a.stop()
 
 
@@ -85,7 +93,9 @@ def with_deadline(a, runs, what):
     took = []
     for i in range(runs):
         begun = time.monotonic()
-        subprocess.run(scene.hook_command(unit, 4711, 1, i), env=scene.hook_environment(a, NEURON_COLLECTD_DEADLINE="1s"), check=True, capture_output=True)
+        subprocess.run(scene.hook_command(unit, 4711, 1, i),
+                       env=scene.hook_environment(a, NEURON_COLLECTD_DEADLINE="1s"), check=True,
+                       capture_output=True)
         took.append((time.monotonic() - begun) * 1e3)
     tell(f"hook, deadline 1 s, {what}, most of {runs}", max(took), "ms", 1100)
 
@@ -118,9 +128,11 @@ def burst(_):
         with scene.failing_process() as rank:
             scene.state_file(unit, rank.pid)
             begun = time.monotonic()
-            hooks = [subprocess.Popen(scene.hook_command(unit, rank.pid, i + 1, i + 1), env=scene.hook_environment(a, i)) for i in range(128)]
+            hooks = [subprocess.Popen(scene.hook_command(unit, rank.pid, i + 1, i + 1),
+                                      env=scene.hook_environment(a, i)) for i in range(128)]
             assert all(h.wait() == 0 for h in hooks)
-            tell(f"128 hooks at once, deadline {scene.DEADLINE} s, all ended, round {rounds + 1}", time.monotonic() - begun, "s", scene.DEADLINE + 1)
+            tell(f"128 hooks at once, deadline {scene.DEADLINE} s, all ended, round {rounds + 1}",
+                 time.monotonic() - begun, "s", scene.DEADLINE + 1)
             rank.stdin.close()
         a.stop()
 
@@ -132,7 +144,8 @@ def sysfs(runs):
     took = []
     for _ in range(max(3, min(runs, 10))):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        out = subprocess.run([os.path.join(harness.BUILD_DIR, "tests/collectors/run_collector"), "neuron_sysfs", f"sysfs_root={a.path('sys')}"],
+        out = subprocess.run([os.path.join(harness.BUILD_DIR, "tests/collectors/run_collector"),
+                              "neuron_sysfs", f"sysfs_root={a.path('sys')}"],
                              check=True, capture_output=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         took.append((after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1e3)
@@ -144,8 +157,10 @@ def sysfs(runs):
 
 
 def main():
-    parts = {"accepted": accepted, "absent": absent, "stopped": stopped, "burst": burst, "sysfs": sysfs}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = {"accepted": accepted, "absent": absent, "stopped": stopped, "burst": burst,
+             "sysfs": sysfs}
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=500)
     parser.add_argument("--assert", dest="check", action="store_true")
     parser.add_argument("parts", nargs="*", choices=[*parts, []], default=[])

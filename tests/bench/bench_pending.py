@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""What a bundle costs when many are pending: small dumps that gathered while the destination was away, few against many of them.
+"""What a bundle costs when many are pending: small dumps that gathered while the destination was
+away, few against many of them.
 
-    builddir=build srcdir=. tests/bench/bench_pending.py [--few 100] [--many 10000] [--runs 3] [--directory DIR] [--assert] [PART...]
+    builddir=build srcdir=. tests/bench/bench_pending.py [--few 100] [--many 10000] [--runs 3]
+    [--directory DIR] [--assert] [PART...]
 
 Parts, default both:
   volume  a directory that is not there until everything is pending
   s3      a radosgw in memory on loopback that is stopped until everything is pending
 
-Measured from the first delivery to the last, so neither the wait for the next try nor the start counts: a wait of fixed length would make the
-few look dear. Of --runs runs with few the median counts; with many there is one run. CPU is the daemon's, all threads. With --assert the exit
-is 1 when a bundle among many costs more than twice the wall time of one among few, or anything is missing at the destination.
+Measured from the first delivery to the last, so neither the wait for the next try nor the start
+counts: a wait of fixed length would make the few look dear. Of --runs runs with few the median
+counts; with many there is one run. CPU is the daemon's, all threads. With --assert the exit is 1
+when a bundle among many costs more than twice the wall time of one among few, or anything is
+missing at the destination.
 """
 import argparse
 import os
@@ -42,9 +46,12 @@ def make_dumps(root, n):
     for i in range(n):
         unit = os.path.join(root, f"dt-20260527-0521{i % 60:02d}-cid-{i + 1:016x}")
         os.makedirs(unit)
-        for name, text in ((f"{agent.INSTANCE}-nrt-pid-{i + 1}.log", b"2026-May-27 05:21:35 ERROR TDRV: a line of the log\n" * 40),
-                           (f"{agent.INSTANCE}-nd0-nc0-pid-{i + 1}-tid-1-lid-1", rng.randbytes(2048)),
-                           (f"{agent.INSTANCE}-nd0-nc1-pid-{i + 1}-tid-2-lid-2", rng.randbytes(2048))):
+        for name, text in ((f"{agent.INSTANCE}-nrt-pid-{i + 1}.log",
+                            b"2026-May-27 05:21:35 ERROR TDRV: a line of the log\n" * 40),
+                           (f"{agent.INSTANCE}-nd0-nc0-pid-{i + 1}-tid-1-lid-1",
+                            rng.randbytes(2048)),
+                           (f"{agent.INSTANCE}-nd0-nc1-pid-{i + 1}-tid-2-lid-2",
+                            rng.randbytes(2048))):
             with open(os.path.join(unit, name), "wb") as f:
                 f.write(text)
 
@@ -66,7 +73,8 @@ class Volume:
         os.mkdir(self.a.path("mount"))
 
     def count(self):
-        return sum(name.endswith(".manifest.json") for _, _, names in os.walk(self.a.path("mount")) for name in names)
+        return sum(name.endswith(".manifest.json") for _, _,
+                   names in os.walk(self.a.path("mount")) for name in names)
 
     def close(self):
         pass
@@ -101,7 +109,8 @@ class Measured:
         self.n = n
         a = agent.Agent(directory=place)
         a.config["log"] = {"format": "text", "level": "notice"}
-        a.config["limits"] = {"request_rate": 0, "compression_threads": 1}  # auto would back off from the server
+        # auto would back off from the server
+        a.config["limits"] = {"request_rate": 0, "compression_threads": 1}
         target = kind(a)
         try:
             make_dumps(a.path("dumps"), n)
@@ -116,15 +125,18 @@ class Measured:
 
     def _measure(self, a, target):
         a.start()
-        agent.wait_for("all are ready", lambda: a.counts()["ready"] + a.counts()["shipping"] == self.n, 120 + self.n / 20, every=0.2)
+        agent.wait_for("all are ready", lambda: a.counts()["ready"] + a.counts(
+            )["shipping"] == self.n, 120 + self.n / 20, every=0.2)
         self.take_cpu = cpu_seconds(a.pid) / self.n
         before = cpu_seconds(a.pid)
         time.sleep(AWAY_SECONDS)  # the passing of time is what is measured
         self.away_cpu = (cpu_seconds(a.pid) - before) / AWAY_SECONDS
         target.come()
-        first = agent.wait_for("the first is delivered", lambda: a.counts()["delivered"], 60, every=0.005)
+        first = agent.wait_for("the first is delivered", lambda: a.counts()["delivered"], 60,
+                               every=0.005)
         begun, before = time.monotonic(), cpu_seconds(a.pid)
-        agent.wait_for("all are delivered", lambda: a.counts()["delivered"] == self.n, 120 + self.n / 5, every=0.02 if self.n < 1000 else 0.2)
+        agent.wait_for("all are delivered", lambda: a.counts()["delivered"] == self.n,
+                       120 + self.n / 5, every=0.02 if self.n < 1000 else 0.2)
         self.wall = (time.monotonic() - begun) / max(self.n - first, 1)
         self.cpu = (cpu_seconds(a.pid) - before) / max(self.n - first, 1)
         self.rss = agent.process_memory(a.pid)["VmHWM"]
@@ -138,14 +150,19 @@ def part(work, options, name, kind):
     few = [Measured(work, kind, options.few) for _ in range(options.runs)]
     many = Measured(work, kind, options.many)
     print(f"\n{name}: pending bundles of about 6 KiB, delivered once the destination was there\n\n"
-          "| pending | wall ms a bundle | CPU ms a bundle | CPU ms to take it | CPU % while away | peak RSS MiB |\n|---|---|---|---|---|---|")
+          "| pending | wall ms a bundle | CPU ms a bundle | CPU ms to take it | CPU % while away | "
+          "peak RSS MiB |\n|---|---|---|---|---|---|")
     for r in (median_run(few), many):
-        print(f"| {r.n} | {r.wall * 1000:.2f} | {r.cpu * 1000:.2f} | {r.take_cpu * 1000:.2f} | {r.away_cpu * 100:.1f} | {r.rss / MIB:.1f} |")
+        print(f"| {r.n} | {r.wall * 1000:.2f} | {r.cpu * 1000:.2f} | {r.take_cpu * 1000:.2f} | "
+              f"{r.away_cpu * 100:.1f} | {r.rss / MIB:.1f} |")
     walls = statistics.median(r.wall for r in few)
     cpus = statistics.median(r.cpu for r in few)
-    print(f"\nwall of the runs with {options.few}: {', '.join(f'{r.wall * 1000:.2f}' for r in few)} ms; CPU with {options.many}: {many.cpu / cpus:.2f} times\n\n"
+    print(f"\nwall of the runs with {options.few}: "
+          f"{', '.join(f'{r.wall * 1000:.2f}' for r in few)} ms; CPU with {options.many}: "
+          f"{many.cpu / cpus:.2f} times\n\n"
           "| bound | value | |\n|---|---|---|")
-    bound(f"{name}: wall of a bundle among {options.many}", many.wall / walls, 2.0, f"{many.wall / walls:.2f} of 2 times that among {options.few}")
+    bound(f"{name}: wall of a bundle among {options.many}", many.wall / walls, 2.0,
+          f"{many.wall / walls:.2f} of 2 times that among {options.few}")
     missing = many.missing + sum(r.missing for r in few)
     bound(f"{name}: missing at the destination", missing, 0, str(missing))
 
@@ -159,7 +176,8 @@ def main():
     p.add_argument("--many", type=int, default=10000)
     p.add_argument("--runs", type=int, default=3, help="with few (default %(default)s)")
     p.add_argument("--directory", default="/var/tmp", help="for the data (default %(default)s)")
-    p.add_argument("--assert", dest="must", action="store_true", help="exit 1 when a bound is broken")
+    p.add_argument("--assert", dest="must", action="store_true",
+                   help="exit 1 when a bound is broken")
     p.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     options = p.parse_args()
     if unknown := set(options.parts) - set(PARTS):

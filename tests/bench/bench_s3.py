@@ -1,19 +1,23 @@
 #!/usr/bin/env python3
-"""What delivering to S3 costs, against the AWS CLI in the same run, on a radosgw in memory on loopback.
+"""What delivering to S3 costs, against the AWS CLI in the same run, on a radosgw in memory on
+loopback.
 
-    builddir=build srcdir=. tests/bench/bench_s3.py [--runs 3] [--scale 1.0] [--directory DIR] [--assert] [PART...]
+    builddir=build srcdir=. tests/bench/bench_s3.py [--runs 3] [--scale 1.0] [--directory DIR]
+    [--assert] [PART...]
 
 Parts, default all:
   tree    64 files of 32 MiB, half compressible, against `tar | zstd -3 -T2 | aws s3 cp -`
   file    2 GiB of noise against `aws s3 cp` with parts of 32 MB, 4 at a time
-  large   a dump of 4 GiB with defaults: memory, what is read and written; then one member of 2 MiB out of it
+  large   a dump of 4 GiB with defaults: memory, what is read and written; then one member of 2 MiB
+  out of it
   kill    2 GiB of noise, kill -9 at every tenth: what is sent twice
   sparse  1 TiB with 512 MiB of data in it: parts and memory
 
-Runs alternate with the rival's, each against a fresh server, the source in the page cache. CPU is user + system of all processes of the
-client; a run during which somebody else used more than 15 % of the time is repeated, at most twice. Client and server share the machine's
-cores, so wall time mixes both. With --assert the exit is 1 when a bound of the project is broken. Needs about 7 GiB below --directory
-and 8 GiB of memory for the server.
+Runs alternate with the rival's, each against a fresh server, the source in the page cache. CPU is
+user + system of all processes of the client; a run during which somebody else used more than 15 %
+of the time is repeated, at most twice. Client and server share the machine's cores, so wall time
+mixes both. With --assert the exit is 1 when a bound of the project is broken. Needs about 7 GiB
+below --directory and 8 GiB of memory for the server.
 """
 import argparse
 import functools
@@ -43,15 +47,17 @@ POOL_BYTES = 48 * MIB  # far longer than the window of zstd -3 (2 MiB): its repe
 SETTLE = 10.5  # a little more than the default
 
 
-# --- data -----------------------------------------------------------------------------------------------------------------
+# --- data -----------------------------------------------------------------------------------------
 
 def _words(rng, n, letters):
-    return ["".join(rng.choices(letters, weights=range(len(letters), 0, -1), k=rng.randint(3, 9))) for _ in range(n)]
+    return ["".join(rng.choices(letters, weights=range(len(letters), 0, -1), k=rng.randint(3, 9)))
+            for _ in range(n)]
 
 
 @functools.lru_cache(maxsize=1)
 def mixed_pool():
-    """Of each MiB about 70 % log lines with fresh numbers, 15 % records, 15 % noise: zstd -3 makes 1 of 2.4."""
+    """Of each MiB about 70 % log lines with fresh numbers, 15 % records, 15 % noise: zstd -3 makes
+    1 of 2.4."""
     rng = random.Random(7)
     words = _words(rng, 3000, "etaoinshrdlucmfwypvbgkjqxz")
     phrases = [" ".join(rng.choices(words, k=7)) for _ in range(800)]
@@ -60,23 +66,29 @@ def mixed_pool():
         lines, n = [], 0
         while n < MIB * 70 // 100:
             now += rng.randrange(1, 40)
-            line = (f"{now // 1000}.{now % 1000:03d} {rng.choice(('INFO', 'INFO', 'INFO', 'WARN', 'DEBUG', 'ERROR'))} "
-                    f"[{words[rng.randrange(200)]}/{words[rng.randrange(200)]}] id={rng.getrandbits(40):010x} {words[rng.randrange(60)]}="
-                    f"{rng.randrange(100000)} {phrases[rng.randrange(800)]} {words[rng.randrange(3000)]} {words[rng.randrange(3000)]}\n")
+            line = (f"{now // 1000}.{now % 1000:03d} "
+                    f"{rng.choice(('INFO', 'INFO', 'INFO', 'WARN', 'DEBUG', 'ERROR'))} "
+                    f"[{words[rng.randrange(200)]}/{words[rng.randrange(200)]}] "
+                    f"id={rng.getrandbits(40):010x} {words[rng.randrange(60)]}="
+                    f"{rng.randrange(100000)} {phrases[rng.randrange(800)]} "
+                    f"{words[rng.randrange(3000)]} {words[rng.randrange(3000)]}\n")
             lines.append(line)
             n += len(line)
         out += "".join(lines).encode()[:MIB * 70 // 100]
         counter = rng.getrandbits(31)
         for i in range(MIB * 15 // 100 // 16):
             counter += rng.randrange(1, 9)
-            out += struct.pack("<IIHHf", counter & 0xFFFFFFFF, block, i & 0xFF, rng.getrandbits(9), rng.randrange(1000) / 8)
+            out += struct.pack("<IIHHf", counter & 0xFFFFFFFF, block, i & 0xFF, rng.getrandbits(9),
+                               rng.randrange(1000) / 8)
         out += rng.randbytes((block + 1) * MIB - len(out))
     return bytes(out)
 
 
 def let_settle(unit):
-    """Waits until nothing has changed for `settle`, our own hard links included: waiting is not what is measured."""
-    newest = max(os.stat(os.path.join(base, name)).st_ctime for base, _, names in os.walk(unit) for name in names)
+    """Waits until nothing has changed for `settle`, our own hard links included: waiting is not
+    what is measured."""
+    newest = max(os.stat(os.path.join(base, name)).st_ctime for base, _,
+                 names in os.walk(unit) for name in names)
     time.sleep(max(newest + SETTLE - time.time(), 0))
 
 
@@ -103,7 +115,7 @@ def make_noise(root, n_bytes):
     return root
 
 
-# --- runs -----------------------------------------------------------------------------------------------------------------
+# --- runs -----------------------------------------------------------------------------------------
 
 def busy_seconds():
     """Of the whole machine: all but idle and waiting for disks."""
@@ -113,7 +125,8 @@ def busy_seconds():
 
 
 def measured(prepare, one_run):
-    """Does a run on a fresh server; again when somebody else was at work, and then the quietest one counts.
+    """Does a run on a fresh server; again when somebody else was at work, and then the quietest one
+    counts.
     @param prepare  called before each run, and not measured
     @param one_run  function(server, bucket) -> Run"""
     runs = []
@@ -126,19 +139,22 @@ def measured(prepare, one_run):
             run = one_run(server, bucket)
             run.server = server.cpu_seconds() - before[1]
             run.other = max(busy_seconds() - before[0] - run.cpu - run.server, 0)
-            run.size = sum(n for k, n in bucket.objects().items() if not k.endswith(".manifest.json"))
+            run.size = sum(n for k, n in bucket.objects().items()
+                           if not k.endswith(".manifest.json"))
             assert not bucket.uploads(), bucket.uploads()
         finally:
             server.close()
         runs.append(run)
         if run.other <= 0.15 * run.wall + 0.3:
             break
-        print(f"# somebody else used {run.other:.1f} s of CPU in {run.wall:.1f} s{', again' if attempt < 2 else ''}", flush=True)
+        print(f"# somebody else used {run.other:.1f} s of CPU in {run.wall:.1f} "
+              f"s{', again' if attempt < 2 else ''}", flush=True)
     return min(runs, key=lambda r: r.other / r.wall)
 
 
 def daemon(work, server, bucket, source, name, limits=None, **destination):
-    """@return an Agent with defaults, but for what is given; its configuration is not yet written"""
+    """@return an Agent with defaults, but for what is given; its configuration is not yet
+    written"""
     place = os.path.join(work, f"ours-{name}")
     shutil.rmtree(place, ignore_errors=True)
     os.makedirs(place)
@@ -156,10 +172,12 @@ def directory_source(unit):
 
 
 def once(a):
-    """One --once as a measured Run; .peak_watched is the largest that state.db with its companions was."""
+    """One --once as a measured Run; .peak_watched is the largest that state.db with its companions
+    was."""
     a.write_config()
     with open(a.path("log"), "wb") as log:
-        run = Run([agent.DAEMON, "--config", a.config_file, "--once"], watch=lambda: state_size(a.path("state")), stdout=log, stderr=log,
+        run = Run([agent.DAEMON, "--config", a.config_file, "--once"],
+                  watch=lambda: state_size(a.path("state")), stdout=log, stderr=log,
                   env=a.whole_environment())
     run.place = a.dir
     return run
@@ -183,44 +201,57 @@ def aws_run(work, bucket, command, tuned):
     """A rival's pipeline in sh; "$AWS" is the AWS CLI with the bucket's keys."""
     config = os.path.join(work, "aws-config")
     with open(config, "w", encoding="ascii") as f:
-        f.write("[default]\ns3 =\n  addressing_style = path\n" + ("  max_concurrent_requests = 4\n  multipart_chunksize = 32MB\n" if tuned else ""))
+        f.write("[default]\ns3 =\n  addressing_style = path\n" + ("  max_concurrent_requests = 4\n "
+                                                                  " multipart_chunksize = 32MB\n"
+                                                                  if tuned else ""))
     environment = bucket.environment | {"AWS_CONFIG_FILE": config}
     environment["BUCKET"] = bucket.name
-    text = command.replace("AWS", f"{s3tools.AWS} --endpoint-url {bucket.server.endpoint} s3 cp --only-show-errors")
+    text = command.replace("AWS", f"{s3tools.AWS} --endpoint-url {bucket.server.endpoint} s3 cp "
+                                  f"--only-show-errors")
     return Run(["bash", "-o", "pipefail", "-c", text], env=environment)
 
 
 def compare(work, unit, what, options, command, rival):
-    """@param rival  what the command is called in the table; `tuned` in it = four parts of 32 MB at a time
+    """@param rival  what the command is called in the table; `tuned` in it = four parts of 32 MB at
+    a time
     @return ratios of ours to the rival's"""
     tuned = "tuned" in rival
     mine, theirs = [], []
     for _ in range(options.runs):
-        theirs.append(measured(lambda: warm(unit), lambda _, bucket: aws_run(work, bucket, command, tuned)))
+        theirs.append(measured(lambda: warm(unit), lambda _,
+                               bucket: aws_run(work, bucket, command, tuned)))
         mine.append(ours(work, unit))
     print(f"\n{what}, medians (least – most) of {options.runs} alternating runs\n\n"
-          "| | wall s | client CPU s | peak RSS MiB | stored MiB | server CPU s |\n|---|---|---|---|---|---|")
+          "| | wall s | client CPU s | peak RSS MiB | stored MiB | server CPU s "
+          "|\n|---|---|---|---|---|---|")
     for name, group in (("neuron-collectd --once", mine), (rival, theirs)):
-        cells = [f"{median(group, f):.2f} ({min(getattr(r, f) for r in group):.2f} – {max(getattr(r, f) for r in group):.2f})" for f in ("wall", "cpu")]
-        print(f"| {name.replace('|', chr(92) + '|')} | {' | '.join(cells)} | {median(group, 'rss') / MIB:.0f} | {median(group, 'size') / MIB:.0f} | {median(group, 'server'):.1f} |")
+        cells = [f"{median(group, f):.2f} ({min(getattr(r, f) for r in group):.2f} – "
+                 f"{max(getattr(r, f) for r in group):.2f})" for f in ("wall", "cpu")]
+        print(f"| {name.replace('|', chr(92) + '|')} | {' | '.join(cells)} | "
+              f"{median(group, 'rss') / MIB:.0f} | {median(group, 'size') / MIB:.0f} | "
+              f"{median(group, 'server'):.1f} |")
     ratios = {f: median(mine, f) / median(theirs, f) for f in ("wall", "cpu", "size", "rss")}
-    print(f"| ratio | {ratios['wall']:.2f} | {ratios['cpu']:.2f} | {ratios['rss']:.2f} | {ratios['size']:.3f} | |")
+    print(f"| ratio | {ratios['wall']:.2f} | {ratios['cpu']:.2f} | {ratios['rss']:.2f} | "
+          f"{ratios['size']:.3f} | |")
     print("\n| bound | value | |\n|---|---|---|")
-    bound(f"{what}: client CPU against the rival", ratios["cpu"], 0.9, f"{ratios['cpu']:.2f} of 0.9")
+    bound(f"{what}: client CPU against the rival", ratios["cpu"], 0.9,
+          f"{ratios['cpu']:.2f} of 0.9")
     bound(f"{what}: wall against the rival", ratios["wall"], 1.0, f"{ratios['wall']:.2f} of 1.0")
     return ratios
 
 
 def part_tree(work, options):
     unit = make_tree(os.path.join(work, "tree"), options.scale)
-    compare(work, unit, f"{2 * options.scale:.1f} GiB tree", options, f'tar -C {unit} -cf - . | zstd -q -3 -T2 -c | AWS - "s3://$BUCKET/o"',
+    compare(work, unit, f"{2 * options.scale:.1f} GiB tree", options,
+            f'tar -C {unit} -cf - . | zstd -q -3 -T2 -c | AWS - "s3://$BUCKET/o"',
             "tar | zstd -3 -T2 | aws s3 cp -")
     shutil.rmtree(unit)
 
 
 def part_file(work, options):
     unit = make_noise(os.path.join(work, "noise"), int(2048 * options.scale) * MIB)
-    compare(work, unit, f"{2 * options.scale:.1f} GiB of noise", options, f'AWS {unit}/random.bin "s3://$BUCKET/o"',
+    compare(work, unit, f"{2 * options.scale:.1f} GiB of noise", options,
+            f'AWS {unit}/random.bin "s3://$BUCKET/o"',
             "aws s3 cp, tuned")
     shutil.rmtree(unit)
 
@@ -233,17 +264,24 @@ def part_large(work, options):
     total = sum(os.path.getsize(os.path.join(unit, n)) for n in os.listdir(unit))
     server = Radosgw(bytes_=7 << 30, fast=True)
     bucket = s3tools.new_bucket(server)
-    source = {"name": "bench", "kind": "neuron-core-dump", "path": os.path.join(dumps, "dt-%d-cid-%c")}
+    source = {"name": "bench", "kind": "neuron-core-dump",
+              "path": os.path.join(dumps, "dt-%d-cid-%c")}
     a = daemon(work, server, bucket, source, "large")
     let_settle(unit)
     run = once(a)
-    read, written, log = run.io.get("rchar", 0), run.io.get("wchar", 0), os.path.getsize(a.path("log"))
-    left = [n for n in os.listdir(a.path("state")) if n not in ("state.db", "state.db-wal", "state.db-shm", "mailbox", "lock")]
-    print(f"\n{total / GIB:.1f} GiB dump with defaults: wall {run.wall:.1f} s, CPU {run.cpu:.1f} s\n\n| bound | value | |\n|---|---|---|")
+    read, written, log = run.io.get("rchar", 0), run.io.get("wchar",
+                                                            0), os.path.getsize(a.path("log"))
+    left = [n for n in os.listdir(a.path("state"))
+            if n not in ("state.db", "state.db-wal", "state.db-shm", "mailbox", "lock")]
+    print(f"\n{total / GIB:.1f} GiB dump with defaults: wall {run.wall:.1f} s, CPU {run.cpu:.1f} "
+          f"s\n\n| bound | value | |\n|---|---|---|")
     bound("peak RSS", run.rss, 96 * MIB, f"{run.rss / MIB:.1f} of 96 MiB")
-    bound("read: each source byte once", read, total + 16 * MIB, f"rchar {read / MIB:.1f} MiB; source {total / MIB:.1f} MiB")
-    bound("state.db, -wal, -shm at their largest", run.peak_watched, 8 * MIB, f"{run.peak_watched / MIB:.2f} of 8 MiB")
-    bound("written in all, log and database", written, 64 * MIB, f"wchar {written / MIB:.1f} MiB, of which log {log / MIB:.2f} MiB")
+    bound("read: each source byte once", read, total + 16 * MIB,
+          f"rchar {read / MIB:.1f} MiB; source {total / MIB:.1f} MiB")
+    bound("state.db, -wal, -shm at their largest", run.peak_watched, 8 * MIB,
+          f"{run.peak_watched / MIB:.2f} of 8 MiB")
+    bound("written in all, log and database", written, 64 * MIB,
+          f"wchar {written / MIB:.1f} MiB, of which log {log / MIB:.2f} MiB")
     bound("files beside the database", len(left), 0, f"{left or 'none'}")
     one_member(a, server, bucket, unit)
     agent.cleanup()
@@ -257,15 +295,18 @@ def one_member(a, server, bucket, unit):
     key, = bucket.bundles()
     out = a.path("member")
     begun = time.monotonic()
-    result = a.cli("get", f"s3://{bucket.name}/{key}", "--member", "two-mebibytes", "-o", out, "--endpoint-url", way.endpoint, "--region", way.region)
+    result = a.cli("get", f"s3://{bucket.name}/{key}", "--member", "two-mebibytes", "-o", out,
+                   "--endpoint-url", way.endpoint, "--region", way.region)
     took = time.monotonic() - begun
     if result.returncode:
         broken.append("get --member")
         print(f"| get --member | exit {result.returncode}: {result.stderr.strip()} | BROKEN |")
         return
     assert agent.sha256_file(out) == agent.sha256_file(os.path.join(unit, "two-mebibytes"))
-    bound("get --member of 2 MiB: requests", len(proxy.requests), 4, f"{len(proxy.requests)} of 4, {took * 1000:.0f} ms")
-    bound("get --member of 2 MiB: transferred", proxy.down_bytes, 16 * MIB, f"{proxy.down_bytes / MIB:.2f} of 16 MiB")
+    bound("get --member of 2 MiB: requests", len(proxy.requests), 4,
+          f"{len(proxy.requests)} of 4, {took * 1000:.0f} ms")
+    bound("get --member of 2 MiB: transferred", proxy.down_bytes, 16 * MIB,
+          f"{proxy.down_bytes / MIB:.2f} of 16 MiB")
     proxy.close()
 
 
@@ -295,14 +336,19 @@ def part_kill(work, options):
     parts = manifest["bundle"]["parts"]
     in_flight = 4 * max(p["bytes"] for p in parts)
     excess = sum(sum(t) for t in proxy.part_bodies().values()) - manifest["bundle"]["bytes"]
-    print(f"\n{size / GIB:.1f} GiB of noise, nine kills, {len(parts)} parts; the last run read {read_last / MIB:.0f} MiB\n\n| bound | value | |\n|---|---|---|")
-    bound("sent twice, nine kills", excess, 9 * in_flight, f"{excess / MIB:.1f} MiB; in flight at most {9 * in_flight / MIB:.0f} MiB")
+    print(f"\n{size / GIB:.1f} GiB of noise, nine kills, {len(parts)} parts; the last run read "
+          f"{read_last / MIB:.0f} MiB\n\n| bound | value | |\n|---|---|---|")
+    bound("sent twice, nine kills", excess, 9 * in_flight, f"{excess / MIB:.1f} MiB; in flight at "
+                                                           f"most {9 * in_flight / MIB:.0f} MiB")
     bound("uploads left", len(bucket.uploads()), 0, f"{len(bucket.uploads())}")
-    bound("objects", len(bucket.objects()), 2, f"{len(bucket.objects())}, the bundle and its manifest")
+    bound("objects", len(bucket.objects()), 2,
+          f"{len(bucket.objects())}, the bundle and its manifest")
     target = os.path.join(work, "check")
     os.makedirs(target)
-    subprocess.run(f"rclone cat {bucket.remote(key)} | tar --zstd -x -C {target}", shell=True, check=True, env=bucket.environment)
-    same = agent.sha256_file(os.path.join(target, "random.bin")) == agent.sha256_file(os.path.join(unit, "random.bin"))
+    subprocess.run(f"rclone cat {bucket.remote(key)} | tar --zstd -x -C {target}", shell=True,
+                   check=True, env=bucket.environment)
+    same = agent.sha256_file(os.path.join(target, "random.bin")) == agent.sha256_file(
+        os.path.join(unit, "random.bin"))
     bound("bit for bit", 0 if same else 1, 0, "the same" if same else "DIFFERENT")
     agent.cleanup()
     server.close()
@@ -325,32 +371,39 @@ def part_sparse(work, options):
     let_settle(unit)
     run = once(a)
     manifest, = [m for _, m in a.manifests(bucket.fetch())]
-    print(f"\n1 TiB with 512 MiB of data: wall {run.wall:.1f} s, CPU {run.cpu:.1f} s, object {manifest['bundle']['bytes'] / MIB:.0f} MiB\n\n"
+    print(f"\n1 TiB with 512 MiB of data: wall {run.wall:.1f} s, CPU {run.cpu:.1f} s, object "
+          f"{manifest['bundle']['bytes'] / MIB:.0f} MiB\n\n"
           "| bound | value | |\n|---|---|---|")
-    bound("sparse: parts", len(manifest["bundle"]["parts"]), 10000, f"{len(manifest['bundle']['parts'])} of 10,000")
+    bound("sparse: parts", len(manifest["bundle"]["parts"]), 10000,
+          f"{len(manifest['bundle']['parts'])} of 10,000")
     bound("sparse: peak RSS", run.rss, 96 * MIB, f"{run.rss / MIB:.1f} of 96 MiB")
     agent.cleanup()
     server.close()
     shutil.rmtree(unit)
 
 
-PARTS = {"tree": part_tree, "file": part_file, "large": part_large, "kill": part_kill, "sparse": part_sparse}
+PARTS = {"tree": part_tree, "file": part_file, "large": part_large, "kill": part_kill,
+         "sparse": part_sparse}
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     p.add_argument("--runs", type=int, default=3)
-    p.add_argument("--scale", type=float, default=1.0, help="of all sizes (default %(default)s); bounds are meant for 1.0")
+    p.add_argument("--scale", type=float, default=1.0,
+                   help="of all sizes (default %(default)s); bounds are meant for 1.0")
     p.add_argument("--directory", default="/var/tmp", help="for the data (default %(default)s)")
-    p.add_argument("--assert", dest="must", action="store_true", help="exit 1 when a bound is broken")
+    p.add_argument("--assert", dest="must", action="store_true",
+                   help="exit 1 when a bound is broken")
     p.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     options = p.parse_args()
     if unknown := set(options.parts) - set(PARTS):
         p.error(f"no such part: {', '.join(unknown)}")
     work = tempfile.mkdtemp(prefix="neuron-bench.", dir=options.directory)
     try:
-        print(f"{os.cpu_count()} CPUs, kernel {os.uname().release}, {agent.run('zstd', '--version').stdout.strip()}, "
-              f"{agent.run(s3tools.AWS, '--version').stdout.split()[0]}, {agent.run('radosgw', '--version').stdout.split('(')[0].strip()}")
+        print(f"{os.cpu_count()} CPUs, kernel {os.uname().release}, "
+              f"{agent.run('zstd', '--version').stdout.strip()}, "
+              f"{agent.run(s3tools.AWS, '--version').stdout.split()[0]}, "
+              f"{agent.run('radosgw', '--version').stdout.split('(')[0].strip()}")
         for name in options.parts or PARTS:
             PARTS[name](work, options)
     except Skip as skip:

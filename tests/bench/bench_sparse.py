@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""A sparse dump far larger than memory and disk, to a store that stands still half of the time: the daemon's memory, and what it leaves on disk.
+"""A sparse dump far larger than memory and disk, to a store that stands still half of the time: the
+daemon's memory, and what it leaves on disk.
 
     builddir=build srcdir=. tests/bench/bench_sparse.py [--scale 1.0] [--directory DIR] [--assert]
 
-At scale 1: 100 GiB with 10 GiB of data that zstd -3 makes 1 of 2.4, defaults but for one compression thread, a radosgw in memory on loopback, and a wire between them that
-holds everything for a second and lets it pass for a second. State directory and TMPDIR are a tmpfs of their own, so what is in use there is
-the daemon's. Needs root, twice the data below --directory (the bundle is extracted and compared) and half of it as memory for the server.
-With --assert the exit is 1 when a bound of the project is broken.
+At scale 1: 100 GiB with 10 GiB of data that zstd -3 makes 1 of 2.4, defaults but for one
+compression thread, a radosgw in memory on loopback, and a wire between them that holds everything
+for a second and lets it pass for a second. State directory and TMPDIR are a tmpfs of their own, so
+what is in use there is the daemon's. Needs root, twice the data below --directory (the bundle is
+extracted and compared) and half of it as memory for the server. With --assert the exit is 1 when a
+bound of the project is broken.
 """
 import argparse
 import os
@@ -175,17 +178,23 @@ def measure(work, options):
         a.environment["TMPDIR"] = own
         watch, stutter, wall, io = ship(a, proxy, own)
         proxy.close()
-        (key, stored), = [(k, n) for k, n in bucket.objects().items() if not k.endswith(".manifest.json")]
-        print(f"\n{size / GIB:.1f} GiB with {data / GIB:.2f} GiB of data: {wall:.0f} s, the wire stood still in {stutter.held:.0f} s of them ({stutter.n} times); "
-              f"object {stored / MIB:.0f} MiB; read {io['rchar'] / MIB:.0f} MiB\n\n| bound | value | |\n|---|---|---|")
+        (key, stored), = [(k, n) for k, n in bucket.objects().items()
+                          if not k.endswith(".manifest.json")]
+        print(f"\n{size / GIB:.1f} GiB with {data / GIB:.2f} GiB of data: {wall:.0f} s, the wire "
+              f"stood still in {stutter.held:.0f} s of them ({stutter.n} times); "
+              f"object {stored / MIB:.0f} MiB; read {io['rchar'] / MIB:.0f} MiB\n\n| bound | value "
+              f"| |\n|---|---|---|")
         bound("peak RSS (VmHWM)", watch.rss, 96 * MIB, f"{watch.rss / MIB:.1f} of 96 MiB")
-        bound("in use on the file system of state directory and TMPDIR", watch.used, 8 * MIB, f"{watch.used / MIB:.2f} of 8 MiB, all of it the database")
+        bound("in use on the file system of state directory and TMPDIR", watch.used, 8 * MIB,
+              f"{watch.used / MIB:.2f} of 8 MiB, all of it the database")
         bound("open files without a name", watch.hidden, MIB, f"{watch.hidden / MIB:.2f} of 1 MiB")
-        bound("written to other disks", io["write_bytes"], MIB, f"{io['write_bytes'] / MIB:.2f} of 1 MiB, the log")
+        bound("written to other disks", io["write_bytes"], MIB,
+              f"{io['write_bytes'] / MIB:.2f} of 1 MiB, the log")
         bound("uploads left", len(bucket.uploads()), 0, str(len(bucket.uploads())))
         target = os.path.join(work, "check")
         os.makedirs(target)
-        subprocess.run(f"rclone cat {bucket.remote(key)} | tar --zstd -x -C {target}", shell=True, check=True, env=bucket.environment)
+        subprocess.run(f"rclone cat {bucket.remote(key)} | tar --zstd -x -C {target}", shell=True,
+                       check=True, env=bucket.environment)
         same = same_content(os.path.join(unit, "sparse"), os.path.join(target, "sparse"))
         bound("bit for bit", 0 if same else 1, 0, "the same" if same else "DIFFERENT")
     finally:
@@ -197,7 +206,8 @@ def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     p.add_argument("--scale", type=float, default=1.0, help="of all sizes (default %(default)s)")
     p.add_argument("--directory", default="/var/tmp", help="for the data (default %(default)s)")
-    p.add_argument("--assert", dest="must", action="store_true", help="exit 1 when a bound is broken")
+    p.add_argument("--assert", dest="must", action="store_true",
+                   help="exit 1 when a bound is broken")
     options = p.parse_args()
     if os.geteuid() != 0:
         print("cannot run here: needs root")

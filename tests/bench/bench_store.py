@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""How long a start takes with many delivered bundles in the state: from exec to READY=1 and to the API's first answer.
+"""How long a start takes with many delivered bundles in the state: from exec to READY=1 and to the
+API's first answer.
 
-    builddir=build srcdir=. tests/bench/bench_store.py [--rows 100000] [--sources 1] [--runs 5] [--directory DIR] [--assert]
+    builddir=build srcdir=. tests/bench/bench_store.py [--rows 100000] [--sources 1] [--runs 5]
+    [--directory DIR] [--assert]
 
-The database is made by the real daemon and filled with rows by SQLite in Python: a delivery and fifty prints a bundle. "cold" drops the page
-cache before the start (root only). Medians; with --assert the exit is 1 when READY takes 1 s or more.
+The database is made by the real daemon and filled with rows by SQLite in Python: a delivery and
+fifty prints a bundle. "cold" drops the page cache before the start (root only). Medians; with
+--assert the exit is 1 when READY takes 1 s or more.
 """
 import argparse
 import os
@@ -29,7 +32,8 @@ PRINTS = 50
 
 def make_agent(directory, n_sources):
     a = Agent(directory=directory)
-    a.config["sources"] = [a.source(f"s{i}", "neuron-core-dump", f"dumps-{i}/dt-%d-cid-%c") for i in range(n_sources)]
+    a.config["sources"] = [a.source(f"s{i}", "neuron-core-dump", f"dumps-{i}/dt-%d-cid-%c")
+                           for i in range(n_sources)]
     a.config["log"]["level"] = "info"
     a.notify = "to be set"
     a.bell = NotifySocket(a.dir)
@@ -51,15 +55,24 @@ def fill(a, n, n_sources):
             path = a.path(f"dumps-{source}", f"dt-20260527-052135-cid-{cluster}")
             usec = 1779859295_000000 + i
             row = dict.fromkeys(columns, 0) | {
-                "row": i + 1, "id": f"neuron-core-dump-20260527T052135-{rng.getrandbits(48):012x}", "source": f"s{source}",
-                "kind": "neuron-core-dump", "path": path.encode(), "state": "delivered", "reason": None, "complete": 1,
-                "incomplete": None, "date_time": "20260527-052135", "cluster_id": cluster, "supplement_of": "", "uid": 1000,
-                "unit_dev": 2049, "unit_ino": rng.getrandbits(40), "n_files": PRINTS, "bytes": 1 << 28, "oldest_mtime_usec": usec,
+                "row": i + 1, "id": f"neuron-core-dump-20260527T052135-{rng.getrandbits(48):012x}",
+                "source": f"s{source}",
+                "kind": "neuron-core-dump", "path": path.encode(), "state": "delivered",
+                "reason": None, "complete": 1,
+                "incomplete": None, "date_time": "20260527-052135", "cluster_id": cluster,
+                "supplement_of": "", "uid": 1000,
+                "unit_dev": 2049, "unit_ino": rng.getrandbits(40), "n_files": PRINTS,
+                "bytes": 1 << 28, "oldest_mtime_usec": usec,
                 "digest": rng.getrandbits(62), "first_seen_usec": usec, "changed_usec": usec}
-            db.execute(f"INSERT INTO bundles VALUES ({','.join('?' * len(columns))})", [row[c] for c in columns])
-            db.execute("INSERT INTO deliveries VALUES (?, 0, 'archive', 'delivered', 'readback', ?, ?, 0, NULL, 0, ?)",
-                       (i + 1, f"{a.out}/20260527-052135-{cluster}/{agent.INSTANCE}/{row['id']}.tar.zst".encode(), 1 << 27, usec))
-            db.execute("INSERT INTO prints VALUES (?, ?)", (i + 1, struct.pack(f"<{PRINTS}Q", *(rng.getrandbits(64) for _ in range(PRINTS)))))
+            db.execute(f"INSERT INTO bundles VALUES ({','.join('?' * len(columns))})",
+                       [row[c] for c in columns])
+            db.execute("INSERT INTO deliveries VALUES (?, 0, 'archive', 'delivered', 'readback', "
+                       "?, ?, 0, NULL, 0, ?)",
+                       (i + 1,
+                        f"{a.out}/20260527-052135-{cluster}/{agent.INSTANCE}/{row['id']}.tar.zst".encode(), 1 << 27, usec))
+            db.execute("INSERT INTO prints VALUES (?, ?)",
+                       (i + 1, struct.pack(f"<{PRINTS}Q",
+                                           *(rng.getrandbits(64) for _ in range(PRINTS)))))
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     db.close()
 
@@ -119,7 +132,8 @@ def main():
         a.start()
         a.stop()
         fill(a, options.rows, options.sources)
-        print(f"{options.rows} rows of {options.sources} sources, {os.path.getsize(a.path('state', 'state.db')) / 1e6:.0f} MB")
+        print(f"{options.rows} rows of {options.sources} sources, "
+              f"{os.path.getsize(a.path('state', 'state.db')) / 1e6:.0f} MB")
         print(f"{'start':8} {'READY=1':>9} {'API':>9}")
         for way in ("warm", "cold"):
             if way == "cold" and os.geteuid() != 0:

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """What delivering to a volume costs, against `tar | zstd -3 -T2 > file; sync` in the same run.
 
-    builddir=build srcdir=. tests/bench/bench_volume.py [--size 4GiB] [--runs 3] [--directory DIR] [--assert] [PART...]
+    builddir=build srcdir=. tests/bench/bench_volume.py [--size 4GiB] [--runs 3] [--directory DIR]
+    [--assert] [PART...]
 
-Parts: large, sparse, zeros, files, directories; default all. Runs alternate with the rival's, the source is read into the page cache before
-each run of either, and medians are shown. With --assert the exit is 1 when a bound of the project is broken. Needs about 2.5 times --size of
-disk below --directory, and gives it back.
+Parts: large, sparse, zeros, files, directories; default all. Runs alternate with the rival's, the
+source is read into the page cache before each run of either, and medians are shown. With --assert
+the exit is 1 when a bound of the project is broken. Needs about 2.5 times --size of disk below
+--directory, and gives it back.
 """
 import argparse
 import os
@@ -42,7 +44,8 @@ def family(pid):
 
 
 class Run:
-    """One finished process tree: wall and CPU seconds, peak RSS (sum over its processes), and what /proc/PID/io said at its end."""
+    """One finished process tree: wall and CPU seconds, peak RSS (sum over its processes), and what
+    /proc/PID/io said at its end."""
 
     def __init__(self, command, watch=None, **options):
         self.peak_watched = 0
@@ -109,7 +112,8 @@ def state_size(directory):
 
 
 def ours(work, unit, n, kind="directory"):
-    """One --once over the finished directory `unit` with defaults, two compression threads. @return Run, with .size and .manifest"""
+    """One --once over the finished directory `unit` with defaults, two compression threads. @return
+    Run, with .size and .manifest"""
     place = os.path.join(work, f"ours-{n}")
     os.makedirs(place)
     a = agent.Agent(directory=place)
@@ -120,10 +124,12 @@ def ours(work, unit, n, kind="directory"):
     a.config["limits"] = {"compression_threads": 2}
     a.config["log"] = {"format": "text"}
     del a.config["retry"]
-    a.config["destinations"] = [{"name": "archive", "type": "volume", "path": os.path.join(a.out, "%d-%c"), "min_free": "0"}]
+    a.config["destinations"] = [{"name": "archive", "type": "volume",
+                                 "path": os.path.join(a.out, "%d-%c"), "min_free": "0"}]
     a.write_config()
     with open(a.path("log"), "wb") as log:
-        run = Run([agent.DAEMON, "--config", a.config_file, "--once"], watch=lambda: state_size(a.path("state")), stdout=log, stderr=log)
+        run = Run([agent.DAEMON, "--config", a.config_file, "--once"],
+                  watch=lambda: state_size(a.path("state")), stdout=log, stderr=log)
     path, run.manifest = a.only_manifest()
     run.object = agent.object_of(path)
     run.size = os.path.getsize(run.object)
@@ -149,29 +155,36 @@ def compare(work, unit, what, runs, kind="directory"):
         mine.append(ours(work, unit, i, kind))
         if i < runs - 1:
             shutil.rmtree(mine[-1].place)
-    print(f"\n{what}, medians of {runs} alternating runs\n\n| | wall s | CPU s | peak RSS MiB | size MiB |\n|---|---|---|---|---|")
+    print(f"\n{what}, medians of {runs} alternating runs\n\n| | wall s | CPU s | peak RSS MiB | "
+          f"size MiB |\n|---|---|---|---|---|")
     for name, group in (("neuron-collectd --once", mine), ("tar, zstd -3 -T2, sync", theirs)):
-        print(f"| {name} | {median(group, 'wall'):.2f} | {median(group, 'cpu'):.2f} | {median(group, 'rss') / MIB:.1f} | {median(group, 'size') / MIB:.1f} |")
+        print(f"| {name} | {median(group, 'wall'):.2f} | {median(group, 'cpu'):.2f} | "
+              f"{median(group, 'rss') / MIB:.1f} | {median(group, 'size') / MIB:.1f} |")
     ratios = {f: median(mine, f) / median(theirs, f) for f in ("wall", "cpu", "size")}
-    print(f"| ratio | {ratios['wall']:.2f} | {ratios['cpu']:.2f} | | {ratios['size']:.3f} |", flush=True)
+    print(f"| ratio | {ratios['wall']:.2f} | {ratios['cpu']:.2f} | | {ratios['size']:.3f} |",
+          flush=True)
     return mine, ratios
 
 
 def part_large(work, options):
-    unit = make_dump.make_dump(os.path.join(work, "dumps"), size=options.size, instance_id=agent.INSTANCE)
+    unit = make_dump.make_dump(os.path.join(work, "dumps"), size=options.size,
+                               instance_id=agent.INSTANCE)
     for name in os.listdir(unit):
         os.utime(os.path.join(unit, name), (time.time() - 60, time.time() - 60))
     os.sync()
-    mine, ratios = compare(work, unit, f"{options.size / GIB:.1f} GiB dump directory", options.runs, "neuron-core-dump")
+    mine, ratios = compare(work, unit, f"{options.size / GIB:.1f} GiB dump directory",
+                           options.runs, "neuron-core-dump")
     last = mine[-1]
-    agent.check_bundle(last.object.removesuffix(".tar.zst") + ".manifest.json", unit, tools=("tar",))
+    agent.check_bundle(last.object.removesuffix(".tar.zst") + ".manifest.json", unit, tools=("tar",
+                       ))
     total = sum(e["bytes"] for e in last.manifest["members"])
     print("\n| bound | value | |\n|---|---|---|")
     bound("wall against the rival", ratios["wall"], 1.1, f"{ratios['wall']:.2f} of 1.1")
     bound("CPU against the rival", ratios["cpu"], 1.2, f"{ratios['cpu']:.2f} of 1.2")
     bound("size against the rival", ratios["size"], 1.02, f"{ratios['size']:.3f} of 1.02")
     bound("peak RSS", median(mine, "rss"), 96 * MIB, f"{median(mine, 'rss') / MIB:.1f} of 96 MiB")
-    bound("state.db, -wal, -shm at their largest", max(r.peak_watched for r in mine), 8 * MIB, f"{max(r.peak_watched for r in mine) / MIB:.2f} of 8 MiB")
+    bound("state.db, -wal, -shm at their largest", max(r.peak_watched for r in mine), 8 * MIB,
+          f"{max(r.peak_watched for r in mine) / MIB:.2f} of 8 MiB")
     read = last.io.get("rchar", 0)
     bound("read: source once, copy once", read, total + last.size + 16 * MIB,
           f"rchar {read / MIB:.0f} MiB; source {total / MIB:.0f} + object {last.size / MIB:.0f} MiB")
@@ -225,7 +238,8 @@ def part_files(work, options):
     time.sleep(10)  # `settle` counts from the newest mtime; it is not part of what is measured
     mine, _ = compare(work, unit, "100,000 small files", min(options.runs, 1))
     print("\n| bound | value | |\n|---|---|---|")
-    bound("100,000 files: peak RSS", median(mine, "rss"), 96 * MIB, f"{median(mine, 'rss') / MIB:.1f} of 96 MiB")
+    bound("100,000 files: peak RSS", median(mine, "rss"), 96 * MIB,
+          f"{median(mine, 'rss') / MIB:.1f} of 96 MiB")
     assert len(mine[-1].manifest["members"]) == 100_000
     shutil.rmtree(unit)
 
@@ -236,11 +250,13 @@ def part_directories(work, options):
     a = agent.Agent(directory=place)
     a.config["sources"] = [a.source("bench", "directory", "tree/job-%p", settle="10m")]
     make_dump.make_tree(a.path("tree", "job-1"), directories=100_000)
-    subprocess.run(["find", a.path("tree"), "-name", "nothing"], check=True)  # warm, as the bound says
+    # warm, as the bound says
+    subprocess.run(["find", a.path("tree"), "-name", "nothing"], check=True)
     begun = time.monotonic()
     a.start()
     up = time.monotonic() - begun
-    agent.wait_for("all directories are watched", lambda: a.status()["sources"][0]["watches"] >= 100_000, 60)
+    agent.wait_for("all directories are watched",
+                   lambda: a.status()["sources"][0]["watches"] >= 100_000, 60)
     watched = time.monotonic() - begun
     with open(a.path("tree", "job-1", "d-0099", "e-099999", "state"), "wb") as f:
         f.write(b"x")
@@ -249,7 +265,9 @@ def part_directories(work, options):
     seen = time.monotonic() - closed
     memory = agent.process_memory(a.pid)
     print("\n100,000 directories below a source\n\n| bound | value | |\n|---|---|---|")
-    bound("directories: start-up", watched, 5, f"API answers after {up:.2f} s, all are watched after {watched:.2f} of 5 s; then a new file is known after {seen * 1000:.0f} ms")
+    bound("directories: start-up", watched, 5, f"API answers after {up:.2f} s, all are watched "
+                                               f"after {watched:.2f} of 5 s; then a new file is "
+                                               f"known after {seen * 1000:.0f} ms")
     bound("directories: RSS", memory["VmHWM"], 96 * MIB, f"{memory['VmHWM'] / MIB:.1f} of 96 MiB")
     a.process.send_signal(signal.SIGTERM)
     a.process.wait()
@@ -257,22 +275,26 @@ def part_directories(work, options):
     agent.cleanup()
 
 
-PARTS = {"large": part_large, "sparse": part_sparse, "zeros": part_zeros, "files": part_files, "directories": part_directories}
+PARTS = {"large": part_large, "sparse": part_sparse, "zeros": part_zeros, "files": part_files,
+         "directories": part_directories}
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     p.add_argument("--size", type=make_dump.parse_size, default=4 * GIB)
     p.add_argument("--runs", type=int, default=3)
-    p.add_argument("--directory", default="/var/tmp", help="on the disk to be measured (default %(default)s)")
-    p.add_argument("--assert", dest="must", action="store_true", help="exit 1 when a bound is broken")
+    p.add_argument("--directory", default="/var/tmp",
+                   help="on the disk to be measured (default %(default)s)")
+    p.add_argument("--assert", dest="must", action="store_true",
+                   help="exit 1 when a bound is broken")
     p.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     options = p.parse_args()
     if unknown := set(options.parts) - set(PARTS):
         p.error(f"no such part: {', '.join(unknown)}")
     work = tempfile.mkdtemp(prefix="neuron-bench.", dir=options.directory)
     try:
-        print(f"{os.cpu_count()} CPUs, kernel {os.uname().release}, {agent.run('zstd', '--version').stdout.strip()}")
+        print(f"{os.cpu_count()} CPUs, kernel {os.uname().release}, "
+              f"{agent.run('zstd', '--version').stdout.strip()}")
         for name in options.parts or PARTS:
             PARTS[name](work, options)
     finally:

@@ -1,4 +1,5 @@
-"""The driver's side of crashpoint.so: says at which system call the daemon dies or is refused, and what time it believes it is.
+"""The driver's side of crashpoint.so: says at which system call the daemon dies or is refused, and
+what time it believes it is.
 
 The layout is that of crashpoint.h.
 """
@@ -34,7 +35,8 @@ class CrashPoint:
     def environment(self, before=()):
         """For the daemon. @param before  libraries that insist on being first: a sanitizer's"""
         return {"LD_PRELOAD": ":".join([*before, self.library]), "CRASHPOINT_CONTROL": self.file,
-                "CRASHPOINT_PLACES": ":".join(os.path.realpath(d) for d in self.directories.values())}
+                "CRASHPOINT_PLACES": ":".join(os.path.realpath(d)
+                                              for d in self.directories.values())}
 
     def _put(self, at, form, *values):
         self.map[at:at + struct.calcsize(form)] = struct.pack(form, *values)
@@ -43,11 +45,13 @@ class CrashPoint:
         return struct.unpack_from(form, self.map, at)[0]
 
     def arm(self, action, at, operations=OPERATIONS, places=None, error=0, times=1):
-        """The `at`-th call (from 1, counted from now) of these operations at these places acts, and times - 1 more behind it."""
+        """The `at`-th call (from 1, counted from now) of these operations at these places acts, and
+        times - 1 more behind it."""
         self.disarm()
         bits = sum(1 << OPERATIONS.index(o) for o in operations)
         where = sum(1 << self.bits[p] for p in (self.bits if places is None else places))
-        self._put(TERMS_AT, "<IIIiQ", bits, where, ACTIONS.index(action), error if isinstance(error, int) else getattr(errno, error), times)
+        self._put(TERMS_AT, "<IIIiQ", bits, where, ACTIONS.index(action),
+                  error if isinstance(error, int) else getattr(errno, error), times)
         self.map[WHAT_AT:TOTALS_AT] = bytes(TOTALS_AT - WHAT_AT)
         self._put(SEEN_AT, "<Q", 0)
         self._put(ACTED_AT, "<Q", 0)

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Judges one round of the campaign from what lies on disk and in the bucket, against the driver's own record of what it wrote.
+"""Judges one round of the campaign from what lies on disk and in the bucket, against the driver's
+own record of what it wrote.
 
-It shares no code with the agent nor with what the other tests read its results with: bundles are unpacked by tar and zstd, hashed by
-sha256sum, the state is read by sqlite3, and the formats are those of the documentation.
+It shares no code with the agent nor with what the other tests read its results with: bundles are
+unpacked by tar and zstd, hashed by sha256sum, the state is read by sqlite3, and the formats are
+those of the documentation.
 
-    oracle.py DIRECTORY      a round that was kept: exit 0 when no fault was found, else one line a fault and exit 1
+    oracle.py DIRECTORY      a round that was kept: exit 0 when no fault was found, else one line a
+    fault and exit 1
 
 A round's directory holds
     record.json     what the driver wrote and did
@@ -23,13 +26,15 @@ import subprocess
 import sys
 import tempfile
 
-STATES = ("settling", "ready", "shipping", "delivered", "quarantined", "evicted", "cancelled", "vanished")
+STATES = ("settling", "ready", "shipping", "delivered", "quarantined", "evicted", "cancelled",
+          "vanished")
 MANIFEST, OBJECT = ".manifest.json", ".tar.zst"
 MEMORY_BOUND = 96 << 20
 
 
 def spelled(text):
-    """A path as manifests spell it (each byte that is no UTF-8, each backslash and control character as \\xNN) as bytes."""
+    """A path as manifests spell it (each byte that is no UTF-8, each backslash and control
+    character as \\xNN) as bytes."""
     out, raw, i = bytearray(), text.encode(), 0
     while i < len(raw):
         if raw[i:i + 2] == b"\\x":
@@ -43,10 +48,12 @@ def spelled(text):
 
 def sums_below(directory):
     """{path as bytes: (bytes, sha256)} of the regular files, by sha256sum."""
-    names = subprocess.run(["find", ".", "-type", "f", "-print0"], cwd=directory, stdout=subprocess.PIPE, check=True).stdout
+    names = subprocess.run(["find", ".", "-type", "f", "-print0"], cwd=directory,
+                           stdout=subprocess.PIPE, check=True).stdout
     if not names:
         return {}
-    out = subprocess.run(["xargs", "-0", "sha256sum", "-z", "--"], cwd=directory, input=names, stdout=subprocess.PIPE, check=True).stdout
+    out = subprocess.run(["xargs", "-0", "sha256sum", "-z", "--"], cwd=directory, input=names,
+                         stdout=subprocess.PIPE, check=True).stdout
     found = {}
     for line in out.split(b"\0")[:-1]:
         digest, path = line[:64].decode(), line[66:].removeprefix(b"./")
@@ -86,8 +93,10 @@ class Bundle:
         self.faults.append(f"{self.where}: {self.id}: {text}")
 
     def _judge_parts(self, archive, b):
-        if os.path.getsize(archive) != b["bytes"] or sum(p["bytes"] for p in b["parts"]) != b["bytes"]:
-            self.fault(f"its object has {os.path.getsize(archive)} bytes, its manifest says {b['bytes']}")
+        if os.path.getsize(archive) != b["bytes"] or sum(p["bytes"]
+                                                         for p in b["parts"]) != b["bytes"]:
+            self.fault(f"its object has {os.path.getsize(archive)} bytes, its manifest says "
+                       f"{b['bytes']}")
             return
         with open(archive, "rb") as f:
             for number, part in enumerate(b["parts"], 1):
@@ -97,10 +106,12 @@ class Bundle:
     def _unpack(self, archive):
         target = tempfile.mkdtemp(prefix="campaign-unpacked.")
         try:
-            result = subprocess.run(["tar", "--zstd", "-x", "-C", target, "-f", archive], stdin=subprocess.DEVNULL,
+            result = subprocess.run(["tar", "--zstd", "-x", "-C", target, "-f", archive],
+                                    stdin=subprocess.DEVNULL,
                                     capture_output=True, check=False)
             if result.returncode != 0:
-                self.fault(f"tar cannot unpack it: {result.stderr.decode(errors='replace').strip()}")
+                self.fault(
+                    f"tar cannot unpack it: {result.stderr.decode(errors='replace').strip()}")
                 return
             self.contents = sums_below(target)
         finally:
@@ -108,7 +119,8 @@ class Bundle:
         for path in sorted(set(self.members) | set(self.contents)):
             said, is_there = self.members.get(path), self.contents.get(path)
             if said is None or is_there is None:
-                self.fault(f"{path!r} is {'in the archive' if said is None else 'in the manifest'} only")
+                self.fault(f"{path!r} is {'in the archive' if said is None else 'in the manifest'} "
+                           f"only")
             elif said[0] != is_there[0] or said[1] not in (None, is_there[1]):
                 self.fault(f"{path!r} is not what its manifest says: {said}, sha256sum {is_there}")
 
@@ -124,7 +136,8 @@ def bundles_at(where, root, faults):
                 found.append(Bundle(where, path, faults))
             elif name.endswith(OBJECT):
                 if not os.path.exists(path.removesuffix(OBJECT) + MANIFEST):
-                    faults.append(f"{where}: an object without a manifest: {os.path.relpath(path, root)}")
+                    faults.append(f"{where}: an object without a manifest: "
+                                  f"{os.path.relpath(path, root)}")
             else:
                 faults.append(f"{where}: nobody knows what this is: {os.path.relpath(path, root)}")
     return found
@@ -154,13 +167,16 @@ def judge_unit(where, unit, bundles, faults):
             if not any((v["bytes"], v["sha256"]) == content for v in written.get(path, ())):
                 fault(f"{b.id}: {path!r} has bytes that nobody wrote: {content}")
     for (path, _), where_to in arrived.items():
-        # A supplement brings again what another destination lacks when the source changed between the two: it says whose supplement it is.
-        if len(where_to) > 1 and not (unit["disturbed"] and sum(b.base is None for b in bundles if b.id in where_to) < 2):
+        # A supplement brings again what another destination lacks when the source changed between
+        # the two: it says whose supplement it is.
+        if len(where_to) > 1 and not (unit["disturbed"] and sum(b.base is None for b in bundles
+                                                                if b.id in where_to) < 2):
             fault(f"{path!r} arrived twice: {sorted(where_to)}")
     lost = sorted({path for path, versions in written.items() for v in versions
                    if v["needed"] and (path, (v["bytes"], v["sha256"])) not in arrived})
     if lost:
-        fault(f"{len(lost)} of {len(written)} files are missing: {lost[:4]}{' …' if len(lost) > 4 else ''}; bundles {sorted(ids)}")
+        fault(f"{len(lost)} of {len(written)} files are missing: "
+              f"{lost[:4]}{' …' if len(lost) > 4 else ''}; bundles {sorted(ids)}")
 
 
 def judge_place(where, root, record, faults):
@@ -172,29 +188,35 @@ def judge_place(where, root, record, faults):
     known = {os.fsencode(u["path"]): u for u in record["units"]}
     for path, bundles in by_unit.items():
         if path not in known:
-            faults.append(f"{where}: {[b.id for b in bundles]} of {path!r}, where nobody wrote anything")
+            faults.append(f"{where}: {[b.id for b in bundles]} of {path!r}, where nobody wrote "
+                          f"anything")
     for path, unit in known.items():
         judge_unit(where, unit, by_unit.get(path, []), faults)
     return found
 
 
 def judge_sources(record, places, faults):
-    """What is gone from a source was removed by the driver, or by the agent after the proof at each destination."""
+    """What is gone from a source was removed by the driver, or by the agent after the proof at each
+    destination."""
     for unit in record["units"]:
         if not unit["missing_since"]:
             continue
         if not unit["agent_may_delete"]:
-            faults.append(f"sources: {unit['path']}: {unit['missing']} disappeared, and deleting was not allowed")
+            faults.append(f"sources: {unit['path']}: {unit['missing']} disappeared, and deleting "
+                          f"was not allowed")
             continue
         for where, bundles in places.items():
             mine = [b for b in bundles if b.unit == os.fsencode(unit["path"])]
-            late = [b.id for b in mine if b.made > unit["missing_since"] + 1]  # a bucket's times are whole seconds
+            # a bucket's times are whole seconds
+            late = [b.id for b in mine if b.made > unit["missing_since"] + 1]
             if not mine or late:
-                faults.append(f"sources: {unit['path']} was deleted before its proof at {where}: {late or 'nothing there'}")
+                faults.append(f"sources: {unit['path']} was deleted before its proof at {where}: "
+                              f"{late or 'nothing there'}")
 
 
 def rows(database, query):
-    result = subprocess.run(["sqlite3", "-readonly", "-json", database, query], capture_output=True, text=True, check=False)
+    result = subprocess.run(["sqlite3", "-readonly", "-json", database, query],
+                            capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise ValueError(f"{query}: {result.stderr.strip()}")
     return json.loads(result.stdout or "[]")
@@ -205,11 +227,15 @@ def judge_state(database, record, places, faults):
     try:
         if rows(database, "PRAGMA integrity_check") != [{"integrity_check": "ok"}]:
             faults.append("state: PRAGMA integrity_check complains")
-        states = {r["state"]: r["n"] for r in rows(database, "SELECT state, count(*) AS n FROM bundles GROUP BY state")}
-        kept = {r["state"]: r["bundles"] for r in rows(database, "SELECT state, bundles FROM counts WHERE bundles > 0")}
+        states = {r["state"]: r["n"] for r in rows(database, "SELECT state, count(*) AS n FROM "
+                                                             "bundles GROUP BY state")}
+        kept = {r["state"]: r["bundles"]
+                for r in rows(database, "SELECT state, bundles FROM counts WHERE bundles > 0")}
         paths = rows(database, "SELECT hex(path) AS path, id FROM bundles WHERE state = 'vanished'")
-        unproven = rows(database, "SELECT b.id, d.destination FROM bundles b JOIN deliveries d ON d.bundle = b.row"
-                                  " WHERE b.state = 'delivered' AND (d.state <> 'delivered' OR d.proof IS NULL)")
+        unproven = rows(database, "SELECT b.id, d.destination FROM bundles b JOIN deliveries d ON "
+                                  "d.bundle = b.row"
+                                  " WHERE b.state = 'delivered' AND (d.state <> 'delivered' OR "
+                                  "d.proof IS NULL)")
         uploads = rows(database, "SELECT key FROM uploads UNION ALL SELECT key FROM aborts")
     except ValueError as error:
         faults.append(f"state: sqlite3 cannot read it: {error}")
@@ -221,7 +247,8 @@ def judge_state(database, record, places, faults):
             faults.append(f"state: {n} bundles are left {state}")
     for where, bundles in places.items():
         if len(bundles) != states.get("delivered", 0):
-            faults.append(f"state: {states.get('delivered', 0)} are delivered, and {len(bundles)} lie at {where}")
+            faults.append(f"state: {states.get('delivered', 0)} are delivered, and {len(bundles)} "
+                          f"lie at {where}")
     if unproven:
         faults.append(f"state: delivered without proof: {unproven[:3]}")
     if uploads:
@@ -229,7 +256,8 @@ def judge_state(database, record, places, faults):
     removable = {os.fsencode(u["path"]) for u in record["units"] if u["removed"]}
     for row in paths:
         if bytes.fromhex(row["path"]) not in removable:
-            faults.append(f"state: {row['id']} is called vanished, and nobody removed {bytes.fromhex(row['path'])!r}")
+            faults.append(f"state: {row['id']} is called vanished, and nobody removed "
+                          f"{bytes.fromhex(row['path'])!r}")
 
 
 def judge_samples(path, record, faults, bound):
@@ -245,12 +273,15 @@ def judge_samples(path, record, faults, bound):
                 if counts["discovered"] != sum(counts[state] for state in STATES):
                     faults.append(f"samples: {view} does not add up: {counts}")
                 last = before.get(view, counts)
-                if counts["discovered"] < last["discovered"] or counts["delivered"] < last["delivered"]:
+                if counts["discovered"] < last["discovered"] or counts["delivered"] < last[
+                        "delivered"]:
                     faults.append(f"samples: {view} went back from {last} to {counts}")
-                elif s["at"] < failed.get(s["pid"], math.inf):  # else it may be known to that life alone
+                # else it may be known to that life alone
+                elif s["at"] < failed.get(s["pid"], math.inf):
                     before[view] = counts
             if bound and s.get("hwm", 0) > bound:
-                faults.append(f"samples: pid {s['pid']} took {s['hwm'] >> 20} MiB of memory, at most {bound >> 20} are allowed")
+                faults.append(f"samples: pid {s['pid']} took {s['hwm'] >> 20} MiB of memory, at "
+                              f"most {bound >> 20} are allowed")
                 bound = 0  # said once
     return n
 
@@ -258,7 +289,8 @@ def judge_samples(path, record, faults, bound):
 def judge_life(record, faults):
     for end in record["ends"]:
         if end["by_itself"] and end["code"] != 0 and not end["excuse"]:
-            faults.append(f"life: the daemon ended by itself with {end['code']}: {end['last_words']}")
+            faults.append(f"life: the daemon ended by itself with {end['code']}: "
+                          f"{end['last_words']}")
 
 
 def judge(directory, bound=MEMORY_BOUND):
@@ -275,7 +307,8 @@ def judge(directory, bound=MEMORY_BOUND):
         places[where] = judge_place(where, at("at", where), record, faults)
     names = {where: sorted(b.id for b in bundles) for where, bundles in places.items()}
     for where, ids in names.items():
-        alone = sorted(set(ids) - set.union(*(set(i) for w, i in names.items() if w != where))) if len(names) > 1 else []
+        alone = sorted(set(ids) - set.union(*(set(i) for w, i in names.items()
+                                              if w != where))) if len(names) > 1 else []
         if alone:
             faults.append(f"{where}: only there: {alone}")
     for where, uploads in read("uploads.json").items():
@@ -285,7 +318,8 @@ def judge(directory, bound=MEMORY_BOUND):
         faults.append(f"sources: a pin is left: {pin}")
     judge_sources(record, places, faults)
     judge_state(at("state.db"), record, places, faults)
-    if not judge_samples(at("samples.jsonl"), record, faults, bound if record["memory_counts"] else 0):
+    if not judge_samples(at("samples.jsonl"), record, faults,
+                         bound if record["memory_counts"] else 0):
         faults.append("samples: nobody looked")
     judge_life(record, faults)
     return faults

@@ -1,4 +1,5 @@
-"""One round of the campaign: lives of one daemon that end badly, a quiet end, the judgement. What goes wrong is the themes' (themes.py)."""
+"""One round of the campaign: lives of one daemon that end badly, a quiet end, the judgement. What
+goes wrong is the themes' (themes.py)."""
 import math
 import os
 import random
@@ -30,7 +31,8 @@ POINTS = (
     (("sources",), ("link", "unlink", "mkdir", "rename"), 60),
     (("network",), ("send",), 120),
     (("network",), ("send",), 120),
-    (None, ("open", "write", "fsync", "truncate", "rename", "link", "unlink", "mkdir", "send"), 500),
+    (None, ("open", "write", "fsync", "truncate", "rename", "link", "unlink", "mkdir", "send"),
+     500),
 )
 
 
@@ -48,7 +50,8 @@ class Round:
         self.random = random.Random(f"{seed} round {number}")  # of the life that is led
         self.kills = self.crashes = self.lives = 0
         self.ends, self.met, self.notes, self.faults = [], {}, [], []
-        self.state_failed = []  # [pid, since]: what that life knew from then on may not have been written
+        # [pid, since]: what that life knew from then on may not have been written
+        self.state_failed = []
         self.watcher = None
 
     # --- what a theme says ---
@@ -91,32 +94,40 @@ class Round:
         self.agent = harness.Agent()
         self.proxy = FaultProxy(self.server, f"{self.seed} {self.number}")
         self.bucket = evidence.Bucket(self.server, f"campaign-{os.getpid()}-{self.number}")
-        self.sources = Sources(self.agent.path("src"), self.agent.path("staging"), f"{self.seed} {self.number}", self.may_delete)
+        self.sources = Sources(self.agent.path("src"), self.agent.path("staging"),
+                               f"{self.seed} {self.number}", self.may_delete)
         self._configure()
         self.prepare()
-        places = {"state": self.place_of_state(), "volume": self.place_of_volume(), "sources": self.agent.path("src")}
+        places = {"state": self.place_of_state(), "volume": self.place_of_volume(),
+                  "sources": self.agent.path("src")}
         self.crash = CrashPoint(LIBRARY, self.agent.path("crashpoint"), places)
         self.agent.environment |= self.crash.environment(sanitizers())
         self.watcher = Watcher(self.agent.socket, self.agent.path("samples.jsonl"), self.sources)
 
     def _configure(self):
         a = self.agent
-        a.config["sources"] = [a.source(name, kind, path, settle="100ms", scan_interval="1s") for name, kind, path in (
-            ("dumps", "neuron-core-dump", "src/dumps/dt-%d-cid-%c"), ("profiles", "neuron-profile", "src/profiles"),
+        a.config["sources"] = [a.source(name, kind, path, settle="100ms", scan_interval="1s")
+                               for name, kind, path in (
+            ("dumps", "neuron-core-dump", "src/dumps/dt-%d-cid-%c"),
+            ("profiles", "neuron-profile", "src/profiles"),
             ("cores", "process-core", "src/cores"), ("jobs", "directory", "src/jobs/job-%p"))]
         for source in a.config["sources"]:
             source["settle"] = "100ms"
         a.config["destinations"] = [
-            a.s3("bucket", self.proxy, self.bucket.name, part_size="5MiB", connections=3, request_timeout="2s"),
+            a.s3("bucket", self.proxy, self.bucket.name, part_size="5MiB", connections=3,
+                 request_timeout="2s"),
             a.volume("volume", "out")]
         a.config["retry"] = {"initial": "50ms", "maximum": "400ms"}
-        a.config["limits"] = {"compression_threads": 1}  # `auto` steps back while the machine is busy, and tests make it busy
+        # `auto` steps back while the machine is busy, and tests make it busy
+        a.config["limits"] = {"compression_threads": 1}
 
     def _live_once(self):
-        # A life's draws are its own: how many of them there are depends on time, and the next life's must not.
+        # A life's draws are its own: how many of them there are depends on time, and the next
+        # life's must not.
         self.lives += 1
         self.random = r = random.Random(f"{self.seed} round {self.number} life {self.lives}")
-        plan = {"crash": r.random() < self.crash_chance, "length": r.choice(self.lengths) * (0.5 + r.random()),
+        plan = {"crash": r.random() < self.crash_chance,
+                "length": r.choice(self.lengths) * (0.5 + r.random()),
                 "end": "TERM" if r.random() < 0.15 else "KILL", "units": r.choice((0, 1, 1, 2))}
         self.proxy.storm(self.storm)
         self.before_life()
@@ -137,9 +148,12 @@ class Round:
             unit.look(time.time())
 
     def arm(self):
-        """Draws a crash point; it may lie beyond this life's end, and then the life ends otherwise."""
+        """Draws a crash point; it may lie beyond this life's end, and then the life ends
+        otherwise."""
         places, operations, upto = self.random.choice(POINTS)
-        self.crash.arm(self.random.choice(DEADLY), max(1, int(math.exp(self.random.uniform(0, math.log(upto))))), operations, places)
+        self.crash.arm(self.random.choice(DEADLY),
+                       max(1, int(math.exp(self.random.uniform(0, math.log(upto))))), operations,
+                       places)
 
     def _start(self):
         self.agent.start(wait=False)
@@ -155,7 +169,8 @@ class Round:
         try:
             code = process.wait(20 * harness.PATIENCE)
         except subprocess.TimeoutExpired:
-            self.ends.append({"by_itself": True, "code": 1, "excuse": None, "last_words": "it did not end within 20 s of SIGTERM"})
+            self.ends.append({"by_itself": True, "code": 1, "excuse": None,
+                              "last_words": "it did not end within 20 s of SIGTERM"})
             process.kill()
             code = process.wait()
         self._account(code, asked and how == "TERM")
@@ -175,8 +190,10 @@ class Round:
                 self.meet("kill -9 at any moment")
         elif code == 0 and was_asked_nicely:
             self.meet("SIGTERM")
-        self.ends.append({"by_itself": code != -signal.SIGKILL, "code": code, "excuse": self.excuse(code) if code else None,
-                          "last_words": self.agent.log[-600:] if code not in (0, -signal.SIGKILL) else ""})
+        self.ends.append({"by_itself": code != -signal.SIGKILL, "code": code,
+                          "excuse": self.excuse(code) if code else None,
+                          "last_words": self.agent.log[-600:] if code not in (0, -signal.SIGKILL)
+                          else ""})
 
     def excuse(self, _code):
         """@return why the daemon may end by itself with this code, or None"""
@@ -213,8 +230,10 @@ class Round:
                 break
             time.sleep(0.1)
         else:
-            self.faults.append(f"life: not quiet {QUIET_SECONDS * harness.PATIENCE:.0f} s after the last fault: "
-                               f"{self.watcher.status and self.watcher.status['bundles']}, {len(self.bucket.uploads())} uploads, {len(self.pins())} pins")
+            self.faults.append(f"life: not quiet {QUIET_SECONDS * harness.PATIENCE:.0f} s after "
+                               f"the last fault: "
+                               f"{self.watcher.status and self.watcher.status['bundles']}, "
+                               f"{len(self.bucket.uploads())} uploads, {len(self.pins())} pins")
         self.explain_what_is_left()
         self._end_life("TERM")
 
@@ -228,30 +247,37 @@ class Round:
         return not self.bucket.uploads() and not self.pins()
 
     def explain_what_is_left(self):
-        """For whoever reads a failure: what the daemon says of the bundles that it did not deliver."""
+        """For whoever reads a failure: what the daemon says of the bundles that it did not
+        deliver."""
         for state in ("settling", "ready", "shipping", "quarantined"):
             listed = self.agent.cli("list", "--state", state)
             for line in listed.stdout.splitlines():
-                name = next((w for w in line.split() if re.search(r"-\d{8}T\d{6}-[0-9a-f]{12}", w)), None)
+                name = next((w for w in line.split()
+                             if re.search(r"-\d{8}T\d{6}-[0-9a-f]{12}", w)), None)
                 if name:
                     self.notes.append(f"{state}: {self.agent.cli('explain', name).stdout.strip()}")
 
     def pins(self):
-        return [os.path.join(base, name) for base, _, names in os.walk(self.agent.path("src")) if "/.neuron-collectd" in base
+        return [os.path.join(base, name) for base, _,
+                names in os.walk(self.agent.path("src")) if "/.neuron-collectd" in base
                 for name in names if not name.startswith("claim-")]
 
     def _judge(self):
         self.watcher.close()
-        self.met.update({f"calls counted: {operation}, {place}": n for (place, operation), n in self.crash.totals().items()})
+        self.met.update({f"calls counted: {operation}, {place}": n for (place, operation),
+                         n in self.crash.totals().items()})
         self.met.update({f"store or network: {k}": n for k, n in self.proxy.done.items()})
-        record = {"seed": self.seed, "round": self.number, "theme": self.theme, "destinations": ["bucket", "volume"],
+        record = {"seed": self.seed, "round": self.number, "theme": self.theme,
+                  "destinations": ["bucket", "volume"],
                   "units": [u.record() for u in self.sources.units], "ends": self.ends,
                   "state_failed": self.state_failed, "memory_counts": not harness.is_instrumented()}
         directory = self.agent.path("evidence")
-        evidence.gather(directory, record, self.bucket, self.volume_for_judge(), os.path.join(self.place_of_state(), "state.db"),
+        evidence.gather(directory, record, self.bucket, self.volume_for_judge(),
+                        os.path.join(self.place_of_state(), "state.db"),
                         self.pins(), self.agent.path("samples.jsonl"))
         faults = oracle.judge(directory)
-        faults += [f"state: {n} was put aside" for n in os.listdir(self.place_of_state()) if ".corrupt-" in n]
+        faults += [f"state: {n} was put aside" for n in os.listdir(self.place_of_state())
+                   if ".corrupt-" in n]
         return faults
 
     def volume_for_judge(self):
@@ -283,4 +309,5 @@ def sanitizers():
     if not harness.is_instrumented():
         return []
     listed = harness.run("ldd", harness.DAEMON).stdout
-    return [line.split()[2] for line in listed.splitlines() if "libasan" in line or "libubsan" in line]
+    return [line.split()[2] for line in listed.splitlines() if "libasan" in line
+            or "libubsan" in line]

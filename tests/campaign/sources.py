@@ -1,4 +1,5 @@
-"""What the campaign writes into the sources, changes and removes there, and its own record of each byte."""
+"""What the campaign writes into the sources, changes and removes there, and its own record of each
+byte."""
 import hashlib
 import os
 import random
@@ -8,7 +9,8 @@ import stat
 import make_dump
 
 KIB, MIB = 1 << 10, 1 << 20
-ODD_NAMES = ("a b", "new\nline", "back\\slash", "-dash", "ünï", "quote'\"", "\udcff\udcfe", "per%cent %d", "x" * 200, "..dots", "tab\there", "#!")
+ODD_NAMES = ("a b", "new\nline", "back\\slash", "-dash", "ünï", "quote'\"", "\udcff\udcfe",
+             "per%cent %d", "x" * 200, "..dots", "tab\there", "#!")
 
 
 class Unit:
@@ -32,7 +34,8 @@ class Unit:
     def is_held(self, names=None):
         """Whether somebody else has a name for each file: then the driver may take its own away."""
         try:
-            return all(os.lstat(self.file(n)).st_nlink > 1 for n in (self.present if names is None else names))
+            return all(os.lstat(self.file(n)).st_nlink > 1
+                       for n in (self.present if names is None else names))
         except FileNotFoundError:
             return False
 
@@ -52,13 +55,15 @@ class Unit:
             self.missing, self.missing_since = gone[:5], now
 
     def record(self):
-        return {k: getattr(self, k) for k in ("path", "source", "generations", "disturbed", "removed", "agent_may_delete", "files",
+        return {k: getattr(self, k) for k in ("path", "source", "generations", "disturbed",
+                                              "removed", "agent_may_delete", "files",
                                               "missing", "missing_since")}
 
 
 def hash_file(path):
     with open(path, "rb") as f:
-        return os.path.getsize(path), hashlib.file_digest(f, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else \
+        return os.path.getsize(path), hashlib.file_digest(f, "sha256").hexdigest() if hasattr(
+            hashlib, "file_digest") else \
             hashlib.sha256(f.read()).hexdigest()
 
 
@@ -73,7 +78,8 @@ def hash_tree(root):
 
 
 class Sources:
-    """@param root  sources are its subdirectories dumps, profiles, cores and jobs  @param staging  on the same file system, watched by nobody
+    """@param root  sources are its subdirectories dumps, profiles, cores and jobs  @param staging 
+    on the same file system, watched by nobody
     @param may_delete  whether the agent is configured to delete what it has delivered"""
 
     def __init__(self, root, staging, seed, may_delete=False):
@@ -89,16 +95,20 @@ class Sources:
         """One new unit, of whatever kind its number draws. @param large  of several parts"""
         n = len(self.units) + 1
         rng = random.Random(f"{self.seed} unit {n}")
-        kind = "jobs" if large else rng.choice(("dumps", "dumps", "profiles", "cores", "jobs", "jobs", "jobs"))
+        kind = "jobs" if large else rng.choice(("dumps", "dumps", "profiles", "cores", "jobs",
+                                                "jobs", "jobs"))
         live = kind in ("dumps", "jobs") and not large and rng.random() < 0.25
         unit = getattr(self, "_make_" + kind)(n, rng, large, live)
-        unit.disturbed = unit.disturbed or live  # it may be seen half done, and then the rest follows as a supplement
+        # it may be seen half done, and then the rest follows as a supplement
+        unit.disturbed = unit.disturbed or live
         self.units.append(unit)
         return unit
 
     def _adopt(self, source, made, live):
-        """Puts what was made in the staging directory into the source at once, or what was made in place on record."""
-        unit = Unit(source, made if live else os.path.join(self.root, source, os.path.basename(made)), self.may_delete)
+        """Puts what was made in the staging directory into the source at once, or what was made in
+        place on record."""
+        unit = Unit(source, made if live else os.path.join(self.root, source,
+                                                           os.path.basename(made)), self.may_delete)
         if unit.is_file:
             unit.wrote(os.path.basename(made), *hash_file(made))
         else:
@@ -110,16 +120,20 @@ class Sources:
 
     def _make_dumps(self, n, rng, _large, live):
         where = os.path.join(self.root, "dumps") if live else self.staging
-        made = make_dump.make_dump(where, size=rng.choice((4 * KIB, 300 * KIB, 3 * MIB)), cluster_id=f"{rng.getrandbits(32):08x}{n:08x}",
-                                   pid=1000 + n, seed=f"{self.seed} {n}", date_time=f"20260527-{n // 3600 % 24:02d}{n // 60 % 60:02d}{n % 60:02d}")
+        made = make_dump.make_dump(where, size=rng.choice((4 * KIB, 300 * KIB, 3 * MIB)),
+                                   cluster_id=f"{rng.getrandbits(32):08x}{n:08x}",
+                                   pid=1000 + n, seed=f"{self.seed} {n}",
+                                   date_time=f"20260527-{n // 3600 % 24:02d}{n // 60 % 60:02d}{n % 60:02d}")
         return self._adopt("dumps", made, live)
 
     def _make_profiles(self, n, rng, _large, _live):
-        made = make_dump.make_profile(self.staging, mode=rng.choice(("model", "session")), pid=1000 + n, size=256 * KIB, seed=f"{self.seed} {n}")
+        made = make_dump.make_profile(self.staging, mode=rng.choice(("model", "session")),
+                                      pid=1000 + n, size=256 * KIB, seed=f"{self.seed} {n}")
         return self._adopt("profiles", made, False)
 
     def _make_cores(self, n, rng, _large, _live):
-        made = make_dump.make_core(os.path.join(self.staging, f"core.python3.{1000 + n}"), size=rng.choice((64 * KIB, 2 * MIB)),
+        made = make_dump.make_core(os.path.join(self.staging, f"core.python3.{1000 + n}"),
+                                   size=rng.choice((64 * KIB, 2 * MIB)),
                                    seed=f"{self.seed} {n}")
         return self._adopt("cores", made, False)
 
@@ -140,7 +154,8 @@ class Sources:
 
     def _file(self, path, n, i, rng):
         what = rng.choice(("empty", "text", "noise", "noise", "sparse"))
-        label = f"unit {n} file {i}\n".encode()  # two files are never equal, so that none can stand for the other
+        # two files are never equal, so that none can stand for the other
+        label = f"unit {n} file {i}\n".encode()
         if what == "empty":
             self._write(path, b"")
         elif what == "text":
@@ -163,12 +178,14 @@ class Sources:
     # --- disturbing ---
 
     def disturb(self, rng):
-        """Does something to one of the units that are still there. @return what, or None when there was nothing to do it to"""
+        """Does something to one of the units that are still there. @return what, or None when there
+        was nothing to do it to"""
         there = [u for u in self.units if u.present and u.missing_since is None]
         if not there:
             return None
         unit = rng.choice(there)
-        what = rng.choice(("remove", "remove", "recreate", "remove-early", "append", "replace", "add", "remove-one"))
+        what = rng.choice(("remove", "remove", "recreate", "remove-early", "append", "replace",
+                           "add", "remove-one"))
         return getattr(self, "_" + what.replace("-", "_"))(unit, rng)
 
     def _remove(self, unit, _rng):
@@ -187,7 +204,8 @@ class Sources:
         unit.generations += 1
         for i in range(rng.randrange(1, 4)):
             name = f"again-{unit.generations}-{i}"
-            self._write(os.path.join(made, name), b"again %d\n" % rng.getrandbits(60) * rng.randrange(1, 1000))
+            self._write(os.path.join(made, name),
+                        b"again %d\n" % rng.getrandbits(60) * rng.randrange(1, 1000))
             unit.wrote(name, *hash_file(os.path.join(made, name)), instead=False)
         os.rename(made, unit.path)
         return "rm -rf of what was held, and another one under its name"
@@ -198,7 +216,8 @@ class Sources:
             for versions in unit.files.values():
                 for version in versions:
                     version["needed"] = False
-        return self._take_away(unit, "rm -rf of what was held" if held else "rm -rf of what was not held yet")
+        return self._take_away(unit, "rm -rf of what was held" if held
+                               else "rm -rf of what was not held yet")
 
     def _take_away(self, unit, text):
         unit.disturbed = unit.removed = True

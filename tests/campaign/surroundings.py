@@ -1,4 +1,5 @@
-"""What the daemon stands on and the campaign takes away: a volume with faults, a disk whose power fails."""
+"""What the daemon stands on and the campaign takes away: a volume with faults, a disk whose power
+fails."""
 import os
 import signal
 import subprocess
@@ -33,8 +34,10 @@ class FaultVolume:
         result = run("gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-o", binary,
                      os.path.join(SOURCE_DIR, "tests", "harness", "faultfs.c"), *flags, "-lpthread")
         assert result.returncode == 0, result.stderr
-        self.server = subprocess.Popen([binary, "-f", "-o", f"allow_other,modules=subdir,subdir={place}.real", place],
-                                       stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.server = subprocess.Popen([binary, "-f", "-o",
+                                        f"allow_other,modules=subdir,subdir={place}.real", place],
+                                       stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.DEVNULL)
         wait_for("the file system is mounted", lambda: os.path.ismount(place))
 
     def fault(self, rule):
@@ -82,9 +85,12 @@ class Disk:
         self.is_mounted = True
 
     def _unmount(self):
-        wait_for("nobody holds the disk", lambda: run("umount", self.place).returncode == 0, 20, every=0.05)
-        # A mount namespace that was made meanwhile, of a container in another test, has a copy of the mount: the file system lives as long.
-        wait_for("no other mount namespace holds it", lambda: not run("losetup", "-j", self.image).stdout.strip(), 60, every=0.05)
+        wait_for("nobody holds the disk", lambda: run("umount", self.place).returncode == 0, 20,
+                 every=0.05)
+        # A mount namespace that was made meanwhile, of a container in another test, has a copy of
+        # the mount: the file system lives as long.
+        wait_for("no other mount namespace holds it",
+                 lambda: not run("losetup", "-j", self.image).stdout.strip(), 60, every=0.05)
         self.is_mounted = False
 
     def cut(self):

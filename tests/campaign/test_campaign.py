@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""The short form of the campaign: a round of each theme, at least 100 kills in all. The seed is always the same, so that a failure is the change's and not
-the draw's; each failure prints the command that does it again. NC_SEED takes another seed, NC_CAMPAIGN_KILLS another number of kills a round."""
+"""The short form of the campaign: a round of each theme, at least 100 kills in all. The seed is
+always the same, so that a failure is the change's and not the draw's; each failure prints the
+command that does it again. NC_SEED takes another seed, NC_CAMPAIGN_KILLS another number of kills a
+round."""
 import os
 import sys
 import time
@@ -24,12 +26,14 @@ KILLS = int(os.environ.get("NC_CAMPAIGN_KILLS", KILLS_A_ROUND if not is_instrume
 
 def add_test(theme, number):
     def function():
-        notes.append(f"again: builddir=BUILD {campaign.replay(theme, SEED, number)}{f' --kills {KILLS}' if KILLS != KILLS_A_ROUND else ''}")
+        notes.append(f"again: builddir=BUILD "
+                     f"{campaign.replay(theme, SEED, number)}{f' --kills {KILLS}' if KILLS != KILLS_A_ROUND else ''}")
         begun = time.monotonic()
         finished = campaign.run_round(theme, SEED, number, KILLS)
         done.append(finished)
         notes.extend(finished.notes)
-        figures.append(f"campaign: {theme.theme}: {finished.kills} kills, {finished.crashes} at a system call, {len(finished.sources.units)} dumps, "
+        figures.append(f"campaign: {theme.theme}: {finished.kills} kills, {finished.crashes} at a "
+                       f"system call, {len(finished.sources.units)} dumps, "
                        f"{finished.watcher.n} samples, {time.monotonic() - begun:.0f} s")
         assert not finished.faults, "\n".join(finished.faults)
         assert finished.kills >= KILLS, finished.notes

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The campaign's judge is no good unless it can condemn: each test spoils one thing in a round that is in order, and it is found."""
+"""The campaign's judge is no good unless it can condemn: each test spoils one thing in a round that
+is in order, and it is found."""
 import hashlib
 import json
 import os
@@ -47,17 +48,22 @@ class Round:
         counts = dict.fromkeys(STATES, 0) | {"discovered": 2, "delivered": 2}
         self.samples = [{"status": counts, "metrics": counts, "hwm": 50 << 20, "pid": 1, "at": 1.0}]
         self.state_failed = []
-        self.sql = ["INSERT INTO bundles VALUES (1, 'one', 'delivered', X'00'), (2, 'two', 'delivered', X'00')",
-                    "INSERT INTO deliveries VALUES (1, 'bucket', 'delivered', 'head'), (1, 'volume', 'delivered', 'readback')",
+        self.sql = ["INSERT INTO bundles VALUES (1, 'one', 'delivered', X'00'), (2, 'two', "
+                    "'delivered', X'00')",
+                    "INSERT INTO deliveries VALUES (1, 'bucket', 'delivered', 'head'), (1, "
+                    "'volume', 'delivered', 'readback')",
                     "INSERT INTO counts VALUES ('delivered', 2)"]
 
     def path(self, *names):
         return os.path.join(self.dir, *names)
 
     def add_unit(self, path, files, **more):
-        self.units.append({"path": path, "source": "jobs", "generations": 1, "disturbed": False, "removed": False,
+        self.units.append({"path": path, "source": "jobs", "generations": 1, "disturbed": False,
+                           "removed": False,
                            "agent_may_delete": False, "missing": [], "missing_since": None,
-                           "files": {name: [{"bytes": len(data), "sha256": sha256(data), "needed": True}] for name, data in files.items()}} | more)
+                           "files": {name: [{"bytes": len(data), "sha256": sha256(data),
+                                             "needed": True}] for name,
+                                             data in files.items()}} | more)
         return self.units[-1]
 
     def place(self, where):
@@ -77,10 +83,14 @@ class Round:
         with open(archive, "rb") as f:
             data = f.read()
         cut = len(data) // 2
-        manifest = {"bundle": {"id": name, "object": name + ".tar.zst", "bytes": len(data), "complete": True, "reasons": [], "supplement_of": base,
-                               "parts": [{"bytes": len(p), "sha256": sha256(p)} for p in (data[:cut], data[cut:])]} | more,
+        manifest = {"bundle": {"id": name, "object": name + ".tar.zst", "bytes": len(data),
+                               "complete": True, "reasons": [], "supplement_of": base,
+                               "parts": [{"bytes": len(p), "sha256": sha256(p)}
+                                         for p in (data[:cut], data[cut:])]} | more,
                     "source": {"path": unit},
-                    "members": [{"path": "".join(f"\\x{ord(c):02x}" if c in "\\\n" else c for c in path), "bytes": len(d), "sha256": sha256(d)}
+                    "members": [{"path": "".join(f"\\x{ord(c):02x}" if c in "\\\n" else c
+                                                 for c in path), "bytes": len(d),
+                                                 "sha256": sha256(d)}
                                 for path, d in files.items()]}
         self.write(os.path.join(self.place(where), name + ".manifest.json"), manifest)
 
@@ -89,7 +99,8 @@ class Round:
             json.dump(value, f)
 
     def manifest(self, where="bucket", number=1):
-        return os.path.join(self.place(where), f"directory-20260101T000000-{number:012x}.manifest.json")
+        return os.path.join(self.place(where),
+                            f"directory-20260101T000000-{number:012x}.manifest.json")
 
     def object(self, where="bucket", number=1):
         return self.manifest(where, number).replace(".manifest.json", ".tar.zst")
@@ -101,15 +112,18 @@ class Round:
         self.write(self.manifest(**which), value)
 
     def judge(self):
-        self.write("record.json", {"destinations": list(WHERE), "units": self.units, "ends": self.ends,
+        self.write("record.json", {"destinations": list(WHERE), "units": self.units,
+                                   "ends": self.ends,
                                    "state_failed": self.state_failed, "memory_counts": True})
         self.write("uploads.json", self.uploads)
         self.write("pins.json", self.pins)
         with open(self.path("samples.jsonl"), "w", encoding="utf-8") as f:
             f.writelines(json.dumps(s) + "\n" for s in self.samples)
         schema = ["CREATE TABLE bundles (row INTEGER PRIMARY KEY, id TEXT, state TEXT, path BLOB)",
-                  "CREATE TABLE deliveries (bundle INTEGER, destination TEXT, state TEXT, proof TEXT)",
-                  "CREATE TABLE counts (state TEXT, bundles INTEGER)", "CREATE TABLE uploads (key BLOB)", "CREATE TABLE aborts (key BLOB)"]
+                  "CREATE TABLE deliveries (bundle INTEGER, destination TEXT, state TEXT, proof "
+                  "TEXT)",
+                  "CREATE TABLE counts (state TEXT, bundles INTEGER)",
+                  "CREATE TABLE uploads (key BLOB)", "CREATE TABLE aborts (key BLOB)"]
         subprocess.run(["sqlite3", self.path("state.db"), ";".join(schema + self.sql)], check=True)
         return oracle.judge(self.dir)
 
@@ -165,7 +179,8 @@ def a_flipped_byte_is_found():
 def bytes_that_agree_with_their_manifest_but_not_with_what_was_written_are_found():
     r = Round()
     for where in WHERE:
-        r.bundle(where, "directory-20260101T000000-000000000001", "/source/jobs/job-1", TREES["/source/jobs/job-1"] | {"a": b"wrong"})
+        r.bundle(where, "directory-20260101T000000-000000000001", "/source/jobs/job-1",
+                 TREES["/source/jobs/job-1"] | {"a": b"wrong"})
     r.condemn("b'a' has bytes that nobody wrote")
 
 
@@ -179,18 +194,22 @@ def a_cut_object_is_found():
 @test
 def a_doubled_object_is_found():
     r = Round()
-    r.bundle("bucket", "directory-20260101T000000-0000000000ff", "/source/jobs/job-1", TREES["/source/jobs/job-1"])
-    r.condemn("arrived 2 times", "arrived twice", "only there", "2 are delivered, and 3 lie at bucket")
+    r.bundle("bucket", "directory-20260101T000000-0000000000ff", "/source/jobs/job-1",
+             TREES["/source/jobs/job-1"])
+    r.condemn("arrived 2 times", "arrived twice", "only there",
+              "2 are delivered, and 3 lie at bucket")
 
 
 @test
 def a_supplement_is_found_where_nothing_changed_or_when_it_repeats_a_file():
     r = Round()
-    r.bundle("volume", "directory-20260101T000000-000000000001-s1", "/source/jobs/job-1", {"a": TREES["/source/jobs/job-1"]["a"]},
+    r.bundle("volume", "directory-20260101T000000-000000000001-s1", "/source/jobs/job-1",
+             {"a": TREES["/source/jobs/job-1"]["a"]},
              base="directory-20260101T000000-000000000001")
     r.condemn("supplements a dump that nobody changed", "b'a' arrived twice")
     r = Round()
-    r.bundle("volume", "directory-20260101T000000-000000000001-s1", "/source/jobs/job-1", {"a": b"x"}, base="nothing")
+    r.bundle("volume", "directory-20260101T000000-000000000001-s1", "/source/jobs/job-1",
+             {"a": b"x"}, base="nothing")
     r.condemn("which is not there")
 
 
@@ -200,9 +219,11 @@ def a_supplement_of_a_dump_that_was_changed_is_in_order():
     r.units[0]["disturbed"] = True
     r.units[0]["files"]["late"] = [{"bytes": 4, "sha256": sha256(b"late"), "needed": True}]
     for where in WHERE:
-        r.bundle(where, "directory-20260101T000000-000000000001-s1", "/source/jobs/job-1", {"late": b"late"},
+        r.bundle(where, "directory-20260101T000000-000000000001-s1", "/source/jobs/job-1",
+                 {"late": b"late"},
                  base="directory-20260101T000000-000000000001")
-    r.sql.append("INSERT INTO bundles VALUES (3, 'three', 'delivered', X'00'); UPDATE counts SET bundles = 3")
+    r.sql.append("INSERT INTO bundles VALUES (3, 'three', 'delivered', X'00'); UPDATE counts SET "
+                 "bundles = 3")
     faults = r.judge()
     assert not faults, faults
 
@@ -262,10 +283,12 @@ def a_source_that_is_gone_without_proof_is_found():
     r.units[0] |= {"missing": ["a"], "missing_since": 4e9}
     r.condemn("deleting was not allowed")
     r = Round()
-    r.units[0] |= {"missing": ["a"], "missing_since": os.stat(r.manifest("volume")).st_mtime - 60, "agent_may_delete": True}
+    r.units[0] |= {"missing": ["a"], "missing_since": os.stat(r.manifest("volume")).st_mtime - 60,
+                   "agent_may_delete": True}
     r.condemn("was deleted before its proof at volume")
     r = Round()
-    r.units[0] |= {"missing": ["a"], "missing_since": os.stat(r.manifest("volume")).st_mtime + 60, "agent_may_delete": True}
+    r.units[0] |= {"missing": ["a"], "missing_since": os.stat(r.manifest("volume")).st_mtime + 60,
+                   "agent_may_delete": True}
     faults = r.judge()
     assert not faults, faults
 
@@ -274,10 +297,12 @@ def a_source_that_is_gone_without_proof_is_found():
 def accounts_that_do_not_add_up_are_found():
     for view in ("status", "metrics"):
         r = Round()
-        r.samples.append({view: dict.fromkeys(STATES, 0) | {"discovered": 3, "delivered": 2}, "pid": 1, "at": 2.0})
+        r.samples.append({view: dict.fromkeys(STATES, 0) | {"discovered": 3, "delivered": 2},
+                          "pid": 1, "at": 2.0})
         r.condemn(f"{view} does not add up")
         r = Round()
-        r.samples.append({view: dict.fromkeys(STATES, 0) | {"discovered": 1, "delivered": 1}, "pid": 2, "at": 2.0})
+        r.samples.append({view: dict.fromkeys(STATES, 0) | {"discovered": 1, "delivered": 1},
+                          "pid": 2, "at": 2.0})
         r.condemn(f"{view} went back")
     r = Round()
     r.samples = []
@@ -286,13 +311,15 @@ def accounts_that_do_not_add_up_are_found():
     r.sql.append("UPDATE counts SET bundles = 1")
     r.condemn("counts says")
     r = Round()
-    r.sql.append("UPDATE bundles SET state = 'shipping' WHERE row = 2; UPDATE counts SET bundles = 1; INSERT INTO counts VALUES ('shipping', 1)")
+    r.sql.append("UPDATE bundles SET state = 'shipping' WHERE row = 2; UPDATE counts SET bundles = "
+                 "1; INSERT INTO counts VALUES ('shipping', 1)")
     r.condemn("1 bundles are left shipping")
     r = Round()
     r.sql.append("UPDATE deliveries SET proof = NULL")
     r.condemn("delivered without proof")
     r = Round()
-    r.sql.append("INSERT INTO bundles VALUES (3, 'three', 'vanished', CAST('/source/jobs/job-1' AS BLOB)); INSERT INTO counts VALUES ('vanished', 1)")
+    r.sql.append("INSERT INTO bundles VALUES (3, 'three', 'vanished', CAST('/source/jobs/job-1' AS "
+                 "BLOB)); INSERT INTO counts VALUES ('vanished', 1)")
     r.condemn("called vanished")
 
 
@@ -302,7 +329,9 @@ def what_a_life_knew_that_could_not_write_may_be_forgotten_by_the_next_and_no_mo
         r = Round()
         r.state_failed = [[2, 2.0]]
         for pid, discovered in ((2, 4), (3, n)):
-            r.samples.append({"status": dict.fromkeys(STATES, 0) | {"discovered": discovered, "delivered": discovered}, "pid": pid, "at": pid + 0.5})
+            r.samples.append({"status": dict.fromkeys(STATES, 0) | {"discovered": discovered,
+                                                                    "delivered": discovered},
+                                                                    "pid": pid, "at": pid + 0.5})
         assert any("went back" in fault for fault in r.judge()) == is_fault
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What the campaign does harm with does the harm that it says: the preloaded library to a small program, the proxy between a client and a server."""
+"""What the campaign does harm with does the harm that it says: the preloaded library to a small
+program, the proxy between a client and a server."""
 import http.client
 import http.server
 import os
@@ -35,32 +36,40 @@ os.rename("file", "new")
 
 
 def run(*armed, places=("here",), operations=("write",), **terms):
-    """The program with one crash point. @return (exit code, what it printed, {name: bytes} of the directory, what acted)"""
+    """The program with one crash point. @return (exit code, what it printed, {name: bytes} of the
+    directory, what acted)"""
     if not os.path.exists(LIBRARY):
         raise Skip(f"{LIBRARY} is not built")
     with tempfile.TemporaryDirectory(prefix="campaign-tools.") as directory:
         work = os.path.join(directory, "work")
         os.mkdir(work)
-        crash = CrashPoint(LIBRARY, os.path.join(directory, "control"), {"here": work, "elsewhere": os.path.join(directory, "elsewhere")})
+        crash = CrashPoint(LIBRARY, os.path.join(directory, "control"),
+                           {"here": work, "elsewhere": os.path.join(directory, "elsewhere")})
         if armed:
             crash.arm(*armed, operations=operations, places=places, **terms)
-        done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=work, env=os.environ | crash.environment(), capture_output=True, text=True,
+        done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=work,
+                              env=os.environ | crash.environment(), capture_output=True, text=True,
                               check=False)
         files = {}
         for name in os.listdir(work):
             with open(os.path.join(work, name), "rb") as f:
                 files[name] = f.read()
-        return done.returncode, done.stdout.split(), files, crash.what.replace(os.path.realpath(work), "")
+        return done.returncode, done.stdout.split(), files, crash.what.replace(
+            os.path.realpath(work), "")
 
 
 @test
 def a_process_is_killed_before_and_after_a_call_and_in_the_middle_of_it():
     tenfold = b"0123456789"
-    assert run("kill-before", 3) == (-signal.SIGKILL, ["10", "10"], {"file": tenfold * 2}, "write /file")
-    assert run("kill-after", 3) == (-signal.SIGKILL, ["10", "10"], {"file": tenfold * 3}, "write /file")
-    assert run("tear", 3) == (-signal.SIGKILL, ["10", "10"], {"file": tenfold * 2 + b"01234"}, "write /file")
+    assert run("kill-before", 3) == (-signal.SIGKILL, ["10", "10"], {"file": tenfold * 2},
+                                     "write /file")
+    assert run("kill-after", 3) == (-signal.SIGKILL, ["10", "10"], {"file": tenfold * 3},
+                                    "write /file")
+    assert run("tear", 3) == (-signal.SIGKILL, ["10", "10"], {"file": tenfold * 2 + b"01234"},
+                              "write /file")
     code, _, files, what = run("kill-before", 1, operations=("rename",))
-    assert code == -signal.SIGKILL and list(files) == ["file"] and what.startswith("rename"), (code, files, what)
+    assert code == -signal.SIGKILL and list(files) == ["file"] and what.startswith("rename"), (
+        code, files, what)
     code, _, files, _ = run("kill-after", 1, operations=("rename",))
     assert code == -signal.SIGKILL and list(files) == ["new"], (code, files)
 
@@ -68,9 +77,11 @@ def a_process_is_killed_before_and_after_a_call_and_in_the_middle_of_it():
 @test
 def calls_fail_for_a_while_fall_short_and_fail_although_they_were_done():
     code, said, files, _ = run("fail", 2, error="ENOSPC", times=2)
-    assert (code, said, files) == (0, ["10", "28", "28", "10"], {"new": b"0123456789" * 2}), (code, said, files)
+    assert (code, said, files) == (0, ["10", "28", "28", "10"],
+                                   {"new": b"0123456789" * 2}), (code, said, files)
     code, said, files, _ = run("shorten", 2)
-    assert (said, files) == (["10", "5", "10", "10"], {"new": b"0123456789" + b"01234" + b"0123456789" * 2}), (said, files)
+    assert (said, files) == (["10", "5", "10", "10"],
+                             {"new": b"0123456789" + b"01234" + b"0123456789" * 2}), (said, files)
     code, said, files, _ = run("do-and-fail", 4, error="EIO")
     assert (said, files) == (["10", "10", "10", "5"], {"new": b"0123456789" * 4}), (said, files)
 
@@ -88,8 +99,10 @@ def the_clock_is_wrong_by_as_much_as_is_said_and_may_jump():
     with tempfile.TemporaryDirectory(prefix="campaign-tools.") as directory:
         crash = CrashPoint(LIBRARY, os.path.join(directory, "control"), {"here": directory})
         crash.clock_offset = -86400
-        with subprocess.Popen([sys.executable, "-c", "import time\nwhile input(): print(time.time(), flush=True)"], text=True,
-                              env=os.environ | crash.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        with subprocess.Popen([sys.executable, "-c", "import time\nwhile input(): "
+                                                     "print(time.time(), flush=True)"], text=True,
+                              env=os.environ | crash.environment(), stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE) as process:
             for offset in (-86400, 86400, 0):
                 crash.clock_offset = offset
                 process.stdin.write("now\n")
@@ -132,7 +145,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def through(kind, method="PUT", path="/b/k"):
-    """One request that meets this fault. @return (status and body or None when the connection broke, whether the server had it in full)"""
+    """One request that meets this fault. @return (status and body or None when the connection
+    broke, whether the server had it in full)"""
     server = Server()
     proxy = FaultProxy(server, 1)
     proxy.still_seconds = (0.2, 0.2)
@@ -148,7 +162,8 @@ def through(kind, method="PUT", path="/b/k"):
         client.close()
     assert not kind or proxy.done == {kind: 1}, proxy.done
     deadline = time.monotonic() + PATIENCE
-    while not server.seen and time.monotonic() < deadline and kind in ("lost-answer", "half-open", "cut-answer"):
+    while not server.seen and time.monotonic() < deadline and kind in (
+            "lost-answer", "half-open", "cut-answer"):
         time.sleep(0.01)
     seen = bool(server.seen)
     proxy.close()
@@ -178,17 +193,21 @@ def answers_are_lost_after_the_server_has_acted():
 
 @test
 def errors_are_answered_in_the_servers_place():
-    for kind, status, code in (("error-500", 500, b"InternalError"), ("error-503", 503, b"ServiceUnavailable"), ("slow-down", 503, b"SlowDown")):
+    for kind, status, code in (("error-500", 500, b"InternalError"),
+                               ("error-503", 503, b"ServiceUnavailable"),
+                               ("slow-down", 503, b"SlowDown")):
         for _ in range(3):
             result, seen = through(kind)
-            assert not seen and (result is None or result[0] == status and code in result[1]), (kind, result)
+            assert not seen and (result is None or result[0] == status
+                                 and code in result[1]), (kind, result)
 
 
 @test
 def complete_is_answered_with_an_error_in_a_200_whether_it_was_done_or_not():
     for kind in AT_COMPLETE[:2]:
         result, seen = through(kind, "POST", "/b/k?uploadId=1")
-        assert result[0] == 200 and b"<Code>InternalError" in result[1] and seen == kind.startswith("done"), (kind, result, seen)
+        assert result[0] == 200 and b"<Code>InternalError" in result[1] and seen == kind.startswith(
+            "done"), (kind, result, seen)
 
 
 if __name__ == "__main__":

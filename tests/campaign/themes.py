@@ -1,4 +1,5 @@
-"""What goes wrong in a round. Each theme adds to crash points, kills and a few faults of the network, which every round has."""
+"""What goes wrong in a round. Each theme adds to crash points, kills and a few faults of the
+network, which every round has."""
 import math
 import os
 import time
@@ -28,13 +29,17 @@ class Store(Round):
     lengths = (0.2, 0.5, 1.0)
 
     def before_life(self):
-        self.what, self.at = self.random.choice(("kill", "stop", "hang", "hang", None, None)), time.monotonic() + self.random.uniform(0, 0.6)
+        self.what, self.at = self.random.choice(("kill", "stop", "hang", "hang", None,
+                                                 None)), time.monotonic() + self.random.uniform(
+                                                     0, 0.6)
 
     def during_life(self):
         if self.what and time.monotonic() > self.at:
             if self.what == "kill" and self.met.get("server: kill"):
-                self.what = "stop"  # coming back from a kill takes it ten seconds and more: once a round
-            {"kill": self.server.kill, "stop": self.server.stop_gateway, "hang": self.server.hang}[self.what]()
+                # coming back from a kill takes it ten seconds and more: once a round
+                self.what = "stop"
+            {"kill": self.server.kill, "stop": self.server.stop_gateway,
+             "hang": self.server.hang}[self.what]()
             self.meet(f"server: {self.what}")
             self.undo, self.what = self.what, None
 
@@ -56,8 +61,10 @@ class Store(Round):
 class Volume(Round):
     """The volume fails, is full, says it has not done what it did, and hangs."""
     theme = "volume"
-    RULES = ("write EIO {n}", "write ENOSPC {n}", "fsync EIO {k}", "link ESTALE {k}", "link EIO {k}", "create ENOSPC {k}", "create ESTALE {k}",
-             "mkdir EIO {k}", "unlink EIO {k}", "read EIO {n}", "read flip {n}", "write short {n}", "* ESTALE {k}", "open EIO {k}", "statfs EIO {k}")
+    RULES = ("write EIO {n}", "write ENOSPC {n}", "fsync EIO {k}", "link ESTALE {k}",
+             "link EIO {k}", "create ENOSPC {k}", "create ESTALE {k}",
+             "mkdir EIO {k}", "unlink EIO {k}", "read EIO {n}", "read flip {n}", "write short {n}",
+             "* ESTALE {k}", "open EIO {k}", "statfs EIO {k}")
 
     def prepare(self):
         can_serve_faults()
@@ -87,7 +94,8 @@ class Volume(Round):
             super().arm()
             return
         action = self.random.choice(("do-and-fail", "fail", "shorten"))
-        self.crash.arm(action, self.random.randrange(1, 30), places=["volume"], times=self.random.choice((1, 2, 10)),
+        self.crash.arm(action, self.random.randrange(1, 30), places=["volume"],
+                       times=self.random.choice((1, 2, 10)),
                        error=self.random.choice(("EIO", "ESTALE", "ENOSPC")))
         self.meet(f"volume: {action}")
 
@@ -125,8 +133,10 @@ class State(Round):
             return
         self.error = r.choice(("ENOSPC", "ENOSPC", "EIO"))
         action = r.choice(("fail", "fail", "shorten"))
-        self.crash.arm(action, r.randrange(1, 120), places=["state"], times=r.choice((1, 3, 20, 200)), error=self.error,
-                       operations=r.choice((("write",), ("fsync",), ("write", "fsync", "truncate", "open"))))
+        self.crash.arm(action, r.randrange(1, 120), places=["state"],
+                       times=r.choice((1, 3, 20, 200)), error=self.error,
+                       operations=r.choice((("write",), ("fsync",),
+                                            ("write", "fsync", "truncate", "open"))))
         self.meet(f"state directory: {self.error if action == 'fail' else 'short write'}")
 
     def excuse(self, _code):
@@ -172,7 +182,8 @@ class Clock(Round):
     DAY = 86400
 
     def before_life(self):
-        self.crash.clock_offset = self.random.choice((0, self.DAY, -self.DAY, self.random.uniform(-self.DAY, self.DAY)))
+        self.crash.clock_offset = self.random.choice((0, self.DAY, -self.DAY,
+                                                      self.random.uniform(-self.DAY, self.DAY)))
 
     def during_life(self):
         if self.random.random() < 0.1:
@@ -196,14 +207,16 @@ class Credentials(Round):
 
     def _write(self, access_key, secret_key):
         with open(self.file + ".new", "w", encoding="utf-8") as f:
-            f.write(f"[default]\naws_access_key_id = {access_key}\naws_secret_access_key = {secret_key}\n")
+            f.write(f"[default]\naws_access_key_id = {access_key}\naws_secret_access_key = "
+                    f"{secret_key}\n")
         os.rename(self.file + ".new", self.file)
 
     def _rotate(self):
         """A new key of the same user; the one before ends."""
         old = f"CAMPAIGN{os.getpid():08d}{self.number % 100:02d}{self.key:02d}"
         self.key += 1
-        self.keys = (f"CAMPAIGN{os.getpid():08d}{self.number % 100:02d}{self.key:02d}", f"secret-{self.key}")
+        self.keys = (f"CAMPAIGN{os.getpid():08d}{self.number % 100:02d}{self.key:02d}",
+                     f"secret-{self.key}")
         self.server.add_key("test", *self.keys)
         if self.key > 1:
             self.server.remove_key("test", old)
@@ -241,10 +254,12 @@ class Retention(Round):
         self.agent.write_config()
         check = harness.run(harness.DAEMON, "--config", self.agent.config_file, "--check")
         if check.returncode != 0:
-            raise Skip(f"this build has no `after_delivery: delete`: {check.stderr.strip().splitlines()[-1]}")
+            raise Skip(f"this build has no `after_delivery: delete`: "
+                       f"{check.stderr.strip().splitlines()[-1]}")
 
     def _is_quiet(self):
-        return super()._is_quiet() and all(u.missing_since or not u.present for u in self.sources.units)
+        return super()._is_quiet() and all(u.missing_since or not u.present
+                                           for u in self.sources.units)
 
 
 class PowerCut(Round):
@@ -309,4 +324,5 @@ class AllAtOnce(Moving):
             self.meet("network: every connection reset")
 
 
-THEMES = (CrashPoints, Network, Store, Volume, State, Moving, Clock, Credentials, Retention, PowerCut, AllAtOnce)
+THEMES = (CrashPoints, Network, Store, Volume, State, Moving, Clock, Credentials, Retention,
+          PowerCut, AllAtOnce)

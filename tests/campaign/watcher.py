@@ -1,11 +1,13 @@
-"""Looks at the daemon all the time while it runs, and writes down what it says of itself and what it takes."""
+"""Looks at the daemon all the time while it runs, and writes down what it says of itself and what
+it takes."""
 import http.client
 import json
 import socket
 import threading
 import time
 
-STATES = ("settling", "ready", "shipping", "delivered", "quarantined", "evicted", "cancelled", "vanished")
+STATES = ("settling", "ready", "shipping", "delivered", "quarantined", "evicted", "cancelled",
+          "vanished")
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -87,7 +89,8 @@ class Watcher:
             sample["metrics"] = counts_of_metrics(body.decode())
         try:
             with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as f:
-                sample["hwm"] = next((int(line.split()[1]) << 10 for line in f if line.startswith("VmHWM")), 0)
+                sample["hwm"] = next((int(line.split()[1]) << 10 for line in f
+                                      if line.startswith("VmHWM")), 0)
         except OSError:
             pass
         return sample if len(sample) > 2 else None

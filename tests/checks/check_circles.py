@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""No circle between folders: neither of includes, nor of symbols between the object files of a build.
-usage: check_circles.py [ROOT [BUILD]]"""
+"""No circle between folders: neither of includes, nor of symbols between the object files of a
+build. usage: check_circles.py [ROOT [BUILD]]"""
 import os
 import subprocess
 import sys
@@ -21,12 +21,14 @@ def include_edges(root):
 
 
 def symbols(root, build):
-    """(who defines each global symbol, who refers to which, clashes): object names are those of their sources."""
+    """(who defines each global symbol, who refers to which, clashes): object names are those of
+    their sources."""
     defined, used, clashes = {}, defaultdict(set), []
     objects = [name[:-2] for name in tree.c_files(root) if name.endswith(".c")]
     objects = [name for name in objects if os.path.exists(os.path.join(build, name + ".o"))]
     for name in objects:
-        out = subprocess.run(["nm", "-P", "-g", os.path.join(build, name + ".o")], check=True, text=True,
+        out = subprocess.run(["nm", "-P", "-g", os.path.join(build, name + ".o")], check=True,
+                             text=True,
                              capture_output=True).stdout
         for line in out.splitlines():
             symbol, kind = line.split()[:2]
@@ -34,7 +36,8 @@ def symbols(root, build):
                 continue
             if kind in "TDBRVW":
                 if symbol in defined:
-                    clashes.append(f"{name}.c: {symbol} is defined in {defined[symbol]}.c too: give it its module's name")
+                    clashes.append(f"{name}.c: {symbol} is defined in {defined[symbol]}.c too: "
+                                   f"give it its module's name")
                 defined[symbol] = name
             elif kind == "U":
                 used[name].add(symbol)
@@ -55,7 +58,8 @@ def symbol_edges(defined, used):
 def faults(edges):
     found = []
     for component in tree.circles(edges):
-        found.append("circle of " + ", ".join(component) + ": connect them in a folder above by callbacks, "
+        found.append("circle of " + ", ".join(component) + ": connect them in a folder above by "
+                                                           "callbacks, "
                      "or move what both need below both")
         found += [f"  {edges[a][b]}" for a in component for b in component if b in edges.get(a, ())]
     return found
@@ -67,7 +71,8 @@ def main():
     results = [("no circle of includes between folders", faults(include_edges(root)))]
     defined, used, clashes = symbols(root, build)
     if defined:
-        results.append(("no circle of symbols between folders", faults(symbol_edges(defined, used))))
+        results.append(("no circle of symbols between folders",
+                        faults(symbol_edges(defined, used))))
         results.append(("no symbol is defined twice", clashes))
     tree.report(results)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The code is laid out as `make format` does it. Other versions of clang-format lay out differently, so only 14 is used.
-usage: check_format.py [ROOT]"""
+"""The code is laid out as `make format` does it. Other versions of clang-format lay out
+differently, so only 14 is used. usage: check_format.py [ROOT]"""
 import os
 import re
 import shutil
@@ -15,10 +15,13 @@ def main():
         return
     root = tree.root_of_arguments()
     files = [os.path.join(root, name) for name in tree.c_files(root, tree.FOLDERS + ("tests",))]
-    out = subprocess.run(["clang-format-14", "--dry-run", *files], capture_output=True, text=True, check=False).stderr
+    out = subprocess.run(["clang-format-14", "--dry-run", *files], capture_output=True, text=True,
+                         check=False).stderr
     faults = []
-    for path, line in re.findall(r"^(.*?):(\d+):\d+: warning: code should be clang-formatted", out, re.M):
-        faults.append(f"{os.path.relpath(path, root)}:{line}: not laid out as make format does it: run make format")
+    for path, line in re.findall(r"^(.*?):(\d+):\d+: warning: code should be clang-formatted", out,
+                                 re.M):
+        faults.append(f"{os.path.relpath(path, root)}:{line}: not laid out as make format does it: "
+                      f"run make format")
     tree.report([("the code is laid out as make format does it", faults)])
 
 

@@ -35,28 +35,33 @@ def main():
         for first, last, head in tree.functions(text):
             size = last - first + 1
             if size > MAX_FUNCTION_LINES and not is_switch_of_short_cases(lines[first - 1:last]):
-                functions.append(f"{name}:{first}: {tree.function_name(head)} has {size} lines, at most "
+                functions.append(f"{name}:{first}: {tree.function_name(head)} has {size} lines, at "
+                                 f"most "
                                  f"{MAX_FUNCTION_LINES}: give a part of it a name of its own")
     names = tree.c_files(root)
     for folder, n in sorted(Counter(os.path.dirname(f) for f in names if f.endswith(".c")).items()):
         if n > MAX_C_FILES:
-            folders.append(f"{folder}:1: {n} .c files, at most {MAX_C_FILES}: merge what is one idea")
+            folders.append(f"{folder}:1: {n} .c files, at most {MAX_C_FILES}: merge what is one "
+                           f"idea")
     for folder, n in sorted(Counter(os.path.dirname(f) for f in names).items()):
         readme = os.path.join(root, folder, "README.md")
         if not os.path.exists(readme):
             if n > MAX_FILES_WITHOUT_README:
-                readmes.append(f"{folder}/README.md:1: missing in a folder of {n} files: say what it owns and how its "
+                readmes.append(f"{folder}/README.md:1: missing in a folder of {n} files: say what "
+                               f"it owns and how its "
                                "files relate")
             continue
         with open(readme, encoding="utf-8") as file:
             lines = len(file.readlines())
         if lines > MAX_README_LINES:
-            readmes.append(f"{folder}/README.md:{MAX_README_LINES + 1}: {lines} lines, at most {MAX_README_LINES}: "
+            readmes.append(f"{folder}/README.md:{MAX_README_LINES + 1}: {lines} lines, at most "
+                           f"{MAX_README_LINES}: "
                            "the rest belongs into docs/ or into the headers")
     tree.report([
         (f"a function has at most {MAX_FUNCTION_LINES} lines", functions),
         (f"a folder has at most {MAX_C_FILES} .c files", folders),
-        (f"a folder of more than {MAX_FILES_WITHOUT_README} files has a README.md of at most {MAX_README_LINES} lines",
+        (f"a folder of more than {MAX_FILES_WITHOUT_README} files has a README.md of at most "
+         f"{MAX_README_LINES} lines",
          readmes),
     ])
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Each foreign library has one wrapper (docs/ARCHITECTURE.md), the only files that include its header, and locks have one
-module. Tests may use a library to check the results of its wrapper.
+"""Each foreign library has one wrapper (docs/ARCHITECTURE.md), the only files that include its
+header, and locks have one module. Tests may use a library to check the results of its wrapper.
 usage: check_wrappers.py [ROOT]"""
 import re
 
@@ -10,7 +10,8 @@ WRAPPERS = (  # library, its headers, who may include them
     ("libyaml", r"yaml\.h", r"config/load\.c"),
     ("SQLite", r"sqlite3(ext)?\.h", r"agent/store/[a-z_]+\.c|agent/store/\w*private\.h"),
     ("nanomsg", r"nanomsg/.*", r"lib/event/nanomsg\.c"),
-    ("libcurl", r"curl/.*", r"lib/http/(curl_loop|http|url)\.[ch]|lib/http/http_private\.h|cli/common/client\.c"),
+    ("libcurl", r"curl/.*",
+     r"lib/http/(curl_loop|http|url)\.[ch]|lib/http/http_private\.h|cli/common/client\.c"),
     ("libmicrohttpd", r"microhttpd.*", r"lib/http/mhd_loop\.c"),
     ("libarchive", r"archive(_entry)?\.h", r"lib/bundle/(plan|reader)\.c"),
     ("zstd", r"(zstd|zdict)[a-z_]*\.h", r"lib/bundle/frame\.c"),
@@ -30,12 +31,15 @@ def main():
         for number, _, path in tree.includes(text):
             for library, pattern, files in WRAPPERS:
                 if re.fullmatch(pattern, path) and not re.fullmatch(files, name):
-                    headers.append(f"{name}:{number}: <{path}> belongs to the wrapper of {library}: use what that "
+                    headers.append(f"{name}:{number}: <{path}> belongs to the wrapper of "
+                                   f"{library}: use what that "
                                    "offers, or say in the commit why there must be a second one")
         for number, line in enumerate(tree.without_literals(text).split("\n"), 1):
             if LOCK.search(line) and name != LOCKS:
-                locks.append(f"{name}:{number}: locks belong to {LOCKS} alone: give the work to the pool")
-    tree.report([("each foreign library has one wrapper", headers), ("only the worker pool has locks", locks)])
+                locks.append(f"{name}:{number}: locks belong to {LOCKS} alone: give the work to "
+                             f"the pool")
+    tree.report([("each foreign library has one wrapper", headers),
+                 ("only the worker pool has locks", locks)])
 
 
 main()

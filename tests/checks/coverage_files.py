@@ -1,7 +1,9 @@
-"""Counts the C files that a delivery to S3 runs and that an idle agent does not: how many one has to read to follow a bundle.
+"""Counts the C files that a delivery to S3 runs and that an idle agent does not: how many one has
+to read to follow a bundle.
 
-The daemon is built with --enable-coverage, run twice with the same configuration (without a dump, and with one of a few
-files) against tests/harness/s3_server.py, stopped by SIGTERM, and its counts are read by gcov.
+The daemon is built with --enable-coverage, run twice with the same configuration (without a dump,
+and with one of a few files) against tests/harness/s3_server.py, stopped by SIGTERM, and its counts
+are read by gcov.
 """
 import glob
 import json
@@ -15,13 +17,16 @@ def build(root, directory):
     if not os.path.exists(os.path.join(root, "configure")):
         subprocess.run(["autoreconf", "-fi"], cwd=root, check=True, stderr=subprocess.DEVNULL)
     if not os.path.exists(os.path.join(directory, "Makefile")):
-        subprocess.run([os.path.join(os.path.abspath(root), "configure"), "-q", "--enable-coverage", "CFLAGS=-g -O0"],
+        subprocess.run([os.path.join(os.path.abspath(root), "configure"), "-q",
+                        "--enable-coverage", "CFLAGS=-g -O0"],
                        cwd=directory, check=True)
-    subprocess.run(["make", "-s", f"-j{os.cpu_count()}", "all"], cwd=directory, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["make", "-s", f"-j{os.cpu_count()}", "all"], cwd=directory, check=True,
+                   stdout=subprocess.DEVNULL)
 
 
 def run_daemon(root, directory, with_dump):
-    """Runs the daemon in a process of its own, because the harness reads its directories from the environment once."""
+    """Runs the daemon in a process of its own, because the harness reads its directories from the
+    environment once."""
     program = """
 import os, sys
 sys.path.insert(0, os.path.join(os.environ["srcdir"], "tests", "harness"))
@@ -47,7 +52,8 @@ with s3_server.S3Server() as s3:
 agent.cleanup()
 """
     environment = dict(os.environ, srcdir=root, builddir=directory, PYTHONDONTWRITEBYTECODE="1")
-    subprocess.run([sys.executable, "-c", program, "dump" if with_dump else "idle"], env=environment, check=True,
+    subprocess.run([sys.executable, "-c", program, "dump" if with_dump else "idle"],
+                   env=environment, check=True,
                    stdout=subprocess.DEVNULL)
 
 
@@ -58,9 +64,11 @@ def files_run(root, directory, with_dump):
     found = set()
     counts = glob.glob(os.path.join(directory, "**", "*.gcda"), recursive=True)
     if not counts:
-        raise RuntimeError(f"{directory}: the daemon left no counts: is it built with --enable-coverage?")
+        raise RuntimeError(f"{directory}: the daemon left no counts: is it built with "
+                           f"--enable-coverage?")
     for start in range(0, len(counts), 50):
-        out = subprocess.run(["gcov", "--json-format", "--stdout", *counts[start:start + 50]], cwd=directory, check=True,
+        out = subprocess.run(["gcov", "--json-format", "--stdout", *counts[start:start + 50]],
+                             cwd=directory, check=True,
                              capture_output=True, text=True).stdout
         for line in out.splitlines():
             for file in json.loads(line)["files"]:

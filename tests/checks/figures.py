@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Prints the figures of the tree: its size, its structure, its words. `make figures` runs it on the sources and this build.
+"""Prints the figures of the tree: its size, its structure, its words. `make figures` runs it on the
+sources and this build.
 usage: figures.py [ROOT [BUILD]] [--coverage DIR]
 
---coverage DIR: also counts the files that a delivery runs. DIR is a build of its own, configured and made there with
+--coverage DIR: also counts the files that a delivery runs. DIR is a build of its own, configured
+and made there with
 --enable-coverage when it is not there yet (some minutes); needs gcov and python3.
 """
 import os
@@ -15,7 +17,8 @@ import check_circles
 import check_layers
 import source_tree as tree
 
-DIALECT = {"look", "looks", "looked", "take", "takes", "taken", "took", "tell", "tells", "told", "say", "says", "said", "heir",
+DIALECT = {"look", "looks", "looked", "take", "takes", "taken", "took", "tell", "tells", "told",
+           "say", "says", "said", "heir",
            "crew", "desk", "wish", "wishes", "errand", "mend", "mended", "ill"}
 NOT_DIALECT = {"TAKE_PTR", "TAKE_FD"}
 GENERATED = {"docs/CONFIGURATION.md", "man/neuron-collectd.yaml.5"}
@@ -29,13 +32,16 @@ def words_of(name):
 
 
 def tracked(root, *paths):
-    out = subprocess.run(["git", "-C", root, "ls-files", "-co", "--exclude-standard", *paths], capture_output=True, text=True,
+    out = subprocess.run(["git", "-C", root, "ls-files", "-co", "--exclude-standard", *paths],
+                         capture_output=True, text=True,
                          check=True).stdout
-    return sorted(name for name in set(out.splitlines()) if os.path.isfile(os.path.join(root, name)))
+    return sorted(name for name in set(out.splitlines())
+                  if os.path.isfile(os.path.join(root, name)))
 
 
 def code_lines(root, names):
-    return sum(sum(1 for line in tree.without_comments(tree.read(root, name)).split("\n") if line.strip())
+    return sum(sum(1 for line in tree.without_comments(tree.read(root, name)).split("\n")
+                   if line.strip())
                for name in names)
 
 
@@ -45,7 +51,8 @@ def dialect_names(root, names):
     for name in names:
         text = tree.without_literals(tree.read(root, name))
         kinds = [tree.function_name(head) for _, _, head in tree.functions(text)]
-        kinds += re.findall(r"^[A-Za-z_][\w \t*]*?(\w+)\([^;{]*\)[^;{=]*;", text, re.M)  # prototypes
+        # prototypes
+        kinds += re.findall(r"^[A-Za-z_][\w \t*]*?(\w+)\([^;{]*\)[^;{=]*;", text, re.M)
         kinds += re.findall(r"\b(?:struct|enum|union)\s+(\w+)\s*{", text)
         kinds += re.findall(r"^}\s*(\w+);", text, re.M)
         kinds += re.findall(r"\btypedef\b[^;{]*?\(\*(\w+)\)", text)
@@ -57,7 +64,8 @@ def dialect_names(root, names):
 
 
 def too_long(root, names):
-    """Lines over MAX_COLUMNS: without what stands in /* clang-format off */ and without the rows of Markdown tables."""
+    """Lines over MAX_COLUMNS: without what stands in /* clang-format off */ and without the rows of
+    Markdown tables."""
     found = []
     for name in names:
         try:
@@ -78,7 +86,8 @@ def too_long(root, names):
 def exported(root, build):
     """(exported functions that another file calls, those with callers in one other file only)"""
     defined, used, _ = check_circles.symbols(root, build)
-    callers = Counter(symbol for symbols in used.values() for symbol in symbols if symbol in defined)
+    callers = Counter(symbol for symbols in used.values() for symbol in symbols
+                      if symbol in defined)
     return len(callers), sum(1 for n in callers.values() if n == 1)
 
 
@@ -99,28 +108,35 @@ def main():
     per_folder = Counter(os.path.dirname(name) for name in names if name.endswith(".c"))
     folder, most = per_folder.most_common(1)[0]
     n_called, n_single = exported(root, build)
-    tests = [name for name in tracked(root, "tests") if not name.startswith(("tests/fuzz/corpus", "tests/golden"))
+    tests = [name for name in tracked(root, "tests")
+             if not name.startswith(("tests/fuzz/corpus", "tests/golden"))
              and re.search(r"\.(c|h|py|sh)$|/box$", name)]
-    docs = [name for name in tracked(root) if re.search(r"\.md$|^man/.*\.[1-8]$", name) and name != "CHANGELOG.md"
+    docs = [name for name in tracked(root) if re.search(r"\.md$|^man/.*\.[1-8]$", name)
+            and name != "CHANGELOG.md"
             and name not in GENERATED]
     operators = [name for name in docs if name in OPERATORS or name.startswith("man/")]
-    long_lines = [too_long(root, group) for group in (names, tests, [d for d in docs if d.endswith(".md")])]
+    long_lines = [too_long(root, group) for group in (names, tests,
+                                                      [d for d in docs if d.endswith(".md")])]
     dialect = dialect_names(root, names)
     include_circles = tree.circles(check_circles.include_edges(root))
     defined, used, _ = check_circles.symbols(root, build)
     symbol_circles = tree.circles(check_circles.symbol_edges(defined, used))
     rows = [
-        ("lines of C and headers, without tests, comments and blank lines", code_lines(root, names)),
+        ("lines of C and headers, without tests, comments and blank lines",
+         code_lines(root, names)),
         ("C files and headers, without tests", len(names)),
         ("`.c` files in the largest folder", f"{most} ({folder})"),
         ("exported functions with callers in one other file only",
-         f"{100 * n_single / n_called:.0f} % ({n_single} of {n_called})" if n_called else "no build"),
+         f"{100 * n_single / n_called:.0f} % ({n_single} of {n_called})" if n_called
+         else "no build"),
         ("circles between folders: includes; symbols", f"{len(include_circles)}; "
          f"{len(symbol_circles) if defined else 'no build'}"),
         ("includes against the layers", len(check_layers.faults(root))),
         ("functions, types and files with a word that docs/STYLE.md replaces", len(dialect)),
-        (f"lines over {MAX_COLUMNS} columns, tables excepted: code; tests; docs", "; ".join(str(len(g)) for g in long_lines)),
-        ("words of docs, READMEs and man pages, without CHANGELOG and generated parts", words(root, docs)),
+        (f"lines over {MAX_COLUMNS} columns, tables excepted: code; tests; docs",
+         "; ".join(str(len(g)) for g in long_lines)),
+        ("words of docs, READMEs and man pages, without CHANGELOG and generated parts",
+         words(root, docs)),
         ("… of these for operators", words(root, operators)),
         ("lines of tests", sum(tree.read(root, name).count("\n") for name in tests)),
     ]

@@ -1,4 +1,5 @@
-"""What the checks and `make figures` know of the tree: its C files, their includes, functions and names."""
+"""What the checks and `make figures` know of the tree: its C files, their includes, functions and
+names."""
 import os
 import re
 import sys
@@ -9,7 +10,8 @@ FOLDERS = ("agent", "cli", "collectors", "config", "hook", "lib", "uploaders")
 LAYERS = {
     "lib/base": 0,
     "lib/event": 1, "lib/http": 1, "lib/neuron": 1, "config": 1,
-    "agent/store": 2, "agent/api": 2, "agent/peers": 2, "collectors": 2, "uploaders": 2, "lib/bundle": 2,
+    "agent/store": 2, "agent/api": 2, "agent/peers": 2, "collectors": 2, "uploaders": 2,
+    "lib/bundle": 2,
     "agent": 3, "cli": 3, "hook": 3,
     "tests": 4,
 }
@@ -68,7 +70,8 @@ def owner(path, table):
 
 
 def functions(text):
-    """(first line, last line, head) of each function: clang-format puts its head and its last } into column 1."""
+    """(first line, last line, head) of each function: clang-format puts its head and its last }
+    into column 1."""
     lines = without_literals(text).split("\n")
     start, head, is_macro = None, "", False
     for number, line in enumerate(lines, 1):

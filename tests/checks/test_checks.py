@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The checks themselves: in a copy of a tiny tree one fault of each kind is planted, and must be found by file and line."""
+"""The checks themselves: in a copy of a tiny tree one fault of each kind is planted, and must be
+found by file and line."""
 import os
 import shutil
 import subprocess
@@ -11,12 +12,14 @@ FORMAT = os.path.join(HERE, "..", "..", ".clang-format")
 results = []
 
 FILES = {
-    "agent/agent.c": '#include "agent/agent.h"\n\n#include <stdio.h>\n\n#include "agent/store/store.h"\n'
+    "agent/agent.c": '#include "agent/agent.h"\n\n#include <stdio.h>\n\n#include '
+                     '"agent/store/store.h"\n'
                      '#include "build-config.h"\n#include "lib/base/digest.h"\n',
     "agent/store/store.c": '#include "agent/store/store.h"\n\n#include <sqlite3.h>\n',
     "agent/api/api.c": "", "cli/common/client.c": "#include <curl/curl.h>\n",
     "config/load.c": "#include <yaml.h>\n", "lib/base/digest.c": "#include <openssl/sha.h>\n",
-    "lib/bundle/plan.c": "#include <archive.h>\n", "lib/bundle/frame.c": "#include <zstd.h>\n", "uploaders/volume/volume.c": "",
+    "lib/bundle/plan.c": "#include <archive.h>\n", "lib/bundle/frame.c": "#include <zstd.h>\n",
+    "uploaders/volume/volume.c": "",
     "lib/http/http.c": '#include "lib/event/worker_pool.h"\n', "lib/http/url.c": "",
     "lib/event/worker_pool.c": "static void f(void) {\n        pthread_mutex_lock(&m);\n}\n",
     "lib/http/README.md": "text\n", "lib/bundle/README.md": "text\n",
@@ -57,7 +60,8 @@ class Tree:
         return f"{name}:{line}"
 
     def run(self, check, *arguments):
-        return subprocess.run([os.path.join(HERE, f"check_{check}.py"), self.root, *arguments], capture_output=True, text=True, check=False)
+        return subprocess.run([os.path.join(HERE, f"check_{check}.py"), self.root, *arguments],
+                              capture_output=True, text=True, check=False)
 
 
 def result(is_good, claim, done):
@@ -69,14 +73,17 @@ def result(is_good, claim, done):
 
 def passes(tree, check, claim, *arguments):
     done = tree.run(check, *arguments)
-    result(done.returncode == 0 and "not ok" not in done.stdout and "ok 1" in done.stdout, claim, done)
+    result(done.returncode == 0 and "not ok" not in done.stdout and "ok 1" in done.stdout, claim,
+           done)
 
 
 def finds(tree, check, where, text, claim, *arguments):
     """The check fails, and one line names the place with this text in its message."""
     done = tree.run(check, *arguments)
-    is_named = any(line.startswith(f"# {where}: ") and text in line for line in done.stdout.splitlines())
-    result(done.returncode != 0 and is_named and "not ok" in done.stdout, f"{claim} ({where}: {text})", done)
+    is_named = any(line.startswith(f"# {where}: ") and text in line
+                   for line in done.stdout.splitlines())
+    result(done.returncode != 0 and is_named and "not ok" in done.stdout,
+           f"{claim} ({where}: {text})", done)
 
 
 def planted(check, file, text, message, claim):
@@ -93,38 +100,52 @@ def layers():
             "lib/base (layer 0) includes lib/event (layer 1)", "an include that goes up is found")
     planted("layers", "agent/store/store.h", '#include "agent/agent.h"',
             "agent/store (layer 2) includes agent (layer 3)", "and in a header of agent/ too")
-    planted("layers", "agent/intake/intake.c", '#include "cli/client.h"', "agent and cli are both in layer 3",
+    planted("layers", "agent/intake/intake.c", '#include "cli/client.h"',
+            "agent and cli are both in layer 3",
             "a sub-folder of agent/ is in agent's layer, and programs do not include each other")
     planted("layers", "agent/api/api.c", '#  include   "agent/store/store.h"',
-            "agent/api and agent/store are both in layer 2", "folders of one layer that include each other are found")
+            "agent/api and agent/store are both in layer 2",
+            "folders of one layer that include each other are found")
     planted("layers", "lib/event/worker_pool.c", '#include "lib/http/http.h"',
-            "lib/event and lib/http are both in layer 1", "the exception within a layer has one direction")
+            "lib/event and lib/http are both in layer 1",
+            "the exception within a layer has one direction")
     planted("layers", "config/load.c", "#include <lib/event/worker_pool.h>",
             "config and lib/event are both in layer 1", "angle brackets hide nothing")
-    planted("layers", "config/load.c", '#include "load.h"', "not a path from the top", "a short path is found")
-    planted("layers", "config/load.c", '#include "lib/base/../event/worker_pool.h"', "not a path from the top",
+    planted("layers", "config/load.c", '#include "load.h"', "not a path from the top",
+            "a short path is found")
+    planted("layers", "config/load.c", '#include "lib/base/../event/worker_pool.h"',
+            "not a path from the top",
             "a path with dots is found")
     planted("layers", "uploaders/volume/volume.c", '#include "tests/lib/base/helper.h"',
             "includes tests (layer 4)", "a module that includes a test is found")
     with Tree() as tree:
         tree.plant("lib/new/new.c", "int x;")
-        finds(tree, "layers", "lib/new/new.c:1", "has no layer", "a folder without a layer is found")
+        finds(tree, "layers", "lib/new/new.c:1", "has no layer",
+              "a folder without a layer is found")
 
 
 def wrappers():
     with Tree() as tree:
-        passes(tree, "wrappers", "a tree whose libraries have one wrapper passes, whatever its tests include")
+        passes(tree, "wrappers", "a tree whose libraries have one wrapper passes, whatever its "
+                                 "tests include")
     for file, header, library in (
             ("config/check.c", "yaml.h", "libyaml"), ("agent/agent.c", "sqlite3.h", "SQLite"),
-            ("agent/api/store.c", "sqlite3.h", "SQLite"), ("agent/peers/bus.c", "nanomsg/nn.h", "nanomsg"),
-            ("uploaders/volume/volume.c", "curl/curl.h", "libcurl"), ("agent/api/api.c", "microhttpd.h", "libmicrohttpd"),
-            ("lib/bundle/manifest.c", "archive_entry.h", "libarchive"), ("lib/bundle/manifest.h", "zstd.h", "zstd"),
-            ("uploaders/aws/sign.c", "openssl/hmac.h", "OpenSSL"), ("lib/base/digest.h", "openssl/sha.h", "OpenSSL"),
-            ("uploaders/volume/volume.c", "expat.h", "expat"), ("cli/crash.c", "elfutils/libdwfl.h", "elfutils")):
+            ("agent/api/store.c", "sqlite3.h", "SQLite"),
+            ("agent/peers/bus.c", "nanomsg/nn.h", "nanomsg"),
+            ("uploaders/volume/volume.c", "curl/curl.h", "libcurl"),
+            ("agent/api/api.c", "microhttpd.h", "libmicrohttpd"),
+            ("lib/bundle/manifest.c", "archive_entry.h", "libarchive"),
+            ("lib/bundle/manifest.h", "zstd.h", "zstd"),
+            ("uploaders/aws/sign.c", "openssl/hmac.h", "OpenSSL"),
+            ("lib/base/digest.h", "openssl/sha.h", "OpenSSL"),
+            ("uploaders/volume/volume.c", "expat.h", "expat"),
+            ("cli/crash.c", "elfutils/libdwfl.h", "elfutils")):
         planted("wrappers", file, f"#include <{header}>", f"belongs to the wrapper of {library}",
                 f"{header} outside of its wrapper is found")
-    planted("wrappers", "agent/agent.c", "        pthread_mutex_lock(&m);", "locks belong to lib/event/worker_pool.c", "a second lock is found")
-    planted("wrappers", "cli/common/client.c", "        mtx_lock(&m);", "locks belong to lib/event/worker_pool.c",
+    planted("wrappers", "agent/agent.c", "        pthread_mutex_lock(&m);",
+            "locks belong to lib/event/worker_pool.c", "a second lock is found")
+    planted("wrappers", "cli/common/client.c", "        mtx_lock(&m);",
+            "locks belong to lib/event/worker_pool.c",
             "a second lock of C11 is found")
 
 
@@ -136,38 +157,46 @@ def sizes():
     with Tree() as tree:
         passes(tree, "sizes", "a tree of small files passes")
         tree.plant("cli/common/client.c", function_of("static int short_enough(void)", 80))
-        tree.plant("cli/common/client.c", "static const int table[] = {\n" + "        1,\n" * 100 + "};")
-        tree.plant("cli/common/client.c", "#define LONG(x) \\\n" + "        work(); \\\n" * 100 + "        work()")
+        tree.plant("cli/common/client.c", "static const int table[] = {\n" + "        1,\n" * 100
+                   + "};")
+        tree.plant("cli/common/client.c", "#define LONG(x) \\\n" + "        work(); \\\n" * 100
+                   + "        work()")
         tree.plant("cli/common/client.c", "int prototype(int a,\n              int b);")
         tree.plant("cli/common/client.c", "static int names(int a) {\n        switch (a) {\n" +
                    "        case 1:\n                return 1;\n" * 60 + "        }\n}")
         passes(tree, "sizes", "80 lines, tables, types, macros and a switch of short cases pass")
-        where = tree.plant("cli/common/client.c", function_of("static const char *too_long(int a,\n        int b)", 80))
+        where = tree.plant("cli/common/client.c",
+                           function_of("static const char *too_long(int a,\n        int b)", 80))
         finds(tree, "sizes", where, "too_long has 81 lines", "a function of 81 lines is found")
     planted("sizes", "cli/common/client.c", "static int machine(int a) {\n        switch (a) {\n" +
             ("        case 1:\n" + "                work();\n" * 5) * 20 + "        }\n}",
             "machine has 124 lines", "a long switch of long cases is found")
-    planted("sizes", "tests/lib/base/test_all.c", function_of("static void t(void **state)", 81), "t has 81 lines",
+    planted("sizes", "tests/lib/base/test_all.c", function_of("static void t(void **state)", 81),
+            "t has 81 lines",
             "a test that is too long is found")
     with Tree() as tree:
         for number in range(11):
             tree.write(f"lib/http/part{number}.c", "")
-        finds(tree, "sizes", "lib/http:1", "13 .c files, at most 12", "a folder of 13 .c files is found")
+        finds(tree, "sizes", "lib/http:1", "13 .c files, at most 12",
+              "a folder of 13 .c files is found")
     with Tree() as tree:
         tree.write("uploaders/volume/a.c", "")
         tree.write("uploaders/volume/b.c", "")
-        finds(tree, "sizes", "uploaders/volume/README.md:1", "missing", "a folder of four files without a README is found")
+        finds(tree, "sizes", "uploaders/volume/README.md:1", "missing",
+              "a folder of four files without a README is found")
         tree.write("uploaders/volume/README.md", "text\n" * 60)
         passes(tree, "sizes", "a README of 60 lines passes")
         tree.write("uploaders/volume/README.md", "text\n" * 61)
-        finds(tree, "sizes", "uploaders/volume/README.md:61", "at most 60", "a README of 61 lines is found")
+        finds(tree, "sizes", "uploaders/volume/README.md:61", "at most 60",
+              "a README of 61 lines is found")
 
 
 def compile_into(tree, directory, *names):
     for name in names:
         out = os.path.join(directory, name[:-2] + ".o")
         os.makedirs(os.path.dirname(out), exist_ok=True)
-        subprocess.run(["cc", "-c", "-x", "c", "-I", tree.root, "-o", out, os.path.join(tree.root, name)], check=True)
+        subprocess.run(["cc", "-c", "-x", "c", "-I", tree.root, "-o", out,
+                        os.path.join(tree.root, name)], check=True)
 
 
 def circles():
@@ -176,15 +205,19 @@ def circles():
         tree.plant("agent/store/store.h", '#include "agent/api/api.h"')
         tree.plant("agent/api/api.h", '#include "agent/agent.h"')
         done = tree.run("circles", build)
-        result(done.returncode == 1 and "# circle of agent, agent/api, agent/store: " in done.stdout and
+        result(done.returncode == 1 and "# circle of agent, agent/api, agent/store: "
+               in done.stdout and
                "agent/api/api.h:2 includes agent/agent.h" in done.stdout,
-               "a circle of includes through three folders is found, with the lines that make it", done)
+               "a circle of includes through three folders is found, with the lines that make it",
+               done)
     with Tree() as tree, tempfile.TemporaryDirectory() as build:
-        tree.write("agent/agent.c", "void store_a(void);\nvoid agent_b(void) {\n        store_a();\n}\n")
+        tree.write("agent/agent.c",
+                   "void store_a(void);\nvoid agent_b(void) {\n        store_a();\n}\n")
         tree.write("agent/store/store.c", "void agent_c(void);\nvoid store_a(void) {\n}\n")
         compile_into(tree, build, "agent/agent.c", "agent/store/store.c")
         passes(tree, "circles", "calls that go down pass", build)
-        tree.write("agent/store/store.c", "void agent_b(void);\nvoid store_a(void) {\n        agent_b();\n}\n")
+        tree.write("agent/store/store.c",
+                   "void agent_b(void);\nvoid store_a(void) {\n        agent_b();\n}\n")
         compile_into(tree, build, "agent/store/store.c")
         done = tree.run("circles", build)
         result(done.returncode == 1 and "# circle of agent, agent/store: " in done.stdout and

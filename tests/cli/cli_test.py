@@ -1,5 +1,5 @@
-"""What the tests of neuron-collect share: running it, with and without a terminal, and golden files.
-UPDATE_GOLDEN=1 writes tests/golden/cli anew."""
+"""What the tests of neuron-collect share: running it, with and without a terminal, and golden
+files. UPDATE_GOLDEN=1 writes tests/golden/cli anew."""
 import os
 import pty
 import re
@@ -33,13 +33,15 @@ def check_golden(name, text):
 
 
 def session(arguments, result, replace=()):
-    """A run as it is kept in a golden file. @param replace  (what, by what): paths that differ from run to run"""
+    """A run as it is kept in a golden file. @param replace  (what, by what): paths that differ from
+    run to run"""
     text = "$ neuron-collect " + " ".join(arguments) + "\n" + result.stdout
     text += "".join(f"stderr: {line}\n" for line in result.stderr.splitlines())
     text += f"exit {result.returncode}\n"
     for old, new in replace:
         text = text.replace(old, new)
-    return re.sub(r"[^ '(]*/neuron-collectd/neuron-collectd\.yaml", "SYSCONFDIR/neuron-collectd/neuron-collectd.yaml", text)
+    return re.sub(r"[^ '(]*/neuron-collectd/neuron-collectd\.yaml",
+                  "SYSCONFDIR/neuron-collectd/neuron-collectd.yaml", text)
 
 
 def ask(answers, *arguments):
@@ -56,12 +58,14 @@ def ask_golden(name, answers, *arguments):
 
 
 def run_in_terminal(*arguments, environment=None, stdout=None):
-    """Runs it with a terminal. @param stdout  None: the terminal; else where it goes  @return (exit code, bytes written to the terminal)"""
+    """Runs it with a terminal. @param stdout  None: the terminal; else where it goes  @return (exit
+    code, bytes written to the terminal)"""
     leader, follower = pty.openpty()
     env = {**os.environ, "TERM": "xterm", **(environment or {})}
     if not environment or "NO_COLOR" not in environment:
         env.pop("NO_COLOR", None)
-    with subprocess.Popen([CLI, *arguments], stdin=follower, stdout=follower if stdout is None else stdout, stderr=follower, env=env) as process:
+    with subprocess.Popen([CLI, *arguments], stdin=follower, stdout=follower if stdout is None
+                          else stdout, stderr=follower, env=env) as process:
         os.close(follower)
         out = b""
         while True:
@@ -80,5 +84,6 @@ def run_in_terminal(*arguments, environment=None, stdout=None):
 def assert_harmless(raw, what):
     """No control character but the newline, neither C0 nor C1, and no byte that is not UTF-8."""
     text = raw.decode("utf-8") if isinstance(raw, bytes) else raw
-    bad = [c for c in text if c != "\n" and (ord(c) < 0x20 or 0x7f <= ord(c) < 0xa0 or 0xdc80 <= ord(c) <= 0xdcff)]
+    bad = [c for c in text if c != "\n" and (ord(c) < 0x20 or 0x7f <= ord(c) < 0xa0
+                                             or 0xdc80 <= ord(c) <= 0xdcff)]
     assert not bad, f"{what} lets {bad!r} through: {text!r}"

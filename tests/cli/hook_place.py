@@ -1,4 +1,5 @@
-"""A directory like the one where the runtime looks for its hook, with the vendor's in it, and a configuration of an agent that does not run."""
+"""A directory like the one where the runtime looks for its hook, with the vendor's in it, and a
+configuration of an agent that does not run."""
 import os
 import shutil
 import stat
@@ -15,7 +16,8 @@ NAME, ASIDE, CHAIN = "neuron-dump", "neuron-dump.vendor", "neuron-dump.chain"
 
 def program(version="9.8.7", before=100000):
     """Stands in for our program: its marker lies across two of the pieces that are read."""
-    return b"\x7fELF" + b"x" * (before - 4) + b"neuron-collectd neuron-dump " + version.encode() + b"\0" + b"y" * 1000
+    return b"\x7fELF" + b"x" * (
+        before - 4) + b"neuron-collectd neuron-dump " + version.encode() + b"\0" + b"y" * 1000
 
 
 class Place:
@@ -27,7 +29,8 @@ class Place:
         self.ours = self.put(program(), os.path.join(self.top, "ours"))
         self.config = os.path.join(self.top, "c.yaml")
         with open(self.config, "w", encoding="ascii") as f:
-            f.write(f"version: 1\nsources:\n  - {{name: core-dumps, kind: neuron-core-dump, path: /tmp/neuron-core-dump/dt-%d-cid-%c}}\n"
+            f.write(f"version: 1\nsources:\n  - {{name: core-dumps, kind: neuron-core-dump, path: "
+                    f"/tmp/neuron-core-dump/dt-%d-cid-%c}}\n"
                     f"destinations:\n  - {{name: archive, type: volume, path: {self.top}/out}}\n"
                     f"hook: {{socket: {self.top}/hook.sock, mailbox: {self.top}/mailbox}}\n")
         if vendor is not None:
@@ -63,7 +66,8 @@ class Place:
         for name in ("NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY", "NEURON_RT_S3_CORE_DUMP_PREFIX"):
             if environment is None or name not in environment:
                 env.pop(name, None)
-        return run(*wrap, CLI, "--config", self.config, "hook", *arguments, "--to", self.dir, "--from", self.ours, env=env, **options)
+        return run(*wrap, CLI, "--config", self.config, "hook", *arguments, "--to", self.dir,
+                   "--from", self.ours, env=env, **options)
 
     def good(self, *arguments, **options):
         result = self.hook(*arguments, **options)
@@ -82,7 +86,8 @@ class Place:
         found = {}
         for name in sorted(os.listdir(self.dir)):
             st = os.lstat(self.path(name))
-            kind = os.readlink(self.path(name)) if stat.S_ISLNK(st.st_mode) else self.content(name) if stat.S_ISREG(st.st_mode) else None
+            kind = os.readlink(self.path(name)) if stat.S_ISLNK(st.st_mode) else self.content(
+                name) if stat.S_ISREG(st.st_mode) else None
             found[name] = (st.st_mode, kind)
         return found
 

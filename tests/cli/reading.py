@@ -1,5 +1,5 @@
-"""Delivered bundles for tests of the reading commands: made once a run by the daemon's --once, laid out as a volume and, on request, as a
-bucket of the programmable server."""
+"""Delivered bundles for tests of the reading commands: made once a run by the daemon's --once, laid
+out as a volume and, on request, as a bucket of the programmable server."""
 import json
 import os
 import random
@@ -20,7 +20,8 @@ SPARSE_BYTES = 80 * MIB
 
 
 class Made:
-    """self.volume: a directory with bundles as they were delivered; self.big: one of 20 MiB and some, which does not compress."""
+    """self.volume: a directory with bundles as they were delivered; self.big: one of 20 MiB and
+    some, which does not compress."""
     _made = None
 
     @classmethod
@@ -52,7 +53,8 @@ class Made:
         self.source = shutil.copytree(self.source, os.path.join(self.directory, "source"))
         self.volume = os.path.join(self.directory, "volume")
         shutil.copytree(a.out, self.volume)
-        self.big = next(os.path.join(base, name) for base, _, names in os.walk(self.volume) for name in names
+        self.big = next(os.path.join(base, name) for base, _,
+                        names in os.walk(self.volume) for name in names
                         if name.startswith("directory-") and name.endswith(".tar.zst"))
 
     def _fill(self):
@@ -71,9 +73,11 @@ class Made:
             f.writelines(f"line {i}\n" for i in range(2000))
 
     def _age(self, core):
-        """One time for the directory and the core: they are of one incident, however long it took to write them."""
+        """One time for the directory and the core: they are of one incident, however long it took
+        to write them."""
         now = int(time.time())
-        for path in [core, *(os.path.join(base, name) for base, _, names in os.walk(self.source) for name in names)]:
+        for path in [core, *(os.path.join(base, name) for base, _,
+                             names in os.walk(self.source) for name in names)]:
             os.utime(path, (now, now))
 
     # --- what is to be compared with ---
@@ -115,10 +119,12 @@ def escaped(path):
 
 
 class Here:
-    """An empty directory to fetch into, which goes away; the command runs in it with nothing of the machine's AWS settings."""
+    """An empty directory to fetch into, which goes away; the command runs in it with nothing of the
+    machine's AWS settings."""
 
     def __init__(self, environment=None):
-        self.environment = clean_environment(HOME="/nonexistent", AWS_EC2_METADATA_DISABLED="true") | (environment or {})
+        self.environment = clean_environment(HOME="/nonexistent",
+                                             AWS_EC2_METADATA_DISABLED="true") | (environment or {})
 
     def __enter__(self):
         self.path = tempfile.mkdtemp(prefix="neuron-here.")
@@ -135,7 +141,8 @@ class Here:
         return run(CLI, *arguments, cwd=self.path, **options)
 
     def spawn(self, *arguments, **options):
-        return subprocess.Popen([CLI, *arguments], cwd=self.path, env=self.environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        return subprocess.Popen([CLI, *arguments], cwd=self.path, env=self.environment,
+                                stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                 **{"stdout": subprocess.PIPE, **options})
 
     def fetched(self, *arguments):
@@ -186,7 +193,8 @@ def assert_whole(path):
     """It is the big bundle, and its manifest lies beside it."""
     made = Made.get()
     assert sha256_file(path) == sha256_file(made.big), path
-    assert sha256_file(path.removesuffix(".tar.zst") + ".manifest.json") == sha256_file(made.manifest_path), path
+    assert sha256_file(path.removesuffix(".tar.zst") + ".manifest.json") == sha256_file(
+        made.manifest_path), path
 
 
 def assert_no_secret(server, *results):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""neuron-collect doctor: every part is tried, each fault is found and told with its remedy, and nothing is left behind."""
+"""neuron-collect doctor: every part is tried, each fault is found and told with its remedy, and
+nothing is left behind."""
 import json
 import os
 import re
@@ -28,29 +29,34 @@ def findings(result):
 
 
 def of(result, state, what=""):
-    return [f"{w}: {detail}" for s, w, detail in findings(result) if s == state and w.startswith(what)]
+    return [f"{w}: {detail}" for s, w, detail in findings(result) if s == state
+            and w.startswith(what)]
 
 
 def doctor(a, *options, environment=None, program=CLI, **more):
     a.write_config()
-    env = clean_environment(HOME="/nonexistent", AWS_EC2_METADATA_DISABLED="true") | (environment or {})
+    env = clean_environment(HOME="/nonexistent",
+                            AWS_EC2_METADATA_DISABLED="true") | (environment or {})
     return run(program, "--config", a.config_file, "doctor", *options, env=env, **more)
 
 
 def with_bucket(s):
     a = Agent()
-    a.config["destinations"] = [{"name": "archive", "type": "s3", "bucket": s.bucket, "endpoint": s.endpoint, "prefix": "neuron/%d-%c"}]
+    a.config["destinations"] = [{"name": "archive", "type": "s3", "bucket": s.bucket,
+                                 "endpoint": s.endpoint, "prefix": "neuron/%d-%c"}]
     return a
 
 
 def at_bucket(a, s, *options, environment=None):
-    result = doctor(a, "--destination", "archive", *options, environment={**s.environment(), **(environment or {})})
+    result = doctor(a, "--destination", "archive", *options,
+                    environment={**s.environment(), **(environment or {})})
     assert s.secret_key not in result.stdout + result.stderr, result
     return result
 
 
 def everything_below(*directories):
-    return sorted(os.path.join(base, name) for d in directories for base, dirs, names in os.walk(d) for name in dirs + names)
+    return sorted(os.path.join(base, name) for d in directories for base, dirs,
+                  names in os.walk(d) for name in dirs + names)
 
 
 @test
@@ -67,18 +73,23 @@ def all_is_well_and_nothing_is_left_behind():
     result = doctor(a, "--hook-directory", a.path("bin"))
     assert result.returncode == 0 and not result.stderr and not of(result, "FAILED"), result
     # what this machine has installed itself may be another hook than the test's
-    assert not [w for w in of(result, "warning") if not w.startswith(("agent: it has no CAP_", "hook: ", "snapshot: there is no "))], of(result, "warning")
+    assert not [w for w in of(result, "warning") if not w.startswith(
+        ("agent: it has no CAP_", "hook: ", "snapshot: there is no "))], of(result, "warning")
     assert everything_below(a.dir) == before, "it has left something"
     whats = [what for _, what, _ in findings(result)]
-    for what in ("user", "configuration", "instance id", "state directory", "source core-dumps", "inotify", "hook", "hook socket", "hook mailbox", "snapshot", "destination archive", "agent"):
+    for what in ("user", "configuration", "instance id", "state directory", "source core-dumps",
+                 "inotify", "hook", "hook socket", "hook mailbox", "snapshot",
+                 "destination archive", "agent"):
         assert what in whats, (what, result.stdout)
     answer = json.loads(doctor(a, "--hook-directory", a.path("bin"), "--json").stdout)
     assert answer["ok"] is True and [f["what"] for f in answer["findings"]] == whats
-    assert {f["state"] for f in answer["findings"]} <= {"ok", "warning"} and all(set(f) == {"state", "what", "detail", "remedy"} for f in answer["findings"])
+    assert {f["state"] for f in answer["findings"]} <= {"ok", "warning"} and all(
+        set(f) == {"state", "what", "detail", "remedy"} for f in answer["findings"])
     text = session(["doctor"], result, [(a.dir, "DIR")])
     text = re.sub(r"'root'|uid \d+|'[a-z_-]+'(?=,| and| as)", "USER", text)
     text = re.sub(r"\d+ are allowed", "MANY are allowed", text)
-    text = re.sub(r"neuron-collectd \S+ is running since \S+,", "neuron-collectd VERSION is running since TIME,", text)
+    text = re.sub(r"neuron-collectd \S+ is running since \S+,",
+                  "neuron-collectd VERSION is running since TIME,", text)
     text = re.sub(r"(?m)^warning agent: it has no CAP_.*\n", "", text)
     text = re.sub(r"(?m)^(ok     |warning) (hook: '.*' is ours).*\n", r"ok      \2 …\n", text)
     text = re.sub(r"(?m)^warning snapshot: there is no .*\n", "", text)
@@ -91,7 +102,9 @@ def without_an_agent_it_reports_so_and_the_rest_is_tried():
     a = Agent()
     result = doctor(a)
     assert result.returncode == 0, result
-    assert of(result, "warning", "agent") == [f"agent: neuron-collectd is not running (socket '{a.socket}'); start neuron-collectd, or give its socket with --socket"]
+    assert of(result, "warning", "agent") == [f"agent: neuron-collectd is not running (socket "
+                                              f"'{a.socket}'); start neuron-collectd, or give its "
+                                              f"socket with --socket"]
     assert of(result, "warning", "source core-dumps"), "there is no such directory yet"
 
 
@@ -100,7 +113,8 @@ def a_faulty_configuration_is_reported_fault_by_fault_and_exits_2():
     a = Agent()
     a.config["limits"] = {"memory": "1MiB", "memroy": "2MiB"}
     result = doctor(a)
-    assert result.returncode == 2 and len(of(result, "FAILED", "configuration")) == 2 == len(findings(result)), result
+    assert result.returncode == 2 and len(of(result, "FAILED",
+                                             "configuration")) == 2 == len(findings(result)), result
     assert "did you mean" in result.stdout and not result.stderr
     answer = json.loads(doctor(a, "--json").stdout)
     assert answer["ok"] is False and len(answer["findings"]) == 2
@@ -115,22 +129,30 @@ def a_destination_that_is_not_configured_is_wrong_usage():
     assert result.returncode == 2 and "did you mean 'archive'?" in result.stderr, result
     assert doctor(a, "now").returncode == 2
     result = doctor(a, "--destination", "archive")
-    assert result.returncode == 0 and not of(result, "ok", "source") and of(result, "ok", "destination archive"), result
+    assert result.returncode == 0 and not of(result, "ok",
+                                             "source") and of(result, "ok",
+                                                              "destination archive"), result
 
 
 @test
 def volumes_are_tried_but_never_made():
     a = Agent()
-    a.config["destinations"] = [a.volume("there", "out"), a.volume("not-yet", "new"), a.volume("lost", "no/such/mount"), a.volume("file", "plain"),
+    a.config["destinations"] = [a.volume("there", "out"), a.volume("not-yet", "new"),
+                                a.volume("lost", "no/such/mount"), a.volume("file", "plain"),
                                 {**a.volume("full", "out"), "min_free": "99%"}]
     with open(a.path("plain"), "w", encoding="ascii") as f:
         f.write("x")
     before = everything_below(a.dir)
     result = doctor(a)
-    assert result.returncode == 1 and everything_below(a.dir) == sorted(before + [a.config_file]), everything_below(a.dir)
-    assert of(result, "ok", "destination there") and of(result, "warning", "destination not-yet") and of(result, "FAILED", "destination lost")
-    assert of(result, "FAILED", "destination file") and of(result, "FAILED", "destination full"), result.stdout
-    assert "that it is mounted" in result.stdout and "min_free" in of(result, "FAILED", "destination full")[0], result.stdout
+    assert result.returncode == 1 and everything_below(a.dir) == sorted(
+        before + [a.config_file]), everything_below(a.dir)
+    assert of(result, "ok", "destination there") and of(result, "warning",
+                                                        "destination not-yet") and of(
+                                                            result, "FAILED", "destination lost")
+    assert of(result, "FAILED", "destination file") and of(result, "FAILED",
+                                                           "destination full"), result.stdout
+    assert "that it is mounted" in result.stdout and "min_free" in of(
+        result, "FAILED", "destination full")[0], result.stdout
 
 
 @test
@@ -146,10 +168,15 @@ def whoever_may_not_do_it_is_reported_what_and_as_whom():
     os.chmod(a.path("state"), 0o711)
     result = doctor(a, program=program, **NOBODY)
     assert result.returncode == 1, result
-    assert "cannot be written by this user" in of(result, "FAILED", "state directory")[0], result.stdout
-    assert "cannot read 1 directory" in of(result, "FAILED", "source core-dumps")[0] and "CAP_DAC_READ_SEARCH" in result.stdout
-    assert of(result, "warning", "source core-dumps") and "hard links" in of(result, "warning", "source core-dumps")[0]
-    assert of(result, "FAILED", "destination archive") and "'nobody'" in of(result, "ok", "user")[0], result.stdout
+    assert "cannot be written by this user" in of(result, "FAILED",
+                                                  "state directory")[0], result.stdout
+    assert "cannot read 1 directory" in of(result, "FAILED",
+                                           "source core-dumps")[
+                                               0] and "CAP_DAC_READ_SEARCH" in result.stdout
+    assert of(result, "warning",
+              "source core-dumps") and "hard links" in of(result, "warning", "source core-dumps")[0]
+    assert of(result, "FAILED",
+              "destination archive") and "'nobody'" in of(result, "ok", "user")[0], result.stdout
 
 
 @test
@@ -163,7 +190,8 @@ def a_stranger_in_the_place_of_the_links_is_found():
     os.mkdir(a.path(".neuron-collectd"))
     os.chown(a.path(".neuron-collectd"), 65534, 65534)
     result = doctor(a)
-    assert result.returncode == 1 and "'nobody' and not to the agent" in of(result, "FAILED", "source core-dumps")[0], result.stdout
+    assert result.returncode == 1 and "'nobody' and not to the agent" in of(
+        result, "FAILED", "source core-dumps")[0], result.stdout
 
 
 @test
@@ -176,11 +204,13 @@ def limits_of_inotify_are_held_against_what_there_is():
         f.write("1\n")
     result = doctor(a)
     assert result.returncode == 0 and of(result, "warning", "inotify") == [
-        "inotify: 2 directories are to be watched, and only 1 allowed to a user: what is in the others is found by scans alone; "
+        "inotify: 2 directories are to be watched, and only 1 allowed to a user: what is in the "
+        "others is found by scans alone; "
         "sysctl fs.inotify.max_user_watches=4"], result.stdout
     a.config["sources"][0]["watch"] = "scan"
     result = doctor(a)
-    assert not [f for f in findings(result) if f[1] == "inotify"] and "scanned every 1m, as configured" in result.stdout, result.stdout
+    assert not [f for f in findings(result)
+                if f[1] == "inotify"] and "scanned every 1m, as configured" in result.stdout, result.stdout
 
 
 @test
@@ -190,17 +220,22 @@ def a_bucket_is_tried_with_every_permission_and_left_empty():
         result = at_bucket(a, s)
         assert result.returncode == 0 and not s.objects and not s.uploads, (result, s.story())
         told = " ".join(of(result, "ok", "destination archive"))
-        for word in ("credentials: environment", "clock", "bucket", "PutObject", "HeadObject", "GetObject", "CreateMultipartUpload", "UploadPart", "ListParts",
-                     "ListMultipartUploads", "AbortMultipartUpload", "ListObjectsV2", "DeleteObject"):
+        for word in ("credentials: environment", "clock", "bucket", "PutObject", "HeadObject",
+                     "GetObject", "CreateMultipartUpload", "UploadPart", "ListParts",
+                     "ListMultipartUploads", "AbortMultipartUpload", "ListObjectsV2",
+                     "DeleteObject"):
             assert word in told, (word, told)
-        assert {r.key for r in s.log if r.key} == {"neuron/.neuron-collectd-probe-" + a.config["node"]["instance_id"]}, s.story()
+        assert {r.key for r in s.log if r.key} == {"neuron/.neuron-collectd-probe-"
+                                                   + a.config["node"]["instance_id"]}, s.story()
 
 
 @test
 def each_missing_permission_is_reported_by_name():
     needed = {"PutObject": "s3:PutObject", "CreateMultipartUpload": "s3:PutObject"}
-    wanted = {"HeadObject": "s3:GetObject", "GetObject": "s3:GetObject", "ListParts": "s3:ListMultipartUploadParts",
-              "ListMultipartUploads": "s3:ListBucketMultipartUploads", "AbortMultipartUpload": "s3:AbortMultipartUpload",
+    wanted = {"HeadObject": "s3:GetObject", "GetObject": "s3:GetObject",
+              "ListParts": "s3:ListMultipartUploadParts",
+              "ListMultipartUploads": "s3:ListBucketMultipartUploads",
+              "AbortMultipartUpload": "s3:AbortMultipartUpload",
               "ListObjectsV2": "s3:ListBucket", "DeleteObject": "s3:DeleteObject"}
     with S3Server() as s:
         a = with_bucket(s)
@@ -217,25 +252,31 @@ def each_missing_permission_is_reported_by_name():
 def what_is_wrong_with_a_bucket_is_reported_with_the_remedy():
     with S3Server() as s:
         a = with_bucket(s)
-        cases = [({"AWS_SECRET_ACCESS_KEY": "wrong"}, "SignatureDoesNotMatch"), ({"AWS_ACCESS_KEY_ID": "AKIAWRONG"}, "AKIAWRONG|InvalidAccessKeyId")]
+        cases = [({"AWS_SECRET_ACCESS_KEY": "wrong"}, "SignatureDoesNotMatch"),
+                 ({"AWS_ACCESS_KEY_ID": "AKIAWRONG"}, "AKIAWRONG|InvalidAccessKeyId")]
         for environment, said in cases:
             result = at_bucket(a, s, environment=environment)
-            assert result.returncode == 1 and re.search(said, " ".join(of(result, "FAILED", "destination archive"))), result
+            assert result.returncode == 1 and re.search(
+                said, " ".join(of(result, "FAILED", "destination archive"))), result
         result = doctor(a, "--destination", "archive")
-        assert result.returncode == 1 and "no AWS credentials" in of(result, "FAILED", "destination archive")[0], result
+        assert result.returncode == 1 and "no AWS credentials" in of(result, "FAILED",
+                                                                     "destination archive")[0], result
         s.quota_bytes = 0
         result = at_bucket(a, s)
-        assert result.returncode == 1 and "Quota" in " ".join(of(result, "FAILED", "destination archive")), result
+        assert result.returncode == 1 and "Quota" in " ".join(of(result, "FAILED",
+                                                                 "destination archive")), result
         s.quota_bytes = None
         s.clock_offset = 7200
         assert "set this machine's clock" in at_bucket(a, s).stdout
         s.clock_offset = 0
         a.config["destinations"][0]["bucket"] = "bukcet"
         result = at_bucket(a, s)
-        assert result.returncode == 1 and "bukcet" in " ".join(of(result, "FAILED", "destination archive")), result
+        assert result.returncode == 1 and "bukcet" in " ".join(of(result, "FAILED",
+                                                                  "destination archive")), result
         a.config["destinations"][0].update(bucket="bucket", endpoint="http://127.0.0.1:1")
         result = at_bucket(a, s)
-        assert result.returncode == 1 and "connection refused" in " ".join(of(result, "FAILED", "destination archive")), result
+        assert result.returncode == 1 and "connection refused" in " ".join(
+            of(result, "FAILED", "destination archive")), result
 
 
 @test
@@ -245,11 +286,13 @@ def what_the_running_agent_has_to_report_is_reported():
         a.config["api"] = {"socket": api.path}
         result = doctor(a)
         assert result.returncode == 1, result
-        assert "its last reload failed" in " ".join(of(result, "warning", "agent")) and "another configuration" in result.stdout, result.stdout
+        assert "its last reload failed" in " ".join(of(result, "warning",
+                                                       "agent")) and "another configuration" in result.stdout, result.stdout
         assert "is failing: cannot write" in " ".join(of(result, "FAILED", "agent")), result.stdout
         assert_harmless(result.stdout, "doctor")
         result = doctor(a, "--destination", "archive")
-        assert result.returncode == 0 and not of(result, "FAILED"), "it is another destination that fails"
+        assert result.returncode == 0 and not of(result,
+                                                 "FAILED"), "it is another destination that fails"
 
 
 @test

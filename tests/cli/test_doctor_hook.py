@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""neuron-collect doctor: what is wrong with the runtime's hook, its socket and mailbox, and with what a snapshot needs; each with its remedy."""
+"""neuron-collect doctor: what is wrong with the runtime's hook, its socket and mailbox, and with
+what a snapshot needs; each with its remedy."""
 import json
 import os
 import socket
@@ -40,16 +41,20 @@ class Sick(Place):
 
     def findings(self, snapshot=""):
         with open(self.config, "w", encoding="ascii") as f:
-            f.write(self.text + f"snapshot: {{sysfs_root: {self.sysfs}{snapshot}}}\nstate_directory: {self.top}/state\n"
-                    f"api: {{socket: {self.top}/api.sock}}\nnode: {{instance_id: i-0a1b2c3d4e5f60718}}\n")
-        result = run(CLI, "--config", self.config, "--json", *self.options, "doctor", "--hook-directory", self.dir, env=clean_environment(HOME="/nonexistent"))
+            f.write(self.text + f"snapshot: {{sysfs_root: "
+                                f"{self.sysfs}{snapshot}}}\nstate_directory: {self.top}/state\n"
+                    f"api: {{socket: {self.top}/api.sock}}\nnode: {{instance_id: "
+                    f"i-0a1b2c3d4e5f60718}}\n")
+        result = run(CLI, "--config", self.config, "--json", *self.options, "doctor",
+                     "--hook-directory", self.dir, env=clean_environment(HOME="/nonexistent"))
         found = json.loads(result.stdout)["findings"]
         assert result.returncode == (1 if any(f["state"] == "FAILED" for f in found) else 0), result
         return [f for f in found if f["what"].startswith(("hook", "snapshot"))]
 
     def reports(self, what, state, text, remedy="", **more):
         found = self.findings(**more)
-        fitting = [f for f in found if f["what"] == what and f["state"] == state and text in f["detail"] and remedy in (f["remedy"] or "")]
+        fitting = [f for f in found if f["what"] == what and f["state"] == state
+                   and text in f["detail"] and remedy in (f["remedy"] or "")]
         assert len(fitting) == 1, (what, state, text, found)
 
 
@@ -60,14 +65,17 @@ def a_hook_of_ours_with_all_that_it_needs_is_well():
         p.put(program(), p.ours)
         found = p.findings()
         # what is installed for real on this machine may be another one, or none
-        assert [f["what"] for f in found] == ["hook", "hook socket", "hook mailbox", "snapshot"], found
-        assert "is ours, version 9.8.7" in found[0]["detail"] or "but differs from" in found[0]["detail"], found
+        assert [f["what"] for f in found] == ["hook", "hook socket", "hook mailbox",
+                                              "snapshot"], found
+        assert "is ours, version 9.8.7" in found[0]["detail"] or "but differs from" in found[0][
+            "detail"], found
 
 
 @test
 def each_state_of_the_hook_has_its_remedy():
     with Sick() as p:
-        p.reports("hook", "warning", "is not ours: dumps are only found by watching", "neuron-collect hook install")
+        p.reports("hook", "warning", "is not ours: dumps are only found by watching",
+                  "neuron-collect hook install")
         p.good("install", "--chain")
         p.put(NEWER)
         p.reports("hook", "FAILED", "a package upgrade has replaced", "neuron-collect hook install")
@@ -78,15 +86,18 @@ def each_state_of_the_hook_has_its_remedy():
         os.rmdir(p.path())
         p.good("install")
         os.chmod(p.path(), 0o700)
-        p.reports("hook", "FAILED", "cannot be executed by every user", "neuron-collect hook install")
+        p.reports("hook", "FAILED", "cannot be executed by every user",
+                  "neuron-collect hook install")
         p.good("install")
         os.chmod(p.path("neuron-dump.vendor"), 0o600)
-        p.reports("hook", "FAILED", "the chained hook 'neuron-dump.vendor' cannot be executed", "--no-chain")
+        p.reports("hook", "FAILED", "the chained hook 'neuron-dump.vendor' cannot be executed",
+                  "--no-chain")
         os.unlink(p.path(CHAIN))
         os.symlink("neuron-dump", p.path(CHAIN))
         p.reports("hook", "FAILED", "is neuron-collectd's own hook", "--no-chain")
     with Sick(vendor=None) as p:
-        p.reports("hook", "warning", "without it the runtime writes no core dumps", "neuron-collect hook install")
+        p.reports("hook", "warning", "without it the runtime writes no core dumps",
+                  "neuron-collect hook install")
         os.mkdir(p.path())
         p.reports("hook", "FAILED", "cannot be used", "move it away")
 
@@ -100,7 +111,8 @@ def a_socket_or_mailbox_that_jobs_cannot_use_is_found():
         os.chmod(p.top + "/hook.sock", 0o666)
         p.reports("hook socket", "ok", "accepts notes from every user")
         p.server.close()
-        p.reports("hook socket", "warning", "Connection refused; they wait in the mailbox", "start the agent")
+        p.reports("hook socket", "warning", "Connection refused; they wait in the mailbox",
+                  "start the agent")
         os.unlink(p.top + "/hook.sock")
         p.reports("hook socket", "warning", "No such file", "start the agent")
         p.reports("hook mailbox", "ok", "accepts notes while the agent does not run")
@@ -121,19 +133,22 @@ def the_driver_and_whether_snapshots_are_on_are_shown():
         p.reports("snapshot", "ok", "no Neuron driver is loaded here")
         p.driver("2.26.4.9")
         p.reports("snapshot", "ok", "the Neuron driver is 2.26.4.9")
-        p.reports("snapshot", "warning", "is switched off", "snapshot.enabled", snapshot=", enabled: false")
+        p.reports("snapshot", "warning", "is switched off", "snapshot.enabled",
+                  snapshot=", enabled: false")
 
 
 @test
 def an_agent_without_the_rights_for_a_snapshot_needs_the_unit_that_has_them():
     need_root()
     status = golden_api("status")[1]
-    with Sick() as p, subprocess.Popen(["sleep", "60"], user=65534, group=65534, extra_groups=[]) as process:
+    with Sick() as p, subprocess.Popen(["sleep", "60"], user=65534, group=65534,
+                                       extra_groups=[]) as process:
         try:
             status["agent"]["pid"] = process.pid
             with CannedApi({"GET /v1/status": status}) as api:
                 p.options = ["--socket", api.path]
-                p.reports("snapshot", "warning", f"'{p.top}/probe.sock' does not exist", "neuron-collectd-probe.socket")
+                p.reports("snapshot", "warning", f"'{p.top}/probe.sock' does not exist",
+                          "neuron-collectd-probe.socket")
                 with socket.socket(socket.AF_UNIX) as s:
                     s.bind(p.top + "/probe.sock")
                 p.reports("snapshot", "ok", f"'{p.top}/probe.sock' exists")

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""neuron-collect estimate tells the bundles, ids and objects that the daemon then makes, and nothing else."""
+"""neuron-collect estimate tells the bundles, ids and objects that the daemon then makes, and
+nothing else."""
 import json
 import os
 import re
@@ -19,7 +20,9 @@ def everything(a):
     """Units of all kinds, with and without what an id can be made of."""
     a.use_all_kinds()
     a.config["sources"].append(a.source("loose", "neuron-core-dump", "flat"))
-    a.config["destinations"] = [a.volume("archive", "out"), {"name": "second", "type": "volume", "path": a.path("out2", "%k", "%n-%u-%h", "%i", "%d-%c"),
+    a.config["destinations"] = [a.volume("archive", "out"),
+                                {"name": "second", "type": "volume",
+                                 "path": a.path("out2", "%k", "%n-%u-%h", "%i", "%d-%c"),
                                                              "min_free": "0"}]
     a.dump(size=1 << 20)
     a.dump(size=1 << 18, cluster_id="00000000000000bb", pid=77)
@@ -58,12 +61,15 @@ def ids_and_objects_are_those_that_the_daemon_delivers():
             made.setdefault(m["bundle"]["id"], []).append((object_of(path), m))
     assert set(told) == set(made) and len(made) >= 7, (sorted(told), sorted(made))
     for bundle_id, copies in made.items():
-        assert sorted(told[bundle_id]["objects"]) == sorted(path for path, _ in copies), (told[bundle_id], copies)
+        assert sorted(told[bundle_id]["objects"]) == sorted(path for path,
+                                                            _ in copies), (told[bundle_id], copies)
         m = copies[0][1]
-        assert told[bundle_id]["source"] == m["source"]["name"] and told[bundle_id]["path"] == m["source"]["path"]
+        assert told[bundle_id]["source"] == m["source"]["name"] and told[bundle_id]["path"] == m[
+            "source"]["path"]
         assert told[bundle_id]["files"] == len(m["members"]), bundle_id
         assert told[bundle_id]["bytes"] == sum(e["bytes"] for e in m["members"]), bundle_id
-    # and again afterwards: it asks no agent, so what is delivered is still told, under the same names
+    # and again afterwards: it asks no agent, so what is delivered is still told, under the same
+    # names
     assert {b["id"] for b in json.loads(estimate(a, "--json").stdout)} == set(told)
 
 
@@ -73,7 +79,8 @@ def objects_in_buckets_are_reported_as_urls_and_are_those_that_the_daemon_makes(
         a = Agent()
         everything(a)
         bucket = {"type": "s3", "bucket": s.bucket, "endpoint": s.endpoint}
-        a.config["destinations"] = [{"name": "one", "prefix": "neuron/%k/%d-%c", **bucket}, {"name": "two", "prefix": "fixed/%n %u+%h", **bucket}]
+        a.config["destinations"] = [{"name": "one", "prefix": "neuron/%k/%d-%c", **bucket},
+                                    {"name": "two", "prefix": "fixed/%n %u+%h", **bucket}]
         a.environment = s.environment()
         told = {o for b in json.loads(estimate(a, "--json").stdout) for o in b["objects"]}
         done = a.once()
@@ -96,7 +103,8 @@ def text_reports_the_same_as_json():
     objects = re.findall(r"^  -> (.*)$", result.stdout, re.M)
     assert sorted(objects) == sorted(o for b in told for o in b["objects"])
     files = sum(b["files"] for b in told)
-    assert result.stdout.splitlines()[-1].startswith(f"{len(told)} bundles, {files} files, "), result.stdout
+    assert result.stdout.splitlines()[-1].startswith(
+        f"{len(told)} bundles, {files} files, "), result.stdout
 
 
 @test
@@ -108,7 +116,8 @@ def a_path_with_a_trailing_slash_or_double_ones_makes_no_difference():
     told = json.loads(estimate(a, "--json").stdout)
     assert a.once().returncode == 0
     path, m = a.only_manifest()
-    assert [(b["id"], b["objects"]) for b in told] == [(m["bundle"]["id"], [object_of(path)])], (told, path)
+    assert [(b["id"], b["objects"]) for b in told] == [(m["bundle"]["id"],
+                                                        [object_of(path)])], (told, path)
 
 
 @test
@@ -120,7 +129,8 @@ def what_is_left_out_is_reported():
     os.mkfifo(os.path.join(unit, INSTANCE + "-fifo"))
     result = estimate(a)
     assert result.returncode == 0 and "left out, symlink: 1 file, such as" in result.stdout and "special-file" in result.stdout, result
-    assert json.loads(estimate(a, "--json").stdout)[0]["skipped"] == {"symlink": 1, "special-file": 1}
+    assert json.loads(estimate(a, "--json").stdout)[0]["skipped"] == {
+        "symlink": 1, "special-file": 1}
 
 
 @test
@@ -132,7 +142,8 @@ def a_source_that_is_not_there_yet_is_no_failure_one_that_cannot_be_read_is():
     with open(a.path("dumps"), "w", encoding="ascii") as f:
         f.write("no directory")
     result = estimate(a)
-    assert result.returncode == 1 and "cannot scan" in result.stderr and a.path("dumps") in result.stderr, result
+    assert result.returncode == 1 and "cannot scan" in result.stderr and a.path(
+        "dumps") in result.stderr, result
 
 
 @test
@@ -151,7 +162,8 @@ def without_the_default_file_the_built_in_configuration_counts_as_for_the_daemon
         from cli_test import Skip  # pylint: disable=import-outside-toplevel
         raise Skip(f"there is a '{default}' on this machine")
     result = run(CLI, "--json", "estimate")
-    assert result.returncode in (0, 1) and default in result.stderr and "built-in" in result.stderr, result
+    assert result.returncode in (
+        0, 1) and default in result.stderr and "built-in" in result.stderr, result
     assert isinstance(json.loads(result.stdout), list)
     shown = run(CLI, "config", "show")
     assert shown.returncode == 0 and "/tmp/neuron-core-dump" in shown.stdout and default in shown.stderr, shown

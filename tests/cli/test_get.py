@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""neuron-collect get: a whole bundle from a directory and from s3://, verified, gone on with, and never over something else."""
+"""neuron-collect get: a whole bundle from a directory and from s3://, verified, gone on with, and
+never over something else."""
 import fcntl
 import json
 import os
@@ -61,7 +62,9 @@ def a_bundle_is_fetched_by_any_of_its_three_names_from_both_places():
                 with Here(s.here.environment) as here:
                     result = here.run("get", base + suffix)
                     assert result.returncode == 0 and not result.stderr, result
-                    assert here.names() == sorted([name(), os.path.basename(made.manifest_path)]), here.names()
+                    assert here.names() == sorted([name(),
+                                                   os.path.basename(
+                                                       made.manifest_path)]), here.names()
                     assert_whole(here(name()))
                     assert run(CLI, "verify", here(name())).returncode == 0
                     assert_no_secret(s, result)
@@ -76,11 +79,13 @@ def it_goes_to_a_file_a_directory_or_stdout():
         for url in (made.big, s.url):
             with Here(s.here.environment) as here:
                 os.mkdir(here("dir"))
-                for out, wanted in (("dir", f"dir/{name()}"), ("dir/", f"dir/{name()}"), ("x.tar.zst", "x.tar.zst"), (here("y.tar.zst"), "y.tar.zst")):
+                for out, wanted in (("dir", f"dir/{name()}"), ("dir/", f"dir/{name()}"),
+                                    ("x.tar.zst", "x.tar.zst"), (here("y.tar.zst"), "y.tar.zst")):
                     assert here.run("get", url, "-o", out).returncode == 0
                     assert_whole(here(wanted))
                 assert here.run("get", url, "--output=odd").returncode == 0
-                assert sorted(n for n in here.names() if n.startswith("odd")) == ["odd", "odd.manifest.json"], here.names()
+                assert sorted(n for n in here.names()
+                              if n.startswith("odd")) == ["odd", "odd.manifest.json"], here.names()
                 before = here.names()
                 result = here.run("get", url, "-o", "-", text=False)
                 assert result.returncode == 0 and not result.stderr and result.stdout == head_of_big(1 << 30), len(result.stdout)
@@ -97,10 +102,12 @@ def what_is_reported_and_what_json_has():
         os.rename(here(name()), here(name() + ".partial"))
         os.truncate(here(name() + ".partial"), KEEP)
         text += session(["get", "DIR/BUNDLE"], here.run("get", made.big), replace)
-        text += session(["get", "DIR/BUNDLE", "-o", "-"], here.run("get", made.big, "-o", "/dev/null"), replace)
+        text += session(["get", "DIR/BUNDLE", "-o", "-"],
+                        here.run("get", made.big, "-o", "/dev/null"), replace)
         check_golden("get", text)
         answer = here.fetched(made.big, "-o", "again.tar.zst")
-        assert answer == {"object": made.big, "file": "again.tar.zst", "manifest": "again.manifest.json", "bytes": os.path.getsize(made.big),
+        assert answer == {"object": made.big, "file": "again.tar.zst",
+                          "manifest": "again.manifest.json", "bytes": os.path.getsize(made.big),
                           "loaded_bytes": os.path.getsize(made.big)}, answer
         assert here.run("--json", "get", made.big, "-o", "-").returncode == 2
 
@@ -125,13 +132,15 @@ def another_file_is_never_replaced_unless_forced():
             write(here(name()), content)
             result = here.run("get", made.big)
             assert result.returncode == 1 and "--force" in result.stderr and not result.stdout, result
-            assert open(here(name()), "rb").read() == content and here.names() == [name()], here.names()
+            assert open(here(name()),
+                        "rb").read() == content and here.names() == [name()], here.names()
         assert here.run("get", made.big, "--force").returncode == 0
         assert_whole(here(name()))
         manifest = name().removesuffix(".tar.zst") + ".manifest.json"
         write(here(manifest), b"{}")
         result = here.run("get", made.big)
-        assert result.returncode == 1 and "another bundle's manifest" in result.stderr and open(here(manifest), "rb").read() == b"{}", result
+        assert result.returncode == 1 and "another bundle's manifest" in result.stderr and open(
+            here(manifest), "rb").read() == b"{}", result
         assert here.run("get", made.big, "--force").returncode == 0
         assert_whole(here(name()))
         os.mkdir(here("d.tar.zst"))
@@ -149,7 +158,8 @@ def what_an_earlier_run_has_left_is_kept():
             s.log.clear()
             write(s.here(name() + ".partial"), head_of_big(kept))
             answer = s.here.fetched(s.url, "--force")
-            assert answer["loaded_bytes"] == total - kept and s.loaded() == total - kept, (kept, answer, s.loaded())
+            assert answer["loaded_bytes"] == total - kept and s.loaded() == total - kept, (
+                kept, answer, s.loaded())
             assert_whole(s.here(name()))
             os.unlink(s.here(name()))
         with Here() as here:
@@ -194,10 +204,12 @@ def a_partial_file_that_is_not_ours_or_in_use_is_refused():
         write(here("precious"), b"precious")
         os.symlink("precious", here(name() + ".partial"))
         result = here.run("get", made.big)
-        assert result.returncode == 1 and "not a file of yours" in result.stderr and open(here("precious"), "rb").read() == b"precious", result
+        assert result.returncode == 1 and "not a file of yours" in result.stderr and open(
+            here("precious"), "rb").read() == b"precious", result
         os.unlink(here(name() + ".partial"))
         os.link(here("precious"), here(name() + ".partial"))
-        assert here.run("get", made.big).returncode == 1 and open(here("precious"), "rb").read() == b"precious"
+        assert here.run("get", made.big).returncode == 1 and open(here("precious"),
+                                                                  "rb").read() == b"precious"
         os.unlink(here(name() + ".partial"))
         os.mkfifo(here(name() + ".partial"))
         assert here.run("get", made.big).returncode == 1
@@ -220,9 +232,11 @@ def a_damaged_object_is_reported_with_the_place_and_what_was_good_stays():
         for _ in range(2):
             result = s.here.run("get", s.url)
             assert result.returncode == 1 and f"bytes {ends[0]} to {ends[1] - 1} do not match the manifest" in result.stderr, result
-            assert s.here.names() == [name() + ".partial"] and os.path.getsize(s.here(name() + ".partial")) == ends[0]
+            assert s.here.names() == [name() + ".partial"] and os.path.getsize(
+                s.here(name() + ".partial")) == ends[0]
         result = s.here.run("get", s.url, "-o", "-", text=False)
-        assert result.returncode == 1 and b"do not use what was written" in result.stderr and len(result.stdout) < ends[1], result.stderr
+        assert result.returncode == 1 and b"do not use what was written" in result.stderr and len(
+            result.stdout) < ends[1], result.stderr
         s.put(Made.get().key, Made.get().files()[Made.get().key])
         assert s.here.run("get", s.url).returncode == 0
         assert_whole(s.here(name()))
@@ -252,12 +266,16 @@ def a_bundle_that_is_not_there_is_reported_from_one_that_was_not_delivered():
     copy = made.copy()
     text = ""
     with Here() as here, Served() as s:
-        text += session(["get", "DIR/typo"], here.run("get", copy.replace("directory-", "direktory-")),
-                        [(os.path.dirname(copy), "DIR"), (name()[9:-8], "-ID"), ("direktory-ID.tar.zst", "typo")])
+        text += session(["get", "DIR/typo"], here.run("get",
+                                                      copy.replace("directory-", "direktory-")),
+                        [(os.path.dirname(copy), "DIR"), (name()[9:-8], "-ID"),
+                         ("direktory-ID.tar.zst", "typo")])
         os.unlink(copy.removesuffix(".tar.zst") + ".manifest.json")
-        text += session(["get", "DIR/BUNDLE"], here.run("get", copy), [(os.path.dirname(copy), "DIR"), (name(), "BUNDLE")])
+        text += session(["get", "DIR/BUNDLE"], here.run("get", copy),
+                        [(os.path.dirname(copy), "DIR"), (name(), "BUNDLE")])
         text += session(["get", "/nowhere/x"], here.run("get", "/nowhere/x"))
-        text += session(["get", "DIR"], here.run("get", os.path.dirname(copy)), [(os.path.dirname(copy), "DIR")])
+        text += session(["get", "DIR"], here.run("get", os.path.dirname(copy)),
+                        [(os.path.dirname(copy), "DIR")])
         for url in ("s3://bucket", "s3://bucket/neuron/", "s3://bucket/neuron/x"):
             result = s.here.run("get", url)
             text += session(["get", url], result, [(f"127.0.0.1:{s.port}", "SERVER")])
@@ -277,16 +295,20 @@ def a_full_disk_ends_it_and_it_goes_on_when_there_is_room():
     with Here() as here:
         os.mkdir(here("mnt"))
         script = 'mount -t tmpfs -o size=%s tmpfs mnt && "$1" get "$2" -o mnt/; echo "exit $?"; ls mnt; if [ -n "$3" ]; then %s; fi'
-        result = run_program("unshare", "-m", "sh", "-c", script % ("8m", ":"), "sh", CLI, made.big, cwd=here.path)
+        result = run_program("unshare", "-m", "sh", "-c", script % ("8m", ":"), "sh", CLI,
+                             made.big, cwd=here.path)
         if result.returncode != 0 and "unshare" in result.stderr:
             from cli_test import Skip  # pylint: disable=import-outside-toplevel
             raise Skip(result.stderr.strip())
         assert "exit 1" in result.stdout and "only 8.0 MiB are free" in result.stderr and ".partial" not in result.stdout, result
         # a member's room is not known before: its holes take none
-        script = ('mount -t tmpfs -o size=8m tmpfs mnt && "$1" get "$2" --member "$3" -o mnt/big; echo "exit $?"; ls mnt; '
-                  'mount -o remount,size=64m mnt && "$1" --json get "$2" --member "$3" -o mnt/big; echo "exit $?"; sha256sum < mnt/big')
+        script = ('mount -t tmpfs -o size=8m tmpfs mnt && "$1" get "$2" --member "$3" -o mnt/big; '
+                  'echo "exit $?"; ls mnt; '
+                  'mount -o remount,size=64m mnt && "$1" --json get "$2" --member "$3" -o mnt/big; '
+                  'echo "exit $?"; sha256sum < mnt/big')
         big = next(m for m in made.manifest["members"] if m["bytes"] == 20 * MIB)
-        result = run_program("unshare", "-m", "sh", "-c", script, "sh", CLI, made.big, big["path"], cwd=here.path)
+        result = run_program("unshare", "-m", "sh", "-c", script, "sh", CLI, made.big, big["path"],
+                             cwd=here.path)
         assert "exit 1\nbig.partial\n" in result.stdout and "No space left" in result.stderr and "resumes after" in result.stderr, result
         assert "exit 0\n" + big["sha256"] in result.stdout, result
         answer = json.loads(result.stdout[result.stdout.index("{"):result.stdout.index("}") + 1])
@@ -318,7 +340,8 @@ def an_interruption_leaves_what_was_loaded_and_reports_how_to_go_on():
 @test
 def a_lost_server_leaves_what_was_loaded_too():
     with Served() as s:
-        s.fault("GetObject", key=Made.get().key, when=not_first, times=None, status=403, code="AccessDenied")
+        s.fault("GetObject", key=Made.get().key, when=not_first, times=None, status=403,
+                code="AccessDenied")
         result = s.here.run("get", s.url)
         assert result.returncode == 1 and "AccessDenied" in result.stderr and "8.0 MiB are in" in result.stderr, result
         s.clear_faults()
@@ -347,7 +370,8 @@ def a_terminal_gets_progress_but_no_content():
         assert code == 2 and b"stdout is a terminal" in out and len(out) < 500, out[:500]
         with Served() as s:
             environment = {**s.here.environment, "NO_COLOR": "1"}
-            code, out = run_in_terminal("get", s.url, "-o", here("x.tar.zst"), environment=environment)
+            code, out = run_in_terminal("get", s.url, "-o", here("x.tar.zst"),
+                                        environment=environment)
         lines = out.split(b"\r\x1b[K")
         assert code == 0 and any(b" % of 20." in line and b"/s" in line for line in lines), out
         assert lines[-1].endswith(b"\r\n") and b"verified in 3 parts" in lines[-1], out
@@ -358,13 +382,16 @@ def a_terminal_gets_progress_but_no_content():
 @test
 def a_mistyped_url_is_reported_how_to_write_it():
     text = ""
-    for url in ("s3:/bucket/key", "s3:bucket/key", "S3://bucket/key", "s3//bucket/key", "s3://", "s3:///key", "https://bucket.s3.amazonaws.com/key",
+    for url in ("s3:/bucket/key", "s3:bucket/key", "S3://bucket/key", "s3//bucket/key", "s3://",
+                "s3:///key", "https://bucket.s3.amazonaws.com/key",
                 "arn:aws:s3:::bucket/key", "file:///fsx/x", "gs://bucket/key"):
         for command in ("ls", "get", "verify"):
             result = run(CLI, command, url)
-            assert result.returncode == 2 and not result.stdout and len(result.stderr.splitlines()) == 1, (url, result)
+            assert result.returncode == 2 and not result.stdout and len(result.stderr.splitlines(
+                )) == 1, (url, result)
         text += session(["get", url], run(CLI, "get", url))
-    for arguments in ([], ["a", "b"], [""], ["a", "--member"], ["a", "--member", ""], ["a", "-o", ""], ["a", "--froce"], ["s3://b/k", "--no-sign-request"]):
+    for arguments in ([], ["a", "b"], [""], ["a", "--member"], ["a", "--member", ""],
+                      ["a", "-o", ""], ["a", "--froce"], ["s3://b/k", "--no-sign-request"]):
         result = run(CLI, "get", *arguments)
         assert result.returncode == 2, (arguments, result)
         text += session(["get", *arguments], result)
@@ -378,7 +405,8 @@ def partial_and_final_names_never_exist_both_wrong():
         s.fault("GetObject", key=Made.get().key, when=not_first, times=None, stall="answer")
         process = s.here.spawn("get", s.url)
         partial = s.here(name() + ".partial")
-        wait_for("something is written", lambda: os.path.exists(partial) and os.path.getsize(partial) >= MIB)
+        wait_for("something is written", lambda: os.path.exists(partial)
+                 and os.path.getsize(partial) >= MIB)
         process.kill()
         wait_end(process)
         assert s.here.names() == [name() + ".partial"], s.here.names()

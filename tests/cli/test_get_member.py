@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""neuron-collect get --member: one file out of a bundle by as few bytes as it takes, checked, with its holes."""
+"""neuron-collect get --member: one file out of a bundle by as few bytes as it takes, checked, with
+its holes."""
 import hashlib
 import json
 import os
@@ -33,7 +34,8 @@ def every_member_is_what_the_source_was_from_both_places():
                 for path in (BIG, SPARSE, EMPTY, SMALL):
                     result = here.run("get", url, "--member", escaped(path))
                     assert result.returncode == 0 and not result.stderr, result
-                    assert sha256_file(here(os.path.basename(path))) == sha256_file(source(path)), path
+                    assert sha256_file(here(os.path.basename(path))) == sha256_file(
+                        source(path)), path
                     assert_no_secret(s, result)
                 assert here.names() == sorted([BASE, SPARSE, EMPTY, SMALL]), here.names()
                 here.run("get", url, "--member", SMALL, "-o", "as.txt")
@@ -65,8 +67,10 @@ def few_requests_and_few_bytes_are_enough():
             answer = s.here.fetched(s.url, "--member", escaped(path), "-o", "out", "--force")
             requests = len(s.gets()) + len(s.gets(".manifest.json"))
             assert requests <= (4 if path != BIG else 6) and len(s.log) == requests, s.story()
-            assert s.loaded() <= most and answer["loaded_bytes"] == s.loaded(), (path, s.loaded(), answer)
-            assert answer["member"] == escaped(path) and answer["bytes"] == os.path.getsize(source(path)), answer
+            assert s.loaded() <= most and answer["loaded_bytes"] == s.loaded(), (path, s.loaded(
+                ), answer)
+            assert answer["member"] == escaped(path) and answer["bytes"] == os.path.getsize(
+                source(path)), answer
         assert len({r.connection for r in s.gets()}) > 1, "a large member is loaded in parallel"
 
 
@@ -81,7 +85,8 @@ def what_an_earlier_run_has_left_is_kept_when_it_is_right():
             assert s.here.fetched(s.url, "--member", escaped(BIG))["loaded_bytes"] <= most, kept
             assert sha256_file(s.here(BASE)) == sha256_file(source(BIG))
             os.unlink(s.here(BASE))
-        for garbage in (os.urandom(7 * MIB), data[:5 * MIB] + b"?" + data[5 * MIB + 1:9 * MIB], data + b"more"):
+        for garbage in (os.urandom(7 * MIB), data[:5 * MIB] + b"?" + data[5 * MIB + 1:9 * MIB],
+                        data + b"more"):
             with open(partial, "wb") as f:
                 f.write(garbage)
             answer = s.here.fetched(s.url, "--member", escaped(BIG))
@@ -142,7 +147,8 @@ def a_manifest_that_reports_another_digest_is_not_believed():
         result = s.here.run("get", s.url, "--member", SMALL)
         assert result.returncode == 1 and s.here.names() == [], (result, s.here.names())
         result = s.here.run("get", s.url, "--member", SMALL, "-o", "-")
-        assert result.returncode == 1 and result.stdout.encode() == content(SMALL) and "do not use" in result.stderr, result.stderr
+        assert result.returncode == 1 and result.stdout.encode() == content(
+            SMALL) and "do not use" in result.stderr, result.stderr
 
 
 @test
@@ -150,7 +156,8 @@ def a_member_that_does_not_exist_is_reported_with_near_ones():
     made = Made.get()
     text = ""
     with Here() as here:
-        for path in ("log.text", "Log.TXT", "deep/log.txt", "sparse", escaped(BASE), "nothing like it at all", "node"):
+        for path in ("log.text", "Log.TXT", "deep/log.txt", "sparse", escaped(BASE),
+                     "nothing like it at all", "node"):
             result = here.run("get", made.big, "--member", path)
             assert result.returncode == 1 and here.names() == [], result
             text += session(["get", "BUNDLE", "--member", path], result, [(made.big, "BUNDLE")])

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""neuron-collect hook install, remove, status: at every moment there is a whole hook, the vendor's is never lost, and what is wrong is told."""
+"""neuron-collect hook install, remove, status: at every moment there is a whole hook, the vendor's
+is never lost, and what is wrong is told."""
 import contextlib
 import json
 import os
@@ -35,16 +36,19 @@ def install_puts_ours_there_and_keeps_the_vendors_and_remove_puts_it_back():
         os.chmod(p.path(), 0o751)
         text = session(["hook", "status"], p.hook("status"))
         text += session(["hook", "install"], p.hook("install"))
-        assert p.content() == program() and p.content(ASIDE) == VENDOR and p.names() == [NAME, ASIDE], p.names()
+        assert p.content() == program() and p.content(ASIDE) == VENDOR and p.names() == [
+            NAME, ASIDE], p.names()
         st = os.stat(p.path())
-        assert stat.S_IMODE(st.st_mode) == 0o755 and (os.geteuid() != 0 or st.st_uid == st.st_gid == 0)
+        assert stat.S_IMODE(st.st_mode) == 0o755 and (os.geteuid() != 0
+                                                      or st.st_uid == st.st_gid == 0)
         text += session(["hook", "install"], p.hook("install"))
         text += session(["hook", "status"], p.hook("status"))
         text += session(["hook", "install", "--chain"], p.hook("install", "--chain"))
         text += session(["hook", "status"], p.hook("status"))
         assert os.readlink(p.path(CHAIN)) == ASIDE and p.content(CHAIN) == VENDOR
         text += session(["hook", "remove"], p.hook("remove"))
-        assert p.content() == VENDOR and p.names() == [NAME] and stat.S_IMODE(os.stat(p.path()).st_mode) == 0o751
+        assert p.content() == VENDOR and p.names() == [NAME] and stat.S_IMODE(
+            os.stat(p.path()).st_mode) == 0o751
         text += session(["hook", "remove"], p.hook("remove"))
         assert p.content() == VENDOR and p.names() == [NAME], p.names()
         check_golden("hook", text.replace(p.top, "DIR"))
@@ -70,7 +74,8 @@ def an_upgrade_is_reported_and_a_new_installation_keeps_the_newer_file_aside():
         result = p.hook("status")
         assert result.returncode == 1 and "no longer neuron-collectd's" in result.stdout, result
         p.good("install")
-        assert p.content() == program() and p.content(ASIDE) == NEWER and p.content(CHAIN) == NEWER, "the chain leads to the newer one"
+        assert p.content() == program() and p.content(ASIDE) == NEWER and p.content(
+            CHAIN) == NEWER, "the chain leads to the newer one"
         before = os.stat(p.path()).st_ino
         p.good("install")
         assert os.stat(p.path()).st_ino == before, "nothing to do is nothing done"
@@ -99,7 +104,8 @@ def remove_also_removes_what_an_older_version_has_left():
         result = run("unshare", "--mount", "sh", "-c", script, "sh", CLI)
         if result.returncode == 77 or "unshare" in result.stderr:
             raise Skip("no mount namespaces here")
-        assert result.returncode == 0 and result.stdout.splitlines()[-1] == "other.service" and "hook-keep" not in result.stdout, result
+        assert result.returncode == 0 and result.stdout.splitlines()[
+            -1] == "other.service" and "hook-keep" not in result.stdout, result
 
 
 @test
@@ -128,10 +134,16 @@ def another_version_of_ours_is_replaced_and_never_kept_aside():
 def ours_is_known_by_its_marker_and_nothing_else():
     with Place(vendor=None) as p:
         marker = b"neuron-collectd neuron-dump "
-        for content, ours in ((program(before=4), True), (program(before=65536 - 10), True), (program(before=65536 - 33), True), (program(before=3 * 65536 + 7), True),
-                              (b"\x7fELF" + marker + b"1.2.3\n", True), (b"\x7fELF" + marker + b"\0" + marker + b"1\0", True),
-                              (b"#!/bin/sh\n# " + marker + b"1.2.3\n", False), (b"\x7fELF" + marker + b"\0", False), (b"\x7fELF" + marker + b"1.2 3\0", False),
-                              (b"\x7fELF" + marker + b"1.2.3", False), (b"\x7fELF" + marker + b"1" * 40 + b"\0", False), (b"", False),
+        for content, ours in ((program(before=4), True), (program(before=65536 - 10), True),
+                              (program(before=65536 - 33), True),
+                              (program(before=3 * 65536 + 7), True),
+                              (b"\x7fELF" + marker + b"1.2.3\n", True),
+                              (b"\x7fELF" + marker + b"\0" + marker + b"1\0", True),
+                              (b"#!/bin/sh\n# " + marker + b"1.2.3\n", False),
+                              (b"\x7fELF" + marker + b"\0", False),
+                              (b"\x7fELF" + marker + b"1.2 3\0", False),
+                              (b"\x7fELF" + marker + b"1.2.3", False),
+                              (b"\x7fELF" + marker + b"1" * 40 + b"\0", False), (b"", False),
                               (b"\x7fELF" + b"z" * (64 << 20) + marker + b"1.2.3\0", False)):
             p.put(content)
             answer = json.loads(p.hook("status", "--json").stdout)
@@ -148,7 +160,8 @@ def the_program_that_is_built_carries_the_marker():
         p.good("install")
         answer = json.loads(p.hook("status", "--json").stdout)
         version = run(CLI, "--version").stdout.split()[1]
-        assert answer["state"] == "ours" and answer["version"] == version and answer["current"] is True, answer
+        assert answer["state"] == "ours" and answer["version"] == version and answer[
+            "current"] is True, answer
 
 
 @test
@@ -161,10 +174,15 @@ def what_is_installed_runs_the_vendors_or_ones_own_with_the_runtimes_arguments()
         p.ours = built
         custom = p.put(script, os.path.join(p.top, "custom"))
         dump = os.path.join(p.top, "dump")
-        arguments = ["--error-code=NRT_EXEC_OOB", "--pid", "7", "--tid", "8", "--log-id", "9", "--instance-id", "i-0a1b2c3d", "--new", "--local-output-dir", dump, "--x", "a b"]
-        env = clean_environment(NEURON_COLLECTD_HOOK_SOCKET=p.top + "/none.sock", NEURON_COLLECTD_MAILBOX=p.top + "/mailbox", NEURON_COLLECTD_SYSFS=p.top)
+        arguments = ["--error-code=NRT_EXEC_OOB", "--pid", "7", "--tid", "8", "--log-id", "9",
+                     "--instance-id", "i-0a1b2c3d", "--new", "--local-output-dir", dump, "--x",
+                     "a b"]
+        env = clean_environment(NEURON_COLLECTD_HOOK_SOCKET=p.top + "/none.sock",
+                                NEURON_COLLECTD_MAILBOX=p.top + "/mailbox",
+                                NEURON_COLLECTD_SYSFS=p.top)
         os.mkdir(p.top + "/mailbox")
-        for option, where in (("--no-chain", None), ("--chain", p.dir), (f"--chain={custom}", p.top)):
+        for option, where in (("--no-chain", None), ("--chain", p.dir),
+                              (f"--chain={custom}", p.top)):
             p.good("install", option)
             result = run(p.path(), *arguments, env=env)
             assert result.returncode == 0, result
@@ -181,10 +199,13 @@ def what_is_installed_runs_the_vendors_or_ones_own_with_the_runtimes_arguments()
 
 
 def ways_to_die(p, *arguments):
-    """Runs it once for each system call that could change something, and kills it there. Yields after each death."""
+    """Runs it once for each system call that could change something, and kills it there. Yields
+    after each death."""
     for call in CHANGING.split(","):
         for number in range(1, 200):
-            result = p.hook(*arguments, wrap=("strace", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={number}"))
+            result = p.hook(*arguments, wrap=("strace", "-qq", "-o", "/dev/null", "-e",
+                                              f"trace={call}", "-e",
+                                              f"inject={call}:signal=KILL:when={number}"))
             if result.returncode not in (-signal.SIGKILL, 128 + signal.SIGKILL):
                 break
             yield f"{arguments} {call} {number}"
@@ -199,17 +220,20 @@ def whatever_kills_it_the_vendors_file_is_there_and_the_next_run_fixes_it():
     with Place() as p:
         for where in ways_to_die(p, "install", "--chain"):
             deaths += 1
-            assert p.content() in (VENDOR, program()), (where, "the name has no whole hook under it")
+            assert p.content() in (VENDOR, program()), (where,
+                                                        "the name has no whole hook under it")
             assert VENDOR in (p.content(name) for name in p.names()), (where, p.names())
             p.good("install", "--chain")
-            assert p.content() == program() and p.content(ASIDE) == VENDOR and p.names() == [NAME, CHAIN, ASIDE], (where, p.names())
+            assert p.content() == program() and p.content(ASIDE) == VENDOR and p.names() == [
+                NAME, CHAIN, ASIDE], (where, p.names())
             p.good("remove")
             assert p.everything().keys() == {NAME} and p.content() == VENDOR, (where, p.names())
         p.good("remove")
         p.good("install", "--chain")
         for where in ways_to_die(p, "remove"):
             deaths += 1
-            assert p.content() in (VENDOR, program()), (where, "the name has no whole hook under it")
+            assert p.content() in (VENDOR, program()), (where,
+                                                        "the name has no whole hook under it")
             assert VENDOR in (p.content(name) for name in p.names()), (where, p.names())
             p.good("remove")
             assert p.names() == [NAME] and p.content() == VENDOR, (where, p.names())
@@ -222,11 +246,13 @@ def many_at_once_do_not_lose_the_vendors_file():
     with Place() as p:
         for _ in range(5):
             command = [CLI, "hook", "install", "--to", p.dir, "--from", p.ours]
-            runs = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(12)]
+            runs = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                    for _ in range(12)]
             for process in runs:
                 _, errors = process.communicate(timeout=120)
                 assert process.returncode == 0, errors
-            assert p.content() == program() and p.content(ASIDE) == VENDOR and p.names() == [NAME, ASIDE], p.names()
+            assert p.content() == program() and p.content(ASIDE) == VENDOR and p.names() == [
+                NAME, ASIDE], p.names()
             p.good("remove")
             assert p.content() == VENDOR
 
@@ -293,21 +319,27 @@ def what_cannot_be_replaced_is_reported_with_what_to_do():
 def without_leave_or_on_a_read_only_disk_it_reports_so_and_changes_nothing():
     need_root()
     with Place() as p:
-        copy = shutil.copy(CLI, os.path.join(p.top, "neuron-collect"))  # the build may lie where nobody else may go
+        # the build may lie where nobody else may go
+        copy = shutil.copy(CLI, os.path.join(p.top, "neuron-collect"))
         before = p.everything()
         for command in ("install", "remove"):
-            result = run(copy, "hook", command, "--to", p.dir, "--from", p.ours, user=65534, group=65534, extra_groups=[])
-            assert result.returncode == 1 and result.stderr.rstrip().endswith("run it as root"), result
+            result = run(copy, "hook", command, "--to", p.dir, "--from", p.ours, user=65534,
+                         group=65534, extra_groups=[])
+            assert result.returncode == 1 and result.stderr.rstrip().endswith(
+                "run it as root"), result
         assert p.everything() == before
         script = 'mount -t tmpfs none "$1" && cp "$2" "$1/neuron-dump" && mount -o remount,ro "$1" && exec "$3" hook install --to "$1" --from "$2"'
         result = run("unshare", "--mount", "sh", "-c", script, "sh", p.dir, p.config, CLI)
         if result.returncode == 1 and "unshare" in result.stderr:
             raise Skip("no mount namespaces here")
-        result = run("unshare", "--mount", "sh", "-c", script.replace('cp "$2"', 'cp "$4"'), "sh", p.dir, p.ours, CLI, "/bin/true")
+        result = run("unshare", "--mount", "sh", "-c", script.replace('cp "$2"', 'cp "$4"'), "sh",
+                     p.dir, p.ours, CLI, "/bin/true")
         assert result.returncode == 1 and "mount it read-write" in result.stderr, result
         # a disk that is full: what is there stays
-        script = ('mount -t tmpfs -o size=64k none "$1" && cp "$4" "$1/neuron-dump" && "$3" hook install --to "$1" --from "$2"; echo $?; cmp "$4" "$1/neuron-dump" && ls -A "$1"')
-        result = run("unshare", "--mount", "sh", "-c", script, "sh", p.dir, p.ours, CLI, "/bin/true")
+        script = ('mount -t tmpfs -o size=64k none "$1" && cp "$4" "$1/neuron-dump" && "$3" hook '
+                  'install --to "$1" --from "$2"; echo $?; cmp "$4" "$1/neuron-dump" && ls -A "$1"')
+        result = run("unshare", "--mount", "sh", "-c", script, "sh", p.dir, p.ours, CLI,
+                     "/bin/true")
         assert result.stdout == "1\nneuron-dump\n" and "free some space" in result.stderr, result
 
 
@@ -315,9 +347,11 @@ def without_leave_or_on_a_read_only_disk_it_reports_so_and_changes_nothing():
 def a_file_system_without_hard_links_will_do():
     need_strace()
     with Place() as p:
-        wrap = ("strace", "-qq", "-o", "/dev/null", "-e", "trace=linkat", "-e", "inject=linkat:error=EPERM")
+        wrap = ("strace", "-qq", "-o", "/dev/null", "-e", "trace=linkat", "-e",
+                "inject=linkat:error=EPERM")
         p.good("install", wrap=wrap)
-        assert p.content() == program() and p.content(ASIDE) == VENDOR and p.names() == [NAME, ASIDE]
+        assert p.content() == program() and p.content(ASIDE) == VENDOR and p.names() == [
+            NAME, ASIDE]
         p.put(NEWER)
         p.good("install", wrap=wrap)
         assert p.content() == program() and p.content(ASIDE) == NEWER
@@ -333,7 +367,8 @@ def what_a_killed_installation_has_left_is_overwritten():
             f.write(program()[:7000])  # a copy that was cut
         os.chmod(new, 0o600)
         p.good("install")
-        assert p.names() == [NAME, ASIDE] and p.content(ASIDE) == VENDOR and p.content() == program()
+        assert p.names() == [NAME, ASIDE] and p.content(
+            ASIDE) == VENDOR and p.content() == program()
         p.good("remove")
         os.link(p.path(), p.path(ASIDE))  # killed before ours had the name
         p.good("remove")
@@ -359,17 +394,26 @@ def status_reports_whether_the_agent_accepts_notes_and_where_jobs_dump_to():
         with somebody_on(p.top + "/hook.sock"):
             assert f"accepts notes on '{p.top}/hook.sock'" in p.good("status")
             answer = json.loads(p.good("status", "--json"))
-        assert answer == {"directory": p.dir, "state": "ours", "version": "9.8.7", "current": True, "executable": True, "vendor_kept_aside": True, "chain": None, "socket": p.top + "/hook.sock", "socket_answers": True, "mailbox": p.top + "/mailbox",
+        assert answer == {"directory": p.dir, "state": "ours", "version": "9.8.7", "current": True,
+                          "executable": True, "vendor_kept_aside": True, "chain": None,
+                          "socket": p.top + "/hook.sock", "socket_answers": True,
+                          "mailbox": p.top + "/mailbox",
                           "dump_directory": "/tmp/neuron-core-dump/dt-%d-cid-%c"}, answer
         text = p.good("status")
         assert "(the runtime's default), which belongs to source 'core-dumps'" in text, text
         text = p.good("status", environment={"NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY": "/fsx/%d-%c"})
         assert "'/fsx/%d-%c', which belongs to no source" in text, text
-        text = p.good("status", environment={"NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY": "", "NEURON_RT_S3_CORE_DUMP_PREFIX": ""})
+        text = p.good("status", environment={"NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY": "",
+                                             "NEURON_RT_S3_CORE_DUMP_PREFIX": ""})
         assert "switched off" in text, text
-        assert json.loads(p.good("status", "--json", environment={"NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY": "", "NEURON_RT_S3_CORE_DUMP_PREFIX": ""}))["dump_directory"] is None
+        assert json.loads(p.good("status", "--json",
+                                 environment={"NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY": "",
+                                              "NEURON_RT_S3_CORE_DUMP_PREFIX": ""}))[
+                                                  "dump_directory"] is None
         # what others wrote drives no terminal
-        code, out = run_in_terminal("--config", p.config, "hook", "status", "--to", p.dir, environment={"NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY": "/tmp/\x1b[2J\x9b31m"})
+        code, out = run_in_terminal("--config", p.config, "hook", "status", "--to", p.dir,
+                                    environment={
+                                        "NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY": "/tmp/\x1b[2J\x9b31m"})
         assert code == 0
         assert_harmless(out.replace(b"\r\n", b"\n"), "status")
 
@@ -377,18 +421,26 @@ def status_reports_whether_the_agent_accepts_notes_and_where_jobs_dump_to():
 @test
 def json_reports_what_was_done():
     with Place() as p:
-        nothing = {"directory": p.dir, "placed": False, "put_aside": False, "restored": False, "removed": False, "left_other": False, "chain_changed": False}
-        assert json.loads(p.good("install", "--json")) == {**nothing, "placed": True, "put_aside": True}
-        assert json.loads(p.good("install", "--json", "--chain")) == {**nothing, "chain_changed": True}
+        nothing = {"directory": p.dir, "placed": False, "put_aside": False, "restored": False,
+                   "removed": False, "left_other": False, "chain_changed": False}
+        assert json.loads(p.good("install", "--json")) == {**nothing, "placed": True,
+                                                           "put_aside": True}
+        assert json.loads(p.good("install", "--json",
+                                 "--chain")) == {**nothing, "chain_changed": True}
         p.put(NEWER)
-        assert json.loads(p.good("remove", "--json")) == {**nothing, "left_other": True, "chain_changed": True}
-        assert p.content() == NEWER and p.content(ASIDE) == VENDOR, "what is not ours is left, and so is what was aside"
+        assert json.loads(p.good("remove", "--json")) == {**nothing, "left_other": True,
+                                                          "chain_changed": True}
+        assert p.content() == NEWER and p.content(
+            ASIDE) == VENDOR, "what is not ours is left, and so is what was aside"
 
 
 @test
 def wrong_usage_is_reported():
-    for arguments in (["hook"], ["hook", "fix"], ["hook", "install", "now"], ["hook", "install", "--to"], ["hook", "install", "--to="], ["hook", "status", "--chain"],
-                      ["hook", "install", "--again"], ["hook", "install", "--chain", "--no-chain"], ["hook", "install", "--bogus"]):
+    for arguments in (["hook"], ["hook", "fix"], ["hook", "install", "now"],
+                      ["hook", "install", "--to"], ["hook", "install", "--to="],
+                      ["hook", "status", "--chain"],
+                      ["hook", "install", "--again"], ["hook", "install", "--chain", "--no-chain"],
+                      ["hook", "install", "--bogus"]):
         result = run(CLI, *arguments)
         assert result.returncode == 2 and not result.stdout and "see neuron-collect hook --help" in result.stderr, (arguments, result)
 

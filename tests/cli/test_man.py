@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The man pages are well-formed, and tell of every command and option that the programs have, and of no other."""
+"""The man pages are well-formed, and tell of every command and option that the programs have, and
+of no other."""
 import os
 import re
 import sys
@@ -19,7 +20,8 @@ def page(name):
 
 
 def own_commands(text):
-    return set(re.findall(r"^  ([a-z]+) ", text.split("\n  --socket PATH")[0], re.M)) if "COMMAND" in text else set()
+    return set(re.findall(r"^  ([a-z]+) ", text.split("\n  --socket PATH")[0],
+                          re.M)) if "COMMAND" in text else set()
 
 
 @test
@@ -41,7 +43,8 @@ def options_of_the_programs_and_of_their_pages_are_the_same():
         for line in page(name).splitlines():
             if line.startswith(".It ") and "Fl Fl" in line:
                 described.update(re.findall(r"Fl Fl ([a-z-]+)", line))
-        assert described == wanted - ({"check", "print-config"} if program == CLI else set()), (name, described ^ wanted)
+        assert described == wanted - ({"check", "print-config"} if program == CLI
+                                      else set()), (name, described ^ wanted)
 
 
 @test
@@ -52,7 +55,8 @@ def commands_of_neuron_collect_and_of_its_page_are_the_same():
     for line in page("neuron-collect.1").split(".Sh COMMANDS")[1].split(".Sh ")[0].splitlines():
         if line.startswith(".It "):
             described.update(re.findall(r"\bCm ([a-z]+)", line))
-    assert described - {"check", "show"} == wanted - {"show"} and "show" in described, described ^ wanted
+    assert described - {"check",
+                        "show"} == wanted - {"show"} and "show" in described, described ^ wanted
 
 
 @test

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The reading commands and doctor against a production S3 server: what other programs have put there is listed, fetched and verified."""
+"""The reading commands and doctor against a production S3 server: what other programs have put
+there is listed, fetched and verified."""
 import json
 import os
 import sys
@@ -28,7 +29,8 @@ def filled():
 
 
 def here_at(server):
-    return Here({"AWS_ENDPOINT_URL": server.endpoint, "AWS_ACCESS_KEY_ID": server.access_key, "AWS_SECRET_ACCESS_KEY": server.secret_key})
+    return Here({"AWS_ENDPOINT_URL": server.endpoint, "AWS_ACCESS_KEY_ID": server.access_key,
+                 "AWS_SECRET_ACCESS_KEY": server.secret_key})
 
 
 def url():
@@ -40,7 +42,8 @@ def bundles_are_listed_fetched_and_verified():
     server, _ = filled()
     with here_at(server) as here:
         result = here.run("ls", "s3://evidence")
-        assert result.returncode == 0 and result.stdout.count("  complete  ") == 4 and not result.stderr, result
+        assert result.returncode == 0 and result.stdout.count(
+            "  complete  ") == 4 and not result.stderr, result
         assert here.run("verify", url()).returncode == 0
         here.fetched(url())
         assert_whole(here(os.path.basename(Made.get().big)))
@@ -48,7 +51,8 @@ def bundles_are_listed_fetched_and_verified():
         assert result.returncode == 0 and len(result.stdout) == os.path.getsize(Made.get().big)
         os.rename(here(os.path.basename(Made.get().big)), here("x.tar.zst.partial"))
         os.truncate(here("x.tar.zst.partial"), 11 * MIB)
-        assert here.fetched(url(), "-o", "x.tar.zst")["loaded_bytes"] == os.path.getsize(Made.get().big) - 11 * MIB
+        assert here.fetched(url(), "-o", "x.tar.zst")["loaded_bytes"] == os.path.getsize(Made.get(
+            ).big) - 11 * MIB
         assert_whole(here("x.tar.zst"))
 
 
@@ -58,7 +62,8 @@ def members_are_fetched():
     with here_at(server) as here:
         for path in (BIG, SPARSE, EMPTY, SMALL):
             here.fetched(url(), "--member", escaped(path))
-            assert sha256_file(here(os.path.basename(path))) == sha256_file(os.path.join(Made.get().source, path)), path
+            assert sha256_file(here(os.path.basename(path))) == sha256_file(
+                os.path.join(Made.get().source, path)), path
 
 
 @test
@@ -68,14 +73,17 @@ def more_than_a_page_of_keys_of_every_spelling_is_listed():
         prefix = "a b+c%25=&/\u00e4\u6f22/'()!*~"
         os.makedirs(here("many", prefix, "i-0"))
         for i in range(1100):
-            with open(here("many", prefix, "i-0", f"process-core-20260527T051233-{i:012x}.tar.zst"), "w", encoding="ascii") as f:
+            with open(here("many", prefix, "i-0",
+                           f"process-core-20260527T051233-{i:012x}.tar.zst"), "w",
+                           encoding="ascii") as f:
                 f.write("x")
         bucket.rclone("copy", "--transfers", "16", here("many"), bucket.remote("many"))
         result = here.run("--json", "ls", "s3://evidence/many/")
         incidents = json.loads(result.stdout)
         assert result.returncode == 0 and len(incidents) == 1, result.stderr
         assert incidents[0]["incident"] == "s3://evidence/many/" + prefix, incidents[0]["incident"]
-        assert [b["url"] for b in incidents[0]["bundles"]] == [f"s3://evidence/many/{prefix}/i-0/process-core-20260527T051233-{i:012x}.tar.zst"
+        assert [b["url"] for b in incidents[0]["bundles"]] == [
+            f"s3://evidence/many/{prefix}/i-0/process-core-20260527T051233-{i:012x}.tar.zst"
                                                                for i in range(1100)]
         assert {b["fault"] for b in incidents[0]["bundles"]} == {"not delivered (no manifest)"}
 
@@ -98,14 +106,16 @@ def what_is_wrong_is_reported():
 def doctor_tries_everything_and_leaves_nothing():
     server, bucket = filled()
     a = Agent()
-    a.config["destinations"] = [{"name": "archive", "type": "s3", "bucket": "evidence", "endpoint": server.endpoint, "prefix": "doctor/%d-%c"}]
+    a.config["destinations"] = [{"name": "archive", "type": "s3", "bucket": "evidence",
+                                 "endpoint": server.endpoint, "prefix": "doctor/%d-%c"}]
     a.write_config()
     with here_at(server) as here:
         before = bucket.rclone("lsf", "-R", bucket.remote()).stdout
         result = here.run("--config", a.config_file, "doctor", "--destination", "archive")
         assert result.returncode == 0 and "FAILED" not in result.stdout, result
         assert bucket.rclone("lsf", "-R", bucket.remote()).stdout == before
-        result = here.run("--config", a.config_file, "doctor", "--destination", "archive", env={**here.environment, "AWS_SECRET_ACCESS_KEY": "wrong"})
+        result = here.run("--config", a.config_file, "doctor", "--destination", "archive",
+                          env={**here.environment, "AWS_SECRET_ACCESS_KEY": "wrong"})
         assert result.returncode == 1 and "SignatureDoesNotMatch" in result.stdout and server.secret_key not in result.stdout, result
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Reading from S3 over a server that misbehaves on request: which server and whose credentials, tries again, and what is said."""
+"""Reading from S3 over a server that misbehaves on request: which server and whose credentials,
+tries again, and what is said."""
 import os
 import ssl
 import sys
@@ -13,7 +14,8 @@ import certs
 from agent import cleanup, sha256_file, yaml_text
 from reading import MIB, SMALL, Here, Made, Served, assert_no_secret, assert_whole
 
-COMMANDS = (["ls", "s3://bucket"], ["get", None], ["get", None, "--member", SMALL, "-o", "-"], ["verify", None])
+COMMANDS = (["ls", "s3://bucket"], ["get", None], ["get", None, "--member", SMALL, "-o", "-"],
+            ["verify", None])
 
 
 def name():
@@ -37,7 +39,9 @@ def destination(s, **more):
 def config(here, *destinations):
     path = here("c.yaml")
     with open(path, "w", encoding="utf-8") as f:
-        f.write(yaml_text({"version": 1, "sources": [{"name": "x", "kind": "directory", "path": "/nowhere/x"}], "destinations": list(destinations)}))
+        f.write(yaml_text({"version": 1,
+                           "sources": [{"name": "x", "kind": "directory", "path": "/nowhere/x"}],
+                           "destinations": list(destinations)}))
     return path
 
 
@@ -50,8 +54,10 @@ def verify_reads_everything_once_in_parallel_ranges_and_reports_the_same_as_of_a
     made = Made.get()
     with Served() as s:
         result, local = s.here.run("verify", s.url), run(CLI, "verify", made.big)
-        assert result.returncode == 0 and result.stdout == local.stdout.replace(made.big, s.url) and not result.stderr, result
-        assert s.loaded() <= os.path.getsize(made.big) + 8 * MIB and len({r.connection for r in s.gets()}) > 1, s.story()
+        assert result.returncode == 0 and result.stdout == local.stdout.replace(
+            made.big, s.url) and not result.stderr, result
+        assert s.loaded() <= os.path.getsize(made.big) + 8 * MIB and len(
+            {r.connection for r in s.gets()}) > 1, s.story()
         assert s.here.run("verify", s.url.removesuffix(".tar.zst")).stdout == result.stdout
         body = bytearray(s.objects[made.key].body)
         body[len(body) // 2] ^= 1
@@ -70,8 +76,12 @@ def a_bundle_of_many_ranges_needs_no_more_memory_than_some_of_them():
         with Here(s.here.environment) as here:
             for command in (["get", s.url], ["verify", s.url]):
                 s.log.clear()
-                result = run("/usr/bin/env", "python3", "-c", "import os, resource, subprocess, sys; r = subprocess.run(sys.argv[1:], stdout=2); "
-                             "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(r.returncode)", CLI, *command,
+                result = run("/usr/bin/env", "python3", "-c", "import os, resource, subprocess, "
+                                                              "sys; r = "
+                                                              "subprocess.run(sys.argv[1:], "
+                                                              "stdout=2); "
+                             "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); "
+                             "sys.exit(r.returncode)", CLI, *command,
                              cwd=here.path, env=here.environment)
                 assert result.returncode == 0, result
                 with open(CLI, "rb") as f:
@@ -87,7 +97,8 @@ def connections_that_are_cut_are_gone_on_with_where_they_were_cut():
         s.fault("GetObject", key=made.key, times=2, drop="answer")
         assert s.here.run("get", s.url).returncode == 0, s.story()
         assert_whole(s.here(name()))
-        firsts = sorted(int(r.headers["range"].removeprefix("bytes=").split("-")[0]) for r in s.gets())
+        firsts = sorted(int(r.headers["range"].removeprefix("bytes=").split("-")[0])
+                        for r in s.gets())
         assert any(first % MIB == 17 for first in firsts), firsts
         s.clear_faults()
         s.fault("GetObject", times=2, cut=100)
@@ -131,15 +142,21 @@ def an_answer_that_is_not_what_was_asked_for_is_never_used():
 
         def lying(says):
             def edit(_, reply):
-                numbers = reply.headers["Content-Range"].removeprefix("bytes ").replace("/", "-").split("-")
+                numbers = reply.headers["Content-Range"].removeprefix("bytes ").replace(
+                    "/", "-").split("-")
                 first, last, total = (int(n) for n in numbers)
-                reply.headers["Content-Range"] = says.format(first=first, last=last, next=last + 1, before=last - 1, total=total)
+                reply.headers["Content-Range"] = says.format(first=first, last=last, next=last + 1,
+                                                             before=last - 1, total=total)
             return edit
 
-        lies = ("bytes {first}-{next}/{total}", "bytes {first}-{before}/{total}", "bytes {first}-{last}/{last}", "bytes {last}-{first}/{total}",
-                "bytes {first}-{last}/*", "bytes {first}-{last}/{total}x", "bytes {first}-{last}", "bytes {first}-/{total}", "bytes -{last}/{total}",
-                "bytes  {first}-{last}/{total}", "bytes +{first}-{last}/{total}", "bytes={first}-{last}/{total}", "octets {first}-{last}/{total}",
-                "bytes {first}-{last}/99999999999999999999", "bytes " + "0" * 100 + "-{last}/{total}", "bytes", "")
+        lies = ("bytes {first}-{next}/{total}", "bytes {first}-{before}/{total}",
+                "bytes {first}-{last}/{last}", "bytes {last}-{first}/{total}",
+                "bytes {first}-{last}/*", "bytes {first}-{last}/{total}x", "bytes {first}-{last}",
+                "bytes {first}-/{total}", "bytes -{last}/{total}",
+                "bytes  {first}-{last}/{total}", "bytes +{first}-{last}/{total}",
+                "bytes={first}-{last}/{total}", "octets {first}-{last}/{total}",
+                "bytes {first}-{last}/99999999999999999999",
+                "bytes " + "0" * 100 + "-{last}/{total}", "bytes", "")
         for edit in (whole, elsewhere, silent, *map(lying, lies)):
             s.clear_faults()
             s.fault("GetObject", key=made.key, times=None, edit=edit)
@@ -147,7 +164,9 @@ def an_answer_that_is_not_what_was_asked_for_is_never_used():
             assert result.returncode == 1 and "range" in result.stderr and name() not in s.here.names(), (edit, result)
             assert s.here.names() == [], s.here.names()
         s.clear_faults()
-        for body in (b"<html>hello</html>", b"", b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>", b"\xff" * 100):
+        for body in (b"<html>hello</html>", b"",
+                     b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
+                     b"\xff" * 100):
             s.clear_faults()
             s.fault("ListObjectsV2", times=None, status=200, body=body)
             result = s.here.run("ls", "s3://bucket")
@@ -158,10 +177,12 @@ def an_answer_that_is_not_what_was_asked_for_is_never_used():
 @test
 def wrong_credentials_and_missing_ones_are_reported_with_the_remedy():
     with Served() as s:
-        for name_, value, said in (("AWS_SECRET_ACCESS_KEY", "wrong", "SignatureDoesNotMatch"), ("AWS_ACCESS_KEY_ID", "AKIAWRONG", "InvalidAccessKeyId")):
+        for name_, value, said in (("AWS_SECRET_ACCESS_KEY", "wrong", "SignatureDoesNotMatch"),
+                                   ("AWS_ACCESS_KEY_ID", "AKIAWRONG", "InvalidAccessKeyId")):
             for result in all_commands(s, environment={**s.here.environment, name_: value}):
                 assert result.returncode == 1 and not result.stdout and said in result.stderr or "403" in result.stderr, result
-        for result in all_commands(s, environment=without(s.here.environment, "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")):
+        for result in all_commands(s, environment=without(s.here.environment, "AWS_ACCESS_KEY_ID",
+                                                          "AWS_SECRET_ACCESS_KEY")):
             assert result.returncode == 1 and "no AWS credentials" in result.stderr and not result.stdout, result
         for result in all_commands(s, "--profile", "nobody"):
             assert result.returncode == 1 and "nobody" in result.stderr and not result.stdout, result
@@ -187,10 +208,15 @@ def credentials_come_from_the_profile_that_is_named():
     with Served() as s:
         environment = without(s.here.environment, "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
         with open(s.here("credentials"), "w", encoding="ascii") as f:
-            f.write(f"[reader]\naws_access_key_id = {s.access_key}\naws_secret_access_key = {s.secret_key}\n[default]\naws_access_key_id = AKIANO\naws_secret_access_key = no\n")
-        environment |= {"AWS_SHARED_CREDENTIALS_FILE": s.here("credentials"), "AWS_CONFIG_FILE": "/nonexistent"}
-        assert all(r.returncode == 0 for r in all_commands(s, "--profile", "reader", environment=environment))
-        assert all(r.returncode == 0 for r in all_commands(s, environment={**environment, "AWS_PROFILE": "reader"}))
+            f.write(f"[reader]\naws_access_key_id = {s.access_key}\naws_secret_access_key = "
+                    f"{s.secret_key}\n[default]\naws_access_key_id = AKIANO\naws_secret_access_key "
+                    f"= no\n")
+        environment |= {"AWS_SHARED_CREDENTIALS_FILE": s.here("credentials"),
+                        "AWS_CONFIG_FILE": "/nonexistent"}
+        assert all(r.returncode == 0 for r in all_commands(s, "--profile", "reader",
+                                                           environment=environment))
+        assert all(r.returncode == 0
+                   for r in all_commands(s, environment={**environment, "AWS_PROFILE": "reader"}))
         assert all(r.returncode == 1 for r in all_commands(s, environment=environment))
 
 
@@ -199,7 +225,9 @@ def the_configured_destination_with_the_bucket_reports_where_it_is():
     with Served() as s, Served(bucket="other") as t, Here() as here:
         nowhere = {**s.environment(), "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
         file = config(here, destination(s), destination(t, name="second"))
-        assert all(r.returncode == 0 for r in all_commands(s, "--config", file, environment={**s.here.environment, **nowhere}))
+        assert all(r.returncode == 0 for r in all_commands(s, "--config", file,
+                                                           environment={
+                                                               **s.here.environment, **nowhere}))
         with Here(nowhere) as there:
             result = there.run("--config", file, "ls", "s3://other")
             assert result.returncode == 0 and result.stdout.count("  complete  ") == 4, result
@@ -227,23 +255,34 @@ def of_two_destinations_with_one_bucket_the_one_with_the_longer_prefix_counts():
 @test
 def the_endpoint_of_s3_alone_comes_before_the_one_of_everything():
     with Served() as s:
-        environment = {**s.here.environment, "AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ENDPOINT_URL_S3": s.endpoint}
+        environment = {**s.here.environment, "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
+                       "AWS_ENDPOINT_URL_S3": s.endpoint}
         assert all(r.returncode == 0 for r in all_commands(s, environment=environment))
-        assert all(r.returncode == 0 for r in all_commands(s, "--endpoint-url", s.endpoint, environment={**environment, "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:2"}))
+        assert all(r.returncode == 0 for r in all_commands(s, "--endpoint-url", s.endpoint,
+                                                           environment={
+                                                               **environment,
+                                                               "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:2"}))
 
 
 @test
 def of_the_environment_s_switches_only_true_is_true_and_an_endpoint_of_one_s_own_has_no_such_names():
     with Served() as s, Here() as here:
         on = {"AWS_USE_FIPS_ENDPOINT": "true", "AWS_USE_DUALSTACK_ENDPOINT": "true"}
-        assert all(r.returncode == 0 for r in all_commands(s, environment={**s.here.environment, **on}))
+        assert all(r.returncode == 0
+                   for r in all_commands(s, environment={**s.here.environment, **on}))
         # another server would be asked if `yes` counted
-        assert all(r.returncode == 0 for r in all_commands(s, environment={**s.here.environment, "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "yes"}))
+        assert all(r.returncode == 0 for r in all_commands(
+            s, environment={**s.here.environment, "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "yes"}))
         # what is configured or given is no such variable
-        ignoring = {**s.environment(), **on, "AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "True"}
-        assert all(r.returncode == 0 for r in all_commands(s, "--endpoint-url", s.endpoint, environment={**s.here.environment, **ignoring}))
+        ignoring = {**s.environment(), **on, "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
+                    "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "True"}
+        assert all(r.returncode == 0 for r in all_commands(s, "--endpoint-url", s.endpoint,
+                                                           environment={
+                                                               **s.here.environment, **ignoring}))
         file = config(here, destination(s))
-        assert all(r.returncode == 0 for r in all_commands(s, "--config", file, environment={**s.here.environment, **ignoring}))
+        assert all(r.returncode == 0 for r in all_commands(s, "--config", file,
+                                                           environment={
+                                                               **s.here.environment, **ignoring}))
 
 
 @test
@@ -253,9 +292,13 @@ def the_region_is_learned_when_it_is_not_reported_right():
         assert all(r.returncode == 0 for r in all_commands(s, "--region", "us-west-2"))
         s.log.clear()
         assert all(r.returncode == 0 for r in all_commands(s, "--region", "eu-north-9"))
-        assert all(r.returncode == 0 for r in all_commands(s, environment={**s.here.environment, "AWS_DEFAULT_REGION": "eu-north-9"}))
+        assert all(r.returncode == 0 for r in all_commands(
+            s, environment={**s.here.environment, "AWS_DEFAULT_REGION": "eu-north-9"}))
         assert {r.scope_region for r in s.log} == {"eu-north-9"}, s.story()
-        assert all(r.returncode == 0 for r in all_commands(s, environment={**s.here.environment, "AWS_REGION": "eu-north-9", "AWS_DEFAULT_REGION": "x-1"}))
+        assert all(r.returncode == 0
+                   for r in all_commands(s, environment={**s.here.environment,
+                                                         "AWS_REGION": "eu-north-9",
+                                                         "AWS_DEFAULT_REGION": "x-1"}))
         assert {r.scope_region for r in s.log} == {"eu-north-9"}, s.story()
 
 
@@ -274,9 +317,12 @@ def https_is_trusted_by_the_ca_that_is_named():
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(made.good)
         with Served(tls=context) as s:
-            plain = {k: v for k, v in s.here.environment.items() if k not in ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "SSL_CERT_DIR")}
-            assert all(r.returncode == 0 for r in all_commands(s, "--ca-bundle", made.ca, environment=plain))
-            assert all(r.returncode == 0 for r in all_commands(s, environment={**plain, "AWS_CA_BUNDLE": made.ca}))
+            plain = {k: v for k, v in s.here.environment.items()
+                     if k not in ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "SSL_CERT_DIR")}
+            assert all(r.returncode == 0 for r in all_commands(s, "--ca-bundle", made.ca,
+                                                               environment=plain))
+            assert all(r.returncode == 0
+                       for r in all_commands(s, environment={**plain, "AWS_CA_BUNDLE": made.ca}))
             for result in all_commands(s, environment=plain):
                 assert result.returncode == 1 and "certificate" in result.stderr.lower() and not result.stdout, result
             result = s.here.run("ls", "s3://bucket", "--ca-bundle", "/nowhere/ca.pem")
@@ -296,15 +342,19 @@ def session_tokens_are_sent():
 def keys_of_every_spelling_are_fetched():
     made = Made.get()
     with Served() as s:
-        for prefix in ("with space/", "plus+and=and%25/", "unicode-\u00e4\u6f22/", "a//b/", "*~'()!/", "q?x&y#z/"):
+        for prefix in ("with space/", "plus+and=and%25/", "unicode-\u00e4\u6f22/", "a//b/",
+                       "*~'()!/", "q?x&y#z/"):
             key = prefix + os.path.basename(made.big)
             s.put(key, s.objects[made.key].body)
-            s.put(key.removesuffix(".tar.zst") + ".manifest.json", made.files()[made.key.removesuffix(".tar.zst") + ".manifest.json"])
+            s.put(key.removesuffix(".tar.zst") + ".manifest.json",
+                  made.files()[made.key.removesuffix(".tar.zst") + ".manifest.json"])
             listed = s.here.run("ls", "s3://bucket/" + prefix)
-            assert listed.returncode == 0 and "s3://bucket/" + key in listed.stdout, (prefix, listed)
+            assert listed.returncode == 0 and "s3://bucket/" + key in listed.stdout, (
+                prefix, listed)
             with Here(s.here.environment) as here:
                 result = here.run("get", "s3://bucket/" + key, "--member", SMALL)
-                assert result.returncode == 0 and sha256_file(here(SMALL)) == sha256_file(os.path.join(made.source, SMALL)), (prefix, result)
+                assert result.returncode == 0 and sha256_file(here(SMALL)) == sha256_file(
+                    os.path.join(made.source, SMALL)), (prefix, result)
 
 
 def clean(failed=False):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""neuron-collect snapshot: waits until there is one, and says what it could not bring, why, and what to do."""
+"""neuron-collect snapshot: waits until there is one, and says what it could not bring, why, and
+what to do."""
 import json
 import os
 import shutil
@@ -16,9 +17,11 @@ NAME = "20260527T051233-1"
 DOCUMENT = {"schema": "neuron-collectd/snapshot/1", "name": NAME,
             "sections": [{"name": "neuron_sysfs", "state": "complete", "detail": None},
                          {"name": "kmsg", "state": "timeout", "detail": "it was killed after 5s"}]}
-DONE = {"done": True, "directory": "/state/snapshots/" + NAME, "files": ["snapshot.json", "../evil", ".hidden"], "document": DOCUMENT}
+DONE = {"done": True, "directory": "/state/snapshots/" + NAME,
+        "files": ["snapshot.json", "../evil", ".hidden"], "document": DOCUMENT}
 FILE = f"GET /v1/snapshots/{NAME}/snapshot.json"
-ANSWERS = {"POST /v1/snapshot": (202, {"name": NAME}), f"GET /v1/snapshots/{NAME}": InTurn([{"done": False}, {"done": False}, DONE]),
+ANSWERS = {"POST /v1/snapshot": (202, {"name": NAME}),
+           f"GET /v1/snapshots/{NAME}": InTurn([{"done": False}, {"done": False}, DONE]),
            FILE: json.dumps(DOCUMENT).encode()}
 
 _places = []
@@ -57,7 +60,8 @@ def with_an_output_directory_it_brings_plain_names_and_no_others():
 
 @test
 def what_the_agent_does_not_give_is_named_with_its_reason_and_status():
-    for status, body, says in ((404, {"error": "there is no such file"}, "there is no such file (HTTP status 404)"),
+    for status, body, says in ((404, {"error": "there is no such file"},
+                                "there is no such file (HTTP status 404)"),
                                (500, b"<html>", "no reason given (HTTP status 500)")):
         result, _ = ask(ANSWERS | {FILE: (status, body)}, "snapshot", "-o", place())
         assert result.returncode == 1 and result.stdout == "", result
@@ -73,7 +77,8 @@ def a_directory_that_cannot_be_written_is_named_with_the_remedy():
     with CannedApi(ANSWERS) as api:
         os.chmod(api.path, 0o777)
         os.chmod(os.path.dirname(api.path), 0o755)
-        result = subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", CLI, "--socket", api.path, "snapshot", "-o", to],
+        result = subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
+                                 CLI, "--socket", api.path, "snapshot", "-o", to],
                                 capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 1 and result.stdout == "", result
     assert f"'{to}': Permission denied; name another directory with -o" in result.stderr, result.stderr

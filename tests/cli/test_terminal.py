@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""With a terminal and without: colour and progress only where they belong, and nothing hostile ever gets through."""
+"""With a terminal and without: colour and progress only where they belong, and nothing hostile ever
+gets through."""
 import os
 import re
 import subprocess
@@ -8,9 +9,11 @@ import tempfile
 
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 # pylint: disable=wrong-import-position
-from cli_test import (CLI, SHIPPING, CannedApi, InTurn, Skip, ask, assert_harmless, golden_api, main, run, run_in_terminal, test)
+from cli_test import (CLI, SHIPPING, CannedApi, InTurn, Skip, ask, assert_harmless, golden_api,
+                      main, run, run_in_terminal, test)
 
-# Each of these would do something to a terminal or to whoever reads line by line; \u009b is CSI in one character.
+# Each of these would do something to a terminal or to whoever reads line by line; \u009b is CSI in
+# one character.
 EVIL = "\x1b[2J\x1b]0;owned\x07\u009b31m\r\n\x7f\x08evil"
 COLOUR = re.compile(rb"\x1b\[(?:3[123]|0)m")
 
@@ -35,18 +38,28 @@ def hostile_answers(keep=()):
         "POST /v1/drain": poison({"action": "drain", "message": "x"}),
         "POST /v1/resume": poison({"action": "resume", "message": "x"}),
     }
-    answers.update({f"POST /v1/bundles/{SHIPPING}/{a}": ok for a in ("retry", "cancel", "pin", "unpin")})
+    answers.update({f"POST /v1/bundles/{SHIPPING}/{a}": ok
+                    for a in ("retry", "cancel", "pin", "unpin")})
     answers["GET /v1/bundles/refused"] = (409, poison({"error": {"code": "x", "message": "no"}}))
     answers["POST /v1/bundles/refused/cancel"] = answers["GET /v1/bundles/refused"]
     return answers
 
 
-HOSTILE_COMMANDS = [["status"], ["list"], ["show", SHIPPING], ["explain", SHIPPING], ["retry", SHIPPING], ["cancel", SHIPPING], ["pin", SHIPPING],
-                    ["unpin", SHIPPING], ["flush"], ["wait", SHIPPING, "--timeout", "0"], ["wait", "--all", "--timeout", "0"], ["drain", "--timeout", "0"], ["resume"], ["drain", EVIL],
-                    ["show", "refused"], ["cancel", "refused"], ["show", EVIL], ["wait", EVIL], ["status", EVIL], [EVIL], ["--" + EVIL], ["list", "--state", EVIL],
-                    ["list", "--" + EVIL], ["verify", EVIL], ["verify", EVIL + ".tar.zst"], ["wait", "--timeout", EVIL], ["config", EVIL],
-                    ["--config", EVIL, "config", "check"], ["--config", EVIL, "estimate"], ["list", "--source", EVIL], ["ls", EVIL], ["get", EVIL], ["get", "s3://" + EVIL],
-                    ["ls", "s3://b/" + EVIL, "--endpoint-url", EVIL], ["doctor", "--destination", EVIL], ["--config", EVIL, "doctor"], ["verify", "s3:" + EVIL]]
+HOSTILE_COMMANDS = [["status"], ["list"], ["show", SHIPPING], ["explain", SHIPPING],
+                    ["retry", SHIPPING], ["cancel", SHIPPING], ["pin", SHIPPING],
+                    ["unpin", SHIPPING], ["flush"], ["wait", SHIPPING, "--timeout", "0"],
+                    ["wait", "--all", "--timeout", "0"], ["drain", "--timeout", "0"], ["resume"],
+                    ["drain", EVIL],
+                    ["show", "refused"], ["cancel", "refused"], ["show", EVIL], ["wait", EVIL],
+                    ["status", EVIL], [EVIL], ["--" + EVIL], ["list", "--state", EVIL],
+                    ["list", "--" + EVIL], ["verify", EVIL], ["verify", EVIL + ".tar.zst"],
+                    ["wait", "--timeout", EVIL], ["config", EVIL],
+                    ["--config", EVIL, "config", "check"], ["--config", EVIL, "estimate"],
+                    ["list", "--source", EVIL], ["ls", EVIL], ["get", EVIL],
+                    ["get", "s3://" + EVIL],
+                    ["ls", "s3://b/" + EVIL, "--endpoint-url", EVIL],
+                    ["doctor", "--destination", EVIL], ["--config", EVIL, "doctor"],
+                    ["verify", "s3:" + EVIL]]
 
 
 @test
@@ -58,13 +71,19 @@ def no_control_character_gets_through_whoever_sent_it():
                 assert_harmless(result.stdout, command)
                 assert_harmless(result.stderr, command)
                 clean, _ = ask({}, *command)
-                assert len(result.stderr.splitlines()) <= max(1, len(clean.stderr.splitlines())), (command, "a line was forged", result.stderr)
-            for command in ["status"], ["list"], ["show", SHIPPING], ["explain", SHIPPING], ["cancel", "refused"], ["wait", SHIPPING, "--timeout", "0"]:
+                assert len(result.stderr.splitlines()) <= max(1, len(clean.stderr.splitlines())), (
+                    command, "a line was forged", result.stderr)
+            for command in ["status"], ["list"], ["show",
+                                                  SHIPPING], ["explain",
+                                                              SHIPPING], ["cancel", "refused"], [
+                                                                  "wait", SHIPPING, "--timeout",
+                                                                  "0"]:
                 result = run(CLI, "--socket", api.path, *command)
                 assert r"\x1b[2J\x1b]0;owned\x07\xc2\x9b31m\x0d\x0a\x7f\x08evil" in result.stdout + result.stderr, ("nothing was tried", command, result)
             # as many lines as without the poison
             result = run(CLI, "--socket", api.path, "list")
-            assert len(result.stdout.splitlines()) == len(golden_api("bundles")[1]["bundles"]), result.stdout
+            assert len(result.stdout.splitlines()) == len(
+                golden_api("bundles")[1]["bundles"]), result.stdout
     result = run(CLI, "--socket", "/nowhere/" + EVIL, "status")
     assert result.returncode == 3
     assert_harmless(result.stderr, "--socket")
@@ -73,15 +92,21 @@ def no_control_character_gets_through_whoever_sent_it():
 @test
 def json_on_a_terminal_is_harmless_too():
     with CannedApi(hostile_answers()) as api:
-        for command in ["status"], ["list"], ["show", SHIPPING], ["flush"], ["wait", SHIPPING, "--timeout", "0"]:
-            code, out = run_in_terminal("--socket", api.path, "--json", *command, environment={"TERM": "dumb"})  # no progress
+        for command in ["status"], ["list"], ["show",
+                                              SHIPPING], ["flush"], ["wait", SHIPPING, "--timeout",
+                                                                     "0"]:
+            # no progress
+            code, out = run_in_terminal("--socket", api.path, "--json", *command,
+                                        environment={"TERM": "dumb"})
             assert code in (0, 1) and b"evil" in out, (command, code, out)
-            assert not [b for b in out.replace(b"\r\n", b"\n") if b != 0x0a and (b < 0x20 or b >= 0x80)], (command, out)
+            assert not [b for b in out.replace(b"\r\n", b"\n") if b != 0x0a
+                        and (b < 0x20 or b >= 0x80)], (command, out)
 
 
 @test
 def colour_is_for_terminals_that_have_it():
-    answers = {"GET /v1/status": golden_api("status"), "GET /v1/bundles": golden_api("bundles"), f"GET /v1/bundles/{SHIPPING}": golden_api("bundle-shipping")}
+    answers = {"GET /v1/status": golden_api("status"), "GET /v1/bundles": golden_api("bundles"),
+               f"GET /v1/bundles/{SHIPPING}": golden_api("bundle-shipping")}
     with CannedApi(answers) as api:
         for command in ["status"], ["list"], ["show", SHIPPING], ["explain", SHIPPING]:
             plain = run(CLI, "--socket", api.path, *command, text=False).stdout
@@ -104,26 +129,34 @@ def colour_is_for_terminals_that_have_it():
 def an_empty_list_reports_so_to_a_person():
     with CannedApi({"GET /v1/bundles": {"bundles": [], "next": None}}) as api:
         assert run_in_terminal("--socket", api.path, "list") == (0, b"no bundles\r\n")
-        assert run_in_terminal("--socket", api.path, "list", "--state", "ready", "--source", "a")[1] == b"no bundles that are ready of source a\r\n"
+        assert run_in_terminal("--socket", api.path, "list", "--state", "ready", "--source",
+                               "a")[1] == b"no bundles that are ready of source a\r\n"
 
 
 def waiting():
     status = golden_api("status")[1]
     idle = {**status, "idle": True, "bundles": {**status["bundles"], "quarantined": 0}}
     b = golden_api("bundle-shipping")[1]
-    return {"GET /v1/status": InTurn([status, idle]), f"GET /v1/bundles/{SHIPPING}": InTurn([b, {**b, "state": "delivered"}])}
+    return {"GET /v1/status": InTurn([status, idle]),
+            f"GET /v1/bundles/{SHIPPING}": InTurn([b, {**b, "state": "delivered"}])}
 
 
 @test
 def wait_draws_a_bar_on_a_terminal_and_wipes_it():
-    for arguments, first, last in (["wait", SHIPPING], b"shipping", SHIPPING.encode()), (["wait", "--all"], b"2 waiting", b"everything is delivered"):
+    for arguments, first, last in (["wait", SHIPPING], b"shipping",
+                                   SHIPPING.encode()), (["wait", "--all"], b"2 waiting",
+                                                        b"everything is delivered"):
         with CannedApi(waiting()) as api:
-            code, out = run_in_terminal("--socket", api.path, *arguments, environment={"NO_COLOR": "1"})
+            code, out = run_in_terminal("--socket", api.path, *arguments,
+                                        environment={"NO_COLOR": "1"})
             lines = out.split(b"\r\x1b[K")
-            assert code == 0 and lines[0] == b"" and lines[1] == first + b" [##########..........] 50 % to fsx, 2.0 MiB/s, 2s left", out
-            assert lines[-1].startswith(last) and lines[-1].endswith(b"\r\n") and b"\n" not in b"".join(lines[:-1]), out
+            assert code == 0 and lines[0] == b"" and lines[
+                1] == first + b" [##########..........] 50 % to fsx, 2.0 MiB/s, 2s left", out
+            assert lines[-1].startswith(last) and lines[-1].endswith(
+                b"\r\n") and b"\n" not in b"".join(lines[:-1]), out
         with CannedApi(waiting()) as api:
-            code, out = run_in_terminal("--socket", api.path, *arguments, environment={"TERM": "dumb"})
+            code, out = run_in_terminal("--socket", api.path, *arguments,
+                                        environment={"TERM": "dumb"})
             assert code == 0 and b"\x1b" not in out and b"#" not in out, out
         with CannedApi(waiting()) as api, tempfile.TemporaryFile() as f:
             code, out = run_in_terminal("--socket", api.path, "--json", *arguments, stdout=f)
@@ -135,14 +168,16 @@ def wait_draws_a_bar_on_a_terminal_and_wipes_it():
 def wait_without_a_terminal_draws_nothing():
     for arguments in (["wait", SHIPPING], ["wait", "--all"]):
         result, _ = ask(waiting(), *arguments)
-        assert result.returncode == 0 and "#" not in result.stdout and not result.stderr and len(result.stdout.splitlines()) == 1, result
+        assert result.returncode == 0 and "#" not in result.stdout and not result.stderr and len(
+            result.stdout.splitlines()) == 1, result
 
 
 @test
 def an_agent_that_goes_away_while_one_waits_ends_the_bar_and_the_waiting():
     with CannedApi({"GET /v1/status": InTurn([golden_api("status")[1], (500, b"bye")])}) as api:
         code, out = run_in_terminal("--socket", api.path, "wait")
-    assert code == 1 and out.endswith(b"not JSON; what listens there?\r\n") and b"\r\x1b[Kneuron-collect: " in out, out
+    assert code == 1 and out.endswith(
+        b"not JSON; what listens there?\r\n") and b"\r\x1b[Kneuron-collect: " in out, out
 
 
 @test
@@ -157,9 +192,11 @@ def hostile_file_names_are_spelled_by_estimate():
         os.symlink("/etc/shadow", unit + b"/li\x1b[1mnk\n")
         config = os.path.join(directory, "c.yaml")
         with open(config, "w", encoding="utf-8") as f:
-            f.write(f"version: 1\nnode: {{instance_id: i-0a1b2c3d4e5f60718}}\nsources: [{{name: p, kind: neuron-profile, path: {directory}/src}}]\n"
+            f.write(f"version: 1\nnode: {{instance_id: i-0a1b2c3d4e5f60718}}\nsources: [{{name: p, "
+                    f"kind: neuron-profile, path: {directory}/src}}]\n"
                     f"destinations: [{{name: v, type: volume, path: {directory}/out}}]\n")
-        result = subprocess.run([CLI, "--config", config, "estimate"], capture_output=True, check=False)
+        result = subprocess.run([CLI, "--config", config, "estimate"], capture_output=True,
+                                check=False)
         assert result.returncode == 0 and rb"\x1b[31m\x0a\xff" in result.stdout and rb"li\x1b[1mnk\x0a" in result.stdout, result
         assert_harmless(result.stdout, "estimate")
         assert_harmless(result.stderr, "estimate")

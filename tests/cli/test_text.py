@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What people read: help, and text made from what the API's own tests have it say. UPDATE_GOLDEN=1 rewrites tests/golden/cli."""
+"""What people read: help, and text made from what the API's own tests have it say. UPDATE_GOLDEN=1
+rewrites tests/golden/cli."""
 import copy
 import sys
 
@@ -7,7 +8,8 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 # pylint: disable=wrong-import-position
 from cli_test import CLI, QUARANTINED, SHIPPING, InTurn, ask, ask_golden, check_golden, golden_api, main, run, session, test
 
-COMMANDS = ("status", "list", "show", "explain", "wait", "retry", "cancel", "pin", "unpin", "flush", "drain", "resume", "ls", "get", "verify", "estimate", "doctor", "config")
+COMMANDS = ("status", "list", "show", "explain", "wait", "retry", "cancel", "pin", "unpin",
+            "flush", "drain", "resume", "ls", "get", "verify", "estimate", "doctor", "config")
 BUNDLE = f"GET /v1/bundles/{SHIPPING}"
 
 
@@ -19,7 +21,8 @@ def bundle(**changes):
 
 
 def delivered():
-    return bundle(state="delivered", explain="Delivered: every destination has proof of a whole copy, and the source is no longer held.",
+    return bundle(state="delivered", explain="Delivered: every destination has proof of a whole "
+                                             "copy, and the source is no longer held.",
                   deliveries=golden_api("bundles")[1]["bundles"][1]["deliveries"])
 
 
@@ -33,11 +36,14 @@ def help_of_all_and_of_each_command():
     for command in COMMANDS:
         assert f"\n  {command} " in result.stdout
         one = run(CLI, command, "--help")
-        assert one.returncode == 0 and not one.stderr and one.stdout.startswith(f"neuron-collect [OPTIONS] {command}"), one
+        assert one.returncode == 0 and not one.stderr and one.stdout.startswith(f"neuron-collect "
+                                                                                f"[OPTIONS] "
+                                                                                f"{command}"), one
         assert run(CLI, command, "anything", "-h").stdout == one.stdout
         text += session([command, "--help"], one)
     check_golden("help-commands", text)
-    too_long = [line for line in (result.stdout + text).splitlines() if len(line) > 100 and "--config FILE" not in line]
+    too_long = [line for line in (result.stdout + text).splitlines() if len(line) > 100
+                and "--config FILE" not in line]
     assert not too_long, too_long
 
 
@@ -59,7 +65,8 @@ def status_of_an_idle_agent_without_a_file_that_cannot_deliver():
 @test
 def list_of_bundles():
     result = ask_golden("list", {"GET /v1/bundles": golden_api("bundles")}, "list")
-    assert len(result.stdout.splitlines()) == len(golden_api("bundles")[1]["bundles"]), "one line a bundle"
+    assert len(result.stdout.splitlines()) == len(
+        golden_api("bundles")[1]["bundles"]), "one line a bundle"
 
 
 @test
@@ -72,7 +79,8 @@ def an_empty_list_is_empty():
 def list_asks_for_what_was_wanted_page_after_page():
     one, two = golden_api("bundles")[1]["bundles"][:2]
     query = "/v1/bundles?limit=500&state=ready&source=core%20dumps%26x"
-    answers = {f"GET {query}": {"bundles": [one], "next": one["id"]}, f"GET {query}&after={one['id']}": {"bundles": [two], "next": None}}
+    answers = {f"GET {query}": {"bundles": [one], "next": one["id"]},
+               f"GET {query}&after={one['id']}": {"bundles": [two], "next": None}}
     result, requests = ask(answers, "list", "--state", "ready", "--source", "core dumps&x")
     assert result.returncode == 0 and len(result.stdout.splitlines()) == 2, result
     assert requests == list(answers)
@@ -88,16 +96,23 @@ def a_page_that_comes_again_and_again_does_not_hang_it():
 @test
 def show_of_bundles():
     ask_golden("show-shipping", {BUNDLE: golden_api("bundle-shipping")}, "show", SHIPPING)
-    ask_golden("show-quarantined", {f"GET /v1/bundles/{QUARANTINED}": golden_api("bundle-quarantined")}, "show", QUARANTINED)
+    ask_golden("show-quarantined",
+               {f"GET /v1/bundles/{QUARANTINED}": golden_api("bundle-quarantined")}, "show",
+               QUARANTINED)
     ask_golden("show-delivered", {BUNDLE: delivered()}, "show", SHIPPING)
 
 
 @test
 def deliveries_to_s3_have_progress_proof_and_their_last_error():
-    shipping = {"destination": "archive", "state": "shipping", "proof": None, "object": "s3://my-bucket/neuron/x.tar.zst", "bytes": 0, "sent_bytes": 3 << 20,
-                "done_bytes": 4 << 20, "total_bytes": 8 << 20, "rate": 1 << 20, "eta_seconds": 4, "attempts": 0, "last_error": None, "next_try": None}
-    paused = {**shipping, "destination": "second", "state": "pending", "last_error": "403 AccessDenied; allow s3:PutObject", "next_try": "2026-05-27T05:22:35Z"}
-    done = {**shipping, "destination": "third", "state": "delivered", "proof": "head", "bytes": 5 << 20}
+    shipping = {"destination": "archive", "state": "shipping", "proof": None,
+                "object": "s3://my-bucket/neuron/x.tar.zst", "bytes": 0, "sent_bytes": 3 << 20,
+                "done_bytes": 4 << 20, "total_bytes": 8 << 20, "rate": 1 << 20, "eta_seconds": 4,
+                "attempts": 0, "last_error": None, "next_try": None}
+    paused = {**shipping, "destination": "second", "state": "pending",
+              "last_error": "403 AccessDenied; allow s3:PutObject",
+              "next_try": "2026-05-27T05:22:35Z"}
+    done = {**shipping, "destination": "third", "state": "delivered", "proof": "head",
+            "bytes": 5 << 20}
     b = bundle(deliveries=[shipping, paused, done])
     result = ask_golden("show-s3", {BUNDLE: b}, "show", SHIPPING)
     assert "50 % of 8.0 MiB, 1.0 MiB/s, 4s left, 3.0 MiB sent" in result.stdout and "proof: head" in result.stdout, result.stdout
@@ -109,7 +124,9 @@ def deliveries_to_s3_have_progress_proof_and_their_last_error():
 @test
 def explain_of_bundles():
     ask_golden("explain-shipping", {BUNDLE: golden_api("bundle-shipping")}, "explain", SHIPPING)
-    ask_golden("explain-quarantined", {f"GET /v1/bundles/{QUARANTINED}": golden_api("bundle-quarantined")}, "explain", QUARANTINED)
+    ask_golden("explain-quarantined",
+               {f"GET /v1/bundles/{QUARANTINED}": golden_api("bundle-quarantined")}, "explain",
+               QUARANTINED)
     ask_golden("explain-delivered", {BUNDLE: delivered()}, "explain", SHIPPING)
 
 
@@ -117,11 +134,15 @@ def explain_of_bundles():
 def what_is_done_is_reported_and_so_is_what_is_refused():
     text = ""
     ok = {"id": SHIPPING, "action": "x", "message": None}
-    for action, state in (("retry", "ready"), ("retry", "shipping"), ("cancel", "cancelled"), ("cancel", "shipping"), ("pin", "ready"), ("unpin", "ready")):
-        result, requests = ask({f"POST /v1/bundles/{SHIPPING}/{action}": ok, BUNDLE: bundle(state=state)}, action, SHIPPING)
-        assert requests[0] == f"POST /v1/bundles/{SHIPPING}/{action}" and result.returncode == 0, (requests, result)
+    for action, state in (("retry", "ready"), ("retry", "shipping"), ("cancel", "cancelled"),
+                          ("cancel", "shipping"), ("pin", "ready"), ("unpin", "ready")):
+        result, requests = ask({f"POST /v1/bundles/{SHIPPING}/{action}": ok,
+                                BUNDLE: bundle(state=state)}, action, SHIPPING)
+        assert requests[0] == f"POST /v1/bundles/{SHIPPING}/{action}" and result.returncode == 0, (
+            requests, result)
         text += session([action, SHIPPING], result)
-    result, _ = ask({f"POST /v1/bundles/{SHIPPING}/cancel": golden_api("error-not-possible")}, "cancel", SHIPPING)
+    result, _ = ask({f"POST /v1/bundles/{SHIPPING}/cancel": golden_api("error-not-possible")},
+                    "cancel", SHIPPING)
     assert result.returncode == 1 and not result.stdout
     text += session(["cancel", SHIPPING], result)
     result, requests = ask({"POST /v1/flush": {"action": "flush", "message": None}}, "flush")
@@ -145,11 +166,16 @@ def an_unknown_bundle_is_reported_to_be_unknown():
 @test
 def wait_for_one_bundle_ends_with_what_became_of_it():
     text = ""
-    for state, code, more in (("delivered", 0, {}), ("quarantined", 1, {"reason": "gave up after 20 failures: no good"}), ("cancelled", 1, {}),
-                              ("evicted", 1, {}), ("vanished", 1, {"reason": "removed before it could be held"})):
+    for state, code, more in (("delivered", 0, {}),
+                              ("quarantined", 1, {"reason": "gave up after 20 failures: no good"}),
+                              ("cancelled", 1, {}),
+                              ("evicted", 1, {}),
+                              ("vanished", 1, {"reason": "removed before it could be held"})):
         arguments = ["wait", SHIPPING]
-        result, requests = ask({BUNDLE: InTurn([bundle(), bundle(), bundle(state=state, **more)])}, *arguments)
-        assert result.returncode == code and len(requests) == 3 and not result.stderr, (state, result, requests)
+        result, requests = ask({BUNDLE: InTurn([bundle(), bundle(), bundle(state=state, **more)])},
+                               *arguments)
+        assert result.returncode == code and len(requests) == 3 and not result.stderr, (
+            state, result, requests)
         text += session(arguments, result)
     arguments = ["wait", SHIPPING, "--timeout", "10ms"]
     result, _ = ask({BUNDLE: bundle()}, *arguments)
@@ -160,11 +186,13 @@ def wait_for_one_bundle_ends_with_what_became_of_it():
 @test
 def wait_for_all_ends_when_nothing_is_left_or_reports_what_is():
     status = golden_api("status")[1]
-    idle = {**status, "idle": True, "bundles": {**status["bundles"], "quarantined": 0, "vanished": 2, "cancelled": 1}}
+    idle = {**status, "idle": True, "bundles": {**status["bundles"], "quarantined": 0,
+                                                "vanished": 2, "cancelled": 1}}
     result, requests = ask({"GET /v1/status": InTurn([status, idle])}, "wait", "--all")
     assert result.returncode == 0 and len(requests) == 2, result
     text = session(["wait", "--all"], result)
-    pages = {f"GET /v1/bundles?limit=1000&state={b['state']}": {"bundles": [b], "next": None} for b in golden_api("bundles")[1]["bundles"]}
+    pages = {f"GET /v1/bundles?limit=1000&state={b['state']}": {"bundles": [b], "next": None}
+             for b in golden_api("bundles")[1]["bundles"]}
     pages["GET /v1/bundles?limit=1000&state=ready"] = {"bundles": [], "next": None}
     arguments = ["wait", "--timeout", "0"]
     result, _ = ask({"GET /v1/status": status, **pages}, *arguments)

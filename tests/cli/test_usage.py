@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Exit codes, wrong usage, and an agent that is not there. UPDATE_GOLDEN=1 rewrites tests/golden/cli."""
+"""Exit codes, wrong usage, and an agent that is not there. UPDATE_GOLDEN=1 rewrites
+tests/golden/cli."""
 import json
 import os
 import shutil
@@ -35,20 +36,32 @@ class Scratch:
 @test
 def wrong_usage_is_reported_with_the_culprit_and_exits_2():
     text = ""
-    for arguments in ([], ["frobnicate"], ["--bogus"], ["-x"], ["--socket"], ["--config"], ["--json=yes", "status"], ["status", "now"], ["status", "--bogus"],
-                      ["status", "-x"], ["list", "all"], ["list", "--state"], ["list", "--state", "done"], ["list", "--sate", "ready"], ["show"],
-                      ["show", "a", "b"], ["explain", ""], ["show", "--id"], ["wait", "a", "b"], ["wait", "a", "--all"], ["wait", "--all=yes"],
-                      ["wait", ""], ["wait", "--timeout", "soon"], ["wait", "--timeout", "5"], ["wait", "--timeout"], ["retry"], ["cancel"], ["pin"],
-                      ["unpin", "a", "b"], ["flush", "now"], ["drain", "now"], ["drain", "--timeout"], ["drain", "--timeout", "soon"], ["drain", "--all"],
-                      ["resume", "now"], ["resume", "--timeout", "5s"], ["verify"], ["verify", "a", "b"], ["verify", ""], ["verify", "/"],
-                      ["verify", "s3:/bucket/key.tar.zst"], ["verify", "s3://bucket/"], ["verify", "a.tar.zst", "--region"], ["ls"], ["ls", "a", "b"], ["ls", ""],
-                      ["ls", "a", "--recursive"], ["ls", "s3://"], ["doctor", "now"], ["doctor", "--destination"], ["estimate", "it"], ["config"],
+    for arguments in ([], ["frobnicate"], ["--bogus"], ["-x"], ["--socket"], ["--config"],
+                      ["--json=yes", "status"], ["status", "now"], ["status", "--bogus"],
+                      ["status", "-x"], ["list", "all"], ["list", "--state"],
+                      ["list", "--state", "done"], ["list", "--sate", "ready"], ["show"],
+                      ["show", "a", "b"], ["explain", ""], ["show", "--id"], ["wait", "a", "b"],
+                      ["wait", "a", "--all"], ["wait", "--all=yes"],
+                      ["wait", ""], ["wait", "--timeout", "soon"], ["wait", "--timeout", "5"],
+                      ["wait", "--timeout"], ["retry"], ["cancel"], ["pin"],
+                      ["unpin", "a", "b"], ["flush", "now"], ["drain", "now"],
+                      ["drain", "--timeout"], ["drain", "--timeout", "soon"], ["drain", "--all"],
+                      ["resume", "now"], ["resume", "--timeout", "5s"], ["verify"],
+                      ["verify", "a", "b"], ["verify", ""], ["verify", "/"],
+                      ["verify", "s3:/bucket/key.tar.zst"], ["verify", "s3://bucket/"],
+                      ["verify", "a.tar.zst", "--region"], ["ls"], ["ls", "a", "b"], ["ls", ""],
+                      ["ls", "a", "--recursive"], ["ls", "s3://"], ["doctor", "now"],
+                      ["doctor", "--destination"], ["estimate", "it"], ["config"],
                       ["config", "fix"]):
-        # a socket that nobody listens on: whatever asks the agent before it has looked at its arguments would exit with 3
-        given = arguments if not arguments or arguments[0].startswith("-") else ["--socket", "/nowhere/api.sock", *arguments]
+        # a socket that nobody listens on: whatever asks the agent before it has looked at its
+        # arguments would exit with 3
+        given = arguments if not arguments or arguments[0].startswith("-") else [
+            "--socket", "/nowhere/api.sock", *arguments]
         result = run(CLI, *given)
-        assert result.returncode == 2 and not result.stdout and len(result.stderr.splitlines()) == 1, (arguments, result)
-        assert result.stderr.startswith("neuron-collect") and result.stderr.rstrip().endswith("--help"), result.stderr
+        assert result.returncode == 2 and not result.stdout and len(result.stderr.splitlines(
+            )) == 1, (arguments, result)
+        assert result.stderr.startswith("neuron-collect") and result.stderr.rstrip().endswith(
+            "--help"), result.stderr
         text += session(arguments, result)
     check_golden("usage", text)
 
@@ -56,7 +69,8 @@ def wrong_usage_is_reported_with_the_culprit_and_exits_2():
 @test
 def what_the_agent_does_not_understand_is_wrong_usage_too():
     result, _ = ask({"GET /v1/bundles": golden_api("error-source")}, "list", "--source", "x")
-    assert result.returncode == 2 and golden_api("error-source")[1]["error"]["message"] in result.stderr, result
+    assert result.returncode == 2 and golden_api("error-source")[1]["error"][
+        "message"] in result.stderr, result
 
 
 @test
@@ -64,7 +78,9 @@ def own_options_are_understood_before_and_after_the_command():
     with CannedApi({"GET /v1/status": golden_api("status")}) as api:
         before = run(CLI, "--json", "--socket", api.path, "status")
         assert before.returncode == 0 and json.loads(before.stdout) == golden_api("status")[1]
-        for arguments in (["status", "--socket", api.path, "--json"], ["status", "--json", f"--socket={api.path}"], ["--json", "status", f"--socket={api.path}"]):
+        for arguments in (["status", "--socket", api.path, "--json"],
+                          ["status", "--json", f"--socket={api.path}"],
+                          ["--json", "status", f"--socket={api.path}"]):
             result = run(CLI, *arguments)
             assert (result.returncode, result.stdout) == (0, before.stdout), (arguments, result)
         # behind -- it is an argument
@@ -82,18 +98,23 @@ def json_is_what_the_agent_reported_for_every_command():
     idle = {**status, "idle": True, "bundles": {**status["bundles"], "quarantined": 0}}
     cases = [
         (["status"], {"GET /v1/status": status}, 0, status),
-        (["list"], {"GET /v1/bundles": golden_api("bundles")}, 0, golden_api("bundles")[1]["bundles"]),
+        (["list"], {"GET /v1/bundles": golden_api("bundles")}, 0,
+         golden_api("bundles")[1]["bundles"]),
         (["list"], {"GET /v1/bundles": {"bundles": [], "next": None}}, 0, []),
         (["show", SHIPPING], one, 0, b),
         (["explain", SHIPPING], one, 0, b),
         (["pin", SHIPPING], {f"POST /v1/bundles/{SHIPPING}/pin": ok, **one}, 0, b),
-        (["flush"], {"POST /v1/flush": {"action": "flush", "message": None}}, 0, {"action": "flush", "message": None}),
-        (["resume"], {"POST /v1/resume": {"action": "resume", "message": None}}, 0, {"action": "resume", "message": None}),
+        (["flush"], {"POST /v1/flush": {"action": "flush", "message": None}}, 0,
+         {"action": "flush", "message": None}),
+        (["resume"], {"POST /v1/resume": {"action": "resume", "message": None}}, 0,
+         {"action": "resume", "message": None}),
         (["wait", SHIPPING], done, 0, {**b, "state": "delivered"}),
         (["wait", SHIPPING, "--timeout", "0"], one, 1, b),
         (["wait", "--all"], {"GET /v1/status": idle}, 0, {"delivered": True, "left": []}),
-        (["wait", "--all", "--timeout", "0"], {"GET /v1/status": status, "GET /v1/bundles": {"bundles": [], "next": None},
-                                               "GET /v1/bundles?limit=1000&state=ready": {"bundles": [b], "next": None}}, 1,
+        (["wait", "--all", "--timeout", "0"], {"GET /v1/status": status,
+                                               "GET /v1/bundles": {"bundles": [], "next": None},
+                                               "GET /v1/bundles?limit=1000&state=ready": {
+                                                   "bundles": [b], "next": None}}, 1,
          {"delivered": False, "left": [b]}),
     ]
     for arguments, answers, code, wanted in cases:
@@ -101,7 +122,8 @@ def json_is_what_the_agent_reported_for_every_command():
         assert result.returncode == code and not result.stderr, (arguments, result)
         assert json.loads(result.stdout) == wanted, (arguments, result.stdout)
     # a refusal is no JSON on stdout, and its exit code says so
-    result, _ = ask({f"POST /v1/bundles/{SHIPPING}/cancel": golden_api("error-not-possible")}, "--json", "cancel", SHIPPING)
+    result, _ = ask({f"POST /v1/bundles/{SHIPPING}/cancel": golden_api("error-not-possible")},
+                    "--json", "cancel", SHIPPING)
     assert result.returncode == 1 and not result.stdout and result.stderr
 
 
@@ -117,7 +139,8 @@ def without_an_agent_it_exits_3_and_reports_which_socket_and_what_to_do():
             result = run(CLI, "--socket", s(name), "status")
             assert result.returncode == 3 and not result.stdout, result
             text += session(["--socket", name, "status"], result, [(s.path, "DIR")])
-        for command in (["list"], ["show", "a"], ["explain", "a"], ["wait", "--all"], ["wait", "a"], ["retry", "a"], ["cancel", "a"], ["pin", "a"],
+        for command in (["list"], ["show", "a"], ["explain", "a"], ["wait", "--all"],
+                        ["wait", "a"], ["retry", "a"], ["cancel", "a"], ["pin", "a"],
                         ["unpin", "a"], ["flush"], ["drain"], ["resume"]):
             assert run(CLI, "--socket", s("missing.sock"), *command).returncode == 3, command
         for path in ("", "/tmp/" + "x" * 200):
@@ -136,7 +159,8 @@ def without_permission_for_the_socket_it_names_the_group():
         options = {}
         program = CLI
         if os.geteuid() == 0:
-            program = shutil.copy(CLI, s("neuron-collect"))  # the build may lie where nobody else may go
+            # the build may lie where nobody else may go
+            program = shutil.copy(CLI, s("neuron-collect"))
             options = {"user": 65534, "group": 65534, "extra_groups": []}
         try:
             result = run(program, "--socket", api.path, "status", **options)
@@ -148,14 +172,22 @@ def without_permission_for_the_socket_it_names_the_group():
 
 @test
 def something_else_on_the_socket_is_recognized():
-    for answers, said in (({"GET /v1/status": b"<html>hello</html>"}, "not JSON"), ({"GET /v1/status": (500, b"oops")}, "status 500"),
-                          ({"GET /v1/status": (503, {})}, "status 503"), ({"GET /v1/status": b""}, "not JSON"),
-                          ({"GET /v1/status": (500, {"error": {"message": 7}})}, "status 500"), ({}, "no such path")):
+    for answers, said in (({"GET /v1/status": b"<html>hello</html>"}, "not JSON"),
+                          ({"GET /v1/status": (500, b"oops")}, "status 500"),
+                          ({"GET /v1/status": (503, {})}, "status 503"),
+                          ({"GET /v1/status": b""}, "not JSON"),
+                          ({"GET /v1/status": (500, {"error": {"message": 7}})}, "status 500"),
+                          ({}, "no such path")):
         result, _ = ask(answers, "status")
-        assert result.returncode == 1 and said in result.stderr and not result.stdout, (answers, result)
-    for nonsense in ([], {}, {"bundles": 7}, None, "x", {"agent": [], "bundles": {"ready": "many"}, "shipping": {}, "destinations": [1, None, "x", []]}):
-        for command in (["status"], ["list"], ["show", "a"], ["explain", "a"], ["wait", "--timeout", "0", "a"], ["wait", "--timeout", "0"]):
-            result, _ = ask({"GET /v1/status": nonsense, "GET /v1/bundles": nonsense, "GET /v1/bundles/a": nonsense}, *command)
+        assert result.returncode == 1 and said in result.stderr and not result.stdout, (
+            answers, result)
+    for nonsense in ([], {}, {"bundles": 7}, None, "x",
+                     {"agent": [], "bundles": {"ready": "many"}, "shipping": {},
+                      "destinations": [1, None, "x", []]}):
+        for command in (["status"], ["list"], ["show", "a"], ["explain", "a"],
+                        ["wait", "--timeout", "0", "a"], ["wait", "--timeout", "0"]):
+            result, _ = ask({"GET /v1/status": nonsense, "GET /v1/bundles": nonsense,
+                             "GET /v1/bundles/a": nonsense}, *command)
             assert result.returncode in (0, 1), ("a crash", command, nonsense, result)
 
 
@@ -169,7 +201,8 @@ def the_socket_is_found_in_the_configuration():
         bad = s("bad.yaml", GOOD + f"api: {{soket: {api.path}}}\n")
         result = run(CLI, "--config", bad, "status")
         assert result.returncode == 2 and "did you mean 'socket'?" in result.stderr and "--socket" in result.stderr, result
-        assert run(CLI, "--config", bad, "--socket", api.path, "status").returncode == 0, "--socket needs no configuration"
+        assert run(CLI, "--config", bad, "--socket", api.path,
+                   "status").returncode == 0, "--socket needs no configuration"
         result = run(CLI, "--config", s("missing.yaml"), "status")
         assert result.returncode == 2 and "missing.yaml" in result.stderr, result
 
@@ -177,19 +210,25 @@ def the_socket_is_found_in_the_configuration():
 @test
 def config_check_and_show_report_what_the_daemon_reports():
     with Scratch() as s:
-        good, bad = s("good.yaml", GOOD), s("bad.yaml", GOOD + "limits: {memory: 1MiB, memroy: 2}\n")
+        good, bad = s("good.yaml", GOOD), s("bad.yaml",
+                                            GOOD + "limits: {memory: 1MiB, memroy: 2}\n")
         result = run(CLI, "--config", good, "config", "check")
-        assert (result.returncode, result.stdout, result.stderr) == (0, f"'{good}': no faults\n", ""), result
+        assert (result.returncode, result.stdout, result.stderr) == (0, f"'{good}': no faults\n",
+                                                                     ""), result
         result = run(CLI, "config", "check", "--config", bad)
-        daemon = run(os.path.join(os.path.dirname(CLI), "neuron-collectd"), "--config", bad, "--check")
+        daemon = run(os.path.join(os.path.dirname(CLI), "neuron-collectd"), "--config", bad,
+                     "--check")
         assert result.returncode == daemon.returncode == 2 and result.stderr == daemon.stderr and not result.stdout, (result, daemon)
         assert len(result.stderr.splitlines()) == 2, result.stderr
         result = run(CLI, "--config", bad, "--json", "config", "check")
         answer = json.loads(result.stdout)
-        assert result.returncode == 2 and answer["ok"] is False and answer["file"] == bad and not result.stderr, result
-        assert [(f["line"], f["key"]) for f in answer["faults"]] == [(4, "limits.memory"), (4, "limits.memroy")], answer
+        assert result.returncode == 2 and answer["ok"] is False and answer[
+            "file"] == bad and not result.stderr, result
+        assert [(f["line"], f["key"]) for f in answer["faults"]] == [(4, "limits.memory"),
+                                                                     (4, "limits.memroy")], answer
         shown = run(CLI, "--config", good, "config", "show")
-        daemon = run(os.path.join(os.path.dirname(CLI), "neuron-collectd"), "--config", good, "--print-config")
+        daemon = run(os.path.join(os.path.dirname(CLI), "neuron-collectd"), "--config", good,
+                     "--print-config")
         assert shown.returncode == 0 and shown.stdout == daemon.stdout and "/nowhere/dumps" in shown.stdout
         answer = json.loads(run(CLI, "--json", "--config", good, "config", "show").stdout)
         assert answer == {"file": good, "yaml": shown.stdout}
@@ -197,17 +236,20 @@ def config_check_and_show_report_what_the_daemon_reports():
 
 @test
 def a_full_disk_behind_stdout_is_a_failure():
-    with CannedApi({"GET /v1/status": golden_api("status")}) as api, open("/dev/full", "w", encoding="ascii") as full:
+    with CannedApi({"GET /v1/status": golden_api("status")}) as api, open(
+            "/dev/full", "w", encoding="ascii") as full:
         import subprocess  # pylint: disable=import-outside-toplevel
         for more in ([], ["--json"]):
-            result = subprocess.run([CLI, "--socket", api.path, *more, "status"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+            result = subprocess.run([CLI, "--socket", api.path, *more, "status"], stdout=full,
+                                    stderr=subprocess.PIPE, text=True, check=False)
             assert result.returncode == 1 and "No space left" in result.stderr, result
 
 
 @test
 def version_reports_which():
     result = run(CLI, "--version")
-    assert result.returncode == 0 and result.stdout.startswith("neuron-collect ") and len(result.stdout.split()) == 2
+    assert result.returncode == 0 and result.stdout.startswith("neuron-collect ") and len(
+        result.stdout.split()) == 2
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""neuron-collect verify: yes to what was delivered, no to what is damaged, whatever way. The bundles are made by the daemon's --once."""
+"""neuron-collect verify: yes to what was delivered, no to what is damaged, whatever way. The
+bundles are made by the daemon's --once."""
 import json
 import os
 import shutil
@@ -27,7 +28,8 @@ class Delivered:
             directory = tempfile.mkdtemp(prefix="neuron-verify.")
             path, _ = a.only_manifest()
             shutil.copy(path, os.path.join(directory, "m"))
-            shutil.copy(path.removesuffix(".manifest.json") + ".tar.zst", os.path.join(directory, "o"))
+            shutil.copy(path.removesuffix(".manifest.json") + ".tar.zst",
+                        os.path.join(directory, "o"))
             Delivered._made = directory
         self.directory = tempfile.mkdtemp(dir=Delivered._made)
         stem = os.path.join(os.fsencode(self.directory), os.fsencode(name))
@@ -66,7 +68,8 @@ def reports_no(d, *said):
         assert text in result.stdout, (text, result.stdout)
     answer = json.loads(d.verify("--json").stdout)
     assert answer["ok"] is False and answer["faults"], answer
-    assert len([line for line in result.stdout.splitlines() if line.startswith("  ")]) == len(answer["faults"]), (last, answer)
+    assert len([line for line in result.stdout.splitlines()
+                if line.startswith("  ")]) == len(answer["faults"]), (last, answer)
 
 
 @test
@@ -79,8 +82,10 @@ def a_delivered_bundle_is_verified_by_either_of_its_names_or_what_they_have_in_c
         assert result.returncode == 0 and not result.stderr, result
         check_golden("verify-yes", session(["verify", "BUNDLE"], result, [(d.directory, "DIR")]))
         answer = json.loads(run(CLI, "--json", "verify", path).stdout)
-        assert answer == {"object": os.fsdecode(d.object), "ok": True, "members": len(m["members"]), "bad": 0,
-                          "bytes": sum(e["bytes"] for e in m["members"]), "faults": [], "complete": True, "reasons": []}, answer
+        assert answer == {"object": os.fsdecode(d.object), "ok": True,
+                          "members": len(m["members"]), "bad": 0,
+                          "bytes": sum(e["bytes"] for e in m["members"]), "faults": [],
+                          "complete": True, "reasons": []}, answer
 
 
 @test
@@ -148,7 +153,8 @@ def a_manifest_that_reports_something_else_is_found():
 @test
 def an_incomplete_bundle_is_whole_but_reports_why_it_is_incomplete():
     def label(m):
-        m["bundle"].update(complete=False, reasons=["max_wait: nc-0.bin was still being written", "unreadable: 'x' (Permission denied)"])
+        m["bundle"].update(complete=False, reasons=["max_wait: nc-0.bin was still being written",
+                                                    "unreadable: 'x' (Permission denied)"])
 
     d = Delivered()
     d.edit(label)
@@ -165,7 +171,8 @@ def what_cannot_be_verified_is_reported_with_the_reason():
     text += session(["verify", "without-manifest.tar.zst"], d.verify(), [(d.directory, "DIR")])
     d = Delivered()
     os.unlink(d.object)
-    text += session(["verify", "without-object.manifest.json"], run(CLI, "verify", d.manifest), [(d.directory, "DIR")])
+    text += session(["verify", "without-object.manifest.json"], run(CLI, "verify", d.manifest),
+                    [(d.directory, "DIR")])
     d = Delivered()
     os.unlink(d.object)
     os.mkdir(d.object)
@@ -174,7 +181,8 @@ def what_cannot_be_verified_is_reported_with_the_reason():
     os.unlink(d.object)
     os.mkfifo(d.object)
     text += session(["verify", "fifo.tar.zst"], d.verify(), [(d.directory, "DIR")])
-    for content in (b"", b"no json", b"[]", b'{"schema": "neuron-collectd/manifest/2"}', b"\xff\xfe" * 100):
+    for content in (b"", b"no json", b"[]", b'{"schema": "neuron-collectd/manifest/2"}',
+                    b"\xff\xfe" * 100):
         d = Delivered()
         with open(d.manifest, "wb") as f:
             f.write(content)
@@ -214,7 +222,8 @@ def hostile_names_and_manifests_do_not_reach_the_terminal():
 def progress_is_reported_on_a_terminal_only():
     d = Delivered()
     code, out = run_in_terminal("verify", os.fsdecode(d.object), environment={"NO_COLOR": "1"})
-    assert code == 0 and b"100 % of " in out and out.split(b"\r\x1b[K")[-1].startswith(d.object + b": OK: "), out
+    assert code == 0 and b"100 % of " in out and out.split(b"\r\x1b[K")[-1].startswith(
+        d.object + b": OK: "), out
     result = d.verify()
     assert "%" not in result.stdout + result.stderr
 

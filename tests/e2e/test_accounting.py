@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Every bundle and every discard is accounted for: at every moment, after every crash, and what does not add up is said."""
+"""Every bundle and every discard is accounted for: at every moment, after every crash, and what
+does not add up is said."""
 import os
 import re
 import sys
@@ -14,7 +15,8 @@ from tap import main, test
 def metrics(a):
     """{name with labels: value}"""
     text = a.curl("/metrics").stdout
-    return {name: float(value) for name, value in re.findall(r"^neuron_collectd_(\S+) (\S+)$", text, re.MULTILINE)}
+    return {name: float(value) for name, value in re.findall(r"^neuron_collectd_(\S+) (\S+)$",
+                                                             text, re.MULTILINE)}
 
 
 def look(a):
@@ -23,7 +25,8 @@ def look(a):
     counts = status["bundles"]
     assert counts["discovered"] == sum(counts[s] for s in STATES), counts
     assert status["accounting_ok"] is True, status
-    assert numbers['bundles_total{state="discovered"}'] == sum(numbers[f'bundles{{state="{s}"}}'] for s in STATES), numbers
+    assert numbers['bundles_total{state="discovered"}'] == sum(numbers[f'bundles{{state="{s}"}}']
+                                                               for s in STATES), numbers
     assert numbers["accounting_errors"] == 0
     return counts
 
@@ -85,7 +88,8 @@ def a_row_that_somebody_takes_away_is_missed():
     a.sql("PRAGMA foreign_keys=1; DELETE FROM bundles WHERE row = 2")
     status = a.status()
     assert status["accounting_ok"] is False, status
-    assert status["bundles"]["discovered"] == 3 and status["bundles"]["delivered"] == 2, status["bundles"]
+    assert status["bundles"]["discovered"] == 3 and status["bundles"]["delivered"] == 2, status[
+        "bundles"]
     assert metrics(a)["accounting_errors"] == 1
     for _ in range(3):
         a.status()

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What the agent adds to a dump (snapshots): in its bundle, or in a supplement when it came too late; once, whatever happens in between. And
-what the hook told of it: in the manifest, and where it goes."""
+"""What the agent adds to a dump (snapshots): in its bundle, or in a supplement when it came too
+late; once, whatever happens in between. And what the hook told of it: in the manifest, and where it
+goes."""
 import hashlib
 import json
 import os
@@ -29,12 +30,14 @@ def place(a, unit, source="core-dumps"):
 
 
 def attach(a, unit, name, content, source="core-dumps"):
-    """As attachments_put() would leave it; the agent is not told, so a late one is found by the next scan."""
+    """As attachments_put() would leave it; the agent is not told, so a late one is found by the
+    next scan."""
     directory = place(a, unit, source)
     while True:
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)
-            for file, data in ((".unit", source.encode() + b"\0" + os.fsencode(unit)), (name, content)):
+            for file, data in ((".unit", source.encode() + b"\0" + os.fsencode(unit)),
+                               (name, content)):
                 with open(os.path.join(directory, ".coming"), "wb") as f:
                     f.write(data)
                 os.rename(os.path.join(directory, ".coming"), os.path.join(directory, file))
@@ -49,7 +52,8 @@ def attached(a):
 
 
 def with_attached(files, **contents):
-    more = {f"neuron-collectd/{name.replace('_', '.')}".encode(): (len(data), hashlib.sha256(data).hexdigest())
+    more = {f"neuron-collectd/{name.replace('_', '.')}".encode(): (len(data),
+                                                                   hashlib.sha256(data).hexdigest())
             for name, data in contents.items()}
     return {os.fsencode(p): v for p, v in files.items()} | more
 
@@ -86,7 +90,8 @@ def what_is_attached_is_in_the_bundle_of_every_kind_and_is_let_go_then():
     os.makedirs(a.path("jobs", "job-7"))
     with open(a.path("jobs", "job-7", "x"), "wb") as f:
         f.write(b"x" * 70000)
-    with open(a.path("jobs", "loose"), "wb") as f:  # a unit of its own: what lies above the template's depth
+    # a unit of its own: what lies above the template's depth
+    with open(a.path("jobs", "loose"), "wb") as f:
         f.write(b"loose")
     units[a.path("jobs", "job-7")] = units[a.path("jobs")] = "jobs"
     wanted = {}
@@ -105,7 +110,8 @@ def what_is_attached_is_in_the_bundle_of_every_kind_and_is_let_go_then():
         assert len(manifests) == len(units), [m["source"]["path"] for _, m in manifests]
         for path, m in manifests:
             check_bundle(path, wanted[m["source"]["path"]], tools=("tar", "bsdtar"))
-            assert kinds(m) == {"neuron-collectd/raw": "snapshot", "neuron-collectd/snapshot.json": "snapshot"}, kinds(m)
+            assert kinds(m) == {"neuron-collectd/raw": "snapshot",
+                                "neuron-collectd/snapshot.json": "snapshot"}, kinds(m)
             assert m["bundle"]["complete"], m["bundle"]
             verify(a, path)
     wait_for("what was attached is let go", lambda: not attached(a))
@@ -189,18 +195,21 @@ def kill_9_at_random_moments_sends_what_is_attached_once():
         a.start(wait=False)
         for _ in range(rng.randrange(3)):
             number = len(wanted) + 1
-            unit = a.dump(size=rng.choice((4096, 300_000)), cluster_id=f"{number:016x}", pid=1000 + number, seed=number)
+            unit = a.dump(size=rng.choice((4096, 300_000)), cluster_id=f"{number:016x}",
+                          pid=1000 + number, seed=number)
             wanted[unit] = {}
         for unit in rng.sample(sorted(wanted), min(len(wanted), 2)):
             n += 1
             wanted[unit][f"neuron-collectd/s{n}.json"] = f"{n}\n".encode() * rng.choice((1, 5000))
             attach(a, unit, f"s{n}.json", wanted[unit][f"neuron-collectd/s{n}.json"])
-        time.sleep(rng.choice((0.005, 0.05, 0.1, 0.2, 0.3, 0.6)) * rng.random() * 2)  # the moment is chance, nothing is waited for
+        # the moment is chance, nothing is waited for
+        time.sleep(rng.choice((0.005, 0.05, 0.1, 0.2, 0.3, 0.6)) * rng.random() * 2)
         assert a.process.poll() is None
         a.kill()
     a.start()
     a.wait_known(len(wanted))
-    wait_for("all that was attached is let go", lambda: a.curl("/v1/flush", "-X", "POST") and not attached(a), 60)
+    wait_for("all that was attached is let go", lambda: a.curl("/v1/flush", "-X", "POST")
+             and not attached(a), 60)
     a.wait_all()
     sent = {}
     for path, m in a.manifests():
@@ -277,7 +286,8 @@ def where_links_are_refused_it_comes_with_the_descriptors_that_hold_the_source()
     unit = a.dump(devices=1, cores=1)
     files = tree(unit)
     attach(a, unit, "snapshot.json", SNAPSHOT)
-    wait_for("descriptors hold it", lambda: a.bundles() and "open descriptors hold" in a.cli("explain", a.bundles()[0]["id"]).stdout)
+    wait_for("descriptors hold it", lambda: a.bundles()
+             and "open descriptors hold" in a.cli("explain", a.bundles()[0]["id"]).stdout)
     shutil.rmtree(unit)
     a.wait_all()
     path, m = a.only_manifest()
@@ -300,9 +310,11 @@ def a_dump_that_brings_a_file_of_that_name_loses_neither():
     a.wait_delivered(2)
     a.wait_all()
     (base, m), (supplement, later) = base_and_supplement(a)
-    check_bundle(base, with_attached({p: v for p, v in files.items() if p not in forged}, snapshot_json=SNAPSHOT))
+    check_bundle(base, with_attached({p: v for p, v in files.items() if p not in forged},
+                                     snapshot_json=SNAPSHOT))
     check_bundle(supplement, forged)
-    assert kinds(m) == {"neuron-collectd/snapshot.json": "snapshot"} and kinds(later) == {"neuron-collectd/snapshot.json": "other"}
+    assert kinds(m) == {"neuron-collectd/snapshot.json": "snapshot"} and kinds(later) == {
+        "neuron-collectd/snapshot.json": "other"}
     assert not m["bundle"]["complete"] and "name taken" in m["bundle"]["reasons"][0], m["bundle"]
     a.stop()
 
@@ -341,7 +353,8 @@ def what_came_too_late_for_a_directory_is_not_sent_with_another_one_of_its_name(
     files = tree(unit)
     a.wait_delivered(2)
     assert all(m["bundle"]["supplement_of"] is None for _, m in a.manifests())
-    new = [path for path, m in a.manifests() if any(e["path"] == "neuron-collectd/snapshot.json" for e in m["members"])]
+    new = [path for path, m in a.manifests() if any(e["path"] == "neuron-collectd/snapshot.json"
+                                                    for e in m["members"])]
     assert len(new) == 1, a.manifests()
     check_bundle(new[0], with_attached(files, snapshot_json=SNAPSHOT))
     wait_for("all is let go", lambda: not attached(a))
@@ -383,16 +396,20 @@ def a_sweep_takes_what_waits_along():
     assert not attached(a)
 
 
-# --- what the hook told -------------------------------------------------------------------------------------------------
+# --- what the hook told ---------------------------------------------------------------------------
 
 def tell(a, unit, *, source="core-dumps", s3_prefix=None, received=None, job=None, **arguments):
     """A row as the agent leaves it when it has accepted a note."""
     ident = os.urandom(16).hex()
-    document = {"schema": "neuron-collectd/hook-note/1", "id": ident, "arguments": arguments} | ({"job": job} if job else {})
+    document = {"schema": "neuron-collectd/hook-note/1", "id": ident,
+                "arguments": arguments} | ({"job": job} if job else {})
     with sqlite3.connect(a.path("state", "state.db"), timeout=10) as db:
-        db.execute("INSERT INTO notes (id, received_usec, uid, pid, start_ticks, via, source, unit_path, s3_prefix, refused,"
-                   " finished_usec, container, document) VALUES (?, ?, 0, 0, 0, 'socket', ?, ?, ?, NULL, 1, NULL, ?)",
-                   (ident, received or time.time_ns() // 1000, source, os.fsencode(unit), s3_prefix and s3_prefix.encode(),
+        db.execute("INSERT INTO notes (id, received_usec, uid, pid, start_ticks, via, source, "
+                   "unit_path, s3_prefix, refused,"
+                   " finished_usec, container, document) VALUES (?, ?, 0, 0, 0, 'socket', ?, ?, ?, "
+                   "NULL, 1, NULL, ?)",
+                   (ident, received or time.time_ns() // 1000, source, os.fsencode(unit),
+                    s3_prefix and s3_prefix.encode(),
                     json.dumps(document).encode()))
     db.close()
 
@@ -409,9 +426,11 @@ def the_manifest_says_what_failed_and_which_job_it_was_and_supplements_say_it_ag
     prepare(a)
     unit = a.dump()
     job = {"source": "torchrun", "key": "run-7", "rank": 3, "world_size": 64}
-    tell(a, unit, received=1779859295000001, error_code="1200", error_location="nrt_execute", neff_name="m.neff", neff_uuid="0123",
+    tell(a, unit, received=1779859295000001, error_code="1200", error_location="nrt_execute",
+         neff_name="m.neff", neff_uuid="0123",
          pid="4444", tid="4450", log_id="1", job=job)
-    tell(a, unit, received=1779859296000000, error_code="NRT_TIMEOUT", pid="4445", job=job | {"rank": 4})
+    tell(a, unit, received=1779859296000000, error_code="NRT_TIMEOUT", pid="4445",
+         job=job | {"rank": 4})
     tell(a, unit, error_code="strange", pid="none")
     attach(a, unit, "snapshot.json", SNAPSHOT)
     a.start()
@@ -420,11 +439,15 @@ def the_manifest_says_what_failed_and_which_job_it_was_and_supplements_say_it_ag
     a.ask("flush")
     a.wait_delivered(2)
     for path, m in base_and_supplement(a):
-        assert m["failure"] == {"code": 1200, "name": "NRT_EXEC_HW_ERR_COLLECTIVES", "location": "nrt_execute", "neff_name": "m.neff",
+        assert m["failure"] == {"code": 1200, "name": "NRT_EXEC_HW_ERR_COLLECTIVES",
+                                "location": "nrt_execute", "neff_name": "m.neff",
                                 "neff_uuid": "0123"}, m["failure"]
-        assert m["incident"]["job"] == {"key": "run-7", "rank": 3, "world_size": 64, "source": "torchrun"}, m["incident"]
-        assert [(f["code"], f["name"], f["pid"], f["tid"], f["log_id"], f["rank"]) for f in m["failures"]] == [
-            (1200, "NRT_EXEC_HW_ERR_COLLECTIVES", 4444, 4450, 1, 3), (5, "NRT_TIMEOUT", 4445, None, None, 4),
+        assert m["incident"]["job"] == {"key": "run-7", "rank": 3, "world_size": 64,
+                                        "source": "torchrun"}, m["incident"]
+        assert [(f["code"], f["name"], f["pid"], f["tid"], f["log_id"], f["rank"])
+                for f in m["failures"]] == [
+            (1200, "NRT_EXEC_HW_ERR_COLLECTIVES", 4444, 4450, 1, 3),
+            (5, "NRT_TIMEOUT", 4445, None, None, 4),
             (None, "strange", None, None, None, None)], m["failures"]
         assert m["failures"][0]["time"] == "2026-05-27T05:21:35.000001Z"
         verify(a, path)
@@ -444,7 +467,8 @@ def what_a_hook_announces_goes_out_as_soon_as_the_hook_is_through():
         hook.settimeout(20 * PATIENCE)
         hook.connect(a.path("run", "hook.sock"))
         hook.send(json.dumps({"schema": "neuron-collectd/hook-note/1", "id": os.urandom(16).hex(),
-                              "arguments": {"local_output_dir": unit, "error_code": "1200", "pid": "7"}}).encode())
+                              "arguments": {"local_output_dir": unit, "error_code": "1200",
+                                            "pid": "7"}}).encode())
         assert hook.recv(65536).startswith(b"accepted "), a.log
         wait_for("it is found", lambda: a.counts()["settling"] == 1)
         time.sleep(1.5)  # longer than the quiet after a hook
@@ -463,12 +487,15 @@ def what_a_hook_announces_goes_out_as_soon_as_the_hook_is_through():
 
 
 def hook_says(a, unit, files, last):
-    """A hook that promises files, waits for its answer, says its last word (None: it dies) and is gone."""
+    """A hook that promises files, waits for its answer, says its last word (None: it dies) and is
+    gone."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as hook:
         hook.settimeout(20 * PATIENCE)
         hook.connect(a.path("run", "hook.sock"))
-        hook.send(json.dumps({"schema": "neuron-collectd/hook-note/1", "id": os.urandom(16).hex(), "files": files,
-                              "arguments": {"local_output_dir": unit, "error_code": "1200", "pid": "7"}}).encode())
+        hook.send(json.dumps({"schema": "neuron-collectd/hook-note/1", "id": os.urandom(16).hex(),
+                              "files": files,
+                              "arguments": {"local_output_dir": unit, "error_code": "1200",
+                                            "pid": "7"}}).encode())
         assert hook.recv(65536).startswith(b"accepted "), a.log
         if last is not None:
             hook.send(last)
@@ -524,7 +551,8 @@ def a_dump_whose_hook_was_granted_a_prefix_goes_there_and_its_supplements_too():
     server = radosgw.shared()
     bucket, other = new_bucket(server), new_bucket(server)
     a = Agent()
-    a.config["destinations"] = [a.s3("first", server, bucket), a.s3("second", server, other), a.volume("archive", "out")]
+    a.config["destinations"] = [a.s3("first", server, bucket), a.s3("second", server, other),
+                                a.volume("archive", "out")]
     prepare(a)
     unit = a.dump()
     files = tree(unit)
@@ -535,7 +563,8 @@ def a_dump_whose_hook_was_granted_a_prefix_goes_there_and_its_supplements_too():
     a.stop()
     # It is settled: what is told later changes nothing.
     with sqlite3.connect(a.path("state", "state.db")) as db:
-        assert db.execute("SELECT s3_prefix FROM bundles").fetchall() == [(f"s3://{bucket.name}/team/run-7".encode(),)]
+        assert db.execute("SELECT s3_prefix FROM bundles").fetchall() == [
+            (f"s3://{bucket.name}/team/run-7".encode(),)]
         db.execute("DELETE FROM notes")
     db.close()
     attach(a, unit, "after.json", LATER)
@@ -554,7 +583,8 @@ def a_dump_whose_hook_was_granted_a_prefix_goes_there_and_its_supplements_too():
         assert os.path.relpath(path, elsewhere).startswith("neuron/"), path
     for path, _ in base_and_supplement(a):
         assert "run-7" not in path, path
-    urls = [d["object"] for b in a.bundles() for d in a.api(f"/v1/bundles/{b['id']}")["deliveries"] if d["destination"] == "first"]
+    urls = [d["object"] for b in a.bundles() for d in a.api(f"/v1/bundles/{b['id']}")["deliveries"]
+            if d["destination"] == "first"]
     assert all("/team/run-7/" in u for u in urls), urls
     a.stop()
 

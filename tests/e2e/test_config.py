@@ -46,10 +46,12 @@ limits:
     result = check(a, text)
     assert result.returncode == 2 and not result.stdout
     lines = [line for line in result.stderr.splitlines() if line.startswith(a.config_file + ":")]
-    for number, key, word in ((3, "sorces", "sources"), (8, "sources[0].settle", "parsecs"), (9, "sources[0].destinations", "archiv"),
+    for number, key, word in ((3, "sorces", "sources"), (8, "sources[0].settle", "parsecs"),
+                              (9, "sources[0].destinations", "archiv"),
                               (13, "destinations[0].path", "%z"), (16, "limits.memory", "15")):
         hits = [line for line in lines if line.startswith(f"{a.config_file}:{number}: {key}")]
-        assert len(hits) >= 1 and any(word in h and ";" in h for h in hits), (number, key, result.stderr)
+        assert len(hits) >= 1 and any(word in h and ";" in h
+                                      for h in hits), (number, key, result.stderr)
     assert not any(line.rstrip().endswith(".") for line in lines), result.stderr
 
 
@@ -76,7 +78,9 @@ def an_impossible_memory_limit_is_a_fault():
 @test
 def a_missing_file_a_directory_and_binary_rubbish_are_faults_not_crashes():
     a = Agent()
-    for make in (lambda p: None, os.mkdir, lambda p: open(p, "wb").write(bytes(range(256)) * 50)):  # pylint: disable=consider-using-with
+    for make in (lambda p: None, os.mkdir,
+                 lambda p: open(p, "wb").write(bytes(
+                     range(256)) * 50)):  # pylint: disable=consider-using-with
         path = a.path(f"c{id(make)}")
         make(path)
         result = run(DAEMON, "--config", path, "--check")
@@ -115,7 +119,8 @@ def print_config_gives_a_file_that_gives_the_same_again():
     second = run(DAEMON, "--config", again, "--print-config")
 
     def bare(text):
-        return [line.split(" #")[0].rstrip() for line in text.splitlines() if line.split("#")[0].strip()]
+        return [line.split(" #")[0].rstrip() for line in text.splitlines()
+                if line.split("#")[0].strip()]
 
     assert bare(first.stdout) == bare(second.stdout)
     settled = [line for line in first.stdout.splitlines() if line.strip().startswith("settle:")]
@@ -181,7 +186,8 @@ def the_cli_checks_and_shows_as_the_daemon_does():
     result = a.cli("--config", a.config_file, "config", "check")
     assert result.returncode == 0, result.stderr
     shown = a.cli("--config", a.config_file, "config", "show")
-    assert shown.stdout == run(DAEMON, "--config", a.config_file, "--print-config").stdout and shown.stdout
+    assert shown.stdout == run(DAEMON, "--config", a.config_file,
+                               "--print-config").stdout and shown.stdout
     a.config["sources"][0]["setle"] = "1s"
     a.write_config()
     result = a.cli("--config", a.config_file, "config", "check")

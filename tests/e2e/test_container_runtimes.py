@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Dumps in containers that real runtimes have made: runc, containerd and Podman, as root, as another user and rootless. The job inside is a shell and our
-hook, set up as docs/HOOK.md tells; the agent outside is the real one, and what it says is compared with what the runtime says of the same container."""
+"""Dumps in containers that real runtimes have made: runc, containerd and Podman, as root, as
+another user and rootless. The job inside is a shell and our hook, set up as docs/HOOK.md tells; the
+agent outside is the real one, and what it says is compared with what the runtime says of the same
+container."""
 import json
 import os
 import sys
@@ -58,13 +60,20 @@ class Rank:
         self.go = a.path(f"go-{rank}")
         os.mkdir(self.go)
         os.chmod(self.go, 0o777)
-        flags = {"neff-name": "model.neff", "date-time": "20260527-051233", "tid": 1, "log-id": 1, "instance-id": INSTANCE, "cluster-id": scene.CID,
-                 "error-location": "nrt_execute", "error-code": 1200, "local-output-dir": f"{INSIDE}/{scene.UNIT}"}
-        command = ["/bin/sh", "-c", JOB, "sh"] + [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-        environment = {"PATH": "/bin", "UNIT": flags["local-output-dir"], "SIZE": size, "STATE_FILE": STATE_FILE,
-                       "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 16, "TORCHELASTIC_RUN_ID": "run-7", "MASTER_ADDR": "10.0.0.1",
-                       "MASTER_PORT": 41000, "ASAN_OPTIONS": "detect_leaks=0"}  # LeakSanitizer wants ptrace(2); test_hook.py has it
-        given = [(self.go, "/go", "rw"), (a.path("run"), "/run/neuron-collectd", "ro"), (a.path("state", "mailbox"), "/var/lib/neuron-collectd/mailbox", "rw")]
+        flags = {"neff-name": "model.neff", "date-time": "20260527-051233", "tid": 1, "log-id": 1,
+                 "instance-id": INSTANCE, "cluster-id": scene.CID,
+                 "error-location": "nrt_execute", "error-code": 1200,
+                 "local-output-dir": f"{INSIDE}/{scene.UNIT}"}
+        command = ["/bin/sh", "-c", JOB, "sh"] + [word for name, value in flags.items()
+                                                  for word in (f"--{name}", str(value))]
+        environment = {"PATH": "/bin", "UNIT": flags["local-output-dir"], "SIZE": size,
+                       "STATE_FILE": STATE_FILE,
+                       "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 16,
+                       "TORCHELASTIC_RUN_ID": "run-7", "MASTER_ADDR": "10.0.0.1",
+                       # LeakSanitizer wants ptrace(2); test_hook.py has it
+                       "MASTER_PORT": 41000, "ASAN_OPTIONS": "detect_leaks=0"}
+        given = [(self.go, "/go", "rw"), (a.path("run"), "/run/neuron-collectd", "ro"),
+                 (a.path("state", "mailbox"), "/var/lib/neuron-collectd/mailbox", "rw")]
         self.id = runtime.start(Job(command, user, [*given, *mounts], environment), **more)
         self.pid = runtime.known()[self.id]
 
@@ -90,7 +99,8 @@ class Rank:
 def processes_in(archive):
     """What the incident.json of a bundle says, where it has one: [(pid, container)]"""
     found = run("tar", "--zstd", "-x", "-O", "-f", archive, "neuron-collectd/incident.json")
-    return [(p["pid"], p.get("container")) for p in json.loads(found.stdout)["processes"]] if found.returncode == 0 else []
+    return [(p["pid"], p.get("container"))
+            for p in json.loads(found.stdout)["processes"]] if found.returncode == 0 else []
 
 
 def assert_named(a, rank, m, name):
@@ -100,15 +110,18 @@ def assert_named(a, rank, m, name):
     assert (job["rank"], job["world_size"], job["source"]) == (rank.rank, 16, "torchrun"), job
     # A snapshot that takes longer than its source's `settle` comes by a supplement.
     wait_for(f"the incident names process {rank.pid} and {name}",
-             lambda: [1 for path, other in a.manifests() if m["bundle"]["id"] in (other["bundle"]["id"], other["bundle"]["supplement_of"])
+             lambda: [1 for path, other in a.manifests() if m["bundle"]["id"]
+                      in (other["bundle"]["id"], other["bundle"]["supplement_of"])
                       and (rank.pid, name) in processes_in(object_of(path))], 60, 0.2)
 
 
 def taken(a, rank, name):
     """The dump of a rank, which is complete and names its container."""
-    wait_for("it has arrived", lambda: [1 for _, m in a.manifests() if m["failure"] and m["incident"]["job"]["rank"] == rank.rank], 60, 0.2)
+    wait_for("it has arrived", lambda: [1 for _, m in a.manifests() if m["failure"]
+                                        and m["incident"]["job"]["rank"] == rank.rank], 60, 0.2)
     a.wait_all()
-    m, = [m for _, m in a.manifests() if m["bundle"]["supplement_of"] is None and m["incident"]["job"]["rank"] == rank.rank]
+    m, = [m for _, m in a.manifests() if m["bundle"]["supplement_of"] is None
+          and m["incident"]["job"]["rank"] == rank.rank]
     assert m["source"]["name"] == "core-dumps" and m["bundle"]["complete"], m
     assert_named(a, rank, m, name)
     return m
@@ -146,12 +159,16 @@ POD = "12345678_1234_1234_1234_123456789abc"
 
 @test
 def a_container_is_known_by_the_control_groups_of_kubernetes_and_one_of_another_name_is_not():
-    groups = [f"kubepods/burstable/pod{POD.replace('_', '-')}/", f"kubepods-besteffort-pod{POD}.slice:cri-containerd:"]  # runc without systemd, told systemd's
-    for number, more in enumerate([{"group": groups[0]}, {"group": groups[1]}, {"container": "training-7", "group": ""}]):
+    # runc without systemd, told systemd's
+    groups = [f"kubepods/burstable/pod{POD.replace('_', '-')}/",
+              f"kubepods-besteffort-pod{POD}.slice:cri-containerd:"]
+    for number, more in enumerate([{"group": groups[0]}, {"group": groups[1]},
+                                   {"container": "training-7", "group": ""}]):
         a = node()
         runtime = Runc(scene.HOOK)
         a.start()
-        rank = Rank(a, runtime, (0, containers.USER, 4712)[number], number, mounts=[(a.path("dumps"), INSIDE, "rw")], **more)
+        rank = Rank(a, runtime, (0, containers.USER, 4712)[number], number,
+                    mounts=[(a.path("dumps"), INSIDE, "rw")], **more)
         rank.fail()
         rank.remove()
         taken(a, rank, rank.id if number < 2 else None)
@@ -163,7 +180,8 @@ def a_job_in_a_user_namespace_with_a_range_of_numbers_is_the_user_that_it_is_out
     a = node()
     runtime = Runc(scene.HOOK)
     a.start()
-    rank = Rank(a, runtime, containers.USER, first_uid=100000, mounts=[(a.path("dumps"), INSIDE, "rw")])
+    rank = Rank(a, runtime, containers.USER, first_uid=100000,
+                mounts=[(a.path("dumps"), INSIDE, "rw")])
     rank.fail()
     taken(a, rank, rank.id)
     rank.remove()
@@ -172,11 +190,13 @@ def a_job_in_a_user_namespace_with_a_range_of_numbers_is_the_user_that_it_is_out
 
 
 def for_each_runtime():
-    for check in (is_counted_where_only_the_container_sees_it, on_a_directory_of_the_node_is_taken_there):
+    for check in (is_counted_where_only_the_container_sees_it,
+                  on_a_directory_of_the_node_is_taken_there):
         for make in (Runc, Containerd, Podman, RootlessPodman, RootlessCrun):
             def one(check=check, make=make):
                 check(make)
-            one.__name__ = f"a dump in a container of {make.name} {check.__name__}".replace(" ", "_")
+            one.__name__ = f"a dump in a container of {make.name} {check.__name__}".replace(
+                " ", "_")
             test(one)
 
 

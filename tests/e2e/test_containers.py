@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Dumps of jobs in mount namespaces of their own. A directory that is mounted from the host is collected like any other; a note about a directory that only
-the container sees is counted and reported with the remedy. Copies that an earlier version has made are delivered."""
+"""Dumps of jobs in mount namespaces of their own. A directory that is mounted from the host is
+collected like any other; a note about a directory that only the container sees is counted and
+reported with the remedy. Copies that an earlier version has made are delivered."""
 import json
 import os
 import sqlite3
@@ -11,7 +12,8 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 import neuron_sysfs
-from agent import (BUILD_DIR, DAEMON, INSTANCE, PATIENCE, SOURCE_DIR, Agent, cleanup, extract, need, need_root, object_of, run, wait_for)
+from agent import (BUILD_DIR, DAEMON, INSTANCE, PATIENCE, SOURCE_DIR, Agent, cleanup, extract,
+                   need, need_root, object_of, run, wait_for)
 from tap import Skip, main, test
 
 HOOK = os.path.join(BUILD_DIR, "neuron-dump")
@@ -20,8 +22,9 @@ UNIT = f"dt-20260527-051233-cid-{CID}"
 MIB = 1 << 20
 REMEDY = "mount the dump directory"
 
-# What runs in a container: first its mounts, then what the runtime does, and then the hook. $1 is where the dumps are in the container, $2 the directory of the
-# dump; the rest is the command line of the hook.
+# What runs in a container: first its mounts, then what the runtime does, and then the hook. $1 is
+# where the dumps are in the container, $2 the directory of the dump; the rest is the command line
+# of the hook.
 OWN = 'mount -t tmpfs -o mode=1777,size=3g none "$1"\n'
 BEGIN = """
 mkdir -p "$2"
@@ -51,16 +54,22 @@ def node(**hook):
 
 
 def hook_command(unit, lid=1, **more):
-    flags = {"neff-name": "model.neff", "neff-uuid": "0f" * 16, "date-time": "20260527-051233", "pid": 7, "tid": 1, "log-id": lid,
-             "instance-id": INSTANCE, "cluster-id": CID, "error-location": "nrt_execute", "error-code": 1200, "local-output-dir": unit, **more}
+    flags = {"neff-name": "model.neff", "neff-uuid": "0f" * 16, "date-time": "20260527-051233",
+             "pid": 7, "tid": 1, "log-id": lid,
+             "instance-id": INSTANCE, "cluster-id": CID, "error-location": "nrt_execute",
+             "error-code": 1200, "local-output-dir": unit, **more}
     return [HOOK] + [word for name, value in flags.items() for word in (f"--{name}", str(value))]
 
 
 def hook_environment(a, rank=0):
-    # LeakSanitizer looks for its process in /proc, which is another pid namespace's here; test_hook.py has it.
-    return {"PATH": os.environ["PATH"], "ASAN_OPTIONS": "detect_leaks=0", "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "16", "TORCHELASTIC_RUN_ID": "run-7",
-            "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "41000", "NEURON_COLLECTD_HOOK_SOCKET": a.config["hook"]["socket"],
-            "NEURON_COLLECTD_MAILBOX": a.config["hook"]["mailbox"], "NEURON_COLLECTD_SYSFS": a.path("sys")}
+    # LeakSanitizer looks for its process in /proc, which is another pid namespace's here;
+    # test_hook.py has it.
+    return {"PATH": os.environ["PATH"], "ASAN_OPTIONS": "detect_leaks=0", "RANK": str(rank),
+            "LOCAL_RANK": str(rank), "WORLD_SIZE": "16", "TORCHELASTIC_RUN_ID": "run-7",
+            "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "41000",
+            "NEURON_COLLECTD_HOOK_SOCKET": a.config["hook"]["socket"],
+            "NEURON_COLLECTD_MAILBOX": a.config["hook"]["mailbox"],
+            "NEURON_COLLECTD_SYSFS": a.path("sys")}
 
 
 def mounted(a):
@@ -68,12 +77,17 @@ def mounted(a):
     return f'[ "$1" = "{a.path("dumps")}" ] || mount --bind "{a.path("dumps")}" "$1"\n'
 
 
-def run_container(a, mounts=OWN, script=NOISE % (MIB, STATE_FILE) + RUN, where="dumps", prefix=(), namespaces=()):
-    """Runs a job in namespaces of its own to its end. @param where  where the dumps are in the container @return what its hook has printed"""
+def run_container(a, mounts=OWN, script=NOISE % (MIB, STATE_FILE) + RUN, where="dumps", prefix=(),
+                  namespaces=()):
+    """Runs a job in namespaces of its own to its end. @param where  where the dumps are in the
+    container @return what its hook has printed"""
     unit = os.path.join(a.path(where), UNIT)
-    done = subprocess.run([*prefix, "unshare", *namespaces, "--mount", "--pid", "--fork", "--kill-child", "sh", "-ec", mounts + BEGIN + script, "sh",
-                           a.path(where), unit, *hook_command(unit)], env=hook_environment(a), stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60 * PATIENCE, start_new_session=True, check=False)
+    done = subprocess.run([*prefix, "unshare", *namespaces, "--mount", "--pid", "--fork",
+                           "--kill-child", "sh", "-ec", mounts + BEGIN + script, "sh",
+                           a.path(where), unit, *hook_command(unit)], env=hook_environment(a),
+                           stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60 * PATIENCE,
+                          start_new_session=True, check=False)
     if prefix and done.returncode != 0 and b"unshare" in done.stdout:
         raise Skip("no user namespaces for users")
     assert done.returncode == 0, done.stdout
@@ -128,7 +142,8 @@ def so_is_one_that_has_another_path_there():
 def a_dump_of_the_machine_itself_is_not_counted():
     a = node().start()
     unit = os.path.join(a.path("dumps"), UNIT)
-    done = subprocess.run(hook_command(unit), env=hook_environment(a), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=False)
+    done = subprocess.run(hook_command(unit), env=hook_environment(a), stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=60, check=False)
     assert done.returncode == 0, done.stdout
     delivered(a)
     assert unseen(a) == 0, a.status()["hook"]
@@ -152,7 +167,8 @@ def another_user_in_a_user_namespace_of_his_own_is_heard_as_himself():
     need("setpriv")
     a.start()
     os.chmod(a.path("dumps"), 0o1777)
-    run_container(a, "", prefix=("setpriv", "--reuid=4711", "--regid=4711", "--clear-groups"), namespaces=("--user", "--map-root-user"))
+    run_container(a, "", prefix=("setpriv", "--reuid=4711", "--regid=4711", "--clear-groups"),
+                  namespaces=("--user", "--map-root-user"))
     m = delivered(a)
     assert "hook-record" in kinds(m) and m["failure"]["code"] == 1200, m
     a.stop()
@@ -162,7 +178,8 @@ def cgroup(name):
     """@return a new control group below whatever hierarchy there is"""
     with open("/proc/mounts", encoding="ascii", errors="replace") as f:
         mounts = [line.split() for line in f]
-    for where in [m[1] for m in mounts if m[2] == "cgroup2"] + [m[1] for m in mounts if m[2] == "cgroup"]:
+    for where in [m[1] for m in mounts if m[2] == "cgroup2"] + [m[1] for m in mounts
+                                                                if m[2] == "cgroup"]:
         group = os.path.join(where, name)
         try:
             os.mkdir(group)
@@ -181,12 +198,14 @@ def the_container_of_a_failure_is_in_the_manifest():
     group = cgroup(f"docker-{container_id}.scope")
     try:
         a.start()
-        run_container(a, mounted(a), f"echo 0 >{group}/cgroup.procs\n" + NOISE % (4096, STATE_FILE) + RUN)
+        run_container(a, mounted(a), f"echo 0 >{group}/cgroup.procs\n" + NOISE
+                      % (4096, STATE_FILE) + RUN)
         m = delivered(a)
         assert m["failure"]["container"] == container_id, m["failure"]
         a.stop()
     finally:
-        wait_for("the group is empty", lambda: not open(os.path.join(group, "cgroup.procs"), encoding="ascii").read())
+        wait_for("the group is empty", lambda: not open(os.path.join(group, "cgroup.procs"),
+                                                        encoding="ascii").read())
         os.rmdir(group)
 
 
@@ -202,10 +221,14 @@ def copy(a, digits, is_whole, source="core-dumps"):
     with open(os.path.join(unit, STATE_FILE), "wb") as f:
         f.write(os.urandom(4096))
     os.makedirs(a.path("state", "containers", ".units"), exist_ok=True)
-    with open(a.path("state", "containers", ".units", f"{source}.{digits}.json"), "w", encoding="utf-8") as f:
-        json.dump({"schema": "neuron-collectd/container-copy/1", "source": source, "unit": digits, "relative": UNIT, "path": "/dumps/" + UNIT,
-                   "container": None, "uid": 0, "notes": [], "files": 1, "is_whole": is_whole, "detail": None,
-                   "left_out": [] if is_whole else [{"path": "large", "bytes": 5, "detail": "the hook has ended"}]}, f)
+    with open(a.path("state", "containers", ".units", f"{source}.{digits}.json"), "w",
+              encoding="utf-8") as f:
+        json.dump({"schema": "neuron-collectd/container-copy/1", "source": source, "unit": digits,
+                   "relative": UNIT, "path": "/dumps/" + UNIT,
+                   "container": None, "uid": 0, "notes": [], "files": 1, "is_whole": is_whole,
+                   "detail": None,
+                   "left_out": [] if is_whole else [{"path": "large", "bytes": 5,
+                                                     "detail": "the hook has ended"}]}, f)
     return unit
 
 
@@ -215,10 +238,12 @@ def old_state(a):
     pins = a.path("state", "containers", ".neuron-collectd", INSTANCE, BUNDLE)
     os.makedirs(pins, 0o700)
     os.link(os.path.join(known, STATE_FILE), os.path.join(pins, STATE_FILE))
-    with open(os.path.join(SOURCE_DIR, "tests", "e2e", "state_5_container_copy.sql"), encoding="utf-8") as f:
+    with open(os.path.join(SOURCE_DIR, "tests", "e2e", "state_5_container_copy.sql"),
+              encoding="utf-8") as f:
         sql = f.read()
     st = os.stat(known)
-    for name, value in (("@PATH@", f"X'{known.encode().hex()}'"), ("@DEV@", str(st.st_dev)), ("@INO@", str(st.st_ino))):
+    for name, value in (("@PATH@", f"X'{known.encode().hex()}'"), ("@DEV@", str(st.st_dev)),
+                        ("@INO@", str(st.st_ino))):
         sql = sql.replace(name, value)
     db = sqlite3.connect(a.path("state", "state.db"))
     db.executescript(sql)
@@ -227,7 +252,8 @@ def old_state(a):
 
 
 def left(a):
-    return [name for name in os.listdir(a.path("state", "containers")) if name != ".neuron-collectd"] if os.path.exists(a.path("state", "containers")) else []
+    return [name for name in os.listdir(a.path("state", "containers"))
+            if name != ".neuron-collectd"] if os.path.exists(a.path("state", "containers")) else []
 
 
 @test
@@ -239,18 +265,23 @@ def copies_of_an_earlier_version_are_delivered_and_removed():
     a.wait_all()
     found = {m["bundle"]["id"]: (m, extract(object_of(path), "tar")) for path, m in a.manifests()}
     assert BUNDLE in found and len(found) == 2, found
-    assert all(m["source"]["name"] == "containers-core-dumps" and os.path.getsize(os.path.join(directory, STATE_FILE)) == 4096
+    assert all(m["source"]["name"] == "containers-core-dumps"
+               and os.path.getsize(os.path.join(directory, STATE_FILE)) == 4096
                for m, directory in found.values()), found
     first = found.pop(BUNDLE)[0]
     (second, _), = found.values()
     assert first["bundle"]["complete"] and first["failure"]["code"] == 1200, first
-    assert not second["bundle"]["complete"] and any("copy" in reason for reason in second["bundle"]["reasons"]), second["bundle"]
-    wait_for("the copies are removed", lambda: left(a) in ([".units", "core-dumps"], ["core-dumps", ".units"]), 30)
+    assert not second["bundle"]["complete"] and any("copy" in reason
+                                                    for reason in second["bundle"][
+                                                            "reasons"]), second["bundle"]
+    wait_for("the copies are removed", lambda: left(a) in ([".units", "core-dumps"],
+                                                           ["core-dumps", ".units"]), 30)
     a.assert_sum()
     assert a.status()["bundles"]["delivered"] == 2, a.status()["bundles"]
     a.stop()
     a.start()
-    assert [s["name"] for s in a.status()["sources"]] == ["core-dumps", "incidents"] and not left(a), left(a)
+    assert [s["name"] for s in a.status()["sources"]] == ["core-dumps",
+                                                          "incidents"] and not left(a), left(a)
     a.assert_sum()
     a.stop()
 
@@ -260,7 +291,8 @@ def a_copy_whose_source_is_not_configured_is_reported_and_kept():
     a = node()
     unit = copy(a, "88", True, source="former")
     a.start()
-    assert "'" + a.path("state") + "/containers/former'" in a.log and "is not configured" in a.log, a.log
+    assert "'" + a.path(
+        "state") + "/containers/former'" in a.log and "is not configured" in a.log, a.log
     assert os.path.exists(os.path.join(unit, STATE_FILE))
     a.stop()
 

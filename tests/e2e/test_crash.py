@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""kill -9 at any moment, two agents, a database gone bad: every dump arrives once and bit for bit."""
+"""kill -9 at any moment, two agents, a database gone bad: every dump arrives once and bit for
+bit."""
 import os
 import random
 import sys
@@ -40,13 +41,16 @@ def kill_9_at_random_moments_loses_and_doubles_nothing():
         a.start(wait=False)
         for _ in range(rng.randrange(3)):
             n = len(units) + 1
-            units.append(a.dump(size=rng.choice((4096, 300_000, 3 << 20)), cluster_id=f"{n:016x}", pid=1000 + n, seed=n))
-        time.sleep(rng.choice((0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)) * rng.random() * 2)  # the moment is chance, nothing is waited for
+            units.append(a.dump(size=rng.choice((4096, 300_000, 3 << 20)), cluster_id=f"{n:016x}",
+                                pid=1000 + n, seed=n))
+        # the moment is chance, nothing is waited for
+        time.sleep(rng.choice((0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)) * rng.random() * 2)
         if a.process.poll() is None:
             a.kill()
             kills += 1
         else:
-            raise AssertionError(f"round {i}: the daemon ended by itself with {a.process.returncode}")
+            raise AssertionError(f"round {i}: the daemon ended by itself with "
+                                 f"{a.process.returncode}")
     a.start()
     a.wait_delivered(len(units))
     a.wait_all()
@@ -54,7 +58,8 @@ def kill_9_at_random_moments_loses_and_doubles_nothing():
     wait_for("no temporary file is left", lambda: not leftovers(a.out))
     counts = a.assert_sum()
     assert counts["delivered"] == len(units), counts
-    wait_for("no pin is left", lambda: not [f for f in tree(a.dir) if b"/.neuron-collectd/" in b"/" + f])
+    wait_for("no pin is left", lambda: not [f for f in tree(a.dir)
+                                            if b"/.neuron-collectd/" in b"/" + f])
     notes.append(f"{kills} kills, {len(units)} dumps")
     a.stop()
     assert a.sql("pragma integrity_check") == "ok"
@@ -68,7 +73,8 @@ def kill_9_in_the_middle_of_a_large_bundle_starts_its_copy_over():
     for _ in range(3):
         a.start()
         wait_for("it is being shipped", lambda: a.counts()["shipping"])
-        wait_for("some of it is written", lambda: any(s["sent_bytes"] for s in a.status()["shipping"]))
+        wait_for("some of it is written", lambda: any(s["sent_bytes"]
+                                                      for s in a.status()["shipping"]))
         a.kill()
         assert not a.manifests()
     a.config["limits"] = {}
@@ -123,10 +129,12 @@ def a_corrupt_database_is_put_aside_and_rebuilt_from_what_is_there():
         a.start()
         wait_for(f"after {damage}: all four are delivered", lambda: a.counts()["delivered"] == 4)
         if damage in ("zeros in the middle", "rubbish"):
-            assert [n for n in os.listdir(a.path("state")) if n.startswith("state.db.corrupt-")], os.listdir(a.path("state"))
+            assert [n for n in os.listdir(a.path("state"))
+                    if n.startswith("state.db.corrupt-")], os.listdir(a.path("state"))
             assert "corrupt" in a.log
         judge_exactly_once(a, [*units, late])
-        assert {p: os.stat(p).st_mtime_ns for p in before} == before, "a delivered bundle was written again"
+        assert {p: os.stat(p).st_mtime_ns
+                for p in before} == before, "a delivered bundle was written again"
         a.stop()
 
 
@@ -149,7 +157,8 @@ def a_database_of_a_newer_schema_is_put_aside():
 @test
 def sigterm_in_the_middle_of_a_delivery_ends_soon_and_the_next_start_goes_on():
     a = Agent()
-    # A worker that packs looks up between two blocks: with a sanitizer on a busy machine that is too late, and what it holds counts as a leak.
+    # A worker that packs looks up between two blocks: with a sanitizer on a busy machine that is
+    # too late, and what it holds counts as a leak.
     (a.send_slowly if is_instrumented() else a.slow_down)()
     unit = a.dump(size=100 << 20)
     a.start()
@@ -179,7 +188,8 @@ def systemd_hears_ready_status_reloading_watchdog_and_stopping():
     wait_for("three signs of life", lambda: n.lines().count("WATCHDOG=1") >= 3)
     assert any(line.startswith("STATUS=") for line in n.lines())
     a.reload()
-    wait_for("RELOADING=1 with its time", lambda: "RELOADING=1" in n.lines() and any(x.startswith("MONOTONIC_USEC=") for x in n.lines()))
+    wait_for("RELOADING=1 with its time", lambda: "RELOADING=1" in n.lines()
+             and any(x.startswith("MONOTONIC_USEC=") for x in n.lines()))
     wait_for("READY=1 again", lambda: n.lines().count("READY=1") >= 2)
     a.stop()
     assert "STOPPING=1" in n.lines()
@@ -245,7 +255,8 @@ def a_directory_from_the_future_is_shipped_whole_and_is_not_taken_for_another():
     a.wait_delivered(2)
     first, more = sorted(m["bundle"]["id"] for _, m in a.manifests())
     assert more == first + "-s1", (first, more)
-    assert [m["name"] if "name" in m else m["path"] for _, s in a.manifests() if s["bundle"]["id"] == more for m in s["members"]] == ["supplement"]
+    assert [m["name"] if "name" in m else m["path"] for _,
+            s in a.manifests() if s["bundle"]["id"] == more for m in s["members"]] == ["supplement"]
     a.stop()
 
 

@@ -10,10 +10,12 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 import make_dump
-from agent import (INSTANCE, Agent, check_bundle, cleanup, extract, leftovers, object_of, tree, wait_for)
+from agent import (INSTANCE, Agent, check_bundle, cleanup, extract, leftovers, object_of, tree,
+                   wait_for)
 from tap import main, test
 
-ID = re.compile(r"^(neuron-core-dump|neuron-profile|process-core|directory)-\d{8}T\d{6}-[0-9a-f]{12}(-s\d+)?$")
+ID = re.compile(
+    r"^(neuron-core-dump|neuron-profile|process-core|directory)-\d{8}T\d{6}-[0-9a-f]{12}(-s\d+)?$")
 
 
 @test
@@ -23,27 +25,33 @@ def a_core_dump_arrives_whole_under_its_own_names():
     a.wait_known(1)
     a.wait_all()
     path, m = a.only_manifest()
-    place = os.path.join(a.out, f"{make_dump.DEFAULT_DATE_TIME}-{make_dump.DEFAULT_CLUSTER}", INSTANCE)
+    place = os.path.join(a.out, f"{make_dump.DEFAULT_DATE_TIME}-{make_dump.DEFAULT_CLUSTER}",
+                         INSTANCE)
     assert os.path.dirname(path) == place, path
-    assert sorted(os.listdir(place)) == sorted([os.path.basename(path), os.path.basename(object_of(path))])
+    assert sorted(os.listdir(place)) == sorted([os.path.basename(path),
+                                                os.path.basename(object_of(path))])
     assert ID.match(m["bundle"]["id"]) and "20260527T051233" in m["bundle"]["id"], m["bundle"]["id"]
     st = os.stat(unit)
     check_bundle(path, unit,
-                 bundle={"kind": "neuron-core-dump", "complete": True, "reasons": [], "supplement_of": None},
+                 bundle={"kind": "neuron-core-dump", "complete": True, "reasons": [],
+                         "supplement_of": None},
                  node={"instance_id": INSTANCE, "labels": {"cluster": "e2e"}},
                  source={"name": "core-dumps", "path": unit, "uid": st.st_uid})
     kinds = sorted(e["kind"] for e in m["members"])
     assert kinds == ["cc-core-state"] * 2 + ["nc-state"] * 4 + ["nrt-log"] * 2, kinds
     assert {e["verdict"] for e in m["members"] if e["kind"].endswith("-state")} == {"opaque"}
-    assert m["incident"]["cluster_id"] == make_dump.DEFAULT_CLUSTER and m["incident"]["date_time"] == make_dump.DEFAULT_DATE_TIME
+    assert m["incident"]["cluster_id"] == make_dump.DEFAULT_CLUSTER and m["incident"][
+        "date_time"] == make_dump.DEFAULT_DATE_TIME
     assert m["incident"]["agreed"] == "alone"
     assert not leftovers(a.out)
     # The source is kept, and no pin of ours is left beside it.
     assert len(tree(unit)) == 8
-    assert all(os.stat(os.path.join(unit, n)).st_nlink == 1 for n in os.listdir(unit)), "pins are left after delivery"
+    assert all(os.stat(os.path.join(unit, n)).st_nlink == 1
+               for n in os.listdir(unit)), "pins are left after delivery"
     assert a.assert_sum()["delivered"] == 1
     b = a.bundles()[0]
-    assert b["deliveries"][0]["proof"] == "readback" and b["deliveries"][0]["state"] == "delivered", b
+    assert b["deliveries"][0]["proof"] == "readback" and b["deliveries"][0][
+        "state"] == "delivered", b
     a.stop()
 
 
@@ -75,7 +83,8 @@ def a_model_mode_profile_is_one_bundle_with_verdicts():
     a.wait_known(1)
     a.wait_all()
     path, m = a.only_manifest()
-    check_bundle(path, unit, bundle={"kind": "neuron-profile", "complete": True, "reasons": []}, source={"name": "profiles", "path": unit})
+    check_bundle(path, unit, bundle={"kind": "neuron-profile", "complete": True, "reasons": []},
+                 source={"name": "profiles", "path": unit})
     by_kind = {}
     for e in m["members"]:
         by_kind.setdefault(e["kind"], []).append(e["verdict"])
@@ -97,13 +106,15 @@ def a_session_mode_profile_is_one_bundle():
     a.wait_all()
     path, m = a.only_manifest()
     check_bundle(path, unit, tools=("tar",), bundle={"kind": "neuron-profile"})
-    assert any("/" in e["path"] for e in m["members"]), "the session directory is part of the member paths"
+    assert any("/" in e["path"]
+               for e in m["members"]), "the session directory is part of the member paths"
     a.stop()
 
 
 @test
 def faults_in_a_profile_are_said_and_everything_is_delivered_all_the_same():
-    expected = {"neff-truncated": ("neff", "truncated"), "neff-hash": ("neff", "suspect"), "ntff-garbage": ("ntff", "suspect")}
+    expected = {"neff-truncated": ("neff", "truncated"), "neff-hash": ("neff", "suspect"),
+                "ntff-garbage": ("ntff", "suspect")}
     for fault, (kind, verdict) in expected.items():
         a = Agent()
         a.config["sources"] = [a.source("profiles", "neuron-profile", "profiles", max_wait="2s")]
@@ -114,7 +125,8 @@ def faults_in_a_profile_are_said_and_everything_is_delivered_all_the_same():
         path, m = a.only_manifest()
         check_bundle(path, unit, tools=("tar",))
         bad = [e for e in m["members"] if e["verdict"] not in ("ok", "opaque")]
-        assert len(bad) == 1 and bad[0]["kind"] == kind and bad[0]["verdict"] == verdict and bad[0]["detail"], (fault, bad)
+        assert len(bad) == 1 and bad[0]["kind"] == kind and bad[0]["verdict"] == verdict and bad[0][
+            "detail"], (fault, bad)
         a.stop()
     for fault, word in (("neff-missing", "neff"), ("pb-missing", "trace_info.pb")):
         a = Agent()
@@ -125,7 +137,8 @@ def faults_in_a_profile_are_said_and_everything_is_delivered_all_the_same():
         a.wait_all()
         path, m = a.only_manifest()
         check_bundle(path, unit, tools=("tar",))
-        assert any(word in reason for reason in m["bundle"]["reasons"]), (fault, m["bundle"]["reasons"])
+        assert any(word in reason
+                   for reason in m["bundle"]["reasons"]), (fault, m["bundle"]["reasons"])
         a.stop()
 
 
@@ -210,7 +223,8 @@ def sizes_around_every_border_of_tar_and_frames_extract_the_same():
     os.makedirs(unit)
     rng = random.Random(11)
     frame = 2 << 20
-    for n in (0, 1, 511, 512, 513, 1023, frame - 513, frame - 512, frame - 511, frame, frame + 1, 2 * frame - 1024, 2 * frame, 3 * frame + 5):
+    for n in (0, 1, 511, 512, 513, 1023, frame - 513, frame - 512, frame - 511, frame, frame + 1,
+              2 * frame - 1024, 2 * frame, 3 * frame + 5):
         with open(os.path.join(unit, f"bytes-{n}"), "wb") as f:
             f.write(rng.randbytes(n))
     long_name = "l" * 250
@@ -250,19 +264,23 @@ def each_spelling_of_date_time_and_any_order_of_variables_is_understood():
         a.source("other-order", "neuron-core-dump", "other/%c/pid-%p/%d"),
         a.source("nothing", "neuron-core-dump", "flat"),
     ]
-    old = make_dump.make_dump(a.path("usual"), size=65536, date_time="2026-05-27-05-12", cluster_id="00000000000000aa")
-    other = make_dump.make_dump(a.path("other"), size=65536, directory="00000000000000bb/pid-12/20260528-010203")
+    old = make_dump.make_dump(a.path("usual"), size=65536, date_time="2026-05-27-05-12",
+                              cluster_id="00000000000000aa")
+    other = make_dump.make_dump(a.path("other"), size=65536,
+                                directory="00000000000000bb/pid-12/20260528-010203")
     flat = make_dump.make_dump(a.path("flat"), size=65536, directory=".")
     a.start()
     a.wait_known(3)
     a.wait_all()
     by_source = {m["source"]["name"]: (path, m) for path, m in a.manifests()}
     path, m = by_source["usual"]
-    assert m["incident"]["date_time"] == "2026-05-27-05-12" and m["incident"]["cluster_id"] == "00000000000000aa", m["incident"]
+    assert m["incident"]["date_time"] == "2026-05-27-05-12" and m["incident"][
+        "cluster_id"] == "00000000000000aa", m["incident"]
     assert "20260527T0512" in m["bundle"]["id"]
     check_bundle(path, old, tools=("tar",))
     path, m = by_source["other-order"]
-    assert m["incident"]["date_time"] == "20260528-010203" and m["incident"]["cluster_id"] == "00000000000000bb"
+    assert m["incident"]["date_time"] == "20260528-010203" and m["incident"][
+        "cluster_id"] == "00000000000000bb"
     check_bundle(path, other, tools=("tar",))
     check_bundle(by_source["nothing"][0], tree(flat), tools=("tar",))
     a.stop()
@@ -273,7 +291,8 @@ def what_another_instance_wrote_is_left_alone():
     a = Agent()
     mine = a.dump()
     make_dump.make_dump(a.path("dumps"), size=65536, instance_id="i-0fedcba9876543210", pid=7)
-    make_dump.make_dump(a.path("dumps"), size=65536, instance_id="i-0fedcba9876543210", pid=8, cluster_id="00000000000000cc")
+    make_dump.make_dump(a.path("dumps"), size=65536, instance_id="i-0fedcba9876543210", pid=8,
+                        cluster_id="00000000000000cc")
     a.start()
     a.wait_known(1)
     a.wait_all()
@@ -330,7 +349,8 @@ def files_that_come_late_go_out_as_a_supplement():
     path, m = by_id[base + "-s1"]
     assert m["bundle"]["supplement_of"] == base
     assert m["incident"] == first["incident"]
-    check_bundle(path, {k: v for k, v in tree(unit).items() if k == os.path.basename(late).encode()})
+    check_bundle(path, {k: v for k, v in tree(unit).items()
+                        if k == os.path.basename(late).encode()})
     assert os.path.dirname(path) == os.path.dirname(by_id[base][0])
     a.assert_sum()
     a.stop()
@@ -350,7 +370,8 @@ def one_source_goes_to_two_destinations_with_proof_from_each():
     check_bundle(path, unit, tools=("tar",))
     assert os.path.relpath(path, a.path("out2")).startswith("neuron-core-dump/core-dumps/"), path
     b = a.bundles()[0]
-    assert sorted((d["destination"], d["proof"]) for d in b["deliveries"]) == [("archive", "readback"), ("second", "readback")]
+    assert sorted((d["destination"], d["proof"])
+                  for d in b["deliveries"]) == [("archive", "readback"), ("second", "readback")]
     a.stop()
 
 
@@ -403,7 +424,8 @@ def a_backlog_is_delivered_at_start_and_nothing_is_delivered_twice_after_a_resta
 def names_with_newlines_and_invalid_utf_8_survive():
     a = Agent()
     unit = a.dump(size=65536)
-    for name in (b"new\nline", b"caf\xe9 latin1", b"back\\slash", b"tab\tquote\"'", b"\xff\xfe", "héllo ✓".encode(), b"no escape \\x41", b" lead and trail "):
+    for name in (b"new\nline", b"caf\xe9 latin1", b"back\\slash", b"tab\tquote\"'", b"\xff\xfe",
+                 "héllo ✓".encode(), b"no escape \\x41", b" lead and trail "):
         with open(os.path.join(os.fsencode(unit), name), "wb") as f:
             f.write(b"content of " + name)
     a.start()

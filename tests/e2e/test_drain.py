@@ -56,8 +56,10 @@ def what_is_there_is_delivered_and_then_it_is_safe():
     # at this moment, not a little later: whoever reads it terminates the node
     all_arrived(a, units)
     status = a.status()
-    assert status["agent"]["state"] == "draining" and status["drain"]["safe_to_terminate"] and status["drain"]["missing"] is None, status["drain"]
-    assert status["drain"]["deadline"] is None and "operator" in status["drain"]["reason"], status["drain"]
+    assert status["agent"]["state"] == "draining" and status["drain"][
+        "safe_to_terminate"] and status["drain"]["missing"] is None, status["drain"]
+    assert status["drain"]["deadline"] is None and "operator" in status["drain"]["reason"], status[
+        "drain"]
     a.assert_sum()
     text = a.cli("status").stdout
     assert "safe to terminate: yes" in text and "draining since" in text, text
@@ -71,7 +73,8 @@ def a_node_without_anything_is_safe_at_once_and_both_may_be_asked_twice():
     for _ in range(2):
         assert drain(a) == SAFE
     since = a.status()["drain"]["since"]
-    assert drain(a) == SAFE and a.status()["drain"]["since"] == since, "asked again it is still the same drain"
+    assert drain(a) == SAFE and a.status()["drain"][
+        "since"] == since, "asked again it is still the same drain"
     for _ in range(2):
         result = a.cli("resume")
         assert result.returncode == 0 and not result.stderr, result
@@ -104,15 +107,18 @@ def not_everything_there_in_time_is_not_safe_and_says_what():
     a.wait_known(2)
     code, out, err = drain(a, "--timeout", "1s")
     lines = out.splitlines()
-    assert code == 1 and not err and lines[0].startswith("not safe to terminate: ") and "2 bundles" in lines[0], (code, out, err)
+    assert code == 1 and not err and lines[0].startswith(
+        "not safe to terminate: ") and "2 bundles" in lines[0], (code, out, err)
     ids = {b["id"] for b in a.bundles()}
-    assert {line.split()[0] for line in lines[1:]} == ids and all(len(line.split()) >= 2 for line in lines[1:]), out
+    assert {line.split()[0] for line in lines[1:]} == ids and all(len(line.split()) >= 2
+                                                                  for line in lines[1:]), out
     wait_for("it says why", lambda: a.path("later") in drain(a, "--timeout", "0")[1])
     assert "safe to terminate: no, 2 bundles" in a.cli("status").stdout
     answer = a.cli("--json", "drain", "--timeout", "0")
     assert answer.returncode == 1 and '"safe_to_terminate": false' in answer.stdout, answer
     # it goes on draining, so another one waits on
-    with subprocess.Popen([CLI, "--socket", a.socket, "drain"], stdout=subprocess.PIPE, text=True) as waiting:
+    with subprocess.Popen([CLI, "--socket", a.socket, "drain"], stdout=subprocess.PIPE,
+                          text=True) as waiting:
         unblock(a)
         out, _ = waiting.communicate(timeout=60 * PATIENCE)
     assert (waiting.returncode, out) == (0, "safe to terminate\n"), out
@@ -135,7 +141,8 @@ def a_bundle_in_quarantine_is_not_safe_and_not_waited_for():
     code, out, _ = drain(a)  # no time limit: it must end by itself
     bundle = a.bundles("?state=quarantined")[0]["id"]
     lines = out.splitlines()
-    assert code == 1 and "quarantine" in lines[0] and lines[1].startswith(f"{bundle} quarantined: ") and len(lines) == 2, out
+    assert code == 1 and "quarantine" in lines[0] and lines[1].startswith(
+        f"{bundle} quarantined: ") and len(lines) == 2, out
     all_arrived(a, [good])
     os.unlink(in_the_way)
     assert a.cli("retry", bundle).returncode == 0
@@ -154,7 +161,8 @@ def a_destination_that_is_gone_from_the_configuration_is_not_waited_for():
     reload(a)
     code, out, _ = drain(a)
     lines = out.splitlines()
-    assert code == 1 and len(lines) == 2 and "destination 'archive' is not configured any more" in lines[1], out
+    assert code == 1 and len(
+        lines) == 2 and "destination 'archive' is not configured any more" in lines[1], out
     assert a.cli("cancel", lines[1].split()[0]).returncode == 0
     assert drain(a) == SAFE, "an operator has let go of it"
     a.stop()

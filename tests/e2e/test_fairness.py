@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Nothing holds up anything else: small bundles pass large ones, sources take turns, a poisoned bundle or destination stops nobody."""
+"""Nothing holds up anything else: small bundles pass large ones, sources take turns, a poisoned
+bundle or destination stops nobody."""
 import os
 import sys
 import time
@@ -24,7 +25,8 @@ def order_of_delivery(a, proxy):
     """Names of the units, in the order in which their manifests were written."""
     unit = {b["id"]: os.path.basename(b["path"]) for b in a.bundles()}
     end = ".manifest.json"
-    return [unit[os.path.basename(r.key).removesuffix(end)] for r in proxy.requests if r.method == "PUT" and r.key.endswith(end)]
+    return [unit[os.path.basename(r.key).removesuffix(end)] for r in proxy.requests
+            if r.method == "PUT" and r.key.endswith(end)]
 
 
 def write(a, name, size):
@@ -62,7 +64,8 @@ def a_large_upload_makes_room_for_small_bundles_and_goes_on_where_it_was():
     wait_for("parts are on the wire", lambda: len(proxy.part_bodies()) >= 2, 60)
     small = [write(a, str(n), 1000) for n in (2, 3)]
     wait_for("both small ones are delivered", lambda: a.counts()["delivered"] >= 2, 40)
-    assert not any("job-1" in r.key and r.key.endswith(".json") and r.method == "PUT" for r in proxy.requests)
+    assert not any("job-1" in r.key and r.key.endswith(".json") and r.method == "PUT"
+                   for r in proxy.requests)
     assert a.counts()["delivered"] == 2, "the large one was through already"
     proxy.rate = None
     a.wait_all("120s")
@@ -77,7 +80,8 @@ def small_ones_go_first_and_sources_take_turns():
     proxy, way = through(server())
     bucket = new_bucket(server())
     a = Agent()
-    a.config["sources"] = [a.source("one", "directory", "jobs/job-%p"), a.source("two", "directory", "other/job-%p")]
+    a.config["sources"] = [a.source("one", "directory", "jobs/job-%p"),
+                           a.source("two", "directory", "other/job-%p")]
     a.config["destinations"] = [a.s3("s3", way, bucket)]
     proxy.refuse()
     a.incompressible(8 * MIB, "100")

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""A state directory that is full or fails: on a full disk bookkeeping continues with the space reserved in the database,
-across restarts and crashes; beyond that, and on a disk that fails, intake pauses, readiness says why, and it continues by
-itself. Nothing is lost, nothing is doubled, and the counts add up."""
+"""A state directory that is full or fails: on a full disk bookkeeping continues with the space
+reserved in the database, across restarts and crashes; beyond that, and on a disk that fails, intake
+pauses, readiness says why, and it continues by itself. Nothing is lost, nothing is doubled, and the
+counts add up."""
 import os
 import shutil
 import subprocess
@@ -66,7 +67,8 @@ def fill(a):
 
 
 def use_up_reserve(a):
-    """Something else in the database takes what is left of the space for new bundles, bit by bit: the log is short."""
+    """Something else in the database takes what is left of the space for new bundles, bit by bit:
+    the log is short."""
     def do(sql):
         a.sql("PRAGMA wal_autocheckpoint=64; " + sql)
     do("CREATE TABLE other (x)")
@@ -83,7 +85,8 @@ def free_space(a):
 
 def rows(a, where="true"):
     """{id: state} in the database, as another program sees it."""
-    return dict(line.split("|") for line in a.sql(f"SELECT id, state FROM bundles WHERE {where}", "-readonly").splitlines())
+    return dict(line.split("|") for line in a.sql(f"SELECT id, state FROM bundles WHERE {where}",
+                                                  "-readonly").splitlines())
 
 
 def pins(a):
@@ -107,7 +110,8 @@ def reports_pause(a, word="full"):
     """Status, readiness and log report it; the log once."""
     wait_for("it is not ready", lambda: not a.status()["ready"], 20)
     status = a.status()
-    assert word in status["ready_note"] and "no new bundle is accepted" in status["ready_note"], status["ready_note"]
+    assert word in status["ready_note"] and "no new bundle is accepted" in status[
+        "ready_note"], status["ready_note"]
     assert a.curl("/readyz").returncode != 0
     assert status["accounting_ok"], status
     assert a.log.count("cannot write the state database") == 1, a.log
@@ -128,7 +132,8 @@ def back_to_normal(a, n, timeout=30):
 
 
 def dumps(a, n, first=0):
-    return [a.dump(size=65536, cluster_id=f"0000000000{first + i:06x}", pid=100 + first + i) for i in range(n)]
+    return [a.dump(size=65536, cluster_id=f"0000000000{first + i:06x}", pid=100 + first + i)
+            for i in range(n)]
 
 
 @test
@@ -182,7 +187,8 @@ def kill_9_on_a_full_disk_loses_and_doubles_nothing():
     fill(a)
     units = dumps(a, 4)
     wait_for("all are at their destination", lambda: len(a.manifests()) == 4, 60)
-    before = {p: (os.stat(p).st_ino, os.stat(p).st_mtime_ns) for m, _ in a.manifests() for p in (m, object_of(m))}
+    before = {p: (os.stat(p).st_ino, os.stat(p).st_mtime_ns) for m,
+              _ in a.manifests() for p in (m, object_of(m))}
     a.kill()
     assert len(rows(a)) == 4
     units += dumps(a, 1, first=256)
@@ -194,7 +200,8 @@ def kill_9_on_a_full_disk_loses_and_doubles_nothing():
     wait_for("all are delivered", lambda: a.assert_sum()["delivered"] == 5, 60)
     a.wait_all()
     check_all(a, units)
-    assert {p: (os.stat(p).st_ino, os.stat(p).st_mtime_ns) for p in before} == before, "what was delivered was written again"
+    assert {p: (os.stat(p).st_ino, os.stat(p).st_mtime_ns)
+            for p in before} == before, "what was delivered was written again"
     back_to_normal(a, 5)
     a.stop()
 
@@ -208,7 +215,8 @@ def with_the_reserve_used_up_intake_pauses_and_continues_by_itself():
     a.start()
     held = a.dump(size=65536, cluster_id="000000000000000a", pid=1)
     a.wait_known(1)
-    wait_for("it is held", lambda: all(os.stat(os.path.join(b, n)).st_nlink == 2 for b, _, f in os.walk(held) for n in f))
+    wait_for("it is held", lambda: all(os.stat(os.path.join(b, n)).st_nlink == 2 for b, _,
+                                       f in os.walk(held) for n in f))
     fill(a)
     use_up_reserve(a)
     units = dumps(a, 3, first=256)
@@ -222,7 +230,8 @@ def with_the_reserve_used_up_intake_pauses_and_continues_by_itself():
     a.start()  # and it still is full
     reports_pause_again = a.log.count("cannot write the state database")
     wait_for("it is not ready", lambda: not a.status()["ready"], 20)
-    assert a.assert_sum()["discovered"] == 1 and a.log.count("cannot write the state database") >= reports_pause_again
+    assert a.assert_sum()["discovered"] == 1 and a.log.count(
+        "cannot write the state database") >= reports_pause_again
     free_space(a)
     back_to_normal(a, 4)
     check_all(a, [held, *units])
@@ -236,7 +245,8 @@ def sources_that_go_while_the_disk_is_full_are_delivered_from_their_links():
     a.start()
     fill(a)
     unit = a.dump(size=300_000)
-    wait_for("all of it is held", lambda: all(os.stat(os.path.join(b, n)).st_nlink == 2 for b, _, f in os.walk(unit) for n in f))
+    wait_for("all of it is held", lambda: all(os.stat(os.path.join(b, n)).st_nlink == 2 for b, _,
+                                              f in os.walk(unit) for n in f))
     wanted = tree(unit)
     shutil.rmtree(unit)
     wait_for("it is at its destination", lambda: len(a.manifests()) == 1, 30)
@@ -265,7 +275,8 @@ def a_source_whose_disk_is_full_too_is_held_by_descriptors():
     names = sorted(os.listdir(unit))
     assert len(names) >= 3, names
     wait_for("links cannot be made", lambda: any(s["note"] for s in a.status()["sources"]), 30)
-    wait_for("descriptors hold it", lambda: "open descriptors hold" in a.cli("explain", a.bundles()[0]["id"]).stdout, 30)
+    wait_for("descriptors hold it",
+             lambda: "open descriptors hold" in a.cli("explain", a.bundles()[0]["id"]).stdout, 30)
     shutil.rmtree(unit)
     wait_for("it is at its destination", lambda: len(a.manifests()) == 1, 60)
     assert sorted(m["path"] for m in a.only_manifest()[1]["members"]) == names
@@ -283,12 +294,15 @@ def a_disk_that_answers_eio_pauses_intake_and_loses_and_doubles_nothing():
     if flags.returncode or not os.path.exists("/dev/fuse"):
         raise Skip("libfuse3-dev or /dev/fuse is not there")
     result = run("gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-o", a.path("faultfs"),
-                 os.path.join(SOURCE_DIR, "tests", "harness", "faultfs.c"), *flags.stdout.split(), "-lpthread")
+                 os.path.join(SOURCE_DIR, "tests", "harness", "faultfs.c"), *flags.stdout.split(),
+                 "-lpthread")
     assert result.returncode == 0, result.stderr
     place = a.path("state")
     os.makedirs(place + ".real")
-    _servers.append(subprocess.Popen([a.path("faultfs"), "-f", "-o", f"allow_other,modules=subdir,subdir={place}.real", place],
-                                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+    _servers.append(subprocess.Popen([a.path("faultfs"), "-f", "-o",
+                                      f"allow_other,modules=subdir,subdir={place}.real", place],
+                                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                     stderr=subprocess.DEVNULL))
     wait_for("the file system is mounted", lambda: os.path.ismount(place))
     _mounted.append(place)
     a.config["sources"][0]["settle"] = "2s"
@@ -301,8 +315,10 @@ def a_disk_that_answers_eio_pauses_intake_and_loses_and_doubles_nothing():
             f.write(rule + "\n")
         log = len(a.log)
         units.append(a.dump(size=65536, cluster_id=f"{2 * number + 1:016x}", pid=2 * number + 1))
-        wait_for("what was known is at its destination", lambda n=number: len(a.manifests()) == 2 * n - 1, 60)
-        wait_for("it is reported", lambda: "no new bundle is accepted" in (a.status()["ready_note"] or ""))
+        wait_for("what was known is at its destination",
+                 lambda n=number: len(a.manifests()) == 2 * n - 1, 60)
+        wait_for("it is reported",
+                 lambda: "no new bundle is accepted" in (a.status()["ready_note"] or ""))
         assert a.log[log:].count("cannot write the state database") == 1
         assert pins(a), "links were released though no row says that it is delivered"
         with open(os.path.join(place, ".faultfs"), "w", encoding="ascii") as f:
@@ -330,7 +346,8 @@ def an_agent_that_cannot_make_its_database_says_so_and_ends():
 # --- to S3 ---
 
 def to_bucket(size):
-    """An agent with a disk of its own for the state, behind a wire that can be held. @return agent, proxy, bucket, its unit"""
+    """An agent with a disk of its own for the state, behind a wire that can be held. @return agent,
+    proxy, bucket, its unit"""
     a = small_state()
     proxy, way = through(radosgw.shared())
     bucket = new_bucket(radosgw.shared())

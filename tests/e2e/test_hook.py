@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The hook alone, against an agent of Python that does what an agent should not: hang, stop, go away, talk nonsense. Whatever happens, the hook ends in
-time with 0, its note is somewhere, and its files are whole."""
+"""The hook alone, against an agent of Python that does what an agent should not: hang, stop, go
+away, talk nonsense. Whatever happens, the hook ends in time with 0, its note is somewhere, and its
+files are whole."""
 import fcntl
 import json
 import os
@@ -24,11 +25,14 @@ import tap  # noqa: E402
 from tap import Skip, in_time, test  # noqa: E402
 
 BUILD = os.environ.get("builddir", ".")
-PATIENCE = float(os.environ.get("NC_PATIENCE", "1"))   # deadlines of what is waited for are multiplied by it
+# deadlines of what is waited for are multiplied by it
+PATIENCE = float(os.environ.get("NC_PATIENCE", "1"))
 HOOK = os.path.join(BUILD, "neuron-dump")
 STATIC = os.path.join(BUILD, "tests", "hook", "neuron-dump-static")
-FLAGS = {"--neff-name": "file.neff", "--neff-uuid": "00ff", "--date-time": "20260527-051233", "--pid": "17", "--tid": "18", "--log-id": "1",
-         "--instance-id": "i-0123456789abcdef0", "--cluster-id": "d99e36ea74c263ca", "--error-location": "nrt_execute", "--error-code": "1200"}
+FLAGS = {"--neff-name": "file.neff", "--neff-uuid": "00ff", "--date-time": "20260527-051233",
+         "--pid": "17", "--tid": "18", "--log-id": "1",
+         "--instance-id": "i-0123456789abcdef0", "--cluster-id": "d99e36ea74c263ca",
+         "--error-location": "nrt_execute", "--error-code": "1200"}
 STEM = "i-0123456789abcdef0-neuron-dump-pid-17-tid-18-lid-1"
 RECORD, SNAPSHOT = STEM + ".json", STEM + "-snapshot.json"
 
@@ -60,23 +64,29 @@ class Place:
         os.makedirs(os.path.join(self.sysfs, "devices/virtual/neuron_device"))
 
     def device(self, number):
-        core = os.path.join(self.sysfs, f"devices/virtual/neuron_device/neuron{number}/stats/hardware")
+        core = os.path.join(self.sysfs,
+                            f"devices/virtual/neuron_device/neuron{number}/stats/hardware")
         os.makedirs(core)
         with open(os.path.join(core, "mem_ecc_uncorrected"), "w", encoding="ascii") as f:
             f.write("7\n")
 
     def environment(self, deadline="2s", **more):
-        return {"PATH": os.environ["PATH"], "NEURON_COLLECTD_HOOK_SOCKET": self.socket, "NEURON_COLLECTD_MAILBOX": self.mailbox,
-                "NEURON_COLLECTD_SYSFS": self.sysfs, "NEURON_COLLECTD_DEADLINE": deadline, "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "8",
+        return {"PATH": os.environ["PATH"], "NEURON_COLLECTD_HOOK_SOCKET": self.socket,
+                "NEURON_COLLECTD_MAILBOX": self.mailbox,
+                "NEURON_COLLECTD_SYSFS": self.sysfs, "NEURON_COLLECTD_DEADLINE": deadline,
+                "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "8",
                 "HF_TOKEN": "hf_planted", "NEURON_X": "http://me:planted@h/", **more}
 
     def arguments(self, **more):
-        flags = {**FLAGS, "--local-output-dir": self.out, **{"--" + k.replace("_", "-"): v for k, v in more.items()}}
+        flags = {**FLAGS, "--local-output-dir": self.out,
+                 **{"--" + k.replace("_", "-"): v for k, v in more.items()}}
         return [word for flag, value in flags.items() for word in (flag, value)]
 
     def start(self, arguments=None, program=HOOK, **environment):
-        return subprocess.Popen([program] + (self.arguments() if arguments is None else arguments), env=self.environment(**environment),
-                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        return subprocess.Popen([program] + (self.arguments() if arguments is None else arguments),
+                                env=self.environment(**environment),
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE)
 
     def run(self, arguments=None, program=HOOK, **environment):
         """@return seconds, stderr. It ended with 0."""
@@ -134,7 +144,8 @@ class Agent:
             if not note:
                 return   # killed before it could say anything
             self.notes.append(json.loads(note))
-            self.credentials.append(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            self.credentials.append(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED,
+                                                          12))
             try:
                 self.answer(self, connection)
                 while True:
@@ -195,12 +206,14 @@ def the_agent_gets_the_note_and_the_snapshot_lies_beside_the_record():
     wait_for(lambda: agent.finished[-1:] == [b""])
     assert agent.finished == [b"finished", b""], agent.finished
     note = agent.notes[0]
-    assert note["arguments"]["error_code"] == "1200" and note["error_name"] == "NRT_EXEC_HW_ERR_COLLECTIVES", note
+    assert note["arguments"]["error_code"] == "1200" and note[
+        "error_name"] == "NRT_EXEC_HW_ERR_COLLECTIVES", note
     assert note["arguments"]["local_output_dir"] == place.out
     assert note["job"]["source"] == "torchrun" and note["job"]["rank"] == 3, note
     assert note["files"] == {"record": RECORD, "snapshot": SNAPSHOT}, note
     assert note["hook"]["ppid"] == os.getpid()
-    assert place.files() == [SNAPSHOT, RECORD] or place.files() == sorted([SNAPSHOT, RECORD]), place.files()
+    assert place.files() == [SNAPSHOT,
+                             RECORD] or place.files() == sorted([SNAPSHOT, RECORD]), place.files()
     record = place.read(RECORD)
     assert {k: v for k, v in record.items() if k != "packages"} == note
     assert "dpkg" in record["packages"], record
@@ -212,7 +225,9 @@ def the_agent_gets_the_note_and_the_snapshot_lies_beside_the_record():
 def secrets_of_the_environment_and_the_flags_go_nowhere():
     place = Place()
     agent = Agent(place, accept)
-    place.run(place.arguments(neff_name="--x token=planted") + ["--api-key", "planted", "--note", "AKIAPLANTEDPLANTED12"], deadline="300ms")
+    place.run(place.arguments(neff_name="--x token=planted") + ["--api-key", "planted", "--note",
+                                                                "AKIAPLANTEDPLANTED12"],
+                                                                deadline="300ms")
     text = json.dumps(agent.notes) + json.dumps(place.read(RECORD))
     assert "planted" not in text.lower(), text
 
@@ -220,9 +235,12 @@ def secrets_of_the_environment_and_the_flags_go_nowhere():
 @test
 def without_a_snapshot_it_takes_back_what_it_promised_of_it():
     place = Place()
-    agent = Agent(place, lambda a, c: c.send(b"accepted 1000000") and c.send(b"snapshot none not today"))
+    agent = Agent(place, lambda a, c: c.send(b"accepted 1000000")
+                  and c.send(b"snapshot none not today"))
     place.run()
-    assert agent.notes[0]["files"] == {"record": RECORD, "snapshot": SNAPSHOT} and place.files() == [RECORD], place.files()
+    assert agent.notes[0]["files"] == {"record": RECORD,
+                                       "snapshot": SNAPSHOT} and place.files() == [
+                                           RECORD], place.files()
     wait_for(lambda: agent.finished)
     assert agent.finished[0] == b"finished without snapshot", agent.finished
 
@@ -230,15 +248,18 @@ def without_a_snapshot_it_takes_back_what_it_promised_of_it():
 @test
 def flags_in_any_order_unknown_and_missing_ones_are_taken():
     place = Place()
-    agent = Agent(place, lambda a, c: c.send(b"accepted 1000000") and c.send(b"snapshot none not today"))
+    agent = Agent(place, lambda a, c: c.send(b"accepted 1000000")
+                  and c.send(b"snapshot none not today"))
     for seed in range(20):
         shutil.rmtree(place.out, ignore_errors=True)
         pairs = list({**FLAGS, "--local-output-dir": place.out, "--new-flag": "x"}.items())
         random.Random(seed).shuffle(pairs)
-        words = [w for flag, value in pairs for w in ([f"{flag}={value}"] if seed % 2 else [flag, value])]
+        words = [w for flag, value in pairs for w in ([f"{flag}={value}"] if seed % 2
+                                                      else [flag, value])]
         _, errors = place.run(words + ["--alone"])
         assert errors == "", errors
-        assert agent.notes[-1]["unknown"] == [{"flag": "--new-flag", "value": "x"}, {"flag": "--alone"}], agent.notes[-1]
+        assert agent.notes[-1]["unknown"] == [{"flag": "--new-flag", "value": "x"},
+                                              {"flag": "--alone"}], agent.notes[-1]
         assert place.files() == [RECORD], place.files()
     place.run(["--neff-name", "", "--error-code", "--pid=5"])
     note = agent.notes[-1]
@@ -256,7 +277,8 @@ def only_a_command_line_that_is_none_ends_with_2():
     for arguments in ([], ["word"], ["word", "--pid", "1"]):
         process = place.start(arguments)
         _, errors = process.communicate(timeout=10 * PATIENCE)
-        assert process.returncode == 2 and b"--help" in errors, (arguments, process.returncode, errors)
+        assert process.returncode == 2 and b"--help" in errors, (arguments, process.returncode,
+                                                                 errors)
     assert place.mail() == []
     process = place.start(["--version"])
     out, _ = process.communicate(timeout=10 * PATIENCE)
@@ -275,10 +297,12 @@ def dumps_that_are_switched_off_leave_nothing():
 @test
 def files_that_the_agent_refuses_are_said():
     place = Place()
-    Agent(place, lambda a, c: c.send(b"accepted 300000\nrefused: /x is in no source") and c.send(b"snapshot none \x1b[2J"))
+    Agent(place, lambda a, c: c.send(b"accepted 300000\nrefused: /x is in no source")
+          and c.send(b"snapshot none \x1b[2J"))
     _, errors = place.run()
     assert "/x is in no source" in errors and "\x1b" not in errors, errors
-    _, errors = place.run(["--pid", "1"])   # it has no directory, and so nothing that could be refused
+    # it has no directory, and so nothing that could be refused
+    _, errors = place.run(["--pid", "1"])
     assert errors == "", errors
 
 
@@ -385,7 +409,8 @@ def what_a_late_agent_grants_counts_from_the_beginning():
 def a_deadline_without_end_has_one():
     place = Place()
     place.device(0)
-    took, errors = place.run(deadline="18446744073709551615us")   # all the time that fits: a moment added to it would be none
+    # all the time that fits: a moment added to it would be none
+    took, errors = place.run(deadline="18446744073709551615us")
     in_time(took, 1.5)
     assert errors == "" and place.files() == sorted([RECORD, SNAPSHOT]), (errors, place.files())
 
@@ -393,7 +418,8 @@ def a_deadline_without_end_has_one():
 @test
 def with_a_full_mailbox_the_record_lies_beside_the_dump():
     place = Place()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,nr_inodes=2,mode=1733", "tmpfs", place.mailbox], capture_output=True, check=False)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,nr_inodes=2,mode=1733",
+                              "tmpfs", place.mailbox], capture_output=True, check=False)
     if mounted.returncode != 0:
         raise Skip("cannot mount a tmpfs")
     try:
@@ -411,7 +437,8 @@ def with_a_full_mailbox_the_record_lies_beside_the_dump():
 
 @test
 def garbage_and_refusals_lead_to_the_mailbox():
-    answers = [b"", b"hello", b"accepted", b"accepted -5", b"\xff" * 4096, b"accepted 5" + b"0" * 60, b"refused too many hooks", b"snapshot done"]
+    answers = [b"", b"hello", b"accepted", b"accepted -5", b"\xff" * 4096,
+               b"accepted 5" + b"0" * 60, b"refused too many hooks", b"snapshot done"]
     for answer in answers:
         place = Place()
         Agent(place, lambda a, c, text=answer: c.send(text))
@@ -470,8 +497,10 @@ def a_directory_that_cannot_be_written_does_not_hinder_the_note():
         os.makedirs(place.out)
         os.chown(place.out, owner, owner)
         os.chmod(place.out, mode)
-        process = subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", HOOK] + place.arguments(),
-                                 env=place.environment(), stderr=subprocess.PIPE, timeout=20 * PATIENCE, check=False)
+        process = subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
+                                  HOOK] + place.arguments(),
+                                 env=place.environment(), stderr=subprocess.PIPE,
+                                 timeout=20 * PATIENCE, check=False)
         assert process.returncode == 0 and b"Permission denied" in process.stderr, process
         assert os.listdir(place.out) == [] and place.mail() == []
         wait_for(lambda: agent.finished)   # pylint: disable=cell-var-from-loop
@@ -485,7 +514,8 @@ def another_user_without_an_agent_leaves_its_note_too():
     place = Place()
     os.makedirs(place.out)
     os.chmod(place.out, 0o777)
-    subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", HOOK] + place.arguments(), env=place.environment(),
+    subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
+                    HOOK] + place.arguments(), env=place.environment(),
                    timeout=20 * PATIENCE, check=True)
     assert len(place.mail()) == 1
     name = os.listdir(place.mailbox)[0]
@@ -505,7 +535,9 @@ def a_file_in_the_place_of_the_directory_does_not_hinder_the_note():
 
 @test
 def a_write_that_hangs_is_left_behind():
-    for _ in range(50):   # until the child that writes is caught before it is done: a stopped one is as stuck as one in a dead file system
+    # until the child that writes is caught before it is done: a stopped one is as stuck as one in a
+    # dead file system
+    for _ in range(50):
         place = Place()
         agent = Agent(place, lambda a, c: c.send(b"accepted 300000") and c.send(b"snapshot none x"))
         begun = time.monotonic()
@@ -513,7 +545,8 @@ def a_write_that_hangs_is_left_behind():
         caught = children(process.pid, 0.2, signal.SIGSTOP)
         process.wait(timeout=20 * PATIENCE)
         took = time.monotonic() - begun
-        for pid in caught:   # one that was stopped before it could ask to die with the hook has its stderr
+        # one that was stopped before it could ask to die with the hook has its stderr
+        for pid in caught:
             send(pid, signal.SIGKILL)
         _, errors = process.communicate(timeout=20 * PATIENCE)
         assert process.returncode == 0
@@ -558,16 +591,19 @@ def killed_at_any_moment_it_leaves_only_whole_files():
         if n % 2:
             Agent(place, accept_and_give)
         return place
-    lives = [sorted(scene(n).run(deadline="500ms")[0] for _ in range(3))[1] for n in range(2)]   # how long one takes that is left alone
+    # how long one takes that is left alone
+    lives = [sorted(scene(n).run(deadline="500ms")[0] for _ in range(3))[1] for n in range(2)]
     seen = set()
     for n in range(120):
         place = scene(n)
         process = place.start(deadline="500ms")
         time.sleep(random.Random(n).random() * 1.2 * lives[n % 2])
         process.kill()
-        process.communicate(timeout=10 * PATIENCE)   # its children die with it: they have its stderr
+        # its children die with it: they have its stderr
+        process.communicate(timeout=10 * PATIENCE)
         assert_whole(place)
-        assert all(not name.startswith(".") for name in place.files()), place.files()   # O_TMPFILE leaves not even those here
+        # O_TMPFILE leaves not even those here
+        assert all(not name.startswith(".") for name in place.files()), place.files()
         seen.add(len(place.files()))
     tap.figures.append(f"numbers of files seen: {sorted(seen)}")
     assert 0 in seen and max(seen) >= 1, seen   # the moments were in the middle indeed
@@ -579,7 +615,8 @@ def a_parent_that_is_a_zombie_is_no_matter():
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
-        child = subprocess.Popen([HOOK] + place.arguments(), env=place.environment(deadline="500ms"), pass_fds=[write_end])
+        child = subprocess.Popen([HOOK] + place.arguments(),
+                                 env=place.environment(deadline="500ms"), pass_fds=[write_end])
         os.write(write_end, b"%d " % child.pid)
         os._exit(0)   # not waited for by the test until the hook has ended
     os.close(write_end)
@@ -605,7 +642,8 @@ def a_hundred_and_twenty_eight_at_once_are_all_heard():
     in_time(took, (2 + 1) * SLOWNESS)
     ids = {n["id"] for n in agent.notes} | {n["id"] for n in place.mail()}
     assert len(ids) == 128, len(ids)
-    assert len([f for f in place.files() if f.endswith(".json") and not f.endswith("-snapshot.json")]) == 128
+    assert len([f for f in place.files() if f.endswith(".json")
+                and not f.endswith("-snapshot.json")]) == 128
     assert_whole(place)
 
 
@@ -629,7 +667,8 @@ def in_namespaces_of_its_own_the_kernel_tells_who_it_is():
         raise Skip("needs root and unshare")
     place = Place()
     agent = Agent(place, accept_and_give)
-    subprocess.run(["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount", "--mount-proc", HOOK] + place.arguments(),
+    subprocess.run(["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount",
+                    "--mount-proc", HOOK] + place.arguments(),
                    env=place.environment(), timeout=20 * PATIENCE, check=True)
     note = agent.notes[0]
     assert note["hook"]["pid"] == 1 and note["hook"]["ppid"] == 0, note["hook"]
@@ -644,16 +683,21 @@ def a_static_hook_runs_in_an_empty_root():
         raise Skip("needs root, for chroot")
     if not os.path.exists(STATIC):
         raise Skip("there is no static C library here, or the build is an instrumented one")
-    assert b"no dynamic section" in subprocess.run(["readelf", "-d", STATIC], stdout=subprocess.PIPE, timeout=20 * PATIENCE, check=True).stdout
+    assert b"no dynamic section" in subprocess.run(["readelf", "-d", STATIC],
+                                                   stdout=subprocess.PIPE, timeout=20 * PATIENCE,
+                                                   check=True).stdout
     place = Place()
     agent = Agent(place, accept_and_give)
     shutil.copy(STATIC, os.path.join(place.root, "neuron-dump"))
-    process = subprocess.run(["chroot", place.root, "/neuron-dump"] + place.arguments(local_output_dir="/out/dt-1-cid-2"),
-                             env=place.environment(NEURON_COLLECTD_HOOK_SOCKET="/hook.sock", NEURON_COLLECTD_MAILBOX="/mailbox"),
+    process = subprocess.run(["chroot", place.root,
+                              "/neuron-dump"] + place.arguments(local_output_dir="/out/dt-1-cid-2"),
+                             env=place.environment(NEURON_COLLECTD_HOOK_SOCKET="/hook.sock",
+                                                   NEURON_COLLECTD_MAILBOX="/mailbox"),
                              stderr=subprocess.PIPE, timeout=20 * PATIENCE, check=True)
     assert process.stderr == b"", process.stderr
     assert agent.notes[0]["hook"]["pid_namespace"] == 0   # no /proc in there
-    assert place.files() == sorted([RECORD, SNAPSHOT]), place.files()   # by a dot-name and a rename, then
+    # by a dot-name and a rename, then
+    assert place.files() == sorted([RECORD, SNAPSHOT]), place.files()
 
 
 def full_pipe(room):
@@ -677,7 +721,8 @@ def a_full_stderr_that_many_share_makes_none_of_them_wait():
     read_end, write_end = full_pipe(4096)   # room for some of the lines: all see that there is room
     environment = place.environment(deadline="nonsense", NEURON_COLLECTD_MAILBOX="/nonexistent")
     begun = time.monotonic()
-    hooks = [subprocess.Popen([HOOK] + place.arguments(), env=environment, stdin=subprocess.DEVNULL, stderr=write_end) for _ in range(64)]
+    hooks = [subprocess.Popen([HOOK] + place.arguments(), env=environment,
+                              stdin=subprocess.DEVNULL, stderr=write_end) for _ in range(64)]
     try:
         for hook in hooks:
             assert hook.wait(max(0.1, begun + 20 * PATIENCE - time.monotonic())) == 0
@@ -703,10 +748,14 @@ def a_stderr_of_any_kind_is_written_to():
     read_end, write_end = os.pipe()
     with open(log, "ab") as f:
         for stderr in (f, theirs, write_end):
-            subprocess.run([HOOK] + place.arguments(), env=place.environment(deadline="nonsense"), stdin=subprocess.DEVNULL, stderr=stderr, timeout=20 * PATIENCE, check=True)
+            subprocess.run([HOOK] + place.arguments(), env=place.environment(deadline="nonsense"),
+                           stdin=subprocess.DEVNULL, stderr=stderr, timeout=20 * PATIENCE,
+                           check=True)
     with open(log, "rb") as f:
         for said in (f.read(), ours.recv(4096), os.read(read_end, 4096)):
-            assert said.startswith(b"neuron-dump: invalid duration NEURON_COLLECTD_DEADLINE='nonsense'") and said.endswith(b"\n"), said
+            assert said.startswith(b"neuron-dump: invalid duration "
+                                   b"NEURON_COLLECTD_DEADLINE='nonsense'") and said.endswith(
+                                       b"\n"), said
     for end in (read_end, write_end):
         os.close(end)
     ours.close()
@@ -721,10 +770,15 @@ def a_stderr_that_hangs_costs_a_moment():
     log = os.path.join(place.root, "stderr")
     trace = os.path.join(place.root, "trace")
     begun = time.time()
-    with open(log, "ab") as f:   # each plain write to it takes 8 s, and none without waiting is possible
-        subprocess.run(["strace", "-f", "-ttt", "-o", trace, "-P", log, "-e", "trace=write,pwritev2", "-e", "inject=write:delay_enter=8000000",
+    # each plain write to it takes 8 s, and none without waiting is possible
+    with open(log, "ab") as f:
+        subprocess.run(["strace", "-f", "-ttt", "-o", trace, "-P", log, "-e",
+                        "trace=write,pwritev2", "-e", "inject=write:delay_enter=8000000",
                         "-e", "inject=pwritev2:error=EOPNOTSUPP", HOOK] + place.arguments(),
-                       env=place.environment(deadline="nonsense", NEURON_COLLECTD_MAILBOX="/nonexistent"), stdin=subprocess.DEVNULL, stderr=f, timeout=60 * PATIENCE, check=True)
+                       env=place.environment(deadline="nonsense",
+                                             NEURON_COLLECTD_MAILBOX="/nonexistent"),
+                                             stdin=subprocess.DEVNULL, stderr=f,
+                                             timeout=60 * PATIENCE, check=True)
     with open(trace, encoding="ascii") as f:   # strace itself waits for the child that hangs
         ends = [float(line.split()[1]) - begun for line in f if "+++ exited with 0 +++" in line]
     assert ends, "none has ended in good order"
@@ -754,7 +808,8 @@ def the_variables_that_are_always_recorded_are_those_of_the_documentation():
     with open(document, encoding="utf-8") as f:
         listed = re.search(r"\*\*Always recorded\*\*.*?\n((?:  .*\n)+)", f.read()).group(0)
     names = set(re.findall(r'"(\w+)"', block))
-    assert len(names) > 40 and set(re.findall(r"`(\w+)`", listed)) - {"snapshot"} == names, names ^ set(re.findall(r"`(\w+)`", listed))
+    assert len(names) > 40 and set(re.findall(r"`(\w+)`", listed)) - {
+        "snapshot"} == names, names ^ set(re.findall(r"`(\w+)`", listed))
     place = Place()
     place.run(**{name: "1" for name in names}, NOT_LISTED="1")
     with open(os.path.join(place.out, RECORD), encoding="utf-8") as f:
@@ -763,7 +818,8 @@ def the_variables_that_are_always_recorded_are_those_of_the_documentation():
 
 @test
 def no_library_comes_with_it():
-    process = subprocess.run(["readelf", "-d", HOOK], stdout=subprocess.PIPE, timeout=20 * PATIENCE, check=True)
+    process = subprocess.run(["readelf", "-d", HOOK], stdout=subprocess.PIPE,
+                             timeout=20 * PATIENCE, check=True)
     needed = [line for line in process.stdout.decode().splitlines() if "(NEEDED)" in line]
     if is_instrumented():
         raise Skip("an instrumented build")
@@ -796,13 +852,17 @@ def as_nobody_without_children():
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
-    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))   # last: execve(2) looks at what setuid(2) saw
+    # last: execve(2) looks at what setuid(2) saw
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
 
 
 def run_with(place, prepare, **more):
     """@return seconds, stderr. It ended with 0."""
     begun = time.monotonic()
-    process = subprocess.run([os.path.abspath(HOOK)] + place.arguments(), env=place.environment(**more), preexec_fn=prepare, stdin=subprocess.DEVNULL,   # pylint: disable=subprocess-popen-preexec-fn
+    process = subprocess.run([os.path.abspath(HOOK)] + place.arguments(),
+                             env=place.environment(**more), preexec_fn=prepare,
+                             stdin=subprocess.DEVNULL,
+                             # pylint: disable=subprocess-popen-preexec-fn
                              stderr=subprocess.PIPE, timeout=30 * PATIENCE, check=False)
     tap.notes.append(f"{prepare}: {process}")
     assert process.returncode == 0, process
@@ -811,20 +871,23 @@ def run_with(place, prepare, **more):
 
 @test
 def whatever_the_job_has_done_to_itself_both_files_are_there():
-    for prepare in (ignore_signals, block_signals, close_standard_fds, lose_directory, lambda: os.umask(0o777)):
+    for prepare in (ignore_signals, block_signals, close_standard_fds, lose_directory,
+                    lambda: os.umask(0o777)):
         for has_agent in (True, False):
             place = Place()
             place.device(0)
             agent = Agent(place, accept_and_give) if has_agent else None
             took, errors = run_with(place, prepare)
             in_time(took, 1)
-            assert errors == "" and place.files() == sorted([RECORD, SNAPSHOT]), (prepare, errors, place.files())
+            assert errors == "" and place.files() == sorted([RECORD, SNAPSHOT]), (
+                prepare, errors, place.files())
             if agent:
                 wait_for(lambda: agent.finished)   # pylint: disable=cell-var-from-loop
                 assert agent.finished[0] == b"finished", agent.finished
             else:
                 assert len(place.mail()) == 1
-                assert place.read(SNAPSHOT)["sections"][0]["state"] == "complete", place.read(SNAPSHOT)
+                assert place.read(SNAPSHOT)["sections"][0]["state"] == "complete", place.read(
+                    SNAPSHOT)
 
 
 @test
@@ -850,7 +913,8 @@ def the_mask_of_the_job_decides_who_may_read_what_it_makes():
         place = Place()
         Agent(place, accept_and_give)
         run_with(place, lambda m=mask: os.umask(m))
-        assert stat.S_IMODE(os.stat(place.out).st_mode) == mode, (mask, oct(os.stat(place.out).st_mode))
+        assert stat.S_IMODE(os.stat(place.out).st_mode) == mode, (
+            mask, oct(os.stat(place.out).st_mode))
         assert stat.S_IMODE(os.stat(os.path.join(place.out, RECORD)).st_mode) == mode & 0o666
 
 
@@ -860,7 +924,8 @@ def where_no_file_may_be_written_the_agent_has_the_note():
     agent = Agent(place, accept_and_give)
     _, errors = run_with(place, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)))
     wait_for(lambda: agent.finished)
-    assert len(agent.notes) == 1 and agent.finished[0] == b"finished without record snapshot", agent.finished
+    assert len(agent.notes) == 1 and agent.finished[
+        0] == b"finished without record snapshot", agent.finished
     assert errors.count("File too large") == 2, errors
 
 
@@ -874,7 +939,8 @@ def where_no_process_can_be_made_the_note_and_the_files_are_there():
         os.makedirs(place.out)
         os.chmod(place.out, 0o777)
         agent = Agent(place, accept_and_give) if has_agent else None
-        took, errors = run_with(place, as_nobody_without_children, ASAN_OPTIONS="detect_leaks=0")   # that needs a process, too
+        # that needs a process, too
+        took, errors = run_with(place, as_nobody_without_children, ASAN_OPTIONS="detect_leaks=0")
         in_time(took, 1)
         assert errors == "" and place.files() == sorted([RECORD, SNAPSHOT]), (errors, place.files())
         if agent:
@@ -886,13 +952,16 @@ def where_no_process_can_be_made_the_note_and_the_files_are_there():
 
 @test
 def where_no_process_can_be_made_a_directory_that_hangs_costs_no_more_than_the_deadline():
-    devices = neuron_devices.Devices(count=1)   # a file system that does not answer, once its server is stopped
+    # a file system that does not answer, once its server is stopped
+    devices = neuron_devices.Devices(count=1)
     try:
         place = Place()
         os.chmod(neuron_devices.place(), 0o755)
         os.kill(devices.server.pid, signal.SIGSTOP)
-        process = subprocess.Popen([HOOK] + place.arguments(local_output_dir=os.path.join(devices.directory, "new", "dt-1")),
-                                   env=place.environment(deadline="500ms"), preexec_fn=as_nobody_without_children)   # pylint: disable=subprocess-popen-preexec-fn
+        process = subprocess.Popen([HOOK] + place.arguments(
+            local_output_dir=os.path.join(devices.directory, "new", "dt-1")),
+                                   env=place.environment(deadline="500ms"),
+                                   preexec_fn=as_nobody_without_children)   # pylint: disable=subprocess-popen-preexec-fn
         begun = time.monotonic()
         status = process.wait(timeout=20 * PATIENCE)
         took = time.monotonic() - begun
@@ -914,7 +983,8 @@ def a_device_whose_close_hangs(devices, number):
 @test
 def a_close_that_hangs_is_somebody_elses():
     """Of a device that is being reset; of the file that stderr is, on a server that is gone."""
-    for numbers, is_stderr, has_agent in ((1, False, True), (1, False, False), (5, False, True), (5, False, False), (1, True, True), (1, True, False)):
+    for numbers, is_stderr, has_agent in ((1, False, True), (1, False, False), (5, False, True),
+                                          (5, False, False), (1, True, True), (1, True, False)):
         devices = neuron_devices.Devices(count=5)
         fds = []
         try:
@@ -923,11 +993,14 @@ def a_close_that_hangs_is_somebody_elses():
             agent = Agent(place, accept_and_give) if has_agent else None
             fds = [a_device_whose_close_hangs(devices, i) for i in range(numbers)]
             begun = time.monotonic()
-            process = subprocess.Popen([HOOK] + place.arguments(), env=place.environment(deadline="1s"), stdin=subprocess.DEVNULL,
+            process = subprocess.Popen([HOOK] + place.arguments(),
+                                       env=place.environment(deadline="1s"),
+                                       stdin=subprocess.DEVNULL,
                                        stderr=fds[0] if is_stderr else None, pass_fds=fds)
             process.wait(timeout=20 * PATIENCE)
             in_time(time.monotonic() - begun, 1 + SLACK)
-            assert process.returncode == 0 and RECORD in place.files(), (numbers, is_stderr, has_agent, place.files())
+            assert process.returncode == 0 and RECORD in place.files(), (
+                numbers, is_stderr, has_agent, place.files())
             if agent:
                 wait_for(lambda: agent.finished)   # pylint: disable=cell-var-from-loop
                 assert agent.finished[0] == b"finished", agent.finished
@@ -960,7 +1033,8 @@ def a_chained_hook_gets_the_same_arguments_and_environment():
     place = Place()
     Agent(place, accept_and_give)
     told = os.path.join(place.root, "told")
-    hook = chained(place, f'printf "%s\\n" "$@" >{told}; echo "$RANK" >>{told}; echo from the chain')
+    hook = chained(place,
+                   f'printf "%s\\n" "$@" >{told}; echo "$RANK" >>{told}; echo from the chain')
     process = place.start(program=hook)
     out, _ = process.communicate(timeout=20 * PATIENCE)
     assert process.returncode == 0
@@ -997,9 +1071,12 @@ def a_chained_hook_comes_after_the_note_and_has_nothing_else_of_the_jobs():
         time.sleep(0.3)
         accept_and_give(agent, connection)
     Agent(place, answer)
-    hook = chained(place, f"date +%s.%N >{told}; ls -l /proc/self/fd >>{told}; grep Sig /proc/self/status >>{told}")
+    hook = chained(place, f"date +%s.%N >{told}; ls -l /proc/self/fd >>{told}; grep Sig "
+                          f"/proc/self/status >>{told}")
     secret = os.open(os.path.join(place.root, "opened-by-the-job"), os.O_CREAT | os.O_RDWR)
-    process = subprocess.run([hook] + place.arguments(), env=place.environment(), pass_fds=[secret], preexec_fn=block_signals,   # pylint: disable=subprocess-popen-preexec-fn
+    process = subprocess.run([hook] + place.arguments(), env=place.environment(),
+                             pass_fds=[secret], preexec_fn=block_signals,
+                             # pylint: disable=subprocess-popen-preexec-fn
                              stdin=subprocess.DEVNULL, timeout=20 * PATIENCE, check=True)
     os.close(secret)
     assert process.returncode == 0
@@ -1009,7 +1086,9 @@ def a_chained_hook_comes_after_the_note_and_has_nothing_else_of_the_jobs():
     in_time(moments[0] - float(began), 0.1, "the note, after the chained hook,")
     assert not any("opened-by-the-job" in line for line in lines), lines
     masks = dict(line.split(":") for line in lines if line.startswith("Sig"))
-    assert int(masks["SigBlk"], 16) == 0 and int(masks["SigIgn"], 16) & (1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1)) == 0, masks
+    assert int(masks["SigBlk"], 16) == 0 and int(masks["SigIgn"],
+                                                 16) & (1 << (signal.SIGPIPE - 1) | 1 << (
+                                                     signal.SIGXFSZ - 1)) == 0, masks
 
 
 @test
@@ -1067,7 +1146,8 @@ def an_idle_agent_is_told_within_milliseconds():
         place.run(place.arguments(log_id=str(n)))
         delays.append(times[-1] - begun)
     delays.sort()
-    tap.figures.append(f"from starting the program to its note in the agent's hands: median {delays[50] * 1e3:.1f} ms, 99 of 100 within {delays[98] * 1e3:.1f} ms")
+    tap.figures.append(f"from starting the program to its note in the agent's hands: median "
+                       f"{delays[50] * 1e3:.1f} ms, 99 of 100 within {delays[98] * 1e3:.1f} ms")
     in_time(delays[50], 0.05, "half of the notes")
 
 

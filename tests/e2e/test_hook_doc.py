@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The examples of docs/API.md, taken from the page as they stand there, and run: against a stand-in that speaks as the page says, and against the agent."""
+"""The examples of docs/API.md, taken from the page as they stand there, and run: against a stand-in
+that speaks as the page says, and against the agent."""
 import array
 import contextlib
 import json
@@ -28,7 +29,8 @@ def example(language):
         found = re.findall(rf"^```{language}\n(#!.*?)^```$", f.read(), re.M | re.S)
     assert len(found) == 1, (language, len(found))
     lines = [line for line in found[0].splitlines() if line.strip() and not line.startswith("#")]
-    assert len(lines) <= 25, f"{language}: the example should stay short, and has {len(lines)} lines"
+    assert len(
+        lines) <= 25, f"{language}: the example should stay short, and has {len(lines)} lines"
     return found[0]
 
 
@@ -43,8 +45,11 @@ def hook_of(language, directory):
 
 
 def arguments(directory, **more):
-    flags = {"neff-name": 'a "model" \\ of ours', "date-time": "20260527-051233", "pid": str(os.getpid()), "tid": "39861", "log-id": "7", "instance-id": "i-0a1b2c3d4e5f60718",
-             "cluster-id": "d99e36ea74c263ca", "error-location": "nrt_execute", "error-code": "1200", "local-output-dir": directory} | more
+    flags = {"neff-name": 'a "model" \\ of ours', "date-time": "20260527-051233",
+             "pid": str(os.getpid()), "tid": "39861", "log-id": "7",
+             "instance-id": "i-0a1b2c3d4e5f60718",
+             "cluster-id": "d99e36ea74c263ca", "error-location": "nrt_execute",
+             "error-code": "1200", "local-output-dir": directory} | more
     return [text for name, value in flags.items() if value for text in ("--" + name, value)]
 
 
@@ -75,7 +80,8 @@ class StandIn:
             if self.snapshot:
                 fd = os.memfd_create("snapshot")
                 os.write(fd, json.dumps(SNAPSHOT).encode())
-                peer.sendmsg([b"snapshot done"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+                peer.sendmsg([b"snapshot done"],
+                             [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
                 os.close(fd)
             else:
                 peer.send(b"snapshot none there is no device")
@@ -90,7 +96,9 @@ class StandIn:
 
 
 def run_hook(hook, path, flags, parent=()):
-    return subprocess.run([*parent, hook, *flags], env=clean_environment(NEURON_COLLECTD_HOOK_SOCKET=path), timeout=60 * PATIENCE, capture_output=True, text=True, check=False)
+    return subprocess.run([*parent, hook, *flags],
+                          env=clean_environment(NEURON_COLLECTD_HOOK_SOCKET=path),
+                          timeout=60 * PATIENCE, capture_output=True, text=True, check=False)
 
 
 def against_a_stand_in(language):
@@ -98,7 +106,8 @@ def against_a_stand_in(language):
     directory = a.path("dumps", 'back\\slash', "which is not there")
     with hook_of(language, a.dir) as hook:
         # both answers at once may arrive as one; whoever waits for a second one then waits too long
-        for i, (accept, snapshot, pause) in enumerate([(True, True, 0)] * 5 + [(True, False, 0), (True, True, 0.3), (False, False, 0)]):
+        for i, (accept, snapshot, pause) in enumerate(
+                [(True, True, 0)] * 5 + [(True, False, 0), (True, True, 0.3), (False, False, 0)]):
             path = a.path("run", f"stand-in-{i}")
             agent = StandIn(path, accept, snapshot, pause)
             begun = time.monotonic()
@@ -106,12 +115,16 @@ def against_a_stand_in(language):
             in_time(time.monotonic() - begun, 1 + pause)
             agent.done()
             assert (agent.last == b"finished") == accept, (agent.last, result)
-            assert agent.note["schema"] == "neuron-collectd/hook-note/1" and re.fullmatch("[0-9a-f]{32}", agent.note["id"]), agent.note
-            assert agent.note["arguments"]["error_code"] == "1200" and agent.note["arguments"]["local_output_dir"] == directory.replace("\\", "\\x5c"), agent.note
+            assert agent.note["schema"] == "neuron-collectd/hook-note/1" and re.fullmatch(
+                "[0-9a-f]{32}", agent.note["id"]), agent.note
+            assert agent.note["arguments"]["error_code"] == "1200" and agent.note["arguments"][
+                "local_output_dir"] == directory.replace("\\", "\\x5c"), agent.note
             assert agent.note["arguments"]["neff_name"] == 'a "model" \\x5c of ours', agent.note
             if accept:
                 assert result.returncode == 0 and not result.stderr, result
-                assert agent.files == [agent.note["files"]["record"]], ("its record is there, and only that, when it says finished", agent.files)
+                assert agent.files == [agent.note["files"]["record"]], ("its record is there, and "
+                                                                        "only that, when it says "
+                                                                        "finished", agent.files)
             if accept and language == "python":
                 with open(os.path.join(directory, agent.files[0]), encoding="utf-8") as f:
                     assert json.load(f)["snapshot"] == (SNAPSHOT if snapshot else None)
@@ -140,19 +153,24 @@ def against_the_agent(language):
         raise Skip("this daemon has no hook socket")
     directory = a.path("dumps", UNIT)
     os.makedirs(directory)
-    with open(os.path.join(directory, "i-0a1b2c3d4e5f60718-nrt-pid-39738.log"), "w", encoding="ascii") as f:
+    with open(os.path.join(directory, "i-0a1b2c3d4e5f60718-nrt-pid-39738.log"), "w",
+              encoding="ascii") as f:
         f.write("the runtime was here\n")
     with hook_of(language, a.dir) as hook:
         # its parent is the process that failed, and ends
-        result = run_hook(hook, a.path("run", "hook.sock"), arguments(directory, pid=None), ["sh", "-c", '"$0" "$@" --pid $$; exit $?'])
+        result = run_hook(hook, a.path("run", "hook.sock"), arguments(directory, pid=None),
+                          ["sh", "-c", '"$0" "$@" --pid $$; exit $?'])
     assert result.returncode == 0 and not result.stderr, result
     (record,) = [name for name in os.listdir(directory) if name.startswith("my-hook")]
-    manifests = wait_for("its bundle is delivered", lambda: [os.path.join(base, name) for base, _, names in os.walk(a.out) for name in names if name.endswith(".manifest.json")],
+    manifests = wait_for("its bundle is delivered",
+                         lambda: [os.path.join(base, name) for base, _, names in os.walk(a.out)
+                                  for name in names if name.endswith(".manifest.json")],
                          timeout=30)
     with open(manifests[0], encoding="utf-8") as f:
         manifest = json.load(f)
     assert record in [m["path"] for m in manifest["members"]], manifest["members"]
-    assert manifest["failure"]["code"] == 1200 and manifest["failure"]["name"] == "NRT_EXEC_HW_ERR_COLLECTIVES", manifest["failure"]
+    assert manifest["failure"]["code"] == 1200 and manifest["failure"][
+        "name"] == "NRT_EXEC_HW_ERR_COLLECTIVES", manifest["failure"]
 
 
 @test

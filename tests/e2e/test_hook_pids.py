@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Which process a note is about, with namespaces and cgroups that the kernel really has: a job in a pid namespace of its own, an agent in one, and an agent
-from which, as in its unit, the processes of others are hidden. Only the agent's side is private to a test: nothing here mounts or remounts what the machine
-uses."""
+"""Which process a note is about, with namespaces and cgroups that the kernel really has: a job in a
+pid namespace of its own, an agent in one, and an agent from which, as in its unit, the processes of
+others are hidden. Only the agent's side is private to a test: nothing here mounts or remounts what
+the machine uses."""
 import json
 import os
 import secrets
@@ -20,7 +21,8 @@ from tap import Skip, main, test
 from test_notes import as_user
 
 AGENT_USER, JOB_USER = 64000, 65534
-CONTAINER = secrets.token_hex(32)  # the machine's cgroups are shared with whoever runs this test beside us
+# the machine's cgroups are shared with whoever runs this test beside us
+CONTAINER = secrets.token_hex(32)
 RIGHTS = "+dac_read_search,+fowner,+lease"  # what the unit leaves the daemon
 PROBE_RIGHTS = "+sys_ptrace,+dac_read_search,+syslog"
 
@@ -49,9 +51,11 @@ def namespaces():
 
 
 def in_a_pid_namespace(a, unit):
-    """The hook, called by the first process of a namespace, which lives on for a moment. @return its pid in ours"""
+    """The hook, called by the first process of a namespace, which lives on for a moment. @return
+    its pid in ours"""
     script = f'echo up; {scene.HOOK} --pid $$ --tid 1 --log-id 1 --instance-id {INSTANCE} --error-code 1200 --local-output-dir {unit}; read -r line'
-    job = subprocess.Popen(["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", script], env=scene.hook_environment(a),
+    job = subprocess.Popen(["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", script],
+                           env=scene.hook_environment(a),
                            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     _jobs.append(job)
     assert job.stdout.readline() == b"up\n"
@@ -89,13 +93,16 @@ def the_first_process_of_a_pid_namespace_is_known_by_its_number_outside():
     assert real > 1
     wait_for("its number outside is in the note's row", lambda: row(a, "pid") == str(real))
     wait_for("the incident's document", lambda: [1 for d in os.listdir(a.path("state", "snapshots"))
-                                                 if os.path.exists(a.path("state", "snapshots", d, "snapshot.json"))])
+                                                 if os.path.exists(
+                                                         a.path("state", "snapshots", d,
+                                                                "snapshot.json"))])
     end(job)
     directory = bundle_of(a)
     document = scene.snapshot_of(directory)
     assert [p["pid"] for p in document["processes"]] == [real], document["processes"]
     section = scene.section(document, "process")
-    assert section["state"] == "complete" and {r["pid"] for r in section["records"] if "pid" in r} == {real}, section["state"]
+    assert section["state"] == "complete" and {r["pid"] for r in section["records"]
+                                               if "pid" in r} == {real}, section["state"]
     assert [p["pid"] for p in scene.snapshot_of(directory, "incident.json")["processes"]] == [real]
     assert not said_of(a, "is not known to this agent")
     a.stop()
@@ -110,10 +117,12 @@ def an_agent_that_cannot_see_the_hooks_namespace_is_told_pid_0_and_says_so():
     a.start()
     unit = a.path("dumps", scene.UNIT)
     scene.state_file(unit, os.getpid())
-    done = subprocess.run(scene.hook_command(unit, os.getpid()), env=scene.hook_environment(a), capture_output=True, timeout=60 * PATIENCE, check=False)
+    done = subprocess.run(scene.hook_command(unit, os.getpid()), env=scene.hook_environment(a),
+                          capture_output=True, timeout=60 * PATIENCE, check=False)
     assert done.returncode == 0 and not done.stderr, done
     line = wait_for("it is said", lambda: said_of(a, "reported"))
-    assert len(line) == 1 and "the hook runs in a pid namespace that this agent cannot see" in line[0], line
+    assert len(line) == 1 and "the hook runs in a pid namespace that this agent cannot see" in line[
+        0], line
     assert row(a, "pid, ifnull(container, '-')") == "0|-"
     directory = bundle_of(a)
     document = scene.snapshot_of(directory)
@@ -128,7 +137,8 @@ def an_agent_that_cannot_see_the_hooks_namespace_is_told_pid_0_and_says_so():
 # ---- as in the shipped unit ----
 
 class Listener:
-    """The probe's socket, as systemd would serve it: each connection to a supervisor of the agent's user, with more rights than the agent."""
+    """The probe's socket, as systemd would serve it: each connection to a supervisor of the agent's
+    user, with more rights than the agent."""
 
     def __init__(self, a):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -147,7 +157,8 @@ class Listener:
             except OSError:
                 return
             with connection:
-                self.children.append(subprocess.Popen(with_rights(PROBE_RIGHTS) + [DAEMON, "--child=probe"], stdin=connection))
+                self.children.append(subprocess.Popen(
+                    with_rights(PROBE_RIGHTS) + [DAEMON, "--child=probe"], stdin=connection))
 
     def close(self):
         self.socket.shutdown(socket.SHUT_RDWR)
@@ -163,13 +174,16 @@ class Listener:
 
 def with_rights(rights):
     only = f"-all,{rights}"
-    return ["setpriv", f"--reuid={AGENT_USER}", f"--regid={AGENT_USER}", "--clear-groups", f"--inh-caps={only}", f"--ambient-caps={only}",
+    return ["setpriv", f"--reuid={AGENT_USER}", f"--regid={AGENT_USER}", "--clear-groups",
+            f"--inh-caps={only}", f"--ambient-caps={only}",
             f"--bounding-set={only}", "--"]
 
 
 def hidden_agent():
-    """From its /proc, which is a mount of its own in a mount namespace of its own, the processes of others are hidden."""
-    release = tuple(int("".join(c for c in word if c.isdigit()) or 0) for word in os.uname().release.split(".")[:2])
+    """From its /proc, which is a mount of its own in a mount namespace of its own, the processes of
+    others are hidden."""
+    release = tuple(int("".join(c for c in word if c.isdigit()) or 0)
+                    for word in os.uname().release.split(".")[:2])
     if release < (5, 8):
         raise Skip("before Linux 5.8 all mounts of procfs have one hidepid= together")
     a = Agent(owner=AGENT_USER)
@@ -179,7 +193,9 @@ def hidden_agent():
     a.config["snapshot"] = {"sysfs_root": a.path("sys"), "device_directory": a.path("dev")}
     a.config["sources"][0]["settle"] = "15s"  # as scene.node() has it
     a.config["hook"]["deadline"] = "20s"
-    a.prefix = ["unshare", "--mount", "sh", "-c", f'mount -t proc -o hidepid=invisible proc {a.path("proc")} && mount --bind {a.path("proc")} /proc && exec "$@"',
+    a.prefix = ["unshare", "--mount", "sh", "-c", f'mount -t proc -o hidepid=invisible proc '
+                                                  f'{a.path("proc")} && mount --bind '
+                                                  f'{a.path("proc")} /proc && exec "$@"',
                 "sh", *with_rights(RIGHTS)]
     Listener(a)
     return a
@@ -187,7 +203,8 @@ def hidden_agent():
 
 def container_cgroup():
     """A cgroup that is called as a container's is. @return its directory"""
-    for root in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/pids", "/sys/fs/cgroup/systemd"):
+    for root in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/pids",
+                 "/sys/fs/cgroup/systemd"):
         if not os.path.exists(os.path.join(root, "cgroup.procs")):
             continue
         path = os.path.join(root, f"cri-containerd-{CONTAINER}.scope")
@@ -209,7 +226,8 @@ exec setpriv --reuid={JOB_USER} --regid={JOB_USER} --clear-groups sh -c 'echo "$
 def calls_hook(a, cgroup):
     unit = a.path("dumps", scene.UNIT)
     as_user(JOB_USER, lambda: scene.state_file(unit, 1))
-    job = subprocess.Popen(["sh", "-c", JOB, "sh", cgroup, unit], env=scene.hook_environment(a), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    job = subprocess.Popen(["sh", "-c", JOB, "sh", cgroup, unit], env=scene.hook_environment(a),
+                           stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     _jobs.append(job)
     return job, int(job.stdout.readline())
 
@@ -232,10 +250,12 @@ def a_process_that_is_hidden_from_the_agent_is_found_by_the_probe_with_its_conta
     cgroup = container_cgroup()
     a = hidden_agent().start()
     job, pid = calls_hook(a, cgroup)
-    wait_for("process and container are in the note's row", lambda: row(a, "pid, container") == f"{pid}|{CONTAINER}")
+    wait_for("process and container are in the note's row",
+             lambda: row(a, "pid, container") == f"{pid}|{CONTAINER}")
     end(job)
     wait_for("they are in incident.json", lambda: processes_of_incident(a) == [(pid, CONTAINER)])
-    assert not said_of(a, "is not known to this agent") and not said_of(a, "could not be found"), said_of(a, "process")
+    assert not said_of(a, "is not known to this agent") and not said_of(
+        a, "could not be found"), said_of(a, "process")
     directory = bundle_of(a)
     assert [p["pid"] for p in scene.snapshot_of(directory)["processes"]] == [pid]
     assert scene.section(scene.snapshot_of(directory), "process")["records"][0]["pid"] == pid
@@ -251,7 +271,8 @@ def a_process_that_the_agent_sees_itself_has_its_container_in_the_row_at_once_an
     os.chmod(a.path("dumps"), 0o1777)
     a.start()
     job, pid = calls_hook(a, cgroup)
-    wait_for("process and container are in the note's row", lambda: row(a, "pid, container") == f"{pid}|{CONTAINER}")
+    wait_for("process and container are in the note's row",
+             lambda: row(a, "pid, container") == f"{pid}|{CONTAINER}")
     wait_for("they are in incident.json", lambda: processes_of_incident(a) == [(pid, CONTAINER)])
     wait_for("the incident waits for its end", lambda: said_of(a, ": waiting"))
     a.kill()
@@ -271,7 +292,8 @@ def a_process_that_the_probe_does_not_find_either_is_said_by_the_incident():
 
     def call():
         scene.state_file(unit, 4194303)
-        done = subprocess.run(scene.hook_command(unit, 4194303), env=scene.hook_environment(a), capture_output=True, timeout=60 * PATIENCE, check=False)
+        done = subprocess.run(scene.hook_command(unit, 4194303), env=scene.hook_environment(a),
+                              capture_output=True, timeout=60 * PATIENCE, check=False)
         return done.returncode
     assert as_user(JOB_USER, call) == 0
     line = wait_for("the incident says so", lambda: said_of(a, "could not be found"))

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What a source may do to the agent: nothing is lost, nothing is taken that must not be, and it is said."""
+"""What a source may do to the agent: nothing is lost, nothing is taken that must not be, and it is
+said."""
 import json
 import os
 import random
@@ -14,7 +15,8 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 import make_dump
-from agent import (INSTANCE, Agent, check_bundle, cleanup, extract, need, need_root, object_of, process_io, sha256_file, tree, wait_for)
+from agent import (INSTANCE, Agent, check_bundle, cleanup, extract, need, need_root, object_of,
+                   process_io, sha256_file, tree, wait_for)
 from tap import main, test
 
 NOBODY = 65534
@@ -47,7 +49,8 @@ def fifo_socket_device_and_symlink_are_left_out_and_named():
     assert "symlink" in text and not m["bundle"]["complete"], text
     # What holds no bytes is no loss, but it is said and counted.
     metrics = a.curl("/metrics").stdout
-    assert 'neuron_collectd_bundle_discards_total{reason="special-file"} 3' in metrics, [x for x in metrics.splitlines() if "discards" in x]
+    assert 'neuron_collectd_bundle_discards_total{reason="special-file"} 3' in metrics, [
+        x for x in metrics.splitlines() if "discards" in x]
     assert "special" in a.log and ("a-fifo" in a.log or "a-socket" in a.log or "a-device" in a.log)
     a.stop()
 
@@ -94,7 +97,8 @@ def an_unreadable_file_is_named_and_the_rest_is_delivered():
     need_root()
     need("setpriv")
     a = Agent(owner=NOBODY)
-    a.prefix = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
+    a.prefix = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups",
+                "--inh-caps=-all", "--bounding-set=-all"]
     a.config["sources"][0]["max_wait"] = "3s"
     os.chown(a.dir, NOBODY, NOBODY)
     unit = a.dump(size=65536)
@@ -126,7 +130,8 @@ def rm_rf_of_the_source_during_delivery_loses_nothing():
     path, m = a.only_manifest()
     check_bundle(path, wanted, tools=("tar",))
     assert m["bundle"]["complete"], m["bundle"]["reasons"]
-    wait_for("the pins are gone", lambda: not [f for f in tree(a.dir) if b"/.neuron-collectd/" in b"/" + f])
+    wait_for("the pins are gone", lambda: not [f for f in tree(a.dir)
+                                               if b"/.neuron-collectd/" in b"/" + f])
     a.stop()
 
 
@@ -137,7 +142,8 @@ def rm_rf_while_it_settles_loses_nothing_that_was_pinned():
     a.start()
     unit = a.dump()
     wanted = tree(unit)
-    wait_for("all files are pinned", lambda: all(os.stat(os.path.join(unit, n)).st_nlink == 2 for n in os.listdir(unit)))
+    wait_for("all files are pinned", lambda: all(os.stat(os.path.join(unit, n)).st_nlink == 2
+                                                 for n in os.listdir(unit)))
     shutil.rmtree(unit)
     a.wait_all()
     check_bundle(a.only_manifest()[0], wanted, tools=("tar",))
@@ -184,7 +190,8 @@ def a_file_that_never_stops_changing_goes_out_marked_after_max_wait():
         a.start()
         wait_for("it is delivered although somebody writes", lambda: a.counts()["delivered"], 40)
         found = [m for _, m in a.manifests() if m["bundle"]["supplement_of"] is None]
-        assert len(found) == 1 and not found[0]["bundle"]["complete"] and found[0]["bundle"]["reasons"], found
+        assert len(found) == 1 and not found[0]["bundle"]["complete"] and found[0]["bundle"][
+            "reasons"], found
     finally:
         stop.set()
         writer.join()
@@ -195,7 +202,8 @@ def a_file_that_never_stops_changing_goes_out_marked_after_max_wait():
     def last_is_whole():
         for p, m in a.manifests():
             for e in m["members"]:
-                if e["path"] == os.path.basename(growing) and e["bytes"] == os.path.getsize(growing) and e["sha256"] == sha256_file(growing):
+                if e["path"] == os.path.basename(growing) and e["bytes"] == os.path.getsize(
+                        growing) and e["sha256"] == sha256_file(growing):
                     return p
         return None
     wait_for("the end of the file arrives too", last_is_whole, 40)
@@ -258,7 +266,8 @@ def too_many_files_are_bounded_and_the_bundle_says_so():
     a.wait_known(1)
     a.wait_all()
     _, m = a.only_manifest()
-    assert len(m["members"]) == 20 and not m["bundle"]["complete"] and m["bundle"]["reasons"], (len(m["members"]), m["bundle"]["reasons"])
+    assert len(m["members"]) == 20 and not m["bundle"]["complete"] and m["bundle"]["reasons"], (
+        len(m["members"]), m["bundle"]["reasons"])
     a.stop()
 
 
@@ -273,7 +282,8 @@ def a_hundred_units_with_all_kinds_of_rubbish_do_not_stop_the_agent():
         unit = a.path("coming")  # each comes whole, or there would be supplements
         os.makedirs(unit)
         for j in range(rng.randrange(4)):
-            name = bytes(rng.choice(b"abc\n\\\xff %\"'-.i0123") for _ in range(rng.randrange(1, 40)))
+            name = bytes(rng.choice(b"abc\n\\\xff %\"'-.i0123")
+                         for _ in range(rng.randrange(1, 40)))
             if name in (b".", b".."):
                 continue
             place = os.path.join(os.fsencode(unit), name)
@@ -303,7 +313,8 @@ def each_source_byte_is_read_once():
     delivered = os.path.getsize(object_of(a.only_manifest()[0]))
     size = sum(n for n, _ in tree(unit).values())
     read = process_io(a.pid)["rchar"] - before
-    # The source once, the copy once (the read-back), and something for directories, the database and manifests.
+    # The source once, the copy once (the read-back), and something for directories, the database
+    # and manifests.
     assert size <= read <= size + delivered + (4 << 20), (size, delivered, read)
     a.stop()
 
@@ -331,7 +342,8 @@ def a_producer_that_is_stopped_holds_its_file_open_and_is_waited_for():
         while time.monotonic() < deadline:
             assert not a.manifests(), "delivered while its writer held the file open"
             time.sleep(0.1)
-        assert "writ" in a.cli("explain", a.bundles()[0]["id"]).stdout, a.cli("explain", a.bundles()[0]["id"]).stdout
+        assert "writ" in a.cli("explain", a.bundles()[0]["id"]).stdout, a.cli("explain", a.bundles(
+            )[0]["id"]).stdout
     finally:
         os.kill(pid, signal.SIGCONT)
         os.waitpid(pid, 0)

@@ -19,7 +19,8 @@ def switches(pid):
     for tid in os.listdir(f"/proc/{pid}/task"):
         try:
             with open(f"/proc/{pid}/task/{tid}/status", encoding="ascii", errors="replace") as f:
-                total += next(int(line.split()[1]) for line in f if line.startswith("voluntary_ctxt_switches"))
+                total += next(int(line.split()[1]) for line in f
+                              if line.startswith("voluntary_ctxt_switches"))
         except (FileNotFoundError, ProcessLookupError):
             pass  # a thread that has just ended: the sum is another one next time
     return total
@@ -45,7 +46,8 @@ def idle_it_sleeps_and_is_small():
     pid = a.pid
     wait_for("what starting up leaves to be done is done", lambda: woken_in(pid, 1) == 0, 20)
     woken = woken_in(pid, 5)
-    figures.append(f"idle: RSS {memory['VmRSS'] / MIB:.1f} MiB, RssAnon {memory['RssAnon'] / MIB:.1f} MiB, {woken} wake-ups in 5 s")
+    figures.append(f"idle: RSS {memory['VmRSS'] / MIB:.1f} MiB, RssAnon "
+                   f"{memory['RssAnon'] / MIB:.1f} MiB, {woken} wake-ups in 5 s")
     assert woken == 0, f"{woken} wake-ups in 5 s"
     assert memory["RssAnon"] <= 6 * MIB, memory["RssAnon"]
     assert memory["VmRSS"] <= 24 * MIB, memory["VmRSS"]
@@ -64,7 +66,8 @@ def after_work_it_sleeps_again_and_gives_memory_back():
     a.wait_known(1)
     a.wait_all()
     memory = process_memory(a.pid)
-    figures.append(f"256 MiB delivered: peak RSS {memory['VmHWM'] / MIB:.1f} MiB, now {memory['VmRSS'] / MIB:.1f} MiB")
+    figures.append(f"256 MiB delivered: peak RSS {memory['VmHWM'] / MIB:.1f} MiB, now "
+                   f"{memory['VmRSS'] / MIB:.1f} MiB")
     assert memory["VmHWM"] <= 96 * MIB, memory["VmHWM"]
     path, _ = a.only_manifest()
     check_bundle(path, unit, tools=("tar",))
@@ -80,16 +83,19 @@ def nothing_is_written_outside_the_state_and_the_destination():
     os.mkdir(outside)
     a.environment["TMPDIR"] = outside
     unit = a.dump(size=8 * MIB)
-    before = {p: v for p, v in tree(a.dir).items() if not p.startswith((b"state/", b"out/", b"log", b"run/"))}
+    before = {p: v for p, v in tree(a.dir).items()
+              if not p.startswith((b"state/", b"out/", b"log", b"run/"))}
     a.start()
     a.wait_known(1)
     a.wait_all()
     a.stop()
-    after = {p: v for p, v in tree(a.dir).items() if not p.startswith((b"state/", b"out/", b"log", b"run/"))}
+    after = {p: v for p, v in tree(a.dir).items()
+             if not p.startswith((b"state/", b"out/", b"log", b"run/"))}
     after.pop(b"neuron-collectd.yaml", None)
     before.pop(b"neuron-collectd.yaml", None)
     assert after == before, set(after) ^ set(before)
-    size = sum(os.path.getsize(a.path("state", n)) for n in os.listdir(a.path("state")) if n.startswith("state.db"))
+    size = sum(os.path.getsize(a.path("state", n)) for n in os.listdir(a.path("state"))
+               if n.startswith("state.db"))
     assert size <= 8 * MIB, size
     assert os.path.getsize(object_of(a.only_manifest()[0])) < sum(n for n, _ in tree(unit).values())
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The whole way of a failure: the runtime calls neuron-dump, the agent looks at the hardware, and what arrives at the destination says what failed, in which
-job, and what the devices said. Judged with tar, zstd and sqlite3."""
+"""The whole way of a failure: the runtime calls neuron-dump, the agent looks at the hardware, and
+what arrives at the destination says what failed, in which job, and what the devices said. Judged
+with tar, zstd and sqlite3."""
 import contextlib
 import glob
 import json
@@ -23,56 +24,72 @@ from tap import Late, Skip, figures, in_time, main, test
 HOOK = os.path.join(BUILD_DIR, "neuron-dump")
 CID = "d99e36ea74c263ca"
 UNIT = f"dt-20260527-051233-cid-{CID}"
-DEADLINE = 4   # seconds that are promised; the agent waits for longer, so that what is late is late and not wrong
+# seconds that are promised; the agent waits for longer, so that what is late is late and not wrong
+DEADLINE = 4
 
 
 def node(devices=16, architecture="v3", settle="15s", **snapshot):
-    """An agent on a machine with these devices, as far as sysfs shows them; nothing of this machine's is looked at but its processes.
-    @param settle  a dump whose hook is through goes out at once, but waits so long for its snapshot"""
+    """An agent on a machine with these devices, as far as sysfs shows them; nothing of this
+    machine's is looked at but its processes.
+    @param settle  a dump whose hook is through goes out at once, but waits so long for its
+        snapshot"""
     a = Agent()
     a.config["sources"][0]["settle"] = settle
     neuron_sysfs.tree(a.path("sys"), architecture, devices)
     os.makedirs(a.path("dev"), exist_ok=True)
     os.makedirs(a.path("dumps"), exist_ok=True)
     a.config["hook"]["deadline"] = f"{5 * DEADLINE}s"
-    a.config["snapshot"] = {"sysfs_root": a.path("sys"), "device_directory": a.path("dev"), **snapshot}
+    a.config["snapshot"] = {"sysfs_root": a.path("sys"), "device_directory": a.path("dev"),
+                            **snapshot}
     return a
 
 
 def failing_process():
     """A process that stands for a rank: it lives until its stdin is closed."""
-    return subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, env=rank_environment(0))
+    return subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"],
+                            stdin=subprocess.PIPE, env=rank_environment(0))
 
 
 def rank_environment(rank, **more):
-    return {"PATH": os.environ["PATH"], "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "128", "TORCHELASTIC_RUN_ID": "run-7",
-            "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "41000", "NEURON_RT_ROOT_COMM_ID": "10.0.0.1:46820", "PYTHONDONTWRITEBYTECODE": "1", **more}
+    return {"PATH": os.environ["PATH"], "RANK": str(rank), "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": "128", "TORCHELASTIC_RUN_ID": "run-7",
+            "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "41000",
+            "NEURON_RT_ROOT_COMM_ID": "10.0.0.1:46820", "PYTHONDONTWRITEBYTECODE": "1", **more}
 
 
 def state_file(unit, pid, tid=1, lid=1):
     os.makedirs(unit, exist_ok=True)
-    with open(os.path.join(unit, f"{INSTANCE}-nd0-nc{tid % 8}-pid-{pid}-tid-{tid}-lid-{lid}"), "wb") as f:
+    with open(os.path.join(unit, f"{INSTANCE}-nd0-nc{tid % 8}-pid-{pid}-tid-{tid}-lid-{lid}"),
+              "wb") as f:
         f.write(os.urandom(4096))
 
 
 def hook_command(unit, pid, tid=1, lid=1, **more):
-    flags = {"neff-name": "model.neff", "neff-uuid": "0f" * 16, "date-time": "20260527-051233", "pid": pid, "tid": tid, "log-id": lid,
-             "instance-id": INSTANCE, "cluster-id": CID, "error-location": "nrt_execute", "error-code": 1200, "local-output-dir": unit, **more}
+    flags = {"neff-name": "model.neff", "neff-uuid": "0f" * 16, "date-time": "20260527-051233",
+             "pid": pid, "tid": tid, "log-id": lid,
+             "instance-id": INSTANCE, "cluster-id": CID, "error-location": "nrt_execute",
+             "error-code": 1200, "local-output-dir": unit, **more}
     return [HOOK] + [word for name, value in flags.items() for word in (f"--{name}", str(value))]
 
 
 def hook_environment(a, rank=0, **more):
-    return rank_environment(rank, **{"NEURON_COLLECTD_HOOK_SOCKET": a.config["hook"]["socket"], "NEURON_COLLECTD_MAILBOX": a.config["hook"]["mailbox"],
-                                     "NEURON_COLLECTD_SYSFS": a.path("sys"), "NEURON_COLLECTD_DEADLINE": a.config["hook"]["deadline"]} | more)
+    return rank_environment(rank, **{"NEURON_COLLECTD_HOOK_SOCKET": a.config["hook"]["socket"],
+                                     "NEURON_COLLECTD_MAILBOX": a.config["hook"]["mailbox"],
+                                     "NEURON_COLLECTD_SYSFS": a.path("sys"),
+                                     "NEURON_COLLECTD_DEADLINE": a.config["hook"][
+                                         "deadline"]} | more)
 
 
 def wait_taken(a):
-    """Until all has been looked at: a hook ends when the public part is there, a moment before the rest."""
-    wait_for("the snapshot is there", lambda: glob.glob(a.path("state", "snapshots", "*", "snapshot.json")))
+    """Until all has been looked at: a hook ends when the public part is there, a moment before the
+    rest."""
+    wait_for("the snapshot is there",
+             lambda: glob.glob(a.path("state", "snapshots", "*", "snapshot.json")))
 
 
 def only_manifest(a):
-    base = [m for _, m in a.manifests() if m["bundle"]["supplement_of"] is None and m["source"]["name"] == "core-dumps"]
+    base = [m for _, m in a.manifests() if m["bundle"]["supplement_of"] is None
+            and m["source"]["name"] == "core-dumps"]
     assert len(base) == 1, a.manifests()
     return base[0]
 
@@ -106,7 +123,8 @@ def what_failed_is_named_in_the_manifest_and_the_devices_are_in_the_bundle():
     with failing_process() as rank:
         state_file(unit, rank.pid)
         begun = time.monotonic()
-        result = subprocess.run(hook_command(unit, rank.pid), env=hook_environment(a, 3), capture_output=True, timeout=60 * PATIENCE, check=False)
+        result = subprocess.run(hook_command(unit, rank.pid), env=hook_environment(a, 3),
+                                capture_output=True, timeout=60 * PATIENCE, check=False)
         took = time.monotonic() - begun
         wait_taken(a)
         rank.stdin.close()
@@ -114,14 +132,17 @@ def what_failed_is_named_in_the_manifest_and_the_devices_are_in_the_bundle():
     in_time(took, (DEADLINE + 0.5) * slowness())
     figures.append(f"hook with a snapshot of 16 devices: {took:.2f} s")
     names = sorted(os.listdir(unit))
-    assert [n for n in names if n.endswith("-lid-1.json")] and [n for n in names if n.endswith("-snapshot.json")], names
+    assert [n for n in names if n.endswith("-lid-1.json")] and [n for n in names
+                                                                if n.endswith("-snapshot.json")], names
     a.wait_all()
     m = only_manifest(a)
     failure = m["failure"]
-    assert (failure["code"], failure["name"], failure["location"]) == (1200, "NRT_EXEC_HW_ERR_COLLECTIVES", "nrt_execute"), failure
+    assert (failure["code"], failure["name"],
+            failure["location"]) == (1200, "NRT_EXEC_HW_ERR_COLLECTIVES", "nrt_execute"), failure
     assert failure["neff_name"] == "model.neff" and failure["neff_uuid"] == "0f" * 16, failure
     job = m["incident"]["job"]
-    assert (job["rank"], job["world_size"], job["source"]) == (3, 128, "torchrun") and job["key"], job
+    assert (job["rank"], job["world_size"], job["source"]) == (3, 128,
+                                                               "torchrun") and job["key"], job
     kinds = {member["kind"] for member in m["members"]}
     assert {"nc-state", "hook-record", "snapshot"} <= kinds, kinds
     directory = unpacked(a)[m["bundle"]["id"]][1]
@@ -129,7 +150,8 @@ def what_failed_is_named_in_the_manifest_and_the_devices_are_in_the_bundle():
     assert document["schema"] == "neuron-collectd/snapshot/1", document["schema"]
     sysfs = section(document, "neuron_sysfs")
     assert sysfs["state"] == "complete", sysfs
-    assert {r["device"] for r in sysfs["records"] if "device" in r} == {f"neuron{i}" for i in range(16)}
+    assert {r["device"] for r in sysfs["records"]
+            if "device" in r} == {f"neuron{i}" for i in range(16)}
     assert str(rank.pid) in json.dumps(section(document, "process")["records"])
     a.stop()
 
@@ -140,17 +162,21 @@ def a_directory_that_the_hook_makes_has_the_snapshot_in_its_bundle_and_nothing_i
     a = node(devices=2).start()
     unit = a.path("dumps", UNIT)
     with failing_process() as rank:
-        result = subprocess.run(hook_command(unit, rank.pid), env=hook_environment(a), capture_output=True, timeout=60 * PATIENCE, check=False)
+        result = subprocess.run(hook_command(unit, rank.pid), env=hook_environment(a),
+                                capture_output=True, timeout=60 * PATIENCE, check=False)
         wait_taken(a)
         rank.stdin.close()
     assert result.returncode == 0 and not result.stderr, result
     a.wait_known(1)
     a.wait_all()
     m = only_manifest(a)
-    assert {"neuron-collectd/snapshot.json", "neuron-collectd/incident.json"} <= {e["path"] for e in m["members"]}, m["members"]
+    assert {"neuron-collectd/snapshot.json",
+            "neuron-collectd/incident.json"} <= {e["path"] for e in m["members"]}, m["members"]
     directory = unpacked(a)[m["bundle"]["id"]][1]
-    assert [u["path"] for u in snapshot_of(directory, "incident.json")["units"]] == [unit], snapshot_of(directory, "incident.json")
-    assert not [other for _, other in a.manifests() if other["source"]["name"] == "incidents"], "it is shipped for itself, too"
+    assert [u["path"] for u in snapshot_of(directory, "incident.json")["units"]] == [
+        unit], snapshot_of(directory, "incident.json")
+    assert not [other for _, other in a.manifests()
+                if other["source"]["name"] == "incidents"], "it is shipped for itself, too"
     a.stop()
 
 
@@ -161,8 +187,10 @@ def after_the_process_has_exited_the_counters_are_read_again_and_the_difference_
     unit = a.path("dumps", UNIT)
     with failing_process() as rank:
         state_file(unit, rank.pid)
-        subprocess.run(hook_command(unit, rank.pid), env=hook_environment(a), capture_output=True, timeout=60 * PATIENCE, check=True)
-        counter = a.path("sys", "devices/virtual/neuron_device/neuron1/neuron_core0/stats/status/hw_error/total")
+        subprocess.run(hook_command(unit, rank.pid), env=hook_environment(a), capture_output=True,
+                       timeout=60 * PATIENCE, check=True)
+        counter = a.path("sys",
+                         "devices/virtual/neuron_device/neuron1/neuron_core0/stats/status/hw_error/total")
         with open(counter, "w", encoding="ascii") as f:
             f.write("4711\n")  # the driver folds the counters in when the process ends
         rank.stdin.close()
@@ -175,7 +203,8 @@ def after_the_process_has_exited_the_counters_are_read_again_and_the_difference_
 
     wait_for("the second look has arrived", look, 60)
     differences = found[0][1]["differences"]
-    assert any("hw_error" in d["path"] and str(d["after"]) == "4711" for d in differences), differences
+    assert any("hw_error" in d["path"] and str(d["after"]) == "4711"
+               for d in differences), differences
     assert len(differences) == 1, differences
     a.wait_all()
     a.assert_sum()
@@ -193,31 +222,39 @@ def a_hundred_and_twenty_eight_hooks_at_once_are_one_incident():
         for core in range(128):
             state_file(unit, rank.pid, core + 1, core + 1)
         begun = time.monotonic()
-        hooks = [subprocess.Popen(hook_command(unit, rank.pid, core + 1, core + 1), env=hook_environment(a, core), stdout=subprocess.PIPE,
+        hooks = [subprocess.Popen(hook_command(unit, rank.pid, core + 1, core + 1),
+                                  env=hook_environment(a, core), stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT) for core in range(128)]
         spawned = time.monotonic() - begun
         said = [hook.communicate(timeout=60 * PATIENCE)[0] for hook in hooks]
         took = time.monotonic() - begun
         rank.stdin.close()
     assert all(hook.returncode == 0 for hook in hooks), [h.returncode for h in hooks]
-    figures.append(f"128 hooks at once: started within {spawned:.2f} s, all ended after {took:.2f} s")
+    figures.append(f"128 hooks at once: started within {spawned:.2f} s, all ended after {took:.2f} "
+                   f"s")
     in_time(took, (DEADLINE + 1) * slowness())
-    records = [n for n in os.listdir(unit) if "neuron-dump" in n and not n.endswith("-snapshot.json")]
+    records = [n for n in os.listdir(unit) if "neuron-dump" in n
+               and not n.endswith("-snapshot.json")]
     assert len(records) == 128, len(records)
     a.wait_all("120s")
     assert a.sql("SELECT count(*), count(DISTINCT id) FROM notes", "-readonly") == "128|128"
     m = only_manifest(a)
-    assert len(m["failures"]) == 128 and {f["log_id"] for f in m["failures"]} in ({str(i + 1) for i in range(128)}, set(range(1, 129))), m["failures"][:2]
+    assert len(m["failures"]) == 128 and {f["log_id"]
+                                          for f in m["failures"]} in ({str(i + 1) for i in range(
+                                                  128)}, set(range(1, 129))), m["failures"][:2]
     incidents = os.listdir(a.path("state", "snapshots"))
     assert len(incidents) == 1, incidents
-    told = json.load(open(os.path.join(unpacked(a)[m["bundle"]["id"]][1], "neuron-collectd", "incident.json"), encoding="utf-8"))
+    told = json.load(open(os.path.join(unpacked(a)[m["bundle"]["id"]][1], "neuron-collectd",
+                                       "incident.json"), encoding="utf-8"))
     assert len(set(told["notes"])) == 128 and told["name"] == incidents[0], told
     a.stop()
 
 
 def hook_takes(a, unit, pid):
     begun = time.monotonic()
-    result = subprocess.run(hook_command(unit, pid), env=hook_environment(a, NEURON_COLLECTD_DEADLINE="1s"), capture_output=True, timeout=60, check=False)
+    result = subprocess.run(hook_command(unit, pid),
+                            env=hook_environment(a, NEURON_COLLECTD_DEADLINE="1s"),
+                            capture_output=True, timeout=60, check=False)
     took = time.monotonic() - begun
     assert result.returncode == 0, result
     return took
@@ -233,7 +270,8 @@ def judge_late_note(a, unit):
 def without_an_agent_the_hook_looks_itself_and_its_note_is_taken_up_later():
     need_hook()
     a = node(devices=4, settle="4s")
-    a.config["hook"]["deadline"] = f"{DEADLINE}s"  # so long a note of the mailbox may have its hook at work
+    # so long a note of the mailbox may have its hook at work
+    a.config["hook"]["deadline"] = f"{DEADLINE}s"
     a.start()
     a.stop()
     unit = a.path("dumps", UNIT)
@@ -269,12 +307,14 @@ def a_stopped_agent_does_not_hold_the_hook():
 
 def ends_of(document, name):
     """How a section's devices ended, by their name."""
-    return {r["device"]: r for r in section(document, name)["records"] if "device" in r and "state" in r}
+    return {r["device"]: r for r in section(document, name)["records"] if "device" in r
+            and "state" in r}
 
 
 def fifteen_others_are_complete(document, name, hung, where):
     ends = ends_of(document, name)
-    assert len(ends) == 16 and ends[hung]["state"] == "timeout" and where in ends[hung]["detail"], ends.get(hung)
+    assert len(ends) == 16 and ends[hung]["state"] == "timeout" and where in ends[hung][
+        "detail"], ends.get(hung)
     others = {e["state"] for device, e in ends.items() if device != hung}
     if "timeout" in others:
         raise Late(f"others than {hung} have not ended in time: {ends}")
@@ -283,7 +323,8 @@ def fifteen_others_are_complete(document, name, hung, where):
 
 @contextlib.contextmanager
 def hanging(devices, directory):
-    """What is opened below the directory does not answer, not even to SIGKILL: the emulator's files are mounted over it."""
+    """What is opened below the directory does not answer, not even to SIGKILL: the emulator's files
+    are mounted over it."""
     shutil.rmtree(directory)
     os.mkdir(directory)
     subprocess.run(["mount", "--bind", devices.directory, directory], check=True)
@@ -307,7 +348,8 @@ def one_device_that_hangs_is_labelled_and_the_other_fifteen_are_complete():
         a.start()
         with failing_process() as rank:
             state_file(unit, rank.pid)
-            result = subprocess.run(hook_command(unit, rank.pid), env=hook_environment(a), capture_output=True, timeout=60 * PATIENCE, check=False)
+            result = subprocess.run(hook_command(unit, rank.pid), env=hook_environment(a),
+                                    capture_output=True, timeout=60 * PATIENCE, check=False)
             rank.stdin.close()
         assert result.returncode == 0 and not result.stderr, result
         names = [n for n in os.listdir(unit) if n.endswith("-snapshot.json")]
@@ -318,7 +360,8 @@ def one_device_that_hangs_is_labelled_and_the_other_fifteen_are_complete():
         fifteen_others_are_complete(json.load(f), "neuron_sysfs", "neuron5", "stats/hardware/")
     fifteen_others_are_complete(document, "neuron_sysfs", "neuron5", "stats/hardware/")
     fifteen_others_are_complete(document, "neuron_device", "neuron7", "device_bdf_ext")
-    assert [r for r in section(document, "neuron_device")["records"] if r.get("device") == "neuron7" and r.get("query") == "device_basic_info"]
+    assert [r for r in section(document, "neuron_device")["records"]
+            if r.get("device") == "neuron7" and r.get("query") == "device_basic_info"]
     a.stop()
 
 
@@ -326,26 +369,36 @@ def one_device_that_hangs_is_labelled_and_the_other_fifteen_are_complete():
 def secrets_in_environment_command_line_and_note_are_found_nowhere():
     need_hook()
     words = {name: "s3cr3t" + secrets.token_hex(12)
-             for name in ("environment", "allowed", "argument", "url", "neff", "unknown", "bearer", "log", "command")}
-    command = {"name": "talk", "run": ["/bin/echo", f"--password={words['command']}", "of the command"], "timeout": "5s"}
+             for name in ("environment", "allowed", "argument", "url", "neff", "unknown", "bearer",
+                          "log", "command")}
+    command = {"name": "talk", "run": ["/bin/echo", f"--password={words['command']}",
+                                       "of the command"], "timeout": "5s"}
     a = node(devices=2, commands=[command]).start()
     unit = a.path("dumps", UNIT)
     log = a.path("nrt.log")
     with open(log, "w", encoding="ascii") as f:
         f.write(f"2025-Sep-19 18:57:20.782962 1:1 ERROR TDRV:f of the log, token={words['log']}\n")
-    environment = hook_environment(a, 1, AWS_SECRET_ACCESS_KEY=words["environment"], HF_TOKEN=words["environment"],
-                                   NEURON_API_TOKEN=words["allowed"], NEURON_RT_LOG_LOCATION=log, SLURM_JOB_COMMENT=f"https://u:{words['url']}@host/x")
-    rank = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()", "--api-key", words["argument"], f"--hub=https://u:{words['url']}@hub/",
-                             f"--header=Authorization: Bearer {words['bearer']}"], stdin=subprocess.PIPE, env=environment)
+    environment = hook_environment(a, 1, AWS_SECRET_ACCESS_KEY=words["environment"],
+                                   HF_TOKEN=words["environment"],
+                                   NEURON_API_TOKEN=words["allowed"], NEURON_RT_LOG_LOCATION=log,
+                                   SLURM_JOB_COMMENT=f"https://u:{words['url']}@host/x")
+    rank = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()", "--api-key",
+                             words["argument"], f"--hub=https://u:{words['url']}@hub/",
+                             f"--header=Authorization: Bearer {words['bearer']}"],
+                             stdin=subprocess.PIPE, env=environment)
     with rank:
         state_file(unit, rank.pid)
-        command = hook_command(unit, rank.pid, **{"neff-name": f"https://user:{words['neff']}@host/model.neff", "auth-token": words["unknown"]})
-        subprocess.run(command, env=environment, capture_output=True, timeout=60 * PATIENCE, check=True)
+        command = hook_command(unit, rank.pid,
+                               **{"neff-name": f"https://user:{words['neff']}@host/model.neff",
+                                  "auth-token": words["unknown"]})
+        subprocess.run(command, env=environment, capture_output=True, timeout=60 * PATIENCE,
+                       check=True)
         wait_taken(a)
         rank.stdin.close()
 
     def has_come():
-        return [d for _, d in unpacked(a).values() if os.path.exists(os.path.join(d, "neuron-collectd", "snapshot-after.json"))]
+        return [d for _, d in unpacked(a).values()
+                if os.path.exists(os.path.join(d, "neuron-collectd", "snapshot-after.json"))]
     wait_for("the second look has arrived", has_come, 60)
     a.wait_all()
     brought = [d for _, d in unpacked(a).values()]
@@ -359,7 +412,8 @@ def secrets_in_environment_command_line_and_note_are_found_nowhere():
         if word in a.log:
             found.append((name, "log"))
     assert not found, found
-    assert "10.0.0.1:46820" in json.dumps([m for m, _ in unpacked(a).values()]) + run("grep", "-rhaF", "46820", unit).stdout
+    assert "10.0.0.1:46820" in json.dumps([m for m, _ in unpacked(a).values()]) + run(
+        "grep", "-rhaF", "46820", unit).stdout
     a.stop()
 
 
@@ -373,17 +427,21 @@ sys.stdin.read()
 
 
 def seen_process(a, rank):
-    """A process that has the runtime mapped, as far as its name tells, from before the agent starts: the first look at jobs finds it."""
+    """A process that has the runtime mapped, as far as its name tells, from before the agent
+    starts: the first look at jobs finds it."""
     library = a.path("libnrt.so.1")
     with open(library, "wb") as f:
         f.write(bytes(4096))
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER, library], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=rank_environment(rank))
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, library], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, env=rank_environment(rank))
     assert holder.stdout.readline() == b"up\n"
     return holder
 
 
 def wait_seen(a, pid):
-    wait_for("the process is known by the jobs", lambda: a.sql(f"SELECT count(*) FROM jobs WHERE pid = {pid}", "-readonly") == "1", 30)
+    wait_for("the process is known by the jobs", lambda: a.sql(f"SELECT count(*) FROM jobs WHERE "
+                                                               f"pid = {pid}", "-readonly") == "1",
+                                                               30)
 
 
 @test
@@ -398,7 +456,8 @@ def a_rank_that_dies_without_a_note_is_named_by_who_was_seen_at_the_devices():
     a.wait_all()
     m = only_manifest(a)
     job = m["incident"]["job"]
-    assert (job["rank"], job["world_size"], job["source"]) == (5, 128, "torchrun") and job["key"], job
+    assert (job["rank"], job["world_size"], job["source"]) == (5, 128,
+                                                               "torchrun") and job["key"], job
     assert m["failure"] is None, m["failure"]
     assert a.sql(f"SELECT count(*) FROM jobs WHERE pid = {rank.pid}", "-readonly") == "1"
     a.stop()
@@ -412,15 +471,20 @@ def a_rank_that_begins_after_the_first_look_is_seen_by_the_next():
         wait_seen(a, first.pid)
         with seen_process(a, 6) as later:
             wait_for("the process is known by the jobs",
-                     lambda: a.sql(f"SELECT count(*) FROM jobs WHERE pid = {later.pid}", "-readonly") == "1", 45)  # every 30 s
+                     # every 30 s
+                     lambda: a.sql(f"SELECT count(*) FROM jobs WHERE pid = {later.pid}",
+                                   "-readonly") == "1", 45)
             later.kill()
         first.kill()
     a.stop()
 
 
 def plant(a, pid, ticks, uid, seen, rank):
-    row = json.dumps({"pid": pid, "start_ticks": ticks, "uid": uid, "job": {"source": "torchrun", "key": "run-7", "rank": rank, "world_size": 128}})
-    a.sql(f"INSERT INTO jobs VALUES ({pid}, {ticks}, {uid}, {int(seen * 1e6)}, CAST('{row}' AS BLOB))")
+    row = json.dumps({"pid": pid, "start_ticks": ticks, "uid": uid,
+                      "job": {"source": "torchrun", "key": "run-7", "rank": rank,
+                              "world_size": 128}})
+    a.sql(f"INSERT INTO jobs VALUES ({pid}, {ticks}, {uid}, {int(seen * 1e6)}, CAST('{row}' AS "
+          f"BLOB))")
 
 
 @test
@@ -439,7 +503,8 @@ def of_many_with_one_pid_the_youngest_of_the_owner_from_before_the_dump_is_meant
     state_file(a.path("dumps", UNIT.replace("d99e", "0000")), 4713)
     a.wait_known(2)
     a.wait_all()
-    other = [m["incident"] for _, m in a.manifests() if m["incident"]["cluster_id"].startswith("0000")]
+    other = [m["incident"] for _, m in a.manifests()
+             if m["incident"]["cluster_id"].startswith("0000")]
     assert other and other[0].get("job") is None, other
     a.stop()
 
@@ -460,9 +525,11 @@ def a_zombie_that_the_supervisor_finds_is_named_by_who_was_seen():
         wait_for("it is a zombie", lambda: is_zombie(rank.pid))
         unit = a.path("dumps", UNIT)
         state_file(unit, rank.pid)
-        subprocess.run(hook_command(unit, rank.pid), env=hook_environment(a, 6), capture_output=True, timeout=60 * PATIENCE, check=True)
+        subprocess.run(hook_command(unit, rank.pid), env=hook_environment(a, 6),
+                       capture_output=True, timeout=60 * PATIENCE, check=True)
         # It is no ancestor of the hook: the supervisor alone looks through all processes.
-        wait_for("its number is in the note's row", lambda: a.sql("SELECT pid FROM notes", "-readonly") == str(rank.pid))
+        wait_for("its number is in the note's row",
+                 lambda: a.sql("SELECT pid FROM notes", "-readonly") == str(rank.pid))
     a.wait_all()
     told = snapshot_of(unpacked(a)[only_manifest(a)["bundle"]["id"]][1], "incident.json")
     assert [j["job"]["rank"] for j in told["jobs"]] == [6], told
@@ -478,17 +545,21 @@ def a_log_that_a_later_hook_of_the_same_process_names_is_read_too():
         for thread in (1, 2):
             log = a.path(f"nrt-{thread}.log")
             with open(log, "w", encoding="ascii") as f:
-                f.write(f"2025-Sep-19 18:57:20.782962 1:1 ERROR TDRV:f the words of thread {thread}\n")
+                f.write(f"2025-Sep-19 18:57:20.782962 1:1 ERROR TDRV:f the words of thread "
+                        f"{thread}\n")
             state_file(unit, rank.pid, thread, thread)
-            subprocess.run(hook_command(unit, rank.pid, thread, thread), env=hook_environment(a, 0, NEURON_RT_LOG_LOCATION=log),
+            subprocess.run(hook_command(unit, rank.pid, thread, thread),
+                           env=hook_environment(a, 0, NEURON_RT_LOG_LOCATION=log),
                            capture_output=True, timeout=60 * PATIENCE, check=True)
             wait_taken(a)  # the second one comes when the first snapshot is over
         rank.stdin.close()
     a.wait_all()
 
     def words():
-        return run("grep", "-rhaoE", "the words of thread [12]", *(d for _, d in unpacked(a).values())).stdout.split("\n")
-    wait_for("both logs have come", lambda: {"the words of thread 1", "the words of thread 2"} <= set(words()), 30)
+        return run("grep", "-rhaoE", "the words of thread [12]",
+                   *(d for _, d in unpacked(a).values())).stdout.split("\n")
+    wait_for("both logs have come", lambda: {"the words of thread 1",
+                                             "the words of thread 2"} <= set(words()), 30)
     a.stop()
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What limits.* says holds: bytes a second on the wire, requests, bytes read, and what a store asks for."""
+"""What limits.* says holds: bytes a second on the wire, requests, bytes read, and what a store asks
+for."""
 import os
 import sys
 import threading
@@ -38,8 +39,8 @@ def s3_agent(way, bucket, rate, **limits):
 
 
 def looks(look):
-    """One look after the other, (when it began, what was seen, when it had ended), each 20 ms: a machine that does other things as well may stand
-    still in the middle of one, or between two."""
+    """One look after the other, (when it began, what was seen, when it had ended), each 20 ms: a
+    machine that does other things as well may stand still in the middle of one, or between two."""
     while True:
         begun = time.monotonic()
         seen = look()
@@ -48,18 +49,22 @@ def looks(look):
 
 
 def most_in_a_second(seen):
-    """What it grew by at most between two looks that certainly were not more than a second apart."""
-    return max(last[1] - first[1] for i, first in enumerate(seen) for last in seen[i:] if last[2] <= first[0] + 1)
+    """What it grew by at most between two looks that certainly were not more than a second
+    apart."""
+    return max(last[1] - first[1] for i, first in enumerate(seen) for last in seen[i:]
+               if last[2] <= first[0] + 1)
 
 
 def longest(seen, low, high):
     """How long it may have taken from `low` to `high`."""
-    return next(ended for _, n, ended in seen if n > high) - max((begun for begun, n, _ in seen if n <= low), default=seen[0][0])
+    return next(ended for _, n, ended in seen if n > high) - max((begun for begun, n, _ in seen
+                                                                  if n <= low), default=seen[0][0])
 
 
 def check_rate(tap, rate, reached=0.7):
-    """No second has more than 105 %. And one at least is not much below the rate, however busy this machine is: a part is packed when the CPUs
-    allow it, but once it is there it is sent as fast as it may.
+    """No second has more than 105 %. And one at least is not much below the rate, however busy this
+    machine is: a part is packed when the CPUs allow it, but once it is there it is sent as fast as
+    it may.
     @param reached  None: there is nothing that takes a second to send"""
     most, mean = tap.most_in_a_second() / rate, tap.total() / tap.seconds() / rate
     figures.append(f"{tap.total() / MIB:.1f} MiB in {tap.seconds():.1f} s at {rate / MIB:g} MiB/s: "
@@ -149,9 +154,11 @@ def nor_with_tls():
     bucket = new_bucket(server())
     rate = 2 * MIB
     a = s3_agent(way, bucket, rate)
-    # A thread of the proxy that reads from a connection at the moment of the cut holds it open, and nothing comes any more.
+    # A thread of the proxy that reads from a connection at the moment of the cut holds it open, and
+    # nothing comes any more.
     a.config["destinations"][0]["request_timeout"] = "10s"
-    units = [a.incompressible(12 * MIB)] + [a.incompressible(50 << 10, name=f"small-{i}") for i in range(10)]
+    units = [a.incompressible(12 * MIB)] + [a.incompressible(50 << 10, name=f"small-{i}")
+                                            for i in range(10)]
     with WireTap(proxy.port) as tap:
         a.start()
         a.wait_known(len(units))
@@ -236,14 +243,16 @@ def a_window_ends_at_its_minute():
                      upload_windows=[{"from": "08:00", "to": "20:00", "rate": "1MiB/s"}])
         a.incompressible(40 * MIB)
         now = int(time.time())
-        offset = (now - (19 * 3600 + 59 * 60 + 52)) % 86400      # a place on earth where it is 19:59:52 now
+        # a place on earth where it is 19:59:52 now
+        offset = (now - (19 * 3600 + 59 * 60 + 52)) % 86400
         a.environment["TZ"] = f"HERE+{offset // 3600:02}:{offset // 60 % 60:02}:{offset % 60:02}"
         with WireTap(s.port) as tap:
             a.start()
             a.wait_known(1)
             a.wait_all()
         windows = tap.windows()
-        switch = next(when for when, n in windows if n > 1.05 * MIB) + SECOND      # the first second with more ends behind it
+        # the first second with more ends behind it
+        switch = next(when for when, n in windows if n > 1.05 * MIB) + SECOND
         switched = switch / SECOND - now
         figures.append(f"switched {switched:.1f} s after 19:59:52")
         assert switched >= 6, switched
@@ -256,7 +265,8 @@ def a_window_ends_at_its_minute():
 @test
 def requests_keep_their_rate():
     with S3Server() as s:
-        a = s3_agent(Endpoint(s.endpoint, s.access_key, s.secret_key, s.region), "bucket", 0, request_rate=5)
+        a = s3_agent(Endpoint(s.endpoint, s.access_key, s.secret_key, s.region), "bucket", 0,
+                     request_rate=5)
         for i in range(8):
             a.incompressible(10 << 10, name=f"{i}")
         a.start()
@@ -264,7 +274,8 @@ def requests_keep_their_rate():
         a.wait_all(timeout="110s")
         times = sorted(r.begun for r in s.log)
         most = max(sum(1 for t in times if begin <= t < begin + 1) for begin in times)
-        figures.append(f"{len(times)} requests in {times[-1] - times[0]:.1f} s, at most {most} in a second")
+        figures.append(f"{len(times)} requests in {times[-1] - times[0]:.1f} s, at most {most} in "
+                       f"a second")
         assert len(times) > 16 and times[-1] - times[0] >= (len(times) - 6) / 5 * 0.97
         assert most <= 11, "five, and a second's worth that was saved up"
         a.stop()
@@ -295,7 +306,8 @@ def sources_are_read_at_their_rate():
     assert samples[-1][1] - samples[0][1] >= 20 * MIB
     most = most_in_a_second(samples)
     figures.append(f"at most {most / rate:.2f} of read_rate in a second")
-    # a reading is of 256 KiB, and what the daemon reads of sockets and its state counts in rchar as well
+    # a reading is of 256 KiB, and what the daemon reads of sockets and its state counts in rchar as
+    # well
     assert most <= 1.2 * rate, most / rate
     assert longest(samples, samples[0][1] + MIB, samples[0][1] + 19 * MIB) >= 18 * MIB / rate * 0.9
     a.stop()
@@ -354,7 +366,8 @@ def a_storm_of_slow_down_leads_to_fewer_at_once_and_all_arrives():
         s.min_part_bytes = 0
         s.latency = 0.1
         s.fault("UploadPart", status=503, code="SlowDown", times=30)
-        a = s3_agent(Endpoint(s.endpoint, s.access_key, s.secret_key, s.region), "bucket", 0, memory="256MiB", memory_max="512MiB")
+        a = s3_agent(Endpoint(s.endpoint, s.access_key, s.secret_key, s.region), "bucket", 0,
+                     memory="256MiB", memory_max="512MiB")
         a.config["destinations"][0]["connections"] = 8
         a.incompressible(100 * MIB)
         a.start()
@@ -363,17 +376,20 @@ def a_storm_of_slow_down_leads_to_fewer_at_once_and_all_arrives():
         parts = [r for r in s.log if r.operation == "UploadPart"]
 
         def most_at_once(requests):
-            edges = sorted([(r.begun, 1) for r in requests] + [(r.begun + 0.6 * (r.ended - r.begun), -1) for r in requests])
+            edges = sorted([(r.begun, 1) for r in requests] + [
+                (r.begun + 0.6 * (r.ended - r.begun), -1) for r in requests])
             most = now = 0
             for _, step in edges:
                 now += step
                 most = max(most, now)
             return most
         refused = [r for r in parts if r.status == 503]
-        figures.append(f"at once: {most_at_once(parts[:10])} at first, {most_at_once(refused[-6:])} at the end of the storm, "
+        figures.append(f"at once: {most_at_once(parts[:10])} at first, "
+                       f"{most_at_once(refused[-6:])} at the end of the storm, "
                        f"{most_at_once(parts[-12:])} at last")
         assert len(refused) == 30 and most_at_once(refused[-6:]) <= 2, s.story()
-        assert sum(k.endswith(".manifest.json") for k in s.objects) == 1 and not s.uploads, s.story()
+        assert sum(k.endswith(".manifest.json")
+                   for k in s.objects) == 1 and not s.uploads, s.story()
         a.stop()
 
 

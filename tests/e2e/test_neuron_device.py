@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The collector neuron_device against devices that answer, fail and hang as the driver does (tests/harness/neuron_devices.c)."""
+"""The collector neuron_device against devices that answer, fail and hang as the driver does
+(tests/harness/neuron_devices.c)."""
 import contextlib
 import json
 import mmap
@@ -18,18 +19,22 @@ from agent import need, slowness, wait_for  # noqa: E402
 from neuron_devices import Devices, cleanup, collect, place, run_collector  # noqa: E402
 from tap import Late, in_time, main, test  # noqa: E402
 
-FREE = {"0x40084e64", "0x80084e6a", "0x40084e5d", "0x80184e6e", "0xc1044e73", "0xc0104e78", "0xc1044e79", "0xc1144e7a"}
+FREE = {"0x40084e64", "0x80084e6a", "0x40084e5d", "0x80184e6e", "0xc1044e73", "0xc0104e78",
+        "0xc1044e79", "0xc1144e7a"}
 
 
-def look(devices, *arguments, driver="2.30.2.0", kind="v3", ultraserver=None, instance_type=None, proc_root=None):
+def look(devices, *arguments, driver="2.30.2.0", kind="v3", ultraserver=None, instance_type=None,
+         proc_root=None):
     root = os.path.join(place(), "sys")
     if not os.path.exists(root):
-        neuron_sysfs.tree(root, kind, devices=1, driver=driver or "2.30.2.0", ultraserver=ultraserver)
+        neuron_sysfs.tree(root, kind, devices=1, driver=driver or "2.30.2.0",
+                          ultraserver=ultraserver)
         if not driver:
             os.remove(f"{root}/module/neuron/version")
         if instance_type:
             neuron_sysfs.machine(root, instance_type, driver)
-    return collect("neuron_device", f"sysfs_root={root}", f"device_directory={devices.directory}", f"proc_root={proc_root or '/proc'}", *arguments)
+    return collect("neuron_device", f"sysfs_root={root}", f"device_directory={devices.directory}",
+                   f"proc_root={proc_root or '/proc'}", *arguments)
 
 
 def only(result, device, query):
@@ -45,12 +50,14 @@ def the_free_tier_says_what_each_device_is():
     assert {e["state"] for e in result.ends().values()} == {"complete"} and len(result.ends()) == 16
     for i in range(16):
         assert only(result, f"neuron{i}", "device_basic_info") == {"architecture": 3, "revision": 1}
-        assert only(result, f"neuron{i}", "device_bdf_ext") == {"pci_address": f"0000:{0x10 + i:02x}:1e.0"}
+        assert only(result, f"neuron{i}",
+                    "device_bdf_ext") == {"pci_address": f"0000:{0x10 + i:02x}:1e.0"}
     assert only(result, "neuron0", "driver_info")["features"] == ["DMABUF", "ZEROCOPY"]
     assert only(result, "neuron0", "compatible_version") == {"min": 10, "max": 11}
     assert len(only(result, "neuron0", "host_device_id_to_rid_map")["rids"]) == 16
     assert only(result, "neuron0", "logical_to_physical_nc_map")["device_and_core"][9] == [1, 1]
-    assert only(result, "neuron0", "pod_info") == {"pod_type": 2, "pod_size": 4, "pod_id_hex": "706f64"}
+    assert only(result, "neuron0", "pod_info") == {"pod_type": 2, "pod_size": 4,
+                                                   "pod_id_hex": "706f64"}
     status = only(result, "neuron0", "pod_status")
     assert (status["state"], status["node_id"], status["mode"]) == (2, -1, 2), status
     devices.assert_unharmed()
@@ -63,14 +70,16 @@ def no_device_is_opened_for_reading():
     look(devices)
     opens = devices.log("^open")
     assert len(opens) == 17, opens      # each once, and one more for what is asked once a node
-    assert all(int(line.split("flags=")[1].split()[0], 16) & os.O_ACCMODE == os.O_WRONLY for line in opens), opens
+    assert all(int(line.split("flags=")[1].split()[0], 16) & os.O_ACCMODE == os.O_WRONLY
+               for line in opens), opens
 
 
 @test
 def an_old_driver_is_only_asked_what_it_has():
     devices = Devices(count=1, driver="2.16.7")
     result = look(devices, driver="2.16.7.0")
-    assert devices.commands() == {"0x40084e64", "0x80084e6a", "0x40084e5d", "0x80184e6e", "0xc1044e73"}
+    assert devices.commands() == {"0x40084e64", "0x80084e6a", "0x40084e5d", "0x80184e6e",
+                                  "0xc1044e73"}
     assert "not asked" in result.answers("neuron0", "pod_info")[0]["error"]
 
 
@@ -98,7 +107,8 @@ def one_device_whose_ioctl_hangs_leaves_fifteen_complete():
     result = look(devices, "timeout=2s")
     fifteen_others_are_complete(result, "neuron5", "device_bdf_ext")
     in_time(result.seconds, 2.5 * slowness())
-    assert only(result, "neuron5", "device_basic_info")["architecture"] == 3, "what it said before it hung"
+    assert only(result, "neuron5",
+                "device_basic_info")["architecture"] == 3, "what it said before it hung"
     assert only(result, "neuron0", "pod_info")
 
 
@@ -108,7 +118,8 @@ def one_device_whose_open_blocks_leaves_fifteen_complete():
     devices.control("0 open-free block")
     result = look(devices, "timeout=2s")
     fifteen_others_are_complete(result, "neuron0", "'open'")
-    assert result.answers("neuron1", "pod_info"), "what is asked once a node is asked of one that answers"
+    assert result.answers("neuron1",
+                          "pod_info"), "what is asked once a node is asked of one that answers"
 
 
 @test
@@ -159,11 +170,14 @@ def an_ultraserver_that_is_idle_is_not_opened():
 @test
 def an_ultraserver_is_known_by_its_instance_type_too():
     devices = Devices(count=1)
-    for kind, is_one in (("trn2u.48xlarge", True), ("trn2eu.48xlarge", True), ("trn2es.48xlarge", True), ("trn3s.48xlarge", True),
-                         ("trn3pd98.3xlarge", True), ("trn2.48xlarge", False), ("trn1.32xlarge", False), ("inf2.48xlarge", False)):
+    for kind, is_one in (("trn2u.48xlarge", True), ("trn2eu.48xlarge", True),
+                         ("trn2es.48xlarge", True), ("trn3s.48xlarge", True),
+                         ("trn3pd98.3xlarge", True), ("trn2.48xlarge", False),
+                         ("trn1.32xlarge", False), ("inf2.48xlarge", False)):
         shutil.rmtree(os.path.join(place(), "sys"), ignore_errors=True)
         result = look(devices, instance_type=kind)
-        assert result.ends()["neuron0"]["state"] == ("skipped" if is_one else "complete"), (kind, result.ends())
+        assert result.ends()["neuron0"]["state"] == ("skipped" if is_one
+                                                     else "complete"), (kind, result.ends())
         assert bool(devices.log("^open")) != is_one, kind
 
 
@@ -173,14 +187,16 @@ def in_use(path, mode="rb"):
     library = os.path.join(place(), "libnrt.so.1")
     with open(library, "wb") as f:
         f.write(bytes(mmap.PAGESIZE))
-    with open(path, mode, buffering=0), open(library, "rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ):
+    with open(path, mode,
+              buffering=0), open(library, "rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ):
         yield
 
 
 @test
 def who_holds_a_device_of_an_ultraserver_without_the_runtime_does_not_use_it():
     devices = Devices(count=2)
-    procfs = process_with(os.path.join(devices.directory, "neuron1"), library="libnccom.so.2")  # as a monitor may
+    # as a monitor may
+    procfs = process_with(os.path.join(devices.directory, "neuron1"), library="libnccom.so.2")
     result = look(devices, ultraserver="1,2,4", proc_root=procfs)
     for end in result.ends().values():
         assert end["state"] == "skipped" and "no process uses a device" in end["detail"], end
@@ -196,13 +212,17 @@ def an_ultraserver_in_use_is_opened():
 
 
 def process_with(path, library="libnrt.so.1"):
-    """@return a procfs of one process that has the file open, O_RDWR, and the runtime mapped, or another library"""
+    """@return a procfs of one process that has the file open, O_RDWR, and the runtime mapped, or
+    another library"""
     process = os.path.join(place(), "proc", "17")
     os.makedirs(os.path.join(process, "fd"))
     os.makedirs(os.path.join(process, "fdinfo"))
     os.symlink(path, os.path.join(process, "fd", "3"))
-    for name, text in (("fdinfo/3", "pos:\t0\nflags:\t0100002\n"), ("maps", f"7f0000000000-7f0000001000 r--p 00000000 08:01 77 /opt/{library}\n"),
-                       ("stat", "17 (python3) S 1 17 17 0 -1 4194304" + " 1" * 8 + " 20 0 3 0 99 1000 200 18446744073709551615\n")):
+    for name, text in (("fdinfo/3", "pos:\t0\nflags:\t0100002\n"),
+                       ("maps",
+                        f"7f0000000000-7f0000001000 r--p 00000000 08:01 77 /opt/{library}\n"),
+                       ("stat", "17 (python3) S 1 17 17 0 -1 4194304" + " 1" * 8
+                        + " 20 0 3 0 99 1000 200 18446744073709551615\n")):
         with open(os.path.join(process, name), "w", encoding="ascii") as f:
             f.write(text)
     return os.path.dirname(process)
@@ -233,7 +253,8 @@ def a_strangers_character_device_that_is_called_like_a_device_is_none():
             devices.directory = os.path.join(place(), "real")
             assert look(devices, ultraserver="2").ends()["neuron0"]["state"] == "skipped"
         with in_use(os.path.join(place(), "real", "neuron0"), "r+b"):
-            assert look(devices, ultraserver="2").ends()["neuron0"]["state"] != "skipped", "the one that is ours is known by its number"
+            assert look(devices, ultraserver="2").ends()["neuron0"][
+                "state"] != "skipped", "the one that is ours is known by its number"
     finally:
         devices.directory = os.path.join(place(), "dev")
 
@@ -253,7 +274,8 @@ def a_device_whose_last_user_has_gone_is_not_opened_again():
     user.start()
     result = look(devices, "timeout=20s", ultraserver="1,2,4", proc_root=procfs)
     user.join()
-    assert only(result, "neuron0", "device_basic_info")["architecture"] == 3, "while it was used it was asked"
+    assert only(result, "neuron0",
+                "device_basic_info")["architecture"] == 3, "while it was used it was asked"
     assert "no process uses a device any more" in result.answers("neuron0", "open")[0]["error"]
     assert len(devices.log("^open")) == 1
 
@@ -282,14 +304,17 @@ def without_procfs_an_ultraserver_is_left_alone():
 
 @test
 def processes_that_may_not_be_looked_into_may_use_an_ultraserver():
-    """As without CAP_SYS_PTRACE: a directory that cannot be opened, for whoever is not root in truth."""
+    """As without CAP_SYS_PTRACE: a directory that cannot be opened, for whoever is not root in
+    truth."""
     need("setpriv")
     devices = Devices(count=1)
     root = os.path.join(place(), "sys")
     neuron_sysfs.tree(root, devices=1, ultraserver="2")
     os.chmod(place(), 0o755)
-    done = subprocess.run(["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace", "--", run_collector(), "neuron_device", f"sysfs_root={root}",
-                           f"device_directory={devices.directory}"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace", "--",
+                           run_collector(), "neuron_device", f"sysfs_root={root}",
+                           f"device_directory={devices.directory}"], capture_output=True,
+                           text=True, timeout=60, check=False)
     assert "whether a process uses one is unknown" in done.stdout, done
     assert not devices.log("^open")
 
@@ -314,7 +339,8 @@ def a_collector_that_is_killed_leaves_no_part_with_a_device():
     root = os.path.join(place(), "sys")
     neuron_sysfs.tree(root, devices=1)
     devices.control("* 0x80084e6a block")
-    with subprocess.Popen([run_collector(), "neuron_device", f"sysfs_root={root}", f"device_directory={devices.directory}", "timeout=60s"],
+    with subprocess.Popen([run_collector(), "neuron_device", f"sysfs_root={root}",
+                           f"device_directory={devices.directory}", "timeout=60s"],
                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as p:
         wait_for("all hang", lambda: len(devices.log("0x80084e6a")) == 4)
         p.send_signal(signal.SIGKILL)
@@ -336,7 +362,8 @@ def who_holds_devices_is_found_without_opening_one():
 
 @test
 def a_device_whose_group_we_are_not_in_comes_with_the_remedy():
-    """AWS's guide to security gives the devices to a group, 0660; capabilities do not make up for that."""
+    """AWS's guide to security gives the devices to a group, 0660; capabilities do not make up for
+    that."""
     need("setpriv")
     os.chmod(place(), 0o755)
     shutil.copy(run_collector(), os.path.join(place(), "collector"))
@@ -346,11 +373,14 @@ def a_device_whose_group_we_are_not_in_comes_with_the_remedy():
         os.chown(path, 0, 4711)
     for mode, remedy in ((0o660, "SupplementaryGroups=4711"), (0o600, "only its owner")):
         os.chmod(path, mode)
-        done = subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--", os.path.join(place(), "collector"), "neuron_device",
-                               f"sysfs_root={place()}", f"device_directory={place()}/dev"], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--",
+                               os.path.join(place(), "collector"), "neuron_device",
+                               f"sysfs_root={place()}", f"device_directory={place()}/dev"],
+                               capture_output=True, text=True, timeout=60, check=False)
         end = [r for r in map(json.loads, done.stdout.splitlines()) if "state" in r]
         assert len(end) == 1 and end[0]["state"] == "failed", done
-        assert "EACCES" in end[0]["detail"] and remedy in end[0]["detail"] and ("drop-in" in end[0]["detail"]) == (mode == 0o660), end
+        assert "EACCES" in end[0]["detail"] and remedy in end[0]["detail"] and (
+            "drop-in" in end[0]["detail"]) == (mode == 0o660), end
 
 
 @test
@@ -369,7 +399,8 @@ def a_symlink_in_place_of_a_device_is_not_followed():
         pass
     os.symlink(target, os.path.join(place(), "dev", "neuron0"))
     os.mkfifo(os.path.join(place(), "dev", "neuron1"))
-    ends = collect("neuron_device", f"sysfs_root={place()}", f"device_directory={place()}/dev").ends()
+    ends = collect("neuron_device", f"sysfs_root={place()}",
+                   f"device_directory={place()}/dev").ends()
     assert ends["neuron0"]["state"] == "failed" and "ELOOP" in ends["neuron0"]["detail"]
     assert ends["neuron1"]["state"] == "failed"
 

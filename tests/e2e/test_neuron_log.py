@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The runtime's log in a dump: what the snapshot in the dump's bundle tells of it, whether it was written before the hook, or after it."""
+"""The runtime's log in a dump: what the snapshot in the dump's bundle tells of it, whether it was
+written before the hook, or after it."""
 import json
 import os
 import subprocess
@@ -31,21 +32,29 @@ def node():
 
 def rank():
     """A process that fails: it lives until its stdin is closed."""
-    return subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    return subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"],
+                            stdin=subprocess.PIPE)
 
 
 def call_hook(a, unit, pid, **more):
-    environment = {**more, "PATH": os.environ["PATH"], "NEURON_COLLECTD_HOOK_SOCKET": a.config["hook"]["socket"],
-                   "NEURON_COLLECTD_MAILBOX": a.config["hook"]["mailbox"], "NEURON_COLLECTD_SYSFS": a.path("sys"), "NEURON_COLLECTD_DEADLINE": "20s"}
-    subprocess.run([HOOK, "--pid", str(pid), "--tid", str(pid), "--log-id", "1", "--instance-id", INSTANCE, "--error-code", "1200",
-                    "--local-output-dir", unit], env=environment, capture_output=True, timeout=60 * PATIENCE, check=True)
+    environment = {**more, "PATH": os.environ["PATH"],
+                   "NEURON_COLLECTD_HOOK_SOCKET": a.config["hook"]["socket"],
+                   "NEURON_COLLECTD_MAILBOX": a.config["hook"]["mailbox"],
+                   "NEURON_COLLECTD_SYSFS": a.path("sys"), "NEURON_COLLECTD_DEADLINE": "20s"}
+    subprocess.run([HOOK, "--pid", str(pid), "--tid", str(pid), "--log-id", "1", "--instance-id",
+                    INSTANCE, "--error-code", "1200",
+                    "--local-output-dir", unit], env=environment, capture_output=True,
+                    timeout=60 * PATIENCE, check=True)
 
 
 def section(a, document):
-    """The section runtime_log of that document in the dump's bundle or its supplement; None: not there."""
+    """The section runtime_log of that document in the dump's bundle or its supplement; None: not
+    there."""
     for path, m in a.manifests():
-        if m["source"]["name"] == "core-dumps" and f"neuron-collectd/{document}" in [e["path"] for e in m["members"]]:
-            with open(os.path.join(extract(object_of(path), "tar"), "neuron-collectd", document), encoding="utf-8") as f:
+        if m["source"]["name"] == "core-dumps" and f"neuron-collectd/{document}" in [
+                e["path"] for e in m["members"]]:
+            with open(os.path.join(extract(object_of(path), "tar"), "neuron-collectd", document),
+                      encoding="utf-8") as f:
                 found = [s for s in json.load(f)["sections"] if s["name"] == "runtime_log"]
             return found[0] if found else None
     return None
@@ -65,10 +74,12 @@ def the_log_in_a_dump_is_read_into_the_snapshot_of_its_bundle():
         process.stdin.close()
     assert found["state"] == "complete", found
     files = {os.path.basename(r["path"]): r for r in found["records"] if r["about"] == "file"}
-    assert set(files) == {f"{INSTANCE}-nrt-pid-{process.pid}.log", f"nrt-{INSTANCE}-pid-{process.pid}.log"}, files
+    assert set(files) == {f"{INSTANCE}-nrt-pid-{process.pid}.log",
+                          f"nrt-{INSTANCE}-pid-{process.pid}.log"}, files
     dump = infodumps(found)[0]
     assert dump["whole"] and dump["fields"]["NRT version"].startswith("2.34.10 "), dump
-    assert dump["fields"]["Failure"] == "NRT_EXEC_HW_ERR_COLLECTIVES in nrt_execute()" and dump["fields"]["Instance ID"] == INSTANCE, dump
+    assert dump["fields"]["Failure"] == "NRT_EXEC_HW_ERR_COLLECTIVES in nrt_execute()" and dump[
+        "fields"]["Instance ID"] == INSTANCE, dump
     assert dump["environment"]["NEURON_RT_EXEC_TIMEOUT"] == "600", dump
     assert sorted(found["files"]) == ["runtime-log-0.txt", "runtime-log-1.txt"], found["files"]
     a.stop()
@@ -87,7 +98,8 @@ def a_log_that_is_written_after_the_hook_is_read_by_the_second_look():
                 os.unlink(os.path.join(unit, name))
         call_hook(a, unit, process.pid)
         found = wait_for("the snapshot is shipped", lambda: section(a, "snapshot.json"), 60)
-        assert found["state"] == "skipped" and "no log of the runtime is known" in found["detail"] and not found["records"], found
+        assert found["state"] == "skipped" and "no log of the runtime is known" in found[
+            "detail"] and not found["records"], found
         for name, text in later.items():
             with open(os.path.join(unit, name), "wb") as f:
                 f.write(text)
@@ -112,7 +124,8 @@ def the_tails_of_a_later_look_do_not_take_the_names_of_the_first():
             call_hook(a, unit, process.pid, NEURON_RT_LOG_LOCATION=log)
             found = wait_for(f"{document} is shipped", lambda d=document: section(a, d), 60)
             assert found["state"] == "complete", found
-            assert found["files"] == ["runtime-log-0.txt" if thread == 1 else "runtime-log-more-1-0.txt"], found
+            assert found["files"] == ["runtime-log-0.txt" if thread == 1
+                                      else "runtime-log-more-1-0.txt"], found
         process.stdin.close()
     a.stop()
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The collector neuron_sysfs over trees of all architectures and over those that a sick or hostile driver would show (tests/harness/neuron_sysfs.py)."""
+"""The collector neuron_sysfs over trees of all architectures and over those that a sick or hostile
+driver would show (tests/harness/neuron_sysfs.py)."""
 import ctypes
 import os
 import shutil
@@ -70,7 +71,8 @@ def every_file_of_every_architecture_is_read_as_it_is():
         result = walk(root)
         values = result.values()
         for number, base in enumerate(made):
-            mine = {path: value for (device, path), value in values.items() if device == f"neuron{number}"}
+            mine = {path: value for (device, path),
+                    value in values.items() if device == f"neuron{number}"}
             assert mine == files_of(base), set(mine.items()) ^ set(files_of(base).items())
             assert result.ends()[f"neuron{number}"]["files"] == len(mine)
         assert {e["state"] for e in result.ends().values()} == {"complete"}
@@ -83,7 +85,9 @@ def a_node_of_16_devices_with_8_cores_costs_little_and_is_complete():
     walk(root)     # the file system's cache is not what is measured
     runs = [walk(root) for _ in range(3)]
     result = min(runs, key=lambda r: r.figures["cpu_usec"])
-    figures.append(f"neuron_sysfs: {len(result.values())} files, {result.figures['cpu_usec'] / 1000:.0f} ms of CPU, {result.figures['used_bytes']} bytes")
+    figures.append(f"neuron_sysfs: {len(result.values())} files, "
+                   f"{result.figures['cpu_usec'] / 1000:.0f} ms of CPU, "
+                   f"{result.figures['used_bytes']} bytes")
     assert len([e for e in result.ends().values() if e["state"] == "complete"]) == 16 == len(made)
     assert len(result.values()) == sum(len(files_of(base)) for base in made) > 13000
     assert result.figures["used_bytes"] < 4 << 20 and not result.figures["cut"]
@@ -97,19 +101,25 @@ def reset_is_never_opened_and_nothing_is_opened_for_writing():
     root, made = tree(devices=2)
     reorganised = os.path.join(place(), "new")
     made += neuron_sysfs.reorganised(reorganised)
-    resets = [os.path.join(d, "reset") for base in made for d, _, names in os.walk(base) if "reset" in names]
+    resets = [os.path.join(d, "reset") for base in made for d, _,
+              names in os.walk(base) if "reset" in names]
     assert len(resets) == 4
     watch = Watch(resets, IN_OPEN)
     for where in (root, reorganised):
         trace = os.path.join(place(), "trace")
-        subprocess.run(["strace", "-f", "-o", trace, "-e", "trace=open,openat,openat2,creat,truncate,ftruncate", run_collector(), "neuron_sysfs",
+        subprocess.run(["strace", "-f", "-o", trace, "-e",
+                        "trace=open,openat,openat2,creat,truncate,ftruncate", run_collector(),
+                        "neuron_sysfs",
                         f"sysfs_root={where}"], check=True, capture_output=True, timeout=60,
-                       env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0"})  # which does not work below strace
+                       # which does not work below strace
+                       env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0"})
         with open(trace, encoding="utf-8") as f:
             lines = f.readlines()
         mine = [line for line in lines if "O_NOFOLLOW" in line or "RESOLVE_NO_SYMLINKS" in line]
         assert len(mine) > 60, "the files are seen to be opened"
-        bad = [line for line in lines if any(w in line for w in ("O_WRONLY", "O_RDWR", "O_TRUNC", "O_CREAT", "truncate(")) and "/dev/null" not in line]
+        bad = [line for line in lines if any(w in line
+                                             for w in ("O_WRONLY", "O_RDWR", "O_TRUNC", "O_CREAT",
+                                                       "truncate(")) and "/dev/null" not in line]
         assert not bad, bad
         assert not [line for line in lines if '"reset"' in line or '/reset"' in line]
     assert not watch.events(), "somebody opened reset"
@@ -118,7 +128,8 @@ def reset_is_never_opened_and_nothing_is_opened_for_writing():
 @test
 def no_counter_is_written():
     root, made = tree(devices=1)
-    paths = [os.path.join(d, n) for d, _, names in os.walk(made[0]) for n in names if not os.path.islink(os.path.join(d, n))]
+    paths = [os.path.join(d, n) for d, _, names in os.walk(made[0]) for n in names
+             if not os.path.islink(os.path.join(d, n))]
     watch = Watch(paths, IN_MODIFY | IN_CLOSE_WRITE)
     before = files_of(made[0])
     assert walk(root).ends()["neuron0"]["state"] == "complete"
@@ -131,16 +142,19 @@ def what_matters_is_found_by_name_in_the_old_tree():
     result = walk(root)
     summary = result.ends()["neuron1"]["summary"]
     assert summary["serial_number"] == "19fcda00f5ff6e01" and summary["core_count"] == "8"
-    assert summary["instance_type"] == "Trn2" and summary["device_name"] == "Trainium2" and summary["connected_devices"] == "12, 3, 4, 1"
+    assert summary["instance_type"] == "Trn2" and summary["device_name"] == "Trainium2" and summary[
+        "connected_devices"] == "12, 3, 4, 1"
     assert summary["arch_type"] == "NDv3", "the device's, not a core's"
     assert summary["unhealthy_components"] == "hbm,link_efa"
     assert summary["measures"]["stats/hardware/mem_ecc_uncorrected"] == "1"
     assert summary["measures"]["stats/hardware/health_status/healthcheck_heartbeat"] == "17"
     driver = [r["driver"] for r in result.records if "driver" in r]
-    assert driver == [{"version": "2.30.2.0", "parameters": {"no_reset": "0", "nmetric_log_posts": "1"}}], driver
+    assert driver == [{"version": "2.30.2.0", "parameters": {"no_reset": "0",
+                                                             "nmetric_log_posts": "1"}}], driver
     assert [r["machine"] for r in result.records if "machine" in r] == [
         {"instance_id": "i-0123456789abcdef0", "instance_type": "trn2.48xlarge"}]
-    assert result.values()[("class", "ultraserver_mode")] == "1,2,4" and result.values()[("class", "node_id_4")] == "busy"
+    assert result.values()[("class", "ultraserver_mode")] == "1,2,4" and result.values()[
+        ("class", "node_id_4")] == "busy"
 
 
 @test
@@ -149,8 +163,10 @@ def what_matters_is_found_by_name_in_a_reorganised_tree():
     made = neuron_sysfs.reorganised(root)
     result = walk(root)
     summary = result.ends()["neuron1"]["summary"]
-    assert summary["serial_number"] == "19fcda00f5ff6e01" and summary["core_count"] == "8" and summary["unhealthy_components"] == "sram"
-    assert summary["device_name"] == "Trainium2" and summary["measures"]["health/hbm/ecc_uncorrected/total"] == "6"
+    assert summary["serial_number"] == "19fcda00f5ff6e01" and summary[
+        "core_count"] == "8" and summary["unhealthy_components"] == "sram"
+    assert summary["device_name"] == "Trainium2" and summary["measures"][
+        "health/hbm/ecc_uncorrected/total"] == "6"
     mine = {path: value for (device, path), value in result.values().items() if device == "neuron1"}
     assert mine == files_of(made[1])
 
@@ -166,7 +182,8 @@ def fifteen_others_are_complete(result, hung, path):
 
 @test
 def one_hanging_device_leaves_fifteen_complete_and_all_but_what_hung():
-    """The file that hangs is one of a file system whose server does not answer: mounted over the directory of the sick device's ECC counters."""
+    """The file that hangs is one of a file system whose server does not answer: mounted over the
+    directory of the sick device's ECC counters."""
     devices = Devices(count=1)
     root, made = tree(devices=16)
     devices.control("0 open-attached hang")
@@ -180,7 +197,8 @@ def one_hanging_device_leaves_fifteen_complete_and_all_but_what_hung():
         subprocess.run(["umount", "-l", sick], check=True)
     fifteen_others_are_complete(result, "neuron5", "stats/hardware/neuron0")
     in_time(result.seconds, 2.5 * slowness())
-    assert result.ends()["neuron5"]["summary"]["serial_number"] == "19fcda00f5ff6e05", "what was known before it hung"
+    assert result.ends()["neuron5"]["summary"][
+        "serial_number"] == "19fcda00f5ff6e05", "what was known before it hung"
     mine = {path for device, path in result.values() if device == "neuron5"}
     assert mine == set(files_of(made[5])), "the sick counters are read last"
 
@@ -202,7 +220,8 @@ def an_ecc_file_that_hangs_is_read_last_wherever_it_lies():
     end = result.ends()["neuron0"]
     assert end["state"] == "timeout" and "aaa/ecc_uncorrected/neuron0" in end["detail"], end
     mine = {path for device, path in result.values() if device == "neuron0"}
-    ours = {path for path in files_of(made[0]) if not any(word in path for word in ("ecc", "health"))}
+    ours = {path for path in files_of(made[0]) if not any(word in path
+                                                          for word in ("ecc", "health"))}
     assert ours <= mine and end["summary"]["serial_number"] == "19fcda00f5ff6e00", ours - mine
     assert result.ends()["neuron1"]["state"] == "complete"
 
@@ -213,7 +232,8 @@ def a_directory_that_hangs_is_the_timeout_of_its_device_only():
     root, made = tree(devices=16)
     os.mkdir(os.path.join(made[3], "stats", "stuck"))
     devices.control("0 open-attached hang")
-    subprocess.run(["mount", "--bind", devices.directory, os.path.join(made[3], "stats", "stuck")], check=True)
+    subprocess.run(["mount", "--bind", devices.directory, os.path.join(made[3], "stats", "stuck")],
+                   check=True)
     try:
         result = walk(root, "timeout=1s")
     finally:
@@ -246,9 +266,11 @@ def a_long_file_is_cut_and_said_to_be():
     neuron_sysfs.put(os.path.join(made[0], "info", "page"), "y" * 4096)
     result = walk(root)
     values = result.values()
-    assert len(values[("neuron0", "info/long")]) == 4096 and values[("neuron0", "info/page")] == "y" * 4096
+    assert len(values[("neuron0", "info/long")]) == 4096 and values[("neuron0",
+                                                                     "info/page")] == "y" * 4096
     assert [r["cut"] for r in result.records if "cut" in r] == [["long"]]
-    assert result.ends()["neuron0"]["state"] == "cut" and "4096" in result.ends()["neuron0"]["detail"]
+    assert result.ends()["neuron0"]["state"] == "cut" and "4096" in result.ends()["neuron0"][
+        "detail"]
 
 
 @test
@@ -270,8 +292,10 @@ def the_files_of_a_device_are_bounded():
         neuron_sysfs.put(os.path.join(made[0], "new_metric_1", f"f{i}"), "1\n")
     result = walk(root)
     ends = result.ends()
-    assert ends["neuron0"]["state"] == "cut" and 3488 < ends["neuron0"]["files"] <= 4000 and "4000" in ends["neuron0"]["detail"]
-    assert ends["neuron0"]["summary"]["measures"]["stats/hardware/mem_ecc_uncorrected"] == "0", "what matters most has its room"
+    assert ends["neuron0"]["state"] == "cut" and 3488 < ends["neuron0"][
+        "files"] <= 4000 and "4000" in ends["neuron0"]["detail"]
+    assert ends["neuron0"]["summary"]["measures"][
+        "stats/hardware/mem_ecc_uncorrected"] == "0", "what matters most has its room"
     assert ends["neuron1"]["state"] == "complete"
 
 
@@ -295,7 +319,8 @@ def one_device_with_much_to_say_does_not_take_the_others_room():
     ends = result.ends()
     assert ends["neuron2"]["state"] == "cut" and "share" in ends["neuron2"]["detail"]
     assert all(ends[f"neuron{i}"]["state"] == "complete" for i in (0, 1, 3)), ends
-    assert ends["neuron2"]["summary"]["device_name"] == "Trainium2" and ends["neuron2"]["summary"]["measures"]["stats/hardware/mem_ecc_uncorrected"] == "2"
+    assert ends["neuron2"]["summary"]["device_name"] == "Trainium2" and ends["neuron2"]["summary"][
+        "measures"]["stats/hardware/mem_ecc_uncorrected"] == "2"
 
 
 @test
@@ -305,13 +330,16 @@ def a_file_that_cannot_be_read_is_labelled():
     root, made = tree(devices=1)
     devices.control("0 open-attached errno 5")
     os.mkdir(os.path.join(made[0], "sick"))
-    subprocess.run(["mount", "--bind", devices.directory, os.path.join(made[0], "sick")], check=True)
+    subprocess.run(["mount", "--bind", devices.directory, os.path.join(made[0], "sick")],
+                   check=True)
     try:
         result = walk(root)
     finally:
         subprocess.run(["umount", "-l", os.path.join(made[0], "sick")], check=True)
-    assert [r["errors"] for r in result.records if "errors" in r] == [{"neuron0": "EIO: Input/output error"}]
-    assert result.ends()["neuron0"]["state"] == "complete" and result.ends()["neuron0"]["unreadable"] == 1
+    assert [r["errors"] for r in result.records if "errors"
+            in r] == [{"neuron0": "EIO: Input/output error"}]
+    assert result.ends()["neuron0"]["state"] == "complete" and result.ends()["neuron0"][
+        "unreadable"] == 1
 
 
 @test
@@ -319,7 +347,8 @@ def values_that_are_no_text_and_secrets_become_valid_json():
     root, made = tree(devices=1)
     with open(os.path.join(made[0], "info", "binary"), "wb") as f:
         f.write(bytes(range(256)))
-    neuron_sysfs.put(os.path.join(root, "module", "neuron", "parameters", "odd"), "api_key=AKIAIOSFODNN7EXAMPLE more\n")
+    neuron_sysfs.put(os.path.join(root, "module", "neuron", "parameters", "odd"),
+                     "api_key=AKIAIOSFODNN7EXAMPLE more\n")
     result = walk(root)       # parses each record
     assert ("neuron0", "info/binary") in result.values()
     assert "AKIAIOSFODNN7EXAMPLE" not in result.text
@@ -329,10 +358,12 @@ def values_that_are_no_text_and_secrets_become_valid_json():
 def two_looks_at_one_tree_are_equal_but_for_what_changed():
     root, made = tree(devices=1)
     before = walk(root).values()
-    neuron_sysfs.put(os.path.join(made[0], "neuron_core0", "stats", "status", "oob_error", "total"), "77\n")
+    neuron_sysfs.put(os.path.join(made[0], "neuron_core0", "stats", "status", "oob_error",
+                                  "total"), "77\n")
     after = walk(root).values()
     assert before.keys() == after.keys()
-    assert {k for k in before if before[k] != after[k]} == {("neuron0", "neuron_core0/stats/status/oob_error/total")}
+    assert {k for k in before
+            if before[k] != after[k]} == {("neuron0", "neuron_core0/stats/status/oob_error/total")}
 
 
 @test
@@ -346,7 +377,8 @@ def a_machine_without_the_driver_says_so():
 def names_that_are_no_device_are_not_walked():
     root, _ = tree(devices=1)
     for name in ("neuron64", "neuron-1", "neuron", "neuronx", "other0"):
-        neuron_sysfs.put(os.path.join(root, "devices", "virtual", "neuron_device", name, "value"), "1\n")
+        neuron_sysfs.put(os.path.join(root, "devices", "virtual", "neuron_device", name, "value"),
+                         "1\n")
     assert list(walk(root).ends()) == ["neuron0"]
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The desk for hooks, spoken to over its real socket: what is accepted is durable, what is refused says why, and nobody can make the agent
-believe, hold or send what is not his. TAP."""
+"""The desk for hooks, spoken to over its real socket: what is accepted is durable, what is refused
+says why, and nobody can make the agent believe, hold or send what is not his. TAP."""
 import array
 import json
 import os
@@ -15,7 +15,8 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
 
-from agent import BUILD_DIR, CLI, INSTANCE, PATIENCE, SOURCE_DIR, Agent, cleanup, extract, is_instrumented, need, need_root, object_of, run, slowness, wait_for  # noqa: E402
+# noqa: E402
+from agent import BUILD_DIR, CLI, INSTANCE, PATIENCE, SOURCE_DIR, Agent, cleanup, extract, is_instrumented, need, need_root, object_of, run, slowness, wait_for
 from tap import Late, Skip, figures, in_time, main, test  # noqa: E402
 
 NOBODY = 65534
@@ -26,15 +27,19 @@ NO_SNAPSHOT = {"enabled": False}
 
 def note_of(directory, note_id=None, **more):
     """A note as the hook writes it (docs/HOOK.md)."""
-    arguments = {"neff_name": "model.neff", "neff_uuid": "00", "date_time": "20260527-051233", "pid": str(os.getpid()),
-                 "tid": str(os.getpid()), "log_id": "1", "instance_id": "i-0123456789abcdef0", "cluster_id": "d99e36ea74c263ca",
-                 "error_location": "nrt_execute", "error_code": "1200", "local_output_dir": directory}
+    arguments = {"neff_name": "model.neff", "neff_uuid": "00", "date_time": "20260527-051233",
+                 "pid": str(os.getpid()),
+                 "tid": str(os.getpid()), "log_id": "1", "instance_id": "i-0123456789abcdef0",
+                 "cluster_id": "d99e36ea74c263ca",
+                 "error_location": "nrt_execute", "error_code": "1200",
+                 "local_output_dir": directory}
     arguments |= {k: v for k, v in more.items() if v is not None}
     return compose(note_id or secrets.token_hex(16), arguments)
 
 
 def compose(note_id, arguments):
-    return json.dumps({"schema": "neuron-collectd/hook-note/1", "id": note_id, "written_usec": 1779859295123456,
+    return json.dumps({"schema": "neuron-collectd/hook-note/1", "id": note_id,
+                       "written_usec": 1779859295123456,
                        "arguments": arguments, "environment": {}}).encode()
 
 
@@ -66,7 +71,8 @@ class Hook:
 
 
 def started(settle=None, hook=None, **config):
-    """An agent whose source is there. @param config  what else of its configuration is other than usual"""
+    """An agent whose source is there. @param config  what else of its configuration is other than
+    usual"""
     agent = Agent()
     os.makedirs(agent.path("dumps"), exist_ok=True)
     os.chmod(agent.path("dumps"), 0o1777)
@@ -79,14 +85,16 @@ def started(settle=None, hook=None, **config):
 
 
 def patient():
-    """One that does not end a note by its deadline while a test looks at what comes before its end."""
+    """One that does not end a note by its deadline while a test looks at what comes before its
+    end."""
     return started(hook={"deadline": "60s"})
 
 
 def unit_of(agent, name=UNIT, owner=None):
     path = agent.path("dumps", name)
     os.makedirs(path, exist_ok=True)
-    with open(os.path.join(path, "i-0123456789abcdef0-nd0-nc0-pid-1-tid-1-lid-1"), "w", encoding="ascii") as f:
+    with open(os.path.join(path, "i-0123456789abcdef0-nd0-nc0-pid-1-tid-1-lid-1"), "w",
+              encoding="ascii") as f:
         f.write("state")
     if owner is not None:
         os.chown(path, owner, owner)
@@ -139,7 +147,8 @@ def answer_to(agent, note):
 
 
 def in_time_to_look(answer):
-    """For tests whose sources do not hang: the agent has 250 ms to look at one, or else it says so."""
+    """For tests whose sources do not hang: the agent has 250 ms to look at one, or else it says
+    so."""
     if "does not answer" in answer:
         raise Late(answer)
     return answer
@@ -153,12 +162,14 @@ def a_note_is_accepted_with_the_time_that_is_left():
     answer = in_time_to_look(h.hear())
     passed_usec = (time.monotonic() - begun) * 1e6
     words = answer.split()
-    assert words[0] == "accepted" and 60_000_000 - passed_usec <= int(words[1]) <= 60_000_000, (answer, passed_usec)
+    assert words[0] == "accepted" and 60_000_000 - passed_usec <= int(words[1]) <= 60_000_000, (
+        answer, passed_usec)
     assert "refused" not in answer, answer
     row = sql(agent, "SELECT source, unit_path, pid, refused IS NULL, finished_usec = 0 FROM notes")
     assert row.startswith(f"core-dumps|{agent.path('dumps', UNIT)}|{os.getpid()}|1|1"), row
     h.finish()
-    wait_for("the note's end in the store", lambda: sql(agent, "SELECT finished_usec > 0 FROM notes") == "1")
+    wait_for("the note's end in the store",
+             lambda: sql(agent, "SELECT finished_usec > 0 FROM notes") == "1")
     assert hook_status(agent)["notes"] == 1
     agent.stop()
 
@@ -176,7 +187,8 @@ def what_was_accepted_survives_kill_9():
         h.close()
         assert sql(agent, f"SELECT count(*) FROM notes WHERE id = '{note_id}'") == "1"
         agent.start()
-        wait_for("its end after the restart", lambda: sql(agent, "SELECT count(*) FROM notes WHERE finished_usec = 0") == "0")
+        wait_for("its end after the restart",
+                 lambda: sql(agent, "SELECT count(*) FROM notes WHERE finished_usec = 0") == "0")
         agent.stop()
 
 
@@ -220,12 +232,15 @@ def notes_in_the_mailbox_are_taken_up_at_the_start_and_while_it_runs():
     directory = unit_of(agent)
     put_mail(agent, note_of(directory))
     agent.start()
-    wait_for("the note", lambda: sql(agent, "SELECT via, source FROM notes") == "mailbox|core-dumps")
+    wait_for("the note",
+             lambda: sql(agent, "SELECT via, source FROM notes") == "mailbox|core-dumps")
     wait_for("it is gone from the mailbox", lambda: not mail_of(agent))
     put_mail(agent, note_of(directory))
-    wait_for("the second one, by inotify", lambda: sql(agent, "SELECT count(*) FROM notes WHERE via = 'mailbox'") == "2", timeout=10)
+    wait_for("the second one, by inotify", lambda: sql(agent, "SELECT count(*) FROM notes WHERE "
+                                                              "via = 'mailbox'") == "2", timeout=10)
     wait_for("the mailbox to be empty", lambda: not mail_of(agent))
-    wait_for("their end", lambda: sql(agent, "SELECT count(*) FROM notes WHERE finished_usec = 0") == "0")
+    wait_for("their end",
+             lambda: sql(agent, "SELECT count(*) FROM notes WHERE finished_usec = 0") == "0")
     agent.stop()
 
 
@@ -244,7 +259,8 @@ def tricks_in_the_mailbox_are_removed_and_lead_nowhere():
     os.mkfifo(os.path.join(box, "fifo.json"))
     os.mknod(os.path.join(box, "device.json"), 0o666 | stat.S_IFCHR, os.makedev(1, 5))
     os.mkdir(os.path.join(box, "directory.json"))
-    for name, data in {"empty.json": b"", "garbage.json": b"\xff" * 1000, "huge.json": b" " * 200000,
+    for name, data in {"empty.json": b"", "garbage.json": b"\xff" * 1000,
+                       "huge.json": b" " * 200000,
                        "deep.json": b"[" * 60000, "wörter \n.json": b"{}"}.items():
         with open(os.path.join(box, name), "wb") as f:
             f.write(data)
@@ -254,7 +270,9 @@ def tricks_in_the_mailbox_are_removed_and_lead_nowhere():
         f.write(b"{")
     begun = time.monotonic()
     agent.start()
-    wait_for("all but what is being written to be gone", lambda: mail_of(agent) == [".underway"], timeout=30)  # the link is given 10 s
+    # the link is given 10 s
+    wait_for("all but what is being written to be gone", lambda: mail_of(agent) == [".underway"],
+             timeout=30)
     assert os.path.exists(victim) and sql(agent, "SELECT count(*) FROM notes") == "0"
     wait_for("they are counted", lambda: hook_status(agent)["refused"] >= 11)
     said_once_a_minute(agent, "hooks' notes were refused", begun)
@@ -275,7 +293,8 @@ def with_the_unit_s_rights_alone_others_mail_is_read_and_removed():
     os.chown(agent.path("dumps"), OTHER, OTHER)
     os.chmod(agent.path("dumps"), 0o1777)
     caps = "+dac_read_search,+fowner,+lease"
-    agent.prefix = ["setpriv", f"--reuid={OTHER}", f"--regid={OTHER}", "--clear-groups", "--no-new-privs", f"--inh-caps=-all,{caps}",
+    agent.prefix = ["setpriv", f"--reuid={OTHER}", f"--regid={OTHER}", "--clear-groups",
+                    "--no-new-privs", f"--inh-caps=-all,{caps}",
                     f"--ambient-caps=-all,{caps}", f"--bounding-set=-all,{caps}"]
     agent.start()
     wait_for("the mailbox", lambda: os.path.isdir(mailbox(agent)))
@@ -287,7 +306,8 @@ def with_the_unit_s_rights_alone_others_mail_is_read_and_removed():
         put_mail(agent, note_of(directory))
         return answer_to(agent, note_of(directory, note_id, pid="1"))
     assert as_user(NOBODY, leave).startswith("accepted")
-    wait_for("both", lambda: sql(agent, f"SELECT count(*) FROM notes WHERE uid = {NOBODY} AND source IS NOT NULL") == "2")
+    wait_for("both", lambda: sql(agent, f"SELECT count(*) FROM notes WHERE uid = {NOBODY} AND "
+                                        f"source IS NOT NULL") == "2")
     wait_for("the mailbox to be empty", lambda: not mail_of(agent))
     # Everybody descends from init: it is root's all the same, and not taken from the note.
     assert sql(agent, f"SELECT pid FROM notes WHERE id = '{note_id}'") == "0"
@@ -314,7 +334,8 @@ def of_a_user_s_notes_in_the_mailbox_256_are_accepted_and_the_others_refused():
     assert sql(agent, "SELECT count(*) FROM notes") == "256", hook_status(agent)
     assert agent.log.count(f"latest one of uid {NOBODY}; ask that user") >= 1, agent.log
     as_user(OTHER, lambda: put_mail(agent, note_of(directory)) or True)
-    wait_for("another one's note", lambda: sql(agent, f"SELECT count(*) FROM notes WHERE uid = {OTHER}") == "1")
+    wait_for("another one's note",
+             lambda: sql(agent, f"SELECT count(*) FROM notes WHERE uid = {OTHER}") == "1")
     agent.stop()
 
 
@@ -332,7 +353,8 @@ def what_a_user_heaps_up_in_the_mailbox_is_bounded_and_leaves_room_for_others():
     begun = time.monotonic()
     as_user(OTHER, lambda: open(os.path.join(box, ".other"), "wb").close() or True)
     as_user(NOBODY, heap_up)
-    wait_for("what is above 256 files to be removed", lambda: len(mail_of(agent)) <= 257, timeout=20)
+    wait_for("what is above 256 files to be removed", lambda: len(mail_of(agent)) <= 257,
+             timeout=20)
     wait_for("they are counted", lambda: hook_status(agent)["refused"] >= 44)
     left, refused = mail_of(agent), hook_status(agent)["refused"]
     in_time(time.monotonic() - begun, 50, "the heap")  # after a minute all of it is old, and goes
@@ -340,14 +362,16 @@ def what_a_user_heaps_up_in_the_mailbox_is_bounded_and_leaves_room_for_others():
     said_once_a_minute(agent, f"latest one of uid {NOBODY}; ask that user", begun)
     directory = unit_of(agent, owner=OTHER)
     as_user(OTHER, lambda: put_mail(agent, note_of(directory)) or True)
-    wait_for("the other one's note", lambda: sql(agent, f"SELECT count(*) FROM notes WHERE uid = {OTHER}") == "1")
+    wait_for("the other one's note",
+             lambda: sql(agent, f"SELECT count(*) FROM notes WHERE uid = {OTHER}") == "1")
     agent.stop()
 
 
 @test
 def a_file_that_grows_in_the_mailbox_is_removed_while_it_grows():
     agent = started()
-    with open(os.path.join(mailbox(agent), ".growing"), "wb") as growing, open(os.path.join(mailbox(agent), ".allocated"), "wb") as allocated:
+    with open(os.path.join(mailbox(agent), ".growing"),
+              "wb") as growing, open(os.path.join(mailbox(agent), ".allocated"), "wb") as allocated:
         put_mail(agent, note_of(unit_of(agent)))
         wait_for("a look at the mailbox", lambda: sql(agent, "SELECT count(*) FROM notes") == "1")
         growing.write(b"{" * 65537)
@@ -362,8 +386,10 @@ def a_file_that_grows_in_the_mailbox_is_removed_while_it_grows():
 def a_directory_in_the_mailbox_that_cannot_be_removed_is_said():
     agent = started()
     os.makedirs(agent.path("mine/hoard"))
-    os.rename(agent.path("mine"), os.path.join(mailbox(agent), "mine"))  # with something in it from the beginning
-    wait_for("the warning", lambda: f"uid {os.getuid()} has put a directory with something in it into the mailbox" in agent.log, timeout=20)
+    # with something in it from the beginning
+    os.rename(agent.path("mine"), os.path.join(mailbox(agent), "mine"))
+    wait_for("the warning", lambda: f"uid {os.getuid()} has put a directory with something in it "
+                                    f"into the mailbox" in agent.log, timeout=20)
     agent.stop()
 
 
@@ -376,7 +402,8 @@ def a_note_that_gets_its_name_by_a_link_is_waited_for():
         f.write(note_of(unit_of(agent)))
     os.link(temporary, name)
     put_mail(agent, note_of(unit_of(agent)))
-    wait_for("another one, so the mailbox was looked at", lambda: sql(agent, "SELECT count(*) FROM notes") == "1")
+    wait_for("another one, so the mailbox was looked at",
+             lambda: sql(agent, "SELECT count(*) FROM notes") == "1")
     assert os.path.exists(name)
     os.unlink(temporary)
     wait_for("the linked one", lambda: sql(agent, "SELECT count(*) FROM notes") == "2")
@@ -424,7 +451,8 @@ def an_attacker_hears_why_and_gets_nothing():
         if directory == to_come:  # that is no refusal yet
             assert first.startswith("accepted ") and not second, answers[directory]
             continue
-        assert first.startswith("accepted ") and second.startswith("refused: ") and why in second, (directory, answers[directory])
+        assert first.startswith("accepted ") and second.startswith("refused: ") and why in second, (
+            directory, answers[directory])
         assert not second.endswith((":", " ")), (directory, answers[directory])
     assert "refused" not in answers[mine], answers[mine]
     rows = sql(agent, "SELECT count(*) FROM notes WHERE source IS NULL AND refused IS NOT NULL")
@@ -466,13 +494,15 @@ def a_note_about_a_unit_with_another_user_s_file_changes_nothing_about_it():
     unit = unit_of_root_with_files_of(agent, OTHER)
     assert tells(agent, NOBODY, unit, "attackers_words").startswith("accepted")
     wait_for("the unit delivered", agent.manifests, timeout=30)
-    assert time.monotonic() - begun >= 5.9, "the note has hurried it"  # a file's time is that of the last tick before
+    # a file's time is that of the last tick before
+    assert time.monotonic() - begun >= 5.9, "the note has hurried it"
     manifest = agent.manifests()[0][1]
     assert manifest["failure"] is None and manifest["incident"]["job"] is None, manifest["failure"]
     assert "attackers_words" not in json.dumps(manifest)
     assert manifest["bundle"]["complete"], manifest["bundle"]
     assert hook_status(agent)["refused"] == 1, hook_status(agent)
-    assert agent.log.count(f"hook notes of uid {NOBODY} are ignored: it has files of uid {OTHER}") == 1, agent.log
+    assert agent.log.count(
+        f"hook notes of uid {NOBODY} are ignored: it has files of uid {OTHER}") == 1, agent.log
     agent.stop()
 
 
@@ -497,12 +527,15 @@ def a_directory_that_comes_after_its_note_is_found_when_the_hook_has_ended():
     path = agent.path("dumps", UNIT)
     h = Hook(agent, note_of(path))
     assert "refused" not in in_time_to_look(h.hear())
-    wait_for("it is said", lambda: f"no files are expected yet: the directory is not there: {path}; " in agent.log)
+    wait_for("it is said", lambda: f"no files are expected yet: the directory is not there: "
+                                   f"{path}; " in agent.log)
     unit_of(agent)
     h.finish()
-    wait_for("the unit in its row", lambda: sql(agent, "SELECT source, unit_path, refused IS NULL FROM notes") == f"core-dumps|{path}|1")
+    wait_for("the unit in its row", lambda: sql(agent, "SELECT source, unit_path, refused IS NULL "
+                                                       "FROM notes") == f"core-dumps|{path}|1")
     assert hook_status(agent)["refused"] == 0, "nothing of it was refused in the end"
-    wait_for("that is said, too", lambda: f"its directory has come: files are expected in {path}" in agent.log)
+    wait_for("that is said, too",
+             lambda: f"its directory has come: files are expected in {path}" in agent.log)
     agent.stop()
 
 
@@ -512,7 +545,8 @@ def a_directory_that_never_comes_is_counted_when_the_hook_has_ended():
     h = Hook(agent, note_of(agent.path("dumps", UNIT)))
     assert "refused" not in in_time_to_look(h.hear())
     assert (hook_status(agent)["refused"], hook_status(agent)["awaited"]) == (0, 1), "it may come"
-    assert "\n  directories not there yet: 1; " in run(CLI, "--socket", agent.socket, "status", env=agent.whole_environment()).stdout
+    assert "\n  directories not there yet: 1; " in run(CLI, "--socket", agent.socket, "status",
+                                                       env=agent.whole_environment()).stdout
     h.finish()
     wait_for("the refusal counted", lambda: hook_status(agent)["refused"] == 1)
     assert hook_status(agent)["awaited"] == 0, hook_status(agent)
@@ -530,18 +564,22 @@ def a_container_s_path_is_known_by_the_name_of_its_last_directory():
     agent.stop()
 
 
-BUCKET = {"name": "bucket", "type": "s3", "bucket": "my-bucket", "prefix": "neuron/%d-%c", "endpoint": "http://127.0.0.1:1", "region": "us-east-1"}
+BUCKET = {"name": "bucket", "type": "s3", "bucket": "my-bucket", "prefix": "neuron/%d-%c",
+          "endpoint": "http://127.0.0.1:1", "region": "us-east-1"}
 
 
 @test
 def a_prefix_is_granted_below_the_destination_s_own_only():
     agent = started(destinations=[BUCKET])
     directory = unit_of(agent)
-    for prefix, why in {"s3://my-bucket/neuron/team": None, "s3://foreign-bucket/neuron/team": "no configured destination",
-                        "s3://my-bucket/neuron-evil": "not below", "s3://my-bucket/neuron/../x": "dot"}.items():
+    for prefix, why in {"s3://my-bucket/neuron/team": None,
+                        "s3://foreign-bucket/neuron/team": "no configured destination",
+                        "s3://my-bucket/neuron-evil": "not below",
+                        "s3://my-bucket/neuron/../x": "dot"}.items():
         note_id = secrets.token_hex(16)
         answer = answer_to(agent, note_of(directory, note_id, s3_output_prefix=prefix))
-        assert (why is None and "refused" not in answer) or (why and why in answer), (prefix, answer)
+        assert (why is None and "refused" not in answer) or (why and why
+                                                             in answer), (prefix, answer)
         stored = sql(agent, f"SELECT ifnull(s3_prefix, '-') FROM notes WHERE id = '{note_id}'")
         assert stored == (prefix if why is None else "-"), (prefix, stored)
     wait_for("the three that were refused counted", lambda: hook_status(agent)["refused"] == 3)
@@ -549,8 +587,10 @@ def a_prefix_is_granted_below_the_destination_s_own_only():
     agent.write_config()
     agent.reload()
     wait_for("the reload", lambda: "hook.allow_prefixes" in agent.log)
-    assert "refused" not in answer_to(agent, note_of(directory, s3_output_prefix="s3://my-bucket/other/x"))
-    assert "allow_prefixes" in answer_to(agent, note_of(directory, s3_output_prefix="s3://my-bucket/neuron/x"))
+    assert "refused" not in answer_to(agent, note_of(directory,
+                                                     s3_output_prefix="s3://my-bucket/other/x"))
+    assert "allow_prefixes" in answer_to(agent, note_of(directory,
+                                                        s3_output_prefix="s3://my-bucket/neuron/x"))
     agent.stop()
 
 
@@ -558,14 +598,19 @@ def a_prefix_is_granted_below_the_destination_s_own_only():
 def a_granted_prefix_is_the_place_of_its_sender_s_files_alone():
     need_root()
     agent = started("5s", destinations=[BUCKET], snapshot=NO_SNAPSHOT)
-    units = {owner: unit_of_root_with_files_of(agent, owner, name=f"dt-20260527-051233-cid-{owner:016x}") for owner in (OTHER, NOBODY)}
+    units = {owner: unit_of_root_with_files_of(agent, owner,
+                                               name=f"dt-20260527-051233-cid-{owner:016x}")
+                                               for owner in (OTHER, NOBODY)}
 
     def tell():
-        return [answer_to(agent, note_of(unit, s3_output_prefix="s3://my-bucket/neuron/mine")) for unit in units.values()]
+        return [answer_to(agent, note_of(unit, s3_output_prefix="s3://my-bucket/neuron/mine"))
+                for unit in units.values()]
     answers = as_user(NOBODY, tell)
     assert all(a.startswith("accepted") and "refused" not in a for a in answers), answers
-    wait_for("both settled", lambda: sql(agent, "SELECT count(*) FROM bundles WHERE state != 'settling'") == "2", timeout=20)
-    prefixes = dict(line.split("|") for line in sql(agent, "SELECT path, ifnull(s3_prefix, '-') FROM bundles").splitlines())
+    wait_for("both settled", lambda: sql(agent, "SELECT count(*) FROM bundles WHERE state != "
+                                                "'settling'") == "2", timeout=20)
+    prefixes = dict(line.split("|") for line in sql(agent, "SELECT path, ifnull(s3_prefix, '-') "
+                                                           "FROM bundles").splitlines())
     assert prefixes == {units[OTHER]: "-", units[NOBODY]: "s3://my-bucket/neuron/mine"}, prefixes
     agent.stop()
 
@@ -592,7 +637,9 @@ def ten_thousand_notes_of_one_user_are_bounded_and_nobody_else_suffers():
     assert set(words) <= {"accepted", "refused"}, words
     assert words["accepted"] <= 1000 and words["refused"] >= 9000, words
     assert int(sql(agent, "SELECT count(*) FROM notes")) <= 1000
-    assert answer_to(agent, note_of(unit_of(agent, "dt-20260527-051233-cid-00000000000000bb"))).startswith("accepted")
+    assert answer_to(agent,
+                     note_of(unit_of(agent, "dt-20260527-051233-cid-00000000000000bb"))).startswith(
+                         "accepted")
     said_once_a_minute(agent, "hooks' notes were refused", begun)
     agent.stop()
 
@@ -603,7 +650,8 @@ def ten_thousand_notes_of_other_users_leave_one_whose_dump_is_not_shipped_yet():
     agent = started(settle="10m", hook={"deadline": "10s"}, snapshot=NO_SNAPSHOT)
     unit = unit_of(agent, owner=OTHER)
     for name in os.listdir(unit):
-        os.rename(os.path.join(unit, name), os.path.join(unit, name.replace("i-0123456789abcdef0", INSTANCE)))
+        os.rename(os.path.join(unit, name),
+                  os.path.join(unit, name.replace("i-0123456789abcdef0", INSTANCE)))
 
     def tell(directory, times):
         for _ in range(times):
@@ -626,7 +674,8 @@ def ten_thousand_notes_of_other_users_leave_one_whose_dump_is_not_shipped_yet():
 @test
 def garbage_long_packets_and_silence_are_answered_and_closed():
     agent = started()
-    for packet in (b"x", b"{}", b"null", b"[" * 60000, os.urandom(5000), b"\x00" * 100, note_of("/x")[:-1], b"finished",
+    for packet in (b"x", b"{}", b"null", b"[" * 60000, os.urandom(5000), b"\x00" * 100,
+                   note_of("/x")[:-1], b"finished",
                    b"accepted 5"):
         h = Hook(agent, packet)
         answer = h.hear()
@@ -642,7 +691,8 @@ def garbage_long_packets_and_silence_are_answered_and_closed():
         assert h.hear() == ""
         h.close()
     in_time(time.monotonic() - begun, 5, "to let go of 20 that say nothing")
-    assert hook_status(agent)["refused"] >= 30 and hook_status(agent)["open"] == 0, hook_status(agent)
+    assert hook_status(agent)["refused"] >= 30 and hook_status(agent)["open"] == 0, hook_status(
+        agent)
     assert sql(agent, "SELECT count(*) FROM notes") == "0"
     agent.stop()
 
@@ -683,7 +733,8 @@ def a_hundred_and_twenty_eight_hooks_at_once_are_all_recorded():
     assert all(a.startswith("accepted") for a in answers), answers
     for h in hooks:
         h.finish()
-    wait_for("their ends", lambda: sql(agent, "SELECT count(*) FROM notes WHERE finished_usec > 0") == "128")
+    wait_for("their ends",
+             lambda: sql(agent, "SELECT count(*) FROM notes WHERE finished_usec > 0") == "128")
     assert hook_status(agent)["notes"] == 128
     agent.stop()
 
@@ -695,10 +746,13 @@ def a_hook_that_dies_or_hangs_is_not_waited_for_for_ever():
     dead = Hook(agent, note_of(directory))
     assert dead.hear().startswith("accepted")
     dead.close()
-    wait_for("the end of a dead one", lambda: sql(agent, "SELECT count(*) FROM notes WHERE finished_usec > 0") == "1")
+    wait_for("the end of a dead one",
+             lambda: sql(agent, "SELECT count(*) FROM notes WHERE finished_usec > 0") == "1")
     hung = Hook(agent, note_of(directory))
     assert hung.hear().startswith("accepted")
-    wait_for("the end of one that hangs", lambda: sql(agent, "SELECT count(*) FROM notes WHERE finished_usec > 0") == "2", timeout=10)
+    wait_for("the end of one that hangs", lambda: sql(agent, "SELECT count(*) FROM notes WHERE "
+                                                             "finished_usec > 0") == "2",
+                                                             timeout=10)
     hung.close()
     agent.stop()
 
@@ -707,7 +761,8 @@ def a_hook_that_dies_or_hangs_is_not_waited_for_for_ever():
 def secrets_in_a_note_are_not_in_the_store():
     agent = started()
     secret = "AKIA" + "IOSFODNN7EXAMPLE"
-    answer = answer_to(agent, note_of(unit_of(agent), neff_name=f"--password=hunter2secret {secret}",
+    answer = answer_to(agent, note_of(unit_of(agent),
+                                      neff_name=f"--password=hunter2secret {secret}",
                                       error_location="https://me:hunter2secret@host/"))
     assert answer.startswith("accepted"), answer
     assert sql(agent, "SELECT count(*) FROM notes") == "1"
@@ -723,8 +778,10 @@ def what_could_not_be_committed_is_counted_once_when_it_can():
     need_root()
     agent = started()
     note = note_of(unit_of(agent))
-    agent.sql("CREATE TABLE none (x PRIMARY KEY); CREATE TABLE late (x REFERENCES none (x) DEFERRABLE INITIALLY DEFERRED);"
-              "CREATE TRIGGER at_commit AFTER INSERT ON notes BEGIN INSERT INTO late VALUES (1); END")
+    agent.sql("CREATE TABLE none (x PRIMARY KEY); CREATE TABLE late (x REFERENCES none (x) "
+              "DEFERRABLE INITIALLY DEFERRED);"
+              "CREATE TRIGGER at_commit AFTER INSERT ON notes BEGIN INSERT INTO late VALUES (1); "
+              "END")
     assert answer_to(agent, b"garbage").startswith("refused ")
     assert answer_to(agent, note).startswith("refused ")  # all was written, and the COMMIT said no
     def figures():
@@ -762,7 +819,8 @@ def logs_that_are_not_his(agent):
     """{path: the reason}; each leads to the text TOPSECRET, which is root's."""
     root = agent.path("roots")
     os.mkdir(root, 0o755)
-    tricks = {name: os.path.join(root, name) for name in ("secret", "link", "hard", "fifo", "shown")}
+    tricks = {name: os.path.join(root, name) for name in ("secret", "link", "hard", "fifo",
+                                                          "shown")}
     for name in ("secret", "shown"):
         with open(tricks[name], "w", encoding="ascii") as f:
             f.write("TOPSECRET\n")
@@ -779,8 +837,10 @@ def logs_that_are_not_his(agent):
     os.link(his, tricks["hard"])
     os.mkfifo(tricks["fifo"])
     os.chown(tricks["fifo"], NOBODY, NOBODY)
-    return {tricks["secret"]: "another user", hidden: "another user", tricks["link"]: "symlink", tricks["hard"]: "another name",
-            tricks["fifo"]: "not a regular file", "/proc/1/root" + tricks["secret"]: "/proc", "/proc/self/environ": "/proc",
+    return {tricks["secret"]: "another user", hidden: "another user", tricks["link"]: "symlink",
+            tricks["hard"]: "another name",
+            tricks["fifo"]: "not a regular file", "/proc/1/root" + tricks["secret"]: "/proc",
+            "/proc/self/environ": "/proc",
             "/proc/../" + tricks["secret"].lstrip("/"): "`..`"}
 
 
@@ -789,7 +849,8 @@ def extracted(agent):
 
 
 def snapshots_of(directories):
-    return [os.path.join(base, name) for d in directories for base, _, names in os.walk(d) for name in names
+    return [os.path.join(base, name) for d in directories for base, _,
+            names in os.walk(d) for name in names
             if name.startswith("snapshot") and name.endswith(".json")]
 
 
@@ -799,12 +860,15 @@ def a_log_that_is_not_the_attacker_s_is_named_in_vain():
     agent = Agent()
     for name in ("dumps", "sys/devices/virtual/neuron_device", "dev"):
         os.makedirs(agent.path(name))
-    agent.config["snapshot"] = {"sysfs_root": agent.path("sys"), "device_directory": agent.path("dev")}
-    agent.config["hook"]["deadline"] = "60s"  # all are to hear of the snapshot, however long it takes
+    agent.config["snapshot"] = {"sysfs_root": agent.path("sys"),
+                                "device_directory": agent.path("dev")}
+    # all are to hear of the snapshot, however long it takes
+    agent.config["hook"]["deadline"] = "60s"
     agent.start()
     mine = unit_of(agent, owner=NOBODY)
     for name in os.listdir(mine):  # it is to be shipped: this node's
-        os.rename(os.path.join(mine, name), os.path.join(mine, name.replace("i-0123456789abcdef0", INSTANCE)))
+        os.rename(os.path.join(mine, name),
+                  os.path.join(mine, name.replace("i-0123456789abcdef0", INSTANCE)))
     tricks = logs_that_are_not_his(agent)
     own = agent.path("own.log")
     with open(own, "w", encoding="ascii") as f:
@@ -820,12 +884,15 @@ def a_log_that_is_not_the_attacker_s_is_named_in_vain():
             while not answers[-1].startswith("snapshot") and answers[-1]:
                 answers[-1] = h.hear()
             h.finish()
-        wait_for("the document", lambda: os.path.exists(agent.path("go")), 30)  # so long he lives: his files are looked for where he is
+        # so long he lives: his files are looked for where he is
+        wait_for("the document", lambda: os.path.exists(agent.path("go")), 30)
         return answers
     root = agent.path("state", "snapshots")
 
     def let_go():
-        wait_for("the document", lambda: [n for n in os.listdir(root) if os.path.exists(os.path.join(root, n, "snapshot.json"))], 30)
+        wait_for("the document", lambda: [n for n in os.listdir(root)
+                                          if os.path.exists(
+                                                  os.path.join(root, n, "snapshot.json"))], 30)
         with open(agent.path("go"), "w", encoding="ascii"):
             pass
     other = threading.Thread(target=let_go)
@@ -839,7 +906,8 @@ def a_log_that_is_not_the_attacker_s_is_named_in_vain():
         for path in snapshots_of(extracted(agent)):
             with open(path, encoding="utf-8") as f:
                 for section in json.load(f)["sections"]:
-                    records.update({r["path"]: r for r in section["records"] if section["name"] == "runtime_log" and "path" in r})
+                    records.update({r["path"]: r for r in section["records"]
+                                    if section["name"] == "runtime_log" and "path" in r})
         return set(records) >= {own, *tricks}
     # A note that came when the first look was under way is looked at after it.
     wait_for("the snapshots that have arrived tell of all logs", read_all, 40, every=0.5)
@@ -870,16 +938,20 @@ def what_snapshot_environment_does_not_allow_is_in_nothing_that_is_stored_or_lea
     agent = Agent()
     for name in ("dumps", "sys/devices/virtual/neuron_device", "dev"):
         os.makedirs(agent.path(name))
-    agent.config["snapshot"] = {"sysfs_root": agent.path("sys"), "device_directory": agent.path("dev"), "environment": ["RANK", "NEURON_RT_LOG_LOCATION"]}
+    agent.config["snapshot"] = {"sysfs_root": agent.path("sys"),
+                                "device_directory": agent.path("dev"),
+                                "environment": ["RANK", "NEURON_RT_LOG_LOCATION"]}
     agent.config["hook"]["deadline"] = "60s"
     agent.start()
     unit = unit_of(agent)
     for name in os.listdir(unit):
-        os.rename(os.path.join(unit, name), os.path.join(unit, name.replace("i-0123456789abcdef0", INSTANCE)))
+        os.rename(os.path.join(unit, name),
+                  os.path.join(unit, name.replace("i-0123456789abcdef0", INSTANCE)))
     log = agent.path("nrt.log")
     with open(log, "w", encoding="ascii") as f:
         f.write(INFODUMP)
-    environment = {"RANK": "3", "NEURON_KEEP_OUT": "keep-me-out-of-it", "NEURON_RT_LOG_LOCATION": log}
+    environment = {"RANK": "3", "NEURON_KEEP_OUT": "keep-me-out-of-it",
+                   "NEURON_RT_LOG_LOCATION": log}
     with subprocess.Popen(["/bin/sleep", "600"], env=environment) as rank:
         note = json.loads(note_of(unit, pid=str(rank.pid)))
         hook = Hook(agent, json.dumps(note | {"environment": environment}).encode(), 30)
@@ -888,7 +960,9 @@ def what_snapshot_environment_does_not_allow_is_in_nothing_that_is_stored_or_lea
             heard.append(hook.hear())
         hook.finish()
         root = agent.path("state", "snapshots")
-        wait_for("the document", lambda: [n for n in os.listdir(root) if os.path.exists(os.path.join(root, n, "snapshot.json"))], 30)
+        wait_for("the document", lambda: [n for n in os.listdir(root)
+                                          if os.path.exists(
+                                                  os.path.join(root, n, "snapshot.json"))], 30)
         rank.kill()
     assert heard[-1].startswith("snapshot done"), heard
     agent.wait_all()
@@ -926,19 +1000,23 @@ def clean_up(failed=False):
 
 
 def serve_faultfs(agent, place):
-    """A pass-through file system on `place`, in a program that can be stopped. @return its server"""
+    """A pass-through file system on `place`, in a program that can be stopped. @return its
+    server"""
     need("fusermount3", "pkg-config", "gcc")
     flags = run("pkg-config", "--cflags", "--libs", "fuse3")
     if flags.returncode or not os.path.exists("/dev/fuse"):
         raise Skip("libfuse3-dev or /dev/fuse is not there")
     binary = agent.path("faultfs")
-    r = run("gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-o", binary, os.path.join(SOURCE_DIR, "tests", "harness", "faultfs.c"),
+    r = run("gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-o", binary,
+            os.path.join(SOURCE_DIR, "tests", "harness", "faultfs.c"),
             *flags.stdout.split(), "-lpthread")
     assert r.returncode == 0, r.stderr
     os.makedirs(place + ".real")
     os.makedirs(place)
-    server = subprocess.Popen([binary, "-f", "-o", f"allow_other,modules=subdir,subdir={place}.real", place],
-                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = subprocess.Popen([binary, "-f", "-o",
+                               f"allow_other,modules=subdir,subdir={place}.real", place],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL)
     _servers.append(server)
     wait_for("the file system is mounted", lambda: os.path.ismount(place))
     _mounted.append(place)
@@ -951,7 +1029,8 @@ def stand_still(server):
 
     def states():
         for task in os.listdir(f"/proc/{server.pid}/task"):
-            with open(f"/proc/{server.pid}/task/{task}/stat", encoding="ascii", errors="replace") as f:
+            with open(f"/proc/{server.pid}/task/{task}/stat", encoding="ascii",
+                      errors="replace") as f:
                 yield f.read().rpartition(")")[2].split()[0]
     wait_for("all threads stand still", lambda: set(states()) == {"T"})
 
@@ -963,7 +1042,8 @@ def a_source_that_hangs_makes_no_hook_wait_and_is_looked_at_again():
     agent.config["hook"]["deadline"] = "60s"  # the hooks end when they say so
     place = agent.path("slow")
     server = serve_faultfs(agent, place)
-    agent.config["sources"].append(agent.source("slow", "neuron-core-dump", "slow/dt-%d-cid-%c", watch="scan"))
+    agent.config["sources"].append(agent.source("slow", "neuron-core-dump", "slow/dt-%d-cid-%c",
+                                                watch="scan"))
     os.makedirs(agent.path("dumps"), exist_ok=True)
     agent.start()
     path = os.path.join(place, UNIT)
@@ -983,13 +1063,15 @@ def a_source_that_hangs_makes_no_hook_wait_and_is_looked_at_again():
         assert answer.startswith("accepted") and "refused" not in answer, answer
         healthy.finish()
     wait_for("the healthy ones with their unit",
-             lambda: sql(agent, "SELECT count(*) FROM notes WHERE source = 'core-dumps' AND unit_path IS NOT NULL AND finished_usec > 0") == "3")
+             lambda: sql(agent, "SELECT count(*) FROM notes WHERE source = 'core-dumps' AND "
+                                "unit_path IS NOT NULL AND finished_usec > 0") == "3")
     assert hook_status(agent)["notes"] == 7  # and the loop turns
     server.send_signal(signal.SIGCONT)
     time.sleep(0.3)
     for h in hooks:
         h.finish()
-    wait_for("all with their unit", lambda: sql(agent, "SELECT count(*) FROM notes WHERE source = 'slow' AND finished_usec > 0") == "4")
+    wait_for("all with their unit", lambda: sql(agent, "SELECT count(*) FROM notes WHERE source = "
+                                                       "'slow' AND finished_usec > 0") == "4")
     if not is_instrumented():  # who looks for leaks at the end waits for all threads
         stand_still(server)
         time.sleep(1.1)
@@ -1004,25 +1086,32 @@ def the_real_hook_is_heard_and_waits_for_no_longer_than_it_may():
         raise Skip("neuron-dump is not built")
     agent = started()
     directory = unit_of(agent)
-    environment = agent.whole_environment() | {"NEURON_COLLECTD_HOOK_SOCKET": agent.config["hook"]["socket"],
+    environment = agent.whole_environment() | {"NEURON_COLLECTD_HOOK_SOCKET": agent.config["hook"][
+        "socket"],
                                                "NEURON_COLLECTD_MAILBOX": mailbox(agent)}
     begun = time.monotonic()
-    r = run(program, "--pid", str(os.getpid()), "--tid", "7", "--log-id", "1", "--instance-id", "i-0123456789abcdef0",
-            "--error-code", "1200", "--error-location", "nrt_execute", "--local-output-dir", directory, env=environment)
+    r = run(program, "--pid", str(os.getpid()), "--tid", "7", "--log-id", "1", "--instance-id",
+            "i-0123456789abcdef0",
+            "--error-code", "1200", "--error-location", "nrt_execute", "--local-output-dir",
+            directory, env=environment)
     took = time.monotonic() - begun
     assert r.returncode == 0, (r.returncode, r.stderr)
     in_time(took, 3.5 * slowness(), "the hook")
     figures.append(f"neuron-dump took {took * 1000:.0f} ms")
-    wait_for("its end", lambda: sql(agent, "SELECT via, source, pid, finished_usec > 0 FROM notes") == f"socket|core-dumps|{os.getpid()}|1")
+    wait_for("its end",
+             lambda: sql(agent,
+                         "SELECT via, source, pid, finished_usec > 0 FROM notes") == f"socket|core-dumps|{os.getpid()}|1")
     assert any(f.endswith(".json") for f in os.listdir(directory)), os.listdir(directory)
     assert not mail_of(agent)
     agent.stop()
     # Without an agent: the mailbox, and up it is taken.
-    r = run(program, "--pid", str(os.getpid()), "--tid", "7", "--log-id", "2", "--instance-id", "i-0123456789abcdef0",
+    r = run(program, "--pid", str(os.getpid()), "--tid", "7", "--log-id", "2", "--instance-id",
+            "i-0123456789abcdef0",
             "--error-code", "1200", "--local-output-dir", directory, env=environment)
     assert r.returncode == 0 and len(mail_of(agent)) == 1, (r, mail_of(agent))
     agent.start()
-    wait_for("the second note", lambda: sql(agent, "SELECT count(*) FROM notes WHERE via = 'mailbox' AND source = 'core-dumps'") == "1")
+    wait_for("the second note", lambda: sql(agent, "SELECT count(*) FROM notes WHERE via = "
+                                                   "'mailbox' AND source = 'core-dumps'") == "1")
     agent.stop()
 
 
@@ -1047,7 +1136,8 @@ def a_socket_that_systemd_hands_over_is_used_and_stays():
     agent.start()
     inode = os.stat(path).st_ino
     fd = os.readlink(f"/proc/{agent.pid}/fd/3")
-    assert fd.startswith("socket:") and f" {fd[8:-1]} {path}" in open("/proc/net/unix", encoding="utf-8").read(), fd
+    assert fd.startswith("socket:") and f" {fd[8:-1]} {path}" in open(
+        "/proc/net/unix", encoding="utf-8").read(), fd
     assert answer_to(agent, note_of(unit_of(agent))).startswith("accepted")
     assert hook_status(agent)["trouble"] is None
     agent.stop()
@@ -1109,7 +1199,8 @@ def the_metrics_count_what_came():
     note = note_of(unit_of(agent))
     assert answer_to(agent, note).startswith("accepted")
     assert answer_to(agent, b"garbage").startswith("refused")
-    wait_for("the count", lambda: 'neuron_collectd_hook_notes_total{path="socket"} 1' in agent.curl("/metrics").stdout)
+    wait_for("the count", lambda: 'neuron_collectd_hook_notes_total{path="socket"} 1'
+             in agent.curl("/metrics").stdout)
     text = agent.curl("/metrics").stdout
     assert "neuron_collectd_hook_refused_total 1" in text, text
     assert "neuron_collectd_hook_seconds_count" in text
@@ -1120,7 +1211,8 @@ def the_metrics_count_what_came():
 
 
 def between_note_and_answer(trace):
-    """What the daemon's threads called between hearing of each note and answering it, a list of lines for each."""
+    """What the daemon's threads called between hearing of each note and answering it, a list of
+    lines for each."""
     found, here = [], None
     for line in trace.splitlines():
         if " recv" in line and "neuron-collectd/hook-note/1" in line:
@@ -1139,7 +1231,8 @@ def an_answer_costs_one_commit():
     need("strace")
     agent = Agent()
     os.makedirs(agent.path("dumps"))
-    agent.prefix = ["strace", "-f", "-qq", "-s", "60", "-o", agent.path("trace"), "-e", "trace=fsync,fdatasync,recvfrom,recvmsg,sendmsg,sendto"]
+    agent.prefix = ["strace", "-f", "-qq", "-s", "60", "-o", agent.path("trace"), "-e",
+                    "trace=fsync,fdatasync,recvfrom,recvmsg,sendmsg,sendto"]
     agent.config["snapshot"] = {"enabled": False}
     agent.environment["ASAN_OPTIONS"] = "detect_leaks=0"  # which does not work below strace
     agent.start()
@@ -1148,19 +1241,22 @@ def an_answer_costs_one_commit():
         h = Hook(agent, note_of(directory))
         assert h.hear().startswith("accepted")
         h.finish()
-        wait_for("the note has ended", lambda: sql(agent, "SELECT count(*) FROM notes WHERE finished_usec = 0") == "0")
+        wait_for("the note has ended",
+                 lambda: sql(agent, "SELECT count(*) FROM notes WHERE finished_usec = 0") == "0")
     agent.stop()
     with open(agent.path("trace"), encoding="utf-8", errors="replace") as f:
         turns = between_note_and_answer(f.read())[1:]  # the first makes the log of the database
     assert len(turns) == 20, len(turns)
     syncs = [sum("sync(" in line for line in turn) for turn in turns]
-    assert max(syncs) <= 3 and sorted(syncs)[10] == 1 and min(syncs) == 1, syncs  # more where the database takes its log in
+    # more where the database takes its log in
+    assert max(syncs) <= 3 and sorted(syncs)[10] == 1 and min(syncs) == 1, syncs
     figures.append(f"syncs between note and answer: {syncs}")
 
 
 @test
 def a_probe_that_does_not_answer_makes_no_hook_wait_for_accepted():
-    """Its socket is there, its queue is full, and nobody takes anybody from it: who connects and waits, waits for ever."""
+    """Its socket is there, its queue is full, and nobody takes anybody from it: who connects and
+    waits, waits for ever."""
     agent = Agent()
     os.makedirs(agent.path("dumps"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
@@ -1197,8 +1293,10 @@ def accepted_comes_soon():
         took.append(time.monotonic() - begun)
         h.finish()
     took.sort()
-    in_time(took[150], 0.005 * slowness(), "half of the answers")  # bench_hook.py --assert has the p99
-    figures.append(f"accepted after p50 {took[150] * 1000:.2f} ms, p99 {took[296] * 1000:.2f} ms, worst {took[-1] * 1000:.2f} ms")
+    # bench_hook.py --assert has the p99
+    in_time(took[150], 0.005 * slowness(), "half of the answers")
+    figures.append(f"accepted after p50 {took[150] * 1000:.2f} ms, p99 {took[296] * 1000:.2f} ms, "
+                   f"worst {took[-1] * 1000:.2f} ms")
     agent.stop()
 
 

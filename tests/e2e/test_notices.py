@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What EC2 announces: a spot interruption, maintenance, a rebalance recommendation; and what IMDS says instead."""
+"""What EC2 announces: a spot interruption, maintenance, a rebalance recommendation; and what IMDS
+says instead."""
 import calendar
 import os
 import sys
@@ -21,7 +22,9 @@ class Node:
     def __init__(self, environment=None):
         self.imds = CredentialServer(None)
         self.agent = Agent()
-        self.agent.environment |= {"AWS_EC2_METADATA_DISABLED": "false", "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.imds.endpoint} | (environment or {})
+        self.agent.environment |= {"AWS_EC2_METADATA_DISABLED": "false",
+                                   "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.imds.endpoint} | (
+                                       environment or {})
 
     def __enter__(self):
         return self.agent, self.imds
@@ -49,7 +52,8 @@ def a_spot_interruption_drains_with_its_deadline_until_it_is_safe():
         large = a.incompressible(10 * MIB, name="large")
         small = [a.incompressible(MIB // 4, name=f"small-{i}") for i in range(6)]
         a.start()
-        wait_for("the large one is under way", lambda: a.status()["shipping"] or a.counts()["delivered"] > 0, 60)
+        wait_for("the large one is under way", lambda: a.status()["shipping"]
+                 or a.counts()["delivered"] > 0, 60)
         announced = time.time()
         imds.notices["spot"] = spot_interruption(120)
         drain = wait_for("status says so", lambda: draining(a), 10)
@@ -69,7 +73,8 @@ def a_spot_interruption_drains_with_its_deadline_until_it_is_safe():
 def small_bundles_that_wait_go_before_a_large_one_that_waits():
     with Node() as (a, imds):
         a.use_directories()
-        a.config["destinations"][0]["path"] = a.path("later", "archive", "%d-%c")  # its parent is not there
+        # its parent is not there
+        a.config["destinations"][0]["path"] = a.path("later", "archive", "%d-%c")
         large = a.incompressible(24 * MIB, name="a-large")
         a.start()
         a.wait_known(1)
@@ -93,7 +98,8 @@ def what_is_withdrawn_ends_the_drain():
         a.start()
         wait_for("it drains", lambda: draining(a), 10)
         del imds.notices["spot"]
-        wait_for("it runs again", lambda: not draining(a) and a.status()["agent"]["state"] == "running", 20)
+        wait_for("it runs again", lambda: not draining(a)
+                 and a.status()["agent"]["state"] == "running", 20)
         unit = a.dump()
         a.wait_delivered(1)
         check_bundle(a.only_manifest()[0], unit, tools=("tar",))
@@ -111,7 +117,8 @@ def maintenance_that_is_near_drains_and_one_that_is_far_does_not():
     with Node() as (a, imds):
         imds.notices["maintenance"] = maintenance(24 * 3600)
         a.start()
-        wait_for("it was asked for and said", lambda: "maintenance" in imds.asked_notices and "system-reboot" in a.log, 10)
+        wait_for("it was asked for and said", lambda: "maintenance" in imds.asked_notices
+                 and "system-reboot" in a.log, 10)
         assert not draining(a) and a.status()["agent"]["state"] == "running"
 
 
@@ -131,7 +138,8 @@ def an_operator_who_drains_too_loses_no_deadline():
         a.start()
         deadline = wait_for("it drains", lambda: draining(a), 10)["deadline"]
         assert a.cli("drain").returncode == 0
-        assert draining(a)["deadline"] == deadline, "a preStop hook has made the agent forget when the instance ends"
+        assert draining(a)[
+            "deadline"] == deadline, "a preStop hook has made the agent forget when the instance ends"
 
 
 @test
@@ -148,7 +156,8 @@ def what_is_withdrawn_ends_no_drain_of_an_operator():
             del imds.notices["spot"]
             wait_for("it is withdrawn", lambda: "withdrawn" in a.log, 20)
             drain = draining(a)
-            assert drain and drain["deadline"] is None and "operator" in drain["reason"], (operator_first, drain)
+            assert drain and drain["deadline"] is None and "operator" in drain["reason"], (
+                operator_first, drain)
 
 
 @test
@@ -166,9 +175,11 @@ def a_rebalance_recommendation_is_only_told():
 @test
 def garbage_and_a_service_that_trickles_do_no_harm():
     with Node() as (a, imds):
-        imds.notices = {"spot": b"<html>\x00\xff" * 1000, "maintenance": "[" * 60000, "rebalance": b"{" + b"x" * (80 << 10)}
+        imds.notices = {"spot": b"<html>\x00\xff" * 1000, "maintenance": "[" * 60000,
+                        "rebalance": b"{" + b"x" * (80 << 10)}
         a.start()
-        wait_for("all were asked", lambda: set(imds.asked_notices) == {"spot", "maintenance", "rebalance"}, 20)
+        wait_for("all were asked",
+                 lambda: set(imds.asked_notices) == {"spot", "maintenance", "rebalance"}, 20)
         unit = a.dump()
         a.wait_delivered(1)
         check_bundle(a.only_manifest()[0], unit, tools=("tar",))

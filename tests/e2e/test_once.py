@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""--once: for a Slurm epilog, a preStop hook, a cron job. Its exit status is what scripts rely on."""
+"""--once: for a Slurm epilog, a preStop hook, a cron job. Its exit status is what scripts rely
+on."""
 import os
 import sys
 
@@ -51,7 +52,8 @@ def once_says_what_is_left_and_exits_1():
     a.config["destinations"][0]["path"] = "/proc/neuron-e2e-nowhere/%d-%c"
     result = a.once("--timeout", "5s")
     assert result.returncode == 1, (result.returncode, result.stdout, result.stderr)
-    left = [line for line in result.stdout.splitlines() if "neuron-core-dump-20260527T051233-" in line]
+    left = [line for line in result.stdout.splitlines()
+            if "neuron-core-dump-20260527T051233-" in line]
     assert len(left) == 1, result.stdout
 
 
@@ -95,7 +97,8 @@ def the_command_line_says_what_it_can_and_what_it_cannot():
     result = run(DAEMON, "--version")
     assert result.returncode == 0 and "0." in result.stdout
     result = run(DAEMON, "--one")
-    assert result.returncode == 2 and result.stderr and not result.stdout, (result.returncode, result.stderr)
+    assert result.returncode == 2 and result.stderr and not result.stdout, (
+        result.returncode, result.stderr)
     result = run(DAEMON, "--once", "--timeout", "soon")
     assert result.returncode == 2 and "soon" in result.stderr, (result.returncode, result.stderr)
 

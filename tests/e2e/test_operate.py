@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What an operator does and sees: states, wait, retry, cancel, pin, flush, estimate, metrics, HTTP manners."""
+"""What an operator does and sees: states, wait, retry, cancel, pin, flush, estimate, metrics, HTTP
+manners."""
 import json
 import os
 import sys
@@ -30,14 +31,16 @@ def wait_says_0_when_delivered_and_1_when_given_up():
     a.wait_known(1)
     bundle = a.bundles()[0]["id"]
     result = a.cli("wait", bundle, "--timeout", "1s")
-    assert result.returncode == 1 and bundle in result.stdout + result.stderr, (result.returncode, result.stdout, result.stderr)
+    assert result.returncode == 1 and bundle in result.stdout + result.stderr, (
+        result.returncode, result.stdout, result.stderr)
     assert a.cli("wait", "--all", "--timeout", "300ms").returncode == 1
     unblock(a)
     result = a.cli("wait", bundle, "--timeout", "30s")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "\x1b" not in result.stdout + result.stderr, "colour or progress without a terminal"
     assert a.cli("wait", "--all", "--timeout", "30s").returncode == 0
-    assert a.cli("wait", "directory-20200101T000000-000000000000", "--timeout", "1s").returncode == 1
+    assert a.cli("wait", "directory-20200101T000000-000000000000", "--timeout",
+                 "1s").returncode == 1
     a.stop()
 
 
@@ -71,7 +74,8 @@ def explain_says_why_and_what_happens_next_in_every_state():
     assert "quiet" in text or "settle" in text, text
     a.ask("flush")
     wait_for("it has settled", lambda: a.bundles()[0]["state"] != "settling")
-    wait_for("explain names the destination and its fault", lambda: "archive" in a.cli("explain", bundle).stdout
+    wait_for("explain names the destination and its fault",
+             lambda: "archive" in a.cli("explain", bundle).stdout
              and a.path("later") in a.cli("explain", bundle).stdout)
     unblock(a)
     a.wait_all()
@@ -91,7 +95,8 @@ def cancel_lets_go_for_good_and_leaves_the_source_alone():
     bundle = a.bundles()[0]["id"]
     assert a.cli("cancel", bundle).returncode == 0
     assert a.bundles("?state=cancelled")[0]["id"] == bundle
-    wait_for("the pins are released", lambda: not [f for f in tree(a.dir) if b".neuron-collectd/" in f])
+    wait_for("the pins are released", lambda: not [f for f in tree(a.dir)
+                                                   if b".neuron-collectd/" in f])
     assert a.assert_sum()["cancelled"] == 1
     assert tree(unit) == wanted
     unblock(a)
@@ -193,14 +198,18 @@ def a_source_that_vanishes_before_it_is_held_is_counted_as_vanished():
     a = Agent()
     a.config["sources"][0]["settle"] = "2s"
     a.start()
-    # Nothing to hold: the unit is empty of regular files by the time anybody looks. It must not be counted at all, or as vanished.
+    # Nothing to hold: the unit is empty of regular files by the time anybody looks. It must not be
+    # counted at all, or as vanished.
     unit = a.dump(size=4096)
     run("rm", "-rf", unit)
     kept = a.dump(size=4096, cluster_id="00000000000000bb", pid=5)
-    wait_for("the other one is delivered", lambda: any(m["source"]["path"] == kept for _, m in a.manifests()))
-    wait_for("nothing is under way", lambda: not any(a.counts()[s] for s in ("settling", "ready", "shipping")))
+    wait_for("the other one is delivered", lambda: any(m["source"]["path"] == kept for _,
+                                                       m in a.manifests()))
+    wait_for("nothing is under way", lambda: not any(a.counts()[s]
+                                                     for s in ("settling", "ready", "shipping")))
     counts = a.assert_sum()
-    assert counts["delivered"] + counts["vanished"] == counts["discovered"] and counts["delivered"] >= 1, counts
+    assert counts["delivered"] + counts["vanished"] == counts["discovered"] and counts[
+        "delivered"] >= 1, counts
     a.stop()
 
 
@@ -245,11 +254,13 @@ def metrics_are_what_prometheus_reads():
     assert values[p + "bytes_read_total"] >= 2 << 20
     assert values[p + "delivery_seconds_count"] == 1
     assert any(k.startswith(p + "build_info{") for k in values)
-    for name in ("watch_overflows_total", "buffer_bytes", "scan_duration_seconds", "bytes_sent_total"):
+    for name in ("watch_overflows_total", "buffer_bytes", "scan_duration_seconds",
+                 "bytes_sent_total"):
         assert any(k.startswith(p + name) for k in values), name
     need("promtool")
     import subprocess  # pylint: disable=import-outside-toplevel
-    lint = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
+    lint = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True,
+                          text=True, check=False)
     assert lint.returncode in (0, 3) and "error" not in lint.stderr.lower(), lint.stderr
     a.stop()
 
@@ -284,7 +295,8 @@ def the_api_has_good_manners():
     assert code("/" + "a" * 20_000) in ("400", "404", "414", "431")
     assert code("/healthz") == "200"
     s = a.status()
-    assert s["agent"]["instance_id"] == INSTANCE and s["agent"]["pid"] == a.pid and s["agent"]["state"] == "running"
+    assert s["agent"]["instance_id"] == INSTANCE and s["agent"]["pid"] == a.pid and s["agent"][
+        "state"] == "running"
     assert s["config"]["file"] == a.config_file and not s["config"]["last_error"]
     assert os.stat(a.socket).st_mode & 0o777 == 0o660
     a.stop()
@@ -321,7 +333,8 @@ def the_status_page_on_tcp_only_reads():
     base = f"http://127.0.0.1:{port}"
     assert run("curl", "-sSf", base + "/healthz").returncode == 0
     assert "neuron_collectd_build_info" in run("curl", "-sSf", base + "/metrics").stdout
-    assert run("curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", "-X", "POST", base + "/v1/flush").stdout == "405"
+    assert run("curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", "-X", "POST",
+               base + "/v1/flush").stdout == "405"
     a.stop()
 
 
@@ -334,7 +347,8 @@ def on_a_directory_shared_by_hosts_a_host_name_id_takes_what_has_no_ec2_owner():
     a.wait_known(1)
     a.wait_all()
     path, m = a.only_manifest()
-    assert m["node"]["instance_id"] == "build-host-7" and os.path.basename(os.path.dirname(path)) == "build-host-7"
+    assert m["node"]["instance_id"] == "build-host-7" and os.path.basename(
+        os.path.dirname(path)) == "build-host-7"
     a.stop()
 
 

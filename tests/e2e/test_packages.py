@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What is installed where the failing process runs: a real rpm on a real database in a root of the process's own, through the whole chain of agent, supervisor and
-confined collector; with the agent as root, and with the rights of its unit."""
+"""What is installed where the failing process runs: a real rpm on a real database in a root of the
+process's own, through the whole chain of agent, supervisor and confined collector; with the agent
+as root, and with the rights of its unit."""
 import os
 import subprocess
 import sys
@@ -32,7 +33,8 @@ def database(a, root):
     os.makedirs(place)
     with open(a.path("x.spec"), "w", encoding="ascii") as f:
         f.write(SPEC)
-    built = run("rpmbuild", "-bb", "--define", f"_topdir {a.path('rpm')}", "--define", f"_rpmdir {a.path('rpms')}", a.path("x.spec"))
+    built = run("rpmbuild", "-bb", "--define", f"_topdir {a.path('rpm')}", "--define",
+                f"_rpmdir {a.path('rpms')}", a.path("x.spec"))
     assert built.returncode == 0, built.stderr
     package, = [os.path.join(d, n) for d, _, names in os.walk(a.path("rpms")) for n in names]
     added = run("rpm", "--dbpath", place, "--nodeps", "--noscripts", "--justdb", "-i", package)
@@ -43,14 +45,18 @@ def database(a, root):
 def packages_of(a, root):
     """@return the records of source rpm about a process with that root, after a snapshot for it"""
     unit = a.path("dumps", scene.UNIT)
-    with subprocess.Popen([sys.executable, "-c", RANK, root], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as rank:
+    with subprocess.Popen([sys.executable, "-c", RANK, root], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE) as rank:
         assert rank.stdout.readline() == b"up\n"
         scene.state_file(unit, rank.pid)
         command = scene.hook_command(unit, rank.pid)
-        subprocess.run(command, env=scene.hook_environment(a), capture_output=True, timeout=60 * PATIENCE, check=True)
-        wait_for("its number is in the note's row", lambda: a.sql("SELECT pid FROM notes", "-readonly") == str(rank.pid))
+        subprocess.run(command, env=scene.hook_environment(a), capture_output=True,
+                       timeout=60 * PATIENCE, check=True)
+        wait_for("its number is in the note's row",
+                 lambda: a.sql("SELECT pid FROM notes", "-readonly") == str(rank.pid))
         wait_for("the snapshot", lambda: [d for d in os.listdir(a.path("state", "snapshots"))
-                                          if os.path.exists(a.path("state", "snapshots", d, "snapshot.json"))])
+                                          if os.path.exists(a.path("state", "snapshots", d,
+                                                                   "snapshot.json"))])
         rank.stdin.close()
     a.wait_all()
     document = scene.snapshot_of(scene.unpacked(a)[scene.only_manifest(a)["bundle"]["id"]][1])
@@ -70,8 +76,10 @@ def need_rpm():
 def judge(records):
     assert len(records) == 1, records
     if "landlock" in records[0].get("unavailable", ""):
-        raise Skip("this kernel has no landlock, or has it switched off: " + records[0]["unavailable"])
-    assert records[0]["packages"] == [{"name": "aws-neuronx-runtime-lib", "version": "2.29.40.0-1.amzn2023"}], records
+        raise Skip("this kernel has no landlock, or has it switched off: "
+                   + records[0]["unavailable"])
+    assert records[0]["packages"] == [{"name": "aws-neuronx-runtime-lib",
+                                       "version": "2.29.40.0-1.amzn2023"}], records
 
 
 def judge_none(record):

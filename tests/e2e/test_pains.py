@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What users of comparable tools suffer from, at a store: docs/TESTING.md has the list. A test's docstring names its pain."""
+"""What users of comparable tools suffer from, at a store: docs/TESTING.md has the list. A test's
+docstring names its pain."""
 import json
 import os
 import random
@@ -27,7 +28,8 @@ def server():
 
 def metric(a, name):
     """Sum over its labels; None = there is none."""
-    found = [float(line.split()[-1]) for line in a.curl("/metrics").stdout.splitlines() if line.startswith((name + " ", name + "{"))]
+    found = [float(line.split()[-1]) for line in a.curl("/metrics").stdout.splitlines()
+             if line.startswith((name + " ", name + "{"))]
     return sum(found) if found else None
 
 
@@ -76,14 +78,18 @@ def a_source_outlives_every_answer_that_is_no_proof_and_goes_once_there_is_one()
             before = tree(unit)
             s3.fault(operation, times=None, **fault)
             a.start()
-            s3.wait_for(f"{what} has been met three times", lambda s3=s3: sum(f.n_hits for f in s3.faults) >= 3, 60)
+            s3.wait_for(f"{what} has been met three times",
+                        lambda s3=s3: sum(f.n_hits for f in s3.faults) >= 3, 60)
             assert tree(unit) == before, what
             counts = a.assert_sum()
-            assert counts["delivered"] == counts["quarantined"] == counts["evicted"] == 0, (what, counts)
+            assert counts["delivered"] == counts["quarantined"] == counts["evicted"] == 0, (
+                what, counts)
             s3.clear_faults()
             a.wait_delivered(1)
-            wait_for(f"after {what} was over, the source is let go", lambda unit=unit: not os.path.exists(unit) or not tree(unit))
-            assert sorted(len(o.body) > 30000 for o in s3.objects.values()) == [False, True], (what, list(s3.objects))
+            wait_for(f"after {what} was over, the source is let go",
+                     lambda unit=unit: not os.path.exists(unit) or not tree(unit))
+            assert sorted(len(o.body) > 30000
+                          for o in s3.objects.values()) == [False, True], (what, list(s3.objects))
             a.stop()
 
 
@@ -91,8 +97,9 @@ def a_source_outlives_every_answer_that_is_no_proof_and_goes_once_there_is_one()
 
 @test
 def an_outage_of_many_tries_and_kinds_needs_no_operator():
-    """2: a failed upload is never tried again until restart. A long outage is compressed into short waits: without a cap on them the doubling
-    alone would make the hundredth request a matter of years."""
+    """2: a failed upload is never tried again until restart. A long outage is compressed into short
+    waits: without a cap on them the doubling alone would make the hundredth request a matter of
+    years."""
     with S3Server() as s3:
         proxy, way = through(s3)
         a = Agent()
@@ -105,18 +112,22 @@ def an_outage_of_many_tries_and_kinds_needs_no_operator():
         a.start()
         s3.wait_for("a hundred requests were answered 503", lambda: fault.n_hits >= 100, 120)
         proxy.refuse()
-        wait_for("the refusal is said", lambda: "refused" in (a.status()["destinations"][0]["last_error"] or ""))
+        wait_for("the refusal is said",
+                 lambda: "refused" in (a.status()["destinations"][0]["last_error"] or ""))
         proxy.accept()
         proxy.hold()
-        wait_for("the silence is said", lambda: "refused" not in (a.status()["destinations"][0]["last_error"] or "refused"), 30)
+        wait_for("the silence is said", lambda: "refused"
+                 not in (a.status()["destinations"][0]["last_error"] or "refused"), 30)
         counts = a.assert_sum()
-        assert counts["quarantined"] == counts["delivered"] == 0 and counts["discovered"] == 5, counts
+        assert counts["quarantined"] == counts["delivered"] == 0 and counts[
+            "discovered"] == 5, counts
         s3.clear_faults()
         proxy.cut()
         a.wait_all()
         assert {u: tree(u) for u in units} == before
         assert len(s3.objects) == 10, list(s3.objects)
-        assert a.status()["destinations"][0]["state"] == "ok" and metric(a, "neuron_collectd_ready") == 1
+        assert a.status()["destinations"][0]["state"] == "ok" and metric(
+            a, "neuron_collectd_ready") == 1
         a.stop()
         proxy.close()
 
@@ -128,12 +139,15 @@ def what_is_not_whole_says_so_with_its_reason_wherever_one_looks():
     """4: a truncated dump looks like a good one."""
     bucket = new_bucket(server())
     a = Agent()
-    a.config["sources"] = [a.source("cores", "process-core", "cores"), a.source("core-dumps", "neuron-core-dump", "dumps/dt-%d-cid-%c", max_wait="2s")]
+    a.config["sources"] = [a.source("cores", "process-core", "cores"),
+                           a.source("core-dumps", "neuron-core-dump", "dumps/dt-%d-cid-%c",
+                                    max_wait="2s")]
     a.config["destinations"] = [a.s3("s3", server(), bucket)]
     a.core("core.whole.1")
     a.core("core.cut.2", fault="truncated")
     late = a.dump(size=65536)
-    held = open(os.path.join(late, f"{INSTANCE}-nd0-nc8-pid-39738-tid-9-lid-9"), "wb")  # pylint: disable=consider-using-with
+    held = open(os.path.join(late, f"{INSTANCE}-nd0-nc8-pid-39738-tid-9-lid-9"),
+                "wb")  # pylint: disable=consider-using-with
     stop = threading.Event()
 
     def write():
@@ -144,20 +158,26 @@ def what_is_not_whole_says_so_with_its_reason_wherever_one_looks():
     writer.start()
     try:
         a.start()
-        wait_for("all three are there", lambda: len([b for b in a.bundles() if b["state"] == "delivered" and not b["supplement_of"]]) == 3, 60)
+        wait_for("all three are there",
+                 lambda: len([b for b in a.bundles() if b["state"] == "delivered"
+                              and not b["supplement_of"]]) == 3, 60)
     finally:
         stop.set()
         writer.join()
         held.close()
     a.wait_all()
-    manifests = {m["source"]["path"]: m for _, m in a.manifests(bucket.fetch()) if not m["bundle"]["supplement_of"]}
+    manifests = {m["source"]["path"]: m for _, m in a.manifests(bucket.fetch())
+                 if not m["bundle"]["supplement_of"]}
     for path, word in ((a.path("cores", "core.cut.2"), "truncated"), (late, "max_wait")):
         m = manifests[path]
         b = next(b for b in a.bundles() if b["path"] == path and not b["supplement_of"])
-        said = {"manifest": json.dumps([m["bundle"]["reasons"], [e.get("verdict") for e in m["members"]]]), "list": json.dumps(b["incomplete"]),
+        said = {"manifest": json.dumps([m["bundle"]["reasons"],
+                                        [e.get("verdict") for e in m["members"]]]),
+                                        "list": json.dumps(b["incomplete"]),
                 "show": a.cli("show", b["id"]).stdout, "explain": a.cli("explain", b["id"]).stdout}
         notes.append(f"{path}: {said}")
-        assert not m["bundle"]["complete"] and not b["complete"] and m["bundle"]["reasons"] and b["incomplete"], said
+        assert not m["bundle"]["complete"] and not b["complete"] and m["bundle"]["reasons"] and b[
+            "incomplete"], said
         for where, text in said.items():
             assert word in text, f"{where} of {path} does not say {word}: {text}"
     whole = a.path("cores", "core.whole.1")
@@ -188,7 +208,8 @@ def what_was_discovered_is_the_sum_of_the_rest_at_every_moment_of_a_rough_day():
         if answer.returncode:
             return None
         looks += 1
-        values = {line.split()[0]: float(line.split()[1]) for line in answer.stdout.splitlines() if line.startswith("neuron_collectd_bundles")}
+        values = {line.split()[0]: float(line.split()[1]) for line in answer.stdout.splitlines()
+                  if line.startswith("neuron_collectd_bundles")}
         known = sum(values[f'neuron_collectd_bundles{{state="{s}"}}'] for s in STATES)
         assert known == values['neuron_collectd_bundles_total{state="discovered"}'], values
         a.assert_sum()
@@ -201,7 +222,8 @@ def what_was_discovered_is_the_sum_of_the_rest_at_every_moment_of_a_rough_day():
     for turn in range(6 if not is_instrumented() else 2):
         a.start()
         values = look()
-        assert discovered(values) >= last, f"{last} were discovered before the kill, {discovered(values)} after it"
+        assert discovered(
+            values) >= last, f"{last} were discovered before the kill, {discovered(values)} after it"
         for _ in range(4):
             made += 1
             what = rng.choice(("dump", "dump", "core", "directory", "short"))
@@ -262,7 +284,8 @@ def a_store_that_says_slow_down_gets_fewer_requests_at_once():
     with S3Server() as s3:
         a = Agent()
         a.use_directories()
-        a.config["limits"] = {"memory": "256MiB", "compression_level": 0, "compression_threads": 1, "request_rate": 0}
+        a.config["limits"] = {"memory": "256MiB", "compression_level": 0, "compression_threads": 1,
+                              "request_rate": 0}
         a.config["destinations"] = [a.s3("s3", s3, "bucket", part_size="5MiB", connections=8)]
         a.config["log"]["level"] = "info"
         s3.fault("UploadPart", stall="answer", times=None)
@@ -277,7 +300,8 @@ def a_store_that_says_slow_down_gets_fewer_requests_at_once():
         assert a.counts()["delivered"] == 1 and len(s3.objects) == 2 and not s3.uploads
         refused = sum(n > bearable for n in storm) / len(storm)
         settled = storm[len(storm) // 3:]
-        figures.append(f"a store that bears {bearable} parts at once gets {sum(settled) / len(settled):.1f} of 8 on average; "
+        figures.append(f"a store that bears {bearable} parts at once gets "
+                       f"{sum(settled) / len(settled):.1f} of 8 on average; "
                        f"{refused * 100:.0f} % of {len(storm)} were refused")
         assert sum(settled) / len(settled) <= 4, storm
         assert refused <= 0.6, storm  # eight at a time would have three of four refused
@@ -288,7 +312,8 @@ def a_store_that_says_slow_down_gets_fewer_requests_at_once():
 
 @test
 def canaries_in_environment_configuration_and_keys_are_found_nowhere():
-    """20: secrets leak through the tool itself. What job's files hold is theirs; this is about what the agent says and keeps."""
+    """20: secrets leak through the tool itself. What job's files hold is theirs; this is about what
+    the agent says and keeps."""
     need("gcore")
     if is_instrumented():
         raise Skip("the core of a sanitized daemon has terabytes")
@@ -296,25 +321,32 @@ def canaries_in_environment_configuration_and_keys_are_found_nowhere():
     bucket = new_bucket(server())
     a = Agent()
     a.config["destinations"] = [a.s3("s3", way, bucket)]
-    a.environment |= {"HF_TOKEN": "canary-of-a-job", "DATABASE_URL": "postgres://u:canary-of-a-base@h/d", "NEURON_RT_SECRET": "canary-of-neuron"}
+    a.environment |= {"HF_TOKEN": "canary-of-a-job",
+                      "DATABASE_URL": "postgres://u:canary-of-a-base@h/d",
+                      "NEURON_RT_SECRET": "canary-of-neuron"}
     unit = a.dump(size=65536)
     proxy.refuse()
     a.start()
     wait_for("the fault is said", lambda: a.status()["destinations"][0]["last_error"])
-    texts = {"status of a fault": a.curl("/v1/status").stdout, "explain": a.cli("explain", bundle_of(a, unit)["id"]).stdout}
+    texts = {"status of a fault": a.curl("/v1/status").stdout,
+             "explain": a.cli("explain", bundle_of(a, unit)["id"]).stdout}
     proxy.accept()
     a.wait_all()
     judge(a, bucket, [unit])
-    texts |= {path: a.curl(path).stdout for path in ("/v1/status", "/v1/bundles", "/metrics", "/readyz")}
-    texts |= {command: a.cli("--config", a.config_file, *command.split()).stdout for command in ("status", "list", "doctor", "config show")}
-    texts["print-config"] = run(DAEMON, "--config", a.config_file, "--print-config", env=a.whole_environment()).stdout
+    texts |= {path: a.curl(path).stdout for path in ("/v1/status", "/v1/bundles", "/metrics",
+                                                     "/readyz")}
+    texts |= {command: a.cli("--config", a.config_file, *command.split()).stdout
+              for command in ("status", "list", "doctor", "config show")}
+    texts["print-config"] = run(DAEMON, "--config", a.config_file, "--print-config",
+                                env=a.whole_environment()).stdout
     with open(f"/proc/{a.pid}/cmdline", encoding="utf-8") as f:
         texts["argv"] = f.read()
     if run("gcore", "-o", a.path("core"), str(a.pid)).returncode:
         raise Skip("gcore cannot")
     a.stop()
     texts["log"] = a.log
-    for base, _, names in (*os.walk(a.path("state")), *os.walk(a.path("run")), *os.walk(bucket.fetch())):
+    for base, _, names in (*os.walk(a.path("state")), *os.walk(a.path("run")),
+                           *os.walk(bucket.fetch())):
         for name in names:
             if os.path.isfile(os.path.join(base, name)) and not name.endswith(".tar.zst"):
                 with open(os.path.join(base, name), "rb") as f:
@@ -325,7 +357,8 @@ def canaries_in_environment_configuration_and_keys_are_found_nowhere():
         assert "canary" not in text and server().secret_key not in text, f"a secret is in {where}"
     with open(next(a.path(n) for n in os.listdir(a.dir) if n.startswith("core.")), "rb") as f:
         core = f.read()
-    # The environment of the process is the kernel's copy and belongs to whoever started it; the key that the agent was given is taken out of it.
+    # The environment of the process is the kernel's copy and belongs to whoever started it; the key
+    # that the agent was given is taken out of it.
     assert server().access_key.encode() in core, "this is no core of it"
     assert server().secret_key.encode() not in core, "the secret key is in a core"
 
@@ -334,15 +367,18 @@ def canaries_in_environment_configuration_and_keys_are_found_nowhere():
 def a_password_in_a_proxys_address_is_not_said():
     """20, for what stands in the configuration."""
     a = Agent()
-    a.config["destinations"] = [a.s3("s3", server(), "some-bucket", proxy="http://user:canary-of-the-proxy@127.0.0.1:9")]
+    a.config["destinations"] = [a.s3("s3", server(), "some-bucket",
+                                     proxy="http://user:canary-of-the-proxy@127.0.0.1:9")]
     a.write_config()
     faults = run(DAEMON, "--config", a.config_file, "--check", env=a.whole_environment())
-    texts = {"--check": faults.stdout + faults.stderr, "--print-config": run(DAEMON, "--config", a.config_file, "--print-config").stdout}
+    texts = {"--check": faults.stdout + faults.stderr,
+             "--print-config": run(DAEMON, "--config", a.config_file, "--print-config").stdout}
     if faults.returncode == 0:
         a.dump(size=4096)
         a.start()
         error = wait_for("the fault is said", lambda: a.status()["destinations"][0]["last_error"])
-        texts |= {"last_error": error, "status": a.cli("status").stdout, "explain": a.cli("explain", a.bundles()[0]["id"]).stdout,
+        texts |= {"last_error": error, "status": a.cli("status").stdout,
+                  "explain": a.cli("explain", a.bundles()[0]["id"]).stdout,
                   "doctor": a.cli("--config", a.config_file, "doctor").stdout}
         a.stop()
         texts["log"] = a.log
@@ -366,7 +402,8 @@ def readyz_answers_whether_a_bundle_could_be_delivered_now_also_before_there_is_
     assert doctor.returncode != 0 and bucket.name in doctor.stdout, doctor.stdout
     unit = a.dump(size=65536)
     a.wait_known(1)
-    wait_for("explain says the reason", lambda: bucket.name in a.cli("explain", bundle_of(a, unit)["id"]).stdout)
+    wait_for("explain says the reason",
+             lambda: bucket.name in a.cli("explain", bundle_of(a, unit)["id"]).stdout)
     bucket.make()
     a.wait_all()
     assert a.curl("/readyz").returncode == 0
@@ -390,7 +427,8 @@ def an_abort_that_the_network_prevents_is_kept_over_a_kill_and_done_later():
     proxy, way = through(server())
     a = Agent()
     a.use_directories()
-    a.config["destinations"] = [a.s3("s3", way, bucket, part_size="5MiB", connections=2, request_timeout="1s")]
+    a.config["destinations"] = [a.s3("s3", way, bucket, part_size="5MiB", connections=2,
+                                     request_timeout="1s")]
     a.incompressible(24 * MIB)
     proxy.hold_after(12 * MIB)
     a.start(wait=False)
@@ -404,7 +442,8 @@ def an_abort_that_the_network_prevents_is_kept_over_a_kill_and_done_later():
     a.kill()
     assert len(bucket.uploads()) == 1
     a.start()  # the network is still down
-    wait_for("the metric shows it also after kill -9", lambda: metric(a, "neuron_collectd_uploads_to_abort") == 1)
+    wait_for("the metric shows it also after kill -9",
+             lambda: metric(a, "neuron_collectd_uploads_to_abort") == 1)
     proxy.accept()
     wait_for("it is aborted by itself", lambda: not bucket.uploads(), 60)
     wait_for("the metric shows that", lambda: metric(a, "neuron_collectd_uploads_to_abort") == 0)
@@ -432,7 +471,8 @@ def a_reload_is_taken_whole_or_not_at_all_and_a_typo_does_not_touch_what_runs():
     error = wait_for("status has the fault", lambda: a.status()["config"]["last_error"])
     assert f"neuron-collectd.yaml:{line}" in str(error) and "setle" in str(error), error
     assert run(DAEMON, "--config", a.config_file, "--check").returncode == 2
-    assert [s["name"] for s in a.status()["sources"]] == ["core-dumps", "incidents"], "half of a faulty file was taken"
+    assert [s["name"] for s in a.status()["sources"]] == ["core-dumps",
+                                                          "incidents"], "half of a faulty file was taken"
     unit = a.dump(size=65536)
     a.wait_delivered(1)
     check_bundle(a.only_manifest()[0], unit, tools=("tar",))
@@ -441,9 +481,13 @@ def a_reload_is_taken_whole_or_not_at_all_and_a_typo_does_not_touch_what_runs():
     a.write_config()
     os.kill(pid, 1)
     socket, a.config["api"]["socket"] = a.config["api"]["socket"], a.socket
-    wait_for("what needs a restart is said", lambda: "api.socket" in str(a.status()["config"]["pending_restart"]))
+    wait_for("what needs a restart is said",
+             lambda: "api.socket" in str(a.status()["config"]["pending_restart"]))
     status = a.status()
-    assert not status["config"]["last_error"] and [s["name"] for s in status["sources"]] == ["core-dumps", "jobs", "incidents"], status["config"]
+    assert not status["config"]["last_error"] and [s["name"]
+                                                   for s in status["sources"]] == [
+                                                           "core-dumps", "jobs",
+                                                           "incidents"], status["config"]
     assert not os.path.exists(socket) and a.pid == pid
     a.stop()
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What users of comparable tools suffer from, on the node: disks that are full, memory that is short, events that are lost.
-docs/TESTING.md has the list. A test's docstring names its pain. They need root."""
+"""What users of comparable tools suffer from, on the node: disks that are full, memory that is
+short, events that are lost. docs/TESTING.md has the list. A test's docstring names its pain. They
+need root."""
 import os
 import signal
 import subprocess
@@ -13,7 +14,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..
 import agent
 import inotify_queue
 import radosgw
-from agent import (Agent, assert_same_tree, check_bundle, extract, is_instrumented, need, need_root, object_of, process_memory, run, tree, wait_for)
+from agent import (Agent, assert_same_tree, check_bundle, extract, is_instrumented, need,
+                   need_root, object_of, process_memory, run, tree, wait_for)
 from s3tools import judge, new_bucket
 from tap import Skip, figures, main, test
 from tcp_proxy import through
@@ -61,7 +63,8 @@ def forget_pages(unit):
 
 
 class Sampled:
-    """with Sampled(look) as s: … → s.first, s.highest: what look() gave before and at most while it went on."""
+    """with Sampled(look) as s: … → s.first, s.highest: what look() gave before and at most while it
+    went on."""
 
     def __init__(self, look):
         self.look = look
@@ -123,7 +126,8 @@ def small_disk(a, size):
     with open(image, "wb") as f:
         f.truncate(size)
     # No reserve for root and no lazy initialisation: what grows is what the daemon writes.
-    result = run("mkfs.ext4", "-q", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0", image)
+    result = run("mkfs.ext4", "-q", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0",
+                 image)
     assert result.returncode == 0, result.stderr
     result = run("mount", "-o", "loop", image, place)
     if result.returncode:
@@ -179,7 +183,8 @@ def a_bundle_larger_than_the_free_disk_is_shipped_without_a_copy():
             a.wait_known(1)
             a.wait_delivered(1, 300)
     grown = used.highest - used.first
-    figures.append(f"{size / MIB:.0f} MiB shipped with {free / MIB:.0f} MiB free: {grown / MIB:.2f} MiB more in use at most ({used.n} looks)")
+    figures.append(f"{size / MIB:.0f} MiB shipped with {free / MIB:.0f} MiB free: "
+                   f"{grown / MIB:.2f} MiB more in use at most ({used.n} looks)")
     assert grown <= 2 * MIB, f"{grown / MIB:.1f} MiB"  # the database and its log
     assert hidden.highest <= MIB, hidden.highest
     assert not os.listdir(os.path.join(disk, "tmp"))
@@ -203,7 +208,8 @@ def a_queue_of_16_events_loses_no_dump():
     for i in range(60):
         unit = a.path("jobs", f"job-{i}", "a", "b")
         if i == 30:
-            os.kill(a.pid, signal.SIGSTOP)  # whatever the scheduler does, from here on the queue runs over
+            # whatever the scheduler does, from here on the queue runs over
+            os.kill(a.pid, signal.SIGSTOP)
         os.makedirs(unit)
         for name in ("x", "y", "z"):
             with open(os.path.join(unit, name), "w", encoding="ascii") as f:
@@ -254,10 +260,12 @@ class MemoryGroup:
     @staticmethod
     def _make():
         with open("/proc/self/cgroup", encoding="ascii") as f:
-            own = {c: path.strip() for _, controllers, path in (line.split(":", 2) for line in f) for c in (controllers.split(",") or [""])}
+            own = {c: path.strip() for _, controllers, path in (line.split(":", 2) for line in f)
+                   for c in (controllers.split(",") or [""])}
         name = f"neuron-e2e.{os.getpid()}.{len(_undo)}"
         tried = []
-        for mount, v1, base in (("/sys/fs/cgroup/memory", True, own.get("memory", "/")), ("/sys/fs/cgroup/memory", True, "/"),
+        for mount, v1, base in (("/sys/fs/cgroup/memory", True, own.get("memory", "/")),
+                                ("/sys/fs/cgroup/memory", True, "/"),
                                 ("/sys/fs/cgroup", False, "/")):
             path = os.path.join(mount, base.lstrip("/"), name)
             try:
@@ -287,7 +295,8 @@ class MemoryGroup:
         return ["sh", "-c", f'echo $$ >{self.path}/cgroup.procs && exec "$@"', "sh"]
 
     def stat(self):
-        return {k: int(v) for k, v in (line.split() for line in self._read("memory.stat").splitlines())}
+        return {k: int(v) for k, v in (line.split()
+                                       for line in self._read("memory.stat").splitlines())}
 
     def page_cache(self):
         """Of files, without shared memory."""
@@ -330,7 +339,8 @@ def in_64_mib_of_memory_it_ships_gigabytes_to_a_store_that_stalls_half_of_the_ti
         a.wait_known(1)
         a.wait_delivered(1, 300)
     memory = process_memory(a.pid)
-    figures.append(f"4 GiB sparse with 200 MiB of data, cgroup of 64 MiB, {stutter.n_stops} stalls: peak of the group {group.peak() / MIB:.1f} MiB, "
+    figures.append(f"4 GiB sparse with 200 MiB of data, cgroup of 64 MiB, {stutter.n_stops} "
+                   f"stalls: peak of the group {group.peak() / MIB:.1f} MiB, "
                    f"of RSS {memory['VmHWM'] / MIB:.1f} MiB")
     assert stutter.n_stops >= 3, stutter.n_stops
     assert group.oom_kills() == 0
@@ -365,7 +375,8 @@ def ships_without_the_page_cache(prepare, expected_peak):
         wait_for("the daemon answers", a.is_healthy)
         a.wait_known(1)
         a.wait_delivered(1, 300)
-    figures.append(f"{size / MIB:.0f} MiB shipped: page cache of its cgroup at most {cache.highest / MIB:.1f} MiB ({cache.n} looks); "
+    figures.append(f"{size / MIB:.0f} MiB shipped: page cache of its cgroup at most "
+                   f"{cache.highest / MIB:.1f} MiB ({cache.n} looks); "
                    f"of `cat` {counted / MIB:.0f} MiB")
     assert cache.n >= 50, cache.n
     assert cache.highest < expected_peak, f"{cache.highest / MIB:.1f} MiB"

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What users of comparable tools suffer from: a local state that has gone bad stops the agent, or makes it loop. docs/TESTING.md has the list."""
+"""What users of comparable tools suffer from: a local state that has gone bad stops the agent, or
+makes it loop. docs/TESTING.md has the list."""
 import os
 import random
 import shutil
@@ -50,12 +51,15 @@ def half(path):
     os.truncate(path, os.path.getsize(path) // 2)
 
 
-DAMAGES = {"random pages": lambda p: scribble(p, 1), "other random pages": lambda p: scribble(p, 2), "cut in half": half, "a table is gone": drop_table,
+DAMAGES = {"random pages": lambda p: scribble(p, 1),
+           "other random pages": lambda p: scribble(p, 2), "cut in half": half,
+           "a table is gone": drop_table,
            "a directory in its place": a_directory}
 
 
 def put_aside(a):
-    return [n for n in os.listdir(a.path("state")) if n.startswith("state.db.corrupt-") and not n.endswith(("-wal", "-shm", "-journal"))]
+    return [n for n in os.listdir(a.path("state")) if n.startswith("state.db.corrupt-")
+            and not n.endswith(("-wal", "-shm", "-journal"))]
 
 
 def survives(damages):
@@ -81,7 +85,8 @@ def survives(damages):
         proxy.accept()
         proxy.forget()
         a.start()
-        wait_for(f"after {what}: all five are delivered", lambda a=a: a.counts()["delivered"] == 5, 40)
+        wait_for(f"after {what}: all five are delivered", lambda a=a: a.counts()["delivered"] == 5,
+                 40)
         a.wait_all()
         name, = put_aside(a)
         assert name in a.log, (what, name)
@@ -109,26 +114,32 @@ def a_state_that_is_sound_and_says_what_nobody_knows_is_put_aside_too():
 
 
 def mutate(path, rng):
-    """Other values in some rows of every table: nulls, absurd numbers, bytes that are no text, other rows' values. SQLite finds them sound."""
+    """Other values in some rows of every table: nulls, absurd numbers, bytes that are no text,
+    other rows' values. SQLite finds them sound."""
     with sqlite3.connect(path) as db:
         db.execute("pragma ignore_check_constraints = on")
         db.execute("pragma foreign_keys = off")
-        for table, in db.execute("select name from sqlite_schema where type = 'table' and name not like 'sqlite_%'").fetchall():
-            columns = [(name, in_key) for _, name, _, _, _, in_key in db.execute(f"pragma table_info({table})")]
+        for table, in db.execute("select name from sqlite_schema where type = 'table' and name not "
+                                 "like 'sqlite_%'").fetchall():
+            columns = [(name, in_key) for _, name, _, _, _,
+                       in_key in db.execute(f"pragma table_info({table})")]
             key = [name for name, in_key in columns if in_key]
             for row in db.execute(f"select {', '.join(key)} from {table}").fetchall():
                 if rng.random() < 0.5:
-                    value = rng.choice((None, -1, 2 ** 63 - 1, -2 ** 63, b"", rng.randbytes(20), "x" * 5000, "../../etc/passwd", 1.5))
+                    value = rng.choice((None, -1, 2 ** 63 - 1, -2 ** 63, b"", rng.randbytes(20),
+                                        "x" * 5000, "../../etc/passwd", 1.5))
                     where = " and ".join(f"{k} = ?" for k in key)
                     try:
-                        db.execute(f"update or ignore {table} set {rng.choice(columns)[0]} = ? where {where}", (value, *row))
+                        db.execute(f"update or ignore {table} set {rng.choice(columns)[0]} = ? "
+                                   f"where {where}", (value, *row))
                     except sqlite3.Error:
                         pass  # a trigger or NOT NULL would not have it
 
 
 @test
 def rows_of_any_content_neither_stop_it_nor_keep_the_next_dump_away():
-    """21, fuzzed: values that SQLite cannot find wrong. What they said may be lost; what comes next is not, and the sum holds."""
+    """21, fuzzed: values that SQLite cannot find wrong. What they said may be lost; what comes next
+    is not, and the sum holds."""
     seed = int(os.environ.get("NC_SEED", "20260527"))
     notes.append(f"again with NC_SEED={seed}")
     a = Agent()
@@ -148,10 +159,12 @@ def rows_of_any_content_neither_stop_it_nor_keep_the_next_dump_away():
         mutate(a.path("state", "state.db"), random.Random(seed + i))
         unit = a.dump(size=4096, cluster_id=f"{i + 1:016x}", pid=100 + i)
         a.start()
-        wait_for("the new dump is delivered", lambda unit=unit: any(m["source"]["path"] == unit for _, m in a.manifests()))
+        wait_for("the new dump is delivered", lambda unit=unit: any(m["source"]["path"] == unit
+                                                                    for _, m in a.manifests()))
         status = a.status()  # a sum that was spoiled is told as such
         counts = status["bundles"]
-        assert status["accounting_ok"] == (counts["discovered"] == sum(counts[s] for s in STATES)), status
+        assert status["accounting_ok"] == (counts["discovered"] == sum(
+            counts[s] for s in STATES)), status
         a.bundles("?limit=1000")
         a.stop()
     found = {}

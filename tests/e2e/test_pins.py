@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The links that hold the sources: kept while anybody may want them, ours whatever is renamed, and let go in the end."""
+"""The links that hold the sources: kept while anybody may want them, ours whatever is renamed, and
+let go in the end."""
 import os
 import shutil
 import subprocess
@@ -38,7 +39,8 @@ def a_restart_keeps_the_links_of_all_sources_with_one_parent():
     a.start()
     dump, core = a.dump(size=65536), a.core()
     wanted_dump, wanted_core = tree(dump), os.path.getsize(core)
-    wait_for("both are pinned", lambda: sorted(len(m) for m in pinned(a).values()) == [1, len(wanted_dump)])
+    wait_for("both are pinned",
+             lambda: sorted(len(m) for m in pinned(a).values()) == [1, len(wanted_dump)])
     a.kill()
     # Now the links are all there is, and whichever source sweeps first must leave the other's.
     shutil.rmtree(a.path("dumps"))
@@ -77,7 +79,8 @@ def links_of_bundles_that_a_lost_database_knew_are_left_alone_and_named():
     with open(a.path("state", "state.db"), "wb") as f:
         f.write(b"rubbish" * 4096)
     a.start()
-    wait_for("they are named", lambda: "unknown pins, left alone: '" + os.path.join(pins(a), *before) in a.log)
+    wait_for("they are named", lambda: "unknown pins, left alone: '"
+             + os.path.join(pins(a), *before) in a.log)
     assert pinned(a) == before
     a.stop()
     assert pinned(a) == before and a.log.count("unknown pins") == 1, a.log
@@ -131,7 +134,8 @@ def a_unit_that_is_renamed_while_it_is_pinned_is_delivered_whole_under_its_new_n
     wait_for("all is pinned", lambda: [len(m) for m in pinned(a).values()] == [5])
     new = a.path("jobs", "dt-final")
     os.rename(unit, new)
-    wait_for("the new name is delivered", lambda: [m for _, m in a.manifests() if m["source"]["path"] == new], 40)
+    wait_for("the new name is delivered", lambda: [m for _, m in a.manifests()
+                                                   if m["source"]["path"] == new], 40)
     a.wait_all()
     path, m = a.only_manifest()  # and not a second time under the old name
     check_bundle(path, new, tools=("tar",))
@@ -178,13 +182,15 @@ def a_removed_source_whose_writer_writes_on_is_waited_for():
         a.wait_known(1)
         wait_for("it is held", lambda: a.bundles()[0]["links_held"])
         shutil.rmtree(unit)
-        wait_for("the writer is seen", lambda: "open for writing" in a.cli("explain", a.bundles()[0]["id"]).stdout)
+        wait_for("the writer is seen",
+                 lambda: "open for writing" in a.cli("explain", a.bundles()[0]["id"]).stdout)
         f.write(b"second\n")
     a.wait_all()
     path, manifest = a.only_manifest()
     assert manifest["bundle"]["complete"], manifest["bundle"]
     bundle = path.replace(".manifest.json", ".tar.zst")
-    text = subprocess.run(["tar", "--zstd", "-xOf", bundle, "nrt-pid-1.log"], check=True, stdout=subprocess.PIPE).stdout
+    text = subprocess.run(["tar", "--zstd", "-xOf", bundle, "nrt-pid-1.log"], check=True,
+                          stdout=subprocess.PIPE).stdout
     assert text == b"first\nsecond\n", text
     a.stop()
 
@@ -206,7 +212,8 @@ def a_directory_made_anew_under_its_name_is_another_bundle_and_mixes_with_none()
     new = tree(unit)
     a.wait_delivered(2, 20)  # well before the next scan
     a.wait_all()
-    first, second = sorted((m["created"], p) for p, m in a.manifests() if m["source"]["path"] == unit)
+    first, second = sorted((m["created"], p) for p,
+                           m in a.manifests() if m["source"]["path"] == unit)
     check_bundle(first[1], old, tools=("tar",))
     check_bundle(second[1], new, tools=("tar",))
     a.stop()

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Several destinations and one bundle: they may see different contents, fail at different times, and never hold up each other."""
+"""Several destinations and one bundle: they may see different contents, fail at different times,
+and never hold up each other."""
 import glob
 import os
 import shutil
@@ -18,7 +19,8 @@ def destination(a, name):
 
 
 def add_absent_volume(a, name="second"):
-    """A destination that is away until the directory above its root is made. @return that directory"""
+    """A destination that is away until the directory above its root is made. @return that
+    directory"""
     a.config["destinations"].append(a.volume(name, name + "-mount/root"))
     parent = a.path(name + "-mount")
     shutil.rmtree(parent, ignore_errors=True)
@@ -27,11 +29,13 @@ def add_absent_volume(a, name="second"):
 
 def members_at(a, where):
     """All (path, size) that some bundle at a destination has."""
-    return {(member["path"], member["bytes"]) for _, m in a.manifests(where) for member in m["members"]}
+    return {(member["path"], member["bytes"]) for _,
+            m in a.manifests(where) for member in m["members"]}
 
 
 def occupied_name(a):
-    """Leaves a dump whose manifest's name is taken at the first destination by something that is not ours. @return (unit, that path)"""
+    """Leaves a dump whose manifest's name is taken at the first destination by something that is
+    not ours. @return (unit, that path)"""
     unit = a.dump()
     a.start()
     a.wait_known(1)
@@ -53,7 +57,8 @@ def what_one_volume_lacks_follows_as_a_supplement():
     a.start()
     wait_for("the first volume has it", lambda: len(a.manifests()) == 1)
     wait_for("the second one is away", lambda: destination(a, "second")["last_error"])
-    grown = max(glob.glob(os.path.join(unit, "**", "*"), recursive=True), key=lambda p: (os.path.isfile(p), os.path.getsize(p)))
+    grown = max(glob.glob(os.path.join(unit, "**", "*"), recursive=True),
+                key=lambda p: (os.path.isfile(p), os.path.getsize(p)))
     with open(grown, "ab") as f:
         f.write(b"more" * 1000)
     os.makedirs(parent)
@@ -73,7 +78,8 @@ def a_bundle_given_up_here_still_goes_there_and_is_tried_in_peace():
     a.config["retry"]["quarantine_after"] = 3
     a.start()
     wait_for("the first volume is given up", lambda: "given up after 3 failures" in a.log)
-    assert a.counts()["quarantined"] == 0, "it is in quarantine although one destination has not had its turn"
+    assert a.counts()[
+        "quarantined"] == 0, "it is in quarantine although one destination has not had its turn"
     bundle = a.bundles()[0]["id"]
     assert "given up" in a.cli("explain", bundle).stdout
     os.makedirs(parent)
@@ -118,7 +124,8 @@ def one_bundle_with_a_bad_directory_does_not_hold_up_the_others():
         pass
     stuck = a.dump(size=65536, cluster_id="000000000000000a", pid=1)
     a.start()
-    wait_for("the fault is said", lambda: "in the way" in (destination(a, "archive")["last_error"] or ""))
+    wait_for("the fault is said", lambda: "in the way" in (destination(a, "archive")["last_error"]
+                                                           or ""))
     units = [a.dump(size=65536, cluster_id=f"00000000000001{i:02x}", pid=100 + i) for i in range(3)]
     a.wait_delivered(3)
     wait_for("the bad one is in quarantine", lambda: a.counts()["quarantined"] == 1)
@@ -154,7 +161,8 @@ def a_supplement_reaches_a_destination_that_was_away_when_the_other_one_got_it()
     a.wait_all()
     counts = a.assert_sum()
     assert counts["delivered"] == 2 and counts["vanished"] == 0, counts
-    names = [[os.path.basename(p) for p, _ in a.manifests(where)] for where in (a.out, a.path("second"))]
+    names = [[os.path.basename(p) for p, _ in a.manifests(where)]
+             for where in (a.out, a.path("second"))]
     assert names[0] == names[1], names
 
 
@@ -165,8 +173,10 @@ def links(a):
 
 
 def append_and_remove(unit):
-    """Lets the largest member of a unit grow, and then takes the unit away. @return what it held, as members_at() tells it"""
-    grown = max(glob.glob(os.path.join(unit, "**", "*"), recursive=True), key=lambda p: (os.path.isfile(p), os.path.getsize(p)))
+    """Lets the largest member of a unit grow, and then takes the unit away. @return what it held,
+    as members_at() tells it"""
+    grown = max(glob.glob(os.path.join(unit, "**", "*"), recursive=True),
+                key=lambda p: (os.path.isfile(p), os.path.getsize(p)))
     with open(grown, "ab") as f:
         f.write(b"more" * 1000)
     wanted = {(os.fsdecode(path), size) for path, (size, _) in tree(unit).items()}
@@ -175,8 +185,9 @@ def append_and_remove(unit):
 
 
 def grown_and_removed_between_two_volumes():
-    """@return (agent, the second volume's parent, what the unit held in the end): the first volume has the unit as it was first, the
-    second one is away, and links of ours alone hold what came later"""
+    """@return (agent, the second volume's parent, what the unit held in the end): the first volume
+    has the unit as it was first, the second one is away, and links of ours alone hold what came
+    later"""
     a = Agent()
     parent = add_absent_volume(a)
     unit = a.dump(size=65536)
@@ -196,8 +207,10 @@ def judge_grown(a, parent, wanted):
     counts = a.assert_sum()
     assert counts["delivered"] == counts["discovered"] == 2, (counts, a.bundles())
     assert all(m["bundle"]["complete"] for where in (a.out, parent) for _, m in a.manifests(where))
-    base, supplement = sorted((m for _, m in a.manifests()), key=lambda m: m["bundle"]["supplement_of"] or "")
-    assert supplement["bundle"]["supplement_of"] == base["bundle"]["id"] and len(supplement["members"]) == 1, supplement
+    base, supplement = sorted((m for _, m in a.manifests()),
+                              key=lambda m: m["bundle"]["supplement_of"] or "")
+    assert supplement["bundle"]["supplement_of"] == base["bundle"]["id"] and len(
+        supplement["members"]) == 1, supplement
 
 
 @test
@@ -230,7 +243,8 @@ def what_one_volume_lacks_follows_from_the_links_when_only_that_file_is_gone():
 
 @test
 def what_one_volume_lacks_survives_kill_9():
-    for said in ("delivered to second", ": delivered\n", "-s1: found", "-s1: ready\n", "-s1: delivered to", "-s1: delivered\n"):
+    for said in ("delivered to second", ": delivered\n", "-s1: found", "-s1: ready\n",
+                 "-s1: delivered to", "-s1: delivered\n"):
         a, parent, wanted = grown_and_removed_between_two_volumes()
         os.makedirs(parent)
         wait_for(f"'{said}'", lambda here=a, what=said: what in here.log, every=0.001)
@@ -296,7 +310,8 @@ def what_one_volume_lacks_follows_although_another_unit_has_the_place():
 
 
 def grown_in_links_only(name_of):
-    """What a kill between a bundle's end and its supplement's beginning leaves: links with something in them that was not shipped."""
+    """What a kill between a bundle's end and its supplement's beginning leaves: links with
+    something in them that was not shipped."""
     a = Agent()
     a.config["destinations"].append(a.volume("second", "second"))
     unit = a.dump(size=65536)
@@ -362,7 +377,8 @@ def what_is_replaced_while_a_supplement_is_under_way_goes_out_too():
     os.rename(a.path("unmounted"), a.path("second"))
     for where in (a.out, a.path("second")):
         wait_for(f"three bundles in {where}", lambda where=where: len(a.manifests(where)) == 3)
-        members = sorted((m["path"], m["bytes"]) for _, manifest in a.manifests(where) for m in manifest["members"])
+        members = sorted((m["path"], m["bytes"]) for _,
+                         manifest in a.manifests(where) for m in manifest["members"])
         assert members == [("late", 5), ("noise", 21), ("noise", 1000)], members
     a.stop()
 

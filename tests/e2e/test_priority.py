@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The job comes first: threads that can wait are idle ones, the machine's pressure makes them rest, and the API answers nevertheless."""
+"""The job comes first: threads that can wait are idle ones, the machine's pressure makes them rest,
+and the API answers nevertheless."""
 import contextlib
 import hashlib
 import json
@@ -27,7 +28,8 @@ def threads(pid):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one that has just ended
             with open(f"/proc/{pid}/task/{tid}/comm", encoding="utf-8") as f:
                 name = f.read().strip()
-            found[name] = os.sched_getscheduler(int(tid)), run("ionice", "-p", tid).stdout.split(":")[0].strip()
+            found[name] = os.sched_getscheduler(int(tid)), run("ionice", "-p",
+                                                               tid).stdout.split(":")[0].strip()
     return found
 
 
@@ -36,7 +38,8 @@ def threads_that_read_compress_and_write_are_idle_and_no_other():
     need("ionice")
     a = Agent()
     unit = a.dump()
-    own = os.sched_getscheduler(0), run("ionice", "-p", str(os.getpid())).stdout.split(":")[0].strip()
+    own = os.sched_getscheduler(0), run("ionice", "-p",
+                                        str(os.getpid())).stdout.split(":")[0].strip()
     a.start()
     a.wait_delivered(1)
     found = threads(a.pid)
@@ -59,7 +62,8 @@ class Job:
     """Takes all CPUs."""
 
     def __enter__(self):
-        self.processes = [multiprocessing.Process(target=burn, daemon=True) for _ in os.sched_getaffinity(0)]
+        self.processes = [multiprocessing.Process(target=burn, daemon=True)
+                          for _ in os.sched_getaffinity(0)]
         for p in self.processes:
             p.start()
 
@@ -95,7 +99,8 @@ def while_a_job_takes_all_cpus_and_bundles_are_shipped_the_api_answers():
     with Job():
         took = sorted(ask(a.socket) for _ in range(1000))
         assert a.counts()["shipping"] == 1, "it was to ship all the while"
-    figures.append(f"GET /healthz beside a job on all CPUs: median {took[500] * 1000:.1f} ms, p99 {took[990] * 1000:.1f} ms, worst {took[-1] * 1000:.1f} ms")
+    figures.append(f"GET /healthz beside a job on all CPUs: median {took[500] * 1000:.1f} ms, p99 "
+                   f"{took[990] * 1000:.1f} ms, worst {took[-1] * 1000:.1f} ms")
     in_time(took[990], 0.5, "99 of 100 answers")
     in_time(took[-1], 5, "the slowest answer")
     a.stop()
@@ -119,7 +124,8 @@ class FakeProc:
         for name, total in (("cpu", self.total), ("io", 0)):
             path = os.path.join(self.where, "pressure", name)
             with open(path + ".new", "w", encoding="ascii") as f:
-                f.write(f"some avg10=0.00 avg60=0.00 avg300=0.00 total={total}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
+                f.write(f"some avg10=0.00 avg60=0.00 avg300=0.00 total={total}\nfull avg10=0.00 "
+                        f"avg60=0.00 avg300=0.00 total=0\n")
             os.rename(path + ".new", path)
 
     def go_on(self):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What happens to sources after delivery, and when their file system has no room left: what may go goes in order, and nothing else."""
+"""What happens to sources after delivery, and when their file system has no room left: what may go
+goes in order, and nothing else."""
 import os
 import shutil
 import signal
@@ -27,7 +28,8 @@ def mount(*arguments):
 
 def clean(failed=False):
     for a in agent._live:  # pylint: disable=protected-access
-        if a.process is not None and a.process.poll() is None and _mounted:  # it goes first, or it keeps the mounts busy
+        # it goes first, or it keeps the mounts busy
+        if a.process is not None and a.process.poll() is None and _mounted:
             a.process.send_signal(signal.SIGKILL)
             a.process.wait()
     for place in reversed(_mounted):
@@ -49,7 +51,8 @@ class Retention:
         a.config["retention"] = {"max_use": "0", "keep_free": "0"} | retention
 
     def unit(self, n, *, size=4096, files=2):
-        """Comes whole, by a rename, when it is new: an agent that sees half of it has another idea of what it is."""
+        """Comes whole, by a rename, when it is new: an agent that sees half of it has another idea
+        of what it is."""
         final = self.path(n)
         path = final if os.path.exists(final) else self.a.path("work", f"coming-{n}")
         os.makedirs(os.path.join(path, "sub"), exist_ok=True)
@@ -84,7 +87,8 @@ class Retention:
         wait_for(f"job-{n} is deleted", lambda: not os.path.exists(self.path(n)), 40)
 
     def looks(self, n=2):
-        """Waits until retention has looked: a unit that is new makes it look at once, and what it decides then is decided."""
+        """Waits until retention has looked: a unit that is new makes it look at once, and what it
+        decides then is decided."""
         for i in range(n):
             self.deliver(9000 + len(os.listdir(self.a.path("work", "jobs"))) + i)
 
@@ -141,7 +145,8 @@ def with_delete_a_source_goes_when_keep_for_is_over_and_not_before():
         r.unit(n)
     assert a.bundles()[0]["links_held"]
     r.wait_gone(1)
-    wait_for("the others go as well", lambda: not [n for n in (2, 3) if os.path.exists(r.path(n))], 40)
+    wait_for("the others go as well", lambda: not [n for n in (2, 3) if os.path.exists(r.path(n))],
+             40)
     wait_for("the links are let go", lambda: not r.pins())
     wait_for("the rows say so", lambda: not [b for b in a.bundles() if b["links_held"]])
     assert os.path.isdir(a.path("work", "jobs")), "the fixed part was deleted"
@@ -156,7 +161,8 @@ def with_delete_a_source_goes_when_keep_for_is_over_and_not_before():
 def every_kind_of_source_is_deleted():
     a = Agent()
     a.use_all_kinds()
-    a.config["retention"] = {"after_delivery": "delete", "keep_for": "1s", "max_use": "0", "keep_free": "0"}
+    a.config["retention"] = {"after_delivery": "delete", "keep_for": "1s", "max_use": "0",
+                             "keep_free": "0"}
     a.start()
     dump, core, profile = a.dump(size=65536), a.core(), a.profile()
     a.wait_delivered(3)
@@ -176,7 +182,8 @@ def what_changed_or_came_after_delivery_is_not_deleted_but_goes_out():
     with open(os.path.join(r.path(1), "of-the-user"), "wb") as f:
         f.write(b"new")
     changed = tree(r.path(1))
-    wait_for("what did not change is deleted", lambda: not os.path.exists(os.path.join(r.path(1), "file-2")), 40)
+    wait_for("what did not change is deleted",
+             lambda: not os.path.exists(os.path.join(r.path(1), "file-2")), 40)
     assert not os.path.exists(os.path.join(r.path(1), "sub"))
     wait_for("the rest goes out", lambda: len(a.manifests()) >= 2)
     members = {}
@@ -201,7 +208,8 @@ def what_was_written_right_before_it_was_removed_goes_out_before_its_last_link_d
         shutil.rmtree(r.path(n))
     a.process.send_signal(signal.SIGCONT)
     a.wait_delivered(4)
-    sizes = sorted(e["bytes"] for _, m in a.manifests() for e in m["members"] if e["path"] == "file-0")
+    sizes = sorted(e["bytes"] for _, m in a.manifests() for e in m["members"]
+                   if e["path"] == "file-0")
     assert sizes[-2:] == [1024 + 1001, 1024 + 1002], sizes
     a.stop()
     a.start()  # else the rest of it is let go of in a minute
@@ -260,7 +268,8 @@ def what_is_open_for_writing_is_left_until_it_is_closed():
     a = r.a.start()
     r.deliver(1)
     with open(os.path.join(r.path(1), "file-0"), "ab"):
-        wait_for("the other one is deleted", lambda: not os.path.exists(os.path.join(r.path(1), "sub")), 40)
+        wait_for("the other one is deleted",
+                 lambda: not os.path.exists(os.path.join(r.path(1), "sub")), 40)
         wait_for("it is said", lambda: "open for writing, trying again" in a.log)
         assert os.path.exists(os.path.join(r.path(1), "file-0"))
         assert len(r.pins()) == 1
@@ -300,7 +309,8 @@ def keep_free_makes_room_by_deleting_the_oldest_delivered():
 
 @test
 def keep_free_counts_inodes_too():
-    r = Retention(size="size=64m,nr_inodes=400", after_delivery="delete", keep_for="1h", keep_free="50%")
+    r = Retention(size="size=64m,nr_inodes=400", after_delivery="delete", keep_for="1h",
+                  keep_free="50%")
     a = r.a.start()
     r.deliver(1, files=40)
     assert os.path.exists(r.path(1))
@@ -348,7 +358,8 @@ def what_only_our_links_hold_is_released_under_pressure_and_only_then():
 
 @test
 def evict_undelivered_lets_the_oldest_go_with_a_tombstone_but_not_what_is_pinned():
-    r = Retention(size="size=32m", after_delivery="delete", evict_undelivered="oldest", keep_free="4MiB")
+    r = Retention(size="size=32m", after_delivery="delete", evict_undelivered="oldest",
+                  keep_free="4MiB")
     a = r.a
     stop_destination(a)
     a.start()
@@ -364,7 +375,8 @@ def evict_undelivered_lets_the_oldest_go_with_a_tombstone_but_not_what_is_pinned
     wait_for("its links are gone", lambda: ids[1] not in r.pins())
     gone = r.bundle_of(2)
     assert gone["state"] == "evicted" and gone["reason"].startswith("keep_free"), gone
-    assert "keep_free" in a.cli("show", ids[1]).stdout and ids[1] in a.cli("list", "--state", "evicted").stdout
+    assert "keep_free" in a.cli("show", ids[1]).stdout and ids[1] in a.cli(
+        "list", "--state", "evicted").stdout
     assert os.path.exists(r.path(1)), "the operator's pin did not protect it"
     assert os.path.exists(r.path(3)), "one more than was needed went"
     assert 'bundle_discards_total{reason="keep_free"} 1' in a.curl("/metrics").stdout
@@ -427,7 +439,8 @@ def a_restart_in_between_forgets_nothing_and_kill_9_while_it_deletes_leaves_noth
         if left == 0:
             break
         a.start(wait=False)
-        wait_for("something more is deleted", lambda left=left: n_files(a.path("work", "jobs")) < left, 40, every=0.0001)
+        wait_for("something more is deleted",
+                 lambda left=left: n_files(a.path("work", "jobs")) < left, 40, every=0.0001)
         a.kill()
     a.start()
     for n in range(1, 7):
@@ -441,7 +454,8 @@ def a_restart_in_between_forgets_nothing_and_kill_9_while_it_deletes_leaves_noth
 
 @test
 def kill_9_while_it_evicts_leaves_no_file_without_a_bundle():
-    r = Retention(size="size=32m", after_delivery="delete", evict_undelivered="oldest", keep_free="0")
+    r = Retention(size="size=32m", after_delivery="delete", evict_undelivered="oldest",
+                  keep_free="0")
     a = r.a
     stop_destination(a)
     a.start()
@@ -454,7 +468,8 @@ def kill_9_while_it_evicts_leaves_no_file_without_a_bundle():
     wait_for("some of it is deleted", lambda: n_files(r.path(1)) < 300, 40, every=0.0001)
     a.kill()
     with sqlite3.connect(a.path("state", "state.db")) as db:
-        state, held = db.execute("select state, links_held from bundles where id = ?", (bundle,)).fetchone()
+        state, held = db.execute("select state, links_held from bundles where id = ?", (bundle,
+                                 )).fetchone()
     assert state == "evicted", f"files are gone while the row says {state}"
     assert held or n_files(r.path(1)) == 0, "files are left that nobody would delete"
     a.start()
@@ -515,13 +530,16 @@ def where_it_may_not_delete_it_says_so_with_the_remedy_and_goes_on():
     os.chown(a.path("work"), 65534, 65534)
     os.chown(a.path("work", "jobs"), 65534, 65534)
     a.config["sources"] = [a.source("jobs", "directory", "work/jobs/job-%p")]
-    a.config["retention"] = {"after_delivery": "delete", "keep_for": "1s", "max_use": "0", "keep_free": "0"}
+    a.config["retention"] = {"after_delivery": "delete", "keep_for": "1s", "max_use": "0",
+                             "keep_free": "0"}
     capabilities = "-all,+dac_read_search,+fowner,+lease"  # as the unit has it
-    a.prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", f"--inh-caps={capabilities}",
+    a.prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
+                f"--inh-caps={capabilities}",
                 f"--ambient-caps={capabilities}", f"--bounding-set={capabilities}"]
     a.start()
     r.deliver(1)  # of root's, 0755
-    wait_for("it is said", lambda: "cannot delete delivered files" in a.log and "CAP_DAC_OVERRIDE" in a.log, 40)
+    wait_for("it is said", lambda: "cannot delete delivered files" in a.log
+             and "CAP_DAC_OVERRIDE" in a.log, 40)
     assert len(tree(r.path(1))) == 2 and len(r.pins()) == 1
     coming = a.path("work", "coming")
     os.makedirs(coming)

@@ -54,13 +54,15 @@ def a_small_bundle_is_one_conditional_put_and_the_manifest_comes_last():
     m = judge(a, bucket, [unit], tools=("tar", "bsdtar", "tarfile"))[unit]
     assert len(m["bundle"]["parts"]) == 1, m["bundle"]
     puts = [r for r in proxy.requests if r.method in ("PUT", "POST")]
-    assert [r.key.rpartition("/")[2] for r in puts] == [m["bundle"]["object"], m["bundle"]["id"] + ".manifest.json"], puts
+    assert [r.key.rpartition("/")[2] for r in puts] == [m["bundle"]["object"],
+                                                        m["bundle"]["id"] + ".manifest.json"], puts
     for r in puts:
         assert r.status == 200 and r.headers.get("if-none-match") == "*", (r.headers, r.status)
         assert r.headers[PLAN] == m["bundle"]["plan"]
         assert r.headers.get("content-type"), r.headers
         # Ceph ignores it, right or wrong, so it is compared here.
-        assert r.headers["x-amz-checksum-sha256"] == base64.b64encode(bytes.fromhex(r.headers["x-amz-content-sha256"])).decode(), r.headers
+        assert r.headers["x-amz-checksum-sha256"] == base64.b64encode(
+            bytes.fromhex(r.headers["x-amz-content-sha256"])).decode(), r.headers
     assert puts[0].headers["x-amz-content-sha256"] == m["bundle"]["parts"][0]["sha256"]
     assert deliveries(a)[0]["proof"] == "head", deliveries(a)
     assert destination(a)["state"] == "ok" and destination(a)["type"] == "s3", destination(a)
@@ -85,11 +87,14 @@ def a_large_bundle_goes_up_in_parts_is_proven_by_head_and_leaves_nothing_over():
     key = next(k for k in bucket.objects() if k.endswith(".tar.zst"))
     head = bucket.head(key)
     assert head["ETag"].strip('"').endswith(f"-{len(parts)}"), head
-    done = [(r.method, "part" if r.part else "uploads" if "uploads" in r.query else "complete" if "uploadId" in r.query else
-             r.key.rpartition(".")[2]) for r in proxy.requests if r.key.startswith(key.removesuffix(".tar.zst"))]
+    done = [(r.method, "part" if r.part else "uploads" if "uploads" in r.query else "complete"
+             if "uploadId" in r.query else
+             r.key.rpartition(".")[2]) for r in proxy.requests
+             if r.key.startswith(key.removesuffix(".tar.zst"))]
     assert ("PUT", "zst") not in done, done
     order = [step for i, step in enumerate(done) if i == 0 or done[i - 1] != step]
-    wanted = [("POST", "uploads"), ("PUT", "part"), ("POST", "complete"), ("HEAD", "zst"), ("PUT", "json")]
+    wanted = [("POST", "uploads"), ("PUT", "part"), ("POST", "complete"), ("HEAD", "zst"),
+              ("PUT", "json")]
     at = iter(order)
     assert all(step in at for step in wanted), order
     sent = {n: tries for n, tries in proxy.part_bodies().items()}
@@ -97,10 +102,12 @@ def a_large_bundle_goes_up_in_parts_is_proven_by_head_and_leaves_nothing_over():
     by_number = {r.part: r for r in proxy.requests if r.part}
     for n, part in enumerate(parts, 1):
         assert by_number[n].headers["x-amz-content-sha256"] == part["sha256"]
-        assert by_number[n].headers["x-amz-checksum-sha256"] == base64.b64encode(bytes.fromhex(part["sha256"])).decode()
+        assert by_number[n].headers["x-amz-checksum-sha256"] == base64.b64encode(
+            bytes.fromhex(part["sha256"])).decode()
     complete = next(r for r in proxy.requests if r.method == "POST" and "uploadId" in r.query)
     assert complete.headers.get("if-none-match") == "*", complete.headers
-    assert deliveries(a)[0]["proof"] == "head" and deliveries(a)[0]["sent_bytes"] >= m["bundle"]["bytes"], deliveries(a)
+    assert deliveries(a)[0]["proof"] == "head" and deliveries(a)[0]["sent_bytes"] >= m["bundle"][
+        "bytes"], deliveries(a)
     a.stop()
 
 
@@ -144,7 +151,8 @@ def it_goes_over_tls_with_a_ca_of_its_own():
     bucket = new_bucket(server())
     a = Agent()
     a.config["destinations"] = [a.s3("s3", way, bucket, part_size="5MiB")]
-    units = [a.dump(size=1 << 20, cluster_id="000000000000000a", pid=1), a.dump(size=40 << 20, cluster_id="000000000000000b", pid=2)]
+    units = [a.dump(size=1 << 20, cluster_id="000000000000000a", pid=1),
+             a.dump(size=40 << 20, cluster_id="000000000000000b", pid=2)]
     a.start()
     a.wait_known(2)
     a.wait_all()
@@ -155,14 +163,16 @@ def it_goes_over_tls_with_a_ca_of_its_own():
 @test
 def a_certificate_that_is_expired_unsigned_or_for_another_host_is_refused_until_it_is_mended():
     c = certificates()
-    for fault, words in ((c.expired, ("expired",)), (c.wrong_host, ("127.0.0.1", "name")), (c.unsigned, ("certificate", "ca_file"))):
+    for fault, words in ((c.expired, ("expired",)), (c.wrong_host, ("127.0.0.1", "name")),
+                         (c.unsigned, ("certificate", "ca_file"))):
         proxy, way = through(server(), certificate=fault, ca_file=c.ca)
         bucket = new_bucket(server())
         a = Agent()
         a.config["destinations"] = [a.s3("s3", way, bucket)]
         unit = a.dump(size=65536)
         a.start()
-        error = wait_for("the destination says what is wrong", lambda: destination(a)["last_error"], 20)
+        error = wait_for("the destination says what is wrong",
+                         lambda: destination(a)["last_error"], 20)
         assert "certificate" in error.lower() and any(w in error for w in words), (fault, error)
         assert not bucket.objects() and not proxy.requests, "something was sent to somebody unknown"
         proxy.tls.load_cert_chain(c.good)
@@ -177,13 +187,16 @@ def keys_with_awkward_names_are_the_same_for_everybody():
     bucket = new_bucket(server())
     a = Agent()
     a.config["node"]["instance_id"] = "i-0a1b2c3d4e5f60718"
-    units, prefixes = [], ("blank s/plus+/equals=/%%41/star*/tilde~", "ümläut/日本語/🙂", "%k/%n/%i/%p", "a'b\"c/(d)[e]{f}/g!h@i$j,k;l:m", "x&y/q?r#s/t^u|v`w<z>")
+    units, prefixes = [], ("blank s/plus+/equals=/%%41/star*/tilde~", "ümläut/日本語/🙂",
+                           "%k/%n/%i/%p", "a'b\"c/(d)[e]{f}/g!h@i$j,k;l:m", "x&y/q?r#s/t^u|v`w<z>")
     a.config["sources"] = []
     a.config["destinations"] = []
     for i, prefix in enumerate(prefixes):
         root = a.path(f"dumps{i}")
-        a.config["sources"].append(a.source(f"source-{i}", "neuron-core-dump", f"dumps{i}/dt-%d-cid-%c", destinations=[f"s3-{i}"]))
-        a.config["destinations"].append(a.s3(f"s3-{i}", server(), bucket, prefix=f"{i}/{prefix}/%d-%c"))
+        a.config["sources"].append(a.source(f"source-{i}", "neuron-core-dump",
+                                            f"dumps{i}/dt-%d-cid-%c", destinations=[f"s3-{i}"]))
+        a.config["destinations"].append(a.s3(f"s3-{i}", server(), bucket,
+                                             prefix=f"{i}/{prefix}/%d-%c"))
         units.append(os.path.join(root, "dt-20260527-051233-cid-d99e36ea74c263ca"))
     for i, unit in enumerate(units):
         assert make_dump.make_dump(os.path.dirname(unit), size=65536, seed=i) == unit
@@ -194,7 +207,8 @@ def keys_with_awkward_names_are_the_same_for_everybody():
     keys = bucket.objects_by_aws()
     tail = "20260527-051233-d99e36ea74c263ca/i-0a1b2c3d4e5f60718/neuron-core-dump-20260527T051233-"
     for i, prefix in enumerate(prefixes):
-        spelled = {2: "neuron-core-dump/source-2/i-0a1b2c3d4e5f60718/unknown"}.get(i, prefix.replace("%%", "%"))
+        spelled = {2: "neuron-core-dump/source-2/i-0a1b2c3d4e5f60718/unknown"}.get(
+            i, prefix.replace("%%", "%"))
         hits = [k for k in keys if k.startswith(f"{i}/")]
         assert len(hits) == 2, (prefix, hits)
         assert all(k.startswith(f"{i}/{spelled}/{tail}") or i == 2 for k in hits), (spelled, hits)
@@ -237,7 +251,8 @@ def a_volume_and_a_bucket_are_served_independently():
     a.wait_all()
     manifest = judge(a, bucket, [unit])[unit]
     with open(object_of(a.only_manifest()[0]), "rb") as f:
-        assert f.read() == bucket.read(next(k for k in bucket.objects() if k.endswith(".tar.zst"))), "two destinations, two contents"
+        assert f.read() == bucket.read(next(k for k in bucket.objects()
+                                            if k.endswith(".tar.zst"))), "two destinations, two contents"
     assert manifest["bundle"]["plan"] == a.only_manifest()[1]["bundle"]["plan"]
     a.stop()
 
@@ -252,7 +267,8 @@ def ipv6_and_virtual_host_addressing_work():
     a.wait_known(1)
     a.wait_all()
     a.stop()
-    a.config["destinations"][0] |= {"endpoint": f"http://localhost:{server().port}", "addressing": "virtual"}
+    a.config["destinations"][0] |= {"endpoint": f"http://localhost:{server().port}",
+                                    "addressing": "virtual"}
     second = a.dump(size=65536, cluster_id="000000000000000b", pid=2)
     a.start()
     a.wait_delivered(2)
@@ -272,7 +288,8 @@ def a_proxy_is_used_for_http_and_tunnelled_through_for_https():
         a.wait_known(1)
         a.wait_all()
         judge(a, bucket, [unit])
-        assert forward.targets and set(forward.targets) == {way.endpoint.partition("://")[2]}, forward.targets
+        assert forward.targets and set(forward.targets) == {
+            way.endpoint.partition("://")[2]}, forward.targets
         a.stop()
         forward.close()
 
@@ -283,7 +300,8 @@ def encryption_storage_class_and_tags_are_asked_for():
     proxy, way = through(server())
     a = Agent()
     a.use_directories()
-    a.config["destinations"] = [a.s3("s3", way, bucket, sse="aws:kms", kms_key_id="testkey-1", storage_class="STANDARD", part_size="5MiB",
+    a.config["destinations"] = [a.s3("s3", way, bucket, sse="aws:kms", kms_key_id="testkey-1",
+                                     storage_class="STANDARD", part_size="5MiB",
                                      tags={"team": "ml + ops", "cost": "a=b"})]
     units = [a.incompressible(65536, "1"), a.incompressible(11 << 20, "2")]
     a.start()
@@ -292,13 +310,16 @@ def encryption_storage_class_and_tags_are_asked_for():
     judge(a, bucket, units)
     for key in bucket.objects():
         head = bucket.head(key)
-        assert head["ServerSideEncryption"] == "aws:kms" and head["SSEKMSKeyId"] == "testkey-1", head
+        assert head["ServerSideEncryption"] == "aws:kms" and head[
+            "SSEKMSKeyId"] == "testkey-1", head
     small = min((k for k in bucket.objects() if k.endswith(".tar.zst")), key=bucket.objects().get)
     tags = bucket.aws("get-object-tagging", "--bucket", bucket.name, "--key", small)["TagSet"]
     assert {t["Key"]: t["Value"] for t in tags} == {"team": "ml + ops", "cost": "a=b"}, tags
     created = [r for r in proxy.requests if r.method == "POST" and "uploads" in r.query]
-    assert created and all("x-amz-tagging" in r.headers and r.headers["x-amz-storage-class"] == "STANDARD" for r in created)
-    assert not any("x-amz-server-side-encryption" in r.headers for r in proxy.requests if r.part), "UploadPart does not take it"
+    assert created and all("x-amz-tagging" in r.headers
+                           and r.headers["x-amz-storage-class"] == "STANDARD" for r in created)
+    assert not any("x-amz-server-side-encryption" in r.headers for r in proxy.requests
+                   if r.part), "UploadPart does not take it"
     a.stop()
 
 
@@ -306,8 +327,10 @@ def encryption_storage_class_and_tags_are_asked_for():
 def an_object_lock_bucket_takes_what_comes():
     bucket = new_bucket(server(), make=False)
     bucket.aws("create-bucket", "--bucket", bucket.name, "--object-lock-enabled-for-bucket")
-    bucket.aws("put-object-lock-configuration", "--bucket", bucket.name, "--object-lock-configuration",
-               '{"ObjectLockEnabled": "Enabled", "Rule": {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 1}}}')
+    bucket.aws("put-object-lock-configuration", "--bucket", bucket.name,
+               "--object-lock-configuration",
+               '{"ObjectLockEnabled": "Enabled", "Rule": {"DefaultRetention": {"Mode": '
+               '"GOVERNANCE", "Days": 1}}}')
     a = Agent()
     a.use_directories()
     a.config["destinations"] = [a.s3("s3", server(), bucket, part_size="5MiB")]
@@ -325,17 +348,20 @@ def once_delivers_to_a_bucket_and_exits_0_and_1_when_it_cannot():
     proxy, way = through(server())
     a = Agent()
     a.config["destinations"] = [a.s3("s3", way, bucket, part_size="5MiB")]
-    units = [a.dump(size=1 << 20, cluster_id="000000000000000a", pid=1), a.dump(size=40 << 20, cluster_id="000000000000000b", pid=2)]
+    units = [a.dump(size=1 << 20, cluster_id="000000000000000a", pid=1),
+             a.dump(size=40 << 20, cluster_id="000000000000000b", pid=2)]
     result = a.once()
     assert result.returncode == 0, result.stdout + result.stderr
     judge(a, bucket, units)
     proxy.forget()
     assert a.once().returncode == 0
-    assert not [r for r in proxy.requests if r.method == "PUT" and r.key], "delivered, and yet sent again"
+    assert not [r for r in proxy.requests if r.method == "PUT"
+                and r.key], "delivered, and yet sent again"
     proxy.refuse()
     a.dump(size=65536, cluster_id="000000000000000c", pid=3)
     result = a.once("--timeout", "2s")
-    assert result.returncode == 1 and "neuron-core-dump-" in result.stdout, (result.returncode, result.stdout)
+    assert result.returncode == 1 and "neuron-core-dump-" in result.stdout, (
+        result.returncode, result.stdout)
 
 
 @test

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""An upload that was cut goes on where it stopped: kill -9, the server's death, the network's; one object, bit for bit, no upload left."""
+"""An upload that was cut goes on where it stopped: kill -9, the server's death, the network's; one
+object, bit for bit, no upload left."""
 import glob
 import os
 import random
@@ -20,7 +21,8 @@ MIB = 1 << 20
 KILL_BYTES = make_dump.parse_size(os.environ.get("NC_S3_KILL_BYTES", "192MiB"))
 CONNECTIONS = 3
 PART = 5 * MIB
-# A part is a run of whole frames (about 2 MiB of input each) and is closed by the frame that fills it.
+# A part is a run of whole frames (about 2 MiB of input each) and is closed by the frame that fills
+# it.
 LARGEST_PART = PART + 3 * MIB
 
 
@@ -29,12 +31,14 @@ def server():
 
 
 def agent_through_a_wire(size, bucket=None, units=1, **more):
-    """An agent with incompressible directories whose way to the bucket a test can hold and cut. @return (agent, bucket, proxy, units)"""
+    """An agent with incompressible directories whose way to the bucket a test can hold and cut.
+    @return (agent, bucket, proxy, units)"""
     proxy, way = through(server())
     bucket = bucket or new_bucket(server())
     a = Agent()
     a.use_directories()
-    a.config["destinations"] = [a.s3("s3", way, bucket, part_size="5MiB", connections=CONNECTIONS, **more)]
+    a.config["destinations"] = [a.s3("s3", way, bucket, part_size="5MiB", connections=CONNECTIONS,
+                                     **more)]
     made = [a.incompressible(size, str(i + 1)) for i in range(units)]
     return a, bucket, proxy, made
 
@@ -44,7 +48,8 @@ def sent_parts(proxy):
 
 
 def start_until(a, proxy, part_bytes):
-    """Starts the daemon and comes back when so many more bytes of parts are on the wire, which then stands still."""
+    """Starts the daemon and comes back when so many more bytes of parts are on the wire, which then
+    stands still."""
     proxy.hold_after(part_bytes)
     a.start(wait=False)
     wait_for("the wire stands still in the middle of the upload", proxy.is_holding, 60)
@@ -68,7 +73,8 @@ def kill_9_at_every_tenth_of_an_upload_sends_no_more_than_the_parts_in_flight_tw
         if i == kills - 1:
             read_before_the_end = process_io(a.pid)["rchar"]
         kill_held(a, proxy)
-        assert not bucket.bundles() and len(bucket.uploads()) == 1, (bucket.objects(), bucket.uploads())
+        assert not bucket.bundles() and len(bucket.uploads()) == 1, (bucket.objects(),
+                                                                     bucket.uploads())
     a.start()
     a.wait_known(1)
     a.wait_all("300s")
@@ -76,17 +82,22 @@ def kill_9_at_every_tenth_of_an_upload_sends_no_more_than_the_parts_in_flight_tw
     manifest = judge(a, bucket, units)[units[0]]
     excess = sent_parts(proxy) - manifest["bundle"]["bytes"]
     largest = max(p["bytes"] for p in manifest["bundle"]["parts"])
-    figures.append(f"S3: {kills} kills in {KILL_BYTES / MIB:.0f} MiB: {excess / MIB:.1f} MiB sent twice, "
-                   f"at most {kills * CONNECTIONS * largest / MIB:.0f} MiB were in flight; last run read {read_at_the_end / MIB:.1f} MiB")
+    figures.append(f"S3: {kills} kills in {KILL_BYTES / MIB:.0f} MiB: {excess / MIB:.1f} MiB sent "
+                   f"twice, "
+                   f"at most {kills * CONNECTIONS * largest / MIB:.0f} MiB were in flight; last "
+                   f"run read {read_at_the_end / MIB:.1f} MiB")
     assert largest <= LARGEST_PART, largest
     assert excess <= kills * CONNECTIONS * largest, (excess, largest)
     twice = {n: tries for n, tries in proxy.part_bodies().items() if len(tries) > 1}
     assert all(len(tries) <= kills + 1 for tries in twice.values()), twice
-    tries_sent_whole = {n: t for n, t in twice.items() if t.count(manifest["bundle"]["parts"][n - 1]["bytes"]) > 1}
+    tries_sent_whole = {n: t for n, t in twice.items()
+                        if t.count(manifest["bundle"]["parts"][n - 1]["bytes"]) > 1}
     notes.append(f"sent whole more than once: {tries_sent_whole}")
     # The last tenth is read again, not the nine before it.
-    assert read_at_the_end <= KILL_BYTES * 4 // 10 + 32 * MIB, (read_at_the_end, read_before_the_end)
-    assert bucket.head(bucket.bundles()[0])["ETag"].strip('"').endswith(f"-{len(manifest['bundle']['parts'])}")
+    assert read_at_the_end <= KILL_BYTES * 4 // 10 + 32 * MIB, (read_at_the_end,
+                                                                read_before_the_end)
+    assert bucket.head(bucket.bundles()[0])["ETag"].strip('"').endswith(
+        f"-{len(manifest['bundle']['parts'])}")
     a.assert_sum()
     a.stop()
     assert a.sql("pragma integrity_check") == "ok"
@@ -106,11 +117,13 @@ def kill_9_at_random_moments_leaves_one_object_for_each_dump():
         a.start()
         for _ in range(rng.randrange(1, 3)):
             n = len(units) + 1
-            units.append(a.dump(size=rng.choice((4096, 300_000, 24 * MIB)), cluster_id=f"{n:016x}", pid=1000 + n, seed=n))
+            units.append(a.dump(size=rng.choice((4096, 300_000, 24 * MIB)), cluster_id=f"{n:016x}",
+                                pid=1000 + n, seed=n))
         wanted = rng.choice(("settling", "ready", "shipping", "delivered"))
         before = a.counts()["delivered"]
         try:
-            wait_for("the moment has come", lambda: a.counts()[wanted] if wanted != "delivered" else a.counts()["delivered"] > before,  # pylint: disable=cell-var-from-loop
+            wait_for("the moment has come", lambda: a.counts()[wanted] if wanted != "delivered"
+                     else a.counts()["delivered"] > before,  # pylint: disable=cell-var-from-loop
                      2, every=0.001)
         except AssertionError:
             pass  # it was too short to be seen: any moment is as good
@@ -143,7 +156,8 @@ def kill_9_between_the_object_and_its_manifest_sends_only_the_manifest():
     a.start()
     a.wait_delivered(1)
     judge(a, bucket, units)
-    assert not proxy.part_bodies() and len([r for r in proxy.requests if r.method == "PUT"]) == 1, proxy.requests
+    assert not proxy.part_bodies() and len([r for r in proxy.requests
+                                            if r.method == "PUT"]) == 1, proxy.requests
     a.stop()
 
 
@@ -154,7 +168,8 @@ def kill_9_before_create_or_complete_is_answered_leaves_no_upload_behind():
         down = proxy.gate
 
         def hold_the_answer(n, step=step, proxy=proxy, down=down):
-            if not n and any(r.method == "POST" and step in r.query and r.body_bytes == r.length for r in list(proxy.requests)):
+            if not n and any(r.method == "POST" and step in r.query and r.body_bytes == r.length
+                             for r in list(proxy.requests)):
                 proxy.hold()
             down(n)
         proxy.gate = hold_the_answer
@@ -164,7 +179,8 @@ def kill_9_before_create_or_complete_is_answered_leaves_no_upload_behind():
         kill_held(a, proxy)
         a.start()
         a.wait_delivered(1)
-        wait_for(f"no upload is left after a lost answer to {step}", lambda bucket=bucket: not bucket.uploads())
+        wait_for(f"no upload is left after a lost answer to {step}",
+                 lambda bucket=bucket: not bucket.uploads())
         judge(a, bucket, units)
         a.stop()
 
@@ -181,7 +197,8 @@ def sigterm_in_the_middle_of_an_upload_ends_soon_and_the_next_start_resumes():
     a.wait_all()
     manifest = judge(a, bucket, units)[units[0]]
     assert manifest["bundle"]["object"] == os.path.basename(key)
-    assert {r.query["uploadId"] for r in proxy.requests if r.part} == {upload}, "another upload was begun"
+    assert {r.query["uploadId"] for r in proxy.requests
+            if r.part} == {upload}, "another upload was begun"
     assert sent_parts(proxy) <= manifest["bundle"]["bytes"] + CONNECTIONS * LARGEST_PART
     a.stop()
 
@@ -194,16 +211,19 @@ def a_server_that_is_killed_and_comes_back_finds_its_upload_gone_on_with():
         bucket = new_bucket(s)
         a = Agent()
         a.use_directories()
-        a.config["destinations"] = [a.s3("s3", way, bucket, part_size="5MiB", connections=CONNECTIONS, request_timeout="2s")]
+        a.config["destinations"] = [a.s3("s3", way, bucket, part_size="5MiB",
+                                         connections=CONNECTIONS, request_timeout="2s")]
         unit = a.incompressible(48 * MIB)
         start_until(a, proxy, 25 * MIB)
         s.kill()
         proxy.cut()
-        wait_for("the destination says that it is away", lambda: a.status()["destinations"][0]["last_error"])
+        wait_for("the destination says that it is away",
+                 lambda: a.status()["destinations"][0]["last_error"])
         s.start_again()
         a.wait_all("120s")
         manifest = judge(a, bucket, [unit])[unit]
-        assert len({r.query["uploadId"] for r in proxy.requests if r.part}) == 1, "another upload was begun"
+        assert len({r.query["uploadId"] for r in proxy.requests
+                    if r.part}) == 1, "another upload was begun"
         assert sent_parts(proxy) <= manifest["bundle"]["bytes"] + 3 * CONNECTIONS * LARGEST_PART
         a.stop()
     finally:
@@ -218,11 +238,13 @@ def a_network_that_resets_or_swallows_everything_is_waited_for():
         if fault == "reset":
             proxy.cut()
         elif fault == "black hole":
-            wait_for("the silence is noticed", lambda a=a: a.status()["destinations"][0]["last_error"], 30)
+            wait_for("the silence is noticed",
+                     lambda a=a: a.status()["destinations"][0]["last_error"], 30)
             proxy.cut()
         elif fault == "refused":
             proxy.refuse()
-            error = wait_for("the destination says so", lambda a=a: a.status()["destinations"][0]["last_error"], 30)
+            error = wait_for("the destination says so",
+                             lambda a=a: a.status()["destinations"][0]["last_error"], 30)
             assert "127.0.0.1" in error, error
             proxy.accept()
             proxy.release()
@@ -230,12 +252,14 @@ def a_network_that_resets_or_swallows_everything_is_waited_for():
             server().hang()
             try:
                 proxy.release()
-                error = wait_for("the destination says so", lambda a=a: a.status()["destinations"][0]["last_error"], 30)
+                error = wait_for("the destination says so",
+                                 lambda a=a: a.status()["destinations"][0]["last_error"], 30)
             finally:
                 server().unhang()
         a.wait_all()
         manifest = judge(a, bucket, units)[units[0]]
-        assert len({r.query["uploadId"] for r in proxy.requests if r.part}) == 1, f"{fault}: another upload was begun"
+        assert len({r.query["uploadId"] for r in proxy.requests
+                    if r.part}) == 1, f"{fault}: another upload was begun"
         notes.append(f"{fault}: {sent_parts(proxy) - manifest['bundle']['bytes']} bytes twice")
         assert a.status()["destinations"][0]["state"] == "ok"
         a.stop()
@@ -255,7 +279,8 @@ def a_source_that_changed_while_the_agent_was_dead_begins_anew():
     a.wait_all()
     wait_for("the first upload is aborted", lambda: not bucket.uploads())
     judge(a, bucket, units)
-    assert {r.query["uploadId"] for r in proxy.requests if r.part} - {upload}, "the old upload was gone on with"
+    assert {r.query["uploadId"] for r in proxy.requests
+            if r.part} - {upload}, "the old upload was gone on with"
     a.stop()
 
 
@@ -290,7 +315,8 @@ def a_lost_database_leads_to_no_second_copy_and_the_orphan_is_aborted():
         os.unlink(path)
     a.start()
     a.wait_delivered(1)
-    wait_for("the upload that nobody knows is aborted", lambda: upload not in [u for _, u in bucket.uploads()])
+    wait_for("the upload that nobody knows is aborted",
+             lambda: upload not in [u for _, u in bucket.uploads()])
     judge(a, bucket, units)
     assert bucket.bundles() == [key]
     # … and delivered, lost again: it is found at the destination, and nothing is sent.
@@ -320,7 +346,8 @@ def old_uploads_of_nobody_under_the_prefix_are_reported_and_aborted_and_young_an
         s.start_gateway(**past)
         bucket.environment |= past
         old_key = dead_nodes("0123456789ab")
-        old = [bucket.begin_upload(old_key, part=b"x" * 100), bucket.begin_upload(dead_nodes("abcdef012345"))]
+        old = [bucket.begin_upload(old_key, part=b"x" * 100),
+               bucket.begin_upload(dead_nodes("abcdef012345"))]
         foreign = bucket.begin_upload("elsewhere/of-somebody-else")
         strange = bucket.begin_upload("neuron/not-a-bundle-of-ours.tar.zst")
         half = bucket.begin_upload(dead_nodes("00000000000a"))
@@ -336,7 +363,8 @@ def old_uploads_of_nobody_under_the_prefix_are_reported_and_aborted_and_young_an
         a.dump(size=65536)
         a.start()
         a.wait_delivered(1)
-        wait_for("the old ones are aborted", lambda: not {u for _, u in bucket.uploads()} & set(old), 30)
+        wait_for("the old ones are aborted", lambda: not {u for _,
+                                                          u in bucket.uploads()} & set(old), 30)
         assert {u for _, u in bucket.uploads()} == {foreign, strange, half, young}, bucket.uploads()
         wait_for("it is reported", lambda: old_key in a.log)
         a.stop()
@@ -352,7 +380,8 @@ def an_upload_that_somebody_else_has_aborted_begins_anew():
         if moment == "while the agent is dead":
             kill_held(a, proxy)
         (key, upload), = bucket.uploads()
-        bucket.aws("abort-multipart-upload", "--bucket", bucket.name, "--key", key, "--upload-id", upload)
+        bucket.aws("abort-multipart-upload", "--bucket", bucket.name, "--key", key, "--upload-id",
+                   upload)
         if moment == "while the agent is dead":
             a.start()
         proxy.release()
@@ -376,7 +405,8 @@ def a_source_that_is_removed_in_the_middle_is_delivered_from_its_links_also_afte
     assert manifest["source"]["path"] == units[0]
     check_bundle(path, files, tools=("tar",))
     assert not bucket.uploads()
-    assert len({r.query["uploadId"] for r in proxy.requests if r.part}) == 1, "another upload was begun"
+    assert len({r.query["uploadId"] for r in proxy.requests
+                if r.part}) == 1, "another upload was begun"
     a.stop()
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Credentials from wherever the AWS SDKs take them, refreshed and rotated, and never seen anywhere."""
+"""Credentials from wherever the AWS SDKs take them, refreshed and rotated, and never seen
+anywhere."""
 import json
 import os
 import sys
@@ -34,11 +35,13 @@ def session():
     if not AWS:
         raise Skip("awscli is not installed")
     bucket = new_bucket(server(), make=False)
-    result = run(AWS, "--endpoint-url", server().endpoint, "--output", "json", "sts", "assume-role", "--role-arn", role(), "--role-session-name", "e2e",
+    result = run(AWS, "--endpoint-url", server().endpoint, "--output", "json", "sts",
+                 "assume-role", "--role-arn", role(), "--role-session-name", "e2e",
                  env=bucket.environment)
     assert result.returncode == 0, result.stderr
     keys = json.loads(result.stdout)["Credentials"]
-    return Endpoint(server().endpoint, keys["AccessKeyId"], keys["SecretAccessKey"], token=keys["SessionToken"])
+    return Endpoint(server().endpoint, keys["AccessKeyId"], keys["SecretAccessKey"],
+                    token=keys["SessionToken"])
 
 
 def agent_without_keys(**more):
@@ -81,7 +84,9 @@ def a_session_token_in_the_environment_is_sent():
 @test
 def a_profile_of_the_shared_files_is_taken():
     a, bucket, unit = agent_without_keys(profile="neuron")
-    aws_files(a, credentials=f"[default]\naws_access_key_id = WRONG000000000000001\naws_secret_access_key = canary-wrong\n[neuron]\n{keys_section(server())}")
+    aws_files(a, credentials=f"[default]\naws_access_key_id = "
+                             f"WRONG000000000000001\naws_secret_access_key = "
+                             f"canary-wrong\n[neuron]\n{keys_section(server())}")
     delivers(a, bucket, unit)
     a.stop()
 
@@ -91,7 +96,8 @@ def files_elsewhere_and_the_profile_are_taken_from_the_environment():
     a, bucket, unit = agent_without_keys()
     with open(a.path("shared"), "w", encoding="ascii") as f:
         f.write(f"[other]\n{keys_section(server())}")
-    a.environment |= {"AWS_SHARED_CREDENTIALS_FILE": a.path("shared"), "AWS_CONFIG_FILE": a.path("no-such-file"), "AWS_PROFILE": "other"}
+    a.environment |= {"AWS_SHARED_CREDENTIALS_FILE": a.path("shared"),
+                      "AWS_CONFIG_FILE": a.path("no-such-file"), "AWS_PROFILE": "other"}
     delivers(a, bucket, unit)
     a.stop()
 
@@ -100,7 +106,8 @@ def files_elsewhere_and_the_profile_are_taken_from_the_environment():
 def a_role_is_assumed_by_the_servers_own_sts():
     a, bucket, unit = agent_without_keys(profile="uploader")
     aws_files(a, credentials=f"[base]\n{keys_section(server())}",
-              config=f"[profile uploader]\nrole_arn = {role()}\nsource_profile = base\nrole_session_name = e2e\n")
+              config=f"[profile uploader]\nrole_arn = {role()}\nsource_profile = "
+                     f"base\nrole_session_name = e2e\n")
     a.environment |= {"AWS_ENDPOINT_URL_STS": server().endpoint}
     delivers(a, bucket, unit)
     a.stop()
@@ -110,7 +117,8 @@ def a_role_is_assumed_by_the_servers_own_sts():
 def a_credential_process_is_run():
     a, bucket, unit = agent_without_keys()
     keys = session()
-    answer = {"Version": 1, "AccessKeyId": keys.access_key, "SecretAccessKey": keys.secret_key, "SessionToken": keys.token,
+    answer = {"Version": 1, "AccessKeyId": keys.access_key, "SecretAccessKey": keys.secret_key,
+              "SessionToken": keys.token,
               "Expiration": "2099-01-01T00:00:00Z"}
     program = a.path("give keys")
     with open(program, "w", encoding="ascii") as f:
@@ -128,7 +136,8 @@ def the_container_endpoint_is_asked_with_its_token_file():
     giver.authorization = "canary-container-token"
     with open(a.path("token"), "w", encoding="ascii") as f:
         f.write(giver.authorization)
-    a.environment |= {"AWS_CONTAINER_CREDENTIALS_FULL_URI": giver.endpoint + "/container", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": a.path("token")}
+    a.environment |= {"AWS_CONTAINER_CREDENTIALS_FULL_URI": giver.endpoint + "/container",
+                      "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": a.path("token")}
     delivers(a, bucket, unit)
     assert giver.asked == ["container"], giver.asked
     assert "canary" not in a.log
@@ -140,10 +149,12 @@ def the_container_endpoint_is_asked_with_its_token_file():
 def an_instance_role_comes_from_imds_version_2():
     a, bucket, unit = agent_without_keys()
     giver = CredentialServer(session())
-    a.environment |= {"AWS_EC2_METADATA_DISABLED": "false", "AWS_EC2_METADATA_SERVICE_ENDPOINT": giver.endpoint}
+    a.environment |= {"AWS_EC2_METADATA_DISABLED": "false",
+                      "AWS_EC2_METADATA_SERVICE_ENDPOINT": giver.endpoint}
     delivers(a, bucket, unit)
     # the other token is for the questions whether this instance ends
-    assert giver.asked[0] == "imds token" and giver.asked.count("imds token") <= 2 and giver.asked.count("imds") == 1, giver.asked
+    assert giver.asked[0] == "imds token" and giver.asked.count(
+        "imds token") <= 2 and giver.asked.count("imds") == 1, giver.asked
     assert IMDS_TOKEN not in a.log
     a.stop()
     giver.close()
@@ -156,7 +167,8 @@ def a_web_identity_is_exchanged_for_a_role():
     giver.web_token = "canary.web.identity"
     with open(a.path("token"), "w", encoding="ascii") as f:
         f.write(giver.web_token)
-    a.environment |= {"AWS_WEB_IDENTITY_TOKEN_FILE": a.path("token"), "AWS_ROLE_ARN": role(), "AWS_ENDPOINT_URL_STS": giver.endpoint}
+    a.environment |= {"AWS_WEB_IDENTITY_TOKEN_FILE": a.path("token"), "AWS_ROLE_ARN": role(),
+                      "AWS_ENDPOINT_URL_STS": giver.endpoint}
     delivers(a, bucket, unit)
     assert giver.asked == ["web identity"], giver.asked
     a.stop()
@@ -168,9 +180,11 @@ def a_giver_that_fails_pauses_the_destination_and_is_asked_again():
     a, bucket, unit = agent_without_keys()
     giver = CredentialServer(session())
     giver.fails = 500
-    a.environment |= {"AWS_EC2_METADATA_DISABLED": "false", "AWS_EC2_METADATA_SERVICE_ENDPOINT": giver.endpoint}
+    a.environment |= {"AWS_EC2_METADATA_DISABLED": "false",
+                      "AWS_EC2_METADATA_SERVICE_ENDPOINT": giver.endpoint}
     a.start()
-    error = wait_for("the destination says so", lambda: a.status()["destinations"][0]["last_error"], 30)
+    error = wait_for("the destination says so",
+                     lambda: a.status()["destinations"][0]["last_error"], 30)
     assert "credentials" in error.lower(), error
     assert a.counts()["delivered"] == 0
     giver.fails = None
@@ -191,7 +205,8 @@ def keys_that_are_rotated_in_the_middle_of_an_upload_are_fetched_anew():
     a.use_directories()
     a.config["destinations"] = [a.s3("s3", way, bucket, part_size="5MiB", connections=2)]
     a.use_keys(None)
-    a.environment |= {"AWS_EC2_METADATA_DISABLED": "false", "AWS_EC2_METADATA_SERVICE_ENDPOINT": giver.endpoint}
+    a.environment |= {"AWS_EC2_METADATA_DISABLED": "false",
+                      "AWS_EC2_METADATA_SERVICE_ENDPOINT": giver.endpoint}
     unit = a.incompressible(33 * MIB)
     proxy.hold_after(12 * MIB)
     a.start(wait=False)
@@ -204,10 +219,13 @@ def keys_that_are_rotated_in_the_middle_of_an_upload_are_fetched_anew():
     a.wait_known(1)
     a.wait_all()
     bucket.server = second
-    bucket.environment |= {"RCLONE_CONFIG_T_ACCESS_KEY_ID": second.access_key, "RCLONE_CONFIG_T_SECRET_ACCESS_KEY": second.secret_key,
-                           "AWS_ACCESS_KEY_ID": second.access_key, "AWS_SECRET_ACCESS_KEY": second.secret_key}
+    bucket.environment |= {"RCLONE_CONFIG_T_ACCESS_KEY_ID": second.access_key,
+                           "RCLONE_CONFIG_T_SECRET_ACCESS_KEY": second.secret_key,
+                           "AWS_ACCESS_KEY_ID": second.access_key,
+                           "AWS_SECRET_ACCESS_KEY": second.secret_key}
     judge(a, bucket, [unit])
-    assert len({r.query["uploadId"] for r in proxy.requests if r.part}) == 1, "another upload was begun"
+    assert len({r.query["uploadId"] for r in proxy.requests
+                if r.part}) == 1, "another upload was begun"
     assert giver.asked.count("imds") == 2, giver.asked
     a.stop()
     giver.close()
@@ -223,14 +241,17 @@ def no_secret_is_in_the_log_the_status_the_manifest_the_database_or_argv():
     a.use_keys(bad)
     a.start()
     wait_for("the wrong secret is refused", lambda: a.status()["destinations"][0]["last_error"])
-    texts = {"status": a.curl("/v1/status").stdout, "explain": a.cli("explain", a.bundles()[0]["id"]).stdout if a.bundles() else ""}
+    texts = {"status": a.curl("/v1/status").stdout,
+             "explain": a.cli("explain", a.bundles()[0]["id"]).stdout if a.bundles() else ""}
     a.stop()
     a.use_keys(keys)
     a.start()
     a.wait_known(1)
     a.wait_all()
-    texts |= {"status, good": a.curl("/v1/status").stdout, "bundles": a.curl("/v1/bundles").stdout, "metrics": a.curl("/metrics").stdout,
-              "show": a.cli("show", a.bundles()[0]["id"]).stdout, "doctor": a.cli("--config", a.config_file, "doctor").stdout}
+    texts |= {"status, good": a.curl("/v1/status").stdout, "bundles": a.curl("/v1/bundles").stdout,
+              "metrics": a.curl("/metrics").stdout,
+              "show": a.cli("show", a.bundles()[0]["id"]).stdout,
+              "doctor": a.cli("--config", a.config_file, "doctor").stdout}
     with open(f"/proc/{a.pid}/cmdline", encoding="utf-8") as f:
         texts["argv"] = f.read()
     texts["print-config"] = run(DAEMON, "--config", a.config_file, "--print-config").stdout
@@ -254,8 +275,8 @@ def no_secret_is_in_the_log_the_status_the_manifest_the_database_or_argv():
 
 @test
 def a_core_of_the_daemon_holds_no_secret_key():
-    """gcore takes what a crash would write, and a debugger's owner could read. A session token goes out with each request and is of no use without
-    the secret key, so it is only counted."""
+    """gcore takes what a crash would write, and a debugger's owner could read. A session token goes
+    out with each request and is of no use without the secret key, so it is only counted."""
     need("gcore")
     if is_instrumented():
         raise Skip("the core of a sanitized daemon has terabytes")
@@ -273,8 +294,10 @@ def a_core_of_the_daemon_holds_no_secret_key():
         with open(a.path(f"core.{a.pid}"), "rb") as f:
             core = f.read()
         assert keys.access_key.encode() in core, "this is no core of it"
-        figures.append(f"S3: core with credentials of the {place}: session token {core.count(keys.token.encode())} times")
-        assert core.count(keys.secret_key.encode()) == 0, f"the secret key from the {place} is in the core {core.count(keys.secret_key.encode())} times"
+        figures.append(f"S3: core with credentials of the {place}: session token "
+                       f"{core.count(keys.token.encode())} times")
+        assert core.count(keys.secret_key.encode(
+            )) == 0, f"the secret key from the {place} is in the core {core.count(keys.secret_key.encode())} times"
         a.stop()
 
 
@@ -282,12 +305,15 @@ def a_core_of_the_daemon_holds_no_secret_key():
 def programs_that_are_run_get_no_keys_of_the_daemon():
     a, bucket, unit = agent_without_keys(profile="p")
     keys = session()
-    answer = {"Version": 1, "AccessKeyId": keys.access_key, "SecretAccessKey": keys.secret_key, "SessionToken": keys.token}
+    answer = {"Version": 1, "AccessKeyId": keys.access_key, "SecretAccessKey": keys.secret_key,
+              "SessionToken": keys.token}
     with open(a.path("process"), "w", encoding="ascii") as f:
-        f.write(f"#!/bin/sh\nenv >{a.path('seen')}\nls -l /proc/self/fd >{a.path('fds')}\ncat <<'E'\n{json.dumps(answer)}\nE\n")
+        f.write(f"#!/bin/sh\nenv >{a.path('seen')}\nls -l /proc/self/fd >{a.path('fds')}\ncat "
+                f"<<'E'\n{json.dumps(answer)}\nE\n")
     os.chmod(a.path("process"), 0o700)
     aws_files(a, config=f"[profile p]\ncredential_process = {a.path('process')}\n")
-    a.environment |= {"AWS_SECRET_ACCESS_KEY": "canary-of-the-environment", "AWS_ACCESS_KEY_ID": "X", "AWS_SESSION_TOKEN": "canary-token"}
+    a.environment |= {"AWS_SECRET_ACCESS_KEY": "canary-of-the-environment",
+                      "AWS_ACCESS_KEY_ID": "X", "AWS_SESSION_TOKEN": "canary-token"}
     delivers(a, bucket, unit)
     with open(a.path("seen"), encoding="utf-8") as f:
         assert "canary" not in f.read(), "the environment's keys were handed on"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What real servers will not do on request: AWS' own rules, lost answers, other writers, other people's uploads. Against the programmable
-server, judged by what it holds and by its log."""
+"""What real servers will not do on request: AWS' own rules, lost answers, other writers, other
+people's uploads. Against the programmable server, judged by what it holds and by its log."""
 import glob
 import hashlib
 import json
@@ -32,14 +32,16 @@ def agent(s3, size=0, **more):
 
 def judge(s3, n=1):
     """Each object is what its manifest says, and there is nothing else."""
-    manifests = {k: json.loads(o.body) for k, o in s3.objects.items() if k.endswith(".manifest.json")}
+    manifests = {k: json.loads(o.body) for k, o in s3.objects.items()
+                 if k.endswith(".manifest.json")}
     assert len(manifests) == n and len(s3.objects) == 2 * n, list(s3.objects)
     for key, manifest in manifests.items():
         body = s3.objects[key.replace(".manifest.json", ".tar.zst")].body
         assert len(body) == manifest["bundle"]["bytes"], key
         offset = 0
         for part in manifest["bundle"]["parts"]:
-            assert hashlib.sha256(body[offset:offset + part["bytes"]]).hexdigest() == part["sha256"], (key, offset)
+            assert hashlib.sha256(body[offset:offset + part["bytes"]]).hexdigest() == part[
+                "sha256"], (key, offset)
             offset += part["bytes"]
     return manifests
 
@@ -53,7 +55,8 @@ def cut_after_three_parts(a, s3, where=""):
     a.start(wait=False)
     s3.wait_for("three parts have arrived", lambda: arrived(s3, 3, where))
     wait_for("the ledger knows them", lambda: sqlite3.connect(a.path("state", "state.db")).execute(
-        "select count(*) from upload_parts join uploads using (upload) where etag is not null and instr(key, ?)",
+        "select count(*) from upload_parts join uploads using (upload) where etag is not null and "
+        "instr(key, ?)",
         (where.encode(),)).fetchone()[0] >= 3)
     a.kill()
     s3.clear_faults()
@@ -70,7 +73,9 @@ def a_resumed_upload_is_completed_with_the_checksums_of_all_its_parts():
         a.wait_known(1)
         a.wait_all()
         after = s3.log[before:]
-        assert not [r for r in after if r.operation in ("CreateMultipartUpload", "AbortMultipartUpload")], [r.operation for r in after]
+        assert not [r for r in after if r.operation in ("CreateMultipartUpload",
+                                                        "AbortMultipartUpload")], [
+                                                            r.operation for r in after]
         assert [r.status for r in after if r.operation == "CompleteMultipartUpload"] == [200]
         assert not {1, 2, 3} & {r.part for r in after if r.operation == "UploadPart"}
         judge(s3)
@@ -82,13 +87,15 @@ def a_resumed_upload_is_completed_with_the_checksums_of_all_its_parts():
 def two_destinations_in_one_bucket_leave_each_others_uploads_alone():
     with S3Server() as s3:
         a = agent(s3, 40 * MIB)
-        a.config["destinations"].append(a.s3("second", s3, "bucket", part_size="5MiB", connections=2) | {"prefix": "neuron/second/%d-%c"})
+        a.config["destinations"].append(a.s3("second", s3, "bucket", part_size="5MiB",
+                                             connections=2) | {"prefix": "neuron/second/%d-%c"})
         cut_after_three_parts(a, s3, "second")
         before = len(s3.log)
         a.start()
         a.wait_known(1)
         a.wait_all()
-        again = {r.part for r in s3.log[before:] if r.operation == "UploadPart" and "second" in r.key}
+        again = {r.part for r in s3.log[before:] if r.operation == "UploadPart"
+                 and "second" in r.key}
         assert not {1, 2, 3} & again, again
         judge(s3, 2)
         assert not s3.uploads
@@ -116,8 +123,10 @@ def aborts_that_cannot_be_done_hold_up_no_others():
         a.stop()
         upload = s3.create(OURS)
         with sqlite3.connect(a.path("state", "state.db")) as db:
-            db.execute("insert into aborts (destination, key, upload_id, since_usec) values ('s3', ?, NULL, 1)", (b"neuron/x/i/a.manifest.json",))
-            db.execute("insert into aborts (destination, key, upload_id, since_usec) values ('s3', ?, ?, 1)", (OURS.encode(), upload.encode()))
+            db.execute("insert into aborts (destination, key, upload_id, since_usec) values ('s3', "
+                       "?, NULL, 1)", (b"neuron/x/i/a.manifest.json",))
+            db.execute("insert into aborts (destination, key, upload_id, since_usec) values ('s3', "
+                       "?, ?, 1)", (OURS.encode(), upload.encode()))
         s3.deny = {"ListMultipartUploads"}
         a.start()
         wait_for("the one whose id is known is aborted", lambda: not s3.uploads)
@@ -130,9 +139,13 @@ def strangers_uploads_are_let_be_whatever_the_prefix():
     with S3Server() as s3:
         a = agent(s3)
         a.config["destinations"][0]["prefix"] = "%d-%c"
-        strangers = [s3.create(k) for k in ("backups/postgres.tar.zst", "x/y/db-20260101T000000.tar.zst", f"a/{INSTANCE}/notes.tar.zst")]
-        ours = s3.create(f"20260101-000000-00/{INSTANCE}/neuron-core-dump-20260101T000000-aabbccddeeff.tar.zst")
-        dead = s3.create("20260101-000000-00/i-0ffffffff/directory-20260101T000000-aabbccddeeff-s2.manifest.json")
+        strangers = [s3.create(k) for k in ("backups/postgres.tar.zst",
+                                            "x/y/db-20260101T000000.tar.zst",
+                                            f"a/{INSTANCE}/notes.tar.zst")]
+        ours = s3.create(
+            f"20260101-000000-00/{INSTANCE}/neuron-core-dump-20260101T000000-aabbccddeeff.tar.zst")
+        dead = s3.create(
+            "20260101-000000-00/i-0ffffffff/directory-20260101T000000-aabbccddeeff-s2.manifest.json")
         for upload in s3.uploads.values():
             upload.initiated -= 2 * 86400
         a.start()
@@ -152,8 +165,11 @@ def another_writers_delivered_bundle_is_never_written_over():
         key = s3.seen("UploadPart")[0].key
         theirs = {PLAN: "0" * 64}
         s3.put(key, b"the other node's bundle", **theirs)
-        s3.put(key.replace(".tar.zst", ".manifest.json"), b'{"schema":"neuron-collectd/manifest/1","bundle":{"plan":"' + b"0" * 64 + b'"}}', **theirs)
-        wait_for("it is given up, with a reason", lambda: a.is_healthy() and a.counts()["quarantined"] == 1, 60)
+        s3.put(key.replace(".tar.zst", ".manifest.json"),
+               b'{"schema":"neuron-collectd/manifest/1","bundle":{"plan":"' + b"0" * 64 + b'"}}',
+               **theirs)
+        wait_for("it is given up, with a reason",
+                 lambda: a.is_healthy() and a.counts()["quarantined"] == 1, 60)
         assert s3.objects[key].body == b"the other node's bundle"
         assert "retry" in a.cli("explain", a.bundles()[0]["id"]).stdout
         assert a.status()["destinations"][0]["state"] == "ok"
@@ -166,7 +182,8 @@ def a_manifest_whose_object_is_gone_is_written_anew_with_its_object():
         a = agent(s3, 1000)
         rng = random.Random(1)
         with open(os.path.join(a.path("jobs", "job-1"), "text"), "w", encoding="ascii") as f:
-            f.write(" ".join(rng.choice(("alpha", "beta", "gamma", f"zeta{rng.randrange(1000)}")) for _ in range(500_000)))
+            f.write(" ".join(rng.choice(("alpha", "beta", "gamma", f"zeta{rng.randrange(1000)}"))
+                             for _ in range(500_000)))
         a.config["limits"] = {"compression_level": 3}
         a.start()
         a.wait_known(1)
@@ -218,7 +235,8 @@ def what_cannot_be_told_apart_is_the_bundles_fault_and_not_the_destinations():
         a.incompressible(1000, "2")
         a.wait_delivered(1)
         assert a.status()["destinations"][0]["state"] == "ok"
-        assert "s3:GetObject" in a.cli("explain", next(b["id"] for b in a.bundles() if b["state"] == "quarantined")).stdout
+        assert "s3:GetObject" in a.cli("explain", next(b["id"] for b in a.bundles()
+                                                       if b["state"] == "quarantined")).stdout
         a.stop()
 
 
@@ -230,11 +248,13 @@ def a_member_that_changes_while_its_parts_are_on_their_way_is_packed_anew():
         s3.fault("UploadPart", delay=0.2, times=None)
         a.start(wait=False)
         s3.wait_for("part 3 is on its way", lambda: s3.seen("UploadPart", part=3))
-        big = max(glob.glob(a.path("jobs", "job-1", "**"), recursive=True), key=lambda p: os.path.getsize(p) if os.path.isfile(p) else -1)
+        big = max(glob.glob(a.path("jobs", "job-1", "**"), recursive=True),
+                  key=lambda p: os.path.getsize(p) if os.path.isfile(p) else -1)
         with open(big, "r+b") as f:
             f.seek(55 * MIB)
             f.write(os.urandom(100))
-        wait_for("it begins anew", lambda: "restarting its upload" in a.log or "waiting for it to settle" in a.log, 30)
+        wait_for("it begins anew", lambda: "restarting its upload" in a.log
+                 or "waiting for it to settle" in a.log, 30)
         s3.clear_faults()
         s3.release()
         wait_for("the daemon answers", a.is_healthy)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The reading side: ls, get, verify and doctor of neuron-collect on s3://, judged by what rclone fetches and what the source was."""
+"""The reading side: ls, get, verify and doctor of neuron-collect on s3://, judged by what rclone
+fetches and what the source was."""
 import os
 import re
 import sys
@@ -22,12 +23,14 @@ def server():
 
 
 def bundle():
-    """A bucket with one large bundle and one small, made once. @return (bucket, large unit's files, key of its object)"""
+    """A bucket with one large bundle and one small, made once. @return (bucket, large unit's files,
+    key of its object)"""
     if not _made:
         bucket = new_bucket(server())
         a = Agent()
         a.config["destinations"] = [a.s3("s3", server(), bucket)]
-        units = [a.dump(size=96 * MIB, cluster_id="000000000000000a", pid=1), a.dump(size=65536, cluster_id="000000000000000b", pid=2)]
+        units = [a.dump(size=96 * MIB, cluster_id="000000000000000a", pid=1),
+                 a.dump(size=65536, cluster_id="000000000000000b", pid=2)]
         result = a.once()
         assert result.returncode == 0, result.stdout + result.stderr
         manifests = judge(a, bucket, units)
@@ -77,29 +80,36 @@ def get_member_needs_few_requests_and_few_bytes():
     name, (size, digest) = max(files.items(), key=lambda item: item[1][0])
     members = [e for e in manifest["members"] if e["bytes"] == size and e["sha256"] == digest]
     a = reader(way)
-    result = a.cli("get", f"s3://{bucket.name}/{key}", "--member", members[0]["path"], "-o", a.path("got"), *options(way))
+    result = a.cli("get", f"s3://{bucket.name}/{key}", "--member", members[0]["path"], "-o",
+                   a.path("got"), *options(way))
     assert result.returncode == 0, result.stdout + result.stderr
     assert sha256_file(a.path("got")) == digest and os.path.getsize(a.path("got")) == size, name
-    figures.append(f"S3: get --member of {size / MIB:.1f} MiB out of {manifest['bundle']['bytes'] / MIB:.0f} MiB: {len(proxy.requests)} requests, "
+    figures.append(f"S3: get --member of {size / MIB:.1f} MiB out of "
+                   f"{manifest['bundle']['bytes'] / MIB:.0f} MiB: {len(proxy.requests)} requests, "
                    f"{proxy.down_bytes / MIB:.1f} MiB")
     assert proxy.down_bytes <= 16 * MIB, proxy.down_bytes
-    assert len(proxy.requests) <= 4, [(r.method, r.target, r.headers.get("range")) for r in proxy.requests]
+    assert len(proxy.requests) <= 4, [(r.method, r.target, r.headers.get("range"))
+                                      for r in proxy.requests]
     small = min((e for e in manifest["members"] if e["bytes"]), key=lambda e: e["bytes"])
     proxy.forget()
-    result = a.cli("get", f"s3://{bucket.name}/{key}", "--member", small["path"], "-o", a.path("small"), *options(way))
+    result = a.cli("get", f"s3://{bucket.name}/{key}", "--member", small["path"], "-o",
+                   a.path("small"), *options(way))
     assert result.returncode == 0, result.stdout + result.stderr
     assert sha256_file(a.path("small")) == small["sha256"]
-    assert len(proxy.requests) <= 4 and proxy.down_bytes <= 4 * MIB, (len(proxy.requests), proxy.down_bytes)
+    assert len(proxy.requests) <= 4 and proxy.down_bytes <= 4 * MIB, (
+        len(proxy.requests), proxy.down_bytes)
 
 
 @test
 def get_says_what_is_not_there():
     bucket, _, key, _ = bundle()
     a = reader()
-    for arguments, word in ((("get", f"s3://{bucket.name}/{key}", "--member", "no/such/member"), "no/such/member"),
+    for arguments, word in ((("get", f"s3://{bucket.name}/{key}", "--member", "no/such/member"),
+                             "no/such/member"),
                             (("get", f"s3://{bucket.name}/neuron/nothing.tar.zst"), "nothing"),
                             (("verify", f"s3://{bucket.name}-not/{key}"), "NoSuchBucket")):
-        result = a.cli(*arguments, *options(), *(["-o", a.path("x")] if arguments[0] == "get" else []))
+        result = a.cli(*arguments, *options(), *(["-o", a.path("x")] if arguments[0] == "get"
+                                                 else []))
         assert result.returncode == 1, (arguments, result.returncode, result.stdout, result.stderr)
         assert word in result.stderr + result.stdout, result.stderr
         assert not os.path.exists(a.path("x")), "a file was left of what could not be fetched"
@@ -116,10 +126,12 @@ def verify_re_hashes_what_lies_there_and_finds_a_flipped_bit():
     other = new_bucket(server())
     name = os.path.basename(key)
     other.put(name, bytes(body))
-    other.put(name.removesuffix(".tar.zst") + ".manifest.json", bucket.read(key.removesuffix(".tar.zst") + ".manifest.json"))
+    other.put(name.removesuffix(".tar.zst") + ".manifest.json",
+              bucket.read(key.removesuffix(".tar.zst") + ".manifest.json"))
     result = a.cli("verify", f"s3://{other.name}/{name}", *options())
     assert result.returncode == 1, result.stdout + result.stderr
-    assert manifest["bundle"]["id"] in result.stdout + result.stderr or "differ" in result.stdout + result.stderr, result.stdout + result.stderr
+    assert manifest["bundle"][
+        "id"] in result.stdout + result.stderr or "differ" in result.stdout + result.stderr, result.stdout + result.stderr
 
 
 @test
@@ -141,7 +153,8 @@ def a_download_over_a_bad_wire_goes_on_where_it_was():
     assert len(cuts) == 3
     with open(a.path("got"), "rb") as f:
         assert f.read() == bucket.read(key)
-    assert proxy.down_bytes <= manifest["bundle"]["bytes"] + 48 * MIB, "what was there was fetched again"
+    assert proxy.down_bytes <= manifest["bundle"][
+        "bytes"] + 48 * MIB, "what was there was fetched again"
 
 
 @test
@@ -153,7 +166,8 @@ def doctor_names_what_is_well_and_what_is_missing():
     result = a.cli("--config", a.config_file, "doctor")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "AWS_ACCESS_KEY_ID" in result.stdout or "environment" in result.stdout, result.stdout
-    for what in ("clock", "bucket", "PutObject", "HeadObject", "GetObject", "UploadPart", "AbortMultipartUpload", "ListMultipartUploads", "DeleteObject"):
+    for what in ("clock", "bucket", "PutObject", "HeadObject", "GetObject", "UploadPart",
+                 "AbortMultipartUpload", "ListMultipartUploads", "DeleteObject"):
         assert re.search(rf"^ok .*s3: {what}", result.stdout, re.MULTILINE), (what, result.stdout)
     assert not bucket.objects() and not bucket.uploads(), "the probe was left there"
     a.stop()
@@ -163,7 +177,8 @@ def doctor_names_what_is_well_and_what_is_missing():
     a.start()
     result = a.cli("--config", a.config_file, "doctor")
     text = result.stdout + result.stderr
-    assert re.search(r"s3:(ListBucketMultipartUploads|ListBucket|AbortMultipartUpload|ListMultipartUploadParts)", text), text
+    assert re.search(
+        r"s3:(ListBucketMultipartUploads|ListBucket|AbortMultipartUpload|ListMultipartUploadParts)", text), text
     assert "canary" not in text
     a.use_keys(writer.with_keys(writer.access_key, "canary-wrong"))
     a.stop()

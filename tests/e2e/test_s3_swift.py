@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A second opinion: OpenStack Swift's s3api, which is strict on the region, the order and the numbers of parts, and knows no conditions."""
+"""A second opinion: OpenStack Swift's s3api, which is strict on the region, the order and the
+numbers of parts, and knows no conditions."""
 import os
 import sys
 
@@ -20,7 +21,8 @@ def bundles_arrive_where_there_are_no_conditional_writes():
     bucket = new_bucket(swift.shared())
     a = Agent()
     a.use_directories()
-    a.config["destinations"] = [a.s3("s3", swift.shared(), bucket, part_size="5MiB", prefix="blank s/ü+%%/%d-%c")]
+    a.config["destinations"] = [a.s3("s3", swift.shared(), bucket, part_size="5MiB",
+                                     prefix="blank s/ü+%%/%d-%c")]
     units = [a.incompressible(65536, "1"), a.incompressible(23 * MIB, "2")]
     a.start()
     a.wait_known(2)
@@ -52,7 +54,8 @@ def an_upload_is_gone_on_with_after_kill_9():
     a.wait_known(1)
     a.wait_all()
     manifest = judge(a, bucket, [unit])[unit]
-    assert len({r.query["uploadId"] for r in proxy.requests if r.part}) == 1, "another upload was begun"
+    assert len({r.query["uploadId"] for r in proxy.requests
+                if r.part}) == 1, "another upload was begun"
     sent = sum(sum(tries) for tries in proxy.part_bodies().values())
     assert sent - manifest["bundle"]["bytes"] <= 3 * 8 * MIB, sent
     a.stop()

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A bucket that cannot be written: it is said with the remedy, nothing is lost, and it is delivered by itself once that is mended."""
+"""A bucket that cannot be written: it is said with the remedy, nothing is lost, and it is delivered
+by itself once that is mended."""
 import contextlib
 import ctypes
 import glob
@@ -28,10 +29,13 @@ def destination(a, name="s3"):
 
 
 def error_of(a, *words, timeout=30):
-    """Waits until the destination's error has all these words (any of those in a tuple); `explain` must have it too. @return it"""
+    """Waits until the destination's error has all these words (any of those in a tuple); `explain`
+    must have it too. @return it"""
     def said():
         error = destination(a)["last_error"] or ""
-        return all(any(w.lower() in error.lower() for w in (word if isinstance(word, tuple) else (word,))) for word in words) and error
+        return all(any(w.lower() in error.lower()
+                       for w in (word if isinstance(word, tuple) else (word,)))
+                       for word in words) and error
     try:
         error = wait_for(f"the destination's error has {words}", said, timeout)
     except AssertionError:
@@ -42,7 +46,8 @@ def error_of(a, *words, timeout=30):
     assert a.curl("/readyz").returncode != 0
     first = words[0] if isinstance(words[0], tuple) else words[:1]
     wait_for(f"`explain` of a bundle says {first} of s3", lambda: any(
-        "s3" in text and any(w.lower() in text.lower() for w in first) for text in (a.cli("explain", b["id"]).stdout for b in a.bundles())))
+        "s3" in text and any(w.lower() in text.lower() for w in first)
+        for text in (a.cli("explain", b["id"]).stdout for b in a.bundles())))
     assert error in a.cli("status").stdout.replace("\n", " ") or first[0] in a.cli("status").stdout
     assert a.counts()["delivered"] == 0 and a.counts()["quarantined"] == 0, a.counts()
     return error
@@ -70,7 +75,8 @@ def a_wrong_secret_is_named_and_mended_by_the_shared_credentials_file():
 
     def write(secret):
         with open(path + ".new", "w", encoding="ascii") as f:
-            f.write(f"[default]\naws_access_key_id = {server().access_key}\naws_secret_access_key = {secret}\n")
+            f.write(f"[default]\naws_access_key_id = {server().access_key}\naws_secret_access_key "
+                    f"= {secret}\n")
         os.replace(path + ".new", path)
     write("canary-not-the-secret")
     units = [a.dump()]
@@ -94,7 +100,8 @@ def no_credentials_anywhere_says_where_they_were_looked_for():
     path = a.path("home", ".aws", "credentials")
     os.makedirs(os.path.dirname(path))
     with open(path, "w", encoding="ascii") as f:
-        f.write(f"[default]\naws_access_key_id = {server().access_key}\naws_secret_access_key = {server().secret_key}\n")
+        f.write(f"[default]\naws_access_key_id = {server().access_key}\naws_secret_access_key = "
+                f"{server().secret_key}\n")
     nothing_was_lost(a, bucket, units, before)
 
 
@@ -116,7 +123,9 @@ def an_unknown_or_suspended_key_is_named():
     bucket.aws("delete-bucket-policy", "--bucket", bucket.name)
     assert {u: tree(u) for u in units} == before
     b = Agent()
-    b.config["destinations"] = [b.s3("s3", user.with_keys("NOBODYKNOWSTHISONE01", "canary-of-nobody"), new_bucket(server()))]
+    b.config["destinations"] = [b.s3("s3", user.with_keys("NOBODYKNOWSTHISONE01",
+                                                          "canary-of-nobody"),
+                                                          new_bucket(server()))]
     b.dump()
     b.start()
     error_of(b, "InvalidAccessKeyId", ("AWS_ACCESS_KEY_ID", "access key"))
@@ -148,7 +157,8 @@ def without_permission_to_write_it_waits_and_names_the_action():
     before = {u: tree(u) for u in units}
     a.start()
     error_of(a, "AccessDenied", "s3:PutObject")
-    bucket.allow("reader", ["s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"],
+    bucket.allow("reader", ["s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload",
+                            "s3:ListMultipartUploadParts"],
                  ["s3:ListBucket", "s3:ListBucketMultipartUploads"])
     nothing_was_lost(a, bucket, units, before)
 
@@ -231,10 +241,13 @@ def a_different_bundle_under_our_key_is_never_overwritten():
     b.use_keys(server())
     b.start()
     b.wait_known(1)
-    said = wait_for("it says that the name is taken", lambda: [d for d in b.api(f"/v1/bundles/{b.bundles()[0]['id']}")["deliveries"] if d.get("error")] or
+    said = wait_for("it says that the name is taken",
+                    lambda: [d for d in b.api(f"/v1/bundles/{b.bundles()[0]['id']}")["deliveries"]
+                             if d.get("error")] or
                     (b.counts()["quarantined"] and b.bundles()))
     text = b.cli("explain", b.bundles()[0]["id"]).stdout
-    assert "different" in text or "another" in text or "exists" in text or "overwrit" in text, (said, text)
+    assert "different" in text or "another" in text or "exists" in text or "overwrit" in text, (
+        said, text)
     assert {k: bucket.read(k) for k in (key, manifest)} == first, "it was overwritten"
     assert b.counts()["delivered"] == 0
     b.stop()
@@ -253,7 +266,8 @@ def slow_down_is_obeyed():
     server().set_option("rgw_max_concurrent_requests", 1)
     try:
         a.start()
-        wait_for("the server has said SlowDown", lambda: 'code="503"' in a.curl("/metrics").stdout, 30)
+        wait_for("the server has said SlowDown", lambda: 'code="503"' in a.curl("/metrics").stdout,
+                 30)
     finally:
         server().set_option("rgw_max_concurrent_requests", 1024)
     nothing_was_lost(a, bucket, units, before)
@@ -292,7 +306,8 @@ def a_proxy_that_is_away_is_named_and_not_the_store():
 @test
 def a_name_that_cannot_be_resolved_is_named():
     a = Agent()
-    a.config["destinations"] = [a.s3("s3", server(), "some-bucket", endpoint="http://store.invalid:9000")]
+    a.config["destinations"] = [a.s3("s3", server(), "some-bucket",
+                                     endpoint="http://store.invalid:9000")]
     a.dump()
     a.start()
     error_of(a, "store.invalid", ("resolve", "name"))
@@ -349,7 +364,8 @@ def a_bucket_of_another_owner_is_refused_until_the_configuration_is_mended():
 
 @test
 def checksums_that_real_servers_here_ignore_are_right():
-    # The programmable server compares x-amz-checksum-sha256 with the body, which neither Ceph nor Swift does.
+    # The programmable server compares x-amz-checksum-sha256 with the body, which neither Ceph nor
+    # Swift does.
     with S3Server(bucket="strict") as s3:
         s3.ca_file = None
         a = Agent()
@@ -360,7 +376,8 @@ def checksums_that_real_servers_here_ignore_are_right():
         a.wait_known(2)
         a.wait_all()
         assert sorted(len(o.body) > MIB for o in s3.objects.values()) == [False, False, False, True]
-        assert not [r for r in s3.log if r.status >= 400 and r.status != 404], [(r.operation, r.status, r.code) for r in s3.log]
+        assert not [r for r in s3.log if r.status >= 400
+                    and r.status != 404], [(r.operation, r.status, r.code) for r in s3.log]
         assert s3.counts()["UploadPart"] in (3, 4) and not s3.uploads
         assert units
         a.stop()
@@ -368,7 +385,8 @@ def checksums_that_real_servers_here_ignore_are_right():
 
 @test
 def faults_in_every_operation_are_lived_through():
-    for operation in ("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload", "PutObject", "HeadObject"):
+    for operation in ("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload",
+                      "PutObject", "HeadObject"):
         with S3Server(bucket="moody") as s3:
             s3.ca_file = None
             s3.fault(operation, status=500, code="InternalError", times=2)
@@ -384,14 +402,16 @@ def faults_in_every_operation_are_lived_through():
             a.wait_known(1)
             a.wait_all()
             assert not s3.faults, f"{operation} was asked too seldom: {s3.faults}"
-            assert sorted(len(o.body) > MIB for o in s3.objects.values()) == [False, True], (operation, list(s3.objects))
+            assert sorted(len(o.body) > MIB for o in s3.objects.values()) == [False, True], (
+                operation, list(s3.objects))
             wait_for(f"no upload is left after faults of {operation}", lambda s3=s3: not s3.uploads)
             a.stop()
 
 
 @contextlib.contextmanager
 def without_packing(a):
-    """Holds the thread that packs, by ptrace(2), as if it got no CPU. The rest of the agent goes on."""
+    """Holds the thread that packs, by ptrace(2), as if it got no CPU. The rest of the agent goes
+    on."""
     def its_thread():
         for path in glob.glob(f"/proc/{a.pid}/task/*/comm"):
             with open(path, encoding="ascii") as f:
@@ -416,7 +436,8 @@ def a_store_that_waits_for_our_data_is_not_blamed_and_one_that_is_silent_is():
         ours, theirs = Agent(), Agent()
         for a, s3 in ((ours, waiting), (theirs, silent)):
             a.use_directories()
-            a.config["destinations"] = [a.s3("s3", s3, "bucket", part_size="5MiB", request_timeout="10m")]
+            a.config["destinations"] = [a.s3("s3", s3, "bucket", part_size="5MiB",
+                                             request_timeout="10m")]
             a.incompressible(24 * MIB)
         ours.config["limits"] = {"read_rate": "1MiB/s"}
         silent.fault("UploadPart", stall="answer", times=None)
@@ -425,13 +446,18 @@ def a_store_that_waits_for_our_data_is_not_blamed_and_one_that_is_silent_is():
             a.wait_known(1)
         waiting.wait_for("a part has arrived", lambda: waiting.seen("UploadPart"))
         with without_packing(ours):
-            blamed = wait_for("the silent store is found out", lambda: destination(theirs)["last_error"], 90, every=1)
-            assert blamed.startswith("no answer for ") and "the store does not answer" in blamed, blamed
+            blamed = wait_for("the silent store is found out",
+                              lambda: destination(theirs)["last_error"], 90, every=1)
+            assert blamed.startswith(
+                "no answer for ") and "the store does not answer" in blamed, blamed
             assert destination(theirs)["state"] == "failing", destination(theirs)
-            said = wait_for("it is said that nothing comes", lambda: destination(ours)["last_error"], 90, every=1)
+            said = wait_for("it is said that nothing comes",
+                            lambda: destination(ours)["last_error"], 90, every=1)
             assert said.startswith("nothing to send for ") and "store" not in said, said
-            assert destination(ours)["state"] == "ok" and ours.curl("/readyz").returncode == 0, destination(ours)
-            assert [r.status for r in waiting.log if r.status >= 400 and r.operation != "HeadObject"] == [], waiting.story()
+            assert destination(ours)["state"] == "ok" and ours.curl(
+                "/readyz").returncode == 0, destination(ours)
+            assert [r.status for r in waiting.log if r.status >= 400
+                    and r.operation != "HeadObject"] == [], waiting.story()
         theirs.kill()
         ours.wait_all()
         assert destination(ours)["last_error"] is None, destination(ours)

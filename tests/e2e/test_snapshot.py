@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Snapshots of the hardware by the real daemon: asked for, begun by the kernel log and by notes, interrupted, and shipped."""
+"""Snapshots of the hardware by the real daemon: asked for, begun by the kernel log and by notes,
+interrupted, and shipped."""
 import contextlib
 import json
 import os
@@ -10,35 +11,43 @@ import sys
 import threading
 import time
 
-sys.path.insert(0, os.path.join(os.environ.get("srcdir") or os.path.join(os.path.dirname(__file__), "..", ".."), "tests", "harness"))
+sys.path.insert(0, os.path.join(os.environ.get("srcdir")
+                                or os.path.join(os.path.dirname(__file__), "..", ".."), "tests",
+                                "harness"))
 import agent as harness  # noqa: E402
 from agent import Agent, run, wait_for  # noqa: E402
 from servers import free_port  # noqa: E402
 from tap import Skip, in_time, main, test  # noqa: E402
 
-SECTIONS = {"neuron_sysfs", "neuron_device", "kmsg", "process", "process_packages", "jobs", "packages", "runtime_log", "commands"}
+SECTIONS = {"neuron_sysfs", "neuron_device", "kmsg", "process", "process_packages", "jobs",
+            "packages", "runtime_log", "commands"}
 HW_ERROR = "3,{},5000000,-;NEURON_HW_ERR=HBM_UNCORRECTABLE_ERROR instance-id=i-1 hostname=h nd-id=0 nc-id=0 serial-num=1 action=TERMINATE_INSTANCE\n"
 
 
 def make_agent(**snapshot):
-    """An agent with roots of its own: no device of the machine, and a kernel log that the test writes."""
+    """An agent with roots of its own: no device of the machine, and a kernel log that the test
+    writes."""
     a = Agent()
     for name in ("sys/devices/virtual/neuron_device", "dev"):
         os.makedirs(a.path(name))
     os.mkfifo(a.path("dev", "kmsg"))
-    a.config["snapshot"] = {"sysfs_root": a.path("sys"), "device_directory": a.path("dev"), "probe_timeout": "3s"} | snapshot
-    a.config["hook"]["deadline"] = "60s"  # whoever sends a note is to hear of its snapshot, however long it takes
+    a.config["snapshot"] = {"sysfs_root": a.path("sys"), "device_directory": a.path("dev"),
+                            "probe_timeout": "3s"} | snapshot
+    # whoever sends a note is to hear of its snapshot, however long it takes
+    a.config["hook"]["deadline"] = "60s"
     return a
 
 
 def cli(a, *arguments, **options):
-    return run(harness.CLI, "--socket", a.socket, *arguments, env=a.whole_environment(), cwd=a.dir, **options)
+    return run(harness.CLI, "--socket", a.socket, *arguments, env=a.whole_environment(), cwd=a.dir,
+               **options)
 
 
 def children_of(pid):
     """The process and all below it: [(pid, command line)]"""
     found = []
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # what ends meanwhile has no children
+    # what ends meanwhile has no children
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for name in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{name}/children", encoding="ascii") as f:
                 pids = [int(p) for p in f.read().split()]
@@ -60,14 +69,16 @@ def snapshots(a, where="snapshots"):
 def document(a, name, file="snapshot.json"):
     """Where it was made, or where it lies when its incident is over and belongs to no dump."""
     for where in ("snapshots", "incidents"):
-        with contextlib.suppress(FileNotFoundError), open(a.path("state", where, name, file), encoding="utf-8") as f:
+        with contextlib.suppress(FileNotFoundError), open(a.path("state", where, name, file),
+                                                          encoding="utf-8") as f:
             return json.load(f)
     return None
 
 
 def wait_incident(a, name, what, condition=lambda incident: True):
     """@return its incident.json, once the condition holds for it"""
-    return wait_for(what, lambda: (lambda i: i and condition(i) and i)(document(a, name, "incident.json")))
+    return wait_for(what, lambda: (lambda i: i and condition(i)
+                                   and i)(document(a, name, "incident.json")))
 
 
 def sections(d):
@@ -93,7 +104,8 @@ def open_fifo(path):
 
 @test
 def a_snapshot_is_taken_when_an_operator_asks_and_brought_with_its_files():
-    a = make_agent(commands=[{"name": "greet", "run": ["/bin/echo", "hello", "--password=hunter2"], "timeout": "5s"}]).start()
+    a = make_agent(commands=[{"name": "greet", "run": ["/bin/echo", "hello", "--password=hunter2"],
+                              "timeout": "5s"}]).start()
     result = cli(a, "snapshot", "-o", "here")
     assert result.returncode == 0, result.stderr
     assert result.stdout.split("\n")[0] == a.path("here"), result.stdout
@@ -106,7 +118,8 @@ def a_snapshot_is_taken_when_an_operator_asks_and_brought_with_its_files():
     assert found["neuron_sysfs"]["state"] == "complete", found["neuron_sysfs"]
     assert found["process"]["state"] == "skipped" and found["process"]["detail"], found["process"]
     command = found["commands"]
-    assert command["files"] == ["command-greet.txt"] and command["records"][0]["exit_status"] == 0, command
+    assert command["files"] == ["command-greet.txt"] and command["records"][0][
+        "exit_status"] == 0, command
     with open(a.path("here", "command-greet.txt"), encoding="utf-8") as f:
         assert f.read() == "hello --password=[redacted]\n"
     assert "hunter2" not in text
@@ -137,7 +150,8 @@ def what_a_snapshot_holds_is_not_for_the_open_listener():
     name = snapshots(a)[0]
     url = f"/v1/snapshots/{name}"
     assert json.loads(a.curl(url).stdout)["done"] is True
-    answer = run("curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", f"http://127.0.0.1:{port}{url}")
+    answer = run("curl", "-s", "-o", "/dev/null", "-w", "%{http_code}",
+                 f"http://127.0.0.1:{port}{url}")
     assert answer.stdout == "404", answer.stdout
     a.stop()
 
@@ -172,19 +186,23 @@ def with_snapshots_off_nothing_of_it_runs():
 
 @test
 def what_a_killed_supervisor_had_written_becomes_a_document_that_says_so():
-    a = make_agent(commands=[{"name": "slow", "run": ["/bin/sleep", "20"], "timeout": "20s"}]).start()
-    waiting = subprocess.Popen([harness.CLI, "--socket", a.socket, "--json", "snapshot"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    a = make_agent(commands=[{"name": "slow", "run": ["/bin/sleep", "20"],
+                              "timeout": "20s"}]).start()
+    waiting = subprocess.Popen([harness.CLI, "--socket", a.socket, "--json", "snapshot"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                env=a.whole_environment(), text=True)
     name = wait_for("a snapshot begins", lambda: snapshots(a))[0]
     wait_for("the public part is there", lambda: document(a, name, "public.json"))
     probes = [pid for pid, command in children_of(a.pid) if command.endswith("--child=probe")]
-    slow = wait_for("the slow one runs", lambda: [pid for pid, command in children_of(a.pid) if "collect:commands" in command])
+    slow = wait_for("the slow one runs", lambda: [pid for pid, command in children_of(a.pid)
+                                                  if "collect:commands" in command])
     taking = [pid for pid in probes if any(child == slow[0] for child, _ in children_of(pid))]
     os.kill(taking[0], signal.SIGKILL)
     out, err = waiting.communicate(timeout=30 * harness.PATIENCE)
     assert waiting.returncode == 0, err
     found = sections(json.loads(out))
-    assert found["commands"]["state"] == "cut" and "interrupted" in found["commands"]["detail"], found["commands"]
+    assert found["commands"]["state"] == "cut" and "interrupted" in found["commands"][
+        "detail"], found["commands"]
     assert found["neuron_sysfs"]["records"], found["neuron_sysfs"]
     a.stop()
 
@@ -199,7 +217,8 @@ def a_snapshot_whose_agent_was_killed_is_there_after_the_next_start():
     a.start()
     d = wait_for("the document is there", lambda: document(a, name))
     assert set(sections(d)) == SECTIONS
-    wait_for("the agent knows it", lambda: json.loads(a.curl(f"/v1/snapshots/{name}").stdout).get("done"))
+    wait_for("the agent knows it",
+             lambda: json.loads(a.curl(f"/v1/snapshots/{name}").stdout).get("done"))
     a.stop()
 
 
@@ -212,8 +231,10 @@ def a_line_of_the_kernel_log_begins_an_incident_which_is_shipped_and_removed():
     assert "HBM_UNCORRECTABLE_ERROR" in d["trigger"], d["trigger"]
     wait_incident(a, name, "both lines are in it", lambda i: len(i["kernel_log"]) == 2)
     assert snapshots(a) + snapshots(a, "incidents") == [name], "two lines at once are one incident"
-    manifests = wait_for("it is shipped", lambda: [os.path.join(base, f) for base, _, files in os.walk(a.out) for f in files
-                                                   if f.startswith("directory-") and f.endswith(".manifest.json")], 60)
+    manifests = wait_for("it is shipped", lambda: [os.path.join(base, f) for base, _,
+                                                   files in os.walk(a.out) for f in files
+                                                   if f.startswith("directory-")
+                                                   and f.endswith(".manifest.json")], 60)
     with open(manifests[0], encoding="utf-8") as f:
         m = json.load(f)
     assert m["source"]["name"] == "incidents" and m["bundle"]["complete"], m["bundle"]
@@ -224,7 +245,8 @@ def a_line_of_the_kernel_log_begins_an_incident_which_is_shipped_and_removed():
 
 def hook_note(number, pid, directory):
     namespace = os.stat("/proc/self/ns/pid").st_ino
-    return json.dumps({"schema": "neuron-collectd/hook-note/1", "id": f"{number:032x}", "hook": {"pid": os.getpid(), "pid_namespace": namespace},
+    return json.dumps({"schema": "neuron-collectd/hook-note/1", "id": f"{number:032x}",
+                       "hook": {"pid": os.getpid(), "pid_namespace": namespace},
                        "arguments": {"pid": str(pid), "local_output_dir": directory}})
 
 
@@ -251,9 +273,11 @@ def send_note(a, number, pid, directory, answers, before_it_ends=lambda: None):
 
 
 def send_notes(a, notes):
-    """All at once. @param notes  [(pid, directory)]  @return {number from 1 on: what was answered}"""
+    """All at once. @param notes  [(pid, directory)]  @return {number from 1 on: what was
+    answered}"""
     answers = {}
-    threads = [threading.Thread(target=send_note, args=(a, n, pid, directory, answers)) for n, (pid, directory) in enumerate(notes, 1)]
+    threads = [threading.Thread(target=send_note, args=(a, n, pid, directory, answers)) for n,
+               (pid, directory) in enumerate(notes, 1)]
     for t in threads:
         t.start()
     for t in threads:
@@ -276,9 +300,11 @@ def a_hundred_and_twenty_eight_notes_at_once_are_one_incident_and_one_snapshot()
         process.kill()
     in_time(took, 30, "their answers and the document")
     parts = [got[-1] for got in answers.values() if isinstance(got[-1], bytes)]
-    assert len(parts) == 128, [got for got in answers.values() if not isinstance(got[-1], bytes)][:3]
+    assert len(parts) == 128, [got for got in answers.values()
+                               if not isinstance(got[-1], bytes)][:3]
     public = json.loads(parts[0])
-    assert set(sections(public)) == {"neuron_sysfs", "packages"} and public["processes"] == [], public.keys()
+    assert set(sections(public)) == {"neuron_sysfs",
+                                     "packages"} and public["processes"] == [], public.keys()
     assert [p["pid"] for p in d["processes"]] == [process.pid], d["processes"]
     a.stop()
 
@@ -301,17 +327,20 @@ def a_second_look_follows_when_the_process_has_ended():
 @test
 def a_process_that_is_named_later_gets_sections_of_its_own():
     a = make_agent().start()
-    with subprocess.Popen(["/bin/sleep", "600"]) as first, subprocess.Popen(["/bin/sleep", "600"]) as second:
+    with subprocess.Popen(["/bin/sleep",
+                           "600"]) as first, subprocess.Popen(["/bin/sleep", "600"]) as second:
         answers = {}
         send_note(a, 1, first.pid, a.path("nowhere"), answers)
         name = snapshots(a)[0]
         wait_for("the document is there", lambda: document(a, name))
         send_note(a, 2, second.pid, a.path("nowhere"), answers)
         assert isinstance(answers[2][-1], bytes), answers[2]
-        more = wait_for("the later one was looked at", lambda: document(a, name, "snapshot-more-1.json"))
+        more = wait_for("the later one was looked at",
+                        lambda: document(a, name, "snapshot-more-1.json"))
         first.kill()
         second.kill()
-    assert set(sections(more)) == {"process", "process_packages", "runtime_log"}, sections(more).keys()
+    assert set(sections(more)) == {"process", "process_packages",
+                                   "runtime_log"}, sections(more).keys()
     assert [p["pid"] for p in more["processes"]] == [second.pid], more["processes"]
     assert sections(more)["process"]["records"], more
     after = wait_for("the second look is there", lambda: document(a, name, "snapshot-after.json"))
@@ -325,16 +354,22 @@ def where_somebody_listens_beside_the_api_that_supervisor_is_asked():
     harness.need("systemd-socket-activate")
     a = make_agent()
     log = a.path("activate.log")
-    with open(log, "wb") as out, subprocess.Popen(["systemd-socket-activate", "--accept", "--inetd", "--seqpacket", "-l", a.path("run", "probe.sock"),
-                                                   harness.DAEMON, "--child=probe"], stdin=subprocess.DEVNULL, stdout=out, stderr=out) as activate:
+    with open(log, "wb") as out, subprocess.Popen(["systemd-socket-activate", "--accept",
+                                                   "--inetd", "--seqpacket", "-l",
+                                                   a.path("run", "probe.sock"),
+                                                   harness.DAEMON, "--child=probe"],
+                                                   stdin=subprocess.DEVNULL, stdout=out,
+                                                   stderr=out) as activate:
         try:
             wait_for("it listens", lambda: os.path.exists(a.path("run", "probe.sock")))
             a.start()
             result = cli(a, "--json", "snapshot")
             assert result.returncode == 0, result.stderr
             assert set(sections(json.loads(result.stdout))) == SECTIONS
-            assert not [c for c in children_of(a.pid) if "--child" in c[1]], "the agent has started one itself"
-            assert [c for c in children_of(activate.pid) if "--child=probe" in c[1]], "nobody watches"
+            assert not [c for c in children_of(a.pid)
+                        if "--child" in c[1]], "the agent has started one itself"
+            assert [c for c in children_of(activate.pid)
+                    if "--child=probe" in c[1]], "nobody watches"
             a.stop()
         finally:
             activate.terminate()
@@ -352,7 +387,8 @@ def a_snapshot_goes_with_the_dump_that_a_note_is_about():
     m = a.only_manifest()[1]
     assert m["source"]["name"] == "core-dumps", m["source"]
     members = {e["path"]: e for e in m["members"]}
-    assert {"neuron-collectd/snapshot.json", "neuron-collectd/incident.json"} <= set(members), sorted(members)
+    assert {"neuron-collectd/snapshot.json",
+            "neuron-collectd/incident.json"} <= set(members), sorted(members)
     assert members["neuron-collectd/snapshot.json"]["kind"] == "snapshot", members
     assert not snapshots(a, "incidents")
     a.stop()
@@ -374,7 +410,8 @@ def a_directory_that_is_made_after_its_note_has_the_snapshot_in_its_bundle():
     members = {e["path"] for e in m["members"]}
     assert {"neuron-collectd/snapshot.json", "neuron-collectd/incident.json"} <= members, members
     name = snapshots(a)[0]
-    assert [u["path"] for u in document(a, name, "incident.json")["units"]] == [directory], document(a, name, "incident.json")
+    assert [u["path"] for u in document(a, name, "incident.json")["units"]] == [
+        directory], document(a, name, "incident.json")
     assert f"its directory has come: files are expected in {directory}" in a.log, a.log
     a.stop()
 
@@ -391,7 +428,8 @@ def a_job(a):
 @test
 def another_directory_of_the_same_name_gets_nothing_of_an_earlier_incident():
     a = make_agent()
-    a.config["hook"]["deadline"] = "1s"  # what was said of the path so long, and a second, before belongs to the earlier one
+    # what was said of the path so long, and a second, before belongs to the earlier one
+    a.config["hook"]["deadline"] = "1s"
     a.config["sources"] = [a.source("jobs", "directory", "jobs/job-%p", settle="1s")]
     a.start()
     with subprocess.Popen(["/bin/sleep", "600"]) as process:
@@ -405,12 +443,15 @@ def another_directory_of_the_same_name_gets_nothing_of_an_earlier_incident():
         assert document(a, name, "snapshot-after.json") is None, "the process lives"
         os.rename(unit, a.path("moved"))
         a_job(a)
-        wait_for("another one is shipped", lambda: len([m for _, m in a.manifests() if m["bundle"]["supplement_of"] is None]) == 2, 30)
+        wait_for("another one is shipped",
+                 lambda: len([m for _, m in a.manifests()
+                              if m["bundle"]["supplement_of"] is None]) == 2, 30)
         wait_incident(a, name, "it is about none any more", lambda i: not i["units"])
         process.kill()
     wait_for("the second look is there", lambda: document(a, name, "snapshot-after.json"))
     a.wait_all()
-    assert not [path for _, path in attached_members(a) if path.endswith("snapshot-after.json")], attached_members(a)
+    assert not [path for _, path in attached_members(a)
+                if path.endswith("snapshot-after.json")], attached_members(a)
     a.stop()
 
 
@@ -419,25 +460,31 @@ def a_snapshot_that_was_killed_still_belongs_to_its_dump():
     a = make_agent(commands=[{"name": "slow", "run": ["/bin/sleep", "3"], "timeout": "9s"}]).start()
     send_note(a, 1, 1 << 21, a_dump(a), {})
     name = snapshots(a)[0]
-    incident = wait_incident(a, name, "note and dump are in it", lambda i: len(i["units"]) == 1 and len(i["notes"]) == 1)
+    incident = wait_incident(a, name, "note and dump are in it",
+                             lambda i: len(i["units"]) == 1 and len(i["notes"]) == 1)
     assert not incident["over"], incident
-    wait_for("it is known that its hook has ended", lambda: a.sql("SELECT count(*) FROM notes WHERE finished_usec > 0", "-readonly") == "1")
+    wait_for("it is known that its hook has ended", lambda: a.sql("SELECT count(*) FROM notes "
+                                                                  "WHERE finished_usec > 0",
+                                                                  "-readonly") == "1")
     a.kill()
     a.start()
     wait_for("the document is there", lambda: document(a, name))
     incident = document(a, name, "incident.json")
     assert len(incident["units"]) == 1 and len(incident["notes"]) == 1, incident
     assert "hook" in incident["trigger"], incident
-    wait_for("it is shipped with the dump", lambda: "neuron-collectd/snapshot.json" in [path for _, path in attached_members(a)], 30)
+    wait_for("it is shipped with the dump", lambda: "neuron-collectd/snapshot.json"
+             in [path for _, path in attached_members(a)], 30)
     a.stop()
 
 
 @test
 def a_watch_that_ends_is_said_to_follow_neither_of_its_two():
     a = make_agent().start()
-    watching = wait_for("somebody watches", lambda: [pid for pid, command in children_of(a.pid) if command.endswith("--child=probe")])
+    watching = wait_for("somebody watches", lambda: [pid for pid, command in children_of(a.pid)
+                                                     if command.endswith("--child=probe")])
     os.kill(watching[0], signal.SIGKILL)
-    wait_for("it is said", lambda: "neither the kernel log nor who holds a device is followed" in a.log)
+    wait_for("it is said",
+             lambda: "neither the kernel log nor who holds a device is followed" in a.log)
     a.stop()
 
 
@@ -447,11 +494,13 @@ def a_name_that_is_taken_is_left_alone():
     for second in range(60):
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(time.time() + second))
         os.makedirs(a.path("state", "snapshots", f"{stamp}-1"))
-        with open(a.path("state", "snapshots", f"{stamp}-1", "evidence"), "w", encoding="utf-8") as f:
+        with open(a.path("state", "snapshots", f"{stamp}-1", "evidence"), "w",
+                  encoding="utf-8") as f:
             f.write("x")
     result = cli(a, "--json", "snapshot")
     assert result.returncode == 0, result.stderr
-    kept = [name for name in snapshots(a) if os.path.exists(a.path("state", "snapshots", name, "evidence"))]
+    kept = [name for name in snapshots(a) if os.path.exists(a.path("state", "snapshots", name,
+                                                                   "evidence"))]
     assert len(kept) == 60 and len(snapshots(a)) == 61, snapshots(a)
     taken = [name for name in snapshots(a) if name not in kept]
     assert taken[0].endswith("-2"), taken
@@ -475,7 +524,9 @@ def a_second_look_comes_after_a_restart_too():
         a.kill()
         a.start()
         incident = document(a, name, "incident.json")
-        assert len(incident["notes"]) == 1 and [p["pid"] for p in incident["processes"]] == [process.pid], incident
+        assert len(incident["notes"]) == 1 and [p["pid"]
+                                                for p in incident["processes"]] == [
+                                                        process.pid], incident
         assert document(a, name, "snapshot-after.json") is None
         process.kill()
     wait_for("the second look is there", lambda: document(a, name, "snapshot-after.json"))
@@ -485,32 +536,39 @@ def a_second_look_comes_after_a_restart_too():
 def a_dump(a):
     unit = a.path("dumps", "dt-20260527-051233-cid-d99e36ea74c263ca")
     os.makedirs(unit)
-    with open(os.path.join(unit, "i-0a1b2c3d4e5f60718-nrt-pid-1-tid-1-lid-1.log"), "w", encoding="utf-8") as f:
+    with open(os.path.join(unit, "i-0a1b2c3d4e5f60718-nrt-pid-1-tid-1-lid-1.log"), "w",
+              encoding="utf-8") as f:
         f.write("a log\n")
     return unit
 
 
 def attached_members(a):
     """[(supplement or not, path)] of what was attached, in all manifests."""
-    return [(m["bundle"]["supplement_of"] is not None, e["path"]) for _, m in a.manifests() for e in m["members"]
+    return [(m["bundle"]["supplement_of"] is not None, e["path"]) for _,
+            m in a.manifests() for e in m["members"]
             if e["path"].startswith("neuron-collectd/")]
 
 
 @test
 def a_snapshot_that_was_killed_gets_its_second_look_too():
-    a = make_agent(commands=[{"name": "slow", "run": ["/bin/sleep", "20"], "timeout": "20s"}]).start()
+    a = make_agent(commands=[{"name": "slow", "run": ["/bin/sleep", "20"],
+                              "timeout": "20s"}]).start()
     with subprocess.Popen(["/bin/sleep", "600"]) as process:
         send_note(a, 1, process.pid, a.path("nowhere"), {})
         name = snapshots(a)[0]
-        slow = wait_for("the slow one runs", lambda: [pid for pid, command in children_of(a.pid) if "collect:commands" in command])
-        taking = [pid for pid, command in children_of(a.pid) if command.endswith("--child=probe") and
+        slow = wait_for("the slow one runs", lambda: [pid for pid, command in children_of(a.pid)
+                                                      if "collect:commands" in command])
+        taking = [pid for pid, command in children_of(a.pid) if command.endswith("--child=probe")
+                  and
                   any(child == slow[0] for child, _ in children_of(pid))]
         os.kill(taking[0], signal.SIGKILL)
         d = wait_for("what there was is a document", lambda: document(a, name), 30)
-        assert sections(d)["commands"]["state"] == "cut" and sections(d)["neuron_sysfs"]["state"] != "skipped", sections(d)
+        assert sections(d)["commands"]["state"] == "cut" and sections(d)["neuron_sysfs"][
+            "state"] != "skipped", sections(d)
         assert document(a, name, "snapshot-after.json") is None
         process.kill()
-    after = wait_for("the second look is there", lambda: document(a, name, "snapshot-after.json"), 30)
+    after = wait_for("the second look is there", lambda: document(a, name, "snapshot-after.json"),
+                     30)
     assert set(sections(after)) == {"neuron_sysfs"} and after["differences"] == [], after
     a.stop()
 
@@ -524,13 +582,15 @@ def what_a_bundle_has_is_not_sent_again_after_a_restart():
     with subprocess.Popen(["/bin/sleep", "600"]) as process:
         send_note(a, 1, process.pid, unit, {})
         name = snapshots(a)[0]
-        wait_for("the first look is shipped", lambda: (False, "neuron-collectd/snapshot.json") in attached_members(a), 30)
+        wait_for("the first look is shipped",
+                 lambda: (False, "neuron-collectd/snapshot.json") in attached_members(a), 30)
         before = attached_members(a)
         wait_incident(a, name, "the process is known", lambda i: i["processes"])
         a.kill()
         a.start()
         process.kill()
-    wait_for("the second look is shipped", lambda: (True, "neuron-collectd/snapshot-after.json") in attached_members(a), 60)
+    wait_for("the second look is shipped",
+             lambda: (True, "neuron-collectd/snapshot-after.json") in attached_members(a), 60)
     wait_for("all is quiet", lambda: all(b["state"] == "delivered" for b in a.bundles()))
     again = [path for path in (path for _, path in before) if (True, path) in attached_members(a)]
     assert not again, (again, attached_members(a))
@@ -558,8 +618,10 @@ def what_finds_no_room_is_attached_when_there_is_room_again():
         wait_for("it is said", lambda: a.log.count("cannot be attached to its dumps") == 1)
         assert not attached_members(a), attached_members(a)
         os.unlink(filler)
-        wait_for("it follows", lambda: (True, "neuron-collectd/snapshot.json") in attached_members(a), 90)
-        wait_for("it is said that it has", lambda: a.log.count("could not be attached to its dumps is attached now") == 1)
+        wait_for("it follows",
+                 lambda: (True, "neuron-collectd/snapshot.json") in attached_members(a), 90)
+        wait_for("it is said that it has",
+                 lambda: a.log.count("could not be attached to its dumps is attached now") == 1)
         assert a.log.count("cannot be attached to its dumps") == 1, a.log
         a.stop()
     finally:
@@ -573,7 +635,8 @@ def an_incident_whose_bundle_is_cancelled_leaves_no_directory():
     a.start()
     say_to_kernel_log(a, HW_ERROR.format(7))
     wait_for("it is to be shipped", lambda: snapshots(a, "incidents"), 60)
-    b = wait_for("it is a bundle", lambda: [b for b in a.bundles() if b["source"] == "incidents"], 30)[0]
+    b = wait_for("it is a bundle", lambda: [b for b in a.bundles() if b["source"] == "incidents"],
+                 30)[0]
     assert snapshots(a, "incidents")
     a.ask("cancel", b["id"])
     wait_for("its directory is removed", lambda: not snapshots(a, "incidents") and not snapshots(a))
@@ -592,8 +655,10 @@ def one_user_does_not_get_any_number_of_dumps_into_an_incident():
         process.kill()
     limit = 32 if os.getuid() == 0 else 8
     incident = wait_incident(a, name, "all are in it", lambda i: len(i["notes"]) == 40)
-    assert len(incident["units"]) == limit and incident["units_left_out"] == 40 - limit, (len(incident["units"]), incident["units_left_out"])
-    wait_for("all hooks have ended", lambda: a.sql("SELECT count(*) FROM notes WHERE finished_usec > 0", "-readonly") == "40")
+    assert len(incident["units"]) == limit and incident["units_left_out"] == 40 - limit, (
+        len(incident["units"]), incident["units_left_out"])
+    wait_for("all hooks have ended", lambda: a.sql("SELECT count(*) FROM notes WHERE finished_usec "
+                                                   "> 0", "-readonly") == "40")
     incident = wait_incident(a, name, "it is over", lambda i: i["over"])
     assert incident["units_left_out"] == 40 - limit, "they are counted once"
     a.stop()
@@ -601,20 +666,28 @@ def one_user_does_not_get_any_number_of_dumps_into_an_incident():
 
 @test
 def a_drain_waits_for_a_snapshot_that_is_underway_and_for_its_delivery():
-    a = make_agent(commands=[{"name": "slow", "run": ["/bin/sleep", "10"], "timeout": "20s"}]).start()
+    a = make_agent(commands=[{"name": "slow", "run": ["/bin/sleep", "10"],
+                              "timeout": "20s"}]).start()
     say_to_kernel_log(a, HW_ERROR.format(7))
     name = wait_for("an incident begins", lambda: snapshots(a))[0]
     wait_for("it is being taken", lambda: document(a, name, "public.json"))
-    drained = run("curl", "-s", "--unix-socket", a.socket, "-X", "POST", "http://localhost/v1/drain")
+    drained = run("curl", "-s", "--unix-socket", a.socket, "-X", "POST",
+                  "http://localhost/v1/drain")
     assert drained.returncode == 0, drained
     missing = json.loads(a.curl("/v1/status").stdout)["drain"]
-    assert missing["safe_to_terminate"] is False and "1 snapshot is being taken" in missing["missing"], missing
-    assert "\nsnapshots: 1 taken since the start, 0 dropped, 1 underway\n" in cli(a, "status").stdout, cli(a, "status")
-    seen = wait_for("it is safe", lambda: (d := json.loads(a.curl("/v1/status").stdout)["drain"])["safe_to_terminate"] and d, 90)
+    assert missing["safe_to_terminate"] is False and "1 snapshot is being taken" in missing[
+        "missing"], missing
+    assert "\nsnapshots: 1 taken since the start, 0 dropped, 1 underway\n" in cli(
+        a, "status").stdout, cli(a, "status")
+    seen = wait_for("it is safe",
+                    lambda: (d := json.loads(a.curl("/v1/status").stdout)["drain"])[
+                        "safe_to_terminate"] and d, 90)
     assert seen["missing"] is None, seen
-    delivered = [f for _, _, files in os.walk(a.out) for f in files if f.startswith("directory-") and f.endswith(".manifest.json")]
+    delivered = [f for _, _, files in os.walk(a.out) for f in files if f.startswith("directory-")
+                 and f.endswith(".manifest.json")]
     assert delivered, "it was called safe before the incident was at its destination"
-    assert json.loads(a.curl("/v1/status").stdout)["hook"]["snapshots"] == {"taken": 1, "dropped": 0, "underway": 0}
+    assert json.loads(a.curl("/v1/status").stdout)["hook"]["snapshots"] == {
+        "taken": 1, "dropped": 0, "underway": 0}
     a.stop()
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""SIGTERM: within 5 s the daemon is gone, what was on its way to S3 has arrived or is known, and nothing has to be sent again."""
+"""SIGTERM: within 5 s the daemon is gone, what was on its way to S3 has arrived or is known, and
+nothing has to be sent again."""
 import os
 import signal
 import sys
@@ -51,12 +52,14 @@ def sigterm_lets_the_parts_in_flight_arrive_and_none_is_sent_again():
     in_time(took, 5 * slowness(), "the stop")
     figures.append(f"stop in the middle of an upload: {took:.2f} s")
     there = finished(proxy)
-    assert len(there) >= 3 and len(bucket.uploads()) == 1 and not bucket.bundles(), (there, bucket.uploads())
+    assert len(there) >= 3 and len(bucket.uploads()) == 1 and not bucket.bundles(), (
+        there, bucket.uploads())
     proxy.rate = None
     a.start()
     a.wait_all("120s")
     judge(a, bucket, [unit])
-    twice = {part: tries for part, tries in proxy.part_bodies().items() if part in there and len(tries) > 1}
+    twice = {part: tries for part, tries in proxy.part_bodies().items() if part in there
+             and len(tries) > 1}
     assert not twice, f"sent again: {twice}"
     assert "resuming its upload behind part" in a.log
     a.stop()
@@ -117,7 +120,8 @@ def with_systemd(a):
 @test
 def it_asks_systemd_for_time_and_says_what_it_does():
     systemd = []
-    a, _, proxy, _ = uploading(48 * MIB, 30 * MIB, lambda a: (with_systemd(a), systemd.append(NotifySocket(a.dir))))
+    a, _, proxy, _ = uploading(48 * MIB, 30 * MIB,
+                               lambda a: (with_systemd(a), systemd.append(NotifySocket(a.dir))))
     assert not heard_by(systemd[0], "EXTEND_TIMEOUT_USEC=")()
     proxy.hold()
     os.kill(a.pid, signal.SIGTERM)
@@ -131,7 +135,8 @@ def it_asks_systemd_for_time_and_says_what_it_does():
 @test
 def while_it_drains_it_asks_systemd_for_time_until_it_is_safe():
     systemd = []
-    a, _, proxy, _ = uploading(48 * MIB, 30 * MIB, lambda a: (with_systemd(a), systemd.append(NotifySocket(a.dir))))
+    a, _, proxy, _ = uploading(48 * MIB, 30 * MIB,
+                               lambda a: (with_systemd(a), systemd.append(NotifySocket(a.dir))))
     proxy.hold()
     assert a.curl("/v1/drain", "-X", "POST").returncode == 0
     wait_for("time is asked for", heard_by(systemd[0], "EXTEND_TIMEOUT_USEC="), 10)

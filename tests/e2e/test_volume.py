@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A destination that is full, read-only, gone or hung: it is said, retried, and nobody else suffers."""
+"""A destination that is full, read-only, gone or hung: it is said, retried, and nobody else
+suffers."""
 import os
 import shutil
 import signal
@@ -32,7 +33,8 @@ def cleanup(failed=False):
     _servers.clear()
     agents_first = None
     try:
-        # The daemon goes first, or its open files keep the mounts busy. Directories under a mount are removed after it.
+        # The daemon goes first, or its open files keep the mounts busy. Directories under a mount
+        # are removed after it.
         directories = list(agent._directories)  # pylint: disable=protected-access
         agent._directories.clear()              # pylint: disable=protected-access
         agent.cleanup(failed)
@@ -87,7 +89,8 @@ def min_free_pauses_before_the_volume_is_full():
     a.config["destinations"][0]["min_free"] = "30MiB"
     unit = a.dump(size=8 << 20)
     a.start()
-    wait_for("the destination is paused", lambda: destination(a, "archive")["state"] == "paused" or "min_free" in error_of(a, "archive"))
+    wait_for("the destination is paused", lambda: destination(a, "archive")["state"] == "paused"
+             or "min_free" in error_of(a, "archive"))
     assert not a.manifests()
     assert run("mount", "-o", "remount,size=100m", a.out).returncode == 0
     a.wait_all()
@@ -144,7 +147,8 @@ def build_faultfs(a):
     if flags.returncode:
         raise Skip("libfuse3-dev is not installed")
     binary = a.path("faultfs")
-    result = run("gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-o", binary, source, *flags.stdout.split(), "-lpthread")
+    result = run("gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-o", binary, source,
+                 *flags.stdout.split(), "-lpthread")
     assert result.returncode == 0, result.stderr
     return binary
 
@@ -155,7 +159,8 @@ def serve_faultfs(a, place):
     real = place + ".real"
     os.makedirs(real, exist_ok=True)
     os.makedirs(place, exist_ok=True)
-    server = subprocess.Popen([binary, "-f", "-o", f"allow_other,modules=subdir,subdir={real}", place], stdin=subprocess.DEVNULL,
+    server = subprocess.Popen([binary, "-f", "-o", f"allow_other,modules=subdir,subdir={real}",
+                               place], stdin=subprocess.DEVNULL,
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _servers.append(server)
     wait_for("the file system is mounted", lambda: os.path.ismount(place))
@@ -286,7 +291,8 @@ def the_same_bytes_under_the_same_name_count_as_delivered():
     a.wait_all()
     check_bundle(a.only_manifest()[0], unit, tools=("tar",))
     after = os.stat(object_of(path))
-    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns), "the object was written again"
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino,
+                                                 before.st_mtime_ns), "the object was written again"
     a.stop()
 
 

@@ -65,7 +65,8 @@ def directories_made_in_a_hurry_are_not_missed():
     a.wait_delivered(201)
     by_path = {m["source"]["path"]: p for p, m in a.manifests()}
     check_bundle(by_path[a.path("jobs", "job-1")], a.path("jobs", "job-1"), tools=("tar",))
-    assert all(len(m["members"]) == (3 if m["source"]["path"].endswith("job-1") else 1) for _, m in a.manifests())
+    assert all(len(m["members"]) == (3 if m["source"]["path"].endswith("job-1") else 1) for _,
+               m in a.manifests())
     a.stop()
 
 
@@ -89,7 +90,8 @@ def lost_events_are_made_good_by_a_scan():
             f.write(b"nobody was told")
     os.kill(a.pid, signal.SIGCONT)
     a.wait_delivered(11)
-    lost = [float(x.split()[-1]) for x in a.curl("/metrics").stdout.splitlines() if x.startswith("neuron_collectd_watch_overflows_total")]
+    lost = [float(x.split()[-1]) for x in a.curl("/metrics").stdout.splitlines()
+            if x.startswith("neuron_collectd_watch_overflows_total")]
     assert sum(lost) >= 1, "no event was lost: this test has tested nothing"
     by_path = {m["source"]["path"]: m for _, m in a.manifests()}
     assert len(by_path[a.path("jobs", "job-1")]["members"]) == limit
@@ -118,7 +120,8 @@ def the_watch_limit_is_said_with_its_remedy_and_scanning_goes_on():
     need("unshare")
     a = Agent()
     # The limit of a user namespace, not the machine's: nobody else is to notice.
-    a.prefix = ["unshare", "--user", "--map-root-user", "sh", "-c", 'echo 20 >/proc/sys/user/max_inotify_watches && exec "$@"', "sh"]
+    a.prefix = ["unshare", "--user", "--map-root-user", "sh", "-c",
+                'echo 20 >/proc/sys/user/max_inotify_watches && exec "$@"', "sh"]
     if run(*a.prefix, "true").returncode:
         raise Skip("no user namespace with a limit of its own can be made here")
     a.config["sources"] = [a.source("jobs", "directory", "jobs/job-%p", scan_interval="1s")]
@@ -146,11 +149,13 @@ def a_closed_file_is_known_to_the_api_within_100_ms():
         with open(a.path("cores", f"core.{i}"), "wb") as f:
             f.write(b"\x7fELF" * 1000)
         begun = time.monotonic()
-        # curl itself takes about 10 ms; it is part of what is measured, which is to the agent's disadvantage.
+        # curl itself takes about 10 ms; it is part of what is measured, which is to the agent's
+        # disadvantage.
         wait_for("it is known", lambda n=i + 1: a.counts()["discovered"] >= n, 10, every=0.001)
         samples.append((time.monotonic() - begun) * 1000)
     median = statistics.median(samples)
-    figures.append(f"file closed -> known to the API: median {median:.0f} ms, worst {max(samples):.0f} ms (curl's start included)")
+    figures.append(f"file closed -> known to the API: median {median:.0f} ms, worst "
+                   f"{max(samples):.0f} ms (curl's start included)")
     in_time(median / 1000, 0.1, "half of them")
     a.stop()
 

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the seed corpora of fuzz_neff, fuzz_protobuf, fuzz_elf, fuzz_manifest, fuzz_bundle, fuzz_notice, fuzz_note, fuzz_s3_xml and fuzz_sysfs: sound files and the ways in which they break.
-make_corpus.py writes below its own directory; what it writes is committed, so that replaying needs no Python."""
+"""Writes the seed corpora of fuzz_neff, fuzz_protobuf, fuzz_elf, fuzz_manifest, fuzz_bundle,
+fuzz_notice, fuzz_note, fuzz_s3_xml and fuzz_sysfs: sound files and the ways in which they break.
+make_corpus.py writes below its own directory; what it writes is committed, so that replaying needs
+no Python."""
 import hashlib
 import json
 import os
@@ -19,10 +21,12 @@ def write(target, name, data):
 
 # ---- NEFF ----
 
-def neff(data=b"\x1f\x8b" + b"n" * 500, pkg_version=1, header_size=1024, data_size=None, digest=b""):
+def neff(data=b"\x1f\x8b" + b"n" * 500, pkg_version=1, header_size=1024, data_size=None,
+         digest=b""):
     data_size = len(data) if data_size is None else data_size
     head = struct.pack("<QQQQQ", pkg_version, header_size, data_size, 2, 0)
-    head += b"2.0.0".ljust(128, b"\0") + struct.pack("<I", 1) + digest.ljust(32, b"\0") + bytes(range(16)) + b"file.neff".ljust(256, b"\0")
+    head += b"2.0.0".ljust(128, b"\0") + struct.pack("<I", 1) + digest.ljust(32, b"\0") + bytes(
+        range(16)) + b"file.neff".ljust(256, b"\0")
     return head.ljust(1024, b"\0") + data
 
 
@@ -65,7 +69,8 @@ def record(number, wire, payload=b""):
 
 
 def protobufs():
-    whole = record(1, 0, varint(150)) + record(2, 1, b"12345678") + record(3, 2, b"payload" * 9) + record(4, 5, b"1234")
+    whole = record(1, 0, varint(150)) + record(2, 1, b"12345678") + record(
+        3, 2, b"payload" * 9) + record(4, 5, b"1234")
     write("protobuf", "every-wire-type", whole)
     write("protobuf", "many-records", record(1, 2, b"event") * 200)
     write("protobuf", "nested", record(1, 2, record(2, 2, record(3, 0, varint(7)))))
@@ -97,14 +102,18 @@ class Elf:
         self.ehdr, self.phdr, self.shdr = (64, 56, 64) if bits == 64 else (52, 32, 40)
 
     def header(self, phnum, kind=4, phoff=None, shoff=0, shnum=0, phentsize=None):
-        ident = b"\x7fELF" + bytes([2 if self.bits == 64 else 1, 1 if self.order == "<" else 2, 1]) + bytes(9)
-        return ident + struct.pack(self.order + ("HHIQQQIHHHHHH" if self.bits == 64 else "HHIIIIIHHHHHH"), kind, 62, 1, 0,
+        ident = b"\x7fELF" + bytes([2 if self.bits == 64 else 1, 1 if self.order == "<" else 2,
+                                    1]) + bytes(9)
+        return ident + struct.pack(self.order + ("HHIQQQIHHHHHH" if self.bits == 64
+                                                 else "HHIIIIIHHHHHH"), kind, 62, 1, 0,
                                    self.ehdr if phoff is None else phoff, shoff, 0, self.ehdr,
-                                   self.phdr if phentsize is None else phentsize, phnum, self.shdr, shnum, 0)
+                                   self.phdr if phentsize is None else phentsize, phnum, self.shdr,
+                                   shnum, 0)
 
     def segment(self, offset, size):
         if self.bits == 64:
-            return struct.pack(self.order + "IIQQQQQQ", 1, 4, offset, 0x1000, 0, size, size + 4096, 1)
+            return struct.pack(self.order + "IIQQQQQQ", 1, 4, offset, 0x1000, 0, size, size + 4096,
+                               1)
         return struct.pack(self.order + "IIIIIIII", 1, offset, 0x1000, 0, size, size + 4096, 4, 1)
 
     def section0(self, info):
@@ -114,7 +123,8 @@ class Elf:
 
     def core(self, n=2, each=100, **fields):
         data = self.ehdr + n * self.phdr
-        return self.header(n, **fields) + b"".join(self.segment(data + i * each, each) for i in range(n)) + b"d" * n * each
+        return self.header(n, **fields) + b"".join(self.segment(data + i * each, each)
+                                                   for i in range(n)) + b"d" * n * each
 
 
 def elves():
@@ -134,9 +144,12 @@ def elves():
     write("elf", "entry-size", e.header(3, phentsize=1))
     write("elf", "sections-far", e.core(shoff=2**33, shnum=5))
     write("elf", "many-without-section", e.header(0xffff) + e.segment(4096, 4096))
-    write("elf", "many-section-first", e.header(0xffff, phoff=128, shoff=64, shnum=1) + e.section0(65540) + e.segment(1, 1) * 3)
-    write("elf", "many-miscounted", e.header(0xffff, phoff=128, shoff=64, shnum=1) + e.section0(3) + e.segment(1, 1) * 3)
-    write("elf", "many-table-over-section", e.header(0xffff, phoff=64, shoff=64, shnum=1) + e.section0(70000) + bytes(500))
+    write("elf", "many-section-first", e.header(0xffff, phoff=128, shoff=64,
+                                                shnum=1) + e.section0(65540) + e.segment(1, 1) * 3)
+    write("elf", "many-miscounted", e.header(0xffff, phoff=128, shoff=64,
+                                             shnum=1) + e.section0(3) + e.segment(1, 1) * 3)
+    write("elf", "many-table-over-section", e.header(0xffff, phoff=64, shoff=64,
+                                                     shnum=1) + e.section0(70000) + bytes(500))
     write("elf", "class-9", b"\x7fELF\x09\x01" + bytes(60))
     write("elf", "order-0", b"\x7fELF\x02\x00" + bytes(60))
     write("elf", "cut-in-ident", b"\x7fELF\x02")
@@ -153,19 +166,26 @@ def elves():
 def manifest():
     return {
         "schema": "neuron-collectd/manifest/1",
-        "bundle": {"id": "neuron-core-dump-20260527T051233-0123456789ab", "kind": "neuron-core-dump", "object": "x.tar.zst",
+        "bundle": {"id": "neuron-core-dump-20260527T051233-0123456789ab",
+                   "kind": "neuron-core-dump", "object": "x.tar.zst",
                    "bytes": 300, "uncompressed_bytes": 20480, "plan": "b0" * 32,
-                   "parts": [{"bytes": 200, "sha256": "a1" * 32}, {"bytes": 100, "sha256": "a2" * 32}],
+                   "parts": [{"bytes": 200, "sha256": "a1" * 32},
+                             {"bytes": 100, "sha256": "a2" * 32}],
                    "complete": True, "reasons": [], "supplement_of": None},
-        "node": {"instance_id": "i-0123456789abcdef0", "hostname": "trn-17", "labels": {"cluster": "prod-a"}},
+        "node": {"instance_id": "i-0123456789abcdef0", "hostname": "trn-17",
+                 "labels": {"cluster": "prod-a"}},
         "source": {"name": "core-dumps", "path": "/tmp/x", "uid": 1000, "user": "alice"},
-        "incident": {"cluster_id": "d99e36ea74c263ca", "date_time": "20260527-051233", "derived": False, "agreed": "alone", "job": None},
+        "incident": {"cluster_id": "d99e36ea74c263ca", "date_time": "20260527-051233",
+                     "derived": False, "agreed": "alone", "job": None},
         "failure": None,
         "members": [
-            {"path": "a", "bytes": 10, "mtime": "2026-05-27T05:21:35.123456789Z", "mode": "0644", "sha256": "10" * 32, "kind": "other",
+            {"path": "a", "bytes": 10, "mtime": "2026-05-27T05:21:35.123456789Z", "mode": "0644",
+             "sha256": "10" * 32, "kind": "other",
              "verdict": "opaque", "detail": "", "frame": 0, "offset": 512},
-            {"path": "b\\xff", "bytes": 5, "mtime": "2026-05-27T05:21:35.123456789Z", "mode": "0600", "sha256": None,
-             "sha256_sparse": "11" * 32, "kind": "neff", "verdict": "truncated", "detail": "x", "frame": 0, "offset": 1536}],
+            {"path": "b\\xff", "bytes": 5, "mtime": "2026-05-27T05:21:35.123456789Z",
+             "mode": "0600", "sha256": None,
+             "sha256_sparse": "11" * 32, "kind": "neff", "verdict": "truncated", "detail": "x",
+             "frame": 0, "offset": 1536}],
         "frames": {"count": 1, "format": "zstd-seekable"},
         "agent": {"version": "0.1.0"}, "created": "2026-05-27T05:21:40.000001Z"}
 
@@ -216,16 +236,19 @@ def manifests():
 
 def frame(data):
     """A zstd frame of one raw block: what a fuzzer can change without breaking it."""
-    return struct.pack("<IBI", 0xFD2FB528, 0xA0, len(data)) + struct.pack("<I", 1 | len(data) << 3)[:3] + data
+    return struct.pack("<IBI", 0xFD2FB528, 0xA0,
+                       len(data)) + struct.pack("<I", 1 | len(data) << 3)[:3] + data
 
 
 def rle_frame(n):
     """n zeros in a few bytes, n below 128 KiB."""
-    return struct.pack("<IBI", 0xFD2FB528, 0xA0, n) + struct.pack("<I", 1 | 1 << 1 | n << 3)[:3] + b"\0"
+    return struct.pack("<IBI", 0xFD2FB528, 0xA0, n) + struct.pack("<I", 1 | 1 << 1
+                                                                  | n << 3)[:3] + b"\0"
 
 
 def seek_table(sizes, flags=0, n=None):
-    body = b"".join(struct.pack("<II", c, d) + (b"\0\0\0\0" if flags & 0x80 else b"") for c, d in sizes)
+    body = b"".join(struct.pack("<II", c, d) + (b"\0\0\0\0" if flags & 0x80 else b"") for c,
+                    d in sizes)
     body += struct.pack("<IBI", len(sizes) if n is None else n, flags, 0x8F92EAB1)
     return struct.pack("<II", 0x184D2A5E, len(body)) + body
 
@@ -254,26 +277,38 @@ def bundles():
     write("bundle", "table-too-long", first + second + seek_table(sizes, n=2**32 - 1))
     write("bundle", "table-wrong", first + second + seek_table([sizes[1], sizes[0]]))
     write("bundle", "frame-damaged", b"\0" + first[1:] + second + seek_table(sizes))
-    write("bundle", "frame-of-zeros", first + rle_frame(100000) + seek_table([sizes[0], (13, 100000)]))
+    write("bundle", "frame-of-zeros",
+          first + rle_frame(100000) + seek_table([sizes[0], (13, 100000)]))
     write("bundle", "frames-empty", seek_table([(0, 0)] * 20))
-    write("bundle", "window-huge", struct.pack("<IBB", 0xFD2FB528, 0, 0xff) + b"\1\0\0" + seek_table([(9, 0)]))
-    for name, members in (("swapped", [b, a]), ("twice", [a, a, b]), ("added", [a, b, ("c", b"c")]), ("gone", [a]), ("none", [])):
+    write("bundle", "window-huge", struct.pack("<IBB", 0xFD2FB528, 0,
+                                               0xff) + b"\1\0\0" + seek_table([(9, 0)]))
+    for name, members in (("swapped", [b, a]), ("twice", [a, a, b]),
+                          ("added", [a, b, ("c", b"c")]), ("gone", [a]), ("none", [])):
         data = tar(members)
-        write("bundle", "members-" + name, frame(data) + seek_table([(len(frame(data)), len(data))]))
-    for name, fields in (("symlink", {"type": tarfile.SYMTYPE, "linkname": "b"}), ("hard-link", {"type": tarfile.LNKTYPE, "linkname": "b"}),
-                         ("gnu-long-name", {"type": tarfile.GNUTYPE_LONGNAME}), ("pax-path", {"pax": {"path": "\u00fc"}}),
+        write("bundle", "members-" + name,
+              frame(data) + seek_table([(len(frame(data)), len(data))]))
+    for name, fields in (("symlink", {"type": tarfile.SYMTYPE, "linkname": "b"}),
+                         ("hard-link", {"type": tarfile.LNKTYPE, "linkname": "b"}),
+                         ("gnu-long-name", {"type": tarfile.GNUTYPE_LONGNAME}),
+                         ("pax-path", {"pax": {"path": "\u00fc"}}),
                          ("pax-binary", {"pax": {"hdrcharset": "BINARY", "path": "\udcff"}}),
-                         ("sparse", {"pax": {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "a",
+                         ("sparse", {"pax": {"GNU.sparse.major": "1", "GNU.sparse.minor": "0",
+                                             "GNU.sparse.name": "a",
                                              "GNU.sparse.realsize": "10"}}),
-                         ("sparse-old", {"pax": {"GNU.sparse.map": "0,5,8,2", "GNU.sparse.size": "10", "GNU.sparse.numblocks": "2"}})):
-        content = b"2\n0\n5\n8\n2\n".ljust(512, b"\0") + b"aaaaaaa" if name == "sparse" else b"aaaaaaa"
+                         ("sparse-old",
+                          {"pax": {"GNU.sparse.map": "0,5,8,2", "GNU.sparse.size": "10",
+                                   "GNU.sparse.numblocks": "2"}})):
+        content = b"2\n0\n5\n8\n2\n".ljust(
+            512, b"\0") + b"aaaaaaa" if name == "sparse" else b"aaaaaaa"
         try:
             data = tar([("a", content)], **fields)
         except UnicodeEncodeError:
-            data = tar([("a", content)], pax={"hdrcharset": "BINARY", "path": "x"}).replace(b"path=x", b"path=\xff")
+            data = tar([("a", content)], pax={"hdrcharset": "BINARY",
+                                              "path": "x"}).replace(b"path=x", b"path=\xff")
         write("bundle", "entry-" + name, frame(data) + seek_table([(len(frame(data)), len(data))]))
     behind = whole + tar([("hidden", b"x")])
-    write("bundle", "behind-the-end", frame(behind) + seek_table([(len(frame(behind)), len(behind))]))
+    write("bundle", "behind-the-end",
+          frame(behind) + seek_table([(len(frame(behind)), len(behind))]))
     write("bundle", "text", b"no bundle at all, whatever its name says")
 
 
@@ -287,50 +322,73 @@ def element(name, *inside, **more):
 def s3_answers():
     declaration = '<?xml version="1.0" encoding="UTF-8"?>\n'
     ns = ' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
-    part = element("Part", PartNumber="1", LastModified="2026-05-27T05:12:33.000Z", ETag='&quot;aa&quot;', Size="8388608")
-    upload = element("Upload", element("Initiator", ID="x", DisplayName="y"), Key="a/b%20c%2Bd", UploadId="2~w/+=", StorageClass="STANDARD",
+    part = element("Part", PartNumber="1", LastModified="2026-05-27T05:12:33.000Z",
+                   ETag='&quot;aa&quot;', Size="8388608")
+    upload = element("Upload", element("Initiator", ID="x", DisplayName="y"), Key="a/b%20c%2Bd",
+                     UploadId="2~w/+=", StorageClass="STANDARD",
                      Initiated="2026-05-27T05:12:33.000Z")
-    item = element("Contents", element("Owner", ID="o"), Key="n/a+b%2Bc", LastModified="2026-05-27T05:12:33.000Z", ETag='"e"', Size="17")
+    item = element("Contents", element("Owner", ID="o"), Key="n/a+b%2Bc",
+                   LastModified="2026-05-27T05:12:33.000Z", ETag='"e"', Size="17")
     prefix = element("CommonPrefixes", Prefix="n/x%20y/")
-    credentials = element("Credentials", AccessKeyId="ASIAEXAMPLE", SecretAccessKey="s/e+c=", SessionToken="FwoGZXIv//==",
+    credentials = element("Credentials", AccessKeyId="ASIAEXAMPLE", SecretAccessKey="s/e+c=",
+                          SessionToken="FwoGZXIv//==",
                           Expiration="2026-05-27T06:12:33Z")
 
     def answer(name, text):
         write("s3_xml", name, text.encode())
 
-    for code, more in (("AccessDenied", {"Message": "User: u is not authorized to perform: kms:Decrypt on resource: r with an explicit deny"}),
-                       ("AuthorizationHeaderMalformed", {"Region": "eu-central-1"}), ("NoSuchKey", {"Message": "", "BucketName": "b"}),
-                       ("PermanentRedirect", {"Endpoint": "b.s3.eu-central-1.amazonaws.com", "Bucket": "b"}), ("NotImplemented", {}),
-                       ("RequestTimeTooSkewed", {"ServerTime": "2026-05-27T05:12:33Z"}), ("KMS.DisabledException", {"RequestId": "r"}),
+    for code, more in (("AccessDenied", {"Message": "User: u is not authorized to perform: "
+                                                    "kms:Decrypt on resource: r with an explicit "
+                                                    "deny"}),
+                       ("AuthorizationHeaderMalformed", {"Region": "eu-central-1"}),
+                       ("NoSuchKey", {"Message": "", "BucketName": "b"}),
+                       ("PermanentRedirect", {"Endpoint": "b.s3.eu-central-1.amazonaws.com",
+                                              "Bucket": "b"}), ("NotImplemented", {}),
+                       ("RequestTimeTooSkewed", {"ServerTime": "2026-05-27T05:12:33Z"}),
+                       ("KMS.DisabledException", {"RequestId": "r"}),
                        ("InternalError", {}), ("SomethingNew", {"HostId": "h"})):
         answer("error-" + code, declaration + element("Error", Code=code, **more))
-    answer("error-sts", element("ErrorResponse", element("Error", Type="Sender", Code="ExpiredToken", Message="m"), RequestId="r"))
+    answer("error-sts",
+           element("ErrorResponse", element("Error", Type="Sender", Code="ExpiredToken",
+                                            Message="m"), RequestId="r"))
     answer("error-controls", element("Error", Code="&#x9b;31m", Message="a&#10;b&#x7f;\u0085"))
-    answer("error-long", element("Error", Code="c" * 70, Message="\u00e9" * 400, CanonicalRequestBytes="47 " * 6000))
+    answer("error-long", element("Error", Code="c" * 70, Message="\u00e9" * 400,
+                                 CanonicalRequestBytes="47 " * 6000))
     answer("error-prefixed", '<s3:Error xmlns:s3="x"><s3:Code>C</s3:Code></s3:Error>')
     answer("error-cdata", "<Error><Code>a<!-- no -->b<![CDATA[<c>]]>&amp;</Code></Error>")
-    answer("create", declaration + element("InitiateMultipartUploadResult" , Bucket="b", Key="k", UploadId="2~VXBs/b+g=").replace(">", ns + ">", 1))
-    answer("complete", " \n \r\n" + declaration + " \n" + element("CompleteMultipartUploadResult", ETag="&quot;aa-9&quot;"))
+    answer("create", declaration + element("InitiateMultipartUploadResult" , Bucket="b", Key="k",
+                                           UploadId="2~VXBs/b+g=").replace(">", ns + ">", 1))
+    answer("complete", " \n \r\n" + declaration + " \n" + element("CompleteMultipartUploadResult",
+                                                                  ETag="&quot;aa-9&quot;"))
     answer("complete-no-etag", element("CompleteMultipartUploadResult", Location="l"))
-    answer("parts", element("ListPartsResult", part, part, NextPartNumberMarker="1", IsTruncated="true"))
+    answer("parts", element("ListPartsResult", part, part, NextPartNumberMarker="1",
+                            IsTruncated="true"))
     answer("parts-circle", element("ListPartsResult", part, IsTruncated="true"))
     answer("parts-no-etag", element("ListPartsResult", element("Part", PartNumber="1")))
-    answer("parts-number-huge", element("ListPartsResult", part.replace(">1<", ">99999999999999999999<")))
-    answer("uploads", element("ListMultipartUploadsResult", upload, upload, EncodingType="url", IsTruncated="true", NextKeyMarker="a%2Fb",
+    answer("parts-number-huge", element("ListPartsResult",
+                                        part.replace(">1<", ">99999999999999999999<")))
+    answer("uploads", element("ListMultipartUploadsResult", upload, upload, EncodingType="url",
+                              IsTruncated="true", NextKeyMarker="a%2Fb",
                               NextUploadIdMarker="u"))
-    answer("uploads-nul", element("ListMultipartUploadsResult", upload.replace("%20", "%00"), EncodingType="url"))
-    answer("objects", declaration + element("ListBucketResult", item, item, prefix, prefix, EncodingType="url", IsTruncated="true",
+    answer("uploads-nul", element("ListMultipartUploadsResult", upload.replace("%20", "%00"),
+                                  EncodingType="url"))
+    answer("objects", declaration + element("ListBucketResult", item, item, prefix, prefix,
+                                            EncodingType="url", IsTruncated="true",
                                             NextContinuationToken="1/a+b=="))
-    answer("objects-escape-cut", element("ListBucketResult", item.replace("%2Bc", "%2"), EncodingType="url"))
+    answer("objects-escape-cut", element("ListBucketResult", item.replace("%2Bc", "%2"),
+                                         EncodingType="url"))
     answer("objects-nested", element("ListBucketResult", element("Contents", item, Key="k")))
     answer("objects-key-long", element("ListBucketResult", item.replace("n/", "n" * 1025)))
     answer("objects-many", element("ListBucketResult", (element("Contents", Key="k")) * 40))
     for name in ("AssumeRole", "AssumeRoleWithWebIdentity"):
         answer("sts-" + name, element(name + "Response", element(name + "Result", credentials)))
-    answer("sts-no-token", element("R", element("RResult", credentials.replace("SessionToken", "Token"))))
+    answer("sts-no-token",
+           element("R", element("RResult", credentials.replace("SessionToken", "Token"))))
     answer("doctype", "<!DOCTYPE Error><Error/>")
-    answer("entity", '<!DOCTYPE Error [<!ENTITY a "b"><!ENTITY c "&a;&a;">]><Error><Code>&c;</Code></Error>')
-    answer("controls", element("ListMultipartUploadsResult", upload.replace("%20", "&#x01;&#31;\x02&#x9;")))
+    answer("entity", '<!DOCTYPE Error [<!ENTITY a "b"><!ENTITY c '
+                     '"&a;&a;">]><Error><Code>&c;</Code></Error>')
+    answer("controls", element("ListMultipartUploadsResult",
+                               upload.replace("%20", "&#x01;&#31;\x02&#x9;")))
     answer("controls-cut", "<Error><Code>&#x1")
     answer("deep", "<Error>" * 40)
     answer("name-long", "<Error><%s/></Error>" % ("n" * 600))
@@ -347,26 +405,33 @@ def s3_answers():
 
 def notices():
     spot, maintenance, rebalance = b"\0", b"\1", b"\2"
-    event = {"NotBefore": "21 Jan 2019 09:00:43 GMT", "Code": "system-reboot", "Description": "scheduled reboot",
-             "EventId": "instance-event-0d59937288b749b32", "NotAfter": "21 Jan 2019 09:17:23 GMT", "State": "active"}
+    event = {"NotBefore": "21 Jan 2019 09:00:43 GMT", "Code": "system-reboot",
+             "Description": "scheduled reboot",
+             "EventId": "instance-event-0d59937288b749b32", "NotAfter": "21 Jan 2019 09:17:23 GMT",
+             "State": "active"}
 
     def answer(name, kind, value):
-        write("notice", name, kind + (value if isinstance(value, bytes) else json.dumps(value).encode()))
+        write("notice", name, kind + (value if isinstance(value, bytes)
+                                      else json.dumps(value).encode()))
 
     for action in ("stop", "terminate", "hibernate"):
         answer("spot-" + action, spot, {"action": action, "time": "2017-09-18T08:22:00Z"})
     answer("spot-no-time", spot, {"action": "terminate"})
-    answer("spot-time-far", spot, {"action": "terminate", "time": "9999-12-31T23:59:60.999999999+14:00"})
+    answer("spot-time-far", spot, {"action": "terminate",
+                                   "time": "9999-12-31T23:59:60.999999999+14:00"})
     answer("spot-action-long", spot, {"action": "a" * 32})
     answer("spot-action-control", spot, {"action": "stop\n\x1b[2J"})
     answer("spot-action-nul", spot, {"action": "stop\0now"})
     answer("spot-twice", spot, b'{"action": "stop", "action": "terminate"}')
     answer("maintenance", maintenance, [event])
     answer("maintenance-none", maintenance, [])
-    answer("maintenance-over", maintenance, [{**event, "State": "completed"}, {**event, "State": "canceled"}])
-    answer("maintenance-several", maintenance, [{**event, "NotBefore": f"{day} Feb 2026 00:00:00 GMT"} for day in (9, 3, 28, 30)])
+    answer("maintenance-over", maintenance, [{**event, "State": "completed"},
+                                             {**event, "State": "canceled"}])
+    answer("maintenance-several", maintenance,
+           [{**event, "NotBefore": f"{day} Feb 2026 00:00:00 GMT"} for day in (9, 3, 28, 30)])
     answer("maintenance-many", maintenance, [event] * 257)
-    answer("maintenance-kinds", maintenance, [7, None, "x", [], {}, {"State": "active"}, {**event, "Code": 7}, {**event, "NotBefore": []}])
+    answer("maintenance-kinds", maintenance, [7, None, "x", [], {}, {"State": "active"},
+                                              {**event, "Code": 7}, {**event, "NotBefore": []}])
     answer("rebalance", rebalance, {"noticeTime": "2020-11-05T08:22:00Z"})
     answer("rebalance-no-time", rebalance, {"noticeTime": ""})
     for kind, name in ((spot, "spot"), (maintenance, "maintenance"), (rebalance, "rebalance")):
@@ -380,16 +445,22 @@ def notices():
 # ---- notes of the hook; the same inputs go through redaction ----
 
 def notes():
-    head = {"schema": "neuron-collectd/hook-note/1", "id": "0123456789abcdef" * 2, "written_usec": 1779859925123456}
-    whole = {**head, "arguments": {"neff_name": "file.neff", "neff_uuid": "00" * 16, "date_time": "20260527-051233", "pid": "17", "tid": "18",
-                                   "log_id": "1", "instance_id": "i-0123456789abcdef0", "cluster_id": "d99e36ea74c263ca",
+    head = {"schema": "neuron-collectd/hook-note/1", "id": "0123456789abcdef" * 2,
+            "written_usec": 1779859925123456}
+    whole = {**head, "arguments": {"neff_name": "file.neff", "neff_uuid": "00" * 16,
+                                   "date_time": "20260527-051233", "pid": "17", "tid": "18",
+                                   "log_id": "1", "instance_id": "i-0123456789abcdef0",
+                                   "cluster_id": "d99e36ea74c263ca",
                                    "error_location": "nrt_execute", "error_code": "1200",
                                    "local_output_dir": "/tmp/neuron-core-dump/dt-20260527-051233-cid-d99e36ea74c263ca", "s3_output_prefix": "s3://b/k"},
              "error_number": 1200, "error_name": "NRT_EXEC_HW_ERR_COLLECTIVES",
-             "job": {"source": "torchrun", "key": "torchrun:master=10.0.0.1:41000", "rank": 3, "world_size": 64, "local_rank": 3,
+             "job": {"source": "torchrun", "key": "torchrun:master=10.0.0.1:41000", "rank": 3,
+                     "world_size": 64, "local_rank": 3,
                      "restart_count": 0, "root_comm_id": "10.0.0.1:62182"},
-             "hook": {"pid": 100, "ppid": 17, "pid_namespace": 4026531836, "mount_namespace": 4026531841},
-             "files": {"record": "i-0-neuron-dump-pid-17-tid-18-lid-1.json", "snapshot": "i-0-neuron-dump-pid-17-tid-18-lid-1-snapshot.json"},
+             "hook": {"pid": 100, "ppid": 17, "pid_namespace": 4026531836,
+                      "mount_namespace": 4026531841},
+             "files": {"record": "i-0-neuron-dump-pid-17-tid-18-lid-1.json",
+                       "snapshot": "i-0-neuron-dump-pid-17-tid-18-lid-1-snapshot.json"},
              "unknown": [{"flag": "--new", "value": "7"}, {"flag": "--alone"}],
              "environment": {"RANK": "3", "NEURON_RT_LOG_LEVEL": "WARN"}}
 
@@ -402,12 +473,15 @@ def notes():
     note("truncated", json.dumps(whole).encode()[:-40])
     note("paths", {**head, "arguments": {"local_output_dir": "/a\\x5cb\\xff/\u00e4"}})
     note("path-not-spelled", {**head, "arguments": {"local_output_dir": "/a\\b"}})
-    note("twice", b'{"schema":"neuron-collectd/hook-note/1","id":"' + b"0" * 32 + b'","id":"' + b"1" * 32 + b'"}')
+    note("twice", b'{"schema":"neuron-collectd/hook-note/1","id":"' + b"0" * 32 + b'","id":"'
+         + b"1" * 32 + b'"}')
     note("deep", b"[" * 5000)
     note("nul", {**head, "arguments": {"pid": "1\u00002"}})
     note("not-utf8", json.dumps(head).encode()[:-1] + b',"arguments":{"pid":"\xff"}}')
-    note("types", {**head, "arguments": [], "job": 7, "environment": "x", "unknown": {}, "files": None, "hook": True})
-    note("numbers", {**head, "written_usec": 2**63 - 1, "hook": {"pid": 2**62}, "job": {"rank": 0, "world_size": 2**40}})
+    note("types", {**head, "arguments": [], "job": 7, "environment": "x", "unknown": {},
+                   "files": None, "hook": True})
+    note("numbers", {**head, "written_usec": 2**63 - 1, "hook": {"pid": 2**62},
+                     "job": {"rank": 0, "world_size": 2**40}})
     note("numbers-far", {**head, "written_usec": 2**70})
     note("numbers-negative", {**head, "job": {"rank": -1}})
     note("names", {**head, "files": {"record": "../../etc/passwd", "snapshot": ".hidden"}})
@@ -416,33 +490,49 @@ def notes():
     note("many-variables", {**head, "environment": {f"NEURON_{i}": "x" for i in range(512)}})
     note("long-value", {**head, "arguments": {"neff_name": "x" * 16384}})
     note("longer-value", {**head, "arguments": {"neff_name": "x" * 16385}})
-    note("controls", {**head, "arguments": {"neff_name": "".join(map(chr, range(1, 32)))}, "job": {"key": "\x1b[2J"}})
-    secrets = {"plain": "--token x --password 'a b' PASSWORD=y {\"apiKey\": \"z\"}", "url": "https://me:pa/ss@h/?X-Amz-Signature=a&b=c",
-               "aws": "AKIAIOSFODNN7EXAMPLE wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "known": "hf_abcdefghijklmnopqrst ghp_abcdefghijklmnopqrst",
-               "jwt": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc", "pem": "-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----",
-               "header": "curl -H \"Authorization: Bearer abcdefghijk\" -u me:secret", "escaped": '{\\"token\\": \\"x\\"}', "cmdline": "a\0--token\0b\0-u\0c:d"}
+    note("controls", {**head, "arguments": {"neff_name": "".join(map(chr, range(1, 32)))},
+                      "job": {"key": "\x1b[2J"}})
+    secrets = {"plain": "--token x --password 'a b' PASSWORD=y {\"apiKey\": \"z\"}",
+               "url": "https://me:pa/ss@h/?X-Amz-Signature=a&b=c",
+               "aws": "AKIAIOSFODNN7EXAMPLE wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+               "known": "hf_abcdefghijklmnopqrst ghp_abcdefghijklmnopqrst",
+               "jwt": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc",
+               "pem": "-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----",
+               "header": "curl -H \"Authorization: Bearer abcdefghijk\" -u me:secret",
+               "escaped": '{\\"token\\": \\"x\\"}', "cmdline": "a\0--token\0b\0-u\0c:d"}
     for name, text in secrets.items():
         note("secret-" + name, text.encode())
-        note("secret-note-" + name, {**head, "arguments": {"neff_name": text.replace("\0", " ")}, "environment": {"NEURON_X": text.replace("\0", " ")}})
+        note("secret-note-" + name, {**head, "arguments": {"neff_name": text.replace("\0", " ")},
+                                     "environment": {"NEURON_X": text.replace("\0", " ")}})
 
 
 # ---- sysfs ----
 
 def sysfs(name, *pairs):
-    write("sysfs", name, b"\0".join(part if isinstance(part, bytes) else part.encode() for pair in pairs for part in pair))
+    write("sysfs", name, b"\0".join(part if isinstance(part, bytes) else part.encode()
+                                    for pair in pairs for part in pair))
 
 
 def sysfs_trees():
-    sysfs("device", ("core_count", "8"), ("connected_devices", "12, 3\n"), ("info/serial_number", "19fcda00f5ff6e00\n"),
-          ("info/architecture/arch_type", "NDv3\n"), ("neuron_core0/info/architecture/arch_type", "NCv3\n"),
-          ("stats/hardware/mem_ecc_uncorrected", "0\n"), ("stats/hardware/health_status/unhealthy_components", "hbm,sram\n"),
-          ("neuron_core0/stats/status/oob_error/total", "1\n"), ("neuron_core0/stats/status/oob_error/present", "0\n"))
+    sysfs("device", ("core_count", "8"), ("connected_devices", "12, 3\n"),
+          ("info/serial_number", "19fcda00f5ff6e00\n"),
+          ("info/architecture/arch_type", "NDv3\n"),
+          ("neuron_core0/info/architecture/arch_type", "NCv3\n"),
+          ("stats/hardware/mem_ecc_uncorrected", "0\n"),
+          ("stats/hardware/health_status/unhealthy_components", "hbm,sram\n"),
+          ("neuron_core0/stats/status/oob_error/total", "1\n"),
+          ("neuron_core0/stats/status/oob_error/present", "0\n"))
     sysfs("reset", ("reset", "1"), ("control/reset", "1"), ("reset/total", "1"))
-    sysfs("binary", ("a", bytes(range(1, 256))), ("b", b"\xff\xfe\x80"), ("c", "\u2028\U0001f600\x7f\x1b[2J"))
-    sysfs("names", (b"\xff\xfe", "1"), ('quote"', "1"), ("back\\slash", "1"), ("new\nline", "1"), (b"dir\xff/\x01", "1"), (" ", "1"))
-    sysfs("long", ("page", "x" * 4096), ("more", "y" * 4097), ("controls", "\x01" * 4096), ("no-utf8", b"\xff" * 4096))
-    sysfs("deep", ("/".join("abcdefghijkl"), "1"), ("a/b/c/d/e/f/g/h/i", "8"), ("a/b/c/d/e/f/g/h/i2/j", "9"))
-    sysfs("secret", ("parameters", "token=abcdef api_key=AKIAIOSFODNN7EXAMPLE"), ("health/x", "https://me:secret@host/"))
+    sysfs("binary", ("a", bytes(range(1, 256))), ("b", b"\xff\xfe\x80"),
+          ("c", "\u2028\U0001f600\x7f\x1b[2J"))
+    sysfs("names", (b"\xff\xfe", "1"), ('quote"', "1"), ("back\\slash", "1"), ("new\nline", "1"),
+          (b"dir\xff/\x01", "1"), (" ", "1"))
+    sysfs("long", ("page", "x" * 4096), ("more", "y" * 4097), ("controls", "\x01" * 4096),
+          ("no-utf8", b"\xff" * 4096))
+    sysfs("deep", ("/".join("abcdefghijkl"), "1"), ("a/b/c/d/e/f/g/h/i", "8"),
+          ("a/b/c/d/e/f/g/h/i2/j", "9"))
+    sysfs("secret", ("parameters", "token=abcdef api_key=AKIAIOSFODNN7EXAMPLE"),
+          ("health/x", "https://me:secret@host/"))
     sysfs("measures", *[(f"ecc/e{i}", str(i)) for i in range(64)])
     sysfs("empty", ("a", ""), ("b", "\n"), ("c", "\n\n"))
     sysfs("much", *[(f"ecc{i}/{'n' * 150}", b"\xff" * 4000) for i in range(20)])
@@ -452,18 +542,24 @@ def sysfs_trees():
 # ---- collectors: the kernel's log, the runtime's log, texts of processes ----
 
 def kmsgs():
-    error = (b"3,812,5000000,-;neuron: NEURON_HW_ERR=SRAM_UNCORRECTABLE_ERROR instance-id=i-0123456789abcdef0 hostname=h nd-id=3 nc-id=1 "
-             b"serial-num=19fcda00f5ff6eb9 action=TERMINATE_INSTANCE new=field\n SUBSYSTEM=neuron\n DEVICE=c510:3\n")
+    error = (b"3,812,5000000,-;neuron: NEURON_HW_ERR=SRAM_UNCORRECTABLE_ERROR "
+             b"instance-id=i-0123456789abcdef0 hostname=h nd-id=3 nc-id=1 "
+             b"serial-num=19fcda00f5ff6eb9 action=TERMINATE_INSTANCE new=field\n "
+             b"SUBSYSTEM=neuron\n DEVICE=c510:3\n")
     write("kmsg", "hw-error", error)
-    write("kmsg", "several", b"6,1,2,-;eth0: up\n" + error + b"6,2,3,c,caller=T1;nd0: \\x5ba\\x0ab\\xzz\\x\n")
+    write("kmsg", "several", b"6,1,2,-;eth0: up\n" + error
+          + b"6,2,3,c,caller=T1;nd0: \\x5ba\\x0ab\\xzz\\x\n")
     write("kmsg", "cut", error[:60])
     write("kmsg", "no-newline", error.rstrip())
     write("kmsg", "no-record", b" SUBSYSTEM=x\n;;;\n1,2\n,,,;\n")
-    write("kmsg", "numbers", b"99999999999999999999,1,1,-;x\n1,99999999999999999999,1,-;x\n4294967295,1,18446744073709551615,-;neuron\n")
+    write("kmsg", "numbers",
+          b"99999999999999999999,1,1,-;x\n1,99999999999999999999,1,-;x\n4294967295,1,18446744073709551615,-;neuron\n")
     write("kmsg", "nul", b"1,1,1,-;NEURON_HW_ERR=\0 a=\0\xff \x7f=\x01\n")
     write("kmsg", "escaped", b"1,1,1,-;NEURON_HW_ERR=A\\x20b=c\\x3dd\\x00\n")
-    write("kmsg", "many-fields", b"1,1,1,-;NEURON_HW_ERR=X " + b" ".join(b"k%d=v" % i for i in range(100)))
-    write("kmsg", "long-value", b"1,1,1,-;NEURON_HW_ERR=" + b"x" * 5000 + b" " + b"k" * 500 + b"=" + b"v" * 5000)
+    write("kmsg", "many-fields", b"1,1,1,-;NEURON_HW_ERR=X "
+          + b" ".join(b"k%d=v" % i for i in range(100)))
+    write("kmsg", "long-value", b"1,1,1,-;NEURON_HW_ERR=" + b"x" * 5000 + b" " + b"k" * 500 + b"="
+          + b"v" * 5000)
     write("kmsg", "empty-values", b"1,1,1,-;NEURON_HW_ERR= = a= =b")
     write("kmsg", "devices", b"1,1,1,-;[ND 1][NC 2]\n1,2,1,-;nd\n1,3,1,-;nd1x\n1,4,1,-;[nd\n")
 
@@ -472,56 +568,78 @@ def nrt_logs():
     prefix = b"2025-Sep-19 18:57:20.782962  4444:4445  ERROR  NRT:nrt_infodump  "
     opening = b"------------->8------------[ cut here ]------------>8-------------\n"
     closing = b"-------------8<-----------[ cut to here ]-----------8<------------\n"
-    lines = [b"NRT version: 2.29.40.0 (abc)", b"Embedded FW version: 1", b"CCOM version: 2 (compat 75)", b"Instance ID: i-0", b"Cluster ID: 0", b"",
-             b"Failure: NRT_EXEC_OOB in nrt_execute()", b"LNC: 2", b"unknown", b"Environment:", b"  NEURON_RT_NUM_CORES=4", b"\tA=b", b"UltraServer: 1"]
+    lines = [b"NRT version: 2.29.40.0 (abc)", b"Embedded FW version: 1", b"CCOM version: 2 (compat "
+                                                                         b"75)", b"Instance ID: i-0", b"Cluster ID: 0", b"",
+             b"Failure: NRT_EXEC_OOB in nrt_execute()", b"LNC: 2", b"unknown", b"Environment:",
+             b"  NEURON_RT_NUM_CORES=4", b"\tA=b", b"UltraServer: 1"]
     write("nrt_log", "block", opening + b"\n".join(lines) + b"\n" + closing)
-    write("nrt_log", "block-with-prefix", prefix + opening + b"".join(prefix + line + b"\n" for line in lines) + prefix + closing)
+    write("nrt_log", "block-with-prefix", prefix + opening
+          + b"".join(prefix + line + b"\n" for line in lines) + prefix + closing)
     write("nrt_log", "block-cut", opening + b"\n".join(lines))
-    write("nrt_log", "block-in-block", opening + b"a: b\n" + opening + b"c: d\n" + closing + closing)
+    write("nrt_log", "block-in-block", opening + b"a: b\n" + opening + b"c: d\n" + closing
+          + closing)
     write("nrt_log", "delimiters-alone", closing + opening + closing + opening)
     write("nrt_log", "one-line", (opening + b"a: b " + closing).replace(b"\n", b""))
-    write("nrt_log", "error", b"2025-Sep-19 18:57:20.782962  4444:4445  ERROR  TDRV:exec  [ND 3][NC 1] stuck\n")
-    write("nrt_log", "syslog", b"Sep 19 18:57:20 h p[1]: 2025-Sep-19 18:57:20  1:2 WARN x nd3:nc1\n")
-    write("nrt_log", "numbers", b"2025-Sep-19 18:57:20 99999999999999999999:1 ERROR x\n2025-Sep-19 18:57:20 1:1 ERROR nd99999 nc1 nd65535:nc65536\n")
-    write("nrt_log", "ends", b"2025-Sep-19 18:57:20 1:2\n2025-Sep-19 18:57:20 1:2 E\n2025-Sep-19 18:57:20 1:2 E M:\n2025-Sep-19 18:57:20 1:2 E :f nd")
-    write("nrt_log", "bytes", prefix + bytes(range(256)) + b"\n" + opening + bytes(range(256)) + b":\0=\n" + closing)
+    write("nrt_log", "error", b"2025-Sep-19 18:57:20.782962  4444:4445  ERROR  TDRV:exec  [ND "
+                              b"3][NC 1] stuck\n")
+    write("nrt_log", "syslog",
+          b"Sep 19 18:57:20 h p[1]: 2025-Sep-19 18:57:20  1:2 WARN x nd3:nc1\n")
+    write("nrt_log", "numbers", b"2025-Sep-19 18:57:20 99999999999999999999:1 ERROR x\n2025-Sep-19 "
+                                b"18:57:20 1:1 ERROR nd99999 nc1 nd65535:nc65536\n")
+    write("nrt_log", "ends", b"2025-Sep-19 18:57:20 1:2\n2025-Sep-19 18:57:20 1:2 E\n2025-Sep-19 "
+                             b"18:57:20 1:2 E M:\n2025-Sep-19 18:57:20 1:2 E :f nd")
+    write("nrt_log", "bytes", prefix + bytes(range(256)) + b"\n" + opening
+          + bytes(range(256)) + b":\0=\n" + closing)
 
 
 def processes():
     def text(kind, name, data):
         write("procfs", name, bytes([kind]) + data)
 
-    text(0, "stat", b"42 (a) S (b) R) Z 7 42 42 0 -1 2097216 0 0 0 0 1 2 3 4 20 0 9 0 123456789 0 0 0\n")
+    text(0, "stat", b"42 (a) S (b) R) Z 7 42 42 0 -1 2097216 0 0 0 0 1 2 3 4 20 0 9 0 123456789 0 "
+                    b"0 0\n")
     text(0, "stat-cut", b"42 (train) S 1 2 3")
     text(0, "stat-long-name", b"1 (" + b"x" * 300 + b") S " + b"1 " * 30)
-    text(0, "stat-numbers", b"1 (a) S 99999999999999999999 1 1 1 -1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1\n")
+    text(0, "stat-numbers",
+         b"1 (a) S 99999999999999999999 1 1 1 -1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1\n")
     text(0, "stat-no-name", b"1 ) S 1")
-    text(1, "map", b"7f10a000-7f10b000 r-xp 00001000 fd:02 1234567    /opt/my libs/libnrt.so.1 (deleted)")
+    text(1, "map", b"7f10a000-7f10b000 r-xp 00001000 fd:02 1234567    /opt/my libs/libnrt.so.1 "
+                   b"(deleted)")
     text(1, "map-anonymous", b"0-1000 rw-p 00000000 00:00 0 ")
     text(1, "map-deleted", b"0-1000 rw-p 00000000 00:00 0 (deleted)")
     text(1, "map-numbers", b"fffffffffffffffff-1 r-xp 0 0:0 0")
     hex64 = b"0123456789abcdef" * 4
-    text(2, "cgroup", b"0::/kubepods.slice/kubepods-burstable-pod12345678_1234_1234_1234_123456789abc.slice/cri-containerd-" + hex64 + b".scope\n")
-    text(2, "cgroup-v1", b"4:memory:/kubepods/besteffort/pod12345678-1234-1234-1234-123456789abc/" + hex64 + b"\n1:cpu:/docker/" + hex64)
+    text(2, "cgroup",
+         b"0::/kubepods.slice/kubepods-burstable-pod12345678_1234_1234_1234_123456789abc.slice/cri-containerd-" + hex64 + b".scope\n")
+    text(2, "cgroup-v1", b"4:memory:/kubepods/besteffort/pod12345678-1234-1234-1234-123456789abc/"
+         + hex64 + b"\n1:cpu:/docker/" + hex64)
     text(2, "cgroup-slurm", b"0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_3\n")
-    text(2, "cgroup-near", b"/pod/kubepods-pod/-pod/.scope/.slice/" + hex64[:63] + b"/x" + hex64 + b"/-" + hex64 + b"/job_/step_")
+    text(2, "cgroup-near", b"/pod/kubepods-pod/-pod/.scope/.slice/" + hex64[:63] + b"/x" + hex64
+         + b"/-" + hex64 + b"/job_/step_")
     text(3, "status", b"Name:\ttrain\nNSpid:\t100\t7 \nNSpid:\nNSpid")
     text(3, "environ", b"A=b\0\0C=d\0E")
     text(3, "empty", b"")
-    text(4, "dpkg", b"Package: aws-neuronx-dkms\nStatus: install ok installed\nVersion: 2.25.4.0\nDescription: x\n y\n\nPackage: b\n \npackage:c")
-    text(4, "dpkg-long", b"Package: a\nVersion: " + b"9" * 3000 + b"\n" + b"x" * 1024 + b"\n" + b" " * 1024 + b"\n\n")
+    text(4, "dpkg", b"Package: aws-neuronx-dkms\nStatus: install ok installed\nVersion: "
+                    b"2.25.4.0\nDescription: x\n y\n\nPackage: b\n \npackage:c")
+    text(4, "dpkg-long", b"Package: a\nVersion: " + b"9" * 3000 + b"\n" + b"x" * 1024 + b"\n"
+         + b" " * 1024 + b"\n\n")
     text(4, "dpkg-bytes", b"Package:\0\nPackage: \xff\0x\n\n")
     text(5, "pip", b"Torch__Neuronx.X-2.8.dist-info")
     text(5, "pip-egg", b"a-1.0-py3.10.egg-info")
     text(5, "pip-long", b"a" * 300 + b"-1.dist-info")
     text(5, "pip-near", b"-.dist-info")
     note = struct.pack("<III", 4, 20, 3) + b"GNU\0" + bytes(range(20))
-    head = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 1, 0, 0, 0)
+    head = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64,
+                                                                 0, 0, 64, 56, 1, 0, 0, 0)
     text(6, "elf", head + struct.pack("<IIQQQQQQ", 4, 4, 120, 0, 0, len(note), len(note), 4) + note)
-    text(6, "elf-note-cut", head + struct.pack("<IIQQQQQQ", 4, 4, 120, 0, 0, len(note), len(note), 4) + note[:-4])
-    text(6, "elf-note-huge", head + struct.pack("<IIQQQQQQ", 4, 4, 120, 0, 0, 2**64 - 1, 0, 4) + struct.pack("<III", 2**32 - 1, 2**32 - 1, 3))
+    text(6, "elf-note-cut", head + struct.pack("<IIQQQQQQ", 4, 4, 120, 0, 0, len(note), len(note),
+                                               4) + note[:-4])
+    text(6, "elf-note-huge", head + struct.pack("<IIQQQQQQ", 4, 4, 120, 0, 0, 2**64 - 1, 0,
+                                                4) + struct.pack("<III", 2**32 - 1, 2**32 - 1, 3))
     text(6, "elf-offset", head + struct.pack("<IIQQQQQQ", 4, 4, 2**63, 0, 0, 100, 0, 4))
-    text(6, "elf-32", b"\x7fELF\x01\x01\x01".ljust(16, b"\0") + struct.pack("<HHIIIIIHHHHHH", 3, 3, 1, 0, 52, 0, 0, 52, 32, 1, 0, 0, 0) +
+    text(6, "elf-32",
+         b"\x7fELF\x01\x01\x01".ljust(16, b"\0") + struct.pack("<HHIIIIIHHHHHH", 3, 3, 1, 0, 52, 0,
+                                                               0, 52, 32, 1, 0, 0, 0) +
          struct.pack("<IIIIIIII", 4, 84, 0, 0, len(note), len(note), 4, 4) + note)
     text(6, "elf-none", b"\x7fELF")
 

@@ -1,7 +1,8 @@
 """The real daemon in a temporary directory, driven and judged from outside.
 
-It is started as a program, asked through the real CLI and through curl, and what it delivers is judged with tar, bsdtar, zstd and
-Python: nothing here shares code with it. Nothing sleeps for a fixed time; everything waits for a fact, with a deadline.
+It is started as a program, asked through the real CLI and through curl, and what it delivers is
+judged with tar, bsdtar, zstd and Python: nothing here shares code with it. Nothing sleeps for a
+fixed time; everything waits for a fact, with a deadline.
 """
 import contextlib
 import hashlib
@@ -18,18 +19,22 @@ import time
 import make_dump
 from tap import Skip, notes
 
-SOURCE_DIR = os.path.realpath(os.environ.get("srcdir") or os.path.join(os.path.dirname(__file__), "..", ".."))
+SOURCE_DIR = os.path.realpath(os.environ.get("srcdir")
+                              or os.path.join(os.path.dirname(__file__), "..", ".."))
 BUILD_DIR = os.path.realpath(os.environ.get("builddir") or ".")
 DAEMON = os.environ.get("NEURON_COLLECTD") or os.path.join(BUILD_DIR, "neuron-collectd")
 CLI = os.environ.get("NEURON_COLLECT") or os.path.join(BUILD_DIR, "neuron-collect")
-WRAP = os.environ.get("NC_WRAP", "").split()             # e.g. valgrind and its options, before the daemon
+# e.g. valgrind and its options, before the daemon
+WRAP = os.environ.get("NC_WRAP", "").split()
 PATIENCE = float(os.environ.get("NC_PATIENCE", "1"))     # deadlines are multiplied by it
 INSTANCE = make_dump.DEFAULT_INSTANCE
-STATES = ("settling", "ready", "shipping", "delivered", "quarantined", "evicted", "cancelled", "vanished")
+STATES = ("settling", "ready", "shipping", "delivered", "quarantined", "evicted", "cancelled",
+          "vanished")
 
 
 def wait_for(what, condition, timeout=20.0, every=0.02):
-    """Polls until `condition()` is true and gives its value. @param what  the sentence for the failure"""
+    """Polls until `condition()` is true and gives its value. @param what  the sentence for the
+    failure"""
     deadline = time.monotonic() + timeout * PATIENCE
     while True:
         value = condition()
@@ -52,7 +57,8 @@ def need(*programs):
 
 
 def is_instrumented():
-    """Whether the daemon carries a sanitizer or runs in valgrind: then figures of memory and time mean nothing."""
+    """Whether the daemon carries a sanitizer or runs in valgrind: then figures of memory and time
+    mean nothing."""
     if WRAP:
         return True
     with open(DAEMON, "rb") as f:
@@ -60,7 +66,8 @@ def is_instrumented():
 
 
 def slowness():
-    """How many times as long a program may take for its instruments. (PATIENCE is for what the test waits for, not for what it judges.)"""
+    """How many times as long a program may take for its instruments. (PATIENCE is for what the test
+    waits for, not for what it judges.)"""
     return 3 if is_instrumented() else 1
 
 
@@ -83,16 +90,19 @@ def yaml_text(value, indent=0):
 
 
 def clean_environment(**more):
-    """Ours without proxies and what is meant for AWS, rclone, Ceph or systemd: nothing of the machine's own settings reaches a test."""
+    """Ours without proxies and what is meant for AWS, rclone, Ceph or systemd: nothing of the
+    machine's own settings reaches a test."""
     foreign = ("AWS_", "RCLONE_", "CEPH_", "NOTIFY_SOCKET")
-    return {k: v for k, v in os.environ.items() if not k.startswith(foreign) and not k.lower().endswith("_proxy")} | more
+    return {k: v for k, v in os.environ.items() if not k.startswith(foreign)
+            and not k.lower().endswith("_proxy")} | more
 
 
 def run(*command, timeout=120, **options):
     """A finished process with text output; never raises for its exit status."""
     options.setdefault("text", True)
     options.setdefault("errors", "surrogateescape") if options["text"] else None
-    return subprocess.run(command, timeout=timeout * PATIENCE, stdin=subprocess.DEVNULL, capture_output=True, check=False, **options)
+    return subprocess.run(command, timeout=timeout * PATIENCE, stdin=subprocess.DEVNULL,
+                          capture_output=True, check=False, **options)
 
 
 _live = []
@@ -107,7 +117,8 @@ class Agent:
 
     def __init__(self, directory=None, owner=None):
         if not os.access(DAEMON, os.X_OK):
-            raise AssertionError(f"{DAEMON} is not built; set builddir, or NEURON_COLLECTD and NEURON_COLLECT")
+            raise AssertionError(f"{DAEMON} is not built; set builddir, or NEURON_COLLECTD and "
+                                 f"NEURON_COLLECT")
         if directory is None:
             directory = tempfile.mkdtemp(prefix="neuron-e2e.")
             os.chmod(directory, 0o755)
@@ -131,7 +142,8 @@ class Agent:
             ],
             "destinations": [self.volume("archive", "out")],
             "api": {"socket": self.socket},
-            "hook": {"socket": self.path("run", "hook.sock"), "mailbox": self.path("state", "mailbox")},
+            "hook": {"socket": self.path("run", "hook.sock"),
+                     "mailbox": self.path("state", "mailbox")},
             "retry": {"initial": "100ms", "maximum": "500ms"},
             "log": {"format": "text", "level": "debug"},
         }
@@ -164,31 +176,39 @@ class Agent:
         return {"name": name, "kind": kind, "path": self.path(path), "settle": "300ms", **more}
 
     def volume(self, name, path, **more):
-        return {"name": name, "type": "volume", "path": os.path.join(self.path(path), "%d-%c"), "min_free": "0", **more}
+        return {"name": name, "type": "volume", "path": os.path.join(self.path(path), "%d-%c"),
+                "min_free": "0", **more}
 
     def s3(self, name, server, bucket, **more):
-        """A bucket as a destination; its keys come from the environment unless use_keys(None) follows.
-        @param server  what has endpoint, region, keys and ca_file: Radosgw, Swift, s3tools.Endpoint …
+        """A bucket as a destination; its keys come from the environment unless use_keys(None)
+        follows.
+        @param server  what has endpoint, region, keys and ca_file: Radosgw, Swift, s3tools.Endpoint
+            …
         @param bucket  its name, or an s3tools.Bucket"""
         self.use_keys(server)
-        destination = {"name": name, "type": "s3", "bucket": getattr(bucket, "name", bucket), "prefix": "neuron/%d-%c",
+        destination = {"name": name, "type": "s3", "bucket": getattr(bucket, "name", bucket),
+                       "prefix": "neuron/%d-%c",
                        "endpoint": server.endpoint, "region": server.region}
         if getattr(server, "ca_file", None):
             destination["ca_file"] = server.ca_file
         return destination | more
 
     def use_keys(self, server):
-        """Keys in the daemon's environment, from its next start on. None: there are none, anywhere."""
+        """Keys in the daemon's environment, from its next start on. None: there are none,
+        anywhere."""
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
             self.environment.pop(name, None)
         if server is not None:
-            self.environment |= {"AWS_ACCESS_KEY_ID": server.access_key, "AWS_SECRET_ACCESS_KEY": server.secret_key}
+            self.environment |= {"AWS_ACCESS_KEY_ID": server.access_key,
+                                 "AWS_SECRET_ACCESS_KEY": server.secret_key}
             if getattr(server, "token", None):
                 self.environment["AWS_SESSION_TOKEN"] = server.token
 
     def whole_environment(self):
-        """What the daemon and its command line get: no instance role, no home of the developer's."""
-        return clean_environment(HOME=self.path("home"), AWS_EC2_METADATA_DISABLED="true") | self.environment
+        """What the daemon and its command line get: no instance role, no home of the
+        developer's."""
+        return clean_environment(HOME=self.path("home"),
+                                 AWS_EC2_METADATA_DISABLED="true") | self.environment
 
     @property
     def config_file(self):
@@ -208,11 +228,14 @@ class Agent:
         ]
 
     def slow_down(self):
-        """Makes deliveries take seconds, so that a test can do something in the middle of one: level 19 packs a few MiB a second."""
-        self.config["limits"] = {"compression_level": 19, "compression_threads": 1, "memory": "512MiB", "memory_max": "512MiB"}
+        """Makes deliveries take seconds, so that a test can do something in the middle of one:
+        level 19 packs a few MiB a second."""
+        self.config["limits"] = {"compression_level": 19, "compression_threads": 1,
+                                 "memory": "512MiB", "memory_max": "512MiB"}
 
     def send_slowly(self):
-        """As slow_down(), for tests that do not need the work itself: a delivery waits for its turn to send, 1 MiB a second."""
+        """As slow_down(), for tests that do not need the work itself: a delivery waits for its turn
+        to send, 1 MiB a second."""
         self.config["limits"] = {"upload_rate": "1MiB/s"}
 
     # --- the process ---
@@ -224,7 +247,8 @@ class Agent:
         if self.notify is not None:
             environment["NOTIFY_SOCKET"] = self.notify
         with open(self.path("log"), "ab") as log:
-            self.process = subprocess.Popen([*self.prefix, *WRAP, DAEMON, "--config", self.config_file], stdin=subprocess.DEVNULL,
+            self.process = subprocess.Popen([*self.prefix, *WRAP, DAEMON, "--config",
+                                             self.config_file], stdin=subprocess.DEVNULL,
                                             stdout=log, stderr=log, env=environment, cwd=self.dir)
         if wait:
             wait_for("the daemon answers /healthz", self.is_healthy, 15)
@@ -272,13 +296,15 @@ class Agent:
     def once(self, *options, timeout=120):
         """Runs --once to its end."""
         self.write_config()
-        return run(*self.prefix, *WRAP, DAEMON, "--config", self.config_file, "--once", *options, timeout=timeout, cwd=self.dir,
+        return run(*self.prefix, *WRAP, DAEMON, "--config", self.config_file, "--once", *options,
+                   timeout=timeout, cwd=self.dir,
                    env=self.whole_environment())
 
     # --- asking it ---
 
     def cli(self, *arguments, timeout=60):
-        return run(CLI, "--socket", self.socket, *arguments, timeout=timeout, env=self.whole_environment())
+        return run(CLI, "--socket", self.socket, *arguments, timeout=timeout,
+                   env=self.whole_environment())
 
     def ask(self, *arguments):
         """neuron-collect --json, parsed."""
@@ -287,7 +313,8 @@ class Agent:
         return json.loads(result.stdout)
 
     def curl(self, path, *options, timeout=10):
-        return run("curl", "-sS", "--fail-with-body", "--max-time", str(timeout * PATIENCE), "--unix-socket", self.socket, *options,
+        return run("curl", "-sS", "--fail-with-body", "--max-time", str(timeout * PATIENCE),
+                   "--unix-socket", self.socket, *options,
                    "http://localhost" + path)
 
     def api(self, path, *options):
@@ -296,8 +323,10 @@ class Agent:
         return json.loads(result.stdout)
 
     def sql(self, text, *options):
-        """What sqlite3 says of the state database; options: -readonly. It waits while the daemon writes."""
-        result = run("sqlite3", "-cmd", ".timeout 20000", *options, self.path("state", "state.db"), text)
+        """What sqlite3 says of the state database; options: -readonly. It waits while the daemon
+        writes."""
+        result = run("sqlite3", "-cmd", ".timeout 20000", *options, self.path("state", "state.db"),
+                     text)
         assert result.returncode == 0, f"{text}: {result.stderr}"
         return result.stdout.strip()
 
@@ -317,7 +346,8 @@ class Agent:
 
     def wait_all(self, timeout="60s"):
         seconds = float(timeout.removesuffix("s")) * PATIENCE
-        result = self.cli("wait", "--all", "--timeout", f"{seconds:.0f}s", timeout=seconds / PATIENCE + 60)
+        result = self.cli("wait", "--all", "--timeout", f"{seconds:.0f}s",
+                          timeout=seconds / PATIENCE + 60)
         assert result.returncode == 0, f"wait --all: exit {result.returncode}: {result.stdout}{result.stderr}"
 
     def wait_known(self, n, timeout=20):
@@ -329,8 +359,8 @@ class Agent:
     # --- making work for it ---
 
     def _make(self, make, place, **options):
-        """What is new comes whole, by a rename: a test that stands still between two files would have made a supplement. With `slow` it is written in
-        place."""
+        """What is new comes whole, by a rename: a test that stands still between two files would
+        have made a supplement. With `slow` it is written in place."""
         if not options.get("slow") and self.process is not None:
             coming = make(self.path("coming"), **options)
             unit = self.path(place, os.path.relpath(coming, self.path("coming")))
@@ -352,7 +382,8 @@ class Agent:
         return make_dump.make_core(self.path("cores", name), **{"size": 1 << 20, **options})
 
     def incompressible(self, size, name="1"):
-        """A directory for the source of use_directories() with one file of noise: its bundle is as big as it. @return its path"""
+        """A directory for the source of use_directories() with one file of noise: its bundle is as
+        big as it. @return its path"""
         unit = self.path("jobs", f"job-{name}")
         os.makedirs(unit)
         with open(os.path.join(unit, "noise"), "wb") as f:
@@ -394,8 +425,10 @@ def cleanup(failed=False):
                         pass
                 agent.process.send_signal(signal.SIGCONT)
                 agent.process.kill()
-            elif agent.process.returncode not in (0, -signal.SIGKILL, -signal.SIGTERM) and not failed:
-                fault = AssertionError(f"the daemon ended by itself with {agent.process.returncode}")
+            elif agent.process.returncode not in (0, -signal.SIGKILL,
+                                                  -signal.SIGTERM) and not failed:
+                fault = AssertionError(
+                    f"the daemon ended by itself with {agent.process.returncode}")
             agent.process.wait()
             agent.process = None
         if failed or fault:
@@ -411,7 +444,7 @@ def cleanup(failed=False):
         raise fault
 
 
-# --- judging what was delivered -----------------------------------------------------------------------------------------
+# --- judging what was delivered -------------------------------------------------------------------
 
 def sha256_file(path):
     digest = hashlib.sha256()
@@ -422,7 +455,8 @@ def sha256_file(path):
 
 
 def tree(root):
-    """{relative path as bytes: (size, sha256)} of all regular files below a directory, or of one file under its name. What goes while we look is not there."""
+    """{relative path as bytes: (size, sha256)} of all regular files below a directory, or of one
+    file under its name. What goes while we look is not there."""
     root = os.fsencode(root)
     found = {}
     if not os.path.isdir(root):
@@ -449,7 +483,8 @@ with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as tar:
 
 
 def extract(archive, tool):
-    """Extracts a bundle with somebody else's program into a temporary directory. @param tool  tar, bsdtar or tarfile"""
+    """Extracts a bundle with somebody else's program into a temporary directory. @param tool  tar,
+    bsdtar or tarfile"""
     target = tempfile.mkdtemp(prefix="neuron-e2e-extract.")
     _directories.append(target)
     if tool == "tar":
@@ -458,7 +493,8 @@ def extract(archive, tool):
         result = run("bsdtar", "-x", "-C", target, "-f", archive)
     else:
         with subprocess.Popen(["zstd", "-dcq", archive], stdout=subprocess.PIPE) as zstd:
-            result = subprocess.run(["python3", "-W", "ignore", "-c", TARFILE_EXTRACT, target], stdin=zstd.stdout, capture_output=True,
+            result = subprocess.run(["python3", "-W", "ignore", "-c", TARFILE_EXTRACT, target],
+                                    stdin=zstd.stdout, capture_output=True,
                                     check=False, text=True)
     assert result.returncode == 0, f"{tool} on {archive}: {result.stderr}"
     return target
@@ -469,7 +505,8 @@ def assert_same_tree(found, wanted, what):
         missing = sorted(set(wanted) - set(found))
         extra = sorted(set(found) - set(wanted))
         differ = sorted(p for p in set(found) & set(wanted) if found[p] != wanted[p])
-        raise AssertionError(f"{what}: missing {missing[:5]}, extra {extra[:5]}, different {differ[:5]}")
+        raise AssertionError(f"{what}: missing {missing[:5]}, extra {extra[:5]}, different "
+                             f"{differ[:5]}")
 
 
 def unescape(text):
@@ -486,7 +523,8 @@ def unescape(text):
 
 
 def frames_of(archive):
-    """The seek table at the object's end, read as the zstd seekable format says: [(compressed, uncompressed)]."""
+    """The seek table at the object's end, read as the zstd seekable format says: [(compressed,
+    uncompressed)]."""
     with open(archive, "rb") as f:
         f.seek(-9, os.SEEK_END)
         foot = f.read(9)
@@ -495,9 +533,11 @@ def frames_of(archive):
         entry = 12 if foot[4] & 0x80 else 8
         f.seek(-(8 + n * entry + 9), os.SEEK_END)
         head = f.read(8)
-        assert head[:4] == (0x184D2A5E).to_bytes(4, "little") and int.from_bytes(head[4:], "little") == n * entry + 9
+        assert head[:4] == (0x184D2A5E).to_bytes(4, "little") and int.from_bytes(
+            head[4:], "little") == n * entry + 9
         table = f.read(n * entry)
-    return [(int.from_bytes(table[i:i + 4], "little"), int.from_bytes(table[i + 4:i + 8], "little")) for i in range(0, n * entry, entry)]
+    return [(int.from_bytes(table[i:i + 4], "little"),
+             int.from_bytes(table[i + 4:i + 8], "little")) for i in range(0, n * entry, entry)]
 
 
 def check_manifest(manifest_path, files, /, **wanted):
@@ -517,31 +557,38 @@ def check_manifest(manifest_path, files, /, **wanted):
     with open(archive, "rb") as f:
         for part in bundle["parts"]:
             data = f.read(part["bytes"])
-            assert len(data) == part["bytes"] and hashlib.sha256(data).hexdigest() == part["sha256"], f"part at {at}"
+            assert len(data) == part["bytes"] and hashlib.sha256(data).hexdigest() == part[
+                "sha256"], f"part at {at}"
             at += len(data)
         assert f.read(1) == b"", "the parts do not cover the object"
 
     members = {unescape(e["path"]): e for e in m["members"]}
     assert len(members) == len(m["members"]), "a path stands twice"
-    assert_same_tree({p: e["bytes"] for p, e in members.items()}, {p: size for p, (size, _) in files.items()}, "members of the manifest")
+    assert_same_tree({p: e["bytes"] for p, e in members.items()},
+                     {p: size for p, (size, _) in files.items()}, "members of the manifest")
     for path, (_, digest) in files.items():
         if "sha256" in members[path]:
             assert members[path]["sha256"] == digest, path
-    assert [os.fsencode(p) for p in map(unescape, (e["path"] for e in m["members"]))] == sorted(members), "members are not in order"
+    assert [os.fsencode(p) for p in map(unescape, (e["path"] for e in m["members"]))] == sorted(
+        members), "members are not in order"
 
-    # A member is found by frame and offset: decompress that frame alone and look for its tar header.
+    # A member is found by frame and offset: decompress that frame alone and look for its tar
+    # header.
     frames = frames_of(archive)
     assert m["frames"]["count"] == len(frames) and m["frames"]["format"] == "zstd-seekable"
     assert sum(c for c, _ in frames) <= bundle["bytes"]
-    assert sum(u for _, u in frames) == bundle["uncompressed_bytes"], (sum(u for _, u in frames), bundle["uncompressed_bytes"])
+    assert sum(u for _, u in frames) == bundle["uncompressed_bytes"], (
+        sum(u for _, u in frames), bundle["uncompressed_bytes"])
     for section, fields in wanted.items():
         for key, value in fields.items():
-            assert m[section][key] == value, f"{section}.{key} is {m[section][key]!r}, not {value!r}"
+            assert m[section][
+                key] == value, f"{section}.{key} is {m[section][key]!r}, not {value!r}"
     return m
 
 
 def check_bundle(manifest_path, origin, /, tools=("tar", "bsdtar", "tarfile"), **wanted):
-    """The whole judgement of one delivered bundle against the directory or file it was made from."""
+    """The whole judgement of one delivered bundle against the directory or file it was made
+    from."""
     files = origin if isinstance(origin, dict) else tree(origin)
     archive = object_of(manifest_path)
     result = run("zstd", "-tq", archive)
@@ -555,7 +602,8 @@ def check_bundle(manifest_path, origin, /, tools=("tar", "bsdtar", "tarfile"), *
 
 def leftovers(where):
     """Temporary dot-files that must not stay at a destination."""
-    return [os.path.join(base, name) for base, directories, names in os.walk(where) for name in names + directories
+    return [os.path.join(base, name) for base, directories,
+            names in os.walk(where) for name in names + directories
             if name.startswith(".") and name != ".incidents"]
 
 
@@ -585,7 +633,8 @@ def process_io(pid):
 def process_memory(pid):
     """{VmRSS, RssAnon, VmHWM …} in bytes"""
     with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as f:
-        return {k: int(v.split()[0]) * 1024 for k, v in (line.split(":", 1) for line in f) if v.strip().endswith("kB")}
+        return {k: int(v.split()[0]) * 1024 for k,
+                v in (line.split(":", 1) for line in f) if v.strip().endswith("kB")}
 
 
 def dump_note(text):

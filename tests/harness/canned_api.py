@@ -1,4 +1,5 @@
-"""An agent's API on a unix socket that says what it was told to say: for tests of whoever asks it."""
+"""An agent's API on a unix socket that says what it was told to say: for tests of whoever asks
+it."""
 import http.server
 import json
 import os
@@ -43,9 +44,10 @@ class InTurn(list):
 
 
 class CannedApi:
-    """Use as a context manager. `answers`: {"GET /path?query": answer}, where an answer is (status, value) or a value (status 200),
-    a value is bytes, sent as they are, or something for json.dumps; InTurn() are given out one after the other, the last one again
-    and again. A path without its query may stand for all queries. Anything else is answered with 404."""
+    """Use as a context manager. `answers`: {"GET /path?query": answer}, where an answer is (status,
+    value) or a value (status 200), a value is bytes, sent as they are, or something for json.dumps;
+    InTurn() are given out one after the other, the last one again and again. A path without its
+    query may stand for all queries. Anything else is answered with 404."""
 
     def __init__(self, answers):
         self.answers = {k: list(v) if isinstance(v, InTurn) else [v] for k, v in answers.items()}
@@ -54,7 +56,8 @@ class CannedApi:
         self.path = os.path.join(self.directory, "api.sock")
         self._server = _Server(self.path, _Handler)
         self._server.api = self
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
+        self._thread = threading.Thread(target=self._server.serve_forever,
+                                        kwargs={"poll_interval": 0.02})
 
     def __enter__(self):
         self._thread.start()
@@ -74,7 +77,8 @@ class CannedApi:
                 answer = some.pop(0) if len(some) > 1 else some[0]
                 status, value = answer if isinstance(answer, tuple) else (200, answer)
                 return status, value if isinstance(value, bytes) else json.dumps(value).encode()
-        return 404, json.dumps({"error": {"code": "not_found", "message": f"no such path: '{path}'"}}).encode()
+        return 404, json.dumps({"error": {"code": "not_found",
+                                          "message": f"no such path: '{path}'"}}).encode()
 
 
 def from_golden(source_dir, name):

@@ -1,6 +1,7 @@
-"""The places from which the AWS SDKs fetch credentials, on one port of 127.0.0.1: IMDSv2, the container endpoint (ECS, EKS Pod
-Identity) and STS AssumeRoleWithWebIdentity. What they hand out is real for the S3 server at hand.
-IMDS also says what it was told to say of the instance's end: spot interruption, scheduled maintenance, rebalance recommendation.
+"""The places from which the AWS SDKs fetch credentials, on one port of 127.0.0.1: IMDSv2, the
+container endpoint (ECS, EKS Pod Identity) and STS AssumeRoleWithWebIdentity. What they hand out is
+real for the S3 server at hand. IMDS also says what it was told to say of the instance's end: spot
+interruption, scheduled maintenance, rebalance recommendation.
 """
 import http.server
 import json
@@ -10,7 +11,8 @@ import urllib.parse
 
 ROLE = "node-role"
 IMDS_TOKEN = "canary-imds-token-0000001"
-NOTICES = {"/latest/meta-data/spot/instance-action": "spot", "/latest/meta-data/events/maintenance/scheduled": "maintenance",
+NOTICES = {"/latest/meta-data/spot/instance-action": "spot",
+           "/latest/meta-data/events/maintenance/scheduled": "maintenance",
            "/latest/meta-data/events/recommendations/rebalance": "rebalance"}
 
 
@@ -25,8 +27,10 @@ def spot_interruption(seconds, action="terminate"):
 
 def maintenance(seconds, state="active"):
     """What events/maintenance/scheduled says of a reboot that begins in so many seconds."""
-    begin, end = (time.strftime("%-d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + s)) for s in (seconds, seconds + 3600))
-    return json.dumps([{"NotBefore": begin, "Code": "system-reboot", "Description": "scheduled reboot", "EventId": "instance-event-0d59937288b749b32",
+    begin, end = (time.strftime("%-d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + s))
+                  for s in (seconds, seconds + 3600))
+    return json.dumps([{"NotBefore": begin, "Code": "system-reboot", "Description": "scheduled "
+                                                                                    "reboot", "EventId": "instance-event-0d59937288b749b32",
                         "NotAfter": end, "State": state}])
 
 
@@ -40,7 +44,9 @@ class CredentialServer:
         self.authorization = None  # what the container endpoint must be told
         self.web_token = None      # what AssumeRoleWithWebIdentity must be told
         self.imds_token = IMDS_TOKEN  # set anew, the one before is not valid any more
-        self.notices = {}         # "spot", "maintenance", "rebalance": the document, or a status, or "slow": a byte a second; none = 404
+        # "spot", "maintenance", "rebalance": the document, or a status, or "slow": a byte a second;
+        # none = 404
+        self.notices = {}
         self.asked_notices = []   # their names
         self.asked = []           # "imds token", "imds", "container", "web identity"
         outer = self
@@ -64,7 +70,8 @@ class CredentialServer:
         self._server.daemon_threads = True
         self._server.handle_error = lambda *_: None  # whoever asked may go away in the middle
         self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05},
+                         daemon=True).start()
 
     def close(self):
         self._server.shutdown()
@@ -76,7 +83,9 @@ class CredentialServer:
             self.reply(h, self.fails, b"no")
         elif h.command == "PUT" and url.path == "/latest/api/token":
             self.asked.append("imds token")
-            self.reply(h, 200, self.imds_token.encode(), {"X-aws-ec2-metadata-token-ttl-seconds": h.headers["X-aws-ec2-metadata-token-ttl-seconds"]})
+            self.reply(h, 200, self.imds_token.encode(),
+                       {"X-aws-ec2-metadata-token-ttl-seconds": h.headers[
+                           "X-aws-ec2-metadata-token-ttl-seconds"]})
         elif url.path.startswith("/latest/"):
             self.imds(h, url.path)
         elif url.path.startswith("/container"):
@@ -97,8 +106,10 @@ class CredentialServer:
         elif path == f"/latest/meta-data/iam/security-credentials/{ROLE}":
             self.asked.append("imds")
             self.reply(h, 200, json.dumps({
-                "Code": "Success", "Type": "AWS-HMAC", "LastUpdated": stamp(0), "AccessKeyId": self.keys.access_key,
-                "SecretAccessKey": self.keys.secret_key, "Token": getattr(self.keys, "token", None) or "", "Expiration": stamp(self.life)}).encode())
+                "Code": "Success", "Type": "AWS-HMAC", "LastUpdated": stamp(0),
+                "AccessKeyId": self.keys.access_key,
+                "SecretAccessKey": self.keys.secret_key, "Token": getattr(self.keys, "token", None)
+                or "", "Expiration": stamp(self.life)}).encode())
         else:
             self.reply(h, 404, b"")
 
@@ -106,7 +117,8 @@ class CredentialServer:
         if isinstance(said, int):
             self.reply(h, said, b"")
         elif said != "slow":
-            self.reply(h, 200, said if isinstance(said, bytes) else said.encode(), {"Content-Type": "text/plain"})
+            self.reply(h, 200, said if isinstance(said, bytes) else said.encode(),
+                       {"Content-Type": "text/plain"})
         else:
             h.send_response(200)
             h.send_header("Content-Length", "60")
@@ -124,21 +136,27 @@ class CredentialServer:
             return
         self.asked.append("container")
         self.reply(h, 200, json.dumps({
-            "AccessKeyId": self.keys.access_key, "SecretAccessKey": self.keys.secret_key, "Token": getattr(self.keys, "token", None) or "",
+            "AccessKeyId": self.keys.access_key, "SecretAccessKey": self.keys.secret_key,
+            "Token": getattr(self.keys, "token", None) or "",
             "Expiration": stamp(self.life)}).encode(), {"Content-Type": "application/json"})
 
     def sts(self, h, form):
-        if form.get("Action") != "AssumeRoleWithWebIdentity" or form.get("WebIdentityToken") != self.web_token:
-            self.reply(h, 400, b'<ErrorResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><Error><Type>Sender</Type>'
-                               b"<Code>InvalidIdentityToken</Code><Message>not the token</Message></Error></ErrorResponse>")
+        if form.get("Action") != "AssumeRoleWithWebIdentity" or form.get(
+                "WebIdentityToken") != self.web_token:
+            self.reply(h, 400, b'<ErrorResponse '
+                               b'xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><Error><Type>Sender</Type>'
+                               b"<Code>InvalidIdentityToken</Code><Message>not the "
+                               b"token</Message></Error></ErrorResponse>")
             return
         self.asked.append("web identity")
-        self.reply(h, 200, f"""<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
+        self.reply(h, 200,
+                   f"""<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
 <AssumeRoleWithWebIdentityResult><SubjectFromWebIdentityToken>system:serviceaccount:ns:sa</SubjectFromWebIdentityToken>
 <AssumedRoleUser><Arn>{form["RoleArn"]}/s</Arn><AssumedRoleId>AROA:s</AssumedRoleId></AssumedRoleUser>
 <Credentials><SessionToken>{getattr(self.keys, "token", None) or ""}</SessionToken><SecretAccessKey>{self.keys.secret_key}</SecretAccessKey>
 <Expiration>{stamp(self.life)}</Expiration><AccessKeyId>{self.keys.access_key}</AccessKeyId></Credentials>
-</AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>""".encode(), {"Content-Type": "text/xml"})
+</AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>""".encode(),
+{"Content-Type": "text/xml"})
 
     @staticmethod
     def reply(h, status, body, headers=None):

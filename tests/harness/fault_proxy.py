@@ -1,7 +1,9 @@
-"""A proxy between an S3 client and a real server that does, by a seed, what networks and stores do on bad days.
+"""A proxy between an S3 client and a real server that does, by a seed, what networks and stores do
+on bad days.
 
-It understands one HTTP/1.1 request after the other on each connection, draws for each whether and how it goes wrong, and counts what it
-did. With rate 0 it hands everything on. All of it runs in threads of the test's process.
+It understands one HTTP/1.1 request after the other on each connection, draws for each whether and
+how it goes wrong, and counts what it did. With rate 0 it hands everything on. All of it runs in
+threads of the test's process.
 """
 import random
 import socket
@@ -11,10 +13,12 @@ import time
 import urllib.parse
 
 PIECE = 128 << 10
-ERROR = ('<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>{message}</Message>'
+ERROR = ('<?xml version="1.0" '
+         'encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>{message}</Message>'
          "<RequestId>tx0000fa017</RequestId><HostId>fault-proxy</HostId></Error>")
 
-ANYWHERE = ("delay", "reset-at-once", "error-500", "error-503", "slow-down", "lost-answer", "cut-answer", "half-open", "stand-still")
+ANYWHERE = ("delay", "reset-at-once", "error-500", "error-503", "slow-down", "lost-answer",
+            "cut-answer", "half-open", "stand-still")
 WITH_BODY = ("cut-body", "reset-body", "trickle", "still-body")
 AT_COMPLETE = ("error-in-200", "done-but-error-in-200", "lost-answer")
 
@@ -30,7 +34,8 @@ class _Request:
         self.headers = [line.partition(":")[::2] for line in lines[1:] if line]
         self.fields = {k.strip().lower(): v.strip() for k, v in self.headers}
         self.length = int(self.fields.get("content-length", 0))
-        self.query = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.target).query, keep_blank_values=True))
+        self.query = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.target).query,
+                                                 keep_blank_values=True))
 
     @property
     def is_complete(self):
@@ -38,7 +43,8 @@ class _Request:
 
     def head(self):
         kept = [f"{k}:{v}" for k, v in self.headers if k.strip().lower() != "expect"]
-        return ("\r\n".join([f"{self.method} {self.target} HTTP/1.1", *kept]) + "\r\n\r\n").encode("latin-1")
+        return ("\r\n".join([f"{self.method} {self.target} HTTP/1.1",
+                             *kept]) + "\r\n\r\n").encode("latin-1")
 
 
 class _Wire:
@@ -116,7 +122,8 @@ class _Wire:
         self.from_server = self.server.makefile("rb")
 
     def _body_up(self, request, fault):
-        stop_at = int(request.length * self.proxy.chance(0.0, 1.0)) if fault in WITH_BODY else request.length
+        stop_at = int(request.length * self.proxy.chance(
+            0.0, 1.0)) if fault in WITH_BODY else request.length
         slow_until = 0.0
         left = request.length
         while left:
@@ -151,7 +158,8 @@ class _Wire:
             self.close(reset=True)
             raise _Gone
         if fault == "done-but-error-in-200":
-            self._say(200, "OK", "InternalError", "We encountered an internal error. Please try again.")
+            self._say(200, "OK", "InternalError",
+                      "We encountered an internal error. Please try again.")
             return
         if fault == "half-open":
             self.proxy.stand_still()
@@ -163,7 +171,8 @@ class _Wire:
 
     def _whole_answer(self, request, head):
         """Answers to this client are small: documents, headers, or a manifest."""
-        fields = {k.strip().lower(): v.strip() for k, _, v in (line.partition(":") for line in head.decode("latin-1").split("\r\n")[1:])}
+        fields = {k.strip().lower(): v.strip() for k, _,
+                  v in (line.partition(":") for line in head.decode("latin-1").split("\r\n")[1:])}
         status = int(head[9:12])
         if request.method == "HEAD" or status in (204, 304):
             return head
@@ -178,7 +187,8 @@ class _Wire:
         return head + self.from_server.read(int(fields.get("content-length", 0)))
 
     def _answer_instead(self, request, fault):
-        """As a store under load does: sometimes before it has read the body, and then it hangs up."""
+        """As a store under load does: sometimes before it has read the body, and then it hangs
+        up."""
         reads = fault == "error-in-200" or self.proxy.chance(0.0, 1.0) < 0.5
         if reads:
             left = request.length
@@ -190,19 +200,26 @@ class _Wire:
                     raise _Gone
                 left -= len(piece)
         if fault == "error-in-200":
-            self._say(200, "OK", "InternalError", "We encountered an internal error. Please try again.")
+            self._say(200, "OK", "InternalError",
+                      "We encountered an internal error. Please try again.")
         elif fault == "error-500":
-            self._say(500, "Internal Server Error", "InternalError", "We encountered an internal error. Please try again.", close=not reads)
+            self._say(500, "Internal Server Error", "InternalError", "We encountered an internal "
+                                                                     "error. Please try again.",
+                                                                     close=not reads)
         elif fault == "error-503":
-            self._say(503, "Service Unavailable", "ServiceUnavailable", "Please reduce your request rate.", "Retry-After: 1", close=not reads)
+            self._say(503, "Service Unavailable", "ServiceUnavailable",
+                      "Please reduce your request rate.", "Retry-After: 1", close=not reads)
         else:
-            self._say(503, "Slow Down", "SlowDown", "Please reduce your request rate.", close=not reads)
+            self._say(503, "Slow Down", "SlowDown", "Please reduce your request rate.",
+                      close=not reads)
         return reads
 
     def _say(self, status, phrase, code, message, *headers, close=False):
         body = ERROR.format(code=code, message=message).encode()
-        lines = [f"HTTP/1.1 {status} {phrase}", "Content-Type: application/xml", f"Content-Length: {len(body)}",
-                 "x-amz-request-id: tx0000fa017", f"Date: {time.strftime('%a, %d %b %Y %H:%M:%S GMT', time.gmtime())}", *headers]
+        lines = [f"HTTP/1.1 {status} {phrase}", "Content-Type: application/xml",
+                 f"Content-Length: {len(body)}",
+                 "x-amz-request-id: tx0000fa017",
+                 f"Date: {time.strftime('%a, %d %b %Y %H:%M:%S GMT', time.gmtime())}", *headers]
         if close:
             lines.append("Connection: close")
         self.client.sendall(("\r\n".join(lines) + "\r\n\r\n").encode() + body)
@@ -222,7 +239,8 @@ class _Wire:
 
 class FaultProxy:
     """@param server  whom to connect to: anything with an `endpoint` (plain HTTP)
-    @param seed    the order of faults follows from it; which request meets which depends on timing"""
+    @param seed    the order of faults follows from it; which request meets which depends on
+        timing"""
 
     def __init__(self, server, seed):
         self.server = server
@@ -290,7 +308,8 @@ class FaultProxy:
         with self._lock:
             self.requests += 1
             # Few requests complete an upload, and much can go wrong there.
-            if self._random.random() >= (min(4 * self.rate, 0.7) if request.is_complete and self.rate < 1 else self.rate):
+            if self._random.random() >= (min(4 * self.rate, 0.7) if request.is_complete
+                                         and self.rate < 1 else self.rate):
                 return None
             kinds = AT_COMPLETE * 3 + ANYWHERE if request.is_complete else ANYWHERE + WITH_BODY * 2 if request.length else ANYWHERE
             kinds = [k for k in kinds if self.kinds is None or k in self.kinds]

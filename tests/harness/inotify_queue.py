@@ -1,5 +1,6 @@
-"""The length of inotify's queue. It is machine-wide and counts at the moment when a process makes its instance, so it is changed for as short as can
-be, by one test at a time, whatever runs beside it."""
+"""The length of inotify's queue. It is machine-wide and counts at the moment when a process makes
+its instance, so it is changed for as short as can be, by one test at a time, whatever runs beside
+it."""
 import contextlib
 import fcntl
 import os
@@ -11,7 +12,8 @@ PLACE = "/proc/sys/fs/inotify/max_queued_events"
 
 @contextlib.contextmanager
 def length(n=None):
-    """with length(16): the daemon is started here. n=None: as it is, but nobody changes it. @return the length outside"""
+    """with length(16): the daemon is started here. n=None: as it is, but nobody changes it. @return
+    the length outside"""
     if n is not None and not os.access(PLACE, os.W_OK):
         raise Skip(f"{PLACE} cannot be written")
     with open(PLACE, encoding="ascii") as f:
@@ -35,6 +37,7 @@ def _write(n):
 def is_made(pid):
     """Whether the process has its instance."""
     try:
-        return any(os.readlink(f"/proc/{pid}/fd/{fd}") == "anon_inode:inotify" for fd in os.listdir(f"/proc/{pid}/fd"))
+        return any(os.readlink(f"/proc/{pid}/fd/{fd}") == "anon_inode:inotify"
+                   for fd in os.listdir(f"/proc/{pid}/fd"))
     except OSError:
         return False

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Makes what a failing Neuron job leaves on disk, for the quickstart, the tests and the benchmark.
 
-File names, directory names, the log's line shape, the infodump delimiters and the NEFF header are those of the public
-documentation. The inside of the hardware state files, of NTFF and of the .pb files is not public: what is written there is a
-stand-in that only has a realistic size, structure in the protobuf sense and compressibility. The same arguments
-give the same bytes.
+File names, directory names, the log's line shape, the infodump delimiters and the NEFF header are
+those of the public documentation. The inside of the hardware state files, of NTFF and of the .pb
+files is not public: what is written there is a stand-in that only has a realistic size, structure
+in the protobuf sense and compressibility. The same arguments give the same bytes.
 
-    make_dump.py dump    ROOT [--size 64MiB] [--pid 4242] [--slow 3] ...   a rank's core dump; prints the directory
-    make_dump.py profile ROOT [--style model|session] ...                   a profile; prints the unit's directory
+    make_dump.py dump    ROOT [--size 64MiB] [--pid 4242] [--slow 3] ...   a rank's core dump;
+    prints the directory
+    make_dump.py profile ROOT [--style model|session] ...                   a profile; prints the
+    unit's directory
     make_dump.py core    FILE [--size 8MiB] [--fault truncated]            an ELF process core
     make_dump.py tree    DIR --files 100000 | --directories 100000         very many small things
 """
@@ -25,7 +27,8 @@ import tarfile
 import time
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-POOL_BYTES = 48 * MIB      # longer than any window of zstd up to level 18: the pool's repetition is never found
+# longer than any window of zstd up to level 18: the pool's repetition is never found
+POOL_BYTES = 48 * MIB
 PIECE_BYTES = 1 * MIB
 DEFAULT_INSTANCE = "i-0a1b2c3d4e5f60718"
 DEFAULT_CLUSTER = "d99e36ea74c263ca"
@@ -40,10 +43,11 @@ def parse_size(text):
     return int(m[1]) * {None: 1, "K": KIB, "M": MIB, "G": GIB}[m[2]]
 
 
-# --- bytes that compress like hardware state -------------------------------------------------------------------------
+# --- bytes that compress like hardware state ------------------------------------------------------
 
 def _instruction_area(rng, n_bytes):
-    """64-byte records from a small vocabulary with a counter and one noisy operand: compresses about 5:1."""
+    """64-byte records from a small vocabulary with a counter and one noisy operand: compresses
+    about 5:1."""
     vocabulary = [rng.randbytes(12) + bytes(20) for _ in range(200)]
     out, base = [], rng.getrandbits(40)
     for i, v in enumerate(rng.choices(vocabulary, k=n_bytes // 64)):
@@ -80,10 +84,12 @@ def _small_pool(seed):
 
 
 def state_pieces(size, label, seed, big):
-    """Yields `size` bytes for one state file in pieces; `label` makes files differ from each other."""
+    """Yields `size` bytes for one state file in pieces; `label` makes files differ from each
+    other."""
     pool = _pool(seed) if big else _small_pool(seed)
     view = memoryview(pool)
-    start = int.from_bytes(hashlib.sha256(f"{seed} {label}".encode()).digest()[:4], "little") % len(pool) & ~63
+    start = int.from_bytes(hashlib.sha256(f"{seed} {label}".encode()).digest()[:4],
+                           "little") % len(pool) & ~63
     done = 0
     while done < size:
         n = min(PIECE_BYTES, size - done)
@@ -99,7 +105,7 @@ def state_pieces(size, label, seed, big):
             done += run
 
 
-# --- text ------------------------------------------------------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------------------
 
 def _line(rng, clock, pid, level, where, text):
     clock[0] += rng.randrange(1, 4_000_000)
@@ -138,14 +144,17 @@ def runtime_log(seed, pid, instance_id, cluster_id, rank, world_size, n_lines=40
     clock = [1_779_859_895_000_000 + rng.randrange(10 ** 6)]
     out = [_line(rng, clock, pid, "INFO", "NRT:nrt_init", "runtime is starting")]
     for i in range(n_lines):
-        out.append(_line(rng, clock, pid, rng.choice(("INFO", "INFO", "WARN")), rng.choice(("TDRV:exec_wait", "NRT:nrt_infodump", "ENC:barrier")),
-                         f"[ND {i % 4}][NC {i % 8}] step {i} semaphore {rng.getrandbits(16)} queue depth {rng.randrange(64)}"))
-    out.append(_line(rng, clock, pid, "ERROR", "TDRV:exec_wait", "[ND 0][NC 3] execution stopped: collectives peer did not answer"))
+        out.append(_line(rng, clock, pid, rng.choice(("INFO", "INFO", "WARN")),
+                         rng.choice(("TDRV:exec_wait", "NRT:nrt_infodump", "ENC:barrier")),
+                         f"[ND {i % 4}][NC {i % 8}] step {i} semaphore {rng.getrandbits(16)} queue "
+                         f"depth {rng.randrange(64)}"))
+    out.append(_line(rng, clock, pid, "ERROR", "TDRV:exec_wait",
+                     "[ND 0][NC 3] execution stopped: collectives peer did not answer"))
     out.append(infodump(instance_id, cluster_id, rank, world_size))
     return "".join(out).encode()
 
 
-# --- formats ---------------------------------------------------------------------------------------------------------
+# --- formats --------------------------------------------------------------------------------------
 
 def _varint(n):
     out = bytearray()
@@ -157,7 +166,8 @@ def _varint(n):
 
 
 def protobuf_records(size, field, seed):
-    """Well-formed top-level protobuf records, about `size` bytes: a varint first, then length-delimited ones."""
+    """Well-formed top-level protobuf records, about `size` bytes: a varint first, then
+    length-delimited ones."""
     rng = random.Random(f"pb {seed} {field}")
     out = bytearray(_varint(1 << 3) + _varint(4)) if field == 2 else bytearray()
     pool = _small_pool(0)
@@ -169,18 +179,22 @@ def protobuf_records(size, field, seed):
 
 
 def neff(seed, name="model.neff", pkg_version=1, payload=96 * KIB):
-    """A NEFF package: the 1024-byte header of the documentation, then a gzip'ed tar whose digest stands in the header."""
+    """A NEFF package: the 1024-byte header of the documentation, then a gzip'ed tar whose digest
+    stands in the header."""
     rng = random.Random(f"neff {seed}")
     tar_bytes = io.BytesIO()
     with tarfile.open(fileobj=tar_bytes, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for path, body in (("info.json", b'{"name": "stand-in"}\n'), ("neff.json", b'{"version": "2.0"}\n'),
-                           ("sg00/pe.bin", _instruction_area(rng, payload)), ("sg00/dve.bin", rng.randbytes(payload // 4))):
+        for path, body in (("info.json", b'{"name": "stand-in"}\n'),
+                           ("neff.json", b'{"version": "2.0"}\n'),
+                           ("sg00/pe.bin", _instruction_area(rng, payload)),
+                           ("sg00/dve.bin", rng.randbytes(payload // 4))):
             member = tarfile.TarInfo(path)
             member.size = len(body)
             tar.addfile(member, io.BytesIO(body))
     data = gzip.compress(tar_bytes.getvalue(), compresslevel=1, mtime=0)
     digest = hashlib.sha256(data).digest() if pkg_version == 1 else hashlib.md5(data).digest()
-    header = struct.pack("<QQQQQ128sI32s16s256sI64sQI468s", pkg_version, 1024, len(data), 2, 0, b"2.23.0.0+stand-in", 1,
+    header = struct.pack("<QQQQQ128sI32s16s256sI64sQI468s", pkg_version, 1024, len(data), 2, 0,
+                         b"2.23.0.0+stand-in", 1,
                          digest, rng.randbytes(16), name.encode(), 1, b"\x01", 0, 2, b"")
     assert len(header) == 1024
     return header + data
@@ -189,15 +203,18 @@ def neff(seed, name="model.neff", pkg_version=1, payload=96 * KIB):
 def elf_core(size, seed, fault=None):
     """An x86-64 ELF core: a note segment and PT_LOAD segments up to about `size` bytes."""
     rng = random.Random(f"core {seed}")
-    note = struct.pack("<III8s", 5, 336, 1, b"CORE\0\0\0\0") + struct.pack("<iii", 6, 0, 6) + bytes(324)
+    note = struct.pack("<III8s", 5, 336, 1,
+                       b"CORE\0\0\0\0") + struct.pack("<iii", 6, 0, 6) + bytes(324)
     n_load = 3
     load = max((size - 4096 - len(note)) // n_load, 4096) & ~4095
     at = 64 + 56 * (n_load + 1)
     headers = [struct.pack("<IIQQQQQQ", 4, 0, at, 0, 0, len(note), 0, 4)]
     offset = (at + len(note) + 4095) & ~4095
     for i in range(n_load):
-        headers.append(struct.pack("<IIQQQQQQ", 1, 6, offset + i * load, 0x7F0000000000 + i * GIB, 0, load, load, 4096))
-    ehdr = b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", 4, 62, 1, 0, 64, 0, 0, 64, 56, n_load + 1, 0, 0, 0)
+        headers.append(struct.pack("<IIQQQQQQ", 1, 6, offset + i * load, 0x7F0000000000 + i * GIB,
+                                   0, load, load, 4096))
+    ehdr = b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", 4, 62, 1, 0, 64, 0, 0,
+                                                           64, 56, n_load + 1, 0, 0, 0)
     out = io.BytesIO()
     out.write(ehdr + b"".join(headers) + note)
     out.write(bytes(offset - out.tell()))
@@ -208,10 +225,11 @@ def elf_core(size, seed, fault=None):
     return body[:len(body) // 2] if fault == "truncated" else body
 
 
-# --- writing, at once or like a live runtime -------------------------------------------------------------------------
+# --- writing, at once or like a live runtime ------------------------------------------------------
 
 class Writer:
-    """Writes files at once, or all of them side by side in pieces over `slow` seconds as a living runtime does."""
+    """Writes files at once, or all of them side by side in pieces over `slow` seconds as a living
+    runtime does."""
 
     def __init__(self, slow=0.0, mode=0o644, owner=None):
         self.slow, self.mode, self.owner, self.queue = slow, mode, owner, []
@@ -220,7 +238,8 @@ class Writer:
         self.queue.append((path, iter(pieces), total))
 
     def add_bytes(self, path, data):
-        self.add(path, (data[i:i + PIECE_BYTES] for i in range(0, len(data), PIECE_BYTES)), len(data))
+        self.add(path, (data[i:i + PIECE_BYTES] for i in range(0, len(data), PIECE_BYTES)),
+                 len(data))
 
     def _open(self, path):
         f = open(path, "wb", buffering=0, opener=lambda p, flags: os.open(p, flags, self.mode))
@@ -263,10 +282,13 @@ def _makedirs(path, owner):
         os.chown(path, *owner)
 
 
-def make_dump(root, *, size=16 * MIB, instance_id=DEFAULT_INSTANCE, pid=39738, date_time=DEFAULT_DATE_TIME,
-              cluster_id=DEFAULT_CLUSTER, devices=1, cores=4, cc_cores=2, rank=0, world_size=2, seed=1, slow=0.0,
+def make_dump(root, *, size=16 * MIB, instance_id=DEFAULT_INSTANCE, pid=39738,
+              date_time=DEFAULT_DATE_TIME,
+              cluster_id=DEFAULT_CLUSTER, devices=1, cores=4, cc_cores=2, rank=0, world_size=2,
+              seed=1, slow=0.0,
               fault=None, mode=0o644, owner=None, directory=None):
-    """One rank's core dump below `root`, in dt-<date-time>-cid-<cluster-id>. @return that directory's path."""
+    """One rank's core dump below `root`, in dt-<date-time>-cid-<cluster-id>. @return that
+    directory's path."""
     unit = os.path.normpath(os.path.join(root, directory or f"dt-{date_time}-cid-{cluster_id}"))
     _makedirs(unit, owner)
     w = Writer(slow, mode, owner)
@@ -279,9 +301,11 @@ def make_dump(root, *, size=16 * MIB, instance_id=DEFAULT_INSTANCE, pid=39738, d
     for device in range(devices):
         for core in range(cores):
             lid += 1
-            names.append((f"{instance_id}-nd{device}-nc{core}-pid-{pid}-tid-{pid + lid}-lid-{lid}", 8))
+            names.append((f"{instance_id}-nd{device}-nc{core}-pid-{pid}-tid-{pid + lid}-lid-{lid}",
+                          8))
         for core in range(cc_cores):
-            names.append((f"{instance_id}-nd{device}-cc-core-{core}-pid-{pid}-tid-{pid + 1}-lid-1", 1))
+            names.append((f"{instance_id}-nd{device}-cc-core-{core}-pid-{pid}-tid-{pid + 1}-lid-1",
+                          1))
     shares = sum(share for _, share in names)
     for name, share in names:
         n = size * share // shares
@@ -295,7 +319,8 @@ def make_dump(root, *, size=16 * MIB, instance_id=DEFAULT_INSTANCE, pid=39738, d
 SYSTEM_TRACES = ("ntrace.pb", "trace_info.pb", "cpu_util.pb", "host_mem.pb")
 
 
-def make_profile(root, *, mode="model", instance_id=DEFAULT_INSTANCE, pid=39738, size=4 * MIB, models=2, cores=2, seed=1,
+def make_profile(root, *, mode="model", instance_id=DEFAULT_INSTANCE, pid=39738, size=4 * MIB,
+                 models=2, cores=2, seed=1,
                  session="20260527_051233", fault=None, slow=0.0, file_mode=0o644, owner=None):
     """A profile below `root`, in <instance>_pid_<pid>. @return that directory's path."""
     unit = os.path.join(root, f"{instance_id}_pid_{pid}")
@@ -323,7 +348,8 @@ def make_profile(root, *, mode="model", instance_id=DEFAULT_INSTANCE, pid=39738,
                 w.add_bytes(os.path.join(place, f"neff_{number}_vnc_{core}.neff"), body)
     if mode == "session":
         for core in range(cores):
-            w.add_bytes(os.path.join(place, f"profile_nc_{core}_session_1.ntff"), protobuf_records(ntff_size * models, 2, f"{seed} s {core}"))
+            w.add_bytes(os.path.join(place, f"profile_nc_{core}_session_1.ntff"),
+                        protobuf_records(ntff_size * models, 2, f"{seed} s {core}"))
         w.add_bytes(os.path.join(place, "trace.json"), b'{"traceEvents": []}\n')
     for name in SYSTEM_TRACES:
         if not (fault == "pb-missing" and name == "trace_info.pb"):
@@ -341,13 +367,15 @@ def make_core(path, *, size=8 * MIB, seed=1, fault=None, mode=0o600, owner=None)
 
 
 def make_tree(root, *, files=0, directories=0, file_bytes=200):
-    """Very many small files (a thousand to a directory) or directories (one level of 1,000 below it). @return root"""
+    """Very many small files (a thousand to a directory) or directories (one level of 1,000 below
+    it). @return root"""
     os.makedirs(root, exist_ok=True)
     line = (b"rank state line %d\n" % 7) * (file_bytes // 18 + 1)
     for i in range(files):
         if i % 1000 == 0:
             os.mkdir(os.path.join(root, f"part-{i // 1000:04d}"))
-        with open(os.path.join(root, f"part-{i // 1000:04d}", f"file-{i:06d}"), "wb", buffering=0) as f:
+        with open(os.path.join(root, f"part-{i // 1000:04d}", f"file-{i:06d}"), "wb",
+                  buffering=0) as f:
             f.write(b"%06d " % i + line[:file_bytes - 7])
     for i in range(directories):
         if i % 1000 == 0:
@@ -367,19 +395,24 @@ def main(argv):
     sub = p.add_subparsers(dest="what", required=True)
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--seed", default="1", help="other seed, other bytes (default %(default)s)")
-    common.add_argument("--owner", type=_owner, metavar="UID[:GID]", help="give the files to this user (needs root)")
-    common.add_argument("--mode", type=lambda s: int(s, 8), default=0o644, metavar="OCTAL", help="file mode (default 644)")
+    common.add_argument("--owner", type=_owner, metavar="UID[:GID]",
+                        help="give the files to this user (needs root)")
+    common.add_argument("--mode", type=lambda s: int(s, 8), default=0o644, metavar="OCTAL",
+                        help="file mode (default 644)")
     live = argparse.ArgumentParser(add_help=False, parents=[common])
     live.add_argument("root", metavar="ROOT")
     live.add_argument("--instance-id", default=DEFAULT_INSTANCE)
     live.add_argument("--pid", type=int, default=39738)
-    live.add_argument("--slow", type=float, default=0.0, metavar="SECONDS", help="write side by side in pieces for about this long")
+    live.add_argument("--slow", type=float, default=0.0, metavar="SECONDS",
+                      help="write side by side in pieces for about this long")
 
     d = sub.add_parser("dump", parents=[live], help="one rank's core dump directory")
-    d.add_argument("--size", type=parse_size, default=16 * MIB, help="of the state files together (default 16MiB)")
+    d.add_argument("--size", type=parse_size, default=16 * MIB,
+                   help="of the state files together (default 16MiB)")
     d.add_argument("--date-time", default=DEFAULT_DATE_TIME)
     d.add_argument("--cluster-id", default=DEFAULT_CLUSTER)
-    d.add_argument("--directory", help="name of the directory instead of dt-<date-time>-cid-<cluster-id>")
+    d.add_argument("--directory",
+                   help="name of the directory instead of dt-<date-time>-cid-<cluster-id>")
     d.add_argument("--devices", type=int, default=1)
     d.add_argument("--cores", type=int, default=4, help="NeuronCores a device")
     d.add_argument("--cc-cores", type=int, default=2, help="collectives cores a device")
@@ -389,10 +422,12 @@ def main(argv):
 
     f = sub.add_parser("profile", parents=[live], help="a profile directory")
     f.add_argument("--style", choices=("model", "session"), default="model")
-    f.add_argument("--size", type=parse_size, default=4 * MIB, help="of the NTFF files together (default 4MiB)")
+    f.add_argument("--size", type=parse_size, default=4 * MIB,
+                   help="of the NTFF files together (default 4MiB)")
     f.add_argument("--models", type=int, default=2)
     f.add_argument("--cores", type=int, default=2)
-    f.add_argument("--fault", choices=("neff-truncated", "neff-hash", "neff-missing", "ntff-garbage", "pb-missing"))
+    f.add_argument("--fault", choices=("neff-truncated", "neff-hash", "neff-missing",
+                                       "ntff-garbage", "pb-missing"))
 
     c = sub.add_parser("core", parents=[common], help="an ELF process core")
     c.add_argument("root", metavar="FILE")
@@ -406,14 +441,20 @@ def main(argv):
 
     a = p.parse_args(argv)
     if a.what == "dump":
-        print(make_dump(a.root, size=a.size, instance_id=a.instance_id, pid=a.pid, date_time=a.date_time, cluster_id=a.cluster_id,
-                        devices=a.devices, cores=a.cores, cc_cores=a.cc_cores, rank=a.rank, world_size=a.world_size,
-                        seed=a.seed, slow=a.slow, fault=a.fault, mode=a.mode, owner=a.owner, directory=a.directory))
+        print(make_dump(a.root, size=a.size, instance_id=a.instance_id, pid=a.pid,
+                        date_time=a.date_time, cluster_id=a.cluster_id,
+                        devices=a.devices, cores=a.cores, cc_cores=a.cc_cores, rank=a.rank,
+                        world_size=a.world_size,
+                        seed=a.seed, slow=a.slow, fault=a.fault, mode=a.mode, owner=a.owner,
+                        directory=a.directory))
     elif a.what == "profile":
-        print(make_profile(a.root, mode=a.style, instance_id=a.instance_id, pid=a.pid, size=a.size, models=a.models,
-                           cores=a.cores, seed=a.seed, fault=a.fault, slow=a.slow, file_mode=a.mode, owner=a.owner))
+        print(make_profile(a.root, mode=a.style, instance_id=a.instance_id, pid=a.pid, size=a.size,
+                           models=a.models,
+                           cores=a.cores, seed=a.seed, fault=a.fault, slow=a.slow,
+                           file_mode=a.mode, owner=a.owner))
     elif a.what == "core":
-        print(make_core(a.root, size=a.size, seed=a.seed, fault=a.fault, mode=a.mode, owner=a.owner))
+        print(make_core(a.root, size=a.size, seed=a.seed, fault=a.fault, mode=a.mode,
+                        owner=a.owner))
     else:
         print(make_tree(a.root, files=a.files, directories=a.directories))
     return 0

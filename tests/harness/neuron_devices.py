@@ -1,4 +1,5 @@
-"""The devices of neuron_devices.c, the collectors as tests/collectors/run_collector runs them, and what came of it."""
+"""The devices of neuron_devices.c, the collectors as tests/collectors/run_collector runs them, and
+what came of it."""
 import json
 import os
 import re
@@ -40,12 +41,14 @@ def build():
     need("fusermount3", "pkg-config", "gcc")
     if not os.path.exists("/dev/fuse"):
         raise Skip("no /dev/fuse")
-    flags = subprocess.run(["pkg-config", "--cflags", "--libs", "fuse3"], capture_output=True, text=True, check=False)
+    flags = subprocess.run(["pkg-config", "--cflags", "--libs", "fuse3"], capture_output=True,
+                           text=True, check=False)
     if flags.returncode:
         raise Skip("libfuse3-dev is not installed")
     binary = os.path.join(place(), "neuron_devices")
     source = os.path.join(SOURCE_DIR, "tests", "harness", "neuron_devices.c")
-    result = subprocess.run(["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-o", binary, source, *flags.stdout.split()],
+    result = subprocess.run(["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-o", binary, source,
+                             *flags.stdout.split()],
                             capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     return binary
@@ -63,7 +66,8 @@ class Devices:
         os.makedirs(self.directory)
         self.server = subprocess.Popen(
             [binary, "-f", "-o", "allow_other", self.directory], stdin=subprocess.DEVNULL,
-            env={**os.environ, "NEURON_DEVICES": str(count), "NEURON_ARCHITECTURE": str(architecture), "NEURON_DRIVER": driver,
+            env={**os.environ, "NEURON_DEVICES": str(count),
+                 "NEURON_ARCHITECTURE": str(architecture), "NEURON_DRIVER": driver,
                  "NEURON_LOG": self.log_path})
         _servers.append(self)
         wait_for("the devices are mounted", lambda: os.path.ismount(self.directory))
@@ -77,7 +81,8 @@ class Devices:
             return [line.rstrip("\n") for line in f if re.search(pattern, line)]
 
     def commands(self, device=""):
-        return {m.group(1) for line in self.log("^ioctl") for m in [re.match(rf"ioctl neuron{device or '[0-9]+'} (0x[0-9a-f]+) ", line)] if m}
+        return {m.group(1) for line in self.log("^ioctl")
+                for m in [re.match(rf"ioctl neuron{device or '[0-9]+'} (0x[0-9a-f]+) ", line)] if m}
 
     def assert_unharmed(self):
         """Nothing was done to them that would have hurt a real one."""
@@ -99,14 +104,16 @@ class Devices:
         except subprocess.TimeoutExpired:
             self.server.kill()
             self.server.wait(5)
-        subprocess.run(["fusermount3", "-q", "-u", "-z", self.directory], check=False, stderr=subprocess.DEVNULL)
+        subprocess.run(["fusermount3", "-q", "-u", "-z", self.directory], check=False,
+                       stderr=subprocess.DEVNULL)
 
 
 class Result:
     def __init__(self, name, arguments, timeout):
         program = run_collector()
         begun = time.monotonic()
-        done = subprocess.run([program, name, *arguments], capture_output=True, timeout=timeout, check=False)
+        done = subprocess.run([program, name, *arguments], capture_output=True, timeout=timeout,
+                              check=False)
         self.seconds = time.monotonic() - begun
         notes.append(done.stdout[-2000:].decode(errors="replace"))
         notes.append(done.stderr.decode(errors="replace"))

@@ -1,8 +1,9 @@
 """Trees as the Neuron driver shows them in sysfs, below a directory of the test's own.
 
-Names and forms are those of the reference (drivers 2.25.4 to 2.30.2). The tree of driver 2.31 is not public: `reorganised` is an invention that keeps the
-names of files and moves everything else, which is all that is known of it. A plain file system shows sysfs' names, modes and contents; it does not refuse
-writes, generate values or have its own idea of a file's size.
+Names and forms are those of the reference (drivers 2.25.4 to 2.30.2). The tree of driver 2.31 is
+not public: `reorganised` is an invention that keeps the names of files and moves everything else,
+which is all that is known of it. A plain file system shows sysfs' names, modes and contents; it
+does not refuse writes, generate values or have its own idea of a file's size.
 
 By hand: python3 neuron_sysfs.py DIRECTORY [v2|v3|v4] [DEVICES]
 """
@@ -10,9 +11,12 @@ import os
 import sys
 
 ARCHITECTURES = {
-    "v2": {"cores": 2, "instance": "Trn1", "name": "Trainium1", "device": "NDv2", "core": "NCv2", "type": "trn1.32xlarge"},
-    "v3": {"cores": 8, "instance": "Trn2", "name": "Trainium2", "device": "NDv3", "core": "NCv3", "type": "trn2.48xlarge"},
-    "v4": {"cores": 8, "instance": "Trn3", "name": "Trainium3", "device": "NDv4", "core": "NCv4", "type": "trn3s.48xlarge"},
+    "v2": {"cores": 2, "instance": "Trn1", "name": "Trainium1", "device": "NDv2", "core": "NCv2",
+           "type": "trn1.32xlarge"},
+    "v3": {"cores": 8, "instance": "Trn2", "name": "Trainium2", "device": "NDv3", "core": "NCv3",
+           "type": "trn2.48xlarge"},
+    "v4": {"cores": 8, "instance": "Trn3", "name": "Trainium3", "device": "NDv4", "core": "NCv4",
+           "type": "trn3s.48xlarge"},
 }
 STATUS = """success failure timeout exec_bad_input hw_error execute_completed_with_error execute_completed_with_num_error generic_error
 resource_error resource_nc_error execute_failed_to_queue invalid_error unsupported_neff_version oob_error hw_collectives_error hw_hbm_ue_error
@@ -47,7 +51,8 @@ def core(directory, architecture, number):
     for where in ("host_mem", "device_mem"):
         counter(f"{directory}/stats/memory_usage/{where}", ("total", "present", "peak"), 1 << 30)
     for name in DEVICE_MEMORY:
-        counter(f"{directory}/stats/memory_usage/device_mem/{name}", ("total", "present", "peak"), 123456789)
+        counter(f"{directory}/stats/memory_usage/device_mem/{name}", ("total", "present", "peak"),
+                123456789)
     for name in OTHER:
         counter(f"{directory}/stats/other_info/{name}", ("total", "present"))
     if architecture["cores"] == 8:
@@ -76,7 +81,8 @@ def device(root, number, architecture, driver, devices):
     if version_of(driver) >= (2, 29):
         put(f"{base}/stats/power/utilization_raw", "POWER_STATUS_VALID,1748323295,1,2,1\n")
     if version_of(driver) >= (2, 30, 2):
-        put(f"{base}/stats/hardware/health_status/unhealthy_components", "hbm,link_efa\n" if number == 1 else "\n")
+        put(f"{base}/stats/hardware/health_status/unhealthy_components",
+            "hbm,link_efa\n" if number == 1 else "\n")
         put(f"{base}/stats/hardware/health_status/healthcheck_heartbeat", "17\n")
         put(f"{base}/stats/hardware/sram_ecc_corrected", "3\n")
         put(f"{base}/stats/hardware/mem_ecc_corrected", "4\n")
@@ -87,7 +93,8 @@ def device(root, number, architecture, driver, devices):
         core(f"{base}/neuron_core{i}", architecture, i)
     os.symlink("../../../../class/neuron_device", f"{base}/subsystem")
     os.makedirs(f"{root}/class/neuron_device", exist_ok=True)
-    os.symlink(f"../../devices/virtual/neuron_device/neuron{number}", f"{root}/class/neuron_device/neuron{number}")
+    os.symlink(f"../../devices/virtual/neuron_device/neuron{number}",
+               f"{root}/class/neuron_device/neuron{number}")
     return base
 
 
@@ -101,7 +108,8 @@ def machine(root, instance_type="trn2.48xlarge", driver="2.30.2.0"):
 
 
 def tree(root, kind="v3", devices=16, driver="2.30.2.0", ultraserver=None):
-    """@param ultraserver  e.g. "1,2,4": the class attributes of such nodes  @return the devices' directories"""
+    """@param ultraserver  e.g. "1,2,4": the class attributes of such nodes  @return the devices'
+    directories"""
     architecture = ARCHITECTURES[kind]
     machine(root, architecture["type"], driver)
     made = [device(root, i, architecture, driver, devices) for i in range(devices)]

@@ -1,7 +1,9 @@
-"""Ceph's radosgw, a production S3 server, as three processes (mon, osd, radosgw) of this test alone; ready in about 1.5 s.
+"""Ceph's radosgw, a production S3 server, as three processes (mon, osd, radosgw) of this test
+alone; ready in about 1.5 s.
 
-Plain HTTP, and with `certificate` HTTPS beside it; memstore forgets when it ends, bluestore survives kill -9. Nothing outside a temporary
-directory is touched, no configuration of the machine is read. What this server does otherwise than AWS is told in docs/S3.md.
+Plain HTTP, and with `certificate` HTTPS beside it; memstore forgets when it ends, bluestore
+survives kill -9. Nothing outside a temporary directory is touched, no configuration of the machine
+is read. What this server does otherwise than AWS is told in docs/S3.md.
 """
 import json
 import os
@@ -20,8 +22,8 @@ PROGRAMS = ("ceph-mon", "ceph-osd", "radosgw", "radosgw-admin", "ceph", "monmapt
 ACCESS_KEY = "TESTACCESSKEY0000001"
 SECRET_KEY = "canary/secret+of=the~first*user/0000001"
 
-# One OSD without copies, small pools, no authentication inside the cluster: it stands for a store, not for Ceph. The short periods
-# make quotas, deletions and lifecycle rules act within a test.
+# One OSD without copies, small pools, no authentication inside the cluster: it stands for a store,
+# not for Ceph. The short periods make quotas, deletions and lifecycle rules act within a test.
 CONF = """[global]
 fsid = {fsid}
 mon_initial_members = a
@@ -100,15 +102,18 @@ rgw_override_bucket_index_max_shards = 1
 def need_radosgw():
     missing = [p for p in PROGRAMS if not shutil.which(p)]
     if missing:
-        raise Skip(f"radosgw is not installed ({', '.join(missing)} missing; packages ceph-mon ceph-osd radosgw ceph-common)")
+        raise Skip(f"radosgw is not installed ({', '.join(missing)} missing; packages ceph-mon "
+                   f"ceph-osd radosgw ceph-common)")
 
 
 class Radosgw:
     """@param store        memstore, or bluestore when it is to survive its own end
     @param bytes_          how much it can hold
-    @param certificate     a PEM file with certificate and key: HTTPS is served on a port of its own as well
+    @param certificate     a PEM file with certificate and key: HTTPS is served on a port of its own
+        as well
     @param ca_file         the CA that signed it, for those who ask us
-    @param sts             AssumeRole and session tokens; a wrong secret is then answered AccessDenied instead of SignatureDoesNotMatch
+    @param sts             AssumeRole and session tokens; a wrong secret is then answered
+        AccessDenied instead of SignatureDoesNotMatch
     @param options         lines of ceph.conf for the gateway, as a dict"""
 
     region = "us-east-1"
@@ -116,7 +121,8 @@ class Radosgw:
     secret_key = SECRET_KEY
     ca_file = None  # `endpoint` is the plain one
 
-    def __init__(self, store="memstore", bytes_=6 << 30, certificate=None, ca_file=None, sts=False, dns_name="", fast=False, options=None):
+    def __init__(self, store="memstore", bytes_=6 << 30, certificate=None, ca_file=None, sts=False,
+                 dns_name="", fast=False, options=None):
         need_radosgw()
         self.home = Home("radosgw")
         self.store = store
@@ -135,8 +141,10 @@ class Radosgw:
         for name in ("mon", "osd", "rgw"):
             os.mkdir(self.home.path(name))
         self.conf = self.home.write("ceph.conf", CONF.format(
-            dir=self.home.dir, fsid=self.fsid, mon_port=self.mon_port, store=store, bytes=bytes_, frontends=frontends, dns_name=dns_name,
-            sts="true" if sts else "false", fast="ms_crc_data = false\nbluestore_csum_type = none" if fast else "",
+            dir=self.home.dir, fsid=self.fsid, mon_port=self.mon_port, store=store, bytes=bytes_,
+            frontends=frontends, dns_name=dns_name,
+            sts="true" if sts else "false", fast="ms_crc_data = false\nbluestore_csum_type = none"
+            if fast else "",
             options="\n".join(f"{k} = {v}" for k, v in (options or {}).items())))
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith("CEPH_")}
         self.environment |= {"CEPH_CONF": self.conf, "CEPH_ARGS": "--no-mon-config"}
@@ -151,13 +159,15 @@ class Radosgw:
 
     @property
     def tls(self):
-        return s3tools.Endpoint(f"https://127.0.0.1:{self.tls_port}", self.access_key, self.secret_key, self.region, self.tls_ca_file)
+        return s3tools.Endpoint(f"https://127.0.0.1:{self.tls_port}", self.access_key,
+                                self.secret_key, self.region, self.tls_ca_file)
 
     @property
     def over_ipv6(self):
         if not self.ipv6:
             raise Skip("no IPv6 on loopback")
-        return s3tools.Endpoint(f"http://[::1]:{self.port}", self.access_key, self.secret_key, self.region)
+        return s3tools.Endpoint(f"http://[::1]:{self.port}", self.access_key, self.secret_key,
+                                self.region)
 
     def as_user(self, access_key, secret_key):
         return s3tools.Endpoint(self.endpoint, access_key, secret_key, self.region)
@@ -171,25 +181,31 @@ class Radosgw:
 
     def _make(self):
         monmap = self.home.path("monmap")
-        self._tool("monmaptool", "--create", "--clobber", "--fsid", self.fsid, "--addv", "a", f"[v2:127.0.0.1:{self.mon_port}/0]", monmap)
+        self._tool("monmaptool", "--create", "--clobber", "--fsid", self.fsid, "--addv", "a",
+                   f"[v2:127.0.0.1:{self.mon_port}/0]", monmap)
         self._tool("ceph-mon", "-c", self.conf, "-i", "a", "--mkfs", "--monmap", monmap)
         self._start_mon()
         osd = str(uuid.uuid4())
-        number = self._tool("ceph", "-c", self.conf, "--connect-timeout", "20", "osd", "new", osd).strip()
+        number = self._tool("ceph", "-c", self.conf, "--connect-timeout", "20", "osd", "new",
+                            osd).strip()
         assert number == "0", number
         self._tool("ceph-osd", "-c", self.conf, "-i", "0", "--osd-uuid", osd, "--mkfs")
         self._start_osd()
-        self.make_user("test", self.access_key, self.secret_key, caps="users=*;buckets=*;metadata=*;usage=*;zone=*;roles=*;user-policy=*")
+        self.make_user("test", self.access_key, self.secret_key,
+                       caps="users=*;buckets=*;metadata=*;usage=*;zone=*;roles=*;user-policy=*")
 
     def _start_mon(self):
-        self.home.spawn("mon", "ceph-mon", "-c", self.conf, "-i", "a", "-f", environment=self.environment)
+        self.home.spawn("mon", "ceph-mon", "-c", self.conf, "-i", "a", "-f",
+                        environment=self.environment)
 
     def _start_osd(self):
-        self.home.spawn("osd", "ceph-osd", "-c", self.conf, "-i", "0", "-f", environment=self.environment)
+        self.home.spawn("osd", "ceph-osd", "-c", self.conf, "-i", "0", "-f",
+                        environment=self.environment)
 
     def start_gateway(self, **environment):
         """@param environment  on top of the usual one: s3tools.fake_time() for what is to be old"""
-        self.home.spawn("rgw", "radosgw", "-c", self.conf, "-n", "client.rgw", "-f", environment=self.environment | environment)
+        self.home.spawn("rgw", "radosgw", "-c", self.conf, "-n", "client.rgw", "-f",
+                        environment=self.environment | environment)
         wait_for_port(self.home, "rgw", self.port)
 
     def stop_gateway(self, number=signal.SIGKILL):
@@ -236,41 +252,54 @@ class Radosgw:
 
     def make_user(self, uid, access_key, secret_key, caps=None):
         """@return an Endpoint with that user's keys"""
-        self.admin("user", "create", f"--uid={uid}", f"--display-name={uid}", f"--access-key={access_key}", f"--secret-key={secret_key}",
+        self.admin("user", "create", f"--uid={uid}", f"--display-name={uid}",
+                   f"--access-key={access_key}", f"--secret-key={secret_key}",
                    *([f"--caps={caps}"] if caps else []))
         return self.as_user(access_key, secret_key)
 
     def add_key(self, uid, access_key, secret_key):
-        self.admin("key", "create", f"--uid={uid}", "--key-type=s3", f"--access-key={access_key}", f"--secret-key={secret_key}")
+        self.admin("key", "create", f"--uid={uid}", "--key-type=s3", f"--access-key={access_key}",
+                   f"--secret-key={secret_key}")
         return self.as_user(access_key, secret_key)
 
     def remove_key(self, uid, access_key):
         self.admin("key", "rm", f"--uid={uid}", "--key-type=s3", f"--access-key={access_key}")
 
     def set_quota(self, uid, max_bytes):
-        """@param max_bytes  of all the user's buckets; None = no quota. Statistics lag by a second or two: an object too many may pass."""
+        """@param max_bytes  of all the user's buckets; None = no quota. Statistics lag by a second
+        or two: an object too many may pass."""
         if max_bytes is not None:
-            self.admin("quota", "set", "--quota-scope=user", f"--uid={uid}", f"--max-size={max_bytes}")
-        self.admin("quota", "enable" if max_bytes is not None else "disable", "--quota-scope=user", f"--uid={uid}")
+            self.admin("quota", "set", "--quota-scope=user", f"--uid={uid}",
+                       f"--max-size={max_bytes}")
+        self.admin("quota", "enable" if max_bytes is not None else "disable", "--quota-scope=user",
+                   f"--uid={uid}")
 
     def set_option(self, name, value):
-        """Of the running gateway; rgw_max_concurrent_requests for example: what is above it gets 503 SlowDown."""
+        """Of the running gateway; rgw_max_concurrent_requests for example: what is above it gets
+        503 SlowDown."""
         with socket.socket(socket.AF_UNIX) as s:
             s.settimeout(20)
             s.connect(self.home.path("client.rgw.asok"))
-            s.sendall(json.dumps({"prefix": "config set", "var": name, "val": [str(value)]}).encode() + b"\0")
+            s.sendall(json.dumps({"prefix": "config set", "var": name,
+                                  "val": [str(value)]}).encode() + b"\0")
             with s.makefile("rb") as f:
                 answer = json.loads(f.read(struct.unpack(">I", f.read(4))[0]))
         assert "success" in answer, answer
 
     def make_role(self, name, actions, bucket="*"):
         """A role that the first user may assume and that may do `actions`. @return its ARN"""
-        trust = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Principal": {"AWS": ["arn:aws:iam:::user/test"]},
+        trust = {"Version": "2012-10-17",
+                 "Statement": [{"Effect": "Allow",
+                                "Principal": {"AWS": ["arn:aws:iam:::user/test"]},
                                                          "Action": ["sts:AssumeRole"]}]}
         policy = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": actions,
-                                                          "Resource": [f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/*"]}]}
-        self.admin("role", "create", f"--role-name={name}", "--path=/", f"--assume-role-policy-doc={json.dumps(trust)}")
-        self.admin("role-policy", "put", f"--role-name={name}", "--policy-name=p", f"--policy-doc={json.dumps(policy)}")
+                                                          "Resource": [
+                                                              f"arn:aws:s3:::{bucket}",
+                                                              f"arn:aws:s3:::{bucket}/*"]}]}
+        self.admin("role", "create", f"--role-name={name}", "--path=/",
+                   f"--assume-role-policy-doc={json.dumps(trust)}")
+        self.admin("role-policy", "put", f"--role-name={name}", "--policy-name=p",
+                   f"--policy-doc={json.dumps(policy)}")
         return f"arn:aws:iam:::role/{name}"
 
 
@@ -283,6 +312,7 @@ def shared(**options):
     if key not in _shared:
         _shared[key] = Radosgw(**options)
     server = _shared[key]
-    assert all(server.home.is_alive(name) for name in ("mon", "osd", "rgw")), "the shared server has ended: " + server.home.words("rgw")
+    assert all(server.home.is_alive(name) for name in ("mon", "osd",
+                                                       "rgw")), "the shared server has ended: " + server.home.words("rgw")
     return server
 

@@ -1,51 +1,75 @@
 #!/usr/bin/env python3
-"""A small S3 that does what it is told: for the answers that a real server will not give on request.
+"""A small S3 that does what it is told: for the answers that a real server will not give on
+request.
 
 It runs in threads of the test's own process, on 127.0.0.1, and keeps everything in memory:
 
-    with S3Server() as s3:                       # or S3Server(bucket="b", region="us-east-1", tls=ssl_context, …)
-        s3.endpoint                              # http://127.0.0.1:PORT, path style; virtual-host style works as well
-        s3.access_key, s3.secret_key             # S3Server(token="…") wants a session token; s3.keys[access] = (secret, token) adds one
-        s3.objects["a/key"].body                 # .etag .headers (x-amz-*, content-type); also s3.buckets["other"]["key"]
-        s3.uploads                               # {upload id: Upload(.key .parts{number: Part(.body .etag .modified)} .initiated)}
-        s3.put("a/key", b"…", **{"x-amz-meta-a": "b"}); s3.create("a/key"); s3.put_part(upload_id, 1, b"…")
+    with S3Server() as s3:                       # or S3Server(bucket="b", region="us-east-1",
+    tls=ssl_context, …)
+        s3.endpoint                              # http://127.0.0.1:PORT, path style; virtual-host
+        style works as well
+        s3.access_key, s3.secret_key             # S3Server(token="…") wants a session token;
+        s3.keys[access] = (secret, token) adds one
+        s3.objects["a/key"].body                 # .etag .headers (x-amz-*, content-type); also
+        s3.buckets["other"]["key"]
+        s3.uploads                               # {upload id: Upload(.key .parts{number: Part(.body
+        .etag .modified)} .initiated)}
+        s3.put("a/key", b"…", **{"x-amz-meta-a": "b"}); s3.create("a/key"); s3.put_part(upload_id,
+        1, b"…")
 
-It verifies SigV4 by its own code (all of x-amz-* must be signed), x-amz-content-sha256 and x-amz-checksum-sha256 against the body, and
-the per-part checksums that AWS demands in CompleteMultipartUpload. It does If-None-Match on PUT and Complete, If-Match, ranges, paged
-lists. It speaks HTTP/1.1 with kept-alive connections and `Expect: 100-continue`.
+It verifies SigV4 by its own code (all of x-amz-* must be signed), x-amz-content-sha256 and
+x-amz-checksum-sha256 against the body, and the per-part checksums that AWS demands in
+CompleteMultipartUpload. It does If-None-Match on PUT and Complete, If-Match, ranges, paged lists.
+It speaks HTTP/1.1 with kept-alive connections and `Expect: 100-continue`.
 
 What it is like, changed at any time:
 
-    s3.conditions = "aws" | "radosgw" | "none"   # radosgw: Complete ignores If-None-Match and overwrites; none: 501 (Swift)
-    s3.dialect = "aws" | "radosgw" | "swift"     # radosgw: ListParts of no upload is NoSuchKey, empty <Message>, needs all parts listed;
+    s3.conditions = "aws" | "radosgw" | "none"   # radosgw: Complete ignores If-None-Match and
+    overwrites; none: 501 (Swift)
+    s3.dialect = "aws" | "radosgw" | "swift"     # radosgw: ListParts of no upload is NoSuchKey,
+    empty <Message>, needs all parts listed;
                                                  # swift: checksums in Complete are MalformedXML
     s3.deny = {"HeadObject"}                     # 403 AccessDenied to these operations
     s3.page_size = 1000                          # of all lists
-    s3.clock_offset = 3600                       # its clock, seconds ahead; beyond 15 min of difference: RequestTimeTooSkewed
-    s3.region, s3.redirect_status = …            # another region in the signature: 400 AuthorizationHeaderMalformed, 301 or 307
+    s3.clock_offset = 3600                       # its clock, seconds ahead; beyond 15 min of
+    difference: RequestTimeTooSkewed
+    s3.region, s3.redirect_status = …            # another region in the signature: 400
+    AuthorizationHeaderMalformed, 301 or 307
     s3.quota_bytes, s3.owner, s3.min_part_bytes, s3.latency
 
-What goes wrong, for the operations named as AWS names them ("*" = all), the next time (`times`, None = for ever) after `skip`
-requests that match (`key`, `part` narrow it down, or `when=function(request)`):
+What goes wrong, for the operations named as AWS names them ("*" = all), the next time (`times`,
+None = for ever) after `skip` requests that match (`key`, `part` narrow it down, or
+`when=function(request)`):
 
-    s3.fault("UploadPart", part=2, status=503, code="SlowDown", headers={"Retry-After": "1"})   # instead of doing it
-    s3.fault("CompleteMultipartUpload", status=200, code="InternalError")                       # 200 with an <Error>
-    s3.fault("PutObject", drop="head")           # closed when the head is read; "body": in the middle of it; "answer": before the answer
-    s3.fault("PutObject", drop="answer", done=True)      # the answer is lost: done, but nobody hears of it; done=True goes with status too
-    s3.fault("UploadPart", early=True, status=403, code="AccessDenied")                         # answered before the body was read
-    s3.fault("ListParts", cut=20)                # so many bytes of the reply's body, then closed; "head": in the middle of the headers
-    s3.fault("UploadPart", stall="body")         # stops reading there; "head", "answer" likewise; until s3.release() or the client gives up
+    s3.fault("UploadPart", part=2, status=503, code="SlowDown", headers={"Retry-After": "1"})   #
+    instead of doing it
+    s3.fault("CompleteMultipartUpload", status=200, code="InternalError")                       #
+    200 with an <Error>
+    s3.fault("PutObject", drop="head")           # closed when the head is read; "body": in the
+    middle of it; "answer": before the answer
+    s3.fault("PutObject", drop="answer", done=True)      # the answer is lost: done, but nobody
+    hears of it; done=True goes with status too
+    s3.fault("UploadPart", early=True, status=403, code="AccessDenied")                         #
+    answered before the body was read
+    s3.fault("ListParts", cut=20)                # so many bytes of the reply's body, then closed;
+    "head": in the middle of the headers
+    s3.fault("UploadPart", stall="body")         # stops reading there; "head", "answer" likewise;
+    until s3.release() or the client gives up
     s3.fault("UploadPart", slow=65536)           # reads so many bytes a second
     s3.fault("HeadObject", delay=0.5)            # answers later
-    s3.fault("ListParts", edit=function(request, reply))   # reply.status, .headers, .body may be changed: a lie; None = not this header
+    s3.fault("ListParts", edit=function(request, reply))   # reply.status, .headers, .body may be
+    changed: a lie; None = not this header
 
-    s3.faults                                    # those not used up yet; fault.n_hits; s3.clear_faults()
+    s3.faults                                    # those not used up yet; fault.n_hits;
+    s3.clear_faults()
 
-What was asked, in order of arrival (`Request`: .operation .bucket .key .part .query .headers .body_bytes .body (small ones) .status
-.code .connection .access_key .scope_region .fault .begun .ended):
+What was asked, in order of arrival (`Request`: .operation .bucket .key .part .query .headers
+.body_bytes .body (small ones) .status .code .connection .access_key .scope_region .fault .begun
+.ended):
 
     s3.log; s3.seen("UploadPart", part=2); s3.counts()            # Counter of operations
-    s3.wait_for("two parts", lambda: len(s3.seen("UploadPart")) == 2)   # woken by every request; raises AssertionError after 20 s
+    s3.wait_for("two parts", lambda: len(s3.seen("UploadPart")) == 2)   # woken by every request;
+    raises AssertionError after 20 s
 
 Alone: `s3_server.py [PORT]` prints the environment to use and its log until it is interrupted.
 """
@@ -69,9 +93,12 @@ from xml.sax.saxutils import escape
 MAX_SKEW = 15 * 60
 KEPT_BODY = 64 * 1024
 PATIENCE = 20.0
-STATUS_TEXT = {100: "Continue", 200: "OK", 204: "No Content", 206: "Partial Content", 301: "Moved Permanently", 307: "Temporary Redirect",
-               400: "Bad Request", 403: "Forbidden", 404: "Not Found", 409: "Conflict", 411: "Length Required", 412: "Precondition Failed",
-               416: "Range Not Satisfiable", 500: "Internal Server Error", 501: "Not Implemented", 503: "Slow Down"}
+STATUS_TEXT = {100: "Continue", 200: "OK", 204: "No Content", 206: "Partial Content",
+               301: "Moved Permanently", 307: "Temporary Redirect",
+               400: "Bad Request", 403: "Forbidden", 404: "Not Found", 409: "Conflict",
+               411: "Length Required", 412: "Precondition Failed",
+               416: "Range Not Satisfiable", 500: "Internal Server Error", 501: "Not Implemented",
+               503: "Slow Down"}
 
 
 @dataclass
@@ -190,7 +217,8 @@ def _b64(data):
 
 
 class S3Server:
-    def __init__(self, bucket="bucket", region="us-east-1", access_key="AKIATEST", secret_key="secret/+key", token=None, tls=None):
+    def __init__(self, bucket="bucket", region="us-east-1", access_key="AKIATEST",
+                 secret_key="secret/+key", token=None, tls=None):
         self.bucket, self.region, self.access_key, self.secret_key = bucket, region, access_key, secret_key
         self.keys = {access_key: (secret_key, token)}
         self.tls = tls
@@ -269,7 +297,8 @@ class S3Server:
         return upload_id
 
     def put_part(self, upload_id, number, body, age=0.0):
-        part = Part(body, hashlib.md5(body).hexdigest(), _b64(hashlib.sha256(body).digest()), self.now() - age)
+        part = Part(body, hashlib.md5(body).hexdigest(), _b64(hashlib.sha256(body).digest()),
+                    self.now() - age)
         with self._news:
             self.uploads[upload_id].parts[number] = part
         return part.etag
@@ -293,7 +322,8 @@ class S3Server:
 
     def seen(self, operation, key=None, part=None):
         with self._news:
-            return [r for r in self.log if r.operation == operation and key in (None, r.key) and part in (None, r.part)]
+            return [r for r in self.log if r.operation == operation and key in (None, r.key)
+                    and part in (None, r.part)]
 
     def counts(self):
         with self._news:
@@ -302,11 +332,13 @@ class S3Server:
     def wait_for(self, what, condition, timeout=PATIENCE):
         with self._news:
             if not self._news.wait_for(condition, timeout):
-                raise AssertionError(f"waited {timeout:.0f} s in vain: {what}; asked so far: {self.story()}")
+                raise AssertionError(f"waited {timeout:.0f} s in vain: {what}; asked so far: "
+                                     f"{self.story()}")
 
     def story(self):
         """The log in one line, for whoever reads a failure."""
-        return " ".join(f"{r.operation}{'#%d' % r.part if r.part else ''}={r.status or 'none'}{' ' + r.code if r.code else ''};"
+        return " ".join(
+            f"{r.operation}{'#%d' % r.part if r.part else ''}={r.status or 'none'}{' ' + r.code if r.code else ''};"
                         for r in self.log)
 
     # --- connections
@@ -353,10 +385,12 @@ class S3Server:
         if request.key:
             names = {"PUT": "UploadPart" if "uploadId" in q else "PutObject", "HEAD": "HeadObject",
                      "GET": "ListParts" if "uploadId" in q else "GetObject",
-                     "POST": "CreateMultipartUpload" if "uploads" in q else "CompleteMultipartUpload",
+                     "POST": "CreateMultipartUpload" if "uploads" in q
+                     else "CompleteMultipartUpload",
                      "DELETE": "AbortMultipartUpload" if "uploadId" in q else "DeleteObject"}
         else:
-            names = {"HEAD": "HeadBucket", "PUT": "CreateBucket", "GET": "ListMultipartUploads" if "uploads" in q else "ListObjectsV2"}
+            names = {"HEAD": "HeadBucket", "PUT": "CreateBucket",
+                     "GET": "ListMultipartUploads" if "uploads" in q else "ListObjectsV2"}
         request.operation = names.get(m, "?")
 
     def _find_fault(self, request):
@@ -378,44 +412,57 @@ class S3Server:
 
     def _check_signature(self, request):
         h = request.headers
-        found = re.fullmatch(r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/s3/aws4_request, ?SignedHeaders=([^,]+), ?Signature=([0-9a-f]{64})",
+        found = re.fullmatch(
+            r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/s3/aws4_request, ?SignedHeaders=([^,]+), ?Signature=([0-9a-f]{64})",
                              h.get("authorization", ""))
         if not found:
             raise S3Error(403, "AccessDenied", "Anonymous access is forbidden")
         access, day, region, signed, signature = found.groups()
         request.access_key, request.scope_region = access, region
         if access not in self.keys:
-            raise S3Error(403, "InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records.")
+            raise S3Error(403, "InvalidAccessKeyId",
+                          "The AWS Access Key Id you provided does not exist in our records.")
         secret, token = self.keys[access]
         if h.get("x-amz-security-token") != token:
-            raise S3Error(400, "InvalidToken", "The provided token is malformed or otherwise invalid.")
+            raise S3Error(400, "InvalidToken",
+                          "The provided token is malformed or otherwise invalid.")
         self._check_clock(h.get("x-amz-date", ""), day)
         self._check_region(request, region)
         names = signed.split(";")
         missing = [n for n in h if (n.startswith("x-amz-") or n == "host") and n not in names]
         if missing or names != sorted(names):
-            raise S3Error(403, "AccessDenied", "There were headers present in the request which were not signed", HeadersNotSigned=",".join(missing))
-        query = "&".join(f"{a}={b}" for a, b in sorted((_quote(n), _quote(v)) for n, v in _parse_query(request.raw_query)))
+            raise S3Error(403, "AccessDenied", "There were headers present in the request which "
+                                               "were not signed",
+                                               HeadersNotSigned=",".join(missing))
+        query = "&".join(f"{a}={b}" for a, b in sorted((_quote(n), _quote(v)) for n,
+                                                       v in _parse_query(request.raw_query)))
         payload = h.get("x-amz-content-sha256", "")
-        canonical = "\n".join([request.method, _quote(urllib.parse.unquote(request.path), "-_.~/"), query]
-                              + [f"{n}:{' '.join(h.get(n, '').split())}" for n in names] + ["", signed, payload])
+        canonical = "\n".join([request.method, _quote(urllib.parse.unquote(request.path), "-_.~/"),
+                               query]
+                              + [f"{n}:{' '.join(h.get(n, '').split())}"
+                                 for n in names] + ["", signed, payload])
         to_sign = "\n".join(["AWS4-HMAC-SHA256", h["x-amz-date"], f"{day}/{region}/s3/aws4_request",
                              hashlib.sha256(canonical.encode()).hexdigest()])
         key = ("AWS4" + secret).encode()
         for piece in (day, region, "s3", "aws4_request"):
             key = hmac.new(key, piece.encode(), hashlib.sha256).digest()
-        if not hmac.compare_digest(hmac.new(key, to_sign.encode(), hashlib.sha256).hexdigest(), signature):
-            raise S3Error(403, "SignatureDoesNotMatch", "The request signature we calculated does not match the signature you provided.",
+        if not hmac.compare_digest(hmac.new(key, to_sign.encode(), hashlib.sha256).hexdigest(),
+                                   signature):
+            raise S3Error(403, "SignatureDoesNotMatch", "The request signature we calculated does "
+                                                        "not match the signature you provided.",
                           CanonicalRequest=canonical)
 
     def _check_clock(self, amz_date, day):
         try:
             stamp = calendar.timegm(time.strptime(amz_date, "%Y%m%dT%H%M%SZ"))
         except ValueError:
-            raise S3Error(403, "AccessDenied", "AWS authentication requires a valid Date or x-amz-date header") from None
+            raise S3Error(403, "AccessDenied", "AWS authentication requires a valid Date or "
+                                               "x-amz-date header") from None
         if abs(stamp - self.now()) > MAX_SKEW:
-            raise S3Error(403, "RequestTimeTooSkewed", "The difference between the request time and the current time is too large.",
-                          RequestTime=amz_date, ServerTime=_iso(self.now()), MaxAllowedSkewMilliseconds=str(MAX_SKEW * 1000))
+            raise S3Error(403, "RequestTimeTooSkewed", "The difference between the request time "
+                                                       "and the current time is too large.",
+                          RequestTime=amz_date, ServerTime=_iso(self.now()),
+                          MaxAllowedSkewMilliseconds=str(MAX_SKEW * 1000))
         if not amz_date.startswith(day):
             raise S3Error(403, "SignatureDoesNotMatch", "Invalid credential date")
 
@@ -424,9 +471,12 @@ class S3Server:
             return
         headers = {"x-amz-bucket-region": self.region}
         if self.redirect_status == 400:
-            raise S3Error(400, "AuthorizationHeaderMalformed", f"the region '{region}' is wrong; expecting '{self.region}'", headers, Region=self.region)
+            raise S3Error(400, "AuthorizationHeaderMalformed", f"the region '{region}' is wrong; "
+                                                               f"expecting '{self.region}'",
+                                                               headers, Region=self.region)
         code = "PermanentRedirect" if self.redirect_status == 301 else "TemporaryRedirect"
-        raise S3Error(self.redirect_status, code, "The bucket must be addressed elsewhere.", headers, Bucket=request.bucket,
+        raise S3Error(self.redirect_status, code, "The bucket must be addressed elsewhere.",
+                      headers, Bucket=request.bucket,
                       Endpoint=f"{request.bucket}.s3.{self.region}.amazonaws.com")
 
     def _check_body(self, request):
@@ -434,11 +484,15 @@ class S3Server:
         said = h.get("x-amz-content-sha256", "")
         digest = hashlib.sha256(request.body)
         if not said:
-            raise S3Error(400, "InvalidRequest", "Missing required header for this request: x-amz-content-sha256")
+            raise S3Error(400, "InvalidRequest",
+                          "Missing required header for this request: x-amz-content-sha256")
         if said not in (digest.hexdigest(), "UNSIGNED-PAYLOAD"):
-            raise S3Error(400, "XAmzContentSHA256Mismatch", "The provided 'x-amz-content-sha256' header does not match what was computed.")
+            raise S3Error(400, "XAmzContentSHA256Mismatch", "The provided 'x-amz-content-sha256' "
+                                                            "header does not match what was "
+                                                            "computed.")
         if h.get("x-amz-checksum-sha256", _b64(digest.digest())) != _b64(digest.digest()):
-            raise S3Error(400, "BadDigest", "The SHA256 you specified did not match the calculated checksum.")
+            raise S3Error(400, "BadDigest",
+                          "The SHA256 you specified did not match the calculated checksum.")
 
     # --- what it does
 
@@ -453,9 +507,11 @@ class S3Server:
             self.buckets.setdefault(request.bucket, {})
             return Reply()
         if request.bucket not in self.buckets:
-            raise S3Error(404, "NoSuchBucket", "The specified bucket does not exist", BucketName=request.bucket)
+            raise S3Error(404, "NoSuchBucket", "The specified bucket does not exist",
+                          BucketName=request.bucket)
         self._check_body(request)
-        method = getattr(self, "_do_" + re.sub(r"(?<!^)(?=[A-Z])", "_", request.operation).lower().replace("_v2", ""), None)
+        method = getattr(self, "_do_" + re.sub(r"(?<!^)(?=[A-Z])", "_",
+                                               request.operation).lower().replace("_v2", ""), None)
         if not method:
             raise S3Error(405, "MethodNotAllowed")
         return method(request)
@@ -472,15 +528,19 @@ class S3Server:
     def _upload(self, request):
         found = self.uploads.get(request.query["uploadId"])
         if not found or (found.bucket, found.key) != (request.bucket, request.key):
-            raise S3Error(404, "NoSuchUpload", "The specified upload does not exist.", UploadId=request.query["uploadId"])
+            raise S3Error(404, "NoSuchUpload", "The specified upload does not exist.",
+                          UploadId=request.query["uploadId"])
         return found
 
     def _check_conditions(self, request, honoured):
         if_none_match = request.headers.get("if-none-match")
         if if_none_match and self.conditions == "none":
-            raise S3Error(501, "NotImplemented", "A header you provided implies functionality that is not implemented")
+            raise S3Error(501, "NotImplemented",
+                          "A header you provided implies functionality that is not implemented")
         if if_none_match == "*" and honoured and self.conditions != "ignored" and request.key in self._store(request):
-            raise S3Error(412, "PreconditionFailed", "At least one of the pre-conditions you specified did not hold", Condition="If-None-Match")
+            raise S3Error(412, "PreconditionFailed", "At least one of the pre-conditions you "
+                                                     "specified did not hold",
+                                                     Condition="If-None-Match")
 
     def _check_quota(self, n):
         if self.quota_bytes is None:
@@ -492,8 +552,10 @@ class S3Server:
 
     @staticmethod
     def _kept_headers(request):
-        keep = ("x-amz-meta-", "x-amz-server-side", "x-amz-storage", "x-amz-tagging", "x-amz-checksum", "x-amz-object-lock")
-        return {n: v for n, v in request.headers.items() if n == "content-type" or n.startswith(keep)}
+        keep = ("x-amz-meta-", "x-amz-server-side", "x-amz-storage", "x-amz-tagging",
+                "x-amz-checksum", "x-amz-object-lock")
+        return {n: v for n, v in request.headers.items() if n == "content-type"
+                or n.startswith(keep)}
 
     def _do_head_bucket(self, _request):
         return Reply(headers={"x-amz-bucket-region": self.region})
@@ -503,8 +565,10 @@ class S3Server:
 
     def _do_get_object(self, request):
         found = self._object(request)
-        headers = {n: v for n, v in found.headers.items() if not n.startswith(("x-amz-checksum", "x-amz-tagging"))}
-        headers.update({"ETag": f'"{found.etag}"', "Accept-Ranges": "bytes", "Last-Modified": formatdate(found.modified, usegmt=True)})
+        headers = {n: v for n, v in found.headers.items()
+                   if not n.startswith(("x-amz-checksum", "x-amz-tagging"))}
+        headers.update({"ETag": f'"{found.etag}"', "Accept-Ranges": "bytes",
+                        "Last-Modified": formatdate(found.modified, usegmt=True)})
         asked = re.fullmatch(r"bytes=(\d*)-(\d*)", request.headers.get("range", ""))
         if not asked:
             return Reply(200, headers, found.body)
@@ -521,7 +585,8 @@ class S3Server:
         self._check_conditions(request, honoured=True)
         self._check_quota(len(request.body))
         etag = hashlib.md5(request.body).hexdigest()
-        self._store(request)[request.key] = Object(request.body, etag, self._kept_headers(request), self.now())
+        self._store(request)[request.key] = Object(request.body, etag, self._kept_headers(request),
+                                                   self.now())
         return Reply(headers={"ETag": f'"{etag}"'})
 
     def _do_delete_object(self, request):
@@ -530,19 +595,24 @@ class S3Server:
 
     def _do_create_multipart_upload(self, request):
         upload_id = "u+" + uuid.uuid4().hex      # the + is to be escaped
-        self.uploads[upload_id] = Upload(request.bucket, request.key, self._kept_headers(request), self.now())
-        return self._xml("InitiateMultipartUploadResult", f"<Bucket>{escape(request.bucket)}</Bucket><Key>{escape(request.key)}</Key>"
+        self.uploads[upload_id] = Upload(request.bucket, request.key, self._kept_headers(request),
+                                         self.now())
+        return self._xml("InitiateMultipartUploadResult",
+                         f"<Bucket>{escape(request.bucket)}</Bucket><Key>{escape(request.key)}</Key>"
                          f"<UploadId>{upload_id}</UploadId>")
 
     def _do_upload_part(self, request):
         upload = self._upload(request)
         self._check_quota(len(request.body))
         if not 1 <= request.part <= 10000:
-            raise S3Error(400, "InvalidArgument", "Part number must be an integer between 1 and 10000, inclusive")
+            raise S3Error(400, "InvalidArgument",
+                          "Part number must be an integer between 1 and 10000, inclusive")
         if "x-amz-checksum-algorithm" in upload.headers and "x-amz-checksum-sha256" not in request.headers:
-            raise S3Error(400, "InvalidRequest", "Checksum Type mismatch occurred, expected checksum Type: sha256, actual checksum Type: null")
+            raise S3Error(400, "InvalidRequest", "Checksum Type mismatch occurred, expected "
+                                                 "checksum Type: sha256, actual checksum Type: null")
         etag = hashlib.md5(request.body).hexdigest()
-        upload.parts[request.part] = Part(request.body, etag, _b64(hashlib.sha256(request.body).digest()), self.now())
+        upload.parts[request.part] = Part(request.body, etag,
+                                          _b64(hashlib.sha256(request.body).digest()), self.now())
         return Reply(headers={"ETag": f'"{etag}"'})
 
     def _do_complete_multipart_upload(self, request):
@@ -557,20 +627,27 @@ class S3Server:
         for number, etag, checksum in listed:
             part = upload.parts.get(number)
             if not part or part.etag != etag or (checksum and checksum != part.sha256):
-                raise S3Error(400, "InvalidPart", "One or more of the specified parts could not be found.")
+                raise S3Error(400, "InvalidPart",
+                              "One or more of the specified parts could not be found.")
             if "x-amz-checksum-algorithm" in upload.headers and self.dialect == "aws" and not checksum:
-                raise S3Error(400, "InvalidRequest", "The upload was created using a sha256 checksum. "
-                              f"The complete request must include the checksum for each part. It was missing for part {number} in the request.")
+                raise S3Error(400, "InvalidRequest",
+                              "The upload was created using a sha256 checksum. "
+                              f"The complete request must include the checksum for each part. It "
+                              f"was missing for part {number} in the request.")
             if number != listed[-1][0] and len(part.body) < self.min_part_bytes:
-                raise S3Error(400, "EntityTooSmall", "Your proposed upload is smaller than the minimum allowed size")
+                raise S3Error(400, "EntityTooSmall",
+                              "Your proposed upload is smaller than the minimum allowed size")
         if self.dialect == "radosgw" and len(listed) != len(upload.parts):
             raise S3Error(400, "InvalidPart")
         self._check_conditions(request, honoured=self.conditions == "aws")
         chosen = [upload.parts[n] for n, _, _ in listed]
-        etag = hashlib.md5(b"".join(bytes.fromhex(p.etag) for p in chosen)).hexdigest() + f"-{len(chosen)}"
-        self._store(request)[request.key] = Object(b"".join(p.body for p in chosen), etag, upload.headers, self.now())
+        etag = hashlib.md5(b"".join(bytes.fromhex(p.etag)
+                                    for p in chosen)).hexdigest() + f"-{len(chosen)}"
+        self._store(request)[request.key] = Object(b"".join(p.body for p in chosen), etag,
+                                                   upload.headers, self.now())
         del self.uploads[request.query["uploadId"]]
-        return self._xml("CompleteMultipartUploadResult", f"<Bucket>{escape(request.bucket)}</Bucket><Key>{escape(request.key)}</Key>"
+        return self._xml("CompleteMultipartUploadResult",
+                         f"<Bucket>{escape(request.bucket)}</Bucket><Key>{escape(request.key)}</Key>"
                          f"<ETag>&quot;{etag}&quot;</ETag>")
 
     def _do_abort_multipart_upload(self, request):
@@ -587,36 +664,43 @@ class S3Server:
         limit = min(self.page_size, int(request.query.get("max-parts") or 1000))
         numbers = sorted(n for n in upload.parts if n > after)
         shown = numbers[:limit]
-        text = "".join(f"<Part><PartNumber>{n}</PartNumber><LastModified>{_iso(upload.parts[n].modified)}</LastModified>"
+        text = "".join(
+            f"<Part><PartNumber>{n}</PartNumber><LastModified>{_iso(upload.parts[n].modified)}</LastModified>"
                        f"<ETag>&quot;{upload.parts[n].etag}&quot;</ETag><Size>{len(upload.parts[n].body)}</Size></Part>" for n in shown)
-        return self._xml("ListPartsResult", f"<Key>{escape(request.key)}</Key><UploadId>{request.query['uploadId']}</UploadId>"
+        return self._xml("ListPartsResult",
+                         f"<Key>{escape(request.key)}</Key><UploadId>{request.query['uploadId']}</UploadId>"
                          f"<NextPartNumberMarker>{shown[-1] if shown else after}</NextPartNumberMarker>"
                          f"<IsTruncated>{str(len(shown) < len(numbers)).lower()}</IsTruncated>{text}")
 
     def _do_list_multipart_uploads(self, request):
         q = request.query
         marker = (q.get("key-marker", ""), q.get("upload-id-marker", ""))
-        everything = sorted((u.key, i) for i, u in self.uploads.items() if u.bucket == request.bucket and u.key.startswith(q.get("prefix", "")))
+        everything = sorted((u.key, i) for i, u in self.uploads.items()
+                            if u.bucket == request.bucket and u.key.startswith(q.get("prefix", "")))
         rest = [e for e in everything if (e > marker if marker[1] else e[0] > marker[0])]
         limit = min(self.page_size, int(q.get("max-uploads") or 1000))
-        text = "".join(f"<Upload><Key>{escape(k)}</Key><UploadId>{i}</UploadId><Initiated>{_iso(self.uploads[i].initiated)}</Initiated></Upload>"
+        text = "".join(
+            f"<Upload><Key>{escape(k)}</Key><UploadId>{i}</UploadId><Initiated>{_iso(self.uploads[i].initiated)}</Initiated></Upload>"
                        for k, i in rest[:limit])
         more = len(rest) > limit
         if more:
             text = (f"<NextKeyMarker>{escape(rest[limit - 1][0])}</NextKeyMarker><NextUploadIdMarker>{rest[limit - 1][1]}</NextUploadIdMarker>"
                     + text)
-        return self._xml("ListMultipartUploadsResult", f"<Bucket>{escape(request.bucket)}</Bucket><IsTruncated>{str(more).lower()}</IsTruncated>{text}")
+        return self._xml("ListMultipartUploadsResult",
+                         f"<Bucket>{escape(request.bucket)}</Bucket><IsTruncated>{str(more).lower()}</IsTruncated>{text}")
 
     def _do_list_objects(self, request):
         q = request.query
         prefix, delimiter = q.get("prefix", ""), q.get("delimiter", "")
-        after = base64.b64decode(q["continuation-token"]).decode() if q.get("continuation-token") else q.get("start-after", "")
+        after = base64.b64decode(q["continuation-token"]).decode() if q.get(
+            "continuation-token") else q.get("start-after", "")
         show = _quote if q.get("encoding-type") == "url" else escape
         entries = {}      # what is shown → None or the object
         for key in sorted(self._store(request)):
             if not key.startswith(prefix):
                 continue
-            folded = prefix + key[len(prefix):].partition(delimiter)[0] + delimiter if delimiter and delimiter in key[len(prefix):] else None
+            folded = prefix + key[len(prefix):].partition(delimiter)[
+                0] + delimiter if delimiter and delimiter in key[len(prefix):] else None
             entries.setdefault(folded or key, None if folded else self._store(request)[key])
         names = [n for n in sorted(entries) if n > after]
         limit = min(self.page_size, int(q.get("max-keys") or 1000))
@@ -624,25 +708,30 @@ class S3Server:
         for name in names[:limit]:
             o = entries[name]
             text += (f"<Contents><Key>{show(name)}</Key><LastModified>{_iso(o.modified)}</LastModified><ETag>&quot;{o.etag}&quot;</ETag>"
-                     f"<Size>{len(o.body)}</Size></Contents>" if o else f"<CommonPrefixes><Prefix>{show(name)}</Prefix></CommonPrefixes>")
+                     f"<Size>{len(o.body)}</Size></Contents>" if o
+                     else f"<CommonPrefixes><Prefix>{show(name)}</Prefix></CommonPrefixes>")
         more = len(names) > limit
         if more:
             text += f"<NextContinuationToken>{_b64(names[limit - 1].encode())}</NextContinuationToken>"
         if q.get("encoding-type") == "url":
             text += "<EncodingType>url</EncodingType>"
-        return self._xml("ListBucketResult", f"<Name>{escape(request.bucket)}</Name><IsTruncated>{str(more).lower()}</IsTruncated>{text}")
+        return self._xml("ListBucketResult",
+                         f"<Name>{escape(request.bucket)}</Name><IsTruncated>{str(more).lower()}</IsTruncated>{text}")
 
     @staticmethod
     def _xml(root, text):
         return Reply(200, {"Content-Type": "application/xml"},
-                     f'<?xml version="1.0" encoding="UTF-8"?>\n<{root} xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{text}</{root}>'.encode())
+                     f'<?xml version="1.0" encoding="UTF-8"?>\n<{root} '
+                     f'xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{text}</{root}>'.encode())
 
     def error_reply(self, error):
         message = "" if self.dialect == "radosgw" else error.message
         more = "".join(f"<{n}>{escape(v)}</{n}>" for n, v in error.more.items())
-        body = (f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{escape(error.code)}</Code><Message>{escape(message)}</Message>{more}'
+        body = (f'<?xml version="1.0" '
+                f'encoding="UTF-8"?>\n<Error><Code>{escape(error.code)}</Code><Message>{escape(message)}</Message>{more}'
                 "<RequestId>4442587FB7D0A2F9</RequestId></Error>")
-        return Reply(error.status, {"Content-Type": "application/xml", **error.headers}, body.encode(), error.code)
+        return Reply(error.status, {"Content-Type": "application/xml", **error.headers},
+                     body.encode(), error.code)
 
 
 class _Connection:
@@ -667,7 +756,8 @@ class _Connection:
         headers = {}
         for line in lines[1:]:
             name, _, value = line.partition(":")
-            name, value = name.strip().lower(), value.strip().encode("latin-1").decode("utf-8", "replace")
+            name, value = name.strip().lower(), value.strip().encode("latin-1").decode(
+                "utf-8", "replace")
             headers[name] = f"{headers[name]},{value}" if name in headers else value
         return Request(method, path, query, headers, self.number, begun=time.monotonic())
 
@@ -677,7 +767,8 @@ class _Connection:
             raise S3Error(411, "MissingContentLength")
         if request.headers.get("expect", "").lower() == "100-continue":
             self.sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-        half = left // 2 if fault and "body" in (fault.drop, fault.stall) else None      # what is left when it goes wrong
+        # what is left when it goes wrong
+        half = left // 2 if fault and "body" in (fault.drop, fault.stall) else None
         pieces = []
         while left > 0:
             if half is not None and left <= half:
@@ -715,7 +806,8 @@ class _Connection:
         request = self._read_head()
         with server._news:      # pylint: disable=protected-access
             server._classify(request)      # pylint: disable=protected-access
-            fault = request.fault = server._find_fault(request)      # pylint: disable=protected-access
+            fault = request.fault = server._find_fault(
+                request)      # pylint: disable=protected-access
             server.log.append(request)
             server._news.notify_all()      # pylint: disable=protected-access
         try:
@@ -757,26 +849,32 @@ class _Connection:
             return Reply(fault.status, dict(fault.headers), fault.body, fault.code)
         if not fault.code:
             return Reply(fault.status, dict(fault.headers))
-        return self.server.error_reply(S3Error(fault.status, fault.code, fault.message, fault.headers))
+        return self.server.error_reply(S3Error(fault.status, fault.code, fault.message,
+                                               fault.headers))
 
     def _answer_early(self, request, fault):
         reply = self._scripted(fault)
         reply.headers["Connection"] = "close"
         request.status, request.code = reply.status, reply.code
-        self.sock.sendall(self._head(request, reply) + (b"" if request.method == "HEAD" else reply.body))
+        self.sock.sendall(self._head(request, reply) + (b"" if request.method == "HEAD"
+                                                        else reply.body))
         self.sock.shutdown(socket.SHUT_WR)
-        deadline = time.monotonic() + 1      # what is underway is swallowed, or a reset would eat the answer
+        # what is underway is swallowed, or a reset would eat the answer
+        deadline = time.monotonic() + 1
         while time.monotonic() < deadline and select.select([self.sock], [], [], 0.05)[0]:
             self._receive()
         raise Gone
 
     def _head(self, request, reply):
-        headers = {"Date": formatdate(self.server.now(), usegmt=True), "Server": "s3_server.py", "x-amz-request-id": "4442587FB7D0A2F9",
+        headers = {"Date": formatdate(self.server.now(), usegmt=True), "Server": "s3_server.py",
+                   "x-amz-request-id": "4442587FB7D0A2F9",
                    **reply.headers}
         headers = {n: v for n, v in headers.items() if v is not None}
         if reply.status != 204:
-            headers["Content-Length"] = str(0 if request.method == "HEAD" and reply.status >= 300 else len(reply.body))
-        lines = [f"HTTP/1.1 {reply.status} {STATUS_TEXT.get(reply.status, 'Whatever')}"] + [f"{n}: {v}" for n, v in headers.items()]
+            headers["Content-Length"] = str(0 if request.method == "HEAD" and reply.status >= 300
+                                            else len(reply.body))
+        lines = [f"HTTP/1.1 {reply.status} {STATUS_TEXT.get(reply.status, 'Whatever')}"] + [
+            f"{n}: {v}" for n, v in headers.items()]
         return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
     def _answer(self, request, reply, fault):
@@ -789,7 +887,8 @@ class _Connection:
         head = self._head(request, reply)
         body = b"" if request.method == "HEAD" else reply.body
         if fault and fault.cut is not None:
-            self.sock.sendall(head[:len(head) // 2] if fault.cut == "head" else head + body[:fault.cut])
+            self.sock.sendall(head[:len(head) // 2] if fault.cut == "head"
+                              else head + body[:fault.cut])
             raise Gone
         with self.server._news:      # pylint: disable=protected-access
             request.status, request.code = reply.status, reply.code

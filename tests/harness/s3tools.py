@@ -1,5 +1,6 @@
-"""The judges of what lies in a bucket: rclone (starts in a tenth of a second, so it does the most) and the AWS CLI, each with an environment
-in which nothing of the machine's or the developer's own settings is left.
+"""The judges of what lies in a bucket: rclone (starts in a tenth of a second, so it does the most)
+and the AWS CLI, each with an environment in which nothing of the machine's or the developer's own
+settings is left.
 """
 import dataclasses
 import glob
@@ -13,7 +14,8 @@ import agent
 from agent import PATIENCE, clean_environment, need, run
 from tap import Skip
 
-# Debian's own where it is there: newer SDKs want checksum trailers, which stores of this age do not know.
+# Debian's own where it is there: newer SDKs want checksum trailers, which stores of this age do not
+# know.
 AWS = "/usr/bin/aws" if os.access("/usr/bin/aws", os.X_OK) else shutil.which("aws")
 
 
@@ -38,18 +40,26 @@ class Bucket:
         need("rclone")
         self.server, self.name = server, name
         self.environment = clean_environment(
-            RCLONE_CONFIG="/dev/null", RCLONE_CONFIG_T_TYPE="s3", RCLONE_CONFIG_T_PROVIDER="Other", RCLONE_CONFIG_T_ENV_AUTH="false",
-            RCLONE_CONFIG_T_ENDPOINT=server.endpoint, RCLONE_CONFIG_T_REGION=server.region, RCLONE_S3_NO_CHECK_BUCKET="true",
-            RCLONE_CONFIG_T_ACCESS_KEY_ID=server.access_key, RCLONE_CONFIG_T_SECRET_ACCESS_KEY=server.secret_key,
+            RCLONE_CONFIG="/dev/null", RCLONE_CONFIG_T_TYPE="s3", RCLONE_CONFIG_T_PROVIDER="Other",
+            RCLONE_CONFIG_T_ENV_AUTH="false",
+            RCLONE_CONFIG_T_ENDPOINT=server.endpoint, RCLONE_CONFIG_T_REGION=server.region,
+            RCLONE_S3_NO_CHECK_BUCKET="true",
+            RCLONE_CONFIG_T_ACCESS_KEY_ID=server.access_key,
+            RCLONE_CONFIG_T_SECRET_ACCESS_KEY=server.secret_key,
             LC_ALL="C.UTF-8", RCLONE_RETRIES="1", RCLONE_LOW_LEVEL_RETRIES="3",
-            AWS_ACCESS_KEY_ID=server.access_key, AWS_SECRET_ACCESS_KEY=server.secret_key, AWS_DEFAULT_REGION=server.region,
-            AWS_EC2_METADATA_DISABLED="true", AWS_CONFIG_FILE="/dev/null", AWS_SHARED_CREDENTIALS_FILE="/dev/null", AWS_PAGER="",
-            AWS_REQUEST_CHECKSUM_CALCULATION="when_required", AWS_RESPONSE_CHECKSUM_VALIDATION="when_required", AWS_MAX_ATTEMPTS="2")
+            AWS_ACCESS_KEY_ID=server.access_key, AWS_SECRET_ACCESS_KEY=server.secret_key,
+            AWS_DEFAULT_REGION=server.region,
+            AWS_EC2_METADATA_DISABLED="true", AWS_CONFIG_FILE="/dev/null",
+            AWS_SHARED_CREDENTIALS_FILE="/dev/null", AWS_PAGER="",
+            AWS_REQUEST_CHECKSUM_CALCULATION="when_required",
+            AWS_RESPONSE_CHECKSUM_VALIDATION="when_required", AWS_MAX_ATTEMPTS="2")
         if getattr(server, "token", None):
-            self.environment |= {"RCLONE_CONFIG_T_SESSION_TOKEN": server.token, "AWS_SESSION_TOKEN": server.token}
+            self.environment |= {"RCLONE_CONFIG_T_SESSION_TOKEN": server.token,
+                                 "AWS_SESSION_TOKEN": server.token}
         if server.ca_file:
             self.environment |= {"RCLONE_CA_CERT": server.ca_file, "AWS_CA_BUNDLE": server.ca_file}
-            # rclone 1.60 does not start when AWS_CA_BUNDLE is set and it has a transport of its own.
+            # rclone 1.60 does not start when AWS_CA_BUNDLE is set and it has a transport of its
+            # own.
         if make:
             self.make()
 
@@ -65,9 +75,11 @@ class Bucket:
         """aws s3api …, its answer as a dict; None where it has none."""
         if not AWS:
             raise Skip("awscli is not installed")
-        result = run(AWS, "--endpoint-url", self.server.endpoint, "--output", "json", "s3api", *arguments, env=self.environment)
+        result = run(AWS, "--endpoint-url", self.server.endpoint, "--output", "json", "s3api",
+                     *arguments, env=self.environment)
         assert expect is None or result.returncode == expect, f"aws {' '.join(arguments)}: exit {result.returncode}: {result.stderr}"
-        return json.loads(result.stdout) if result.returncode == 0 and result.stdout.strip() else None
+        return json.loads(
+            result.stdout) if result.returncode == 0 and result.stdout.strip() else None
 
     def remote(self, key=""):
         return f"t:{self.name}/{key}" if key else f"t:{self.name}"
@@ -78,11 +90,13 @@ class Bucket:
         self.rclone("mkdir", "--s3-no-check-bucket=false", self.remote())
 
     def exists(self):
-        return self.name in [line.rstrip("/") for line in self.rclone("lsf", "t:").stdout.splitlines()]
+        return self.name in [line.rstrip("/")
+                             for line in self.rclone("lsf", "t:").stdout.splitlines()]
 
     def objects(self):
         """{key: bytes}"""
-        listed = self.rclone("lsjson", "-R", "--files-only", "--no-modtime", "--no-mimetype", self.remote())
+        listed = self.rclone("lsjson", "-R", "--files-only", "--no-modtime", "--no-mimetype",
+                             self.remote())
         return {o["Path"]: o["Size"] for o in json.loads(listed.stdout)}
 
     def metadata(self):
@@ -105,15 +119,20 @@ class Bucket:
 
     def read(self, key):
         """One object's bytes, by rclone."""
-        result = subprocess.run(["rclone", "cat", self.remote(key)], env={k: v for k, v in self.environment.items() if k != "AWS_CA_BUNDLE"},
-                                stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=120 * PATIENCE)
+        result = subprocess.run(["rclone", "cat", self.remote(key)],
+                                env={k: v for k, v in self.environment.items()
+                                     if k != "AWS_CA_BUNDLE"},
+                                stdin=subprocess.DEVNULL, capture_output=True, check=False,
+                                timeout=120 * PATIENCE)
         assert result.returncode == 0, f"rclone cat {key}: {result.stderr.decode(errors='replace')}"
         return result.stdout
 
     def fetch(self):
-        """Everything as files below a temporary directory, which goes with the test. @return its path"""
+        """Everything as files below a temporary directory, which goes with the test. @return its
+        path"""
         target = tempfile.mkdtemp(prefix="neuron-e2e-fetch.")
-        agent._directories.append(target)  # pylint: disable=protected-access  # removed by cleanup()
+        agent._directories.append(
+            target)  # pylint: disable=protected-access  # removed by cleanup()
         self.rclone("copy", "--transfers", "2", self.remote(), target)
         return target
 
@@ -131,14 +150,17 @@ class Bucket:
             f.write(data)
             f.flush()
             self.aws("put-object", "--bucket", self.name, "--key", key, "--body", f.name,
-                     *(["--metadata", ",".join(f"{k}={v}" for k, v in metadata.items())] if metadata else []))
+                     *(["--metadata", ",".join(f"{k}={v}" for k, v in metadata.items())]
+                       if metadata else []))
 
     def delete(self, key):
         self.rclone("deletefile", self.remote(key))
 
     def begin_upload(self, key, part=None):
-        """A multipart upload that nobody goes on with. @param part  bytes of its first part; None = none. @return its id"""
-        upload = self.aws("create-multipart-upload", "--bucket", self.name, "--key", key)["UploadId"]
+        """A multipart upload that nobody goes on with. @param part  bytes of its first part; None =
+        none. @return its id"""
+        upload = self.aws("create-multipart-upload", "--bucket", self.name, "--key",
+                          key)["UploadId"]
         if part is not None:
             self.add_part(key, upload, part)
         return upload
@@ -147,39 +169,53 @@ class Bucket:
         with tempfile.NamedTemporaryFile(prefix="neuron-e2e-put.") as f:
             f.write(part)
             f.flush()
-            self.aws("upload-part", "--bucket", self.name, "--key", key, "--upload-id", upload, "--part-number", str(number), "--body", f.name)
+            self.aws("upload-part", "--bucket", self.name, "--key", key, "--upload-id", upload,
+                     "--part-number", str(number), "--body", f.name)
 
     def allow(self, user, object_actions, bucket_actions=(), deny=(), owner="test"):
-        """A bucket policy that lets another user of the store do this and nothing else. Objects belong to who wrote them: so the owner of
-        the bucket needs to be allowed to read them, and their writer may look at them unless that is denied. Called by the owner."""
+        """A bucket policy that lets another user of the store do this and nothing else. Objects
+        belong to who wrote them: so the owner of the bucket needs to be allowed to read them, and
+        their writer may look at them unless that is denied. Called by the owner."""
         objects, itself = f"arn:aws:s3:::{self.name}/*", f"arn:aws:s3:::{self.name}"
-        statements = [{"Effect": effect, "Principal": {"AWS": [f"arn:aws:iam:::user/{who}"]}, "Action": list(actions), "Resource": resource}
-                      for effect, who, actions, resource in (("Allow", owner, ["s3:*"], objects), ("Allow", user, object_actions, objects),
-                                                             ("Allow", user, bucket_actions, itself), ("Deny", user, deny, objects)) if actions]
-        self.aws("put-bucket-policy", "--bucket", self.name, "--policy", json.dumps({"Version": "2012-10-17", "Statement": statements}))
+        statements = [{"Effect": effect, "Principal": {"AWS": [f"arn:aws:iam:::user/{who}"]},
+                       "Action": list(actions), "Resource": resource}
+                      for effect, who, actions, resource in (("Allow", owner, ["s3:*"], objects),
+                                                             ("Allow", user, object_actions,
+                                                              objects),
+                                                             ("Allow", user, bucket_actions,
+                                                              itself),
+                                                              ("Deny", user, deny, objects))
+                                                              if actions]
+        self.aws("put-bucket-policy", "--bucket", self.name, "--policy",
+                 json.dumps({"Version": "2012-10-17", "Statement": statements}))
 
 
 def fake_time(offset):
-    """Environment for a program whose clock is to be wrong; the faketime command would stand between us and the process.
+    """Environment for a program whose clock is to be wrong; the faketime command would stand
+    between us and the process.
     @param offset  -2d for example"""
-    found = [path for place in ("lib/*", "lib64", "lib") for path in glob.glob(f"/usr/{place}/faketime/libfaketime.so.1")]
+    found = [path for place in ("lib/*", "lib64", "lib")
+             for path in glob.glob(f"/usr/{place}/faketime/libfaketime.so.1")]
     if not found:
         raise Skip("libfaketime is not installed")
     return {"LD_PRELOAD": found[0], "FAKETIME": offset, "NO_FAKE_STAT": "1"}
 
 
 def judge(a, bucket, units, tools=("tar",), **wanted):
-    """There is one bundle for each unit, whole and bit for bit, with its plan in its metadata, and nothing else: no other object, no upload
-    underway. @return {unit: manifest}"""
+    """There is one bundle for each unit, whole and bit for bit, with its plan in its metadata, and
+    nothing else: no other object, no upload underway. @return {unit: manifest}"""
     where = bucket.fetch()
     found = {}
     for path, manifest in a.manifests(where):
         unit = manifest["source"]["path"]
         assert unit not in found, f"two bundles of {unit}: {path}"
         found[unit] = path
-    assert set(found) == set(units), f"missing {set(units) - set(found)}, extra {set(found) - set(units)}"
-    manifests = {unit: agent.check_bundle(path, unit, tools=tools, **wanted) for unit, path in found.items()}
-    keys = {os.path.relpath(path, where): manifests[unit]["bundle"]["plan"] for unit, path in found.items()}
+    assert set(found) == set(
+        units), f"missing {set(units) - set(found)}, extra {set(found) - set(units)}"
+    manifests = {unit: agent.check_bundle(path, unit, tools=tools, **wanted) for unit,
+                 path in found.items()}
+    keys = {os.path.relpath(path, where): manifests[unit]["bundle"]["plan"] for unit,
+            path in found.items()}
     keys |= {agent.object_of(key): plan for key, plan in keys.items()}
     there = bucket.metadata()
     assert set(there) == set(keys), f"also there: {set(there) - set(keys)}"

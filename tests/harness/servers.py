@@ -1,8 +1,9 @@
-"""Servers that a test starts beside the daemon: processes of this test alone, on loopback, in a temporary directory; nothing of them
-is left when the test ends, also when it is killed.
+"""Servers that a test starts beside the daemon: processes of this test alone, on loopback, in a
+temporary directory; nothing of them is left when the test ends, also when it is killed.
 
-Each process gets SIGKILL from the kernel when the thread that started it ends (setpriv --pdeathsig), so servers are started by the main
-thread. The directory is removed by a guard that waits for the end of a pipe which only the test holds.
+Each process gets SIGKILL from the kernel when the thread that started it ends (setpriv
+--pdeathsig), so servers are started by the main thread. The directory is removed by a guard that
+waits for the end of a pipe which only the test holds.
 """
 import atexit
 import os
@@ -19,8 +20,8 @@ _homes = []
 
 
 def free_port(count=1):
-    """A port (and the `count` - 1 behind it) that nobody listens on, below those that the kernel gives to clients: so it is still free when
-    a server comes back to it."""
+    """A port (and the `count` - 1 behind it) that nobody listens on, below those that the kernel
+    gives to clients: so it is still free when a server comes back to it."""
     with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as f:
         first = int(f.read().split()[0])
     top = first if first > 11000 else 32768
@@ -52,7 +53,8 @@ class Home:
         need("setpriv")
         self.dir = tempfile.mkdtemp(prefix=f"neuron-{name}.")
         self.processes = {}
-        self._guard = subprocess.Popen(["sh", "-c", GUARD, "guard", self.dir], stdin=subprocess.PIPE, start_new_session=True)
+        self._guard = subprocess.Popen(["sh", "-c", GUARD, "guard", self.dir],
+                                       stdin=subprocess.PIPE, start_new_session=True)
         _homes.append(self)
 
     def path(self, *parts):
@@ -66,8 +68,11 @@ class Home:
     def spawn(self, name, *command, environment=None):
         """Starts a server in the foreground; what it says goes to NAME.out."""
         with open(self.path(f"{name}.out"), "ab") as out:
-            self.processes[name] = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *command], stdin=subprocess.DEVNULL, stdout=out,
-                                                    stderr=out, start_new_session=True, cwd=self.dir, env=environment)
+            self.processes[name] = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--",
+                                                     *command], stdin=subprocess.DEVNULL,
+                                                     stdout=out,
+                                                    stderr=out, start_new_session=True,
+                                                    cwd=self.dir, env=environment)
 
     def is_alive(self, name):
         return name in self.processes and self.processes[name].poll() is None
@@ -76,7 +81,8 @@ class Home:
         """As wait_for, but ends with the server's last words when it dies meanwhile."""
         def look():
             if not self.is_alive(name):
-                raise AssertionError(f"{name} ended while it was waited for: {what}\n{self.words(name)}")
+                raise AssertionError(f"{name} ended while it was waited for: "
+                                     f"{what}\n{self.words(name)}")
             return condition()
         return wait_for(what, look, timeout)
 
@@ -125,7 +131,8 @@ def can_connect(host, port):
 
 
 def wait_for_port(home, name, port, host="127.0.0.1", timeout=30):
-    home.wait_until(name, f"{name} listens on {host}:{port}", lambda: can_connect(host, port), timeout)
+    home.wait_until(name, f"{name} listens on {host}:{port}", lambda: can_connect(host, port),
+                    timeout)
 
 
 def stop_all():

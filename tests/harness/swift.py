@@ -1,5 +1,6 @@
-"""OpenStack Swift with its s3api: a second, unrelated S3 server. It is strict where radosgw is lax (region, order and numbers of
-parts) and has no conditional PUT (501). Five processes of this test alone; ready in about 6 s.
+"""OpenStack Swift with its s3api: a second, unrelated S3 server. It is strict where radosgw is lax
+(region, order and numbers of parts) and has no conditional PUT (501). Five processes of this test
+alone; ready in about 6 s.
 
 Its files need user xattrs, so a temporary directory without them means that the tests are skipped.
 """
@@ -11,9 +12,11 @@ from agent import run, wait_for
 from servers import Home, can_connect, free_port
 from tap import Skip
 
-PROGRAMS = ("swift-proxy-server", "swift-account-server", "swift-container-server", "swift-object-server", "swift-ring-builder", "memcached")
+PROGRAMS = ("swift-proxy-server", "swift-account-server", "swift-container-server",
+            "swift-object-server", "swift-ring-builder", "memcached")
 STORES = ("account", "container", "object")
-PIPELINE = ("catch_errors", "gatekeeper", "healthcheck", "cache", "listing_formats", "bulk", "s3api", "tempauth", "copy", "slo", "dlo",
+PIPELINE = ("catch_errors", "gatekeeper", "healthcheck", "cache", "listing_formats", "bulk",
+            "s3api", "tempauth", "copy", "slo", "dlo",
             "proxy-server")
 
 SWIFT_CONF = """[swift-hash]
@@ -68,13 +71,15 @@ use = egg:swift#slo
 max_manifest_segments = 10000
 max_manifest_size = 8388608
 """
-PLAIN_FILTERS = ("catch_errors", "gatekeeper", "healthcheck", "listing_formats", "bulk", "copy", "dlo")
+PLAIN_FILTERS = ("catch_errors", "gatekeeper", "healthcheck", "listing_formats", "bulk", "copy",
+                 "dlo")
 
 
 def need_swift():
     missing = [p for p in PROGRAMS if not shutil.which(p)]
     if missing:
-        raise Skip(f"swift is not installed ({', '.join(missing)} missing; packages swift-proxy swift-account swift-container swift-object memcached)")
+        raise Skip(f"swift is not installed ({', '.join(missing)} missing; packages swift-proxy "
+                   f"swift-account swift-container swift-object memcached)")
 
 
 class Swift:
@@ -112,16 +117,23 @@ class Swift:
             self._ring(f"{name}.builder", "create", "4", "1", "1")
             self._ring(f"{name}.builder", "add", f"r1z1-127.0.0.1:{self.port + i}/disk", "1")
             self._ring(f"{name}.builder", "rebalance")
-            home.write(f"{name}.conf", STORE_CONF.format(name=name, port=self.port + i, user=user, dir=home.dir))
+            home.write(f"{name}.conf", STORE_CONF.format(name=name, port=self.port + i, user=user,
+                                                         dir=home.dir))
         filters = "".join(f"[filter:{name}]\nuse = egg:swift#{name}\n" for name in PLAIN_FILTERS)
-        home.write("proxy.conf", filters + PROXY_CONF.format(port=self.port, cache_port=self.port + 4, user=user, dir=home.dir, region=self.region,
-                                                             secret=self.secret_key, pipeline=" ".join(PIPELINE)))
-        home.spawn("memcached", "memcached", "-u", user, "-l", "127.0.0.1", "-p", str(self.port + 4), "-U", "0", "-m", "16")
+        home.write("proxy.conf", filters + PROXY_CONF.format(port=self.port,
+                                                             cache_port=self.port + 4, user=user,
+                                                             dir=home.dir, region=self.region,
+                                                             secret=self.secret_key,
+                                                             pipeline=" ".join(PIPELINE)))
+        home.spawn("memcached", "memcached", "-u", user, "-l", "127.0.0.1", "-p",
+                   str(self.port + 4), "-U", "0", "-m", "16")
         for name in (*STORES, "proxy"):
             home.spawn(name, f"swift-{name}-server", home.path(f"{name}.conf"))
         for i, name in enumerate(("proxy", *STORES, "memcached")):
-            home.wait_until(name, f"swift's {name} listens", lambda i=i: can_connect("127.0.0.1", self.port + i))
-        wait_for("swift says that it is well", lambda: run("curl", "-sf", self.endpoint + "/healthcheck").stdout == "OK")
+            home.wait_until(name, f"swift's {name} listens",
+                            lambda i=i: can_connect("127.0.0.1", self.port + i))
+        wait_for("swift says that it is well",
+                 lambda: run("curl", "-sf", self.endpoint + "/healthcheck").stdout == "OK")
 
     def with_region(self, region):
         return s3tools.Endpoint(self.endpoint, self.access_key, self.secret_key, region)

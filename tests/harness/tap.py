@@ -1,7 +1,7 @@
 """Tests that speak TAP: write functions, mark them with @test, end with main().
 
-A test's name is its function's name, read as a sentence. It passes when it returns, is skipped by Skip("reason"), and fails on
-any exception; what it leaves in `notes` is printed when it fails.
+A test's name is its function's name, read as a sentence. It passes when it returns, is skipped by
+Skip("reason"), and fails on any exception; what it leaves in `notes` is printed when it fails.
 """
 import os
 import signal
@@ -10,7 +10,8 @@ import time
 import traceback
 
 _tests = []
-notes = []     # lines for whoever reads a failure: the test's helpers append, the runner prints and clears
+# lines for whoever reads a failure: the test's helpers append, the runner prints and clears
+notes = []
 figures = []   # measured numbers worth seeing also when all is well
 
 
@@ -26,14 +27,16 @@ class Late(AssertionError):
 
 
 def in_time(seconds, limit, what="it"):
-    """Asserts a bound on what the clock on the wall says. A machine that does other things as well stands still now and then: a test that was
-    late is run again, up to TRIES times in all, and fails when it is late each time, as it is when the program is what waits too long."""
+    """Asserts a bound on what the clock on the wall says. A machine that does other things as well
+    stands still now and then: a test that was late is run again, up to TRIES times in all, and
+    fails when it is late each time, as it is when the program is what waits too long."""
     if seconds > limit:
         raise Late(f"{what} took {seconds:.3f} s, {limit:g} s at most was wanted")
 
 
 def test(function):
-    if function.__module__ == "__main__":  # a file that is imported lends what it has, not its tests
+    # a file that is imported lends what it has, not its tests
+    if function.__module__ == "__main__":
         _tests.append(function)
     return function
 
@@ -76,9 +79,11 @@ def run_once(function):
 
 
 def main(cleanup=None):
-    """Runs all tests of the file, or those whose name contains an argument. Exit 0 when none failed.
+    """Runs all tests of the file, or those whose name contains an argument. Exit 0 when none
+    failed.
     @param cleanup  called after each test, whatever happened"""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background, and so by all that is started here
+    # ignored in a shell's background, and so by all that is started here
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     wanted = [t for t in _tests if not sys.argv[1:] or any(a in t.__name__ for a in sys.argv[1:])]
     if os.environ.get("NC_E2E") == "off":
         print("1..0 # SKIP NC_E2E=off")

@@ -1,7 +1,8 @@
-"""A wire between a client and a server that a test can measure, hold, slow down and cut; it can also speak TLS to the client.
+"""A wire between a client and a server that a test can measure, hold, slow down and cut; it can
+also speak TLS to the client.
 
-It reads what passes as HTTP/1.1 to count requests and the bytes of their bodies, and hands it on unchanged (ForwardProxy: as far as a proxy may).
-All of it runs in threads of the test's process.
+It reads what passes as HTTP/1.1 to count requests and the bytes of their bodies, and hands it on
+unchanged (ForwardProxy: as far as a proxy may). All of it runs in threads of the test's process.
 """
 import dataclasses
 import select
@@ -28,16 +29,19 @@ class Request:
 
     @property
     def query(self):
-        return dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.target).query, keep_blank_values=True))
+        return dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.target).query,
+                                           keep_blank_values=True))
 
     @property
     def key(self):
         """What the path names behind the bucket."""
-        return urllib.parse.unquote(urllib.parse.urlsplit(self.target).path.lstrip("/").partition("/")[2])
+        return urllib.parse.unquote(urllib.parse.urlsplit(self.target).path.lstrip("/").partition(
+            "/")[2])
 
     @property
     def part(self):
-        return int(self.query["partNumber"]) if self.method == "PUT" and "partNumber" in self.query else None
+        return int(self.query[
+            "partNumber"]) if self.method == "PUT" and "partNumber" in self.query else None
 
 
 class _Wire:
@@ -86,7 +90,8 @@ class _Wire:
     def _pump_both(self):
         """TLS: one connection must not be read and written by two threads at once."""
         while True:
-            ready = [self.client] if self.client.pending() else select.select([self.client, self.server], [], [])[0]
+            ready = [self.client] if self.client.pending() else select.select(
+                [self.client, self.server], [], [])[0]
             for s in ready:
                 data = s.recv(PIECE)
                 if not data:
@@ -108,7 +113,8 @@ class _Wire:
         self.client.sendall(data)
 
     def _understand(self, data):
-        """Follows requests and their bodies; requests with chunked bodies are not expected of S3 clients. @return what to hand on"""
+        """Follows requests and their bodies; requests with chunked bodies are not expected of S3
+        clients. @return what to hand on"""
         if self.proxy.is_opaque(self):
             return data
         out = bytearray()
@@ -129,8 +135,10 @@ class _Wire:
             self.head = b""
             lines = head.decode("latin-1").split("\r\n")
             method, target, _ = lines[0].split(" ", 2)
-            headers = {k.strip().lower(): v.strip() for k, _, v in (line.partition(":") for line in lines[1:] if line)}
-            self.request = Request(method, target, headers, length=int(headers.get("content-length", 0)))
+            headers = {k.strip().lower(): v.strip() for k, _,
+                       v in (line.partition(":") for line in lines[1:] if line)}
+            self.request = Request(method, target, headers,
+                                   length=int(headers.get("content-length", 0)))
             self.left = self.request.length
             self.awaits_answer = True
             self.proxy.note_request(self.request)
@@ -138,7 +146,8 @@ class _Wire:
         return bytes(out)
 
     def _note_status(self, data):
-        """A client waits for its answer before it asks again, so what comes first after a request begins with its status."""
+        """A client waits for its answer before it asks again, so what comes first after a request
+        begins with its status."""
         while data.startswith(b"HTTP/1.") and data[9:10] == b"1":
             data = data.partition(b"\r\n\r\n")[2]
         if data.startswith(b"HTTP/1."):
@@ -153,7 +162,8 @@ class _Wire:
             try:
                 if reset:
                     s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                # Also wakes the thread that reads it: while that waits, close() would close nothing.
+                # Also wakes the thread that reads it: while that waits, close() would close
+                # nothing.
                 s.shutdown(socket.SHUT_RD if reset else socket.SHUT_RDWR)
             except OSError:
                 pass
@@ -200,7 +210,8 @@ class TcpProxy:
     def accept(self):
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, PIECE)  # little is on the way when it is held
+        # little is on the way when it is held
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, PIECE)
         listener.bind(("127.0.0.1", self.port or 0))
         listener.listen(64)
         self.port = listener.getsockname()[1]
@@ -352,4 +363,5 @@ class ForwardProxy(TcpProxy):
 def through(server, **options):
     """A proxy in front of `server`, and an Endpoint that leads through it."""
     proxy = TcpProxy(server, **options)
-    return proxy, s3tools.Endpoint(proxy.endpoint, server.access_key, server.secret_key, server.region, proxy.ca_file)
+    return proxy, s3tools.Endpoint(proxy.endpoint, server.access_key, server.secret_key,
+                                   server.region, proxy.ca_file)

@@ -1,8 +1,9 @@
-"""What goes over the loopback to a port, with the kernel's own times: a witness that shares nothing with who sends and who receives, and that is not
-late when this machine is busy.
+"""What goes over the loopback to a port, with the kernel's own times: a witness that shares nothing
+with who sends and who receives, and that is not late when this machine is busy.
 
     with WireTap(proxy.port) as tap: …
-    tap.total()                # bytes of TCP payload: TLS, headers and bodies of all connections; what TCP sends again counts once
+    tap.total()                # bytes of TCP payload: TLS, headers and bodies of all connections;
+    what TCP sends again counts once
     tap.most_in_a_second()     # of all windows of one second
 """
 import ctypes
@@ -20,7 +21,8 @@ SECOND = 10 ** 9
 
 def _filter(port):
     """Classic BPF on an IPv4 packet: TCP to this port, of it the headers."""
-    program = [(0x30, 0, 0, 9), (0x15, 0, 4, 6), (0xb1, 0, 0, 0), (0x48, 0, 0, 2), (0x15, 0, 1, port), (0x06, 0, 0, HEAD_BYTES), (0x06, 0, 0, 0)]
+    program = [(0x30, 0, 0, 9), (0x15, 0, 4, 6), (0xb1, 0, 0, 0), (0x48, 0, 0, 2),
+               (0x15, 0, 1, port), (0x06, 0, 0, HEAD_BYTES), (0x06, 0, 0, 0)]
     return b"".join(struct.pack("HBBI", *line) for line in program)
 
 
@@ -34,7 +36,8 @@ class WireTap:
             self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
         except PermissionError as error:
             raise Skip("packets can only be watched with CAP_NET_RAW") from error
-        self._socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", (len(code) - 1) // 8, ctypes.addressof(code)))
+        self._socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER,
+                                struct.pack("HL", (len(code) - 1) // 8, ctypes.addressof(code)))
         self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
         self._socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         self._socket.settimeout(0.05)
@@ -65,7 +68,8 @@ class WireTap:
                 if self._closing.is_set():
                     return
                 continue
-            sec, nsec = next(struct.unpack("qq", d[:16]) for level, kind, d in ancillary if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS)
+            sec, nsec = next(struct.unpack("qq", d[:16]) for level, kind, d in ancillary
+                             if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS)
             self._note(sec * SECOND + nsec, data)
 
     def _note(self, when, data):

@@ -17,7 +17,8 @@ class Api(unittest.TestCase):
     def setUpClass(cls):
         cls.dir = tempfile.mkdtemp(prefix="api-curl.")
         cls.socket = os.path.join(cls.dir, "api.sock")
-        cls.server = subprocess.Popen([SERVER, cls.socket], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        cls.server = subprocess.Popen([SERVER, cls.socket], stdin=subprocess.PIPE,
+                                      stdout=subprocess.PIPE, text=True)
         cls.port = int(cls.server.stdout.readline())
 
     @classmethod
@@ -30,8 +31,10 @@ class Api(unittest.TestCase):
 
     def curl(self, path, *options, tcp=False):
         """Asks. Returns status, headers (lower case) and body."""
-        where = [f"http://127.0.0.1:{self.port}{path}"] if tcp else ["--unix-socket", self.socket, f"http://localhost{path}"]
-        done = subprocess.run(["curl", "-sS", "--max-time", "30", "--path-as-is", "-i", *options, *where], capture_output=True, check=True)
+        where = [f"http://127.0.0.1:{self.port}{path}"] if tcp else ["--unix-socket", self.socket,
+                                                                     f"http://localhost{path}"]
+        done = subprocess.run(["curl", "-sS", "--max-time", "30", "--path-as-is", "-i", *options,
+                               *where], capture_output=True, check=True)
         head, _, body = done.stdout.partition(b"\r\n\r\n")
         lines = head.decode().split("\r\n")
         headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in lines[1:])}
@@ -46,12 +49,14 @@ class Api(unittest.TestCase):
     def test_status_has_the_keys_of_the_contract(self):
         status, v = self.json("/v1/status")
         self.assertEqual(status, 200)
-        self.assertLessEqual({"agent", "config", "bundles", "bytes", "destinations", "shipping", "sources", "ready"}, set(v))
+        self.assertLessEqual({"agent", "config", "bundles", "bytes", "destinations", "shipping",
+                              "sources", "ready"}, set(v))
         self.assertEqual(v["bundles"].pop("discovered"), sum(v["bundles"].values()))
 
     def test_list_is_filtered_by_an_encoded_query(self):
         status, v = self.json("/v1/bundles?state=shipping&source=core%2Ddumps&limit=5")
-        self.assertEqual((status, [b["id"] for b in v["bundles"]], v["next"]), (200, [ID + "1"], None))
+        self.assertEqual((status, [b["id"] for b in v["bundles"]], v["next"]),
+                         (200, [ID + "1"], None))
 
     def test_pages_give_every_bundle_once(self):
         seen, after = [], ""
@@ -68,9 +73,12 @@ class Api(unittest.TestCase):
         self.assertEqual((status, v["id"], type(v["explain"])), (200, ID + "1", str))
 
     def test_faults_are_json_with_a_fitting_status(self):
-        for path, want, code in (("/nothing", 404, "not_found"), ("/v1/bundles?limit=0", 400, "bad_request"),
-                                 (f"/v1/bundles/{ID}9", 404, "not_found"), ("/v1/bundles/..%2f..%2fetc%2fpasswd", 404, "not_found"),
-                                 ("/v1/bundles/../status", 404, "not_found"), ("/v1/status%00", 400, "bad_request")):
+        for path, want, code in (("/nothing", 404, "not_found"),
+                                 ("/v1/bundles?limit=0", 400, "bad_request"),
+                                 (f"/v1/bundles/{ID}9", 404, "not_found"),
+                                 ("/v1/bundles/..%2f..%2fetc%2fpasswd", 404, "not_found"),
+                                 ("/v1/bundles/../status", 404, "not_found"),
+                                 ("/v1/status%00", 400, "bad_request")):
             with self.subTest(path):
                 status, v = self.json(path)
                 self.assertEqual((status, v["error"]["code"]), (want, code))
@@ -93,8 +101,10 @@ class Api(unittest.TestCase):
         status, v = self.json("/v1/drain", "-X", "POST")
         self.assertEqual((status, v["action"]), (200, "drain"))
         v = self.json("/v1/status")[1]
-        self.assertEqual((v["agent"]["state"], v["drain"]["safe_to_terminate"]), ("draining", False))
-        self.assertLessEqual({"since", "reason", "deadline", "safe_to_terminate", "missing"}, set(v["drain"]))
+        self.assertEqual((v["agent"]["state"], v["drain"]["safe_to_terminate"]),
+                         ("draining", False))
+        self.assertLessEqual({"since", "reason", "deadline", "safe_to_terminate", "missing"},
+                             set(v["drain"]))
         self.assertEqual(self.json("/v1/resume", "-X", "POST")[0], 200)
         v = self.json("/v1/status")[1]
         self.assertEqual((v["agent"]["state"], v["drain"]), ("running", None))
@@ -118,7 +128,8 @@ class Api(unittest.TestCase):
 
     def test_metrics_say_their_type(self):
         status, headers, body = self.curl("/metrics")
-        self.assertEqual((status, headers["content-type"]), (200, "text/plain; version=0.0.4; charset=utf-8"))
+        self.assertEqual((status, headers["content-type"]),
+                         (200, "text/plain; version=0.0.4; charset=utf-8"))
         self.assertIn(b'\nneuron_collectd_bundles{state="delivered"} 1\n', body)
 
     def test_probes_answer_in_plain_text(self):
@@ -126,8 +137,10 @@ class Api(unittest.TestCase):
 
     def test_many_requests_run_over_one_connection(self):
         urls = [f"http://localhost/v1/bundles/{ID}{i % 4 + 1}" for i in range(200)]
-        done = subprocess.run(["curl", "-sS", "--max-time", "60", "--unix-socket", self.socket, "-w", "%{num_connects} %{http_code}\n",
-                               *[a for u in urls for a in ("-o", "/dev/null", u)]], capture_output=True, check=True, text=True)
+        done = subprocess.run(["curl", "-sS", "--max-time", "60", "--unix-socket", self.socket,
+                               "-w", "%{num_connects} %{http_code}\n",
+                               *[a for u in urls for a in ("-o", "/dev/null", u)]],
+                               capture_output=True, check=True, text=True)
         answers = done.stdout.split("\n")[:-1]
         self.assertEqual(answers, ["1 200"] + ["0 200"] * 199)
 

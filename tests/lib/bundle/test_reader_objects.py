@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Makes bundles, sound and hostile ones, without a line of our own code: tar by Python and bsdtar, frames by the zstd program,
-digests by hashlib. test_reader_objects.py DIRECTORY writes CASE.tar.zst and CASE.json for each case."""
+"""Makes bundles, sound and hostile ones, without a line of our own code: tar by Python and bsdtar,
+frames by the zstd program, digests by hashlib. test_reader_objects.py DIRECTORY writes CASE.tar.zst
+and CASE.json for each case."""
 import copy
 import functools
 import hashlib
@@ -33,7 +34,8 @@ MEMBERS = [
 
 @functools.lru_cache(maxsize=None)  # starting programs is most of the time that this takes
 def zstd(data, *options):
-    return subprocess.run(["zstd", "-q", "-c", *options], input=data, stdout=subprocess.PIPE, check=True).stdout
+    return subprocess.run(["zstd", "-q", "-c", *options], input=data, stdout=subprocess.PIPE,
+                          check=True).stdout
 
 
 class Link:
@@ -57,7 +59,8 @@ def escape(raw):
 def tar_of(members):
     """members: (raw path, content) or (raw path, Link)."""
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT, errors="surrogateescape") as tar:
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT,
+                      errors="surrogateescape") as tar:
         for path, content in members:
             info = tarfile.TarInfo(os.fsdecode(path))
             info.mtime = MTIME
@@ -80,14 +83,17 @@ def members_of(tar):
     with tarfile.open(fileobj=io.BytesIO(tar), errors="surrogateescape") as t:
         for info in t:
             content = t.extractfile(info).read()
-            found.append({"path": escape(os.fsencode(info.name)), "bytes": info.size, "mtime": "2026-05-27T05:21:35.000000000Z",
-                          "mode": "0644", **digest_fields(content), "kind": "other", "verdict": "opaque", "detail": "",
+            found.append({"path": escape(os.fsencode(info.name)), "bytes": info.size,
+                          "mtime": "2026-05-27T05:21:35.000000000Z",
+                          "mode": "0644", **digest_fields(content), "kind": "other",
+                          "verdict": "opaque", "detail": "",
                           "frame": info.offset_data // FRAME, "offset": info.offset_data})
     return found
 
 
 def seek_table(entries, flags=0):
-    body = b"".join(struct.pack("<II", c, d) + (b"\0\0\0\0" if flags & 0x80 else b"") for c, d in entries)
+    body = b"".join(struct.pack("<II", c, d) + (b"\0\0\0\0" if flags & 0x80 else b"") for c,
+                    d in entries)
     body += struct.pack("<IBI", len(entries), flags, 0x8F92EAB1)
     return struct.pack("<II", 0x184D2A5E, len(body)) + body
 
@@ -113,9 +119,12 @@ class Bundle:
         self.object = b"".join(runs)
         self.manifest = {
             "schema": "neuron-collectd/manifest/1",
-            "bundle": {"id": "directory-20260527T051233-0123456789ab", "kind": "directory", "object": "x.tar.zst",
-                       "bytes": len(self.object), "uncompressed_bytes": len(self.tar), "plan": "00" * 32,
-                       "parts": [{"bytes": len(r), "sha256": hashlib.sha256(r).hexdigest()} for r in runs],
+            "bundle": {"id": "directory-20260527T051233-0123456789ab", "kind": "directory",
+                       "object": "x.tar.zst",
+                       "bytes": len(self.object), "uncompressed_bytes": len(self.tar),
+                       "plan": "00" * 32,
+                       "parts": [{"bytes": len(r), "sha256": hashlib.sha256(r).hexdigest()}
+                                 for r in runs],
                        "complete": True, "reasons": [], "supplement_of": None},
             "node": {"instance_id": "i-0123456789abcdef0", "hostname": "h", "labels": {}},
             "source": {"name": "s", "path": "/s", "uid": 0, "user": None},
@@ -326,7 +335,8 @@ def tar_by_bsdtar(b):
         f.truncate(20 << 20)
     with open(os.path.join(path, "sparse"), "rb") as f:
         content = f.read()
-    tar = subprocess.run(["bsdtar", "-c", "-f", "-", "--format", "pax", "-C", path, "sparse"], stdout=subprocess.PIPE, check=True).stdout
+    tar = subprocess.run(["bsdtar", "-c", "-f", "-", "--format", "pax", "-C", path, "sparse"],
+                         stdout=subprocess.PIPE, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(tar)) as t:
         member = t.next()
         offset = member.offset_data
@@ -347,7 +357,8 @@ def tar_with_many_zeros(b):
         f.write(head)
         f.seek(size - len(tail))
         f.write(tail)
-    tar = subprocess.run(["bsdtar", "-c", "-f", "-", "--format", "pax", "-C", path, "zeros"], stdout=subprocess.PIPE, check=True).stdout
+    tar = subprocess.run(["bsdtar", "-c", "-f", "-", "--format", "pax", "-C", path, "zeros"],
+                         stdout=subprocess.PIPE, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(tar)) as t:
         member = t.next()
         assert member.size == size
@@ -360,7 +371,8 @@ def tar_with_many_zeros(b):
     data.update(bytes(size - len(tail) - last_zero_end) + tail)
     runs = hashlib.sha256(struct.pack("<QQQ", run, last_zero_end - run, size))
     digest = hashlib.sha256(data.digest() + runs.digest()).hexdigest()
-    member = dict(b.members[0], path="zeros", bytes=size, sha256=None, sha256_sparse=digest, frame=offset // FRAME, offset=offset)
+    member = dict(b.members[0], path="zeros", bytes=size, sha256=None, sha256_sparse=digest,
+                  frame=offset // FRAME, offset=offset)
     return Bundle(tar, members=[member])
 
 
@@ -373,7 +385,8 @@ def tar_with_an_endless_sparse_map(b):
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
         info = tarfile.TarInfo("a.txt")
         info.size = len(map_text)
-        info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "a.txt", "GNU.sparse.realsize": "13"}
+        info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0",
+                            "GNU.sparse.name": "a.txt", "GNU.sparse.realsize": "13"}
         tar.addfile(info, io.BytesIO(map_text))
     return Bundle(out.getvalue())
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Other people's readers on what plan and writer make: zstd, GNU tar, bsdtar, Python's tarfile, and the digest of docs/BUNDLE.md.
-TAP on stdout. Runs make_bundle from $builddir."""
+"""Other people's readers on what plan and writer make: zstd, GNU tar, bsdtar, Python's tarfile, and
+the digest of docs/BUNDLE.md. TAP on stdout. Runs make_bundle from $builddir."""
 import os
 import random
 import re
@@ -31,7 +31,8 @@ def need(tool):
 
 
 def run(*argv, **options):
-    return subprocess.run(argv, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options).stdout
+    return subprocess.run(argv, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          **options).stdout
 
 
 def put(root, path, pieces=(), size=None):
@@ -74,7 +75,8 @@ def make_tree(root):
     put(root, b'noise', [(0, noise.randbytes(5 * MIB + 333))])
     for i in range(200):
         put(root, b'many/%d/f%04d' % (i % 7, i), [(0, noise.randbytes(i * 11))])
-    put(root, b'sparse/middle', [(MIB, noise.randbytes(70000)), (5 * MIB + 123, noise.randbytes(99999))], 9 * MIB + 17)
+    put(root, b'sparse/middle', [(MIB, noise.randbytes(70000)),
+                                 (5 * MIB + 123, noise.randbytes(99999))], 9 * MIB + 17)
     put(root, b'sparse/raw-\xff', [(MIB, b'q' * 5000)], 3 * MIB)
     put(root, b'sparse/utf8-\xc3\xa9', [(MIB, b'q' * 5000)], 3 * MIB)
     put(root, b'sparse/' + b'l' * 250, [(MIB, b'q' * 5000)], 3 * MIB)
@@ -84,11 +86,13 @@ def make_tree(root):
     put(root, b'sparse/all-odd', [], 3 * MIB + 1)
     put(root, b'sparse/small-hole', [], 65535)
     put(root, b'sparse/many', [(i * 131072, b'%08d' % i) for i in range(3000)], 3000 * 131072)
-    put(root, b'sparse/huge', [(0, b'head'), (9 * GIB, b'tail')], 9 * GIB + 100)  # beyond what a ustar header can say
+    # beyond what a ustar header can say
+    put(root, b'sparse/huge', [(0, b'head'), (9 * GIB, b'tail')], 9 * GIB + 100)
 
 
 def files_below(root):
-    return sorted(os.path.relpath(os.path.join(d, f), root) for d, _, names in os.walk(root) for f in names)
+    return sorted(os.path.relpath(os.path.join(d, f), root) for d, _,
+                  names in os.walk(root) for f in names)
 
 
 def data_ranges(f, size):
@@ -110,7 +114,8 @@ def assert_same_file(one, other):
         for begin, end in list(data_ranges(a, size)) + list(data_ranges(b, size)):
             while begin < end:
                 n = min(MIB, end - begin)
-                assert os.pread(a.fileno(), n, begin) == os.pread(b.fileno(), n, begin), (other, begin)
+                assert os.pread(a.fileno(), n, begin) == os.pread(b.fileno(), n,
+                                                                  begin), (other, begin)
                 begin += n
 
 
@@ -121,7 +126,8 @@ def assert_same_tree(one, other):
         assert_same_file(a, b)
         sa, sb = os.lstat(a), os.lstat(b)
         assert (sa.st_mode, sa.st_uid, sa.st_gid) == (sb.st_mode, sb.st_uid, sb.st_gid), path
-        assert sb.st_blocks <= sa.st_blocks + 256, (path, sa.st_blocks, sb.st_blocks)  # holes are holes again
+        # holes are holes again
+        assert sb.st_blocks <= sa.st_blocks + 256, (path, sa.st_blocks, sb.st_blocks)
 
 
 def assert_same_times(one, other):
@@ -134,7 +140,8 @@ class Bundle:
     """A tree, its bundle, and what make_bundle said of the members."""
 
     def __init__(self, work, tree, *options):
-        self.tree, self.path = tree, os.path.join(work, b'bundle' + b''.join(os.fsencode(o) for o in options) + b'.tar.zst')
+        self.tree, self.path = tree, os.path.join(
+            work, b'bundle' + b''.join(os.fsencode(o) for o in options) + b'.tar.zst')
         self.lines = run(MAKE_BUNDLE, *options, tree, self.path).decode().splitlines()
 
     def bytes(self):
@@ -171,7 +178,8 @@ def zstd_takes_every_level(work, tree):
 
 def zstd_at_every_level_gives_the_same_tar(work, tree):
     need('zstd')
-    tars = {run('sha256sum', Bundle(work, tree, '-l', level).tar()).split()[0] for level in ('0', '1', '6')}
+    tars = {run('sha256sum', Bundle(work, tree, '-l', level).tar()).split()[0]
+            for level in ('0', '1', '6')}
     assert len(tars) == 1, tars
 
 
@@ -196,7 +204,8 @@ def gnu_tar_extracts_the_same_in_the_c_locale_and_in_utf8(work, tree):
 
 def gnu_tar_complains_of_nothing_but_names_that_are_not_ascii(work, tree):
     need('zstd')
-    r = subprocess.run(['tar', '--zstd', '-tf', Bundle(work, tree).path], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
+    r = subprocess.run(['tar', '--zstd', '-tf', Bundle(work, tree).path], stderr=subprocess.PIPE,
+                       stdout=subprocess.DEVNULL,
                        env={**os.environ, 'LC_ALL': 'C.UTF-8'})
     assert r.returncode == 0
     lines = r.stderr.decode().splitlines()
@@ -230,10 +239,12 @@ def python_extracts_the_same(work, tree):
 def members_hold_digests_as_documented(work, tree):
     big = os.path.join(work, b'big')
     data = random.Random(2)
-    put(big, b'a-plain', [(i * MIB, b'some') for i in range(20)], 512 * MIB + 20 * 65536)  # exactly the limit of zero blocks
+    # exactly the limit of zero blocks
+    put(big, b'a-plain', [(i * MIB, b'some') for i in range(20)], 512 * MIB + 20 * 65536)
     put(big, b'b-one-block-more', [(i * MIB, b'some') for i in range(20)], 512 * MIB + 21 * 65536)
     put(big, b'c-dense-zeros', [(0, bytes(600 * MIB)), (600 * MIB, b'end')])
-    put(big, b'd-runs', [(540 * MIB, b'x'), (560 * MIB + 65535, b'y'), (570 * MIB, data.randbytes(200000))], 600 * MIB + 5)
+    put(big, b'd-runs', [(540 * MIB, b'x'), (560 * MIB + 65535, b'y'),
+                         (570 * MIB, data.randbytes(200000))], 600 * MIB + 5)
     for line in Bundle(work, tree).lines + Bundle(work, big).lines:
         sha, form, size, frame, offset, path = line.split(' ', 5)
         path = re.sub(rb'\\x(..)', lambda m: bytes([int(m[1], 16)]), path[:-1].encode())
@@ -243,7 +254,8 @@ def members_hold_digests_as_documented(work, tree):
         with open(where, 'rb') as f:
             name, value = member_digest(f)
         assert (value, name == 'sha256_sparse') == (sha, form == 's'), line
-        assert form == ('s' if path[:2] in (b'b-', b'c-', b'd-') and where.startswith(big) else '-'), line
+        assert form == ('s' if path[:2] in (b'b-', b'c-', b'd-') and where.startswith(big)
+                        else '-'), line
 
 
 def each_frame_stands_alone_and_holds_its_part_of_the_tar(work, tree):
@@ -320,11 +332,15 @@ def ten_thousand_small_files_come_back(work, tree):
 
 
 def main():
-    tests = [zstd_takes_every_level, zstd_at_every_level_gives_the_same_tar, gnu_tar_extracts_the_same,
-             gnu_tar_extracts_the_same_in_the_c_locale_and_in_utf8, gnu_tar_complains_of_nothing_but_names_that_are_not_ascii,
+    tests = [zstd_takes_every_level, zstd_at_every_level_gives_the_same_tar,
+             gnu_tar_extracts_the_same,
+             gnu_tar_extracts_the_same_in_the_c_locale_and_in_utf8,
+             gnu_tar_complains_of_nothing_but_names_that_are_not_ascii,
              bsdtar_extracts_the_same, python_extracts_the_same, members_hold_digests_as_documented,
-             each_frame_stands_alone_and_holds_its_part_of_the_tar, a_member_is_found_by_its_frame_and_offset,
-             threads_and_memory_change_nothing, the_tail_from_a_later_frame_is_the_same, the_page_cache_is_given_back,
+             each_frame_stands_alone_and_holds_its_part_of_the_tar,
+             a_member_is_found_by_its_frame_and_offset,
+             threads_and_memory_change_nothing, the_tail_from_a_later_frame_is_the_same,
+             the_page_cache_is_given_back,
              ten_thousand_small_files_come_back]
     print('1..%d' % len(tests))
     failed = 0
@@ -345,7 +361,8 @@ def main():
                 said = getattr(e, 'stderr', None)
                 print('not ok %d - %s' % (i, test.__name__))
                 print('# %s: %s%s' % (type(e).__name__, str(e)[:400].replace('\n', ' '),
-                                      ' ' + said.decode(errors='replace')[-400:].replace('\n', ' ') if said else ''), flush=True)
+                                      ' ' + said.decode(errors='replace')[-400:].replace('\n', ' ')
+                                      if said else ''), flush=True)
             shutil.rmtree(work)
     return failed > 0
 

@@ -3,8 +3,10 @@
 
     http_server.py [CERTIFICATE_DIRECTORY]
 
-prints one line: the ports of 127.0.0.1, ::1 (0 = there is no IPv6), a proxy that refuses, one with a small receive buffer, and, with a
-directory, of TLS by good.pem, expired.pem, other.pem; then serves until its standard input ends. Each connection has a number, as have the requests on it; /echo tells them.
+prints one line: the ports of 127.0.0.1, ::1 (0 = there is no IPv6), a proxy that refuses, one with
+a small receive buffer, and, with a directory, of TLS by good.pem, expired.pem, other.pem; then
+serves until its standard input ends. Each connection has a number, as have the requests on it;
+/echo tells them.
 """
 import os
 import socket
@@ -104,11 +106,13 @@ class Connection:
     def do_echo(self):
         length, crc = self.read_body()
         text = f"connection={self.number} request={self.n_requests} length={length} crc={crc:08x}\n{self.head}\n"
-        self.answer(body=text, headers=["X-Method: " + self.method, "ETag: \"one\"", "etag:   \"two\"  ", "X-Empty:"])
+        self.answer(body=text, headers=["X-Method: " + self.method, "ETag: \"one\"",
+                                        "etag:   \"two\"  ", "X-Empty:"])
 
     def do_status(self):
         self.read_body()
-        self.answer(status=self.query["s"] + " Whatever", body="the reason", headers=["Location: /echo"])
+        self.answer(status=self.query["s"] + " Whatever", body="the reason",
+                    headers=["Location: /echo"])
 
     def do_big(self):
         n = int(self.query["n"])
@@ -117,7 +121,8 @@ class Connection:
 
     def do_chunked(self):
         self.read_body()
-        self.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Late\r\nX-Early: yes\r\n\r\n")
+        self.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Late\r\nX-Early: "
+                  "yes\r\n\r\n")
         for _ in range(int(self.query["n"])):
             self.send("1000\r\n" + "c" * 4096 + "\r\n")
         self.send("0\r\nX-Late: trailer\r\nX-Early: no\r\n\r\n")
@@ -171,12 +176,14 @@ class Connection:
     def do_early(self):
         """Answers before the body is read, and closes."""
         headers = ["Connection: close"] if "say" in self.query else []
-        self.answer(status=self.query.get("s", "403") + " Early", body="<Error>no</Error>", headers=headers)
+        self.answer(status=self.query.get("s", "403") + " Early", body="<Error>no</Error>",
+                    headers=headers)
         raise Gone
 
     def do_early_deaf(self):
         """Answers before the body is read, and neither reads nor closes."""
-        self.answer(status="403 Early", body="<Error>no</Error>", headers=["Connection: close"] if "say" in self.query else [])
+        self.answer(status="403 Early", body="<Error>no</Error>",
+                    headers=["Connection: close"] if "say" in self.query else [])
         release.wait()
         raise Gone
 
@@ -246,7 +253,8 @@ class Proxy(Connection):
 
     def serve(self):
         self.read_head()
-        self.answer(status="403 Forbidden" if self.method == "CONNECT" else "407 Proxy Authentication Required", body="proxy says no")
+        self.answer(status="403 Forbidden" if self.method == "CONNECT"
+                    else "407 Proxy Authentication Required", body="proxy says no")
         raise Gone
 
 
@@ -290,10 +298,12 @@ def tls(path):
 
 
 def main():
-    ports = [listen(socket.AF_INET, "127.0.0.1"), listen(socket.AF_INET6, "::1"), listen(socket.AF_INET, "127.0.0.1", kind=Proxy),
+    ports = [listen(socket.AF_INET, "127.0.0.1"), listen(socket.AF_INET6, "::1"),
+             listen(socket.AF_INET, "127.0.0.1", kind=Proxy),
              listen(socket.AF_INET, "127.0.0.1", buffer_bytes=16384)]
     for name in ("good", "expired", "other") if len(sys.argv) > 1 else ():
-        ports.append(listen(socket.AF_INET, "127.0.0.1", tls(os.path.join(sys.argv[1], name + ".pem"))))
+        ports.append(listen(socket.AF_INET, "127.0.0.1",
+                            tls(os.path.join(sys.argv[1], name + ".pem"))))
     print(*ports, flush=True)
     sys.stdin.buffer.read()
 

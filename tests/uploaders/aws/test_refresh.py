@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Credentials in time: asked for once by many, anew before they expire, kept while they are good, less and less often when nobody answers."""
+"""Credentials in time: asked for once by many, anew before they expire, kept while they are good,
+less and less often when nobody answers."""
 import os
 import time
 
@@ -10,11 +11,13 @@ OFF = {"AWS_EC2_METADATA_DISABLED": "true"}
 
 
 class Endpoint(Server):
-    """A container's endpoint: `keys`, `expires` (seconds since 1970) and `status` may be changed at any time."""
+    """A container's endpoint: `keys`, `expires` (seconds since 1970) and `status` may be changed at
+    any time."""
 
     def __init__(self, life=6 * 3600):
         self.keys, self.expires, self.status = Keys("one"), NOW + life, 200
-        super().__init__(lambda r: (self.status, self.keys.service_json(self.expires) if self.status == 200 else "no"))
+        super().__init__(lambda r: (self.status, self.keys.service_json(self.expires)
+                                    if self.status == 200 else "no"))
 
     def renew(self, life, at):
         self.keys, self.expires, self.status = Keys("next"), at + life, 200
@@ -158,13 +161,15 @@ def one_refusal_after_the_other_asks_the_source_less_and_less_often():
 
 @test
 def the_serial_tells_whether_others_came():
-    home = make_home(credentials="[default]\naws_access_key_id = AKIA1\naws_secret_access_key = one\n")
+    home = make_home(credentials="[default]\naws_access_key_id = AKIA1\naws_secret_access_key = "
+                                 "one\n")
     d = Driver(OFF, home)
     assert d("peek")["serial"] == 0
     first = d("fetch")["serial"]
     assert first > 0 and d("refuse")["again"] and d("fetch")["serial"] == first
     serials = {first}
-    for content in ("aws_access_key_id = AKIA1\naws_secret_access_key = two", "aws_access_key_id = AKIA2\naws_secret_access_key = two",
+    for content in ("aws_access_key_id = AKIA1\naws_secret_access_key = two",
+                    "aws_access_key_id = AKIA2\naws_secret_access_key = two",
                     "aws_access_key_id = AKIA2\naws_secret_access_key = two\naws_session_token = t"):
         write(home + "/.aws/credentials", f"[default]\n{content}\n")
         assert d("refuse")["again"]

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Where secrets are once a fetch is over: in memory that is left out of core files. Elsewhere there is no copy of them on their own; what
-may be left is a whole reply or request in memory that libcurl, expat or a pipe's reader had for it and gave back.
+"""Where secrets are once a fetch is over: in memory that is left out of core files. Elsewhere there
+is no copy of them on their own; what may be left is a whole reply or request in memory that
+libcurl, expat or a pipe's reader had for it and gave back.
 """
 import re
 import time
@@ -27,7 +28,8 @@ def mappings(pid):
 
 # What stands before a secret in a reply, a request or a header line.
 IN_TRANSIT = re.compile(rb'(?:": ?"|<[A-Za-z]+>|oken: |tion: |IdentityToken=|\r\n\r\n)\Z')
-HEAD = 16  # bytes of a secret that are not looked for: malloc writes over the first 16 of what is given back
+# bytes of a secret that are not looked for: malloc writes over the first 16 of what is given back
+HEAD = 16
 SHADOW = 1 << 28  # mappings above are a sanitizer's
 
 
@@ -95,7 +97,9 @@ def keys_of_a_container_are_only_in_hidden_memory_and_its_token_is_gone():
     home, keys = make_home(), Keys("ecs")
     token = "pod-token-" + "x" * 40
     server = Server(lambda r: (200, keys.service_json(SOON)))
-    check(Driver({"AWS_CONTAINER_CREDENTIALS_FULL_URI": server.url, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": write(home + "/t", token)}), keys, token)
+    check(Driver({"AWS_CONTAINER_CREDENTIALS_FULL_URI": server.url,
+                  "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": write(home + "/t", token)}), keys,
+                  token)
 
 
 @test
@@ -109,7 +113,8 @@ def keys_of_the_instance_are_only_in_hidden_memory_and_the_token_is_gone():
 def keys_of_a_role_are_only_in_hidden_memory_and_those_that_asked_are_gone():
     base, keys = Keys("base"), Keys("role")
     sts = Sts({ARN: keys}, [base])
-    home = make_home(config=f"[default]\nrole_arn = {ARN}\nsource_profile = base\n", credentials=f"[base]\n{base.file()}")
+    home = make_home(config=f"[default]\nrole_arn = {ARN}\nsource_profile = base\n",
+                     credentials=f"[base]\n{base.file()}")
     check(Driver({**OFF, "AWS_ENDPOINT_URL_STS": sts.url}, home), keys, *base.secrets())
 
 
@@ -118,7 +123,8 @@ def keys_of_a_web_identity_are_only_in_hidden_memory_and_its_token_is_gone():
     home, keys = make_home(), Keys("web")
     sts = Sts({ARN: keys})
     sts.web_token = "eyJhbGciOiJSUzI1NiJ9." + "x" * 900
-    check(Driver({**OFF, "AWS_ENDPOINT_URL_STS": sts.url, "AWS_ROLE_ARN": ARN, "AWS_WEB_IDENTITY_TOKEN_FILE": write(home + "/t", sts.web_token)}),
+    check(Driver({**OFF, "AWS_ENDPOINT_URL_STS": sts.url, "AWS_ROLE_ARN": ARN,
+                  "AWS_WEB_IDENTITY_TOKEN_FILE": write(home + "/t", sts.web_token)}),
           keys, sts.web_token)
 
 

@@ -1,4 +1,5 @@
-"""Runs s3_drive against a S3Server and reads what it says. Import it from a test beside it; it finds tests/harness by itself."""
+"""Runs s3_drive against a S3Server and reads what it says. Import it from a test beside it; it
+finds tests/harness by itself."""
 import hashlib
 import os
 import subprocess
@@ -10,13 +11,15 @@ sys.path.insert(0, os.path.join(HERE, "..", "..", "harness"))
 from s3_server import S3Server      # noqa: E402  pylint: disable=wrong-import-position
 from tap import notes               # noqa: E402  pylint: disable=wrong-import-position
 
-DRIVE = os.path.join(os.path.realpath(os.environ.get("builddir") or "."), "tests/uploaders/s3/s3_drive")
+DRIVE = os.path.join(os.path.realpath(os.environ.get("builddir") or "."),
+                     "tests/uploaders/s3/s3_drive")
 PATIENCE = 60 * float(os.environ.get("NC_PATIENCE", "1"))
 PLAN = "00aa"
 PLAN_HEADER = "x-amz-meta-neuron-collectd-plan"
 SHA256_HEADER = "x-amz-meta-neuron-collectd-sha256"
 OK, EXISTS, SAME, FULL, AWAY, MISMATCH, DENIED, REFUSED, STALE = range(9)
-VERDICTS = ("OK NOT_FOUND NO_UPLOAD EXISTS CONFLICT RETRY SKEWED REDIRECT EXPIRED DENIED NO_BUCKET FULL BAD_PART CORRUPTED "
+VERDICTS = ("OK NOT_FOUND NO_UPLOAD EXISTS CONFLICT RETRY SKEWED REDIRECT EXPIRED DENIED NO_BUCKET "
+            "FULL BAD_PART CORRUPTED "
             "UNREACHABLE REFUSED UNCONDITIONAL").split()
 
 
@@ -70,7 +73,8 @@ class Run:
     @property
     def answers(self):
         """(verdict, status, code, bytes of the body, etag, sentence) of each call"""
-        return [(VERDICTS[int(a[0])], int(a[1]), a[2], int(a[3]), a[4], a[5]) for a in self.all("answer")]
+        return [(VERDICTS[int(a[0])], int(a[1]), a[2], int(a[3]), a[4], a[5])
+                for a in self.all("answer")]
 
     @property
     def n_tries(self):
@@ -83,7 +87,8 @@ class Run:
 
     @property
     def stats(self):
-        """n_retries, sent_bytes, total, all within the last bucket, has conditions, clock offset, region"""
+        """n_retries, sent_bytes, total, all within the last bucket, has conditions, clock offset,
+        region"""
         s = self.one("stats")
         return [int(x) for x in s[:6]] + [s[6]]
 
@@ -95,9 +100,11 @@ def start(server, *words, environment=None, **options):
         for v in value if isinstance(value, list) else [value]:
             argv += ["--" + name.replace("_", "-")] + ([] if v is True else [str(v)])
     env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "AWS_EC2_METADATA_DISABLED": "true",
-           **{n: v for n, v in os.environ.items() if n in ("ASAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS")},
+           **{n: v for n, v in os.environ.items()
+              if n in ("ASAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS")},
            **(server.environment() if environment is None else environment)}
-    return subprocess.Popen(argv + list(words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    return subprocess.Popen(argv + list(words), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            text=True, env=env)
 
 
 def finish(process, server=None):
@@ -120,11 +127,13 @@ def upload(server, key="k", **options):
 
 def check_object(server, key="k", parts=1, part_bytes=1000, last_bytes=None):
     """Exactly this object, bit by bit, with its plan."""
-    expected = b"".join(part_data(n, part_bytes) for n in range(1, parts)) + part_data(parts, last_bytes or part_bytes)
+    expected = b"".join(part_data(n, part_bytes)
+                        for n in range(1, parts)) + part_data(parts, last_bytes or part_bytes)
     assert key in server.objects, f"no object '{key}': {server.story()}"
     assert server.objects[key].body == expected, f"'{key}' has other bytes than were sent"
     assert server.objects[key].headers.get(PLAN_HEADER) == PLAN, server.objects[key].headers
-    assert server.objects[key].headers.get("content-type") == "application/zstd", server.objects[key].headers
+    assert server.objects[key].headers.get("content-type") == "application/zstd", server.objects[
+        key].headers
     of_one = hashlib.sha256(expected).hexdigest() if parts == 1 else None
     assert server.objects[key].headers.get(SHA256_HEADER) == of_one, server.objects[key].headers
 
@@ -132,8 +141,10 @@ def check_object(server, key="k", parts=1, part_bytes=1000, last_bytes=None):
 def put_ours(server, key="k", parts=1, part_bytes=1000, plan=PLAN):
     body = b"".join(part_data(n, part_bytes) for n in range(1, parts + 1))
     of_one = {SHA256_HEADER: hashlib.sha256(body).hexdigest()} if parts == 1 else {}
-    return server.put(key, body, **{PLAN_HEADER: plan, "content-type": "application/zstd", **of_one})
+    return server.put(key, body, **{PLAN_HEADER: plan, "content-type": "application/zstd",
+                                    **of_one})
 
 
-__all__ = ["S3Server", "Run", "start", "finish", "drive", "upload", "check_object", "put_ours", "part_data", "etag_of", "PLAN", "PLAN_HEADER", "SHA256_HEADER",
+__all__ = ["S3Server", "Run", "start", "finish", "drive", "upload", "check_object", "put_ours",
+           "part_data", "etag_of", "PLAN", "PLAN_HEADER", "SHA256_HEADER",
            "OK", "EXISTS", "SAME", "FULL", "AWAY", "MISMATCH", "DENIED", "REFUSED", "STALE"]

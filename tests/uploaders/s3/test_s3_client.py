@@ -32,8 +32,11 @@ class KeySource:
             def do_GET(self):      # pylint: disable=invalid-name
                 pair = source.pairs[min(source.n_asked, len(source.pairs) - 1)]
                 source.n_asked += 1
-                body = json.dumps({"AccessKeyId": pair[0], "SecretAccessKey": pair[1], "Token": pair[2],
-                                   "Expiration": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))}).encode()
+                body = json.dumps({"AccessKeyId": pair[0], "SecretAccessKey": pair[1],
+                                   "Token": pair[2],
+                                   "Expiration": time.strftime("%Y-%m-%dT%H:%M:%SZ",
+                                                               time.gmtime(time.time(
+                                                                   ) + 3600))}).encode()
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -69,7 +72,8 @@ def how_often_it_was_tried_is_told():
 
 @test
 def what_passes_is_tried_again_as_often_as_the_order_says():
-    for trouble in ({"status": 500}, {"status": 503, "code": "SlowDown"}, {"status": 429}, {"drop": "head"}, {"drop": "answer"}, {"stall": "head"}):
+    for trouble in ({"status": 500}, {"status": 503, "code": "SlowDown"}, {"status": 429},
+                    {"drop": "head"}, {"drop": "answer"}, {"stall": "head"}):
         for tries, n in ((0, 1), (1, 1), (3, 3)):
             with S3Server() as s:
                 s.fault("HeadObject", times=None, **trouble)
@@ -80,8 +84,11 @@ def what_passes_is_tried_again_as_often_as_the_order_says():
 
 @test
 def what_does_not_pass_is_asked_once():
-    for status, code, verdict in ((403, "AccessDenied", "DENIED"), (404, "NoSuchKey", "NOT_FOUND"), (400, "InvalidRequest", "REFUSED"),
-                                  (404, "NoSuchBucket", "NO_BUCKET"), (403, "QuotaExceeded", "FULL"), (405, "MethodNotAllowed", "REFUSED")):
+    for status, code, verdict in ((403, "AccessDenied", "DENIED"), (404, "NoSuchKey", "NOT_FOUND"),
+                                  (400, "InvalidRequest", "REFUSED"),
+                                  (404, "NoSuchBucket", "NO_BUCKET"),
+                                  (403, "QuotaExceeded", "FULL"),
+                                  (405, "MethodNotAllowed", "REFUSED")):
         with S3Server() as s:
             s.fault("GetObject", status=status, code=code, times=None)
             answer, _ = call(s, "GetObject", tries=4)
@@ -100,7 +107,8 @@ def retry_after_is_heeded_and_waits_are_short_of_it():
         s.fault("HeadObject", status=503, times=3)
         s.put("k", b"x")
         answer, _ = call(s, tries=4)
-        assert answer[0] == "OK" and s.log[3].begun - s.log[0].ended > 0.006, s.log[3].begun - s.log[0].ended
+        assert answer[0] == "OK" and s.log[3].begun - s.log[0].ended > 0.006, s.log[
+            3].begun - s.log[0].ended
         in_time(s.log[3].begun - s.log[0].ended, 1, "three waits")
 
 
@@ -112,10 +120,12 @@ def a_date_to_try_again_at_is_heeded_also_by_a_wrong_clock():
             s.put("k", b"x")
 
             def later(request, reply, s=s):
-                reply.headers.update({"Date": formatdate(s.now(), usegmt=True), "Retry-After": formatdate(int(s.now()) + 2, usegmt=True)})
+                reply.headers.update({"Date": formatdate(s.now(), usegmt=True),
+                                      "Retry-After": formatdate(int(s.now()) + 2, usegmt=True)})
             s.fault("GetObject", status=503, code="SlowDown", edit=later)
             answer, _ = call(s, "GetObject", tries=2)
-            assert answer[0] == "OK" and 1.9 < s.log[1].begun - s.log[0].ended < 10, s.log[1].begun - s.log[0].ended
+            assert answer[0] == "OK" and 1.9 < s.log[1].begun - s.log[0].ended < 10, s.log[
+                1].begun - s.log[0].ended
 
 
 @test
@@ -125,14 +135,19 @@ def a_head_that_is_denied_for_the_clock_is_told_from_one_for_the_keys():
         s.put("k", b"x")
         answer, _ = call(s, "HeadBucket", "")
         assert answer[0] == "OK" and [r.status for r in s.log] == [403, 200]
-        answer, _ = call(s, environment={"AWS_ACCESS_KEY_ID": s.access_key, "AWS_SECRET_ACCESS_KEY": "wrong"})
-        assert answer[:2] == ("DENIED", 403) and "clock" not in answer[5], answer      # once it was learned, it is not to blame any more
-        assert [r.code for r in s.log[2:]][-1] == "SignatureDoesNotMatch" and len(s.log) <= 4, s.story()
+        answer, _ = call(s, environment={"AWS_ACCESS_KEY_ID": s.access_key,
+                                         "AWS_SECRET_ACCESS_KEY": "wrong"})
+        # once it was learned, it is not to blame any more
+        assert answer[:2] == ("DENIED", 403) and "clock" not in answer[5], answer
+        assert [r.code
+                for r in s.log[2:]][-1] == "SignatureDoesNotMatch" and len(s.log) <= 4, s.story()
     with S3Server() as s:      # it says the time, and takes it back
         s.clock_offset = 3600
-        s.fault("HeadObject", times=None, when=lambda request: setattr(s, "clock_offset", s.clock_offset + 3600))
+        s.fault("HeadObject", times=None,
+                when=lambda request: setattr(s, "clock_offset", s.clock_offset + 3600))
         answer, _ = call(s, tries=4)
-        assert answer[0] == "SKEWED" and "clock" in answer[5] and len(s.log) == 2, (answer, s.story())
+        assert answer[0] == "SKEWED" and "clock" in answer[5] and len(s.log) == 2, (answer, s.story(
+            ))
 
 
 @test
@@ -141,11 +156,13 @@ def a_wrong_clock_is_learned_from_the_answer():
         with S3Server() as s:
             s.clock_offset = offset
             s.put("k", b"x")
-            for n, operation in enumerate(("GetObject", "HeadObject"), 1):      # the answer to HEAD has no body
+            # the answer to HEAD has no body
+            for n, operation in enumerate(("GetObject", "HeadObject"), 1):
                 answer, run = call(s, operation)
                 assert answer[0] == "OK" and [r.status for r in s.log] == [403, 200] * n
                 assert abs(run.stats[OFFSET] - offset) <= 2
-            answers, run = call(s, "GetObject", calls=5, connections=1, stream=True)      # one learns it for all
+            # one learns it for all
+            answers, run = call(s, "GetObject", calls=5, connections=1, stream=True)
             assert [a[0] for a in answers] == ["OK"] * 5 and len(s.log) == 4 + 6
 
 
@@ -168,7 +185,9 @@ def another_region_is_followed_and_kept():
                 s.put("k", b"x")
                 answer, run = call(s, operation)
                 assert answer[0] == "OK", (redirect_status, operation, answer, s.story())
-                assert [r.scope_region for r in s.log] == ["us-east-1", "eu-west-1"] and run.stats[REGION] == "eu-west-1"
+                assert [r.scope_region for r in s.log] == ["us-east-1",
+                                                           "eu-west-1"] and run.stats[
+                                                               REGION] == "eu-west-1"
                 assert run.stats[RETRIES] == 1
 
 
@@ -176,7 +195,8 @@ def another_region_is_followed_and_kept():
 def redirects_in_a_circle_end():
     with S3Server() as s:
         def elsewhere(request, reply):
-            reply.headers["x-amz-bucket-region"] = "eu-west-1" if request.scope_region == "us-east-1" else "us-east-1"
+            reply.headers[
+                "x-amz-bucket-region"] = "eu-west-1" if request.scope_region == "us-east-1" else "us-east-1"
             reply.status, reply.body = 301, b"<Error><Code>PermanentRedirect</Code></Error>"
         s._check_region = lambda request, region: None      # pylint: disable=protected-access
         s.fault("GetObject", times=None, edit=elsewhere)
@@ -187,16 +207,19 @@ def redirects_in_a_circle_end():
 @test
 def expired_keys_are_fetched_anew_once():
     for status, code in ((400, "ExpiredToken"), (400, "InvalidToken")):
-        with S3Server() as s, KeySource(("AKIAOLD", "old", "t1"), ("AKIANEW", "new", "t2")) as source:
+        with S3Server() as s, KeySource(("AKIAOLD", "old", "t1"),
+                                        ("AKIANEW", "new", "t2")) as source:
             s.keys = {"AKIAOLD": ("old", "t1"), "AKIANEW": ("new", "t2")}
             s.put("k", b"x")
-            s.fault("GetObject", status=status, code=code, when=lambda r: "AKIAOLD" in r.headers["authorization"], times=None)
+            s.fault("GetObject", status=status, code=code,
+                    when=lambda r: "AKIAOLD" in r.headers["authorization"], times=None)
             answer, _ = call(s, "GetObject", environment=source.environment)
             assert answer[0] == "OK" and source.n_asked == 2, (answer, source.n_asked)
             s.fault("GetObject", status=status, code=code, times=None)
             source.n_asked = 0
             answer, run = call(s, "GetObject", environment=source.environment, tries=4)
-            assert answer[0] == "DENIED" and answer[1:3] == (status, code) and source.n_asked == 2, answer
+            assert answer[0] == "DENIED" and answer[1:3] == (status,
+                                                             code) and source.n_asked == 2, answer
             assert run.stats[RETRIES] == 1      # with the others, which are no better
 
 
@@ -214,15 +237,20 @@ def a_missing_permission_is_not_worth_new_keys_each_time():
     with S3Server() as s, KeySource(("AKIATEST", "secret/+key", None)) as source:
         s.deny = {"GetObject"}
         s.fault("GetObject", delay=0.1, times=1)
-        answers, _ = call(s, "GetObject", environment=source.environment, calls=6, connections=1, stream=True)
-        assert {a[:3] for a in answers} == {("DENIED", 403, "AccessDenied")} and source.n_asked == 2, (answers, source.n_asked)
+        answers, _ = call(s, "GetObject", environment=source.environment, calls=6, connections=1,
+                          stream=True)
+        assert {a[:3] for a in answers} == {("DENIED", 403,
+                                             "AccessDenied")} and source.n_asked == 2, (
+                                                 answers, source.n_asked)
         assert len(s.log) == 6      # the same keys are not tried twice
     with S3Server() as s, KeySource(("AKIATEST", "secret/+key", None)) as source:
         s.deny = {"GetObject"}
         s.fault("GetObject", delay=0.1, times=None)
-        process = start(s, "call", "GetObject", "k", calls=6, connections=1, stream=True, environment=source.environment)
+        process = start(s, "call", "GetObject", "k", calls=6, connections=1, stream=True,
+                        environment=source.environment)
         s.wait_for("one was denied", lambda: s.log and s.log[0].status)
-        source.http.shutdown()      # who is denied one thing keeps what the keys are good for, also when their source is away
+        # who is denied one thing keeps what the keys are good for, also when their source is away
+        source.http.shutdown()
         source.http.server_close()
         s.deny = set()
         s.put("k", b"x")
@@ -238,25 +266,31 @@ def write_keys(home, access_key, secret, token=None):
     os.makedirs(f"{home}/.aws", exist_ok=True)
     path = f"{home}/.aws/credentials"
     with open(path + ".new", "w", encoding="ascii") as f:
-        f.write(f"[default]\naws_access_key_id = {access_key}\naws_secret_access_key = {secret}\n" + (f"aws_session_token = {token}\n" if token else ""))
+        f.write(f"[default]\naws_access_key_id = {access_key}\naws_secret_access_key = {secret}\n"
+                + (f"aws_session_token = {token}\n" if token else ""))
     os.replace(path + ".new", path)
 
 
 @test
 def a_secret_that_is_corrected_in_its_file_is_taken_by_the_next_call():
     # One connection: the calls are sent one after the other, and all want the same keys.
-    for wrong, right in ((("AKIATEST", "wrong", None), ("AKIATEST", "secret/+key", None)), (("AKIAOLD", "old", None), ("AKIATEST", "secret/+key", None)),
-                         (("AKIATEST", "secret/+key", "old"), ("AKIATEST", "secret/+key", "fresh"))):
+    for wrong, right in ((("AKIATEST", "wrong", None), ("AKIATEST", "secret/+key", None)),
+                         (("AKIAOLD", "old", None), ("AKIATEST", "secret/+key", None)),
+                         (("AKIATEST", "secret/+key", "old"),
+                          ("AKIATEST", "secret/+key", "fresh"))):
         with S3Server(token=right[2]) as s, tempfile.TemporaryDirectory() as home:
             s.put("k", b"x")
             write_keys(home, *wrong)
 
-            def mend(request, reply, s=s, home=home, right=right):      # before the third hears that it is denied
+            # before the third hears that it is denied
+            def mend(request, reply, s=s, home=home, right=right):
                 if len(s.log) == 3:
                     write_keys(home, *right)
             s.fault("GetObject", edit=mend, times=None)
-            answers, run = call(s, "GetObject", environment={"HOME": home}, calls=5, connections=1, stream=True)
-            assert [a[0] for a in answers] == ["DENIED", "DENIED", "OK", "OK", "OK"], (answers, s.story())
+            answers, run = call(s, "GetObject", environment={"HOME": home}, calls=5, connections=1,
+                                stream=True)
+            assert [a[0] for a in answers] == ["DENIED", "DENIED", "OK", "OK",
+                                               "OK"], (answers, s.story())
             assert [r.status for r in s.log][2:] == [403, 200, 200, 200] or wrong[2], s.story()
             assert run.stats[RETRIES] == 1 and f"{home}/.aws/credentials" in answers[0][5]
 
@@ -272,7 +306,8 @@ def a_file_that_was_broken_by_its_correction_is_told_beside_the_denial():
         s.fault("GetObject", edit=spoil, times=None)
         answer, _ = call(s, "GetObject", environment={"HOME": home})
         assert answer[:3] == ("DENIED", 403, "SignatureDoesNotMatch"), answer
-        assert "no aws_secret_access_key" in answer[5] and "SignatureDoesNotMatch" in answer[5], answer
+        assert "no aws_secret_access_key" in answer[5] and "SignatureDoesNotMatch" in answer[
+            5], answer
         assert len(s.log) == 1
 
 
@@ -283,7 +318,9 @@ def another_owner_than_expected_is_named():
         s.put("k", b"x")
         for operation in ("GetObject", "HeadObject", "PutObject"):
             answer, _ = call(s, operation, owner="444455556666")
-            assert answer[:2] == ("DENIED", 403) and "expected_bucket_owner '444455556666'" in answer[5], answer
+            assert answer[:2] == ("DENIED",
+                                  403) and "expected_bucket_owner '444455556666'" in answer[
+                                      5], answer
         assert call(s, "GetObject", owner="111122223333")[0][0] == "OK"
         s.deny = {"GetObject"}
         assert "expected_bucket_owner" not in call(s, "GetObject")[0][5]      # it was not sent
@@ -327,7 +364,8 @@ def a_body_that_was_handed_out_is_not_asked_for_again():
     with S3Server() as s:
         s.put("k", b"x" * 100_000)
         answer, run = call(s, "GetObject", stream=True)
-        assert answer[0] == "OK" and sum(int(n) for n, in run.all("data")) == 100_000 and answer[3] == 0
+        assert answer[0] == "OK" and sum(int(n) for n,
+                                         in run.all("data")) == 100_000 and answer[3] == 0
         s.fault("GetObject", cut=50_000)
         answer, run = call(s, "GetObject", stream=True, tries=4)
         assert answer[0] == "RETRY" and len(s.log) == 2 and run.all("data")
@@ -342,19 +380,24 @@ def a_body_that_was_handed_out_is_not_asked_for_again():
 def a_store_without_conditions_is_asked_once():
     with S3Server() as s:
         s.conditions = "none"
-        answers, run = call(s, "PutObject", conditional=True, calls=3, connections=1, part_bytes=100_000)
-        assert [a[0] for a in answers] == ["UNCONDITIONAL"] * 3 and len(s.log) == 1 and run.stats[CONDITIONS] == 0
+        answers, run = call(s, "PutObject", conditional=True, calls=3, connections=1,
+                            part_bytes=100_000)
+        assert [a[0] for a in answers] == ["UNCONDITIONAL"] * 3 and len(s.log) == 1 and run.stats[
+            CONDITIONS] == 0
         assert not s.objects
 
 
 @test
 def what_was_asked_is_counted():
     with S3Server() as s:
-        s.fault("PutObject", drop="head")      # first: what fails on a kept connection is sent again without being told
+        # first: what fails on a kept connection is sent again without being told
+        s.fault("PutObject", drop="head")
         s.fault("PutObject", status=503)
         answer, run = call(s, "PutObject", part_bytes=1000, tries=3)
         assert answer[0] == "OK"
-        assert sorted(map(tuple, run.all("stat"))) == [("PutObject", "0", "1"), ("PutObject", "200", "1"), ("PutObject", "503", "1")]
+        assert sorted(map(tuple, run.all("stat"))) == [("PutObject", "0", "1"),
+                                                       ("PutObject", "200", "1"),
+                                                       ("PutObject", "503", "1")]
         assert run.stats[RETRIES] == 2 and run.stats[TOTAL] == 3 == run.stats[IN_TIME]
         assert 2000 <= run.stats[SENT_BYTES] <= 3000
 
@@ -379,7 +422,9 @@ def a_bad_endpoint_is_told_by_its_fault():
 @test
 def secrets_are_never_printed():
     with S3Server() as s:
-        process = start(s, "call", "GetObject", "k", debug=True, environment={"AWS_ACCESS_KEY_ID": s.access_key, "AWS_SECRET_ACCESS_KEY": "hush/hush"})
+        process = start(s, "call", "GetObject", "k", debug=True,
+                        environment={"AWS_ACCESS_KEY_ID": s.access_key,
+                                     "AWS_SECRET_ACCESS_KEY": "hush/hush"})
         run = finish(process, s)
         assert run.answers[0][0] == "DENIED" and "hush/hush" not in run.errors + str(run.lines)
 

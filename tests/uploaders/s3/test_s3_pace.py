@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""How fast requests and bytes go, and how many at once: the node's limits, and what the store asks for."""
+"""How fast requests and bytes go, and how many at once: the node's limits, and what the store asks
+for."""
 import os
 import sys
 import time
@@ -17,8 +18,10 @@ def parts_of(server):
 
 
 def most_at_once(requests):
-    """An answer is noted when it is sent, and by then the next request may be here: the last bit of each does not count."""
-    edges = sorted([(r.begun, 1) for r in requests] + [(r.begun + 0.6 * (r.ended - r.begun), -1) for r in requests])
+    """An answer is noted when it is sent, and by then the next request may be here: the last bit of
+    each does not count."""
+    edges = sorted([(r.begun, 1) for r in requests] + [(r.begun + 0.6 * (r.ended - r.begun), -1)
+                                                       for r in requests])
     most = now = 0
     for _, step in edges:
         now += step
@@ -52,10 +55,12 @@ def an_order_to_wait_holds_for_all_requests_of_the_client():
         s.min_part_bytes = 0
         s.latency = 0.1
         s.fault("UploadPart", part=2, status=503, code="SlowDown", headers={"Retry-After": "1"})
-        run = upload(s, parts=50, part_bytes=LARGE, connections=4, in_flight=4)      # more than a second's work
+        # more than a second's work
+        run = upload(s, parts=50, part_bytes=LARGE, connections=4, in_flight=4)
         assert run.outcome == OK
         told = next(r.ended for r in s.log if r.status == 503)
-        # what was under way when the answer came was begun before; a moment for the answer to be heard
+        # what was under way when the answer came was begun before; a moment for the answer to be
+        # heard
         early = [r for r in s.log if told + 0.2 < r.begun < told + 0.95]
         assert not early, s.story()
         assert any(r.begun > told + 0.95 for r in parts_of(s))
@@ -90,7 +95,8 @@ def a_store_that_asks_for_less_gets_fewer_at_once_and_more_again_later():
 
 @test
 def a_store_that_fails_does_not_ask_for_less():
-    for trouble in ({"status": 500, "code": "InternalError"}, {"status": 400, "code": "RequestTimeout"}):
+    for trouble in ({"status": 500, "code": "InternalError"},
+                    {"status": 400, "code": "RequestTimeout"}):
         with S3Server() as s:
             s.min_part_bytes = 0
             s.latency = 0.1
@@ -106,7 +112,8 @@ def bytes_keep_their_rate_and_arrive_unchanged():
     with S3Server() as s:
         s.min_part_bytes = 0
         began = time.monotonic()
-        assert upload(s, parts=8, part_bytes=262144, connections=4, in_flight=4, upload_rate=1 << 20).outcome == OK
+        assert upload(s, parts=8, part_bytes=262144, connections=4, in_flight=4,
+                      upload_rate=1 << 20).outcome == OK
         assert time.monotonic() - began >= 1.9
         check_object(s, parts=8, part_bytes=262144)
 

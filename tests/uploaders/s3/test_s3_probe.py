@@ -7,13 +7,18 @@ sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 from drive import AWAY, DENIED, OK, S3Server, drive  # noqa: E402
 from tap import main, test  # noqa: E402
 
-ALL = ["credentials", "clock", "bucket", "PutObject", "conditional writes", "HeadObject", "GetObject", "CreateMultipartUpload", "UploadPart",
+ALL = ["credentials", "clock", "bucket", "PutObject", "conditional writes", "HeadObject",
+       "GetObject", "CreateMultipartUpload", "UploadPart",
        "ListParts", "ListMultipartUploads", "AbortMultipartUpload", "ListObjectsV2", "DeleteObject"]
 # operation: (permission, does anything work without it)
-PERMISSIONS = {"HeadBucket": ("s3:ListBucket", True), "HeadObject": ("s3:GetObject", True), "GetObject": ("s3:GetObject", True),
-               "ListParts": ("s3:ListMultipartUploadParts", True), "ListMultipartUploads": ("s3:ListBucketMultipartUploads", True),
-               "AbortMultipartUpload": ("s3:AbortMultipartUpload", True), "ListObjectsV2": ("s3:ListBucket", True),
-               "DeleteObject": ("s3:DeleteObject", True), "PutObject": ("s3:PutObject", False), "CreateMultipartUpload": ("s3:PutObject", False),
+PERMISSIONS = {"HeadBucket": ("s3:ListBucket", True), "HeadObject": ("s3:GetObject", True),
+               "GetObject": ("s3:GetObject", True),
+               "ListParts": ("s3:ListMultipartUploadParts", True),
+               "ListMultipartUploads": ("s3:ListBucketMultipartUploads", True),
+               "AbortMultipartUpload": ("s3:AbortMultipartUpload", True),
+               "ListObjectsV2": ("s3:ListBucket", True),
+               "DeleteObject": ("s3:DeleteObject", True), "PutObject": ("s3:PutObject", False),
+               "CreateMultipartUpload": ("s3:PutObject", False),
                "UploadPart": ("s3:PutObject", False)}
 
 
@@ -62,10 +67,12 @@ def each_missing_permission_is_told_by_name():
             p = probe(s, thorough=True)
             name = "bucket" if operation == "HeadBucket" else operation
             outcome, optional, told, detail = p.steps[name]
-            assert (outcome, optional, told) == (DENIED, works, permission), (operation, p.steps[name])
+            assert (outcome, optional, told) == (DENIED, works,
+                                                 permission), (operation, p.steps[name])
             assert permission in detail, detail
             assert ("without it" in detail) == works, detail
-            assert p.outcome == (OK if works else DENIED) and (permission in p.error) == (not works), p.error
+            assert p.outcome == (OK if works else DENIED) and (permission
+                                                               in p.error) == (not works), p.error
             others = {n for n in p.failed() if n != name}
             assert not others, (operation, others)
             if operation == "DeleteObject":
@@ -81,17 +88,20 @@ def what_the_first_step_could_not_make_is_not_asked_for():
         s.deny = {"PutObject", "CreateMultipartUpload"}
         p = probe(s, thorough=True)
         assert p.outcome == DENIED
-        assert not {"HeadObject", "GetObject", "DeleteObject", "UploadPart", "ListParts"} & set(p.names), p.names
+        assert not {"HeadObject", "GetObject", "DeleteObject", "UploadPart",
+                    "ListParts"} & set(p.names), p.names
 
 
 @test
 def stores_without_conditional_writes_are_told():
-    for conditions, words in (("aws", ""), ("radosgw", ""), ("none", "has none"), ("ignored", "is ignored")):
+    for conditions, words in (("aws", ""), ("radosgw", ""), ("none", "has none"),
+                              ("ignored", "is ignored")):
         with S3Server() as s:
             s.conditions = conditions
             p = probe(s, thorough=True)
             outcome, optional, _, detail = p.steps["conditional writes"]
-            assert p.outcome == OK and words in detail and bool(words) == bool(outcome) == optional, p.steps
+            assert p.outcome == OK and words in detail and bool(words) == bool(
+                outcome) == optional, p.steps
             check_nothing_left(s)
 
 
@@ -99,7 +109,8 @@ def stores_without_conditional_writes_are_told():
 def no_bucket_and_nobody_there_end_it():
     with S3Server() as s:
         p = probe(s, thorough=True, bucket="no-such-bucket")
-        assert p.outcome == DENIED and "no-such-bucket" in p.error and p.names == ["credentials", "clock", "bucket"], p.names
+        assert p.outcome == DENIED and "no-such-bucket" in p.error and p.names == [
+            "credentials", "clock", "bucket"], p.names
         endpoint = s.endpoint
     p = probe(s, thorough=True, endpoint=endpoint)
     assert p.outcome == AWAY and p.names == ["credentials", "bucket"]
@@ -133,7 +144,8 @@ def a_wrong_clock_is_told_and_allowed_for():
 @test
 def wrong_keys_and_no_keys_are_told():
     with S3Server() as s:
-        p = probe(s, thorough=True, environment={"AWS_ACCESS_KEY_ID": s.access_key, "AWS_SECRET_ACCESS_KEY": "wrong"})
+        p = probe(s, thorough=True, environment={"AWS_ACCESS_KEY_ID": s.access_key,
+                                                 "AWS_SECRET_ACCESS_KEY": "wrong"})
         assert p.outcome == DENIED and "SignatureDoesNotMatch" in p.error and "wrong" not in p.error.split(), p.error
         p = probe(s, thorough=True, environment={})
         assert p.outcome == DENIED and p.names == ["credentials"] and p.error
@@ -143,8 +155,11 @@ def wrong_keys_and_no_keys_are_told():
 @test
 def one_cause_for_all_is_told_once():
     with S3Server() as s:
-        p = probe(s, thorough=True, environment={"AWS_ACCESS_KEY_ID": s.access_key, "AWS_SECRET_ACCESS_KEY": "wrong"})
-        assert p.names == ["credentials", "clock", "bucket"] and "SignatureDoesNotMatch" in p.steps["bucket"][3] and p.steps["bucket"][1:3] == (False, ""), p.steps
+        p = probe(s, thorough=True, environment={"AWS_ACCESS_KEY_ID": s.access_key,
+                                                 "AWS_SECRET_ACCESS_KEY": "wrong"})
+        assert p.names == ["credentials", "clock",
+                           "bucket"] and "SignatureDoesNotMatch" in p.steps["bucket"][
+                               3] and p.steps["bucket"][1:3] == (False, ""), p.steps
     with S3Server() as s:
         s.fault("PutObject", status=403, code="RequestTimeTooSkewed", times=None)
         p = probe(s, thorough=True)
@@ -170,7 +185,8 @@ def whoever_may_only_write_passes_the_quick_question():
         assert probe(s).outcome == OK
         s.deny = {"HeadBucket"}
         assert probe(s).outcome == OK
-        assert probe(s, environment={"AWS_ACCESS_KEY_ID": s.access_key, "AWS_SECRET_ACCESS_KEY": "wrong"}).outcome == DENIED
+        assert probe(s, environment={"AWS_ACCESS_KEY_ID": s.access_key,
+                                     "AWS_SECRET_ACCESS_KEY": "wrong"}).outcome == DENIED
         assert probe(s, bucket="no-such-bucket").outcome == DENIED
         assert not s.seen("PutObject")
 

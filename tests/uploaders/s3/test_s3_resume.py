@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""An upload that was cut resumes where it stopped: only what has not arrived is sent, and what does not fit starts over."""
+"""An upload that was cut resumes where it stopped: only what has not arrived is sent, and what does
+not fit starts over."""
 import os
 import sys
 
@@ -18,19 +19,22 @@ def size_of(number):
 
 def known(number, etag=None):
     """A ledger's row. @param etag  "-" = not known to have arrived"""
-    return f"{number}:{size_of(number)}:{etag or etag_of(number, size_of(number))}" + (":last" if number == 4 else "")
+    return f"{number}:{size_of(number)}:{etag or etag_of(number, size_of(number))}" + (
+        ":last" if number == 4 else "")
 
 
 def cut_upload(server, *numbers, key="k"):
     """As a crash leaves it: these parts are on the server."""
-    upload_id = server.create(key, **{PLAN_HEADER: PLAN, "content-type": "application/zstd", "x-amz-checksum-algorithm": "SHA256"})
+    upload_id = server.create(key, **{PLAN_HEADER: PLAN, "content-type": "application/zstd",
+                                      "x-amz-checksum-algorithm": "SHA256"})
     for n in numbers:
         server.put_part(upload_id, n, part_data(n, size_of(n)))
     return upload_id
 
 
 def resume(server, upload_id, *rows, **options):
-    return upload(server, **{**MANY, **options}, id=upload_id, known=list(rows))      # the rows' checksums need the sizes
+    # the rows' checksums need the sizes
+    return upload(server, **{**MANY, **options}, id=upload_id, known=list(rows))
 
 
 def operations(server):
@@ -121,7 +125,9 @@ def what_the_server_lists_is_believed_over_the_ledger():
 @test
 def a_size_alone_that_differs_is_another_part():
     with S3Server() as s:
-        s.fault("ListParts", edit=lambda request, reply: setattr(reply, "body", reply.body.replace(b"<Size>100000<", b"<Size>99999<")))
+        s.fault("ListParts", edit=lambda request,
+                reply: setattr(reply, "body", reply.body.replace(b"<Size>100000<",
+                                                                 b"<Size>99999<")))
         assert resume(s, cut_upload(s, 1), known(1)).outcome == STALE
         assert not s.uploads
 
@@ -146,7 +152,8 @@ def a_list_that_does_not_go_on_ends():
     with S3Server() as s:
         s.page_size = 1
         s.fault("ListParts", times=None, edit=lambda request, reply: setattr(
-            reply, "body", reply.body.replace(b"<NextPartNumberMarker>2<", b"<NextPartNumberMarker>1<")))
+            reply, "body", reply.body.replace(b"<NextPartNumberMarker>2<",
+                                              b"<NextPartNumberMarker>1<")))
         run = resume(s, cut_upload(s, 1, 2, 3), known(1), known(2), known(3))
         assert run.outcome == AWAY and "does not go on" in run.error, run.lines
         assert len(s.seen("ListParts")) == 2 and len(s.uploads) == 1
@@ -179,7 +186,8 @@ def an_upload_that_is_gone_begins_anew():
 
 @test
 def where_listing_is_forbidden_the_ledger_will_do():
-    for forbid in ({"status": 403, "code": "AccessDenied"}, {"status": 501, "code": "NotImplemented"}):
+    for forbid in ({"status": 403, "code": "AccessDenied"},
+                   {"status": 501, "code": "NotImplemented"}):
         with S3Server() as s:
             s.fault("ListParts", times=None, **forbid)
             assert resume(s, cut_upload(s, 1, 2), known(1), known(2)).outcome == OK
@@ -208,10 +216,12 @@ def a_killed_upload_goes_on_without_sending_anything_twice():
         with S3Server() as s:
             s.fault("UploadPart", part=stop_at, stall="body")
             process = start(s, "upload", "k", in_flight=1, timeout_msec=20000, **MANY)
-            s.wait_for("the part that is cut", lambda: s.seen("UploadPart", part=stop_at) and s.seen("UploadPart", part=stop_at)[0].body_bytes)
+            s.wait_for("the part that is cut", lambda: s.seen("UploadPart", part=stop_at)
+                       and s.seen("UploadPart", part=stop_at)[0].body_bytes)
             process.kill()
             out, _ = process.communicate()
-            lines = [line.split("\t") for line in out.splitlines()]      # what was flushed: the ledger is the server's log here
+            # what was flushed: the ledger is the server's log here
+            lines = [line.split("\t") for line in out.splitlines()]
             upload_id = next(iter(s.uploads))
             assert not any(line[0] == "done" for line in lines)
             rows = [known(n) for n in range(1, stop_at)] + [known(stop_at, "-")]
@@ -235,7 +245,8 @@ def the_second_run_may_be_cut_as_well():
 @test
 def rows_out_of_order_are_no_ledger():
     with S3Server() as s:
-        process = start(s, "upload", "k", **MANY, id=cut_upload(s, 1, 2), known=[known(2), known(1)])
+        process = start(s, "upload", "k", **MANY, id=cut_upload(s, 1, 2),
+                        known=[known(2), known(1)])
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 1 and "Invalid argument" in errors
         assert not s.log

@@ -46,8 +46,10 @@ def an_exact_key_is_no_prefix():
 def a_store_that_ignores_the_prefix_costs_nobody_an_upload():
     with S3Server() as s:
         mine, kept = s.create("p/a"), s.create("q/a")
-        s.fault("ListMultipartUploads", edit=lambda request, reply: setattr(reply, "body", reply.body.replace(
-            b"</ListM", f"<Upload><Key>q/a</Key><UploadId>{kept}</UploadId><Initiated>2026-01-01T00:00:00.000Z</Initiated></Upload></ListM".encode())))
+        s.fault("ListMultipartUploads", edit=lambda request,
+                reply: setattr(reply, "body", reply.body.replace(
+            b"</ListM",
+            f"<Upload><Key>q/a</Key><UploadId>{kept}</UploadId><Initiated>2026-01-01T00:00:00.000Z</Initiated></Upload></ListM".encode())))
         assert sweep(s, "p/") == (OK, [mine], "")
         assert list(s.uploads) == [kept]
 
@@ -57,7 +59,8 @@ def one_upload_is_aborted_without_looking_for_it():
     with S3Server() as s:
         one, other = s.create("k"), s.create("k")
         assert sweep(s, "k", exact=True, id=one) == (OK, [one], "")
-        assert [r.operation for r in s.log] == ["AbortMultipartUpload"] and list(s.uploads) == [other]
+        assert [r.operation
+                for r in s.log] == ["AbortMultipartUpload"] and list(s.uploads) == [other]
         assert sweep(s, "k", exact=True, id=one) == (OK, [], "")
 
 
@@ -115,14 +118,19 @@ def what_does_not_tell_its_time_is_new():
 
 @test
 def an_odd_upload_hides_no_other():
-    odd = (b"<Key>" + b"p" * 1025 + b"</Key><UploadId>u1</UploadId>", b"<Key>p/a</Key><UploadId>" + b"u" * 1025 + b"</UploadId>",
-           b"<Key>p/\x01b</Key><UploadId>u3</UploadId>", b"<Key>p/&#x1f;</Key><UploadId>u4</UploadId>", b"<Key/><UploadId>u5</UploadId>",
-           b"<Key>" + b"p" * 20000 + b"</Key><UploadId>u6</UploadId>", b"<UploadId>u7</UploadId>", b"<Key>p/a</Key>")
+    odd = (b"<Key>" + b"p" * 1025 + b"</Key><UploadId>u1</UploadId>",
+           b"<Key>p/a</Key><UploadId>" + b"u" * 1025 + b"</UploadId>",
+           b"<Key>p/\x01b</Key><UploadId>u3</UploadId>",
+           b"<Key>p/&#x1f;</Key><UploadId>u4</UploadId>", b"<Key/><UploadId>u5</UploadId>",
+           b"<Key>" + b"p" * 20000 + b"</Key><UploadId>u6</UploadId>", b"<UploadId>u7</UploadId>",
+           b"<Key>p/a</Key>")
     for item in odd:
         with S3Server() as s:
             ids = sorted([s.create("p/a"), s.create("p/b")])
-            s.fault("ListMultipartUploads", edit=lambda request, reply, item=item: setattr(reply, "body", reply.body.replace(
-                b"<Upload>", b"<Upload>" + item + b"<Initiated>2026-01-01T00:00:00.000Z</Initiated></Upload><Upload>", 1)))
+            s.fault("ListMultipartUploads", edit=lambda request, reply,
+                    item=item: setattr(reply, "body", reply.body.replace(
+                b"<Upload>", b"<Upload>" + item
+                + b"<Initiated>2026-01-01T00:00:00.000Z</Initiated></Upload><Upload>", 1)))
             assert sweep(s, "p") == (OK, ids, ""), item[:40]
             assert len(s.seen("AbortMultipartUpload")) == 2
 
@@ -132,7 +140,8 @@ def an_odd_key_as_a_marker_does_not_end_the_list():
     with S3Server() as s:
         s.page_size = 1
         ids = sorted([s.create("p/a"), s.create("p/b")])
-        s.fault("ListMultipartUploads", edit=lambda request, reply: setattr(reply, "body", reply.body.replace(
+        s.fault("ListMultipartUploads", edit=lambda request,
+                reply: setattr(reply, "body", reply.body.replace(
             b"<NextKeyMarker>p/a<", b"<NextKeyMarker>p/a" + b"\x01" * 1020 + b"<")))
         assert sweep(s, "p/") == (OK, ids, "")
 
@@ -163,7 +172,8 @@ def a_list_that_does_not_go_on_ends():
         s.create("p/a")
         s.create("p/b")
         s.deny = set()
-        s.fault("ListMultipartUploads", times=None, edit=lambda request, reply: setattr(reply, "body", (
+        s.fault("ListMultipartUploads", times=None, edit=lambda request,
+                reply: setattr(reply, "body", (
             b"<ListMultipartUploadsResult><IsTruncated>true</IsTruncated><NextKeyMarker>p/a</NextKeyMarker></ListMultipartUploadsResult>")))
         outcome, aborted, error = sweep(s, "p/")
         assert outcome == AWAY and not aborted and "does not go on" in error
@@ -194,7 +204,8 @@ def one_that_cannot_be_aborted_does_not_keep_the_others():
 @test
 def what_is_forbidden_or_away_ends_it_with_a_sentence():
     for operation in ("ListMultipartUploads", "ListParts", "AbortMultipartUpload"):
-        for fault, outcome in (({"status": 403, "code": "AccessDenied"}, DENIED), ({"status": 503, "code": "SlowDown"}, AWAY)):
+        for fault, outcome in (({"status": 403, "code": "AccessDenied"}, DENIED),
+                               ({"status": 503, "code": "SlowDown"}, AWAY)):
             with S3Server() as s:
                 s.create("p/a", age=100)
                 s.create("p/b", age=100)
@@ -209,7 +220,8 @@ def what_is_forbidden_or_away_ends_it_with_a_sentence():
 def a_list_that_cannot_be_read_is_no_empty_list():
     with S3Server() as s:
         s.create("p/a")
-        s.fault("ListMultipartUploads", edit=lambda request, reply: setattr(reply, "body", b"<html/>"))
+        s.fault("ListMultipartUploads", edit=lambda request,
+                reply: setattr(reply, "body", b"<html/>"))
         outcome, _, error = sweep(s, "p/")
         assert outcome == AWAY and "cannot be read" in error
 

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""One object on its way: each branch of the machine, judged by what the server was asked and what it holds afterwards."""
+"""One object on its way: each branch of the machine, judged by what the server was asked and what
+it holds afterwards."""
 import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
-from drive import (AWAY, DENIED, EXISTS, FULL, MISMATCH, OK, PLAN, PLAN_HEADER, REFUSED, SAME, SHA256_HEADER, STALE,  # noqa: E402
+# noqa: E402
+from drive import (AWAY, DENIED, EXISTS, FULL, MISMATCH, OK, PLAN, PLAN_HEADER, REFUSED, SAME,
+                   SHA256_HEADER, STALE,
                    S3Server, check_object, drive, etag_of, put_ours, start, finish, upload)
 from tap import in_time, main, test  # noqa: E402
 
@@ -34,22 +37,26 @@ def what_fits_into_one_part_is_one_conditional_put_proven_by_head():
         assert operations(s) == ["PutObject", "HeadObject"]
         check_object(s)
         h = s.log[0].headers
-        assert h["if-none-match"] == "*" and h["content-type"] == "application/zstd" and h[PLAN_HEADER] == PLAN
+        assert h["if-none-match"] == "*" and h["content-type"] == "application/zstd" and h[
+            PLAN_HEADER] == PLAN
         assert len(h["x-amz-content-sha256"]) == 64 and h["x-amz-checksum-sha256"].endswith("=")
         assert run.wants == [1] and not run.all("begin")
 
 
 @test
 def headers_of_the_object_go_with_put_and_create_and_nothing_else():
-    options = {"sse": "aws:kms", "kms_key": "key-1", "storage_class": "STANDARD_IA", "tags": True, "owner": "111122223333"}
+    options = {"sse": "aws:kms", "kms_key": "key-1", "storage_class": "STANDARD_IA", "tags": True,
+               "owner": "111122223333"}
     with S3Server() as s:
         assert upload(s, **options).outcome == OK
         assert upload(s, "m", **MANY, **options).outcome == OK
         for r in s.log:
             writes = r.operation in ("PutObject", "CreateMultipartUpload")
             assert r.headers["x-amz-expected-bucket-owner"] == "111122223333"
-            assert (r.headers.get("x-amz-server-side-encryption") == "aws:kms") == writes, r.operation
-            assert (r.headers.get("x-amz-server-side-encryption-aws-kms-key-id") == "key-1") == writes
+            assert (r.headers.get(
+                "x-amz-server-side-encryption") == "aws:kms") == writes, r.operation
+            assert (r.headers.get(
+                "x-amz-server-side-encryption-aws-kms-key-id") == "key-1") == writes
             assert (r.headers.get("x-amz-storage-class") == "STANDARD_IA") == writes
             assert (r.headers.get("x-amz-tagging") == "team=a%20b&x%2By=z%3D1") == writes
 
@@ -90,7 +97,8 @@ def of_a_single_put_other_bytes_of_the_same_plan_and_size_are_something_else():
                 s.conditions = conditions
                 there = s.put("k", b"x" * 1000, **{PLAN_HEADER: PLAN, **told})
                 run = upload(s)
-                assert run.outcome == EXISTS and "something else" in run.error, (conditions, told, run.lines)
+                assert run.outcome == EXISTS and "something else" in run.error, (
+                    conditions, told, run.lines)
                 assert s.objects["k"] is there
                 assert upload(s, may_replace=True).outcome == OK
                 check_object(s)
@@ -127,20 +135,23 @@ def what_is_ours_to_replace_is_written_over_without_a_question():
             s.conditions = conditions
             s.put("k", b"x" * 300_500, **{PLAN_HEADER: PLAN})      # of the same plan and size
             assert upload(s, write_over=True, **MANY).outcome == OK
-            assert operations(s)[5:] == ["CompleteMultipartUpload", "HeadObject"] and not is_conditional(s)
+            assert operations(s)[5:] == ["CompleteMultipartUpload",
+                                         "HeadObject"] and not is_conditional(s)
             check_many(s)
             check_nothing_left(s)
 
 
 @test
 def what_is_written_over_is_never_told_as_the_same():
-    for trouble in ({"status": 409, "code": "OperationAborted", "done": True}, {"edit": lambda request, reply: reply.headers.pop("ETag")}):
+    for trouble in ({"status": 409, "code": "OperationAborted", "done": True},
+                    {"edit": lambda request, reply: reply.headers.pop("ETag")}):
         with S3Server() as s:
             s.fault("PutObject", **trouble)
             run = upload(s, write_over=True)
             assert (run.outcome, run.proof) == (OK, "head"), run.lines
             assert operations(s) == ["PutObject", "HeadObject"]
-    with S3Server() as s:      # plan and size do not tell whether it is the new one or the one before
+    # plan and size do not tell whether it is the new one or the one before
+    with S3Server() as s:
         s.put("k", b"x" * 300_500, **{PLAN_HEADER: PLAN})
         s.fault("CompleteMultipartUpload", status=404, code="NoSuchUpload")
         assert upload(s, write_over=True, **MANY).outcome == STALE
@@ -161,7 +172,8 @@ def a_bundle_delivered_meanwhile_guards_its_object():
     with S3Server() as s:      # nor is one without our header a manifest of ours
         there = put_ours(s, plan="00bb")
         s.put("guard", b"{}")
-        assert upload(s, may_replace=True, guard="guard").outcome == EXISTS and s.objects["k"] is there
+        assert upload(s, may_replace=True,
+                      guard="guard").outcome == EXISTS and s.objects["k"] is there
 
 
 @test
@@ -204,7 +216,9 @@ def what_vanished_after_it_was_looked_at_is_not_written_over_blindly():
         s.fault("PutObject", skip=1, status=409, code="ConditionalRequestConflict")
         s.fault("HeadObject", key="k", skip=1, status=404)
         assert upload(s, may_replace=True, guard="guard").outcome == OK
-        assert [(r.status, "if-none-match" in r.headers) for r in s.seen("PutObject")] == [(412, True), (409, False), (412, True), (200, False)]
+        assert [(r.status, "if-none-match" in r.headers)
+                for r in s.seen("PutObject")] == [(412, True), (409, False), (412, True),
+                                                  (200, False)]
         assert len(s.seen("HeadObject", key="guard")) == 2
 
 
@@ -254,7 +268,8 @@ def several_parts_are_created_sent_looked_at_completed_and_proven():
         assert [w for w, *_ in run.lines[:3]] == ["want", "begin", "id"]
         assert run.etags == {n: etag_of(n, 100_000 if n < 4 else 500) for n in (1, 2, 3, 4)}
         create, complete = s.log[0].headers, s.log[6].headers
-        assert create["x-amz-checksum-algorithm"] == "SHA256" and "x-amz-checksum-type" not in create
+        assert create[
+            "x-amz-checksum-algorithm"] == "SHA256" and "x-amz-checksum-type" not in create
         assert create[PLAN_HEADER] == PLAN
         assert complete["if-none-match"] == "*"
         assert all("x-amz-checksum-sha256" in r.headers for r in s.seen("UploadPart"))
@@ -287,7 +302,8 @@ def no_more_parts_are_on_their_way_than_allowed():
 def no_part_is_wanted_while_as_many_as_allowed_are_on_their_way():
     with S3Server() as s:
         s.fault("UploadPart", stall="answer", times=None)
-        process = start(s, "upload", "k", parts=7, part_bytes=70_000, in_flight=2, timeout_msec=20000)
+        process = start(s, "upload", "k", parts=7, part_bytes=70_000, in_flight=2,
+                        timeout_msec=20000)
         s.wait_for("two parts", lambda: len(s.seen("UploadPart")) == 2)
         s.clear_faults()
         s.release()
@@ -341,10 +357,12 @@ def complete_replaces_an_object_of_no_bundle_when_the_caller_says_so():
 def an_object_that_comes_between_head_and_complete_is_judged():
     for plan, outcome in (("00bb", EXISTS), (PLAN, SAME)):
         with S3Server() as s:
-            s.fault("HeadObject", edit=lambda request, reply: s.put("k", b"x" * 300_500, **{PLAN_HEADER: plan}))
+            s.fault("HeadObject", edit=lambda request,
+                    reply: s.put("k", b"x" * 300_500, **{PLAN_HEADER: plan}))
             run = upload(s, **MANY)
             assert run.outcome == outcome
-            assert operations(s)[5:] == ["HeadObject", "CompleteMultipartUpload", "HeadObject", "AbortMultipartUpload"]
+            assert operations(s)[5:] == ["HeadObject", "CompleteMultipartUpload", "HeadObject",
+                                         "AbortMultipartUpload"]
             assert s.objects["k"].body == b"x" * 300_500
             check_nothing_left(s)
 
@@ -355,7 +373,8 @@ def a_conflict_of_complete_begins_anew_and_leaves_nothing():
         s.fault("CompleteMultipartUpload", status=409, code="ConditionalRequestConflict")
         run = upload(s, **MANY)
         assert run.outcome == STALE and "another writer" in run.error
-        assert operations(s)[-3:] == ["CompleteMultipartUpload", "HeadObject", "AbortMultipartUpload"]
+        assert operations(s)[-3:] == ["CompleteMultipartUpload", "HeadObject",
+                                      "AbortMultipartUpload"]
         check_nothing_left(s)
         assert not s.objects and not run.is_upload_left
 
@@ -396,7 +415,8 @@ def a_lost_answer_to_complete_is_found_out_by_head():
         s.fault("CompleteMultipartUpload", drop="answer", done=True)
         run = upload(s, **MANY)
         assert (run.outcome, run.proof) == (SAME, "head")
-        assert operations(s)[5:] == ["HeadObject", "CompleteMultipartUpload", "CompleteMultipartUpload", "HeadObject"]
+        assert operations(s)[5:] == ["HeadObject", "CompleteMultipartUpload",
+                                     "CompleteMultipartUpload", "HeadObject"]
         check_many(s)
         check_nothing_left(s)
 
@@ -404,7 +424,8 @@ def a_lost_answer_to_complete_is_found_out_by_head():
 @test
 def a_complete_without_etag_proves_nothing_by_itself():
     with S3Server() as s:
-        s.fault("CompleteMultipartUpload", edit=lambda request, reply: setattr(reply, "body", b"<CompleteMultipartUploadResult/>"))
+        s.fault("CompleteMultipartUpload", edit=lambda request,
+                reply: setattr(reply, "body", b"<CompleteMultipartUploadResult/>"))
         assert upload(s, **MANY).outcome == SAME
         check_many(s)
 
@@ -449,7 +470,8 @@ def a_lost_answer_to_create_costs_an_orphan_and_nothing_else():
 @test
 def a_create_without_upload_id_is_no_create():
     with S3Server() as s:
-        s.fault("CreateMultipartUpload", edit=lambda request, reply: setattr(reply, "body", b"<x/>"))
+        s.fault("CreateMultipartUpload", edit=lambda request,
+                reply: setattr(reply, "body", b"<x/>"))
         run = upload(s, **MANY)
         assert run.outcome == AWAY and "upload id" in run.error
         assert run.is_upload_left and s.uploads
@@ -459,17 +481,23 @@ def a_create_without_upload_id_is_no_create():
 
 @test
 def a_part_is_sent_again_after_every_trouble_that_passes():
-    troubles = [{"status": 503, "code": "SlowDown"}, {"status": 500, "code": "InternalError"}, {"status": 500}, {"drop": "head"},
-                {"drop": "body"}, {"drop": "answer"}, {"drop": "answer", "done": True}, {"cut": "head"},
-                {"status": 400, "code": "RequestTimeout"}, {"status": 400, "code": "XAmzContentSHA256Mismatch"}, {"status": 400, "code": "BadDigest"},
-                {"early": True, "status": 503, "code": "SlowDown"}, {"stall": "body"}, {"stall": "answer"},
+    troubles = [{"status": 503, "code": "SlowDown"}, {"status": 500, "code": "InternalError"},
+                {"status": 500}, {"drop": "head"},
+                {"drop": "body"}, {"drop": "answer"}, {"drop": "answer", "done": True},
+                {"cut": "head"},
+                {"status": 400, "code": "RequestTimeout"},
+                {"status": 400, "code": "XAmzContentSHA256Mismatch"},
+                {"status": 400, "code": "BadDigest"},
+                {"early": True, "status": 503, "code": "SlowDown"}, {"stall": "body"},
+                {"stall": "answer"},
                 {"edit": lambda request, reply: reply.headers.pop("ETag")}]
     for trouble in troubles[:-1]:
         with S3Server() as s:
             s.fault("UploadPart", part=2, **trouble)
             run = upload(s, timeout_msec=400, **MANY)
             assert run.outcome == OK, (trouble, run.lines)
-            assert len(s.seen("UploadPart", part=2)) == 2 and len(s.seen("UploadPart")) == 5, (trouble, s.story())
+            assert len(s.seen("UploadPart",
+                              part=2)) == 2 and len(s.seen("UploadPart")) == 5, (trouble, s.story())
             check_many(s)
             check_nothing_left(s)
     with S3Server() as s:      # an answer without ETag cannot be told to Complete
@@ -503,14 +531,17 @@ def a_store_that_is_really_silent_is_found_out_also_through_several_tries():
 @test
 def the_404_of_something_before_the_store_says_nothing_of_the_object():
     def page(request, reply):
-        reply.status, reply.body, reply.headers = 404, b"<html>no backend</html>", {"content-type": "text/html", "x-amz-request-id": None}
+        reply.status, reply.body, reply.headers = 404, b"<html>no backend</html>", {
+            "content-type": "text/html", "x-amz-request-id": None}
 
-    for operation, options in (("UploadPart", MANY), ("CreateMultipartUpload", MANY), ("CompleteMultipartUpload", MANY), ("PutObject", {}),
+    for operation, options in (("UploadPart", MANY), ("CreateMultipartUpload", MANY),
+                               ("CompleteMultipartUpload", MANY), ("PutObject", {}),
                                ("HeadObject", {}), ("HeadObject", MANY)):
         with S3Server() as s:
             s.fault(operation, edit=page)
             run = upload(s, **options)
-            assert run.outcome == (SAME if operation in ("CompleteMultipartUpload", "PutObject") else OK), (operation, run.lines)
+            assert run.outcome == (SAME if operation in ("CompleteMultipartUpload", "PutObject")
+                                   else OK), (operation, run.lines)
             check_object(s, **options)
     with S3Server() as s:      # on and on
         s.fault("UploadPart", edit=page, part=2, times=None)
@@ -522,19 +553,23 @@ def the_404_of_something_before_the_store_says_nothing_of_the_object():
 @test
 def a_store_without_request_ids_is_believed_when_it_says_404():
     with S3Server() as s:
-        s.fault("*", times=None, edit=lambda request, reply: reply.headers.update({"x-amz-request-id": None}))
+        s.fault("*", times=None, edit=lambda request,
+                reply: reply.headers.update({"x-amz-request-id": None}))
         assert upload(s, **MANY).outcome == OK
         check_many(s)
 
 
 @test
 def every_other_request_is_sent_again_too():
-    for operation, skip in (("CreateMultipartUpload", 0), ("HeadObject", 0), ("HeadObject", 1), ("CompleteMultipartUpload", 0)):
-        for trouble in ({"status": 503}, {"drop": "head"}, {"drop": "answer"}, {"cut": "head"}, {"stall": "head"}):
+    for operation, skip in (("CreateMultipartUpload", 0), ("HeadObject", 0), ("HeadObject", 1),
+                            ("CompleteMultipartUpload", 0)):
+        for trouble in ({"status": 503}, {"drop": "head"}, {"drop": "answer"}, {"cut": "head"},
+                        {"stall": "head"}):
             with S3Server() as s:
                 s.fault(operation, skip=skip, **trouble)
                 run = upload(s, timeout_msec=400, **MANY)
-                assert run.outcome == (SAME if operation.startswith("Complete") and "cut" in trouble else OK), (operation, trouble, run.lines)
+                assert run.outcome == (SAME if operation.startswith("Complete") and "cut"
+                                       in trouble else OK), (operation, trouble, run.lines)
                 check_many(s)
 
 
@@ -550,7 +585,8 @@ def retry_after_is_heeded():
 
 @test
 def a_server_that_stays_away_leaves_the_upload_to_be_gone_on_with():
-    for operation, part in (("CreateMultipartUpload", None), ("UploadPart", 2), ("HeadObject", None), ("CompleteMultipartUpload", None)):
+    for operation, part in (("CreateMultipartUpload", None), ("UploadPart", 2),
+                            ("HeadObject", None), ("CompleteMultipartUpload", None)):
         with S3Server() as s:
             s.fault(operation, part=part, status=503, code="ServiceUnavailable", times=None)
             run = upload(s, **MANY)
@@ -649,7 +685,8 @@ def a_conflict_where_head_is_forbidden_is_tried_again_under_the_condition():
 
 @test
 def nothing_is_written_blindly():
-    for conditions, may_replace, outcome in (("none", {}, DENIED), ("none", {"may_replace": True}, OK)):
+    for conditions, may_replace, outcome in (("none", {}, DENIED),
+                                             ("none", {"may_replace": True}, OK)):
         with S3Server() as s:
             s.conditions = conditions
             s.deny = {"HeadObject"}
@@ -670,7 +707,8 @@ def what_head_says_must_be_what_was_sent():
                 run = upload(s, **options)
                 assert run.outcome == MISMATCH and run.proof == "none", run.lines
     with S3Server() as s:
-        s.fault("HeadObject", edit=lambda request, reply: reply.headers.update({SHA256_HEADER: "00" * 32}))
+        s.fault("HeadObject", edit=lambda request,
+                reply: reply.headers.update({SHA256_HEADER: "00" * 32}))
         assert upload(s).outcome == MISMATCH
     for skip, options in ((0, {}), (1, MANY)):
         with S3Server() as s:
@@ -701,7 +739,8 @@ def without_conditions_head_decides_before_complete():
     with S3Server() as s:
         s.conditions = "none"
         assert upload(s, **MANY).outcome == OK
-        assert operations(s)[5:] == ["HeadObject", "CompleteMultipartUpload", "HeadObject", "CompleteMultipartUpload", "HeadObject"]
+        assert operations(s)[5:] == ["HeadObject", "CompleteMultipartUpload", "HeadObject",
+                                     "CompleteMultipartUpload", "HeadObject"]
         check_many(s)
 
 
@@ -711,7 +750,8 @@ def a_store_that_takes_checksums_for_malformed_gets_none():
         s.conditions, s.dialect = "none", "swift"
         assert upload(s, **MANY).outcome == OK
         check_many(s)
-        assert [b"<ChecksumSHA256>" in r.body for r in s.seen("CompleteMultipartUpload")] == [True, False, False]
+        assert [b"<ChecksumSHA256>" in r.body
+                for r in s.seen("CompleteMultipartUpload")] == [True, False, False]
     with S3Server() as s:      # and one that takes everything for malformed is refused
         s.fault("CompleteMultipartUpload", status=400, code="MalformedXML", times=None)
         assert upload(s, **MANY).outcome == REFUSED
