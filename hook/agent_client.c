@@ -15,7 +15,6 @@
 
 enum {
         PACKET_MAX = 4096,
-        FDS_MAX = 4,   /* of a packet; all but the first are closed */
         RETRY_MSEC = 5 /* while the agent's queue of connections is full */
 };
 
@@ -110,23 +109,13 @@ int agent_client_open(const char *path, const char *note, size_t n, uint64_t unt
         return r < 0 ? r : TAKE_FD(fd);
 }
 
-/* Takes the first descriptor of a message and closes all others. */
-static int own_first_fd(struct msghdr *message) {
-        int first = -1;
-        for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
-                if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-                        continue;
-                size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-                for (size_t i = 0; i < n; i++) {
-                        int fd;
-                        memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
-                        if (first < 0)
-                                first = fd;
-                        else
-                                (void)close(fd); /* nobody requested it */
-                }
-        }
-        return first;
+/* @return the descriptor that came with a message; -1 */
+static int own_fd(struct msghdr *message) {
+        const struct cmsghdr *c = CMSG_FIRSTHDR(message);
+        int fd = -1;
+        if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+                memcpy(&fd, CMSG_DATA(c), sizeof fd);
+        return fd;
 }
 
 /* Reading anything but a sealed file of memory might block, or change under us. */
@@ -139,7 +128,8 @@ static bool is_sealed(int fd) {
 
 void agent_client_receive(int fd, AgentReply *ret, int *ret_fd) {
         char data[PACKET_MAX + 1];
-        _Alignas(struct cmsghdr) char control[CMSG_SPACE(FDS_MAX * sizeof(int))];
+        _Alignas(struct cmsghdr) char
+                control[CMSG_LEN(sizeof(int))]; /* no room for a second: the kernel closes it */
         struct iovec part = { .iov_base = data, .iov_len = sizeof data };
         struct msghdr message = { .msg_iov = &part,
                                   .msg_iovlen = 1,
@@ -154,7 +144,7 @@ void agent_client_receive(int fd, AgentReply *ret, int *ret_fd) {
                 ret->kind = AGENT_REPLY_CLOSED;
                 return;
         }
-        _cleanup_close_ int got = own_first_fd(&message);
+        _cleanup_close_ int got = own_fd(&message);
         agent_client_parse(data, (size_t)n, ret);
         if (ret->kind != AGENT_REPLY_SNAPSHOT)
                 return;

@@ -1,6 +1,6 @@
 /* Files that appear whole: with O_TMPFILE, and on file systems that know neither that nor a rename
  * that replaces nothing. */
-#include "hook/write_file.h"
+#include "hook/record.h"
 
 #include <dirent.h>
 #include <errno.h>
