@@ -195,16 +195,6 @@ static void print_example_bucket(void) {
         }
 }
 
-static void print_example(void) {
-        printf("# Configuration of neuron-collectd: an example with every key. What is commented "
-               "out as `#key: value`\n"
-               "# is the default; see neuron-collectd.yaml(5) for the forms of values.\n"
-               "# Check a change with `neuron-collectd --config FILE --check`.\n"
-               "# Made by config/generate from the table in config/keys.c: change that, not this "
-               "file.\n");
-        print_example_keys("", "");
-}
-
 /* The man page */
 
 /* mdoc wants a new sentence on a new line, and no line longer than 80 bytes. */
@@ -246,171 +236,6 @@ static void print_man_keys(const char *prefix) {
         }
 }
 
-static const char man_start[] =
-        ".\\\" Made by config/generate from the table in config/keys.c: change that, not this "
-        "file.\n"
-        ".Dd November 21, 2026\n"
-        ".Dt NEURON-COLLECTD.YAML 5\n"
-        ".Os\n"
-        ".Sh NAME\n"
-        ".Nm neuron-collectd.yaml\n"
-        ".Nd configuration of neuron-collectd\n"
-        ".Sh DESCRIPTION\n"
-        "The file is one YAML 1.1 document in UTF-8, at most 1 MiB large.\n"
-        "Anchors with aliases, tags and further documents are not supported.\n"
-        "Every fault in it is told in one run, as\n"
-        ".Dl FILE:LINE: key: fault; remedy\n"
-        "Unknown keys and keys that are given twice are faults.\n"
-        ".Pp\n"
-        "Sizes are written\n"
-        ".Cm 64KiB , 8MiB\n"
-        "or\n"
-        ".Cm 1GiB ,\n"
-        "or with\n"
-        ".Cm K , M , G\n"
-        "and\n"
-        ".Cm T ,\n"
-        "which are binary too; rates as a size per second, such as\n"
-        ".Cm 50MiB/s ;\n"
-        "times\n"
-        ".Cm 250ms , 5s , 10m , 2h\n"
-        "or\n"
-        ".Cm 7d .\n"
-        "Where there can be no limit at all,\n"
-        ".Cm 0\n"
-        "and\n"
-        ".Cm off\n"
-        "say so.\n"
-        ".Pp\n"
-        "In values,\n"
-        ".Cm ${NAME}\n"
-        "is replaced by the environment variable of that name;\n"
-        "one that is not defined is a fault.\n"
-        "A plain\n"
-        ".Cm ${\n"
-        "is written\n"
-        ".Cm $${ .\n"
-        "What is put in is not looked at again.\n"
-        ".Pp\n"
-        "Paths may have format variables:\n"
-        ".Cm %d\n"
-        "(date and time),\n"
-        ".Cm %c\n"
-        "(cluster id),\n"
-        ".Cm %p\n"
-        "(process),\n"
-        ".Cm %t\n"
-        "(thread),\n"
-        ".Cm %l\n"
-        "(log id) and\n"
-        ".Cm %i\n"
-        "(instance id); at destinations also\n"
-        ".Cm %k\n"
-        "(kind),\n"
-        ".Cm %n\n"
-        "(source name),\n"
-        ".Cm %h\n"
-        "(host) and\n"
-        ".Cm %u\n"
-        "(owner's user name).\n"
-        ".Cm %%\n"
-        "is a percent sign.\n"
-        "A destination's path or prefix with neither\n"
-        ".Cm %d\n"
-        "nor\n"
-        ".Cm %c\n"
-        "gets\n"
-        ".Cm /%d-%c\n"
-        "appended when a source of kind neuron-core-dump goes there.\n"
-        ".Sh KEYS\n"
-        ".Bl -tag -width Ds\n";
-
-static const char man_end[] =
-        ".El\n"
-        ".Sh ENVIRONMENT\n"
-        "Destinations of type s3 heed the variables of the AWS SDKs,\n"
-        "which the unit reads from\n"
-        ".Pa /etc/default/neuron-collectd\n"
-        "or\n"
-        ".Pa /etc/sysconfig/neuron-collectd .\n"
-        "Credentials are taken from the first of these that has any,\n"
-        "and read anew before they expire:\n"
-        ".Bl -tag -width Ds\n"
-        ".It Ev AWS_ACCESS_KEY_ID , AWS_SECRET_ACCESS_KEY , AWS_SESSION_TOKEN\n"
-        "Keys, unless the destination names a\n"
-        ".Cm profile .\n"
-        ".It Ev AWS_WEB_IDENTITY_TOKEN_FILE , AWS_ROLE_ARN\n"
-        "A role by web identity, as EKS gives it to pods (IRSA).\n"
-        ".It Ev AWS_SHARED_CREDENTIALS_FILE , AWS_CONFIG_FILE , AWS_PROFILE\n"
-        "The shared files, by default\n"
-        ".Pa ~/.aws/credentials\n"
-        "and\n"
-        ".Pa ~/.aws/config\n"
-        "of the user that the agent runs as, and the profile in them.\n"
-        ".It Ev AWS_CONTAINER_CREDENTIALS_RELATIVE_URI , AWS_CONTAINER_CREDENTIALS_FULL_URI , "
-        "AWS_CONTAINER_AUTHORIZATION_TOKEN , AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE\n"
-        "The endpoint of ECS and of EKS Pod Identity.\n"
-        ".It Ev AWS_EC2_METADATA_DISABLED , AWS_EC2_METADATA_SERVICE_ENDPOINT , "
-        "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE\n"
-        "The role of the EC2 instance, by IMDSv2.\n"
-        ".El\n"
-        ".Pp\n"
-        "Where S3 is, unless\n"
-        ".Cm destinations[].endpoint\n"
-        "says so:\n"
-        ".Bl -tag -width Ds\n"
-        ".It Ev AWS_ENDPOINT_URL_S3 , AWS_ENDPOINT_URL , AWS_IGNORE_CONFIGURED_ENDPOINT_URLS\n"
-        "The address of the store.\n"
-        ".It Ev AWS_CA_BUNDLE\n"
-        "A PEM file instead of the system's certificates, for a destination without\n"
-        ".Cm ca_file .\n"
-        ".It Ev AWS_USE_DUALSTACK_ENDPOINT , AWS_USE_FIPS_ENDPOINT\n"
-        "Which of AWS's host names are used.\n"
-        ".It Ev HTTPS_PROXY , https_proxy , http_proxy , ALL_PROXY , NO_PROXY\n"
-        "The proxy, unless\n"
-        ".Cm destinations[].proxy\n"
-        "names one.\n"
-        ".El\n"
-        ".Sh FILES\n"
-        ".Bl -tag -width Ds\n"
-        ".It Pa /etc/neuron-collectd/neuron-collectd.yaml\n"
-        "The configuration.\n"
-        "Without it the agent watches the runtime's default dump directory\n"
-        "and delivers to\n"
-        ".Pa /var/lib/neuron-collectd/delivered .\n"
-        ".El\n"
-        ".Sh EXAMPLES\n"
-        "Core dumps of the Neuron runtime go to a shared volume:\n"
-        ".Bd -literal -offset indent\n"
-        "sources:\n"
-        "  - name: core-dumps\n"
-        "    kind: neuron-core-dump\n"
-        "    path: /tmp/neuron-core-dump/dt-%d-cid-%c\n"
-        "destinations:\n"
-        "  - name: fsx\n"
-        "    type: volume\n"
-        "    path: /fsx/neuron/%d-%c\n"
-        ".Ed\n"
-        ".Pp\n"
-        "The same to a bucket, with the credentials that the node has:\n"
-        ".Bd -literal -offset indent\n"
-        "destinations:\n"
-        "  - name: archive\n"
-        "    type: s3\n"
-        "    bucket: my-bucket\n"
-        "    prefix: neuron/%d-%c\n"
-        "    region: eu-west-1\n"
-        ".Ed\n"
-        ".Pp\n"
-        "Show what is in force, and where each value comes from:\n"
-        ".Dl neuron-collectd --config FILE --print-config\n";
-
-static void print_man(void) {
-        printf("%s", man_start);
-        print_man_keys("");
-        printf("%s", man_end);
-}
-
 /* The document */
 
 static void add_markdown_default(StrBuf *b, const ConfigKey *key) {
@@ -443,46 +268,31 @@ static void print_markdown_keys(const char *prefix) {
         }
 }
 
-static void print_markdown(void) {
-        printf("# Configuration\n\n"
-               "Made by `config/generate` from the table in `config/keys.c`: change that, not this "
-               "file.\n\n"
-               "One YAML 1.1 document in UTF-8, at most 1 MiB, "
-               "`/etc/neuron-collectd/neuron-collectd.yaml` by default. "
-               "`neuron-collectd --check` tells every fault in one run, "
-               "`neuron-collectd --print-config` shows what is in force and where each value comes "
-               "from.\n\n"
-               "- Sizes: `64KiB 8MiB 1GiB` (`K M G T` are binary too). Times: `250ms 5s 10m 2h "
-               "7d`. Rates: `50MiB/s`. "
-               "`0` and `off` mean no limit where the table says so.\n"
-               "- `${NAME}` in values is replaced by the environment variable; an undefined one is "
-               "a fault. "
-               "`$${` is a plain `${`.\n"
-               "- Aliases, tags, doubled and unknown keys and further documents are faults. "
-               "A section may be empty.\n"
-               "- A destination's `path` or `prefix` with neither `%%d` nor `%%c` gets `/%%d-%%c` "
-               "appended when a source of kind "
-               "`neuron-core-dump` goes there; `--print-config` says so.\n"
-               "- For `type: s3`, credentials, endpoints and proxies are taken from the "
-               "environment variables and files that "
-               "the AWS SDKs know; neuron-collectd.yaml(5) lists them.\n\n"
-               "| key | takes | default | meaning |\n|---|---|---|---|\n");
-        print_markdown_keys("");
+static void print_example(const char *prefix) {
+        print_example_keys(prefix, "");
 }
 
+/* From stdin comes the text around the keys. */
 int main(int argc, char **argv) {
         static const struct {
                 const char *name;
-                void (*print)(void);
+                void (*print_keys)(const char *prefix);
         } outputs[] = { { "example", print_example },
-                        { "man", print_man },
-                        { "markdown", print_markdown } };
+                        { "man", print_man_keys },
+                        { "markdown", print_markdown_keys } };
+        _cleanup_free_ char *line = NULL;
+        size_t i = 0, n = 0;
 
-        for (size_t i = 0; argc == 2 && i < ELEMENTSOF(outputs); i++)
-                if (strcmp(argv[1], outputs[i].name) == 0) {
-                        outputs[i].print();
-                        return fflush(stdout) == EOF ? EXIT_FAILURE : EXIT_SUCCESS;
-                }
-        fprintf(stderr, "usage: %s example|man|markdown\n", argv[0]);
-        return EXIT_FAILURE;
+        while (argc == 2 && i < ELEMENTSOF(outputs) && strcmp(argv[1], outputs[i].name) != 0)
+                i++;
+        if (argc != 2 || i == ELEMENTSOF(outputs)) {
+                fprintf(stderr, "usage: %s example|man|markdown <TEXT\n", argv[0]);
+                return EXIT_FAILURE;
+        }
+        while (getline(&line, &n, stdin) > 0)
+                if (strcmp(line, "@KEYS@\n") == 0)
+                        outputs[i].print_keys("");
+                else
+                        fputs(line, stdout);
+        return fflush(stdout) == EOF ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -24,7 +24,7 @@ result() {
 # The functions below are called through result().
 # shellcheck disable=SC2317
 is_current() {
-    if "$generate" "$1" > "$work/made" && diff -u "$src/$2" "$work/made"; then
+    if "$generate" "$1" < "$src/config/$2.in" > "$work/made" && diff -u "$src/$3" "$work/made"; then
         return 0
     fi
     echo "run: make generate-config"
@@ -59,9 +59,9 @@ PYTHON
 }
 
 echo 1..5
-result 1 'the example file is what the table makes' is_current example config/neuron-collectd.yaml
-result 2 'the man page is what the table makes' is_current man man/neuron-collectd.yaml.5
-result 3 'the document is what the table makes' is_current markdown docs/CONFIGURATION.md
+result 1 'the example file is what the table makes' is_current example example config/neuron-collectd.yaml
+result 2 'the man page is what the table makes' is_current man manual man/neuron-collectd.yaml.5
+result 3 'the document is what the table makes' is_current markdown document docs/CONFIGURATION.md
 if command -v mandoc > /dev/null; then
     result 4 'mandoc finds no fault in the man page' is_lint_free
 else
