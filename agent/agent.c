@@ -27,14 +27,14 @@ IntakeSource *agent_source_by_name(const Agent *a, const char *name) {
         return NULL;
 }
 
-/* ---- news from the rooms ---- */
+/* ---- events of the folders ---- */
 
 static void on_ready(Bundle *b, void *userdata) {
         Agent *a = userdata;
         (void)b;
         scheduler_kick(a->scheduler);
         retainer_kick(a->retainer);
-        agent_tell_status(a);
+        agent_notify_status(a);
 }
 
 static void on_found(const Bundle *b, void *userdata) {
@@ -48,7 +48,7 @@ static void on_links_rechecked(IntakeSource *s, const char *id, void *userdata) 
         retainer_on_links_rechecked(a->retainer, s, id);
 }
 
-static SourceTerms *terms_of(const Bundle *b) {
+static SourceTerms *get_source_terms(const Bundle *b) {
         return intake_source_terms(b->source);
 }
 
@@ -71,16 +71,16 @@ static void add_discard(const char *name, uint64_t n, void *userdata) {
                 more[a->n_discards++] = (Discard){ copy, n };
 }
 
-/* Counted for as long as the state lives, so that a restart explains no less. */
+/* Persisted, so that the figures survive a restart. */
 static void on_discard(const char *reason, uint64_t n, void *userdata) {
         Agent *a = userdata;
         char name[128];
         (void)snprintf(name, sizeof name, DISCARD_COUNTER "%s", reason);
-        (void)store_counter_add(a->store, name, n); /* the count in memory is right all the same */
+        (void)store_counter_add(a->store, name, n); /* on failure the count in memory remains */
         add_discard(name, n, a);
 }
 
-/* A bundle came to its end: what held its sources is let go, except where the operator can bring it back. */
+/* Releases the source files, except where the operator can retry the bundle. */
 static void on_final(Bundle *b, void *userdata) {
         Agent *a = userdata;
         if (a->scheduler)
@@ -91,7 +91,7 @@ static void on_final(Bundle *b, void *userdata) {
                 on_discard(bundle_state_name(b->rec.state), 1, a);
         own_sources_on_final(a, b);
         retainer_on_final(a->retainer, b);
-        agent_tell_status(a);
+        agent_notify_status(a);
 }
 
 static void on_delivered(const Bundle *b, void *userdata) {
@@ -113,7 +113,7 @@ static int on_store_timer(sd_event_source *source, uint64_t usec, void *userdata
 static void on_store_error(void *userdata) {
         Agent *a = userdata;
         if (a->store_timer && sd_event_source_get_enabled(a->store_timer, NULL) > 0)
-                return; /* it goes off as it was to: errors in a row do not put it off */
+                return; /* a further error does not postpone it */
         int r = timer_arm(&a->store_timer, &(TimerOrder){ .event = a->event,
                                                           .usec = STORE_RETRY_USEC,
                                                           .handler = on_store_timer,
@@ -142,7 +142,7 @@ static void on_note_finished(const NoteView *v, void *userdata) {
                 return;
         for (size_t i = 0; i < NOTE_FILES_MAX && v->promised[i]; i++)
                 intake_source_promised(s, v->unit_path, v->uid, v->promised[i]);
-        if (a->incidents && v->may_come) /* and has come */
+        if (a->incidents && v->may_come)
                 incidents_add_unit_of_note(a->incidents,
                                            &(IncidentUnitOfNote){ .note = v->note->id,
                                                                   .source = v->source,
@@ -171,14 +171,14 @@ static void on_pending(const char *source, const char *unit_path, bool pending, 
                 intake_source_pending(s, unit_path, pending);
 }
 
-static void agent_hook_unheard(uint64_t n, void *userdata) {
+static void on_notes_refused(uint64_t n, void *userdata) {
         const Agent *a = userdata;
         if (a->notes)
                 hooknotes_count_refused(a->notes, n);
 }
 
-static void agent_hook_renewed(const char *source, const char *unit_path, uint64_t before_usec,
-                        void *userdata) {
+static void on_unit_renewed(const char *source, const char *unit_path, uint64_t before_usec,
+                            void *userdata) {
         const Agent *a = userdata;
         if (a->incidents)
                 incidents_unit_renewed(a->incidents, source, unit_path, before_usec);
@@ -214,12 +214,12 @@ static void arm_orphans(Agent *a, uint64_t usec) {
                                                                       .handler = on_orphans,
                                                                       .userdata = a });
         if (r < 0)
-                log_warning(r, "what is attached to dumps of former sources is not searched for");
+                log_warning(r, "cannot arm the timer that removes attachments of former sources");
 }
 
-/* ---- life ---- */
+/* ---- hooks ---- */
 
-/* A socket that systemd hands over is known by its path, whatever the unit is called. */
+/* @return an fd that systemd has passed for this path and type; -1 */
 static int agent_passed_socket(const char *path, int type) {
         int n = sd_listen_fds(0);
         for (int fd = SD_LISTEN_FDS_START; fd < SD_LISTEN_FDS_START + n; fd++)
@@ -231,13 +231,12 @@ static int agent_passed_socket(const char *path, int type) {
 static int open_socket(Agent *a) {
         const char *path = a->config->hook.socket;
         int fd = agent_passed_socket(path, SOCK_SEQPACKET);
-        if (fd >= 0 || a->once) /* a sweep answers nobody: the daemon may be about to start */
+        if (fd >= 0 || a->once) /* with --once the daemon may be about to start */
                 return fd;
         int r = hook_socket_listen(path, &fd);
         if (r == 0)
                 return fd;
-        log_warning(r, "cannot listen for hooks on '%s'%s; their notes come by the mailbox alone",
-                    path,
+        log_warning(r, "cannot listen for hooks on '%s'%s; notes arrive by the mailbox only", path,
                     r == -EADDRINUSE ? ": another process answers there; stop it, or set another "
                                        "hook.socket"
                                      : "; check that its directory can be written, or set another "
@@ -259,10 +258,10 @@ static void start_incidents(Agent *a) {
         if (r == 0 && !a->once)
                 r = incidents_new(&a->incidents, &context, a->config);
         if (r < 0)
-                log_warning(r, "snapshots of the hardware cannot be taken");
+                log_warning(r, "cannot create snapshots of the hardware");
 }
 
-static void agent_hook_start(Agent *a) {
+static void start_hook(Agent *a) {
         arm_orphans(a, 0);
         const HookNotesContext context = { .event = a->event,
                                            .clock = a->clock,
@@ -276,8 +275,8 @@ static void agent_hook_start(Agent *a) {
         int r = hooknotes_new(&a->notes, &context, a->config, fd);
         if (r < 0) {
                 if (fd >= 0)
-                        (void)close(fd); /* nobody was let in */
-                log_warning(r, "notes of hooks cannot be received; dumps are found anyway");
+                        (void)close(fd); /* nobody has connected yet */
+                log_warning(r, "cannot receive hook notes; dumps are found without them");
         }
 }
 
@@ -289,18 +288,18 @@ void agent_rebind_hook(Agent *a) {
                 incidents_rebind(a->incidents, a->config);
 }
 
-static void agent_hook_stop(Agent *a) {
+static void stop_hook(Agent *a) {
         a->orphans_timer = sd_event_source_disable_unref(a->orphans_timer);
         a->notes = hooknotes_free(a->notes);
         a->incidents = incidents_free(a->incidents);
 }
 
-static bool agent_hook_is_idle(const Agent *a) {
+static bool hook_is_idle(const Agent *a) {
         return !a->notes || hooknotes_is_idle(a->notes);
 }
 
-void agent_hook_view(const Agent *a, HookView *ret) {
-        HookNotesStats f = { .trouble = "notes of hooks cannot be received" };
+void agent_fill_hook_view(const Agent *a, HookView *ret) {
+        HookNotesStats f = { .trouble = "hook notes cannot be received" };
         IncidentsStats snapshots = { 0 };
         if (a->notes)
                 hooknotes_stats(a->notes, &f);
@@ -323,7 +322,7 @@ void agent_hook_view(const Agent *a, HookView *ret) {
                            .seconds = f.seconds };
 }
 
-/* ---- making it ---- */
+/* ---- creation ---- */
 
 static int open_store(Agent *a) {
         _cleanup_free_ char *put_aside = NULL;
@@ -341,7 +340,7 @@ static int open_store(Agent *a) {
         if (r < 0) {
                 log_error(r,
                           "cannot open the state in '%s'; check that the directory exists, is "
-                          "writable by this user and has room",
+                          "writable by this user and has free space",
                           dir);
                 return r;
         }
@@ -353,7 +352,7 @@ static int open_store(Agent *a) {
         return 0;
 }
 
-/* Rows that are none of ours, in a database that is sound: somebody has written to it. */
+/* Invalid rows in a database that SQLite finds intact: something else has written to it. */
 static int open_table(Agent *a) {
         _cleanup_free_ char *put_aside = NULL;
         const BundleTableCallbacks callbacks = { on_final, on_store_error, a };
@@ -370,7 +369,7 @@ static int open_table(Agent *a) {
         return bundle_table_new(&a->bundles, a->store, a->clock, &callbacks);
 }
 
-int agent_make_pipeline(Agent *a) {
+int agent_create_scheduler(Agent *a) {
         SchedulerContext context = { .event = a->event,
                                      .clock = a->clock,
                                      .store = a->store,
@@ -379,15 +378,15 @@ int agent_make_pipeline(Agent *a) {
                                      .instance_id = a->instance_id,
                                      .hostname = a->hostname,
                                      .environment = a->environment,
-                                     .is_urgent = a->once || a->drain.is_on,
+                                     .is_urgent = a->once || agent_is_draining(a),
                                      .on_delivered = on_delivered,
-                                     .source_terms = terms_of,
+                                     .source_terms = get_source_terms,
                                      .on_changed = intake_settle_again,
                                      .userdata = a };
         return scheduler_new(&a->scheduler, &context, a->config);
 }
 
-/* A source of the same name that now looks elsewhere is another one: it would find nothing at the bundle's path. */
+/* A source of the same name whose path has changed does not find the bundle's files. */
 void agent_adopt_bundles(Agent *a, IntakeSource *s) {
         LIST_FOREACH_SAFE (l, bundle_table_all(a->bundles)) {
                 Bundle *b = CONTAINER_OF(l, Bundle, link);
@@ -397,8 +396,7 @@ void agent_adopt_bundles(Agent *a, IntakeSource *s) {
         }
 }
 
-
-int agent_make_sources(Agent *a) {
+int agent_start_sources(Agent *a) {
         a->intake_context = (IntakeContext){ .event = a->event,
                                              .clock = a->clock,
                                              .store = a->store,
@@ -408,9 +406,9 @@ int agent_make_sources(Agent *a) {
                                              .attachments = a->attachments,
                                              .hook_deadline_usec = a->config->hook.deadline_usec,
                                              .on_ready = on_ready,
-                                             .on_renewed = agent_hook_renewed,
+                                             .on_renewed = on_unit_renewed,
                                              .on_discard = on_discard,
-                                             .on_unheard = agent_hook_unheard,
+                                             .on_unheard = on_notes_refused,
                                              .on_found = on_found,
                                              .on_links_rechecked = on_links_rechecked,
                                              .userdata = a };
@@ -448,7 +446,7 @@ static int on_evict(Bundle *b, const char *reason, void *userdata) {
         return bundle_set_state(a->bundles, b, BUNDLE_EVICTED, reason);
 }
 
-static int make_retainer(Agent *a) {
+static int create_retainer(Agent *a) {
         RetainerContext context = { .event = a->event,
                                     .clock = a->clock,
                                     .store = a->store,
@@ -465,7 +463,7 @@ static int make_retainer(Agent *a) {
         return r;
 }
 
-static int make_notices(Agent *a) {
+static int start_notices(Agent *a) {
         return ec2_notices_new(&a->notices,
                                &(Ec2NoticesOptions){ .event = a->event,
                                                      .clock = a->clock,
@@ -476,12 +474,12 @@ static int make_notices(Agent *a) {
                                                      .userdata = a });
 }
 
-static int make_api(Agent *a) {
+static int start_api(Agent *a) {
         int fd = agent_passed_socket(a->config->api.socket, SOCK_STREAM), r = 0;
         if (fd < 0)
                 r = api_listen_unix(a->config->api.socket, &fd);
         if (r < 0) {
-                if (a->once) /* a sweep without an audience is as good */
+                if (a->once) /* a sweep needs no API */
                         return 0;
                 log_error(r, "cannot listen on '%s'%s", a->config->api.socket,
                           r == -EADDRINUSE ? ": another agent answers there; stop it, or set "
@@ -537,30 +535,30 @@ static int agent_start(Agent *a) {
                 return r;
         }
         (void)store_counter_list(a->store, DISCARD_COUNTER, add_discard,
-                                 a); /* unreadable: they count from here */
+                                 a); /* if unreadable, counting starts here */
         r = store_ledger_abandon_idle(a->store);
         if (r < 0)
-                log_warning(r, "cannot look for uploads that nobody goes on with");
-        r = agent_make_pipeline(a);
+                log_warning(r, "cannot queue abandoned uploads for abort");
+        r = agent_create_scheduler(a);
         if (r < 0) {
                 log_error(r, "cannot set up the destinations");
                 return r;
         }
-        r = agent_make_sources(a);
+        r = agent_start_sources(a);
         if (r < 0)
                 return r;
-        r = make_retainer(a);
+        r = create_retainer(a);
         if (r < 0) {
-                log_error(r, "cannot set up what lets go of sources");
+                log_error(r, "cannot set up retention");
                 return r;
         }
-        agent_hook_start(a);
-        r = make_api(a);
+        start_hook(a);
+        r = start_api(a);
         if (r < 0)
                 return r;
-        if (!a->once && make_notices(a) < 0)
-                log_warning(0, "EC2's notices of this node's end cannot be asked for");
-        if (a->once) /* failures of an earlier run are no reason not to try */
+        if (!a->once && start_notices(a) < 0)
+                log_warning(0, "cannot request EC2's notices of interruption and maintenance");
+        if (a->once) /* regardless of failures of an earlier run */
                 LIST_FOREACH (l, bundle_table_all(a->bundles))
                         scheduler_retry_now(a->scheduler, CONTAINER_OF(l, Bundle, link));
         scheduler_retry_now(a->scheduler, NULL);
@@ -606,9 +604,9 @@ Agent *agent_free(Agent *a) {
         api_free(a->api_tcp);
         ec2_notices_free(a->notices);
         agent_drain_done(a);
-        agent_reload_drop(a);
-        agent_hook_stop(a);
-        a->retainer = retainer_free(a->retainer); /* what ends from here on kicks nobody */
+        agent_cancel_reload(a);
+        stop_hook(a);
+        a->retainer = retainer_free(a->retainer);
         a->scheduler = scheduler_free(a->scheduler);
         agent_free_sources(a);
         sd_event_source_disable_unref(a->store_timer);
@@ -636,8 +634,8 @@ void agent_flush(Agent *a, bool flush) {
         scheduler_retry_now(a->scheduler, NULL);
 }
 
-bool agent_is_through(Agent *a) {
-        if (!agent_hook_is_idle(a))
+bool agent_is_idle(Agent *a) {
+        if (!hook_is_idle(a))
                 return false;
         for (size_t i = 0; i < a->n_sources; i++)
                 if (!intake_source_is_idle(a->sources[i]))
@@ -651,7 +649,7 @@ bool agent_is_through(Agent *a) {
         return true;
 }
 
-static int print_left(const BundleRecord *rec, void *userdata) {
+static int print_undelivered(const BundleRecord *rec, void *userdata) {
         FILE *f = userdata;
         if (rec->state == BUNDLE_SETTLING || rec->state == BUNDLE_READY ||
             rec->state == BUNDLE_SHIPPING || rec->state == BUNDLE_QUARANTINED)
@@ -660,11 +658,12 @@ static int print_left(const BundleRecord *rec, void *userdata) {
         return 0;
 }
 
-static int print_left_state(Agent *a, BundleState state, FILE *f) {
-        return bundle_table_list(a->bundles, &(StoreFilter){ .state = (int)state }, print_left, f);
+static int print_undelivered_state(Agent *a, BundleState state, FILE *f) {
+        return bundle_table_list(a->bundles, &(StoreFilter){ .state = (int)state },
+                                 print_undelivered, f);
 }
 
-size_t agent_print_left(Agent *a, FILE *f) {
+size_t agent_print_undelivered(Agent *a, FILE *f) {
         static const BundleState left[] = { BUNDLE_SETTLING, BUNDLE_READY, BUNDLE_SHIPPING,
                                             BUNDLE_QUARANTINED };
         StoreCounts counts;
@@ -672,17 +671,17 @@ size_t agent_print_left(Agent *a, FILE *f) {
         size_t n = 0;
         for (size_t i = 0; i < ELEMENTSOF(left); i++) {
                 n += counts.bundles[left[i]];
-                (void)print_left_state(a, left[i],
-                                       f); /* the count tells even when the list cannot be read */
+                (void)print_undelivered_state(
+                        a, left[i], f); /* the count is right even if the list cannot be read */
         }
         return n;
 }
 
-void agent_tell_status(Agent *a) {
+void agent_notify_status(Agent *a) {
         StoreCounts c;
         DrainView drain;
         bundle_table_counts(a->bundles, &c);
-        agent_drain_view(a, &drain);
+        agent_fill_drain_view(a, &drain);
         const char *drained = !drain.is_draining ? ""
                               : drain.is_safe    ? "drained, safe to terminate; "
                                                  : "draining; ";
@@ -695,5 +694,6 @@ void agent_tell_status(Agent *a) {
                 (unsigned long long)c.bundles[BUNDLE_SETTLING],
                 (unsigned long long)c.bundles[BUNDLE_READY],
                 (unsigned long long)c.bundles[BUNDLE_SHIPPING],
-                (unsigned long long)c.bundles[BUNDLE_QUARANTINED]); /* nobody to tell is no fault */
+                (unsigned long long)
+                        c.bundles[BUNDLE_QUARANTINED]); /* without systemd it does nothing */
 }

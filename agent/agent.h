@@ -1,4 +1,4 @@
-/* The agent: owns one of each room and introduces them. */
+/* The agent: owns one object of each of its folders and connects them by callbacks. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,30 +12,34 @@
 
 typedef struct Agent Agent;
 
-/** @param config  taken over
- * @param once     no API socket is needed, and agent_is_through() will be asked
- * @return 0; AGENT_E_LOCKED: another agent has the state directory (said in the log); -errno (said in the log) */
+/** @param config  now owned by the agent, also on failure
+ * @param once     no API socket is needed; the caller polls agent_is_idle()
+ * @return 0; AGENT_E_LOCKED: another agent has the state directory (logged); -errno (logged) */
 enum { AGENT_E_LOCKED = 1 };
 int agent_new(Agent **ret, sd_event *event, Config *config, bool once);
 Agent *agent_free(Agent *a);
 
-/** Reads the configuration file again. A faulty one changes nothing and is told in the log and in status. Where deliveries have to be begun
- * anew, what is under way first has a few seconds to end well; asked for again meanwhile, it reads the file once more.
- * @param on_done  once it is in force, or refused; perhaps from inside */
+/** Reads the configuration file again. An invalid one changes nothing and is reported by the log
+ * and the status. Where deliveries must restart, running ones first have a few seconds to end; a
+ * request that comes meanwhile reads the file once more.
+ * @param on_done  called when it is in force or refused, perhaps before this function returns */
 void agent_reload(Agent *a, void (*on_done)(void *userdata), void *userdata);
 
-/** Stops in good order within 5 s: nothing new begins, parts that are under way arrive or are written down. Then on_stopped, once; from inside only
- * if no timer can be had. */
+/** Stops within 5 s: no delivery starts, running ones are interrupted in a state from which they
+ * can be resumed.
+ * @param on_stopped  called once; before this function returns only if no timer can be armed */
 void agent_stop(Agent *a, void (*on_stopped)(void *userdata), void *userdata);
 
-/** Scans everything and tries everything now. @param flush  takes what settles as if `settle` were over */
+/** Scans all sources and retries all deliveries now.
+ * @param flush  accepts units that still settle as if `settle` had elapsed */
 void agent_flush(Agent *a, bool flush);
 
-/** @return whether nothing more will happen by itself but retries: everything found is delivered, or has failed by its own fault */
-bool agent_is_through(Agent *a);
+/** @return whether nothing but retries remains: each bundle is delivered or has failed */
+bool agent_is_idle(Agent *a);
 
-/** Prints a line for each bundle that is not delivered. @return how many */
-size_t agent_print_left(Agent *a, FILE *f);
+/** Prints a line for each bundle that is not delivered. @return their number */
+size_t agent_print_undelivered(Agent *a, FILE *f);
 
-/** Tells systemd in one line how it stands (STATUS=); done by itself whenever a bundle begins, is ready or ends. */
-void agent_tell_status(Agent *a);
+/** Sends a line of figures to systemd (STATUS=). The agent calls it itself when a bundle becomes
+ * ready or final. */
+void agent_notify_status(Agent *a);

@@ -1,4 +1,4 @@
-/* What the files of the agent share: agent.c (life), reload.c, drain.c (the way out), view.c (what the API asks). */
+/* Shared by agent.c, reload.c, drain.c (drain and stop), view.c (the API) and own_sources.c. */
 #pragma once
 
 #include "agent/agent.h"
@@ -13,37 +13,45 @@ typedef struct Discard {
         uint64_t n;
 } Discard;
 
-/* On the way out: nothing new is taken, the rest is shipped. drain.c */
-typedef enum DrainAsker { /* each may take back its own wish only */
-                          DRAIN_OPERATOR,
-                          DRAIN_SPOT,
-                          DRAIN_MAINTENANCE,
-                          N_DRAIN_ASKERS
-} DrainAsker;
+/* Each may withdraw its own request only. drain.c */
+typedef enum DrainRequester {
+        DRAIN_OPERATOR,
+        DRAIN_SPOT,
+        DRAIN_MAINTENANCE,
+        N_DRAIN_REQUESTERS,
+} DrainRequester;
 
-typedef struct DrainWish {
-        bool is_on;
+typedef struct DrainRequest {
+        bool is_active;
         char reason[96];
         uint64_t deadline_usec; /* CLOCK_REALTIME; 0 = not known */
-} DrainWish;
+} DrainRequest;
 
-/* What is being shipped comes to its end, or has had its time. drain.c */
+/* Waits until running deliveries have ended, four seconds at most. drain.c */
 typedef struct WindDown {
         Agent *agent;
         sd_event_source *timer;
         uint64_t until_usec; /* CLOCK_BOOTTIME */
-        void (*on_over)(Agent *a);
+        void (*on_done)(Agent *a);
 } WindDown;
 
+typedef enum AgentState {
+        AGENT_RUNNING,
+        AGENT_DRAINING, /* new units are not accepted; known ones are shipped */
+        AGENT_FLUSHING, /* the deadline is near: units that still settle are shipped, too */
+        AGENT_STOPPING,
+        N_AGENT_STATES,
+} AgentState;
+
 typedef struct Drain {
-        DrainWish wishes[N_DRAIN_ASKERS]; /* on while there is one of them */
-        bool is_on, has_flushed;
-        char reason[320], missing[512];
+        AgentState state; /* written by drain.c only */
+        DrainRequest requests[N_DRAIN_REQUESTERS];
+        char reason[320]; /* of all active requests */
+        char missing[512];
         uint64_t since_usec;    /* CLOCK_REALTIME */
-        sd_event_source *timer; /* a look every few seconds */
-        Notice announced;       /* maintenance that is not near yet */
+        sd_event_source *timer; /* checks every few seconds */
+        Notice announced;       /* maintenance that is not due yet */
         sd_event_source *announced_timer;
-        bool is_stopping;
         WindDown stop;
         void (*on_stopped)(void *userdata);
         void *userdata;
@@ -51,14 +59,14 @@ typedef struct Drain {
 
 typedef struct ReloadChanges {
         StrBuf applied, restart; /* keys */
-        bool scheduler, sources; /* is to be made anew */
+        bool scheduler, sources; /* must be created again */
 } ReloadChanges;
 
-/* Underway from the signal until what was being shipped has ended. reload.c */
+/* Underway from the signal until running deliveries have ended. reload.c */
 typedef struct Reload {
         Config *loaded; /* NULL: none is underway */
         ReloadChanges changes;
-        bool is_wanted_again;
+        bool is_requested_again;
         WindDown wind_down;
         void (*on_done)(void *userdata);
         void *userdata;
@@ -73,10 +81,10 @@ struct Agent {
         BundleTable *bundles;
         Scheduler *scheduler;
         Retainer *retainer;
-        Ec2Notices *notices;            /* NULL: not on EC2 */
-        HookNotes *notes;               /* NULL: hooks cannot be heard */
-        Incidents *incidents;           /* NULL: no snapshots can be taken */
-        sd_event_source *orphans_timer; /* agent.c */
+        Ec2Notices *notices;  /* NULL: not on EC2 */
+        HookNotes *notes;     /* NULL: notes cannot be received */
+        Incidents *incidents; /* NULL: snapshots are not possible */
+        sd_event_source *orphans_timer;
         ClockSteady orphans_steady;
         Drain drain;
         Reload reload;
@@ -87,14 +95,14 @@ struct Agent {
         size_t n_own_sources;
         Api *api, *api_tcp;
         AgentBackend backend;
-        char **environment; /* a copy in secret memory: the process's own has no secrets any more */
+        char **environment; /* a copy in secret memory; the process's own has no secrets left */
         char instance_id[INSTANCE_ID_SIZE];
         char hostname[65];
         bool once;
         sd_event_source *store_timer; /* armed while the state database cannot be written */
         uint64_t started_usec, loaded_usec;
-        char *pending_restart; /* keys, for people; NULL = none */
-        char *config_error;    /* of the last reload; NULL = it went well */
+        char *pending_restart; /* keys, as text; NULL = none */
+        char *config_error;    /* of the last reload; NULL = none */
         Discard *discards;
         size_t n_discards;
         Histogram delivery_seconds;
@@ -103,18 +111,18 @@ struct Agent {
 
 IntakeSource *agent_source_by_name(const Agent *a, const char *name);
 
-/* agent.c: for a reload, too */
-int agent_make_pipeline(Agent *a);
-int agent_make_sources(Agent *a);
-/** Hands the sources there are to retention. */
+/* agent.c; for reload.c, too */
+int agent_create_scheduler(Agent *a);
+int agent_start_sources(Agent *a);
+/** Passes the current sources to retention. */
 void agent_retain_sources(Agent *a);
 void agent_free_sources(Agent *a);
-/** Bundles that are known already and belong to this source go on with it. */
+/** Assigns bundles that are known already to the source that they belong to. */
 void agent_adopt_bundles(Agent *a, IntakeSource *s);
 
 /** Applies the configuration that is in force to hook notes and incidents. */
 void agent_rebind_hook(Agent *a);
-void agent_hook_view(const Agent *a, HookView *ret);
+void agent_fill_hook_view(const Agent *a, HookView *ret);
 
 /* own_sources.c: the agent's own sources, which nobody configures (config/config.h): incidents that
  * belong to no dump, and dumps that an earlier version copied out of containers and has not
@@ -132,28 +140,30 @@ void own_sources_on_final(Agent *a, const Bundle *b);
 /* reload.c */
 /** @return the configured source of that name, NULL */
 const ConfigSource *agent_config_source(const Config *c, const char *name);
-/** What is underway is not carried out. */
-void agent_reload_drop(Agent *a);
+/** Discards the reload that is underway. */
+void agent_cancel_reload(Agent *a);
 
 /* drain.c */
-/** Drains because of one more asker, or of the same one with another deadline.
+/** Starts a drain, adds a request to it, or replaces the request of the same requester.
  * @param reason         a sentence; copied
- * @param deadline_usec  when this node goes, CLOCK_REALTIME; 0 = not known */
-void agent_drain(Agent *a, DrainAsker asker, const char *reason, uint64_t deadline_usec);
-/** Takes back everybody's wish. */
+ * @param deadline_usec  when this node terminates, CLOCK_REALTIME; 0 = not known */
+void agent_drain(Agent *a, DrainRequester requester, const char *reason, uint64_t deadline_usec);
+/** Withdraws all requests. */
 void agent_resume(Agent *a);
-/** After sources and pipeline were made anew. */
-void agent_drain_again(Agent *a);
-/** Has what is being shipped come to an end from which it can be gone on with.
- * @param w        borrowed until on_over, or wind_down_done()
- * @param on_over  called once, when nothing is shipped any more or four seconds are over; from inside only if no timer can be had */
-void agent_wind_down(Agent *a, WindDown *w, void (*on_over)(Agent *a));
+bool agent_is_draining(const Agent *a);
+/** Applies the drain to sources and scheduler that were created again. */
+void agent_apply_drain(Agent *a);
+/** Has running deliveries end in a state from which they can be resumed.
+ * @param w        borrowed until on_done, or wind_down_done()
+ * @param on_done  called once, when no delivery runs any more or after four seconds; before this
+ * function returns only if no timer can be armed */
+void agent_wind_down(Agent *a, WindDown *w, void (*on_done)(Agent *a));
 void wind_down_done(WindDown *w);
-/** Callbacks of notices.h. */
+/** Callbacks of ec2_notices.h. */
 void agent_on_notice(const Notice *n, void *userdata);
 void agent_on_withdrawn(NoticeKind kind, void *userdata);
 /** @param ret  points into the agent until the next call */
-void agent_drain_view(Agent *a, DrainView *ret);
+void agent_fill_drain_view(Agent *a, DrainView *ret);
 void agent_drain_done(Agent *a);
 
 /** Fills a->backend. */

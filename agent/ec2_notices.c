@@ -31,8 +31,8 @@ static int parse_action(const json_t *object, const char *key, Notice *ret) {
         return 0;
 }
 
-/* `{"action": "terminate", "time": "2017-09-18T08:22:00Z"}`. That the end is near counts also when
- * nobody can read when. */
+/* `{"action": "terminate", "time": "2017-09-18T08:22:00Z"}`. An interruption counts even if its
+ * time is invalid. */
 static int parse_spot(const json_t *document, Notice *ret) {
         const char *when = json_string_value(json_object_get(document, "time"));
 
@@ -56,7 +56,7 @@ static int parse_moment(const char *text, uint64_t *ret_usec) {
 }
 
 /* `[{"NotBefore": "21 Jan 2019 09:00:43 GMT", "Code": "system-reboot", "State": "active", …}]`;
- * what is over stands there for a while with the state `completed` or `canceled`. */
+ * past events stay for a while with the state `completed` or `canceled`. */
 static int parse_maintenance(const json_t *document, Notice *ret) {
         Notice best = { .kind = NOTICE_MAINTENANCE };
         bool is_found = false, is_faulty = false;
@@ -87,13 +87,13 @@ static int parse_maintenance(const json_t *document, Notice *ret) {
         return 1;
 }
 
-/* `{"noticeTime": "2020-11-05T08:22:00Z"}`: when it was said, not when anything happens. */
+/* `{"noticeTime": "2020-11-05T08:22:00Z"}` is the time of the recommendation. */
 static int parse_rebalance(const json_t *document, Notice *ret) {
         static const char word[] = "rebalance";
-        uint64_t said_usec;
-        const char *said = json_string_value(json_object_get(document, "noticeTime"));
+        uint64_t noticed_usec;
+        const char *noticed = json_string_value(json_object_get(document, "noticeTime"));
 
-        if (!said || s3_time_parse(said, &said_usec) < 0)
+        if (!noticed || s3_time_parse(noticed, &noticed_usec) < 0)
                 return -EINVAL;
         memcpy(ret->action, word, sizeof word);
         return 1;
@@ -132,7 +132,7 @@ int notice_parse(NoticeKind kind, const char *body, size_t n, Notice *ret) {
 #define WAIT_MAX_USEC (5 * USEC_PER_MINUTE)
 
 /* An interruption is announced two minutes ahead: "We recommend that you check for these
- * interruption notices every 5 seconds." The others come hours ahead, or tell of a risk only. */
+ * interruption notices every 5 seconds." The others come hours ahead, or report a risk only. */
 static const uint64_t interval_usec[N_NOTICE_KINDS] = {
         [NOTICE_SPOT] = 5 * USEC_PER_SEC,
         [NOTICE_MAINTENANCE] = 60 * USEC_PER_SEC,
@@ -194,9 +194,6 @@ NoticeChange notice_schedule_handle(NoticeSchedule *s, const NoticeAnswer *answe
         return NOTICE_ANNOUNCED;
 }
 
-/* Asks IMDS one question at a time, and says on what is new. Which and when is decided by
- * notices_state.c, what it means by drain.c. */
-
 #define TIMER_ACCURACY_USEC (USEC_PER_SEC / 2)
 #define VENDOR_MAX_BYTES 256
 
@@ -205,7 +202,7 @@ struct Ec2Notices {
         NoticeSchedule schedule;
         Imds *imds;
         sd_event_source *timer;
-        NoticeKind asked;
+        NoticeKind requested;
 };
 
 static const char *const paths[N_NOTICE_KINDS] = {
@@ -239,15 +236,16 @@ static bool is_ec2(const Ec2NoticesOptions *o) {
                vendor_is(o->sysfs_root, "class/dmi/id/sys_vendor");
 }
 
-/* ---- asking ---- */
+/* ---- requests ---- */
 
 static void wait_for_next(Ec2Notices *n) {
         uint64_t due_usec, now_usec = n->options.clock->boottime_usec(n->options.clock);
 
-        n->asked = notice_schedule_next(&n->schedule, &due_usec);
+        n->requested = notice_schedule_next(&n->schedule, &due_usec);
         int r = timer_rearm(n->timer, due_usec > now_usec ? due_usec - now_usec : 0);
         if (r < 0)
-                log_error(r, "the instance metadata service is no longer asked for notices");
+                log_error(r,
+                          "cannot arm the timer for notices of EC2; they are no longer requested");
 }
 
 static void log_change(bool was_failing, bool is_failing, const char *why) {
@@ -256,7 +254,7 @@ static void log_change(bool was_failing, bool is_failing, const char *why) {
                          "five minutes apart",
                          why);
         else if (was_failing && !is_failing)
-                log_info("the instance metadata service answers again");
+                log_info("the instance metadata service responds again");
         else if (is_failing)
                 log_debug("notices of EC2: %s", why);
 }
@@ -268,7 +266,7 @@ static void handle_answer(Ec2Notices *n, const NoticeAnswer *answer, const char 
         NoticeChange news = notice_schedule_handle(&n->schedule, answer, now_usec);
 
         log_change(was_failing, notice_schedule_is_failing(&n->schedule),
-                   error ? error : "its answer is not what EC2 documents");
+                   error ? error : "its response is not as EC2 documents it");
         if (news == NOTICE_ANNOUNCED)
                 n->options.on_notice(&n->schedule.announced[answer->kind], n->options.userdata);
         else if (news == NOTICE_WITHDRAWN)
@@ -278,7 +276,9 @@ static void handle_answer(Ec2Notices *n, const NoticeAnswer *answer, const char 
 
 static void on_answer(const char *text, const char *error, void *userdata) {
         Ec2Notices *n = userdata;
-        NoticeAnswer answer = { .kind = n->asked, .status = imds_status(n->imds), .text = text };
+        NoticeAnswer answer = { .kind = n->requested,
+                                .status = imds_status(n->imds),
+                                .text = text };
 
         handle_answer(n, &answer, error);
 }
@@ -287,10 +287,10 @@ static int on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
         (void)s;
         (void)usec;
         Ec2Notices *n = userdata;
-        int r = imds_get(n->imds, paths[n->asked], on_answer, n);
+        int r = imds_get(n->imds, paths[n->requested], on_answer, n);
 
         if (r < 0)
-                handle_answer(n, &(NoticeAnswer){ .kind = n->asked }, strerror(-r));
+                handle_answer(n, &(NoticeAnswer){ .kind = n->requested }, strerror(-r));
         return 0;
 }
 
@@ -308,8 +308,8 @@ int ec2_notices_new(Ec2Notices **ret, const Ec2NoticesOptions *options) {
         if (r == -ENOTSUP)
                 return 0;
         if (r == -EINVAL) {
-                log_warning(0, "AWS_EC2_METADATA_SERVICE_ENDPOINT or …_MODE is not of its form, so "
-                               "EC2 is not asked whether it ends this instance; write "
+                log_warning(0, "AWS_EC2_METADATA_SERVICE_ENDPOINT or …_MODE is invalid, so "
+                               "notices of EC2 are not requested; write "
                                "http://host[:port], and IPv4 or IPv6");
                 return 0;
         }

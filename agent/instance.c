@@ -11,17 +11,17 @@
 
 #define WAIT_USEC (8 * USEC_PER_SEC) /* the client gives up before */
 
-typedef struct Answer {
-        char *id; /* where to put it */
+typedef struct IdReply {
+        char *id;
         bool done, found;
-} Answer;
+} IdReply;
 
-/* Only what an instance id looks like is taken: it becomes part of paths and keys. */
-static void on_answer(const char *text, const char *error, void *userdata) {
-        Answer *a = userdata;
+/* Strict, for the id becomes part of paths and keys. */
+static void on_reply(const char *text, const char *error, void *userdata) {
+        IdReply *a = userdata;
         a->done = true;
         if (!text) {
-                log_debug("the instance metadata service: %s", error);
+                log_debug("instance metadata service: %s", error);
                 return;
         }
         size_t n = strcspn(text, "\r\n \t");
@@ -33,12 +33,12 @@ static void on_answer(const char *text, const char *error, void *userdata) {
         }
 }
 
-static bool ask(char *const *environment, char ret[INSTANCE_ID_SIZE]) {
+static bool request_instance_id(char *const *environment, char ret[INSTANCE_ID_SIZE]) {
         _cleanup_(sd_event_unrefp) sd_event *event = NULL;
         _cleanup_(imds_freep) Imds *imds = NULL;
-        Answer answer = { .id = ret };
+        IdReply answer = { .id = ret };
         if (sd_event_new(&event) < 0 || imds_new(&imds, event, environment) < 0 ||
-            imds_get(imds, "meta-data/instance-id", on_answer, &answer) < 0)
+            imds_get(imds, "meta-data/instance-id", on_reply, &answer) < 0)
                 return false;
         while (!answer.done && sd_event_run(event, WAIT_USEC) > 0)
                 ;
@@ -50,7 +50,7 @@ int instance_find(const InstanceOptions *options, char ret[INSTANCE_ID_SIZE],
         int r = instance_id_find(options->fixed, options->sysfs_root, ret, ret_origin);
         if (r < 0 || strcmp(*ret_origin, "hostname") != 0)
                 return r;
-        if (ask(options->environment, ret))
+        if (request_instance_id(options->environment, ret))
                 *ret_origin = "imds";
         return 0;
 }

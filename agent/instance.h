@@ -10,9 +10,9 @@ typedef struct InstanceOptions { /* borrowed */
         char *const *environment; /* for the metadata service's endpoint */
 } InstanceOptions;
 
-/** Asks the metadata service only where DMI knows no instance id (containers without /sys/devices,
- * some virtual machines): on a machine outside of EC2 that costs a second at most. Runs before
- * anything else, on a loop of its own.
+/** Queries the metadata service only where DMI has no instance id (containers without /sys/devices,
+ * some virtual machines): a second at most outside of EC2. Runs before anything else, on an event
+ * loop of its own.
  * @param ret_origin  static: "configuration", "dmi", "imds", "hostname"
  * @return as instance_id_find() */
 int instance_find(const InstanceOptions *options, char ret[INSTANCE_ID_SIZE],

@@ -1,5 +1,4 @@
-/* neuron-collectd: arguments, configuration, signals, sd_notify. What the agent does is agent.c's.
- */
+/* neuron-collectd: arguments, configuration, signals, sd_notify. */
 #include <errno.h>
 #include <getopt.h>
 #include <malloc.h>
@@ -51,12 +50,12 @@ static void help(FILE *f) {
               "arrived.\n"
               "\n"
               "  --config FILE    configuration (default: " DEFAULT_FILE ")\n"
-              "  --check          read the configuration, print every fault, exit 0 or 2\n"
+              "  --check          read the configuration, print every error, exit 0 or 2\n"
               "  --print-config   print the effective configuration with the origin of each line\n"
-              "  --once           one sweep: take what is there, deliver it, exit\n"
-              "                   0 all delivered, 1 something left (a line each), 2 "
-              "configuration\n"
-              "  --timeout T      with --once: retry what is transient for this long (default: "
+              "  --once           scan once, deliver what is found, exit\n"
+              "                   0 all delivered, 1 undelivered bundles (a line each),\n"
+              "                   2 invalid configuration\n"
+              "  --timeout T      with --once: retry transient errors for this long (default: "
               "10m)\n"
               "  --version        print the version\n"
               "  --help           print this\n"
@@ -71,7 +70,7 @@ static int usage(const char *fault) {
         return -EINVAL;
 }
 
-/* @return 1 go on, 0 done (help, version), negative for wrong usage */
+/* @return 1 continue, 0 done (help, version), negative for wrong usage */
 static int parse_args(int argc, char **argv, Args *a) {
         static const struct option options[] = {
                 { "config", required_argument, NULL, 'c' },
@@ -163,21 +162,22 @@ static int on_stop(sd_event_source *source, const struct signalfd_siginfo *info,
         log_info("stopping: received SIG%s", sigabbrev_np((int)info->ssi_signo));
         (void)sd_notify(false, "STOPPING=1\nSTATUS=stopping"); /* without systemd it does nothing */
         Main *m = userdata;
-        if (m->is_stopping) /* asked for twice: at once, then */
+        if (m->is_stopping) /* the second signal stops at once */
                 return sd_event_exit(m->event, m->stop_code);
         m->is_stopping = true;
-        /* A sweep that is cut short must not say that all is delivered. */
-        m->stop_code =
-                m->args.once && agent_print_left(m->agent, stdout) > 0 ? EXIT_UNDELIVERED : EXIT_OK;
+        /* An interrupted sweep must not report that all is delivered. */
+        m->stop_code = m->args.once && agent_print_undelivered(m->agent, stdout) > 0
+                               ? EXIT_UNDELIVERED
+                               : EXIT_OK;
         agent_stop(m->agent, on_stopped, m);
         return 0;
 }
 
-/* What became of it is said in the log and in status; either way the agent goes on. */
+/* The log and the status have the result. */
 static void on_reloaded(void *userdata) {
         Main *m = userdata;
         (void)sd_notify(false, "READY=1"); /* without systemd it does nothing */
-        agent_tell_status(m->agent);
+        agent_notify_status(m->agent);
 }
 
 static int on_hangup(sd_event_source *source, const struct signalfd_siginfo *info, void *userdata) {
@@ -215,8 +215,8 @@ static int add_signals(Main *m) {
 
 static int on_once(sd_event_source *source, uint64_t usec, void *userdata) {
         Main *m = userdata;
-        if (agent_is_through(m->agent) || clock_boottime_usec() >= m->deadline_usec) {
-                size_t n = agent_print_left(m->agent, stdout);
+        if (agent_is_idle(m->agent) || clock_boottime_usec() >= m->deadline_usec) {
+                size_t n = agent_print_undelivered(m->agent, stdout);
                 return sd_event_exit(m->event, n ? EXIT_UNDELIVERED : EXIT_OK);
         }
         (void)usec;
@@ -238,19 +238,19 @@ static char *find_cli(void) {
         return strdup(NC_BINDIR "/neuron-collect");
 }
 
-/* A daemon has the state directory: let it do the sweep, and wait for it. */
+/* The daemon has the state directory: requests a scan from it and waits for the deliveries. */
 static int once_through_daemon(const Args *args, const char *socket) {
         _cleanup_free_ char *cli = find_cli();
         if (!cli)
                 return EXIT_UNDELIVERED;
         char *scan[] = { cli, (char *)"--socket", (char *)socket, (char *)"scan", NULL };
         pid_t pid;
-        /* Not spawn_program(): it belongs to whoever called us, terminal and signals too. */
+        /* Not spawn_program(): it keeps terminal and signals of this process. */
         int status, r = posix_spawn(&pid, cli, NULL, NULL, scan, environ);
         if (r != 0) {
                 fprintf(stderr,
                         "neuron-collectd: another agent has the state directory, and '%s' cannot "
-                        "be started to ask it: %s\n",
+                        "be started to request a scan: %s\n",
                         cli, strerror(r));
                 return EXIT_UNDELIVERED;
         }
@@ -269,7 +269,7 @@ static int once_through_daemon(const Args *args, const char *socket) {
                          (char *)"--timeout",
                          (char *)args->timeout_text,
                          NULL };
-        (void)fflush(NULL); /* exec throws away what is not written */
+        (void)fflush(NULL); /* exec discards unwritten output */
         execv(cli, wait);
         fprintf(stderr, "neuron-collectd: cannot start '%s': %s\n", cli, strerror(errno));
         return EXIT_UNDELIVERED;
@@ -278,7 +278,7 @@ static int once_through_daemon(const Args *args, const char *socket) {
 /* ---- running ---- */
 
 static int run_agent(Main *m) {
-        (void)sd_event_set_watchdog(m->event, true); /* without a watchdog there is none to feed */
+        (void)sd_event_set_watchdog(m->event, true); /* without a watchdog it does nothing */
         if (m->args.once) {
                 m->deadline_usec = clock_boottime_usec() + m->args.timeout_usec;
                 int r = sd_event_add_time_relative(m->event, &m->once_timer, CLOCK_MONOTONIC,
@@ -287,7 +287,7 @@ static int run_agent(Main *m) {
                         return EXIT_UNDELIVERED;
         }
         (void)sd_notify(false, "READY=1"); /* without systemd it does nothing */
-        agent_tell_status(m->agent);
+        agent_notify_status(m->agent);
         int r = sd_event_loop(m->event);
         sd_event_source_disable_unref(m->once_timer);
         if (r < 0)
@@ -321,8 +321,8 @@ int main(int argc, char **argv) {
         /* Two arenas are enough for a loop and workers that mostly use buffers of their own; the
          * default is eight a core. */
         (void)mallopt(M_ARENA_MAX, 2);
-        /* A part of a probe, see collectors/. What libraries do at an exit, a confined one may not
-         * do. */
+        /* A part of a probe, see collectors/. Exit handlers of libraries are not permitted in its
+         * sandbox. */
         if (argc == 2 && strncmp(argv[1], "--child=", 8) == 0)
                 _exit(child_main(argv[1] + 8));
         Args args;
@@ -332,7 +332,7 @@ int main(int argc, char **argv) {
         Config *config = NULL;
         bool is_agent = !args.check && !args.print_config;
         _cleanup_free_ char *file = is_agent ? fs_absolute(args.file) : NULL;
-        if (file) /* others are told of it, who are elsewhere */
+        if (file) /* status reports it to other processes */
                 args.file = file;
         r = read_config(&args, &config);
         if (r != 0)
@@ -347,11 +347,10 @@ int main(int argc, char **argv) {
                 return r < 0 ? EXIT_UNDELIVERED : EXIT_OK;
         }
         log_setup((LogFormat)config->log.format, config->log.level);
-        r = args.once ? 0
-                      : spawn_raise_descriptors(); /* hooks and processes may come by hundreds */
+        r = args.once ? 0 : spawn_raise_descriptors(); /* for hundreds of hooks and processes */
         if (r < 0)
                 log_warning(r, "cannot raise the limit of open files; with many hooks at once some "
-                               "may not be heard");
+                               "notes may be lost");
         r = http_global_init();
         if (r < 0) {
                 log_error(r, "cannot start libcurl");

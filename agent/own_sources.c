@@ -27,7 +27,7 @@ DEFINE_CLEANUP(PathTemplate, path_template_free);
 
 /* ---- configuration ---- */
 
-static ConfigSource *config_free_source(ConfigSource *c) {
+static ConfigSource *free_config_source(ConfigSource *c) {
         if (!c)
                 return NULL;
         StringList *const lists[] = { &c->destinations, &c->exclude };
@@ -41,9 +41,9 @@ static ConfigSource *config_free_source(ConfigSource *c) {
         free(c);
         return NULL;
 }
-DEFINE_CLEANUP(ConfigSource, config_free_source);
+DEFINE_CLEANUP(ConfigSource, free_config_source);
 
-static int add_text(StringList *list, const char *text) {
+static int add_string(StringList *list, const char *text) {
         char **more = reallocarray(list->items, list->n + 2, sizeof *more);
         if (!more)
                 return -ENOMEM;
@@ -58,7 +58,7 @@ static int add_text(StringList *list, const char *text) {
 static int copy_list(StringList *to, const StringList *from) {
         int r = 0;
         for (size_t i = 0; r == 0 && i < from->n; i++)
-                r = add_text(to, from->items[i]);
+                r = add_string(to, from->items[i]);
         return r;
 }
 
@@ -72,7 +72,7 @@ static ConfigSource *incidents_config(const Agent *a) {
         const Config *c = a->config;
         if (!c->snapshot.enabled)
                 return NULL;
-        _cleanup_(config_free_sourcep) ConfigSource *s = calloc(1, sizeof *s);
+        _cleanup_(free_config_sourcep) ConfigSource *s = calloc(1, sizeof *s);
         if (!s)
                 return NULL;
         StrBuf path = STRBUF_INIT;
@@ -88,12 +88,12 @@ static ConfigSource *incidents_config(const Agent *a) {
                              .max_files = 100000 };
         int r = s->name && s->path ? 0 : -ENOMEM;
         for (size_t i = 0; r == 0 && i < c->n_destinations; i++)
-                r = add_text(&s->destinations, c->destinations[i].name);
+                r = add_string(&s->destinations, c->destinations[i].name);
         return r < 0 ? NULL : TAKE_PTR(s);
 }
 
 /* @return the components of a template's text below its fixed part, each with a slash before it */
-static const char *below_fixed(const char *text, const char *fixed) {
+static const char *get_variable_part(const char *text, const char *fixed) {
         for (const char *s = fixed; *s; s++)
                 if (s[0] == '/' && s[1] != '\0') {
                         const char *next = strchr(text + 1, '/');
@@ -103,7 +103,7 @@ static const char *below_fixed(const char *text, const char *fixed) {
 }
 
 /* The variable that stands for DIGITS must not have a meaning in the source's own template. */
-static char free_letter(const PathTemplate *t) {
+static char find_free_letter(const PathTemplate *t) {
         for (const char *s = "lpt"; *s; s++)
                 if (!path_template_has(t, *s))
                         return *s;
@@ -118,8 +118,8 @@ static char *copies_template(const Agent *a, const ConfigSource *c) {
                 return NULL;
         StrBuf b = STRBUF_INIT;
         add_state_directory(&b, a);
-        strbuf_addf(&b, "/" COPIES_DIRECTORY "/%s/%%%c%s", c->name, free_letter(t),
-                    below_fixed(text, path_template_fixed(t)));
+        strbuf_addf(&b, "/" COPIES_DIRECTORY "/%s/%%%c%s", c->name, find_free_letter(t),
+                    get_variable_part(text, path_template_fixed(t)));
         return strbuf_take(&b);
 }
 
@@ -127,7 +127,7 @@ static char *copies_template(const Agent *a, const ConfigSource *c) {
 static ConfigSource *copies_config(const Agent *a, const char *name) {
         const ConfigSource *c =
                 agent_config_source(a->config, name + strlen(CONTAINERS_SOURCE_PREFIX));
-        _cleanup_(config_free_sourcep) ConfigSource *s = c ? calloc(1, sizeof *s) : NULL;
+        _cleanup_(free_config_sourcep) ConfigSource *s = c ? calloc(1, sizeof *s) : NULL;
         if (!s)
                 return NULL;
         *s = *c;
@@ -142,7 +142,7 @@ static ConfigSource *copies_config(const Agent *a, const char *name) {
         return TAKE_PTR(s);
 }
 
-static ConfigSource *config_of(const Agent *a, const char *name) {
+static ConfigSource *create_config(const Agent *a, const char *name) {
         return strcmp(name, INCIDENTS_SOURCE) == 0 ? incidents_config(a) : copies_config(a, name);
 }
 
@@ -151,11 +151,10 @@ static int open_state_directory(const Agent *a) {
         return fd < 0 ? -errno : fd;
 }
 
-/* ---- copies that are left ---- */
+/* ---- undelivered copies ---- */
 
-/* @return what a bundle of that source is made of: the copy's `SOURCE/DIGITS`, the caller's; NULL:
- * the path is no copy's */
-static char *copy_of(const Agent *a, const char *source, const char *path) {
+/* @return `SOURCE/DIGITS` of the copy with that path, the caller frees it; NULL: not a copy */
+static char *get_copy_path(const Agent *a, const char *source, const char *path) {
         _cleanup_free_ char *root = NULL, *copy = NULL;
         if (asprintf(&root, "%s/" COPIES_DIRECTORY "/%s", a->config->state_directory, source) < 0)
                 root = NULL;
@@ -168,7 +167,7 @@ static char *copy_of(const Agent *a, const char *source, const char *path) {
 }
 
 static void remove_copy(const Agent *a, const char *source, const char *path) {
-        _cleanup_free_ char *copy = copy_of(a, source, path), *tree = NULL, *about = NULL;
+        _cleanup_free_ char *copy = get_copy_path(a, source, path), *tree = NULL, *about = NULL;
         _cleanup_close_ int state = open_state_directory(a);
         if (!copy || state < 0)
                 return; /* removed after the next start */
@@ -184,17 +183,17 @@ static void remove_copy(const Agent *a, const char *source, const char *path) {
                 log_warning(r, "cannot remove '%s/%s', which was delivered; remove it by hand",
                             a->config->state_directory, tree);
         else
-                (void)unlinkat(state, about, 0); /* it is tried again after the next start */
+                (void)unlinkat(state, about, 0); /* retried after the next start */
 }
 
 /* @return whether the copy's bundle was final when the agent stopped */
-static bool is_over(const Agent *a, const char *own_name, const char *path) {
+static bool is_copy_final(const Agent *a, const char *own_name, const char *path) {
         _cleanup_(bundle_record_done) BundleRecord b = { 0 };
         return !bundle_table_find_unit(a->bundles, own_name, path) &&
                store_find_unit(a->store, own_name, path, &b) == 0 && bundle_state_is_over(b.state);
 }
 
-/* A copy that was cut short must not be delivered as a complete one. */
+/* An incomplete copy must not be delivered as a complete one. */
 static void handle_copy(Agent *a, const json_t *v) {
         const char *name = json_string_value(json_object_get(v, "source"));
         const char *unit = json_string_value(json_object_get(v, "unit"));
@@ -210,13 +209,13 @@ static void handle_copy(Agent *a, const json_t *v) {
         IntakeSource *s = own_name ? agent_source_by_name(a, own_name) : NULL;
         if (!s || !path)
                 return;
-        if (is_over(a, own_name, path))
+        if (is_copy_final(a, own_name, path))
                 remove_copy(a, name, path);
         else if (!json_is_true(json_object_get(v, "is_whole")))
                 intake_source_missing(s, path, NULL);
 }
 
-static void handle_copies(Agent *a, int state) {
+static void scan_copies(Agent *a, int state) {
         _cleanup_closedir_ DIR *d = NULL;
         const struct dirent *e;
         if (fs_opendir_at(state, COPIES_UNITS, &d) < 0)
@@ -241,8 +240,7 @@ static void log_abandoned(const Agent *a, const char *directory) {
                     a->config->state_directory, directory);
 }
 
-/* Directories without anything in them go. */
-static void tidy_copies(const Agent *a, int state) {
+static void remove_empty_copies(const Agent *a, int state) {
         _cleanup_closedir_ DIR *d = NULL;
         const struct dirent *e;
         if (fs_opendir_at(state, COPIES_DIRECTORY, &d) < 0)
@@ -273,7 +271,7 @@ static bool has_copies(const Agent *a, int state, const char *source) {
                 own_name = NULL;
         if (!directory || !own_name)
                 return false;
-        (void)unlinkat(state, directory, AT_REMOVEDIR); /* fails while it has something */
+        (void)unlinkat(state, directory, AT_REMOVEDIR); /* fails unless it is empty */
         if (faccessat(state, directory, F_OK, 0) == 0)
                 return true;
         LIST_FOREACH (l, bundle_table_all(a->bundles))
@@ -285,11 +283,11 @@ static bool has_copies(const Agent *a, int state, const char *source) {
 /* ---- life ---- */
 
 static void start_source(Agent *a, const char *name) {
-        ConfigSource *c = config_of(a, name);
+        ConfigSource *c = create_config(a, name);
         int r = c ? intake_source_new(&a->sources[a->n_sources], &a->intake_context, c) : -ENOMEM;
         if (r < 0) {
                 log_error(r, "source %s: cannot start it; a reload tries again", name);
-                config_free_source(c);
+                free_config_source(c);
                 return;
         }
         a->own_sources[a->n_own_sources++] = c;
@@ -324,8 +322,8 @@ void own_sources_start(Agent *a) {
                 start_source(a, name);
         }
         if (state >= 0) {
-                handle_copies(a, state);
-                tidy_copies(a, state);
+                scan_copies(a, state);
+                remove_empty_copies(a, state);
         }
 }
 
@@ -333,18 +331,18 @@ void own_sources_rebind(Agent *a) {
         for (size_t i = 0; i < a->n_own_sources; i++) {
                 ConfigSource *old = a->own_sources[i];
                 IntakeSource *s = agent_source_by_name(a, old->name);
-                ConfigSource *c = s ? config_of(a, old->name) : NULL;
+                ConfigSource *c = s ? create_config(a, old->name) : NULL;
                 if (!c)
                         continue;
                 intake_source_rebind(s, c);
                 a->own_sources[i] = c;
-                config_free_source(old);
+                free_config_source(old);
         }
 }
 
 void own_sources_free(Agent *a) {
         for (size_t i = 0; i < a->n_own_sources; i++)
-                config_free_source(a->own_sources[i]);
+                free_config_source(a->own_sources[i]);
         free(a->own_sources);
         a->own_sources = NULL;
         a->n_own_sources = 0;

@@ -1,4 +1,4 @@
-/* Another configuration while the agent runs: read, compared, and what changed is made anew. */
+/* Reload: reads the configuration, compares it with the running one, and applies what changed. */
 #include <string.h>
 #include <unistd.h>
 
@@ -24,7 +24,7 @@ static void on_changed_key(const char *key, bool needs_restart, void *userdata) 
                 c->sources || strncmp(key, "sources", 7) == 0 || strncmp(key, "snapshot", 8) == 0;
 }
 
-static void note_config_error(Agent *a, const Diags *diags) {
+static void report_config_error(Agent *a, const Diags *diags) {
         StrBuf text = STRBUF_INIT;
         for (size_t i = 0; i < diags->n; i++) {
                 _cleanup_free_ char *line = diag_format(&diags->items[i]);
@@ -35,10 +35,10 @@ static void note_config_error(Agent *a, const Diags *diags) {
         }
         free(a->config_error);
         a->config_error = strbuf_take(&text);
-        log_error(0, "faults in the configuration: %zu; keeping the one that is running", diags->n);
+        log_error(0, "%zu errors in the configuration; keeping the running one", diags->n);
 }
 
-/* Swaps the values that need a restart, so that what runs and what status shows agree. */
+/* Swaps the values that need a restart, so that status shows what runs. */
 static void keep_until_restart(Config *running, Config *loaded) {
         char *keep;
 #define KEEP(field)                                                                                \
@@ -56,7 +56,6 @@ static void keep_until_restart(Config *running, Config *loaded) {
 #undef KEEP
 }
 
-/* What could not be made anew for lack of memory stays as it was. */
 static void rebind_sources(Agent *a, const Config *loaded) {
         for (size_t i = 0; i < a->n_sources; i++) {
                 const ConfigSource *was = intake_source_config(a->sources[i]);
@@ -67,26 +66,26 @@ static void rebind_sources(Agent *a, const Config *loaded) {
         own_sources_rebind(a);
 }
 
-/* All that can fail comes before anything is let go, but for the sources: one that cannot be started is said and left out. */
+/* All that can fail comes before anything is released. A source that cannot be started is logged
+ * and omitted. */
 static int apply(Agent *a, Config *loaded, const ReloadChanges *c) {
         Config *old = a->config;
         Scheduler *before = a->scheduler;
         a->config = loaded;
         if (c->scheduler) {
-                int r = agent_make_pipeline(a);
+                int r = agent_create_scheduler(a);
                 if (r < 0) {
                         a->config = old;
                         a->scheduler = before;
                         return r;
                 }
-                scheduler_free(
-                        before); /* it was wound down: uploads are gone on with, copies start over */
+                scheduler_free(before); /* wound down: uploads resume, copies restart */
         } else
                 scheduler_set_config(a->scheduler, loaded);
         if (c->sources) {
                 retainer_set_sources(a->retainer, NULL, 0);
                 agent_free_sources(a);
-                (void)agent_make_sources(a); /* said there, source by source */
+                (void)agent_start_sources(a); /* it logs each failure */
                 agent_retain_sources(a);
         } else {
                 a->intake_context.proc_root = loaded->snapshot.proc_root;
@@ -95,7 +94,7 @@ static int apply(Agent *a, Config *loaded, const ReloadChanges *c) {
         }
         retainer_rebind(a->retainer, loaded);
         agent_rebind_hook(a);
-        agent_drain_again(a);
+        agent_apply_drain(a);
         config_free(old);
         return 0;
 }
@@ -105,7 +104,7 @@ static void set_config_error(Agent *a, const char *text) {
         a->config_error = text ? strdup(text) : NULL;
 }
 
-static void tell_applied(Agent *a, const ReloadChanges *c) {
+static void report_applied(Agent *a, const ReloadChanges *c) {
         set_config_error(a, NULL);
         free(a->pending_restart);
         a->pending_restart = NULL;
@@ -115,18 +114,17 @@ static void tell_applied(Agent *a, const ReloadChanges *c) {
         if (c->restart.n == 0)
                 return;
         log_warning(0, "these take effect only after a restart: %s", c->restart.text);
-        a->pending_restart = strdup(c->restart.text); /* NULL: then only the log has it */
+        a->pending_restart = strdup(c->restart.text); /* without memory only the log has it */
 }
 
-/* Everything that was under way has ended, or had its time. */
-static void finish(Agent *a) {
+static void finish_reload(Agent *a) {
         Reload *x = &a->reload;
         Config *loaded = TAKE_PTR(x->loaded);
         log_setup((LogFormat)loaded->log.format, loaded->log.level);
         keep_until_restart(a->config, loaded);
         int r = apply(a, loaded, &x->changes);
         if (r < 0) {
-                keep_until_restart(a->config, loaded); /* back again */
+                keep_until_restart(a->config, loaded); /* swaps them back */
                 config_free(loaded);
                 log_error(r, "cannot set up the new destinations; keeping the configuration that "
                              "is running");
@@ -134,14 +132,14 @@ static void finish(Agent *a) {
                                     "before it is still in force");
                 scheduler_resume(a->scheduler);
         } else
-                tell_applied(a, &x->changes);
+                report_applied(a, &x->changes);
         scheduler_kick(a->scheduler);
         strbuf_done(&x->changes.applied);
         strbuf_done(&x->changes.restart);
         x->changes = (ReloadChanges){ 0 };
         x->on_done(x->userdata);
-        if (x->is_wanted_again) {
-                x->is_wanted_again = false;
+        if (x->is_requested_again) {
+                x->is_requested_again = false;
                 agent_reload(a, x->on_done, x->userdata);
         }
 }
@@ -149,12 +147,12 @@ static void finish(Agent *a) {
 void agent_reload(Agent *a, void (*on_done)(void *userdata), void *userdata) {
         Reload *x = &a->reload;
         Diags diags = { 0 };
-        if (a->drain.is_stopping) { /* nothing is to begin any more */
+        if (a->drain.state == AGENT_STOPPING) {
                 on_done(userdata);
                 return;
         }
         if (x->loaded) { /* the file may have changed since it was read */
-                x->is_wanted_again = true;
+                x->is_requested_again = true;
                 return;
         }
         x->on_done = on_done;
@@ -162,25 +160,25 @@ void agent_reload(Agent *a, void (*on_done)(void *userdata), void *userdata) {
         int r = a->config->file ? config_load(&x->loaded, a->config->file, environ, &diags)
                                 : config_builtin(&x->loaded);
         if (r != 0)
-                note_config_error(a, &diags);
+                report_config_error(a, &diags);
         diag_done(&diags);
         if (r != 0) {
                 on_done(userdata);
                 return;
         }
         config_compare(a->config, x->loaded, on_changed_key, &x->changes);
-        if (x->changes.scheduler) /* it is made anew */
-                agent_wind_down(a, &x->wind_down, finish);
+        if (x->changes.scheduler) /* its deliveries end first */
+                agent_wind_down(a, &x->wind_down, finish_reload);
         else
-                finish(a);
+                finish_reload(a);
 }
 
-void agent_reload_drop(Agent *a) {
+void agent_cancel_reload(Agent *a) {
         Reload *x = &a->reload;
         wind_down_done(&x->wind_down);
         x->loaded = config_free(x->loaded);
         strbuf_done(&x->changes.applied);
         strbuf_done(&x->changes.restart);
         x->changes = (ReloadChanges){ 0 };
-        x->is_wanted_again = false;
+        x->is_requested_again = false;
 }

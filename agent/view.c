@@ -1,4 +1,4 @@
-/* The agent seen from outside: fills what agent/api shows, carries out what it is asked. */
+/* The backend of agent/api: fills the views and performs the operator's requests. */
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
@@ -32,7 +32,7 @@ static const char *const retry_names[N_SCHEDULER_RETRIES] = {
         [SCHEDULER_RETRY_CHANGED] = "source_changed",
 };
 
-static bool make_space(Agent *a) {
+static bool allocate_space(Agent *a) {
         AgentViewSpace *s = a->space;
         size_t n = scheduler_n_destinations(a->scheduler);
         if (n > s->n_destinations) {
@@ -208,9 +208,9 @@ static void on_view(AgentView *ret, void *userdata) {
         Agent *a = userdata;
         *ret = (AgentView){ .version = PACKAGE_VERSION,
                             .instance_id = a->instance_id,
-                            .state = a->drain.is_stopping ? "stopping"
-                                     : a->drain.is_on     ? "draining"
-                                                          : "running",
+                            .state = a->drain.state == AGENT_STOPPING ? "stopping"
+                                     : agent_is_draining(a)           ? "draining"
+                                                                      : "running",
                             .pid = getpid(),
                             .started_usec = a->started_usec,
                             .config_file = a->config->file,
@@ -218,18 +218,18 @@ static void on_view(AgentView *ret, void *userdata) {
                             .config_last_error = a->config_error,
                             .config_pending_restart = a->pending_restart,
                             .delivery_seconds = a->delivery_seconds };
-        if (!make_space(a)) {
+        if (!allocate_space(a)) {
                 ret->ready_note = "out of memory";
                 return;
         }
         view_destinations(a, ret);
         view_shipping(a, ret);
-        agent_drain_view(a, &ret->drain);
+        agent_fill_drain_view(a, &ret->drain);
         view_requests(a, ret);
         view_sources(a, ret);
         view_retention(a, ret);
         view_limits(a, &ret->limits);
-        agent_hook_view(a, &ret->hook);
+        agent_fill_hook_view(a, &ret->hook);
         view_counts(a, ret);
         ret->idle = ret->idle && bundle_table_n_open(a->bundles) == 0;
         size_t n_orphaned = scheduler_n_orphaned(a->scheduler);
@@ -249,17 +249,18 @@ static void on_view(AgentView *ret, void *userdata) {
 static void explain_settling(const Agent *a, const Bundle *b, StrBuf *text) {
         const ConfigSource *config = b->source ? intake_source_config(b->source) : NULL;
         if (!config) {
-                strbuf_add(text, "Its source is no longer configured, so nobody looks whether it "
-                                 "is whole; add the source again, or cancel the bundle.");
+                strbuf_add(text,
+                           "Its source is no longer configured, so the agent cannot check "
+                           "whether it is complete; add the source again, or cancel the bundle.");
                 return;
         }
         char settle[64], wait[64];
         clock_format_span(settle, config->settle_usec);
         clock_format_span(wait, config->max_wait_usec);
         strbuf_addf(text,
-                    "It is waited for until it is whole: %s. Quiet for %s is enough (settle); "
-                    "after %s it goes out labelled incomplete (max_wait).",
-                    b->rec.reason ? b->rec.reason : "not looked at yet", settle, wait);
+                    "It is shipped when it is complete: %s. It counts as complete when quiet for "
+                    "%s (settle); after %s it is shipped labelled incomplete (max_wait).",
+                    b->rec.reason ? b->rec.reason : "not checked yet", settle, wait);
         (void)a;
 }
 
@@ -272,15 +273,15 @@ static const char *final_sentence(const BundleRecord *rec) {
                                : "Every destination has proof of a whole copy; the source is "
                                  "no longer held.";
         case BUNDLE_QUARANTINED:
-                return "It failed too often by its own fault and its sources are still held. "
-                       "Mend the cause, then retry it.";
+                return "It failed too often and its source files are still held. "
+                       "Fix the cause, then retry it.";
         case BUNDLE_CANCELLED:
-                return "The operator cancelled it; the files at the source were left alone.";
+                return "The operator cancelled it; its source files were not changed.";
         case BUNDLE_EVICTED:
-                return "It was let go without delivery, so that the job has room; this row is all "
-                       "that is left.";
+                return "It was deleted without delivery, to free space for the job; only this row "
+                       "remains.";
         case BUNDLE_VANISHED:
-                return "Nothing of it was left to ship.";
+                return "Its files were removed before they could be shipped.";
         default:
                 return "";
         }
@@ -314,8 +315,9 @@ static char *explain(const Agent *a, const BundleRecord *rec, const Bundle *b) {
                 strbuf_add(&text, " Hard links hold its files, so removing them at the source "
                                   "loses nothing.");
         else if (b && b->held.n > 0)
-                strbuf_add(&text, " Links could not be made; open descriptors hold its files while "
-                                  "this agent runs.");
+                strbuf_add(&text,
+                           " Links could not be created; open descriptors hold its files while "
+                           "this agent runs.");
         if (rec->pinned)
                 strbuf_add(&text, " Pinned by the operator.");
         return strbuf_take(&text);
@@ -344,7 +346,7 @@ static int on_list(const ViewFilter *f, int (*on_bundle)(const BundleRecord *b, 
                                  on_bundle, u);
 }
 
-/* ---- asked to act ---- */
+/* ---- requests of the operator ---- */
 
 static _printf_(2, 3) int refuse(char **ret_message, const char *fmt, ...) {
         va_list ap;
@@ -360,13 +362,14 @@ static int act_retry(Agent *a, Bundle *b, const BundleRecord *rec, char **ret_me
                 int r = bundle_table_revive(a->bundles, rec->id,
                                             agent_source_by_name(a, rec->source), &b);
                 if (r < 0)
-                        return r == -EEXIST ? refuse(ret_message,
-                                                     "'%s' is being worked on as another bundle; "
-                                                     "retry when that is through",
-                                                     rec->path)
-                                            : r;
+                        return r == -EEXIST
+                                       ? refuse(ret_message,
+                                                "'%s' is part of another bundle that is not final; "
+                                                "retry when that one is",
+                                                rec->path)
+                                       : r;
                 b->rec.attempts = 0;
-                r = bundle_set_state(a->bundles, b, BUNDLE_READY, "brought back by the operator");
+                r = bundle_set_state(a->bundles, b, BUNDLE_READY, "retried by the operator");
                 if (r < 0)
                         return r;
         }
@@ -387,16 +390,17 @@ static int act_cancel(Agent *a, Bundle *b, const BundleRecord *rec, char **ret_m
                 int r = bundle_table_revive(a->bundles, rec->id,
                                             agent_source_by_name(a, rec->source), &b);
                 if (r < 0)
-                        return r == -EEXIST ? refuse(ret_message,
-                                                     "'%s' is being worked on as another bundle; "
-                                                     "cancel when that is through",
-                                                     rec->path)
-                                            : r;
+                        return r == -EEXIST
+                                       ? refuse(ret_message,
+                                                "'%s' is part of another bundle that is not final; "
+                                                "cancel when that one is",
+                                                rec->path)
+                                       : r;
         }
         if (!b)
                 return refuse(ret_message, "it is %s already", bundle_state_name(rec->state));
         if (scheduler_abort(a->scheduler, b)) {
-                b->cancel = true; /* when its workers are back */
+                b->cancel = true; /* when its workers have ended */
                 return 0;
         }
         return bundle_set_state(a->bundles, b, BUNDLE_CANCELLED, "cancelled by the operator");
@@ -425,7 +429,7 @@ static int on_act(const char *id, const char *action, char **ret_message, void *
         if (b && bundle_state_is_final(b->rec.state))
                 return refuse(
                         ret_message,
-                        "it is %s, and the state database cannot be written; make room in the "
+                        "it is %s, and the state database cannot be written; free space in the "
                         "state directory first",
                         bundle_state_name(b->rec.state));
         if (strcmp(action, "retry") == 0)
@@ -433,7 +437,7 @@ static int on_act(const char *id, const char *action, char **ret_message, void *
         if (strcmp(action, "cancel") == 0)
                 return act_cancel(a, b, &rec, ret_message);
         if (strcmp(action, "pin") == 0 && retainer_is_letting_go(a->retainer, id))
-                return refuse(ret_message, "%s: it is being deleted at this moment", id);
+                return refuse(ret_message, "%s: it is being deleted", id);
         if (strcmp(action, "pin") == 0 || strcmp(action, "unpin") == 0)
                 return act_pin(a, b, &rec, action[0] == 'p');
         return -EINVAL;
@@ -441,8 +445,8 @@ static int on_act(const char *id, const char *action, char **ret_message, void *
 
 static int on_flush(bool settle, char **ret_message, void *userdata) {
         *ret_message = NULL;
-        log_info(settle ? "asked to scan everything now"
-                        : "asked to flush: everything is scanned and shipped now");
+        log_info(settle ? "scan requested: all sources are scanned now"
+                        : "flush requested: all sources are scanned and shipped now");
         agent_flush(userdata, !settle);
         return 0;
 }
@@ -456,7 +460,6 @@ static int on_drain(bool on, char **ret_message, void *userdata) {
         return 0;
 }
 
-
 /* ---- snapshots ---- */
 
 static int on_snapshot(char ret_name[SNAPSHOT_NAME_SIZE], char **ret_message, void *userdata) {
@@ -466,13 +469,12 @@ static int on_snapshot(char ret_name[SNAPSHOT_NAME_SIZE], char **ret_message, vo
         int r = a->incidents ? incidents_request(a->incidents, ret_name, &why) : -ENODEV;
         if (r == 0)
                 return 0;
-        *ret_message =
-                strdup(r == -EPERM    ? "snapshots are off; set snapshot.enabled to have them"
-                       : r == -EBUSY  ? "a snapshot is being taken at this moment; ask again when "
-                                        "it is over"
-                       : r == -ENODEV ? "snapshots cannot be taken; the log says why"
-                       : why          ? why
-                                      : "not now; the log says why");
+        *ret_message = strdup(r == -EPERM   ? "snapshots are off; set snapshot.enabled to have them"
+                              : r == -EBUSY ? "a snapshot is underway; try again when "
+                                              "it has ended"
+                              : r == -ENODEV ? "snapshots are not possible; see the log"
+                              : why          ? why
+                                             : "not possible now; see the log");
         return -EPERM;
 }
 
@@ -493,7 +495,8 @@ static char **list_files(const char *directory) {
         return files;
 }
 
-static int on_get_snapshot(const char *name, const char *file, SnapshotAnswer *ret, void *userdata) {
+static int on_get_snapshot(const char *name, const char *file, SnapshotAnswer *ret,
+                           void *userdata) {
         const Agent *a = userdata;
         IncidentView v;
         *ret = (SnapshotAnswer){ 0 };
@@ -508,8 +511,8 @@ static int on_get_snapshot(const char *name, const char *file, SnapshotAnswer *r
                 return 0;
         _cleanup_close_ int fd = open(v.directory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         int r = fd < 0 ? -errno
-                       : fs_read_file(fd, file ? file : "snapshot.json", SNAPSHOT_FILE_MAX_BYTES, &ret->data,
-                                      &ret->n_data);
+                       : fs_read_file(fd, file ? file : "snapshot.json", SNAPSHOT_FILE_MAX_BYTES,
+                                      &ret->data, &ret->n_data);
         return file ? r : 0; /* a snapshot that failed has no document */
 }
 
