@@ -105,9 +105,11 @@ static void on_delivered(const Bundle *b, void *userdata) {
 static int on_store_timer(sd_event_source *source, uint64_t usec, void *userdata) {
         Agent *a = userdata;
         (void)usec;
-        if (bundle_table_retry(a->bundles))
-                return 0;
-        return timer_rearm(source, STORE_RETRY_USEC);
+        if (!bundle_table_retry(a->bundles))
+                return timer_rearm(source, STORE_RETRY_USEC);
+        for (size_t i = 0; i < a->n_sources; i++) /* what was refused meanwhile is found now */
+                intake_source_flush(a->sources[i], false);
+        return 0;
 }
 
 static void on_store_error(void *userdata) {
