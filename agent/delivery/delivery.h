@@ -137,8 +137,8 @@ bool delivery_end_upload(Delivery *d, int outcome, char *error);
  * another one ships the same bundle. @return false: it is to stop, and has ended */
 bool delivery_may_continue(Delivery *d);
 
-/* ---- delivery_members.c: what a delivery reads its members from: our hard links, the descriptors
- * that were kept, or the source itself; and what is attached to the bundle ---- */
+/* ---- the members: read from the agent's hard links, from open descriptors or from the source;
+ * and the attachments of the bundle ---- */
 
 #define ATTACHED_PREFIX ATTACHMENTS_DIRECTORY "/"
 
@@ -164,7 +164,7 @@ int delivery_members_open(const DeliveryMembers *m, size_t i);
  * of the others. Nothing for NULL. */
 int delivery_members_export_prints(DeliveryMembers *m, Delivery *d);
 
-/* ---- delivery.c: one attempt with one plan, from the members to the text of the manifest.
+/* ---- one attempt with one plan, from the members to the text of the manifest.
  * Blocking: belongs to the worker of the delivery ---- */
 
 /* A member that changes while it is read needs a new plan; so often, then the bundle settles again.

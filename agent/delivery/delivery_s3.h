@@ -56,7 +56,7 @@ unsigned delivery_s3_buffers(const DeliveryS3Memory *m, uint64_t *ret_writer_byt
 /** The least that such a bundle needs. */
 uint64_t delivery_s3_memory_min(uint64_t part_bytes, int level);
 
-/* ---- delivery_s3_ledger.c: between the ledger's rows and what packer and upload need ---- */
+/* ---- the ledger: its rows as the packer and the upload need them. Exported for the tests ---- */
 
 typedef struct DeliveryS3Ledger {
         PackedRow *items;   /* of an earlier run, owned; 0 when there is nothing to resume */
@@ -65,8 +65,8 @@ typedef struct DeliveryS3Ledger {
         char *upload_id; /* NULL = a new upload */
         /* New rows. */
         char *bundle, *destination;
-        bool has_intent;  /* the ledger has it: rows may be written */
-        PackedRow *early; /* made before the intent was written; owned */
+        bool has_intent;  /* it is in the store: rows may be written */
+        PackedRow *early; /* built before the intent was written; owned */
         size_t n_early;
 } DeliveryS3Ledger;
 
@@ -82,8 +82,7 @@ int delivery_s3_ledger_load(DeliveryS3Ledger *l, Store *store, const DeliveryS3E
  * memory. Rows of the earlier run are there already. */
 int delivery_s3_ledger_add_part(DeliveryS3Ledger *l, Store *store, unsigned number,
                                 const PackedRow *row);
-/** Writes the intent and the rows that were kept in one transaction; in memory where the state
- * directory is full or fails. */
+/** Writes the intent and the rows kept in memory in one transaction. */
 int delivery_s3_ledger_start(DeliveryS3Ledger *l, Store *store, const LedgerUpload *upload);
 /** Of the parts of the earlier run. */
 uint64_t delivery_s3_ledger_bytes(const DeliveryS3Ledger *l);
