@@ -235,7 +235,7 @@ static void on_view(AgentView *ret, void *userdata) {
         size_t n_orphaned = scheduler_n_orphaned(a->scheduler);
         if (n_orphaned > 0 && !ret->ready_note) {
                 snprintf(a->space->note, sizeof a->space->note,
-                         "%zu bundles wait for a destination that is not configured any more",
+                         "%zu bundles wait for a destination that is no longer configured",
                          n_orphaned);
                 ret->ready_note = a->space->note;
         }

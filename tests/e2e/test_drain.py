@@ -162,9 +162,9 @@ def a_destination_that_is_gone_from_the_configuration_is_not_waited_for():
     code, out, _ = drain(a)
     lines = out.splitlines()
     assert code == 1 and len(
-        lines) == 2 and "destination 'archive' is not configured any more" in lines[1], out
+        lines) == 2 and "destination 'archive' is no longer configured" in lines[1], out
     assert a.cli("cancel", lines[1].split()[0]).returncode == 0
-    assert drain(a) == SAFE, "an operator has let go of it"
+    assert drain(a) == SAFE, "an operator cancelled it"
     a.stop()
 
 
