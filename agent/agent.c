@@ -6,6 +6,7 @@
 #include <systemd/sd-daemon.h>
 
 #include "agent/agent_private.h"
+#include "agent/api/api.h"
 #include "agent/hooknotes/hook_socket.h"
 #include "agent/instance.h"
 #include "agent/intake/intake.h"
@@ -235,7 +236,7 @@ static int open_socket(Agent *a) {
         int fd = agent_passed_socket(path, SOCK_SEQPACKET);
         if (fd >= 0 || a->once) /* with --once the daemon may be about to start */
                 return fd;
-        int r = hook_socket_listen(path, &fd);
+        int r = api_listen_seqpacket(path, &fd);
         if (r == 0)
                 return fd;
         log_warning(r, "cannot listen for hooks on '%s'%s; notes arrive by the mailbox only", path,

@@ -27,3 +27,8 @@ int api_new_for_test(Api **ret, bool read_only, const AgentBackend *backend);
 int api_listen_unix(const char *path, int *ret_fd);
 /** `host:port` or `[v6]:port`. */
 int api_listen_tcp(const char *address, int *ret_fd);
+
+/** Creates the listening socket of hooks (SOCK_SEQPACKET, mode 0666): creates the parent directory
+ * and replaces the stale socket of an agent that is gone.
+ * @return 0; -EADDRINUSE when somebody answers on it, -EEXIST when it is not a socket */
+int api_listen_seqpacket(const char *path, int *ret_fd);

@@ -11,7 +11,6 @@
 #include <sys/un.h>
 
 #include "agent/api/api.h"
-#include "agent/hooknotes/hook_socket.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/parse.h"
@@ -95,7 +94,7 @@ int api_listen_unix(const char *path, int *ret_fd) {
         return listen_unix(path, SOCK_STREAM, 0660, ret_fd);
 }
 
-int hook_socket_listen(const char *path, int *ret_fd) {
+int api_listen_seqpacket(const char *path, int *ret_fd) {
         return listen_unix(path, SOCK_SEQPACKET, 0666, ret_fd);
 }
 

@@ -34,11 +34,6 @@ typedef struct HookSocketOptions {
 int hook_socket_new(HookSocket **ret, sd_event *event, int fd, const HookSocketOptions *options);
 HookSocket *hook_socket_free(HookSocket *s); /* closes all, without on_gone */
 
-/** Makes the listening socket (listen.c): parent directory, stale socket of a dead agent removed,
- * mode 0666.
- * @return 0; -EADDRINUSE when somebody answers on it, -EEXIST when it is no socket */
-int hook_socket_listen(const char *path, int *ret_fd);
-
 pid_t hook_peer_pid(
         const HookPeer *p); /* as this process counts; 0 = in a pid namespace that we cannot see */
 uid_t hook_peer_uid(const HookPeer *p);

@@ -26,6 +26,15 @@ def is_switch_of_short_cases(lines):
     return 2 * short > len(lines)
 
 
+def is_described_above(root, folder):
+    """The README of the folder above has an entry for it, as in cli/."""
+    above = os.path.join(root, os.path.dirname(folder), "README.md")
+    if not os.path.exists(above):
+        return False
+    with open(above, encoding="utf-8") as file:
+        return f"`{os.path.basename(folder)}/`" in file.read()
+
+
 def main():
     root = tree.root_of_arguments()
     functions, folders, readmes = [], [], []
@@ -46,7 +55,7 @@ def main():
     for folder, n in sorted(Counter(os.path.dirname(f) for f in names).items()):
         readme = os.path.join(root, folder, "README.md")
         if not os.path.exists(readme):
-            if n > MAX_FILES_WITHOUT_README:
+            if n > MAX_FILES_WITHOUT_README and not is_described_above(root, folder):
                 readmes.append(f"{folder}/README.md:1: missing in a folder of {n} files: say what "
                                f"it owns and how its "
                                "files relate")

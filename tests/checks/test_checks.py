@@ -184,6 +184,8 @@ def sizes():
         tree.write("uploaders/volume/b.c", "")
         finds(tree, "sizes", "uploaders/volume/README.md:1", "missing",
               "a folder of four files without a README is found")
+        tree.write("uploaders/README.md", "- `volume/`: text\n")
+        passes(tree, "sizes", "one that the README above describes passes")
         tree.write("uploaders/volume/README.md", "text\n" * 60)
         passes(tree, "sizes", "a README of 60 lines passes")
         tree.write("uploaders/volume/README.md", "text\n" * 61)

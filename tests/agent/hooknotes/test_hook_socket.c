@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "agent/api/api.h"
 #include "agent/hooknotes/hook_socket.h"
 #include "tests/lib/base/scratch.h"
 
@@ -70,7 +71,7 @@ static int setup(void **state) {
         (void)setrlimit(RLIMIT_NOFILE, &many);
         (void)snprintf(d->path, sizeof d->path, "%s/run/hook.sock", d->scratch->path);
         assert_int_equal(sd_event_new(&d->event), 0);
-        assert_int_equal(hook_socket_listen(d->path, &fd), 0);
+        assert_int_equal(api_listen_seqpacket(d->path, &fd), 0);
         assert_int_equal(hook_socket_new(&d->socket, d->event, fd,
                                          &(HookSocketOptions){ MAX_PACKET, on_packet, on_gone,
                                                                on_refused, d }),
@@ -324,10 +325,10 @@ static void a_dead_agent_s_socket_is_taken_over_and_a_living_one_s_is_not(void *
         Desk *d = *state;
         int fd = -1;
         struct stat st;
-        assert_int_equal(hook_socket_listen(d->path, &fd), -EADDRINUSE);
+        assert_int_equal(api_listen_seqpacket(d->path, &fd), -EADDRINUSE);
         d->socket = hook_socket_free(d->socket);
         assert_int_equal(stat(d->path, &st), 0); /* it stays behind, as after a crash */
-        assert_int_equal(hook_socket_listen(d->path, &fd), 0);
+        assert_int_equal(api_listen_seqpacket(d->path, &fd), 0);
         (void)close(fd);
 }
 
@@ -338,13 +339,13 @@ static void somebody_s_file_is_no_socket_and_is_left_alone(void **state) {
         struct stat st;
         (void)snprintf(path, sizeof path, "%s/precious", d->scratch->path);
         assert_int_equal(scratch_write(d->scratch, "precious", "x"), 0);
-        assert_int_equal(hook_socket_listen(path, &fd), -EEXIST);
+        assert_int_equal(api_listen_seqpacket(path, &fd), -EEXIST);
         assert_int_equal(stat(path, &st), 0);
         assert_int_equal(st.st_size, 1);
         char *name = calloc(1, 300);
         assert_non_null(name);
         memset(name, 'a', 299);
-        assert_int_equal(hook_socket_listen(name, &fd), -ENAMETOOLONG);
+        assert_int_equal(api_listen_seqpacket(name, &fd), -ENAMETOOLONG);
         free(name);
 }
 
