@@ -228,7 +228,7 @@ def circles():
         tree.write("cli/common/client.c", "void store_a(void) {\n}\n")
         compile_into(tree, build, "cli/common/client.c")
         done = tree.run("circles", build)
-        result("cli/client.c: store_a is defined in agent/store/store.c too" in done.stdout,
+        result("cli/common/client.c: store_a is defined in agent/store/store.c too" in done.stdout,
                "a symbol that is defined twice is found", done)
 
 

@@ -461,7 +461,7 @@ def what_a_hook_announces_goes_out_as_soon_as_the_hook_is_through():
     a.config["snapshot"] = {"enabled": False}
     a.config["hook"]["deadline"] = "60s"  # it ends when it says so
     a.start()
-    wait_for("the first scan is over", lambda: "is not there yet" in a.log)
+    wait_for("the first scan is over", lambda: "does not exist yet" in a.log)
     unit = a.dump()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as hook:
         hook.settimeout(20 * PATIENCE)
