@@ -1,4 +1,4 @@
-/* The HTTP API of INTERFACE.md §6 and the metrics of §7: routes, on top of lib/http/mhd_loop. */
+/* The HTTP API of docs/API.md and the metrics: routes on top of lib/http/mhd_loop. */
 #pragma once
 
 #include <systemd/sd-event.h>

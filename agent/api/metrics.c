@@ -2,13 +2,24 @@
 #include "agent/api/metrics.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <string.h>
 
+#include "agent/api/histogram.h"
 #include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
 
-#define PREFIX "neuron_collectd_"
+void histogram_add(Histogram *h, double value) {
+        h->sum += value;
+        h->total++;
+        for (size_t i = 0; i < HISTOGRAM_BUCKETS; i++)
+                if (value <= h->le[i]) {
+                        h->count[i]++;
+                        return;
+                }
+}
 
+#define PREFIX "neuron_collectd_"
 static void head(StrBuf *b, const char *name, const char *type, const char *help) {
         strbuf_addf(b, "# HELP " PREFIX "%s %s\n# TYPE " PREFIX "%s %s\n", name, help, name, type);
 }
@@ -61,7 +72,6 @@ static void line_real(StrBuf *b, const char *name, Label label, double x) {
 }
 
 #define NONE ((Label){ NULL, NULL })
-
 static bool has_successor(BundleState s) {
         for (BundleState to = 0; to < N_BUNDLE_STATES; to++)
                 if (bundle_state_may_follow(s, to))
