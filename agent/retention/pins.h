@@ -109,7 +109,7 @@ typedef struct PinsMeasure {
 /** 0 or -ENOMEM */
 int pins_measure(Pins *p, const PinsMeasure *m);
 
-/* ---- deletion.c: deletes what they hold ---- */
+/* ---- deletion ---- */
 
 typedef struct PinsOrder { /* borrowed */
         const char *bundle_id;
