@@ -212,7 +212,7 @@ static void handle_copy(Agent *a, const json_t *v) {
         if (is_copy_final(a, own_name, path))
                 remove_copy(a, name, path);
         else if (!json_is_true(json_object_get(v, "is_whole")))
-                intake_source_missing(s, path, NULL);
+                intake_source_missing(s, path);
 }
 
 static void scan_copies(Agent *a, int state) {

@@ -106,9 +106,8 @@ void intake_source_note_finished(IntakeSource *s, const char *unit_path, uid_t u
  * is missing the unit waits for the whole of `settle`, and then is shipped labelled. At most
  * INTAKE_PROMISED_MAX of a unit are remembered. */
 void intake_source_promised(IntakeSource *s, const char *unit_path, uid_t uid, const char *name);
-/** The same of a file that was seen in the unit's container and was not copied whole. @param path
- * in the unit; NULL: not known */
-void intake_source_missing(IntakeSource *s, const char *unit_path, const char *path);
+/** The unit is a copy that an earlier version did not finish: it is shipped labelled. */
+void intake_source_missing(IntakeSource *s, const char *unit_path);
 /** Whether something is still to be attached to the unit: it waits for that for `settle`. */
 void intake_source_pending(IntakeSource *s, const char *unit_path, bool pending);
 /** Something was attached to the unit: its bundle gets it, or a supplement. */

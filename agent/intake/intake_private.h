@@ -1,6 +1,4 @@
-/* What the files of intake share. source.c: events, scans, life of a source. discover.c: from a
- * path to a bundle. settle.c: from a bundle to READY. hook_hints.c: what hooks say.
- * recheck_links.c: links of ended bundles. probe.c: in the threads. tables.c: memory. */
+/* What the files of intake share. */
 #pragma once
 
 #include "agent/intake/intake.h"
@@ -13,7 +11,7 @@
 #define REPROBE_USEC (100 * USEC_PER_MSEC)
 #define REPROBE_SHARE 4
 
-/* ---- tables.c ---- */
+/* ---- source.c: what a source remembers ---- */
 
 /* What was last seen at each unit's path, 16 bytes a unit: so that a scan reports only what is new
  * or has changed. */
@@ -52,21 +50,10 @@ void pending_done(Pending *p);
 
 #define PROBE_HELD_FILES_MAX 64
 
-typedef enum PromiseKind {
-        PROMISE_NAME,   /* a hook's: a file of this name, wherever in the unit it is */
-        PROMISE_PATH,   /* seen in a container: at this path in the unit */
-        PROMISE_UNNAMED /* the same, of which no name is known */
-} PromiseKind;
-
 typedef struct Promise {
-        PromiseKind kind;
-        char *name; /* owned; "" where none is known */
+        char *name;   /* of a file anywhere in the unit; owned. "": of a copy that was cut short */
+        bool is_seen; /* by the probe */
 } Promise;
-
-typedef struct ProbePromise {
-        Promise promise;
-        bool is_seen;
-} ProbePromise;
 
 /* Three kinds: without a bundle_id and `shipped` a path is probed; with a supplement_id the links
  * of a bundle are rechecked; else a unit is probed, and its members are held for bundle_id. */
@@ -86,7 +73,7 @@ typedef struct ProbeJob {
          * not compared. */
         uint64_t unit_ino, unit_born_usec;
         bool met_another;
-        ProbePromise *promised; /* files that are to come; owned */
+        Promise *promised; /* files that are to come; owned */
         size_t n_promised;
         bool links_only; /* whatever is at the unit's place now is ignored */
         /* Of `base_id`: what the links of bundle_id hold and was not shipped is linked for it as
@@ -207,13 +194,6 @@ void intake_remember(IntakeSource *s, const char *relative, uint64_t digest);
 void intake_set_note(char **note, const char *text);
 void intake_start_scan(IntakeSource *s);
 
-/* ---- discover.c ---- */
-
-/** Logs that n bundles could not be recorded for an error of the store, and are left to a later
- * scan; 0 = none. */
-void intake_report_postponed(IntakeSource *s, int error, size_t n);
-/** A unit was seen whose content may not be what was last known of its path. */
-void intake_on_unit(IntakeSource *s, ScanUnit *u);
 /** Queues a path to be probed. */
 void intake_probe_path(IntakeSource *s, const char *relative);
 /** Starts a probe, which is freed after done(). @return whether it was started (else it is freed)
@@ -224,13 +204,6 @@ int intake_supplement_id(char ret[BUNDLE_ID_SIZE], const BundleRecord *base, uns
 /** Starts the base's next supplement with what a probe has counted.
  * @return false: the operator has refused that very content */
 bool intake_start_supplement(IntakeSource *s, ProbeJob *p, BundleRecord *base);
-/** A bundle ended: its attachments are released, where it is over; what came later starts a
- * supplement. */
-void intake_attached_on_final(IntakeSource *s, const Bundle *b);
-/** Finds attachments that wait in the state directory, or were left there: after a start, and with
- * each scan. */
-void intake_attached_sweep(IntakeSource *s);
-void intake_attached_done(IntakeSource *s);
 
 /* ---- settle.c ---- */
 
@@ -243,22 +216,6 @@ void intake_probe_bundle_in(Bundle *b, uint64_t usec);
  * cannot be known any more, to the destination's own. */
 void intake_set_s3_prefix(Store *store, Bundle *b);
 
-/* ---- hook_hints.c ---- */
-
-/** Adds to the facts what hooks say of a unit. */
-void hook_hints_add_facts(IntakeSource *s, const Bundle *b, IntakeFacts *facts);
-/** Reports, once, whose hints do not count for a bundle that gets ready. */
-void hook_hints_report_ignored(IntakeSource *s, const Bundle *b);
-/** Gives a probe the promised files that have not been seen. @return 0, -ENOMEM */
-int hook_hints_add_expected(IntakeSource *s, const char *unit_path, ProbeJob *p);
-/** Forgets those that the probe has seen. */
-void hook_hints_remove_seen(IntakeSource *s, const char *unit_path, const ProbeJob *p);
-/** Calls back for each promised file that has not been seen; borrowed for the call. */
-void hook_hints_foreach_missing(IntakeSource *s, const Bundle *b,
-                                void (*on_promise)(const Promise *p, void *userdata),
-                                void *userdata);
-/** A bundle continues after a start: loads the notes of its unit from the store. */
-void hook_hints_load(IntakeSource *s, const Bundle *b);
 /** A bundle of the unit has ended. */
 void hook_hints_on_final(IntakeSource *s, const char *unit_path);
 void hook_hints_done(IntakeSource *s);

@@ -99,15 +99,10 @@ static bool is_another_unit(const ProbeJob *p, int unit_fd) {
                (p->unit_born_usec > 0 && fs_birth_usec(unit_fd) != p->unit_born_usec);
 }
 
-static bool is_meant(const Promise *p, const char *path) {
-        return (p->kind == PROMISE_NAME && strcmp(p->name, path_name(path)) == 0) ||
-               (p->kind == PROMISE_PATH && strcmp(p->name, path) == 0);
-}
-
 /* Also one that is no member: it is there. */
 static void mark_promised(ProbeJob *p, const ScanMember *m) {
         for (size_t i = 0; i < p->n_promised; i++)
-                if (is_meant(&p->promised[i].promise, m->path))
+                if (strcmp(p->promised[i].name, path_name(m->path)) == 0)
                         p->promised[i].is_seen = true;
 }
 
@@ -390,7 +385,7 @@ ProbeJob *probe_job_free(ProbeJob *p) {
         free(p->relative);
         free(p->shipped);
         for (size_t i = 0; i < p->n_promised; i++)
-                free(p->promised[i].promise.name);
+                free(p->promised[i].name);
         free(p->promised);
         scan_unit_done(&p->unit);
         free(p->hold_error);

@@ -1,18 +1,743 @@
-/* A source: its events, its scans, its start and end. */
-#include "agent/intake/intake.h"
-
+/* A source: its events, its scans, its start and end; from a path to a bundle. */
 #include <errno.h>
+#include <search.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "agent/intake/intake.h"
 #include "agent/intake/intake_private.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/digest.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
 #include "lib/base/transition.h"
 #include "lib/event/timer.h"
+#include "lib/neuron/ids.h"
+
+/* ---- what was last seen at each unit's path ---- */
+
+uint64_t unit_table_key(const char *relative) {
+        /* SHA-256, since names are untrusted: nobody can make two paths collide. */
+        uint8_t hash[SHA256_SIZE];
+        uint64_t key;
+        sha256_of(relative, strlen(relative), hash);
+        memcpy(&key, hash, sizeof key);
+        return key ? key : 1;
+}
+
+static size_t slot_of(const UnitTable *t, uint64_t key) {
+        size_t i = (size_t)key & (t->n_slots - 1);
+        while (t->keys[i] && t->keys[i] != key)
+                i = (i + 1) & (t->n_slots - 1);
+        return i;
+}
+
+static int grow(UnitTable *t) {
+        UnitTable bigger = { .n_slots = t->n_slots ? 2 * t->n_slots : 64 };
+        bigger.keys = calloc(bigger.n_slots, sizeof *bigger.keys);
+        bigger.digests = calloc(bigger.n_slots, sizeof *bigger.digests);
+        if (!bigger.keys || !bigger.digests) {
+                unit_table_done(&bigger);
+                return -ENOMEM;
+        }
+        for (size_t i = 0; i < t->n_slots; i++)
+                if (t->keys[i]) {
+                        size_t to = slot_of(&bigger, t->keys[i]);
+                        bigger.keys[to] = t->keys[i];
+                        bigger.digests[to] = t->digests[i];
+                        bigger.n++;
+                }
+        unit_table_done(t);
+        *t = bigger;
+        return 0;
+}
+
+int unit_table_put(UnitTable *t, uint64_t key, uint64_t digest) {
+        if (2 * (t->n + 1) > t->n_slots) {
+                int r = grow(t);
+                if (r < 0)
+                        return r;
+        }
+        size_t i = slot_of(t, key);
+        t->n += t->keys[i] == 0;
+        t->keys[i] = key;
+        t->digests[i] = digest;
+        return 0;
+}
+
+bool unit_table_get(const UnitTable *t, uint64_t key, uint64_t *ret_digest) {
+        if (t->n_slots == 0)
+                return false;
+        size_t i = slot_of(t, key);
+        if (!t->keys[i])
+                return false;
+        *ret_digest = t->digests[i];
+        return true;
+}
+
+int unit_table_copy(UnitTable *ret, const UnitTable *from) {
+        UnitTable t = *from;
+        size_t size = t.n_slots * sizeof *t.keys;
+        if (size > 0) {
+                t.keys = malloc(size);
+                t.digests = malloc(size);
+                if (!t.keys || !t.digests) {
+                        unit_table_done(&t);
+                        return -ENOMEM;
+                }
+                memcpy(t.keys, from->keys, size);
+                memcpy(t.digests, from->digests, size);
+        }
+        *ret = t;
+        return 0;
+}
+
+void unit_table_done(UnitTable *t) {
+        free(t->keys);
+        free(t->digests);
+        *t = (UnitTable){ 0 };
+}
+
+/* ---- paths that wait ---- */
+
+typedef struct PendingPath {
+        ListLink link;
+        char *path;
+} PendingPath;
+
+static int compare_paths(const void *a, const void *b) {
+        return strcmp(((const PendingPath *)a)->path, ((const PendingPath *)b)->path);
+}
+
+void pending_init(Pending *p) {
+        *p = (Pending){ 0 };
+        list_init(&p->all);
+}
+
+int pending_add(Pending *p, const char *path) {
+        PendingPath key = { .path = (char *)path };
+        if (tfind(&key, &p->by_path, compare_paths))
+                return 0;
+        if (p->n >= PENDING_MAX) {
+                pending_done(p);
+                return -E2BIG;
+        }
+        PendingPath *entry = calloc(1, sizeof *entry);
+        char *copy = strdup(path);
+        if (!entry || !copy) {
+                free(entry);
+                free(copy);
+                return -ENOMEM;
+        }
+        entry->path = copy;
+        if (!tsearch(entry, &p->by_path, compare_paths)) {
+                free(entry);
+                free(copy);
+                return -ENOMEM;
+        }
+        list_append(&p->all, &entry->link);
+        p->n++;
+        return 0;
+}
+
+char *pending_pop(Pending *p) {
+        PendingPath *entry = CONTAINER_OF(p->all.next, PendingPath, link);
+        char *path = entry->path;
+        tdelete(entry, &p->by_path, compare_paths);
+        list_remove(&entry->link);
+        p->n--;
+        free(entry);
+        return path;
+}
+
+bool pending_has(const Pending *p, const char *path) {
+        PendingPath key = { .path = (char *)path };
+        return tfind(&key, &p->by_path, compare_paths) != NULL;
+}
+
+bool pending_is_empty(const Pending *p) {
+        return list_is_empty(&p->all);
+}
+
+void pending_done(Pending *p) {
+        while (!pending_is_empty(p))
+                free(pending_pop(p));
+}
+
+/* ---- from a path to a bundle: what is new, what was shipped before, what came late ---- */
+
+static int fill_deliveries(const IntakeSource *s, BundleRecord *rec) {
+        const StringList *names = &s->config->destinations;
+        rec->deliveries = calloc(names->n, sizeof *rec->deliveries);
+        if (!rec->deliveries)
+                return -ENOMEM;
+        rec->n_deliveries = names->n;
+        for (size_t i = 0; i < names->n; i++) {
+                rec->deliveries[i].destination = strdup(names->items[i]);
+                if (!rec->deliveries[i].destination)
+                        return -ENOMEM;
+        }
+        return 0;
+}
+
+/* @param base  NULL, or the bundle that this is supplement number base->n_supplements of */
+static int add_bundle(IntakeSource *s, const ScanUnit *u, const BundleRecord *base, Bundle **ret) {
+        _cleanup_(bundle_record_done) BundleRecord rec = {
+                .kind = s->terms->scan.kind,
+                .state = BUNDLE_SETTLING,
+                .complete = true,
+                .uid = u->st.st_uid,
+                .unit_dev = (uint64_t)u->st.st_dev,
+                .unit_ino = (uint64_t)u->st.st_ino,
+                .unit_born_usec = u->born_usec,
+                .n_files = u->n_files,
+                .bytes = u->bytes,
+                .oldest_mtime_usec = u->oldest_mtime_usec,
+                .digest = u->digest,
+                .links_held = base && u->st.st_ino == 0 &&
+                              (uint64_t)u->st.st_dev != BUNDLE_DEV_OF_ATTACHMENTS,
+        };
+        rec.source = strdup(s->config->name);
+        rec.path =
+                u->relative[0] ? path_join(s->terms->fixed, u->relative) : strdup(s->terms->fixed);
+        if (!rec.source || !rec.path)
+                return -ENOMEM;
+        if (source_kind_has_incident(rec.kind)) {
+                strcpy(rec.date_time, u->values.date_time);
+                strcpy(rec.cluster_id, u->values.cluster_id);
+        }
+        if (base) {
+                int r = intake_supplement_id(rec.id, base, base->n_supplements);
+                if (r < 0)
+                        return r;
+                strcpy(rec.supplement_of, base->id);
+                strcpy(rec.date_time, base->date_time);
+                strcpy(rec.cluster_id, base->cluster_id);
+                if (base->s3_prefix && !(rec.s3_prefix = strdup(base->s3_prefix)))
+                        return -ENOMEM;
+        } else
+                bundle_id_of_unit(&(BundleOrigin){ .kind = rec.kind,
+                                                   .source = rec.source,
+                                                   .instance_id = s->context->instance_id },
+                                  u, rec.path, rec.id);
+        int r = fill_deliveries(s, &rec);
+        return r < 0 ? r : bundle_table_add(s->context->bundles, &rec, s, ret);
+}
+
+static uint64_t since_newest_usec(const IntakeSource *s, const ScanUnit *u) {
+        uint64_t now = intake_realtime_usec(s);
+        uint64_t newest = u->newest_change_nsec > 0 ? (uint64_t)u->newest_change_nsec / 1000 : 0;
+        return now > newest ? now - newest : 0;
+}
+
+/* With a full disk this happens at every scan, for each of many: logged when it starts. */
+static void report_postponed(IntakeSource *s, int error, size_t n) {
+        if (n == 0)
+                return;
+        s->scan_failed = true;
+        log_write(s->has_logged_postponed ? LOG_DEBUG : LOG_ERR, error, NULL,
+                  "source %s: cannot record what was found in the state database; a later scan "
+                  "tries again",
+                  s->config->name);
+        s->is_postponing = s->has_logged_postponed = true;
+}
+
+/* The number is recorded first: a crash between the two leaves a gap, never two of one name.
+ * @return whether it was recorded */
+static bool reserve_number(IntakeSource *s, BundleRecord *base) {
+        base->n_supplements++;
+        int r = store_update(s->context->store, base);
+        if (r != 0)
+                log_dump(base->id, LOG_ERR, MIN(r, 0),
+                         "cannot record a supplement in the state database, trying again at the "
+                         "next "
+                         "scan");
+        return r == 0;
+}
+
+static void count_active(IntakeSource *s, Bundle *b) {
+        s->n_active++;
+        b->is_active = true;
+        if (s->context->on_found)
+                s->context->on_found(b, s->context->userdata);
+}
+
+static void supplement_attachments(IntakeSource *s, BundleRecord *base, size_t n, uint64_t bytes) {
+        Bundle *b = NULL;
+        ScanUnit u = { .relative = (char *)intake_relative(s, base->path), /* borrowed */
+                       .n_files = n,
+                       .bytes = bytes,
+                       .oldest_mtime_usec = base->oldest_mtime_usec };
+        u.st = (struct stat){ .st_uid = base->uid, .st_dev = (dev_t)BUNDLE_DEV_OF_ATTACHMENTS };
+        if (!reserve_number(s, base))
+                return;
+        int r = add_bundle(s, &u, base, &b);
+        if (r < 0) {
+                log_dump(base->id, LOG_ERR, r,
+                         "cannot record a supplement with what was attached to it, trying again at "
+                         "the next scan");
+                return;
+        }
+        count_active(s, b);
+        intake_probe_bundle(b);
+}
+
+static void start_bundle(IntakeSource *s, const ScanUnit *u, BundleRecord *base) {
+        if (base && !reserve_number(s, base))
+                return;
+        Bundle *b = NULL;
+        int r = add_bundle(s, u, base, &b);
+        if (r == -EEXIST) {
+                log_notice("source %s: '%s' has the identity of a bundle that is known already, "
+                           "leaving it",
+                           s->config->name, u->relative);
+                intake_remember(s, u->relative, u->digest);
+                return;
+        }
+        if (r < 0) {
+                report_postponed(s, r, 1);
+                return;
+        }
+        intake_remember(s, u->relative, u->digest);
+        count_active(s, b);
+        b->flush = s->flush_this_scan;
+        /* No link of ours has changed a ctime yet: old mtimes of a copy in progress do not make it
+         * look quiet. */
+        b->quiet_usec = since_newest_usec(s, u);
+        b->seen_boot_usec = b->looked_boot_usec = intake_boot_usec(s);
+        if (s->in_transaction) /* nothing may act on it before its row is durable */
+                b->uncommitted = true;
+        else
+                intake_probe_bundle(b);
+}
+
+/* A directory that is created again under its name often gets the inode that was freed. */
+static bool is_same_unit(const BundleRecord *rec, const ScanUnit *u) {
+        return rec->unit_ino == (uint64_t)u->st.st_ino && rec->unit_dev == (uint64_t)u->st.st_dev &&
+               (rec->unit_born_usec == 0 || u->born_usec == 0 ||
+                rec->unit_born_usec == u->born_usec);
+}
+
+/* A hook may run before its directory is created: what it started so shortly before belongs to the
+ * new unit. */
+static void release_earlier_attachments(IntakeSource *s, const char *path) {
+        IntakeContext *c = s->context;
+        uint64_t now = intake_realtime_usec(s);
+        uint64_t before = now - MIN(now, c->hook_deadline_usec + USEC_PER_SEC);
+        if (c->on_renewed)
+                c->on_renewed(s->config->name, path, before, c->userdata);
+        int r = c->attachments
+                        ? attachments_release_before(c->attachments, s->config->name, path, before)
+                        : 0;
+        if (r < 0)
+                log_warning(r, "source %s: what was attached to an earlier '%s' cannot be removed",
+                            s->config->name, path);
+        else if (r > 0)
+                log_notice("source %s: '%s' is another one than before; %d files that came too "
+                           "late for the earlier one are removed",
+                           s->config->name, path, r);
+}
+
+static void probe_for_supplement(IntakeSource *s, const ScanUnit *u, const char *base_id);
+static void probe_next(IntakeSource *s);
+static bool is_old(const OrphansContext *c, const AttachmentsUnit *unit);
+static void arm_scan(IntakeSource *s);
+
+/* A unit was seen whose content is not what was last known of its path. */
+static void on_unit(IntakeSource *s, ScanUnit *u) {
+        uint64_t known;
+        if (unit_table_get(&s->table, unit_table_key(u->relative), &known) && known == u->digest)
+                return;
+        _cleanup_free_ char *path =
+                u->relative[0] ? path_join(s->terms->fixed, u->relative) : strdup(s->terms->fixed);
+        if (!path)
+                return;
+        Bundle *b = bundle_table_find_unit(s->context->bundles, s->config->name, path);
+        if (b && b->rec.state == BUNDLE_SETTLING && !intake_is_from_links(&b->rec)) {
+                intake_remember(s, u->relative, u->digest);
+                intake_probe_bundle(b);
+                return;
+        }
+        if (b) { /* not remembered: it is probed when the bundle has ended */
+                b->dirty = true;
+                return;
+        }
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        int r = store_find_unit(s->context->store, s->config->name, path, &rec);
+        if (r == STORE_E_NOT_FOUND) {
+                start_bundle(s, u, NULL);
+                return;
+        }
+        if (r < 0) {
+                log_error(r,
+                          "source %s: cannot read the state database, trying '%s' again at the "
+                          "next scan",
+                          s->config->name, path);
+                return;
+        }
+        bool same_unit = is_same_unit(&rec, u);
+        bool unique = rec.kind == SOURCE_NEURON_CORE_DUMP && rec.date_time[0];
+        if (rec.digest == u->digest && same_unit && rec.state != BUNDLE_VANISHED)
+                intake_remember(s, u->relative, u->digest);
+        else if (u->is_file || (!same_unit && !unique)) {
+                if (!same_unit)
+                        release_earlier_attachments(s, path);
+                start_bundle(s, u, NULL);
+        } else if (rec.state == BUNDLE_DELIVERED || rec.state == BUNDLE_VANISHED)
+                probe_for_supplement(s, u, rec.id);
+        else /* quarantined, cancelled or evicted: the operator decides */
+                intake_remember(s, u->relative, u->digest);
+}
+
+/* ---- probes ---- */
+
+static void on_probe_done(SourceTask *t) {
+        _cleanup_(probe_job_freep) ProbeJob *p = CONTAINER_OF(t, ProbeJob, task);
+        p->source->n_probes--;
+        p->done(p->source, p);
+}
+
+bool intake_probe_submit(IntakeSource *s, ProbeJob *p, void (*done)(IntakeSource *s, ProbeJob *p)) {
+        p->source = s;
+        p->done = done;
+        p->task.done = on_probe_done;
+        int r = intake_source_submit(s, &p->task);
+        if (r < 0) {
+                log_error(r,
+                          "source %s: cannot start a worker thread, trying again at the next scan",
+                          s->config->name);
+                probe_job_free(p);
+                return false;
+        }
+        s->n_probes++;
+        return true;
+}
+
+int intake_supplement_id(char ret[BUNDLE_ID_SIZE], const BundleRecord *base, unsigned number) {
+        int n = snprintf(ret, BUNDLE_ID_SIZE, "%s-s%u", base->id, number);
+        return n < 0 || n >= BUNDLE_ID_SIZE ? -EOVERFLOW : 0;
+}
+
+/* The last supplement is quarantined, cancelled or evicted, and this would only be the same again.
+ */
+static bool is_refused_by_operator(const IntakeSource *s, const BundleRecord *base,
+                                   uint64_t digest) {
+        char id[BUNDLE_ID_SIZE];
+        _cleanup_(bundle_record_done) BundleRecord last = { 0 };
+        if (base->n_supplements == 0 || intake_supplement_id(id, base, base->n_supplements) < 0 ||
+            store_get(s->context->store, id, &last) != 0)
+                return false;
+        return (last.state == BUNDLE_QUARANTINED || last.state == BUNDLE_CANCELLED ||
+                last.state == BUNDLE_EVICTED) &&
+               last.digest == digest;
+}
+
+bool intake_start_supplement(IntakeSource *s, ProbeJob *p, BundleRecord *base) {
+        if (is_refused_by_operator(s, base, p->unit.digest))
+                return false;
+        free(p->unit.relative);
+        p->unit.relative = strdup(p->relative);
+        if (!p->unit.relative)
+                return true; /* a later scan, or the next start */
+        p->unit.st = (struct stat){ .st_uid = base->uid };
+        if (!p->supplement_id[0]) { /* else it is as intake_is_from_links() says */
+                p->unit.st.st_dev = (dev_t)base->unit_dev;
+                p->unit.st.st_ino = (ino_t)base->unit_ino;
+                p->unit.born_usec = base->unit_born_usec;
+        }
+        start_bundle(s, &p->unit, base);
+        return true;
+}
+
+static void on_supplement_probed(IntakeSource *s, ProbeJob *p) {
+        _cleanup_free_ char *path =
+                p->relative[0] ? path_join(s->terms->fixed, p->relative) : strdup(s->terms->fixed);
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        if (p->result != 0 || !path ||
+            bundle_table_find_unit(s->context->bundles, s->config->name, path) ||
+            store_find_unit(s->context->store, s->config->name, path, &rec) != 0)
+                return;
+        if (p->unit.n_files == 0) { /* nothing new; some files may have been removed */
+                intake_remember(s, p->relative, p->seen_digest);
+                rec.digest = p->seen_digest; /* so that the next start does not probe again */
+                (void)store_update(s->context->store, &rec); /* else it does */
+                return;
+        }
+        if (!intake_start_supplement(s, p, &rec))
+                intake_remember(s, p->relative, p->seen_digest);
+}
+
+static void probe_for_supplement(IntakeSource *s, const ScanUnit *u, const char *base_id) {
+        ProbeJob *p;
+        if (probe_job_new(&p, s->terms, u->relative) < 0)
+                return;
+        strcpy(p->bundle_id, base_id);
+        p->seen_digest = u->digest;
+        int r = store_get_prints(s->context->store, base_id, &p->shipped, &p->n_shipped);
+        if (r < 0) {
+                log_error(r, "source %s: cannot read what was shipped of '%s'", s->config->name,
+                          u->relative);
+                probe_job_free(p);
+                return;
+        }
+        (void)intake_probe_submit(
+                s, p, on_supplement_probed); /* logged there; the next scan tries again */
+}
+
+static void on_path_probed(IntakeSource *s, ProbeJob *p) {
+        s->is_probing_path = false;
+        s->probe_not_before_usec = intake_boot_usec(s) + REPROBE_SHARE * p->duration_usec;
+        if (p->result == 0) {
+                if (s->n_active < INTAKE_ACTIVE_MAX)
+                        on_unit(s, &p->unit);
+                else
+                        s->scan_wanted = true;
+        } else if (p->result < 0 && p->result != -ENOENT)
+                log_warning(p->result, "source %s: cannot read '%s', trying again at the next scan",
+                            s->config->name, p->relative);
+        probe_next(s);
+}
+
+static int on_probe_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+        (void)source;
+        (void)usec;
+        probe_next(userdata);
+        return 0;
+}
+
+static void probe_next(IntakeSource *s) {
+        if (s->is_probing_path || pending_is_empty(&s->pending))
+                return;
+        uint64_t now = intake_boot_usec(s);
+        if (now < s->probe_not_before_usec) {
+                int r = timer_arm(
+                        &s->probe_timer,
+                        &(TimerOrder){ .event = s->context->event,
+                                       .usec = s->probe_not_before_usec - now,
+                                       .slack_usec = (s->probe_not_before_usec - now) / 20,
+                                       .handler = on_probe_timer,
+                                       .userdata = s });
+                if (r >= 0)
+                        return;
+        }
+        _cleanup_free_ char *relative = pending_pop(&s->pending);
+        ProbeJob *p;
+        if (probe_job_new(&p, s->terms, relative) < 0)
+                return;
+        s->is_probing_path = intake_probe_submit(s, p, on_path_probed);
+}
+
+void intake_probe_path(IntakeSource *s, const char *relative) {
+        if (s->hold == INTAKE_HELD)
+                return; /* the scan after the hold finds it */
+        int r = pending_add(&s->pending, relative);
+        if (r < 0) { /* too many, or no memory: a scan finds them all */
+                s->scan_wanted = true;
+                intake_start_scan(s);
+                return;
+        }
+        probe_next(s);
+}
+
+/* ---- attachments: what was attached to a unit after its bundle began is shipped as a supplement
+ * of its own, and what was attached is released when the bundle that has it is over. The
+ * directories in the state directory are the truth: a crash at any point is found by the next
+ * sweep. ---- */
+
+/* What was attached to a unit that never became a bundle is released after so long, by a clock that
+ * was not set forward. */
+#define UNCLAIMED_USEC (7 * USEC_PER_DAY)
+static void release_all(IntakeSource *s, const char *path) {
+        int r = attachments_release(s->context->attachments, s->config->name, path);
+        if (r < 0)
+                log_warning(r,
+                            "source %s: cannot remove what was attached to '%s'; a later scan "
+                            "tries again",
+                            s->config->name, path);
+}
+
+static void release_of(IntakeSource *s, const char *path, const char *id) {
+        int r = attachments_release_bundle(s->context->attachments, s->config->name, path, id);
+        if (r < 0)
+                log_dump(id, LOG_WARNING, r,
+                         "cannot remove what was attached to it; a later scan tries again");
+}
+
+/* Something waits: if no bundle of the unit is active, and there is a base, a supplement ships it.
+ */
+static void supplement_or_release(IntakeSource *s, const char *path) {
+        _cleanup_(bundle_record_done) BundleRecord base = { 0 };
+        uint64_t bytes;
+        size_t n = attachments_waiting(s->context->attachments, s->config->name, path, &bytes);
+        if (n == 0 || bundle_table_find_unit(s->context->bundles, s->config->name, path) ||
+            store_find_unit(s->context->store, s->config->name, path, &base) != 0)
+                return; /* the next event of this unit, or a scan, checks again */
+        switch (base.state) {
+        case BUNDLE_DELIVERED:
+                supplement_attachments(s, &base, n, bytes);
+                break;
+        case BUNDLE_EVICTED:
+        case BUNDLE_CANCELLED:
+        case BUNDLE_VANISHED:
+                release_all(s, path);
+                break;
+        default: /* quarantined: the operator may restore it */
+                break;
+        }
+}
+
+static int on_attached(sd_event_source *source, uint64_t usec, void *userdata) {
+        IntakeSource *s = userdata;
+        (void)source;
+        (void)usec;
+        while (!pending_is_empty(&s->attached)) {
+                _cleanup_free_ char *path = pending_pop(&s->attached);
+                supplement_or_release(s, path);
+        }
+        return 0;
+}
+
+/* Not at once: the bundle that ends is still in the table. */
+static void queue_attached(IntakeSource *s, const char *path) {
+        int r = pending_add(&s->attached, path);
+        if (r >= 0)
+                r = timer_arm(&s->attached_timer, &(TimerOrder){ .event = s->context->event,
+                                                                 .usec = 0,
+                                                                 .handler = on_attached,
+                                                                 .userdata = s });
+        if (r < 0)
+                log_warning(r, "source %s: a later scan handles what was attached to '%s'",
+                            s->config->name, path);
+}
+
+void intake_source_attached(IntakeSource *s, const char *unit_path) {
+        if (path_is_below(unit_path, s->terms->fixed))
+                queue_attached(s, unit_path);
+}
+
+static void release_attachments_on_final(IntakeSource *s, const Bundle *b) {
+        if (!s->context->attachments || b->rec.state == BUNDLE_QUARANTINED)
+                return;
+        release_of(s, b->rec.path, b->rec.id);
+        if (attachments_waiting(s->context->attachments, s->config->name, b->rec.path, NULL) > 0)
+                queue_attached(s, b->rec.path);
+}
+
+/* ---- what a crash left ---- */
+
+static void release_if_final(IntakeSource *s, const char *path, const char *id) {
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        if (bundle_table_find(s->context->bundles, id) ||
+            store_get(s->context->store, id, &rec) != 0)
+                return; /* what is not known is kept */
+        if (bundle_state_is_over(rec.state))
+                release_of(s, path, id);
+}
+
+static void on_attached_unit(const char *path, uint64_t changed_usec, void *userdata) {
+        IntakeSource *s = userdata;
+        _cleanup_(bundle_record_done) BundleRecord base = { 0 };
+        _cleanup_(attachment_names_done) AttachmentNames ids = { 0 };
+        uint64_t now = intake_realtime_usec(s);
+        if (!path_is_below(path, s->terms->fixed))
+                return;
+        int r = attachments_bundles(s->context->attachments, s->config->name, path, &ids);
+        for (size_t i = 0; i < ids.n; i++)
+                release_if_final(s, path, ids.items[i]);
+        if (r < 0)
+                log_warning(r, "source %s: cannot see what is attached to '%s'", s->config->name,
+                            path);
+        if (attachments_waiting(s->context->attachments, s->config->name, path, NULL) == 0)
+                return;
+        if (now > changed_usec + UNCLAIMED_USEC && s->steady_usec > UNCLAIMED_USEC &&
+            !bundle_table_find_unit(s->context->bundles, s->config->name, path) &&
+            store_find_unit(s->context->store, s->config->name, path, &base) == STORE_E_NOT_FOUND) {
+                log_notice("source %s: '%s' never became a bundle; what was attached to it is "
+                           "removed",
+                           s->config->name, path);
+                release_all(s, path);
+                return;
+        }
+        queue_attached(s, path);
+}
+
+static void sweep_attachments(IntakeSource *s) {
+        if (!s->context->attachments)
+                return;
+        s->steady_usec = clock_steady_usec(&s->steady, s->context->clock);
+        int r = attachments_list(s->context->attachments, s->config->name, on_attached_unit, s);
+        if (r < 0)
+                log_warning(r, "source %s: cannot see what is attached; a later scan tries again",
+                            s->config->name);
+}
+
+static void attachments_queue_done(IntakeSource *s) {
+        pending_done(&s->attached);
+        sd_event_source_disable_unref(s->attached_timer);
+}
+
+/* ---- sources that are not configured any more ---- */
+
+/* What cannot be read is not over. */
+static bool has_ended(int r, const BundleRecord *rec, bool is_old) {
+        return r == STORE_E_NOT_FOUND ? is_old : r == 0 && bundle_state_is_over(rec->state);
+}
+
+static bool is_old(const OrphansContext *c, const AttachmentsUnit *unit) {
+        return c->now_usec > unit->changed_usec + ORPHANS_WAIT_USEC &&
+               c->steady_usec > ORPHANS_WAIT_USEC;
+}
+
+/* @return whether the bundle is over: its attachments are removed, now or with the next sweep */
+static bool release_if_ended(const OrphansContext *c, const AttachmentsUnit *unit, const char *id) {
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        int r = store_get(c->store, id, &rec);
+        if (!has_ended(r, &rec, is_old(c, unit)))
+                return false;
+        r = attachments_release_bundle(c->attachments, unit->source, unit->unit_path, id);
+        if (r < 0)
+                log_dump(id, LOG_WARNING, r,
+                         "cannot remove what was attached to it; in an hour it is tried again");
+        return true;
+}
+
+static void on_orphaned_unit(const AttachmentsUnit *unit, void *userdata) {
+        const OrphansContext *c = userdata;
+        _cleanup_(bundle_record_done) BundleRecord base = { 0 };
+        _cleanup_(attachment_names_done) AttachmentNames ids = { 0 };
+        bool is_needed = false;
+        if (c->is_configured(unit->source, c->userdata))
+                return;
+        int r = attachments_bundles(c->attachments, unit->source, unit->unit_path, &ids);
+        for (size_t i = 0; i < ids.n; i++)
+                is_needed |= !release_if_ended(c, unit, ids.items[i]);
+        if (r < 0 || is_needed || !is_old(c, unit))
+                return;
+        r = store_find_unit(c->store, unit->source, unit->unit_path, &base);
+        if (!has_ended(r, &base, true))
+                return;
+        r = attachments_release(c->attachments, unit->source, unit->unit_path);
+        if (r < 0)
+                log_warning(r,
+                            "cannot remove what was attached to '%s'; in an hour it is tried again",
+                            unit->unit_path);
+        else
+                log_notice("source '%s' is not configured any more; what was attached to '%s' is "
+                           "removed",
+                           unit->source, unit->unit_path);
+}
+
+void orphans_sweep(const OrphansContext *c) {
+        int r = attachments_list_all(c->attachments, on_orphaned_unit, (void *)c);
+        if (r < 0)
+                log_warning(r, "cannot see what is attached to dumps of former sources; in an hour "
+                               "it is tried again");
+}
+
+/* ---- the source ---- */
 
 /* How long a stop waits for workers that are busy. */
 #define STOP_USEC (2 * USEC_PER_SEC)
-
 uint64_t intake_boot_usec(const IntakeSource *s) {
         return s->context->clock->boottime_usec(s->context->clock);
 }
@@ -47,7 +772,7 @@ void intake_source_on_final(IntakeSource *s, Bundle *b) {
         s->n_active -= b->is_active; /* one that was restored from quarantine does not count */
         /* A quarantined one can be restored; of others the row says whether links are still needed.
          */
-        intake_attached_on_final(s, b);
+        release_attachments_on_final(s, b);
         hook_hints_on_final(s, b->rec.path);
         if (b->rec.state == BUNDLE_DELIVERED && b->dirty)
                 intake_look_last(s, b->rec.id);
@@ -213,7 +938,7 @@ static void end_transaction(IntakeSource *s) {
                 s->n_active--;
                 bundle_table_forget(s->context->bundles, b);
         }
-        intake_report_postponed(s, r, n_postponed);
+        report_postponed(s, r, n_postponed);
 }
 
 static void handle_found(IntakeSource *s, ScanJob *j) {
@@ -225,7 +950,7 @@ static void handle_found(IntakeSource *s, ScanJob *j) {
                 if (u->on_network && !u->has_own_name) /* must be claimed first, which may block */
                         intake_probe_path(s, u->relative);
                 else if (s->n_active < INTAKE_ACTIVE_MAX)
-                        intake_on_unit(s, u);
+                        on_unit(s, u);
                 else
                         s->scan_wanted = true;
         }
@@ -233,8 +958,6 @@ static void handle_found(IntakeSource *s, ScanJob *j) {
                 end_transaction(s);
         s->has_logged_postponed = s->is_postponing;
 }
-
-static void arm_scan(IntakeSource *s);
 
 static void on_scanned(SourceTask *t) {
         _cleanup_(scan_job_freep) ScanJob *j = CONTAINER_OF(t, ScanJob, task);
@@ -265,7 +988,7 @@ static void on_scanned(SourceTask *t) {
         start_watch(s, j); /* calls on_rescan when everything is watched: what came in between is
                               not lost */
         handle_found(s, j);
-        intake_attached_sweep(s);
+        sweep_attachments(s);
         s->flush_this_scan = false;
         s->has_scanned = true;
         s->scan_wanted = s->scan_wanted || j->has_more;
@@ -417,7 +1140,7 @@ IntakeSource *intake_source_free(IntakeSource *s) {
         sd_event_source_disable_unref(s->probe_timer);
         pending_done(&s->pending);
         pending_done(&s->rechecks);
-        intake_attached_done(s);
+        attachments_queue_done(s);
         hook_hints_done(s);
         unit_table_done(&s->table);
         source_terms_unref(s->terms);
