@@ -1,4 +1,5 @@
-/* How many at once: additive increase, multiplicative decrease. */
+/* Waits between tries grow, are bounded and spread; the number of requests at once follows what the
+ * store can do. */
 #include "uploaders/uploader.h"
 
 #include <setjmp.h>
@@ -9,6 +10,40 @@
 #include <cmocka.h>
 
 #include "lib/base/cleanup.h"
+
+static void the_bound_doubles_until_the_maximum(void **state) {
+        static const uint64_t bounds[] = {
+                1, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300
+        }; /* seconds; 0 counts as 1 */
+
+        (void)state;
+        for (unsigned n = 0; n < ELEMENTSOF(bounds); n++) {
+                uint64_t least = UINT64_MAX, most = 0, bound = bounds[n] * USEC_PER_SEC;
+                for (uint64_t i = 0; i < 1000; i++) {
+                        uint64_t wait = backoff_next_usec(n, USEC_PER_SEC, 5 * USEC_PER_MINUTE,
+                                                          i * UINT64_C(2654435761));
+                        least = MIN(least, wait);
+                        most = MAX(most, wait);
+                }
+                assert_true(least >= bound / 10 && most <= bound);
+                assert_true(least < bound / 2 &&
+                            most > bound / 2); /* spread, or all nodes come back at once */
+        }
+        assert_true(backoff_next_usec(UINT32_MAX, USEC_PER_SEC, 5 * USEC_PER_MINUTE, UINT64_MAX) <=
+                    5 * USEC_PER_MINUTE);
+}
+
+static void absurd_settings_wait_at_least_a_moment(void **state) {
+        (void)state;
+        for (uint64_t random = 0; random < 100; random++) {
+                assert_true(backoff_next_usec(1, 0, 0, random) == 1);
+                assert_true(backoff_next_usec(70, 1, UINT64_MAX, random) > 0);
+                assert_true(backoff_next_usec(1, 10 * USEC_PER_SEC, USEC_PER_SEC, random) <=
+                            USEC_PER_SEC);
+                assert_true(backoff_next_usec(3, UINT64_MAX, UINT64_MAX, random) >=
+                            UINT64_MAX / 10);
+        }
+}
 
 static void it_begins_with_all_and_never_has_more(void **state) {
         Aimd a;
@@ -121,6 +156,8 @@ static void it_settles_near_what_a_store_can_do(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
+                cmocka_unit_test(the_bound_doubles_until_the_maximum),
+                cmocka_unit_test(absurd_settings_wait_at_least_a_moment),
                 cmocka_unit_test(it_begins_with_all_and_never_has_more),
                 cmocka_unit_test(each_cut_halves_down_to_one),
                 cmocka_unit_test(what_began_before_a_cut_does_not_cut_again),
