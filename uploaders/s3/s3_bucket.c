@@ -113,12 +113,11 @@ static void report_clock(S3Probe *p) {
         if (by <= (uint64_t)CLOCK_AGREES_USEC)
                 (void)snprintf(detail, sizeof detail, "agrees with the server's");
         else
-                (void)snprintf(
-                        detail, sizeof detail,
-                        "the server's is %s %s, which is allowed for in signatures; set this "
-                        "machine's clock",
-                        clock_format_span(span, by / USEC_PER_SEC * USEC_PER_SEC),
-                        ahead < 0 ? "behind" : "ahead");
+                (void)snprintf(detail, sizeof detail,
+                               "the server's is %s %s, which is allowed for in signatures; set "
+                               "this machine's clock",
+                               clock_format_span(span, by / USEC_PER_SEC * USEC_PER_SEC),
+                               ahead < 0 ? "behind" : "ahead");
         report_step(p, &(S3ProbeStep){ .what = "clock", .detail = detail });
 }
 

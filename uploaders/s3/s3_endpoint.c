@@ -75,8 +75,7 @@ static int parse_endpoint(Endpoint *e, const char *text, char **ret_error) {
                 return r;
         if (e->url.has_query)
                 return refuse(ret_error,
-                              "endpoint '%s' has a query or a fragment; end it before "
-                              "'?' or '#'",
+                              "endpoint '%s' has a query or a fragment; end it before '?' or '#'",
                               text);
         if (!e->url.path)
                 return refuse(ret_error, "endpoint '%s' has a malformed %%XX in its path", text);
@@ -118,11 +117,10 @@ static int check_bucket(const char *bucket, bool is_aws, char **ret_error) {
                               "access point (it ends in -s3alias)",
                               bucket);
         if (is_aws && n > 6 && strcmp(bucket + n - 6, "--x-s3") == 0)
-                return refuse(
-                        ret_error,
-                        "bucket '%s' is a directory bucket (S3 Express), which wants sessions "
-                        "of its own; use a general purpose bucket",
-                        bucket);
+                return refuse(ret_error,
+                              "bucket '%s' is a directory bucket (S3 Express), which wants "
+                              "sessions of its own; use a general purpose bucket",
+                              bucket);
         for (const char *p = bucket; *p; p++)
                 if (!is_letter_or_digit(*p) && !strchr("-._", *p))
                         return refuse(ret_error,
@@ -175,8 +173,7 @@ static int aws_endpoint(Endpoint *e, const S3LocationOptions *o, const char *reg
                               region);
         if (o->fips && strcmp(aws_partition_name(region), "aws-cn") == 0)
                 return refuse(ret_error,
-                              "there are no FIPS endpoints in China ('%s'); switch "
-                              "FIPS off",
+                              "there are no FIPS endpoints in China ('%s'); switch FIPS off",
                               region);
         e->url.scheme = strdup("https");
         e->url.path = strdup("");
@@ -192,10 +189,10 @@ static int custom_endpoint(Endpoint *e, const S3LocationOptions *o, const char *
                               "of the two",
                               o->fips ? "FIPS" : "dual-stack", o->endpoint);
         if (!aws_region_is_sane(region))
-                return refuse(ret_error,
-                              "region '%s' has characters that no region has; most stores take "
-                              "us-east-1",
-                              region);
+                return refuse(
+                        ret_error,
+                        "region '%s' has characters that no region has; most stores take us-east-1",
+                        region);
         return parse_endpoint(e, o->endpoint, ret_error);
 }
 

@@ -524,8 +524,8 @@ static void add_access_hints(StrBuf *b, const Judgement *j) {
         case S3_HEAD_OBJECT:
         case S3_GET_OBJECT:
                 add_filled(b, j,
-                           ", and s3:ListBucket on {arn}, without which a missing object looks "
-                           "the same");
+                           ", and s3:ListBucket on {arn}, without which a missing object looks the "
+                           "same");
                 break;
         case S3_PUT_OBJECT:
         case S3_CREATE_UPLOAD:
@@ -584,10 +584,9 @@ static const char *refused_remedy(const Judgement *j) {
                 strstr(or_nothing(j->rule->code), "NotImplemented") || j->in->status == 501;
 
         if (is_missing)
-                return j->operation->is_write
-                               ? "the store lacks something that is requested; see sse, "
-                                 "kms_key_id, storage_class and tags"
-                               : "the store has no {operation}; choose another";
+                return j->operation->is_write ? "the store lacks something that is requested; see "
+                                                "sse, kms_key_id, storage_class and tags"
+                                              : "the store has no {operation}; choose another";
         /* Ceph says InvalidArgument of a session token that it does not know. */
         return j->operation->is_write
                        ? "the store refuses a setting; see storage_class, sse, kms_key_id and "

@@ -851,16 +851,15 @@ static void after_head(S3Upload *u) {
                 upload_end(u, u->order.write_over ? 0 : UPLOAD_E_SAME);
                 break;
         case HEAD_EXISTS:
-                upload_end_with_text(
-                        u, UPLOAD_E_EXISTS,
-                        "is there already and is something else: it is not overwritten; move it "
-                        "away");
+                upload_end_with_text(u, UPLOAD_E_EXISTS,
+                                     "is there already and is something else: it is not "
+                                     "overwritten; move it away");
                 break;
         case HEAD_HIDDEN:
                 upload_end_with_text(
                         u, UPLOAD_E_EXISTS,
-                        "there is an object already, and looking whether it is ours is "
-                        "forbidden: permit s3:GetObject and s3:ListBucket, or move it away");
+                        "there is an object already, and looking whether it is ours is forbidden: "
+                        "permit s3:GetObject and s3:ListBucket, or move it away");
                 break;
         case HEAD_DENIED:
                 upload_end_with_text(
@@ -890,8 +889,8 @@ static void after_head_guard(S3Upload *u) {
         case OBJECT_OTHER:
                 upload_end_with_text(
                         u, UPLOAD_E_EXISTS,
-                        "a bundle of other content was delivered under this name meanwhile: it "
-                        "is not overwritten; move it and its manifest away");
+                        "a bundle of other content was delivered under this name meanwhile: it is "
+                        "not overwritten; move it and its manifest away");
                 break;
         case OBJECT_FORBIDDEN:
                 upload_end_with_text(

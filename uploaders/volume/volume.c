@@ -229,12 +229,10 @@ static int volume_open_root(Volume *v, bool create, int *ret_fd, char **ret_erro
         }
         int depth = find_mount_depth(fd);
         if (v->mount_depth >= 0 && depth > v->mount_depth) {
-                volume_set_error(
-                        ret_error,
-                        "volume root '%s' is no longer on the mount it was on: mount it again "
-                        "(if it was moved on "
-                        "purpose, restart the agent)",
-                        v->root);
+                volume_set_error(ret_error,
+                                 "volume root '%s' is no longer on the mount it was on: mount it "
+                                 "again (if it was moved on purpose, restart the agent)",
+                                 v->root);
                 return UPLOAD_E_AWAY;
         }
         if (depth >= 0)
@@ -265,12 +263,12 @@ static int volume_check_room(const Volume *v, int fd, uint64_t more_bytes, char 
         floor_bytes = MAX(v->min_free_bytes, total_bytes / 1000 * v->min_free_permille);
         if (free_bytes >= more_bytes && free_bytes - more_bytes >= floor_bytes)
                 return 0;
-        volume_set_error(
-                ret_error,
-                "volume '%s' has %s free; %s of it are to stay free and %s are to be written: "
-                "free some space, or lower min_free",
-                v->root, parse_format_human(have, free_bytes),
-                parse_format_human(keep, floor_bytes), parse_format_human(more, more_bytes));
+        volume_set_error(ret_error,
+                         "volume '%s' has %s free; %s of it are to stay free and %s are to be "
+                         "written: free some space, or lower min_free",
+                         v->root, parse_format_human(have, free_bytes),
+                         parse_format_human(keep, floor_bytes),
+                         parse_format_human(more, more_bytes));
         return UPLOAD_E_FULL;
 }
 
@@ -750,11 +748,10 @@ static int classify_existing(VolumeObject *o, const VolumeStripe *stripes, size_
         if (r < 0)
                 return volume_classify_errno(-r, "read what is there as", o->path, ret_error);
         if (r == READBACK_E_DIFFERENT) {
-                volume_set_error(
-                        ret_error,
-                        "'%s' is there already and is something else: it is not overwritten; "
-                        "move it away",
-                        o->path);
+                volume_set_error(ret_error,
+                                 "'%s' is there already and is something else: it is not "
+                                 "overwritten; move it away",
+                                 o->path);
                 return UPLOAD_E_EXISTS;
         }
         _cleanup_close_ int fd =
