@@ -1,19 +1,438 @@
-/* What is held, when it is asked for anew, and who waits for it. How it is got is the plan's and the run's. */
+/* The credentials that are held, when they are asked for anew, and one fetch: it carries a plan out. */
 #include "uploaders/aws/credentials.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <systemd/sd-event.h>
 
 #include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
 #include "lib/base/digest.h"
 #include "lib/base/list.h"
 #include "lib/base/log.h"
+#include "lib/event/child.h"
 #include "lib/event/timer.h"
+#include "lib/http/http.h"
 #include "uploaders/aws/aws_environment.h"
+#include "uploaders/aws/aws_parse.h"
 #include "uploaders/aws/credentials_plan.h"
-#include "uploaders/aws/credentials_run.h"
 #include "uploaders/aws/credentials_secret.h"
+#include "uploaders/aws/imds.h"
+#include "uploaders/aws/sts.h"
+
+#define NO_MEMORY "out of memory while looking for AWS credentials"
+
+/* One fetch and what it works from. */
+typedef struct Fetch {
+        Credentials *owner;
+        CredentialsFiles files;
+        CredentialsPlan plan;
+        Imds *imds;
+        char *imds_path; /* of the role */
+        HttpPool *pool;  /* of the container endpoint */
+        Child *child;
+        Sts *sts;
+        CredentialsSet set; /* got so far */
+        char *origin;       /* of it */
+        bool has_assumed;   /* the role */
+        bool is_over; /* to be taken down by the next turn: nothing is freed inside its own callback */
+        char *error; /* NULL when it is over and there are keys */
+} Fetch;
+
+struct CredentialsWaiter {
+        ListLink link;
+        void (*on_done)(const char *error, void *userdata);
+        void *userdata;
+};
+
+struct Credentials {
+        sd_event *event; /* referenced */
+        Clock *clock;    /* borrowed */
+        char **environment;
+        char *profile, *region, *ca_file, *proxy, *home;
+        sd_event_source *defer, *timer;
+
+        CredentialsSet set; /* held */
+        char *origin;       /* of it; NULL = nothing was found yet */
+        uint64_t serial;    /* of it; 0 = nothing was found yet */
+        uint64_t fetched_usec, refresh_usec;
+        bool is_refused; /* the source is to be asked before it is used again */
+
+        Fetch *fetch; /* underway */
+        ListLink waiters;
+        CredentialsFilesStat files_stat; /* at the files, before the last fetch */
+        char *error;            /* of the last fetch; NULL = it succeeded, or there was none */
+        unsigned n_failures;    /* of fetches, in a row */
+        unsigned n_refusals;    /* after which the source was asked, each soon after */
+        uint64_t next_try_usec; /* after a failure; CLOCK_BOOTTIME */
+        uint64_t next_refused_fetch_usec; /* after a refusal; CLOCK_BOOTTIME */
+};
+
+/* What a service on this very node hands out though our clock calls it expired is used for so long: more likely the clock is wrong, or
+ * the service has its own trouble, and S3 is the judge. SDKs do so for IMDS. */
+#define STALE_LIFE_USEC (10 * USEC_PER_MINUTE)
+static Fetch *fetch_free(Fetch *fetch) {
+        if (!fetch)
+                return NULL;
+        imds_free(fetch->imds);
+        sts_free(fetch->sts);
+        http_pool_free(fetch->pool);
+        child_free(fetch->child);
+        credentials_set_done(&fetch->set);
+        free(fetch->imds_path);
+        free(fetch->origin);
+        free(fetch->error);
+        credentials_plan_done(&fetch->plan);
+        credentials_files_done(&fetch->files);
+        free(fetch);
+        return NULL;
+}
+
+/* What is to happen next is decided by the loop, never inside a call of ours. */
+static void schedule_check(Credentials *c) {
+        (void)sd_event_source_set_enabled(c->defer, SD_EVENT_ONESHOT); /* valid source and state */
+}
+
+static void finish(Fetch *fetch, char *error /* taken */) {
+        fetch->error = error;
+        fetch->is_over = true;
+        schedule_check(fetch->owner);
+}
+
+static void fetch_fail(Fetch *fetch, char *error) {
+        if (!error)
+                error = strdup(NO_MEMORY);
+        credentials_set_done(&fetch->set);
+        finish(fetch, error);
+}
+#define fetch_failf(fetch, ...) fetch_fail(fetch, format_sentence(__VA_ARGS__))
+
+static bool fetch_ensure_sts(Fetch *fetch) {
+        if (fetch->sts)
+                return true;
+        int r = sts_new(&fetch->sts, &(StsOptions){ .event = fetch->owner->event,
+                                                    .clock = fetch->owner->clock,
+                                                    .place = &fetch->plan.sts,
+                                                    .ca_file = fetch->owner->ca_file,
+                                                    .proxy = fetch->owner->proxy });
+        if (r < 0)
+                fetch_failf(fetch, "cannot ask STS: %s", strerror(-r));
+        return r == 0;
+}
+
+static void fetch_succeed(Fetch *fetch, CredentialsSet *set, char *origin);
+static void fetch_from_imds(Fetch *fetch);
+static void fetch_from_container(Fetch *fetch);
+static void fetch_from_process(Fetch *fetch);
+static void fetch_from_web_identity(Fetch *fetch);
+
+static void fetch_report(Fetch *fetch, const CredentialsSet *set, char *origin, const char *error) {
+        CredentialsSet copy = { 0 };
+
+        if (set) {
+                const AwsKeys keys = credentials_set_keys(set);
+                if (credentials_set_init(&copy, &keys, set->expires_usec) == 0)
+                        return fetch_succeed(fetch, &copy, origin);
+        }
+        free(origin);
+        fetch_fail(fetch, set ? NULL : format_sentence("%s", error));
+}
+
+static void on_role(const CredentialsSet *set, const char *error, void *userdata) {
+        Fetch *fetch = userdata;
+        const CredentialsPlan *plan = &fetch->plan;
+        char *origin =
+                plan->base == CREDENTIALS_BASE_WEB_IDENTITY
+                        ? strdup(plan->origin)
+                        : format_sentence("role %s by %s", plan->role.role_arn, fetch->origin);
+
+        fetch->has_assumed = true;
+        fetch_report(fetch, set, origin, error);
+}
+
+/* By keys, or by the token of a web identity. */
+static void assume_role(Fetch *fetch, const AwsKeys *keys, const char *token, const char *origin) {
+        const CredentialsRole *role = &fetch->plan.role;
+
+        if (!fetch_ensure_sts(fetch))
+                return;
+        int r = sts_assume_role(fetch->sts,
+                                &(StsRequest){ .role_arn = role->role_arn,
+                                               .session_name = role->session_name,
+                                               .external_id = role->external_id,
+                                               .duration_seconds = role->duration_seconds,
+                                               .keys = keys,
+                                               .token = token,
+                                               .keys_origin = origin,
+                                               .on_done = on_role,
+                                               .userdata = fetch });
+        if (r < 0)
+                fetch_failf(fetch, "cannot ask STS for the role %s: %s", role->role_arn,
+                            strerror(-r));
+}
+
+/* @return false when the keys are of no use any more */
+static bool check_expiry(Fetch *fetch, CredentialsSet *set) {
+        CredentialsBase base = fetch->plan.base;
+        uint64_t now_usec = fetch->owner->clock->realtime_usec(fetch->owner->clock);
+
+        if (set->expires_usec == 0 || set->expires_usec > now_usec)
+                return true;
+        if (fetch->has_assumed ||
+            (base != CREDENTIALS_BASE_IMDS && base != CREDENTIALS_BASE_CONTAINER))
+                return false;
+        set->expires_usec = now_usec + STALE_LIFE_USEC;
+        return true;
+}
+
+static void fetch_succeed(Fetch *fetch, CredentialsSet *set, char *origin) {
+        char at[CLOCK_ISO_SIZE];
+
+        credentials_set_done(&fetch->set);
+        fetch->set = *set;
+        *set = (CredentialsSet){ 0 };
+        free(fetch->origin);
+        fetch->origin = origin;
+        if (!origin)
+                return fetch_fail(fetch, NULL);
+        if (!check_expiry(fetch, &fetch->set))
+                return fetch_failf(fetch,
+                                   "the credentials of %s expired at %s: renew them "
+                                   "there, or set this machine's clock right",
+                                   origin, clock_format_iso(at, fetch->set.expires_usec));
+        if (fetch->plan.role.role_arn && !fetch->has_assumed) {
+                const AwsKeys keys = credentials_set_keys(&fetch->set);
+                return assume_role(fetch, &keys, NULL, fetch->origin);
+        }
+        finish(fetch, NULL);
+}
+
+static void fetch_start(Fetch *fetch) {
+        switch (fetch->plan.base) {
+        case CREDENTIALS_BASE_KEYS:
+                return fetch_report(fetch, &fetch->plan.keys, strdup(fetch->plan.origin), NULL);
+        case CREDENTIALS_BASE_WEB_IDENTITY:
+                return fetch_from_web_identity(fetch);
+        case CREDENTIALS_BASE_PROCESS:
+                return fetch_from_process(fetch);
+        case CREDENTIALS_BASE_CONTAINER:
+                return fetch_from_container(fetch);
+        case CREDENTIALS_BASE_IMDS:
+                return fetch_from_imds(fetch);
+        }
+}
+
+#define TOKEN_FILE_MAX_BYTES ((size_t)(64 * KIB))
+#define REPLY_MAX_BYTES ((size_t)(64 * KIB))
+#define CONTAINER_CONNECT_USEC (2 * USEC_PER_SEC)
+#define CONTAINER_TOTAL_USEC (10 * USEC_PER_SEC)
+#define PROCESS_USEC (60 * USEC_PER_SEC)
+#define ROLES_PATH "meta-data/iam/security-credentials/"
+/* Keys in JSON, or why not. @param origin  taken */
+static void finish_with_json(Fetch *fetch, CredentialsJsonKind kind, const char *text,
+                             char *origin) {
+        CredentialsSet set = { 0 };
+        _cleanup_free_ char *fault = NULL;
+
+        int r = origin ? credentials_json_read(&set, kind, text, &fault) : -ENOMEM;
+        if (r == 0)
+                return fetch_succeed(fetch, &set, origin);
+        fetch_fail(fetch, r == -EINVAL && fault
+                                  ? format_sentence("%s gives no credentials: %s", origin, fault)
+                                  : NULL);
+        free(origin);
+}
+
+/* The instance's role */
+
+static void report_imds_error(Fetch *fetch, const char *error) {
+        const char *searched = fetch->plan.searched;
+
+        if (!searched)
+                return fetch_failf(fetch, "no credentials of the instance: %s", error);
+        fetch_failf(fetch,
+                    "no AWS credentials: looked at %s, and %s; give the node a role that "
+                    "may write to the bucket, or set one of these",
+                    searched, error);
+}
+
+static void on_imds_keys(const char *text, const char *error, void *userdata) {
+        Fetch *fetch = userdata;
+        const char *role = fetch->imds_path + strlen(ROLES_PATH);
+
+        if (!text)
+                return report_imds_error(fetch, error);
+        finish_with_json(fetch, CREDENTIALS_JSON_SERVICE, text,
+                         format_sentence("instance role '%s' (IMDSv2)", role));
+}
+
+static void on_imds_roles(const char *text, const char *error, void *userdata) {
+        Fetch *fetch = userdata;
+        size_t n = text ? strcspn(text, "\r\n") : 0;
+
+        if (!text && imds_status(fetch->imds) != 404)
+                return report_imds_error(fetch, error);
+        /* A role's name has letters, digits and `+=,.@-_`. */
+        if (n == 0 || strcspn(text, " /?#%\\") < n)
+                return report_imds_error(fetch,
+                                         "the instance has no role (attach an instance profile)");
+        if (asprintf(&fetch->imds_path, ROLES_PATH "%.*s", (int)n, text) < 0) {
+                fetch->imds_path = NULL;
+                return fetch_fail(fetch, NULL);
+        }
+        int r = imds_get(fetch->imds, fetch->imds_path, on_imds_keys, fetch);
+        if (r < 0)
+                report_imds_error(fetch, strerror(-r));
+}
+
+static void fetch_from_imds(Fetch *fetch) {
+        int r = imds_new(&fetch->imds, fetch->owner->event, fetch->owner->environment);
+
+        if (r == -ENOTSUP)
+                return report_imds_error(fetch, "the instance metadata service is switched off by "
+                                                "AWS_EC2_METADATA_DISABLED");
+        if (r == -EINVAL)
+                return report_imds_error(fetch,
+                                         "AWS_EC2_METADATA_SERVICE_ENDPOINT is not a URL, or "
+                                         "…_ENDPOINT_MODE neither IPv4 nor IPv6");
+        if (r == 0)
+                r = imds_get(fetch->imds, ROLES_PATH, on_imds_roles, fetch);
+        if (r < 0)
+                report_imds_error(fetch, strerror(-r));
+}
+
+/* The container's endpoint */
+
+static void on_container(const HttpReply *reply, void *userdata) {
+        Fetch *fetch = userdata;
+        const char *origin = fetch->plan.origin;
+
+        if (reply->error)
+                return fetch_failf(fetch, "the %s does not answer (%s)", origin, reply->text);
+        if (reply->status != 200)
+                return fetch_failf(
+                        fetch, "the %s answers %u%s", origin, reply->status,
+                        reply->status == 401 || reply->status == 403
+                                ? ": is the authorization token its own, and of this container?"
+                                : "");
+        finish_with_json(fetch, CREDENTIALS_JSON_SERVICE, reply->body, strdup(origin));
+        credentials_secret_wipe_borrowed(reply->body, reply->body_bytes);
+}
+
+static int request_container(Fetch *fetch, const char *url, const char *token_line) {
+        const char *const headers[] = { "Accept: application/json", token_line, NULL };
+
+        int r = http_pool_new(&fetch->pool, fetch->owner->event,
+                              &(HttpPoolOptions){ .max_connections = 1,
+                                                  .proxy = "-",
+                                                  .connect_timeout_usec = CONTAINER_CONNECT_USEC });
+        if (r < 0)
+                return r;
+        return http_call_new(NULL, fetch->pool,
+                             &(HttpOrder){ .method = "GET",
+                                           .url = url,
+                                           .headers = headers,
+                                           .reply_max_bytes = REPLY_MAX_BYTES,
+                                           .timeout_usec = CONTAINER_TOTAL_USEC,
+                                           .on_done = on_container,
+                                           .userdata = fetch });
+}
+
+static void fetch_from_container(Fetch *fetch) {
+        _cleanup_(credentials_secret_freep) char *token_line = NULL;
+        _cleanup_free_ char *url = NULL;
+        char *fault = NULL;
+
+        int r = credentials_container_url(fetch->owner->environment, &url, &fault);
+        if (r == 0)
+                r = credentials_container_token(fetch->owner->environment, &token_line, &fault);
+        if (r == 0)
+                r = request_container(fetch, url, token_line);
+        if (r < 0)
+                fetch_fail(fetch, fault ? fault
+                                        : format_sentence("cannot ask the %s: %s",
+                                                          fetch->plan.origin, strerror(-r)));
+}
+
+/* A program */
+
+static char *explain_child(const char *origin, const ChildResult *result) {
+        const char *line = result->error_line, *colon = *line ? ": " : "";
+
+        if (result->error == -ENOENT)
+                return format_sentence("%s: there is no such program", origin);
+        if (result->error == -ETIMEDOUT)
+                return format_sentence("%s did not end within %d s%s%s", origin,
+                                       (int)(PROCESS_USEC / USEC_PER_SEC), colon, line);
+        if (result->error == -EFBIG)
+                return format_sentence("%s said more than credentials can be", origin);
+        if (result->error < 0)
+                return format_sentence("%s: cannot run it: %s", origin, strerror(-result->error));
+        if (WIFSIGNALED(result->status))
+                return format_sentence("%s was killed by signal %d%s%s", origin,
+                                       WTERMSIG(result->status), colon, line);
+        return format_sentence("%s exited with status %d%s%s", origin, WEXITSTATUS(result->status),
+                               colon, line);
+}
+
+static void on_process(const ChildResult *result, void *userdata) {
+        Fetch *fetch = userdata;
+        const char *origin = fetch->plan.origin;
+
+        if (result->error == 0 && WIFEXITED(result->status) && WEXITSTATUS(result->status) == 0)
+                finish_with_json(fetch, CREDENTIALS_JSON_PROCESS, result->output, strdup(origin));
+        else
+                fetch_fail(fetch, explain_child(origin, result));
+        credentials_secret_wipe_borrowed(result->output, result->output_bytes);
+}
+
+static void fetch_from_process(Fetch *fetch) {
+        const char *origin = fetch->plan.origin, *fault = NULL;
+        char **words = NULL;
+        _cleanup_free_ char **environment = credentials_env_without_keys(fetch->owner->environment);
+
+        int r = environment ? credentials_words_split(fetch->plan.command, &words, &fault)
+                            : -ENOMEM;
+        if (r == -EINVAL)
+                return fetch_failf(fetch, "%s cannot be run: %s", origin, fault);
+        if (r == 0)
+                r = child_new(&fetch->child, fetch->owner->event,
+                              &(ChildOrder){ .argv = words,
+                                             .environment = environment,
+                                             .timeout_usec = PROCESS_USEC,
+                                             .output_max_bytes = REPLY_MAX_BYTES,
+                                             .on_done = on_process,
+                                             .userdata = fetch });
+        free(words);
+        if (r < 0)
+                fetch_failf(fetch, "%s: cannot run it: %s", origin, strerror(-r));
+}
+
+/* A token of Kubernetes */
+
+/* The token is renewed in its file all the time, so it is read for each question. */
+static void fetch_from_web_identity(Fetch *fetch) {
+        const char *path = fetch->plan.token_file;
+        _cleanup_(credentials_secret_freep) char *token = NULL;
+        size_t n;
+
+        int r = credentials_secret_read(path, TOKEN_FILE_MAX_BYTES, &token, &n);
+        if (r < 0)
+                return fetch_failf(fetch, "cannot read the web identity's token from %s: %s", path,
+                                   strerror(-r));
+        while (n > 0 && strchr(" \t\r\n", token[n - 1]))
+                token[--n] = '\0';
+        if (n == 0)
+                return fetch_failf(fetch, "the web identity's token file %s is empty", path);
+        _cleanup_free_ char *origin = format_sentence("the token in %s", path);
+        if (!origin)
+                return fetch_fail(fetch, NULL);
+        assume_role(fetch, NULL, token, origin);
+}
+
 
 #define EARLY_USEC (5 * USEC_PER_MINUTE)
 #define MAX_BACKOFF_USEC USEC_PER_MINUTE
@@ -48,43 +467,6 @@ uint64_t credentials_schedule_backoff_usec(unsigned n_failures) {
 #define TIMER_MAX_USEC (10 * USEC_PER_MINUTE)
 /* Credentials that served so long were good: a refusal after that is no failure of the source. */
 #define SERVED_USEC (5 * USEC_PER_MINUTE)
-struct CredentialsWaiter {
-        ListLink link;
-        void (*on_done)(const char *error, void *userdata);
-        void *userdata;
-};
-
-/* One fetch and what it works from. */
-typedef struct Fetch {
-        CredentialsFiles files;
-        CredentialsPlan plan;
-        CredentialsRun *run;
-        bool is_over; /* to be taken down by the next turn: nothing is freed inside its own callback */
-} Fetch;
-
-struct Credentials {
-        sd_event *event; /* referenced */
-        Clock *clock;    /* borrowed */
-        char **environment;
-        char *profile, *region, *ca_file, *proxy, *home;
-        sd_event_source *defer, *timer;
-
-        CredentialsSet set; /* held */
-        char *origin;       /* of it; NULL = nothing was found yet */
-        uint64_t serial;    /* of it; 0 = nothing was found yet */
-        uint64_t fetched_usec, refresh_usec;
-        bool is_refused; /* the source is to be asked before it is used again */
-
-        Fetch *fetch; /* underway */
-        ListLink waiters;
-        CredentialsFilesStat files_stat; /* at the files, before the last fetch */
-        char *error;            /* of the last fetch; NULL = it succeeded, or there was none */
-        unsigned n_failures;    /* of fetches, in a row */
-        unsigned n_refusals;    /* after which the source was asked, each soon after */
-        uint64_t next_try_usec; /* after a failure; CLOCK_BOOTTIME */
-        uint64_t next_refused_fetch_usec; /* after a refusal; CLOCK_BOOTTIME */
-};
-
 static uint64_t now_real(const Credentials *c) {
         return c->clock->realtime_usec(c->clock);
 }
@@ -92,21 +474,6 @@ static uint64_t now_real(const Credentials *c) {
 static bool is_usable(const Credentials *c) {
         return c->set.access_key && !c->is_refused &&
                credentials_schedule_is_good(c->fetched_usec, c->set.expires_usec, now_real(c));
-}
-
-/* What is to happen next is looked at from the loop, never from inside a call of ours. */
-static void schedule_check(Credentials *c) {
-        (void)sd_event_source_set_enabled(c->defer, SD_EVENT_ONESHOT); /* valid source and state */
-}
-
-static Fetch *fetch_free(Fetch *f) {
-        if (!f)
-                return NULL;
-        credentials_run_free(f->run);
-        credentials_plan_done(&f->plan);
-        credentials_files_done(&f->files);
-        free(f);
-        return NULL;
 }
 
 /* The timer */
@@ -169,66 +536,53 @@ static void record_failure(Credentials *c, char *error) {
         c->n_failures++;
         c->next_try_usec = c->clock->boottime_usec(c->clock) +
                            credentials_schedule_backoff_usec(c->n_failures);
-        log_debug("%s", error ? error : "out of memory while looking for AWS credentials");
+        log_debug("%s", error ? error : NO_MEMORY);
 }
 
 static void end_fetch(Credentials *c) {
-        CredentialsSet set;
-        char *origin;
+        Fetch *fetch = c->fetch;
 
-        if (credentials_run_result(c->fetch->run, &set, &origin) == 0)
-                accept_keys(c, &set, origin);
-        else
-                record_failure(c, format_sentence("%s", credentials_run_error(c->fetch->run)));
-        c->fetch = fetch_free(c->fetch);
+        if (!fetch->error && fetch->set.access_key) {
+                accept_keys(c, &fetch->set, TAKE_PTR(fetch->origin));
+                fetch->set = (CredentialsSet){ 0 };
+        } else
+                record_failure(c, format_sentence("%s", fetch->error ? fetch->error : NO_MEMORY));
+        c->fetch = fetch_free(fetch);
         set_timer(c);
 }
 
 /* Its beginning */
 
-static void on_run(void *userdata) {
-        Credentials *c = userdata;
-
-        c->fetch->is_over = true;
-        schedule_check(c);
-}
-
-static int create_run(Credentials *c, Fetch *f, char **ret_error) {
-        int r = credentials_files_read(&f->files, c->environment, c->home);
+static int fetch_new(Fetch **ret, Credentials *c, char **ret_error) {
+        Fetch *fetch = calloc(1, sizeof *fetch);
+        if (!fetch)
+                return -ENOMEM;
+        fetch->owner = c;
+        int r = credentials_files_read(&fetch->files, c->environment, c->home);
+        if (r == 0)
+                r = credentials_plan_new(&fetch->plan,
+                                         &(CredentialsPlanOptions){ .environment = c->environment,
+                                                                    .files = &fetch->files,
+                                                                    .profile = c->profile,
+                                                                    .region = c->region },
+                                         ret_error);
         if (r < 0)
-                return r;
-        r = credentials_plan_new(&f->plan,
-                                 &(CredentialsPlanOptions){ .environment = c->environment,
-                                                            .files = &f->files,
-                                                            .profile = c->profile,
-                                                            .region = c->region },
-                                 ret_error);
-        if (r < 0)
-                return r;
-        return credentials_run_new(&f->run, &(CredentialsRunOptions){ .event = c->event,
-                                                                      .clock = c->clock,
-                                                                      .environment = c->environment,
-                                                                      .plan = &f->plan,
-                                                                      .ca_file = c->ca_file,
-                                                                      .proxy = c->proxy,
-                                                                      .on_done = on_run,
-                                                                      .userdata = c });
+                fetch_free(fetch);
+        else
+                *ret = fetch;
+        return r;
 }
 
 static void start_fetch(Credentials *c) {
         char *fault = NULL;
 
         c->files_stat = credentials_files_stat(c->environment, c->home);
-        Fetch *f = calloc(1, sizeof *f);
-        int r = f ? create_run(c, f, &fault) : -ENOMEM;
-        if (r < 0) {
-                fetch_free(f);
+        if (fetch_new(&c->fetch, c, &fault) < 0) {
                 record_failure(c, fault);
                 set_timer(c);
                 return;
         }
-        c->fetch = f;
-        credentials_run_start(f->run);
+        fetch_start(c->fetch);
 }
 
 static bool may_try(const Credentials *c) {
@@ -294,7 +648,7 @@ static int on_check(sd_event_source *source, void *userdata) {
         }
         /* A copy: one who is told may cause the next failure. */
         _cleanup_free_ char *error = c->error ? strdup(c->error) : NULL;
-        notify_waiters(c, error ? error : "out of memory while looking for AWS credentials");
+        notify_waiters(c, error ? error : NO_MEMORY);
         return 0;
 }
 

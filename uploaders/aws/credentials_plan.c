@@ -72,9 +72,8 @@ int credentials_container_url(char *const *environment, char **ret, char **ret_e
 
         if (relative) {
                 if (relative[0] != '/' || strpbrk(relative, " \t\r\n\\#")) {
-                        *ret_error =
-                                format_sentence("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI is not a "
-                                                "path: it must begin with '/'");
+                        *ret_error = format_sentence("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI is "
+                                                     "not a path: it must begin with '/'");
                         return *ret_error ? -EINVAL : -ENOMEM;
                 }
                 return asprintf(ret, RELATIVE_HOST "%s", relative) < 0 ? -ENOMEM : 0;
@@ -102,16 +101,15 @@ int credentials_container_token(char *const *environment, char **ret, char **ret
                         return r;
                 if (r < 0) {
                         *ret_error = format_sentence("cannot read the container's token from %s "
-                                                     "(AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE): "
-                                                     "%s",
+                                                     "(AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE): %s",
                                                      path, strerror(-r));
                         return -EINVAL;
                 }
                 if (n == 0 || strlen(text) != n) {
-                        *ret_error = format_sentence("the container's token file %s "
-                                                     "(AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE) is "
-                                                     "%s",
-                                                     path, n == 0 ? "empty" : "not text");
+                        *ret_error =
+                                format_sentence("the container's token file %s "
+                                                "(AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE) is %s",
+                                                path, n == 0 ? "empty" : "not text");
                         return -EINVAL;
                 }
                 token = text;
@@ -135,6 +133,7 @@ static int planner_fail(Planner *p, char *text) {
         p->fault = text;
         return text ? -EINVAL : -ENOMEM;
 }
+#define planner_failf(p, ...) planner_fail(p, format_sentence(__VA_ARGS__))
 
 static int planner_refuse(Planner *p, const char *profile, const char *key, const char *what) {
         const CredentialsFile *f = &p->files->credentials;
@@ -144,8 +143,7 @@ static int planner_refuse(Planner *p, const char *profile, const char *key, cons
                 f = &p->files->config;
                 line = aws_profile_line(&f->parsed, profile, key);
         }
-        return planner_fail(p, format_sentence("%s:%u: profile '%s', %s: %s", f->path, line,
-                                               profile, key, what));
+        return planner_failf(p, "%s:%u: profile '%s', %s: %s", f->path, line, profile, key, what);
 }
 
 static int planner_use(Planner *p, CredentialsBase base, char *origin) {
@@ -160,9 +158,10 @@ static int planner_use_keys(Planner *p, const AwsKeys *keys, uint64_t expires_us
         if (r == 0)
                 r = credentials_set_init(&p->plan->keys, keys, expires_usec);
         if (r == -EINVAL)
-                return planner_fail(p, format_sentence("the keys of %s have characters that no "
-                                                       "key has, such as blanks: copy them again",
-                                                       origin));
+                return planner_failf(p,
+                                     "the keys of %s have characters that no key has, such as "
+                                     "blanks: copy them again",
+                                     origin);
         return r;
 }
 
@@ -178,17 +177,16 @@ static int plan_environment(Planner *p) {
         if (!keys.access_key && !keys.secret_key)
                 return PLAN_E_NOTHING;
         if (!keys.access_key)
-                return planner_fail(p, format_sentence("the environment has AWS_SECRET_ACCESS_KEY "
-                                                       "but no AWS_ACCESS_KEY_ID: set both or "
-                                                       "neither"));
+                return planner_failf(p, "the environment has AWS_SECRET_ACCESS_KEY but no "
+                                        "AWS_ACCESS_KEY_ID: set both or neither");
         if (!keys.secret_key)
-                return planner_fail(p, format_sentence("the environment has AWS_ACCESS_KEY_ID but "
-                                                       "no AWS_SECRET_ACCESS_KEY: set both or "
-                                                       "neither"));
+                return planner_failf(p, "the environment has AWS_ACCESS_KEY_ID but no "
+                                        "AWS_SECRET_ACCESS_KEY: set both or neither");
         if (expiration && s3_time_parse(expiration, &expires_usec) < 0)
-                return planner_fail(p, format_sentence("AWS_CREDENTIAL_EXPIRATION: '%s' is not a "
-                                                       "time such as 2026-05-27T05:21:35Z",
-                                                       expiration));
+                return planner_failf(p,
+                                     "AWS_CREDENTIAL_EXPIRATION: '%s' is not a time such as "
+                                     "2026-05-27T05:21:35Z",
+                                     expiration);
         return planner_use_keys(p, &keys, expires_usec,
                                 format_sentence("environment (AWS_ACCESS_KEY_ID)"));
 }
@@ -201,11 +199,9 @@ static int plan_web_identity(Planner *p) {
         if (!token_file)
                 return PLAN_E_NOTHING;
         if (!role_arn)
-                return planner_fail(p, format_sentence("the environment has "
-                                                       "AWS_WEB_IDENTITY_TOKEN_FILE but no "
-                                                       "AWS_ROLE_ARN: set both or neither (EKS "
-                                                       "sets them for a service account with "
-                                                       "an eks.amazonaws.com/role-arn)"));
+                return planner_failf(p, "the environment has AWS_WEB_IDENTITY_TOKEN_FILE but no "
+                                        "AWS_ROLE_ARN: set both or neither (EKS sets them for a "
+                                        "service account with an eks.amazonaws.com/role-arn)");
         p->plan->role = (CredentialsRole){
                 .role_arn = role_arn,
                 .session_name = name ? name : CREDENTIALS_SESSION_NAME,
@@ -267,12 +263,12 @@ static int plan_imds(Planner *p, bool is_requested) {
         if (!credentials || !config)
                 return -ENOMEM;
         p->plan->base = CREDENTIALS_BASE_IMDS;
-        p->plan->searched = format_sentence("%sprofile '%s' in %s and %s, the container endpoint "
-                                            "(AWS_CONTAINER_CREDENTIALS_RELATIVE_URI, …_FULL_URI)",
-                                            is_requested ? ""
-                                                         : "the environment (AWS_ACCESS_KEY_ID, "
-                                                           "AWS_WEB_IDENTITY_TOKEN_FILE), ",
-                                            p->profile, credentials, config);
+        p->plan->searched = format_sentence(
+                "%sprofile '%s' in %s and %s, the container endpoint "
+                "(AWS_CONTAINER_CREDENTIALS_RELATIVE_URI, …_FULL_URI)",
+                is_requested ? ""
+                             : "the environment (AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE), ",
+                p->profile, credentials, config);
         return p->plan->searched ? 0 : -ENOMEM;
 }
 
@@ -284,9 +280,8 @@ static int plan_sts(Planner *p, const char *fallback_region) {
                 endpoint = credentials_env_get(p->environment, "AWS_ENDPOINT_URL");
         if (!endpoint && credentials_files_get(p->files, p->profile, "services"))
                 return planner_refuse(p, p->profile, "services",
-                                      "endpoints of a [services] section are not supported: "
-                                      "set AWS_ENDPOINT_URL_STS, or endpoint_url in the "
-                                      "profile");
+                                      "endpoints of a [services] section are not supported: set "
+                                      "AWS_ENDPOINT_URL_STS, or endpoint_url in the profile");
         if (!endpoint)
                 endpoint = credentials_files_get(p->files, p->profile, "endpoint_url");
         if (credentials_env_is_true(p->environment, "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"))
@@ -305,11 +300,11 @@ static int plan_sts(Planner *p, const char *fallback_region) {
         if (r != -EINVAL)
                 return r;
         if (endpoint)
-                return planner_fail(p, format_sentence("invalid STS endpoint '%s': check "
-                                                       "AWS_ENDPOINT_URL_STS, AWS_ENDPOINT_URL "
-                                                       "and the profile's endpoint_url",
-                                                       endpoint));
-        return planner_fail(p, format_sentence("invalid region '%s': check AWS_REGION", region));
+                return planner_failf(p,
+                                     "invalid STS endpoint '%s': check AWS_ENDPOINT_URL_STS, "
+                                     "AWS_ENDPOINT_URL and the profile's endpoint_url",
+                                     endpoint);
+        return planner_failf(p, "invalid region '%s': check AWS_REGION", region);
 }
 
 static int plan_profile(Planner *p, bool is_requested);
@@ -381,13 +376,10 @@ static int use_keys_of(Planner *p, const CredentialsFile *f, const char *profile
         if (!keys.access_key && !keys.secret_key)
                 return PLAN_E_NOTHING;
         if (!keys.access_key || !keys.secret_key)
-                return planner_fail(p, format_sentence("profile '%s' in %s has %s but no %s: set "
-                                                       "both or neither",
-                                                       profile, f->path,
-                                                       keys.access_key ? "aws_access_key_id"
-                                                                       : "aws_secret_access_key",
-                                                       keys.access_key ? "aws_secret_access_key"
-                                                                       : "aws_access_key_id"));
+                return planner_failf(
+                        p, "profile '%s' in %s has %s but no %s: set both or neither", profile,
+                        f->path, keys.access_key ? "aws_access_key_id" : "aws_secret_access_key",
+                        keys.access_key ? "aws_secret_access_key" : "aws_access_key_id");
         if (!keys.token) /* its name of old */
                 keys.token = aws_profile_get(&f->parsed, profile, "aws_security_token");
         return planner_use_keys(p, &keys, 0,
@@ -408,12 +400,11 @@ static int refuse_sso(Planner *p, const char *profile) {
 
         for (size_t i = 0; i < ELEMENTSOF(keys); i++)
                 if (setting(p, profile, keys[i]))
-                        return planner_refuse(
-                                p, profile, keys[i],
-                                "single sign-on needs a browser: use a role of the node, or in "
-                                "another profile 'credential_process = aws configure "
-                                "export-credentials --format process --profile' with the name of "
-                                "this one");
+                        return planner_refuse(p, profile, keys[i],
+                                              "single sign-on needs a browser: use a role of the "
+                                              "node, or in another profile 'credential_process = "
+                                              "aws configure export-credentials --format process "
+                                              "--profile' with the name of this one");
         return PLAN_E_NOTHING;
 }
 
@@ -437,10 +428,9 @@ static int read_role(Planner *p, const char *profile) {
 
         if (duration &&
             parse_u64_range(duration, MIN_DURATION_SECONDS, MAX_DURATION_SECONDS, &seconds) < 0)
-                return planner_fail(p, format_sentence("profile '%s': duration_seconds '%s' is "
-                                                       "not between %d and %d",
-                                                       profile, duration, MIN_DURATION_SECONDS,
-                                                       MAX_DURATION_SECONDS));
+                return planner_failf(p,
+                                     "profile '%s': duration_seconds '%s' is not between %d and %d",
+                                     profile, duration, MIN_DURATION_SECONDS, MAX_DURATION_SECONDS);
         p->plan->role = (CredentialsRole){
                 .role_arn = setting(p, profile, "role_arn"),
                 .session_name = name ? name : CREDENTIALS_SESSION_NAME,
@@ -456,9 +446,9 @@ static int use_web_identity(Planner *p, const char *profile) {
         if (r < 0)
                 return r;
         if (!p->plan->role.role_arn)
-                return planner_fail(p, format_sentence("profile '%s' has web_identity_token_file "
-                                                       "but no role_arn: set both",
-                                                       profile));
+                return planner_failf(
+                        p, "profile '%s' has web_identity_token_file but no role_arn: set both",
+                        profile);
         return planner_use(p, CREDENTIALS_BASE_WEB_IDENTITY,
                            format_sentence("role %s by web identity (profile '%s')",
                                            p->plan->role.role_arn, profile));
@@ -470,22 +460,21 @@ static int use_source(Planner *p, const char *profile, const char *source) {
         if (strcmp(source, "Environment") == 0) {
                 r = plan_environment(p);
                 if (r == PLAN_E_NOTHING)
-                        return planner_fail(p, format_sentence("profile '%s' wants the keys of "
-                                                               "the environment "
-                                                               "(credential_source), which has "
-                                                               "no AWS_ACCESS_KEY_ID",
-                                                               profile));
+                        return planner_failf(p,
+                                             "profile '%s' wants the keys of the environment "
+                                             "(credential_source), which has no AWS_ACCESS_KEY_ID",
+                                             profile);
                 return r;
         }
         if (strcmp(source, "EcsContainer") == 0) {
                 r = plan_container(p);
                 if (r == PLAN_E_NOTHING)
-                        return planner_fail(
-                                p, format_sentence("profile '%s' wants the keys of the container "
-                                                   "(credential_source), but neither "
-                                                   "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI nor "
-                                                   "AWS_CONTAINER_CREDENTIALS_FULL_URI is set",
-                                                   profile));
+                        return planner_failf(
+                                p,
+                                "profile '%s' wants the keys of the container (credential_source), "
+                                "but neither AWS_CONTAINER_CREDENTIALS_RELATIVE_URI nor "
+                                "AWS_CONTAINER_CREDENTIALS_FULL_URI is set",
+                                profile);
                 return r;
         }
         if (strcmp(source, "Ec2InstanceMetadata") == 0) {
@@ -512,19 +501,19 @@ static int report_missing(Planner *p, const char *profile, const char *referrer)
         const char *end = referrer ? "'" : "";
 
         if (aws_profile_is_misspelt(&p->files->config.parsed, profile))
-                return planner_fail(p, format_sentence("profile '%s'%s%s%s is written [%s] in %s, "
-                                                       "where it must be [profile %s]",
-                                                       profile, of, by, end, profile,
-                                                       p->files->config.path, profile));
+                return planner_failf(
+                        p,
+                        "profile '%s'%s%s%s is written [%s] in %s, where it must be [profile %s]",
+                        profile, of, by, end, profile, p->files->config.path, profile);
         _cleanup_free_ char *credentials =
                 planner_describe_file(&p->files->credentials, "~/.aws/credentials");
         _cleanup_free_ char *config = planner_describe_file(&p->files->config, "~/.aws/config");
         if (!credentials || !config)
                 return -ENOMEM;
-        return planner_fail(p, format_sentence("there is no profile '%s'%s%s%s: looked for [%s] in "
-                                               "%s and for [profile %s] in %s",
-                                               profile, of, by, end, profile, credentials, profile,
-                                               config));
+        return planner_failf(
+                p,
+                "there is no profile '%s'%s%s%s: looked for [%s] in %s and for [profile %s] in %s",
+                profile, of, by, end, profile, credentials, profile, config);
 }
 
 /* The source of a role has keys or makes some; its own role, if it has one besides, is not assumed. */
@@ -533,16 +522,16 @@ static int use_source_profile(Planner *p, const char *profile, const char *sourc
                 return report_missing(p, source, profile);
         if (!has_keys(p, source) &&
             (setting(p, source, "role_arn") || setting(p, source, "web_identity_token_file")))
-                return planner_refuse(p, profile, "source_profile",
-                                      "the source assumes a role itself, and chains of roles "
-                                      "are not supported: name a profile with keys or a "
-                                      "credential_process");
+                return planner_refuse(
+                        p, profile, "source_profile",
+                        "the source assumes a role itself, and chains of roles are not supported: "
+                        "name a profile with keys or a credential_process");
         int r = use_own(p, source);
         if (r == PLAN_E_NOTHING)
-                return planner_fail(p, format_sentence("profile '%s', the source_profile of '%s', "
-                                                       "has neither keys nor a "
-                                                       "credential_process",
-                                                       source, profile));
+                return planner_failf(p,
+                                     "profile '%s', the source_profile of '%s', has neither keys "
+                                     "nor a credential_process",
+                                     source, profile);
         return r;
 }
 
@@ -552,18 +541,16 @@ static int use_role(Planner *p, const char *profile) {
 
         if (setting(p, profile, "mfa_serial"))
                 return planner_refuse(p, profile, "mfa_serial",
-                                      "nobody is here to type an MFA code: use a role "
-                                      "without, or a credential_process");
+                                      "nobody is here to type an MFA code: use a role without, or "
+                                      "a credential_process");
         if (!source_profile == !credential_source)
-                return planner_fail(p,
-                                    format_sentence("profile '%s' has role_arn and %s: set one "
-                                                    "of them, it tells whose keys ask for the "
-                                                    "role",
-                                                    profile,
-                                                    source_profile ? "both source_profile and "
-                                                                     "credential_source"
-                                                                   : "neither source_profile nor "
-                                                                     "credential_source"));
+                return planner_failf(p,
+                                     "profile '%s' has role_arn and %s: set one of them, it tells "
+                                     "whose keys ask for the role",
+                                     profile,
+                                     source_profile
+                                             ? "both source_profile and credential_source"
+                                             : "neither source_profile nor credential_source");
         int r = read_role(p, profile);
         if (r < 0)
                 return r;

@@ -105,6 +105,7 @@ static void fail(Imds *i, char *error /* ours */) {
         finish(i, NULL, error ? error : "out of memory");
         free(error);
 }
+#define failf(i, ...) fail(i, format_sentence(__VA_ARGS__))
 
 static int request_token(Imds *i);
 static int request_path(Imds *i);
@@ -112,19 +113,18 @@ static int request_path(Imds *i);
 static void continue_request(Imds *i, int (*request)(Imds *i)) {
         int r = request(i);
         if (r < 0)
-                fail(i, format_sentence("cannot ask the metadata service: %s", strerror(-r)));
+                failf(i, "cannot ask the metadata service: %s", strerror(-r));
 }
 
 static char *explain_no_response(const Imds *i, const HttpReply *reply) {
         bool was_silent = reply->error == HTTP_E_STALLED || reply->error == HTTP_E_TIMEOUT;
 
         /* The answer's packets die on their way through one more network namespace: the only sign of it is silence. */
-        return format_sentence("the metadata service at %s does not answer (%s)%s", i->endpoint,
-                               reply->text,
-                               was_silent && !i->token_line
-                                       ? "; in a container, raise the instance's metadata hop "
-                                         "limit to 2"
-                                       : "");
+        return format_sentence(
+                "the metadata service at %s does not answer (%s)%s", i->endpoint, reply->text,
+                was_silent && !i->token_line
+                        ? "; in a container, raise the instance's metadata hop limit to 2"
+                        : "");
 }
 
 static void on_token(const HttpReply *reply, void *userdata) {
@@ -134,14 +134,13 @@ static void on_token(const HttpReply *reply, void *userdata) {
         if (reply->error)
                 return fail(i, explain_no_response(i, reply));
         if (reply->status == 403)
-                return fail(i,
-                            format_sentence("the metadata service at %s is switched off for this "
-                                            "instance (403)",
-                                            i->endpoint));
+                return failf(i,
+                             "the metadata service at %s is switched off for this instance (403)",
+                             i->endpoint);
         size_t n = strcspn(reply->body, "\r\n");
         if (reply->status != 200 || n == 0 || n != reply->body_bytes)
-                return fail(i, format_sentence("%s gives no IMDSv2 session token (status %u)",
-                                               i->endpoint, reply->status));
+                return failf(i, "%s gives no IMDSv2 session token (status %u)", i->endpoint,
+                             reply->status);
         i->token_line = credentials_secret_join(TOKEN_HEADER, reply->body);
         credentials_secret_wipe_borrowed(reply->body, reply->body_bytes);
         if (!i->token_line)
@@ -162,9 +161,8 @@ static void on_answer(const HttpReply *reply, void *userdata) {
                 return continue_request(i, request_token);
         }
         if (reply->status != 200)
-                return fail(i, format_sentence("the metadata service at %s answers %u to "
-                                               "/latest/%s",
-                                               i->endpoint, reply->status, i->path));
+                return failf(i, "the metadata service at %s answers %u to /latest/%s", i->endpoint,
+                             reply->status, i->path);
         finish(i, reply->body, NULL);
         credentials_secret_wipe_borrowed(reply->body, reply->body_bytes);
 }

@@ -138,6 +138,7 @@ static void fail(Sts *s, char *error /* ours */) {
         finish(s, NULL, error ? error : "out of memory");
         free(error);
 }
+#define failf(s, ...) fail(s, format_sentence(__VA_ARGS__))
 
 /* @return whether the server's clock differs from what the request was signed by */
 static bool update_clock_offset(Sts *s, const HttpReply *reply) {
@@ -224,14 +225,14 @@ static void on_reply(const HttpReply *reply, void *userdata) {
 
         s->call = NULL;
         if (reply->error)
-                return fail(s, format_sentence("STS does not answer (%s)", reply->text));
+                return failf(s, "STS does not answer (%s)", reply->text);
         bool was_skewed = update_clock_offset(s, reply);
         if (reply->status != 200) {
                 if (was_skewed && s->is_signed && !s->is_retried_for_clock) {
                         s->is_retried_for_clock = true;
                         int r = start_call(s);
                         if (r < 0)
-                                fail(s, format_sentence("cannot ask STS: %s", strerror(-r)));
+                                failf(s, "cannot ask STS: %s", strerror(-r));
                         return;
                 }
                 return fail(s, explain_refusal(s, reply));
@@ -241,9 +242,10 @@ static void on_reply(const HttpReply *reply, void *userdata) {
         if (r == -ENOMEM)
                 return fail(s, NULL);
         if (r < 0)
-                return fail(s, format_sentence("the answer of STS at %s has no credentials in it; "
-                                               "is it an STS endpoint?",
-                                               s->place->host));
+                return failf(
+                        s,
+                        "the answer of STS at %s has no credentials in it; is it an STS endpoint?",
+                        s->place->host);
         finish(s, &set, NULL);
         credentials_set_done(&set);
 }
