@@ -162,7 +162,6 @@ def a_bundle_larger_than_the_free_disk_is_shipped_without_a_copy():
     a = Agent()
     disk = small_disk(a, size + 60 * MIB)
     unit = os.path.join(disk, "jobs", "job-1")
-    noise(os.path.join(unit, "noise"), size)
     a.config["state_directory"] = os.path.join(disk, "state")
     a.config["hook"]["mailbox"] = os.path.join(disk, "state", "mailbox")
     os.mkdir(os.path.join(disk, "state"))
@@ -172,6 +171,9 @@ def a_bundle_larger_than_the_free_disk_is_shipped_without_a_copy():
     a.config["sources"] = [a.source("jobs", "directory", os.path.join(disk, "jobs", "job-%p"))]
     a.config["destinations"] = [a.s3("s3", server(), bucket)]
     a.config["limits"] = BUSY
+    a.start()  # the database takes what it reserves
+    a.stop()
+    noise(os.path.join(unit, "noise"), size)
     left = os.statvfs(disk)
     with open(os.path.join(disk, "filler"), "wb") as f:
         os.posix_fallocate(f.fileno(), 0, left.f_bavail * left.f_frsize - free)

@@ -80,7 +80,9 @@ def survives(damages):
         a.stop()
         db = a.path("state", "state.db")
         before = bucket.objects()
-        assert len(before) == 6 and not os.path.exists(db + "-wal")
+        assert len(before) == 6
+        for name in ("-wal", "-shm"):  # a log that stays would repair some of the damage
+            os.unlink(db + name)
         damage(db)
         proxy.accept()
         proxy.forget()
@@ -123,7 +125,7 @@ def mutate(path, rng):
                                  "like 'sqlite_%'").fetchall():
             columns = [(name, in_key) for _, name, _, _, _,
                        in_key in db.execute(f"pragma table_info({table})")]
-            key = [name for name, in_key in columns if in_key]
+            key = [name for name, in_key in columns if in_key] or ["rowid"]
             for row in db.execute(f"select {', '.join(key)} from {table}").fetchall():
                 if rng.random() < 0.5:
                     value = rng.choice((None, -1, 2 ** 63 - 1, -2 ** 63, b"", rng.randbytes(20),
