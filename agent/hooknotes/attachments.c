@@ -1,4 +1,4 @@
-/* Room and copies: how a file gets to a unit. */
+/* Attachments: quotas, copies, assignment to bundles, release. */
 #include "agent/hooknotes/attachments.h"
 
 #include <dirent.h>
@@ -21,7 +21,7 @@
 
 #define ATTACHMENTS_KEY_SIZE 17
 #define ATTACHMENTS_GIVING ".giving" /* on the way to a bundle: waits still */
-#define ATTACHMENTS_UNITS_MAX 65536  /* directories that are looked at */
+#define ATTACHMENTS_UNITS_MAX 65536  /* directories that are read */
 struct Attachments {
         char *path;
         uint64_t max_bytes_all;
@@ -72,7 +72,7 @@ void attachments_limit(Attachments *a, uint64_t max_bytes_all) {
         a->max_bytes_all = max_bytes_all;
 }
 
-bool attachment_name_is_valid(const char *name) {
+static bool attachment_name_is_valid(const char *name) {
         size_t n =
                 strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
         return n > 0 && n <= ATTACHMENT_NAME_MAX && name[n] == '\0' && name[0] != '.';
@@ -131,12 +131,12 @@ static bool attachments_is_file(int dir_fd, const char *name) {
 }
 
 static bool attachments_is_given(int dir_fd, const char *name) {
-        (void)dir_fd; /* its name tells */
+        (void)dir_fd; /* its name decides */
         return strncmp(name, GIVEN, strlen(GIVEN)) == 0 && bundle_id_is_valid(name + strlen(GIVEN));
 }
 
 static bool attachments_is_unit(int dir_fd, const char *name) {
-        (void)dir_fd; /* its name tells */
+        (void)dir_fd; /* its name decides */
         return strlen(name) == KEY_SIZE - 1 && strspn(name, "0123456789abcdef") == KEY_SIZE - 1;
 }
 
@@ -182,7 +182,7 @@ static int attachments_open_unit(const Attachments *a, const char *source, const
         return root < 0 ? root : attachments_open_dir(root, unit_key(source, unit_path, key));
 }
 
-/* Says whose it is before anything lies in it, so that a sweep can tell. */
+/* Records the unit before anything is in the directory, for the sweep. */
 static int sign(int unit, const char *source, const char *unit_path) {
         struct stat st;
         if (fstatat(unit, WHOSE, &st, AT_SYMLINK_NOFOLLOW) == 0)
@@ -237,7 +237,7 @@ static int attachments_count_in(int unit, const char *name, size_t *n, uint64_t 
         return attachments_count_waiting(fd, NULL, n, bytes);
 }
 
-/* ---- giving ---- */
+/* ---- assignment to a bundle ---- */
 
 size_t attachments_waiting(const Attachments *a, const char *source, const char *unit_path,
                            uint64_t *ret_bytes) {
@@ -245,7 +245,7 @@ size_t attachments_waiting(const Attachments *a, const char *source, const char 
         uint64_t bytes = 0;
         _cleanup_close_ int unit = attachments_open_unit(a, source, unit_path);
         if (unit >= 0) {
-                (void)attachments_count_waiting(unit, NULL, &n, &bytes); /* as said in the header */
+                (void)attachments_count_waiting(unit, NULL, &n, &bytes); /* 0 as in the header */
                 (void)attachments_count_in(unit, GIVING, &n, &bytes);
         }
         if (ret_bytes)
@@ -303,7 +303,7 @@ int attachments_give(const Attachments *a, const char *source, const char *unit_
         return r < 0 ? r : give(unit, given);
 }
 
-/* ---- letting go ---- */
+/* ---- release ---- */
 
 static uint64_t changed_usec(const struct stat *st) {
         return (uint64_t)MAX(st->st_mtim.tv_sec, (time_t)0) * USEC_PER_SEC +
@@ -401,24 +401,6 @@ int attachments_list_all(const Attachments *a, AttachmentsOnUnit on_unit, void *
         return r;
 }
 
-typedef struct OfSource {
-        const char *source;
-        void (*on_unit)(const char *unit_path, uint64_t changed_usec, void *userdata);
-        void *userdata;
-} OfSource;
-
-static void on_any_unit(const AttachmentsUnit *u, void *userdata) {
-        const OfSource *of = userdata;
-        if (strcmp(u->source, of->source) == 0)
-                of->on_unit(u->unit_path, u->changed_usec, of->userdata);
-}
-
-int attachments_list(const Attachments *a, const char *source,
-                     void (*on_unit)(const char *unit_path, uint64_t changed_usec, void *userdata),
-                     void *userdata) {
-        return attachments_list_all(a, on_any_unit, &(OfSource){ source, on_unit, userdata });
-}
-
 int attachments_bundles(const Attachments *a, const char *source, const char *unit_path,
                         AttachmentNames *ret) {
         *ret = (AttachmentNames){ .max = ATTACHMENTS_MAX };
@@ -434,7 +416,7 @@ int attachments_bundles(const Attachments *a, const char *source, const char *un
 
 #define WRITING ".coming" /* is being written */
 #define COPY_BYTES (64 * KIB)
-/* ---- room ---- */
+/* ---- space ---- */
 
 /* What waits and what was given, as one. @param but  a name that waits and does not count; NULL */
 static int count_all_of_unit(int unit, const char *but, size_t *n, uint64_t *bytes) {
@@ -483,7 +465,7 @@ static int attachments_check_unit(int unit, const char *name, uint64_t more_byte
                                                                                      : 0;
 }
 
-/* ---- putting ---- */
+/* ---- adding ---- */
 
 /* No more than it had when it was measured. */
 static int copy_content(int to, int from, uint64_t bytes) {
@@ -548,10 +530,9 @@ int attachments_put(Attachments *a, const AttachmentPlace *at, int fd) {
         return r;
 }
 
-/* Attaching off the loop. A worker writes one copy, and links it to its places; the loop goes on
- * giving and letting go meanwhile. What keeps the two apart: the worker makes nothing but whole
- * files under their names, and while a job is out the loop removes no directory that it is to put
- * one into. */
+/* Attaching off the loop. A worker writes one copy, and links it to its places; the loop assigns
+ * and releases meanwhile. The two do not conflict: the worker makes only complete files under their
+ * names, and while a job is out the loop removes no directory that it writes to. */
 
 #define COMING                                                                                     \
         ".coming" /* in the directory of all attachments: the copy, of the one job that runs */
@@ -559,7 +540,7 @@ int attachments_put(Attachments *a, const AttachmentPlace *at, int fd) {
 #define LINKING ".linking" /* in a unit's: it gets its name at once */
 typedef struct Place {
         char *source, *unit_path, *name;
-        bool is_unwanted; /* what it brings is let go of */
+        bool is_unwanted; /* what it attaches is removed */
         ino_t inode;      /* of what it has brought; 0 = nothing */
 } Place;
 

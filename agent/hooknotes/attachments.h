@@ -1,13 +1,14 @@
-/* Files of ours that go out as members of a unit's bundle: snapshots. They lie in the state
+/* Files of ours that go out as members of a unit's bundle: snapshots. They are in the state
  * directory, by unit, until they are delivered: `attachments/<16 hex of SHA-256 over source, NUL
  * and path>/<name>`, and in the bundle as `neuron-collectd/<name>`.
  *
- * What lies there waits. When the first delivery of a bundle begins it is given all that waits: the
- * files move into `.of-<bundle-id>/` beside them, and from then on they are that bundle's, whatever
- * comes later, at all destinations and after every crash. What is attached afterwards waits for the
- * next bundle of the unit, a supplement. `.unit` says whose directory it is.
+ * What is there waits. When the first delivery of a bundle begins it is given all that waits:
+ * the files move into `.of-<bundle-id>/` beside them, and from then on they are that bundle's,
+ * whatever comes later, at all destinations and after every crash. What is attached afterwards
+ * waits for the next bundle of the unit, a supplement. `.unit` has the source and path of the
+ * unit.
  *
- * What was said to be attached is durable. The directories are looked at and moved on the loop, as
+ * What was reported as attached is durable. The directories are read and moved on the loop, as
  * the database is; what is copied is copied by a worker (attachments_submit()), since a snapshot
  * goes to up to 32 units, and each file costs two syncs of a disk that may be slow. */
 #pragma once
@@ -35,17 +36,12 @@ void attachments_limit(Attachments *a, uint64_t max_bytes_all);
 /** From here on attachments_submit() has a worker. @return 0, -ENOMEM, -EMFILE */
 int attachments_start(Attachments *a, sd_event *event);
 
-/** @return whether it is `[A-Za-z0-9._-]+`, does not begin with a dot and is not longer than
- * ATTACHMENT_NAME_MAX */
-bool attachment_name_is_valid(const char *name);
-
 typedef struct AttachmentPlace { /* borrowed for the call */
         const char *source, *unit_path, *name;
 } AttachmentPlace;
 
-/** Attaches a copy of what fd has from its beginning, durably. A name that waits is replaced, as a
- * whole. Blocks: for what is small and rare.
- * @param fd  borrowed: a regular file or a memfd
+/** Attaches a copy of what fd has from its beginning, durably. A name that waits is replaced
+ * atomically. Blocks: for what is small and rare. @param fd borrowed: a regular file or a memfd
  * @return 0, -EINVAL: the name, or no regular file; -E2BIG more than ATTACHMENTS_MAX; -EFBIG more
  * than ATTACHMENTS_MAX_BYTES; -EDQUOT more than ATTACHMENTS_MAX_BYTES_ALL; -errno */
 int attachments_put(Attachments *a, const AttachmentPlace *at, int fd);
@@ -84,7 +80,7 @@ int attachments_given(const Attachments *a, const char *source, const char *unit
                       const char *bundle_id);
 /** Gives a bundle that has not begun all that waits, durably. Once it was given something it gets
  * the same again, and no more.
- * @return as of attachments_given(); -errno: what waits goes on waiting */
+ * @return as of attachments_given(); -errno: what waits stays */
 int attachments_give(const Attachments *a, const char *source, const char *unit_path,
                      const char *bundle_id);
 
@@ -98,13 +94,13 @@ void attachment_names_done(AttachmentNames *names);
  * ATTACHMENTS_MAX. @return 0, -errno */
 int attachment_names(int dir_fd, AttachmentNames *ret);
 
-/** Lets go of what a bundle was given. Missing is fine. What waits stays. */
+/** Removes what a bundle was given. Missing is fine. What waits stays. */
 int attachments_release_bundle(const Attachments *a, const char *source, const char *unit_path,
                                const char *bundle_id);
-/** Lets go of all that is attached to a unit. Missing is fine. */
+/** Removes all that is attached to a unit. Missing is fine. */
 int attachments_release(Attachments *a, const char *source, const char *unit_path);
 
-/** Lets go of what waits and came before a time (CLOCK_REALTIME), and of what jobs bring that were
+/** Removes what waits and came before a time (CLOCK_REALTIME), and of what jobs bring that were
  * submitted before it and are out: the unit is not the one that it was.
  * @return how many files went, or -errno */
 int attachments_release_before(Attachments *a, const char *source, const char *unit_path,
@@ -112,18 +108,11 @@ int attachments_release_before(Attachments *a, const char *source, const char *u
 
 typedef struct AttachmentsUnit { /* borrowed for the call */
         const char *source, *unit_path;
-        uint64_t changed_usec; /* as below */
+        uint64_t changed_usec; /* CLOCK_REALTIME: when a file was last attached or assigned */
 } AttachmentsUnit;
 typedef void (*AttachmentsOnUnit)(const AttachmentsUnit *u, void *userdata);
-/** As attachments_list(), for all sources. */
+/** For a sweep: calls on_unit, which may release it, for each unit that has a directory. */
 int attachments_list_all(const Attachments *a, AttachmentsOnUnit on_unit, void *userdata);
-
-/** For a sweep: calls on_unit for each unit of a source that has a directory. The strings are
- * borrowed for the call, which may let go of it.
- * @param changed_usec  CLOCK_REALTIME: when something was last attached, or given to a bundle */
-int attachments_list(const Attachments *a, const char *source,
-                     void (*on_unit)(const char *unit_path, uint64_t changed_usec, void *userdata),
-                     void *userdata);
 /** The ids of the bundles of a unit that were given something. @return 0, -errno */
 int attachments_bundles(const Attachments *a, const char *source, const char *unit_path,
                         AttachmentNames *ret);

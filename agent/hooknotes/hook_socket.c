@@ -67,7 +67,7 @@ static void peer_free(HookPeer *p) {
         sd_event_source_disable_unref(p->io);
         sd_event_source_disable_unref(p->timer);
         if (p->fd >= 0)
-                (void)close(p->fd); /* nothing more is to be said to it */
+                (void)close(p->fd); /* nothing more is sent to it */
         free(p);
 }
 
@@ -86,7 +86,7 @@ void hook_peer_close(HookPeer *p) {
                 peer_free(p);
 }
 
-/* Its parent is told, then it is closed. */
+/* Reports it as gone, then closes it. */
 static void peer_gone(HookPeer *p) {
         HookSocket *s = p->socket;
         s->in_callback = p;
@@ -119,7 +119,7 @@ int hook_peer_send(HookPeer *p, const char *text, int fd) {
 static int on_peer_timer(sd_event_source *source, uint64_t usec, void *userdata) {
         (void)source, (void)usec;
         HookPeer *p = userdata;
-        if (!p->userdata) /* nothing was ever said */
+        if (!p->userdata) /* no packet ever came */
                 p->socket->options.on_refused(p->uid, "it sent no note within a second",
                                               p->socket->options.userdata);
         peer_gone(p);
@@ -147,8 +147,11 @@ static void refuse(HookPeer *p, const char *answer, const char *why) {
 static ssize_t receive(HookPeer *p, bool *ret_gone) {
         ssize_t n = recv(p->fd, p->socket->packet, p->socket->options.max_packet + 1,
                          MSG_DONTWAIT | MSG_TRUNC);
-        if (n < 0 && errno == ECONNRESET) /* it went without reading all of ours: said once, before
-                                             its own last word */
+        if (n < 0 &&
+            errno ==
+                    /* it closed without reading all of ours: reported once, before its own last
+                     * packet */
+                    ECONNRESET)
                 n = recv(p->fd, p->socket->packet, p->socket->options.max_packet + 1,
                          MSG_DONTWAIT | MSG_TRUNC);
         *ret_gone = n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);

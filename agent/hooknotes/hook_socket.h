@@ -1,7 +1,7 @@
-/* The socket that hooks speak to: packets in and out (SOCK_SEQPACKET), who is behind a connection,
- * how many there may be and for how long. What is said is not its business: agent/hooknotes/notes.c
- * knows that. Anybody may connect (mode 0666), so nothing that comes is believed but what the
- * kernel says of the peer. Never blocks; costs nothing while nobody is connected. */
+/* The socket that hooks connect to: packets in and out (SOCK_SEQPACKET), who is behind a
+ * connection, how many there may be and for how long. The content of packets is parsed by
+ * hooknotes.c. Anybody may connect (mode 0666), so only what the kernel reports of the peer is
+ * trusted. Never blocks; costs nothing while nobody is connected. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,7 +9,7 @@
 
 /* A node has at most 128 cores, and each has a thread that may run the hook; all of a job's threads
  * have one uid, and two such jobs may fail together. Root's hooks (containers mostly) go by the
- * same bound as everybody's, but find room where all others have used up theirs. */
+ * same bound as everybody's, but have places left where all others have used up theirs. */
 #define HOOK_OPEN_MAX 512
 #define HOOK_OPEN_MAX_OF_UID 256
 #define HOOK_OPEN_FOR_ROOT 64         /* of HOOK_OPEN_MAX */
@@ -25,7 +25,7 @@ typedef struct HookSocketOptions {
         /* It has gone, or had its time; its handle is void after the call. Not called for peers
          * that hook_peer_close() closes. */
         void (*on_gone)(HookPeer *p, void *userdata);
-        /* Somebody was turned away. @param why  static, a sentence */
+        /* A peer was refused. @param why  static, a sentence */
         void (*on_refused)(uid_t uid, const char *why, void *userdata);
         void *userdata;
 } HookSocketOptions;

@@ -1,5 +1,6 @@
-/* Looks at the directories that notes name, in workers: a mount may hang. Each source has a lane of
- * its own, so that one that hangs is late alone. */
+/* Notes of hooks: received by socket and mailbox, checked, stored, answered. The directories that
+ * they name are checked in workers, since a mount may hang; each source has a lane of its own, so
+ * that one that hangs delays no other. */
 #include "agent/hooknotes/hooknotes.h"
 
 #include <errno.h>
@@ -23,7 +24,7 @@
 #include "lib/neuron/nrt_status.h"
 
 typedef enum NoteStage {
-        NOTE_UNCHECKED, /* its directory is to be looked at, in one source or in the next */
+        NOTE_UNCHECKED, /* its directory is to be checked, in one source or in the next */
         NOTE_CHECKING,  /* in a worker */
         NOTE_ADDING,    /* goes into the store with the next commit */
         NOTE_OPEN,      /* durable; its hook may still write files */
@@ -40,9 +41,10 @@ typedef struct Note {
         HookNote hook;
         NoteView view;   /* borrows from here */
         bool is_durable; /* accepted */
-        bool has_ended; /* its hook has; before it was durable, or while its directory was looked at
+        bool has_ended;  /* its hook has; before it was durable, or while its directory was checked
                          */
-        bool is_unseen; /* of its directory's file system, nothing is known: its hook is told so */
+        /* the file system of its directory does not answer: its hook gets that as the reason */
+        bool is_unseen;
         bool is_invisible; /* its directory would be in a source, and is in none that we see */
         bool is_snapshot_reported; /* of the snapshot */
         bool is_refusal_counted;
@@ -50,7 +52,7 @@ typedef struct Note {
         uint64_t since_usec;      /* CLOCK_BOOTTIME when it came */
         char *source, *unit_path; /* NULL */
         char container[PIDS_CONTAINER_SIZE];
-        char *stored_refused; /* what the row says */
+        char *stored_refused; /* as in the row */
         DirectoryCheck check; /* when prepared; before at_place it is over */
         size_t location_index;
         bool is_prepared;
@@ -58,7 +60,7 @@ typedef struct Note {
 
 typedef struct CheckBatch CheckBatch;
 
-/* So many sources are looked at at once, each by a thread of its own. */
+/* So many sources are checked at a time, each by a thread of its own. */
 #define CHECK_LANES 16
 typedef struct CheckLane {
         struct HookNotes *owner;
@@ -93,14 +95,14 @@ struct HookNotes {
         uint64_t begun_usec; /* CLOCK_BOOTTIME */
         ListLink notes;
         size_t n_notes, n_mail; /* n_mail: by the mailbox, of them */
-        bool has_deferred_mail; /* mail that waits for room here */
+        bool has_deferred_mail; /* mail that waits until others are stored */
         NoteRatelimit allowance;
         NoteCount counts[N_NOTE_COUNTERS];
         Histogram seconds;
         sd_event_source *step, *due, *start;
         WorkerPool *pool;
         CheckLane lanes[CHECK_LANES];
-        /* Refusals are said once a minute. */
+        /* Refusals are logged once a minute. */
         uint64_t logged_usec, n_unlogged;
 };
 
@@ -110,7 +112,7 @@ struct HookNotes {
 struct CheckBatch {
         WorkJob job;
         CheckLane *lane;
-        bool is_orphan; /* the desk went on without it */
+        bool is_orphan; /* its notes continued without it */
         size_t n;
         struct {
                 Note *note;           /* for the loop alone */
@@ -185,7 +187,7 @@ static void merge_location(Note *note, DirectoryCheck *l) {
         }
 }
 
-/* What could not be looked at in time is looked at again when its hook has ended. */
+/* What could not be checked in time is checked again when its hook has ended. */
 static void skip_location(Note *note) {
         note->location_index++;
         note->check.why = NO_ANSWER;
@@ -194,8 +196,7 @@ static void skip_location(Note *note) {
 
 /* ---- lanes ---- */
 
-/* The lane of a source; of more sources that are looked at than there are lanes, some wait for
- * others. */
+/* The lane of a source; with more sources than lanes some wait for others. */
 static CheckLane *lane_of(HookNotes *n, const char *fixed) {
         CheckLane *idle = NULL, *busy = NULL;
         for (size_t i = 0; i < CHECK_LANES; i++) {
@@ -236,7 +237,7 @@ static bool lane_add(CheckLane *lane, Note *note) {
         return true;
 }
 
-/* Goes on with a note: to the worker that looks at its next place, or to its end. */
+/* Continues a note: in the worker that checks its next place, or with the result. */
 static void continue_check(HookNotes *n, Note *note) {
         DirectoryCheck *l = &note->check;
         if (!note->is_prepared)
@@ -356,10 +357,10 @@ static void stop_lanes(HookNotes *n) {
         }
 }
 
-/* From the desk into the store: all whose directory has been looked at by then goes into one
- * transaction. What a hook is told is durable before. */
+/* ---- into the store: all notes that have been checked by then are one transaction; a hook is
+ * answered when its note is durable ---- */
 
-/* ---- a note's way ---- */
+/* ---- the states of a note ---- */
 
 static void note_set_stage(Note *note, NoteStage to) {
         static const char *const names[N_NOTE_STAGES] = {
@@ -384,7 +385,7 @@ static void note_set_stage(Note *note, NoteStage to) {
         note->stage = to;
 }
 
-/* ---- what a look has shown ---- */
+/* ---- the result of a check ---- */
 
 static void set_location(const HookNotes *n, Note *note, const DirectoryCheck *l) {
         NoteView *v = &note->view;
@@ -416,9 +417,9 @@ static void set_location(const HookNotes *n, Note *note, const DirectoryCheck *l
         }
 }
 
-#define REFUSAL_BYTES_MAX 512 /* behind `accepted`, in a packet that a hook reads whole */
-/* What the hook and the row are told of all that is not granted. @return NULL: nothing is refused,
- * or no memory */
+#define REFUSAL_BYTES_MAX 512 /* behind `accepted`, in the packet */
+/* The text for the hook and the row about all that is not granted. @return NULL: nothing is
+ * refused, or no memory */
 static char *refusal_of(const Note *note) {
         const NoteView *v = &note->view;
         const char *why = v->refused ? v->refused : v->prefix_refused;
@@ -789,9 +790,9 @@ static void stop_step(HookNotes *n) {
         stop_lanes(n);
 }
 
-/* The desk: what comes in, who it is from, and what its hook is told later. Nothing is believed but
- * what the kernel says: a note names a directory and a pid, and is heard about those only where
- * they are the sender's own. */
+/* ---- input: notes, their senders, and the answers. Hook notes are untrusted input: the directory
+ * and the pid that a note names count only where they are the sender's own by what the kernel
+ * reports. ---- */
 
 #define LOG_INTERVAL_USEC USEC_PER_MINUTE
 #define MAIL_AT_ONCE 128           /* of the mailbox, in memory: 64 KiB each */
@@ -874,7 +875,7 @@ static Note *find_note(const HookNotes *n, const char *id) {
 
 /* ---- who it is about ---- */
 
-/* Only what its hook descends from: to look through all processes is the probe's, which may see
+/* Only what its hook descends from: all processes are searched by the probe, which may see
  * them (collectors/host/pids.h). */
 static const char *find_process(const HookNotes *n, Note *note) {
         NoteView *v = &note->view;
@@ -895,8 +896,8 @@ static const char *find_process(const HookNotes *n, Note *note) {
         v->pid = answer.pid;
         v->start_ticks = answer.start_ticks;
         if (r > 0 && n->config->snapshot.enabled)
-                return NULL; /* the supervisor sees more; where it finds none, its incident says so
-                              */
+                /* the supervisor sees more; where it finds none, its incident reports it */
+                return NULL;
         return r == 0               ? NULL
                : r == PIDS_E_HIDDEN ? "other users' processes are hidden from this agent"
                : r > 0 ? "no process of its user that the hook descends from has this pid"
@@ -1050,7 +1051,7 @@ static void on_mail(const Mail *mail, void *userdata) {
                             &(NoteView){ .received_usec = realtime_usec(n),
                                          .uid = mail->uid,
                                          .by_mailbox = true }) == 0) {
-                note->mailbox_name = strdup(mail->name); /* without it the next look drops it */
+                note->mailbox_name = strdup(mail->name); /* without it the next scan drops it */
                 note->view.pid_why = find_process(n, note);
                 note->due_usec = due_of_mail(n, mail->written_usec);
                 schedule_step(n);
@@ -1080,7 +1081,7 @@ void hooknotes_report_snapshot(HookNotes *n, const char *note_id, int fd, const 
         if (fd < 0)
                 (void)snprintf(text, sizeof text, "snapshot none %s",
                                reason ? reason : "there is none");
-        /* It may have gone: then its last word is still to be heard, and after that its end. */
+        /* It may have gone: then its last packet is still to be read, and after that its end. */
         (void)hook_peer_send(note->peer, fd < 0 ? text : "snapshot done", fd);
 }
 
@@ -1210,7 +1211,7 @@ HookNotes *hooknotes_free(HookNotes *n) {
         if (!n)
                 return NULL;
         write_counts(n);
-        n->socket = hook_socket_free(n->socket); /* their hooks see it, and go on alone */
+        n->socket = hook_socket_free(n->socket); /* their hooks see it, and continue alone */
         n->mailbox = mailbox_free(n->mailbox);
         sd_event_source_disable_unref(n->start);
         stop_step(n);

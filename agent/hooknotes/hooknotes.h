@@ -1,6 +1,5 @@
-/* The desk for the hook's notes: takes them from the socket and the mailbox, makes them durable,
- * answers, finds out who it is about. A note speeds up and annotates; it is no authority.
- * docs/HOOK.md is the contract with the hook. */
+/* Notes of hooks: received by the socket and the mailbox, stored, answered, related to a unit and a
+ * process. Hook notes are untrusted input. docs/HOOK.md is the contract with the hook. */
 #pragma once
 
 #include <systemd/sd-event.h>
@@ -19,19 +18,21 @@ typedef struct NoteView { /* borrowed for the call */
         bool by_mailbox;
         uid_t uid;      /* of the hook: by SO_PEERCRED, or the owner of the mailbox's file */
         pid_t hook_pid; /* on this machine; 0 = not known (mailbox) */
-        pid_t pid; /* of the process that failed, on this machine; 0 = not known, and pid_why says
-                      why (hidden by namespaces, ended …) or it is the supervisor's to find */
+        /* of the process that failed, on this machine; 0 = not known, and pid_why has the reason
+         * (hidden by namespaces, ended …) or it is the supervisor's to find */
+        pid_t pid;
         uint64_t start_ticks;  /* of pid; 0 = not known */
         const char *pid_why;   /* static; NULL */
         const char *container; /* id from /proc/PID/cgroup; NULL */
         const char *source;    /* name of the source whose directory was named; NULL */
         const char *unit_path; /* absolute, as this machine sees it; NULL */
         const char *refused;   /* why no file is expected for it, a sentence; NULL */
-        bool may_come; /* the directory was not there when the note came: it is looked for again
-                          when the hook has ended, and on_finished is told of what there is then */
+        /* the directory was not there when the note came: it is checked again when the hook has
+         * ended, and on_finished gets what is there then */
+        bool may_come;
         const char *s3_prefix; /* `s3://bucket/prefix`, granted; NULL: the destination's own */
-        /* For on_finished: files that it named and has not taken back. NULL: fewer, or nobody
-         * listened to its hook to the end (mailbox, restart) */
+        /* For on_finished: files that it named and has not taken back. NULL: fewer, or its hook was
+         * not connected to the end (mailbox, restart) */
         const char *promised[NOTE_FILES_MAX];
         const char *prefix_refused; /* why --s3-output-prefix was not granted, a sentence; NULL */
 } NoteView;
@@ -51,7 +52,7 @@ typedef struct HookNotesContext { /* borrowed */
 /** @param fd  listening SOCK_SEQPACKET, taken over; -1: none, mailbox only */
 int hooknotes_new(HookNotes **ret, const HookNotesContext *context, const Config *config, int fd);
 HookNotes *hooknotes_free(HookNotes *n);
-/** Goes on with another configuration (sources, deadline, allow_prefixes, environment). */
+/** Continues with another configuration (sources, deadline, allow_prefixes, environment). */
 void hooknotes_rebind(HookNotes *n, const Config *config);
 
 /** @return whether what lay in the mailbox at the start has been read: what --once asks */
@@ -61,7 +62,7 @@ bool hooknotes_is_idle(const HookNotes *n);
  * borrowed; -1: there is none, for a reason (a sentence) */
 void hooknotes_report_snapshot(HookNotes *n, const char *note_id, int fd, const char *reason);
 
-/** Of n more notes something was refused, and it was said. */
+/** Counts n more notes of which something was refused and reported. */
 void hooknotes_count_refused(HookNotes *n, uint64_t n_notes);
 
 typedef struct HookNotesStats {

@@ -32,7 +32,7 @@ struct Mailbox {
         char *path;
         MailboxCallbacks callbacks;
         int dir_fd;
-        DIR *pass;          /* a look that is underway */
+        DIR *pass;          /* a pass that is underway */
         bool again;         /* something came meanwhile */
         bool needs_rescan;  /* something will be another in a moment */
         MailboxQuota quota; /* of this pass */
@@ -96,7 +96,7 @@ static uint64_t disk_bytes(const struct statx *sx) {
         return sx->stx_blocks > UINT64_MAX / 512 ? UINT64_MAX : sx->stx_blocks * 512;
 }
 
-/* @param sx  of a file, whole or still being written */
+/* @param sx  of a file, complete or still being written */
 static bool is_too_long(const struct statx *sx) {
         return sx->stx_size > NOTE_MAX_BYTES || disk_bytes(sx) > NOTE_MAX_BYTES + SLACK_BYTES;
 }
@@ -128,7 +128,8 @@ static bool is_younger(const struct statx *sx, uint64_t than_usec) {
         return clock_realtime_usec() < at + than_usec;
 }
 
-/* It has not got its one name yet. No event tells that a file grows: it is looked at again soon. */
+/* It does not have its only name yet. No event reports that a file grows: it is checked again soon.
+ */
 static void wait_for_name(Mailbox *m, const char *name, const struct statx *sx) {
         m->needs_rescan = true;
         if (!mailbox_quota_consume(&m->quota, sx->stx_uid))
@@ -191,7 +192,7 @@ static void handle_entry(Mailbox *m, const char *name) {
                 handle_file(m, name, &sx);
 }
 
-/* ---- a look at all of them ---- */
+/* ---- a pass over all entries ---- */
 
 static int open_directory(Mailbox *m) {
         struct stat st;
@@ -226,7 +227,7 @@ static int begin_pass(Mailbox *m) {
         return r;
 }
 
-/* A slice of a look. */
+/* A slice of a pass. */
 static int on_step(sd_event_source *source, void *userdata) {
         Mailbox *m = userdata;
         if (!m->pass && begin_pass(m) < 0) /* the timer tries again */
@@ -265,7 +266,7 @@ static int watch(Mailbox *m) {
                                     on_event, m);
 }
 
-/* What no event told: a directory that was removed or put in the place of ours, notes that could
+/* What no event reports: a directory that was removed or put in the place of ours, notes that could
  * not be taken. */
 static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
         (void)usec;

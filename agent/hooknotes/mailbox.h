@@ -1,5 +1,5 @@
-/* The mailbox: notes of hooks that found no agent. A directory that everybody may put files into
- * (mode 1733), so whatever lies in it may be anybody's trick: files alone are read, never through a
+/* The mailbox: notes of hooks that found no agent. A directory that all users may put files into
+ * (mode 1733), so its content is untrusted: only files are read, never through a
  * link or a mount, the owner is the sender, what is no note is removed, and so is what is above the
  * MailboxQuota. */
 #pragma once
@@ -20,23 +20,23 @@ typedef struct Mail { /* borrowed for the call */
 } Mail;
 
 typedef struct MailboxCallbacks {
-        /* Comes again with every look until mailbox_remove(). */
+        /* Called again with every pass until mailbox_remove(). */
         void (*on_mail)(const Mail *mail, void *userdata);
         /* Something was removed that is no note, or one too many. @param why  static */
         void (*on_refused)(uid_t uid, const char *why, void *userdata);
         void *userdata;
 } MailboxCallbacks;
 
-/** Makes the directory where it is not there, and looks into it from the loop: now, when something
+/** Creates the directory if it is missing, and reads it from the loop: now, when something
  * comes, and every minute.
- * @return 0; -ENOTDIR, -EPERM: something of somebody else's is in its place; -errno */
+ * @return 0; -ENOTDIR, -EPERM: a file of another user is in its place; -errno */
 int mailbox_new(Mailbox **ret, sd_event *event, const char *path,
                 const MailboxCallbacks *callbacks);
 Mailbox *mailbox_free(Mailbox *m);
 
 /** It is durable elsewhere, or no note after all. */
 void mailbox_remove(Mailbox *m, const char *name);
-/** Looks again at all that is there. */
+/** Reads all that is there again. */
 void mailbox_rescan(Mailbox *m);
-/** @return whether nothing waits to be looked at */
+/** @return whether nothing waits to be read */
 bool mailbox_is_idle(const Mailbox *m);

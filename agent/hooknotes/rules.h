@@ -46,12 +46,12 @@ typedef struct DirectoryCheck {
         const NoteLocation *found; /* one of places; NULL: refused */
         const char *why;           /* static; NULL when found */
         bool is_absent;            /* it is not there: it may come */
-        bool is_late;              /* nobody could look at it in time: the same */
+        bool is_late;              /* it could not be checked in time: the same */
         size_t n_absent;           /* places where no directory of that name is */
 } DirectoryCheck;
 void directory_check_done(DirectoryCheck *l);
 
-/** Finds out where to look, from text alone. @return 0; NOTES_E_REFUSED and why; -ENOMEM */
+/** Determines the places to check, from text alone. @return 0; NOTES_E_REFUSED and why; -ENOMEM */
 int directory_check_prepare(DirectoryCheck *l, const Config *c, const char *directory, uid_t uid);
 /** Looks. Blocks. */
 void directory_check_run(DirectoryCheck *l);
@@ -78,8 +78,8 @@ const char *hooknotes_check_prefix(const Config *c, const char *prefix);
 
 /* ---- how many ---- */
 
-/* A job of 128 threads that fails four times in a row is heard at once; then one note a second and
- * user. */
+/* A job of 128 threads that fails four times in a row is accepted at once; then one note a second
+ * and user. */
 #define NOTE_BURST 512
 #define NOTE_REFILL_USEC 1000000
 #define NOTE_USERS_MAX 64

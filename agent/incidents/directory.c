@@ -1,4 +1,4 @@
-/* Where incidents lie: `<state_directory>/snapshots/<name>` while they are taken and kept,
+/* Directories of incidents: `<state_directory>/snapshots/<name>` while they are taken and kept,
  * `<state_directory>/incidents/<name>` to be shipped. */
 #include <dirent.h>
 #include <errno.h>
@@ -49,7 +49,7 @@ int incident_make_directory(Incident *x) {
 }
 
 /* Records may be 64 KiB each, and the file is to be read by the next agent: they are bounded, and
- * how many are left out is said. */
+ * the number of those left out is recorded. */
 static void add_records(StrBuf *b, const char *key, const char *key_left_out,
                         const IncidentTexts *records) {
         uint64_t bytes = 0, n_left_out = records->n_lost;
@@ -155,8 +155,7 @@ void incident_write(Incident *x) {
 }
 
 static int on_write(sd_event_source *s, uint64_t usec, void *userdata) {
-        (void)s;
-        (void)usec;
+        (void)s, (void)usec;
         Incident *x = userdata;
         incident_write(x);
         if (!incident_is_attaching(x))
@@ -198,8 +197,7 @@ static int each_file(const Incident *x,
 }
 
 static int add_bytes(const char *name, int fd, uint64_t bytes, void *userdata) {
-        (void)name;
-        (void)fd;
+        (void)name, (void)fd;
         *(uint64_t *)userdata += bytes;
         return 0;
 }
@@ -249,7 +247,7 @@ void incident_make_own_bundle(Incident *x) {
                   x->name, x->directory);
 }
 
-/* ---- room ---- */
+/* ---- space ---- */
 
 void incident_remove(Incident *x) {
         x->writing = sd_event_source_disable_unref(x->writing);

@@ -1,4 +1,4 @@
-/* From the first look to the last: orders of the supervisor, and what follows from its answers. */
+/* The states of an incident: requests to the supervisor, and what follows from its answers. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -15,12 +15,14 @@
 #include "lib/base/transition.h"
 #include "lib/event/timer.h"
 
+static bool incident_all_are_gone(const Incident *x);
+static void incident_watch_exits(Incident *x);
+
 static void end(Incident *x);
 static void step(Incident *x);
 
-#define EXIT_USEC USEC_PER_MINUTE /* how long the second look waits for processes to end */
-/* A hook may be heard for a second longer than its deadline (agent/hooknotes/notes.c); and then its
- * directory is looked for. */
+#define EXIT_USEC USEC_PER_MINUTE /* how long the second snapshot waits for processes to end */
+/* A hook is waited for a second longer than its deadline, and then its directory is searched. */
 #define AWAITED_MORE_USEC (3 * USEC_PER_SEC)
 void incident_set_state(Incident *x, IncidentState to) {
         static const char *const names[N_INCIDENT_STATES] = {
@@ -47,9 +49,9 @@ void incident_set_state(Incident *x, IncidentState to) {
         x->state = to;
 }
 
-/* ---- telling ---- */
+/* ---- reports ---- */
 
-void incident_report_public(Incident *x) {
+static void incident_report_public(Incident *x) {
         const IncidentsContext *c = &x->owner->context;
         if (x->public_fd < 0 && !x->is_public_reported)
                 return;
@@ -60,7 +62,7 @@ void incident_report_public(Incident *x) {
 
 /* ---- the supervisor ---- */
 
-/* What the row cannot be told is in incident.json all the same. */
+/* Where the row cannot be written, incident.json has it. */
 static void handle_answer(const Incident *x, IncidentProcess *p, const IncidentProcess *answer) {
         p->pid = answer->pid;
         p->start_ticks = answer->start_ticks;
@@ -182,8 +184,8 @@ static void fill_commands(const Config *c, ProbeOrder *o, Lists *l) {
         o->collect.n_commands = c->snapshot.n_commands;
 }
 
-/* The runtime may write a dump's log while the hook runs, and after it: the second look reads all
- * of them once more. */
+/* The runtime may write a dump's log while the hook runs, and after it: the second snapshot reads
+ * all of them once more. */
 static void fill_dumps(Incident *x, ProbeOrder *o, Lists *l, bool only_new) {
         for (size_t k = 0; k < x->n_units; k++) {
                 IncidentUnit *u = &x->units[k];
@@ -195,7 +197,7 @@ static void fill_dumps(Incident *x, ProbeOrder *o, Lists *l, bool only_new) {
         o->collect.dumps = l->dumps;
 }
 
-/* A second look has no use for those outside of dumps. */
+/* A second snapshot does not read those outside of dumps. */
 static void fill_log_files(Incident *x, ProbeOrder *o, bool only_new) {
         if (o->mode != PROBE_SNAPSHOT || x->n_log_files == 0)
                 return;
@@ -244,8 +246,7 @@ static int order(Incident *x, ProbeMode mode, const char *const *only) {
 /* ---- steps ---- */
 
 static int on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
-        (void)s;
-        (void)usec;
+        (void)s, (void)usec;
         step(userdata);
         return 0;
 }
@@ -295,14 +296,12 @@ static int request_more(Incident *x) {
 }
 
 static uint64_t age(const Incident *x) {
-        Clock *clock = x->owner->context.clock;
-        return clock->boottime_usec(clock) - x->begun_boot_usec;
+        return incidents_boot_usec(x->owner) - x->begun_boot_usec;
 }
 
-/* @return how long others may join, or its unit be told of; 0 = no longer */
+/* @return how long others may join, or its unit be named; 0 = no longer */
 static uint64_t rest_usec(const Incident *x) {
-        Clock *clock = x->owner->context.clock;
-        uint64_t now = clock->boottime_usec(clock), old = age(x), young = 0, awaited = 0;
+        uint64_t now = incidents_boot_usec(x->owner), old = age(x), young = 0, awaited = 0;
         if (x->owner->is_hurried || x->cause == INCIDENT_REQUESTED)
                 return 0;
         if (old < INCIDENT_YOUNG_USEC)
@@ -313,15 +312,13 @@ static uint64_t rest_usec(const Incident *x) {
 }
 
 void incident_await_unit(Incident *x) {
-        Clock *clock = x->owner->context.clock;
-        x->awaited_boot_usec = clock->boottime_usec(clock) + x->owner->config->hook.deadline_usec +
-                               AWAITED_MORE_USEC;
+        x->awaited_boot_usec = incidents_boot_usec(x->owner) +
+                               x->owner->config->hook.deadline_usec + AWAITED_MORE_USEC;
 }
 
 static void end(Incident *x) {
-        Clock *clock = x->owner->context.clock;
         incident_set_state(x, INCIDENT_ENDED);
-        x->ended_boot_usec = clock->boottime_usec(clock);
+        x->ended_boot_usec = incidents_boot_usec(x->owner);
         disarm(x);
         if (x->owner->young == x)
                 x->owner->young = NULL;
@@ -340,13 +337,13 @@ static void rest_on(Incident *x) {
                 end(x);
 }
 
-/* All that is to be looked at has been: units need not wait any more. While it is young others may
+/* All snapshots are there: units need not wait any more. While it is young others may
  * join. */
 static void rest(Incident *x) {
         incident_set_state(x, INCIDENT_RESTING);
         incident_unwatch_exits(x);
         incident_write(x);
-        incident_attach_all(x); /* units are told when it is through */
+        incident_attach_all(x); /* units are notified when it has finished */
         rest_on(x);
 }
 
@@ -385,7 +382,7 @@ static void after_taking(Incident *x) {
                 rest(x);
 }
 
-void incident_on_exit(Incident *x) {
+static void incident_on_exit(Incident *x) {
         if (x->state == INCIDENT_WAITING && incident_all_are_gone(x))
                 step(x);
 }
@@ -484,10 +481,10 @@ void incident_salvage(Incident *x) {
         rest(x);
 }
 
-/* Whose end the second look waits for: a pidfd for each of an incident's processes, for as long as
- * it waits. */
+/* The second snapshot waits for the ends of processes: a pidfd for each of an incident's processes,
+ * for as long as it waits. */
 
-bool incident_all_are_gone(const Incident *x) {
+static bool incident_all_are_gone(const Incident *x) {
         for (size_t k = 0; k < x->n_processes; k++)
                 if (x->processes[k]->pid > 0 && !x->processes[k]->is_gone)
                         return false;
@@ -502,8 +499,7 @@ static void forget(IncidentProcess *p) {
 
 static int on_exit_seen(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
         Incident *x = userdata;
-        (void)s;
-        (void)revents;
+        (void)s, (void)revents;
         for (size_t k = 0; k < x->n_processes; k++)
                 if (x->processes[k]->pid_fd == fd) {
                         x->processes[k]->is_gone = true;
@@ -524,7 +520,7 @@ static bool is_another(const Incident *x, const IncidentProcess *p) {
         return r == PROCFS_E_GONE || r == PROCFS_E_REPLACED;
 }
 
-/* Nothing of it needs leave to look at the process. Where the kernel has no pidfds, time decides.
+/* None of it needs permission to inspect the process. Where the kernel has no pidfds, time decides.
  */
 static void watch_exit(Incident *x, IncidentProcess *p) {
         if (p->pid <= 0 || p->pid_fd >= 0 || p->is_gone)
@@ -540,7 +536,7 @@ static void watch_exit(Incident *x, IncidentProcess *p) {
                 forget(p); /* where that fails time decides, too */
 }
 
-void incident_watch_exits(Incident *x) {
+static void incident_watch_exits(Incident *x) {
         for (size_t k = 0; k < x->n_processes; k++)
                 watch_exit(x, x->processes[k]);
 }
@@ -578,7 +574,6 @@ static int check_space(Incident *x, const IncidentUnit *u) {
 }
 
 int incident_add_unit(Incident *x, const IncidentUnit *u) {
-        Clock *clock = x->owner->context.clock;
         if (incident_find_unit(x, u->source, u->path))
                 return 1;
         int r = check_space(x, u);
@@ -592,8 +587,8 @@ int incident_add_unit(Incident *x, const IncidentUnit *u) {
                              .path = strdup(u->path),
                              .uid = u->uid,
                              .is_requested = u->is_requested,
-                             .added_usec =
-                                     u->added_usec ? u->added_usec : clock->realtime_usec(clock) };
+                             .added_usec = u->added_usec ? u->added_usec
+                                                         : incidents_realtime_usec(x->owner) };
         if (!own.source || !own.path) {
                 free(own.source);
                 free(own.path);

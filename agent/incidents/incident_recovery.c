@@ -1,4 +1,4 @@
-/* What an earlier agent has left of incidents: read from their directories, and gone on with. */
+/* What an earlier agent has left of incidents: read from their directories, and resumed. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -15,8 +15,8 @@
 #include "lib/base/path.h"
 #include "lib/event/timer.h"
 
-#define INCIDENT_FILE_MAX (4 * MIB)    /* incidents_dir.c writes no more */
-#define AGAIN_USEC (30 * USEC_PER_SEC) /* what cannot be read now is looked for again */
+#define INCIDENT_FILE_MAX (4 * MIB)    /* directory.c writes no more */
+#define AGAIN_USEC (30 * USEC_PER_SEC) /* what cannot be read now is read again */
 
 char *incident_unescaped(const json_t *v, const char *key) {
         const char *s = json_string_value(json_object_get(v, key));
@@ -51,7 +51,7 @@ static void read_lists(Incident *x, const json_t *v) {
         size_t k;
         x->n_left_out = (unsigned)json_integer_value(json_object_get(v, "units_left_out"));
         read_texts(json_object_get(v, "notes"), &x->notes, INCIDENT_NOTES_MAX);
-        x->n_notes_reported = x->notes.n; /* whoever asked is gone */
+        x->n_notes_reported = x->notes.n; /* the senders are gone */
         read_texts(json_object_get(v, "kernel_log"), &x->events, INCIDENT_EVENTS_MAX);
         read_texts(json_object_get(v, "jobs"), &x->jobs, COLLECT_PROCESSES_MAX);
         x->events.n_lost = number_of(v, "kernel_log_left_out");
@@ -87,9 +87,8 @@ static void read_units(Incident *x, const json_t *v) {
         }
 }
 
-/* One that says nothing, or nonsense, is shipped for itself in the end. One that cannot be read now
- * may be about dumps, and is left as it is.
- * @return 0, -errno: it cannot be read now */
+/* One without a valid document is shipped as a bundle of its own in the end. One that cannot be
+ * read now may be about dumps, and is left as it is. @return 0, -errno: it cannot be read now */
 static int read_incident(Incident *x, bool *ret_over) {
         _cleanup_free_ char *text = NULL;
         size_t n;
@@ -107,7 +106,7 @@ static int read_incident(Incident *x, bool *ret_over) {
         *ret_over = json_is_true(json_object_get(v, "over"));
         json_decref(v);
         x->written =
-                TAKE_PTR(text); /* it is not written, and attached, anew where it says the same */
+                TAKE_PTR(text); /* an unchanged document is neither written nor attached again */
         return incident_read_attached(x);
 }
 
@@ -133,8 +132,8 @@ static bool is_none_of_ours(int error) {
 static int read_directory(Incident *x, const char *parent, bool *ret_over) {
         Incidents *i = x->owner;
         x->directory = path_join(parent, x->name);
-        x->begun_usec = i->context.clock->realtime_usec(i->context.clock);
-        x->begun_boot_usec = i->context.clock->boottime_usec(i->context.clock);
+        x->begun_usec = incidents_realtime_usec(i);
+        x->begun_boot_usec = incidents_boot_usec(i);
         int r = x->directory ? incident_open_directory(x) : -ENOMEM;
         return r < 0 ? r : read_incident(x, ret_over);
 }
@@ -170,7 +169,7 @@ static int find(Incidents *i, const char *parent, const char *name) {
         Incident *x = incident_new(i, name);
         int r = x ? read_directory(x, parent, &is_over) : -ENOMEM;
         if (r < 0) {
-                if (!is_none_of_ours(r) && !i->sweep_timer) /* said once */
+                if (!is_none_of_ours(r) && !i->sweep_timer) /* logged once */
                         log_warning(r,
                                     "what an earlier agent has left in '%s/%s' cannot be read; it "
                                     "stays as it is, and is read again every 30 s",
@@ -210,8 +209,7 @@ static int sweep(Incidents *i, const char *parent, bool *ret_again) {
 }
 
 static int on_again(sd_event_source *s, uint64_t usec, void *userdata) {
-        (void)s;
-        (void)usec;
+        (void)s, (void)usec;
         int r = incidents_sweep(userdata);
         if (r < 0)
                 log_warning(r, "what an earlier agent has left is read after the next start");

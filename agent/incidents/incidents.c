@@ -1,5 +1,5 @@
-/* What is heard all the time: lines of the kernel log, of which some begin an incident, and who
- * holds a device, for the day when it is a zombie. */
+/* Incidents: the watch of the kernel log and of device holders; attaching files to dumps; which
+ * event belongs to which incident. */
 #include "agent/incidents/incidents.h"
 
 #include <dirent.h>
@@ -20,9 +20,12 @@
 #include "lib/base/path.h"
 #include "lib/event/timer.h"
 
+static Incident *incidents_start_or_join(Incidents *i, IncidentCause cause, const char *trigger,
+                                         const char **ret_why);
+static void incidents_watch(Incidents *i);
+
 #define JOBS_INTERVAL_USEC (30 * USEC_PER_SEC)
 static bool has(const IncidentUnit *u, const IncidentFile *f);
-static int on_watch_retry(sd_event_source *s, uint64_t usec, void *userdata);
 static void attach_next(Incident *x);
 static bool is_same(const IncidentProcess *a, const IncidentProcess *b);
 
@@ -64,15 +67,16 @@ static void store_job(Incidents *i, const char *text) {
                 .pid = (pid_t)json_integer_value(json_object_get(record, "pid")),
                 .start_ticks = (uint64_t)json_integer_value(json_object_get(record, "start_ticks")),
                 .uid = (uid_t)json_integer_value(json_object_get(record, "uid")),
-                .seen_usec = i->context.clock->realtime_usec(i->context.clock),
+                .seen_usec = incidents_realtime_usec(i),
                 .document = (char *)text,
         };
         if (job.pid > 0 && is_worth_storing(i, record, &job))
-                (void)store_job_put(i->context.store, &job); /* all are told again in 10 minutes */
+                (void)store_job_put(i->context.store,
+                                    &job); /* all are reported again in 10 minutes */
         json_decref(record);
 }
 
-/* One transaction for all that came at once: a commit waits for the disk. What is lost is told
+/* One transaction for all that came at once: a commit waits for the disk. What is lost is reported
  * again in 10 minutes. */
 static void store_seen(Incidents *i) {
         int r = i->n_seen > 0 ? store_begin(i->context.store) : -ENODATA;
@@ -121,8 +125,7 @@ static void on_message(const char *text, void *userdata) {
 }
 
 static int on_watch_retry(sd_event_source *s, uint64_t usec, void *userdata) {
-        (void)s;
-        (void)usec;
+        (void)s, (void)usec;
         incidents_watch(userdata);
         return 0;
 }
@@ -146,7 +149,7 @@ static void on_end(int result, const char *why, void *userdata) {
         try_again(i);
 }
 
-void incidents_watch(Incidents *i) {
+static void incidents_watch(Incidents *i) {
         const Config *c = i->config;
         if (!c->snapshot.enabled || i->watch)
                 return;
@@ -172,16 +175,16 @@ void incidents_watch(Incidents *i) {
         }
 }
 
-void incidents_watch_done(Incidents *i) {
+static void incidents_watch_done(Incidents *i) {
         i->watch = probe_free(i->watch);
         i->watch_timer = sd_event_source_disable_unref(i->watch_timer);
         i->seen_step = sd_event_source_disable_unref(i->seen_step);
         store_seen(i);
 }
 
-/* What lies in an incident's directory goes to the dumps that it is about, file by file, off the
- * loop. What a full disk did not let through is tried again; what was attached is remembered beside
- * it, so that no supplement brings it twice. */
+/* ---- attaching: the files of an incident's directory go to its dumps, one by one, off the loop.
+ * What failed for a full disk is tried again; what was attached is remembered in the directory, so
+ * that no supplement has it twice. ---- */
 
 /* Not in incident.json, which is attached itself: it would change with each time that it is. */
 #define MEMORY_FILE ".attached.json"
@@ -290,7 +293,7 @@ static void read_unit(Incident *x, const json_t *v) {
                 if (!name || strlen(name) >= sizeof f.name)
                         continue;
                 strcpy(f.name, name);
-                (void)remember(u, &f); /* as said there */
+                (void)remember(u, &f); /* then it is attached again */
         }
 }
 
@@ -307,7 +310,7 @@ int incident_read_attached(Incident *x) {
         return 0;
 }
 
-/* ---- a round ---- */
+/* ---- attaching, file by file ---- */
 
 bool incident_is_attaching(const Incident *x) {
         return x->attaching.job || x->attaching.is_stuck;
@@ -336,13 +339,12 @@ static void finish(Incident *x) {
 }
 
 static int on_attach_retry(sd_event_source *s, uint64_t usec, void *userdata) {
-        (void)s;
-        (void)usec;
+        (void)s, (void)usec;
         incident_attach_all(userdata);
         return 0;
 }
 
-/* What somebody can do about it. */
+/* The remedy. */
 static const char *remedy_of(int error) {
         return error == -EDQUOT
                        ? "what is attached to all dumps that wait has reached its bound (512 MiB): "
@@ -377,7 +379,7 @@ static void get_stuck(Incident *x, int error) {
         incident_close_descriptors(x);
 }
 
-/* What comes right by itself, or by somebody who makes room. */
+/* Errors that pass, or that an operator can fix. */
 static bool is_passing(int error) {
         return error == -ENOSPC || error == -EDQUOT || error == -EIO || error == -EROFS ||
                error == -ENOMEM || error == -EMFILE || error == -ENFILE || error == -EAGAIN;
@@ -477,8 +479,8 @@ static int open_file(Incident *x, const char *name) {
         return fd == -EBADF ? -ENOENT : fd;
 }
 
-/* @return fd of the next file that some unit does not have; -ENOENT: there is none; -errno: nobody
- * can tell now */
+/* @return fd of the next file that some unit does not have; -ENOENT: there is none; -errno: that
+ * cannot be decided now */
 static int open_next(Incident *x) {
         _cleanup_closedir_ DIR *d = NULL;
         int fd = -ENOENT, r = incident_open_directory(x);
@@ -518,11 +520,11 @@ static void attach_next(Incident *x) {
 }
 
 void incident_attach_all(Incident *x) {
-        if (!x->attaching.job) /* else it looks again when that has come back */
+        if (!x->attaching.job) /* else the next file follows when that has ended */
                 attach_next(x);
 }
 
-void incident_attach_done(Incident *x) {
+static void incident_attach_done(Incident *x) {
         attachment_job_forget(x->attaching.job);
         x->attaching.job = NULL;
         x->attaching.timer = sd_event_source_disable_unref(x->attaching.timer);
@@ -530,12 +532,10 @@ void incident_attach_done(Incident *x) {
                 save(x); /* what came back, though the round is not over */
 }
 
-/* Who belongs together: notes, lines of the kernel log and questions become incidents, by the rules
- * of incident_rules.h. */
+/* ---- notes, lines of the kernel log and requests become incidents ---- */
 
 #define GATHER_USEC                                                                                \
-        (50 * USEC_PER_MSEC)          /* hooks of one failure come at once: one order for all   \
-                                          */
+        (50 * USEC_PER_MSEC)          /* hooks of one failure come at once: one request for all */
 #define FOUND_USEC (2 * USEC_PER_SEC) /* the source has seen by then what was moved outside */
 /* ---- one ---- */
 
@@ -644,23 +644,22 @@ static void drop(Incidents *i, const char *trigger, const char *why) {
         log_warning(0, "no snapshot of %s: %s", trigger, why);
 }
 
-/* The clock may have gone back, and several begin within a second: a name that is taken is somebody
- * else's evidence. */
+/* The clock may have gone back, and several begin within a second: a name that exists is other
+ * evidence. */
 static Incident *make_one(Incidents *i, const char *trigger, int *ret_r) {
-        Clock *clock = i->context.clock;
         char stamp[CLOCK_ISO_SIZE], name[INCIDENT_NAME_SIZE];
         *ret_r = -EEXIST;
         for (unsigned tries = 0; *ret_r == -EEXIST && tries < 4 * INCIDENT_DIRECTORIES_MAX;
              tries++) {
                 (void)snprintf(name, sizeof name, "%s-%u",
-                               clock_format_compact(stamp, clock->realtime_usec(clock), 'T'),
+                               clock_format_compact(stamp, incidents_realtime_usec(i), 'T'),
                                ++i->last_number);
                 Incident *x = incident_new(i, name);
                 *ret_r = -ENOMEM;
                 if (!x)
                         return NULL;
-                x->begun_usec = clock->realtime_usec(clock);
-                x->begun_boot_usec = clock->boottime_usec(clock);
+                x->begun_usec = incidents_realtime_usec(i);
+                x->begun_boot_usec = incidents_boot_usec(i);
                 x->trigger = strdup(trigger);
                 *ret_r = x->trigger ? incident_make_directory(x) : -ENOMEM;
                 if (*ret_r == 0)
@@ -672,7 +671,6 @@ static Incident *make_one(Incidents *i, const char *trigger, int *ret_r) {
 
 static Incident *begin(Incidents *i, IncidentCause cause, const char *trigger,
                        const char **ret_why) {
-        Clock *clock = i->context.clock;
         *ret_why = "no space for one more: what was collected before is not delivered yet";
         if (!incidents_free_space(i))
                 return NULL;
@@ -681,7 +679,7 @@ static Incident *begin(Incidents *i, IncidentCause cause, const char *trigger,
         Incident *x = make_one(i, trigger, &r);
         if (x) {
                 x->cause = cause;
-                incident_changed(x); /* it was asked for, or will have more to say */
+                incident_changed(x); /* it is written soon */
                 r = incident_start(x, cause == INCIDENT_REQUESTED ? 0 : GATHER_USEC);
         }
         if (r < 0) {
@@ -692,7 +690,7 @@ static Incident *begin(Incidents *i, IncidentCause cause, const char *trigger,
         }
         i->young = x;
         i->n_started++;
-        incident_rules_begun(&i->rules, cause, clock->boottime_usec(clock));
+        incident_rules_begun(&i->rules, cause, incidents_boot_usec(i));
         log_notice("incident %s: %s; taking a snapshot", x->name, trigger);
         return x;
 }
@@ -701,11 +699,10 @@ static bool has_snapshot_underway(const Incident *x) {
         return x && (x->state == INCIDENT_GATHERING || x->state == INCIDENT_SNAPSHOT);
 }
 
-Incident *incidents_start_or_join(Incidents *i, IncidentCause cause, const char *trigger,
-                                  const char **ret_why) {
-        Clock *clock = i->context.clock;
+static Incident *incidents_start_or_join(Incidents *i, IncidentCause cause, const char *trigger,
+                                         const char **ret_why) {
         IncidentVerdict v = incident_decide(&i->rules, cause, has_snapshot_underway(i->young),
-                                            clock->boottime_usec(clock));
+                                            incidents_boot_usec(i));
         if (v == INCIDENT_JOIN && i->young) {
                 i->n_joined++;
                 incident_changed(i->young);
@@ -781,7 +778,7 @@ static int parse_pid(const char *s) {
         return s && !*s && v < 1 << 22 ? (int)v : 0;
 }
 
-/* @return as it is known by now; pid 0 and no question: nobody can tell */
+/* @return as it is known by now; pid 0 and no question: not known */
 static IncidentProcess process_of(const NoteView *v) {
         IncidentProcess p = { .pid = MAX(v->pid, 0), .start_ticks = v->start_ticks };
         int inner = p.pid > 0 ? 0 : parse_pid(v->note->pid);
@@ -830,7 +827,7 @@ void incidents_on_note(Incidents *i, const NoteView *v) {
         incident_on_joined(x);
 }
 
-/* ---- asked ---- */
+/* ---- requests ---- */
 
 int incidents_request(Incidents *i, char ret_name[INCIDENT_NAME_SIZE], const char **ret_why) {
         if (!i->config->snapshot.enabled)
@@ -885,7 +882,7 @@ static bool is_underway(const Incident *x, uint64_t now_usec) {
 }
 
 size_t incidents_n_underway(const Incidents *i) {
-        uint64_t now = i->context.clock->boottime_usec(i->context.clock);
+        uint64_t now = incidents_boot_usec(i);
         size_t n = 0;
         LIST_FOREACH (l, &i->incidents)
                 n += is_underway(CONTAINER_OF(l, Incident, link), now);
@@ -980,4 +977,52 @@ void incidents_add_unit_of_note(Incidents *i, const IncidentUnitOfNote *u) {
                 if (is_through || x->has_snapshot)
                         incident_attach_all(x); /* then, when it is through, nothing is pending */
         }
+}
+
+/* ---- the rules: which events begin an incident, join one, or are refused ---- */
+
+static uint64_t last_begun(const IncidentRules *r) {
+        return r->begun_usec[(r->next + INCIDENT_HOURLY_MAX - 1) % INCIDENT_HOURLY_MAX];
+}
+
+IncidentVerdict incident_decide(const IncidentRules *r, IncidentCause cause,
+                                bool has_snapshot_underway, uint64_t now_usec) {
+        uint64_t age = r->n ? now_usec - last_begun(r) : USEC_INFINITY;
+        /* What a stranger began must not keep a failure from a snapshot of its own. */
+        uint64_t young = cause == INCIDENT_NOTE && r->last_cause == INCIDENT_STRANGER
+                                 ? INCIDENT_APART_USEC
+                                 : INCIDENT_YOUNG_USEC;
+        if (age < young && (cause != INCIDENT_REQUESTED || has_snapshot_underway))
+                return INCIDENT_JOIN;
+        if (age < INCIDENT_APART_USEC)
+                return INCIDENT_TOO_SOON;
+        /* The ring is full, and its oldest is the one that would be written over. */
+        if (r->n == INCIDENT_HOURLY_MAX && now_usec - r->begun_usec[r->next] < USEC_PER_HOUR)
+                return INCIDENT_TOO_MANY;
+        if (cause == INCIDENT_STRANGER && r->n_strangers == INCIDENT_STRANGERS_HOURLY_MAX &&
+            now_usec - r->strangers_usec[r->next_stranger] < USEC_PER_HOUR)
+                return INCIDENT_TOO_MANY_STRANGERS;
+        return INCIDENT_BEGIN;
+}
+
+void incident_rules_begun(IncidentRules *r, IncidentCause cause, uint64_t now_usec) {
+        r->last_cause = cause;
+        r->begun_usec[r->next] = now_usec;
+        r->next = (r->next + 1) % INCIDENT_HOURLY_MAX;
+        r->n = MIN(r->n + 1, (unsigned)INCIDENT_HOURLY_MAX);
+        if (cause != INCIDENT_STRANGER)
+                return;
+        r->strangers_usec[r->next_stranger] = now_usec;
+        r->next_stranger = (r->next_stranger + 1) % INCIDENT_STRANGERS_HOURLY_MAX;
+        r->n_strangers = MIN(r->n_strangers + 1, (unsigned)INCIDENT_STRANGERS_HOURLY_MAX);
+}
+
+const char *incident_verdict_text(IncidentVerdict v) {
+        return v == INCIDENT_TOO_SOON ? "the last snapshot was less than 10 seconds ago"
+               : v == INCIDENT_TOO_MANY
+                       ? "there were 60 snapshots within an hour, which is the limit"
+               : v == INCIDENT_TOO_MANY_STRANGERS ? "there were 6 snapshots within an hour for "
+                                                    "notes that name no dump of a source, "
+                                                    "which is the limit"
+                                                  : NULL;
 }

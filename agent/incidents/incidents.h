@@ -26,8 +26,8 @@ typedef struct IncidentsContext { /* borrowed */
         Attachments *attachments; /* started */
         /* Something was attached to a unit. */
         void (*on_attached)(const char *source, const char *unit_path, void *userdata);
-        /* More is to come for a unit (until the process has exited and was looked at, or time is
-         * over), or all has come. */
+        /* More is to come for a unit (until the process has exited and a second snapshot was made,
+         * or time is over), or all has come. */
         void (*on_pending)(const char *source, const char *unit_path, bool pending, void *userdata);
         void *userdata;
 } IncidentsContext;
@@ -58,7 +58,7 @@ void incidents_unit_renewed(Incidents *i, const char *source, const char *unit_p
 
 typedef struct IncidentView {
         const char *name;
-        bool done;             /* snapshot.json is there; a second look may be to come */
+        bool done;             /* snapshot.json is there; a second snapshot may follow */
         const char *directory; /* absolute: snapshot.json and raw files */
 } IncidentView;
 
@@ -68,15 +68,15 @@ typedef struct IncidentsStats { /* since the agent started */
 void incidents_stats(const Incidents *i, IncidentsStats *ret);
 
 /** @return how many there are that a node should not go before: one is being taken, waits for its
- * second look, or is about to be found by the source below. Each ends by itself (the collectors'
- * times, a minute for processes to end, 30 s for others to join). */
+ * second snapshot, or is about to be found by the source below. Each ends by itself (the
+ * collectors' times, a minute for processes to end, 30 s for others to join). */
 size_t incidents_n_underway(const Incidents *i);
 /** Time is short: no process is waited for, and nobody may join any more; or not so any more. */
 void incidents_hurry(Incidents *i, bool on);
 
 /* Incidents that belong to no unit are units of their own: each a directory below
  * <state_directory>/incidents, of a source that the agent has without being configured. */
-/** Such a unit was delivered, or was let go otherwise (evicted, cancelled, vanished): its directory
+/** Such a unit was delivered, or has ended otherwise (evicted, cancelled, vanished): its directory
  * goes. */
 void incidents_on_delivered(Incidents *i, const char *unit_path);
 /** @return whether it is known; borrowed until the loop turns */

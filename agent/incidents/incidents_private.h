@@ -14,7 +14,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/list.h"
 
-/* ---- rules.c: decides without touching a file or a clock ---- */
+/* ---- the rules: decide without touching a file or a clock ---- */
 
 #define INCIDENT_YOUNG_USEC                                                                        \
         (30 * USEC_PER_SEC) /* what comes this long after the first belongs to it */
@@ -25,9 +25,9 @@
 typedef enum IncidentCause {
         INCIDENT_NOTE,     /* of the hook, for a dump in a source: an incident without its snapshot
                               still has that */
-        INCIDENT_STRANGER, /* of the hook, for nothing that is collected: anybody with an account
+        INCIDENT_STRANGER, /* of the hook, for nothing that is collected: any user with an account
                               can send it */
-        INCIDENT_KERNEL, /* a line of the kernel log, which anybody who may open a device can forge
+        INCIDENT_KERNEL, /* a line of the kernel log, which any user who may open a device can forge
                           */
         INCIDENT_REQUESTED, /* an operator wants one now, not one of a moment ago */
 } IncidentCause;
@@ -63,12 +63,9 @@ const char *incident_verdict_text(IncidentVerdict v);
 #define INCIDENT_NOTES_MAX 1024
 #define INCIDENT_UNITS_MAX 32 /* each gets all files */
 #define INCIDENT_UNITS_MAX_OF_UID 8
-#define INCIDENT_EVENTS_MAX                                                                        \
-        64 /* lines of the kernel log in incident.json; the snapshot has all   \
-                                */
-#define INCIDENT_TEXTS_BYTES_MAX                                                                   \
-        MIB /* of each kind of records in incident.json; the snapshot has them, too */
-#define INCIDENT_FILES_MAX 1024 /* in a directory */
+#define INCIDENT_EVENTS_MAX 64       /* lines of the kernel log in incident.json */
+#define INCIDENT_TEXTS_BYTES_MAX MIB /* of each kind of records in incident.json */
+#define INCIDENT_FILES_MAX 1024      /* in a directory */
 #define INCIDENT_BOOT_ID_SIZE 37
 #define INCIDENTS_SEEN_MAX 256 /* records of jobs that go into one transaction */
 
@@ -83,7 +80,7 @@ typedef struct IncidentUnit {
         uid_t uid;           /* of the hook that named it */
         uint64_t added_usec; /* CLOCK_REALTIME; for incident_add_unit(): 0 = now */
         bool is_gone;        /* another one is at its path by now: nothing more is attached */
-        bool is_requested;   /* part of an order; what came of itself waits for the second look */
+        bool is_requested;   /* part of an order; others wait for the second snapshot */
         IncidentFile *attached;
         size_t n_attached;
 } IncidentUnit;
@@ -110,7 +107,6 @@ typedef enum IncidentState {
         N_INCIDENT_STATES
 } IncidentState;
 
-/* incidents_attach.c */
 typedef struct IncidentAttaching {
         AttachmentJob *job;                        /* out; NULL: none */
         IncidentFile file;                         /* that it is about, or was */
@@ -149,7 +145,7 @@ typedef struct Incident {
         unsigned n_more;
         sd_event_source *timer, *writing;
         Probe *probe;
-        char *written;              /* what incident.json says */
+        char *written;              /* the text of incident.json */
         IncidentTexts notes;        /* ids */
         IncidentTexts events, jobs; /* JSON */
         size_t n_notes_reported;    /* of the notes */
@@ -158,8 +154,7 @@ typedef struct Incident {
         IncidentProcess **processes;
         size_t n_processes;
         CollectLogFile *log_files;
-        size_t n_log_files,
-                n_log_files_requested; /* taken: so many of them were part of an order */
+        size_t n_log_files, n_log_files_requested; /* so many of them were part of an order */
 } Incident;
 
 struct Incidents {
@@ -172,7 +167,7 @@ struct Incidents {
         char *snapshots, *outbox, *socket; /* absolute */
         Probe *watch;
         sd_event_source *watch_timer, *sweep_timer;
-        char *seen[INCIDENTS_SEEN_MAX]; /* records of jobs that are to be stored, in one go */
+        char *seen[INCIDENTS_SEEN_MAX]; /* records of jobs that are to be stored together */
         size_t n_seen;
         sd_event_source *seen_step;
         unsigned last_number;
@@ -182,17 +177,25 @@ struct Incidents {
 
 /* ---- functions ---- */
 
-/* incidents_dir.c */
+static inline uint64_t incidents_boot_usec(const Incidents *i) {
+        return i->context.clock->boottime_usec(i->context.clock);
+}
+
+static inline uint64_t incidents_realtime_usec(const Incidents *i) {
+        return i->context.clock->realtime_usec(i->context.clock);
+}
+
+/* ---- directory.c ---- */
 /** @return 0, -EEXIST: there is one of that name, which is left alone; -errno */
 int incident_make_directory(Incident *x);
-/** Writes incident.json, where it would say something else than it does. */
+/** Writes incident.json, if its text has changed. */
 void incident_write(Incident *x);
 /** Something was added: it is written soon, and with it what else comes by then. */
 void incident_changed(Incident *x);
-/** For whoever is about to use dir_fd. @return 0: it is open, also when it was; -errno */
+/** Opens dir_fd before it is used. @return 0: it is open, also when it was; -errno */
 int incident_open_directory(Incident *x);
-/** Of those that are over there may be hundreds: where nothing is underway any more, no descriptor
- * of it stays open. */
+/** There may be hundreds that have ended: of those without work underway no descriptor stays open.
+ */
 void incident_close_descriptors(Incident *x);
 /** @return of the running kernel; "" where it cannot be read */
 const char *incident_boot_id(char buf[static INCIDENT_BOOT_ID_SIZE]);
@@ -201,29 +204,26 @@ int incident_read_public(Incident *x);
 /** It becomes a unit of the source `incidents`. */
 void incident_make_own_bundle(Incident *x);
 uint64_t incident_measure(const Incident *x);
-/** @return whether there is room for one more; the oldest that are over go for it */
+/** @return whether there is space for one more, for which the oldest that have ended are removed */
 bool incidents_free_space(Incidents *i);
 void incident_remove(Incident *x); /* with its directory; frees it */
 
-/* incidents_found.c */
-/** Finds what an earlier agent has left. What cannot be read now is left alone, and looked for
- * again. */
+/* ---- incident_recovery.c ---- */
+/** Finds what an earlier agent has left. What cannot be read now stays, and is read again later. */
 int incidents_sweep(Incidents *i);
 /** @return the path of that key, the caller's; NULL */
 char *incident_unescaped(const json_t *v, const char *key);
 
-/* incidents_attach.c */
+/* ---- incidents.c: attaching ---- */
 /** Attaches to all units, off the loop, what is there and was not attached as it is; then, where
  * the incident rests or has ended, units need not wait any more. */
 void incident_attach_all(Incident *x);
 bool incident_is_attaching(const Incident *x);
-/** Takes up what an earlier agent has attached. After its units are known. @return 0, also where
+/** Reads what an earlier agent has attached. After its units are known. @return 0, also where
  * nothing is remembered; -errno: not now */
 int incident_read_attached(Incident *x);
-/** Lets a job go on by itself, and saves what is known. */
-void incident_attach_done(Incident *x);
 
-/* incidents_units.c */
+/* ---- incident_fsm.c ---- */
 /** @return the one that is at that path now; NULL */
 IncidentUnit *incident_find_unit(Incident *x, const char *source, const char *path);
 /** @return 0, 1: it was there already; -EDQUOT: there are too many, which is counted; -ENOMEM */
@@ -231,33 +231,24 @@ int incident_add_unit(Incident *x, const IncidentUnit *u);
 void incident_report_pending(const Incident *x, bool pending);
 void incident_units_done(Incident *x);
 
-/* incidents_exits.c */
-/** Waits for the ends of all processes that are known and not gone, as far as the kernel lets it:
- * incident_on_exit() follows each. */
-void incident_watch_exits(Incident *x);
 /** No end is waited for any more. */
 void incident_unwatch_exits(Incident *x);
-bool incident_all_are_gone(const Incident *x);
 
-/* incidents_take.c */
-/** A process has ended. */
-void incident_on_exit(Incident *x);
 int incident_start(Incident *x, uint64_t wait_usec);
-/** A unit may be told of later, when the hook of a note has ended: one without any other is not
+/** A unit may be named later, when the hook of a note has ended: one without any other is not
  * shipped for itself before. */
 void incident_await_unit(Incident *x);
 /** Another process has been added. */
 void incident_on_joined(Incident *x);
 void incident_salvage(Incident *x);
-/** An earlier agent did not come to the second look. @return whether there is one to come */
+/** An earlier agent did not make the second snapshot. @return whether there is one to come */
 bool incident_start_recheck(Incident *x);
-/** All looks are over, but it had not come to its end. */
+/** All snapshots are there, but it had not ended. */
 void incident_resume_resting(Incident *x);
 /** The one place that changes a state: checks the move. */
 void incident_set_state(Incident *x, IncidentState to);
-void incident_report_public(Incident *x);
 
-/* incidents.c */
+/* ---- incidents.c ---- */
 Incident *incident_new(Incidents *i, const char *name);
 Incident *incident_free(Incident *x);
 int incident_add_process(Incident *x, const IncidentProcess *p);
@@ -267,11 +258,3 @@ void incident_add_job(Incident *x, pid_t pid, uint64_t start_ticks);
 /** @return 0, 1: it was there already, or there are too many; -ENOMEM */
 int incident_text_add(IncidentTexts *texts, size_t max, const char *text);
 void incident_texts_done(IncidentTexts *texts);
-/** Begins one, or finds the one that it belongs to. @return NULL: neither, *ret_why is a sentence
- */
-Incident *incidents_start_or_join(Incidents *i, IncidentCause cause, const char *trigger,
-                                  const char **ret_why);
-
-/* incidents_watch.c */
-void incidents_watch(Incidents *i);
-void incidents_watch_done(Incidents *i);

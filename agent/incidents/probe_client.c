@@ -93,8 +93,7 @@ static void report_end(Probe *p, int result, const char *why) {
 
 static int on_timeout(sd_event_source *s, uint64_t usec, void *userdata) {
         Probe *p = userdata;
-        (void)s;
-        (void)usec;
+        (void)s, (void)usec;
         if (p->pid > 0)
                 (void)kill(p->pid, SIGKILL); /* its children end with it */
         report_end(p, -ETIMEDOUT, "the supervisor of the collectors took too long");
@@ -124,9 +123,7 @@ static bool handle_message(Probe *p) {
 }
 
 static int on_readable(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
-        (void)s;
-        (void)fd;
-        (void)revents;
+        (void)s, (void)fd, (void)revents;
         for (unsigned i = 0; i < MESSAGES_MAX && handle_message(userdata); i++)
                 ;
         return 0;

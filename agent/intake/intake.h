@@ -1,4 +1,4 @@
-/* From the tree of a source to bundles that are ready: events and scans say what to probe, probes
+/* From the tree of a source to bundles that are ready: events and scans name what to probe, probes
  * collect facts, rules.h decides. */
 #pragma once
 
@@ -51,7 +51,7 @@ typedef struct IntakeSourceView {
 /** Starts watching and scanning. @param config  borrowed for the source's life */
 int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSource *config);
 
-/** Continues with a configuration that says the same about this source. */
+/** Continues with a configuration in which this source is unchanged. */
 void intake_source_rebind(IntakeSource *s, const ConfigSource *config);
 
 /** Stops it. Bundles that belong to it lose their source (b->source = NULL). */
@@ -80,7 +80,7 @@ void intake_settle_again(Bundle *b, const char *why);
 int intake_source_submit(IntakeSource *s, SourceTask *t);
 
 /** Rechecks the links of a delivered bundle, which may hold what not every destination has: starts
- * a supplement with that, and releases the others unless the row says that they are kept. Where it
+ * a supplement with that, and releases the others unless the row marks them as held. Where it
  * cannot be done the links stay until the next start.
  * @param id  of a delivered bundle; or of a supplement without a row, whose start was cut */
 void intake_look_last(IntakeSource *s, const char *id);
@@ -103,7 +103,7 @@ void intake_source_note(IntakeSource *s, const char *unit_path, uid_t uid);
 /** A hook has ended: all files that it was to write are there, or never will be. */
 void intake_source_note_finished(IntakeSource *s, const char *unit_path, uid_t uid);
 /** A hook that is about to finish has promised a file of this name, anywhere in the unit. While it
- * is missing the unit waits for the whole of `settle`, and then is shipped labelled. At most
+ * is missing the unit waits for all of `settle`, and is then shipped labelled. At most
  * INTAKE_PROMISED_MAX of a unit are remembered. */
 void intake_source_promised(IntakeSource *s, const char *unit_path, uid_t uid, const char *name);
 /** The unit is a copy that an earlier version did not finish: it is shipped labelled. */
@@ -113,17 +113,17 @@ void intake_source_pending(IntakeSource *s, const char *unit_path, bool pending)
 /** Something was attached to the unit: its bundle gets it, or a supplement. */
 void intake_source_attached(IntakeSource *s, const char *unit_path);
 
-/* ---- what others ask of a source ---- */
+/* ---- facts about a source ---- */
 
 const ConfigSource *intake_source_config(const IntakeSource *s);
 SourceTerms *intake_source_terms(const IntakeSource *s); /* borrowed */
 void intake_source_view(const IntakeSource *s, IntakeSourceView *ret);
-/** @return whether the last scan saw the whole source and all that it found was recorded */
+/** @return whether the last scan saw all of the source and recorded all that it found */
 bool intake_source_has_seen_all(const IntakeSource *s);
 /** @return whether the first scan is over and nothing waits to be probed; for --once */
 bool intake_source_is_idle(const IntakeSource *s);
 
-/* ---- attachments of sources that are not configured any more: nobody scans those ---- */
+/* ---- attachments of sources that are not configured any more, which are not scanned ---- */
 
 /* What waits for a bundle of such a source is kept for so long: the source may be configured again.
  */

@@ -83,7 +83,7 @@ typedef struct ProbeJob {
         bool releases_links; /* those of bundle_id, after a recheck */
 
         /* 0; SCAN_E_NO_UNIT; PROBE_E_FOREIGN: another node has claimed it; PROBE_E_NOT_HELD: after
-         * a recheck, hold_error says why; -ENOENT; -errno */
+         * a recheck, hold_error has the reason; -ENOENT; -errno */
         int result;
         /* Of a path as scan_unit_of() returns it, else only the fields that are counted over
          * members. */
@@ -112,7 +112,7 @@ int probe_job_new(ProbeJob **ret, SourceTerms *terms, const char *relative);
 ProbeJob *probe_job_free(ProbeJob *p);
 DEFINE_CLEANUP(ProbeJob, probe_job_free);
 
-/** One walk over a whole source: what is new or has changed. */
+/** One walk over a source: what is new or has changed. */
 typedef struct ScanJob {
         SourceTask task;
         IntakeSource *source; /* for done() */
@@ -189,10 +189,7 @@ uint64_t intake_boot_usec(const IntakeSource *s);
 uint64_t intake_realtime_usec(const IntakeSource *s);
 /** @return a bundle's path below the fixed part, "" for the fixed part itself; borrowed */
 const char *intake_relative(const IntakeSource *s, const char *path);
-/** Records what was last seen at a path, so that a scan does not report it again. */
-void intake_remember(IntakeSource *s, const char *relative, uint64_t digest);
 void intake_set_note(char **note, const char *text);
-void intake_start_scan(IntakeSource *s);
 
 /** Queues a path to be probed. */
 void intake_probe_path(IntakeSource *s, const char *relative);

@@ -59,7 +59,7 @@ static void check_member(ProbeJob *p, const ScanMember *m, int unit_fd) {
         struct stat st;
         _cleanup_close_ int fd = fs_open_regular(unit_fd, m->path, &st);
         if (fd < 0)
-                return; /* gone or unreadable: the plan will say so */
+                return; /* gone or unreadable: the plan reports it */
         switch (fs_has_no_writer(fd)) {
         case 0:
                 break;
@@ -394,7 +394,7 @@ ProbeJob *probe_job_free(ProbeJob *p) {
         return NULL;
 }
 
-/* ---- the walk over a whole source: which units are new or have changed ---- */
+/* ---- the walk over a source: which units are new or have changed ---- */
 
 static int on_scanned_unit(ScanUnit *u, void *userdata) {
         ScanJob *s = userdata;

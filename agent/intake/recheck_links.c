@@ -1,4 +1,4 @@
-/* The links of bundles that have ended: those that nobody needs are released, those of delivered
+/* The links of bundles that have ended: those that are not needed are released, those of delivered
  * bundles are rechecked.
  *
  * The destinations of a bundle may have read a file at different times. When its owner has removed
@@ -102,7 +102,7 @@ void intake_release_pins(IntakeSource *s, const char *id) {
 typedef enum Fate {
         FATE_KEEP,
         FATE_UNKNOWN, /* to the store */
-        FATE_RELEASE, /* nobody will ever need them */
+        FATE_RELEASE, /* not needed any more */
         FATE_RECHECK,
 } Fate;
 

@@ -1,4 +1,4 @@
-/* From a bundle to READY: the hints of hooks, and probes until the rules say that it is complete. */
+/* From a bundle to READY: the hints of hooks, and probes until it is complete by the rules. */
 #include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -11,8 +11,8 @@
 #include "lib/event/timer.h"
 
 /* ---- hints of hooks: how many are running, whether they have finished, whether something is still
- * to be attached. Kept beside the bundles, since a hook may run before its directory is created, and
- * in memory only: after a start the notes in the store say the same. ---- */
+ * to be attached. Kept beside the bundles, since a hook may run before its directory is created,
+ * and in memory only: after a start the notes in the store replace them. ---- */
 
 /* So many units are remembered. Beyond that the user with most of them loses one, rather one that
  * nothing waits for. */
@@ -28,7 +28,7 @@
 /* Notes that follow each other hold a unit for so much longer than one, in all: any user may send
  * them. */
 #define MORE_NOTES_USEC USEC_PER_MINUTE
-typedef struct HookHint { /* what the hooks of one user say of one unit */
+typedef struct HookHint { /* of the hooks of one user about one unit */
         ListLink link;    /* oldest first */
         char *path;
         uid_t uid;
@@ -156,7 +156,7 @@ static void probe_hinted_unit(IntakeSource *s, const char *path) {
         Bundle *b = bundle_of(s, path);
         if (!b)
                 intake_probe_path(s, intake_relative(s, path));
-        else if (b->source == s && !b->uncommitted)
+        else if (b->source == s)
                 intake_probe_bundle(b);
 }
 
@@ -166,8 +166,7 @@ static void arm_seek(IntakeSource *s);
 
 static int on_seek(sd_event_source *source, uint64_t usec, void *userdata) {
         IntakeSource *s = userdata;
-        (void)source;
-        (void)usec;
+        (void)source, (void)usec;
         uint64_t now = intake_boot_usec(s);
         LIST_FOREACH_SAFE (l, &s->hook_hints) {
                 HookHint *n = CONTAINER_OF(l, HookHint, link);
@@ -262,18 +261,18 @@ void intake_source_promised(IntakeSource *s, const char *unit_path, uid_t uid, c
 }
 
 void intake_source_missing(IntakeSource *s, const char *unit_path) {
-        HookHint *n = get_hint(s, unit_path, 0); /* the agent itself says so */
+        HookHint *n = get_hint(s, unit_path, 0); /* the agent itself reports it */
         if (n)
                 add_promise(n, "");
 }
 
 void intake_source_pending(IntakeSource *s, const char *unit_path, bool pending) {
-        HookHint *n = get_hint(s, unit_path, 0); /* the agent itself says so */
+        HookHint *n = get_hint(s, unit_path, 0); /* the agent itself reports it */
         if (!n)
                 return;
         n->pending = pending;
         Bundle *b = bundle_of(s, unit_path);
-        if (!pending && b && b->source == s && !b->uncommitted)
+        if (!pending && b && b->source == s)
                 intake_probe_bundle(b);
 }
 
@@ -401,11 +400,10 @@ void hook_hints_done(IntakeSource *s) {
         sd_event_source_disable_unref(s->hints_timer);
 }
 
-/* From a bundle to READY: probes until rules.h says that it is complete. */
+/* ---- probes until rules.h decides that a bundle is complete ---- */
 
 static int on_bundle_timer(sd_event_source *source, uint64_t usec, void *userdata) {
-        (void)source;
-        (void)usec;
+        (void)source, (void)usec;
         intake_probe_bundle(userdata);
         return 0;
 }
@@ -718,7 +716,8 @@ static void accept_attachments(IntakeSource *s, Bundle *b) {
 
 void intake_probe_bundle(Bundle *b) {
         IntakeSource *s = b->source;
-        if (!s || b->rec.state != BUNDLE_SETTLING)
+        /* Nothing may act on a bundle before its row is durable. */
+        if (!s || b->rec.state != BUNDLE_SETTLING || b->uncommitted)
                 return;
         if (b->probing) {
                 b->dirty = true;

@@ -25,6 +25,9 @@ uint64_t unit_table_key(const char *relative) {
         return key ? key : 1;
 }
 
+static void intake_remember(IntakeSource *s, const char *relative, uint64_t digest);
+static void intake_start_scan(IntakeSource *s);
+
 static size_t slot_of(const UnitTable *t, uint64_t key) {
         size_t i = (size_t)key & (t->n_slots - 1);
         while (t->keys[i] && t->keys[i] != key)
@@ -166,6 +169,11 @@ void pending_done(Pending *p) {
 
 /* ---- from a path to a bundle: what is new, what was shipped before, what came late ---- */
 
+/* @return absolute, the caller's; NULL without memory */
+static char *unit_path(const IntakeSource *s, const char *relative) {
+        return relative[0] ? path_join(s->terms->fixed, relative) : strdup(s->terms->fixed);
+}
+
 static int fill_deliveries(const IntakeSource *s, BundleRecord *rec) {
         const StringList *names = &s->config->destinations;
         rec->deliveries = calloc(names->n, sizeof *rec->deliveries);
@@ -198,8 +206,7 @@ static int add_bundle(IntakeSource *s, const ScanUnit *u, const BundleRecord *ba
                               (uint64_t)u->st.st_dev != BUNDLE_DEV_OF_ATTACHMENTS,
         };
         rec.source = strdup(s->config->name);
-        rec.path =
-                u->relative[0] ? path_join(s->terms->fixed, u->relative) : strdup(s->terms->fixed);
+        rec.path = unit_path(s, u->relative);
         if (!rec.source || !rec.path)
                 return -ENOMEM;
         if (source_kind_has_incident(rec.kind)) {
@@ -305,10 +312,8 @@ static void start_bundle(IntakeSource *s, const ScanUnit *u, BundleRecord *base)
          * look quiet. */
         b->quiet_usec = since_newest_usec(s, u);
         b->seen_boot_usec = b->looked_boot_usec = intake_boot_usec(s);
-        if (s->in_transaction) /* nothing may act on it before its row is durable */
-                b->uncommitted = true;
-        else
-                intake_probe_bundle(b);
+        b->uncommitted = s->in_transaction;
+        intake_probe_bundle(b);
 }
 
 /* A directory that is created again under its name often gets the inode that was freed. */
@@ -348,8 +353,7 @@ static void on_unit(IntakeSource *s, ScanUnit *u) {
         uint64_t known;
         if (unit_table_get(&s->table, unit_table_key(u->relative), &known) && known == u->digest)
                 return;
-        _cleanup_free_ char *path =
-                u->relative[0] ? path_join(s->terms->fixed, u->relative) : strdup(s->terms->fixed);
+        _cleanup_free_ char *path = unit_path(s, u->relative);
         if (!path)
                 return;
         Bundle *b = bundle_table_find_unit(s->context->bundles, s->config->name, path);
@@ -440,7 +444,7 @@ bool intake_start_supplement(IntakeSource *s, ProbeJob *p, BundleRecord *base) {
         if (!p->unit.relative)
                 return true; /* a later scan, or the next start */
         p->unit.st = (struct stat){ .st_uid = base->uid };
-        if (!p->supplement_id[0]) { /* else it is as intake_is_from_links() says */
+        if (!p->supplement_id[0]) { /* else it is as intake_is_from_links() requires */
                 p->unit.st.st_dev = (dev_t)base->unit_dev;
                 p->unit.st.st_ino = (ino_t)base->unit_ino;
                 p->unit.born_usec = base->unit_born_usec;
@@ -450,8 +454,7 @@ bool intake_start_supplement(IntakeSource *s, ProbeJob *p, BundleRecord *base) {
 }
 
 static void on_supplement_probed(IntakeSource *s, ProbeJob *p) {
-        _cleanup_free_ char *path =
-                p->relative[0] ? path_join(s->terms->fixed, p->relative) : strdup(s->terms->fixed);
+        _cleanup_free_ char *path = unit_path(s, p->relative);
         _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
         if (p->result != 0 || !path ||
             bundle_table_find_unit(s->context->bundles, s->config->name, path) ||
@@ -499,8 +502,7 @@ static void on_path_probed(IntakeSource *s, ProbeJob *p) {
 }
 
 static int on_probe_timer(sd_event_source *source, uint64_t usec, void *userdata) {
-        (void)source;
-        (void)usec;
+        (void)source, (void)usec;
         probe_next(userdata);
         return 0;
 }
@@ -588,8 +590,7 @@ static void supplement_or_release(IntakeSource *s, const char *path) {
 
 static int on_attached(sd_event_source *source, uint64_t usec, void *userdata) {
         IntakeSource *s = userdata;
-        (void)source;
-        (void)usec;
+        (void)source, (void)usec;
         while (!pending_is_empty(&s->attached)) {
                 _cleanup_free_ char *path = pending_pop(&s->attached);
                 supplement_or_release(s, path);
@@ -634,12 +635,13 @@ static void release_if_final(IntakeSource *s, const char *path, const char *id) 
                 release_of(s, path, id);
 }
 
-static void on_attached_unit(const char *path, uint64_t changed_usec, void *userdata) {
+static void on_attached_unit(const AttachmentsUnit *unit, void *userdata) {
         IntakeSource *s = userdata;
         _cleanup_(bundle_record_done) BundleRecord base = { 0 };
         _cleanup_(attachment_names_done) AttachmentNames ids = { 0 };
         uint64_t now = intake_realtime_usec(s);
-        if (!path_is_below(path, s->terms->fixed))
+        const char *path = unit->unit_path;
+        if (strcmp(unit->source, s->config->name) != 0 || !path_is_below(path, s->terms->fixed))
                 return;
         int r = attachments_bundles(s->context->attachments, s->config->name, path, &ids);
         for (size_t i = 0; i < ids.n; i++)
@@ -649,7 +651,7 @@ static void on_attached_unit(const char *path, uint64_t changed_usec, void *user
                             path);
         if (attachments_waiting(s->context->attachments, s->config->name, path, NULL) == 0)
                 return;
-        if (now > changed_usec + UNCLAIMED_USEC && s->steady_usec > UNCLAIMED_USEC &&
+        if (now > unit->changed_usec + UNCLAIMED_USEC && s->steady_usec > UNCLAIMED_USEC &&
             !bundle_table_find_unit(s->context->bundles, s->config->name, path) &&
             store_find_unit(s->context->store, s->config->name, path, &base) == STORE_E_NOT_FOUND) {
                 log_notice("source %s: '%s' never became a bundle; what was attached to it is "
@@ -665,7 +667,7 @@ static void sweep_attachments(IntakeSource *s) {
         if (!s->context->attachments)
                 return;
         s->steady_usec = clock_steady_usec(&s->steady, s->context->clock);
-        int r = attachments_list(s->context->attachments, s->config->name, on_attached_unit, s);
+        int r = attachments_list_all(s->context->attachments, on_attached_unit, s);
         if (r < 0)
                 log_warning(r, "source %s: cannot see what is attached; a later scan tries again",
                             s->config->name);
@@ -746,7 +748,7 @@ uint64_t intake_realtime_usec(const IntakeSource *s) {
         return s->context->clock->realtime_usec(s->context->clock);
 }
 
-void intake_remember(IntakeSource *s, const char *relative, uint64_t digest) {
+static void intake_remember(IntakeSource *s, const char *relative, uint64_t digest) {
         /* Forgotten for want of memory: it is probed once more. */
         (void)unit_table_put(&s->table, unit_table_key(relative), digest);
 }
@@ -770,7 +772,7 @@ const char *intake_relative(const IntakeSource *s, const char *path) {
 void intake_source_on_final(IntakeSource *s, Bundle *b) {
         const char *relative = intake_relative(s, b->rec.path);
         s->n_active -= b->is_active; /* one that was restored from quarantine does not count */
-        /* A quarantined one can be restored; of others the row says whether links are still needed.
+        /* A quarantined one can be restored; of others the row has whether links are still needed.
          */
         release_attachments_on_final(s, b);
         hook_hints_on_final(s, b->rec.path);
@@ -794,8 +796,7 @@ void intake_source_on_final(IntakeSource *s, Bundle *b) {
 
 /* The bundle being worked on that a path lies in, if there is one. */
 static Bundle *bundle_above(IntakeSource *s, const char *relative) {
-        _cleanup_free_ char *path =
-                relative[0] ? path_join(s->terms->fixed, relative) : strdup(s->terms->fixed);
+        _cleanup_free_ char *path = unit_path(s, relative);
         size_t least = strlen(s->terms->fixed);
         while (path && strlen(path) >= least) {
                 Bundle *b = bundle_table_find_unit(s->context->bundles, s->config->name, path);
@@ -909,8 +910,7 @@ static void start_watch(IntakeSource *s, const ScanJob *j) {
 
 static int on_scan_timer(sd_event_source *source, uint64_t usec, void *userdata) {
         IntakeSource *s = userdata;
-        (void)source;
-        (void)usec;
+        (void)source, (void)usec;
         if (s->watch)
                 dirwatch_check(s->watch);
         intake_start_scan(s);
@@ -1014,7 +1014,7 @@ static void arm_scan(IntakeSource *s) {
                           s->config->name);
 }
 
-void intake_start_scan(IntakeSource *s) {
+static void intake_start_scan(IntakeSource *s) {
         if (s->hold == INTAKE_HELD)
                 return;
         if (s->is_scanning) {

@@ -1,5 +1,6 @@
 /* Hard links that hold the members of bundles: where they are, how one is made, whose an inode's
- * links are, what they use on disk, how they and what they hold are deleted. A user's `rm -rf` then removes the name, not the evidence.
+ * links are, what they use on disk, how they and what they hold are deleted. A user's `rm -rf`
+ * then removes the name, not the evidence.
  *
  * Nothing here is fsynced: after a power cut either our link is there or the source's own name
  * still is, since both are in one journal. */
@@ -627,7 +628,7 @@ typedef struct Linking {
 
 /* Links what the descriptor stands for, whatever happens to its name meanwhile. By the descriptor
  * itself the kernel requires CAP_DAC_READ_SEARCH (or, since Linux 6.10, the opener's credentials)
- * and else says ENOENT; /proc needs nothing. */
+ * and else fails with ENOENT; /proc needs nothing. */
 static int link_fd(int fd, int dir_fd, const char *name) {
         char path[sizeof "/proc/self/fd/" + 11];
         struct stat st;
@@ -720,8 +721,8 @@ static void remove_old_names(PinsSession *s, const char *member_path, const stru
 }
 
 /* Whether links between the two can be made at all, before directories are created in vain. Across
- * bind mounts linkat says EXDEV although the device is the same, so the mount is compared where the
- * kernel tells it (Linux 5.8). */
+ * bind mounts linkat fails with EXDEV although the device is the same, so the mount is compared
+ * where the kernel reports it (Linux 5.8). */
 static bool is_same_mount(int fd, const char *directory) {
         struct statx a, b;
         unsigned mask = STATX_TYPE | STATX_MNT_ID;
@@ -912,15 +913,15 @@ int pins_measure(Pins *p, const PinsMeasure *m) {
 
 /* ---- deletion ---- */
 
-/* The tree is hostile and jobs are still writing, so another file may get a name between any check
- * and its deletion: the file is therefore moved into our own directory first, and classified there,
- * where no user can reach it.
+/* The tree is hostile and jobs are still writing, so another file may get a name between any
+ * check and its deletion: the file is therefore moved into our own directory first, and
+ * classified there, where no user can reach it.
  *
- * One file at a time is moved, to `.taken-<bundle-id>`. After a crash the pins say which member the
- * file in there is; one that is no member had come in between, and is moved back under a name that
- * says so. A member's pin is removed after its name, so that what is still to be done is what is
- * still pinned. Directories of pins mirror the source's: a directory is removed when it has no
- * pins. */
+ * One file at a time is moved, to `.taken-<bundle-id>`. After a crash the pins show which member
+ * the file in there is; one that is no member had come in between, and is moved back under a
+ * name with `.kept-by-neuron-collectd`. A member's pin is removed after its name, so that what
+ * is still to be done is what is still pinned. Directories of pins mirror the source's: a
+ * directory is removed when it has no pins. */
 
 #define KEPT_SUFFIX ".kept-by-neuron-collectd"
 #define KEPT_TRIES 100
@@ -967,8 +968,8 @@ static bool is_known(const Deleter *d, const char *path, int fd) {
                 member_fingerprints_have(o->known, o->n_known, member_fingerprint(path, &st)));
 }
 
-/* @return MemberState, or -errno. Where there are no leases only the fingerprint tells, as it does
- * when a bundle settles. */
+/* @return MemberState, or -errno. Where there are no leases only the fingerprint decides, as it
+ * does when a bundle settles. */
 static int classify(const Deleter *d, const char *path, int fd) {
         struct stat st;
         if (fstat(fd, &st) < 0)
@@ -1185,7 +1186,7 @@ static int restore_taken(Deleter *d) {
         return put_back_at(d, path);
 }
 
-/* ---- the whole bundle ---- */
+/* ---- a bundle ---- */
 
 /* Of what is missing, or has a symlink or something else in its place, nothing is ours. */
 static int open_source(Deleter *d) {
@@ -1265,7 +1266,7 @@ static int make_durable(const Pins *p) {
         return 0;
 }
 
-/* What is missing may be deleted, or not mounted. Where the device number says nothing (another
+/* What is missing may be deleted, or not mounted. Where the device number is no proof (another
  * boot may number it otherwise) our own directory beside the source does: it outlives the pins. */
 static bool is_file_system_there(const Deleter *d) {
         const dev_t expected = (dev_t)d->order->unit_dev;

@@ -58,10 +58,10 @@ DEFINE_CLEANUP(PinsSession, pins_session_free);
  * no symlink (a squatter's is refused). A pin of an older inode under the same name is replaced. A
  * member that is pinned under another path (it was renamed) is then pinned under this one only, if
  * pins_session_own_links was called for it. Where the place beside the fixed part refuses, the one
- * inside it is tried. Links to files of other users need CAP_FOWNER (protected_hardlinks).
- * @return 0; PINS_E_REFUSED: links cannot be made here (EXDEV, EPERM, EMLINK, ENOSYS, a squatter),
- * *ret_error says why and the remedy (the caller's); -ENOENT: the member is gone, or is another
- * inode than `m->st`, or no regular file; -EINVAL: not a path below */
+ * inside it is tried. Links to files of other users need CAP_FOWNER (protected_hardlinks). @return
+ * 0; PINS_E_REFUSED: links cannot be made here (EXDEV, EPERM, EMLINK, ENOSYS, a squatter),
+ * *ret_error has the reason and the remedy (the caller's); -ENOENT: the member is gone, or is
+ * another inode than `m->st`, or no regular file; -EINVAL: not a path below */
 enum { PINS_E_REFUSED = 1 };
 int pins_session_add(PinsSession *s, const PinsMember *m, char **ret_error);
 

@@ -1,13 +1,13 @@
 /* Releases the files of ended bundles by the operator's policy, and evicts undelivered bundles
- * where it says so: measures and deletes in the threads of the sources, decides by policy.h on the
- * loop. Nothing is armed while nothing may have to go.
+ * where that allows it: measures and deletes in the threads of the sources, decides by policy.h
+ * on the loop. Nothing is armed while nothing may have to go.
  *
- * Files are deleted only on the strength of a row that is durable: of a delivered bundle, or of one
- * that is evicted with its links still marked as held. So a crash before the row changes nothing,
- * and a crash after it leaves a row that says what is still to be done at the next start. The links
- * go with the files, member by member, and the mark is taken off the row last. A bundle that is
- * evicted because the user has deleted its files has none to delete: its row is written without the
- * mark, and intake removes the links, or the next start does. */
+ * Files are deleted only on the strength of a row that is durable: of a delivered bundle, or of
+ * one that is evicted with its links still marked as held. So a crash before the row changes
+ * nothing, and a crash after it leaves a row with what is still to be done at the next start.
+ * The links go with the files, member by member, and the mark is taken off the row last. A
+ * bundle that is evicted because the user has deleted its files has none to delete: its row is
+ * written without the mark, and intake removes the links, or the next start does. */
 #include "agent/retention/retention_runner.h"
 
 #include <errno.h>
@@ -40,7 +40,7 @@ typedef enum HeldState {
         HELD_WAITING,
         HELD_DELETING,  /* a task is at it */
         HELD_UNSHIPPED, /* a deletion found content that was not shipped: its links are rechecked */
-        HELD_RECHECKED, /* nobody needs that content: the next deletion discards it */
+        HELD_RECHECKED, /* that content is not needed: the next deletion discards it */
         N_HELD_STATES
 } HeldState;
 
@@ -472,7 +472,7 @@ static void start_owed_deletions(RunnerSource *s) {
                 if (!h->is_evicted && s->runner->policy.may_delete)
                         continue;
                 if (held_is_busy(s, h)) {
-                        if (h->state != HELD_DELETING) /* no measurement tells when it is due */
+                        if (h->state != HELD_DELETING) /* no measurement shows when it is due */
                                 schedule_round(s->runner, h->not_before_boot_usec > now
                                                                   ? h->not_before_boot_usec - now
                                                                   : RECHECK_USEC);
@@ -573,7 +573,7 @@ static int add_held(Measurement *m, const RunnerSource *s) {
 
 static bool is_busy(const Bundle *b) {
         return b->rec.state == BUNDLE_SHIPPING || b->n_running > 0 || b->cancel || b->has_wish ||
-               !bundle_is_written(b) || b->uncommitted || !b->rec.links_held;
+               !bundle_is_written(b) || !b->rec.links_held;
 }
 
 static int add_undelivered(Measurement *m, const RunnerSource *s) {
@@ -683,7 +683,7 @@ static void evict(RunnerSource *s, const Subject *x, RetentionAct act) {
                 bundle_table_forget(c->bundles, b);
 }
 
-/* ---- what status says ---- */
+/* ---- texts for status ---- */
 
 static char *describe(const RunnerSource *s) {
         const RetentionReport *r = &s->report;
@@ -902,8 +902,7 @@ static uint64_t n_held(const Retainer *r) {
 
 static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
         Retainer *r = userdata;
-        (void)source;
-        (void)usec;
+        (void)source, (void)usec;
         r->is_armed = false;
         r->round++;
         for (size_t i = 0; i < r->n_sources; i++) {

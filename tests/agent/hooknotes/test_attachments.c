@@ -306,9 +306,10 @@ static void a_crash_while_it_is_given_loses_nothing(void **state) {
         }
 }
 
-static void count_unit(const char *path, uint64_t changed_usec, void *userdata) {
-        assert_string_equal(path, UNIT);
-        assert_true(changed_usec > 0);
+static void count_unit(const AttachmentsUnit *u, void *userdata) {
+        assert_string_equal(u->source, "core-dumps");
+        assert_string_equal(u->unit_path, UNIT);
+        assert_true(u->changed_usec > 0);
         ++*(unsigned *)userdata;
 }
 
@@ -317,13 +318,12 @@ static void what_is_over_goes_and_the_rest_stays(void **state) {
         struct stat st;
         unsigned n = 0;
         _cleanup_(attachment_names_done) AttachmentNames ids = { 0 };
-        assert_int_equal(attachments_list(f->a, "core-dumps", count_unit, &n), 0);
+        assert_int_equal(attachments_list_all(f->a, count_unit, &n), 0);
         assert_int_equal(put(f, "a", "1"), 0);
         (void)close(give(f, ID, true)); /* a directory */
         assert_int_equal(put(f, "b", "2"), 0);
         (void)close(give(f, ID "-s1", true)); /* a directory */
-        assert_int_equal(attachments_list(f->a, "core-dumps", count_unit, &n), 0);
-        assert_int_equal(attachments_list(f->a, "others", count_unit, &n), 0);
+        assert_int_equal(attachments_list_all(f->a, count_unit, &n), 0);
         assert_int_equal(n, 1);
         assert_int_equal(attachments_bundles(f->a, "core-dumps", UNIT, &ids), 0);
         assert_int_equal(ids.n, 2);
@@ -338,7 +338,7 @@ static void what_is_over_goes_and_the_rest_stays(void **state) {
         (void)close(give(f, ID "-s2", true)); /* a directory */
         assert_int_equal(attachments_release_bundle(f->a, "core-dumps", UNIT, ID "-s2"), 0);
         n = 0;
-        assert_int_equal(attachments_list(f->a, "core-dumps", count_unit, &n), 0);
+        assert_int_equal(attachments_list_all(f->a, count_unit, &n), 0);
         assert_int_equal(n, 0);
         assert_int_equal(fstatat(f->scratch->fd, "attachments", &st, 0), 0);
         assert_int_equal(st.st_nlink, 2);                                   /* nothing in it */
