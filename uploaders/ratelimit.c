@@ -222,7 +222,8 @@ bool throttle_sleep(uint64_t usec, const atomic_bool *abort) {
 
 size_t throttle_wait(Throttle *t, size_t wanted, const atomic_bool *abort) {
         uint64_t now = t ? t->clock->boottime_usec(t->clock) : 0;
-        /* One rate for the piece and its booking: else a piece of no limit could be booked at a slow one. */
+        /* One rate for the piece and its booking: else a piece of no limit could be booked at a
+         * slow one. */
         const PacerRule rule = t ? rule_at(t, now) : (PacerRule){ 0 };
         size_t n = MIN(wanted, piece_by(&rule));
 

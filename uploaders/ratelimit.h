@@ -1,8 +1,11 @@
-/* A rate limit that the loop and the workers share, on the real clock, with the rate of the time of day.
+/* A rate limit that the loop and the workers share, on the real clock, with the rate of the time
+ * of day.
  *
- * Pacing is a queue in which everybody books behind what is booked already, so that all are served in the order in which they ask, and
- * nobody has to ask twice. Time in which nobody asks is saved up, to a bound: in any second at most the rate is sent, and what may be saved
- * up or the largest booking, whichever is more. The queue is a number, the end of what is booked; the time comes in. */
+ * Pacing is a queue in which everybody books behind what is booked already, so that all are served
+ * in the order in which they ask, and nobody has to ask twice. Time in which nobody asks is saved
+ * up, to a bound: in any second at most the rate is sent, and what may be saved up or the largest
+ * booking, whichever is more. The queue is a number, the end of what is booked; the time comes
+ * in. */
 #pragma once
 
 #include <stdatomic.h>
@@ -15,7 +18,8 @@
 
 /* ── pure ── */
 
-/* What a limit on bytes saves up: a fortieth, so that with timers a little late the rate is reached, and no second has more than 102.5 %. */
+/* What a limit on bytes saves up: a fortieth, so that with timers a little late the rate is
+ * reached, and no second has more than 102.5 %. */
 #define PACER_SAVING_USEC 25000
 
 typedef struct PacerRule {
@@ -23,16 +27,18 @@ typedef struct PacerRule {
         uint64_t saving_usec; /* how long can be saved up */
 } PacerRule;
 
-/* Below, booked_nsec is the end of what is booked, on the clock that now_usec is of (one that does not go back, from 0 on); a line
- * begins with 0. */
+/* Below, booked_nsec is the end of what is booked, on the clock that now_usec is of (one that does
+ * not go back, from 0 on); a line begins with 0. */
 
-/** Books n, which may be more than what can be saved up. @return the new end; without a limit the old one */
+/** Books n, which may be more than what can be saved up. @return the new end; without a limit the
+ * old one */
 uint64_t pacer_book(const PacerRule *rule, uint64_t booked_nsec, uint64_t n, uint64_t now_usec);
 /** @return how long who has just booked waits; 0: not at all */
 uint64_t pacer_wait_usec(uint64_t booked_nsec, uint64_t now_usec);
 /** @return by how many nanoseconds a booking of n moves the end; without a limit 0 */
 uint64_t pacer_span_nsec(const PacerRule *rule, uint64_t n);
-/** Gives back what was booked and will not go. @param span_nsec  of the rule it was booked by. @return the new end */
+/** Gives back what was booked and will not go. @param span_nsec of the rule it was booked by.
+ * @return the new end */
 uint64_t pacer_return(uint64_t booked_nsec, uint64_t span_nsec);
 /** Gives up what was saved up. @return the new end */
 uint64_t pacer_discard_savings(uint64_t booked_nsec, uint64_t now_usec);
@@ -52,8 +58,9 @@ typedef struct PacerSchedule {
 /** @param minute  of the local day, 0 to 1439 */
 uint64_t pacer_rate_at(const PacerSchedule *s, unsigned minute);
 
-/* ── shared; without a lock, since a worker at idle priority that holds one could keep the loop waiting for as long as a job takes the
- * CPUs; with counted references, since a worker that hangs may outlive the pipeline ── */
+/* ── shared; without a lock, since a worker at idle priority that holds one could keep the loop
+ * waiting for as long as a job takes the CPUs; with counted references, since a worker that hangs
+ * may outlive the pipeline ── */
 
 typedef struct Throttle Throttle;
 
@@ -68,21 +75,25 @@ DEFINE_CLEANUP(Throttle, throttle_unref);
 
 /* Any thread. All take NULL: no limit. */
 /** Books n; also what has gone already and was not known before. Never blocks.
- * @param ret_nsec  NULL, or gets the time that this takes in the line, at the rate of this moment: what can be given back of it
+ * @param ret_nsec NULL, or gets the time that this takes in the line, at the rate of this moment:
+ *   what can be given back of it
  * @return after how many microseconds they may go, 0 = now */
 uint64_t throttle_book(Throttle *t, uint64_t n, uint64_t *ret_nsec);
 /** Gives back what was booked and will not go. @param nsec  of the booking, or a share of it */
 void throttle_return(Throttle *t, uint64_t nsec);
 /** Gives up what was saved up: what should have gone is stuck behind us, and will come on top. */
 void ratelimit_discard_savings(Throttle *t);
-/** The rate at this moment, 0 = no limit. The local time is looked at once a second, when a second of it begins. */
+/** The rate at this moment, 0 = no limit. The local time is looked at once a second, when a second
+ * of it begins. */
 uint64_t throttle_rate(Throttle *t);
-/** How much one party should book at a time, so that what was booked and is late does not add up: half of what can be saved up, 1 KiB at
- * least. Without a limit SIZE_MAX. */
+/** How much one party should book at a time, so that what was booked and is late does not add up:
+ * half of what can be saved up, 1 KiB at least. Without a limit SIZE_MAX. */
 size_t throttle_piece(Throttle *t);
 
 /* For workers only. */
-/** Sleeps until some of `wanted` may go: a piece (throttle_piece) at most. @param abort  NULL, or ends it @return how much; 0: *abort was set, nothing is booked */
+/** Sleeps until some of `wanted` may go: a piece (throttle_piece) at most. @param abort NULL, or
+ * ends it @return how much; 0: *abort was set, nothing is booked */
 size_t throttle_wait(Throttle *t, size_t wanted, const atomic_bool *abort);
-/** Sleeps, and looks at *abort (NULL: never) every 20 ms. @return whether it has slept to the end */
+/** Sleeps, and looks at *abort (NULL: never) every 20 ms. @return whether it has slept to the
+ * end */
 bool throttle_sleep(uint64_t usec, const atomic_bool *abort);

@@ -1,5 +1,6 @@
-/* Requests by libcurl inside the loop. libcurl tells which sockets it waits for and until when, sd-event waits, and libcurl is told what
- * happened. One request is one easy handle, and waits for its turn in a queue of the pool (libcurl's own would let the time to connect run).
+/* Requests by libcurl inside the loop. libcurl tells which sockets it waits for and until when,
+ * sd-event waits, and libcurl is told what happened. One request is one easy handle, and waits for
+ * its turn in a queue of the pool (libcurl's own would let the time to connect run).
  * @see libcurl-multi(3), "MULTI_SOCKET" */
 #include "lib/http/http.h"
 
@@ -52,8 +53,8 @@ typedef struct HttpRateLimitCall { /* of a call */
         HttpBooking booked;  /* and it waits for its turn */
         HttpBooking granted; /* it has had its turn, and may send so much */
         HttpBooking head; /* was granted for the request's head, which is not on a connection yet */
-        unsigned
-                n_stuck; /* so often what was sent before was found to be in the kernel's hands still */
+        /* so often what was sent before was found to be in the kernel's hands still */
+        unsigned n_stuck;
 } HttpRateLimitCall;
 
 #define UNLIMITED_PIECE (128 * KIB) /* soon enough to notice that there is a limit now */
@@ -179,7 +180,8 @@ static void settle(HttpRateLimit *p, Wire *w, Flow *ret) {
         }
 }
 
-/* When nothing of it is on the way to the kernel: gives back, too, what was not needed. @return bytes that the kernel has not sent yet */
+/* When nothing of it is on the way to the kernel: gives back, too, what was not needed. @return
+ * bytes that the kernel has not sent yet */
 static uint64_t settle_all(HttpRateLimit *p, Wire *w) {
         uint64_t paid;
         Flow flow;
@@ -254,7 +256,8 @@ static int on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
 /* Has on_ready called. @return whether it will be; false: for lack of memory */
 static bool arm_timer(HttpRateLimitCall *c, uint64_t wait_usec) {
         Clock *clock = clock_system();
-        /* Not the loop's idea of now, which is that of its turn's beginning: then it would be too early. */
+        /* Not the loop's idea of now, which is that of its turn's beginning: then it would be too
+         * early. */
         uint64_t when = clock->boottime_usec(clock) + wait_usec;
 
         if (!c->timer)
@@ -316,8 +319,9 @@ static void http_ratelimit_answered(HttpRateLimitCall *c) {
                 (void)settle_all(c->limit, w);
 }
 
-/* A connection gets its next piece when the last one has left the kernel. So when the network stands still, what lies in buffers and comes out
- * at once when it moves again is no more than a piece each. */
+/* A connection gets its next piece when the last one has left the kernel. So when the network
+ * stands still, what lies in buffers and comes out at once when it moves again is no more than a
+ * piece each. */
 static bool is_stuck(HttpRateLimitCall *c, Wire *w) {
         HttpRateLimit *p = c->limit;
 
@@ -404,7 +408,8 @@ struct HttpPool {
         CURLM *multi;
         CURL *pattern; /* of the handles: only the options that all have */
         struct curl_slist *resolve;
-        bool can_abandon_lookups; /* a handle can be removed in the middle of a look-up without waiting for its end */
+        /* a handle can be removed in the middle of a look-up without waiting for its end */
+        bool can_abandon_lookups;
         bool is_inside_curl; /* in one of its callbacks: it must not be called again from there */
         sd_event_source *curl_timer, *wake;
         HttpRateLimit ratelimit;
@@ -429,8 +434,9 @@ static int on_io(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
         int what = 0;
 
         (void)s;
-        /* An error is told as both: libcurl then makes its system calls, reads what had come before the error, and learns the errno,
-         * where CURL_CSELECT_ERR would end the transfer without either. */
+        /* An error is told as both: libcurl then makes its system calls, reads what had come
+         * before the error, and learns the errno, where CURL_CSELECT_ERR would end the transfer
+         * without either. */
         if (revents & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
                 what |= CURL_CSELECT_IN;
         if (revents & (EPOLLOUT | EPOLLHUP | EPOLLERR))
@@ -439,9 +445,9 @@ static int on_io(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
         return 0;
 }
 
-/* Always says 0: anything else would end this and all future transfers of the multi handle. A socket that cannot be watched leaves
- * its transfer waiting, and the transfer's own timer ends it.
- * @param source  what curl_multi_assign() keeps for this socket */
+/* Always says 0: anything else would end this and all future transfers of the multi handle. A
+ * socket that cannot be watched leaves its transfer waiting, and the transfer's own timer ends it.
+ * @param source what curl_multi_assign() keeps for this socket */
 static int watch_socket(CURL *easy, curl_socket_t fd, int what, void *userdata, void *source) {
         uint32_t events =
                 (what & CURL_POLL_IN ? EPOLLIN : 0) | (what & CURL_POLL_OUT ? EPOLLOUT : 0);
@@ -497,7 +503,8 @@ static void run_curl(HttpPool *p, curl_socket_t fd, int what) {
         int running;
 
         p->is_inside_curl = true;
-        /* Fails only for a socket that it does not know any more; transfers tell of their faults in messages. */
+        /* Fails only for a socket that it does not know any more; transfers tell of their faults
+         * in messages. */
         (void)curl_multi_socket_action(p->multi, fd, what, &running);
         p->is_inside_curl = false;
         collect_transfers(p);
@@ -709,7 +716,8 @@ static int on_call_timer(sd_event_source *s, uint64_t usec, void *userdata) {
                 http_timeout_on_unsent(&c->timeout, n_unsent, now);
         error = http_timeout_check(&c->timeout, now);
         if (error && error != HTTP_E_TIMEOUT && !c->has_grace && has_socket_events(c)) {
-                /* Was it the loop that was held up? Then what has come meanwhile has its turn first. */
+                /* Was it the loop that was held up? Then what has come meanwhile has its turn
+                 * first. */
                 c->has_grace = true;
                 (void)sd_event_source_set_time(c->timer, now); /* fails as in call_arm() */
                 (void)sd_event_source_set_enabled(c->timer, SD_EVENT_ONESHOT);
@@ -740,8 +748,8 @@ static HttpCall *call_free(HttpCall *c) {
 
 static void call_close(HttpCall *c) {
         HttpPool *p = c->pool;
-        /* Older libcurls wait for the end of a look-up when its handle is removed, which may be half a minute. So it stays, keeps its turn, and is
-         * freed when libcurl is done with it. */
+        /* Older libcurls wait for the end of a look-up when its handle is removed, which may be
+         * half a minute. So it stays, keeps its turn, and is freed when libcurl is done with it. */
         bool is_in_lookup =
                 c->in_curl && c->timeout.phase == HTTP_PHASE_RESOLVING && !p->can_abandon_lookups;
 
@@ -799,7 +807,8 @@ static void call_end(HttpCall *c, int error) {
         call_report(c, error);
 }
 
-/* libcurl sends again by itself when it reads that a kept connection is dead, but not when it learns so while sending. */
+/* libcurl sends again by itself when it reads that a kept connection is dead, but not when it
+ * learns so while sending. */
 static bool call_repeat(HttpCall *c, CURLcode code) {
         long n_connects = 1;
 
@@ -864,7 +873,8 @@ static int on_progress(void *userdata, curl_off_t down_max, curl_off_t down, cur
                 c->n_up = (uint64_t)up;
                 call_on_progress(c);
         }
-        return 0; /* not to stop a dropped call: in the middle of a look-up libcurl would wait for its end */
+        /* not to stop a dropped call: in the middle of a look-up libcurl would wait for its end */
+        return 0;
 }
 
 static curl_socket_t on_open_socket(void *userdata, curlsocktype purpose,
@@ -896,8 +906,9 @@ static void set_call_socket(CURL *easy, int fd) {
         }
 }
 
-/* A server that refuses early answers, closes, and resets what it did not read. Who is just sending learns of the reset alone, and libcurl
- * gives the connection up; but the kernel still has the answer. Encrypted, it is out of reach. */
+/* A server that refuses early answers, closes, and resets what it did not read. Who is just
+ * sending learns of the reset alone, and libcurl gives the connection up; but the kernel still has
+ * the answer. Encrypted, it is out of reach. */
 static bool may_have_early_answer(const HttpCall *c) {
         return !c->is_tls && c->timeout.phase == HTTP_PHASE_TRANSFER && c->reply.status == 0 &&
                http_call_sent_bytes(c) < c->body_bytes;
@@ -1031,7 +1042,8 @@ static int classify_curl_code(const HttpCall *c, CURLcode code) {
                 return http_error_is_of_proxy(c->curl_text, c->place) ? HTTP_E_PROXY
                                                                       : HTTP_E_CONNECT;
         case CURLE_INTERFACE_FAILED:
-        case CURLE_OPERATION_TIMEDOUT: /* libcurl's own limit on connecting: the only one it knows of */
+        /* libcurl's own limit on connecting: the only one it knows of */
+        case CURLE_OPERATION_TIMEDOUT:
                 return HTTP_E_CONNECT;
         case CURLE_SSL_CONNECT_ERROR:
         case CURLE_SSL_CERTPROBLEM:
@@ -1112,7 +1124,8 @@ static CURLcode set_request(CURL *easy, const HttpCall *c, const HttpOrder *o) {
         SET(CURLOPT_FRESH_CONNECT, o->never_repeat ? 1L : 0L);
         if (c->on_data)
                 SET(CURLOPT_BUFFERSIZE, (long)RECEIVE_BUFFER);
-        if (has_body) { /* of whatever method: the upload is the one way of sending that adds no Content-Type */
+        /* of whatever method: the upload is the one way of sending that adds no Content-Type */
+        if (has_body) {
                 SET(CURLOPT_UPLOAD, 1L);
                 SET(CURLOPT_INFILESIZE_LARGE, (curl_off_t)o->body_bytes);
                 SET(CURLOPT_UPLOAD_BUFFERSIZE,
@@ -1212,8 +1225,8 @@ static void on_ratelimit_ready(void *userdata) {
         }
         if (c->ratelimit.n_stuck == 0)
                 call_on_progress(c); /* it was us who let it wait */
-        /* Also calls for what has been heard meanwhile: paused, a transfer does not end by itself. Fails only when the connection is gone, and
-         * then something else tells. */
+        /* Also calls for what has been heard meanwhile: paused, a transfer does not end by itself.
+         * Fails only when the connection is gone, and then something else tells. */
         (void)curl_easy_pause(c->easy, CURLPAUSE_CONT);
 }
 
@@ -1351,7 +1364,8 @@ HttpPool *http_pool_free(HttpPool *p) {
 }
 
 int http_global_init(void) {
-        /* A TLS library that writes to a closed connection itself raises it, and CURLOPT_NOSIGNAL leaves it to us. */
+        /* A TLS library that writes to a closed connection itself raises it, and CURLOPT_NOSIGNAL
+         * leaves it to us. */
         if (signal(SIGPIPE, SIG_IGN) == SIG_ERR)
                 return -EIO;
         /* tokens and signed requests pass through it */

@@ -1,6 +1,6 @@
-/* HTTP/1.1 requests by libcurl's multi-socket interface inside the loop: no thread of ours, nothing blocks (libcurl looks names up in
- * threads of its own). http.c makes one request and reads its reply; curl_loop.c marries libcurl's sockets and timer to sd-event.
- * Nothing here knows S3 or credentials; nothing is tried again here, and no redirect is followed. */
+/* HTTP/1.1 requests by libcurl's multi-socket interface inside the loop: no thread of ours,
+ * nothing blocks (libcurl looks names up in threads of its own). Nothing here knows S3 or
+ * credentials; nothing is tried again here, and no redirect is followed. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,42 +16,49 @@ typedef struct HttpReply HttpReply;
 
 /* How fast may be sent. Asked from the loop; never blocks. */
 typedef struct HttpThrottle {
-        /* Books so many bytes, also such as have gone already. @param ret_cost  what refund takes for all of them, in a unit of the
-         * throttle's own. @return after how many microseconds they may go; 0 = now */
+        /* Books so many bytes, also such as have gone already. @param ret_cost what refund takes
+         * for all of them, in a unit of the throttle's own. @return after how many microseconds
+         * they may go; 0 = now */
         uint64_t (*book)(uint64_t n, uint64_t *ret_cost, void *userdata);
         /* What was booked and will not go: its share of the cost. */
         void (*refund)(uint64_t cost, void *userdata);
-        /* The network stands still: what comes out when it moves again shall not come on top of what was saved up. */
+        /* The network stands still: what comes out when it moves again shall not come on top of
+         * what was saved up. */
         void (*discard_savings)(void *userdata);
-        /* How much all calls together should have booked and not sent at a time; SIZE_MAX: there is no limit now. */
+        /* How much all calls together should have booked and not sent at a time; SIZE_MAX: there
+         * is no limit now. */
         size_t (*piece)(void *userdata);
         void *userdata;
 } HttpThrottle;
 
 typedef struct HttpPoolOptions { /* copied */
-        /* At once, to all hosts together; further requests wait for their turn. 0 = no limit. Kept alive between requests. */
+        /* At once, to all hosts together; further requests wait for their turn. 0 = no limit. Kept
+         * alive between requests. */
         unsigned max_connections;
 
         /* PEM file; NULL or "" = the system's */
         const char *ca_file;
 
-        /* `http://host:port`; NULL or "" = the usual environment variables (http_proxy, https_proxy, no_proxy), "-" = none at all */
+        /* `http://host:port`; NULL or "" = the usual environment variables (http_proxy,
+         * https_proxy, no_proxy), "-" = none at all */
         const char *proxy;
 
         uint64_t connect_timeout_usec; /* names, connection, TLS; 0 = 10 s */
 
-        /* No byte moved either way for this long ends a request with HTTP_E_STALLED; 0 = 60 s. Time in which the server
-         * works on an answer counts as well. */
+        /* No byte moved either way for this long ends a request with HTTP_E_STALLED; 0 = 60 s.
+         * Time in which the server works on an answer counts as well. */
         uint64_t stall_usec;
 
-        /* For all that is sent: bodies, headers, TLS, and what is sent again; NULL = no limit. What waits for it does not stall. */
+        /* For all that is sent: bodies, headers, TLS, and what is sent again; NULL = no limit.
+         * What waits for it does not stall. */
         const HttpThrottle *throttle;
 
-        const char *const *
-                resolve; /* `host:port:address` that need no look-up, NULL-terminated; NULL; for tests */
+        /* `host:port:address` that need no look-up, NULL-terminated; NULL; for tests */
+        const char *const *resolve;
 } HttpPoolOptions;
 
-/** @return 0, -ENOMEM, -EOPNOTSUPP when libcurl was built without asynchronous look-ups or without TLS */
+/** @return 0, -ENOMEM, -EOPNOTSUPP when libcurl was built without asynchronous look-ups or without
+ *   TLS */
 int http_pool_new(HttpPool **ret, sd_event *event, const HttpPoolOptions *options);
 /** Cancels what is underway: no callback is called any more. Takes NULL, returns NULL. */
 HttpPool *http_pool_free(HttpPool *p);
@@ -69,28 +76,32 @@ typedef struct HttpOrder {  /* strings are copied; body is borrowed until on_don
         /* The body of a reply is kept in memory up to here, more is HTTP_E_TOO_LARGE; 0 = 1 MiB. */
         size_t reply_max_bytes;
 
-        /* Gets the body of a reply whose status is 2xx piece by piece instead; NULL = kept in memory. Negative ends the call
-         * with HTTP_E_STOPPED. A call must not be cancelled from inside. */
+        /* Gets the body of a reply whose status is 2xx piece by piece instead; NULL = kept in
+         * memory. Negative ends the call with HTTP_E_STOPPED. A call must not be cancelled from
+         * inside. */
         int (*on_data)(HttpCall *call, const void *data, size_t n, void *userdata);
 
         uint64_t timeout_usec; /* for all of it; 0 = none but the stall's */
 
-        /* What is done twice is not the same as once: on a connection of its own, so that it is never sent again here, as a request is
-         * whose kept connection proves to be dead. */
+        /* What is done twice is not the same as once: on a connection of its own, so that it is
+         * never sent again here, as a request is whose kept connection proves to be dead. */
         bool never_repeat;
 
-        /* Called once, from the loop, never from inside http_call_new(). The reply is valid until it returns; the call is gone
-         * afterwards. New calls may be made from inside; the pool must not be freed from inside. */
+        /* Called once, from the loop, never from inside http_call_new(). The reply is valid until
+         * it returns; the call is gone afterwards. New calls may be made from inside; the pool
+         * must not be freed from inside. */
         void (*on_done)(const HttpReply *reply, void *userdata);
         void *userdata;
 } HttpOrder;
 
-/** Begins a request. @param ret  may be NULL; valid until on_done. @return 0, -ENOMEM, -EINVAL (URL or headers are malformed) */
+/** Begins a request. @param ret may be NULL; valid until on_done. @return 0, -ENOMEM, -EINVAL (URL
+ * or headers are malformed) */
 int http_call_new(HttpCall **ret, HttpPool *pool, const HttpOrder *order);
-/** Ends it without calling on_done. The connection is closed if it was in use. Not from inside the call's own callbacks.
- * Takes NULL, returns NULL. */
+/** Ends it without calling on_done. The connection is closed if it was in use. Not from inside the
+ * call's own callbacks. Takes NULL, returns NULL. */
 HttpCall *http_call_cancel(HttpCall *call);
-/** Bytes of the request's body that went out so far; begins anew when a kept connection was dead. */
+/** Bytes of the request's body that went out so far; begins anew when a kept connection was
+ * dead. */
 uint64_t http_call_sent_bytes(const HttpCall *call);
 
 enum {                     /* HttpReply.error */
@@ -107,9 +118,10 @@ enum {                     /* HttpReply.error */
 };
 
 struct HttpReply {
-        /* 0: there is a whole reply, be it one of 300 and above that came before all of the request was sent (over TLS it is lost when
-         * the server resets the connection while we send: HTTP_E_CUT; `Expect: 100-continue` avoids that). HTTP_E_CUT and the like
-         * may come with a status above 0: what was heard before. */
+        /* 0: there is a whole reply, be it one of 300 and above that came before all of the
+         * request was sent (over TLS it is lost when the server resets the connection while we
+         * send: HTTP_E_CUT; `Expect: 100-continue` avoids that). HTTP_E_CUT and the like may come
+         * with a status above 0: what was heard before. */
         int error;
         const char *text; /* with an error: `s3.example:443: connection refused`; else NULL */
         unsigned status;  /* 0 = none was received */
@@ -120,9 +132,10 @@ struct HttpReply {
         const struct HttpHeaders *headers; /* see http_reply_header */
 };
 
-/** @param name  lower case  @return the value of the last header of that name, NULL when there is none; bounded: 64 KiB of headers */
+/** @param name lower case @return the value of the last header of that name, NULL when there is
+ *   none; bounded: 64 KiB of headers */
 const char *http_reply_header(const HttpReply *r, const char *name);
 
-/** Once at the start of a program, before threads (curl_global_init). Ignores SIGPIPE for all of the program, as libcurl asks of those
- * who forbid it signals. @return 0, -EIO */
+/** Once at the start of a program, before threads (curl_global_init). Ignores SIGPIPE for all of
+ * the program, as libcurl asks of those who forbid it signals. @return 0, -EIO */
 int http_global_init(void);

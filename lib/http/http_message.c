@@ -12,9 +12,8 @@
 #include "lib/base/digest.h"
 #include "lib/base/parse.h"
 
-#define URL_MAX                                                                                    \
-        (32 *                                                                                      \
-         KIB) /* a key of 1,024 bytes is 3 KiB when all of it is escaped; queries may have several such */
+/* A key of 1,024 bytes is 3 KiB when all of it is escaped; queries may have several such. */
+#define URL_MAX (32 * KIB)
 
 static bool is_method(const char *method) {
         static const char *const methods[] = { "GET", "PUT", "POST", "HEAD", "DELETE" };
@@ -147,7 +146,8 @@ const char *http_reply_header(const HttpReply *r, const char *name) {
         return headers_get(r->headers, name);
 }
 
-/* A status line begins a reply: what an interim one (1xx) had said is forgotten. @return whether it is one */
+/* A status line begins a reply: what an interim one (1xx) had said is forgotten. @return whether
+ * it is one */
 static bool parse_status(HttpReplyState *h, const char *line, size_t n) {
         const char *blank = memchr(line, ' ', n);
         unsigned status = 0;

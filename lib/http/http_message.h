@@ -1,5 +1,6 @@
-/* What can be decided about a request and its reply without libcurl: is the request valid, what does the reply say, which
- * time limit is exceeded, how is an error described. Plain data and pure functions. Private to http.c. */
+/* What can be decided about a request and its reply without libcurl: is the request valid, what
+ * does the reply say, which time limit is exceeded, how is an error described. Plain data and pure
+ * functions. Private to http.c. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,11 +12,12 @@
 
 /* ── the request ── */
 
-/** @return whether the method is known, the body fits it, and the URL can be sent as it is: printable ASCII without blanks and
- * `#`, at most 32 KiB. url_parse() checks the rest. */
+/** @return whether the method is known, the body fits it, and the URL can be sent as it is:
+ *   printable ASCII without blanks and `#`, at most 32 KiB. url_parse() checks the rest. */
 bool http_request_is_valid(const HttpOrder *o);
 
-/** Formats a `Name: value` line as libcurl wants it: an empty value, by which libcurl would leave the header out, by a semicolon.
+/** Formats a `Name: value` line as libcurl wants it: an empty value, by which libcurl would leave
+ * the header out, by a semicolon.
  * @return 0 and *ret (the caller's), -EINVAL no such line, -ENOMEM */
 int http_request_format_header(const char *line, char **ret);
 
@@ -44,24 +46,27 @@ typedef struct HttpReplyState { /* what was received so far */
 void http_reply_init(HttpReplyState *h);
 void http_reply_done(HttpReplyState *h); /* wipes the body: it may hold credentials */
 
-/** Parses a status line, a header or the empty line at their end, with or without its line ending. Trailers are ignored.
+/** Parses a status line, a header or the empty line at their end, with or without its line ending.
+ * Trailers are ignored.
  * @return 0, -EFBIG more than HTTP_HEADERS_MAX, -EBADMSG no HTTP, -ENOMEM */
 int http_reply_add_line(HttpReplyState *h, const char *line, size_t n);
 
 /** Keeps a piece of the body. @return 0, -EFBIG it would be more than max_bytes, -ENOMEM */
 int http_reply_add_body(HttpReplyState *h, const void *data, size_t n, size_t max_bytes);
 
-/** Parses what a connection received, from the status line on: headers, and the body up to Content-Length. @return as the others */
+/** Parses what a connection received, from the status line on: headers, and the body up to
+ * Content-Length. @return as the others */
 int http_reply_add_raw(HttpReplyState *h, const char *data, size_t n, size_t max_bytes);
 
-/** Reads, without blocking, what a connection that is about to be closed has received and libcurl has not read: a reply from
- * its status line on, as far as it goes, or nothing. */
+/** Reads, without blocking, what a connection that is about to be closed has received and libcurl
+ * has not read: a reply from its status line on, as far as it goes, or nothing. */
 void http_reply_read_rest(HttpReplyState *h, int fd, size_t max_bytes);
 
 /** Counts a piece that somebody else keeps. */
 void http_reply_count_body(HttpReplyState *h, size_t n);
 
-/** @return whether the reply has a length and all of it was received. @param is_head  to HEAD, which has no body */
+/** @return whether the reply has a length and all of it was received. @param is_head to HEAD,
+ *   which has no body */
 bool http_reply_is_complete(const HttpReplyState *h, bool is_head);
 
 /* ── time limits; CLOCK_MONOTONIC in microseconds ── */
@@ -77,17 +82,19 @@ typedef struct HttpTimeout {
         uint64_t connect_timeout_usec, stall_usec, timeout_usec; /* timeout 0 = none */
         HttpPhase phase;
         uint64_t created_usec;
-        uint64_t
-                connect_start_usec; /* of the last attempt: a second one when a kept connection was dead */
+        /* of the last attempt: a second one when a kept connection was dead */
+        uint64_t connect_start_usec;
         uint64_t progress_usec; /* when a byte was last seen to move */
-        int n_unsent; /* bytes in the kernel's send buffer when last checked, -1 = not since a byte moved */
+        /* bytes in the kernel's send buffer when last checked, -1 = not since a byte moved */
+        int n_unsent;
 } HttpTimeout;
 
 void http_timeout_enter_phase(HttpTimeout *p, HttpPhase phase, uint64_t now_usec);
 void http_timeout_on_progress(HttpTimeout *p, uint64_t now_usec);
 
-/** A slow line empties the kernel's send buffer, several MiB, long after the last byte was handed over: that is progress too.
- * @param n_unsent  bytes that the peer has not confirmed, by ioctl(SIOCOUTQ), see tcp(7) */
+/** A slow line empties the kernel's send buffer, several MiB, long after the last byte was handed
+ * over: that is progress too.
+ * @param n_unsent bytes that the peer has not confirmed, by ioctl(SIOCOUTQ), see tcp(7) */
 void http_timeout_on_unsent(HttpTimeout *p, int n_unsent, uint64_t now_usec);
 
 /** @return when to check again, UINT64_MAX = never: there is no limit */
@@ -113,6 +120,6 @@ typedef struct HttpErrorCause { /* borrowed */
  * @return whether that is not `place`: a proxy then, ours or the environment's */
 bool http_error_is_of_proxy(const char *curl_text, const char *place);
 
-/** Writes `place: what`, cut at size, without URLs and headers, which may hold secrets. A cause loses its control characters and
- * the capital at its beginning. @return buf */
+/** Writes `place: what`, cut at size, without URLs and headers, which may hold secrets. A cause
+ * loses its control characters and the capital at its beginning. @return buf */
 const char *http_error_explain(const HttpErrorCause *f, char *buf, size_t size);

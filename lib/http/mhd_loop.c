@@ -1,4 +1,5 @@
-/* HTTP by libmicrohttpd inside the loop. It sees only whole requests through: what is too large or malformed is answered here. */
+/* HTTP by libmicrohttpd inside the loop. It sees only whole requests through: what is too large or
+ * malformed is answered here. */
 #include "lib/http/mhd_loop.h"
 
 #include <errno.h>
@@ -61,8 +62,9 @@ static unsigned n_connections(const MhdLoop *m) {
 static void turn(MhdLoop *m) {
         unsigned before;
 
-        /* When all slots are taken libmicrohttpd stops listening, and it listens again only at the beginning of the run after the
-         * one that freed a slot. With no timer and no event nothing would make it run: so it runs once more after each loss. */
+        /* When all slots are taken libmicrohttpd stops listening, and it listens again only at the
+         * beginning of the run after the one that freed a slot. With no timer and no event nothing
+         * would make it run: so it runs once more after each loss. */
         do {
                 before = m->n_connections;
                 (void)MHD_run(m->daemon); /* MHD_NO only for a daemon with threads of its own */
@@ -88,7 +90,8 @@ static int on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
 
 /* ── requests ── */
 
-/* Called with the request line, before anything is decoded. @return the Exchange that comes back as *con_cls */
+/* Called with the request line, before anything is decoded. @return the Exchange that comes back
+ * as *con_cls */
 static void *on_request_line(void *cls, const char *uri, struct MHD_Connection *connection) {
         Exchange *x = calloc(1, sizeof *x);
 
@@ -191,7 +194,8 @@ static enum MHD_Result serve(MhdLoop *m, struct MHD_Connection *connection, Http
         return answer(connection, &response);
 }
 
-/* Adds to the body. What is beyond the bound is thrown away, and past DISCARD_MAX the connection closed. */
+/* Adds to the body. What is beyond the bound is thrown away, and past DISCARD_MAX the connection
+ * closed. */
 static enum MHD_Result append_body(Exchange *x, const char *data, size_t *n) {
         char *body;
 
@@ -210,7 +214,8 @@ static enum MHD_Result append_body(Exchange *x, const char *data, size_t *n) {
         return MHD_YES;
 }
 
-/* @return whether the request says itself that its body is too large: then it need not be sent at all */
+/* @return whether the request says itself that its body is too large: then it need not be sent at
+ *   all */
 static bool is_too_large(struct MHD_Connection *connection) {
         const char *length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
                                                          MHD_HTTP_HEADER_CONTENT_LENGTH);
@@ -219,7 +224,8 @@ static bool is_too_large(struct MHD_Connection *connection) {
                                  MHD_LOOP_BODY_MAX; /* libmicrohttpd has checked its form */
 }
 
-/* Called for a request's headers, then for each piece of its body, then without one: the request is whole. */
+/* Called for a request's headers, then for each piece of its body, then without one: the request
+ * is whole. */
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, const char *url,
                                   const char *method, const char *version, const char *data,
                                   size_t *n, void **con_cls) {
@@ -273,7 +279,9 @@ static int start(MhdLoop *m, int fd) {
                 MHD_OPTION_NOTIFY_COMPLETED, on_completed, m,                 /* */
                 MHD_OPTION_END);
         own_fd =
-                -1; /* MHD_stop_daemon() closes it; after a failure nobody says whether it is closed, so better never than twice */
+                /* MHD_stop_daemon() closes it; after a failure nobody says whether it is closed,
+                 * so better never than twice */
+                -1;
         return m->daemon ? 0 : -EIO;
 }
 

@@ -1,4 +1,5 @@
-/* HTTP by libmicrohttpd inside the loop: no threads, its epoll descriptor is a source of ours. The one door to it. */
+/* HTTP by libmicrohttpd inside the loop: no threads, its epoll descriptor is a source of ours. The
+ * one door to it. */
 #pragma once
 
 #include <stddef.h>
@@ -30,7 +31,8 @@ typedef struct HttpResponse {
         const char *allow; /* Allow: header for 405, static; may be NULL */
 } HttpResponse;
 
-/** Answers one request; must fill *ret (an out-of-memory answer is a status of 500 without a body). */
+/** Answers one request; must fill *ret (an out-of-memory answer is a status of 500 without a
+ * body). */
 typedef void (*HttpHandler)(const HttpRequest *request, HttpResponse *ret, void *userdata);
 
 /** Serves on a listening stream socket.

@@ -46,8 +46,9 @@ static bool is_host_name(const char *host) {
         return n > 0 && n <= 253;
 }
 
-/* libcurl accepts more than we do: `http:host`, `http:///host`, an empty port, `127.1`, %-escapes in a host.
- * @param rest  what follows the scheme in the text */
+/* libcurl accepts more than we do: `http:host`, `http:///host`, an empty port, `127.1`, %-escapes
+ * in a host.
+ * @param rest what follows the scheme in the text */
 static bool is_plain(const Url *u, const char *rest) {
         size_t n = strncmp(rest, "://", 3) == 0 ? strcspn(rest + 3, "/?#") : 0;
 

@@ -16,7 +16,8 @@ typedef struct Url {     /* owned */
         bool has_query;  /* or a fragment */
 } Url;
 
-/** Accepts any scheme; the host is a DNS name, an IPv4 address in four numbers or an IPv6 address without a zone.
+/** Accepts any scheme; the host is a DNS name, an IPv4 address in four numbers or an IPv6 address
+ * without a zone.
  * @return 0 and *ret, -EINVAL (also for a URL with a user name: it may hold a password), -ENOMEM */
 int url_parse(Url *ret, const char *text);
 void url_done(Url *u);

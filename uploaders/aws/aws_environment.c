@@ -66,11 +66,11 @@ char **credentials_env_without_keys(char *const *environment) {
 }
 
 const char *credentials_env_get(char *const *environment, const char *name) {
-        size_t n = strlen(name);
-
-        for (; *environment; environment++)
-                if (strncmp(*environment, name, n) == 0 && (*environment)[n] == '=')
-                        return (*environment)[n + 1] ? *environment + n + 1 : NULL;
+        for (; *environment; environment++) {
+                const char *value = value_in(*environment, name);
+                if (value)
+                        return *value ? value : NULL;
+        }
         return NULL;
 }
 

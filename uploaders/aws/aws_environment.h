@@ -1,16 +1,20 @@
-/* The environment as the constructor was given it: copied into secret memory, since it may hold keys and tokens. */
+/* The environment as the constructor was given it: copied into secret memory, since it may hold
+ * keys and tokens. */
 #pragma once
 
 #include <stdbool.h>
 
-/** @return a NULL-terminated list in one block, for credentials_secret_free(); NULL for lack of memory or above 16 MiB */
+/** @return a NULL-terminated list in one block, for credentials_secret_free(); NULL for lack of
+ *   memory or above 16 MiB */
 char **credentials_env_copy(char *const *environment);
 
-/** As credentials_env_copy(), and overwrites the secrets in the original, so that they are neither in /proc/PID/environ nor in a core
- * file any more. For the program's own environment, once, before there are threads. */
+/** As credentials_env_copy(), and overwrites the secrets in the original, so that they are neither
+ * in /proc/PID/environ nor in a core file any more. For the program's own environment, once,
+ * before there are threads. */
 char **credentials_env_take(char **environment);
 
-/** The list without access keys, for programs that are run: what they are run for is to find others.
+/** The list without access keys, for programs that are run: what they are run for is to find
+ * others.
  * @return a list that borrows the strings, to be freed; NULL for lack of memory */
 char **credentials_env_without_keys(char *const *environment);
 

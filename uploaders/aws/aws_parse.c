@@ -1,10 +1,11 @@
-/* Neither strptime() nor timegm(): the one asks the locale, the other takes the 31st of February. */
+/* Not by strptime(), which asks the locale. */
 #include "uploaders/aws/aws_parse.h"
 
 #include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "lib/base/cleanup.h"
 #include "lib/base/parse.h"
@@ -36,30 +37,19 @@ static int word(const char **s, const char *expected) {
         return 0;
 }
 
-static bool is_leap(unsigned year) {
-        return (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
-}
-
-static unsigned days_of(unsigned year, unsigned month) {
-        static const unsigned days[] = { 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31 };
-
-        return days[month - 1] + (month == 2 && is_leap(year));
-}
-
 static int moment_seconds(const Moment *m, uint64_t *ret) {
-        uint64_t days = 0;
+        struct tm tm = { .tm_year = (int)m->year - 1900,
+                         .tm_mon = (int)m->month - 1,
+                         .tm_mday = (int)m->day,
+                         .tm_hour = (int)m->hour,
+                         .tm_min = (int)m->minute };
 
-        if (m->year < 1970 || m->month < 1 || m->month > 12 || m->day < 1 ||
-            m->day > days_of(m->year, m->month) || m->hour > 23 || m->minute > 59 ||
+        if (m->year < 1970 || m->month < 1 || m->month > 12 || m->hour > 23 || m->minute > 59 ||
             m->second > 60 /* a leap second */)
                 return -EINVAL;
-        for (unsigned y = 1970; y < m->year; y++)
-                days += 365 + is_leap(y);
-        for (unsigned month = 1; month < m->month; month++)
-                days += days_of(m->year, month);
-        days += m->day - 1;
-        *ret = ((days * 24 + m->hour) * 60 + m->minute) * 60 + m->second;
-        return 0;
+        *ret = (uint64_t)timegm(&tm) + m->second;
+        /* else a day that the month does not have */
+        return tm.tm_mday == (int)m->day ? 0 : -EINVAL;
 }
 
 static int clock_time(const char **s, Moment *m) {
@@ -185,7 +175,8 @@ static bool consume(Reader *r, char c) {
         return true;
 }
 
-/* A character after a backslash; beyond ASCII all are `?`, since no key has one and a message can do without. */
+/* A character after a backslash; beyond ASCII all are `?`, since no key has one and a message can
+ * do without. */
 static bool read_escape(Reader *r) {
         static const char letters[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
         char hex[5] = "";
@@ -308,7 +299,8 @@ static bool read_object(Reader *r, JsonCredentials *ret) {
         return peek_char(r) == '\0';
 }
 
-/* IMDS answers 200 with a Code that is not Success, e.g. AssumeRoleUnauthorizedAccess when the role does not trust EC2. */
+/* IMDS answers 200 with a Code that is not Success, e.g. AssumeRoleUnauthorizedAccess when the
+ * role does not trust EC2. */
 static char *check_members(CredentialsJsonKind kind, const JsonCredentials *f) {
         if (kind == CREDENTIALS_JSON_PROCESS && !f->has_version)
                 return format_sentence("its JSON has no \"Version\": it must say 1");
@@ -350,7 +342,8 @@ static int accept_found(CredentialsSet *ret, CredentialsJsonKind kind, const Jso
 
 int credentials_json_read(CredentialsSet *ret, CredentialsJsonKind kind, const char *text,
                           char **ret_error) {
-        /* No string is longer than it stands in the text, where its quotes make room for the NUL. */
+        /* No string is longer than it stands in the text, where its quotes make room for the
+         * NUL. */
         _cleanup_(credentials_secret_freep) char *strings =
                 credentials_secret_new(strlen(text) + 1);
         Reader r = { .at = text, .to = strings };
@@ -377,7 +370,8 @@ static const char *copy_word(const char *from, char **to, const char **ret_error
                         quote = quote ? 0 : *from;
                         continue;
                 }
-                /* Between double quotes a backslash is one unless it stands before a quote or another. */
+                /* Between double quotes a backslash is one unless it stands before a quote or
+                 * another. */
                 if (*from == '\\' &&
                     (!quote || (quote == '"' && (from[1] == '"' || from[1] == '\\')))) {
                         from++;

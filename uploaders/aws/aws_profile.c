@@ -103,7 +103,8 @@ static int add_item(AwsProfileFile *f, unsigned line, const char *key, char *val
         return 0;
 }
 
-/* The NAME of `KIND NAME`, bare or quoted as a whole; NULL when it is not of this kind, or more than one word. */
+/* The NAME of `KIND NAME`, bare or quoted as a whole; NULL when it is not of this kind, or more
+ * than one word. */
 static char *name_after(char *title, const char *kind) {
         size_t n = strlen(kind);
         char *quote;
@@ -166,7 +167,8 @@ static int parse_item(Parser *p, char *line, size_t indent) {
                 *c = (char)tolower((unsigned char)*c);
         p->keeps_comments = strcmp(key, "credential_process") == 0;
 
-        /* The blank that the delimiter was makes `key =# text` no comment and `key = # text` one. */
+        /* The blank that the delimiter was makes `key =# text` no comment and `key = # text`
+         * one. */
         char *value = line + n_key + 1;
         if (!p->keeps_comments)
                 cut_comment(value);
@@ -177,7 +179,8 @@ static int parse_item(Parser *p, char *line, size_t indent) {
         return add_item(p->file, p->line, key, value);
 }
 
-/* A deeper line goes on with the value above. It moves up to it, which never needs more room than the line break had. */
+/* A deeper line goes on with the value above. It moves up to it, which never needs more room than
+ * the line break had. */
 static void continue_item(Parser *p, char *line) {
         if (!p->keeps_comments)
                 cut_comment(line);
@@ -296,7 +299,8 @@ static char *find_home(char *const *environment, const char *home) {
         return home && *home ? strdup(home) : NULL;
 }
 
-/* @param told  as the environment spells it, with `~/` for the home; NULL = the usual name below the home
+/* @param told as the environment spells it, with `~/` for the home; NULL = the usual name below
+ *   the home
  * @return the caller's, NULL when there is no home (or no memory) */
 static char *build_path(const char *text, const char *usual, const char *home) {
         if (text && strncmp(text, "~/", 2) != 0)

@@ -1,8 +1,10 @@
-/* The shared `config` and `credentials` files: their lines taken apart in place. Pure; anything may be in them.
- * Read as the AWS CLI reads them, and where that is stricter than other SDKs, as they do: sections of one name are merged and the later
- * setting wins; what follows a blank and `#` or `;` is a comment, but not in a credential_process; a line that makes no sense is
- * passed over and remembered as the fault.
- * @see AWS SDKs and Tools Reference Guide, "Shared config and credentials files", "File format of the config file" */
+/* The shared `config` and `credentials` files: their lines taken apart in place. Pure; anything
+ * may be in them. Read as the AWS CLI reads them, and where that is stricter than other SDKs, as
+ * they do: sections of one name are merged and the later setting wins; what follows a blank and
+ * `#` or `;` is a comment, but not in a credential_process; a line that makes no sense is passed
+ * over and remembered as the fault.
+ * @see AWS SDKs and Tools Reference Guide, "Shared config and credentials files", "File format of
+ *   the config file" */
 #pragma once
 
 #include <stdbool.h>
@@ -35,10 +37,12 @@ void aws_profile_done(AwsProfileFile *f);
 /** @return whether the file has a section for the profile */
 bool aws_profile_has(const AwsProfileFile *f, const char *profile);
 
-/** @return whether the profile is only there as [NAME], which `config` wants to be [profile NAME] */
+/** @return whether the profile is only there as [NAME], which `config` wants to be [profile
+ * NAME] */
 bool aws_profile_is_misspelt(const AwsProfileFile *f, const char *profile);
 
-/** @param key  lower case  @return the value (borrowed, trimmed, lines of a nested block divided by `\n`), NULL when it is not set or empty */
+/** @param key lower case @return the value (borrowed, trimmed, lines of a nested block divided by
+ *   `\n`), NULL when it is not set or empty */
 const char *aws_profile_get(const AwsProfileFile *f, const char *profile, const char *key);
 
 /** @return the line of what aws_profile_get() returns, from 1; 0 = not set */
@@ -47,7 +51,8 @@ unsigned aws_profile_line(const AwsProfileFile *f, const char *profile, const ch
 /* The two files, read from where the environment says they are. */
 
 typedef struct
-        CredentialsFileStat { /* what tells one content of a file from the next without reading it */
+        /* what tells one content of a file from the next without reading it */
+        CredentialsFileStat {
         uint64_t device, inode, bytes; /* all 0 = there is none, or it may not be looked at */
         int64_t mtime_nsec, ctime_nsec;
 } CredentialsFileStat;
@@ -67,13 +72,16 @@ typedef struct CredentialsFiles {
         CredentialsFile config, credentials;
 } CredentialsFiles;
 
-/** Reads AWS_CONFIG_FILE or ~/.aws/config, and AWS_SHARED_CREDENTIALS_FILE or ~/.aws/credentials. A file that cannot be read is no failure.
- * @param home  NULL or "" = HOME, or that of the user database where HOME is not set, as in a system service
+/** Reads AWS_CONFIG_FILE or ~/.aws/config, and AWS_SHARED_CREDENTIALS_FILE or ~/.aws/credentials.
+ * A file that cannot be read is no failure.
+ * @param home NULL or "" = HOME, or that of the user database where HOME is not set, as in a
+ *   system service
  * @return 0 and *ret, -ENOMEM */
 int credentials_files_read(CredentialsFiles *ret, char *const *environment, const char *home);
 void credentials_files_done(CredentialsFiles *f);
 
-/** What the two look like now; both are none for lack of memory. To be taken before they are read, so that a change in between is seen. */
+/** What the two look like now; both are none for lack of memory. To be taken before they are read,
+ * so that a change in between is seen. */
 CredentialsFilesStat credentials_files_stat(char *const *environment, const char *home);
 bool credentials_files_stat_equal(const CredentialsFilesStat *a, const CredentialsFilesStat *b);
 
@@ -83,6 +91,7 @@ const char *credentials_files_get(const CredentialsFiles *f, const char *profile
 /** @return the profile asked for: `wanted`, AWS_PROFILE or `default`; borrowed */
 const char *credentials_files_profile(char *const *environment, const char *requested);
 
-/** @return AWS_REGION, AWS_DEFAULT_REGION or the profile's region (borrowed); NULL = none is told */
+/** @return AWS_REGION, AWS_DEFAULT_REGION or the profile's region (borrowed); NULL = none is
+ * told */
 const char *credentials_files_region(const CredentialsFiles *f, char *const *environment,
                                      const char *profile);

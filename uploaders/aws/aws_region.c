@@ -81,7 +81,8 @@ char *aws_service_host(const char *service, const char *region, bool dualstack, 
         region = aws_region_or_default(region);
         p = partition_of(region);
         if (strcmp(p->name, "aws-us-gov") == 0 && !dualstack)
-                fips = false; /* sts.us-gov-west-1.amazonaws.com is the validated one, and has no other name */
+                /* sts.us-gov-west-1.amazonaws.com is the validated one, and has no other name */
+                fips = false;
         if (asprintf(&host, "%s%s.%s.%s", service, fips ? "-fips" : "", region,
                      dualstack ? p->dual_stack : p->suffix) < 0)
                 return NULL;
@@ -102,7 +103,8 @@ static size_t before_suffix(const char *host) {
         return 0;
 }
 
-/* A label from the end of the host's first n bytes. @return its size; *n is what stands before its dot */
+/* A label from the end of the host's first n bytes. @return its size; *n is what stands before its
+ * dot */
 static size_t last_label(const char *host, size_t *n, const char **ret) {
         size_t end = *n, start = end;
 

@@ -1,4 +1,5 @@
-/* Signature Version 4: the canonical request, the string to sign, the signature; each kept, so that a test can compare it. */
+/* Signature Version 4: the canonical request, the string to sign, the signature; each kept, so
+ * that a test can compare it. */
 #include "uploaders/aws/aws_sign.h"
 
 #include <errno.h>
@@ -88,8 +89,8 @@ static bool is_blank(char c) {
         return c == ' ' || c == '\t';
 }
 
-/* The canonical value: trimmed, folded lines joined, runs of blanks one blank. No StrBuf: growing leaves copies of
- * what may be the session token. */
+/* The canonical value: trimmed, folded lines joined, runs of blanks one blank. No StrBuf: growing
+ * leaves copies of what may be the session token. */
 static int canonical_value(const char *value, char **ret) {
         char *out = malloc(strlen(value) + 1), *end = out;
         bool after_blank = false;
@@ -177,7 +178,8 @@ static int collect_headers(Pairs *p, const SignRequest *o, const AwsKeys *keys, 
         return r;
 }
 
-/* `name:value` lines, and the names alone; the values of a name that repeats are joined by commas. */
+/* `name:value` lines, and the names alone; the values of a name that repeats are joined by
+ * commas. */
 static void write_headers(const Pairs *p, StrBuf *lines, StrBuf *names) {
         for (size_t i = 0; i < p->n; i++) {
                 const Pair *h = &p->items[i];
@@ -206,7 +208,8 @@ static int canonical_query(const SignRequest *o, char **ret) {
         }
         if (r < 0)
                 return r;
-        /* Sorted as escaped, by name first: `Param` comes before `Param-3` although `=` comes after `-`. */
+        /* Sorted as escaped, by name first: `Param` comes before `Param-3` although `=` comes
+         * after `-`. */
         qsort(p.items, p.n, sizeof *p.items, compare_queries);
         for (size_t i = 0; i < p.n; i++)
                 strbuf_addf(&b, "%s%s=%s", i > 0 ? "&" : "", p.items[i].name, p.items[i].value);
@@ -214,7 +217,8 @@ static int canonical_query(const SignRequest *o, char **ret) {
         return *ret ? 0 : -ENOMEM;
 }
 
-/* RFC 3986, 5.2.4, and empty segments removed: those of AWS' other services. @return the caller's */
+/* RFC 3986, 5.2.4, and empty segments removed: those of AWS' other services. @return the
+ * caller's */
 static char *normalized(const char *path) {
         char *out = malloc(strlen(path) + 2);
         size_t n = 0;

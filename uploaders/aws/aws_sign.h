@@ -1,5 +1,6 @@
 /* AWS Signature Version 4, header form, and the escaping that goes with it. Pure.
- * @see AWS IAM User Guide, "Create a signed AWS API request"; checked against the published signing test suite (tests/uploaders/s3/sigv4) */
+ * @see AWS IAM User Guide, "Create a signed AWS API request"; checked against the published
+ *   signing test suite (tests/uploaders/s3/sigv4) */
 #pragma once
 
 #include <stdbool.h>
@@ -21,18 +22,20 @@ typedef struct SignPair {
 typedef struct SignRequest { /* borrowed */
         const char *method;
 
-        /* Absolute; "" = "/". For S3 raw (decoded) bytes; with normalize_path as the URL has it, the caller's escapes included. */
+        /* Absolute; "" = "/". For S3 raw (decoded) bytes; with normalize_path as the URL has it,
+         * the caller's escapes included. */
         const char *path;
         const SignPair *queries;
         size_t n_queries;
 
-        /* All that are to be signed. `host` must be there. When missing, `x-amz-date` (and with a token
-         * `x-amz-security-token`) are added by the signer and must be sent as well. Names in any case, names may repeat. */
+        /* All that are to be signed. `host` must be there. When missing, `x-amz-date` (and with a
+         * token `x-amz-security-token`) are added by the signer and must be sent as well. Names in
+         * any case, names may repeat. */
         const SignPair *headers;
         size_t n_headers;
 
-        /* Hex SHA-256 of the body, or `UNSIGNED-PAYLOAD`; with sign_payload_header also signed (and to be sent) as
-         * x-amz-content-sha256. */
+        /* Hex SHA-256 of the body, or `UNSIGNED-PAYLOAD`; with sign_payload_header also signed
+         * (and to be sent) as x-amz-content-sha256. */
         const char *payload;
         bool sign_payload_header;
 
@@ -52,10 +55,11 @@ typedef struct Signature { /* all owned */
         char amz_date[20]; /* `20260527T051233Z` */
 } Signature;
 
-/** @return 0, -ENOMEM, -EINVAL when there is no host, a header's name is none or its value has CR or LF inside that is not
- * folding, or a given x-amz-date is not time_usec */
+/** @return 0, -ENOMEM, -EINVAL when there is no host, a header's name is none or its value has CR
+ *   or LF inside that is not folding, or a given x-amz-date is not time_usec */
 int sign_v4(const SignRequest *order, const AwsKeys *keys, Signature *ret);
 void signature_done(Signature *s); /* wipes what could give a key away */
 
-/** Escapes as SigV4 wants it: all but A-Z a-z 0-9 - . _ ~ as %XX in upper case. @param keep_slash  `/` stays */
+/** Escapes as SigV4 wants it: all but A-Z a-z 0-9 - . _ ~ as %XX in upper case. @param keep_slash
+ * `/` stays */
 void aws_escape(StrBuf *to, const char *text, bool keep_slash);

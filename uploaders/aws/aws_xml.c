@@ -115,7 +115,8 @@ static void XMLCALL walk_close(void *userdata, const XML_Char *name) {
         w->path[w->n_path] = '\0';
 }
 
-/* With no DTD there are no entities but the five of XML itself, and no bomb can be built of those. */
+/* With no DTD there are no entities but the five of XML itself, and no bomb can be built of
+ * those. */
 static void XMLCALL walk_doctype(void *userdata, const XML_Char *name, const XML_Char *system_id,
                                  const XML_Char *public_id, int has_internal_subset) {
         (void)name;
@@ -125,8 +126,8 @@ static void XMLCALL walk_doctype(void *userdata, const XML_Char *name, const XML
         walk_stop(userdata, -EINVAL);
 }
 
-/* Measures, at p, a control character that XML 1.0 does not have: as a byte, or as a reference (`&#x1;`). 0 = there is none;
- * NUL is left to expat, which refuses it. */
+/* Measures, at p, a control character that XML 1.0 does not have: as a byte, or as a reference
+ * (`&#x1;`). 0 = there is none; NUL is left to expat, which refuses it. */
 static size_t control_size(const char *p, const char *end) {
         size_t n = 2, n_digits = 0;
         char digits[8] = "";
@@ -148,9 +149,11 @@ static size_t control_size(const char *p, const char *end) {
         return value > 0 && value < ' ' && !strchr("\t\n\r", (int)value) ? n + 1 : 0;
 }
 
-/* S3 takes keys with control characters, and then lists them in what is no XML any more (Ceph 16.2 and AWS do, unless asked for
- * encoding-type=url). One such key of somebody else must not hide all others from us: its characters become U+FFFD.
- * @return what to parse in its place, the caller's; NULL = text is well, or *ret_error is -ENOMEM */
+/* S3 takes keys with control characters, and then lists them in what is no XML any more (Ceph 16.2
+ * and AWS do, unless asked for encoding-type=url). One such key of somebody else must not hide all
+ * others from us: its characters become U+FFFD.
+ * @return what to parse in its place, the caller's; NULL = text is well, or *ret_error is
+ * -ENOMEM */
 static char *replace_controls(const char *text, size_t *n, int *ret_error) {
         const char *end = text + *n;
         size_t n_found = 0, size;
@@ -182,7 +185,8 @@ static char *replace_controls(const char *text, size_t *n, int *ret_error) {
 static int walk_parse(XmlWalk *w, const char *text, size_t n) {
         int r = 0;
 
-        /* UTF-8 whatever the declaration says; STS answers with keys, so nothing is left in freed memory */
+        /* UTF-8 whatever the declaration says; STS answers with keys, so nothing is left in freed
+         * memory */
         static const XML_Memory_Handling_Suite wiping = { malloc, digest_wipe_realloc,
                                                           digest_wipe_free };
         w->parser = XML_ParserCreate_MM("UTF-8", &wiping, NULL);
@@ -203,7 +207,8 @@ int xml_walk(const char *text, size_t n, const XmlReader *reader) {
         XmlWalk *w;
         int r;
 
-        /* While S3 completes an upload it sends blanks to keep the connection, some stores before the XML declaration. */
+        /* While S3 completes an upload it sends blanks to keep the connection, some stores before
+         * the XML declaration. */
         for (; n > 0 && *text && strchr(" \t\r\n", *text); text++)
                 n--;
         if (n == 0 || n > XML_BYTES_MAX)

@@ -1,12 +1,13 @@
-/* XML answers of AWS, read by expat: the walk over a document, and what S3 and STS have in common. Everything from outside is
- * bounded: depth, counts, lengths, no entities, no DTD. Pure. The one wrapper of expat. */
+/* XML answers of AWS, read by expat: the walk over a document, and what S3 and STS have in common.
+ * Everything from outside is bounded: depth, counts, lengths, no entities, no DTD. Pure. The one
+ * wrapper of expat. */
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a document's reader wants to hear. Paths are below the root: `Part/ETag`. Each returns 0 or a negative errno, which ends
- * the walk; any may be NULL. */
+/* What a document's reader wants to hear. Paths are below the root: `Part/ETag`. Each returns 0 or
+ * a negative errno, which ends the walk; any may be NULL. */
 typedef struct XmlReader {
         const char *root; /* NULL = any */
         int (*on_open)(void *document, const char *path);
@@ -15,7 +16,8 @@ typedef struct XmlReader {
         void *document;
 } XmlReader;
 
-/** @return 0; -EINVAL for no XML, another root, a DTD, too deep, too large; -ENOMEM; what the reader returned */
+/** @return 0; -EINVAL for no XML, another root, a DTD, too deep, too large; -ENOMEM; what the
+ *   reader returned */
 int xml_walk(const char *text, size_t n, const XmlReader *reader);
 
 /* Leaves into fields; 0, -EINVAL, -ENOMEM. */
@@ -34,8 +36,8 @@ typedef struct AwsError {  /* of <Error> */
         char request_id[128];
 } AwsError;
 
-/** @return 0 when the document's root is <Error> (or STS' <ErrorResponse><Error>) and *ret; -EINVAL when it is something else or no XML;
- * -ENOMEM, as all here */
+/** @return 0 when the document's root is <Error> (or STS' <ErrorResponse><Error>) and *ret;
+ *   -EINVAL when it is something else or no XML; -ENOMEM, as all here */
 int aws_xml_error(const char *text, size_t n, AwsError *ret);
 
 typedef struct StsCredentials { /* of AssumeRole… ; owned; wiped by done */

@@ -1,4 +1,5 @@
-/* The credentials that are held, when they are asked for anew, and one fetch: it carries a plan out. */
+/* The credentials that are held, when they are asked for anew, and one fetch: it carries a plan
+ * out. */
 #include "uploaders/aws/credentials.h"
 
 #include <errno.h>
@@ -38,7 +39,8 @@ typedef struct Fetch {
         CredentialsSet set; /* got so far */
         char *origin;       /* of it */
         bool has_assumed;   /* the role */
-        bool is_over; /* to be taken down by the next turn: nothing is freed inside its own callback */
+        /* to be taken down by the next turn: nothing is freed inside its own callback */
+        bool is_over;
         char *error; /* NULL when it is over and there are keys */
 } Fetch;
 
@@ -71,8 +73,9 @@ struct Credentials {
         uint64_t next_refused_fetch_usec; /* after a refusal; CLOCK_BOOTTIME */
 };
 
-/* What a service on this very node hands out though our clock calls it expired is used for so long: more likely the clock is wrong, or
- * the service has its own trouble, and S3 is the judge. SDKs do so for IMDS. */
+/* What a service on this very node hands out though our clock calls it expired is used for so
+ * long: more likely the clock is wrong, or the service has its own trouble, and S3 is the judge.
+ * SDKs do so for IMDS. */
 #define STALE_LIFE_USEC (10 * USEC_PER_MINUTE)
 static Fetch *fetch_free(Fetch *fetch) {
         if (!fetch)
@@ -433,7 +436,6 @@ static void fetch_from_web_identity(Fetch *fetch) {
         assume_role(fetch, NULL, token, origin);
 }
 
-
 #define EARLY_USEC (5 * USEC_PER_MINUTE)
 #define MAX_BACKOFF_USEC USEC_PER_MINUTE
 bool credentials_schedule_is_good(uint64_t fetched_usec, uint64_t expires_usec, uint64_t now_usec) {
@@ -463,7 +465,8 @@ uint64_t credentials_schedule_backoff_usec(unsigned n_failures) {
                               : MIN(USEC_PER_SEC << (n_failures - 1), MAX_BACKOFF_USEC);
 }
 
-/* The timer runs on a clock that does not follow the wall's: so it looks at that one now and then. */
+/* The timer runs on a clock that does not follow the wall's: so it looks at that one now and
+ * then. */
 #define TIMER_MAX_USEC (10 * USEC_PER_MINUTE)
 /* Credentials that served so long were good: a refusal after that is no failure of the source. */
 #define SERVED_USEC (5 * USEC_PER_MINUTE)
@@ -589,7 +592,8 @@ static bool may_try(const Credentials *c) {
         return c->clock->boottime_usec(c->clock) >= c->next_try_usec;
 }
 
-/* Somebody has mended something: that is looked at at once, however often it was looked at in vain. */
+/* Somebody has mended something: that is looked at at once, however often it was looked at in
+ * vain. */
 static bool have_files_changed(const Credentials *c) {
         CredentialsFilesStat files_stat = credentials_files_stat(c->environment, c->home);
 
@@ -616,7 +620,8 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
 
 /* Who waits */
 
-/* Takes them all off first: one who is told may begin to wait again, or have another one cancelled. */
+/* Takes them all off first: one who is told may begin to wait again, or have another one
+ * cancelled. */
 static void notify_waiters(Credentials *c, const char *error) {
         ListLink ready;
 

@@ -1,10 +1,12 @@
-/* AWS credentials: the SDKs' chain in their order, fetched in the loop, refreshed before they expire, told to nobody else.
- *   1. environment AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN (not when a profile is named in the options)
- *   2. web identity: AWS_WEB_IDENTITY_TOKEN_FILE + AWS_ROLE_ARN (EKS IRSA), STS AssumeRoleWithWebIdentity
- *   3. shared credentials and config files: AWS_SHARED_CREDENTIALS_FILE, AWS_CONFIG_FILE, AWS_PROFILE: keys, source_profile, credential_source,
- *      role_arn (AssumeRole, chained), web_identity_token_file, credential_process
- *   4. container: AWS_CONTAINER_CREDENTIALS_RELATIVE_URI, …_FULL_URI with AWS_CONTAINER_AUTHORIZATION_TOKEN(_FILE) (ECS, EKS Pod Identity)
- *   5. IMDSv2 (AWS_EC2_METADATA_SERVICE_ENDPOINT, …_ENDPOINT_MODE, AWS_EC2_METADATA_DISABLED)
+/* AWS credentials: the SDKs' chain in their order, fetched in the loop, refreshed before they
+ * expire, told to nobody else. 1. environment AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
+ * AWS_SESSION_TOKEN (not when a profile is named in the options) 2. web identity:
+ * AWS_WEB_IDENTITY_TOKEN_FILE + AWS_ROLE_ARN (EKS IRSA), STS AssumeRoleWithWebIdentity 3. shared
+ * credentials and config files: AWS_SHARED_CREDENTIALS_FILE, AWS_CONFIG_FILE, AWS_PROFILE: keys,
+ * source_profile, credential_source, role_arn (AssumeRole, chained), web_identity_token_file,
+ * credential_process 4. container: AWS_CONTAINER_CREDENTIALS_RELATIVE_URI, …_FULL_URI with
+ * AWS_CONTAINER_AUTHORIZATION_TOKEN(_FILE) (ECS, EKS Pod Identity) 5. IMDSv2
+ * (AWS_EC2_METADATA_SERVICE_ENDPOINT, …_ENDPOINT_MODE, AWS_EC2_METADATA_DISABLED)
  * @see AWS SDKs and Tools Reference Guide, "Standardized credential providers" */
 #pragma once
 
@@ -23,68 +25,84 @@ typedef struct CredentialsOptions { /* copied */
         Clock *clock;
         char *const *environment; /* NAME=VALUE list; usually environ; copied */
         const char *profile;      /* NULL or "" = AWS_PROFILE, then `default` */
-        const char *
-                region; /* of the destination: for the STS endpoint, unless AWS_REGION or the profile says otherwise */
+        /* of the destination: for the STS endpoint, unless AWS_REGION or the profile says
+         * otherwise */
+        const char *region;
         const char *ca_file; /* for STS over https; NULL = system */
-        const char *
-                proxy; /* as HttpPoolOptions.proxy, for STS only: the container and IMDS endpoints never go through a proxy */
+        /* as HttpPoolOptions.proxy, for STS only: the container and IMDS endpoints never go
+         * through a proxy */
+        const char *proxy;
         const char *home; /* instead of HOME, for ~/.aws; NULL = HOME */
 } CredentialsOptions;
 
 /** Asks nobody yet.
  * @return 0 and *ret, -ENOMEM, -errno of the loop's sources */
 int credentials_new(Credentials **ret, const CredentialsOptions *options);
-/** Wipes what it holds. Waiting callers are not called any more. Not from inside a caller's on_done. */
+/** Wipes what it holds. Waiting callers are not called any more. Not from inside a caller's
+ * on_done. */
 Credentials *credentials_free(Credentials *c);
 DEFINE_CLEANUP(Credentials, credentials_free);
 
-/** What is there now and good for another minute at least, without asking anybody. Borrowed until the next turn of the loop.
+/** What is there now and good for another minute at least, without asking anybody. Borrowed until
+ * the next turn of the loop.
  * @return true and *ret; false: call credentials_fetch() */
 bool credentials_peek(const Credentials *c, AwsKeys *ret);
 
 typedef struct CredentialsWaiter CredentialsWaiter;
-/** Fetches (or waits for the fetch underway). on_done is called once, never from inside; error NULL: credentials_peek() has them. Otherwise a
- * sentence that names what was looked for where and the remedy; fetched again at the earliest 1 s (then 2 s … 60 s) later, or as soon as the
- * shared files have changed; calls before that get the same error.
- * @param ret  may be NULL; valid until on_done
+/** Fetches (or waits for the fetch underway). on_done is called once, never from inside; error
+ * NULL: credentials_peek() has them. Otherwise a sentence that names what was looked for where and
+ * the remedy; fetched again at the earliest 1 s (then 2 s … 60 s) later, or as soon as the shared
+ * files have changed; calls before that get the same error.
+ * @param ret may be NULL; valid until on_done
  * @return 0, -ENOMEM */
 int credentials_fetch(Credentials *c, CredentialsWaiter **ret,
                       void (*on_done)(const char *error, void *userdata), void *userdata);
 /** Takes NULL, returns NULL. */
 CredentialsWaiter *credentials_waiter_cancel(CredentialsWaiter *w);
 
-/** Tells one set of keys from the next: another number when another access key, secret or token came; 0 = none came yet. */
+/** Tells one set of keys from the next: another number when another access key, secret or token
+ * came; 0 = none came yet. */
 uint64_t credentials_serial(const Credentials *c);
 
-/** The server refused the keys of this serial (expired, rotated, a wrong secret, no permission). When that is worth it, the source is asked
- * again by the next credentials_fetch(), whose on_done may look whether the serial is another one then. The source is asked at once after the
- * first refusal, then at the earliest 1 s, 2 s … 60 s after the last time, but always at once when the shared files have changed. What is held
- * stays in use when nothing else is to be had: it may be good for other requests.
- * @return true: fetch, and see (also when others are held by now); false: it was asked short ago, what is held is all there is */
+/** The server refused the keys of this serial (expired, rotated, a wrong secret, no permission).
+ * When that is worth it, the source is asked again by the next credentials_fetch(), whose on_done
+ * may look whether the serial is another one then. The source is asked at once after the first
+ * refusal, then at the earliest 1 s, 2 s … 60 s after the last time, but always at once when the
+ * shared files have changed. What is held stays in use when nothing else is to be had: it may be
+ * good for other requests.
+ * @return true: fetch, and see (also when others are held by now); false: it was asked short ago,
+ *   what is held is all there is */
 bool credentials_refused(Credentials *c, uint64_t serial);
 
-/** Why the last fetch failed; NULL = it did not, or there was none. Valid until the next turn. What is held may be in use all the same. */
+/** Why the last fetch failed; NULL = it did not, or there was none. Valid until the next turn.
+ * What is held may be in use all the same. */
 const char *credentials_error(const Credentials *c);
 
-/** Where they come from, for people: `environment (AWS_ACCESS_KEY_ID)`, `profile 'x' in /root/.aws/credentials`, `role arn:… by web identity`, `instance role
- * 'r' (IMDSv2)`; "not found yet". Never a secret. Valid until the next turn. */
+/** Where they come from, for people: `environment (AWS_ACCESS_KEY_ID)`, `profile 'x' in
+ * /root/.aws/credentials`, `role arn:… by web identity`, `instance role 'r' (IMDSv2)`; "not found
+ * yet". Never a secret. Valid until the next turn. */
 const char *credentials_origin(const Credentials *c);
-/** CLOCK_REALTIME; 0 = they do not expire, or there are none. Refreshed in good time (at 80 % of their life, jittered; at the latest 5 min before). */
+/** CLOCK_REALTIME; 0 = they do not expire, or there are none. Refreshed in good time (at 80 % of
+ * their life, jittered; at the latest 5 min before). */
 uint64_t credentials_expire_usec(const Credentials *c);
 
-/** Region by environment (AWS_REGION, AWS_DEFAULT_REGION) or profile, for the command line. @return the caller's, NULL = none told */
+/** Region by environment (AWS_REGION, AWS_DEFAULT_REGION) or profile, for the command line.
+ * @return the caller's, NULL = none told */
 char *credentials_region(const Credentials *c);
 
-/* When credentials are usable, and when they are fetched again. Pure; exported for the tests, like the two that follow. */
+/* When credentials are usable, and when they are fetched again. Pure; exported for the tests, like
+ * the two that follow. */
 
-/** @param fetched_usec      when they came, CLOCK_REALTIME
- * @param expires_usec  0 = they do not expire
- * @return whether they are good for another minute, or, of those that were given for less than ten, for a tenth of their life */
+/** @param fetched_usec when they came, CLOCK_REALTIME
+ * @param expires_usec 0 = they do not expire
+ * @return whether they are good for another minute, or, of those that were given for less than
+ *   ten, for a tenth of their life */
 bool credentials_schedule_is_good(uint64_t fetched_usec, uint64_t expires_usec, uint64_t now_usec);
 
-/** @param random  spreads a fleet that started together over a tenth of the life
- * @return when to ask anew: at 70 to 80 % of their life, at the latest 5 min before its end; those that came with less than that left after
- * half of it, but not above a minute and not below a second. UINT64_MAX = never */
+/** @param random spreads a fleet that started together over a tenth of the life
+ * @return when to ask anew: at 70 to 80 % of their life, at the latest 5 min before its end; those
+ *   that came with less than that left after half of it, but not above a minute and not below a
+ *   second. UINT64_MAX = never */
 uint64_t credentials_schedule_refresh_usec(uint64_t fetched_usec, uint64_t expires_usec,
                                            uint64_t random);
 

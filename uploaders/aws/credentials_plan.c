@@ -30,7 +30,8 @@ typedef struct Planner {
 #define TOKEN_MAX_BYTES ((size_t)(64 * KIB))
 static const char *const trusted_hosts[] = { "localhost", "169.254.170.2", "169.254.170.23" };
 
-/* @param u  of http. Names other than localhost are not looked up: the answer could change between looking and asking. */
+/* @param u of http. Names other than localhost are not looked up: the answer could change between
+ *   looking and asking. */
 static bool is_trusted_host(const Url *u) {
         char inner[INET6_ADDRSTRLEN];
         struct in6_addr v6, pod_identity;
@@ -221,7 +222,8 @@ static int plan_container(Planner *p) {
                 return planner_fail(p, text);
         if (r < 0)
                 return r;
-        /* Scheme and host only: on ECS the path is what tells one task's credentials from another's. */
+        /* Scheme and host only: on ECS the path is what tells one task's credentials from
+         * another's. */
         _cleanup_(url_done) Url u = { 0 };
         r = url_parse(&u, url);
         free(url);
@@ -357,7 +359,8 @@ void credentials_plan_done(CredentialsPlan *p) {
         *p = (CredentialsPlan){ 0 };
 }
 
-/* A profile: keys, what makes some, or one role that is assumed with the keys of another profile. */
+/* A profile: keys, what makes some, or one role that is assumed with the keys of another
+ * profile. */
 
 #define MIN_DURATION_SECONDS 900
 #define MAX_DURATION_SECONDS 43200
@@ -394,7 +397,8 @@ static int use_process(Planner *p, const char *profile) {
                            format_sentence("credential_process of profile '%s'", profile));
 }
 
-/* Single sign-on needs a browser now and then. What other tools leave in the same profile (keys, credential_process) comes first. */
+/* Single sign-on needs a browser now and then. What other tools leave in the same profile (keys,
+ * credential_process) comes first. */
 static int refuse_sso(Planner *p, const char *profile) {
         static const char *const keys[] = { "sso_session", "sso_start_url", "sso_account_id" };
 
@@ -516,7 +520,8 @@ static int report_missing(Planner *p, const char *profile, const char *referrer)
                 profile, of, by, end, profile, credentials, profile, config);
 }
 
-/* The source of a role has keys or makes some; its own role, if it has one besides, is not assumed. */
+/* The source of a role has keys or makes some; its own role, if it has one besides, is not
+ * assumed. */
 static int use_source_profile(Planner *p, const char *profile, const char *source) {
         if (!exists(p, source))
                 return report_missing(p, source, profile);

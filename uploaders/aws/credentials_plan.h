@@ -1,5 +1,5 @@
-/* Which of the chain's sources is used, and how: a base that gives keys, and perhaps a role that is assumed with them. Decided from
- * environment and files alone, without any request. */
+/* Which of the chain's sources is used, and how: a base that gives keys, and perhaps a role that
+ * is assumed with them. Decided from environment and files alone, without any request. */
 #pragma once
 
 #include <stdbool.h>
@@ -29,17 +29,19 @@ typedef struct CredentialsPlan {
         CredentialsSet keys;    /* KEYS */
         const char *token_file; /* WEB_IDENTITY: borrowed */
         const char *command;    /* PROCESS: borrowed; not for people, who knows what is in it */
-        CredentialsRole
-                role; /* WEB_IDENTITY: by the token; else by the keys of the base; no role_arn = none */
+        /* WEB_IDENTITY: by the token; else by the keys of the base; no role_arn = none */
+        CredentialsRole role;
         StsEndpoint sts; /* when there is a role or a web identity */
-        char *searched; /* IMDS because nothing else was found: what was looked at before, for people; else NULL */
+        /* IMDS because nothing else was found: what was looked at before, for people; else NULL */
+        char *searched;
 } CredentialsPlan;
 
 typedef struct CredentialsPlanOptions { /* borrowed until credentials_plan_done() */
         char *const *environment;
         const CredentialsFiles *files;
-        const char *
-                profile; /* NULL or "" = AWS_PROFILE, `default`; else keys and web identity of the environment are not looked at */
+        /* NULL or "" = AWS_PROFILE, `default`; else keys and web identity of the environment are
+         * not looked at */
+        const char *profile;
         const char *region; /* for STS when nothing else tells one */
 } CredentialsPlanOptions;
 
@@ -51,12 +53,16 @@ void credentials_plan_done(CredentialsPlan *p);
 /* The container endpoint of ECS and of EKS Pod Identity.
  * @see AWS SDKs and Tools Reference Guide, "Container credential provider" */
 
-/** Reads AWS_CONTAINER_CREDENTIALS_RELATIVE_URI (on 169.254.170.2) or AWS_CONTAINER_CREDENTIALS_FULL_URI: https anywhere; http only to this
- * machine (127.0.0.0/8, ::1, localhost) or the addresses of ECS and EKS (169.254.170.2, 169.254.170.23, fd00:ec2::23): the token and the keys
- * would be for everybody to read.
- * @return 0 and *ret (the caller's); -ENOENT neither is set; -EINVAL and *ret_error, a sentence (the caller's); -ENOMEM */
+/** Reads AWS_CONTAINER_CREDENTIALS_RELATIVE_URI (on 169.254.170.2) or
+ * AWS_CONTAINER_CREDENTIALS_FULL_URI: https anywhere; http only to this machine (127.0.0.0/8, ::1,
+ * localhost) or the addresses of ECS and EKS (169.254.170.2, 169.254.170.23, fd00:ec2::23): the
+ * token and the keys would be for everybody to read.
+ * @return 0 and *ret (the caller's); -ENOENT neither is set; -EINVAL and *ret_error, a sentence
+ *   (the caller's); -ENOMEM */
 int credentials_container_url(char *const *environment, char **ret, char **ret_error);
 
-/** Reads AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE, anew at each call, or AWS_CONTAINER_AUTHORIZATION_TOKEN.
- * @return 0 and *ret, an `Authorization: …` line (secret memory; NULL when neither is set); -EINVAL and *ret_error; -ENOMEM */
+/** Reads AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE, anew at each call, or
+ * AWS_CONTAINER_AUTHORIZATION_TOKEN.
+ * @return 0 and *ret, an `Authorization: …` line (secret memory; NULL when neither is set);
+ *   -EINVAL and *ret_error; -ENOMEM */
 int credentials_container_token(char *const *environment, char **ret, char **ret_error);

@@ -1,4 +1,5 @@
-/* Each secret has a mapping of its own: there are few of them, and no neighbour's overrun or core file shows one. */
+/* Each secret has a mapping of its own: there are few of them, and no neighbour's overrun or core
+ * file shows one. */
 #include "uploaders/aws/credentials_secret.h"
 
 #include <errno.h>
@@ -64,7 +65,8 @@ void *credentials_secret_free(void *secret) {
         return NULL;
 }
 
-/* Reads to the end or to max + 1 bytes: a file in /proc tells no size, and one that grows must not overrun. */
+/* Reads to the end or to max + 1 bytes: a file in /proc tells no size, and one that grows must not
+ * overrun. */
 static int read_whole(int fd, char *buf, size_t max_bytes, size_t *ret_n) {
         size_t n = 0;
 
@@ -112,7 +114,8 @@ void credentials_secret_wipe_borrowed(const void *data, size_t n) {
                 digest_wipe((void *)(uintptr_t)data, n);
 }
 
-/* Keys travel in header lines and query strings: what is not printable there cannot be right, and a line break would be an attack. */
+/* Keys travel in header lines and query strings: what is not printable there cannot be right, and
+ * a line break would be an attack. */
 static bool can_be_key(const char *s) {
         size_t n = strlen(s);
 

@@ -119,7 +119,8 @@ static void continue_request(Imds *i, int (*request)(Imds *i)) {
 static char *explain_no_response(const Imds *i, const HttpReply *reply) {
         bool was_silent = reply->error == HTTP_E_STALLED || reply->error == HTTP_E_TIMEOUT;
 
-        /* The answer's packets die on their way through one more network namespace: the only sign of it is silence. */
+        /* The answer's packets die on their way through one more network namespace: the only sign
+         * of it is silence. */
         return format_sentence(
                 "the metadata service at %s does not answer (%s)%s", i->endpoint, reply->text,
                 was_silent && !i->token_line

@@ -190,7 +190,8 @@ static char *explain_refusal(const Sts *s, const HttpReply *reply) {
                                        "it an STS endpoint?",
                                        s->place->host, reply->status, s->role_arn, s->origin);
         const char *remedy = find_remedy(e.code);
-        /* Of a signature that does not match the message may spell out what was signed, the session token included. */
+        /* Of a signature that does not match the message may spell out what was signed, the
+         * session token included. */
         bool shows_message = e.message[0] && strncmp(e.code, "Signature", strlen("Signature")) != 0;
         return format_sentence("STS at %s refuses the role %s to %s: %s%s%s%s%s", s->place->host,
                                s->role_arn, s->origin, e.code, shows_message ? ": " : "",

@@ -1,4 +1,5 @@
-/* AWS Security Token Service: keys for a role, by other keys (AssumeRole) or by a token of Kubernetes (AssumeRoleWithWebIdentity).
+/* AWS Security Token Service: keys for a role, by other keys (AssumeRole) or by a token of
+ * Kubernetes (AssumeRoleWithWebIdentity).
  * @see AWS STS API Reference; AWS SDKs and Tools Reference Guide, "AWS STS Regional endpoints" */
 #pragma once
 
@@ -53,7 +54,9 @@ typedef struct StsRequest { /* borrowed while sts_assume_role() runs */
         void *userdata;
 } StsRequest;
 
-/** One at a time. A clock that is wrong is noticed by the answer's Date, and the request made once more; `expires_usec` is by our clock.
- * @param on_done  once, never from inside; set NULL: error is a sentence. The next may be asked for from inside it.
+/** One at a time. A clock that is wrong is noticed by the answer's Date, and the request made once
+ * more; `expires_usec` is by our clock.
+ * @param on_done once, never from inside; set NULL: error is a sentence. The next may be asked for
+ *   from inside it.
  * @return 0, -ENOMEM, -EBUSY, -EINVAL */
 int sts_assume_role(Sts *s, const StsRequest *order);

@@ -1,4 +1,5 @@
-/* Asks the store for each thing that the agent ever does, one after the other, by the table below, and takes away what it made. */
+/* Asks the store for each thing that the agent ever does, one after the other, by the table below,
+ * and takes away what it made. */
 #include "uploaders/s3/s3_bucket.h"
 
 #include <errno.h>
@@ -26,7 +27,6 @@ typedef enum ProbeNeed {
 typedef struct ProbeRequest {
         S3Operation operation;
         const char *what; /* NULL = the operation's name */
-        bool in_thorough;
         ProbeNeed needs;
         const char *without; /* what is worse when it is not permitted; NULL = nothing works */
 } ProbeRequest;
@@ -35,26 +35,26 @@ enum { STEP_HEAD_BUCKET, STEP_GET_KEY, STEP_PUT, STEP_PUT_CONDITIONAL, STEP_OTHE
 
 /* clang-format off */
 static const ProbeRequest steps[] = {
-        [STEP_HEAD_BUCKET]    = { S3_HEAD_BUCKET, "bucket", true, NEEDS_NOTHING,
+        [STEP_HEAD_BUCKET]    = { S3_HEAD_BUCKET, "bucket", NEEDS_NOTHING,
                             "a bucket that is missing is noticed only when something is written" },
         /* after a HEAD that was denied, whose answer does not say what was denied */
-        [STEP_GET_KEY]       = { S3_GET_OBJECT, "bucket", true, NEEDS_NOTHING, NULL },
-        [STEP_PUT]       = { S3_PUT_OBJECT, NULL, true, NEEDS_NOTHING, NULL },
-        [STEP_PUT_CONDITIONAL] = { S3_PUT_OBJECT, "conditional writes", true, NEEDS_OBJECT,
+        [STEP_GET_KEY]       = { S3_GET_OBJECT, "bucket", NEEDS_NOTHING, NULL },
+        [STEP_PUT]       = { S3_PUT_OBJECT, NULL, NEEDS_NOTHING, NULL },
+        [STEP_PUT_CONDITIONAL] = { S3_PUT_OBJECT, "conditional writes", NEEDS_OBJECT,
                             "a name is checked before it is written, which two writers at the same moment can defeat" },
-        [STEP_OTHERS]    = { S3_HEAD_OBJECT, NULL, true, NEEDS_OBJECT,
+        [STEP_OTHERS]    = { S3_HEAD_OBJECT, NULL, NEEDS_OBJECT,
                             "the answer to the write is the only proof of delivery" },
-        { S3_GET_OBJECT, NULL, true, NEEDS_OBJECT, "`neuron-collect get` and `verify` cannot read what was delivered" },
-        { S3_CREATE_UPLOAD, NULL, true, NEEDS_NOTHING, NULL },
-        { S3_UPLOAD_PART, NULL, true, NEEDS_UPLOAD, NULL },
-        { S3_LIST_PARTS, NULL, true, NEEDS_UPLOAD,
+        { S3_GET_OBJECT, NULL, NEEDS_OBJECT, "`neuron-collect get` and `verify` cannot read what was delivered" },
+        { S3_CREATE_UPLOAD, NULL, NEEDS_NOTHING, NULL },
+        { S3_UPLOAD_PART, NULL, NEEDS_UPLOAD, NULL },
+        { S3_LIST_PARTS, NULL, NEEDS_UPLOAD,
           "an upload that was cut goes on by what is written down here, and orphans are not aborted" },
-        { S3_LIST_UPLOADS, NULL, true, NEEDS_NOTHING,
+        { S3_LIST_UPLOADS, NULL, NEEDS_NOTHING,
           "uploads that a crash left behind are not found: have a lifecycle rule abort them" },
-        { S3_ABORT_UPLOAD, NULL, true, NEEDS_UPLOAD,
+        { S3_ABORT_UPLOAD, NULL, NEEDS_UPLOAD,
           "uploads that are given up stay and are paid for: have a lifecycle rule abort them" },
-        { S3_LIST_OBJECTS, NULL, true, NEEDS_NOTHING, "`neuron-collect ls` cannot list the bucket" },
-        { S3_DELETE_OBJECT, NULL, true, NEEDS_OBJECT, "the object that the probe has written stays" },
+        { S3_LIST_OBJECTS, NULL, NEEDS_NOTHING, "`neuron-collect ls` cannot list the bucket" },
+        { S3_DELETE_OBJECT, NULL, NEEDS_OBJECT, "the object that the probe has written stays" },
 };
 
 /* clang-format on */
@@ -68,7 +68,8 @@ struct S3Probe {
 
         size_t at; /* in asks[] */
         bool has_object, has_upload;
-        bool is_cleaning_up; /* the store is away, there is no bucket, or we are refused altogether */
+        /* the store is away, there is no bucket, or we are refused altogether */
+        bool is_cleaning_up;
         bool has_clock_sentence;
         bool bucket_was_denied;
         char *bucket_denial; /* the sentence */
@@ -80,16 +81,15 @@ struct S3Probe {
 
 /* Telling */
 
-static const char *probe_error(const S3Probe *p) {
-        if (p->outcome == 0)
-                return NULL;
-        if (p->error)
-                return p->error;
-        return strerror(p->outcome < 0 ? -p->outcome : ENOMEM); /* for the sentence, then */
+/* @param error  NULL = there was no memory for it */
+static const char *explain(int outcome, const char *error) {
+        if (outcome == 0 || error)
+                return outcome == 0 ? NULL : error;
+        return strerror(outcome < 0 ? -outcome : ENOMEM);
 }
 
 static void finish_probe(S3Probe *p) {
-        p->order.on_done(p->outcome, probe_error(p), p->order.userdata);
+        p->order.on_done(p->outcome, explain(p->outcome, p->error), p->order.userdata);
 }
 
 static bool is_optional(const S3Probe *p, const S3Answer *answer);
@@ -144,7 +144,8 @@ static int outcome_of(const S3Probe *p, const S3Answer *answer) {
         S3Verdict v = answer->verdict;
 
         switch (p->at) {
-        case STEP_GET_KEY: /* only our own existence is asked for: whoever may write only gets AccessDenied */
+        /* only our own existence is asked for: whoever may write only gets AccessDenied */
+        case STEP_GET_KEY:
                 if (v == S3_NOT_FOUND || strcmp(answer->error.code, "AccessDenied") == 0)
                         return 0;
                 break;
@@ -319,8 +320,6 @@ static bool is_needed(const S3Probe *p) {
                 return p->bucket_was_denied;
         if (!p->order.thorough)
                 return true; /* only the first two are reached */
-        if (!ask->in_thorough)
-                return false;
         if (p->is_cleaning_up && !cleans_up)
                 return false;
         return ask->needs == NEEDS_NOTHING || (ask->needs == NEEDS_OBJECT && p->has_object) ||
@@ -409,8 +408,9 @@ S3Probe *s3_probe_free(S3Probe *p) {
         return NULL;
 }
 
-/* Aborts the uploads that nobody goes on with: one page of ListMultipartUploads after the other, and of each page one upload after the
- * other: is it ours and unknown (the caller's say), old enough (ListParts), then abort. */
+/* Aborts the uploads that nobody goes on with: one page of ListMultipartUploads after the other,
+ * and of each page one upload after the other: is it ours and unknown (the caller's say), old
+ * enough (ListParts), then abort. */
 
 #define SWEEP_TRIES 3
 typedef enum SweepState {
@@ -475,18 +475,11 @@ static bool set_state(S3Sweep *s, SweepState state) {
         return true;
 }
 
-static const char *sweep_error(const S3Sweep *s) {
-        if (s->outcome == 0)
-                return NULL;
-        if (s->error)
-                return s->error;
-        return strerror(s->outcome < 0 ? -s->outcome : ENOMEM); /* for the sentence, then */
-}
-
 /* The one way out. */
 static void finish_sweep(S3Sweep *s) {
         if (s->state != SWEEP_ENDED && set_state(s, SWEEP_ENDED))
-                s->order.on_done(s->outcome, sweep_error(s), s->n_aborted, s->order.userdata);
+                s->order.on_done(s->outcome, explain(s->outcome, s->error), s->n_aborted,
+                                 s->order.userdata);
 }
 
 static void record_failure(S3Sweep *s, int outcome, const char *sentence) {
@@ -496,7 +489,8 @@ static void record_failure(S3Sweep *s, int outcome, const char *sentence) {
         s->error = sentence ? strdup(sentence) : NULL;
 }
 
-/* One upload that cannot be looked at or aborted does not keep the others; a store that is away or closed to us does. */
+/* One upload that cannot be looked at or aborted does not keep the others; a store that is away or
+ * closed to us does. */
 static void after_failure(S3Sweep *s) {
         int outcome = s3_verdict_outcome(s->verdict);
 
@@ -516,15 +510,18 @@ static const S3ListedUpload *current(const S3Sweep *s) {
         return &s->page.items[s->at];
 }
 
+static void record_malformed(S3Sweep *s, const char *what) {
+        s->verdict = S3_RETRY;
+        free(s->sentence);
+        s->sentence = strdup(what);
+}
+
 static void accept_page(S3Sweep *s, const S3Result *result) {
         S3UploadList page;
         int r = s3_xml_upload_list(result->body, result->body_bytes, &page);
 
         if (r < 0) {
-                s->verdict = S3_RETRY;
-                free(s->sentence);
-                s->sentence = strdup("the list of multipart uploads cannot be read");
-                return;
+                return record_malformed(s, "the list of multipart uploads cannot be read");
         }
         s3_upload_list_done(&s->page);
         s->page = page;
@@ -538,10 +535,7 @@ static void count_parts(S3Sweep *s, const S3Result *result) {
 
         s->part_marker = 0;
         if (r < 0) {
-                s->verdict = S3_RETRY;
-                free(s->sentence);
-                s->sentence = strdup("the list of an upload's parts cannot be read");
-                return;
+                return record_malformed(s, "the list of an upload's parts cannot be read");
         }
         for (size_t i = 0; i < page.n; i++) {
                 uint64_t usec = page.items[i].last_modified_usec;
@@ -638,7 +632,8 @@ static bool is_step_needed(const S3Sweep *s, const S3ListedUpload *upload) {
 
         if (o->exact_key ? strcmp(upload->key, o->prefix) != 0
                          : strncmp(upload->key, o->prefix, strlen(o->prefix)) != 0)
-                return false; /* a store that takes `prefix` for a hint must not cost somebody his upload */
+                /* a store that takes `prefix` for a hint must not cost somebody his upload */
+                return false;
         if (is_garbled(upload->key + strlen(o->prefix)))
                 return false;
         if (o->is_known && o->is_known(upload->key, upload->upload_id, o->userdata))

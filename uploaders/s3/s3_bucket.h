@@ -1,5 +1,6 @@
-/* What is done to a bucket besides uploading: can it be written (one question for the pipeline, every permission by name for `doctor`), and
- * which unfinished multipart uploads does nobody continue. One at a time; the parent frees it one loop turn after on_done. */
+/* What is done to a bucket besides uploading: can it be written (one question for the pipeline,
+ * every permission by name for `doctor`), and which unfinished multipart uploads does nobody
+ * continue. One at a time; the parent frees it one loop turn after on_done. */
 #pragma once
 
 #include "uploaders/s3/s3_client.h"
@@ -11,26 +12,31 @@ typedef struct S3ProbeStep {
         const char *permission; /* `s3:PutObject`; NULL */
         int outcome;            /* 0, UPLOAD_E_* */
         bool is_optional;       /* works without it, worse: detail says how */
-        /* What was found (origin of the credentials, offset of the clock) or the sentence of the failure; borrowed. */
+        /* What was found (origin of the credentials, offset of the clock) or the sentence of the
+         * failure; borrowed. */
         const char *detail;
 } S3ProbeStep;
 
 typedef struct S3ProbeOrder { /* strings are copied */
-        /* Of the probe object, e.g. `<fixed prefix>/.neuron-collectd-probe-<instance>`: written, looked at, deleted. */
+        /* Of the probe object, e.g. `<fixed prefix>/.neuron-collectd-probe-<instance>`: written,
+         * looked at, deleted. */
         const char *key;
         const char *list_prefix;
-        /* false: HEAD of the bucket or, where that is forbidden, GET of the key (whose answer says what was refused, as HEAD's does not): is anybody
-         * there who accepts our credentials? Nothing is written; AccessDenied is a yes, for whoever may only write gets it as well.
-         * true: the same, and then everything the agent ever does: PUT, HEAD, GET, multipart Create, UploadPart, ListParts, ListMultipartUploads, Abort, ListObjects, DELETE. */
+        /* false: HEAD of the bucket or, where that is forbidden, GET of the key (whose answer says
+         * what was refused, as HEAD's does not): is anybody there who accepts our credentials?
+         * Nothing is written; AccessDenied is a yes, for whoever may only write gets it as well.
+         * true: the same, and then everything the agent ever does: PUT, HEAD, GET, multipart
+         * Create, UploadPart, ListParts, ListMultipartUploads, Abort, ListObjects, DELETE. */
         bool thorough;
         void (*on_step)(const S3ProbeStep *step, void *userdata); /* may be NULL */
-        /* Once. The first failure that is not optional: UPLOAD_E_*, or -errno of a fault on our side (memory); error is a sentence. 0: none,
-         * error is NULL. */
+        /* Once. The first failure that is not optional: UPLOAD_E_*, or -errno of a fault on our
+         * side (memory); error is a sentence. 0: none, error is NULL. */
         void (*on_done)(int outcome, const char *error, void *userdata);
         void *userdata;
 } S3ProbeOrder;
-/** Where the store refuses the keys, the account or the clock, the rest is not asked: the answers would be the same.
- * @param client  borrowed: outlives it
+/** Where the store refuses the keys, the account or the clock, the rest is not asked: the answers
+ * would be the same.
+ * @param client borrowed: outlives it
  * @return 0 and *ret, -ENOMEM, -errno of the loop's source */
 int s3_probe_new(S3Probe **ret, S3Client *client, const S3ProbeOrder *order);
 /** Cancels; no callback any more, and what was made stays. Takes NULL, returns NULL. */
@@ -42,20 +48,24 @@ typedef struct S3Sweep S3Sweep;
 typedef struct S3SweepOrder { /* strings are copied */
         const char *prefix; /* uploads whose key begins with it; with `exact_key` whose key it is */
         bool exact_key;
-        /* With exact_key: only this one, whatever its age (nothing is listed). NULL = all but those that is_known. */
+        /* With exact_key: only this one, whatever its age (nothing is listed). NULL = all but
+         * those that is_known. */
         const char *upload_id;
 
-        /* Of the newest part (ListParts), or of the upload when it has none; what does not tell its time counts as new. 0 = any age. */
+        /* Of the newest part (ListParts), or of the upload when it has none; what does not tell
+         * its time counts as new. 0 = any age. */
         uint64_t min_age_usec;
 
         /* Somebody goes on with it: let be. NULL = none is. */
         bool (*is_known)(const char *key, const char *upload_id, void *userdata);
 
-        /* Was aborted. Its age is that of the upload itself when nothing was asked about parts. May be NULL. */
+        /* Was aborted. Its age is that of the upload itself when nothing was asked about parts.
+         * May be NULL. */
         void (*on_abort)(const char *key, const char *upload_id, uint64_t age_usec, void *userdata);
 
-        /* outcome 0: all that were found are gone (a NoSuchUpload is gone too), error is NULL; UPLOAD_E_*, or -errno of a fault on our
-         * side (memory): not all are, error is a sentence that says why */
+        /* outcome 0: all that were found are gone (a NoSuchUpload is gone too), error is NULL;
+         * UPLOAD_E_*, or -errno of a fault on our side (memory): not all are, error is a sentence
+         * that says why */
         void (*on_done)(int outcome, const char *error, unsigned n_aborted, void *userdata);
         void *userdata;
 } S3SweepOrder;

@@ -1,5 +1,4 @@
-/* A bucket as it is known so far: where, what time it is there, whether it has conditional writes. How a call goes its way is in
- * s3_client_call.c. */
+/* A bucket as it is known so far (region, clock, conditional writes), and each request to it. */
 #include "uploaders/s3/s3_client.h"
 
 #include <errno.h>
@@ -87,7 +86,6 @@ struct S3Call {
         unsigned denial_status;
 };
 
-/* s3_client_next.c */
 typedef enum CallRetry {
         RETRY_NONE,
         RETRY_NOW,
@@ -95,7 +93,7 @@ typedef enum CallRetry {
         RETRY_WITH_KEYS /* again if the credentials' source has others */
 } CallRetry;
 
-/* s3_client_request.c: what is sent, signed */
+/* What is sent, signed. */
 typedef struct S3Request {
         const char *method;
         char *url;
@@ -182,7 +180,6 @@ static int find_location(const S3Client *c, const char *region, S3Location *ret,
 
 static HttpThrottle s3_client_throttle(const S3Client *c);
 static void s3_counts_init(S3Counts *c);
-static void s3_counts_done(S3Counts *c);
 static void s3_request_done(S3Request *r);
 static S3Call *s3_call_free(S3Call *call);
 static int try_now(S3Call *call);
@@ -233,7 +230,7 @@ S3Client *s3_client_free(S3Client *c) {
         http_pool_free(c->pool);
         s3_location_done(&c->place);
         free_options(&c->options);
-        s3_counts_done(&c->counts);
+        free(c->counts.items);
         sd_event_unref(c->event);
         free(c);
         return NULL;
@@ -324,8 +321,6 @@ int s3_verdict_outcome(S3Verdict verdict) {
         return UPLOAD_E_REFUSED;
 }
 
-/* How fast, and how many at once: what the node's limits leave, and what the store can bear. */
-
 /* A store may ask for more time than retry.maximum is; at least so much is granted. */
 #define RETRY_AFTER_MAX_USEC (10 * USEC_PER_SEC)
 /* ── bytes: what lib/http/http asks ── */
@@ -372,11 +367,6 @@ static uint64_t s3_call_wait_usec(S3Call *call) {
         return throttle_book(c->options.requests, 1, &call->token_nsec);
 }
 
-static void s3_call_consume_token(S3Call *call) {
-        call->has_token = false;
-        call->started_usec = now_usec(call->client);
-}
-
 static void s3_call_return_token(S3Call *call) {
         if (call->has_token)
                 throttle_return(call->client->options.requests, call->token_nsec);
@@ -384,10 +374,6 @@ static void s3_call_return_token(S3Call *call) {
 }
 
 /* ── what the store says of it ── */
-
-static unsigned s3_client_large_max(const S3Client *c) {
-        return c->aimd.limit; /* at most options.connections */
-}
 
 static bool is_throttling(const S3Answer *answer, unsigned status) {
         static const char *const codes[] = { "SlowDown",
@@ -429,10 +415,6 @@ static void s3_counts_init(S3Counts *c) {
                                                        1,    2.5,   5,    10,  30,   60 };
 
         memcpy(c->stats.le, le, sizeof le);
-}
-
-static void s3_counts_done(S3Counts *c) {
-        free(c->items);
 }
 
 static S3Stat *find_stat(S3Counts *c, S3Operation operation, unsigned status) {
@@ -554,25 +536,6 @@ static void add(HeaderSet *h, const char *name, const char *value) {
                 h->overflow = true;
 }
 
-static const char *method_of(S3Operation operation) {
-        switch (operation) {
-        case S3_HEAD_BUCKET:
-        case S3_HEAD_OBJECT:
-                return "HEAD";
-        case S3_PUT_OBJECT:
-        case S3_UPLOAD_PART:
-                return "PUT";
-        case S3_DELETE_OBJECT:
-        case S3_ABORT_UPLOAD:
-                return "DELETE";
-        case S3_CREATE_UPLOAD:
-        case S3_COMPLETE_UPLOAD:
-                return "POST";
-        default:
-                return "GET";
-        }
-}
-
 /* `a=b&c=d`, escaped as a query is. */
 static char *tagging_of(char *const *tags) {
         StrBuf b = STRBUF_INIT;
@@ -605,7 +568,8 @@ static int collect_headers(HeaderSet *h, const S3Call *call) {
 
         add(h, "host", call->client->place.host);
         add(h, "x-amz-expected-bucket-owner", o->expected_bucket_owner);
-        /* The object's own checksum, kept by AWS; a bucket with object lock wants one of these headers. */
+        /* The object's own checksum, kept by AWS; a bucket with object lock wants one of these
+         * headers. */
         if (order->operation == S3_PUT_OBJECT || order->operation == S3_UPLOAD_PART)
                 add(h, "x-amz-checksum-sha256", call->checksum);
         if (order->is_conditional)
@@ -670,7 +634,7 @@ static int s3_request_build(S3Request *ret, const S3Call *call, const AwsKeys *k
 
         if (r == 0) {
                 const SignRequest order = {
-                        .method = method_of(call->order.operation),
+                        .method = s3_operation_method(call->order.operation),
                         .path = path,
                         .queries = call->order.queries,
                         .n_queries = call->order.n_queries,
@@ -692,7 +656,7 @@ static int s3_request_build(S3Request *ret, const S3Call *call, const AwsKeys *k
                         { "authorization", signature.authorization },
                 };
 
-                request.method = method_of(call->order.operation);
+                request.method = s3_operation_method(call->order.operation);
                 request.url = url_of(&c->place, &signature);
                 r = request.url ? write_lines(&request, &headers, more, ELEMENTSOF(more)) : -ENOMEM;
                 signature_done(&signature);
@@ -780,8 +744,9 @@ static CallRetry learn_clock(S3Call *call) {
         return RETRY_NOW;
 }
 
-/* Keys that are denied may have been replaced at their source, whatever the reason that is given: a wrong secret, a role that lost its
- * permission. How often that is looked at is the source's business. */
+/* Keys that are denied may have been replaced at their source, whatever the reason that is given:
+ * a wrong secret, a role that lost its permission. How often that is looked at is the source's
+ * business. */
 static CallRetry renew_keys(S3Call *call) {
         if (call->are_keys_renewed)
                 return RETRY_NONE;
@@ -813,8 +778,7 @@ static CallRetry decide_retry(S3Call *call, S3Answer *answer) {
         }
 }
 
-/* One request on its way: a connection for large bodies, credentials, signature, answer, and again where that is the answer. What an
- * answer calls for is decided in s3_client_next.c.
+/* One request on its way: a connection for large bodies, credentials, signature, answer, and again where that is the answer.
  *
  *   NEW → (QUEUED → NEW →) (PAUSING →) (ASKING →) SENT → ENDED
  *          ↑                  │   ↑        ↑      │ │
@@ -1048,7 +1012,8 @@ static int send_now(S3Call *call, const AwsKeys *keys) {
                 .on_done = on_reply,
                 .userdata = call,
         };
-        s3_call_consume_token(call);
+        call->has_token = false;
+        call->started_usec = now_usec(c);
         r = http_call_new(&call->http, c->pool, &http);
         call->n_tries += r == 0;
         s3_request_done(&request);
@@ -1078,7 +1043,7 @@ static int request_credentials(S3Call *call) {
 
 /* @return whether it waits until others have ended */
 static bool lacks_connection(const S3Call *call) {
-        unsigned n_large = call->client->n_large, max = s3_client_large_max(call->client);
+        unsigned n_large = call->client->n_large, max = call->client->aimd.limit;
 
         if (!call->is_large)
                 return false;
@@ -1117,7 +1082,7 @@ static int try_now(S3Call *call) {
 }
 
 static void s3_client_start_queued(S3Client *c) {
-        unsigned max = s3_client_large_max(c), n_free = max - MIN(c->n_large, max);
+        unsigned max = c->aimd.limit, n_free = max - MIN(c->n_large, max);
 
         LIST_FOREACH (link, &c->calls) {
                 S3Call *call = CONTAINER_OF(link, S3Call, link);

@@ -1,5 +1,6 @@
-/* One bucket, and single requests to it: credentials, signature, clock offset, region, and trying again where that is the answer. What an object or
- * a bundle is, is not known here. Used by the agent's loop and, on a loop of its own, by the command line. */
+/* One bucket, and single requests to it: credentials, signature, clock offset, region, and trying
+ * again where that is the answer. What an object or a bundle is, is not known here. Used by the
+ * agent's loop and, on a loop of its own, by the command line. */
 #pragma once
 
 #include <stdbool.h>
@@ -61,7 +62,8 @@ typedef struct S3Order {
         const SignPair *queries;
         size_t n_queries;
 
-        /* On top of what the client sends (host, date, checksums, owner); all are signed. Without a value: not sent. */
+        /* On top of what the client sends (host, date, checksums, owner); all are signed. Without
+         * a value: not sent. */
         const SignPair *headers;
         size_t n_headers;
 
@@ -72,19 +74,21 @@ typedef struct S3Order {
         bool with_object_headers;   /* adds sse, storage class, tags (PUT and Create) */
         size_t reply_max_bytes;     /* 0 = 1 MiB (16 MiB for lists) */
 
-        /* Gets the body of a 2xx piece by piece; then it is tried again only when nothing was handed out yet. Negative stops it. */
+        /* Gets the body of a 2xx piece by piece; then it is tried again only when nothing was
+         * handed out yet. Negative stops it. */
         int (*on_data)(const void *data, size_t n, void *userdata);
 
-        /* For S3_RETRY, S3_CORRUPTED and S3_UNREACHABLE; 0 = 1. Learning clock or region, and keys that
-         * came after the ones used were refused (once a call), do not count. */
+        /* For S3_RETRY, S3_CORRUPTED and S3_UNREACHABLE; 0 = 1. Learning clock or region, and keys
+         * that came after the ones used were refused (once a call), do not count. */
         unsigned max_tries;
 
-        /* Once, never from inside s3_call_new(); the call is gone afterwards. Neither the client nor its credentials may be freed from inside. */
+        /* Once, never from inside s3_call_new(); the call is gone afterwards. Neither the client
+         * nor its credentials may be freed from inside. */
         void (*on_done)(const S3Result *result, void *userdata);
         void *userdata;
 
-        /* What is sent of bodies, all tries, is added to it when each ends; what is under way s3_client_sending_bytes() tells. Borrowed for
-         * the call's life; NULL. */
+        /* What is sent of bodies, all tries, is added to it when each ends; what is under way
+         * s3_client_sending_bytes() tells. Borrowed for the call's life; NULL. */
         uint64_t *sent_bytes;
 } S3Order;
 
@@ -96,17 +100,17 @@ uint64_t s3_call_sent_bytes(const S3Call *call); /* of the body, in this try */
 /** What calls that add to this counter have sent in the tries that are under way. */
 uint64_t s3_client_sending_bytes(const S3Client *c, const uint64_t *counter);
 
-/**
- * Since when it is the store's move: when it last answered, or was asked while nothing else was. Between requests it is the user's,
- * who has no data yet, and the store is not to blame for the time that goes by.
- * @return CLOCK_BOOTTIME; 0: nothing is asked of it
- */
+/** Since when it is the store's move: when it last answered, or was asked while nothing else was.
+ * Between requests it is the user's, who has no data yet, and the store is not to blame for the
+ * time that goes by.
+ * @return CLOCK_BOOTTIME; 0: nothing is asked of it / */
 uint64_t s3_client_asked_usec(const S3Client *c);
 
-/** What was learned: false after a 501 to a conditional write (Swift). From then on a conditional order is not sent but ends with
- * S3_UNCONDITIONAL, so that its caller looks before it writes. */
+/** What was learned: false after a 501 to a conditional write (Swift). From then on a conditional
+ * order is not sent but ends with S3_UNCONDITIONAL, so that its caller looks before it writes. */
 bool s3_client_has_conditions(const S3Client *c);
-/** How far the server's clock is ahead of ours, by the last answer (which tells whole seconds); 0 before. */
+/** How far the server's clock is ahead of ours, by the last answer (which tells whole seconds); 0
+ * before. */
 int64_t s3_client_clock_offset_usec(const S3Client *c);
 const S3Location *s3_client_place(const S3Client *c);
 const char *s3_client_bucket(const S3Client *c);

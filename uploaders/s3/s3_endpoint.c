@@ -86,7 +86,8 @@ static int parse_endpoint(Endpoint *e, const char *text, char **ret_error) {
 
 /* ── the bucket ── */
 
-/* Can be a label, or labels, of a host name. @see Amazon S3 User Guide, "General purpose bucket naming rules" */
+/* Can be a label, or labels, of a host name. @see Amazon S3 User Guide, "General purpose bucket
+ * naming rules" */
 static bool is_dns_bucket(const char *bucket) {
         size_t n = strlen(bucket);
         struct in_addr address;
@@ -140,7 +141,8 @@ static int choose_addressing(const S3LocationOptions *o, const Endpoint *e, bool
         bool is_tls = strcmp(e->url.scheme, "https") == 0, has_dot = strchr(o->bucket, '.') != NULL;
 
         if (strcmp(a, "path") == 0 || strcmp(a, "auto") == 0) {
-                /* A certificate's * stands for one label, so a bucket with a dot has no valid name over TLS. */
+                /* A certificate's * stands for one label, so a bucket with a dot has no valid name
+                 * over TLS. */
                 *ret_virtual = strcmp(a, "auto") == 0 && e->is_aws && !e->url.is_address &&
                                is_dns_bucket(o->bucket) && !(is_tls && has_dot);
                 return 0;

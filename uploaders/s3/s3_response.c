@@ -1,4 +1,5 @@
-/* @see Amazon S3 API Reference, "Error responses"; Ceph's rgw_common.cc and Swift's s3api/s3response.py for theirs */
+/* @see Amazon S3 API Reference, "Error responses"; Ceph's rgw_common.cc and Swift's
+ *   s3api/s3response.py for theirs */
 #include "uploaders/s3/s3_response.h"
 
 #include <errno.h>
@@ -15,12 +16,12 @@
 typedef struct S3Rule {
         const char *code; /* a `*` stands for any text */
         S3Verdict verdict;
-        /* What a person can do; s3_answer.c fills in its `{name}`s. NULL = made there */
+        /* What a person can do; its `{name}`s. NULL = made there */
         const char *remedy;
 } S3Rule;
 
 typedef struct S3OperationRule {
-        const char *name, *permission;
+        const char *name, *method, *permission;
         bool is_bucket;  /* asks for the bucket, not for a key */
         bool is_head;    /* the answer has no body */
         bool is_write;   /* carries the destination's settings: sse, storage_class, tags */
@@ -29,18 +30,18 @@ typedef struct S3OperationRule {
 
 /* clang-format off */
 static const S3OperationRule operations[N_S3_OPERATIONS] = {
-        [S3_HEAD_BUCKET]     = { .name = "HeadBucket", .permission = "s3:ListBucket", .is_bucket = true, .is_head = true },
-        [S3_HEAD_OBJECT]     = { .name = "HeadObject", .permission = "s3:GetObject", .is_head = true },
-        [S3_GET_OBJECT]      = { .name = "GetObject", .permission = "s3:GetObject" },
-        [S3_PUT_OBJECT]      = { .name = "PutObject", .permission = "s3:PutObject", .is_write = true },
-        [S3_DELETE_OBJECT]   = { .name = "DeleteObject", .permission = "s3:DeleteObject" },
-        [S3_CREATE_UPLOAD]   = { .name = "CreateMultipartUpload", .permission = "s3:PutObject", .is_write = true },
-        [S3_UPLOAD_PART]     = { .name = "UploadPart", .permission = "s3:PutObject", .has_upload = true },
-        [S3_COMPLETE_UPLOAD] = { .name = "CompleteMultipartUpload", .permission = "s3:PutObject", .has_upload = true },
-        [S3_ABORT_UPLOAD]    = { .name = "AbortMultipartUpload", .permission = "s3:AbortMultipartUpload", .has_upload = true },
-        [S3_LIST_PARTS]      = { .name = "ListParts", .permission = "s3:ListMultipartUploadParts", .has_upload = true },
-        [S3_LIST_UPLOADS]    = { .name = "ListMultipartUploads", .permission = "s3:ListBucketMultipartUploads", .is_bucket = true },
-        [S3_LIST_OBJECTS]    = { .name = "ListObjectsV2", .permission = "s3:ListBucket", .is_bucket = true },
+        [S3_HEAD_BUCKET]     = { .name = "HeadBucket", .method = "HEAD", .permission = "s3:ListBucket", .is_bucket = true, .is_head = true },
+        [S3_HEAD_OBJECT]     = { .name = "HeadObject", .method = "HEAD", .permission = "s3:GetObject", .is_head = true },
+        [S3_GET_OBJECT]      = { .name = "GetObject", .method = "GET", .permission = "s3:GetObject" },
+        [S3_PUT_OBJECT]      = { .name = "PutObject", .method = "PUT", .permission = "s3:PutObject", .is_write = true },
+        [S3_DELETE_OBJECT]   = { .name = "DeleteObject", .method = "DELETE", .permission = "s3:DeleteObject" },
+        [S3_CREATE_UPLOAD]   = { .name = "CreateMultipartUpload", .method = "POST", .permission = "s3:PutObject", .is_write = true },
+        [S3_UPLOAD_PART]     = { .name = "UploadPart", .method = "PUT", .permission = "s3:PutObject", .has_upload = true },
+        [S3_COMPLETE_UPLOAD] = { .name = "CompleteMultipartUpload", .method = "POST", .permission = "s3:PutObject", .has_upload = true },
+        [S3_ABORT_UPLOAD]    = { .name = "AbortMultipartUpload", .method = "DELETE", .permission = "s3:AbortMultipartUpload", .has_upload = true },
+        [S3_LIST_PARTS]      = { .name = "ListParts", .method = "GET", .permission = "s3:ListMultipartUploadParts", .has_upload = true },
+        [S3_LIST_UPLOADS]    = { .name = "ListMultipartUploads", .method = "GET", .permission = "s3:ListBucketMultipartUploads", .is_bucket = true },
+        [S3_LIST_OBJECTS]    = { .name = "ListObjectsV2", .method = "GET", .permission = "s3:ListBucket", .is_bucket = true },
 };
 
 #define KEYS_REMEDY "correct {keys}"
@@ -240,14 +241,19 @@ static const S3Rule *s3_rule_of_http_error(int error) {
         return &http_errors[error > 0 && (size_t)error < ELEMENTSOF(http_errors) ? error : 0];
 }
 
-/* From an answer to a verdict and a sentence. What a code means is in s3_answer_rules.c; here is what depends on more than the code. */
+/* From an answer to a verdict and a sentence. What a code means is in s3_answer_rules.c; here is
+ * what depends on more than the code. */
 
 #define RETRY_AFTER_MAX_USEC (5 * USEC_PER_MINUTE)
-/* S3 allows 15 minutes, but Date tells whole seconds, and the answer took its time: 403 of a HEAD is blamed on the clock somewhat before, for
- * at the worst it costs one more request. */
+/* S3 allows 15 minutes, but Date tells whole seconds, and the answer took its time: 403 of a HEAD
+ * is blamed on the clock somewhat before, for at the worst it costs one more request. */
 #define SKEW_SUSPECT_USEC (14 * USEC_PER_MINUTE)
 const char *s3_operation_name(S3Operation o) {
         return s3_rule_of_operation(o)->name;
+}
+
+const char *s3_operation_method(S3Operation o) {
+        return s3_rule_of_operation(o)->method;
 }
 
 const char *s3_operation_permission(S3Operation o) {
@@ -281,7 +287,8 @@ static void learn_region(Judgement *j) {
         }
 }
 
-/* The 404 of a proxy that has lost its store, or of a load balancer: nothing is missing but the store. */
+/* The 404 of a proxy that has lost its store, or of a load balancer: nothing is missing but the
+ * store. */
 static bool is_strange_404(const Judgement *j) {
         if (j->in->status != 404)
                 return false;
@@ -317,7 +324,8 @@ static bool is_skewed(const S3AnswerInput *in) {
         return MAX(theirs, in->now_usec) - MIN(theirs, in->now_usec) > SKEW_SUSPECT_USEC;
 }
 
-/* A HEAD has no body that tells the reason. AWS says 400 of an expired token and of a wrong region, 403 of a wrong clock. */
+/* A HEAD has no body that tells the reason. AWS says 400 of an expired token and of a wrong
+ * region, 403 of a wrong clock. */
 static void classify_head(Judgement *j) {
         if (j->in->status == 403 && is_skewed(j->in)) {
                 j->rule = s3_rule_of_code("RequestTimeTooSkewed");
@@ -356,7 +364,8 @@ static int read_document(Judgement *j) {
         return 0;
 }
 
-/* A 200 may still be a failure: S3 begins its answer to Complete before it knows. @return whether all is well, -ENOMEM */
+/* A 200 may still be a failure: S3 begins its answer to Complete before it knows. @return whether
+ * all is well, -ENOMEM */
 static int classify_success(Judgement *j) {
         const S3AnswerInput *in = j->in;
         char etag[S3_ETAG_SIZE];
@@ -381,7 +390,8 @@ static int classify_success(Judgement *j) {
         return 0;
 }
 
-/* Whether an answer that broke off said enough: a store (or a proxy) that refuses a request need not wait for its body. */
+/* Whether an answer that broke off said enough: a store (or a proxy) that refuses a request need
+ * not wait for its body. */
 static bool is_known_text(const Judgement *j) {
         unsigned status = j->in->status;
 
@@ -507,7 +517,8 @@ static void add_filled(StrBuf *b, const Judgement *j, const char *pattern) {
         }
 }
 
-/* AWS often says which action is missing (`… is not authorized to perform: kms:Decrypt on resource: …`).
+/* AWS often says which action is missing (`… is not authorized to perform: kms:Decrypt on
+ * resource: …`).
  * @return the action's size; 0 when it does not */
 static size_t action_denied(const char *message, const char **ret) {
         static const char before[] = "not authorized to perform: ";

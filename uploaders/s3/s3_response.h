@@ -1,4 +1,5 @@
-/* What an answer of S3 means and what a person should do about it. Pure: status, headers, error document in; verdict and sentence out. */
+/* What an answer of S3 means and what a person should do about it. Pure: status, headers, error
+ * document in; verdict and sentence out. */
 #pragma once
 
 #include <stdbool.h>
@@ -24,45 +25,53 @@ typedef enum S3Operation {
 /** As AWS calls it, for metrics and messages: `UploadPart`. */
 const char *s3_operation_name(S3Operation o);
 /** The IAM action that it needs: `s3:PutObject` … */
+const char *s3_operation_method(S3Operation o); /* of HTTP */
 const char *s3_operation_permission(S3Operation o);
 
 typedef enum S3Verdict {
         S3_OK,
         S3_NOT_FOUND, /* no such key (404, NoSuchKey) */
 
-        /* NoSuchUpload; for operations on an upload any 404 of the store's but NoSuchBucket (radosgw: NoSuchKey) */
+        /* NoSuchUpload; for operations on an upload any 404 of the store's but NoSuchBucket
+         * (radosgw: NoSuchKey) */
         S3_NO_UPLOAD,
 
         S3_EXISTS,   /* 412: the condition does not hold */
         S3_CONFLICT, /* 409 ConditionalRequestConflict, OperationAborted … : start over */
 
-        /* 5xx, 429, SlowDown, RequestTimeout, a dropped, cut or stalled connection, a 200 with <Error> InternalError, a 200 to Complete
-         * that is neither result nor error, a 404 without <Error> to anything but HEAD, or foreign to HEAD: a proxy's page */
+        /* 5xx, 429, SlowDown, RequestTimeout, a dropped, cut or stalled connection, a 200 with
+         * <Error> InternalError, a 200 to Complete that is neither result nor error, a 404 without
+         * <Error> to anything but HEAD, or foreign to HEAD: a proxy's page */
         S3_RETRY,
 
         S3_SKEWED, /* RequestTimeTooSkewed: learn the offset and go on */
 
-        /* Another region or endpoint: PermanentRedirect, TemporaryRedirect, AuthorizationHeaderMalformed with a region,
-         * IllegalLocationConstraintException, 301/307/400 with x-amz-bucket-region. */
+        /* Another region or endpoint: PermanentRedirect, TemporaryRedirect,
+         * AuthorizationHeaderMalformed with a region, IllegalLocationConstraintException,
+         * 301/307/400 with x-amz-bucket-region. */
         S3_REDIRECT,
 
-        /* ExpiredToken, TokenRefreshRequired, InvalidToken, and a bare 400 to a HEAD: fetch new credentials once, then S3_DENIED */
+        /* ExpiredToken, TokenRefreshRequired, InvalidToken, and a bare 400 to a HEAD: fetch new
+         * credentials once, then S3_DENIED */
         S3_EXPIRED,
 
-        /* wrong key, wrong secret, no permission, KMS key refused, account or user suspended, expected owner differs */
+        /* wrong key, wrong secret, no permission, KMS key refused, account or user suspended,
+         * expected owner differs */
         S3_DENIED,
 
         S3_NO_BUCKET, /* NoSuchBucket, InvalidBucketName; a bare 404 to HeadBucket */
         S3_FULL,      /* QuotaExceeded, InsufficientStorage … */
 
-        /* InvalidPart, InvalidPartOrder, EntityTooSmall on Complete: the ledger and the store differ: start anew */
+        /* InvalidPart, InvalidPartOrder, EntityTooSmall on Complete: the ledger and the store
+         * differ: start anew */
         S3_BAD_PART,
 
         S3_CORRUPTED,   /* XAmzContentSHA256Mismatch, BadDigest: broken on the way: send again */
         S3_UNREACHABLE, /* name, connection, TLS, proxy: the destination is away */
         S3_REFUSED,     /* anything else: this request will never work; also NotImplemented */
 
-        /* 501 to a request with If-None-Match: the store has no conditional writes: go on without */
+        /* 501 to a request with If-None-Match: the store has no conditional writes: go on
+         * without */
         S3_UNCONDITIONAL,
 } S3Verdict;
 
@@ -70,8 +79,9 @@ typedef struct S3AnswerInput { /* borrowed; "sentence": only for it, may be NULL
         S3Operation operation;
         bool is_conditional; /* it had If-None-Match */
 
-        /* Without x-amz-request-id and x-amz-id-2, of which this store's other answers have one: something that stands before the
-         * store speaks. (AWS, Ceph 16.2 and Swift 2.30 give an id with each answer, also with 404 to a HEAD.) */
+        /* Without x-amz-request-id and x-amz-id-2, of which this store's other answers have one:
+         * something that stands before the store speaks. (AWS, Ceph 16.2 and Swift 2.30 give an id
+         * with each answer, also with 404 to a HEAD.) */
         bool is_foreign;
 
         int http_error;        /* HTTP_E_*, 0 */
@@ -82,8 +92,9 @@ typedef struct S3AnswerInput { /* borrowed; "sentence": only for it, may be NULL
         const char *retry_after;   /* header; NULL */
         const char *bucket_region; /* header x-amz-bucket-region; NULL */
 
-        /* Header; NULL. Together with the time that was signed with it tells a skewed clock where a HEAD cannot. A Retry-After that is
-         * a date is counted from the first of the two that is told. */
+        /* Header; NULL. Together with the time that was signed with it tells a skewed clock where
+         * a HEAD cannot. A Retry-After that is a date is counted from the first of the two that is
+         * told. */
         const char *date;
         uint64_t now_usec; /* CLOCK_REALTIME as signed with; 0 = not told */
 
@@ -99,14 +110,16 @@ typedef struct S3Answer {
         AwsError error;            /* as heard; code "" when the answer had none (HEAD) */
         uint64_t retry_after_usec; /* 0 = not told; capped at 5 min */
         char region[64];           /* of S3_REDIRECT: another one than ours; "" = not told */
-        bool is_for_all; /* it is about who asks (keys, account, clock): any other request gets the same answer */
+        /* it is about who asks (keys, account, clock): any other request gets the same answer */
+        bool is_for_all;
 
-        /* For all but S3_OK: what failed on what, the server's code and words, and the remedy. The caller's; NULL for lack of
-         * memory. One line, no full stop, no secret. */
+        /* For all but S3_OK: what failed on what, the server's code and words, and the remedy. The
+         * caller's; NULL for lack of memory. One line, no full stop, no secret. */
         char *sentence;
 } S3Answer;
 
-/** Judges. Redirects of HEAD have no body: the header tells the region. 403 of a HEAD is S3_DENIED (also what AWS answers for a missing
- * key without s3:ListBucket: the sentence says so), unless the clocks differ. @return 0, -ENOMEM */
+/** Judges. Redirects of HEAD have no body: the header tells the region. 403 of a HEAD is S3_DENIED
+ * (also what AWS answers for a missing key without s3:ListBucket: the sentence says so), unless
+ * the clocks differ. @return 0, -ENOMEM */
 int s3_answer_judge(const S3AnswerInput *in, S3Answer *ret);
 void s3_answer_done(S3Answer *a);

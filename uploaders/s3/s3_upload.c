@@ -1,4 +1,4 @@
-/* The parts of an upload: which are there, which are on their way, which one is wanted next. Knows no request. */
+/* One upload: its states, its parts, its requests, and what their answers mean. */
 #include "uploaders/s3/s3_upload.h"
 
 #include <errno.h>
@@ -24,7 +24,8 @@ typedef enum UploadState {
         UPLOAD_COMPLETE,      /* a multipart upload */
         UPLOAD_HEAD_CONFLICT, /* HEAD after 412 or 409: who is in the way? */
         UPLOAD_HEAD_GUARD,    /* HEAD of the guard, before what is there is replaced */
-        UPLOAD_HEAD_LOST, /* HEAD when the upload is gone, or Complete met a conflict: has it been completed? */
+        /* HEAD when the upload is gone, or Complete met a conflict: has it been completed? */
+        UPLOAD_HEAD_LOST,
         UPLOAD_HEAD_PROOF, /* HEAD of what was written */
         UPLOAD_ABORT,      /* the outcome is known, the upload is in the way */
         UPLOAD_ENDED,
@@ -34,7 +35,8 @@ typedef enum UploadState {
 typedef enum ObjectState {                 /* under our key */
                            OBJECT_UNKNOWN, /* no answer that says it */
                            OBJECT_ABSENT,
-                           OBJECT_OURS, /* same plan, same size, of a single PUT same bytes; guard: same plan */
+                           /* same plan, same size, of a single PUT same bytes; guard: same plan */
+                           OBJECT_OURS,
                            OBJECT_OTHER,
                            OBJECT_FORBIDDEN /* to look */
 } ObjectState;
@@ -78,13 +80,14 @@ typedef struct UploadParts {
 
 struct S3Upload {
         S3Client *client;
-        S3UploadOrder
-                order; /* key, content_type, plan_hex are ours; parts and upload_id are not kept here */
+        /* key, content_type, plan_hex are ours; parts and upload_id are not kept here */
+        S3UploadOrder order;
         UploadState state;
         sd_event_source *wake_event; /* one step in the next turn of the loop */
         char *upload_id;             /* NULL = none yet */
         bool upload_is_gone;         /* completed, aborted, or the server does not know it */
-        bool is_overwriting; /* what is there was looked at and is to be replaced: the write is without condition */
+        /* what is there was looked at and is to be replaced: the write is without condition */
+        bool is_overwriting;
         bool has_failed_part;
         bool is_pausing;      /* no further part is asked for */
         bool may_have_strays; /* Create was carried out more often than was heard, perhaps */
@@ -232,7 +235,9 @@ static int upload_parts_compare(UploadParts *p, const S3PartList *page) {
                 const S3ListedPart *listed = &page->items[i];
 
                 if (listed->number == 0 || listed->number > p->n)
-                        continue; /* begun after the last row that became durable: sent again under the same number */
+                        /* begun after the last row that became durable: sent again under the same
+                         * number */
+                        continue;
                 UploadPart *item = &p->items[listed->number - 1];
                 if (!item->etag)
                         continue;
@@ -287,7 +292,7 @@ static char *upload_parts_complete_body(const UploadParts *p, bool with_checksum
         return s3_xml_complete_body(parts, p->last);
 }
 
-/* The states of an upload, the moves between them, and its end. Which state comes next is others' business: s3.c, s3_upload_judge.c. */
+/* The states of an upload, the moves between them, and its end. */
 
 static const char *const state_names[N_UPLOAD_STATES] = {
         [UPLOAD_NEW] = "new",
@@ -468,7 +473,7 @@ static void enter_state(S3Upload *u, UploadState state) {
                 upload_finish(u, r);
 }
 
-/* The requests of an upload, and what their answers say. What is to be done about it is s3.c's business. */
+/* The requests of an upload, and what their answers say. */
 
 #define TRIES 4
 static void response_done(UploadResponse *h) {
@@ -501,7 +506,8 @@ static bool has_header(const S3Result *result, const char *name, const char *exp
         return value && strcmp(value, expected) == 0;
 }
 
-/* Of several parts the bytes are not known as a whole; they begin with what an earlier run has sent. */
+/* Of several parts the bytes are not known as a whole; they begin with what an earlier run has
+ * sent. */
 static bool has_our_bytes(const S3Upload *u, const S3Result *result) {
         char hex[SHA256_HEX_SIZE];
 
@@ -637,8 +643,9 @@ static int request_put(S3Upload *u, bool is_conditional) {
                                       .with_object_headers = true });
 }
 
-/* No x-amz-checksum-type: of SHA256 there are composite checksums only, AWS takes them for meant, and stores of before 2025 do not know the
- * header. @see Amazon S3 User Guide, "Checking object integrity": types by algorithm */
+/* No x-amz-checksum-type: of SHA256 there are composite checksums only, AWS takes them for meant,
+ * and stores of before 2025 do not know the header. @see Amazon S3 User Guide, "Checking object
+ * integrity": types by algorithm */
 static int request_create(S3Upload *u) {
         static const SignPair query = { "uploads", "" };
         const SignPair headers[] = {
@@ -764,7 +771,8 @@ static int request_part(UploadJob *job) {
         return s3_call_new(&job->call, u->client, &order);
 }
 
-/* What is under the key, as a HEAD has told, and what follows for the upload: to write, to write over, to leave it alone. */
+/* What is under the key, as a HEAD has told, and what follows for the upload: to write, to write
+ * over, to leave it alone. */
 
 #define CONFLICT_ROUNDS_MAX 4 /* of looking at who is in the way, and writing again */
 /* Deciding by what is there */
@@ -936,8 +944,7 @@ static void after_head_proof(S3Upload *u) {
         }
 }
 
-/* One object on its way to S3: the machine, one step at a time. Its states and its end are in s3_upload_state.c, what it asks in
- * s3_upload_asks.c, what it makes of an object that is there in s3_upload_judge.c, what it knows of parts in s3_upload_parts.c.
+/* One object on its way to S3: the machine, one step at a time.
  *
  *   FIRST ─ ends with part 1 ─────────────────────────────→ PUT ──────→ PROVE
  *     └───→ CREATE ───→ PARTS → LOOK → COMPLETE ──────────────────────→ PROVE
@@ -1024,7 +1031,8 @@ static void after_list(S3Upload *u) {
                         upload_end_with_response(u, UPLOAD_E_STALE);
                 return;
         case S3_DENIED:
-        case S3_REFUSED: /* the ledger alone will do: a part that is not there is found by Complete */
+        /* the ledger alone will do: a part that is not there is found by Complete */
+        case S3_REFUSED:
                 enter_state(u, UPLOAD_PARTS);
                 return;
         default:
@@ -1108,7 +1116,8 @@ static void after_complete(S3Upload *u) {
                 (void)snprintf(u->etag, sizeof u->etag, "%s", u->response.etag);
                 enter_state(u, u->etag[0] ? UPLOAD_HEAD_PROOF : UPLOAD_HEAD_LOST);
                 return;
-        case S3_NO_UPLOAD: /* an earlier try was carried out, and its answer lost; or somebody aborted it */
+        /* an earlier try was carried out, and its answer lost; or somebody aborted it */
+        case S3_NO_UPLOAD:
                 u->upload_is_gone = true;
                 enter_state(u, UPLOAD_HEAD_LOST);
                 return;
@@ -1124,7 +1133,9 @@ static void after_complete(S3Upload *u) {
                 u->omits_checksums = true;
                 enter_state(u, UPLOAD_COMPLETE);
                 return;
-        case S3_CONFLICT: /* S3 wants the upload to be begun anew; unless it is ours: an earlier try whose answer was lost */
+        /* S3 wants the upload to be begun anew; unless it is ours: an earlier try whose answer was
+         * lost */
+        case S3_CONFLICT:
                 enter_state(u, UPLOAD_HEAD_LOST);
                 return;
         default:

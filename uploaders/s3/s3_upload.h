@@ -1,6 +1,7 @@
-/* One object on its way to S3, in parts that the caller makes: a single conditional PUT when it ends within the first part, else
- * Create → parts in parallel → HEAD → Complete → HEAD. Goes on with an upload that was cut. The machine writes nothing down: it
- * says what is to be written down, and goes on when that is durable. */
+/* One object on its way to S3, in parts that the caller makes: a single conditional PUT when it
+ * ends within the first part, else Create → parts in parallel → HEAD → Complete → HEAD. Goes on
+ * with an upload that was cut. The machine writes nothing down: it says what is to be written
+ * down, and goes on when that is durable. */
 #pragma once
 
 #include "lib/base/digest.h"
@@ -10,7 +11,8 @@
 #define S3_PARTS_MAX 10000
 /* SHA-256 of the frozen plan, hex (manifests too: of their bundle's) */
 #define S3_PLAN_HEADER "x-amz-meta-neuron-collectd-plan"
-/* SHA-256 of the body, hex, of what came in a single PUT: one plan may be packed into other bytes of the same number */
+/* SHA-256 of the body, hex, of what came in a single PUT: one plan may be packed into other bytes
+ * of the same number */
 #define S3_SHA256_HEADER "x-amz-meta-neuron-collectd-sha256"
 
 typedef struct S3Upload S3Upload;
@@ -43,9 +45,10 @@ typedef struct S3UploadResult { /* borrowed while on_done runs */
         S3Proof proof;     /* HEAD forbidden: the answer of PUT or Complete is the proof */
         uint64_t bytes;
         const char *etag;
-        /* Uploads of this key that nobody goes on with may be on the server, whatever the outcome: an abort failed, or Create took more
-         * than one try, and one before the last may have been carried out. s3_sweep finds them; the caller's own one may be among
-         * those that are there. */
+        /* Uploads of this key that nobody goes on with may be on the server, whatever the outcome:
+         * an abort failed, or Create took more than one try, and one before the last may have been
+         * carried out. s3_sweep finds them; the caller's own one may be among those that are
+         * there. */
         bool is_upload_left;
 } S3UploadResult;
 
@@ -54,28 +57,36 @@ typedef struct S3UploadOrder { /* strings and parts are copied */
         const char *content_type;
         const char *plan_hex;
         unsigned max_parts_in_flight; /* at least 1 */
-        bool may_replace; /* an object of another plan under this key is none of a bundle (no manifest): put ours in its place */
+        /* an object of another plan under this key is none of a bundle (no manifest): put ours in
+         * its place */
+        bool may_replace;
 
-        /* NULL = none. Before what is there is replaced by may_replace, this key (the bundle's manifest) is asked for by HEAD. Not there,
-         * or there with this plan: ours is put in its place. There with anything else, or not to be looked at: UPLOAD_E_EXISTS. No
-         * answer: UPLOAD_E_AWAY. */
+        /* NULL = none. Before what is there is replaced by may_replace, this key (the bundle's
+         * manifest) is asked for by HEAD. Not there, or there with this plan: ours is put in its
+         * place. There with anything else, or not to be looked at: UPLOAD_E_EXISTS. No answer:
+         * UPLOAD_E_AWAY. */
         const char *guard_key;
-        /* What has the key is known to be ours to replace: written without a condition from the start, and never UPLOAD_E_SAME. */
+        /* What has the key is known to be ours to replace: written without a condition from the
+         * start, and never UPLOAD_E_SAME. */
         bool write_over;
 
-        /* To go on with an upload: its id and all parts that the ledger knows, in order from 1. A part without an ETag is sent again,
-         * whatever ListParts says of it, for nobody knows what arrived. A part with an ETag that ListParts does not have any more, or
-         * with another ETag or size → UPLOAD_E_STALE. Where listing is forbidden the ledger is believed, and Complete tells. */
+        /* To go on with an upload: its id and all parts that the ledger knows, in order from 1. A
+         * part without an ETag is sent again, whatever ListParts says of it, for nobody knows what
+         * arrived. A part with an ETag that ListParts does not have any more, or with another ETag
+         * or size → UPLOAD_E_STALE. Where listing is forbidden the ledger is believed, and
+         * Complete tells. */
         const char *upload_id;
         const S3KnownPart *parts;
         size_t n_parts;
 
         /* All on the loop, none from inside s3_upload_new(). */
-        /* The part with this number is wanted: give it by s3_upload_give() now or later. In order; after a resume first those without an ETag, then
-         * the next ones. Not called before the one asked for has been given, nor while max_parts_in_flight of them are on their way, nor
-         * after the last one. */
+        /* The part with this number is wanted: give it by s3_upload_give() now or later. In order;
+         * after a resume first those without an ETag, then the next ones. Not called before the
+         * one asked for has been given, nor while max_parts_in_flight of them are on their way,
+         * nor after the last one. */
         void (*on_want)(S3Upload *u, unsigned number, void *userdata);
-        /* Must be durable when it returns 0. -errno ends the upload with it (nothing is aborted). */
+        /* Must be durable when it returns 0. -errno ends the upload with it (nothing is
+         * aborted). */
         int (*on_begin)(S3Upload *u, void *userdata); /* before CreateMultipartUpload */
         int (*on_upload_id)(S3Upload *u, const char *upload_id, void *userdata);
         int (*on_etag)(S3Upload *u, unsigned number, const char *etag, void *userdata);
@@ -86,15 +97,18 @@ typedef struct S3UploadOrder { /* strings and parts are copied */
         uint64_t *sent_bytes; /* as in S3Order, of all its requests; NULL */
 } S3UploadOrder;
 
-/** @param client  borrowed: outlives it
- * @return 0 and *ret, -ENOMEM, -EINVAL when `parts` are not numbered 1, 2 … or are too many, -errno of the loop's source */
+/** @param client borrowed: outlives it
+ * @return 0 and *ret, -ENOMEM, -EINVAL when `parts` are not numbered 1, 2 … or are too many,
+ *   -errno of the loop's source */
 int s3_upload_new(S3Upload **ret, S3Client *client, const S3UploadOrder *order);
 /** A wanted part. The upload owns it from here on, also when it fails. */
 void s3_upload_give(S3Upload *u, S3Part *part);
-/** Asks for no further part; when those that were asked for have arrived it ends with UPLOAD_E_PAUSED, and can be gone on with. When none is
- * missing any more it ends as ever. Not from inside a callback. */
+/** Asks for no further part; when those that were asked for have arrived it ends with
+ * UPLOAD_E_PAUSED, and can be gone on with. When none is missing any more it ends as ever. Not
+ * from inside a callback. */
 void s3_upload_pause(S3Upload *u);
-/** Stops: requests are cancelled, parts released, nothing is aborted on the server; no callback any more. Takes NULL, returns NULL. */
+/** Stops: requests are cancelled, parts released, nothing is aborted on the server; no callback
+ * any more. Takes NULL, returns NULL. */
 S3Upload *s3_upload_free(S3Upload *u);
 DEFINE_CLEANUP(S3Upload, s3_upload_free);
 /** Of the object, on the server or on the way there (for progress). */

@@ -99,8 +99,8 @@ static int put_bool(bool *to, const char *text) {
         return parse_bool(text, to) < 0 ? -EINVAL : 0;
 }
 
-/* Makes room for one more. @param items_at  where the array's pointer is, of whatever type. @return the new one, zeroed, or
- * NULL and *ret_error */
+/* Makes room for one more. @param items_at where the array's pointer is, of whatever type. @return
+ * the new one, zeroed, or NULL and *ret_error */
 static void *grow(void *items_at, size_t *n, size_t size, int *ret_error) {
         char *items;
 
@@ -130,7 +130,8 @@ static int hex_value(char c) {
         return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* In place. encoding-type=url writes a blank as `+` (AWS) or `%20` (Ceph, Swift), and a plus always as `%2B`. */
+/* In place. encoding-type=url writes a blank as `+` (AWS) or `%20` (Ceph, Swift), and a plus
+ * always as `%2B`. */
 static int url_decode(char *text) {
         char *to = text;
 

@@ -43,8 +43,9 @@ typedef struct S3UploadList {
         bool is_truncated;
         char *next_key_marker, *next_upload_id_marker;
 } S3UploadList;
-/** Ask without encoding-type: Ceph 16.2 escapes the keys then, but neither says so nor escapes the markers. Control characters in keys
- * come out as U+FFFD. An upload whose key or id is missing, too long or wrongly escaped is left out. @return 0, -EINVAL, -ENOMEM */
+/** Ask without encoding-type: Ceph 16.2 escapes the keys then, but neither says so nor escapes the
+ * markers. Control characters in keys come out as U+FFFD. An upload whose key or id is missing,
+ * too long or wrongly escaped is left out. @return 0, -EINVAL, -ENOMEM */
 int s3_xml_upload_list(const char *text, size_t n, S3UploadList *ret);
 void s3_upload_list_done(S3UploadList *l);
 
@@ -53,7 +54,9 @@ typedef struct S3ListedObject {
         uint64_t bytes, last_modified_usec;
 } S3ListedObject;
 typedef struct
-        S3ObjectList { /* ListObjectsV2; asked for with encoding-type=url and decoded here when the answer says so */
+        /* ListObjectsV2; asked for with encoding-type=url and decoded here when the answer says
+         * so */
+        S3ObjectList {
         S3ListedObject *items;
         size_t n;
         char **prefixes; /* CommonPrefixes */
@@ -68,12 +71,14 @@ typedef struct S3CompletePart {
         unsigned number;
         const char *etag; /* without quotes */
 
-        /* Base64, as <ChecksumSHA256>; NULL = not sent. AWS demands it of each part when the upload was created with SHA256 ("The
-         * complete request must include the checksum for each part"). */
+        /* Base64, as <ChecksumSHA256>; NULL = not sent. AWS demands it of each part when the
+         * upload was created with SHA256 ("The complete request must include the checksum for each
+         * part"). */
         const char *checksum_sha256;
 } S3CompletePart;
 /** The body of CompleteMultipartUpload. @return the caller's, NULL for lack of memory */
 char *s3_xml_complete_body(const S3CompletePart *parts, size_t n);
 
-/** Copies an ETag without its quotes and `W/`. @return 0, -EINVAL for one that is too long, empty or has control characters */
+/** Copies an ETag without its quotes and `W/`. @return 0, -EINVAL for one that is too long, empty
+ * or has control characters */
 int s3_etag_unquote(char ret[static S3_ETAG_SIZE], const char *etag);

@@ -1,4 +1,5 @@
-/* What an errno from a volume means: wait for room, wait for the volume, or a failure of this process; and what a person can do. */
+/* What an errno from a volume means: wait for room, wait for the volume, or a failure of this
+ * process; and what a person can do. */
 #include "uploaders/volume/volume.h"
 
 #include <errno.h>
@@ -26,7 +27,8 @@ struct Volume {
         uint64_t min_free_bytes;
         unsigned min_free_permille;
         bool must_exist;
-        int mount_depth; /* of the root below its mount point when it was last opened; -1 = never yet */
+        /* of the root below its mount point when it was last opened; -1 = never yet */
+        int mount_depth;
         atomic_uint_fast64_t n_read_back; /* bytes; read by other threads */
 };
 
@@ -40,7 +42,8 @@ struct VolumeObject {
         uint64_t window; /* where the window begins that is not yet on its way to the storage */
         uint64_t next_room_check;
         int error; /* errno of what made it useless, told again by every later call; 0 */
-        bool finished; /* committed, found to be there, or given up: there is no temporary file of ours any more */
+        /* committed, found to be there, or given up: there is no temporary file of ours any more */
+        bool finished;
 };
 
 typedef struct Meaning {
@@ -103,8 +106,8 @@ static int volume_classify_errno(int error, const char *doing, const char *path,
         return UPLOAD_E_AWAY;
 }
 
-/* A destination that is a directory: where it is, whether there is room, whether it is still the one it was. What happens to one
- * object is volume_object.c's. */
+/* A destination that is a directory: where it is, whether there is room, whether it is still the
+ * one it was. What happens to one object is volume_object.c's. */
 
 #define MAX_MOUNT_DEPTH 256
 #define PROBE_BYTES 4096
@@ -154,8 +157,9 @@ static int mount_id(int fd, uint64_t *ret) {
         return 0;
 }
 
-/* Counts the steps from the root up to its mount point: 0 when it is one. An unmounted volume's mount point belongs to the file
- * system above, so the count grows; mounted again, even as another device (NFS), the count is what it was.
+/* Counts the steps from the root up to its mount point: 0 when it is one. An unmounted volume's
+ * mount point belongs to the file system above, so the count grows; mounted again, even as another
+ * device (NFS), the count is what it was.
  * @return -1 unknown */
 static int find_mount_depth(int root_fd) {
         uint64_t id, parent_id;
@@ -181,8 +185,9 @@ static int find_mount_depth(int root_fd) {
         return -1;
 }
 
-/* Whether a root that is missing may be made: nothing says that it was there before, or the directory above it still is as far below
- * its mount point as it was, so the volume is there and only the directory is gone. */
+/* Whether a root that is missing may be made: nothing says that it was there before, or the
+ * directory above it still is as far below its mount point as it was, so the volume is there and
+ * only the directory is gone. */
 static bool may_create_root(const Volume *v) {
         if (v->mount_depth < 0)
                 return !v->must_exist;
@@ -286,8 +291,9 @@ typedef struct Way {
         const char *step; /* what was tried last */
 } Way;
 
-/* Opens the directory an object lives in, making what is missing. Every parent is fsynced, also where nothing was missing: who made
- * the directory may have crashed before its fsync. @return 0 or -errno, when only ret->step is set */
+/* Opens the directory an object lives in, making what is missing. Every parent is fsynced, also
+ * where nothing was missing: who made the directory may have crashed before its fsync. @return 0
+ * or -errno, when only ret->step is set */
 static int open_directories(int root_fd, const char *relative, bool create, Way *ret) {
         char name[NAME_MAX + 1];
         _cleanup_close_ int at_fd = fcntl(root_fd, F_DUPFD_CLOEXEC, 3);
@@ -323,8 +329,9 @@ static int open_directories(int root_fd, const char *relative, bool create, Way 
         return -ENAMETOOLONG;
 }
 
-/* A crash leaves a file of this name; the next attempt at the same object, or volume_sweep, removes it. One name an object is enough:
- * an object's name holds the instance id, and one instance has one agent (the lock in its state directory). */
+/* A crash leaves a file of this name; the next attempt at the same object, or volume_sweep,
+ * removes it. One name an object is enough: an object's name holds the instance id, and one
+ * instance has one agent (the lock in its state directory). */
 static char *temporary_name(const char *name) {
         char *text = NULL;
         return asprintf(&text, ".%s.neuron-collectd-tmp", name) < 0 ? NULL : text;
@@ -382,7 +389,8 @@ int volume_begin(Volume *v, const char *relative, uint64_t size_hint_bytes, Volu
         return 0;
 }
 
-/* For what only looks: a volume that is away shows as ESTALE, one that was never there as ENOENT. */
+/* For what only looks: a volume that is away shows as ESTALE, one that was never there as
+ * ENOENT. */
 static int open_for_reading(Volume *v, int *ret_fd) {
         _cleanup_free_ char *unused = NULL;
         int r = volume_open_root(v, false, ret_fd, &unused);
@@ -432,8 +440,9 @@ int volume_sweep(Volume *v, const char *relative) {
         return unlinkat(dir_fd, temporary, 0) < 0 && errno != ENOENT ? -errno : 0;
 }
 
-/* Without a name where the file system can do that, so that a crash leaves nothing; else under one that is the same for all nodes, so that
- * whoever comes next removes what a crash left. Two that meet there harm nothing: each writes to what it opened. */
+/* Without a name where the file system can do that, so that a crash leaves nothing; else under one
+ * that is the same for all nodes, so that whoever comes next removes what a crash left. Two that
+ * meet there harm nothing: each writes to what it opened. */
 static int open_probe_file(int root_fd, char name[static NAME_MAX + 1]) {
         int fd = openat(root_fd, ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0600);
         name[0] = '\0';
@@ -476,8 +485,9 @@ int volume_probe(Volume *v, char **ret_error) {
          PIECE) /* io_destroy waits for an RCU grace period, some 30 ms: more than reading less than this takes */
 
 #define ALIGN 4096 /* enough for every logical block size in use */
-/* Linux's own asynchronous reads (io_submit), which truly are so with O_DIRECT; where a sandbox or a limit (fs.aio-max-nr) forbids
- * them, or the file is small, a piece is read when its turn comes. */
+/* Linux's own asynchronous reads (io_submit), which truly are so with O_DIRECT; where a sandbox or
+ * a limit (fs.aio-max-nr) forbids them, or the file is small, a piece is read when its turn
+ * comes. */
 typedef struct Readback {
         int direct_fd, plain_fd; /* direct_fd -1: refused */
         aio_context_t aio;
@@ -637,8 +647,9 @@ int volume_readback(const ReadbackFile *file, const VolumeStripe *stripes, size_
         return 0;
 }
 
-/* One object on its way to a volume. A crash at any moment leaves either nothing visible or the whole object:
- *   temporary file → fdatasync → read back → link under its name → unlink the temporary name → fsync of the directory. */
+/* One object on its way to a volume. A crash at any moment leaves either nothing visible or the
+ * whole object: temporary file → fdatasync → read back → link under its name → unlink the
+ * temporary name → fsync of the directory. */
 
 #define WINDOW                                                                                     \
         (4 *                                                                                       \
@@ -652,7 +663,8 @@ static int object_fail(VolumeObject *o, int error, const char *doing, char **ret
         return volume_classify_errno(error, doing, o->path, ret_error);
 }
 
-/* Sets the window before the last one in motion, and lets go of the one before that once it has arrived.
+/* Sets the window before the last one in motion, and lets go of the one before that once it has
+ * arrived.
  * @return 0, -errno of a write that failed behind our back */
 static int write_behind(VolumeObject *o) {
         while (o->offset - o->window >= WINDOW) {
@@ -666,7 +678,8 @@ static int write_behind(VolumeObject *o) {
                                             SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
                                                     SYNC_FILE_RANGE_WAIT_AFTER) < 0 &&
                             errno != EINVAL && errno != ENOSYS && errno != ESPIPE && errno != EPERM)
-                                return -errno; /* those four: not to be had here, and fdatasync tells */
+                                /* those four: not to be had here, and fdatasync tells */
+                                return -errno;
                         (void)posix_fadvise(o->fd, at, n, POSIX_FADV_DONTNEED); /* a hint */
                 }
                 o->window += WINDOW;
@@ -763,7 +776,8 @@ static int classify_existing(VolumeObject *o, const VolumeStripe *stripes, size_
         return UPLOAD_E_SAME;
 }
 
-/* Whether a link is not to be had in this way, so that another way may do: no links here, no /proc, or a policy against it. */
+/* Whether a link is not to be had in this way, so that another way may do: no links here, no
+ * /proc, or a policy against it. */
 static bool is_refusal(int error) {
         static const int refusals[] = { EPERM,  EOPNOTSUPP, ENOSYS,  EMLINK, EINVAL,
                                         EACCES, ENOENT,     ENOTDIR, ELOOP,  EXDEV };
@@ -774,8 +788,8 @@ static bool is_refusal(int error) {
         return false;
 }
 
-/* Whether the temporary name still is this object's file: another worker on the same object (this one having been given up as hung)
- * may have made it anew. */
+/* Whether the temporary name still is this object's file: another worker on the same object (this
+ * one having been given up as hung) may have made it anew. */
 static bool has_temporary(const VolumeObject *o) {
         struct stat ours, named;
 
@@ -784,7 +798,8 @@ static bool has_temporary(const VolumeObject *o) {
                ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
 }
 
-/* Names the very file that was written, whatever has the temporary name by now: one that nobody names any more cannot be linked.
+/* Names the very file that was written, whatever has the temporary name by now: one that nobody
+ * names any more cannot be linked.
  * @return false and errno: refused (no /proc, no links here), or EEXIST */
 static bool link_by_descriptor(const VolumeObject *o) {
         char self[64];
@@ -793,13 +808,15 @@ static bool link_by_descriptor(const VolumeObject *o) {
         return linkat(AT_FDCWD, self, o->dir_fd, o->name, AT_SYMLINK_FOLLOW) == 0;
 }
 
-/* What a worker is told whose file another one has taken from it: EEXIST's sentence, which names the remedy. */
+/* What a worker is told whose file another one has taken from it: EEXIST's sentence, which names
+ * the remedy. */
 static int lost_temporary(VolumeObject *o, char **ret_error) {
         return object_fail(o, EEXIST, "name", ret_error);
 }
 
-/* Gives the temporary file its name without replacing anything. Where there are neither hard links nor RENAME_NOREPLACE (some FUSE), the
- * name is looked at and then taken: not atomic, but nobody else writes names with our instance id in them.
+/* Gives the temporary file its name without replacing anything. Where there are neither hard links
+ * nor RENAME_NOREPLACE (some FUSE), the name is looked at and then taken: not atomic, but nobody
+ * else writes names with our instance id in them.
  * @return 0, -EEXIST, -ESTALE (the temporary name is another file's), -errno */
 static int parse_name(VolumeObject *o) {
         struct stat st;
@@ -852,9 +869,11 @@ static int prove(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripes,
         return UPLOAD_E_MISMATCH;
 }
 
-/* The object has its name: gives up the temporary one, if it has that still, and makes both durable in one step. A file system that loses
- * the first of two changes to one directory and keeps the second is none of those that a loss of power leaves whole; and a sync
- * that came before the second would let a loss of power bring the temporary name back, when nobody looks for it any more. */
+/* The object has its name: gives up the temporary one, if it has that still, and makes both
+ * durable in one step. A file system that loses the first of two changes to one directory and
+ * keeps the second is none of those that a loss of power leaves whole; and a sync that came before
+ * the second would let a loss of power bring the temporary name back, when nobody looks for it any
+ * more. */
 static int finish(VolumeObject *o, char **ret_error) {
         remove_temporary(o);
         int r = fs_sync_dir(o->dir_fd);

@@ -1,5 +1,6 @@
-/* Delivery to a directory on a shared or local volume. Blocking: every volume has a worker of its own, so that a hung mount
- * hangs nobody else. An object appears whole under its name or not at all, and is proven by reading it back uncached. */
+/* Delivery to a directory on a shared or local volume. Blocking: every volume has a worker of its
+ * own, so that a hung mount hangs nobody else. An object appears whole under its name or not at
+ * all, and is proven by reading it back uncached. */
 #pragma once
 
 #include <stdatomic.h>
@@ -14,30 +15,39 @@ typedef struct Volume Volume;
 typedef struct VolumeObject VolumeObject;
 
 typedef struct VolumeOptions { /* copied */
-        const char *
-                root; /* the fixed part of the destination's path: must exist or be creatable in an existing parent */
+        /* the fixed part of the destination's path: must exist or be creatable in an existing
+         * parent */
+        const char *root;
         uint64_t min_free_bytes;
         unsigned min_free_permille; /* the larger of both counts */
-        bool must_exist; /* something was delivered there before (by the store): a missing root is not made, it is away */
+        /* something was delivered there before (by the store): a missing root is not made, it is
+         * away */
+        bool must_exist;
 } VolumeOptions;
 
-/** Touches nothing yet. A volume belongs to one thread at a time, and so do its objects; it outlives them. -EINVAL: root not absolute */
+/** Touches nothing yet. A volume belongs to one thread at a time, and so do its objects; it
+ * outlives them. -EINVAL: root not absolute */
 int volume_new(Volume **ret, const VolumeOptions *options);
 Volume *volume_free(Volume *v);
 
-/* *ret_error is always written: a sentence (the caller's; NULL for lack of memory) with an outcome other than UPLOAD_E_SAME, else
- * NULL. Negative errnos are this process's own: -ENOMEM, -EMFILE, -EINVAL for a wrong call or name, -ENAMETOOLONG. The
- * volume remembers how far its root was below its mount point: when that grows, or when the root is missing and its parent is not
- * on that mount, it is away. So nothing is written into the empty mount point of a volume that is gone. */
+/* *ret_error is always written: a sentence (the caller's; NULL for lack of memory) with an outcome
+ * other than UPLOAD_E_SAME, else NULL. Negative errnos are this process's own: -ENOMEM, -EMFILE,
+ * -EINVAL for a wrong call or name, -ENAMETOOLONG. The volume remembers how far its root was below
+ * its mount point: when that grows, or when the root is missing and its parent is not on that
+ * mount, it is away. So nothing is written into the empty mount point of a volume that is gone. */
 
-/** Begins an object under a temporary dot-name in the directory it will live in; makes the directories (fsynced).
- * @param relative  below root, e.g. `20260527-…/i-0…/id.tar.zst`; every component checked, no symlink followed
- * @param size_hint_bytes  for min_free, 0 = unknown
- * @return 0, UPLOAD_E_FULL, UPLOAD_E_AWAY; *ret_error gets a sentence naming path, fault and remedy (the caller's) */
+/** Begins an object under a temporary dot-name in the directory it will live in; makes the
+ * directories (fsynced).
+ * @param relative below root, e.g. `20260527-…/i-0…/id.tar.zst`; every component checked, no
+ *   symlink followed
+ * @param size_hint_bytes for min_free, 0 = unknown
+ * @return 0, UPLOAD_E_FULL, UPLOAD_E_AWAY; *ret_error gets a sentence naming path, fault and
+ *   remedy (the caller's) */
 int volume_begin(Volume *v, const char *relative, uint64_t size_hint_bytes, VolumeObject **ret,
                  char **ret_error);
 
-/** Appends. Dirty pages are written behind and dropped as it goes. @return 0, UPLOAD_E_FULL, UPLOAD_E_AWAY */
+/** Appends. Dirty pages are written behind and dropped as it goes. @return 0, UPLOAD_E_FULL,
+ * UPLOAD_E_AWAY */
 int volume_write(VolumeObject *o, const void *data, size_t n, char **ret_error);
 
 typedef struct VolumeStripe {
@@ -45,16 +55,18 @@ typedef struct VolumeStripe {
         uint8_t sha256[SHA256_SIZE];
 } VolumeStripe;
 
-/** Makes it durable and visible, and proves it: fsync, read back uncached against the stripes, link (or RENAME_NOREPLACE),
- * fsync of the directory. When the name is taken: the same bytes → UPLOAD_E_SAME (proven by reading them), else UPLOAD_E_EXISTS.
- * Where the file system has neither links nor RENAME_NOREPLACE the name is looked at, then taken by rename.
- * @param stripes  their bytes sum up to what was written (-EINVAL otherwise)
- * @return 0 proven; UPLOAD_E_*; the object stays to be freed, and after an outcome takes no further write or commit (but see
- * volume_replace) */
+/** Makes it durable and visible, and proves it: fsync, read back uncached against the stripes,
+ * link (or RENAME_NOREPLACE), fsync of the directory. When the name is taken: the same bytes →
+ * UPLOAD_E_SAME (proven by reading them), else UPLOAD_E_EXISTS. Where the file system has neither
+ * links nor RENAME_NOREPLACE the name is looked at, then taken by rename.
+ * @param stripes their bytes sum up to what was written (-EINVAL otherwise)
+ * @return 0 proven; UPLOAD_E_*; the object stays to be freed, and after an outcome takes no
+ *   further write or commit (but see volume_replace) */
 int volume_commit(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripes, char **ret_error);
 
-/** As volume_commit after it answered UPLOAD_E_EXISTS: puts the object in place of what has the name (rename over it). Only for
- * a name that the caller has shown to be its own and to be no bundle yet (no manifest). @return 0 proven; UPLOAD_E_* */
+/** As volume_commit after it answered UPLOAD_E_EXISTS: puts the object in place of what has the
+ * name (rename over it). Only for a name that the caller has shown to be its own and to be no
+ * bundle yet (no manifest). @return 0 proven; UPLOAD_E_* */
 int volume_replace(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripes,
                    char **ret_error);
 
@@ -62,23 +74,27 @@ int volume_replace(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripe
 VolumeObject *volume_object_free(VolumeObject *o);
 DEFINE_CLEANUP(VolumeObject, volume_object_free);
 
-/** Reads the beginning of an object, at most max_bytes. @return 0 and *ret (NUL-terminated, the caller's), -ENOENT, -ESTALE when the
- * volume is away */
+/** Reads the beginning of an object, at most max_bytes. @return 0 and *ret (NUL-terminated, the
+ * caller's), -ENOENT, -ESTALE when the volume is away */
 int volume_read_head(Volume *v, const char *relative, size_t max_bytes, char **ret, size_t *ret_n);
 
-/** Reads an object back uncached. @return 0: it is what the stripes say; UPLOAD_E_EXISTS: it is something else; -ENOENT; -errno */
+/** Reads an object back uncached. @return 0: it is what the stripes say; UPLOAD_E_EXISTS: it is
+ * something else; -ENOENT; -errno */
 int volume_verify(Volume *v, const char *relative, const VolumeStripe *stripes, size_t n_stripes);
 
 /** Removes temporary files that a crash left under root for this object name. */
 int volume_sweep(Volume *v, const char *relative);
 
-/** How many bytes were read back so far, ever: a sign of life while an object is proven. The one call any thread may make. */
+/** How many bytes were read back so far, ever: a sign of life while an object is proven. The one
+ * call any thread may make. */
 uint64_t volume_n_read_back(const Volume *v);
 
-/** Replaces nothing, proves nothing: can the volume be written now? Statfs and a temporary file. 0 or UPLOAD_E_*. */
+/** Replaces nothing, proves nothing: can the volume be written now? Statfs and a temporary file. 0
+ * or UPLOAD_E_*. */
 int volume_probe(Volume *v, char **ret_error);
 
-/* Reading a file from the storage, not from the page cache, and comparing it with the digests of its stripes; exported for the tests. */
+/* Reading a file from the storage, not from the page cache, and comparing it with the digests of
+ * its stripes; exported for the tests. */
 
 typedef struct ReadbackFile { /* borrowed */
         int dir_fd;
@@ -86,12 +102,13 @@ typedef struct ReadbackFile { /* borrowed */
         atomic_uint_fast64_t *n_read; /* counts the bytes as they come, for whoever watches; NULL */
 } ReadbackFile;
 
-/**
- * Compares the whole file with the stripes. Reads O_DIRECT, the next piece while one is hashed; where O_DIRECT is refused (tmpfs, some
- * FUSE) through the page cache, which is emptied of the file before and while it is read.
- * @param ret_bad_offset   READBACK_E_DIFFERENT: where the first stripe that differs begins, or the size when the size differs
- * @return 0 the same, READBACK_E_DIFFERENT (also when it is no regular file), -errno when it could not be read
- */
+/** Compares the whole file with the stripes. Reads O_DIRECT, the next piece while one is hashed;
+ * where O_DIRECT is refused (tmpfs, some FUSE) through the page cache, which is emptied of the
+ * file before and while it is read.
+ * @param ret_bad_offset READBACK_E_DIFFERENT: where the first stripe that differs begins, or the
+ *   size when the size differs
+ * @return 0 the same, READBACK_E_DIFFERENT (also when it is no regular file), -errno when it could
+ *   not be read / */
 enum { READBACK_E_DIFFERENT = 1 };
 int volume_readback(const ReadbackFile *file, const VolumeStripe *stripes, size_t n_stripes,
                     uint64_t *ret_bad_offset);
