@@ -68,7 +68,7 @@ uint64_t pacer_rate_at(const PacerSchedule *s, unsigned minute) {
         return s->rate;
 }
 
-#define SLEEP_USEC (20 * USEC_PER_MSEC) /* so often an abort is looked for */
+#define SLEEP_USEC (20 * USEC_PER_MSEC) /* an abort is checked this often */
 #define PIECE_MIN KIB
 struct Throttle {
         atomic_uint n_refs;
@@ -132,7 +132,7 @@ static uint64_t rate_now(Throttle *t, uint64_t now_usec) {
         if (now_usec < check)
                 return atomic_load(&t->rate);
         realtime = t->clock->realtime_usec(t->clock);
-        /* Whoever comes first looks; the others go by the old rate for that moment. */
+        /* The first caller reads it; the others go by the old rate for that moment. */
         if (atomic_compare_exchange_strong(&t->checked_usec, &check,
                                            now_usec + USEC_PER_SEC - realtime % USEC_PER_SEC))
                 atomic_store(&t->rate, pacer_rate_at(&t->schedule, local_minute(realtime)));

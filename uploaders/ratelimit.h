@@ -83,7 +83,7 @@ uint64_t throttle_book(Throttle *t, uint64_t n, uint64_t *ret_nsec);
 void throttle_return(Throttle *t, uint64_t nsec);
 /** Gives up what was saved up: what should have gone is stuck behind us, and will come on top. */
 void ratelimit_discard_savings(Throttle *t);
-/** The rate at this moment, 0 = no limit. The local time is looked at once a second, when a second
+/** The rate at this moment, 0 = no limit. The local time is read once a second, when a second
  * of it begins. */
 uint64_t throttle_rate(Throttle *t);
 /** How much one party should book at a time, so that what was booked and is late does not add up:
@@ -94,6 +94,6 @@ size_t throttle_piece(Throttle *t);
 /** Sleeps until some of `wanted` may go: a piece (throttle_piece) at most. @param abort NULL, or
  * ends it @return how much; 0: *abort was set, nothing is booked */
 size_t throttle_wait(Throttle *t, size_t wanted, const atomic_bool *abort);
-/** Sleeps, and looks at *abort (NULL: never) every 20 ms. @return whether it has slept to the
+/** Sleeps, and checks *abort (NULL: never) every 20 ms. @return whether it has slept to the
  * end */
 bool throttle_sleep(uint64_t usec, const atomic_bool *abort);

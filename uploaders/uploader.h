@@ -13,7 +13,7 @@ enum {
         UPLOAD_E_AWAY = 4,
         /* what is there is not what was written: the copy was removed or is none yet, try again */
         UPLOAD_E_MISMATCH = 5,
-        /* no credentials, or they are refused, or not permitted: wait until somebody mends it */
+        /* no credentials, or they are refused, or not permitted: wait until somebody repairs it */
         UPLOAD_E_DENIED = 6,
         UPLOAD_E_REFUSED = 7, /* this object is refused for what it is: no waiting helps */
         UPLOAD_E_STALE = 8,   /* what was to be resumed cannot be: begin anew */
@@ -32,7 +32,7 @@ uint64_t backoff_next_usec(unsigned n_failures, uint64_t initial_usec, uint64_t 
 
 /* How many requests may be under way at once: one more after each round of successes, half after a
  * store has asked for less (additive increase, multiplicative decrease), one cut a round. And
- * until when nothing begins, when it has told that. Pure. */
+ * until when nothing begins, when it has said so. Pure. */
 typedef struct Aimd {
         unsigned limit, max;  /* 1 … max */
         unsigned n_successes; /* since the last change */
@@ -47,5 +47,5 @@ void aimd_init(Aimd *a, unsigned max);
 void aimd_succeeded(Aimd *a);
 /** The store asked for less. @param begun_usec  when the request began that was answered */
 void aimd_slowed_down(Aimd *a, uint64_t started_usec, uint64_t now_usec);
-/** The store has told when to come again (Retry-After). @param wait_usec  capped by the caller */
+/** The store has said when to retry (Retry-After). @param wait_usec  capped by the caller */
 void aimd_hold(Aimd *a, uint64_t now_usec, uint64_t wait_usec);

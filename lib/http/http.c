@@ -1,5 +1,5 @@
-/* Requests by libcurl inside the loop. libcurl tells which sockets it waits for and until when,
- * sd-event waits, and libcurl is told what happened. One request is one easy handle, and waits for
+/* Requests by libcurl inside the loop. libcurl says which sockets it waits for and until when,
+ * sd-event waits, and libcurl is given the events. One request is one easy handle, and waits for
  * its turn in a queue of the pool (libcurl's own would let the time to connect run).
  * @see libcurl-multi(3), "MULTI_SOCKET" */
 #include "lib/http/http.h"
@@ -152,7 +152,7 @@ typedef struct Flow {
         uint64_t unsent;  /* of that: has not left yet */
 } Flow;
 
-/* @return false: the kernel does not tell */
+/* @return false: the kernel does not say */
 static bool flow_of(int fd, Flow *ret) {
         struct tcp_info info = { 0 };
         socklen_t n = sizeof info;
@@ -369,7 +369,7 @@ struct HttpCall {
         ListLink link; /* in one of the pool's lists */
         HttpPool *pool;
         CURL *easy;
-        int fd; /* libcurl's, which tells when it is gone; -1 = none, or more than one is tried */
+        int fd; /* libcurl's, which reports when it is gone; -1 = none, or more than one is tried */
         int last_fd; /* when that was closed, it was this one */
         bool is_tls;
         struct curl_slist *headers;
@@ -434,7 +434,7 @@ static int on_io(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
         int what = 0;
 
         (void)s;
-        /* An error is told as both: libcurl then makes its system calls, reads what had come
+        /* An error is reported as both: libcurl then makes its system calls, reads what had come
          * before the error, and learns the errno, where CURL_CSELECT_ERR would end the transfer
          * without either. */
         if (revents & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
@@ -465,7 +465,7 @@ static int watch_socket(CURL *easy, curl_socket_t fd, int what, void *userdata, 
                 (void)sd_event_source_set_description(s, "http"); /* for debugging only */
         if (curl_multi_assign(p->multi, fd, s) != CURLM_OK)
                 sd_event_source_disable_unref(
-                        s); /* not a socket that it knows: it will not tell when to remove it */
+                        s); /* not a socket that it knows: it will not report when to remove it */
         return 0;
 }
 
@@ -860,7 +860,7 @@ static void on_transfer_ended(CURL *easy, CURLcode code) {
 #define SEND_BUFFER_MIN (16 * KIB)  /* CURLOPT_UPLOAD_BUFFERSIZE takes no less */
 #define SEND_BUFFER_MAX (128 * KIB) /* larger ones need as much CPU, measured up to 2 MiB */
 #define RECEIVE_BUFFER (128 * KIB)  /* for pieces that are handed on */
-/* ── what it asks and tells ── */
+/* ── what it asks and reports ── */
 
 static int on_progress(void *userdata, curl_off_t down_max, curl_off_t down, curl_off_t up_max,
                        curl_off_t up) {
@@ -914,6 +914,25 @@ static bool may_have_early_answer(const HttpCall *c) {
                http_call_sent_bytes(c) < c->body_bytes;
 }
 
+#define REST_MAX (64 * KIB)
+
+/* Reads, without blocking, what a connection that is about to be closed has received and libcurl
+ * has not read: a reply from its status line on, as far as it goes, or nothing. */
+static void read_rest(HttpReplyState *h, int fd, size_t max_bytes) {
+        _cleanup_free_ char *data = malloc(REST_MAX);
+        size_t n = 0;
+
+        while (data && n < REST_MAX) {
+                ssize_t got = recv(fd, data + n, REST_MAX - n, MSG_DONTWAIT);
+
+                if (got <= 0)
+                        break; /* that was all */
+                n += (size_t)got;
+        }
+        if (n > 0 && http_reply_add_raw(h, data, n, max_bytes) < 0)
+                http_reply_done(h); /* no answer, or too much of one: then the reset is reported */
+}
+
 static int on_close_socket(void *userdata, curl_socket_t fd) {
         HttpPool *p = userdata;
 
@@ -921,7 +940,7 @@ static int on_close_socket(void *userdata, curl_socket_t fd) {
                 HttpCall *c = CONTAINER_OF(link, HttpCall, link);
 
                 if (c->last_fd == fd && may_have_early_answer(c))
-                        http_reply_read_rest(&c->reply, fd, c->reply_max_bytes);
+                        read_rest(&c->reply, fd, c->reply_max_bytes);
                 http_ratelimit_lost(&c->ratelimit, fd);
         }
         http_ratelimit_closing(&p->ratelimit, fd);
@@ -1007,7 +1026,7 @@ static size_t on_body(char *data, size_t size, size_t n, void *userdata) {
                 return check_parsed(c, http_reply_add_body(&c->reply, data, n, c->reply_max_bytes))
                                ? n
                                : 0;
-        http_reply_count_body(&c->reply, n);
+        c->reply.n_received += n;
         if (c->on_data(c, data, n, c->userdata) >= 0)
                 return n;
         c->fault = HTTP_E_STOPPED;
@@ -1225,8 +1244,8 @@ static void on_ratelimit_ready(void *userdata) {
         }
         if (c->ratelimit.n_stuck == 0)
                 call_on_progress(c); /* it was us who let it wait */
-        /* Also calls for what has been heard meanwhile: paused, a transfer does not end by itself.
-         * Fails only when the connection is gone, and then something else tells. */
+        /* Also calls for what has been received meanwhile: paused, a transfer does not end by
+         * itself. Fails only when the connection is gone, and then something else reports it. */
         (void)curl_easy_pause(c->easy, CURLPAUSE_CONT);
 }
 

@@ -67,9 +67,9 @@ DEFINE_CLEANUP(HttpPool, http_pool_free);
 typedef struct HttpOrder {  /* strings are copied; body is borrowed until on_done or cancel */
         const char *method; /* GET PUT POST HEAD DELETE */
         const char *url;    /* sent as it is: escaped, `.` and `..` let be (CURLOPT_PATH_AS_IS) */
-        const char *const *
-                headers; /* `Name: value` lines, NULL-terminated; Host, Content-Length and User-Agent are made here
-                                     * unless given; no `Expect:` unless given; no CR, LF or NUL (-EINVAL) */
+        /* `Name: value` lines, NULL-terminated; Host, Content-Length and User-Agent are made here
+         * unless given; no `Expect:` unless given; no CR, LF or NUL (-EINVAL) */
+        const char *const *headers;
         const void *body; /* NULL = none */
         size_t body_bytes;
 
@@ -121,7 +121,7 @@ struct HttpReply {
         /* 0: there is a whole reply, be it one of 300 and above that came before all of the
          * request was sent (over TLS it is lost when the server resets the connection while we
          * send: HTTP_E_CUT; `Expect: 100-continue` avoids that). HTTP_E_CUT and the like may come
-         * with a status above 0: what was heard before. */
+         * with a status above 0: what was received before. */
         int error;
         const char *text; /* with an error: `s3.example:443: connection refused`; else NULL */
         unsigned status;  /* 0 = none was received */

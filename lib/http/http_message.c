@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/socket.h>
 
 #include "lib/base/clock.h"
 #include "lib/base/digest.h"
@@ -75,7 +74,6 @@ bool http_request_has_header(const HttpOrder *o, const char *name) {
         return false;
 }
 
-#define REST_MAX (64 * KIB)
 void http_reply_init(HttpReplyState *h) {
         *h = (HttpReplyState){ .content_bytes = -1 };
 }
@@ -250,25 +248,6 @@ int http_reply_add_raw(HttpReplyState *h, const char *data, size_t n, size_t max
                                    max_bytes);
 }
 
-void http_reply_read_rest(HttpReplyState *h, int fd, size_t max_bytes) {
-        _cleanup_free_ char *data = malloc(REST_MAX);
-        size_t n = 0;
-
-        while (data && n < REST_MAX) {
-                ssize_t got = recv(fd, data + n, REST_MAX - n, MSG_DONTWAIT);
-
-                if (got <= 0)
-                        break; /* that was all */
-                n += (size_t)got;
-        }
-        if (n > 0 && http_reply_add_raw(h, data, n, max_bytes) < 0)
-                http_reply_done(h); /* no answer, or too much of one: then the reset is reported */
-}
-
-void http_reply_count_body(HttpReplyState *h, size_t n) {
-        h->n_received += n;
-}
-
 bool http_reply_is_complete(const HttpReplyState *h, bool is_head) {
         return h->headers_ended &&
                (is_head || (h->content_bytes >= 0 && h->n_received == (uint64_t)h->content_bytes));
@@ -346,7 +325,7 @@ int http_timeout_check(const HttpTimeout *p, uint64_t now_usec) {
         }
 }
 
-/* `host:port` of whom libcurl could not connect to. @return whether it tells */
+/* `host:port` of whom libcurl could not connect to. @return whether it does */
 static bool parse_peer(const char *curl_text, char *buf, size_t size) {
         static const char beginning[] = "Failed to connect to ", between[] = " port ";
         const char *host = curl_text ? curl_text + strlen(beginning) : "", *port;

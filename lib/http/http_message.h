@@ -58,13 +58,6 @@ int http_reply_add_body(HttpReplyState *h, const void *data, size_t n, size_t ma
  * Content-Length. @return as the others */
 int http_reply_add_raw(HttpReplyState *h, const char *data, size_t n, size_t max_bytes);
 
-/** Reads, without blocking, what a connection that is about to be closed has received and libcurl
- * has not read: a reply from its status line on, as far as it goes, or nothing. */
-void http_reply_read_rest(HttpReplyState *h, int fd, size_t max_bytes);
-
-/** Counts a piece that somebody else keeps. */
-void http_reply_count_body(HttpReplyState *h, size_t n);
-
 /** @return whether the reply has a length and all of it was received. @param is_head to HEAD,
  *   which has no body */
 bool http_reply_is_complete(const HttpReplyState *h, bool is_head);

@@ -1,5 +1,5 @@
-/* No second has more than the rate allows, several threads together get the rate, the windows of the
- * day are kept, and an abort ends a wait. */
+/* No second has more than the rate allows, several threads together get the rate, the windows of
+ * the day are kept, and an abort ends a wait. */
 #include "uploaders/ratelimit.h"
 
 #include <pthread.h>
@@ -427,7 +427,8 @@ static void two_threads_share_one_line_and_lose_nothing(void **state) {
                 last = MAX(last, parties[i].booked_until);
                 total += parties[i].total;
         }
-        /* The line's end is what all have booked together: had one overwritten the other, it would come sooner. */
+        /* The line's end is what all have booked together: had one overwritten the other, it would
+         * come sooner. */
         double expected = (double)total / (double)MIB - 0.025;
         assert_true((double)last / (double)USEC_PER_SEC >= 0.9999 * expected);
         assert_true((double)last / (double)USEC_PER_SEC <= 1.001 * expected + 1);
@@ -454,7 +455,8 @@ static void who_waits_together_gets_the_rate_together(void **state) {
                 assert_int_equal(pthread_create(&threads[i], NULL, wait_much, &parties[i]), 0);
         for (size_t i = 0; i < N_THREADS; i++)
                 assert_int_equal(pthread_join(threads[i], NULL), 0);
-        /* 2 MiB at 2 MiB/s: never quicker than the rate; how much slower is the machine's business */
+        /* 2 MiB at 2 MiB/s: never quicker than the rate; how much slower is the machine's
+         * business */
         assert_true(clock->boottime_usec(clock) - begin >= 970000);
         throttle_unref(t);
 }

@@ -129,7 +129,8 @@ static void the_longest_wait_counts(void **state) {
         assert_int_equal(a.limit, 4);
 }
 
-/* A store that serves so many at once and turns the others away: the limit stays near what it can do. */
+/* A store that serves so many at once and turns the others away: the limit stays near what it can
+ * do. */
 static void it_settles_near_what_a_store_can_do(void **state) {
         (void)state;
         for (unsigned capacity = 1; capacity <= 32; capacity++) {

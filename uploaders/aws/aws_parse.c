@@ -132,7 +132,7 @@ int s3_time_parse_http(const char *text, uint64_t *ret_usec) {
 
         if (strlen(text) != strlen("Wed, 27 May 2026 05:12:33 GMT"))
                 return -EINVAL;
-        text += 3; /* the day of the week, which the date tells better */
+        text += 3; /* the day of the week, which the date makes superfluous */
         if (word(&text, ", ") < 0 || digits(&text, 2, &m.day) < 0 || word(&text, " ") < 0 ||
             month_name(&text, &m.month) < 0 || word(&text, " ") < 0)
                 return -EINVAL;

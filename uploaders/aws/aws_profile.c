@@ -14,7 +14,7 @@
 
 typedef enum SectionType {
         SECTION_PROFILE, /* [profile NAME]; [NAME] of credentials */
-        SECTION_DEFAULT, /* [default] of config: not looked at when there is a [profile default] */
+        SECTION_DEFAULT, /* [default] of config: ignored when there is a [profile default] */
         SECTION_OTHER,
 } SectionType;
 
@@ -78,7 +78,7 @@ static void cut_comment(char *s) {
                 }
 }
 
-/* Doubles when n is a power of two, so that n alone tells what is allocated. */
+/* Doubles when n is a power of two, so that n alone gives what is allocated. */
 static void *grow(void *items, size_t n, size_t item_size) {
         return (n & (n - 1)) ? items : reallocarray(items, n ? 2 * n : 1, item_size);
 }
@@ -310,7 +310,7 @@ static char *build_path(const char *text, const char *usual, const char *home) {
         return path_join(home, text ? text + 2 : usual);
 }
 
-typedef struct Paths { /* owned; NULL when there is no home to look in */
+typedef struct Paths { /* owned; NULL when there is no home directory */
         char *config, *credentials;
 } Paths;
 

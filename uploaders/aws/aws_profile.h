@@ -51,9 +51,9 @@ unsigned aws_profile_line(const AwsProfileFile *f, const char *profile, const ch
 /* The two files, read from where the environment says they are. */
 
 typedef struct
-        /* what tells one content of a file from the next without reading it */
+        /* what changes with a file's content, without reading it */
         CredentialsFileStat {
-        uint64_t device, inode, bytes; /* all 0 = there is none, or it may not be looked at */
+        uint64_t device, inode, bytes; /* all 0 = there is none, or it may not be read */
         int64_t mtime_nsec, ctime_nsec;
 } CredentialsFileStat;
 
@@ -62,7 +62,7 @@ typedef struct CredentialsFilesStat {
 } CredentialsFilesStat;
 
 typedef struct CredentialsFile {
-        char *path; /* owned; NULL when there is no home to look in */
+        char *path; /* owned; NULL when there is no home directory */
         char *text; /* secret memory, which `parsed` points into */
         int error;  /* 0 = read; -ENOENT … = taken for empty */
         AwsProfileFile parsed;

@@ -25,7 +25,7 @@ char *aws_service_host(const char *service, const char *region, bool dualstack, 
 const char *aws_partition_name(const char *region);
 
 /** The region in a host name of S3 (`b.s3.eu-west-1.amazonaws.com`, `s3-us-west-2.amazonaws.com`,
- * `s3.amazonaws.com`), as redirects tell it. @return whether it is one; *ret is at most 63
+ * `s3.amazonaws.com`), as redirects name it. @return whether it is one; *ret is at most 63
  * characters */
 #define AWS_REGION_SIZE 64
 bool aws_region_of_host(const char *host, char ret[static AWS_REGION_SIZE]);

@@ -465,7 +465,7 @@ uint64_t credentials_schedule_backoff_usec(unsigned n_failures) {
                               : MIN(USEC_PER_SEC << (n_failures - 1), MAX_BACKOFF_USEC);
 }
 
-/* The timer runs on a clock that does not follow the wall's: so it looks at that one now and
+/* The timer runs on a clock that does not follow the wall's: so it checks that one now and
  * then. */
 #define TIMER_MAX_USEC (10 * USEC_PER_MINUTE)
 /* Credentials that served so long were good: a refusal after that is no failure of the source. */
@@ -592,8 +592,7 @@ static bool may_try(const Credentials *c) {
         return c->clock->boottime_usec(c->clock) >= c->next_try_usec;
 }
 
-/* Somebody has mended something: that is looked at at once, however often it was looked at in
- * vain. */
+/* A changed file is read at once, however many fetches have failed. */
 static bool have_files_changed(const Credentials *c) {
         CredentialsFilesStat files_stat = credentials_files_stat(c->environment, c->home);
 
@@ -620,7 +619,7 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
 
 /* Who waits */
 
-/* Takes them all off first: one who is told may begin to wait again, or have another one
+/* Takes them all off first: a callback may begin to wait again, or have another one
  * cancelled. */
 static void notify_waiters(Credentials *c, const char *error) {
         ListLink ready;
@@ -651,7 +650,7 @@ static int on_check(sd_event_source *source, void *userdata) {
                 notify_waiters(c, NULL);
                 return 0;
         }
-        /* A copy: one who is told may cause the next failure. */
+        /* A copy: a callback may cause the next failure. */
         _cleanup_free_ char *error = c->error ? strdup(c->error) : NULL;
         notify_waiters(c, error ? error : NO_MEMORY);
         return 0;

@@ -87,7 +87,7 @@ const char *credentials_origin(const Credentials *c);
 uint64_t credentials_expire_usec(const Credentials *c);
 
 /** Region by environment (AWS_REGION, AWS_DEFAULT_REGION) or profile, for the command line.
- * @return the caller's, NULL = none told */
+ * @return the caller's, NULL = none */
 char *credentials_region(const Credentials *c);
 
 /* When credentials are usable, and when they are fetched again. Pure; exported for the tests, like

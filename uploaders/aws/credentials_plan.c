@@ -1,4 +1,4 @@
-/* The chain: each link looks whether it is the one. */
+/* The chain: each link decides whether it applies. */
 #include "uploaders/aws/credentials_plan.h"
 
 #include <arpa/inet.h>
@@ -22,7 +22,7 @@ typedef struct Planner {
         CredentialsPlan *plan;
         const CredentialsFiles *files;
         char *const *environment;
-        const char *profile; /* the one that the chain looks at */
+        const char *profile; /* the one that the chain reads */
         char *fault;         /* owned */
 } Planner;
 
@@ -222,7 +222,7 @@ static int plan_container(Planner *p) {
                 return planner_fail(p, text);
         if (r < 0)
                 return r;
-        /* Scheme and host only: on ECS the path is what tells one task's credentials from
+        /* Scheme and host only: on ECS the path is what distinguishes one task's credentials from
          * another's. */
         _cleanup_(url_done) Url u = { 0 };
         r = url_parse(&u, url);

@@ -32,7 +32,7 @@ typedef struct CredentialsPlan {
         /* WEB_IDENTITY: by the token; else by the keys of the base; no role_arn = none */
         CredentialsRole role;
         StsEndpoint sts; /* when there is a role or a web identity */
-        /* IMDS because nothing else was found: what was looked at before, for people; else NULL */
+        /* IMDS because nothing else was found: what was read before, for people; else NULL */
         char *searched;
 } CredentialsPlan;
 
@@ -40,9 +40,9 @@ typedef struct CredentialsPlanOptions { /* borrowed until credentials_plan_done(
         char *const *environment;
         const CredentialsFiles *files;
         /* NULL or "" = AWS_PROFILE, `default`; else keys and web identity of the environment are
-         * not looked at */
+         * ignored */
         const char *profile;
-        const char *region; /* for STS when nothing else tells one */
+        const char *region; /* for STS when nothing else names one */
 } CredentialsPlanOptions;
 
 /** @return 0 and *ret; -EINVAL and *ret_error, a sentence (the caller's); -ENOMEM */

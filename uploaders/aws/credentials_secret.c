@@ -38,7 +38,7 @@ void *credentials_secret_new(size_t n) {
         return s->data;
 }
 
-char *credentials_secret_dup(const char *text) {
+static char *credentials_secret_dup(const char *text) {
         if (!text)
                 return NULL;
         size_t n = strlen(text) + 1;
@@ -65,7 +65,7 @@ void *credentials_secret_free(void *secret) {
         return NULL;
 }
 
-/* Reads to the end or to max + 1 bytes: a file in /proc tells no size, and one that grows must not
+/* Reads to the end or to max + 1 bytes: a file in /proc has no size, and one that grows must not
  * overrun. */
 static int read_whole(int fd, char *buf, size_t max_bytes, size_t *ret_n) {
         size_t n = 0;

@@ -13,7 +13,6 @@
 /** @return n zeroed bytes, NULL for lack of memory; to be given back by
  * credentials_secret_free() */
 void *credentials_secret_new(size_t n);
-char *credentials_secret_dup(const char *text); /* of NULL: NULL */
 char *credentials_secret_join(const char *a, const char *b);
 /** Overwrites and gives back. Takes NULL, returns NULL. */
 void *credentials_secret_free(void *secret);

@@ -90,11 +90,7 @@ unsigned imds_status(const Imds *i) {
         return i->status;
 }
 
-const char *imds_endpoint(const Imds *i) {
-        return i->endpoint;
-}
-
-/* Idle again before it is told, so that the next question may be asked from inside. */
+/* Idle again before the callback, so that the next question may be asked from inside. */
 static void finish(Imds *i, const char *text, const char *error) {
         free(i->path);
         i->path = NULL;
@@ -119,8 +115,8 @@ static void continue_request(Imds *i, int (*request)(Imds *i)) {
 static char *explain_no_response(const Imds *i, const HttpReply *reply) {
         bool was_silent = reply->error == HTTP_E_STALLED || reply->error == HTTP_E_TIMEOUT;
 
-        /* The answer's packets die on their way through one more network namespace: the only sign
-         * of it is silence. */
+        /* The answer's packets are dropped on their way through one more network namespace: the
+         * only sign of it is silence. */
         return format_sentence(
                 "the metadata service at %s does not answer (%s)%s", i->endpoint, reply->text,
                 was_silent && !i->token_line

@@ -25,4 +25,3 @@ int imds_get(Imds *i, const char *path,
 
 /** @return the status of the answer to the last path; 0 = there was none, not even a token */
 unsigned imds_status(const Imds *i);
-const char *imds_endpoint(const Imds *i); /* `http://169.254.169.254`; borrowed */

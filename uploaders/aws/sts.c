@@ -1,4 +1,4 @@
-/* Where STS is. Pure. */
+/* Where STS is, and one role at a time asked of it. */
 #include "uploaders/aws/sts.h"
 
 #include <errno.h>
@@ -67,9 +67,8 @@ void sts_endpoint_done(StsEndpoint *p) {
 #define FORM_TYPE "application/x-www-form-urlencoded; charset=utf-8"
 #define TOTAL_USEC (60 * USEC_PER_SEC)
 #define REPLY_MAX_BYTES ((size_t)(64 * KIB))
-#define MIN_SKEW_USEC                                                                              \
-        ((int64_t)(60 *                                                                            \
-                   USEC_PER_SEC)) /* less is the way of a reply, and no signature fails by it */
+/* Less is the time of a reply's way, and no signature fails by it. */
+#define MIN_SKEW_USEC ((int64_t)(60 * USEC_PER_SEC))
 
 static int sign(const Sts *s, Signature *ret);
 static int start_call(Sts *s);
@@ -199,7 +198,7 @@ static char *explain_refusal(const Sts *s, const HttpReply *reply) {
                                remedy ? remedy : "");
 }
 
-/* Expirations are told by the server's clock and looked at by ours. */
+/* Expirations are times of the server's clock and are compared with ours. */
 static int parse_response(Sts *s, const HttpReply *reply, CredentialsSet *ret) {
         StsCredentials got;
         uint64_t expires_usec;

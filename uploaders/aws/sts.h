@@ -12,7 +12,7 @@
 #include "uploaders/aws/aws_sign.h"
 #include "uploaders/aws/credentials_secret.h"
 
-typedef struct StsEndpointOptions { /* borrowed; NULL or "" = not told */
+typedef struct StsEndpointOptions { /* borrowed; NULL or "" = unknown */
         const char *endpoint;       /* http(s)://host[:port][/base]: taken as it is */
         const char *region;         /* NULL = us-east-1 */
         bool dualstack, fips;

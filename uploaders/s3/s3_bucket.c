@@ -13,8 +13,8 @@
 #include "uploaders/uploader.h"
 
 #define PROBE_TRIES 2
-#define CLOCK_AGREES_USEC                                                                          \
-        (3 * (int64_t)USEC_PER_SEC) /* Date tells whole seconds, and answers take time */
+/* Date has whole seconds, and answers take time. */
+#define CLOCK_AGREES_USEC (3 * (int64_t)USEC_PER_SEC)
 
 static const char probe_body[] = "neuron-collectd asks whether it may write here\n";
 
@@ -37,7 +37,7 @@ enum { STEP_HEAD_BUCKET, STEP_GET_KEY, STEP_PUT, STEP_PUT_CONDITIONAL, STEP_OTHE
 static const ProbeRequest steps[] = {
         [STEP_HEAD_BUCKET]    = { S3_HEAD_BUCKET, "bucket", NEEDS_NOTHING,
                             "a bucket that is missing is noticed only when something is written" },
-        /* after a HEAD that was denied, whose answer does not say what was denied */
+        /* after a HEAD that was denied, whose answer does not name what was denied */
         [STEP_GET_KEY]       = { S3_GET_OBJECT, "bucket", NEEDS_NOTHING, NULL },
         [STEP_PUT]       = { S3_PUT_OBJECT, NULL, NEEDS_NOTHING, NULL },
         [STEP_PUT_CONDITIONAL] = { S3_PUT_OBJECT, "conditional writes", NEEDS_OBJECT,
@@ -434,7 +434,7 @@ struct S3Sweep {
         size_t at;         /* in the page */
         char *key_marker, *id_marker;
 
-        /* of the upload looked at */
+        /* of the upload that is checked */
         unsigned part_marker;
         uint64_t newest_usec; /* part, or the upload's beginning */
         uint64_t age_usec;
@@ -489,7 +489,7 @@ static void record_failure(S3Sweep *s, int outcome, const char *sentence) {
         s->error = sentence ? strdup(sentence) : NULL;
 }
 
-/* One upload that cannot be looked at or aborted does not keep the others; a store that is away or
+/* One upload that cannot be checked or aborted does not keep the others; a store that is away or
  * closed to us does. */
 static void after_failure(S3Sweep *s) {
         int outcome = s3_verdict_outcome(s->verdict);
@@ -540,7 +540,7 @@ static void count_parts(S3Sweep *s, const S3Result *result) {
         for (size_t i = 0; i < page.n; i++) {
                 uint64_t usec = page.items[i].last_modified_usec;
 
-                /* not told: it may be new */
+                /* unknown: it may be new */
                 s->newest_usec = MAX(s->newest_usec, usec ? usec : s3_client_now_usec(s->client));
         }
         if (page.is_truncated && page.next_marker > before)
@@ -614,7 +614,7 @@ static void request_upload_abort(S3Sweep *s) {
 
 /* Deciding */
 
-/* Of a time that was not told (0): none. Somebody may be at it. */
+/* Of an unknown time (0): none. Somebody may be at it. */
 static uint64_t age_of(const S3Sweep *s, uint64_t usec) {
         uint64_t now = s3_client_now_usec(s->client);
 
@@ -626,7 +626,7 @@ static bool is_garbled(const char *key) {
         return strstr(key, "\xef\xbf\xbd") != NULL;
 }
 
-/* Whether an upload may be one to abort, as far as the list tells. */
+/* Whether an upload may be one to abort, as far as the list shows. */
 static bool is_step_needed(const S3Sweep *s, const S3ListedUpload *upload) {
         const S3SweepOrder *o = &s->order;
 

@@ -52,7 +52,7 @@ typedef struct S3SweepOrder { /* strings are copied */
          * those that is_known. */
         const char *upload_id;
 
-        /* Of the newest part (ListParts), or of the upload when it has none; what does not tell
+        /* Of the newest part (ListParts), or of the upload when it has none; what has none
          * its time counts as new. 0 = any age. */
         uint64_t min_age_usec;
 

@@ -37,7 +37,7 @@ struct S3Client {
         /* learned */
         bool has_no_conditions;
         bool has_request_ids;     /* in its answers */
-        int64_t clock_ahead_usec; /* the server's, by the last Date that was heard */
+        int64_t clock_ahead_usec; /* the server's, by the last Date that was received */
         int64_t sign_ahead_usec;  /* taken into account: only after a RequestTimeTooSkewed */
 
         S3Counts counts;
@@ -738,14 +738,14 @@ static CallRetry learn_clock(S3Call *call) {
         S3Client *c = call->client;
 
         if (call->is_clock_corrected || call->signed_ahead_usec == c->clock_ahead_usec)
-                return RETRY_NONE; /* told before, or it has not told its time */
+                return RETRY_NONE; /* corrected before, or there was no Date */
         call->is_clock_corrected = true;
         c->sign_ahead_usec = c->clock_ahead_usec;
         return RETRY_NOW;
 }
 
 /* Keys that are denied may have been replaced at their source, whatever the reason that is given:
- * a wrong secret, a role that lost its permission. How often that is looked at is the source's
+ * a wrong secret, a role that lost its permission. How often that is checked is the source's
  * business. */
 static CallRetry renew_keys(S3Call *call) {
         if (call->are_keys_renewed)
@@ -778,12 +778,13 @@ static CallRetry decide_retry(S3Call *call, S3Answer *answer) {
         }
 }
 
-/* One request on its way: a connection for large bodies, credentials, signature, answer, and again where that is the answer.
+/* One request: a connection for large bodies, credentials, signature, answer, and again where the
+ * answer calls for it.
  *
- *   NEW → (QUEUED → NEW →) (PAUSING →) (ASKING →) SENT → ENDED
- *          ↑                  │   ↑        ↑      │ │
- *          │                  │   │        └ keys ┘ │     keys that were denied: has their source others?
- *          └ slow down ───────┘   └─────────────────┘ */
+ *   NEW → (QUEUED → NEW →) (DELAYED →) (CREDENTIALS →) SENT → ENDED
+ *          ↑                  │   ↑        ↑           │ │
+ *          │                  │   │        └ denied ───┘ │  has the source other keys?
+ *          └ slow down ───────┘   └──────────────────────┘ */
 
 #define LARGE_BYTES (64 * KIB) /* a body from here on needs one of the connections for large ones */
 /* States */
@@ -802,7 +803,7 @@ static const unsigned moves[N_CALL_STATES] = {
         [CALL_SENT] = TO(CALL_SENT) | TO(CALL_CREDENTIALS) | TO(CALL_DELAYED) | TO(CALL_ENDED),
         [CALL_DELAYED] = TO(CALL_QUEUED) | TO(CALL_DELAYED) | TO(CALL_CREDENTIALS) | TO(CALL_SENT) |
                          TO(CALL_ENDED),
-        [CALL_ENDED] = TO(CALL_ENDED), /* told, then freed */
+        [CALL_ENDED] = TO(CALL_ENDED), /* reported, then freed */
 };
 
 static const StateTable call_table = {
@@ -847,7 +848,7 @@ static const char *result_header(const S3Result *r, const char *name) {
         return r->reply ? http_reply_header(r->reply, name) : NULL;
 }
 
-/* The one way out: tells, and is gone. */
+/* The one way out: reports, then frees. */
 static void finish(S3Call *call, const S3Answer *answer, const HttpReply *reply) {
         S3Client *c = call->client;
         const S3Result result = {
@@ -909,7 +910,7 @@ static void pause_call(S3Call *call, const S3Answer *answer) {
                 finish_failure(call, r);
 }
 
-/* The denial stands. @param error  why the source could not tell; NULL = it has no others */
+/* The denial stands. @param error  why the source gave none; NULL = it has no others */
 static void finish_denied(S3Call *call, const char *error) {
         char *sentence;
 
@@ -936,7 +937,7 @@ static void on_others(const char *error, void *userdata) {
         s3_answer_done(&call->denied_answer);
         call->denial_status = 0;
         c->counts.stats.n_retries++;
-        (void)try_now(call); /* it has told what there was to tell */
+        (void)try_now(call); /* it has reported any error itself */
 }
 
 static void request_other_credentials(S3Call *call) {
@@ -970,7 +971,7 @@ static void on_reply(const HttpReply *reply, void *userdata) {
                 break;
         case RETRY_NOW:
                 c->counts.stats.n_retries++;
-                (void)try_now(call); /* it has told what there was to tell */
+                (void)try_now(call); /* it has reported any error itself */
                 break;
         case RETRY_LATER:
                 c->counts.stats.n_retries++;
@@ -1027,7 +1028,7 @@ static void on_credentials(const char *error, void *userdata) {
         if (error)
                 finish_unsent(call, S3_DENIED, error);
         else
-                (void)try_now(call); /* it has told what there was to tell */
+                (void)try_now(call); /* it has reported any error itself */
 }
 
 static int request_credentials(S3Call *call) {
@@ -1111,7 +1112,7 @@ int s3_call_new(S3Call **ret, S3Client *c, const S3Order *order) {
         list_append(&c->calls, &call->link);
         r = s3_call_copy_request(call, order);
         if (r == 0)
-                r = arm(call, 0); /* nothing is told from inside */
+                r = arm(call, 0); /* no callback from inside */
         if (r < 0) {
                 s3_call_free(call);
                 return r;

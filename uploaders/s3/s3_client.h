@@ -107,9 +107,9 @@ uint64_t s3_client_sending_bytes(const S3Client *c, const uint64_t *counter);
 uint64_t s3_client_asked_usec(const S3Client *c);
 
 /** What was learned: false after a 501 to a conditional write (Swift). From then on a conditional
- * order is not sent but ends with S3_UNCONDITIONAL, so that its caller looks before it writes. */
+ * order is not sent but ends with S3_UNCONDITIONAL, so that its caller checks before it writes. */
 bool s3_client_has_conditions(const S3Client *c);
-/** How far the server's clock is ahead of ours, by the last answer (which tells whole seconds); 0
+/** How far the server's clock is ahead of ours, by the last answer (in whole seconds); 0
  * before. */
 int64_t s3_client_clock_offset_usec(const S3Client *c);
 const S3Location *s3_client_place(const S3Client *c);

@@ -245,7 +245,7 @@ static const S3Rule *s3_rule_of_http_error(int error) {
  * what depends on more than the code. */
 
 #define RETRY_AFTER_MAX_USEC (5 * USEC_PER_MINUTE)
-/* S3 allows 15 minutes, but Date tells whole seconds, and the answer took its time: 403 of a HEAD
+/* S3 allows 15 minutes, but Date has whole seconds, and the answer took its time: 403 of a HEAD
  * is blamed on the clock somewhat before, for at the worst it costs one more request. */
 #define SKEW_SUSPECT_USEC (14 * USEC_PER_MINUTE)
 const char *s3_operation_name(S3Operation o) {
@@ -271,13 +271,13 @@ typedef struct Judgement {
         bool has_document; /* the body was an <Error> */
 } Judgement;
 
-/* The region that the answer tells, if it is another than ours. */
+/* The region that the answer names, if it is another than ours. */
 static void learn_region(Judgement *j) {
         S3Answer *a = j->answer;
         char of_host[AWS_REGION_SIZE] = "";
         const char *known[] = { j->in->bucket_region, a->error.region, of_host };
 
-        (void)aws_region_of_host(a->error.endpoint, of_host); /* stays empty when it tells none */
+        (void)aws_region_of_host(a->error.endpoint, of_host); /* stays empty when it names none */
         for (size_t i = 0; i < ELEMENTSOF(known); i++) {
                 if (!known[i] || !aws_region_is_sane(known[i]))
                         continue;
@@ -324,7 +324,7 @@ static bool is_skewed(const S3AnswerInput *in) {
         return MAX(theirs, in->now_usec) - MIN(theirs, in->now_usec) > SKEW_SUSPECT_USEC;
 }
 
-/* A HEAD has no body that tells the reason. AWS says 400 of an expired token and of a wrong
+/* A HEAD has no body that gives the reason. AWS says 400 of an expired token and of a wrong
  * region, 403 of a wrong clock. */
 static void classify_head(Judgement *j) {
         if (j->in->status == 403 && is_skewed(j->in)) {
@@ -390,7 +390,7 @@ static int classify_success(Judgement *j) {
         return 0;
 }
 
-/* Whether an answer that broke off said enough: a store (or a proxy) that refuses a request need
+/* Whether an incomplete answer is enough: a store (or a proxy) that refuses a request need
  * not wait for its body. */
 static bool is_known_text(const Judgement *j) {
         unsigned status = j->in->status;

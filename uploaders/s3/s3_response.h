@@ -86,7 +86,7 @@ typedef struct S3AnswerInput { /* borrowed; "sentence": only for it, may be NULL
 
         int http_error;        /* HTTP_E_*, 0 */
         const char *http_text; /* its sentence */
-        unsigned status;       /* 0 = none was heard */
+        unsigned status;       /* 0 = none was received */
         const char *body;      /* also of a 200: Complete may carry an <Error> */
         size_t body_bytes;
         const char *retry_after;   /* header; NULL */
@@ -96,7 +96,7 @@ typedef struct S3AnswerInput { /* borrowed; "sentence": only for it, may be NULL
          * a HEAD cannot. A Retry-After that is a date is counted from the first of the two that is
          * told. */
         const char *date;
-        uint64_t now_usec; /* CLOCK_REALTIME as signed with; 0 = not told */
+        uint64_t now_usec; /* CLOCK_REALTIME as signed with; 0 = unknown */
 
         const char *region;             /* as signed with */
         const char *bucket, *key;       /* sentence; key NULL or "" = the bucket itself */
@@ -107,9 +107,9 @@ typedef struct S3AnswerInput { /* borrowed; "sentence": only for it, may be NULL
 
 typedef struct S3Answer {
         S3Verdict verdict;
-        AwsError error;            /* as heard; code "" when the answer had none (HEAD) */
-        uint64_t retry_after_usec; /* 0 = not told; capped at 5 min */
-        char region[64];           /* of S3_REDIRECT: another one than ours; "" = not told */
+        AwsError error;            /* as received; code "" when the answer had none (HEAD) */
+        uint64_t retry_after_usec; /* 0 = unknown; capped at 5 min */
+        char region[64];           /* of S3_REDIRECT: another one than ours; "" = unknown */
         /* it is about who asks (keys, account, clock): any other request gets the same answer */
         bool is_for_all;
 
@@ -118,7 +118,7 @@ typedef struct S3Answer {
         char *sentence;
 } S3Answer;
 
-/** Judges. Redirects of HEAD have no body: the header tells the region. 403 of a HEAD is S3_DENIED
+/** Judges. Redirects of HEAD have no body: the header names the region. 403 of a HEAD is S3_DENIED
  * (also what AWS answers for a missing key without s3:ListBucket: the sentence says so), unless
  * the clocks differ. @return 0, -ENOMEM */
 int s3_answer_judge(const S3AnswerInput *in, S3Answer *ret);

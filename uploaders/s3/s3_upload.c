@@ -15,7 +15,7 @@
 
 typedef enum UploadState {
         UPLOAD_NEW,
-        UPLOAD_FIRST,         /* waits for part 1, which tells whether there will be others */
+        UPLOAD_FIRST,         /* waits for part 1, which shows whether there will be others */
         UPLOAD_PUT,           /* all of it in one request */
         UPLOAD_CREATE,        /* a multipart upload */
         UPLOAD_LIST,          /* which parts of an earlier run are there? */
@@ -38,14 +38,14 @@ typedef enum ObjectState {                 /* under our key */
                            /* same plan, same size, of a single PUT same bytes; guard: same plan */
                            OBJECT_OURS,
                            OBJECT_OTHER,
-                           OBJECT_FORBIDDEN /* to look */
+                           OBJECT_FORBIDDEN /* to read */
 } ObjectState;
 
 typedef struct UploadResponse { /* of the last answer; for a part: of the first that failed */
         S3Verdict verdict;
         char *sentence;
         bool is_malformed;       /* it takes our XML for none */
-        char etag[S3_ETAG_SIZE]; /* of PUT and Complete; "" = not told */
+        char etag[S3_ETAG_SIZE]; /* of PUT and Complete; "" = unknown */
         ObjectState there;       /* of HEAD */
         char object_etag[S3_ETAG_SIZE];
         uint64_t object_bytes;
@@ -86,11 +86,11 @@ struct S3Upload {
         sd_event_source *wake_event; /* one step in the next turn of the loop */
         char *upload_id;             /* NULL = none yet */
         bool upload_is_gone;         /* completed, aborted, or the server does not know it */
-        /* what is there was looked at and is to be replaced: the write is without condition */
+        /* what is there was checked and is to be replaced: the write is without condition */
         bool is_overwriting;
         bool has_failed_part;
         bool is_pausing;      /* no further part is asked for */
-        bool may_have_strays; /* Create was carried out more often than was heard, perhaps */
+        bool may_have_strays; /* Create was carried out more often than was received, perhaps */
         S3Verdict written;    /* of the last try to write the object */
         bool omits_checksums; /* in Complete: Swift takes a document with them for malformed */
         unsigned n_rounds;    /* of looking who is in the way */
@@ -138,7 +138,7 @@ static int upload_parts_init(UploadParts *p, const S3UploadOrder *order) {
         *p = (UploadParts){ .cursor = 1 };
         list_init(&p->jobs);
         if (!order->upload_id)
-                return 0; /* rows of an upload that was never made say nothing about this one */
+                return 0; /* rows of an upload that was never made mean nothing for this one */
         for (size_t i = 0; i < order->n_parts && r == 0; i++) {
                 const S3KnownPart *known = &order->parts[i];
 
@@ -390,8 +390,7 @@ static void enter_state(S3Upload *u, UploadState state);
 static int request_put(S3Upload *u, bool is_conditional);
 static int request_create(S3Upload *u);
 static int request_list(S3Upload *u);
-static int request_head(S3Upload *u);
-static int request_head_guard(S3Upload *u);
+static int request_head(S3Upload *u, const char *key);
 static int request_complete(S3Upload *u, bool is_conditional);
 static int request_abort(S3Upload *u);
 static void write_over(S3Upload *u);
@@ -454,10 +453,10 @@ static void enter_state(S3Upload *u, UploadState state) {
         case UPLOAD_HEAD_CONFLICT:
         case UPLOAD_HEAD_LOST:
         case UPLOAD_HEAD_PROOF:
-                r = request_head(u);
+                r = request_head(u, u->order.key);
                 break;
         case UPLOAD_HEAD_GUARD:
-                r = request_head_guard(u);
+                r = request_head(u, u->order.guard_key);
                 break;
         case UPLOAD_COMPLETE:
                 r = request_complete(u, is_conditional_write(u));
@@ -481,7 +480,7 @@ static void response_done(UploadResponse *h) {
         *h = (UploadResponse){ .there = OBJECT_UNKNOWN };
 }
 
-/* What was heard */
+/* What was received */
 
 static void record_answer(UploadResponse *h, const S3Answer *answer) {
         response_done(h);
@@ -675,12 +674,8 @@ static int request_list(S3Upload *u) {
                                       .n_queries = u->list_marker ? 2 : 1 });
 }
 
-static int request_head(S3Upload *u) {
-        return request(u, &(S3Order){ .operation = S3_HEAD_OBJECT });
-}
-
-static int request_head_guard(S3Upload *u) {
-        return request_key(u, u->order.guard_key, &(S3Order){ .operation = S3_HEAD_OBJECT });
+static int request_head(S3Upload *u, const char *key) {
+        return request_key(u, key, &(S3Order){ .operation = S3_HEAD_OBJECT });
 }
 
 static int request_complete(S3Upload *u, bool is_conditional) {
@@ -714,10 +709,10 @@ static void record_failed_part(S3Upload *u, const S3Answer *answer) {
         UploadResponse *h = &u->response;
 
         if (u->has_failed_part)
-                return; /* the first one tells */
+                return; /* the first one counts */
         u->has_failed_part = true;
         record_answer(h, answer);
-        if (h->verdict == S3_OK) /* what cannot be told to Complete has not arrived */
+        if (h->verdict == S3_OK) /* without an ETag Complete cannot name it */
                 record_malformed(h, "the answer to UploadPart has no ETag");
 }
 
@@ -771,7 +766,7 @@ static int request_part(UploadJob *job) {
         return s3_call_new(&job->call, u->client, &order);
 }
 
-/* What is under the key, as a HEAD has told, and what follows for the upload: to write, to write
+/* What is under the key, as a HEAD shows it, and what follows for the upload: to write, to write
  * over, to leave it alone. */
 
 #define CONFLICT_ROUNDS_MAX 4 /* of looking at who is in the way, and writing again */
@@ -793,7 +788,7 @@ static bool may_replace(const S3Upload *u) {
 }
 
 static HeadDecision decide_without_head(const S3Upload *u) {
-        bool is_safe = is_conditional_write(u); /* the server itself will look */
+        bool is_safe = is_conditional_write(u); /* the server itself checks */
 
         if (u->state == UPLOAD_HEAD_LOST)
                 return HEAD_STALE;
@@ -831,7 +826,7 @@ static HeadDecision decide_by_head(const S3Upload *u) {
         return HEAD_FAILED;
 }
 
-/* Makes the object visible, after all that had to be looked at. */
+/* Makes the object visible, after all checks. */
 static void write_object(S3Upload *u) {
         enter_state(u, u->upload_id ? UPLOAD_COMPLETE : UPLOAD_PUT);
 }
@@ -946,11 +941,12 @@ static void after_head_proof(S3Upload *u) {
 
 /* One object on its way to S3: the machine, one step at a time.
  *
- *   FIRST ─ ends with part 1 ─────────────────────────────→ PUT ──────→ PROVE
- *     └───→ CREATE ───→ PARTS → LOOK → COMPLETE ──────────────────────→ PROVE
- *   resumed:  LIST ───────┘              │ 412 → JUDGE → again, or the end
- *                                        └ gone, 409 → TRACE → the end, which is ABORT first when an upload is left over
- *   LOOK and JUDGE lead to GUARD before what they saw is replaced. */
+ *   FIRST ─ ends with part 1 ─────────────────────────────→ PUT ──────→ PROOF
+ *     └───→ CREATE ───→ PARTS → BEFORE → COMPLETE ────────────────────→ PROOF
+ *   resumed:  LIST ───────┘              │ 412 → CONFLICT → again, or the end
+ *                                        └ gone, 409 → LOST → the end, after ABORT if an upload is left
+ *   The states after PARTS but ABORT are UPLOAD_HEAD_*; BEFORE and CONFLICT lead to GUARD before
+ *   what they found is replaced. */
 
 /* The single PUT */
 

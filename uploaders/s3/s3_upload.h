@@ -39,8 +39,9 @@ typedef struct S3KnownPart { /* from the ledger */
 typedef enum S3Proof { S3_PROOF_NONE, S3_PROOF_HEAD, S3_PROOF_RESPONSE } S3Proof;
 
 typedef struct S3UploadResult { /* borrowed while on_done runs */
-        int outcome; /* 0 or UPLOAD_E_*; UPLOAD_E_SAME: an object of this plan and size (and of a single PUT's bytes) is there.
-                        -errno of a callback as it came */
+        /* 0 or UPLOAD_E_*; UPLOAD_E_SAME: an object of this plan and size (and of a single PUT's
+         * bytes) is there. -errno of a callback as it came */
+        int outcome;
         const char *error; /* a sentence for all but 0 and UPLOAD_E_SAME */
         S3Proof proof;     /* HEAD forbidden: the answer of PUT or Complete is the proof */
         uint64_t bytes;
@@ -63,7 +64,7 @@ typedef struct S3UploadOrder { /* strings and parts are copied */
 
         /* NULL = none. Before what is there is replaced by may_replace, this key (the bundle's
          * manifest) is asked for by HEAD. Not there, or there with this plan: ours is put in its
-         * place. There with anything else, or not to be looked at: UPLOAD_E_EXISTS. No answer:
+         * place. There with anything else, or not readable: UPLOAD_E_EXISTS. No answer:
          * UPLOAD_E_AWAY. */
         const char *guard_key;
         /* What has the key is known to be ours to replace: written without a condition from the

@@ -21,7 +21,7 @@ typedef struct S3ListedPart {
         unsigned number;
         uint64_t bytes;
         char etag[S3_ETAG_SIZE];     /* without quotes */
-        uint64_t last_modified_usec; /* 0 = not told */
+        uint64_t last_modified_usec; /* 0 = unknown */
 } S3ListedPart;
 typedef struct S3PartList { /* one page */
         S3ListedPart *items;
@@ -35,7 +35,7 @@ void s3_part_list_done(S3PartList *l);
 typedef struct S3ListedUpload {
         char *key;
         char *upload_id;
-        uint64_t initiated_usec; /* 0 = not told, or not to be read */
+        uint64_t initiated_usec; /* 0 = unknown, or not to be read */
 } S3ListedUpload;
 typedef struct S3UploadList {
         S3ListedUpload *items;

@@ -41,7 +41,7 @@ struct VolumeObject {
         uint64_t offset; /* bytes written so far */
         uint64_t window; /* where the window begins that is not yet on its way to the storage */
         uint64_t next_room_check;
-        int error; /* errno of what made it useless, told again by every later call; 0 */
+        int error; /* errno of what made it useless, returned by every later call; 0 */
         /* committed, found to be there, or given up: there is no temporary file of ours any more */
         bool finished;
 };
@@ -146,7 +146,8 @@ uint64_t volume_n_read_back(const Volume *v) {
 
 /* Where it is */
 
-/* Numbers the mount that fd is on. The device does for kernels before 5.8, which tell no mount. */
+/* Numbers the mount that fd is on. The device does for kernels before 5.8, which report no
+ * mount. */
 static int mount_id(int fd, uint64_t *ret) {
         struct statx stx;
 
@@ -389,7 +390,7 @@ int volume_begin(Volume *v, const char *relative, uint64_t size_hint_bytes, Volu
         return 0;
 }
 
-/* For what only looks: a volume that is away shows as ESTALE, one that was never there as
+/* For what only reads: a volume that is away shows as ESTALE, one that was never there as
  * ENOENT. */
 static int open_for_reading(Volume *v, int *ret_fd) {
         _cleanup_free_ char *unused = NULL;
@@ -472,7 +473,7 @@ int volume_probe(Volume *v, char **ret_error) {
         if (r == 0 && fsync(fd) < 0)
                 r = -errno;
         if (name[0] != '\0')
-                (void)unlinkat(root_fd, name, 0); /* a failure is told by the next delivery */
+                (void)unlinkat(root_fd, name, 0); /* the next delivery reports a failure */
         return r < 0 ? volume_classify_errno(-r, "write in the volume root", v->root, ret_error)
                      : 0;
 }
@@ -480,9 +481,9 @@ int volume_probe(Volume *v, char **ret_error) {
 /* Proof by reading: uncached, hashing one piece while the kernel fetches the next. */
 
 #define PIECE ((size_t)MIB)
-#define AIO_MIN                                                                                    \
-        (16 *                                                                                      \
-         PIECE) /* io_destroy waits for an RCU grace period, some 30 ms: more than reading less than this takes */
+/* io_destroy waits for an RCU grace period, some 30 ms: longer than reading less than this
+ * takes. */
+#define AIO_MIN (16 * PIECE)
 
 #define ALIGN 4096 /* enough for every logical block size in use */
 /* Linux's own asynchronous reads (io_submit), which truly are so with O_DIRECT; where a sandbox or
@@ -651,11 +652,10 @@ int volume_readback(const ReadbackFile *file, const VolumeStripe *stripes, size_
  * whole object: temporary file → fdatasync → read back → link under its name → unlink the
  * temporary name → fsync of the directory. */
 
-#define WINDOW                                                                                     \
-        (4 *                                                                                       \
-         MIB) /* at most two of them are dirty: an agent must not fill a Lustre client with dirty pages */
+/* At most two of them are dirty: an agent must not fill a Lustre client with dirty pages. */
+#define WINDOW (4 * MIB)
 
-#define ROOM_CHECK_BYTES (64 * MIB) /* min_free is looked at this often */
+#define ROOM_CHECK_BYTES (64 * MIB) /* min_free is checked this often */
 /* Writing */
 
 static int object_fail(VolumeObject *o, int error, const char *doing, char **ret_error) {
@@ -678,7 +678,7 @@ static int write_behind(VolumeObject *o) {
                                             SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
                                                     SYNC_FILE_RANGE_WAIT_AFTER) < 0 &&
                             errno != EINVAL && errno != ENOSYS && errno != ESPIPE && errno != EPERM)
-                                /* those four: not to be had here, and fdatasync tells */
+                                /* those four: not to be had here, and fdatasync reports it */
                                 return -errno;
                         (void)posix_fadvise(o->fd, at, n, POSIX_FADV_DONTNEED); /* a hint */
                 }
@@ -737,7 +737,7 @@ VolumeObject *volume_object_free(VolumeObject *o) {
                 return NULL;
         remove_temporary(o);
         if (o->fd >= 0)
-                (void)close(o->fd); /* fdatasync has told what there was to tell */
+                (void)close(o->fd); /* fdatasync has reported any error */
         if (o->dir_fd >= 0)
                 (void)close(o->dir_fd);
         free(o->temporary);
@@ -808,14 +808,14 @@ static bool link_by_descriptor(const VolumeObject *o) {
         return linkat(AT_FDCWD, self, o->dir_fd, o->name, AT_SYMLINK_FOLLOW) == 0;
 }
 
-/* What a worker is told whose file another one has taken from it: EEXIST's sentence, which names
+/* The error of a worker whose file another one has taken from it: EEXIST's sentence, which names
  * the remedy. */
 static int lost_temporary(VolumeObject *o, char **ret_error) {
         return object_fail(o, EEXIST, "name", ret_error);
 }
 
 /* Gives the temporary file its name without replacing anything. Where there are neither hard links
- * nor RENAME_NOREPLACE (some FUSE), the name is looked at and then taken: not atomic, but nobody
+ * nor RENAME_NOREPLACE (some FUSE), the name is checked and then taken: not atomic, but nobody
  * else writes names with our instance id in them.
  * @return 0, -EEXIST, -ESTALE (the temporary name is another file's), -errno */
 static int parse_name(VolumeObject *o) {

@@ -58,7 +58,7 @@ typedef struct VolumeStripe {
 /** Makes it durable and visible, and proves it: fsync, read back uncached against the stripes,
  * link (or RENAME_NOREPLACE), fsync of the directory. When the name is taken: the same bytes →
  * UPLOAD_E_SAME (proven by reading them), else UPLOAD_E_EXISTS. Where the file system has neither
- * links nor RENAME_NOREPLACE the name is looked at, then taken by rename.
+ * links nor RENAME_NOREPLACE the name is checked, then taken by rename.
  * @param stripes their bytes sum up to what was written (-EINVAL otherwise)
  * @return 0 proven; UPLOAD_E_*; the object stays to be freed, and after an outcome takes no
  *   further write or commit (but see volume_replace) */

@@ -25,7 +25,8 @@ typedef struct HttpServer { /* one for all tests of a program */
 } HttpServer;
 extern HttpServer http_server;
 
-/* Group setup and teardown. The one with certificates makes them by openssl(1); without it the TLS ports stay 0. */
+/* Group setup and teardown. The one with certificates makes them by openssl(1); without it the TLS
+ * ports stay 0. */
 int http_server_start(void **state);
 int http_server_start_tls(void **state);
 int http_server_stop(void **state);

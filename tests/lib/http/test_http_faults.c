@@ -1,4 +1,5 @@
-/* What goes wrong: who is not there, who is silent, who breaks off, who refuses; and requests that are given up. */
+/* What goes wrong: who is not there, who is silent, who breaks off, who refuses; and requests that
+ * are given up. */
 #include "tests/lib/http/http_fixture.h"
 
 #include <arpa/inet.h>
@@ -13,7 +14,8 @@
 
 /* ── names ── */
 
-/* libcurl's look-ups come here. Names that begin with `slow` are answered when the test lets them be, those with `none` never. */
+/* libcurl's look-ups come here. Names that begin with `slow` are answered when the test lets them
+ * be, those with `none` never. */
 static struct {
         pthread_mutex_t mutex;
         pthread_cond_t changed;
@@ -208,7 +210,8 @@ static int bound_socket(int backlog, unsigned *ret_port) {
         return fd;
 }
 
-/* One that answers no more connections: its backlog is full. @param full  the connections that fill it */
+/* One that answers no more connections: its backlog is full. @param full the connections that fill
+ * it */
 static int full_socket(unsigned *ret_port, int full[static 2]) {
         int fd = bound_socket(0, ret_port);
         struct sockaddr_in address = { .sin_family = AF_INET,
@@ -655,7 +658,8 @@ static void callbacks_may_give_up_and_begin_other_requests(void **state) {
                 Meddler m = { .t = t };
                 Got got[3];
 
-                /* Three that are done, under way, and not begun: some of them in the same turn of the loop as the meddler. */
+                /* Three that are done, under way, and not begun: some of them in the same turn of
+                 * the loop as the meddler. */
                 m.victims[0] =
                         http_test_begin(t, (HttpOrder){ .url = http_test_url("/hold") }, &got[0]);
                 m.victims[1] = http_test_begin(t, (HttpOrder){ .url = http_test_url("/half?hold") },

@@ -1,4 +1,5 @@
-/* The parts of the HTTP client that only think: what is heard, what is ordered, how long is waited, what is said of faults. */
+/* The parts of the HTTP client that only think: what is heard, what is ordered, how long is
+ * waited, what is said of faults. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

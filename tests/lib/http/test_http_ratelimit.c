@@ -1,4 +1,5 @@
-/* Sending at a rate: what is sent is what is booked, waiting is no stall, standing still is one, and nobody is left behind. */
+/* Sending at a rate: what is sent is what is booked, waiting is no stall, standing still is one,
+ * and nobody is left behind. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -206,8 +207,8 @@ static void what_is_sent_is_what_was_booked_to_the_byte(void **state) {
                 assert_int_equal(got.status, 200);
                 assert_int_equal(got.sent_bytes, n);
                 uint64_t sent = atomic_load(&sink.n_bytes);
-                /* What was booked and not needed comes back when the connection is looked at. That of a connection is counted by the
-                 * kernel, which counts a SYN as well. */
+                /* What was booked and not needed comes back when the connection is looked at. That
+                 * of a connection is counted by the kernel, which counts a SYN as well. */
                 HTTP_TEST_UNTIL(t,
                                 m.booked - m.returned <= sent + atomic_load(&sink.n_connections));
                 assert_true(m.booked - m.returned >= sent);

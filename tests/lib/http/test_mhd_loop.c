@@ -360,7 +360,8 @@ static void a_full_house_that_empties_opens_again(void **state) {
         }
 }
 
-/* What the kernel says of our timers: sd-event has one timerfd a clock. @return how many are armed */
+/* What the kernel says of our timers: sd-event has one timerfd a clock. @return how many are
+ * armed */
 static unsigned n_armed_timers(void) {
         unsigned n = 0;
 

@@ -1,4 +1,5 @@
-/* The shared files, line by line: what counts, what is passed over, what is remembered as a fault. */
+/* The shared files, line by line: what counts, what is passed over, what is remembered as a
+ * fault. */
 #include "uploaders/aws/aws_profile.h"
 
 #include <setjmp.h>

@@ -1,4 +1,5 @@
-/* Where a bucket is. The host names of AWS are those that botocore 1.43 makes of its rules (names with a region, also in us-east-1). */
+/* Where a bucket is. The host names of AWS are those that botocore 1.43 makes of its rules (names
+ * with a region, also in us-east-1). */
 #include "uploaders/s3/s3_endpoint.h"
 
 #include <errno.h>

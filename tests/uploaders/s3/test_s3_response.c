@@ -1,4 +1,5 @@
-/* What judging depends on beside the code: the kind of request, headers, clocks, connections that broke, and hostile words. */
+/* What judging depends on beside the code: the kind of request, headers, clocks, connections that
+ * broke, and hostile words. */
 #include "uploaders/s3/s3_response.h"
 
 #include <setjmp.h>

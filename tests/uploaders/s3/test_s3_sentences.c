@@ -1,4 +1,5 @@
-/* What a person reads when S3 says no: one golden sentence for each answer that we know, and the verdict beside it. */
+/* What a person reads when S3 says no: one golden sentence for each answer that we know, and the
+ * verdict beside it. */
 #include "uploaders/s3/s3_response.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* Signing as S3 wants it: one escape, no normalisation; AWS' documented examples; what another implementation makes of hard keys; and
- * what is refused. */
+/* Signing as S3 wants it: one escape, no normalisation; AWS' documented examples; what another
+ * implementation makes of hard keys; and what is refused. */
 #include "uploaders/aws/aws_sign.h"
 
 #include <errno.h>
@@ -24,7 +24,8 @@ static const char *signature_of(const Signature *s) {
         return strstr(s->authorization, "Signature=") + strlen("Signature=");
 }
 
-/* ── Amazon S3 API Reference, "Signature Calculations for the Authorization Header: Transferring Payload in a Single Chunk" ── */
+/* ── Amazon S3 API Reference, "Signature Calculations for the Authorization Header: Transferring
+ * Payload in a Single Chunk" ── */
 
 static const AwsKeys documented_keys = {
         .access_key = "AKIAIOSFODNN7EXAMPLE",

@@ -74,7 +74,8 @@ static void a_list_of_parts_that_cannot_be_relied_on_is_refused(void **state) {
                 "<Part><PartNumber>1</PartNumber><ETag>e</ETag><Size>1e3</Size></Part>",
                 "<Part><PartNumber>1</PartNumber><ETag>a b</ETag></Part>",
                 "<IsTruncated>perhaps</IsTruncated>",
-                "<IsTruncated>true</IsTruncated>", /* and no marker: the same page again, for ever */
+                /* and no marker: the same page again, for ever */
+                "<IsTruncated>true</IsTruncated>",
                 "<IsTruncated>true</IsTruncated><NextPartNumberMarker>0</NextPartNumberMarker>",
                 "<Part/>",
         };

@@ -1,4 +1,5 @@
-/* The published vectors of Signature Version 4: every folder of sigv4/, each stage of signing compared on its own. */
+/* The published vectors of Signature Version 4: every folder of sigv4/, each stage of signing
+ * compared on its own. */
 #include "uploaders/aws/aws_sign.h"
 
 #include <dirent.h>

@@ -1,4 +1,5 @@
-/* Delivery to a sound volume, and what is there already. Volumes in trouble are test_volume_trouble.c's. */
+/* Delivery to a sound volume, and what is there already. Volumes in trouble are
+ * test_volume_trouble.c's. */
 #include "tests/uploaders/volume/volume_test.h"
 
 #include <sys/mman.h>

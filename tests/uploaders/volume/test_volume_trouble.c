@@ -1,5 +1,6 @@
-/* Delivery among crashes, refusals, full disks and mounts that go away. Faults are made by wrapping single system calls, by real small
- * file systems, and by a FUSE file system that fails as told. */
+/* Delivery among crashes, refusals, full disks and mounts that go away. Faults are made by
+ * wrapping single system calls, by real small file systems, and by a FUSE file system that fails
+ * as told. */
 #include "tests/uploaders/volume/volume_test.h"
 
 #include <pthread.h>
@@ -161,8 +162,9 @@ static void the_bytes_are_durable_before_the_name_and_the_name_before_the_end(vo
 
         content_init(&c, 10, 1);
         assert_int_equal(deliver(v, OBJECT, &c, &error), 0);
-        /* Each directory and its fsync in its parent; no old temporary file; pieces; then the ending in its order: the last sync makes
-         * durable that the object has its name, and that the temporary one is gone. */
+        /* Each directory and its fsync in its parent; no old temporary file; pieces; then the
+         * ending in its order: the last sync makes durable that the object has its name, and that
+         * the temporary one is gone. */
         assert_string_equal(hook.log, "fsync mkdirat fsync mkdirat fsync unlinkat pwrite pwrite "
                                       "pwrite fdatasync linkat unlinkat fsync ");
         content_done(&c);
@@ -228,7 +230,8 @@ static void who_comes_second_compares(void **state) {
         content_done(&c);
 }
 
-/* A worker that hung and was given up: another one has made the temporary file anew when it wakes up. */
+/* A worker that hung and was given up: another one has made the temporary file anew when it wakes
+ * up. */
 static void only_the_file_that_was_proven_gets_the_name(void **state) {
         static const char *const fails[] = { NULL, "linkat" }; /* then a rename would do it */
         const Scratch *s = *state;
@@ -707,6 +710,7 @@ int main(void) {
                 TEST(a_hung_mount_holds_up_nobody_else),
                 TEST(a_server_that_dies_is_away),
         };
-        (void)mounts_allowed(); /* before any directory is opened: descriptors keep the mounts they were opened in */
+        /* before any directory is opened: descriptors keep the mounts they were opened in */
+        (void)mounts_allowed();
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
