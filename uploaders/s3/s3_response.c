@@ -187,10 +187,6 @@ static const S3Rule http_errors[] = {
 
 /* clang-format on */
 
-static const S3OperationRule *s3_rule_of_operation(S3Operation o) {
-        return &operations[o];
-}
-
 /* A `*` stands for any text, also for none. */
 static bool fits(const char *pattern, const char *text) {
         for (; *pattern != '*'; pattern++, text++) {
@@ -241,23 +237,22 @@ static const S3Rule *s3_rule_of_http_error(int error) {
         return &http_errors[error > 0 && (size_t)error < ELEMENTSOF(http_errors) ? error : 0];
 }
 
-/* From an answer to a verdict and a sentence. What a code means is in s3_answer_rules.c; here is
- * what depends on more than the code. */
+/* From an answer to a verdict and a sentence: what depends on more than the code. */
 
 #define RETRY_AFTER_MAX_USEC (5 * USEC_PER_MINUTE)
 /* S3 allows 15 minutes, but Date has whole seconds, and the answer took its time: 403 of a HEAD
  * is blamed on the clock somewhat before, for at the worst it costs one more request. */
 #define SKEW_SUSPECT_USEC (14 * USEC_PER_MINUTE)
 const char *s3_operation_name(S3Operation o) {
-        return s3_rule_of_operation(o)->name;
+        return operations[o].name;
 }
 
 const char *s3_operation_method(S3Operation o) {
-        return s3_rule_of_operation(o)->method;
+        return operations[o].method;
 }
 
 const char *s3_operation_permission(S3Operation o) {
-        return s3_rule_of_operation(o)->permission;
+        return operations[o].permission;
 }
 
 /* ── the verdict ── */
@@ -704,7 +699,7 @@ static uint64_t read_retry_after(const S3AnswerInput *in) {
 
 int s3_answer_judge(const S3AnswerInput *in, S3Answer *ret) {
         S3Answer a = { .verdict = S3_OK };
-        Judgement j = { .in = in, .operation = s3_rule_of_operation(in->operation), .answer = &a };
+        Judgement j = { .in = in, .operation = &operations[in->operation], .answer = &a };
         int r = classify(&j);
 
         if (r < 0)

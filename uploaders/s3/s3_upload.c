@@ -90,7 +90,7 @@ struct S3Upload {
         bool is_overwriting;
         bool has_failed_part;
         bool is_pausing;      /* no further part is asked for */
-        bool may_have_strays; /* Create was carried out more often than was received, perhaps */
+        bool may_have_strays; /* Create was perhaps carried out more often than answered */
         S3Verdict written;    /* of the last try to write the object */
         bool omits_checksums; /* in Complete: Swift takes a document with them for malformed */
         unsigned n_rounds;    /* of looking who is in the way */
