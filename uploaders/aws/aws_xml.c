@@ -60,10 +60,8 @@ static void XMLCALL walk_open(void *userdata, const XML_Char *name, const XML_Ch
         if (w->error != 0)
                 return;
         if (w->depth == XML_DEPTH_MAX || n >= sizeof w->path || need > sizeof w->path ||
-            (w->depth == 0 && w->reader->root && strcmp(local, w->reader->root) != 0)) {
-                walk_stop(w, -EINVAL);
-                return;
-        }
+            (w->depth == 0 && w->reader->root && strcmp(local, w->reader->root) != 0))
+                return walk_stop(w, -EINVAL);
         if (w->depth > 0)
                 w->path[w->n_path++] = '/';
         w->path_starts[w->depth++] = w->n_path;
@@ -105,10 +103,8 @@ static void XMLCALL walk_close(void *userdata, const XML_Char *name) {
                 r = w->reader->on_leaf(w->reader->document, walk_path(w), w->text);
         if (r == 0 && w->reader->on_close)
                 r = w->reader->on_close(w->reader->document, walk_path(w));
-        if (r < 0) {
-                walk_stop(w, r);
-                return;
-        }
+        if (r < 0)
+                return walk_stop(w, r);
         w->is_leaf = false;
         w->n_path = w->path_starts[--w->depth];
         w->n_path -= w->n_path > 0; /* the slash */

@@ -582,8 +582,7 @@ static void start_fetch(Credentials *c) {
         c->files_stat = credentials_files_stat(c->environment, c->home);
         if (fetch_new(&c->fetch, c, &fault) < 0) {
                 record_failure(c, fault);
-                set_timer(c);
-                return;
+                return set_timer(c);
         }
         fetch_start(c->fetch);
 }

@@ -245,17 +245,14 @@ static void on_probe_response(const S3Result *result, void *userdata) {
         record_created(p, result);
         if (result->status != 0 && !p->has_clock_sentence)
                 report_clock(p);
-        if (p->at == STEP_PUT && v == S3_UNCONDITIONAL) {
-                start_next_request(p); /* known now: the same again, without condition */
-                return;
-        }
+        if (p->at == STEP_PUT && v == S3_UNCONDITIONAL)
+                return start_next_request(p); /* known now: the same again, without condition */
         if (p->at == STEP_HEAD_BUCKET && v == S3_DENIED) {
                 p->bucket_was_denied = true;
                 p->bucket_denial =
                         result->answer->sentence ? strdup(result->answer->sentence) : NULL;
                 p->at = STEP_GET_KEY;
-                start_next_request(p);
-                return;
+                return start_next_request(p);
         }
         if (p->order.thorough && p->at == STEP_GET_KEY && outcome_of(p, result->answer) == 0)
                 report_bucket_denial(p);
@@ -329,10 +326,8 @@ static bool is_needed(const S3Probe *p) {
 static void start_next_request(S3Probe *p) {
         while (p->at < ELEMENTSOF(steps) && !is_needed(p))
                 p->at++;
-        if (p->at == ELEMENTSOF(steps)) {
-                finish_probe(p);
-                return;
-        }
+        if (p->at == ELEMENTSOF(steps))
+                return finish_probe(p);
         int r = start_request(p, &steps[p->at]);
         if (r < 0) {
                 p->outcome = r;
@@ -342,10 +337,8 @@ static void start_next_request(S3Probe *p) {
 
 static void after_credentials(S3Probe *p, const char *error) {
         report_credentials(p, error);
-        if (error) {
-                finish_probe(p);
-                return;
-        }
+        if (error)
+                return finish_probe(p);
         start_next_request(p);
 }
 
@@ -495,10 +488,8 @@ static void after_failure(S3Sweep *s) {
         int outcome = s3_verdict_outcome(s->verdict);
 
         record_failure(s, outcome, s->sentence);
-        if (s->state == SWEEP_LIST || outcome == UPLOAD_E_AWAY || outcome == UPLOAD_E_DENIED) {
-                finish_sweep(s);
-                return;
-        }
+        if (s->state == SWEEP_LIST || outcome == UPLOAD_E_AWAY || outcome == UPLOAD_E_DENIED)
+                return finish_sweep(s);
         s->at++;
         (void)set_state(s, SWEEP_PAGE); /* from AGE or ABORT: there is a way */
         sweep_step(s);
@@ -685,14 +676,10 @@ static void continue_request(S3Sweep *s) {
 }
 
 static void after_age(S3Sweep *s) {
-        if (s->verdict == S3_NO_UPLOAD) {
-                continue_request(s);
-                return;
-        }
-        if (s->verdict != S3_OK) {
-                after_failure(s);
-                return;
-        }
+        if (s->verdict == S3_NO_UPLOAD)
+                return continue_request(s);
+        if (s->verdict != S3_OK)
+                return after_failure(s);
         s->age_usec = age_of(s, s->newest_usec);
         if (s->age_usec < s->order.min_age_usec)
                 continue_request(s); /* a young part: somebody is at it */
@@ -703,10 +690,8 @@ static void after_age(S3Sweep *s) {
 }
 
 static void after_abort(S3Sweep *s) {
-        if (s->verdict != S3_OK && s->verdict != S3_NO_UPLOAD) {
-                after_failure(s);
-                return;
-        }
+        if (s->verdict != S3_OK && s->verdict != S3_NO_UPLOAD)
+                return after_failure(s);
         if (s->verdict == S3_OK) {
                 s->n_aborted++;
                 if (s->order.on_abort)

@@ -930,10 +930,8 @@ static void on_others(const char *error, void *userdata) {
         S3Client *c = call->client;
 
         call->waiter = NULL;
-        if (error || credentials_serial(c->credentials) == call->serial) {
-                finish_denied(call, error ? error : credentials_error(c->credentials));
-                return;
-        }
+        if (error || credentials_serial(c->credentials) == call->serial)
+                return finish_denied(call, error ? error : credentials_error(c->credentials));
         s3_answer_done(&call->denied_answer);
         call->denial_status = 0;
         c->counts.stats.n_retries++;

@@ -397,10 +397,8 @@ static void write_over(S3Upload *u);
 static void upload_step(S3Upload *u);
 
 static void upload_end(S3Upload *u, int outcome) {
-        if (!is_orphaned(u, outcome)) {
-                upload_finish(u, outcome);
-                return;
-        }
+        if (!is_orphaned(u, outcome))
+                return upload_finish(u, outcome);
         upload_parts_cancel_jobs(&u->parts);
         u->outcome = outcome;
         enter_state(u, UPLOAD_ABORT);
@@ -435,10 +433,8 @@ static bool is_conditional_write(const S3Upload *u) {
 static void enter_state(S3Upload *u, UploadState state) {
         int r = 0;
 
-        if (!set_state(u, state)) {
-                upload_finish(u, -EPROTO);
-                return;
-        }
+        if (!set_state(u, state))
+                return upload_finish(u, -EPROTO);
         switch (state) {
         case UPLOAD_PUT:
                 r = request_put(u, is_conditional_write(u));
@@ -465,8 +461,7 @@ static void enter_state(S3Upload *u, UploadState state) {
                 r = request_abort(u);
                 break;
         default:
-                upload_step(u); /* nothing to wait for */
-                return;
+                return upload_step(u); /* nothing to wait for */
         }
         if (r < 0)
                 upload_finish(u, r);
@@ -563,10 +558,9 @@ static void record_page(S3Upload *u, const S3Result *result) {
         u->list_marker = 0;
         if (u->response.verdict != S3_OK)
                 return;
-        if (s3_xml_part_list(result->body, result->body_bytes, &page) < 0) {
-                record_malformed(&u->response, "the answer to ListParts is not a list of parts");
-                return;
-        }
+        if (s3_xml_part_list(result->body, result->body_bytes, &page) < 0)
+                return record_malformed(&u->response,
+                                        "the answer to ListParts is not a list of parts");
         if (upload_parts_compare(&u->parts, &page) == UPLOAD_E_STALE)
                 u->response.verdict = S3_BAD_PART;
         else if (page.is_truncated && page.next_marker <= before)
@@ -721,10 +715,8 @@ static void record_part(UploadJob *job, const S3Result *result) {
         unsigned number = job->part->number;
         char etag[S3_ETAG_SIZE];
 
-        if (result->answer->verdict != S3_OK || !record_etag(etag, result)) {
-                record_failed_part(u, result->answer);
-                return;
-        }
+        if (result->answer->verdict != S3_OK || !record_etag(etag, result))
+                return record_failed_part(u, result->answer);
         int r = upload_parts_arrived(&u->parts, job, etag);
         if (r == 0)
                 r = u->order.on_etag(u, number, etag, u->order.userdata);
@@ -960,12 +952,11 @@ static void after_put(S3Upload *u) {
                         check_conflict(u); /* an answer that proves nothing */
                 return;
         case S3_UNCONDITIONAL:
-                enter_state(u, UPLOAD_HEAD_BEFORE); /* known from now on: without condition, then */
-                return;
+                return enter_state(
+                        u, UPLOAD_HEAD_BEFORE); /* known from now on: without condition, then */
         case S3_EXISTS:
         case S3_CONFLICT:
-                check_conflict(u);
-                return;
+                return check_conflict(u);
         default:
                 break;
         }
@@ -977,15 +968,11 @@ static void after_put(S3Upload *u) {
 static void after_create(S3Upload *u) {
         int r;
 
-        if (u->response.verdict != S3_OK) {
-                upload_end_with_response(u, s3_verdict_outcome(u->response.verdict));
-                return;
-        }
-        if (!u->upload_id) {
-                upload_end_with_text(u, UPLOAD_E_AWAY,
-                                     "the answer to CreateMultipartUpload has no upload id");
-                return;
-        }
+        if (u->response.verdict != S3_OK)
+                return upload_end_with_response(u, s3_verdict_outcome(u->response.verdict));
+        if (!u->upload_id)
+                return upload_end_with_text(u, UPLOAD_E_AWAY,
+                                            "the answer to CreateMultipartUpload has no upload id");
         r = u->order.on_upload_id(u, u->upload_id, u->order.userdata);
         if (r < 0)
                 upload_finish(u, r);
@@ -1013,10 +1000,9 @@ static void after_list(S3Upload *u) {
                         resume_parts(u);
                 return;
         case S3_BAD_PART:
-                upload_end_with_text(
+                return upload_end_with_text(
                         u, UPLOAD_E_STALE,
                         "the parts on the server are not those that were sent: starting over");
-                return;
         case S3_NO_UPLOAD:
                 u->upload_is_gone = true;
                 if (upload_parts_are_all_there(&u->parts))
@@ -1029,8 +1015,7 @@ static void after_list(S3Upload *u) {
         case S3_DENIED:
         /* the ledger alone will do: a part that is not there is found by Complete */
         case S3_REFUSED:
-                enter_state(u, UPLOAD_PARTS);
-                return;
+                return enter_state(u, UPLOAD_PARTS);
         default:
                 upload_end_with_response(u, s3_verdict_outcome(u->response.verdict));
         }
@@ -1039,16 +1024,13 @@ static void after_list(S3Upload *u) {
 static void request_next_part(S3Upload *u) {
         unsigned number = upload_parts_next(&u->parts, u->order.max_parts_in_flight);
 
-        if (u->is_pausing && u->parts.n_jobs == 0 && u->parts.wanted == 0) {
-                upload_finish(u, UPLOAD_E_PAUSED);
-                return;
-        }
+        if (u->is_pausing && u->parts.n_jobs == 0 && u->parts.wanted == 0)
+                return upload_finish(u, UPLOAD_E_PAUSED);
         if (number == 0 || u->is_pausing)
                 return;
-        if (number > S3_PARTS_MAX) {
-                upload_end_with_text(u, UPLOAD_E_REFUSED, "needs more than %d parts", S3_PARTS_MAX);
-                return;
-        }
+        if (number > S3_PARTS_MAX)
+                return upload_end_with_text(u, UPLOAD_E_REFUSED, "needs more than %d parts",
+                                            S3_PARTS_MAX);
         u->parts.wanted = number;
         u->order.on_want(u, number, u->order.userdata);
 }
@@ -1071,13 +1053,10 @@ static void step_parts(S3Upload *u) {
 
         if (u->has_failed_part) {
                 u->upload_is_gone = u->response.verdict == S3_NO_UPLOAD;
-                upload_end_with_response(u, s3_verdict_outcome(u->response.verdict));
-                return;
+                return upload_end_with_response(u, s3_verdict_outcome(u->response.verdict));
         }
-        if (upload_parts_are_all_there(&u->parts)) {
-                enter_state(u, u->is_overwriting ? UPLOAD_COMPLETE : UPLOAD_HEAD_BEFORE);
-                return;
-        }
+        if (upload_parts_are_all_there(&u->parts))
+                return enter_state(u, u->is_overwriting ? UPLOAD_COMPLETE : UPLOAD_HEAD_BEFORE);
         r = send_parts(u);
         if (r < 0)
                 upload_finish(u, r);
@@ -1088,16 +1067,12 @@ static void step_parts(S3Upload *u) {
 static void step_first(S3Upload *u) {
         int r;
 
-        if (u->parts.n_jobs == 0) {
-                request_next_part(u);
-                return;
-        }
-        if (u->parts.last == 1) {
-                enter_state(u, u->is_overwriting || s3_client_has_conditions(u->client)
-                                       ? UPLOAD_PUT
-                                       : UPLOAD_HEAD_BEFORE);
-                return;
-        }
+        if (u->parts.n_jobs == 0)
+                return request_next_part(u);
+        if (u->parts.last == 1)
+                return enter_state(u, u->is_overwriting || s3_client_has_conditions(u->client)
+                                              ? UPLOAD_PUT
+                                              : UPLOAD_HEAD_BEFORE);
         r = u->order.on_begin(u, u->order.userdata);
         if (r < 0)
                 upload_finish(u, r);
@@ -1110,30 +1085,25 @@ static void after_complete(S3Upload *u) {
         case S3_OK:
                 u->upload_is_gone = true;
                 (void)snprintf(u->etag, sizeof u->etag, "%s", u->response.etag);
-                enter_state(u, u->etag[0] ? UPLOAD_HEAD_PROOF : UPLOAD_HEAD_LOST);
-                return;
+                return enter_state(u, u->etag[0] ? UPLOAD_HEAD_PROOF : UPLOAD_HEAD_LOST);
         /* an earlier try was carried out, and its answer lost; or somebody aborted it */
         case S3_NO_UPLOAD:
                 u->upload_is_gone = true;
-                enter_state(u, UPLOAD_HEAD_LOST);
-                return;
+                return enter_state(u, UPLOAD_HEAD_LOST);
         case S3_UNCONDITIONAL:
-                enter_state(u, UPLOAD_HEAD_BEFORE); /* known from now on: without condition, then */
-                return;
+                return enter_state(
+                        u, UPLOAD_HEAD_BEFORE); /* known from now on: without condition, then */
         case S3_EXISTS:
-                check_conflict(u);
-                return;
+                return check_conflict(u);
         case S3_REFUSED:
                 if (!u->response.is_malformed || u->omits_checksums)
                         break;
                 u->omits_checksums = true;
-                enter_state(u, UPLOAD_COMPLETE);
-                return;
+                return enter_state(u, UPLOAD_COMPLETE);
         /* S3 wants the upload to be begun anew; unless it is ours: an earlier try whose answer was
          * lost */
         case S3_CONFLICT:
-                enter_state(u, UPLOAD_HEAD_LOST);
-                return;
+                return enter_state(u, UPLOAD_HEAD_LOST);
         default:
                 break;
         }
@@ -1148,10 +1118,8 @@ static void after_abort(S3Upload *u) {
 static void upload_step(S3Upload *u) {
         if (u->state == UPLOAD_ENDED || u->call)
                 return; /* what is underway will call again */
-        if (u->failure < 0) {
-                upload_finish(u, u->failure);
-                return;
-        }
+        if (u->failure < 0)
+                return upload_finish(u, u->failure);
         switch (u->state) {
         case UPLOAD_NEW:
                 enter_state(u, u->upload_id ? UPLOAD_LIST : UPLOAD_FIRST);
