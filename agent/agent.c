@@ -34,23 +34,23 @@ static void on_ready(Bundle *b, void *userdata) {
         Agent *a = userdata;
         (void)b;
         scheduler_kick(a->scheduler);
-        retainer_kick(a->retainer);
+        retention_runner_kick(a->retention_runner);
         agent_notify_status(a);
 }
 
 static void on_found(const Bundle *b, void *userdata) {
         Agent *a = userdata;
         (void)b;
-        retainer_kick(a->retainer);
+        retention_runner_kick(a->retention_runner);
 }
 
 static void on_links_rechecked(IntakeSource *s, const char *id, void *userdata) {
         Agent *a = userdata;
-        retainer_on_links_rechecked(a->retainer, s, id);
+        retention_runner_on_links_rechecked(a->retention_runner, s, id);
 }
 
-static SourceTerms *get_source_terms(const Bundle *b) {
-        return intake_source_terms(b->source);
+static SourceSpec *get_source_terms(const Bundle *b) {
+        return intake_source_spec(b->source);
 }
 
 #define DISCARD_COUNTER "discard:"
@@ -91,7 +91,7 @@ static void on_final(Bundle *b, void *userdata) {
         if (b->rec.state == BUNDLE_VANISHED || b->rec.state == BUNDLE_CANCELLED)
                 on_discard(bundle_state_name(b->rec.state), 1, a);
         own_sources_on_final(a, b);
-        retainer_on_final(a->retainer, b);
+        retention_runner_on_final(a->retention_runner, b);
         agent_notify_status(a);
 }
 
@@ -117,10 +117,10 @@ static void on_store_error(void *userdata) {
         Agent *a = userdata;
         if (a->store_timer && sd_event_source_get_enabled(a->store_timer, NULL) > 0)
                 return; /* a further error does not postpone it */
-        int r = timer_arm(&a->store_timer, &(TimerOrder){ .event = a->event,
-                                                          .usec = STORE_RETRY_USEC,
-                                                          .handler = on_store_timer,
-                                                          .userdata = a });
+        int r = timer_arm(&a->store_timer, &(TimerOptions){ .event = a->event,
+                                                            .usec = STORE_RETRY_USEC,
+                                                            .handler = on_store_timer,
+                                                            .userdata = a });
         if (r < 0)
                 log_error(r, "cannot arm the timer that writes the state database again");
 }
@@ -131,7 +131,7 @@ static void on_note(const NoteView *v, void *userdata) {
         Agent *a = userdata;
         IntakeSource *s = v->source ? agent_source_by_name(a, v->source) : NULL;
         if (s)
-                intake_source_note(s, v->unit_path, v->uid);
+                intake_source_on_hook_started(s, v->unit_path, v->uid);
         if (a->incidents)
                 incidents_on_note(a->incidents, v);
         else
@@ -144,14 +144,14 @@ static void on_note_finished(const NoteView *v, void *userdata) {
         if (!s)
                 return;
         for (size_t i = 0; i < NOTE_FILES_MAX && v->promised[i]; i++)
-                intake_source_promised(s, v->unit_path, v->uid, v->promised[i]);
+                intake_source_expect_file(s, v->unit_path, v->uid, v->promised[i]);
         if (a->incidents && v->may_come)
                 incidents_add_unit_of_note(a->incidents,
                                            &(IncidentUnitOfNote){ .note = v->note->id,
                                                                   .source = v->source,
                                                                   .unit_path = v->unit_path,
                                                                   .uid = v->uid });
-        intake_source_note_finished(s, v->unit_path, v->uid);
+        intake_source_on_hook_finished(s, v->unit_path, v->uid);
 }
 
 /* ---- incidents ---- */
@@ -165,13 +165,13 @@ static void on_public(const char *note_id, int fd, const char *reason, void *use
 static void on_attached(const char *source, const char *unit_path, void *userdata) {
         IntakeSource *s = agent_source_by_name(userdata, source);
         if (s)
-                intake_source_attached(s, unit_path);
+                intake_source_on_attached(s, unit_path);
 }
 
 static void on_pending(const char *source, const char *unit_path, bool pending, void *userdata) {
         IntakeSource *s = agent_source_by_name(userdata, source);
         if (s)
-                intake_source_pending(s, unit_path, pending);
+                intake_source_set_pending(s, unit_path, pending);
 }
 
 static void on_notes_refused(uint64_t n, void *userdata) {
@@ -199,7 +199,7 @@ static int on_orphans(sd_event_source *timer, uint64_t usec, void *userdata) {
         Agent *a = userdata;
         (void)timer;
         (void)usec;
-        uint64_t steady_usec = clock_steady_usec(&a->orphans_steady, a->clock);
+        uint64_t steady_usec = clock_step_age_usec(&a->orphans_steady, a->clock);
         orphans_sweep(&(OrphansContext){ .attachments = a->attachments,
                                          .store = a->store,
                                          .now_usec = a->clock->realtime_usec(a->clock),
@@ -212,10 +212,10 @@ static int on_orphans(sd_event_source *timer, uint64_t usec, void *userdata) {
 
 static void arm_orphans(Agent *a, uint64_t usec) {
         int r = a->once ? 0
-                        : timer_arm(&a->orphans_timer, &(TimerOrder){ .event = a->event,
-                                                                      .usec = usec,
-                                                                      .handler = on_orphans,
-                                                                      .userdata = a });
+                        : timer_arm(&a->orphans_timer, &(TimerOptions){ .event = a->event,
+                                                                        .usec = usec,
+                                                                        .handler = on_orphans,
+                                                                        .userdata = a });
         if (r < 0)
                 log_warning(r, "cannot arm the timer that removes attachments of former sources");
 }
@@ -362,7 +362,7 @@ static int open_table(Agent *a) {
         int r = bundle_table_new(&a->bundles, a->store, a->clock, &callbacks);
         if (r != -EUCLEAN)
                 return r;
-        r = store_begin_anew(a->store, &put_aside);
+        r = store_replace_database(a->store, &put_aside);
         if (r < 0)
                 return r;
         log_warning(0,
@@ -383,8 +383,8 @@ int agent_create_scheduler(Agent *a) {
                                      .environment = a->environment,
                                      .is_urgent = a->once || agent_is_draining(a),
                                      .on_delivered = on_delivered,
-                                     .source_terms = get_source_terms,
-                                     .on_changed = intake_settle_again,
+                                     .get_source_spec = get_source_terms,
+                                     .on_changed = intake_resettle,
                                      .userdata = a };
         return scheduler_new(&a->scheduler, &context, a->config);
 }
@@ -394,7 +394,7 @@ void agent_adopt_bundles(Agent *a, IntakeSource *s) {
         LIST_FOREACH_SAFE (l, bundle_table_all(a->bundles)) {
                 Bundle *b = CONTAINER_OF(l, Bundle, link);
                 if (!b->source && strcmp(b->rec.source, intake_source_config(s)->name) == 0 &&
-                    path_is_below(b->rec.path, intake_source_terms(s)->fixed))
+                    path_is_below(b->rec.path, intake_source_spec(s)->fixed))
                         intake_source_adopt(s, b);
         }
 }
@@ -434,12 +434,14 @@ int agent_start_sources(Agent *a) {
         return failed;
 }
 
-void agent_retain_sources(Agent *a) {
-        _cleanup_free_ RetainerSource *sources = calloc(MAX(a->n_sources, 1U), sizeof *sources);
+void agent_set_retention_sources(Agent *a) {
+        _cleanup_free_ RetentionRunnerSource *sources =
+                calloc(MAX(a->n_sources, 1U), sizeof *sources);
         for (size_t i = 0; sources && i < a->n_sources; i++)
-                sources[i] = (RetainerSource){ a->sources[i], intake_source_terms(a->sources[i]) };
+                sources[i] =
+                        (RetentionRunnerSource){ a->sources[i], intake_source_spec(a->sources[i]) };
         if (sources)
-                retainer_set_sources(a->retainer, sources, a->n_sources);
+                retention_runner_set_sources(a->retention_runner, sources, a->n_sources);
         else
                 log_error(-ENOMEM, "no source files are deleted until the next reload");
 }
@@ -450,19 +452,19 @@ static int on_evict(Bundle *b, const char *reason, void *userdata) {
 }
 
 static int create_retainer(Agent *a) {
-        RetainerContext context = { .event = a->event,
-                                    .clock = a->clock,
-                                    .store = a->store,
-                                    .bundles = a->bundles,
-                                    .on_discard = on_discard,
-                                    .on_evict = on_evict,
-                                    .submit = intake_source_submit,
-                                    .recheck_links = intake_look_last,
-                                    .is_rechecking_links = intake_is_to_look_last,
-                                    .userdata = a };
-        int r = retainer_new(&a->retainer, &context, a->config);
+        RetentionRunnerContext context = { .event = a->event,
+                                           .clock = a->clock,
+                                           .store = a->store,
+                                           .bundles = a->bundles,
+                                           .on_discard = on_discard,
+                                           .on_evict = on_evict,
+                                           .submit = intake_source_submit,
+                                           .recheck_links = intake_recheck_links,
+                                           .is_rechecking_links = intake_is_rechecking_links,
+                                           .userdata = a };
+        int r = retention_runner_new(&a->retention_runner, &context, a->config);
         if (r >= 0)
-                agent_retain_sources(a);
+                agent_set_retention_sources(a);
         return r;
 }
 
@@ -581,7 +583,7 @@ int agent_new(Agent **ret, sd_event *event, Config *config, bool once) {
         a->started_usec = a->loaded_usec = a->clock->realtime_usec(a->clock);
         init_histogram(&a->delivery_seconds);
         agent_view_init(a);
-        a->environment = credentials_env_take(environ);
+        a->environment = aws_environment_own(environ);
         int r = a->environment ? agent_start(a) : -ENOMEM;
         if (r != 0) {
                 agent_free(a);
@@ -609,7 +611,7 @@ Agent *agent_free(Agent *a) {
         agent_drain_done(a);
         agent_cancel_reload(a);
         stop_hook(a);
-        a->retainer = retainer_free(a->retainer);
+        a->retention_runner = retention_runner_free(a->retention_runner);
         a->scheduler = scheduler_free(a->scheduler);
         agent_free_sources(a);
         sd_event_source_disable_unref(a->store_timer);
@@ -645,7 +647,7 @@ bool agent_is_idle(Agent *a) {
                         return false;
         LIST_FOREACH (l, bundle_table_all(a->bundles)) {
                 const Bundle *b = CONTAINER_OF(l, Bundle, link);
-                if (b->source && !bundle_state_is_final(b->rec.state) &&
+                if (b->source && !bundle_state_is_inactive(b->rec.state) &&
                     (b->rec.state != BUNDLE_READY || scheduler_can_continue(a->scheduler, b)))
                         return false;
         }

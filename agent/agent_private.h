@@ -80,12 +80,12 @@ struct Agent {
         Attachments *attachments;
         BundleTable *bundles;
         Scheduler *scheduler;
-        Retainer *retainer;
+        RetentionRunner *retention_runner;
         Ec2Notices *notices;  /* NULL: not on EC2 */
         HookNotes *notes;     /* NULL: notes cannot be received */
         Incidents *incidents; /* NULL: snapshots are not possible */
         sd_event_source *orphans_timer;
-        ClockSteady orphans_steady;
+        ClockStep orphans_steady;
         Drain drain;
         Reload reload;
         IntakeContext intake_context;
@@ -115,7 +115,7 @@ IntakeSource *agent_source_by_name(const Agent *a, const char *name);
 int agent_create_scheduler(Agent *a);
 int agent_start_sources(Agent *a);
 /** Passes the current sources to retention. */
-void agent_retain_sources(Agent *a);
+void agent_set_retention_sources(Agent *a);
 void agent_free_sources(Agent *a);
 /** Assigns bundles that are known already to the source that they belong to. */
 void agent_adopt_bundles(Agent *a, IntakeSource *s);

@@ -139,11 +139,11 @@ static int on_drain_check(sd_event_source *source, uint64_t usec, void *userdata
 }
 
 static void arm_drain_check(Agent *a, uint64_t usec) {
-        int r = timer_arm(&a->drain.timer, &(TimerOrder){ .event = a->event,
-                                                          .usec = usec,
-                                                          .slack_usec = usec / 20,
-                                                          .handler = on_drain_check,
-                                                          .userdata = a });
+        int r = timer_arm(&a->drain.timer, &(TimerOptions){ .event = a->event,
+                                                            .usec = usec,
+                                                            .slack_usec = usec / 20,
+                                                            .handler = on_drain_check,
+                                                            .userdata = a });
         if (r < 0)
                 log_error(r, "cannot arm the timer of the drain");
 }
@@ -247,12 +247,13 @@ void agent_on_notice(const Notice *n, void *userdata) {
         clock_format_iso(when, n->when_usec);
         log_notice("EC2 announces %s for %s; the drain starts 15 min before", n->action, when);
         d->announced = *n;
-        int r = timer_arm(&d->announced_timer,
-                          &(TimerOrder){ .event = a->event,
-                                         .usec = n->when_usec - now - DRAIN_AHEAD_USEC,
-                                         .slack_usec = (n->when_usec - now - DRAIN_AHEAD_USEC) / 20,
-                                         .handler = on_drain_due,
-                                         .userdata = a });
+        int r = timer_arm(
+                &d->announced_timer,
+                &(TimerOptions){ .event = a->event,
+                                 .usec = n->when_usec - now - DRAIN_AHEAD_USEC,
+                                 .slack_usec = (n->when_usec - now - DRAIN_AHEAD_USEC) / 20,
+                                 .handler = on_drain_due,
+                                 .userdata = a });
         if (r < 0)
                 log_error(r, "cannot arm the timer for the maintenance");
 }
@@ -290,11 +291,11 @@ static int on_wind_down_check(sd_event_source *source, uint64_t usec, void *user
 }
 
 static void arm_wind_down_check(WindDown *w, uint64_t usec) {
-        int r = timer_arm(&w->timer, &(TimerOrder){ .event = w->agent->event,
-                                                    .usec = usec,
-                                                    .slack_usec = usec / 20,
-                                                    .handler = on_wind_down_check,
-                                                    .userdata = w });
+        int r = timer_arm(&w->timer, &(TimerOptions){ .event = w->agent->event,
+                                                      .usec = usec,
+                                                      .slack_usec = usec / 20,
+                                                      .handler = on_wind_down_check,
+                                                      .userdata = w });
         if (r >= 0)
                 return;
         log_error(r, "cannot wait for running deliveries; interrupting them");

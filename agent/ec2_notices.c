@@ -38,7 +38,7 @@ static int parse_spot(const json_t *document, Notice *ret) {
 
         if (parse_action(document, "action", ret) < 0)
                 return -EINVAL;
-        if (!when || s3_time_parse(when, &ret->when_usec) < 0)
+        if (!when || aws_time_parse(when, &ret->when_usec) < 0)
                 ret->when_usec = 0;
         return 1;
 }
@@ -52,7 +52,7 @@ static int parse_moment(const char *text, uint64_t *ret_usec) {
                 return -EINVAL;
         (void)snprintf(http, sizeof http, "Mon, %s%s", strspn(text, "0123456789") == 1 ? "0" : "",
                        text);
-        return s3_time_parse_http(http, ret_usec);
+        return http_date_parse(http, ret_usec);
 }
 
 /* `[{"NotBefore": "21 Jan 2019 09:00:43 GMT", "Code": "system-reboot", "State": "active", …}]`;
@@ -93,7 +93,7 @@ static int parse_rebalance(const json_t *document, Notice *ret) {
         uint64_t noticed_usec;
         const char *noticed = json_string_value(json_object_get(document, "noticeTime"));
 
-        if (!noticed || s3_time_parse(noticed, &noticed_usec) < 0)
+        if (!noticed || aws_time_parse(noticed, &noticed_usec) < 0)
                 return -EINVAL;
         memcpy(ret->action, word, sizeof word);
         return 1;
@@ -228,7 +228,7 @@ static bool is_ec2(const Ec2NoticesOptions *o) {
         char id[INSTANCE_ID_SIZE];
         const char *origin = "";
 
-        if (credentials_env_get(o->environment, "AWS_EC2_METADATA_SERVICE_ENDPOINT"))
+        if (aws_environment_get(o->environment, "AWS_EC2_METADATA_SERVICE_ENDPOINT"))
                 return true;
         return (instance_id_find(NULL, o->sysfs_root, id, &origin) == 0 &&
                 strcmp(origin, "dmi") == 0) ||

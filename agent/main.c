@@ -100,7 +100,7 @@ static int parse_args(int argc, char **argv, Args *a) {
                         a->once = true;
                         break;
                 case 't':
-                        if (parse_time_usec(optarg, &a->timeout_usec) < 0) {
+                        if (parse_duration_usec(optarg, &a->timeout_usec) < 0) {
                                 fprintf(stderr,
                                         "neuron-collectd: invalid duration '%s' for --timeout; "
                                         "write "
@@ -198,7 +198,7 @@ static int add_signals(Main *m) {
         sigaddset(&set, SIGTERM);
         sigaddset(&set, SIGINT);
         sigaddset(&set, SIGHUP);
-        sigaddset(&set, SIGIO); /* broken leases: see fs_has_no_writer() */
+        sigaddset(&set, SIGIO); /* broken leases: see fs_check_writer() */
         if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
                 return -errno;
         if (signal(SIGPIPE, SIG_IGN) == SIG_ERR)
@@ -331,7 +331,7 @@ int main(int argc, char **argv) {
                 return r < 0 ? EXIT_USAGE : EXIT_OK;
         Config *config = NULL;
         bool is_agent = !args.check && !args.print_config;
-        _cleanup_free_ char *file = is_agent ? fs_absolute(args.file) : NULL;
+        _cleanup_free_ char *file = is_agent ? fs_absolute_path(args.file) : NULL;
         if (file) /* status reports it to other processes */
                 args.file = file;
         r = read_config(&args, &config);
@@ -347,7 +347,7 @@ int main(int argc, char **argv) {
                 return r < 0 ? EXIT_UNDELIVERED : EXIT_OK;
         }
         log_setup((LogFormat)config->log.format, config->log.level);
-        r = args.once ? 0 : spawn_raise_descriptors(); /* for hundreds of hooks and processes */
+        r = args.once ? 0 : spawn_raise_fd_limit(); /* for hundreds of hooks and processes */
         if (r < 0)
                 log_warning(r, "cannot raise the limit of open files; with many hooks at once some "
                                "notes may be lost");

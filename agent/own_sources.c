@@ -79,7 +79,7 @@ static ConfigSource *incidents_config(const Agent *a) {
         add_state_directory(&path, a);
         strbuf_add(&path, "/" INCIDENTS_SOURCE "/%l"); /* %l matches any name */
         *s = (ConfigSource){ .name = strdup(INCIDENTS_SOURCE),
-                             .path = strbuf_take(&path),
+                             .path = strbuf_detach(&path),
                              .kind = CONFIG_DIRECTORY,
                              .settle_usec = SETTLE_USEC,
                              .max_wait_usec = 30 * USEC_PER_MINUTE,
@@ -120,7 +120,7 @@ static char *copies_template(const Agent *a, const ConfigSource *c) {
         add_state_directory(&b, a);
         strbuf_addf(&b, "/" COPIES_DIRECTORY "/%s/%%%c%s", c->name, find_free_letter(t),
                     get_variable_part(text, path_template_fixed(t)));
-        return strbuf_take(&b);
+        return strbuf_detach(&b);
 }
 
 /* @param name  of the own source */
@@ -190,7 +190,8 @@ static void remove_copy(const Agent *a, const char *source, const char *path) {
 static bool is_copy_final(const Agent *a, const char *own_name, const char *path) {
         _cleanup_(bundle_record_done) BundleRecord b = { 0 };
         return !bundle_table_find_unit(a->bundles, own_name, path) &&
-               store_find_unit(a->store, own_name, path, &b) == 0 && bundle_state_is_over(b.state);
+               store_find_unit(a->store, own_name, path, &b) == 0 &&
+               bundle_state_is_terminal(b.state);
 }
 
 /* An incomplete copy must not be delivered as a complete one. */
@@ -352,7 +353,7 @@ void own_sources_free(Agent *a) {
 static bool has_another_bundle(const Agent *a, const Bundle *b) {
         LIST_FOREACH (l, bundle_table_all(a->bundles)) {
                 const Bundle *other = CONTAINER_OF(l, Bundle, link);
-                if (other != b && !bundle_state_is_over(other->rec.state) &&
+                if (other != b && !bundle_state_is_terminal(other->rec.state) &&
                     strcmp(other->rec.source, b->rec.source) == 0 &&
                     strcmp(other->rec.path, b->rec.path) == 0)
                         return true;
@@ -362,7 +363,7 @@ static bool has_another_bundle(const Agent *a, const Bundle *b) {
 
 void own_sources_on_final(Agent *a, const Bundle *b) {
         const size_t n = strlen(CONTAINERS_SOURCE_PREFIX);
-        if (!bundle_state_is_over(b->rec.state))
+        if (!bundle_state_is_terminal(b->rec.state))
                 return;
         if (a->incidents && strcmp(b->rec.source, INCIDENTS_SOURCE) == 0)
                 incidents_on_delivered(a->incidents, b->rec.path);

@@ -34,7 +34,7 @@ static void report_config_error(Agent *a, const Diags *diags) {
                 strbuf_addf(&text, "%s%s", text.n ? "\n" : "", line);
         }
         free(a->config_error);
-        a->config_error = strbuf_take(&text);
+        a->config_error = strbuf_detach(&text);
         log_error(0, "%zu errors in the configuration; keeping the running one", diags->n);
 }
 
@@ -83,16 +83,16 @@ static int apply(Agent *a, Config *loaded, const ReloadChanges *c) {
         } else
                 scheduler_set_config(a->scheduler, loaded);
         if (c->sources) {
-                retainer_set_sources(a->retainer, NULL, 0);
+                retention_runner_set_sources(a->retention_runner, NULL, 0);
                 agent_free_sources(a);
                 (void)agent_start_sources(a); /* it logs each failure */
-                agent_retain_sources(a);
+                agent_set_retention_sources(a);
         } else {
                 a->intake_context.proc_root = loaded->snapshot.proc_root;
                 a->intake_context.hook_deadline_usec = loaded->hook.deadline_usec;
                 rebind_sources(a, loaded);
         }
-        retainer_rebind(a->retainer, loaded);
+        retention_runner_rebind(a->retention_runner, loaded);
         agent_rebind_hook(a);
         agent_apply_drain(a);
         config_free(old);

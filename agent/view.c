@@ -154,8 +154,8 @@ static void view_sources(Agent *a, AgentView *v) {
 }
 
 static void view_retention(Agent *a, AgentView *v) {
-        _cleanup_free_ RetainerView *views = calloc(a->n_sources + 1, sizeof *views);
-        size_t n = views ? retainer_view(a->retainer, views, a->n_sources) : 0;
+        _cleanup_free_ RetentionRunnerView *views = calloc(a->n_sources + 1, sizeof *views);
+        size_t n = views ? retention_runner_view(a->retention_runner, views, a->n_sources) : 0;
         for (size_t i = 0; i < n; i++)
                 for (size_t k = 0; k < a->n_sources; k++) {
                         SourceView *s = &a->space->sources[k];
@@ -175,7 +175,7 @@ static void view_retention(Agent *a, AgentView *v) {
 
 static void view_limits(const Agent *a, LimitsView *ret) {
         const RateLimits *l = scheduler_rate_limits(a->scheduler);
-        *ret = (LimitsView){ .upload_rate = throttle_rate(l->upload),
+        *ret = (LimitsView){ .upload_rate = ratelimit_rate(l->upload),
                              .work_share = pressure_share_now(l->pressure),
                              .note = l->note };
 }
@@ -255,8 +255,8 @@ static void explain_settling(const Agent *a, const Bundle *b, StrBuf *text) {
                 return;
         }
         char settle[64], wait[64];
-        clock_format_span(settle, config->settle_usec);
-        clock_format_span(wait, config->max_wait_usec);
+        clock_format_duration(settle, config->settle_usec);
+        clock_format_duration(wait, config->max_wait_usec);
         strbuf_addf(text,
                     "It is shipped when it is complete: %s. It counts as complete when quiet for "
                     "%s (settle); after %s it is shipped labelled incomplete (max_wait).",
@@ -289,7 +289,7 @@ static const char *final_sentence(const BundleRecord *rec) {
 
 static char *explain(const Agent *a, const BundleRecord *rec, const Bundle *b) {
         StrBuf text = STRBUF_INIT;
-        if (bundle_state_is_final(rec->state)) {
+        if (bundle_state_is_inactive(rec->state)) {
                 strbuf_add(&text, final_sentence(rec));
                 if (rec->reason && (rec->state == BUNDLE_QUARANTINED ||
                                     rec->state == BUNDLE_VANISHED || rec->state == BUNDLE_EVICTED))
@@ -311,7 +311,7 @@ static char *explain(const Agent *a, const BundleRecord *rec, const Bundle *b) {
                                   "held; free space in the state directory, or fix its disk.");
         if (!rec->complete)
                 strbuf_add(&text, " It is labelled incomplete.");
-        if (rec->links_held && !bundle_state_is_over(rec->state))
+        if (rec->links_held && !bundle_state_is_terminal(rec->state))
                 strbuf_add(&text, " Hard links hold its files, so removing them at the source "
                                   "loses nothing.");
         else if (b && b->held.n > 0)
@@ -320,7 +320,7 @@ static char *explain(const Agent *a, const BundleRecord *rec, const Bundle *b) {
                            "this agent runs.");
         if (rec->pinned)
                 strbuf_add(&text, " Pinned by the operator.");
-        return strbuf_take(&text);
+        return strbuf_detach(&text);
 }
 
 static int on_get(const char *id, BundleRecord *ret, char **ret_explain, void *userdata) {
@@ -407,15 +407,15 @@ static int act_cancel(Agent *a, Bundle *b, const BundleRecord *rec, char **ret_m
 }
 
 static int act_pin(Agent *a, Bundle *b, BundleRecord *rec, bool pinned) {
-        if (b && !bundle_state_is_final(b->rec.state)) {
+        if (b && !bundle_state_is_inactive(b->rec.state)) {
                 b->rec.pinned = pinned;
                 bundle_save(a->bundles, b);
-                retainer_kick(a->retainer);
+                retention_runner_kick(a->retention_runner);
                 return bundle_table_store_error(a->bundles);
         }
         rec->pinned = pinned;
         int r = store_update(a->store, rec);
-        retainer_kick(a->retainer);
+        retention_runner_kick(a->retention_runner);
         return r;
 }
 
@@ -426,7 +426,7 @@ static int on_act(const char *id, const char *action, char **ret_message, void *
         int r = b ? bundle_record_copy(&rec, &b->rec) : store_get(a->store, id, &rec);
         if (r != 0)
                 return r == STORE_E_NOT_FOUND ? -ENOENT : r;
-        if (b && bundle_state_is_final(b->rec.state))
+        if (b && bundle_state_is_inactive(b->rec.state))
                 return refuse(
                         ret_message,
                         "it is %s, and the state database cannot be written; free space in the "
@@ -436,7 +436,7 @@ static int on_act(const char *id, const char *action, char **ret_message, void *
                 return act_retry(a, b, &rec, ret_message);
         if (strcmp(action, "cancel") == 0)
                 return act_cancel(a, b, &rec, ret_message);
-        if (strcmp(action, "pin") == 0 && retainer_is_letting_go(a->retainer, id))
+        if (strcmp(action, "pin") == 0 && retention_runner_is_deleting(a->retention_runner, id))
                 return refuse(ret_message, "%s: it is being deleted", id);
         if (strcmp(action, "pin") == 0 || strcmp(action, "unpin") == 0)
                 return act_pin(a, b, &rec, action[0] == 'p');

@@ -76,12 +76,12 @@ static int report_reason(const char *what, int error) {
         return CHILD_FAILED;
 }
 
-static int read_order(ProbeOrder *ret) {
+static int read_order(ProbeRequest *ret) {
         _cleanup_free_ char *text = NULL;
         const char *why = "";
         size_t n;
-        int r = order_read_fd(CHILD_ORDER_FD, ORDER_MAX_BYTES, &text, &n);
-        return r < 0 ? r : probe_order_parse(text, n, ret, &why);
+        int r = probe_request_read_fd(CHILD_ORDER_FD, PROBE_REQUEST_MAX_BYTES, &text, &n);
+        return r < 0 ? r : probe_request_parse(text, n, ret, &why);
 }
 
 static int find_directory(void) {
@@ -89,7 +89,7 @@ static int find_directory(void) {
         return fstat(CHILD_DIR_FD, &st) == 0 && S_ISDIR(st.st_mode) ? CHILD_DIR_FD : -1;
 }
 
-static int enter_sandbox(const Collector *c, const CollectOrder *order, int dir_fd) {
+static int enter_sandbox(const Collector *c, const CollectRequest *order, int dir_fd) {
         _cleanup_(strbuf_done) StrBuf left_out = STRBUF_INIT;
         Sandbox s = { .dir_fd = c->needs & MAKES_FILES ? dir_fd : -1,
                       .device_directory = c->needs & OPENS_DEVICES ? order->device_directory : NULL,
@@ -114,18 +114,19 @@ static int die_with_parent(pid_t parent) {
 
 /* `snapshot-more-1.json` lies in the directory of `snapshot.json`, and so do the raw files of both.
  * @return into buf; NULL: it is the first */
-static const char *raw_file_prefix(const ProbeOrder *order, char buf[static ORDER_NAME_MAX]) {
+static const char *raw_file_prefix(const ProbeRequest *order,
+                                   char buf[static PROBE_REQUEST_NAME_MAX]) {
         static const char prefix[] = "snapshot-";
         const char *name = order->document;
         if (!name || strncmp(name, prefix, sizeof prefix - 1) != 0)
                 return NULL;
         name += sizeof prefix - 1;
-        (void)snprintf(buf, ORDER_NAME_MAX, "%.*s-", (int)strcspn(name, "."), name);
+        (void)snprintf(buf, PROBE_REQUEST_NAME_MAX, "%.*s-", (int)strcspn(name, "."), name);
         return buf;
 }
 
 static int run(const char *name, bool follows) {
-        _cleanup_(probe_order_done) ProbeOrder order = { 0 };
+        _cleanup_(probe_request_done) ProbeRequest order = { 0 };
         const Collector *collector = collector_find(name);
         pid_t parent = getppid();
         if (!collector)
@@ -147,7 +148,7 @@ static int run(const char *name, bool follows) {
                 (void)report_reason("no process is known that it could be about", 0);
                 return CHILD_SKIPPED;
         }
-        char prefix[ORDER_NAME_MAX];
+        char prefix[PROBE_REQUEST_NAME_MAX];
         out.raw_prefix = raw_file_prefix(&order, prefix);
         order.collect.instance_id = order.instance_id;
         r = follows ? follow_kmsg(&order.collect, &out) : collector->run(&order.collect, &out);

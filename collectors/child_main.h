@@ -13,7 +13,7 @@ typedef struct Collector {
         const char *name;
         /** Collects until it is done or killed. @return 0; COLLECT_E_NOTHING; -errno: it could not
          * even begin, and the section has the reason */
-        int (*run)(const CollectOrder *order, CollectOut *out);
+        int (*run)(const CollectRequest *order, CollectOut *out);
         uint64_t capabilities; /* it keeps */
         unsigned needs;
         bool per_process; /* has nothing to report without a process */

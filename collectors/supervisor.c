@@ -64,10 +64,10 @@ static int send_message(int fd, const char *fmt, ...) {
         return send(fd, text, size, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
 }
 
-static int request_fd(const ProbeOrder *order) {
+static int request_fd(const ProbeRequest *order) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
-        int r = probe_order_compose(order, &b);
-        return r < 0 ? r : order_memfd(b.text, b.n);
+        int r = probe_request_format(order, &b);
+        return r < 0 ? r : probe_request_memfd(b.text, b.n);
 }
 
 /* ---- a collector's child ---- */
@@ -105,7 +105,7 @@ __attribute__((format(printf, 3, 4))) static void run_end(Run *run, SectionState
 
 /* @param request  borrowed, its offset does not matter  @param dir_fd  borrowed; 0 = none */
 static int run_start(Run *run, sd_event *event, const char *name, int request, int dir_fd,
-                     ChildOrder order) {
+                     ChildOptions order) {
         char option[96];
         char *argv[] = { (char *)"neuron-collectd", option, NULL };
         (void)snprintf(option, sizeof option, "--child=%s", name);
@@ -196,7 +196,7 @@ typedef struct Part { /* of the document: a collector's */
 struct Snapshot {
         sd_event *event;
         int fd, dir_fd, request_fd;
-        const ProbeOrder *order;
+        const ProbeRequest *order;
         Part parts[PARTS_MAX];
         size_t n_parts;
         uint64_t begun_usec;
@@ -213,7 +213,7 @@ static const char *part_name(char buf[static NAME_MAX_BYTES], const char *format
         return buf;
 }
 
-static bool is_wanted(const ProbeOrder *o, const Collector *c) {
+static bool is_wanted(const ProbeRequest *o, const Collector *c) {
         for (char **s = o->collectors; s && *s; s++)
                 if (strcmp(*s, c->name) == 0)
                         return true;
@@ -221,7 +221,7 @@ static bool is_wanted(const ProbeOrder *o, const Collector *c) {
 }
 
 /* Commands have times of their own, one after the other. */
-static uint64_t timeout_of(const ProbeOrder *o, const Collector *c) {
+static uint64_t timeout_of(const ProbeRequest *o, const Collector *c) {
         uint64_t usec = o->collect.timeout_usec;
         if (strcmp(c->name, "commands") != 0)
                 return usec;
@@ -381,7 +381,7 @@ static void remove_parts(const Snapshot *l, bool keep_for_second) {
         (void)unlinkat(l->dir_fd, DIFFERENCES_FILE, 0);
 }
 
-static const char *document_name(const ProbeOrder *o) {
+static const char *document_name(const ProbeRequest *o) {
         return o->document              ? o->document
                : o->mode == PROBE_AFTER ? SNAPSHOT_AFTER_FILE
                                         : SNAPSHOT_FILE;
@@ -428,11 +428,11 @@ static void start_part(Snapshot *l, Part *p) {
         }
         (void)snprintf(child, sizeof child, "collect:%s", p->run.collector->name);
         (void)run_start(&p->run, l->event, child, l->request_fd, raw,
-                        (ChildOrder){ .timeout_usec = timeout_of(l->order, p->run.collector),
-                                      .output_max_bytes = l->order->collect.max_bytes,
-                                      .on_output = on_part_output,
-                                      .on_done = on_part_done,
-                                      .userdata = p }); /* its state and why have the result */
+                        (ChildOptions){ .timeout_usec = timeout_of(l->order, p->run.collector),
+                                        .output_max_bytes = l->order->collect.max_bytes,
+                                        .on_output = on_part_output,
+                                        .on_done = on_part_done,
+                                        .userdata = p }); /* its state and why have the result */
 }
 
 /* Starts what may run now; ends the loop when all have ended. */
@@ -468,7 +468,7 @@ static void add_part(Snapshot *l, const Collector *c) {
                                          .files_bytes = l->order->collect.max_bytes };
 }
 
-static bool is_in_second_snapshot(const ProbeOrder *o, const Collector *c) {
+static bool is_in_second_snapshot(const ProbeRequest *o, const Collector *c) {
         return c->twice || (c->again && o->collect.n_dumps > 0);
 }
 
@@ -551,7 +551,7 @@ static void wait_for_start(const Snapshot *l) {
                 (void)usleep(50 * USEC_PER_MSEC);
 }
 
-static int run_snapshot(int fd, const ProbeOrder *order, int dir_fd) {
+static int run_snapshot(int fd, const ProbeRequest *order, int dir_fd) {
         _cleanup_(snapshot_done) Snapshot l = { .fd = fd,
                                                 .dir_fd = dir_fd,
                                                 .request_fd = -1,
@@ -752,11 +752,11 @@ static int on_kmsg_timer(sd_event_source *s, uint64_t usec, void *userdata) {
         (void)s;
         (void)usec;
         if (run_start(&w->kmsg, w->event, "follow:kmsg", w->request_fd, 0,
-                      (ChildOrder){ .timeout_usec = USEC_INFINITY,
-                                    .output_max_bytes = SIZE_MAX,
-                                    .on_output = on_kmsg_output,
-                                    .on_done = on_kmsg_done,
-                                    .userdata = w }) < 0)
+                      (ChildOptions){ .timeout_usec = USEC_INFINITY,
+                                      .output_max_bytes = SIZE_MAX,
+                                      .on_output = on_kmsg_output,
+                                      .on_done = on_kmsg_done,
+                                      .userdata = w }) < 0)
                 arm_next(w->kmsg_timer, &w->kmsg, RESTART_USEC);
         return 0;
 }
@@ -766,11 +766,11 @@ static int on_jobs_timer(sd_event_source *s, uint64_t usec, void *userdata) {
         (void)s;
         (void)usec;
         if (run_start(&w->jobs, w->event, "collect:jobs", w->request_fd, 0,
-                      (ChildOrder){ .timeout_usec = w->timeout_usec,
-                                    .output_max_bytes = 64 * MIB,
-                                    .on_output = on_jobs_output,
-                                    .on_done = on_jobs_done,
-                                    .userdata = w }) < 0)
+                      (ChildOptions){ .timeout_usec = w->timeout_usec,
+                                      .output_max_bytes = 64 * MIB,
+                                      .on_output = on_jobs_output,
+                                      .on_done = on_jobs_done,
+                                      .userdata = w }) < 0)
                 arm_next(w->jobs_timer, &w->jobs, w->interval_usec);
         return 0;
 }
@@ -799,7 +799,7 @@ static void watch_done(Watch *w) {
         sd_event_unref(w->event);
 }
 
-static int run_watch(int fd, const ProbeOrder *order) {
+static int run_watch(int fd, const ProbeRequest *order) {
         _cleanup_(watch_done)
                 Watch w = { .fd = fd,
                             .request_fd = request_fd(order),
@@ -875,7 +875,7 @@ static int check_peer(int fd) {
 
 /* ---- which processes are meant ---- */
 
-static int add_process(CollectOrder *c, pid_t pid, uint64_t start_ticks) {
+static int add_process(CollectRequest *c, pid_t pid, uint64_t start_ticks) {
         for (size_t i = 0; i < c->n_processes; i++)
                 if (c->processes[i].pid == pid)
                         return 0;
@@ -890,7 +890,7 @@ static int add_process(CollectOrder *c, pid_t pid, uint64_t start_ticks) {
 }
 
 /* The logs that this process writes are searched where it is. */
-static void complete_log_files(CollectOrder *c, const ProbeQuestion *q, const PidsAnswer *answer) {
+static void complete_log_files(CollectRequest *c, const ProbePidQuery *q, const PidsMatch *answer) {
         for (size_t i = 0; i < c->n_log_files; i++) {
                 CollectLogFile *f = &c->log_files[i];
                 if (f->pid == 0 && f->hook_pid == q->hook_pid && f->inner_pid == q->inner_pid) {
@@ -901,8 +901,8 @@ static void complete_log_files(CollectOrder *c, const ProbeQuestion *q, const Pi
 }
 
 /* Of a process that was not found, or has ended by now, the container is its hook's. */
-static void send_answer(int fd, const char *proc_root, const ProbeQuestion *q,
-                        const PidsAnswer *answer) {
+static void send_answer(int fd, const char *proc_root, const ProbePidQuery *q,
+                        const PidsMatch *answer) {
         char container[PIDS_CONTAINER_SIZE];
         if ((answer->pid <= 0 || !pids_container(proc_root, answer->pid, container)) &&
             !pids_container(proc_root, q->hook_pid, container))
@@ -911,15 +911,15 @@ static void send_answer(int fd, const char *proc_root, const ProbeQuestion *q,
                            (int)answer->pid, (unsigned long long)answer->start_ticks, container);
 }
 
-static int resolve_questions(int fd, ProbeOrder *order) {
+static int resolve_questions(int fd, ProbeRequest *order) {
         for (size_t i = 0; i < order->n_questions; i++) {
-                const ProbeQuestion *q = &order->questions[i];
-                PidsAnswer answer = { 0 };
+                const ProbePidQuery *q = &order->questions[i];
+                PidsMatch answer = { 0 };
                 /* Hidden, or it died while it was examined: that one alone is unknown. */
-                if (pids_resolve(&(PidsQuestion){ order->collect.proc_root, q->hook_pid,
-                                                  q->ns_inode, q->inner_pid },
+                if (pids_resolve(&(PidsQuery){ order->collect.proc_root, q->hook_pid, q->ns_inode,
+                                               q->inner_pid },
                                  &answer) != 0)
-                        answer = (PidsAnswer){ 0 };
+                        answer = (PidsMatch){ 0 };
                 send_answer(fd, order->collect.proc_root, q, &answer);
                 if (answer.pid <= 0)
                         continue;
@@ -933,7 +933,7 @@ static int resolve_questions(int fd, ProbeOrder *order) {
 
 /* ---- carrying it out ---- */
 
-static int run_request(int fd, ProbeOrder *order, int dir_fd) {
+static int run_request(int fd, ProbeRequest *order, int dir_fd) {
         struct stat st;
         if (order->mode == PROBE_WATCH)
                 return run_watch(fd, order);
@@ -943,7 +943,7 @@ static int run_request(int fd, ProbeOrder *order, int dir_fd) {
         return r < 0 ? r : run_snapshot(fd, order, dir_fd);
 }
 
-static int check_collectors(const ProbeOrder *order, const char **ret_why) {
+static int check_collectors(const ProbeRequest *order, const char **ret_why) {
         for (char **c = order->collectors; c && *c; c++)
                 if (!collector_find(*c)) {
                         *ret_why = "the order names a collector that is not there";
@@ -953,7 +953,7 @@ static int check_collectors(const ProbeOrder *order, const char **ret_why) {
 }
 
 static int serve(int fd, const char **ret_why) {
-        _cleanup_(probe_order_done) ProbeOrder order = { 0 };
+        _cleanup_(probe_request_done) ProbeRequest order = { 0 };
         _cleanup_close_ int request_fd = -1, dir_fd = -1;
         _cleanup_free_ char *text = NULL;
         size_t n;
@@ -961,9 +961,9 @@ static int serve(int fd, const char **ret_why) {
         if (r == 0)
                 r = receive(fd, &request_fd, &dir_fd);
         if (r == 0)
-                r = order_read_fd(request_fd, ORDER_MAX_BYTES, &text, &n);
+                r = probe_request_read_fd(request_fd, PROBE_REQUEST_MAX_BYTES, &text, &n);
         if (r == 0)
-                r = probe_order_parse(text, n, &order, ret_why);
+                r = probe_request_parse(text, n, &order, ret_why);
         if (r == 0)
                 r = check_collectors(&order, ret_why);
         if (r == 0)

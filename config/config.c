@@ -571,7 +571,7 @@ int config_print(const Config *c, FILE *f) {
         _cleanup_free_ char *text = NULL;
 
         add_keys(&p, "", c, 0);
-        text = strbuf_take(&p.out);
+        text = strbuf_detach(&p.out);
         if (!text)
                 return -ENOMEM;
         if (fputs(text, f) == EOF || fflush(f) == EOF)

@@ -40,12 +40,12 @@ void text_add_spelled(StrBuf *b, const char *s, size_t max) {
                 s = at;
         }
         for (size_t n = strlen(s); used < n;) {
-                char buf[UTF8_SPELL_SIZE];
+                char buf[UTF8_ESCAPE_SIZE];
                 if (used >= max) {
                         strbuf_add(b, "…");
                         return;
                 }
-                used += utf8_spell(s + used, n - used, buf);
+                used += utf8_escape(s + used, n - used, buf);
                 strbuf_add(b, buf);
         }
 }
@@ -183,14 +183,14 @@ static void add_place(StrBuf *b, const Spot *spot) {
 void faults_add(Faults *f, const Spot *spot, const char *remedy, const char *fault, ...) {
         _cleanup_(strbuf_done) StrBuf place = STRBUF_INIT;
         _cleanup_free_ char *text = NULL;
-        DiagWhere where = { .file = f->file, .line = spot->line };
+        DiagLocation where = { .file = f->file, .line = spot->line };
         va_list ap;
         int n;
 
         f->n++;
         if (f->n > FAULTS_MAX) {
                 if (f->n == FAULTS_MAX + 1)
-                        diag_add(f->diags, (DiagWhere){ .file = f->file },
+                        diag_add(f->diags, (DiagLocation){ .file = f->file },
                                  "fix these, then check again", "there are further faults");
                 return;
         }

@@ -62,7 +62,7 @@ static const char *default_of(const ConfigKey *key, char **ret_owned) {
         if (config_builtin(&c) == 0)
                 value_add_yaml(key, c, &b);
         config_free(c);
-        *ret_owned = strbuf_take(&b);
+        *ret_owned = strbuf_detach(&b);
         return *ret_owned;
 }
 

@@ -358,7 +358,7 @@ char *form_fixed_part(const char *path_template) {
         }
         if (n == 0 && path_template[0] == '/')
                 strbuf_add(&out, "/");
-        return strbuf_take(&out);
+        return strbuf_detach(&out);
 }
 
 bool form_has_variable(const char *path_template, char letter) {

@@ -69,7 +69,7 @@ int expand(const char *text, char *const *environment, char **ret, StrBuf *fault
                         return EXPAND_E_FAULTY;
                 }
         }
-        done = strbuf_take(&out);
+        done = strbuf_detach(&out);
         if (!done)
                 return -ENOMEM;
         *ret = done;

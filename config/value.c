@@ -85,7 +85,7 @@ int value_parse_quantity(const ConfigKey *key, const char *text, uint64_t *ret) 
         }
         switch (key->type) {
         case KEY_TIME:
-                return parse_time_usec(text, ret);
+                return parse_duration_usec(text, ret);
         case KEY_RATE:
                 return parse_rate(text, ret);
         case KEY_NUMBER:
@@ -447,7 +447,7 @@ const char *value_format_quantity(const ConfigKey *key, uint64_t v,
 
         switch (key->type) {
         case KEY_TIME:
-                return parse_format_time(buf, v);
+                return parse_format_duration(buf, v);
         case KEY_RATE:
                 (void)snprintf(buf, VALUE_QUANTITY_SIZE, "%s%s", parse_format_bytes(size, v),
                                v > 0 ? "/s" : "");

@@ -57,13 +57,13 @@ static int collect(void *userdata) {
         const Tier *t = userdata;
         char *no_patterns[] = { NULL };
         uint64_t left = remaining_usec(t->until_usec);
-        CollectOrder order = { .sysfs_root = (char *)t->sysfs_root,
-                               .device_directory = (char *)"/dev",
-                               .proc_root = (char *)"/proc",
-                               .environment = no_patterns,
-                               .timeout_usec =
-                                       left > CHILD_MARGIN_USEC ? left - CHILD_MARGIN_USEC : left,
-                               .max_bytes = TIER_BYTES_MAX };
+        CollectRequest order = { .sysfs_root = (char *)t->sysfs_root,
+                                 .device_directory = (char *)"/dev",
+                                 .proc_root = (char *)"/proc",
+                                 .environment = no_patterns,
+                                 .timeout_usec =
+                                         left > CHILD_MARGIN_USEC ? left - CHILD_MARGIN_USEC : left,
+                                 .max_bytes = TIER_BYTES_MAX };
         CollectOut out = { .fd = t->fd, .dir_fd = -1, .max_bytes = TIER_BYTES_MAX };
         int r = collect_neuron_sysfs(&order, &out);
         return r == 0 && out.is_cut ? -EFBIG : r;
@@ -364,7 +364,7 @@ static uint64_t deadline_setting(void) {
         uint64_t usec;
         if (!s || s[0] == '\0')
                 return DEADLINE_DEFAULT_USEC;
-        if (parse_time_usec(s, &usec) < 0) {
+        if (parse_duration_usec(s, &usec) < 0) {
                 message_print("invalid duration NEURON_COLLECTD_DEADLINE='%s' (such as 2s or "
                               "500ms): using 2s",
                               s);
@@ -535,7 +535,7 @@ static int prepare(Hook *h) {
         h->mailbox = setting("NEURON_COLLECTD_MAILBOX", MAILBOX_DEFAULT);
         h->sysfs_root = setting("NEURON_COLLECTD_SYSFS", "/sys");
         int r = note_add_identity(&h->note, environ);
-        return r < 0 ? r : hook_note_compose(&h->note, NULL, &h->text);
+        return r < 0 ? r : hook_note_format(&h->note, NULL, &h->text);
 }
 
 static int print_usage(int kind) {

@@ -58,7 +58,7 @@ static int add_extra(HookNote *n, const Word *w) {
                 if (!n->extra)
                         return -ENOMEM;
         }
-        NotePair *p = &n->extra[n->n_extra];
+        NoteFlag *p = &n->extra[n->n_extra];
         p->name = strndup(w->name, MIN(w->n_name, (size_t)NAME_MAX_BYTES + 1));
         p->value = w->value ? strndup(w->value, NOTE_VALUE_MAX + 1) : NULL;
         n->n_extra++; /* hook_note_done() frees what there is of it */
@@ -216,7 +216,7 @@ int note_add_identity(HookNote *n, char *const *environment) {
         n->pid_namespace = namespace_of("/proc/self/ns/pid");
         n->mount_namespace = namespace_of("/proc/self/ns/mnt");
         n->has_error_number = n->error_code && nrt_status_parse(n->error_code, &n->error_number);
-        (void)job_identity_of(environment, &n->job); /* nothing found is an answer too */
+        (void)job_identity_detect(environment, &n->job); /* nothing found is an answer too */
         if (n->local_output_dir && n->local_output_dir[0] == '\0') {
                 free(n->local_output_dir);
                 n->local_output_dir = NULL;

@@ -16,7 +16,7 @@ static uint64_t nsec_of(uint64_t usec) {
 }
 
 /* How long n takes, rounded up. */
-uint64_t pacer_span_nsec(const PacerRule *rule, uint64_t n) {
+uint64_t rate_span_nsec(const RateRule *rule, uint64_t n) {
         double span;
         uint64_t whole;
 
@@ -29,39 +29,39 @@ uint64_t pacer_span_nsec(const PacerRule *rule, uint64_t n) {
         return whole + ((double)whole < span);
 }
 
-uint64_t pacer_book(const PacerRule *rule, uint64_t booked_nsec, uint64_t n, uint64_t now_usec) {
+uint64_t rate_book(const RateRule *rule, uint64_t booked_nsec, uint64_t n, uint64_t now_usec) {
         uint64_t now = nsec_of(now_usec), saving = nsec_of(rule->saving_usec);
         uint64_t begin = now - MIN(now, saving);
 
         if (rule->rate == 0)
                 return booked_nsec;
         begin = MAX(begin, booked_nsec);
-        return begin < LINE_MAX_NSEC ? begin + pacer_span_nsec(rule, n) : begin;
+        return begin < LINE_MAX_NSEC ? begin + rate_span_nsec(rule, n) : begin;
 }
 
-uint64_t pacer_wait_usec(uint64_t booked_nsec, uint64_t now_usec) {
+uint64_t rate_wait_usec(uint64_t booked_nsec, uint64_t now_usec) {
         uint64_t now = nsec_of(now_usec);
 
         return booked_nsec > now ? (booked_nsec - now + NSEC_PER_USEC - 1) / NSEC_PER_USEC : 0;
 }
 
-uint64_t pacer_return(uint64_t booked_nsec, uint64_t span_nsec) {
+uint64_t rate_refund(uint64_t booked_nsec, uint64_t span_nsec) {
         return booked_nsec - MIN(booked_nsec, span_nsec);
 }
 
-uint64_t pacer_discard_savings(uint64_t booked_nsec, uint64_t now_usec) {
+uint64_t rate_discard_savings(uint64_t booked_nsec, uint64_t now_usec) {
         uint64_t now = nsec_of(now_usec);
 
         return MAX(booked_nsec, now);
 }
 
-static bool holds(const PacerWindow *w, unsigned minute) {
+static bool holds(const RateWindow *w, unsigned minute) {
         if (w->from_minute < w->to_minute)
                 return minute >= w->from_minute && minute < w->to_minute;
         return minute >= w->from_minute || minute < w->to_minute;
 }
 
-uint64_t pacer_rate_at(const PacerSchedule *s, unsigned minute) {
+uint64_t rate_at(const RateSchedule *s, unsigned minute) {
         for (size_t i = 0; i < s->n_windows; i++)
                 if (holds(&s->windows[i], minute))
                         return s->windows[i].rate;
@@ -70,20 +70,20 @@ uint64_t pacer_rate_at(const PacerSchedule *s, unsigned minute) {
 
 #define SLEEP_USEC (20 * USEC_PER_MSEC) /* an abort is checked this often */
 #define PIECE_MIN KIB
-struct Throttle {
+struct RateLimit {
         atomic_uint n_refs;
         Clock *clock;
-        PacerSchedule schedule; /* windows are ours */
+        RateSchedule schedule; /* windows are ours */
         uint64_t saving_usec;
         atomic_uint_fast64_t booked_nsec;
         atomic_uint_fast64_t rate;         /* as last looked up */
         atomic_uint_fast64_t checked_usec; /* when it is to be looked up again, CLOCK_BOOTTIME */
 };
 
-int throttle_new(Throttle **ret, Clock *clock, const PacerSchedule *schedule,
-                 uint64_t saving_usec) {
-        Throttle *t = calloc(1, sizeof *t);
-        PacerWindow *windows = calloc(MAX(schedule->n_windows, (size_t)1), sizeof *windows);
+int ratelimit_new(RateLimit **ret, Clock *clock, const RateSchedule *schedule,
+                  uint64_t saving_usec) {
+        RateLimit *t = calloc(1, sizeof *t);
+        RateWindow *windows = calloc(MAX(schedule->n_windows, (size_t)1), sizeof *windows);
 
         if (!t || !windows) {
                 free(t);
@@ -104,16 +104,16 @@ int throttle_new(Throttle **ret, Clock *clock, const PacerSchedule *schedule,
         return 0;
 }
 
-Throttle *throttle_ref(Throttle *t) {
+RateLimit *ratelimit_ref(RateLimit *t) {
         if (t)
                 atomic_fetch_add(&t->n_refs, 1);
         return t;
 }
 
-Throttle *throttle_unref(Throttle *t) {
+RateLimit *ratelimit_unref(RateLimit *t) {
         if (!t || atomic_fetch_sub(&t->n_refs, 1) > 1)
                 return NULL;
-        free((PacerWindow *)t->schedule.windows);
+        free((RateWindow *)t->schedule.windows);
         free(t);
         return NULL;
 }
@@ -126,7 +126,7 @@ static unsigned local_minute(uint64_t realtime_usec) {
         return (unsigned)(tm.tm_hour * 60 + tm.tm_min) % (24 * 60);
 }
 
-static uint64_t rate_now(Throttle *t, uint64_t now_usec) {
+static uint64_t rate_now(RateLimit *t, uint64_t now_usec) {
         uint64_t check = atomic_load(&t->checked_usec), realtime;
 
         if (now_usec < check)
@@ -135,45 +135,45 @@ static uint64_t rate_now(Throttle *t, uint64_t now_usec) {
         /* The first caller reads it; the others go by the old rate for that moment. */
         if (atomic_compare_exchange_strong(&t->checked_usec, &check,
                                            now_usec + USEC_PER_SEC - realtime % USEC_PER_SEC))
-                atomic_store(&t->rate, pacer_rate_at(&t->schedule, local_minute(realtime)));
+                atomic_store(&t->rate, rate_at(&t->schedule, local_minute(realtime)));
         return atomic_load(&t->rate);
 }
 
-static PacerRule rule_at(Throttle *t, uint64_t now_usec) {
-        return (PacerRule){ .rate = rate_now(t, now_usec), .saving_usec = t->saving_usec };
+static RateRule rule_at(RateLimit *t, uint64_t now_usec) {
+        return (RateRule){ .rate = rate_now(t, now_usec), .saving_usec = t->saving_usec };
 }
 
-static uint64_t book_by(Throttle *t, const PacerRule *rule, uint64_t n, uint64_t now_usec) {
+static uint64_t book_by(RateLimit *t, const RateRule *rule, uint64_t n, uint64_t now_usec) {
         uint64_t booked = atomic_load(&t->booked_nsec), next;
 
         if (rule->rate == 0)
                 return 0;
         do
-                next = pacer_book(rule, booked, n, now_usec);
+                next = rate_book(rule, booked, n, now_usec);
         while (!atomic_compare_exchange_weak(&t->booked_nsec, &booked, next));
-        return pacer_wait_usec(next, now_usec);
+        return rate_wait_usec(next, now_usec);
 }
 
-uint64_t throttle_book(Throttle *t, uint64_t n, uint64_t *ret_nsec) {
+uint64_t ratelimit_book(RateLimit *t, uint64_t n, uint64_t *ret_nsec) {
         uint64_t now = t ? t->clock->boottime_usec(t->clock) : 0;
-        const PacerRule rule = t ? rule_at(t, now) : (PacerRule){ 0 };
+        const RateRule rule = t ? rule_at(t, now) : (RateRule){ 0 };
 
         if (ret_nsec)
-                *ret_nsec = pacer_span_nsec(&rule, n);
+                *ret_nsec = rate_span_nsec(&rule, n);
         return t ? book_by(t, &rule, n, now) : 0;
 }
 
-void throttle_return(Throttle *t, uint64_t nsec) {
+void ratelimit_refund(RateLimit *t, uint64_t nsec) {
         uint64_t booked;
 
         if (!t || nsec == 0)
                 return;
         booked = atomic_load(&t->booked_nsec);
-        while (!atomic_compare_exchange_weak(&t->booked_nsec, &booked, pacer_return(booked, nsec)))
+        while (!atomic_compare_exchange_weak(&t->booked_nsec, &booked, rate_refund(booked, nsec)))
                 ;
 }
 
-void ratelimit_discard_savings(Throttle *t) {
+void ratelimit_discard_savings(RateLimit *t) {
         uint64_t now, booked;
 
         if (!t)
@@ -181,15 +181,15 @@ void ratelimit_discard_savings(Throttle *t) {
         now = t->clock->boottime_usec(t->clock);
         booked = atomic_load(&t->booked_nsec);
         while (!atomic_compare_exchange_weak(&t->booked_nsec, &booked,
-                                             pacer_discard_savings(booked, now)))
+                                             rate_discard_savings(booked, now)))
                 ;
 }
 
-uint64_t throttle_rate(Throttle *t) {
+uint64_t ratelimit_rate(RateLimit *t) {
         return t ? rate_now(t, t->clock->boottime_usec(t->clock)) : 0;
 }
 
-static size_t piece_by(const PacerRule *rule) {
+static size_t piece_by(const RateRule *rule) {
         double piece;
 
         if (rule->rate == 0)
@@ -199,14 +199,14 @@ static size_t piece_by(const PacerRule *rule) {
         return (size_t)MIN(piece, (double)GIB);
 }
 
-size_t throttle_piece(Throttle *t) {
+size_t ratelimit_piece(RateLimit *t) {
         if (!t)
                 return SIZE_MAX;
-        const PacerRule rule = rule_at(t, t->clock->boottime_usec(t->clock));
+        const RateRule rule = rule_at(t, t->clock->boottime_usec(t->clock));
         return piece_by(&rule);
 }
 
-bool throttle_sleep(uint64_t usec, const atomic_bool *abort) {
+bool ratelimit_sleep(uint64_t usec, const atomic_bool *abort) {
         while (!abort || !atomic_load(abort)) {
                 uint64_t step = MIN(usec, SLEEP_USEC);
                 const struct timespec pause = { .tv_nsec = (long)(step * 1000) };
@@ -220,15 +220,15 @@ bool throttle_sleep(uint64_t usec, const atomic_bool *abort) {
         return false;
 }
 
-size_t throttle_wait(Throttle *t, size_t wanted, const atomic_bool *abort) {
+size_t ratelimit_wait(RateLimit *t, size_t wanted, const atomic_bool *abort) {
         uint64_t now = t ? t->clock->boottime_usec(t->clock) : 0;
         /* One rate for the piece and its booking: else a piece of no limit could be booked at a
          * slow one. */
-        const PacerRule rule = t ? rule_at(t, now) : (PacerRule){ 0 };
+        const RateRule rule = t ? rule_at(t, now) : (RateRule){ 0 };
         size_t n = MIN(wanted, piece_by(&rule));
 
-        if (throttle_sleep(t ? book_by(t, &rule, n, now) : 0, abort))
+        if (ratelimit_sleep(t ? book_by(t, &rule, n, now) : 0, abort))
                 return n;
-        throttle_return(t, pacer_span_nsec(&rule, n));
+        ratelimit_refund(t, rate_span_nsec(&rule, n));
         return 0;
 }

@@ -10,7 +10,7 @@ enum {
         UPLOAD_E_FULL = 3,   /* no room (ENOSPC, EDQUOT, below min_free, a quota): wait for room */
         /* the destination cannot be reached or written (read-only, not mounted, stale, EIO; no
          * answer, 5xx): wait for it */
-        UPLOAD_E_AWAY = 4,
+        UPLOAD_E_UNREACHABLE = 4,
         /* what is there is not what was written: the copy was removed or is none yet, try again */
         UPLOAD_E_MISMATCH = 5,
         /* no credentials, or they are refused, or not permitted: wait until somebody repairs it */

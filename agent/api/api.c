@@ -32,8 +32,8 @@ static const char *api_quote(const char *s, char *buf, size_t size) {
         size_t n = strlen(s), used = 0;
 
         while (n > 0) {
-                char one[UTF8_SPELL_SIZE];
-                size_t bytes = utf8_spell(s, n, one), spelled = strlen(one);
+                char one[UTF8_ESCAPE_SIZE];
+                size_t bytes = utf8_escape(s, n, one), spelled = strlen(one);
 
                 if (used + spelled + sizeof "…" > size) {
                         memcpy(buf + used, "…", sizeof "…");
@@ -66,7 +66,7 @@ static void api_answer_json(ApiCall *c, unsigned status, json_t *v) {
                 strbuf_add(&b, text);
                 strbuf_add(&b, "\n");
         }
-        api_answer_text(c, status, "application/json", text ? strbuf_take(&b) : NULL);
+        api_answer_text(c, status, "application/json", text ? strbuf_detach(&b) : NULL);
 }
 
 static void api_answer_error(ApiCall *c, unsigned status, const char *code, const char *fmt, ...) {
@@ -129,7 +129,7 @@ static bool api_is_get(const char *method) {
 #define LIMIT_DEFAULT 100
 #define LIMIT_MAX 1000
 #define SOURCE_NAME_MAX 255
-static bool take_query(ApiCall *c, const HttpQuery *q, ViewFilter *f) {
+static bool parse_query(ApiCall *c, const HttpQuery *q, ViewFilter *f) {
         BundleState state;
         uint64_t limit;
 
@@ -159,7 +159,7 @@ static bool take_query(ApiCall *c, const HttpQuery *q, ViewFilter *f) {
         return true;
 }
 
-static bool take_filter(ApiCall *c, ViewFilter *ret) {
+static bool parse_filter(ApiCall *c, ViewFilter *ret) {
         *ret = (ViewFilter){ .state = -1, .limit = LIMIT_DEFAULT };
         for (size_t i = 0; i < c->request->n_queries; i++) {
                 const HttpQuery *q = &c->request->queries[i];
@@ -168,7 +168,7 @@ static bool take_filter(ApiCall *c, ViewFilter *ret) {
                         if (strcmp(c->request->queries[j].name, q->name) == 0)
                                 return api_refuse_query(
                                         c, q, "is the second of this name; give each once");
-                if (!take_query(c, q, ret))
+                if (!parse_query(c, q, ret))
                         return false;
         }
         return true;
@@ -203,7 +203,7 @@ static void api_list_bundles(ApiCall *c) {
         ViewFilter f;
         int r;
 
-        if (!take_filter(c, &f))
+        if (!parse_filter(c, &f))
                 return;
         page.limit = f.limit;
         f.limit++; /* one more tells whether there is a next page */
@@ -299,7 +299,7 @@ static void answer_snapshot(ApiCall *c, const SnapshotAnswer *a) {
         json_out_raw(&b, "document", a->data ? a->data : "null");
         json_out_end_object(&b);
         strbuf_add(&b, "\n");
-        api_answer_text(c, 200, "application/json", strbuf_take(&b));
+        api_answer_text(c, 200, "application/json", strbuf_detach(&b));
 }
 
 /* @param c  id: the snapshot's name; action: one of its files, or NULL */
@@ -375,7 +375,7 @@ static void answer_action(ApiCall *c, const char *action, int r, const char *mes
 }
 
 /* @param settle  what is found still waits for `settle` */
-static void look_now(ApiCall *c, const char *action, bool settle) {
+static void check_now(ApiCall *c, const char *action, bool settle) {
         _cleanup_free_ char *message = NULL;
 
         if (!api_refuse_any_query(c))
@@ -385,11 +385,11 @@ static void look_now(ApiCall *c, const char *action, bool settle) {
 }
 
 static void post_flush(ApiCall *c) {
-        look_now(c, "flush", false);
+        check_now(c, "flush", false);
 }
 
 static void post_scan(ApiCall *c) {
-        look_now(c, "scan", true);
+        check_now(c, "scan", true);
 }
 
 static void set_drain(ApiCall *c, const char *action, bool on) {
@@ -430,7 +430,7 @@ static void get_readyz(ApiCall *c) {
                 strbuf_add(&b, "ready\n");
         else
                 strbuf_addf(&b, "not ready: %s\n", v.ready_note ? v.ready_note : "no reason given");
-        api_answer_text(c, v.ready ? 200 : 503, "text/plain; charset=utf-8", strbuf_take(&b));
+        api_answer_text(c, v.ready ? 200 : 503, "text/plain; charset=utf-8", strbuf_detach(&b));
 }
 
 typedef struct Route {

@@ -276,5 +276,5 @@ char *metrics_text(const AgentView *v) {
         add_hook(&b, &v->hook);
         add_sources(&b, v);
         add_room(&b, v);
-        return strbuf_take(&b);
+        return strbuf_detach(&b);
 }

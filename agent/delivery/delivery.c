@@ -37,8 +37,8 @@ bool delivery_end_upload(Delivery *d, int outcome, char *error) {
         d->upload_outcome = MAX(outcome, 0);
         /* A destination that gives back other bytes than it was given is no place for evidence,
          * whatever the bundle. */
-        if (outcome == UPLOAD_E_FULL || outcome == UPLOAD_E_AWAY || outcome == UPLOAD_E_DENIED ||
-            outcome == UPLOAD_E_MISMATCH)
+        if (outcome == UPLOAD_E_FULL || outcome == UPLOAD_E_UNREACHABLE ||
+            outcome == UPLOAD_E_DENIED || outcome == UPLOAD_E_MISMATCH)
                 return delivery_end(d, RESULT_DESTINATION_FAILED, error);
         if (!error && outcome < 0)
                 return delivery_endf(d, RESULT_FAILED, "%s", strerror(-outcome));
@@ -75,7 +75,7 @@ static void copy_held(HeldFiles *to, const HeldFiles *from) {
 int delivery_init(Delivery *d, const DeliveryRequest *order) {
         const Bundle *b = order->bundle;
         int r = bundle_record_copy(&d->rec, &b->rec);
-        d->terms = order->terms ? source_terms_ref(order->terms) : NULL;
+        d->terms = order->terms ? source_spec_ref(order->terms) : NULL;
         d->clock = order->clock;
         d->attached_fd = -1;
         copy_held(&d->held, &b->held);
@@ -97,7 +97,7 @@ int delivery_init(Delivery *d, const DeliveryRequest *order) {
 
 void delivery_done(Delivery *d) {
         bundle_record_done(&d->rec);
-        source_terms_unref(d->terms);
+        source_spec_unref(d->terms);
         held_files_done(&d->held);
         rate_limits_unref(d->limits);
         free(d->shipped);
@@ -460,8 +460,8 @@ static bool was_shipped(const DeliveryMembers *m, const char *path) {
         struct stat st;
         const char *name = path + strlen(ATTACHED_PREFIX);
         return fstatat(m->delivery->attached_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-               member_fingerprints_have(m->delivery->shipped, m->delivery->n_shipped,
-                                        member_fingerprint(path, &st));
+               member_fingerprints_contain(m->delivery->shipped, m->delivery->n_shipped,
+                                           member_fingerprint(path, &st));
 }
 
 /* Those that were not shipped before. */
@@ -506,7 +506,7 @@ static int add_member(DeliveryMembers *m, const char *path, int fd, int held_fd)
         if (fstat(fd, &st) < 0)
                 return -errno;
         Member member = { .print = member_fingerprint(path, &st), .held_fd = held_fd };
-        if (member_fingerprints_have(m->delivery->shipped, m->delivery->n_shipped, member.print))
+        if (member_fingerprints_contain(m->delivery->shipped, m->delivery->n_shipped, member.print))
                 return 0;
         m->has_source = true;
         int r = add_attached_before(m, path);
@@ -550,7 +550,7 @@ static unsigned own_links(const char *member_path, const struct stat *st, void *
 }
 
 static int add_from_source(DeliveryMembers *m) {
-        const SourceTerms *t = m->delivery->terms;
+        const SourceSpec *t = m->delivery->terms;
         const char *relative = m->delivery->rec.path + strlen(t->fixed);
         while (*relative == '/')
                 relative++;
@@ -559,7 +559,7 @@ static int add_from_source(DeliveryMembers *m) {
                 return r;
         r = scan_members(&(ScanWalk){ .source = &t->scan,
                                       .relative = relative,
-                                      .loose = source_terms_is_loose(t, relative),
+                                      .loose = source_spec_is_loose(t, relative),
                                       .own_links = own_links,
                                       .on_member = on_member,
                                       .userdata = m });

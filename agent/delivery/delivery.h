@@ -71,10 +71,10 @@ typedef struct Delivery {
         void *owner;                         /* the loop's side */
 
         /* The request, owned. */
-        BundleRecord rec;   /* a copy */
-        SourceTerms *terms; /* a reference; NULL: not configured any more, links only */
-        HeldFiles held;     /* duplicates of the descriptors */
-        uint64_t *shipped;  /* fingerprints that the base and earlier supplements have brought */
+        BundleRecord rec;  /* a copy */
+        SourceSpec *terms; /* a reference; NULL: not configured any more, links only */
+        HeldFiles held;    /* duplicates of the descriptors */
+        uint64_t *shipped; /* fingerprints that the base and earlier supplements have brought */
         size_t n_shipped;
         int attached_fd; /* a directory, see attachments.h; -1 = nothing is attached */
         DeliveryNotes notes;
@@ -114,8 +114,8 @@ typedef struct Delivery {
 
 typedef struct DeliveryRequest { /* borrowed; copied by delivery_init */
         const Bundle *bundle;
-        SourceTerms *terms; /* of its source; NULL when that is not configured any more */
-        Clock *clock;       /* outlives the delivery */
+        SourceSpec *terms; /* of its source; NULL when that is not configured any more */
+        Clock *clock;      /* outlives the delivery */
         const char *directory, *instance_id, *hostname;
         char **labels; /* key, value, …, NULL */
         WorkerPool *compressors;

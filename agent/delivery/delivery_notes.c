@@ -42,7 +42,7 @@ static int on_note(const StoredNote *stored, void *userdata) {
         DeliveryNotes *n = &reading->notes;
         const char *why;
         HookNote *note = &n->notes[n->n];
-        if (!owners_let_speak(reading->owners, stored->uid))
+        if (!uid_may_annotate(reading->owners, stored->uid))
                 return 0;
         /* It was filtered before it was stored. */
         int r = hook_note_parse(stored->document, strlen(stored->document), NULL, note, &why);
@@ -119,7 +119,7 @@ static void move_note(DeliveryNotes *n, size_t to, size_t from) {
 size_t delivery_notes_filter(DeliveryNotes *n, const Owners *owners) {
         size_t n_heard = 0, n_told = n->n;
         for (size_t i = 0; i < n_told; i++)
-                if (owners_let_speak(owners, n->uids[i]))
+                if (uid_may_annotate(owners, n->uids[i]))
                         move_note(n, n_heard++, i);
                 else {
                         hook_note_done(&n->notes[i]);

@@ -439,7 +439,7 @@ static bool work_pack_part(DeliveryS3 *x) {
         PartBuffer *b = calloc(1, sizeof *b);
         if (!b)
                 return end_no_memory(x);
-        int r = x->number <= x->ledger.n ? packer_remake(x->packer, x->number - 1, &b->packed)
+        int r = x->number <= x->ledger.n ? packer_rebuild(x->packer, x->number - 1, &b->packed)
                                          : packer_next(x->packer, &b->packed);
         if (r == PACKER_PART) {
                 b->part = (S3Part){ .number = x->number,
@@ -529,8 +529,8 @@ static bool work_build_manifest_window(DeliveryS3 *x) {
 
 /* ---- is it there already? ---- */
 
-static bool request(DeliveryS3 *x, const S3Order *order) {
-        S3Order own = *order;
+static bool request(DeliveryS3 *x, const S3RequestOptions *order) {
+        S3RequestOptions own = *order;
         own.max_tries = CHECK_TRIES_MAX;
         own.userdata = x;
         int r = s3_call_new(&x->call, x->options.client, &own);
@@ -538,7 +538,7 @@ static bool request(DeliveryS3 *x, const S3Order *order) {
                                        strerror(-r));
 }
 
-static bool end_answer(DeliveryS3 *x, const S3Answer *answer) {
+static bool end_answer(DeliveryS3 *x, const S3Response *answer) {
         return delivery_end_upload(&x->base, s3_verdict_outcome(answer->verdict),
                                    answer->sentence ? strdup(answer->sentence) : NULL);
 }
@@ -574,12 +574,12 @@ static void on_manifest_read(const S3Result *result, void *userdata) {
 static bool read_manifest(DeliveryS3 *x) {
         char range[64];
         (void)snprintf(range, sizeof range, "bytes=0-%u", MANIFEST_HEAD_MAX_BYTES - 1);
-        return request(x, &(S3Order){ .operation = S3_GET_OBJECT,
-                                      .key = x->manifest_key,
-                                      .headers = &(SignPair){ "Range", range },
-                                      .n_headers = 1,
-                                      .reply_max_bytes = MANIFEST_HEAD_MAX_BYTES + 1,
-                                      .on_done = on_manifest_read });
+        return request(x, &(S3RequestOptions){ .operation = S3_GET_OBJECT,
+                                               .key = x->manifest_key,
+                                               .headers = &(AwsNameValue){ "Range", range },
+                                               .n_headers = 1,
+                                               .reply_max_bytes = MANIFEST_HEAD_MAX_BYTES + 1,
+                                               .on_done = on_manifest_read });
 }
 
 static void on_manifest_head(const S3Result *result, void *userdata) {
@@ -592,9 +592,9 @@ static void on_manifest_head(const S3Result *result, void *userdata) {
 
 static bool check_manifest(DeliveryS3 *x) {
         set_state(x, DELIVERY_S3_CHECKING_MANIFEST);
-        return request(x, &(S3Order){ .operation = S3_HEAD_OBJECT,
-                                      .key = x->manifest_key,
-                                      .on_done = on_manifest_head });
+        return request(x, &(S3RequestOptions){ .operation = S3_HEAD_OBJECT,
+                                               .key = x->manifest_key,
+                                               .on_done = on_manifest_head });
 }
 
 static bool handle_object(DeliveryS3 *x, const S3Result *result) {
@@ -628,9 +628,9 @@ static void on_object_head(const S3Result *result, void *userdata) {
 
 static bool check_object(DeliveryS3 *x) {
         set_state(x, DELIVERY_S3_CHECKING_OBJECT);
-        return request(x, &(S3Order){ .operation = S3_HEAD_OBJECT,
-                                      .key = x->key,
-                                      .on_done = on_object_head });
+        return request(x, &(S3RequestOptions){ .operation = S3_HEAD_OBJECT,
+                                               .key = x->key,
+                                               .on_done = on_object_head });
 }
 
 /* ---- the uploads ---- */
@@ -668,7 +668,7 @@ static bool supply_built(DeliveryS3 *x) {
                 x->packed_stream_bytes = packer_done_bytes(x->packer);
                 atomic_store(&x->base.read_bytes, packer_bytes_read(x->packer));
         }
-        s3_upload_give(x->upload, &TAKE_PTR(x->built)->part);
+        s3_upload_add_part(x->upload, &TAKE_PTR(x->built)->part);
         return true;
 }
 
@@ -763,7 +763,7 @@ static bool handle_upload_result(DeliveryS3 *x) {
         x->upload = s3_upload_free(x->upload);
         x->requested_part = 0;
         free_built(x); /* for an upload that has ended */
-        if (x->upload_result.is_upload_left && x->state == DELIVERY_S3_SENDING)
+        if (x->upload_result.may_have_orphans && x->state == DELIVERY_S3_SENDING)
                 log_abort_not_queued(x, queue_abort(x, x->key, NULL));
         if (outcome == 0 || outcome == UPLOAD_E_SAME)
                 return true;
@@ -788,16 +788,16 @@ static bool handle_object_uploaded(DeliveryS3 *x) {
 static bool handle_manifest_uploaded(DeliveryS3 *x) {
         if (!handle_upload_result(x))
                 return false;
-        if (x->abort_id != 0 && !x->upload_result.is_upload_left)
+        if (x->abort_id != 0 && !x->upload_result.may_have_orphans)
                 (void)store_abort_done(x->options.store, x->abort_id); /* else one more sweep */
         return delivery_attempt_delivered(&x->attempt);
 }
 
-static bool create_upload(DeliveryS3 *x, const S3UploadOrder *order) {
-        S3UploadOrder own = *order;
+static bool create_upload(DeliveryS3 *x, const S3UploadOptions *order) {
+        S3UploadOptions own = *order;
         own.plan_hex = x->plan_hex;
         own.sent_bytes = &x->sent_bytes;
-        own.on_want = on_part_requested;
+        own.on_part_needed = on_part_requested;
         own.on_done = on_upload_done;
         own.userdata = x;
         int r = s3_upload_new(&x->upload, x->options.client, &own);
@@ -810,31 +810,32 @@ static bool start_object_upload(DeliveryS3 *x) {
         x->base.setup_usec = x->options.clock->boottime_usec(x->options.clock) - x->base.start_usec;
         x->packed_bytes = delivery_s3_ledger_bytes(&x->ledger);
         return create_upload(
-                x, &(S3UploadOrder){ .key = x->key,
-                                     .content_type = "application/zstd",
-                                     .max_parts_in_flight = x->n_buffers,
-                                     /* without a manifest it is no bundle, and the name is ours */
-                                     .may_replace = x->earlier != EARLIER_UNKNOWN,
-                                     .guard_key = x->manifest_key,
-                                     .upload_id = x->ledger.upload_id,
-                                     .parts = x->ledger.known,
-                                     .n_parts = x->ledger.n,
-                                     .on_begin = on_upload_start,
-                                     .on_upload_id = on_upload_id,
-                                     .on_etag = on_etag });
+                x,
+                &(S3UploadOptions){ .key = x->key,
+                                    .content_type = "application/zstd",
+                                    .max_parts_in_flight = x->n_buffers,
+                                    /* without a manifest it is no bundle, and the name is ours */
+                                    .may_replace = x->earlier != EARLIER_UNKNOWN,
+                                    .guard_key = x->manifest_key,
+                                    .upload_id = x->ledger.upload_id,
+                                    .parts = x->ledger.known,
+                                    .n_parts = x->ledger.n,
+                                    .on_begin = on_upload_start,
+                                    .on_upload_id = on_upload_id,
+                                    .on_etag = on_etag });
 }
 
 static bool start_manifest_upload(DeliveryS3 *x) {
         set_state(x, DELIVERY_S3_PUBLISHING);
         x->abort_id = 0;
-        return create_upload(x, &(S3UploadOrder){ .key = x->manifest_key,
-                                                  .content_type = "application/json",
-                                                  .max_parts_in_flight = 2,
-                                                  /* ours, of an object that is gone */
-                                                  .write_over = x->earlier == EARLIER_MANIFEST,
-                                                  .on_begin = on_manifest_upload_start,
-                                                  .on_upload_id = on_manifest_upload_id,
-                                                  .on_etag = on_manifest_etag });
+        return create_upload(x, &(S3UploadOptions){ .key = x->manifest_key,
+                                                    .content_type = "application/json",
+                                                    .max_parts_in_flight = 2,
+                                                    /* ours, of an object that is gone */
+                                                    .is_overwrite = x->earlier == EARLIER_MANIFEST,
+                                                    .on_begin = on_manifest_upload_start,
+                                                    .on_upload_id = on_manifest_upload_id,
+                                                    .on_etag = on_manifest_etag });
 }
 
 /* ---- the machine ---- */
@@ -1017,7 +1018,7 @@ void delivery_s3_refresh(Delivery *d) {
 
 bool delivery_s3_awaits_store(const Delivery *d, uint64_t *ret_since_usec) {
         const DeliveryS3 *x = CONTAINER_OF(d, DeliveryS3, base);
-        uint64_t asked = s3_client_asked_usec(x->options.client);
+        uint64_t asked = s3_client_waiting_since_usec(x->options.client);
         *ret_since_usec = asked > 0 ? asked : x->is_working ? x->work_start_usec : 0;
         return asked > 0;
 }

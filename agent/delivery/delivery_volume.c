@@ -74,7 +74,7 @@ static bool check_manifest(VolumeAttempt *a) {
                 if (asprintf(&error, "cannot check whether '%s' is there already: %s",
                              where ? where : a->manifest_path, strerror(-r)) < 0)
                         error = NULL;
-                return delivery_end_upload(a->base.delivery, UPLOAD_E_AWAY, error);
+                return delivery_end_upload(a->base.delivery, UPLOAD_E_UNREACHABLE, error);
         }
         if (!delivery_attempt_owns_manifest(&a->base, text, n, where ? where : a->manifest_path,
                                             &head))
@@ -86,7 +86,8 @@ static bool check_manifest(VolumeAttempt *a) {
 
 static bool create_object(VolumeAttempt *a) {
         char *error = NULL;
-        int r = volume_begin(a->v->volume, a->path, a->v->size_hint_bytes, &a->object, &error);
+        int r = volume_object_start(a->v->volume, a->path, a->v->size_hint_bytes, &a->object,
+                                    &error);
         return r == 0 || delivery_end_upload(a->base.delivery, r, error);
 }
 
@@ -94,10 +95,10 @@ static bool create_object(VolumeAttempt *a) {
  * false: a->base.delivery has ended */
 static bool write_bytes(VolumeAttempt *a, VolumeObject *object, const void *data, size_t n) {
         Delivery *d = a->base.delivery;
-        Throttle *upload = d->limits ? d->limits->upload : NULL;
+        RateLimit *upload = d->limits ? d->limits->upload : NULL;
         char *error = NULL;
         for (size_t done = 0, piece; done < n; done += piece) {
-                piece = throttle_wait(upload, n - done, &d->abort);
+                piece = ratelimit_wait(upload, n - done, &d->abort);
                 if (piece == 0)
                         return delivery_may_continue(d); /* it may not: *abort is set */
                 int r = volume_write(object, (const uint8_t *)data + done, piece, &error);
@@ -205,7 +206,7 @@ static bool write_manifest(VolumeAttempt *a) {
         ManifestPut put = { .a = a };
         char *error = NULL;
         delivery_attempt_add_verdicts(&a->base, a->writer);
-        int r = volume_begin(a->v->volume, a->manifest_path, 0, &a->manifest, &error);
+        int r = volume_object_start(a->v->volume, a->manifest_path, 0, &a->manifest, &error);
         if (r != 0)
                 return delivery_end_upload(d, r, error);
         sha256_init(&a->manifest_sha);

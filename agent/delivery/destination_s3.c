@@ -144,7 +144,7 @@ static int s3_start_probe(Destination *d) {
         t->probe = s3_probe_free(t->probe); /* the one before, which has ended */
         return s3_probe_new(
                 &t->probe, t->client,
-                &(S3ProbeOrder){
+                &(S3ProbeOptions){
                         .key = key, .list_prefix = t->fixed, .on_done = on_probed, .userdata = d });
 }
 
@@ -159,9 +159,9 @@ static bool is_kept(const char *key, const char *upload_id, void *userdata) {
         /* what is to be aborted is its own destination's business */
         return t->cleanup != CLEANUP_ABORTS &&
                (store_abort_knows(store, key, upload_id) ||
-                !bundle_key_is_of(key, t->cleanup == CLEANUP_OURS
-                                               ? d->scheduler->context.instance_id
-                                               : NULL));
+                !bundle_key_belongs_to(key, t->cleanup == CLEANUP_OURS
+                                                    ? d->scheduler->context.instance_id
+                                                    : NULL));
 }
 
 static void on_aborted(const char *key, const char *upload_id, uint64_t age_usec, void *userdata) {
@@ -171,7 +171,7 @@ static void on_aborted(const char *key, const char *upload_id, uint64_t age_usec
         d->scheduler->n_aborted++;
         log_notice("destination %s: aborted an unfinished upload of 's3://%s/%s', %s old, that "
                    "nobody goes on with",
-                   d->config->name, d->config->bucket, key, clock_format_span(age, age_usec));
+                   d->config->name, d->config->bucket, key, clock_format_duration(age, age_usec));
 }
 
 /* Said once, not with every try. @param error  NULL = it went well */
@@ -202,9 +202,9 @@ static void on_swept(int outcome, const char *error, unsigned n_aborted, void *u
         scheduler_cleanup_done(d);
 }
 
-static bool start_sweep(Destination *d, CleanupKind what, const S3SweepOrder *order) {
+static bool start_sweep(Destination *d, CleanupKind what, const S3SweepOptions *order) {
         S3Target *t = target(d);
-        S3SweepOrder own = *order;
+        S3SweepOptions own = *order;
         own.is_known = is_kept;
         own.on_abort = on_aborted;
         own.on_done = on_swept;
@@ -236,9 +236,9 @@ static bool start_next_abort(Destination *d) {
         (void)store_abort_list(d->scheduler->context.store, d->config->name, on_abort_row,
                                &n); /* what cannot be read is read again later */
         bool is_started = n.key && start_sweep(d, CLEANUP_ABORTS,
-                                               &(S3SweepOrder){ .prefix = n.key,
-                                                                .exact_key = true,
-                                                                .upload_id = n.upload_id });
+                                               &(S3SweepOptions){ .prefix = n.key,
+                                                                  .exact_key = true,
+                                                                  .upload_id = n.upload_id });
         t->abort_id = is_started ? n.id : 0;
         if (!is_started && t->abort_failed)
                 t->aborts_usec = scheduler_boottime_usec(d->scheduler) + ABORT_AGAIN_USEC;
@@ -256,7 +256,7 @@ static bool s3_clean_up(Destination *d, uint64_t *ret_next_usec) {
                 /* whatever of ours the ledger does not know: of a database that was lost, of a
                  * Create whose answer was */
                 t->swept_ours = true;
-                if (start_sweep(d, CLEANUP_OURS, &(S3SweepOrder){ .prefix = t->fixed }))
+                if (start_sweep(d, CLEANUP_OURS, &(S3SweepOptions){ .prefix = t->fixed }))
                         return true;
         }
         if (now >= t->aborts_usec && start_next_abort(d))
@@ -265,8 +265,8 @@ static bool s3_clean_up(Destination *d, uint64_t *ret_next_usec) {
                 t->reap_usec = now + MAX(MIN(config->retry.orphan_age_usec / 4, REAP_MAX_USEC),
                                          REAP_MIN_USEC);
                 if (start_sweep(d, CLEANUP_ORPHANS,
-                                &(S3SweepOrder){ .prefix = t->fixed,
-                                                 .min_age_usec = config->retry.orphan_age_usec }))
+                                &(S3SweepOptions){ .prefix = t->fixed,
+                                                   .min_age_usec = config->retry.orphan_age_usec }))
                         return true;
         }
         *ret_next_usec = config->retry.orphan_age_usec > 0 ? t->reap_usec : USEC_INFINITY;

@@ -6,29 +6,29 @@
 #define REQUEST_SAVING_USEC USEC_PER_SEC
 
 /* @return 0 and *ret, which stays NULL where nothing limits; -ENOMEM */
-static int create_throttle(Throttle **ret, Clock *clock, const PacerSchedule *schedule,
+static int create_throttle(RateLimit **ret, Clock *clock, const RateSchedule *schedule,
                            uint64_t saving_usec) {
         if (schedule->rate == 0 && schedule->n_windows == 0)
                 return 0;
-        return throttle_new(ret, clock, schedule, saving_usec);
+        return ratelimit_new(ret, clock, schedule, saving_usec);
 }
 
 static int create_upload_throttle(RateLimits *l, Clock *clock, const Config *config) {
         size_t n = config->limits.n_upload_windows;
-        _cleanup_free_ PacerWindow *windows = calloc(MAX(n, (size_t)1), sizeof *windows);
+        _cleanup_free_ RateWindow *windows = calloc(MAX(n, (size_t)1), sizeof *windows);
 
         if (!windows)
                 return -ENOMEM;
         for (size_t i = 0; i < n; i++) {
                 const ConfigWindow *w = &config->limits.upload_windows[i];
-                windows[i] = (PacerWindow){ .from_minute = w->from_minute,
-                                            .to_minute = w->to_minute,
-                                            .rate = w->rate };
+                windows[i] = (RateWindow){ .from_minute = w->from_minute,
+                                           .to_minute = w->to_minute,
+                                           .rate = w->rate };
         }
-        const PacerSchedule schedule = { .rate = config->limits.upload_rate,
-                                         .windows = windows,
-                                         .n_windows = n };
-        return create_throttle(&l->upload, clock, &schedule, PACER_SAVING_USEC);
+        const RateSchedule schedule = { .rate = config->limits.upload_rate,
+                                        .windows = windows,
+                                        .n_windows = n };
+        return create_throttle(&l->upload, clock, &schedule, RATE_SAVING_USEC);
 }
 
 int rate_limits_new(RateLimits **ret, Clock *clock, const Config *config) {
@@ -42,12 +42,12 @@ int rate_limits_new(RateLimits **ret, Clock *clock, const Config *config) {
         r = create_upload_throttle(l, clock, config);
         if (r == 0)
                 r = create_throttle(&l->requests, clock,
-                                    &(PacerSchedule){ .rate = config->limits.request_rate },
+                                    &(RateSchedule){ .rate = config->limits.request_rate },
                                     REQUEST_SAVING_USEC);
         if (r == 0)
                 r = create_throttle(&l->read, clock,
-                                    &(PacerSchedule){ .rate = config->limits.read_rate },
-                                    PACER_SAVING_USEC);
+                                    &(RateSchedule){ .rate = config->limits.read_rate },
+                                    RATE_SAVING_USEC);
         if (r == 0 && config->limits.compression_threads == 0) /* auto */
                 r = pressure_new(&l->pressure, clock, config->snapshot.proc_root, &l->note);
         if (r < 0)
@@ -64,9 +64,9 @@ RateLimits *rate_limits_ref(RateLimits *l) {
 RateLimits *rate_limits_unref(RateLimits *l) {
         if (!l || atomic_fetch_sub(&l->n_refs, 1) > 1)
                 return NULL;
-        throttle_unref(l->upload);
-        throttle_unref(l->requests);
-        throttle_unref(l->read);
+        ratelimit_unref(l->upload);
+        ratelimit_unref(l->requests);
+        ratelimit_unref(l->read);
         pressure_free(l->pressure);
         free(l->note);
         free(l);
@@ -75,12 +75,12 @@ RateLimits *rate_limits_unref(RateLimits *l) {
 
 /* @return false: it is to stop */
 static bool wait_for_read_rate(ReaderLimits *t, size_t n) {
-        Throttle *read = t->limits->read;
+        RateLimit *read = t->limits->read;
         uint64_t nsec;
-        bool may_go = throttle_sleep(throttle_book(read, n, &nsec), t->abort);
+        bool may_go = ratelimit_sleep(ratelimit_book(read, n, &nsec), t->abort);
 
         if (!may_go)
-                throttle_return(read, nsec);
+                ratelimit_refund(read, nsec);
         return may_go;
 }
 
@@ -92,8 +92,8 @@ static void pause_for_pressure(ReaderLimits *t) {
                 return;
         now = l->clock->boottime_usec(l->clock);
         if (since > 0)
-                (void)throttle_sleep(pressure_pause_usec(l->pressure, now - MIN(now, since)),
-                                     t->abort); /* who is to stop sees that himself */
+                (void)ratelimit_sleep(pressure_pause_usec(l->pressure, now - MIN(now, since)),
+                                      t->abort); /* who is to stop sees that himself */
         t->working_since_usec = l->clock->boottime_usec(l->clock);
 }
 

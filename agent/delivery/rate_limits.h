@@ -10,11 +10,11 @@
 #include "uploaders/ratelimit.h"
 
 typedef struct RateLimits {
-        atomic_uint n_refs; /* private */
-        Clock *clock;       /* private */
-        Throttle *upload;   /* NULL = no limit, as the others */
-        Throttle *requests; /* a second's worth may be saved up */
-        Throttle *read;
+        atomic_uint n_refs;  /* private */
+        Clock *clock;        /* private */
+        RateLimit *upload;   /* NULL = no limit, as the others */
+        RateLimit *requests; /* a second's worth may be saved up */
+        RateLimit *read;
         Pressure *pressure;    /* NULL: compression_threads is a number, or the kernel has no PSI */
         atomic_bool is_urgent; /* this node goes: nobody rests any more */
         char *note;            /* shown in status: no PSI; NULL */

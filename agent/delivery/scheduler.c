@@ -203,7 +203,7 @@ static void mark_failed(Destination *d, int outcome, const char *error) {
             strcmp(d->last_error, error) != 0) /* logged once, not with every try */
                 log_warning(0, "destination %s: %s; nothing is lost, trying again in %s",
                             d->config->name, error ? error : "failed",
-                            clock_format_span(text, wait));
+                            clock_format_duration(text, wait));
         set_error(&d->last_error, error);
         d->scheduler->n_retries[SCHEDULER_RETRY_DESTINATION]++;
 }
@@ -227,10 +227,10 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
 }
 
 static void kick_destination_in(Destination *d, uint64_t usec) {
-        int r = timer_arm(&d->timer, &(TimerOrder){ .event = d->scheduler->context.event,
-                                                    .usec = usec,
-                                                    .handler = on_timer,
-                                                    .userdata = d });
+        int r = timer_arm(&d->timer, &(TimerOptions){ .event = d->scheduler->context.event,
+                                                      .usec = usec,
+                                                      .handler = on_timer,
+                                                      .userdata = d });
         if (r < 0)
                 log_error(r, "destination %s: cannot arm a timer", d->config->name);
 }
@@ -253,11 +253,11 @@ static const char *last_error_of_given_up(const Scheduler *s, const Bundle *b) {
  * delivery starts before. The bundle may be gone afterwards. @param reason  copied; may be NULL */
 static void end_shipping(Scheduler *s, Bundle *b, BundleState to, const char *reason) {
         if (to == BUNDLE_SETTLING || to == BUNDLE_VANISHED) {
-                if (!b->has_wish || to == BUNDLE_VANISHED) {
+                if (!b->has_target_state || to == BUNDLE_VANISHED) {
                         b->wish = to;
                         set_error(&b->rec.reason, reason);
                 }
-                b->has_wish = true;
+                b->has_target_state = true;
         }
         if (b->n_running > 0) {
                 bundle_save(s->context.bundles, b);
@@ -265,11 +265,11 @@ static void end_shipping(Scheduler *s, Bundle *b, BundleState to, const char *re
         }
         if (b->cancel)
                 to = BUNDLE_CANCELLED, reason = "cancelled by the operator";
-        else if (b->has_wish)
+        else if (b->has_target_state)
                 to = b->wish, reason = b->rec.reason;
         else if (to == BUNDLE_READY && !s->is_stopping && has_given_up_all(s, b))
                 to = BUNDLE_QUARANTINED, reason = last_error_of_given_up(s, b);
-        b->has_wish = false;
+        b->has_target_state = false;
         if (to == BUNDLE_SETTLING && b->source)
                 s->context.on_changed(b, reason);
         else /* without its source nothing would probe it again: it waits as READY */
@@ -296,8 +296,8 @@ static bool is_delivered_elsewhere(const Bundle *b, const DeliveryRecord *but) {
 static uint64_t sum_of_source(const Delivery *job) {
         uint64_t sum = 0;
         for (size_t i = 0; i < job->n_prints; i++)
-                if (!member_fingerprints_have(job->attached_prints, job->n_attached_prints,
-                                              job->prints[i]))
+                if (!member_fingerprints_contain(job->attached_prints, job->n_attached_prints,
+                                                 job->prints[i]))
                         sum += job->prints[i];
         return sum;
 }
@@ -331,7 +331,7 @@ static int store_prints(Scheduler *s, Bundle *b, const DeliveryRecord *delivery,
         }
         b->dirty = b->dirty || job->has_more;
         b->rec.digest = job->digest;
-        return store_put_prints(s->context.store, b->rec.id, job->prints, job->n_prints);
+        return store_set_prints(s->context.store, b->rec.id, job->prints, job->n_prints);
 }
 
 static unsigned attempts_of(const Bundle *b) {
@@ -410,7 +410,7 @@ static void handle_bundle_failure(Destination *d, Bundle *b, DeliveryRecord *del
         else {
                 s->n_retries[SCHEDULER_RETRY_BUNDLE]++;
                 log_dump(b->rec.id, LOG_WARNING, 0, "%s: %s; trying again in %s", d->config->name,
-                         error, clock_format_span(text, wait));
+                         error, clock_format_duration(text, wait));
         }
         end_shipping(s, b, BUNDLE_READY, error);
 }
@@ -460,7 +460,7 @@ static void handle_shortage(Destination *d, Bundle *b, DeliveryRecord *delivery,
         (void)postpone(s, delivery, wait);
         log_dump(b->rec.id, is_known ? LOG_DEBUG : LOG_WARNING, 0,
                  "%s: %s; nothing is lost, trying again in %s", d->config->name, error,
-                 clock_format_span(text, wait));
+                 clock_format_duration(text, wait));
         set_error(&delivery->last_error, error);
         end_shipping(s, b, BUNDLE_READY, error);
 }
@@ -541,10 +541,10 @@ static char *expand_template(const Destination *d, const Bundle *b) {
                                                   .source = b->rec.source,
                                                   .instance_id = c->instance_id,
                                                   .hostname = c->hostname },
-                                 &(BundlePlace){ .date_time = b->rec.date_time,
-                                                 .cluster_id = b->rec.cluster_id,
-                                                 .oldest_mtime_usec = b->rec.oldest_mtime_usec,
-                                                 .uid = b->rec.uid });
+                                 &(BundleLocation){ .date_time = b->rec.date_time,
+                                                    .cluster_id = b->rec.cluster_id,
+                                                    .oldest_mtime_usec = b->rec.oldest_mtime_usec,
+                                                    .uid = b->rec.uid });
         if (!path)
                 return NULL;
         const char *below =
@@ -559,8 +559,8 @@ static char *expand_template(const Destination *d, const Bundle *b) {
 static char *delivery_directory(const Destination *d, const Bundle *b) {
         char *directory = NULL;
         if (b->rec.s3_prefix && d->config->type == CONFIG_S3 &&
-            bundle_directory_of_prefix(b->rec.s3_prefix, d->config->bucket,
-                                       d->scheduler->context.instance_id, &directory) < 0)
+            bundle_directory_from_prefix(b->rec.s3_prefix, d->config->bucket,
+                                         d->scheduler->context.instance_id, &directory) < 0)
                 return NULL;
         return directory ? directory : expand_template(d, b);
 }
@@ -571,8 +571,8 @@ static char *delivery_directory(const Destination *d, const Bundle *b) {
 static void attach_collected_files(Scheduler *s, Bundle *b) {
         const Attachments *a = s->context.attachments;
         const BundleRecord *rec = &b->rec;
-        int fd = bundle_has_begun(b) ? attachments_given(a, rec->source, rec->path, rec->id)
-                                     : attachments_give(a, rec->source, rec->path, rec->id);
+        int fd = bundle_has_begun(b) ? attachments_open_assigned(a, rec->source, rec->path, rec->id)
+                                     : attachments_assign(a, rec->source, rec->path, rec->id);
         if (fd >= 0)
                 (void)close(fd); /* a directory; each delivery opens its own */
         else if (fd != -ENOENT)
@@ -585,7 +585,8 @@ static void load_delivery_inputs(Scheduler *s, const Bundle *b, Delivery *job) {
         if (b->rec.supplement_of[0])
                 (void)store_get_earlier_prints(s->context.store, &b->rec, &job->shipped,
                                                &job->n_shipped); /* none: all is new */
-        int fd = attachments_given(s->context.attachments, b->rec.source, b->rec.path, b->rec.id);
+        int fd = attachments_open_assigned(s->context.attachments, b->rec.source, b->rec.path,
+                                           b->rec.id);
         if (fd >= 0)
                 job->attached_fd = fd;
         int r = delivery_notes_read(&job->notes, s->context.store, b);
@@ -633,7 +634,7 @@ static int start_delivery(Destination *d, Bundle *b) {
         if (!directory)
                 return -ENOMEM;
         DeliveryRequest order = { .bundle = b,
-                                  .terms = s->context.source_terms(b),
+                                  .terms = s->context.get_source_spec(b),
                                   .clock = s->context.clock,
                                   .directory = directory,
                                   .instance_id = s->context.instance_id,
@@ -673,7 +674,7 @@ static bool is_small(const Bundle *b) {
 static const DeliveryRecord *waiting_delivery(const Destination *d, const Bundle *b,
                                               uint64_t now_usec, uint64_t *ret_wait_usec) {
         if ((b->rec.state != BUNDLE_READY && b->rec.state != BUNDLE_SHIPPING) || !b->source ||
-            b->cancel || b->has_wish)
+            b->cancel || b->has_target_state)
                 return NULL;
         const DeliveryRecord *delivery = find_delivery(b, d->config->name);
         if (!delivery || delivery->state != DELIVERY_PENDING ||

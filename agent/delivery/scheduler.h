@@ -23,7 +23,7 @@ typedef struct SchedulerContext { /* borrowed */
         char *const *environment; /* NAME=VALUE list, for credentials and endpoints of S3 */
         bool is_urgent;           /* --once: no start is delayed for the sake of other nodes */
         void (*on_delivered)(const Bundle *b, void *userdata); /* before the state changes */
-        SourceTerms *(*source_terms)(const Bundle *b);         /* of b->source; borrowed */
+        SourceSpec *(*get_source_spec)(const Bundle *b);       /* of b->source; borrowed */
         /* A member changed while it was read: the bundle goes back to SETTLING, at its source. */
         void (*on_changed)(Bundle *b, const char *why);
         void *userdata;

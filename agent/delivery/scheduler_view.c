@@ -204,21 +204,21 @@ char *scheduler_explain(const Scheduler *s, const Bundle *b, const DeliveryRecor
         else if (boot < d->not_before_usec)
                 strbuf_addf(&text, "the destination is %s (%s); the next try is in %s.",
                             destination_state_name(d->state), d->last_error ? d->last_error : "?",
-                            clock_format_span(span, d->not_before_usec - boot));
+                            clock_format_duration(span, d->not_before_usec - boot));
         else if (delivery->next_try_usec > now)
                 strbuf_addf(&text, "failed %u times, last: %s; the next try is in %s.",
                             delivery->attempts, delivery->last_error ? delivery->last_error : "?",
-                            clock_format_span(span, delivery->next_try_usec - now));
+                            clock_format_duration(span, delivery->next_try_usec - now));
         else if (d->running)
                 strbuf_addf(&text, "waits for its turn, '%s' is being shipped.", d->bundle->rec.id);
         else if (boot < d->jitter_until_usec)
                 strbuf_addf(&text,
                             "will be shipped in %s, so that not all nodes start at the "
                             "same moment.",
-                            clock_format_span(span, d->jitter_until_usec - boot));
+                            clock_format_duration(span, d->jitter_until_usec - boot));
         else
                 strbuf_add(&text, "will be shipped as soon as it is ready.");
-        return strbuf_take(&text);
+        return strbuf_detach(&text);
 }
 
 uint64_t stall_check(StallCheck *s, uint64_t start_usec, uint64_t progress, uint64_t now_usec) {

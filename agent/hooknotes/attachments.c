@@ -54,7 +54,7 @@ int attachments_new(Attachments **ret, const char *state_directory) {
 }
 
 static bool attachments_is_busy(const Attachments *a, const char *source, const char *unit_path);
-static void attachments_unwant(Attachments *a, const char *source, const char *unit_path,
+static void attachments_cancel(Attachments *a, const char *source, const char *unit_path,
                                uint64_t before_usec);
 static void done(WorkJob *job);
 static void attachments_drop_jobs(Attachments *a);
@@ -282,8 +282,8 @@ static int name_given(GivenName ret, const char *bundle_id) {
         return 0;
 }
 
-int attachments_given(const Attachments *a, const char *source, const char *unit_path,
-                      const char *bundle_id) {
+int attachments_open_assigned(const Attachments *a, const char *source, const char *unit_path,
+                              const char *bundle_id) {
         GivenName given;
         int r = name_given(given, bundle_id);
         if (r < 0)
@@ -292,10 +292,10 @@ int attachments_given(const Attachments *a, const char *source, const char *unit
         return unit < 0 ? unit : attachments_open_dir(unit, given);
 }
 
-int attachments_give(const Attachments *a, const char *source, const char *unit_path,
-                     const char *bundle_id) {
+int attachments_assign(const Attachments *a, const char *source, const char *unit_path,
+                       const char *bundle_id) {
         GivenName given;
-        int fd = attachments_given(a, source, unit_path, bundle_id);
+        int fd = attachments_open_assigned(a, source, unit_path, bundle_id);
         if (fd != -ENOENT || attachments_waiting(a, source, unit_path, NULL) == 0)
                 return fd;
         _cleanup_close_ int unit = attachments_open_unit(a, source, unit_path);
@@ -312,7 +312,7 @@ static uint64_t changed_usec(const struct stat *st) {
 
 int attachments_release(Attachments *a, const char *source, const char *unit_path) {
         char key[KEY_SIZE];
-        attachments_unwant(a, source, unit_path, UINT64_MAX);
+        attachments_cancel(a, source, unit_path, UINT64_MAX);
         _cleanup_close_ int root = attachments_open_dir(AT_FDCWD, a->path);
         if (root < 0)
                 return root == -ENOENT ? 0 : root;
@@ -358,7 +358,7 @@ int attachments_release_before(Attachments *a, const char *source, const char *u
                                uint64_t usec) {
         _cleanup_(attachment_names_done) AttachmentNames names = { .max = ATTACHMENTS_MAX };
         int n_gone = 0;
-        attachments_unwant(a, source, unit_path, usec);
+        attachments_cancel(a, source, unit_path, usec);
         _cleanup_close_ int unit = attachments_open_unit(a, source, unit_path);
         if (unit < 0)
                 return unit == -ENOENT ? 0 : unit;
@@ -502,7 +502,7 @@ static void attachments_add_bytes(Attachments *a, uint64_t bytes) {
         a->more_bytes += bytes;
 }
 
-int attachments_put(Attachments *a, const AttachmentPlace *at, int fd) {
+int attachments_add(Attachments *a, const AttachmentPlace *at, int fd) {
         struct stat st;
         if (!attachment_name_is_valid(at->name))
                 return -EINVAL;
@@ -660,7 +660,7 @@ static bool attachments_is_busy(const Attachments *a, const char *source, const 
         return false;
 }
 
-static void attachments_unwant(Attachments *a, const char *source, const char *unit_path,
+static void attachments_cancel(Attachments *a, const char *source, const char *unit_path,
                                uint64_t before_usec) {
         LIST_FOREACH (l, &a->jobs) {
                 AttachmentJob *j = CONTAINER_OF(l, AttachmentJob, link);
@@ -699,7 +699,7 @@ static void done(WorkJob *job) {
                 j->on_done(j->results, j->userdata);
 }
 
-static int copy_places(AttachmentJob *j, const AttachmentOrder *o) {
+static int copy_places(AttachmentJob *j, const AttachmentRequest *o) {
         j->places = calloc(o->n_places, sizeof *j->places);
         j->results = calloc(o->n_places, sizeof *j->results);
         if (!j->places || !j->results)
@@ -716,7 +716,7 @@ static int copy_places(AttachmentJob *j, const AttachmentOrder *o) {
         return 0;
 }
 
-static int check_order(const Attachments *a, const AttachmentOrder *o, struct stat *st) {
+static int check_order(const Attachments *a, const AttachmentRequest *o, struct stat *st) {
         if (!a->pool || o->n_places == 0 || o->n_places > ATTACHMENT_PLACES_MAX)
                 return -EINVAL;
         for (size_t k = 0; k < o->n_places; k++)
@@ -727,7 +727,7 @@ static int check_order(const Attachments *a, const AttachmentOrder *o, struct st
         return S_ISREG(st->st_mode) ? 0 : -EINVAL;
 }
 
-int attachments_submit(Attachments *a, const AttachmentOrder *o, AttachmentJob **ret) {
+int attachments_submit(Attachments *a, const AttachmentRequest *o, AttachmentJob **ret) {
         struct stat st;
         int r = check_order(a, o, &st);
         if (r < 0)

@@ -44,28 +44,28 @@ typedef struct AttachmentPlace { /* borrowed for the call */
  * atomically. Blocks: for what is small and rare. @param fd borrowed: a regular file or a memfd
  * @return 0, -EINVAL: the name, or no regular file; -E2BIG more than ATTACHMENTS_MAX; -EFBIG more
  * than ATTACHMENTS_MAX_BYTES; -EDQUOT more than ATTACHMENTS_MAX_BYTES_ALL; -errno */
-int attachments_put(Attachments *a, const AttachmentPlace *at, int fd);
+int attachments_add(Attachments *a, const AttachmentPlace *at, int fd);
 
 typedef struct AttachmentJob AttachmentJob;
 
 #define ATTACHMENT_PLACES_MAX 64
 
-typedef struct AttachmentOrder {
-        int fd; /* as of attachments_put(); may be closed after the call, but not be written to
+typedef struct AttachmentRequest {
+        int fd; /* as of attachments_add(); may be closed after the call, but not be written to
                    before on_done */
         const AttachmentPlace *places;
         size_t n_places; /* at most ATTACHMENT_PLACES_MAX */
-        /* On the loop: for each place what attachments_put() would have returned. The job is no
+        /* On the loop: for each place what attachments_add() would have returned. The job is no
          * more then. Not called at the agent's end. */
         void (*on_done)(const int *results, void *userdata);
         void *userdata;
-} AttachmentOrder;
+} AttachmentRequest;
 
 /** The same for several places, off the loop: one copy is written, and all places get links to it.
  * Jobs run one after another.
  * @return 0 and *ret, borrowed until on_done; -EINVAL, -ENOMEM, -errno when no thread could be
  * started */
-int attachments_submit(Attachments *a, const AttachmentOrder *o, AttachmentJob **ret);
+int attachments_submit(Attachments *a, const AttachmentRequest *o, AttachmentJob **ret);
 /** Nobody listens any more; what is underway is finished. @param j  may be NULL */
 void attachment_job_forget(AttachmentJob *j);
 
@@ -76,13 +76,13 @@ size_t attachments_waiting(const Attachments *a, const char *source, const char 
 
 /** What a bundle of the unit was given, and ships. @return a directory fd of the caller's; -ENOENT:
  * nothing; -errno */
-int attachments_given(const Attachments *a, const char *source, const char *unit_path,
-                      const char *bundle_id);
+int attachments_open_assigned(const Attachments *a, const char *source, const char *unit_path,
+                              const char *bundle_id);
 /** Gives a bundle that has not begun all that waits, durably. Once it was given something it gets
  * the same again, and no more.
- * @return as of attachments_given(); -errno: what waits stays */
-int attachments_give(const Attachments *a, const char *source, const char *unit_path,
-                     const char *bundle_id);
+ * @return as of attachments_open_assigned(); -errno: what waits stays */
+int attachments_assign(const Attachments *a, const char *source, const char *unit_path,
+                       const char *bundle_id);
 
 typedef struct AttachmentNames { /* in strcmp order; zero = none */
         char **items;

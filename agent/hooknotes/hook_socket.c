@@ -127,11 +127,11 @@ static int on_peer_timer(sd_event_source *source, uint64_t usec, void *userdata)
 }
 
 int hook_peer_wait(HookPeer *p, uint64_t usec) {
-        return timer_arm(&p->timer, &(TimerOrder){ .event = p->socket->event,
-                                                   .usec = usec,
-                                                   .slack_usec = 50 * USEC_PER_MSEC,
-                                                   .handler = on_peer_timer,
-                                                   .userdata = p });
+        return timer_arm(&p->timer, &(TimerOptions){ .event = p->socket->event,
+                                                     .usec = usec,
+                                                     .slack_usec = 50 * USEC_PER_MSEC,
+                                                     .handler = on_peer_timer,
+                                                     .userdata = p });
 }
 
 static void refuse(HookPeer *p, const char *answer, const char *why) {

@@ -296,11 +296,11 @@ static int on_late(sd_event_source *source, uint64_t usec, void *userdata) {
 }
 
 static void arm_late(CheckLane *lane) {
-        int r = timer_arm(&lane->late, &(TimerOrder){ .event = lane->owner->context.event,
-                                                      .usec = LATE_USEC,
-                                                      .slack_usec = 10 * USEC_PER_MSEC,
-                                                      .handler = on_late,
-                                                      .userdata = lane });
+        int r = timer_arm(&lane->late, &(TimerOptions){ .event = lane->owner->context.event,
+                                                        .usec = LATE_USEC,
+                                                        .slack_usec = 10 * USEC_PER_MSEC,
+                                                        .handler = on_late,
+                                                        .userdata = lane });
         if (r < 0)
                 log_error(r, "cannot arm a timer; hooks wait for a file system that hangs");
 }
@@ -435,7 +435,7 @@ static char *refusal_of(const Note *note) {
         if (note->is_invisible)
                 strbuf_add(&text, "; if the hook runs in a container, mount the dump directory "
                                   "from the host");
-        char *refusal = strbuf_take(&text);
+        char *refusal = strbuf_detach(&text);
         size_t max = REFUSAL_BYTES_MAX;
         if (refusal && strlen(refusal) > max) {
                 while (max > 0 &&
@@ -451,7 +451,7 @@ static char *refusal_of(const Note *note) {
 static int add_one(HookNotes *n, Note *note) {
         const NoteView *v = &note->view;
         StrBuf document = STRBUF_INIT;
-        int r = hook_note_compose(&note->hook, n->patterns, &document);
+        int r = hook_note_format(&note->hook, n->patterns, &document);
         if (r == 0)
                 r = strbuf_error(&document);
         free(note->stored_refused);
@@ -888,10 +888,10 @@ static const char *find_process(const HookNotes *n, Note *note) {
                 v->container = note->container;
         if (!note->hook.pid || parse_u64_range(note->hook.pid, 1, INT32_MAX, &inner) < 0)
                 return "the note names no pid";
-        PidsAnswer answer = { 0 };
-        int r = pids_resolve_ancestor(&(PidsQuestion){ .proc_root = n->config->snapshot.proc_root,
-                                                       .hook_pid = v->hook_pid,
-                                                       .inner_pid = (int64_t)inner },
+        PidsMatch answer = { 0 };
+        int r = pids_resolve_ancestor(&(PidsQuery){ .proc_root = n->config->snapshot.proc_root,
+                                                    .hook_pid = v->hook_pid,
+                                                    .inner_pid = (int64_t)inner },
                                       &answer);
         v->pid = answer.pid;
         v->start_ticks = answer.start_ticks;
@@ -1061,7 +1061,7 @@ static void on_mail(const Mail *mail, void *userdata) {
 
 static void rescan_mailbox(HookNotes *n) {
         if (!n->mailbox || !n->has_deferred_mail || n->n_mail > MAIL_AT_ONCE / 2 ||
-            store_trouble(n->context.store) < 0)
+            store_last_error(n->context.store) < 0)
                 return;
         n->has_deferred_mail = false;
         mailbox_rescan(n->mailbox);

@@ -304,11 +304,11 @@ int mailbox_new(Mailbox **ret, sd_event *event, const char *path,
         if (r >= 0)
                 r = sd_event_source_set_enabled(m->step, SD_EVENT_ON);
         if (r >= 0)
-                r = timer_arm(&m->timer, &(TimerOrder){ .event = event,
-                                                        .usec = SCAN_INTERVAL_USEC,
-                                                        .slack_usec = RESCAN_USEC / 2,
-                                                        .handler = on_timer,
-                                                        .userdata = m });
+                r = timer_arm(&m->timer, &(TimerOptions){ .event = event,
+                                                          .usec = SCAN_INTERVAL_USEC,
+                                                          .slack_usec = RESCAN_USEC / 2,
+                                                          .handler = on_timer,
+                                                          .userdata = m });
         if (r >= 0 && watch(m) < 0)
                 log_notice("the mailbox '%s' cannot be watched; it is scanned every minute", path);
         if (r < 0) {

@@ -29,13 +29,13 @@ void note_location_done(NoteLocation *p) {
 /* @param relative  below the fixed part, clean @return 0, NOTES_E_REFUSED, -ENOMEM */
 static int unit_below(const ConfigSource *s, const PathTemplate *t, const char *relative,
                       NoteLocation *ret) {
-        const UnitQuestion q = { .kind = (SourceKind)s->kind,
-                                 .template_depth = path_template_depth(t),
-                                 .relative = relative,
-                                 .is_dir = true,
-                                 .ntff_depth = -1 };
-        UnitAnswer a;
-        if (!unit_rule(&q, &a) || a.is_file || a.loose)
+        const UnitQuery q = { .kind = (SourceKind)s->kind,
+                              .template_depth = path_template_depth(t),
+                              .relative = relative,
+                              .is_dir = true,
+                              .ntff_depth = -1 };
+        UnitMatch a;
+        if (!unit_match(&q, &a) || a.is_file || a.loose)
                 return NOTE_E_NO_UNIT;
         NoteLocation p = { .source = strdup(s->name),
                            .fixed = strdup(path_template_fixed(t)),

@@ -148,7 +148,7 @@ void incident_write(Incident *x) {
         if (r == 0)
                 r = fs_write_file(x->dir_fd, SNAPSHOT_INCIDENT_FILE, b.text, b.n, 0600);
         free(x->written);
-        x->written = r == 0 ? strbuf_take(&b) : NULL;
+        x->written = r == 0 ? strbuf_detach(&b) : NULL;
         if (r < 0)
                 log_warning(r, "incident %s: '%s/%s' cannot be written", x->name, x->directory,
                             SNAPSHOT_INCIDENT_FILE);
@@ -166,11 +166,11 @@ static int on_write(sd_event_source *s, uint64_t usec, void *userdata) {
 void incident_changed(Incident *x) {
         if (x->writing && sd_event_source_get_enabled(x->writing, NULL) > 0)
                 return; /* it is about to be */
-        if (timer_arm(&x->writing, &(TimerOrder){ .event = x->owner->context.event,
-                                                  .usec = WRITE_USEC,
-                                                  .slack_usec = USEC_PER_MSEC,
-                                                  .handler = on_write,
-                                                  .userdata = x }) < 0)
+        if (timer_arm(&x->writing, &(TimerOptions){ .event = x->owner->context.event,
+                                                    .usec = WRITE_USEC,
+                                                    .slack_usec = USEC_PER_MSEC,
+                                                    .handler = on_write,
+                                                    .userdata = x }) < 0)
                 incident_write(x);
 }
 
@@ -215,7 +215,7 @@ int incident_read_public(Incident *x) {
                              4 * x->owner->config->snapshot.probe_bytes, &text, &n);
         if (r < 0)
                 return r;
-        r = order_memfd(text, n);
+        r = probe_request_memfd(text, n);
         if (r < 0)
                 return r;
         x->public_fd = r;

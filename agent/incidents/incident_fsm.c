@@ -147,7 +147,7 @@ static uint64_t time_for_all(const Config *c) {
 /* What the order has of the incident is borrowed: only the lists are made here. */
 typedef struct Lists {
         CollectProcess *processes;
-        ProbeQuestion *questions;
+        ProbePidQuery *questions;
         CollectCommand *commands;
         CollectDump *dumps;
 } Lists;
@@ -159,7 +159,7 @@ static void lists_done(Lists *l) {
         free(l->dumps);
 }
 
-static void fill_processes(Incident *x, ProbeOrder *o, Lists *l, bool only_new) {
+static void fill_processes(Incident *x, ProbeRequest *o, Lists *l, bool only_new) {
         for (size_t k = 0; k < x->n_processes; k++) {
                 IncidentProcess *p = x->processes[k];
                 if (only_new && p->is_requested)
@@ -175,7 +175,7 @@ static void fill_processes(Incident *x, ProbeOrder *o, Lists *l, bool only_new) 
         o->questions = l->questions;
 }
 
-static void fill_commands(const Config *c, ProbeOrder *o, Lists *l) {
+static void fill_commands(const Config *c, ProbeRequest *o, Lists *l) {
         for (size_t k = 0; k < c->snapshot.n_commands; k++)
                 l->commands[k] = (CollectCommand){ c->snapshot.commands[k].name,
                                                    c->snapshot.commands[k].run.items,
@@ -186,7 +186,7 @@ static void fill_commands(const Config *c, ProbeOrder *o, Lists *l) {
 
 /* The runtime may write a dump's log while the hook runs, and after it: the second snapshot reads
  * all of them once more. */
-static void fill_dumps(Incident *x, ProbeOrder *o, Lists *l, bool only_new) {
+static void fill_dumps(Incident *x, ProbeRequest *o, Lists *l, bool only_new) {
         for (size_t k = 0; k < x->n_units; k++) {
                 IncidentUnit *u = &x->units[k];
                 if (u->is_gone || (only_new && u->is_requested))
@@ -198,7 +198,7 @@ static void fill_dumps(Incident *x, ProbeOrder *o, Lists *l, bool only_new) {
 }
 
 /* A second snapshot does not read those outside of dumps. */
-static void fill_log_files(Incident *x, ProbeOrder *o, bool only_new) {
+static void fill_log_files(Incident *x, ProbeRequest *o, bool only_new) {
         if (o->mode != PROBE_SNAPSHOT || x->n_log_files == 0)
                 return;
         size_t first = only_new ? x->n_log_files_requested : 0;
@@ -217,24 +217,24 @@ static int order(Incident *x, ProbeMode mode, const char *const *only) {
         };
         if (!l.processes || !l.questions || !l.commands || !l.dumps)
                 return -ENOMEM;
-        ProbeOrder o = { .mode = mode,
-                         .collectors = (char **)only,
-                         .document = only ? x->document : NULL,
-                         .name = x->name,
-                         .trigger = x->trigger,
-                         .instance_id = (char *)x->owner->context.instance_id,
-                         .collect = { .sysfs_root = c->snapshot.sysfs_root,
-                                      .device_directory = c->snapshot.device_directory,
-                                      .proc_root = c->snapshot.proc_root,
-                                      .environment = c->snapshot.environment.items,
-                                      .timeout_usec = c->snapshot.probe_timeout_usec,
-                                      .max_bytes = c->snapshot.probe_bytes } };
+        ProbeRequest o = { .mode = mode,
+                           .collectors = (char **)only,
+                           .document = only ? x->document : NULL,
+                           .name = x->name,
+                           .trigger = x->trigger,
+                           .instance_id = (char *)x->owner->context.instance_id,
+                           .collect = { .sysfs_root = c->snapshot.sysfs_root,
+                                        .device_directory = c->snapshot.device_directory,
+                                        .proc_root = c->snapshot.proc_root,
+                                        .environment = c->snapshot.environment.items,
+                                        .timeout_usec = c->snapshot.probe_timeout_usec,
+                                        .max_bytes = c->snapshot.probe_bytes } };
         fill_processes(x, &o, &l, only != NULL);
         fill_dumps(x, &o, &l, only != NULL);
         fill_log_files(x, &o, only != NULL);
         fill_commands(c, &o, &l);
         return probe_new(&x->probe, x->owner->context.event,
-                         &(ProbeRequest){ .order = &o,
+                         &(ProbeOptions){ .order = &o,
                                           .socket = x->owner->socket,
                                           .dir_fd = x->dir_fd,
                                           .timeout_usec = time_for_all(c),
@@ -252,11 +252,11 @@ static int on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
 }
 
 static int arm(Incident *x, uint64_t usec) {
-        return timer_arm(&x->timer, &(TimerOrder){ .event = x->owner->context.event,
-                                                   .usec = usec,
-                                                   .slack_usec = USEC_PER_MSEC,
-                                                   .handler = on_timer,
-                                                   .userdata = x });
+        return timer_arm(&x->timer, &(TimerOptions){ .event = x->owner->context.event,
+                                                     .usec = usec,
+                                                     .slack_usec = USEC_PER_MSEC,
+                                                     .handler = on_timer,
+                                                     .userdata = x });
 }
 
 static void disarm(Incident *x) {
@@ -369,7 +369,7 @@ static bool has_first_snapshot(const Incident *x) {
                faccessat(x->dir_fd, SNAPSHOT_BEFORE_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-static void after_taking(Incident *x) {
+static void after_snapshot(Incident *x) {
         if (x->has_snapshot && has_news(x)) {
                 if (request_more(x) == 0)
                         return;
@@ -396,7 +396,7 @@ static void step(Incident *x) {
                 r = order(x, PROBE_SNAPSHOT, NULL);
                 break;
         case INCIDENT_SNAPSHOT:
-                after_taking(x);
+                after_snapshot(x);
                 break;
         case INCIDENT_WAITING:
                 disarm(x);
@@ -406,7 +406,7 @@ static void step(Incident *x) {
         case INCIDENT_RECHECKING:
                 if (has_news(x)) {
                         incident_set_state(x, INCIDENT_SNAPSHOT);
-                        after_taking(x);
+                        after_snapshot(x);
                 } else
                         rest(x);
                 break;
@@ -445,7 +445,7 @@ void incident_on_joined(Incident *x) {
         if (x->has_snapshot && has_news(x)) {
                 disarm(x);
                 incident_set_state(x, INCIDENT_SNAPSHOT);
-                after_taking(x);
+                after_snapshot(x);
         } else if (x->state == INCIDENT_RESTING)
                 incident_attach_all(x); /* and then units need not wait */
 }

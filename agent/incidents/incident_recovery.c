@@ -114,7 +114,7 @@ static int read_incident(Incident *x, bool *ret_over) {
 static bool was_let_go(const Incidents *i, const char *path) {
         _cleanup_(bundle_record_done) BundleRecord b = { 0 };
         return store_find_unit(i->context.store, INCIDENTS_SOURCE, path, &b) == 0 &&
-               bundle_state_is_over(b.state);
+               bundle_state_is_terminal(b.state);
 }
 
 static void note_number(Incidents *i, const char *name) {
@@ -223,8 +223,8 @@ int incidents_sweep(Incidents *i) {
                 r = sweep(i, i->snapshots, &again);
         if (r < 0 || !again)
                 return r;
-        return timer_arm(&i->sweep_timer, &(TimerOrder){ .event = i->context.event,
-                                                         .usec = AGAIN_USEC,
-                                                         .handler = on_again,
-                                                         .userdata = i });
+        return timer_arm(&i->sweep_timer, &(TimerOptions){ .event = i->context.event,
+                                                           .usec = AGAIN_USEC,
+                                                           .handler = on_again,
+                                                           .userdata = i });
 }

@@ -131,10 +131,10 @@ static int on_watch_retry(sd_event_source *s, uint64_t usec, void *userdata) {
 }
 
 static void try_again(Incidents *i) {
-        int r = timer_arm(&i->watch_timer, &(TimerOrder){ .event = i->context.event,
-                                                          .usec = AGAIN_USEC,
-                                                          .handler = on_watch_retry,
-                                                          .userdata = i });
+        int r = timer_arm(&i->watch_timer, &(TimerOptions){ .event = i->context.event,
+                                                            .usec = AGAIN_USEC,
+                                                            .handler = on_watch_retry,
+                                                            .userdata = i });
         if (r < 0)
                 log_error(r, "neither the kernel log nor who holds a device is followed any more");
 }
@@ -153,16 +153,16 @@ static void incidents_watch(Incidents *i) {
         const Config *c = i->config;
         if (!c->snapshot.enabled || i->watch)
                 return;
-        ProbeOrder o = { .mode = PROBE_WATCH,
-                         .interval_usec = JOBS_INTERVAL_USEC,
-                         .collect = { .sysfs_root = c->snapshot.sysfs_root,
-                                      .device_directory = c->snapshot.device_directory,
-                                      .proc_root = c->snapshot.proc_root,
-                                      .environment = c->snapshot.environment.items,
-                                      .timeout_usec = c->snapshot.probe_timeout_usec,
-                                      .max_bytes = c->snapshot.probe_bytes } };
+        ProbeRequest o = { .mode = PROBE_WATCH,
+                           .interval_usec = JOBS_INTERVAL_USEC,
+                           .collect = { .sysfs_root = c->snapshot.sysfs_root,
+                                        .device_directory = c->snapshot.device_directory,
+                                        .proc_root = c->snapshot.proc_root,
+                                        .environment = c->snapshot.environment.items,
+                                        .timeout_usec = c->snapshot.probe_timeout_usec,
+                                        .max_bytes = c->snapshot.probe_bytes } };
         int r = probe_new(&i->watch, i->context.event,
-                          &(ProbeRequest){ .order = &o,
+                          &(ProbeOptions){ .order = &o,
                                            .socket = i->socket,
                                            .dir_fd = -1,
                                            .timeout_usec = USEC_INFINITY,
@@ -369,10 +369,10 @@ static void get_stuck(Incident *x, int error) {
         a->wait_usec = MAX(2 * a->wait_usec, AGAIN_MIN_USEC);
         a->wait_usec = MIN(a->wait_usec, AGAIN_MAX_USEC);
         save(x);
-        if (timer_arm(&a->timer, &(TimerOrder){ .event = x->owner->context.event,
-                                                .usec = a->wait_usec,
-                                                .handler = on_attach_retry,
-                                                .userdata = x }) < 0)
+        if (timer_arm(&a->timer, &(TimerOptions){ .event = x->owner->context.event,
+                                                  .usec = a->wait_usec,
+                                                  .handler = on_attach_retry,
+                                                  .userdata = x }) < 0)
                 log_warning(0, "incident %s: it is tried again after the next start", x->name);
         if (x->state >= INCIDENT_RESTING)
                 incident_report_pending(x, false);
@@ -445,11 +445,11 @@ static int submit(Incident *x, int fd) {
                                                has_earlier(x, u) ? own : a->file.name };
         }
         return attachments_submit(x->owner->context.attachments,
-                                  &(AttachmentOrder){ .fd = fd,
-                                                      .places = places,
-                                                      .n_places = a->n_units,
-                                                      .on_done = on_done,
-                                                      .userdata = x },
+                                  &(AttachmentRequest){ .fd = fd,
+                                                        .places = places,
+                                                        .n_places = a->n_units,
+                                                        .on_done = on_done,
+                                                        .userdata = x },
                                   &a->job);
 }
 
@@ -785,7 +785,7 @@ static IncidentProcess process_of(const NoteView *v) {
         (void)snprintf(p.note, sizeof p.note, "%s", v->note->id);
         (void)snprintf(p.container, sizeof p.container, "%s", v->container ? v->container : "");
         if (v->hook_pid > 0 && inner > 0)
-                p.question = (ProbeQuestion){ .hook_pid = v->hook_pid,
+                p.question = (ProbePidQuery){ .hook_pid = v->hook_pid,
                                               .inner_pid = inner,
                                               .ns_inode = v->note->pid_namespace };
         return p;

@@ -88,7 +88,7 @@ typedef struct IncidentUnit {
 typedef struct IncidentProcess {
         pid_t pid; /* 0 = to be found by the supervisor, or not at all */
         uint64_t start_ticks;
-        ProbeQuestion question;              /* hook_pid 0 = none */
+        ProbePidQuery question;              /* hook_pid 0 = none */
         char note[NOTE_ID_SIZE];             /* the one that asks, whose row has the answer, too */
         char container[PIDS_CONTAINER_SIZE]; /* "" = in none, or not known */
         int pid_fd;

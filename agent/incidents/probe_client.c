@@ -151,11 +151,11 @@ static int spawn(pid_t *ret, int fd) {
         char *environment[] = { (char *)"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:"
                                         "/sbin:/bin",
                                 (char *)"LANG=C.UTF-8", NULL };
-        return spawn_program(ret, &(SpawnOrder){ .program = "/proc/self/exe",
-                                                 .argv = argv,
-                                                 .environment = environment,
-                                                 .fds = { fd, -1, STDERR_FILENO },
-                                                 .n_fds = 3 });
+        return spawn_program(ret, &(SpawnOptions){ .program = "/proc/self/exe",
+                                                   .argv = argv,
+                                                   .environment = environment,
+                                                   .fds = { fd, -1, STDERR_FILENO },
+                                                   .n_fds = 3 });
 }
 
 static int start_own(Probe *p) {
@@ -170,14 +170,14 @@ static int start_own(Probe *p) {
         return r;
 }
 
-static int send_order(const Probe *p, const ProbeRequest *q) {
+static int send_order(const Probe *p, const ProbeOptions *q) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
-        int r = probe_order_compose(q->order, &b);
+        int r = probe_request_format(q->order, &b);
         if (r < 0)
                 return r;
-        if (b.n > ORDER_MAX_BYTES)
+        if (b.n > PROBE_REQUEST_MAX_BYTES)
                 return -EFBIG;
-        _cleanup_close_ int order = order_memfd(b.text, b.n);
+        _cleanup_close_ int order = probe_request_memfd(b.text, b.n);
         if (order < 0)
                 return order;
         union {
@@ -198,7 +198,7 @@ static int send_order(const Probe *p, const ProbeRequest *q) {
         return sendmsg(p->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
 }
 
-int probe_new(Probe **ret, sd_event *event, const ProbeRequest *q) {
+int probe_new(Probe **ret, sd_event *event, const ProbeOptions *q) {
         _cleanup_(probe_freep) Probe *p = calloc(1, sizeof *p);
         if (!p)
                 return -ENOMEM;

@@ -10,8 +10,8 @@
 
 typedef struct Probe Probe;
 
-typedef struct ProbeRequest { /* borrowed while probe_new runs */
-        const ProbeOrder *order;
+typedef struct ProbeOptions { /* borrowed while probe_new runs */
+        const ProbeRequest *order;
         const char *socket;    /* of neuron-collectd-probe.socket; where nobody listens we start one
                                   ourselves */
         int dir_fd;            /* where it writes; -1 = none */
@@ -22,10 +22,10 @@ typedef struct ProbeRequest { /* borrowed while probe_new runs */
          * freed in it. */
         void (*on_end)(int result, const char *why, void *userdata);
         void *userdata;
-} ProbeRequest;
+} ProbeOptions;
 
 /** @return 0, -errno: no supervisor could be had */
-int probe_new(Probe **ret, sd_event *event, const ProbeRequest *request);
+int probe_new(Probe **ret, sd_event *event, const ProbeOptions *request);
 /** No callback any more. A snapshot that is underway is finished by its supervisor; a watch ends.
  * Takes NULL, returns NULL. */
 Probe *probe_free(Probe *p);

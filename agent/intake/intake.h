@@ -73,7 +73,7 @@ void intake_flush_bundle(Bundle *b);
 void intake_source_on_final(IntakeSource *s, Bundle *b);
 
 /** Sets the bundle back to SETTLING: it changed while it was being read. */
-void intake_settle_again(Bundle *b, const char *why);
+void intake_resettle(Bundle *b, const char *why);
 
 /** Runs a task in the thread of the source, in turn with its probes. @return 0, or -errno: it stays
  * the caller's */
@@ -83,10 +83,10 @@ int intake_source_submit(IntakeSource *s, SourceTask *t);
  * a supplement with that, and releases the others unless the row marks them as held. Where it
  * cannot be done the links stay until the next start.
  * @param id  of a delivered bundle; or of a supplement without a row, whose start was cut */
-void intake_look_last(IntakeSource *s, const char *id);
+void intake_recheck_links(IntakeSource *s, const char *id);
 /** @return whether a recheck of this bundle is pending or running, or the list of what a crash left
  * is not complete yet. Until then no link of it may be removed. */
-bool intake_is_to_look_last(const IntakeSource *s, const char *id);
+bool intake_is_rechecking_links(const IntakeSource *s, const char *id);
 
 /* ---- hints of hooks about a unit of this source. They make intake probe at once, wait for
  * announced files, and accept a shorter quiet. Hints about a unit that is not there yet are
@@ -99,24 +99,24 @@ bool intake_is_to_look_last(const IntakeSource *s, const char *id);
 
 /** A hook is running: the unit is probed now, and is not complete before the hook has ended or its
  * deadline has passed. */
-void intake_source_note(IntakeSource *s, const char *unit_path, uid_t uid);
+void intake_source_on_hook_started(IntakeSource *s, const char *unit_path, uid_t uid);
 /** A hook has ended: all files that it was to write are there, or never will be. */
-void intake_source_note_finished(IntakeSource *s, const char *unit_path, uid_t uid);
+void intake_source_on_hook_finished(IntakeSource *s, const char *unit_path, uid_t uid);
 /** A hook that is about to finish has promised a file of this name, anywhere in the unit. While it
  * is missing the unit waits for all of `settle`, and is then shipped labelled. At most
  * INTAKE_PROMISED_MAX of a unit are remembered. */
-void intake_source_promised(IntakeSource *s, const char *unit_path, uid_t uid, const char *name);
+void intake_source_expect_file(IntakeSource *s, const char *unit_path, uid_t uid, const char *name);
 /** The unit is a copy that an earlier version did not finish: it is shipped labelled. */
 void intake_source_missing(IntakeSource *s, const char *unit_path);
 /** Whether something is still to be attached to the unit: it waits for that for `settle`. */
-void intake_source_pending(IntakeSource *s, const char *unit_path, bool pending);
+void intake_source_set_pending(IntakeSource *s, const char *unit_path, bool pending);
 /** Something was attached to the unit: its bundle gets it, or a supplement. */
-void intake_source_attached(IntakeSource *s, const char *unit_path);
+void intake_source_on_attached(IntakeSource *s, const char *unit_path);
 
 /* ---- facts about a source ---- */
 
 const ConfigSource *intake_source_config(const IntakeSource *s);
-SourceTerms *intake_source_terms(const IntakeSource *s); /* borrowed */
+SourceSpec *intake_source_spec(const IntakeSource *s); /* borrowed */
 void intake_source_view(const IntakeSource *s, IntakeSourceView *ret);
 /** @return whether the last scan saw all of the source and recorded all that it found */
 bool intake_source_has_seen_all(const IntakeSource *s);
@@ -133,7 +133,7 @@ typedef struct OrphansContext { /* borrowed for the call */
         Attachments *attachments;
         Store *store;
         uint64_t now_usec;    /* CLOCK_REALTIME */
-        uint64_t steady_usec; /* clock_steady_usec(): nothing waits for longer */
+        uint64_t steady_usec; /* clock_step_age_usec(): nothing waits for longer */
         bool (*is_configured)(const char *source, void *userdata);
         void *userdata;
 } OrphansContext;

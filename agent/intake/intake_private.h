@@ -61,7 +61,7 @@ typedef struct ProbeJob {
         SourceTask task;
         IntakeSource *source;                              /* for done() */
         void (*done)(IntakeSource *s, struct ProbeJob *p); /* on the loop; it is freed afterwards */
-        SourceTerms *terms;                                /* a reference */
+        SourceSpec *terms;                                 /* a reference */
         char *relative; /* the unit, below the fixed part; owned */
         char bundle_id[BUNDLE_ID_SIZE];
         uint64_t *shipped; /* sorted fingerprints of what was shipped of this unit; owned */
@@ -85,7 +85,7 @@ typedef struct ProbeJob {
         /* 0; SCAN_E_NO_UNIT; PROBE_E_FOREIGN: another node has claimed it; PROBE_E_NOT_HELD: after
          * a recheck, hold_error has the reason; -ENOENT; -errno */
         int result;
-        /* Of a path as scan_unit_of() returns it, else only the fields that are counted over
+        /* Of a path as scan_unit_at() returns it, else only the fields that are counted over
          * members. */
         ScanUnit unit;
         Owners owners;            /* of the members that are counted */
@@ -108,7 +108,7 @@ typedef struct ProbeJob {
 enum { PROBE_E_FOREIGN = 2, PROBE_E_NOT_HELD = 3 };
 
 /** @param relative  copied */
-int probe_job_new(ProbeJob **ret, SourceTerms *terms, const char *relative);
+int probe_job_new(ProbeJob **ret, SourceSpec *terms, const char *relative);
 ProbeJob *probe_job_free(ProbeJob *p);
 DEFINE_CLEANUP(ProbeJob, probe_job_free);
 
@@ -116,7 +116,7 @@ DEFINE_CLEANUP(ProbeJob, probe_job_free);
 typedef struct ScanJob {
         SourceTask task;
         IntakeSource *source; /* for done() */
-        SourceTerms *terms;
+        SourceSpec *terms;
         UnitTable known; /* a copy */
         size_t max_found;
         ScanUnit *found;
@@ -130,7 +130,7 @@ typedef struct ScanJob {
         uint64_t duration_usec;
 } ScanJob;
 
-int scan_job_new(ScanJob **ret, SourceTerms *terms, const UnitTable *known, size_t max_found);
+int scan_job_new(ScanJob **ret, SourceSpec *terms, const UnitTable *known, size_t max_found);
 ScanJob *scan_job_free(ScanJob *s);
 DEFINE_CLEANUP(ScanJob, scan_job_free);
 
@@ -142,7 +142,7 @@ typedef enum IntakeHold { INTAKE_OPEN, INTAKE_HOLDING, INTAKE_HELD, N_INTAKE_HOL
 struct IntakeSource {
         IntakeContext *context;     /* borrowed */
         const ConfigSource *config; /* borrowed */
-        SourceTerms *terms;
+        SourceSpec *terms;
         DirWatch *watch; /* NULL: scans only */
         /* A pool each, so that a long scan delays no probe; one thread each, so that a hung mount
          * blocks no more. */
@@ -179,7 +179,7 @@ struct IntakeSource {
 
         Pending attached; /* paths of units that may have attachments to be shipped */
         sd_event_source *attached_timer;
-        ClockSteady steady; /* checked by each sweep of attachments */
+        ClockStep steady; /* checked by each sweep of attachments */
         uint64_t steady_usec;
 };
 

@@ -60,7 +60,7 @@ static void check_member(ProbeJob *p, const ScanMember *m, int unit_fd) {
         _cleanup_close_ int fd = fs_open_regular(unit_fd, m->path, &st);
         if (fd < 0)
                 return; /* gone or unreadable: the plan reports it */
-        switch (fs_has_no_writer(fd)) {
+        switch (fs_check_writer(fd)) {
         case 0:
                 break;
         case FS_E_WRITER:
@@ -121,7 +121,7 @@ static int on_member(const ScanMember *m, int unit_fd, void *userdata) {
                 return 0;
         }
         uint64_t print = member_fingerprint(m->path, &m->st);
-        if (member_fingerprints_have(p->shipped, p->n_shipped, print)) {
+        if (member_fingerprints_contain(p->shipped, p->n_shipped, print)) {
                 p->n_shipped_there++;
                 return 0;
         }
@@ -171,13 +171,13 @@ static void check_process(ProbeJob *p) {
  * node that made its claim file.
  * @return 0 ours, PROBE_E_FOREIGN, -ENOMEM; where no claim can be made or read it is ours: twice is
  * better than never */
-static int claim(const SourceTerms *t, const ScanUnit *u) {
+static int claim(const SourceSpec *t, const ScanUnit *u) {
         char id[BUNDLE_ID_SIZE];
         _cleanup_free_ char *path = path_join(t->fixed, u->relative);
         if (!path)
                 return -ENOMEM;
         /* The same name on every node, so without the instance. */
-        bundle_id_make(
+        bundle_id_build(
                 &(BundleIdInput){ .kind = t->scan.kind,
                                   .instance_id = "",
                                   .source = t->name,
@@ -211,7 +211,7 @@ static int claim(const SourceTerms *t, const ScanUnit *u) {
 static int probe_path(ProbeJob *p) {
         ScanSource scan = p->terms->scan;
         scan.any_links = true; /* links are explained when the bundle is known */
-        int r = scan_unit_of(&scan, p->relative, &p->unit);
+        int r = scan_unit_at(&scan, p->relative, &p->unit);
         if (r == 0 && p->unit.on_network && !p->unit.has_own_name)
                 r = claim(p->terms, &p->unit);
         return r;
@@ -227,7 +227,7 @@ static int walk(ProbeJob *p) {
         p->held.all = true;
         return scan_members(&(ScanWalk){ .source = &p->terms->scan,
                                          .relative = p->relative,
-                                         .loose = source_terms_is_loose(p->terms, p->relative),
+                                         .loose = source_spec_is_loose(p->terms, p->relative),
                                          .own_links = own_links,
                                          .on_member = on_member,
                                          .userdata = p });
@@ -362,7 +362,7 @@ static void probe_drop(SourceTask *t) {
         probe_job_free(CONTAINER_OF(t, ProbeJob, task));
 }
 
-int probe_job_new(ProbeJob **ret, SourceTerms *terms, const char *relative) {
+int probe_job_new(ProbeJob **ret, SourceSpec *terms, const char *relative) {
         ProbeJob *p = calloc(1, sizeof *p);
         if (!p)
                 return -ENOMEM;
@@ -371,7 +371,7 @@ int probe_job_new(ProbeJob **ret, SourceTerms *terms, const char *relative) {
                 free(p);
                 return -ENOMEM;
         }
-        p->terms = source_terms_ref(terms);
+        p->terms = source_spec_ref(terms);
         p->task.job.run = probe_run;
         p->task.drop = probe_drop;
         *ret = p;
@@ -381,7 +381,7 @@ int probe_job_new(ProbeJob **ret, SourceTerms *terms, const char *relative) {
 ProbeJob *probe_job_free(ProbeJob *p) {
         if (!p)
                 return NULL;
-        source_terms_unref(p->terms);
+        source_spec_unref(p->terms);
         free(p->relative);
         free(p->shipped);
         for (size_t i = 0; i < p->n_promised; i++)
@@ -443,11 +443,11 @@ static void scan_drop(SourceTask *t) {
         scan_job_free(CONTAINER_OF(t, ScanJob, task));
 }
 
-int scan_job_new(ScanJob **ret, SourceTerms *terms, const UnitTable *known, size_t max_found) {
+int scan_job_new(ScanJob **ret, SourceSpec *terms, const UnitTable *known, size_t max_found) {
         _cleanup_(scan_job_freep) ScanJob *s = calloc(1, sizeof *s);
         if (!s)
                 return -ENOMEM;
-        s->terms = source_terms_ref(terms);
+        s->terms = source_spec_ref(terms);
         s->max_found = max_found;
         s->task.job.run = scan_run;
         s->task.drop = scan_drop;
@@ -466,7 +466,7 @@ ScanJob *scan_job_free(ScanJob *s) {
         free(s->found);
         free(s->unreadable);
         unit_table_done(&s->known);
-        source_terms_unref(s->terms);
+        source_spec_unref(s->terms);
         free(s);
         return NULL;
 }

@@ -26,7 +26,7 @@ typedef struct FoundPins {
 typedef struct PinsJob {
         SourceTask task;
         IntakeSource *source; /* for done() */
-        SourceTerms *terms;
+        SourceSpec *terms;
         char bundle_id[BUNDLE_ID_SIZE]; /* whose pins are released; "": all are listed */
         ListLink found;
         int result;
@@ -41,7 +41,7 @@ static PinsJob *pins_job_free(PinsJob *p) {
                 free(f->path);
                 free(f);
         }
-        source_terms_unref(p->terms);
+        source_spec_unref(p->terms);
         free(p);
         return NULL;
 }
@@ -77,7 +77,7 @@ static bool pins_job_start(IntakeSource *s, const char *bundle_id, void (*done)(
         list_init(&p->found);
         strcpy(p->bundle_id, bundle_id);
         p->source = s;
-        p->terms = source_terms_ref(s->terms);
+        p->terms = source_spec_ref(s->terms);
         p->task = (SourceTask){ .job.run = pins_job_run, .done = done, .drop = pins_job_drop };
         if (intake_source_submit(s, &p->task) < 0)
                 return false;
@@ -187,7 +187,7 @@ static void on_listed(SourceTask *t) {
                 if (fate == FATE_RELEASE)
                         intake_release_pins(s, f->id);
                 else if (fate == FATE_RECHECK)
-                        intake_look_last(s, f->id);
+                        intake_recheck_links(s, f->id);
                 else if (fate == FATE_UNKNOWN && n_unknown++ == 0)
                         unknown = f->path;
         }
@@ -224,7 +224,7 @@ static bool may_supplement(IntakeSource *s, const ProbeJob *p, const BundleRecor
         if (intake_supplement_id(id, base, base->n_supplements + 1) < 0)
                 return false;
         if (strcmp(id, p->supplement_id) != 0) { /* that name was used up meanwhile */
-                intake_look_last(s, p->supplement_id);
+                intake_recheck_links(s, p->supplement_id);
                 return false;
         }
         return true;
@@ -303,13 +303,13 @@ static void start_next(IntakeSource *s) {
         }
 }
 
-void intake_look_last(IntakeSource *s, const char *id) {
+void intake_recheck_links(IntakeSource *s, const char *id) {
         if (pending_add(&s->rechecks, id) < 0)
                 log_dump(id, LOG_WARNING, 0,
                          "too many links wait to be checked; they stay, and the next start checks");
         start_next(s);
 }
 
-bool intake_is_to_look_last(const IntakeSource *s, const char *id) {
+bool intake_is_rechecking_links(const IntakeSource *s, const char *id) {
         return s->is_listing || strcmp(s->rechecking, id) == 0 || pending_has(&s->rechecks, id);
 }

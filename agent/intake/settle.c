@@ -197,11 +197,11 @@ static void arm_seek(IntakeSource *s) {
         }
         if (wait == UINT64_MAX)
                 return;
-        int r = timer_arm(&s->hints_timer, &(TimerOrder){ .event = s->context->event,
-                                                          .usec = wait,
-                                                          .slack_usec = wait / 20,
-                                                          .handler = on_seek,
-                                                          .userdata = s });
+        int r = timer_arm(&s->hints_timer, &(TimerOptions){ .event = s->context->event,
+                                                            .usec = wait,
+                                                            .slack_usec = wait / 20,
+                                                            .handler = on_seek,
+                                                            .userdata = s });
         if (r < 0)
                 log_error(
                         r,
@@ -211,7 +211,7 @@ static void arm_seek(IntakeSource *s) {
 
 /* ---- hints ---- */
 
-void intake_source_note(IntakeSource *s, const char *unit_path, uid_t uid) {
+void intake_source_on_hook_started(IntakeSource *s, const char *unit_path, uid_t uid) {
         HookHint *n = get_hint(s, unit_path, uid);
         if (!n)
                 return;
@@ -225,7 +225,7 @@ void intake_source_note(IntakeSource *s, const char *unit_path, uid_t uid) {
         arm_seek(s);
 }
 
-void intake_source_note_finished(IntakeSource *s, const char *unit_path, uid_t uid) {
+void intake_source_on_hook_finished(IntakeSource *s, const char *unit_path, uid_t uid) {
         HookHint *n = get_hint(s, unit_path, uid);
         if (!n)
                 return;
@@ -254,7 +254,8 @@ static void add_promise(HookHint *n, const char *name) {
         n->n_promised += promised[n->n_promised].name != NULL;
 }
 
-void intake_source_promised(IntakeSource *s, const char *unit_path, uid_t uid, const char *name) {
+void intake_source_expect_file(IntakeSource *s, const char *unit_path, uid_t uid,
+                               const char *name) {
         HookHint *n = get_hint(s, unit_path, uid);
         if (n)
                 add_promise(n, name);
@@ -266,7 +267,7 @@ void intake_source_missing(IntakeSource *s, const char *unit_path) {
                 add_promise(n, "");
 }
 
-void intake_source_pending(IntakeSource *s, const char *unit_path, bool pending) {
+void intake_source_set_pending(IntakeSource *s, const char *unit_path, bool pending) {
         HookHint *n = get_hint(s, unit_path, 0); /* the agent itself reports it */
         if (!n)
                 return;
@@ -282,7 +283,7 @@ static void add_hint_facts(IntakeSource *s, const Bundle *b, IntakeFacts *facts)
         bool any_finished = false;
         LIST_FOREACH (l, &s->hook_hints) {
                 HookHint *n = CONTAINER_OF(l, HookHint, link);
-                if (!is_about(n, b->rec.path) || !owners_let_speak(&b->owners, n->uid))
+                if (!is_about(n, b->rec.path) || !uid_may_annotate(&b->owners, n->uid))
                         continue;
                 expire_hooks(s, n);
                 facts->n_hooks += n->n_open;
@@ -297,7 +298,7 @@ static void report_ignored_hints(IntakeSource *s, const Bundle *b) {
         LIST_FOREACH (l, &s->hook_hints) {
                 HookHint *n = CONTAINER_OF(l, HookHint, link);
                 if (n->n_uncounted == 0 || !is_about(n, b->rec.path) ||
-                    owners_let_speak(&b->owners, n->uid))
+                    uid_may_annotate(&b->owners, n->uid))
                         continue;
                 log_dump(b->rec.id, LOG_NOTICE, 0,
                          "hook notes of uid %u are ignored: it has files of uid %u",
@@ -409,11 +410,11 @@ static int on_bundle_timer(sd_event_source *source, uint64_t usec, void *userdat
 }
 
 void intake_probe_bundle_in(Bundle *b, uint64_t usec) {
-        int r = timer_arm(&b->timer, &(TimerOrder){ .event = b->source->context->event,
-                                                    .usec = usec,
-                                                    .slack_usec = usec / 20,
-                                                    .handler = on_bundle_timer,
-                                                    .userdata = b });
+        int r = timer_arm(&b->timer, &(TimerOptions){ .event = b->source->context->event,
+                                                      .usec = usec,
+                                                      .slack_usec = usec / 20,
+                                                      .handler = on_bundle_timer,
+                                                      .userdata = b });
         if (r < 0)
                 log_dump(b->rec.id, LOG_ERR, r, "cannot arm a timer, it waits for the next scan");
 }
@@ -493,7 +494,7 @@ static void record_missing(IntakeSource *s, Bundle *b) {
         size_t n_missing = 0;
         LIST_FOREACH (l, &s->hook_hints) {
                 const HookHint *n = CONTAINER_OF(l, HookHint, link);
-                if (!is_about(n, b->rec.path) || !owners_let_speak(&b->owners, n->uid))
+                if (!is_about(n, b->rec.path) || !uid_may_annotate(&b->owners, n->uid))
                         continue;
                 for (size_t i = 0; i < n->n_promised; i++)
                         if (++n_missing <= MISSING_MAX)
@@ -511,7 +512,7 @@ typedef struct Granted {
 
 static int on_prefix(const StoredNote *stored, void *userdata) {
         Granted *g = userdata;
-        if (!stored->s3_prefix || !owners_let_speak(g->owners, stored->uid) ||
+        if (!stored->s3_prefix || !uid_may_annotate(g->owners, stored->uid) ||
             (g->same && strcmp(g->same, stored->s3_prefix) != 0))
                 return 0;
         g->found = strdup(stored->s3_prefix);
@@ -586,8 +587,8 @@ static void apply_facts(IntakeSource *s, Bundle *b, ProbeJob *p) {
 
 static void update_quiet(IntakeSource *s, Bundle *b, bool changed) {
         uint64_t now = intake_boot_usec(s);
-        b->quiet_usec = intake_quiet_usec(changed, now - b->looked_boot_usec, b->quiet_usec);
-        b->looked_boot_usec = now;
+        b->quiet_usec = intake_quiet_usec(changed, now - b->checked_boot_usec, b->quiet_usec);
+        b->checked_boot_usec = now;
 }
 
 static void keep_waiting(Bundle *b, const IntakeAnswer *answer, uint64_t duration_usec) {
@@ -599,7 +600,7 @@ static void keep_waiting(Bundle *b, const IntakeAnswer *answer, uint64_t duratio
         if (b->dirty) /* something came during the probe: hold it soon */
                 usec = MIN(usec, MAX(REPROBE_USEC, REPROBE_SHARE * duration_usec));
         b->dirty = false;
-        b->look_took_usec = duration_usec;
+        b->check_took_usec = duration_usec;
         intake_probe_bundle_in(b, usec);
 }
 
@@ -749,9 +750,9 @@ void intake_probe_bundle(Bundle *b) {
                 p->unit_born_usec = b->rec.unit_born_usec;
         }
         p->links_only = intake_is_from_links(&b->rec);
-        p->check_writers =
-                b->check || b->flush ||
-                b->quiet_usec + intake_boot_usec(s) - b->looked_boot_usec >= s->config->settle_usec;
+        p->check_writers = b->check || b->flush ||
+                           b->quiet_usec + intake_boot_usec(s) - b->checked_boot_usec >=
+                                   s->config->settle_usec;
         b->check = false;
         b->probing = intake_probe_submit(s, p, on_probed);
         if (!b->probing)
@@ -763,13 +764,13 @@ void intake_flush_bundle(Bundle *b) {
         intake_probe_bundle(b);
 }
 
-void intake_settle_again(Bundle *b, const char *why) {
+void intake_resettle(Bundle *b, const char *why) {
         IntakeSource *s = b->source;
         if (!s || bundle_set_state(s->context->bundles, b, BUNDLE_SETTLING, why) < 0)
                 return;
         b->flush = false;
         b->quiet_usec = 0;
-        b->looked_boot_usec = intake_boot_usec(s);
+        b->checked_boot_usec = intake_boot_usec(s);
         intake_probe_bundle_in(b, MIN(s->config->settle_usec, USEC_PER_SEC));
 }
 
@@ -780,7 +781,7 @@ void intake_source_adopt(IntakeSource *s, Bundle *b) {
         b->is_active = true;
         /* Our links have changed the ctimes, so `settle` starts again. */
         b->quiet_usec = 0;
-        b->seen_boot_usec = b->looked_boot_usec = intake_boot_usec(s);
+        b->seen_boot_usec = b->checked_boot_usec = intake_boot_usec(s);
         /* The time before this start counts, but max_wait does not end before `settle` has passed
          * since: the agent may have been down for long, or the clock may have been set. */
         uint64_t now = intake_realtime_usec(s), max_wait = s->config->max_wait_usec;

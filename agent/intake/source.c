@@ -223,10 +223,10 @@ static int add_bundle(IntakeSource *s, const ScanUnit *u, const BundleRecord *ba
                 if (base->s3_prefix && !(rec.s3_prefix = strdup(base->s3_prefix)))
                         return -ENOMEM;
         } else
-                bundle_id_of_unit(&(BundleOrigin){ .kind = rec.kind,
-                                                   .source = rec.source,
-                                                   .instance_id = s->context->instance_id },
-                                  u, rec.path, rec.id);
+                bundle_id_from_unit(&(BundleOrigin){ .kind = rec.kind,
+                                                     .source = rec.source,
+                                                     .instance_id = s->context->instance_id },
+                                    u, rec.path, rec.id);
         int r = fill_deliveries(s, &rec);
         return r < 0 ? r : bundle_table_add(s->context->bundles, &rec, s, ret);
 }
@@ -311,7 +311,7 @@ static void start_bundle(IntakeSource *s, const ScanUnit *u, BundleRecord *base)
         /* No link of ours has changed a ctime yet: old mtimes of a copy in progress do not make it
          * look quiet. */
         b->quiet_usec = since_newest_usec(s, u);
-        b->seen_boot_usec = b->looked_boot_usec = intake_boot_usec(s);
+        b->seen_boot_usec = b->checked_boot_usec = intake_boot_usec(s);
         b->uncommitted = s->in_transaction;
         intake_probe_bundle(b);
 }
@@ -514,11 +514,11 @@ static void probe_next(IntakeSource *s) {
         if (now < s->probe_not_before_usec) {
                 int r = timer_arm(
                         &s->probe_timer,
-                        &(TimerOrder){ .event = s->context->event,
-                                       .usec = s->probe_not_before_usec - now,
-                                       .slack_usec = (s->probe_not_before_usec - now) / 20,
-                                       .handler = on_probe_timer,
-                                       .userdata = s });
+                        &(TimerOptions){ .event = s->context->event,
+                                         .usec = s->probe_not_before_usec - now,
+                                         .slack_usec = (s->probe_not_before_usec - now) / 20,
+                                         .handler = on_probe_timer,
+                                         .userdata = s });
                 if (r >= 0)
                         return;
         }
@@ -602,16 +602,16 @@ static int on_attached(sd_event_source *source, uint64_t usec, void *userdata) {
 static void queue_attached(IntakeSource *s, const char *path) {
         int r = pending_add(&s->attached, path);
         if (r >= 0)
-                r = timer_arm(&s->attached_timer, &(TimerOrder){ .event = s->context->event,
-                                                                 .usec = 0,
-                                                                 .handler = on_attached,
-                                                                 .userdata = s });
+                r = timer_arm(&s->attached_timer, &(TimerOptions){ .event = s->context->event,
+                                                                   .usec = 0,
+                                                                   .handler = on_attached,
+                                                                   .userdata = s });
         if (r < 0)
                 log_warning(r, "source %s: a later scan handles what was attached to '%s'",
                             s->config->name, path);
 }
 
-void intake_source_attached(IntakeSource *s, const char *unit_path) {
+void intake_source_on_attached(IntakeSource *s, const char *unit_path) {
         if (path_is_below(unit_path, s->terms->fixed))
                 queue_attached(s, unit_path);
 }
@@ -631,7 +631,7 @@ static void release_if_final(IntakeSource *s, const char *path, const char *id) 
         if (bundle_table_find(s->context->bundles, id) ||
             store_get(s->context->store, id, &rec) != 0)
                 return; /* what is not known is kept */
-        if (bundle_state_is_over(rec.state))
+        if (bundle_state_is_terminal(rec.state))
                 release_of(s, path, id);
 }
 
@@ -666,7 +666,7 @@ static void on_attached_unit(const AttachmentsUnit *unit, void *userdata) {
 static void sweep_attachments(IntakeSource *s) {
         if (!s->context->attachments)
                 return;
-        s->steady_usec = clock_steady_usec(&s->steady, s->context->clock);
+        s->steady_usec = clock_step_age_usec(&s->steady, s->context->clock);
         int r = attachments_list_all(s->context->attachments, on_attached_unit, s);
         if (r < 0)
                 log_warning(r, "source %s: cannot see what is attached; a later scan tries again",
@@ -682,7 +682,7 @@ static void attachments_queue_done(IntakeSource *s) {
 
 /* What cannot be read is not over. */
 static bool has_ended(int r, const BundleRecord *rec, bool is_old) {
-        return r == STORE_E_NOT_FOUND ? is_old : r == 0 && bundle_state_is_over(rec->state);
+        return r == STORE_E_NOT_FOUND ? is_old : r == 0 && bundle_state_is_terminal(rec->state);
 }
 
 static bool is_old(const OrphansContext *c, const AttachmentsUnit *unit) {
@@ -777,7 +777,7 @@ void intake_source_on_final(IntakeSource *s, Bundle *b) {
         release_attachments_on_final(s, b);
         hook_hints_on_final(s, b->rec.path);
         if (b->rec.state == BUNDLE_DELIVERED && b->dirty)
-                intake_look_last(s, b->rec.id);
+                intake_recheck_links(s, b->rec.id);
         else if (b->rec.state != BUNDLE_QUARANTINED && !b->rec.links_held)
                 intake_release_pins(s, b->rec.id); /* some may be there where links were refused */
         intake_resweep_pins(s);
@@ -815,11 +815,11 @@ static void on_change(const char *relative, bool is_dir, void *userdata) {
         Bundle *b = bundle_above(s, relative);
         /* A loose unit is only the files directly in its directory: what lies deeper is another
          * unit's. */
-        if (b && !source_terms_is_loose(s->terms, intake_relative(s, b->rec.path))) {
+        if (b && !source_spec_is_loose(s->terms, intake_relative(s, b->rec.path))) {
                 bool waiting = b->rec.state == BUNDLE_SETTLING && !b->probing;
                 if (waiting && !b->dirty)
                         intake_probe_bundle_in(
-                                b, MAX(REPROBE_USEC, REPROBE_SHARE * b->look_took_usec));
+                                b, MAX(REPROBE_USEC, REPROBE_SHARE * b->check_took_usec));
                 b->dirty = true;
                 return;
         }
@@ -1004,11 +1004,11 @@ static void on_scanned(SourceTask *t) {
 
 static void arm_scan(IntakeSource *s) {
         int r = timer_arm(&s->scan_timer,
-                          &(TimerOrder){ .event = s->context->event,
-                                         .usec = s->config->scan_interval_usec,
-                                         .slack_usec = s->config->scan_interval_usec / 20,
-                                         .handler = on_scan_timer,
-                                         .userdata = s });
+                          &(TimerOptions){ .event = s->context->event,
+                                           .usec = s->config->scan_interval_usec,
+                                           .slack_usec = s->config->scan_interval_usec / 20,
+                                           .handler = on_scan_timer,
+                                           .userdata = s });
         if (r < 0)
                 log_error(r, "source %s: cannot arm the scan timer; only events find what is new",
                           s->config->name);
@@ -1083,7 +1083,7 @@ int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSo
         pending_init(&s->attached);
         list_init(&s->hook_hints);
         list_init(&s->tasks);
-        int r = source_terms_new(&s->terms, config, context->instance_id, context->proc_root);
+        int r = source_spec_new(&s->terms, config, context->instance_id, context->proc_root);
         if (r >= 0)
                 r = worker_pool_new(&s->probes, context->event, "nc-probe", 1, WORKER_NORMAL);
         if (r >= 0)
@@ -1143,7 +1143,7 @@ IntakeSource *intake_source_free(IntakeSource *s) {
         attachments_queue_done(s);
         hook_hints_done(s);
         unit_table_done(&s->table);
-        source_terms_unref(s->terms);
+        source_spec_unref(s->terms);
         free(s->note);
         free(s->hold_note);
         free(s);
@@ -1158,7 +1158,7 @@ const ConfigSource *intake_source_config(const IntakeSource *s) {
         return s->config;
 }
 
-SourceTerms *intake_source_terms(const IntakeSource *s) {
+SourceSpec *intake_source_spec(const IntakeSource *s) {
         return s->terms;
 }
 

@@ -834,7 +834,7 @@ int pins_session_add(PinsSession *s, const PinsMember *m, char **ret_error) {
                 return r;
 
         _cleanup_free_ char *member = path_escape(m->path);
-        _cleanup_free_ char *text = strbuf_take(&reasons);
+        _cleanup_free_ char *text = strbuf_detach(&reasons);
         if (!member || !text ||
             asprintf(ret_error, "cannot hold '%s' by a hard link: %s", member, text) < 0) {
                 *ret_error = NULL;
@@ -872,7 +872,7 @@ static bool has_writer(Pins *p, const char *bundle_id, const PinInodes *own) {
         _cleanup_close_ int dir_fd = pins_open(p, bundle_id);
         for (size_t i = 0; dir_fd >= 0 && i < own->n; i++) {
                 _cleanup_close_ int fd = fs_open_regular(dir_fd, own->items[i].path, NULL);
-                int r = fd < 0 ? fd : fs_has_no_writer(fd);
+                int r = fd < 0 ? fd : fs_check_writer(fd);
                 if (r != 0 && r != -ENOENT && r != FS_E_UNKNOWN)
                         return true;
         }
@@ -954,7 +954,7 @@ static bool is_gone(int r) {
 }
 
 static bool is_shipped(const PinsOrder *o, const char *path, const struct stat *st) {
-        return member_fingerprints_have(o->prints, o->n_prints, member_fingerprint(path, st));
+        return member_fingerprints_contain(o->prints, o->n_prints, member_fingerprint(path, st));
 }
 
 /* Whether the last link to it may be removed. */
@@ -965,7 +965,7 @@ static bool is_known(const Deleter *d, const char *path, int fd) {
                 return true;
         return fstat(fd, &st) == 0 &&
                (is_shipped(o, path, &st) ||
-                member_fingerprints_have(o->known, o->n_known, member_fingerprint(path, &st)));
+                member_fingerprints_contain(o->known, o->n_known, member_fingerprint(path, &st)));
 }
 
 /* @return MemberState, or -errno. Where there are no leases only the fingerprint decides, as it
@@ -976,7 +976,7 @@ static int classify(const Deleter *d, const char *path, int fd) {
                 return -errno;
         if (!d->order->any_content && !is_shipped(d->order, path, &st))
                 return MEMBER_CHANGED;
-        int r = fs_has_no_writer(fd);
+        int r = fs_check_writer(fd);
         return r < 0 ? r : r == FS_E_WRITER ? MEMBER_OPEN : MEMBER_DELETABLE;
 }
 
@@ -1176,7 +1176,7 @@ static int put_back_at(Deleter *d, const char *path) {
 }
 
 /* What an earlier run had moved when it was cut: it is moved back, and handled like all others. */
-static int restore_taken(Deleter *d) {
+static int restore_moved(Deleter *d) {
         struct stat st;
         if (fstatat(d->instance_fd, d->slot, &st, AT_SYMLINK_NOFOLLOW) < 0)
                 return errno == ENOENT ? 0 : -errno;
@@ -1247,7 +1247,7 @@ static int at_place(Deleter *d, Place place) {
         d->instance_fd = instance_fd;
         d->bundle_fd = bundle_fd;
         d->found = d->found || bundle_fd >= 0;
-        int r = restore_taken(d);
+        int r = restore_moved(d);
         if (r < 0 || bundle_fd < 0)
                 return r;
         DeleterLevel top = { bundle_fd, d->unit_fd, "", false, false };

@@ -66,7 +66,7 @@ typedef struct Subject { /* a bundle that is measured */
 typedef struct Measurement {
         SourceTask task;
         struct RunnerSource *owner; /* the loop's side */
-        SourceTerms *terms;         /* a reference */
+        SourceSpec *terms;          /* a reference */
         RetentionPolicy policy;
         Subject *subjects;
         size_t n, n_allocated;
@@ -79,7 +79,7 @@ typedef struct Measurement {
 typedef struct Deletion {
         SourceTask task;
         struct RunnerSource *owner; /* the loop's side */
-        SourceTerms *terms;         /* a reference */
+        SourceSpec *terms;          /* a reference */
         char id[BUNDLE_ID_SIZE];
         char *relative;
         PinsOrder order; /* borrows from the above and from prints */
@@ -90,9 +90,9 @@ typedef struct Deletion {
 } Deletion;
 
 typedef struct RunnerSource {
-        Retainer *runner;
+        RetentionRunner *runner;
         IntakeSource *source; /* borrowed */
-        SourceTerms *terms;   /* its own; borrowed */
+        SourceSpec *terms;    /* its own; borrowed */
         ListLink held;        /* oldest first, about */
         void *held_by_id;     /* tsearch(3) */
         size_t n_held;
@@ -107,8 +107,8 @@ typedef struct RunnerSource {
         char *note;    /* owned */
 } RunnerSource;
 
-struct Retainer {
-        RetainerContext context;
+struct RetentionRunner {
+        RetentionRunnerContext context;
         RetentionPolicy policy;
         RunnerSource *sources;
         size_t n_sources;
@@ -118,14 +118,14 @@ struct Retainer {
         uint64_t due_boot_usec; /* of the timer */
 };
 
-static void schedule_round(Retainer *r, uint64_t usec);
-static void plan_round(Retainer *r);
+static void schedule_round(RetentionRunner *r, uint64_t usec);
+static void plan_round(RetentionRunner *r);
 
-static uint64_t boot_usec(const Retainer *r) {
+static uint64_t boot_usec(const RetentionRunner *r) {
         return r->context.clock->boottime_usec(r->context.clock);
 }
 
-static uint64_t realtime_usec(const Retainer *r) {
+static uint64_t realtime_usec(const RetentionRunner *r) {
         return r->context.clock->realtime_usec(r->context.clock);
 }
 
@@ -233,7 +233,7 @@ static uint64_t n_unheld(const RunnerSource *s) {
 static Deletion *deletion_free(Deletion *d) {
         if (!d)
                 return NULL;
-        source_terms_unref(d->terms);
+        source_spec_unref(d->terms);
         free(d->relative);
         free(d->prints);
         free(d->known);
@@ -252,7 +252,7 @@ static void deletion_drop(SourceTask *t) {
         deletion_free(CONTAINER_OF(t, Deletion, task));
 }
 
-static Deletion *deletion_new(SourceTerms *terms, const BundleRecord *rec) {
+static Deletion *deletion_new(SourceSpec *terms, const BundleRecord *rec) {
         const char *relative = rec->path + strlen(terms->fixed);
         Deletion *d = calloc(1, sizeof *d);
         if (!d)
@@ -261,14 +261,14 @@ static Deletion *deletion_new(SourceTerms *terms, const BundleRecord *rec) {
                 relative++;
         strcpy(d->id, rec->id);
         list_init(&d->task.mine);
-        d->terms = source_terms_ref(terms);
+        d->terms = source_spec_ref(terms);
         d->relative = strdup(relative);
         if (!d->relative)
                 return deletion_free(d);
         d->order = (PinsOrder){ .bundle_id = d->id,
                                 .relative = d->relative,
                                 .is_file = rec->kind == SOURCE_PROCESS_CORE,
-                                .leaves_directory = source_terms_is_loose(terms, relative),
+                                .leaves_directory = source_spec_is_loose(terms, relative),
                                 .any_content = rec->state == BUNDLE_EVICTED,
                                 .unit_dev = rec->unit_dev };
         d->task.job.run = deletion_run;
@@ -414,7 +414,7 @@ static int get_prints(Store *store, const BundleRecord *rec, Deletion *d) {
 /* The row decides: it may have been pinned since, or be gone. @return 0 and a deletion, 1 not to be
  * deleted, -errno */
 static int prepare_deletion(RunnerSource *s, HeldBundle *h, Deletion **ret) {
-        Retainer *r = s->runner;
+        RetentionRunner *r = s->runner;
         _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
         int error = store_get(r->context.store, h->id, &rec);
         if (error < 0)
@@ -491,7 +491,7 @@ static void start_owed_deletions(RunnerSource *s) {
 static Measurement *measurement_free(Measurement *m) {
         if (!m)
                 return NULL;
-        source_terms_unref(m->terms);
+        source_spec_unref(m->terms);
         free(m->subjects);
         free(m);
         return NULL;
@@ -572,14 +572,14 @@ static int add_held(Measurement *m, const RunnerSource *s) {
 }
 
 static bool is_busy(const Bundle *b) {
-        return b->rec.state == BUNDLE_SHIPPING || b->n_running > 0 || b->cancel || b->has_wish ||
-               !bundle_is_written(b) || !b->rec.links_held;
+        return b->rec.state == BUNDLE_SHIPPING || b->n_running > 0 || b->cancel ||
+               b->has_target_state || !bundle_is_written(b) || !b->rec.links_held;
 }
 
 static int add_undelivered(Measurement *m, const RunnerSource *s) {
         LIST_FOREACH (l, bundle_table_all(s->runner->context.bundles)) {
                 const Bundle *b = CONTAINER_OF(l, Bundle, link);
-                if (b->source != s->source || bundle_state_is_final(b->rec.state))
+                if (b->source != s->source || bundle_state_is_inactive(b->rec.state))
                         continue;
                 Subject *x = add_subject(m, b->rec.id);
                 if (!x)
@@ -634,7 +634,7 @@ static const char *shortage_text(char ret[160], const RetentionReport *report) {
 }
 
 static Bundle *find_undelivered(const RunnerSource *s, const char *id) {
-        const RetainerContext *c = &s->runner->context;
+        const RetentionRunnerContext *c = &s->runner->context;
         Bundle *b = bundle_table_find(c->bundles, id);
         if (!b) { /* a quarantined one, or it ended meanwhile */
                 _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
@@ -643,7 +643,7 @@ static Bundle *find_undelivered(const RunnerSource *s, const char *id) {
                         return NULL;
         }
         if (b->source == s->source && !b->rec.pinned && !is_busy(b) &&
-            !bundle_state_is_over(b->rec.state))
+            !bundle_state_is_terminal(b->rec.state))
                 return b;
         if (b->rec.state == BUNDLE_QUARANTINED)
                 bundle_table_forget(c->bundles, b);
@@ -651,7 +651,7 @@ static Bundle *find_undelivered(const RunnerSource *s, const char *id) {
 }
 
 static void evict(RunnerSource *s, const Subject *x, RetentionAct act) {
-        const RetainerContext *c = &s->runner->context;
+        const RetentionRunnerContext *c = &s->runner->context;
         _cleanup_free_ char *reason = NULL;
         bool release = act == RETENTION_RELEASE;
         char shortage[160];
@@ -777,7 +777,7 @@ static void apply_verdicts(RunnerSource *s, const RetentionVerdict *verdicts) {
 }
 
 /* @param state  items is set here */
-static int decide_items(Retainer *r, RetentionState *state, dev_t device) {
+static int decide_items(RetentionRunner *r, RetentionState *state, dev_t device) {
         _cleanup_free_ RetentionItem *items = calloc(MAX(state->n, (size_t)1), sizeof *items);
         _cleanup_free_ RetentionVerdict *verdicts =
                 calloc(MAX(state->n, (size_t)1), sizeof *verdicts);
@@ -803,7 +803,7 @@ static int decide_items(Retainer *r, RetentionState *state, dev_t device) {
         return error;
 }
 
-static void decide(Retainer *r, dev_t device) {
+static void decide(RetentionRunner *r, dev_t device) {
         RetentionState state = { .now_usec = realtime_usec(r) };
         for (size_t k = 0; k < r->n_sources; k++) {
                 RunnerSource *s = &r->sources[k];
@@ -823,7 +823,7 @@ static void decide(Retainer *r, dev_t device) {
 
 /* Whether a measurement that is still out may be of this file system. One of an earlier round
  * hangs: it is not waited for. */
-static bool is_awaited(const Retainer *r, dev_t device) {
+static bool is_awaited(const RetentionRunner *r, dev_t device) {
         for (size_t k = 0; k < r->n_sources; k++) {
                 const RunnerSource *s = &r->sources[k];
                 if (s->is_measuring && s->round == r->round &&
@@ -838,7 +838,7 @@ static bool is_awaited(const Retainer *r, dev_t device) {
 static void on_measured(SourceTask *t) {
         Measurement *m = CONTAINER_OF(t, Measurement, task);
         RunnerSource *s = m->owner;
-        Retainer *r = s->runner;
+        RetentionRunner *r = s->runner;
         s->is_measuring = false;
         measurement_free(s->measured);
         s->measured = NULL;
@@ -865,7 +865,7 @@ static void start_measurement(RunnerSource *s) {
         Measurement *m = calloc(1, sizeof *m);
         if (m) {
                 *m = (Measurement){ .owner = s,
-                                    .terms = source_terms_ref(s->terms),
+                                    .terms = source_spec_ref(s->terms),
                                     .policy = s->runner->policy };
                 m->task.job.run = measurement_run;
                 m->task.done = on_measured;
@@ -887,13 +887,13 @@ static void start_measurement(RunnerSource *s) {
 
 /* ---- rounds ---- */
 
-static uint64_t n_undelivered(const Retainer *r) {
+static uint64_t n_undelivered(const RetentionRunner *r) {
         StoreCounts counts;
         store_counts(r->context.store, &counts);
         return bundle_table_n(r->context.bundles) + counts.bundles[BUNDLE_QUARANTINED];
 }
 
-static uint64_t n_held(const Retainer *r) {
+static uint64_t n_held(const RetentionRunner *r) {
         uint64_t n = 0;
         for (size_t i = 0; i < r->n_sources; i++)
                 n += r->sources[i].n_held;
@@ -901,7 +901,7 @@ static uint64_t n_held(const Retainer *r) {
 }
 
 static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
-        Retainer *r = userdata;
+        RetentionRunner *r = userdata;
         (void)source, (void)usec;
         r->is_armed = false;
         r->round++;
@@ -918,15 +918,15 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
 }
 
 /* Starts a round in so long, or earlier when that is planned already. */
-static void schedule_round(Retainer *r, uint64_t usec) {
+static void schedule_round(RetentionRunner *r, uint64_t usec) {
         uint64_t due = boot_usec(r) + usec;
         if (r->is_armed && r->due_boot_usec <= due)
                 return;
-        int error = timer_arm(&r->timer, &(TimerOrder){ .event = r->context.event,
-                                                        .usec = usec,
-                                                        .slack_usec = usec / 20,
-                                                        .handler = on_timer,
-                                                        .userdata = r });
+        int error = timer_arm(&r->timer, &(TimerOptions){ .event = r->context.event,
+                                                          .usec = usec,
+                                                          .slack_usec = usec / 20,
+                                                          .handler = on_timer,
+                                                          .userdata = r });
         r->is_armed = error >= 0;
         r->due_boot_usec = due;
         if (error < 0)
@@ -934,7 +934,7 @@ static void schedule_round(Retainer *r, uint64_t usec) {
 }
 
 /* Space may run out at any time, unless no bound is set. */
-static uint64_t wait_usec(const Retainer *r) {
+static uint64_t wait_usec(const RetentionRunner *r) {
         uint64_t now = realtime_usec(r), wait = USEC_INFINITY;
         bool is_bound = r->policy.keep_free.is_on || r->policy.max_use.is_on;
         for (size_t i = 0; i < r->n_sources; i++) {
@@ -949,7 +949,7 @@ static uint64_t wait_usec(const Retainer *r) {
         return n_undelivered(r) > 0 ? MIN(wait, ROUND_USEC) : wait;
 }
 
-static void disarm(Retainer *r) {
+static void disarm(RetentionRunner *r) {
         if (r->timer)
                 (void)sd_event_source_set_enabled(r->timer, SD_EVENT_OFF); /* cannot fail */
         r->is_armed = false;
@@ -961,7 +961,7 @@ static void disarm(Retainer *r) {
         }
 }
 
-static void plan_round(Retainer *r) {
+static void plan_round(RetentionRunner *r) {
         if (n_undelivered(r) == 0 && n_held(r) == 0) {
                 disarm(r);
                 return;
@@ -971,7 +971,7 @@ static void plan_round(Retainer *r) {
                 schedule_round(r, wait);
 }
 
-void retainer_kick(Retainer *r) {
+void retention_runner_kick(RetentionRunner *r) {
         if (!r || r->n_sources == 0)
                 return;
         bool is_much = bundle_table_n(r->context.bundles) + n_held(r) > KICK_BUNDLES_MAX;
@@ -980,33 +980,34 @@ void retainer_kick(Retainer *r) {
 
 /* ---- sources ---- */
 
-static RunnerSource *find_source(const Retainer *r, const IntakeSource *source) {
+static RunnerSource *find_source(const RetentionRunner *r, const IntakeSource *source) {
         for (size_t i = 0; r && source && i < r->n_sources; i++)
                 if (r->sources[i].source == source)
                         return &r->sources[i];
         return NULL;
 }
 
-void retainer_on_final(Retainer *r, const Bundle *b) {
+void retention_runner_on_final(RetentionRunner *r, const Bundle *b) {
         RunnerSource *s = find_source(r, b->source);
-        if (s && bundle_state_is_over(b->rec.state) && b->rec.links_held)
+        if (s && bundle_state_is_terminal(b->rec.state) && b->rec.links_held)
                 held_add(s, &b->rec);
         else if (s && b->rec.state == BUNDLE_DELIVERED && r->policy.may_delete)
                 count_unheld(s);
-        retainer_kick(r);
+        retention_runner_kick(r);
 }
 
-void retainer_on_links_rechecked(Retainer *r, const IntakeSource *source, const char *id) {
+void retention_runner_on_links_rechecked(RetentionRunner *r, const IntakeSource *source,
+                                         const char *id) {
         RunnerSource *s = find_source(r, source);
         HeldBundle *h = s ? held_find(s, id) : NULL;
         if (!h || h->state != HELD_UNSHIPPED)
                 return;
         held_set_state(h, HELD_RECHECKED);
         h->not_before_boot_usec = 0;
-        retainer_kick(r);
+        retention_runner_kick(r);
 }
 
-static void forget_sources(Retainer *r) {
+static void forget_sources(RetentionRunner *r) {
         for (size_t i = 0; i < r->n_sources; i++) {
                 RunnerSource *s = &r->sources[i];
                 LIST_FOREACH_SAFE (l, &s->held)
@@ -1020,7 +1021,8 @@ static void forget_sources(Retainer *r) {
         r->n_sources = 0;
 }
 
-void retainer_set_sources(Retainer *r, const RetainerSource *sources, size_t n) {
+void retention_runner_set_sources(RetentionRunner *r, const RetentionRunnerSource *sources,
+                                  size_t n) {
         if (!r)
                 return;
         forget_sources(r);
@@ -1047,7 +1049,7 @@ void retainer_set_sources(Retainer *r, const RetainerSource *sources, size_t n) 
                                   "stay until the next start",
                                   s->terms->name);
         }
-        retainer_kick(r);
+        retention_runner_kick(r);
 }
 
 /* ---- life ---- */
@@ -1060,7 +1062,7 @@ static RetentionBound bound_of(const ConfigSize *size) {
                                          size->is_permille ? size->permille > 0 : size->bytes > 0 };
 }
 
-static void apply_config(Retainer *r, const Config *config) {
+static void apply_config(RetentionRunner *r, const Config *config) {
         r->policy = (RetentionPolicy){ .may_delete = config->retention.delete_after_delivery,
                                        .may_evict = config->retention.evict_oldest,
                                        .keep_for_usec = config->retention.keep_for_usec,
@@ -1069,8 +1071,9 @@ static void apply_config(Retainer *r, const Config *config) {
         bundle_table_keep_links(r->context.bundles, r->policy.may_delete);
 }
 
-int retainer_new(Retainer **ret, const RetainerContext *context, const Config *config) {
-        Retainer *r = calloc(1, sizeof *r);
+int retention_runner_new(RetentionRunner **ret, const RetentionRunnerContext *context,
+                         const Config *config) {
+        RetentionRunner *r = calloc(1, sizeof *r);
         if (!r)
                 return -ENOMEM;
         r->context = *context;
@@ -1079,7 +1082,7 @@ int retainer_new(Retainer **ret, const RetainerContext *context, const Config *c
         return 0;
 }
 
-Retainer *retainer_free(Retainer *r) {
+RetentionRunner *retention_runner_free(RetentionRunner *r) {
         if (!r)
                 return NULL;
         forget_sources(r);
@@ -1088,14 +1091,14 @@ Retainer *retainer_free(Retainer *r) {
         return NULL;
 }
 
-void retainer_rebind(Retainer *r, const Config *config) {
+void retention_runner_rebind(RetentionRunner *r, const Config *config) {
         if (!r)
                 return;
         apply_config(r, config);
-        retainer_kick(r);
+        retention_runner_kick(r);
 }
 
-bool retainer_is_letting_go(const Retainer *r, const char *id) {
+bool retention_runner_is_deleting(const RetentionRunner *r, const char *id) {
         for (size_t i = 0; r && i < r->n_sources; i++) {
                 const HeldBundle *h = held_find(&r->sources[i], id);
                 if (h && h->state == HELD_DELETING)
@@ -1104,18 +1107,18 @@ bool retainer_is_letting_go(const Retainer *r, const char *id) {
         return false;
 }
 
-size_t retainer_view(Retainer *r, RetainerView *ret, size_t max) {
+size_t retention_runner_view(RetentionRunner *r, RetentionRunnerView *ret, size_t max) {
         size_t n = r ? MIN(max, r->n_sources) : 0;
         for (size_t i = 0; i < n; i++) {
                 const RunnerSource *s = &r->sources[i];
-                ret[i] = (RetainerView){ .source = s->terms->name,
-                                         .used_bytes = s->report.used_bytes,
-                                         .max_use_bytes = s->report.max_use_bytes,
-                                         .free_bytes = s->report.free_bytes,
-                                         .keep_free_bytes = s->report.keep_free_bytes,
-                                         .n_held = s->n_held,
-                                         .n_unheld = n_unheld(s),
-                                         .note = s->trouble ? s->trouble : s->note };
+                ret[i] = (RetentionRunnerView){ .source = s->terms->name,
+                                                .used_bytes = s->report.used_bytes,
+                                                .max_use_bytes = s->report.max_use_bytes,
+                                                .free_bytes = s->report.free_bytes,
+                                                .keep_free_bytes = s->report.keep_free_bytes,
+                                                .n_held = s->n_held,
+                                                .n_unheld = n_unheld(s),
+                                                .note = s->trouble ? s->trouble : s->note };
         }
         return n;
 }

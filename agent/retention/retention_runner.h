@@ -8,9 +8,9 @@
 #include "agent/store/bundle.h"
 #include "config/config.h"
 
-typedef struct Retainer Retainer;
+typedef struct RetentionRunner RetentionRunner;
 
-typedef struct RetainerContext { /* borrowed */
+typedef struct RetentionRunnerContext { /* borrowed */
         sd_event *event;
         Clock *clock;
         Store *store;
@@ -22,39 +22,41 @@ typedef struct RetainerContext { /* borrowed */
         /* Runs the task in the thread of the source. 0, or -errno: it stays the caller's */
         int (*submit)(IntakeSource *s, SourceTask *t);
         /* Checks whether links of a delivered bundle hold what was not shipped;
-         * retainer_on_links_rechecked() is the answer. */
+         * retention_runner_on_links_rechecked() is the answer. */
         void (*recheck_links)(IntakeSource *s, const char *id);
         bool (*is_rechecking_links)(const IntakeSource *s, const char *id);
         void *userdata;
-} RetainerContext;
+} RetentionRunnerContext;
 
-int retainer_new(Retainer **ret, const RetainerContext *context, const Config *config);
-Retainer *retainer_free(Retainer *r);
-typedef struct RetainerSource {
+int retention_runner_new(RetentionRunner **ret, const RetentionRunnerContext *context,
+                         const Config *config);
+RetentionRunner *retention_runner_free(RetentionRunner *r);
+typedef struct RetentionRunnerSource {
         IntakeSource *source;
-        SourceTerms *terms; /* of the source: they live as long as it does */
-} RetainerSource;
+        SourceSpec *terms; /* of the source: they live as long as it does */
+} RetentionRunnerSource;
 /** The sources there are now; before the old ones are freed with n = 0. Borrowed. */
-void retainer_set_sources(Retainer *r, const RetainerSource *sources, size_t n);
+void retention_runner_set_sources(RetentionRunner *r, const RetentionRunnerSource *sources,
+                                  size_t n);
 /** Continues with another configuration. */
-void retainer_rebind(Retainer *r, const Config *config);
+void retention_runner_rebind(RetentionRunner *r, const Config *config);
 /** A bundle has ended: its row is durable, and the bundle is freed after this. */
-void retainer_on_final(Retainer *r, const Bundle *b);
+void retention_runner_on_final(RetentionRunner *r, const Bundle *b);
 /** The answer to recheck_links: nothing that the links of this bundle hold is needed. */
-void retainer_on_links_rechecked(Retainer *r, const IntakeSource *s, const char *id);
+void retention_runner_on_links_rechecked(RetentionRunner *r, const IntakeSource *s, const char *id);
 /** Something was delivered or found: starts a round soon. Cheap. */
-void retainer_kick(Retainer *r);
+void retention_runner_kick(RetentionRunner *r);
 
 /** @return whether the files of this bundle are being deleted at this moment: too late for anything
  * that would keep them */
-bool retainer_is_letting_go(const Retainer *r, const char *id);
+bool retention_runner_is_deleting(const RetentionRunner *r, const char *id);
 
-typedef struct RetainerView { /* of one source */
-        const char *source;   /* borrowed */
+typedef struct RetentionRunnerView { /* of one source */
+        const char *source;          /* borrowed */
         uint64_t used_bytes, max_use_bytes, free_bytes, keep_free_bytes;
         uint64_t n_held;   /* delivered bundles whose files wait for keep_for */
         uint64_t n_unheld; /* delivered ones that are never deleted, since no link of ours holds
                               them */
         const char *note;  /* a sentence: short of free space, over max_use …; NULL */
-} RetainerView;
-size_t retainer_view(Retainer *r, RetainerView *ret, size_t max);
+} RetentionRunnerView;
+size_t retention_runner_view(RetentionRunner *r, RetentionRunnerView *ret, size_t max);

@@ -23,11 +23,11 @@ static int copy_list(char ***ret, const StringList *from) {
         return 0;
 }
 
-DEFINE_CLEANUP(SourceTerms, source_terms_unref);
+DEFINE_CLEANUP(SourceSpec, source_spec_unref);
 
-int source_terms_new(SourceTerms **ret, const ConfigSource *config, const char *instance_id,
-                     const char *proc_root) {
-        _cleanup_(source_terms_unrefp) SourceTerms *t = calloc(1, sizeof *t);
+int source_spec_new(SourceSpec **ret, const ConfigSource *config, const char *instance_id,
+                    const char *proc_root) {
+        _cleanup_(source_spec_unrefp) SourceSpec *t = calloc(1, sizeof *t);
         if (!t)
                 return -ENOMEM;
         t->n_refs = 1;
@@ -61,12 +61,12 @@ int source_terms_new(SourceTerms **ret, const ConfigSource *config, const char *
         return 0;
 }
 
-SourceTerms *source_terms_ref(SourceTerms *t) {
+SourceSpec *source_spec_ref(SourceSpec *t) {
         atomic_fetch_add(&t->n_refs, 1);
         return t;
 }
 
-SourceTerms *source_terms_unref(SourceTerms *t) {
+SourceSpec *source_spec_unref(SourceSpec *t) {
         if (!t || atomic_fetch_sub(&t->n_refs, 1) > 1)
                 return NULL;
         free(t->name);
@@ -82,7 +82,7 @@ SourceTerms *source_terms_unref(SourceTerms *t) {
         return NULL;
 }
 
-bool source_terms_is_loose(const SourceTerms *t, const char *relative) {
+bool source_spec_is_loose(const SourceSpec *t, const char *relative) {
         if (t->scan.kind != SOURCE_NEURON_CORE_DUMP && t->scan.kind != SOURCE_DIRECTORY)
                 return false;
         size_t depth = relative[0] != '\0';

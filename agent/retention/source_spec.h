@@ -12,7 +12,7 @@
 #include "lib/neuron/scan.h"
 
 /** Never changes; freed with the last reference. */
-typedef struct SourceTerms {
+typedef struct SourceSpec {
         atomic_uint n_refs;
         char *name, *fixed; /* fixed: absolute, without trailing slash */
         PathTemplate *template;
@@ -22,16 +22,16 @@ typedef struct SourceTerms {
         Pins *pins;
         ScanSource scan; /* borrows from the above */
         uint64_t settle_usec, max_wait_usec;
-} SourceTerms;
+} SourceSpec;
 
-int source_terms_new(SourceTerms **ret, const ConfigSource *config, const char *instance_id,
-                     const char *proc_root);
-SourceTerms *source_terms_ref(SourceTerms *t);
-SourceTerms *source_terms_unref(SourceTerms *t);
+int source_spec_new(SourceSpec **ret, const ConfigSource *config, const char *instance_id,
+                    const char *proc_root);
+SourceSpec *source_spec_ref(SourceSpec *t);
+SourceSpec *source_spec_unref(SourceSpec *t);
 
 /** @return whether a unit at this path below the fixed part is made of the loose files above the
  * template's depth */
-bool source_terms_is_loose(const SourceTerms *t, const char *relative);
+bool source_spec_is_loose(const SourceSpec *t, const char *relative);
 
 /** Work in a thread of a source, one task after the other. */
 typedef struct SourceTask {

@@ -51,18 +51,18 @@ typedef struct Bundle {
         Owners owners;  /* of its members, as of the last look; none was: of nobody */
         uint64_t
                 whole_boot_usec; /* since when it waits only for what is still to be attached; 0 = it does not */
-        uint64_t quiet_usec, looked_boot_usec, seen_boot_usec, look_took_usec;
+        uint64_t quiet_usec, checked_boot_usec, seen_boot_usec, check_took_usec;
         bool process_seen;
         uint64_t
                 process_start; /* of the pid in its names, ticks since boot; valid when process_seen */
-        /* Retainer's: on disk, when the digest was this one; nothing measured yet: used_inodes 0 */
+        /* RetentionRunner's: on disk, when the digest was this one; nothing measured yet: used_inodes 0 */
         uint64_t used_bytes, used_inodes, used_digest;
         /* Pipeline's: */
         uint64_t full_at_bytes; /* that much of it did not fit on a destination */
         unsigned n_running;     /* deliveries at work */
         BundleTries
                 tries[BUNDLE_TRIES_MAX]; /* by the delivery's index; the last one for all beyond */
-        bool has_wish; /* an answer came while others were at work: carried out when they are back */
+        bool has_target_state; /* an answer came while others were at work: carried out when they are back */
         BundleState wish; /* its reason is rec.reason */
         bool tolerant;    /* changed under us too often or past max_wait: ship it as it is */
         bool cancel;      /* asked for while shipping: carried out when the workers are back */

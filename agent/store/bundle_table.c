@@ -169,8 +169,8 @@ int bundle_table_new(BundleTable **ret, Store *store, Clock *clock,
                 return r;
         }
         store_on_trouble(store, on_trouble, t);
-        if (store_trouble(store) < 0)
-                bundle_table_mark_failed(t, store_trouble(store));
+        if (store_last_error(store) < 0)
+                bundle_table_mark_failed(t, store_last_error(store));
         *ret = TAKE_PTR(t);
         return 0;
 }
@@ -307,11 +307,11 @@ int bundle_set_state(BundleTable *t, Bundle *b, BundleState to, const char *reas
                 b->rec.links_held = false;
         b->rec.changed_usec = t->clock->realtime_usec(t->clock);
         bundle_save(t, b);
-        log_dump(b->rec.id, bundle_state_is_final(to) ? LOG_INFO : LOG_DEBUG, 0, "%s%s%s%s",
+        log_dump(b->rec.id, bundle_state_is_inactive(to) ? LOG_INFO : LOG_DEBUG, 0, "%s%s%s%s",
                  bundle_state_name(to),
                  bundle_is_written(b) ? "" : " (not yet written to the state database)",
                  copy ? ": " : "", copy ? copy : "");
-        if (bundle_state_is_final(to) && bundle_is_written(b))
+        if (bundle_state_is_inactive(to) && bundle_is_written(b))
                 bundle_finish(t, b);
         return 0;
 }
@@ -319,7 +319,7 @@ int bundle_set_state(BundleTable *t, Bundle *b, BundleState to, const char *reas
 size_t bundle_table_n_open(const BundleTable *t) {
         size_t n = t->n;
         LIST_FOREACH (l, &t->to_write)
-                n -= bundle_state_is_final(CONTAINER_OF(l, Bundle, write_link)->rec.state);
+                n -= bundle_state_is_inactive(CONTAINER_OF(l, Bundle, write_link)->rec.state);
         return n;
 }
 
@@ -371,7 +371,7 @@ static int write_rows(BundleTable *t) {
         while (!list_is_empty(&written)) {
                 Bundle *b = CONTAINER_OF(written.next, Bundle, write_link);
                 list_remove(&b->write_link);
-                if (bundle_state_is_final(b->rec.state))
+                if (bundle_state_is_inactive(b->rec.state))
                         bundle_finish(t, b);
         }
         return 0;
@@ -398,7 +398,7 @@ int bundle_table_store_error(const BundleTable *t) {
 #define PAUSED "no new bundle is accepted, and sources stay held; "
 const char *bundle_table_note(const BundleTable *t) {
         /* the first failure tells more than those that follow from it */
-        int error = store_trouble(t->store) < 0 ? store_trouble(t->store) : t->store_error;
+        int error = store_last_error(t->store) < 0 ? store_last_error(t->store) : t->store_error;
         switch (error) {
         case 0:
                 return NULL;

@@ -449,7 +449,7 @@ static int put_blob(Store *s, int64_t row, const uint64_t *prints, size_t n) {
         return store_errno(s, r);
 }
 
-int store_put_prints(Store *s, const char *id, const uint64_t *prints, size_t n) {
+int store_set_prints(Store *s, const char *id, const uint64_t *prints, size_t n) {
         int64_t row;
         int r = store_savepoint(s);
         if (r < 0)

@@ -90,7 +90,7 @@ void store_on_trouble(Store *s, void (*on_trouble)(int error, void *userdata), v
         s->on_trouble_userdata = userdata;
 }
 
-int store_trouble(const Store *s) {
+int store_last_error(const Store *s) {
         return s->trouble;
 }
 
@@ -136,7 +136,7 @@ static void write_pid(int fd) {
 }
 
 /* The locks are the two flocks; the number in the file is for people. The directory's holds also where there is no room for the file. */
-static int take_lock(Store *s, pid_t *ret_pid) {
+static int acquire_lock(Store *s, pid_t *ret_pid) {
         int taken = flock(s->dir_fd, LOCK_EX | LOCK_NB), error = errno;
 
         s->lock_fd = openat(s->dir_fd, "lock",
@@ -289,7 +289,7 @@ static int open_or_put_aside(Store *s, char **ret_aside) {
         return r;
 }
 
-int store_begin_anew(Store *s, char **ret_put_aside) {
+int store_replace_database(Store *s, char **ret_put_aside) {
         bool damaged = false;
         store_finalize(s);
         int r = put_aside(s, ret_put_aside);
@@ -314,7 +314,7 @@ int store_open(Store **ret, const char *state_dir, char **ret_put_aside, pid_t *
         r = open_state_dir(state_dir, &s->dir_fd);
         if (r < 0)
                 return r;
-        r = take_lock(s, ret_pid);
+        r = acquire_lock(s, ret_pid);
         if (r != 0)
                 return r;
         r = open_or_put_aside(s, &aside);

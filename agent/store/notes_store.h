@@ -1,5 +1,5 @@
 /* What the hook told, and who was seen at the devices: rows in the store. The rules are those of store.h: 0 says that it is durable. A note that cannot be
- * written was not accepted, and the hook puts it into the mailbox: -ENOSPC while new ones are paused, see store_trouble(). */
+ * written was not accepted, and the hook puts it into the mailbox: -ENOSPC while new ones are paused, see store_last_error(). */
 #pragma once
 
 #include "agent/store/store.h"
@@ -22,7 +22,7 @@ typedef struct StoredNote {
         char *refused;            /* what was refused and why, a sentence; NULL */
         uint64_t finished_usec;   /* CLOCK_REALTIME; 0 = its hook may still write files */
         char *container;          /* NULL */
-        char *document;           /* hook_note_compose(): filtered and redacted */
+        char *document;           /* hook_note_format(): filtered and redacted */
 } StoredNote;
 
 /** Frees what it owns, and zeroes it. */

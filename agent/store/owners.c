@@ -17,7 +17,7 @@ void owners_add(Owners *o, const char *source, uid_t uid, uid_t own) {
         o->has_others = true;
 }
 
-bool owners_let_speak(const Owners *o, uid_t uid) {
+bool uid_may_annotate(const Owners *o, uid_t uid) {
         return uid == 0 || !o->has_others || (!o->has_several && o->uid == uid);
 }
 

@@ -18,4 +18,4 @@ void owners_add(Owners *o, const char *source, uid_t uid, uid_t own);
 bool owners_cover(const Owners *judged, const Owners *now);
 
 /** @return whether what a hook of this user told counts for the unit; root's always does */
-bool owners_let_speak(const Owners *o, uid_t uid);
+bool uid_may_annotate(const Owners *o, uid_t uid);

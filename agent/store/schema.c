@@ -448,7 +448,7 @@ static int ask_yes_or_no(sqlite3 *db, const char *sql, bool *ret) {
 
 /* The sums are the triggers', and whoever has written to the database may have been without them. Where they cannot be mended (no room)
  * they stay as they are. @return SQLITE_CORRUPT: there are states that nobody knows */
-static int mend_counts(sqlite3 *db) {
+static int repair_counts(sqlite3 *db) {
         bool is_wrong = false;
         int r = ask_yes_or_no(
                 db,
@@ -484,7 +484,7 @@ int store_schema_bring_up(sqlite3 *db) {
         if (r == SQLITE_OK && version < STORE_SCHEMA_VERSION)
                 r = store_schema_upgrade(db, upgrades, STORE_SCHEMA_VERSION);
         if (r == SQLITE_OK)
-                r = mend_counts(db);
+                r = repair_counts(db);
         return r;
 }
 

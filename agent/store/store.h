@@ -14,7 +14,7 @@ typedef struct Store Store;
 /** Opens or makes `<state_dir>/state.db` (0600) and takes the directory's lock (`<state_dir>/lock`, flock).
  * A database that is corrupt or of a newer schema is put aside as `state.db.corrupt-<time>` (with -wal and -shm) and a new one is
  * begun: *ret_put_aside gets its name (the caller's), to be told. An older schema is upgraded in one transaction.
- * A database that is there is opened on a full disk, too: see store_trouble().
+ * A database that is there is opened on a full disk, too: see store_last_error().
  * @param ret_put_aside  NULL when nothing was; may be NULL itself
  * @return 0; STORE_E_LOCKED and *ret_pid of the holder (0 = unknown); -errno */
 enum { STORE_E_LOCKED = 1, STORE_E_NOT_FOUND = 2 };
@@ -22,7 +22,7 @@ int store_open(Store **ret, const char *state_dir, char **ret_put_aside, pid_t *
 Store *store_close(Store *s);
 /** For a database whose rows turn out to be none of ours (-EUCLEAN of a list): puts it aside and begins a new one under the same lock.
  * @param ret_put_aside  its name, the caller's  @return 0 or -errno: then the store can only be closed */
-int store_begin_anew(Store *s, char **ret_put_aside);
+int store_replace_database(Store *s, char **ret_put_aside);
 
 /** What stands between the two is committed as one, or not at all. -EALREADY inside one, -EBUSY when another process writes.
  * A call that fails in between undoes itself only; where SQLite had to undo more (disk full, I/O error), all further changes
@@ -42,7 +42,7 @@ bool store_is_trouble(int error);
 void store_on_trouble(Store *s, void (*on_trouble)(int error, void *userdata), void *userdata);
 /** @return that error until store_recover() succeeds, else 0. -ENOSPC: the disk is full and the
  * space reserved for new bundles and notes is used up; what is known can still be updated. */
-int store_trouble(const Store *s);
+int store_last_error(const Store *s);
 /** Tries to write and to fill up the reserve, and ends the trouble if both succeed. @return 0 or -errno */
 int store_recover(Store *s);
 
@@ -98,7 +98,7 @@ int store_counter_list(Store *s, const char *prefix,
                        void *userdata);
 
 /** The members of a shipped bundle, as a set of fingerprints (for supplements), in any order. Replaces. 0 or STORE_E_NOT_FOUND */
-int store_put_prints(Store *s, const char *id, const uint64_t *prints, size_t n);
+int store_set_prints(Store *s, const char *id, const uint64_t *prints, size_t n);
 /** Union over the bundle `id` and all its supplements, sorted, each once. *ret is the
  * caller's; NULL with *ret_n = 0 when there are none. */
 int store_get_prints(Store *s, const char *id, uint64_t **ret, size_t *ret_n);

@@ -162,7 +162,7 @@ int cmd_drain(const Cli *cli, int argc, char **argv) {
         while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0)
                 if (o != 't')
                         return CLI_USAGE;
-                else if (parse_time_usec(optarg, &d.timeout_usec) < 0)
+                else if (parse_duration_usec(optarg, &d.timeout_usec) < 0)
                         return cli_usage(argv[0], "invalid duration '%s'; write 30s or 10m",
                                          optarg);
         if (optind < argc)

@@ -62,7 +62,7 @@ static char *page_path(const List *l, const char *after) {
                         _cleanup_free_ char *value = client_escape(values[i]);
                         strbuf_addf(&path, "&%s=%s", names[i], value ? value : "");
                 }
-        return strbuf_take(&path);
+        return strbuf_detach(&path);
 }
 
 static void add_page(List *l, const json_t *page) {

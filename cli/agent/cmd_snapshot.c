@@ -54,7 +54,7 @@ static int wait_for_snapshot(const Cli *cli, const char *name, json_t **ret) {
                                   cli_is_interrupted() ? "interrupted" : "it takes too long", name);
                         return CLI_NO;
                 }
-                cli_progress(cli, "taking a snapshot, %s", clock_format_span(span, waited));
+                cli_progress(cli, "taking a snapshot, %s", clock_format_duration(span, waited));
                 (void)usleep(POLL_USEC); /* or a signal */
         }
 }
@@ -158,7 +158,7 @@ int cmd_snapshot(const Cli *cli, int argc, char **argv) {
                         output = optarg;
         if (optind < argc)
                 return cli_usage(argv[0], "unexpected argument; only -o DIR is accepted");
-        _cleanup_free_ char *to = output ? fs_absolute(output) : NULL;
+        _cleanup_free_ char *to = output ? fs_absolute_path(output) : NULL;
         cli_catch_signals();
         int code = begin(cli, name);
         if (code == CLI_YES)

@@ -134,7 +134,7 @@ int cmd_wait(const Cli *cli, int argc, char **argv) {
                         all = true;
                         break;
                 case 't':
-                        if (parse_time_usec(optarg, &w.timeout_usec) < 0)
+                        if (parse_duration_usec(optarg, &w.timeout_usec) < 0)
                                 return cli_usage(argv[0], "invalid duration '%s'; write 30s or 10m",
                                                  optarg);
                         break;

@@ -93,8 +93,8 @@ void undelivered_draw_progress(const Cli *cli, const json_t *status, const char 
         }
         unsigned percent = cli_percent(cli_number(s, "done_bytes"), cli_number(s, "total_bytes"));
         if (json_is_integer(json_object_get(s, "eta_seconds")))
-                clock_format_span(eta, MIN(cli_number(s, "eta_seconds"), (uint64_t)UINT32_MAX) *
-                                               USEC_PER_SEC);
+                clock_format_duration(eta, MIN(cli_number(s, "eta_seconds"), (uint64_t)UINT32_MAX) *
+                                                   USEC_PER_SEC);
         cli_progress(cli, "%s %s %u %% to %s, %s/s, %s left", what, cli_bar(bar, percent), percent,
                      cli_text(s, "destination"), parse_format_human(rate, cli_number(s, "rate")),
                      eta);

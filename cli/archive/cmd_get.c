@@ -442,7 +442,7 @@ static void count_loaded(Get *g, uint64_t loaded_bytes) {
         cli_progress(g->cli, "%s %u %% of %s, %s/s, %s left", cli_bar(bar, percent), percent,
                      parse_format_human(total, g->total_bytes),
                      parse_format_human(rate, (uint64_t)(per_usec * (double)USEC_PER_SEC)),
-                     clock_format_span(left, whole_seconds((double)missing / per_usec)));
+                     clock_format_duration(left, whole_seconds((double)missing / per_usec)));
 }
 
 /* ---- the manifest ---- */
@@ -456,7 +456,7 @@ typedef struct Siblings {
 static int on_sibling(const ObjectItem *item, void *userdata) {
         Siblings *s = userdata;
         size_t n;
-        if (item->is_prefix || bundle_file_of(item->key, &n) == BUNDLE_NEITHER)
+        if (item->is_prefix || bundle_file_kind(item->key, &n) == BUNDLE_NEITHER)
                 return 0;
         _cleanup_free_ char *stem = strndup(item->key, n),
                             *url = stem ? object_store_url(s->get->store, stem) : NULL;
@@ -580,7 +580,7 @@ static int check_manifest(Whole *w) {
         if (output_is_stdout(&g->out))
                 return CLI_YES;
         size_t n_stem;
-        bool has_suffix = bundle_file_of(g->out.path, &n_stem) == BUNDLE_OBJECT;
+        bool has_suffix = bundle_file_kind(g->out.path, &n_stem) == BUNDLE_OBJECT;
         if (asprintf(&w->manifest_path, "%.*s" MANIFEST_SUFFIX,
                      (int)(has_suffix ? n_stem : strlen(g->out.path)), g->out.path) < 0) {
                 w->manifest_path = NULL;
@@ -832,7 +832,7 @@ static int load_table(Member *m, const FetchRange *table) {
         m->get->loaded_bytes += table->bytes;
         r = fetch_set_table(m->fetch, data, table->bytes, &m->frames);
         if (r == -EINVAL)
-                return report_damaged(m, fetch_fault(m->fetch));
+                return report_damaged(m, fetch_error_text(m->fetch));
         return r < 0 ? report_read_error(m->get, r) : CLI_YES;
 }
 
@@ -851,7 +851,7 @@ static int load_frames(Member *m, bool *ret_bad) {
                 if (r < 0)
                         return report_read_error(g, r);
                 count_loaded(g, n);
-                r = fetch_feed(m->fetch, m->step, n, write_member, m);
+                r = fetch_supply_data(m->fetch, m->step, n, write_member, m);
                 at += n;
         }
         if (m->write_error < 0)
@@ -869,7 +869,7 @@ static int hash_kept(Member *m, uint64_t bytes) {
                 size_t n = (size_t)MIN(bytes - at, (uint64_t)GET_STEP_BYTES);
                 r = cli_is_interrupted() ? -EINTR : fs_pread_all(m->get->out.fd, m->step, n, at);
                 if (r == 0)
-                        fetch_feed_kept(m->fetch, m->step, n);
+                        fetch_supply_kept(m->fetch, m->step, n);
                 at += n;
         }
         if (r == 0)
@@ -923,7 +923,7 @@ static int load_member(Member *m) {
         if (!bad)
                 return output_commit(&g->out);
         output_discard(&g->out);
-        return report_damaged(m, fetch_fault(m->fetch));
+        return report_damaged(m, fetch_error_text(m->fetch));
 }
 
 /* ---- the end ---- */

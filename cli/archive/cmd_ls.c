@@ -356,7 +356,7 @@ static int flush(Ls *l) {
 static int on_item(const ObjectItem *item, void *userdata) {
         Ls *l = userdata;
         size_t n_stem;
-        BundleFile file = bundle_file_of(item->key, &n_stem);
+        BundleFile file = bundle_file_kind(item->key, &n_stem);
         if (file == BUNDLE_NEITHER)
                 return 0;
         Entry *e = entry_of(l, item->key, n_stem);
@@ -392,7 +392,7 @@ static char *list_prefix(const ObjectUrl *url, ObjectStore *store) {
         size_t n;
         uint64_t bytes;
         char *prefix;
-        if (bundle_file_of(url->key, &n) != BUNDLE_NEITHER &&
+        if (bundle_file_kind(url->key, &n) != BUNDLE_NEITHER &&
             (url->bucket || object_store_stat(store, url->key, &bytes) == 0))
                 return strndup(url->key, n);
         if (url->bucket)

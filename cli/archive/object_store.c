@@ -50,7 +50,7 @@ int object_url_parse(const char *command, const char *text, ObjectUrl *ret) {
         ObjectUrl u = { 0 };
         int r;
         if (strncmp(text, "s3://", strlen("s3://")) == 0) {
-                r = s3_url_split(text, &u.bucket, &u.key);
+                r = s3_url_parse(text, &u.bucket, &u.key);
                 if (r == 0)
                         u.ends_in_slash = !*u.key || u.key[strlen(u.key) - 1] == '/';
                 if (r == -EINVAL)
@@ -81,7 +81,7 @@ static bool is_directory(const ObjectUrl *url) {
         if (url->ends_in_slash)
                 return true;
         /* what has our suffix is meant as a file, and reading tells when it is none */
-        return !url->bucket && bundle_file_of(url->key, NULL) == BUNDLE_NEITHER &&
+        return !url->bucket && bundle_file_kind(url->key, NULL) == BUNDLE_NEITHER &&
                stat(url->key, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
@@ -95,7 +95,7 @@ void bundle_names_done(BundleNames *n) {
 /* @return 0; -EINVAL: it names no file (empty, or ends in a slash); -ENOMEM */
 static int bundle_names_init(const char *given, BundleNames *ret) {
         size_t n;
-        (void)bundle_file_of(given, &n); /* any of the three will do */
+        (void)bundle_file_kind(given, &n); /* any of the three will do */
         if (n == 0 || given[n - 1] == '/')
                 return -EINVAL;
         BundleNames names = { .stem = strndup(given, n) };

@@ -364,7 +364,7 @@ static int send_get(S3Get *g);
 static void on_done(const S3Result *result, void *userdata) {
         S3Get *g = userdata;
         g->call = NULL;
-        const S3Answer *answer = result->answer;
+        const S3Response *answer = result->answer;
         bool goes_on = false;
         if (g->stopped < 0)
                 report_stopped(g);
@@ -395,19 +395,19 @@ static void on_done(const S3Result *result, void *userdata) {
 static int send_get(S3Get *g) {
         char range[64];
         uint64_t first = g->offset + g->n;
-        SignPair header = { "range", range };
+        AwsNameValue header = { "range", range };
         snprintf(range, sizeof range, "bytes=%" PRIu64 "-%" PRIu64, first,
                  g->offset + g->bytes - 1);
         g->n_before = g->n;
         return s3_call_new(&g->call, g->client,
-                           &(S3Order){ .operation = S3_GET_OBJECT,
-                                       .key = g->key,
-                                       .headers = &header,
-                                       .n_headers = g->is_whole && g->n == 0 ? 0 : 1,
-                                       .on_data = on_data,
-                                       .max_tries = GET_TRIES,
-                                       .on_done = on_done,
-                                       .userdata = g });
+                           &(S3RequestOptions){ .operation = S3_GET_OBJECT,
+                                                .key = g->key,
+                                                .headers = &header,
+                                                .n_headers = g->is_whole && g->n == 0 ? 0 : 1,
+                                                .on_data = on_data,
+                                                .max_tries = GET_TRIES,
+                                                .on_done = on_done,
+                                                .userdata = g });
 }
 
 static int s3_get_start(S3Get *g, S3Client *client) {
@@ -602,7 +602,7 @@ typedef struct Ask {
 
 static void on_head_piece(const S3Result *result, void *userdata) {
         Ask *ask = userdata;
-        const S3Answer *answer = result->answer;
+        const S3Response *answer = result->answer;
         ask->done = true;
         if (answer->verdict == S3_OK)
                 ask->on_ok(ask, result);
@@ -613,7 +613,7 @@ static void on_head_piece(const S3Result *result, void *userdata) {
                         "%s", answer->sentence ? answer->sentence : "the request failed");
 }
 
-static int request_and_wait(Ask *ask, S3Order *order) {
+static int request_and_wait(Ask *ask, S3RequestOptions *order) {
         S3Call *call;
         order->max_tries = MAX_TRIES;
         order->on_done = on_head_piece;
@@ -637,7 +637,8 @@ static void on_stat(Ask *ask, const S3Result *result) {
 
 static int s3_stat(ObjectStore *s, const char *key, uint64_t *ret_bytes) {
         Ask ask = { .store = s3_store(s), .on_ok = on_stat };
-        int r = request_and_wait(&ask, &(S3Order){ .operation = S3_HEAD_OBJECT, .key = key });
+        int r = request_and_wait(&ask,
+                                 &(S3RequestOptions){ .operation = S3_HEAD_OBJECT, .key = key });
         if (r == 0)
                 *ret_bytes = ask.bytes;
         return r;
@@ -712,26 +713,26 @@ static void on_page(Ask *ask, const S3Result *result) {
                         &ask->store->store, OBJECT_E_FAILED,
                         "the answer of '%s' to ListObjectsV2 is not S3's XML; is "
                         "that an S3 server?",
-                        s3_client_place(s3_session_client(ask->store->session))->host);
+                        s3_client_location(s3_session_client(ask->store->session))->host);
         ask->outcome = r;
 }
 
 /* @param token  of the page before; NULL */
 static int request_page(S3Store *s, const ObjectListing *order, const char *token,
                         S3ObjectList *ret) {
-        SignPair queries[6] = { { "list-type", "2" },
-                                { "max-keys", PAGE_KEYS },
-                                { "encoding-type", "url" },
-                                { "prefix", order->prefix } };
+        AwsNameValue queries[6] = { { "list-type", "2" },
+                                    { "max-keys", PAGE_KEYS },
+                                    { "encoding-type", "url" },
+                                    { "prefix", order->prefix } };
         size_t n = 4;
         if (order->shallow)
-                queries[n++] = (SignPair){ "delimiter", "/" };
+                queries[n++] = (AwsNameValue){ "delimiter", "/" };
         if (token)
-                queries[n++] = (SignPair){ "continuation-token", token };
+                queries[n++] = (AwsNameValue){ "continuation-token", token };
         Ask ask = { .store = s, .on_ok = on_page, .list = ret };
-        return request_and_wait(
-                &ask,
-                &(S3Order){ .operation = S3_LIST_OBJECTS, .queries = queries, .n_queries = n });
+        return request_and_wait(&ask, &(S3RequestOptions){ .operation = S3_LIST_OBJECTS,
+                                                           .queries = queries,
+                                                           .n_queries = n });
 }
 
 static bool has_enough(const ObjectListing *order, size_t n) {

@@ -55,12 +55,12 @@ static _printf_(1, 0) char *format_safe(const char *fmt, va_list ap) {
                 return NULL;
         }
         StrBuf text = STRBUF_INIT;
-        char one[UTF8_SPELL_SIZE];
+        char one[UTF8_ESCAPE_SIZE];
         for (size_t n = strlen(raw), at = 0; at < n;) {
-                at += utf8_spell(raw + at, n - at, one);
+                at += utf8_escape(raw + at, n - at, one);
                 strbuf_add(&text, one);
         }
-        return strbuf_take(&text);
+        return strbuf_detach(&text);
 }
 
 static int columns(const char *text) {
@@ -376,7 +376,7 @@ const char *cli_progress_text(char *buf, const json_t *shipping) {
         if (total > 0 || rate > 0)
                 strbuf_addf(&text, ", %s/s", parse_format_human(size, rate));
         if (json_is_integer(json_object_get(shipping, "eta_seconds")))
-                strbuf_addf(&text, ", %s left", clock_format_span(span, left * USEC_PER_SEC));
+                strbuf_addf(&text, ", %s left", clock_format_duration(span, left * USEC_PER_SEC));
         if (sent > 0)
                 strbuf_addf(&text, ", %s sent", parse_format_human(size, sent));
         snprintf(buf, CLI_PROGRESS_SIZE, "%s", text.n > 2 ? text.text + 2 : "");

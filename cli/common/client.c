@@ -61,7 +61,7 @@ static int fail(CURL *curl, CURLcode code, const Body *body, ClientReply *ret) {
 
 static int build_reply(CURL *curl, Body *body, ClientReply *ret) {
         size_t n = body->text.n;
-        ClientReply reply = { .body = strbuf_take(&body->text), .n_body = n };
+        ClientReply reply = { .body = strbuf_detach(&body->text), .n_body = n };
         if (!reply.body)
                 return -ENOMEM;
         curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &reply.status);

@@ -71,5 +71,5 @@ char *suggest_text(const Suggestions *n) {
                             n->names[i]);
         if (n->n > 0 && n->is_guess)
                 strbuf_add(&text, "?");
-        return strbuf_take(&text);
+        return strbuf_detach(&text);
 }

@@ -604,7 +604,7 @@ static void check_watching(SourceCheck *l, int fd) {
         const char *type = "?";
         char interval[PARSE_FORMAT_SIZE];
         bool is_network = fs_is_network(fd, &type);
-        parse_format_time(interval, c->scan_interval_usec);
+        parse_format_duration(interval, c->scan_interval_usec);
         if (c->watch == CONFIG_WATCH_SCAN || (c->watch == CONFIG_WATCH_AUTO && is_network)) {
                 doctor_report(l->doctor, FINDING_OK, l->what, NULL, "scanned every %s%s%s%s",
                               interval, is_network ? ", since on " : ", as configured",
@@ -852,16 +852,16 @@ static void check_volume(Doctor *d, const ConfigDestination *c, const char *what
 
 /* ---- a bucket ---- */
 
-typedef struct BucketLook {
+typedef struct BucketCheck {
         Doctor *doctor;
         const char *what;
         S3Session *session;
         bool done;
         bool told_failure;
-} BucketLook;
+} BucketCheck;
 
 static void on_step(const S3ProbeStep *step, void *userdata) {
-        BucketLook *l = userdata;
+        BucketCheck *l = userdata;
         Finding finding = step->outcome == 0  ? FINDING_OK
                           : step->is_optional ? FINDING_WARNING
                                               : FINDING_FAILED;
@@ -878,14 +878,14 @@ static void on_step(const S3ProbeStep *step, void *userdata) {
 }
 
 static void on_done(int outcome, const char *error, void *userdata) {
-        BucketLook *l = userdata;
+        BucketCheck *l = userdata;
         l->done = true;
         if (outcome != 0 && !l->told_failure)
                 doctor_report(l->doctor, FINDING_FAILED, l->what, NULL, "%s",
                               error ? error : "the probe failed");
 }
 
-static int probe_bucket(BucketLook *l, const ConfigDestination *c) {
+static int probe_bucket(BucketCheck *l, const ConfigDestination *c) {
         _cleanup_free_ char *fixed = fixed_part(c->prefix),
                             *prefix = fixed ? s3_key_prefix(fixed) : NULL,
                             *key = prefix ? s3_probe_key(prefix, l->doctor->instance_id) : NULL;
@@ -893,12 +893,12 @@ static int probe_bucket(BucketLook *l, const ConfigDestination *c) {
         if (!key)
                 return -ENOMEM;
         int r = s3_probe_new(&probe, s3_session_client(l->session),
-                             &(S3ProbeOrder){ .key = key,
-                                              .list_prefix = prefix,
-                                              .thorough = true,
-                                              .on_step = on_step,
-                                              .on_done = on_done,
-                                              .userdata = l });
+                             &(S3ProbeOptions){ .key = key,
+                                                .list_prefix = prefix,
+                                                .thorough = true,
+                                                .on_step = on_step,
+                                                .on_done = on_done,
+                                                .userdata = l });
         cli_progress(l->doctor->cli, "%s: trying s3://%s", l->what, c->bucket);
         return r < 0 ? r : s3_session_run(l->session, &l->done);
 }
@@ -906,7 +906,7 @@ static int probe_bucket(BucketLook *l, const ConfigDestination *c) {
 static void check_bucket(Doctor *d, const ConfigDestination *c, const char *what) {
         _cleanup_free_ char *fault = NULL;
         _cleanup_(s3_session_freep) S3Session *session = NULL;
-        BucketLook l = { .doctor = d, .what = what };
+        BucketCheck l = { .doctor = d, .what = what };
         S3SessionSpec order = { .bucket = c->bucket, .destination = c };
         int r = s3_session_new(&session, &order, &fault);
         l.session = session;

@@ -559,7 +559,7 @@ static int status(const Cli *cli, const Arguments *a) {
 /* @return CLI_YES, CLI_USAGE */
 static int set_path(const char *given, char **slot, const char **ret) {
         free(*slot);
-        *slot = *given ? fs_absolute(given) : NULL;
+        *slot = *given ? fs_absolute_path(given) : NULL;
         if (!*slot)
                 return cli_usage("hook", "invalid path '%s'", given);
         *ret = *slot;

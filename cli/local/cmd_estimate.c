@@ -40,10 +40,10 @@ static char *expand_key(const Estimate *e, const ConfigDestination *d, const Sca
                 return NULL;
         BundleOrigin o = origin(e);
         bool incident = source_kind_has_incident(o.kind);
-        BundlePlace place = { .date_time = incident ? u->values.date_time : "",
-                              .cluster_id = incident ? u->values.cluster_id : "",
-                              .oldest_mtime_usec = u->oldest_mtime_usec,
-                              .uid = u->st.st_uid };
+        BundleLocation place = { .date_time = incident ? u->values.date_time : "",
+                                 .cluster_id = incident ? u->values.cluster_id : "",
+                                 .oldest_mtime_usec = u->oldest_mtime_usec,
+                                 .uid = u->st.st_uid };
         char *key = bundle_directory(t, &o, &place);
         path_template_free(t);
         return key;
@@ -111,7 +111,7 @@ static int on_unit(ScanUnit *u, void *userdata) {
                 return -ENOMEM;
         char id[BUNDLE_ID_SIZE];
         BundleOrigin o = origin(e);
-        bundle_id_of_unit(&o, u, path, id);
+        bundle_id_from_unit(&o, u, path, id);
         json_t *objects = objects_json(e, u, id);
         if (!objects)
                 return -ENOMEM;

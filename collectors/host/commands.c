@@ -83,14 +83,14 @@ static int run_one(sd_event *event, const CollectCommand *c, CollectOut *out) {
         _cleanup_(child_freep) Child *child = NULL;
         Run run = { .begun_usec = clock_boottime_usec(), .command = c, .out = out };
         int r = child_new(&child, event,
-                          &(ChildOrder){ .argv = c->run,
-                                         .merges_errors = true,
-                                         .keeps_signals = true,
-                                         .timeout_usec = c->timeout_usec,
-                                         .output_max_bytes = MIN(out->max_bytes, OUTPUT_MAX),
-                                         .cuts_output = true,
-                                         .on_done = on_done,
-                                         .userdata = &run });
+                          &(ChildOptions){ .argv = c->run,
+                                           .merges_errors = true,
+                                           .keeps_signals = true,
+                                           .timeout_usec = c->timeout_usec,
+                                           .output_max_bytes = MIN(out->max_bytes, OUTPUT_MAX),
+                                           .cuts_output = true,
+                                           .on_done = on_done,
+                                           .userdata = &run });
         if (r < 0)
                 return emit_record(&run, NULL, r);
         while (r >= 0 && !run.is_reported)
@@ -98,7 +98,7 @@ static int run_one(sd_event *event, const CollectCommand *c, CollectOut *out) {
         return r < 0 ? r : run.error;
 }
 
-int collect_commands(const CollectOrder *order, CollectOut *out) {
+int collect_commands(const CollectRequest *order, CollectOut *out) {
         sd_event *event = NULL;
         int r = sd_event_new(&event);
         for (size_t i = 0; r >= 0 && i < order->n_commands; i++)

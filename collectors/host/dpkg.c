@@ -41,7 +41,7 @@ static void parse_line(DpkgParser *p) {
         p->n_line = 0;
 }
 
-void dpkg_feed(DpkgParser *p, const char *data, size_t n) {
+void dpkg_supply_data(DpkgParser *p, const char *data, size_t n) {
         while (n > 0) {
                 const char *newline = memchr(data, '\n', n);
                 size_t size = newline ? (size_t)(newline - data) : n,
@@ -77,7 +77,7 @@ int dpkg_read(DpkgParser *p, int fd) {
                         return -errno;
                 if (n == 0)
                         return 0;
-                dpkg_feed(p, chunk, (size_t)n);
+                dpkg_supply_data(p, chunk, (size_t)n);
                 total += (size_t)n;
         }
         return 1;

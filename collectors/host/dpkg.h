@@ -14,7 +14,7 @@ typedef struct DpkgParser {
         void (*on_package)(const struct DpkgParser *p, void *userdata);
         void *userdata;
 } DpkgParser;
-void dpkg_feed(DpkgParser *p, const char *data, size_t n);
+void dpkg_supply_data(DpkgParser *p, const char *data, size_t n);
 void dpkg_end(DpkgParser *p); /* after the last piece */
 
 /** Feeds what a file has from where it stands, without dpkg_end(). @return 0; 1: there is more than

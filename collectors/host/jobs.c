@@ -31,7 +31,7 @@ enum {
 };
 
 /* @return the number of the device that a link leads to by its text, -1 */
-static int device_of_link(const CollectOrder *order, const char *target) {
+static int device_of_link(const CollectRequest *order, const char *target) {
         const char *name = path_name(target);
         size_t n_dir = (size_t)(name - target);
         uint64_t number;
@@ -120,7 +120,7 @@ static int outcome_of_list(int r) {
         }
 }
 
-int jobs_devices_of(const CollectOrder *order, const Proc *p, JobsHolder *h) {
+int jobs_devices_of(const CollectRequest *order, const Proc *p, JobsHolder *h) {
         _cleanup_(procfs_numbers_done) ProcNumbers fds = { 0 };
         size_t n_hidden = 0;
         int r = procfs_list(p->dir_fd, "fd", JOBS_FDS_MAX, &fds);
@@ -184,7 +184,7 @@ bool jobs_maps_runtime(const Proc *p, bool *ret_hidden) {
 }
 
 typedef struct ScanRun {
-        const CollectOrder *order;
+        const CollectRequest *order;
         JobsScanMode mode;
         JobsScan *found;
 } ScanRun;
@@ -223,7 +223,7 @@ static int scan_process(const ScanRun *mode, pid_t pid) {
         return 0;
 }
 
-int jobs_scan(const CollectOrder *order, JobsScanMode mode, JobsScan *ret) {
+int jobs_scan(const CollectRequest *order, JobsScanMode mode, JobsScan *ret) {
         _cleanup_(jobs_scan_done) JobsScan s = { 0 };
         _cleanup_(procfs_numbers_done) ProcNumbers pids = { 0 };
         int r = procfs_list(AT_FDCWD, order->proc_root, PROCFS_PIDS_MAX, &pids);
@@ -311,7 +311,7 @@ void jobs_add_identity(StrBuf *b, const Proc *p) {
         if (procfs_read(p, (ProcFile){ "environ", ENVIRON_BYTES_MAX }, &text, NULL) == 0 &&
             text.text)
                 variables = procfs_split(text.text, text.n, VARIABLES_MAX);
-        if (variables && job_identity_of(variables, &id))
+        if (variables && job_identity_detect(variables, &id))
                 add_job(b, &id);
         else
                 json_out_null(b, "job");
@@ -331,7 +331,7 @@ enum { CMDLINE_BYTES_MAX = 16 << 10, RECORD_BYTES_MAX = 128 << 10, PARTS_AT_ONCE
 enum { HOLDERS_A_PART = 8, PARTS_MAX = JOBS_HOLDERS_MAX / HOLDERS_A_PART + 1 };
 
 typedef struct JobsRun {
-        const CollectOrder *order;
+        const CollectRequest *order;
         CollectOut *out;
         const JobsScan *scan;
         bool *is_reported; /* by the holder's place in the scan */
@@ -372,7 +372,7 @@ static void add_cmdline(StrBuf *b, const Proc *p) {
 }
 
 /* In a process of its own. */
-static int describe(const CollectOrder *order, const JobsHolder *h, int fd) {
+static int describe(const CollectRequest *order, const JobsHolder *h, int fd) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         Proc p;
         int r = procfs_open(&p, order->proc_root, h->stat.pid, h->stat.start_ticks);
@@ -397,7 +397,7 @@ static bool holds_device(const JobsScan *scan, pid_t pid) {
 
 static int run_part(const PoolTask *task, int fd, void *userdata) {
         const JobsPart *part = task->userdata;
-        const CollectOrder *order = ((const JobsRun *)userdata)->order;
+        const CollectRequest *order = ((const JobsRun *)userdata)->order;
         _cleanup_(jobs_scan_done) JobsScan maps = { 0 };
         int r = 0;
 
@@ -511,7 +511,7 @@ static int emit_libnrt_holders(const JobsRun *run) {
         return collect_emit_fitting(run->out, &b);
 }
 
-int collect_jobs(const CollectOrder *order, CollectOut *out) {
+int collect_jobs(const CollectRequest *order, CollectOut *out) {
         _cleanup_(jobs_scan_done) JobsScan scan = { 0 };
         _cleanup_free_ bool *is_reported = NULL;
         int r = jobs_scan(order, JOBS_BY_DEVICES, &scan);

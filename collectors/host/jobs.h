@@ -35,7 +35,7 @@ typedef struct JobsScan {
  * A link counts when it leads to <device_directory>/neuronN or /dev/neuronN and, where it can be
  * checked, is a character device or the very file that lies there here. @return 0, or an outcome of
  * procfs.h */
-int jobs_devices_of(const CollectOrder *order, const Proc *p, JobsHolder *h);
+int jobs_devices_of(const CollectRequest *order, const Proc *p, JobsHolder *h);
 
 /** @param ret_hidden  its maps cannot be read @return whether it has libnrt.so mapped. May wait
  * (procfs.h), so only in a child */
@@ -48,7 +48,7 @@ typedef enum JobsScanMode {
 } JobsScanMode;
 
 /** Looks at all processes. @return 0, -errno */
-int jobs_scan(const CollectOrder *order, JobsScanMode mode, JobsScan *ret);
+int jobs_scan(const CollectRequest *order, JobsScanMode mode, JobsScan *ret);
 void jobs_scan_done(JobsScan *s);
 
 /** Adds "devices": [0, 1]. */

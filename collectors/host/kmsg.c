@@ -55,9 +55,9 @@ int kmsg_parse(const char *data, size_t n, KmsgRecord *ret) {
         _cleanup_(kmsg_record_done) KmsgRecord r = { 0 };
         uint64_t priority;
 
-        if (!parse_take_u64(&at, end, &priority) || priority > UINT32_MAX || at >= end ||
-            *at++ != ',' || !parse_take_u64(&at, end, &r.seq) || at >= end || *at++ != ',' ||
-            !parse_take_u64(&at, end, &r.usec))
+        if (!parse_u64_prefix(&at, end, &priority) || priority > UINT32_MAX || at >= end ||
+            *at++ != ',' || !parse_u64_prefix(&at, end, &r.seq) || at >= end || *at++ != ',' ||
+            !parse_u64_prefix(&at, end, &r.usec))
                 return -EBADMSG;
         line_end = memchr(at, '\n', (size_t)(end - at));
         line_end = line_end ? line_end : end;
@@ -194,7 +194,7 @@ enum { IDLE_MSEC = 200, RATE_LINES_MAX = 200, RATE_ERRORS_MAX = 100 };
 
 #define RATE_USEC (60 * USEC_PER_SEC)
 typedef struct Kmsg {
-        const CollectOrder *order;
+        const CollectRequest *order;
         CollectOut *out;
         int fd;
         bool is_stream; /* followed: what is written is not counted against max_bytes, but by the
@@ -379,7 +379,7 @@ static const char *remedy_for(int error) {
         }
 }
 
-static int open_kmsg(const CollectOrder *order, CollectOut *out) {
+static int open_kmsg(const CollectRequest *order, CollectOut *out) {
         _cleanup_free_ char *path = path_join(order->device_directory, "kmsg");
         if (!path)
                 return -ENOMEM;
@@ -392,7 +392,7 @@ static int open_kmsg(const CollectOrder *order, CollectOut *out) {
         return r;
 }
 
-int collect_kmsg(const CollectOrder *order, CollectOut *out) {
+int collect_kmsg(const CollectRequest *order, CollectOut *out) {
         _cleanup_close_ int fd = open_kmsg(order, out);
         Kmsg k = { .order = order, .out = out, .fd = fd };
         int r;
@@ -419,7 +419,7 @@ static int wait_for_more(const Kmsg *k, bool is_at_end) {
         return polls[0].revents & (POLLERR | POLLHUP | POLLNVAL) ? 0 : 1;
 }
 
-int follow_kmsg(const CollectOrder *order, CollectOut *out) {
+int follow_kmsg(const CollectRequest *order, CollectOut *out) {
         _cleanup_close_ int fd = open_kmsg(order, out);
         Kmsg k = { .order = order, .out = out, .fd = fd, .is_stream = true };
         struct stat st;

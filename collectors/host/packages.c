@@ -393,13 +393,13 @@ typedef struct Part {
 } Part;
 
 typedef struct Run {
-        const CollectOrder *order;
+        const CollectRequest *order;
         CollectOut *out;
 } Run;
 
 /* The host's root: that of its first process, which is another than ours when we are in a
  * container; else our own. */
-static int open_host(const CollectOrder *order) {
+static int open_host(const CollectRequest *order) {
         Proc p;
         int fd = -1;
 
@@ -413,7 +413,7 @@ static int open_host(const CollectOrder *order) {
         return fd < 0 ? -errno : fd;
 }
 
-static void add_module(const CollectOrder *order, PackagesRoot *root) {
+static void add_module(const CollectRequest *order, PackagesRoot *root) {
         _cleanup_free_ char *path = path_join(order->sysfs_root, "module/neuron/version"),
                             *text = NULL;
         size_t n = 0;
@@ -515,7 +515,7 @@ static void list_root(PackagesRoot *root, uint64_t timeout_usec) {
         packages_rpm(root, rpm_program, timeout_usec / 2);
 }
 
-static int run_host(const CollectOrder *order, PackagesRoot *root) {
+static int run_host(const CollectRequest *order, PackagesRoot *root) {
         root->fd = open_host(order);
         if (root->fd < 0)
                 return root->fd;
@@ -525,7 +525,7 @@ static int run_host(const CollectOrder *order, PackagesRoot *root) {
         return root->result;
 }
 
-static int run_process(const CollectOrder *order, const Part *part, PackagesRoot *root) {
+static int run_process(const CollectRequest *order, const Part *part, PackagesRoot *root) {
         _cleanup_free_ Mapped *mapped = calloc(1, sizeof *mapped);
         Proc p;
         int r;
@@ -591,7 +591,8 @@ static int on_end(const PoolTask *task, int result, void *userdata) {
 }
 
 /* By links only, which do not wait. What is unknown stays "". */
-static void identify_root(const CollectOrder *order, pid_t pid, uint64_t start_ticks, Part *part) {
+static void identify_root(const CollectRequest *order, pid_t pid, uint64_t start_ticks,
+                          Part *part) {
         char link[PROCFS_LINK_SIZE];
         Proc p;
 
@@ -611,7 +612,7 @@ static bool same_root(const Part *a, const Part *b) {
 
 /* Processes with one root are one part; but each of the host's root may have Python directories of
  * its own. */
-static size_t make_parts(const CollectOrder *order, Part *parts) {
+static size_t make_parts(const CollectRequest *order, Part *parts) {
         Part host = { 0 };
         size_t n = 0;
 
@@ -629,7 +630,7 @@ static size_t make_parts(const CollectOrder *order, Part *parts) {
         return n;
 }
 
-static int run_parts(const CollectOrder *order, CollectOut *out, Part *parts, size_t n) {
+static int run_parts(const CollectRequest *order, CollectOut *out, Part *parts, size_t n) {
         PoolTask tasks[ROOTS_MAX];
         Run run = { .order = order, .out = out };
         ChildPool pool = { .run = run_part,
@@ -646,13 +647,13 @@ static int run_parts(const CollectOrder *order, CollectOut *out, Part *parts, si
         return child_pool_run(&pool, tasks, n);
 }
 
-int collect_packages(const CollectOrder *order, CollectOut *out) {
+int collect_packages(const CollectRequest *order, CollectOut *out) {
         Part host = { 0 };
 
         return run_parts(order, out, &host, 1);
 }
 
-int collect_process_packages(const CollectOrder *order, CollectOut *out) {
+int collect_process_packages(const CollectRequest *order, CollectOut *out) {
         _cleanup_free_ Part *parts = calloc(ROOTS_MAX, sizeof *parts);
 
         if (!parts)

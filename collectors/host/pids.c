@@ -28,7 +28,7 @@ static bool parse_nspid(const char *text, ProcessStatus *ret) {
         const char *at = procfs_field(text, "NSpid", &n), *end = at + (at ? n : 0);
         uint64_t pid;
         for (ret->n_levels = 0; at && at < end; at += strspn(at, "\t ")) {
-                if (!parse_take_u64(&at, end, &pid) || pid == 0 || pid > INT32_MAX ||
+                if (!parse_u64_prefix(&at, end, &pid) || pid == 0 || pid > INT32_MAX ||
                     ++ret->n_levels > NAMESPACES_MAX)
                         return false;
                 ret->inner_pid = (int64_t)pid;
@@ -48,7 +48,7 @@ static int read_status(const char *proc_root, pid_t pid, ProcessStatus *ret) {
         if (r != 0)
                 return r;
         const char *uid = text.text ? procfs_field(text.text, "Uid", &n) : NULL;
-        if (!uid || !parse_take_u64(&uid, uid + n, &ret->uid) || !parse_nspid(text.text, ret))
+        if (!uid || !parse_u64_prefix(&uid, uid + n, &ret->uid) || !parse_nspid(text.text, ret))
                 return -EBADMSG;
         ret->parent = p.stat.ppid;
         ret->start_ticks = p.stat.start_ticks;
@@ -70,13 +70,13 @@ static uint64_t namespace_of(const char *proc_root, pid_t pid) {
 
 /* An ancestor is in the same namespace when as many lie around it: those of a process's ancestors
  * are its own or around that. */
-int pids_resolve_ancestor(const PidsQuestion *q, PidsAnswer *ret) {
+int pids_resolve_ancestor(const PidsQuery *q, PidsMatch *ret) {
         ProcessStatus hook, s;
         int r = read_status(q->proc_root, q->hook_pid, &hook);
         if (r != 0)
                 return r < 0 ? r : PIDS_E_HIDDEN;
         if (hook.inner_pid == q->inner_pid) { /* called by itself: a person who tries it */
-                *ret = (PidsAnswer){ q->hook_pid, hook.start_ticks };
+                *ret = (PidsMatch){ q->hook_pid, hook.start_ticks };
                 return 0;
         }
         pid_t pid = hook.parent;
@@ -87,14 +87,14 @@ int pids_resolve_ancestor(const PidsQuestion *q, PidsAnswer *ret) {
                         continue;
                 if (s.uid != hook.uid)
                         return PIDS_E_NOT_FOUND; /* init is everybody's ancestor */
-                *ret = (PidsAnswer){ pid, s.start_ticks };
+                *ret = (PidsMatch){ pid, s.start_ticks };
                 return 0;
         }
         return PIDS_E_NOT_FOUND;
 }
 
 /* @param q  its ns_inode is what the kernel reports */
-static int resolve_among_all(const PidsQuestion *q, const ProcessStatus *hook, PidsAnswer *ret) {
+static int resolve_among_all(const PidsQuery *q, const ProcessStatus *hook, PidsMatch *ret) {
         _cleanup_closedir_ DIR *dir = opendir(q->proc_root);
         if (!dir)
                 return -errno;
@@ -108,19 +108,19 @@ static int resolve_among_all(const PidsQuestion *q, const ProcessStatus *hook, P
                 if (read_status(q->proc_root, (pid_t)pid, &s) == 0 && s.inner_pid == q->inner_pid &&
                     s.uid == hook->uid && s.n_levels == hook->n_levels &&
                     namespace_of(q->proc_root, (pid_t)pid) == q->ns_inode) {
-                        *ret = (PidsAnswer){ (pid_t)pid, s.start_ticks };
+                        *ret = (PidsMatch){ (pid_t)pid, s.start_ticks };
                         return 0;
                 }
         }
         return PIDS_E_NOT_FOUND;
 }
 
-int pids_resolve(const PidsQuestion *q, PidsAnswer *ret) {
+int pids_resolve(const PidsQuery *q, PidsMatch *ret) {
         int r = pids_resolve_ancestor(q, ret);
         if (r != PIDS_E_NOT_FOUND)
                 return r;
         ProcessStatus hook;
-        PidsQuestion real = *q;
+        PidsQuery real = *q;
         real.ns_inode = namespace_of(q->proc_root, q->hook_pid);
         if (real.ns_inode == 0 || (q->ns_inode != 0 && q->ns_inode != real.ns_inode) ||
             read_status(q->proc_root, q->hook_pid, &hook) != 0)

@@ -21,29 +21,29 @@ enum {
         PIDS_E_NOT_FOUND = 2, /* no process with this pid that the hook may name, or it has ended */
 };
 
-typedef struct PidsQuestion { /* borrowed */
+typedef struct PidsQuery { /* borrowed */
         const char *proc_root;
         pid_t hook_pid;    /* on this machine, by SO_PEERCRED */
         uint64_t ns_inode; /* of the hook's pid namespace, as it reports itself; 0 = not known */
         int64_t inner_pid; /* as the failing process counts itself */
-} PidsQuestion;
+} PidsQuery;
 
-typedef struct PidsAnswer {
+typedef struct PidsMatch {
         pid_t pid;            /* on this machine */
         uint64_t start_ticks; /* field 22 of its stat; 0 when it cannot be read */
-} PidsAnswer;
+} PidsMatch;
 
 /** Searches the hook's ancestors alone, those of its user in the same pid namespace: the failing
  * process runs its hook itself. A few reads.
  * @param q  its ns_inode does not matter
  * @return 0 and *ret; PIDS_E_HIDDEN; PIDS_E_NOT_FOUND; -errno */
-int pids_resolve_ancestor(const PidsQuestion *q, PidsAnswer *ret);
+int pids_resolve_ancestor(const PidsQuery *q, PidsMatch *ret);
 
 /** The same, and then among all processes of the same pid namespace and the same user. Searches all
  * of /proc: not for the loop. To see the namespace of others takes CAP_SYS_PTRACE (or the same
  * user). Of ns_inode only what the kernel reports of hook_pid, too, is trusted; where that cannot
  * be seen, no other process than an ancestor is found. */
-int pids_resolve(const PidsQuestion *q, PidsAnswer *ret);
+int pids_resolve(const PidsQuery *q, PidsMatch *ret);
 
 /** The container that a process is in, by its cgroup (procfs_parse_cgroup()).
  * @return whether there is one */

@@ -29,7 +29,7 @@
 /** Where the records of one process go: lines to the parent. `{…}` is a record, `M…` and `L…` are
  * lines of its raw files (maps, limits). */
 typedef struct ProcessReport {
-        const CollectOrder *order;
+        const CollectRequest *order;
         const Proc *p;
         int fd;
         StrBuf b;   /* the record that is being made */
@@ -722,7 +722,7 @@ enum {
 };
 
 typedef struct ProcessRun {
-        const CollectOrder *order;
+        const CollectRequest *order;
         CollectOut *out;
         const JobsScan *scan;
         int *maps_fds, *limits_fds; /* by the process's place in the order; */
@@ -836,7 +836,7 @@ static int on_end(const PoolTask *task, int result, void *userdata) {
 }
 
 static int run_parts(ProcessRun *run) {
-        const CollectOrder *order = run->order;
+        const CollectRequest *order = run->order;
         size_t n = order->n_processes;
         PoolTask tasks[COLLECT_PROCESSES_MAX];
         ChildPool pool = { .run = run_part,
@@ -853,7 +853,7 @@ static int run_parts(ProcessRun *run) {
         return child_pool_run(&pool, tasks, n);
 }
 
-int collect_process(const CollectOrder *order, CollectOut *out) {
+int collect_process(const CollectRequest *order, CollectOut *out) {
         _cleanup_(jobs_scan_done) JobsScan scan = { 0 };
         int maps_fds[COLLECT_PROCESSES_MAX], limits_fds[COLLECT_PROCESSES_MAX], r;
         ProcessRun run = { .order = order,

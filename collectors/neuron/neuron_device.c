@@ -92,7 +92,7 @@ static bool device_is_ultraserver(const char *sysfs_root, const char **ret_why) 
 
 /* Cores are marked by the runtime: who holds a device without it, as a monitor does, does not keep
  * the server's election. */
-static DeviceHeld device_is_held(const CollectOrder *order) {
+static DeviceHeld device_is_held(const CollectRequest *order) {
         _cleanup_(jobs_scan_done) JobsScan scan = { 0 };
         if (jobs_scan(order, JOBS_BY_DEVICES, &scan) < 0)
                 return DEVICE_HELD_UNKNOWN;
@@ -354,7 +354,7 @@ typedef struct Shared {
 } Shared;
 
 typedef struct Collection {
-        const CollectOrder *order;
+        const CollectRequest *order;
         CollectOut *out;
         Shared *shared;
         NeuronNames names;
@@ -638,7 +638,7 @@ static int collect_devices(Collection *c) {
         return query_devices(c);
 }
 
-int collect_neuron_device(const CollectOrder *order, CollectOut *out) {
+int collect_neuron_device(const CollectRequest *order, CollectOut *out) {
         _cleanup_free_ Collection *c = calloc(1, sizeof *c);
         int r;
 

@@ -473,7 +473,7 @@ typedef struct Shared {
 } Shared;
 
 typedef struct Collection {
-        const CollectOrder *order;
+        const CollectRequest *order;
         CollectOut *out;
         Shared *shared;
         NeuronNames names;
@@ -693,7 +693,7 @@ static int emit_no_devices(const Collection *c, int error) {
 }
 
 static int run_all(Collection *c) {
-        const CollectOrder *order = c->order;
+        const CollectRequest *order = c->order;
         /* Done before the supervisor's patience ends, so that what hung is labelled device by
          * device. */
         uint64_t margin_usec = MAX(order->timeout_usec / 10, 20 * USEC_PER_MSEC);
@@ -716,7 +716,7 @@ static int run_all(Collection *c) {
         return r < 0 ? r : child_pool_run(&pool, c->tasks, c->n_tasks);
 }
 
-int collect_neuron_sysfs(const CollectOrder *order, CollectOut *out) {
+int collect_neuron_sysfs(const CollectRequest *order, CollectOut *out) {
         _cleanup_free_ Collection *c = calloc(1, sizeof *c);
         int r;
 

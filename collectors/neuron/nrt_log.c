@@ -70,7 +70,7 @@ static int number_behind(NrtSpan text, const char *mark, size_t *ret_at) {
                 const char *at = text.s + i + 2, *end = text.s + text.n;
                 uint64_t value;
                 at += at < end && *at == ' ';
-                if (!parse_take_u64(&at, end, &value) || value > 65535 ||
+                if (!parse_u64_prefix(&at, end, &value) || value > 65535 ||
                     (at < end && isalnum((unsigned char)*at)))
                         continue;
                 *ret_at = i;
@@ -98,8 +98,8 @@ bool nrt_log_parse_line(const char *line, size_t n, NrtLine *ret) {
         if (!find_time(line, end, &l.time))
                 return false;
         at = skip_blanks(l.time.s + l.time.n, end);
-        if (!parse_take_u64(&at, end, &l.pid) || at >= end || *at++ != ':' ||
-            !parse_take_u64(&at, end, &l.tid))
+        if (!parse_u64_prefix(&at, end, &l.pid) || at >= end || *at++ != ':' ||
+            !parse_u64_prefix(&at, end, &l.tid))
                 return false;
         l.level = next_word(&at, end);
         if (l.level.n == 0)

@@ -43,7 +43,7 @@ enum { PATH_BYTES_MAX = 4096 };
 typedef enum MountNs { MOUNT_NS_UNKNOWN, MOUNT_NS_HOST, MOUNT_NS_OTHER } MountNs;
 
 typedef struct LogCheck {
-        const CollectOrder *order;
+        const CollectRequest *order;
         const CollectLogFile *f;
         MountNs mount_ns; /* of the process: its mount namespace */
         int root_fd;      /* of the process, which sees more of the host than a unit of systemd */
@@ -198,8 +198,8 @@ static int open_checked(LogCheck *d, struct stat *ret_st) {
         return fd < 0 ? refuse(d, -errno, strerror(errno)) : fd;
 }
 
-static int runtime_log_open(const CollectOrder *order, const CollectLogFile *f, struct stat *ret_st,
-                            const char **ret_why) {
+static int runtime_log_open(const CollectRequest *order, const CollectLogFile *f,
+                            struct stat *ret_st, const char **ret_why) {
         LogCheck d = { .order = order, .f = f, .root_fd = -1 };
         int fd = open_checked(&d, ret_st);
         if (d.root_fd >= 0)
@@ -223,7 +223,7 @@ static void dump_logs_done(DumpLogs *logs) {
 
 /* On a shared file system the ranks of all nodes have one directory: the other nodes' logs are
  * theirs to read. @see the Neuron documentation*/
-static bool is_ours(const CollectOrder *order, const char *name) {
+static bool is_ours(const CollectRequest *order, const char *name) {
         DumpName n;
         dump_name_parse(SOURCE_NEURON_CORE_DUMP, name, &n);
         if (n.kind != MEMBER_NRT_LOG)
@@ -251,7 +251,7 @@ static int add_log(DumpLogs *logs, const char *directory, const char *name, cons
         return 0;
 }
 
-static int list_logs(const CollectOrder *order, const CollectDump *dump, DIR *d, DumpLogs *logs) {
+static int list_logs(const CollectRequest *order, const CollectDump *dump, DIR *d, DumpLogs *logs) {
         const struct dirent *e;
         struct stat st;
         int r = 0;
@@ -273,7 +273,7 @@ static int open_dump(const char *path, DIR **ret) {
         return fd < 0 ? fd : fs_opendir_at(fd, ".", ret);
 }
 
-static int runtime_log_find(const CollectOrder *order, DumpLogs *ret) {
+static int runtime_log_find(const CollectRequest *order, DumpLogs *ret) {
         int r = 0;
         for (size_t i = 0; r == 0 && i < MIN(order->n_dumps, (size_t)COLLECT_DUMPS_MAX); i++) {
                 const CollectDump *dump = &order->dumps[i];
@@ -318,7 +318,7 @@ enum {
 };
 
 typedef struct Log {
-        const CollectOrder *order;
+        const CollectRequest *order;
         CollectOut *out;
         size_t number; /* in the snapshot, from 0 */
         char *text; /* redacted as a whole before anything is copied from it, so that no cut hides
@@ -360,7 +360,7 @@ static ssize_t pread_some(int fd, char *data, size_t size, uint64_t from) {
         return (ssize_t)n;
 }
 
-static bool variable_is_allowed(const CollectOrder *order, const NrtInfoItem *item) {
+static bool variable_is_allowed(const CollectRequest *order, const NrtInfoItem *item) {
         char name[256];
 
         if (item->name.n >= sizeof name)
@@ -408,7 +408,7 @@ static int read_tail(Log *log, int fd) {
         explicit_bzero(raw, n);
         log->tail_from += skip;
         log->n = clean.n;
-        log->text = strbuf_take(&clean);
+        log->text = strbuf_detach(&clean);
         if (!log->text)
                 return -ENOMEM;
         mask_variables(log);
@@ -630,7 +630,7 @@ static int collect_found(Log *log, const DumpLog *f, Seen *seen) {
         return collect_log(log, fd, f->path, why);
 }
 
-static int emit_left_out(const CollectOrder *order, CollectOut *out, size_t n_left_out) {
+static int emit_left_out(const CollectRequest *order, CollectOut *out, size_t n_left_out) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         const Log log = { .order = order, .out = out, .number = COLLECT_FILES_MAX };
 
@@ -640,7 +640,7 @@ static int emit_left_out(const CollectOrder *order, CollectOut *out, size_t n_le
 }
 
 /* Each may have its share of what is left, so that the last of 128 ranks is reported, too. */
-static int collect_dumps(const CollectOrder *order, CollectOut *out, const DumpLogs *logs,
+static int collect_dumps(const CollectRequest *order, CollectOut *out, const DumpLogs *logs,
                          Seen *seen) {
         uint64_t max_bytes = out->max_bytes;
         int r = 0;
@@ -656,7 +656,7 @@ static int collect_dumps(const CollectOrder *order, CollectOut *out, const DumpL
         return r < 0 || logs->n_left_out == 0 ? r : emit_left_out(order, out, logs->n_left_out);
 }
 
-int collect_runtime_log(const CollectOrder *order, CollectOut *out) {
+int collect_runtime_log(const CollectRequest *order, CollectOut *out) {
         _cleanup_(dump_logs_done) DumpLogs logs = { 0 };
         _cleanup_free_ struct stat *items = calloc(2 * COLLECT_FILES_MAX, sizeof *items);
         Seen seen = { .items = items };

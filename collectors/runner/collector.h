@@ -44,7 +44,7 @@ typedef struct CollectCommand {
 } CollectCommand;
 
 /** What a collector gets. Owned by the supervisor; borrowed by the collector. */
-typedef struct CollectOrder {
+typedef struct CollectRequest {
         char *sysfs_root, *device_directory, *proc_root;
         char **environment; /* patterns of names that may be recorded, NULL-terminated */
         uint64_t timeout_usec, max_bytes;
@@ -58,7 +58,7 @@ typedef struct CollectOrder {
         CollectCommand *commands;
         size_t n_commands;
         uint64_t since_boot_usec; /* kmsg: 0 = everything that the ring still has */
-} CollectOrder;
+} CollectRequest;
 
 /** Outcome of a collector that has nothing to record: CollectOut.why has the reason. */
 enum { COLLECT_E_NOTHING = 1 };
@@ -93,16 +93,16 @@ int collect_raw_file(CollectOut *out, const char *name);
 int collect_write(CollectOut *out, int fd, const void *data, size_t n);
 
 /* The collectors, each in its own file of host/ or neuron/. child_main.c has the table. */
-int collect_neuron_sysfs(const CollectOrder *order, CollectOut *out);
-int collect_neuron_device(const CollectOrder *order, CollectOut *out);
-int collect_kmsg(const CollectOrder *order, CollectOut *out);
-int collect_process(const CollectOrder *order, CollectOut *out);
-int collect_jobs(const CollectOrder *order, CollectOut *out);
-int collect_packages(const CollectOrder *order, CollectOut *out);
-int collect_process_packages(const CollectOrder *order, CollectOut *out);
-int collect_commands(const CollectOrder *order, CollectOut *out);
-int collect_runtime_log(const CollectOrder *order, CollectOut *out);
+int collect_neuron_sysfs(const CollectRequest *order, CollectOut *out);
+int collect_neuron_device(const CollectRequest *order, CollectOut *out);
+int collect_kmsg(const CollectRequest *order, CollectOut *out);
+int collect_process(const CollectRequest *order, CollectOut *out);
+int collect_jobs(const CollectRequest *order, CollectOut *out);
+int collect_packages(const CollectRequest *order, CollectOut *out);
+int collect_process_packages(const CollectRequest *order, CollectOut *out);
+int collect_commands(const CollectRequest *order, CollectOut *out);
+int collect_runtime_log(const CollectRequest *order, CollectOut *out);
 
 /** Follows the kernel log from now on, and writes a record for each line of the kind that
  * collect_kmsg() keeps, until it is killed. */
-int follow_kmsg(const CollectOrder *order, CollectOut *out);
+int follow_kmsg(const CollectRequest *order, CollectOut *out);

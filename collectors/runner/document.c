@@ -67,7 +67,7 @@ static int document_lines(int dir_fd, const char *name,
 }
 
 static bool is_record(const char *line, size_t n) {
-        if (!line || parse_json_nests_deeper(line, n, DEPTH_MAX))
+        if (!line || parse_json_exceeds_depth(line, n, DEPTH_MAX))
                 return false;
         json_t *v = json_loadb(line, n, 0, NULL);
         bool is_object = json_is_object(v);

@@ -23,8 +23,8 @@ static void free_list(char **list) {
         free(list);
 }
 
-void probe_order_done(ProbeOrder *o) {
-        CollectOrder *c = &o->collect;
+void probe_request_done(ProbeRequest *o) {
+        CollectRequest *c = &o->collect;
         free(c->sysfs_root);
         free(c->device_directory);
         free(c->proc_root);
@@ -47,7 +47,7 @@ void probe_order_done(ProbeOrder *o) {
         free(o->trigger);
         free(o->instance_id);
         free(o->questions);
-        *o = (ProbeOrder){ 0 };
+        *o = (ProbeRequest){ 0 };
 }
 
 /* ---- writing ---- */
@@ -66,19 +66,19 @@ static void write_path(StrBuf *b, const char *key, const char *path) {
                 json_out_path(b, key, path);
 }
 
-static void write_commands(StrBuf *b, const CollectOrder *c) {
+static void write_commands(StrBuf *b, const CollectRequest *c) {
         json_out_array(b, "commands");
         for (size_t i = 0; i < c->n_commands; i++) {
                 json_out_object(b, NULL);
                 write_path(b, "name", c->commands[i].name);
-                write_paths(b, "run", c->commands[i].run, ORDER_ARGUMENTS_MAX);
+                write_paths(b, "run", c->commands[i].run, PROBE_REQUEST_ARGUMENTS_MAX);
                 json_out_u64(b, "timeout_usec", c->commands[i].timeout_usec);
                 json_out_end_object(b);
         }
         json_out_end_array(b);
 }
 
-static void write_processes(StrBuf *b, const ProbeOrder *o) {
+static void write_processes(StrBuf *b, const ProbeRequest *o) {
         json_out_array(b, "processes");
         for (size_t i = 0; i < o->collect.n_processes; i++) {
                 json_out_object(b, NULL);
@@ -98,7 +98,7 @@ static void write_processes(StrBuf *b, const ProbeOrder *o) {
         json_out_end_array(b);
 }
 
-static void write_log_files(StrBuf *b, const CollectOrder *c) {
+static void write_log_files(StrBuf *b, const CollectRequest *c) {
         json_out_array(b, "log_files");
         for (size_t i = 0; i < c->n_log_files; i++) {
                 const CollectLogFile *f = &c->log_files[i];
@@ -114,7 +114,7 @@ static void write_log_files(StrBuf *b, const CollectOrder *c) {
         json_out_end_array(b);
 }
 
-static void write_dumps(StrBuf *b, const CollectOrder *c) {
+static void write_dumps(StrBuf *b, const CollectRequest *c) {
         json_out_array(b, "dumps");
         for (size_t i = 0; i < c->n_dumps; i++) {
                 json_out_object(b, NULL);
@@ -125,8 +125,8 @@ static void write_dumps(StrBuf *b, const CollectOrder *c) {
         json_out_end_array(b);
 }
 
-int probe_order_compose(const ProbeOrder *o, StrBuf *ret) {
-        const CollectOrder *c = &o->collect;
+int probe_request_format(const ProbeRequest *o, StrBuf *ret) {
+        const CollectRequest *c = &o->collect;
         json_out_object(ret, NULL);
         json_out_string(ret, "mode", mode_names[o->mode]);
         write_path(ret, "document", o->document);
@@ -134,12 +134,12 @@ int probe_order_compose(const ProbeOrder *o, StrBuf *ret) {
         write_path(ret, "trigger", o->trigger);
         write_path(ret, "instance_id", o->instance_id);
         if (o->collectors)
-                write_paths(ret, "collectors", o->collectors, ORDER_PATTERNS_MAX);
+                write_paths(ret, "collectors", o->collectors, PROBE_REQUEST_PATTERNS_MAX);
         json_out_u64(ret, "interval_usec", o->interval_usec);
         write_path(ret, "sysfs_root", c->sysfs_root);
         write_path(ret, "device_directory", c->device_directory);
         write_path(ret, "proc_root", c->proc_root);
-        write_paths(ret, "environment", c->environment, ORDER_PATTERNS_MAX);
+        write_paths(ret, "environment", c->environment, PROBE_REQUEST_PATTERNS_MAX);
         json_out_u64(ret, "timeout_usec", c->timeout_usec);
         json_out_u64(ret, "max_bytes", c->max_bytes);
         json_out_u64(ret, "since_boot_usec", c->since_boot_usec);
@@ -229,7 +229,7 @@ static char **read_list(Reading *x, const json_t *array, size_t max, size_t *ret
         size_t n = read_length(x, array, max);
         char **list = alloc_items(x, &n, sizeof *list);
         for (size_t i = 0; i < n; i++) {
-                list[i] = read_value(x, json_array_get(array, i), ORDER_PATH_MAX);
+                list[i] = read_value(x, json_array_get(array, i), PROBE_REQUEST_PATH_MAX);
                 if (!list[i])
                         break;
         }
@@ -237,7 +237,7 @@ static char **read_list(Reading *x, const json_t *array, size_t max, size_t *ret
         return list;
 }
 
-static void read_processes(Reading *x, const json_t *array, CollectOrder *c) {
+static void read_processes(Reading *x, const json_t *array, CollectRequest *c) {
         size_t n = read_length(x, array, COLLECT_PROCESSES_MAX);
         c->processes = alloc_items(x, &n, sizeof *c->processes);
         for (size_t i = 0; i < n; i++) {
@@ -248,28 +248,28 @@ static void read_processes(Reading *x, const json_t *array, CollectOrder *c) {
         }
 }
 
-static void read_questions(Reading *x, const json_t *array, ProbeOrder *o) {
+static void read_questions(Reading *x, const json_t *array, ProbeRequest *o) {
         size_t n = read_length(x, array, COLLECT_PROCESSES_MAX);
         o->questions = alloc_items(x, &n, sizeof *o->questions);
         for (size_t i = 0; i < n; i++) {
                 const json_t *v = json_array_get(array, i);
                 o->questions[i] =
-                        (ProbeQuestion){ read_pid(x, v, "hook_pid"), read_pid(x, v, "inner_pid"),
+                        (ProbePidQuery){ read_pid(x, v, "hook_pid"), read_pid(x, v, "inner_pid"),
                                          read_number(x, v, "ns_inode") };
                 o->n_questions = i + 1;
         }
 }
 
-static void read_commands(Reading *x, const json_t *array, CollectOrder *c) {
-        size_t n = read_length(x, array, ORDER_COMMANDS_MAX), n_arguments;
+static void read_commands(Reading *x, const json_t *array, CollectRequest *c) {
+        size_t n = read_length(x, array, PROBE_REQUEST_COMMANDS_MAX), n_arguments;
         c->commands = alloc_items(x, &n, sizeof *c->commands);
         for (size_t i = 0; i < n; i++) {
                 const json_t *v = json_array_get(array, i);
                 c->n_commands = i + 1;
-                c->commands[i].name = read_text(x, v, "name", ORDER_NAME_MAX);
+                c->commands[i].name = read_text(x, v, "name", PROBE_REQUEST_NAME_MAX);
                 c->commands[i].timeout_usec = read_number(x, v, "timeout_usec");
-                c->commands[i].run =
-                        read_list(x, json_object_get(v, "run"), ORDER_ARGUMENTS_MAX, &n_arguments);
+                c->commands[i].run = read_list(x, json_object_get(v, "run"),
+                                               PROBE_REQUEST_ARGUMENTS_MAX, &n_arguments);
                 if (!c->commands[i].name || n_arguments == 0)
                         set_error(x, -EINVAL, "a command of the order has no name or no program");
         }
@@ -280,13 +280,13 @@ static pid_t read_pid_or_none(Reading *x, const json_t *o, const char *key) {
         return read_number(x, o, key) == 0 ? 0 : read_pid(x, o, key);
 }
 
-static void read_log_files(Reading *x, const json_t *array, CollectOrder *c) {
+static void read_log_files(Reading *x, const json_t *array, CollectRequest *c) {
         size_t n = read_length(x, array, COLLECT_FILES_MAX);
         c->log_files = alloc_items(x, &n, sizeof *c->log_files);
         for (size_t i = 0; i < n; i++) {
                 const json_t *v = json_array_get(array, i);
                 c->log_files[i] =
-                        (CollectLogFile){ .path = read_text(x, v, "path", ORDER_PATH_MAX),
+                        (CollectLogFile){ .path = read_text(x, v, "path", PROBE_REQUEST_PATH_MAX),
                                           .uid = read_uid(x, v),
                                           .pid = read_pid_or_none(x, v, "pid"),
                                           .start_ticks = read_number(x, v, "start_ticks"),
@@ -298,13 +298,14 @@ static void read_log_files(Reading *x, const json_t *array, CollectOrder *c) {
         }
 }
 
-static void read_dumps(Reading *x, const json_t *array, CollectOrder *c) {
+static void read_dumps(Reading *x, const json_t *array, CollectRequest *c) {
         size_t n = read_length(x, array, COLLECT_DUMPS_MAX);
         c->dumps = alloc_items(x, &n, sizeof *c->dumps);
         for (size_t i = 0; i < n; i++) {
                 const json_t *v = json_array_get(array, i);
-                c->dumps[i] = (CollectDump){ .path = read_text(x, v, "path", ORDER_PATH_MAX),
-                                             .uid = read_uid(x, v) };
+                c->dumps[i] =
+                        (CollectDump){ .path = read_text(x, v, "path", PROBE_REQUEST_PATH_MAX),
+                                       .uid = read_uid(x, v) };
                 c->n_dumps = i + 1;
                 if (!c->dumps[i].path || c->dumps[i].path[0] != '/')
                         set_error(x, -EINVAL, "a dump of the order has no absolute path");
@@ -320,31 +321,32 @@ static void read_mode(Reading *x, const json_t *v, ProbeMode *ret) {
         set_error(x, -EINVAL, "the order does not say what is wanted");
 }
 
-static void read_collectors(Reading *x, const json_t *array, ProbeOrder *o) {
+static void read_collectors(Reading *x, const json_t *array, ProbeRequest *o) {
         size_t n;
         if (!array)
                 return;
-        o->collectors = read_list(x, array, ORDER_COLLECTORS_MAX, &n);
+        o->collectors = read_list(x, array, PROBE_REQUEST_COLLECTORS_MAX, &n);
 }
 
 static bool is_file_name(const char *s) {
         return !s || (*s && *s != '.' && strlen(s) < 100 && !strchr(s, '/'));
 }
 
-static void read_request(Reading *x, const json_t *v, ProbeOrder *o) {
-        CollectOrder *c = &o->collect;
+static void read_request(Reading *x, const json_t *v, ProbeRequest *o) {
+        CollectRequest *c = &o->collect;
         size_t n;
         read_mode(x, json_object_get(v, "mode"), &o->mode);
-        o->document = read_text(x, v, "document", ORDER_NAME_MAX);
-        o->name = read_text(x, v, "name", ORDER_NAME_MAX);
-        o->trigger = read_text(x, v, "trigger", ORDER_PATH_MAX);
+        o->document = read_text(x, v, "document", PROBE_REQUEST_NAME_MAX);
+        o->name = read_text(x, v, "name", PROBE_REQUEST_NAME_MAX);
+        o->trigger = read_text(x, v, "trigger", PROBE_REQUEST_PATH_MAX);
         o->instance_id = read_text(x, v, "instance_id", 256);
         read_collectors(x, json_object_get(v, "collectors"), o);
         o->interval_usec = read_number(x, v, "interval_usec");
-        c->sysfs_root = read_text(x, v, "sysfs_root", ORDER_PATH_MAX);
-        c->device_directory = read_text(x, v, "device_directory", ORDER_PATH_MAX);
-        c->proc_root = read_text(x, v, "proc_root", ORDER_PATH_MAX);
-        c->environment = read_list(x, json_object_get(v, "environment"), ORDER_PATTERNS_MAX, &n);
+        c->sysfs_root = read_text(x, v, "sysfs_root", PROBE_REQUEST_PATH_MAX);
+        c->device_directory = read_text(x, v, "device_directory", PROBE_REQUEST_PATH_MAX);
+        c->proc_root = read_text(x, v, "proc_root", PROBE_REQUEST_PATH_MAX);
+        c->environment =
+                read_list(x, json_object_get(v, "environment"), PROBE_REQUEST_PATTERNS_MAX, &n);
         c->timeout_usec = read_number(x, v, "timeout_usec");
         c->max_bytes = read_number(x, v, "max_bytes");
         c->since_boot_usec = read_number(x, v, "since_boot_usec");
@@ -361,10 +363,10 @@ static void read_request(Reading *x, const json_t *v, ProbeOrder *o) {
                 set_error(x, -EINVAL, "the order's document has no possible name");
 }
 
-int probe_order_parse(const void *data, size_t n, ProbeOrder *ret, const char **ret_why) {
+int probe_request_parse(const void *data, size_t n, ProbeRequest *ret, const char **ret_why) {
         Reading x = { 0 };
-        ProbeOrder o = { 0 };
-        if (n > ORDER_MAX_BYTES) {
+        ProbeRequest o = { 0 };
+        if (n > PROBE_REQUEST_MAX_BYTES) {
                 *ret_why = "the order is too large";
                 return -EFBIG;
         }
@@ -375,7 +377,7 @@ int probe_order_parse(const void *data, size_t n, ProbeOrder *ret, const char **
                 set_error(&x, -EINVAL, "the order is no JSON object");
         json_decref(v);
         if (x.r < 0) {
-                probe_order_done(&o);
+                probe_request_done(&o);
                 *ret_why = x.why;
                 return x.r;
         }
@@ -385,7 +387,7 @@ int probe_order_parse(const void *data, size_t n, ProbeOrder *ret, const char **
 
 /* ---- as a file ---- */
 
-int order_memfd(const void *data, size_t n) {
+int probe_request_memfd(const void *data, size_t n) {
         _cleanup_close_ int fd = memfd_create("neuron-collectd", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         if (fd < 0)
                 return -errno;
@@ -398,7 +400,7 @@ int order_memfd(const void *data, size_t n) {
         return TAKE_FD(fd);
 }
 
-int order_read_fd(int fd, size_t max_bytes, char **ret, size_t *ret_n) {
+int probe_request_read_fd(int fd, size_t max_bytes, char **ret, size_t *ret_n) {
         struct stat st;
         if (fstat(fd, &st) < 0)
                 return -errno;

@@ -1,19 +1,19 @@
 /* The request to a supervisor, as JSON: the agent writes it, the supervisor reads it, completes it
  * and writes it again for its children, who read it once more. Everything is bounded. The
- * collectors know only its CollectOrder. */
+ * collectors know only its CollectRequest. */
 #pragma once
 
 #include <stddef.h>
 
 #include "collectors/runner/collector.h"
 
-#define ORDER_MAX_BYTES (4 * 1024 * 1024)
-#define ORDER_NAME_MAX 64 /* of a collector, of an incident */
-#define ORDER_COLLECTORS_MAX 64
-#define ORDER_COMMANDS_MAX 32
-#define ORDER_ARGUMENTS_MAX 64
-#define ORDER_PATTERNS_MAX 1024
-#define ORDER_PATH_MAX 4096
+#define PROBE_REQUEST_MAX_BYTES (4 * 1024 * 1024)
+#define PROBE_REQUEST_NAME_MAX 64 /* of a collector, of an incident */
+#define PROBE_REQUEST_COLLECTORS_MAX 64
+#define PROBE_REQUEST_COMMANDS_MAX 32
+#define PROBE_REQUEST_ARGUMENTS_MAX 64
+#define PROBE_REQUEST_PATTERNS_MAX 1024
+#define PROBE_REQUEST_PATH_MAX 4096
 
 typedef enum ProbeMode {
         PROBE_SNAPSHOT, /* each of the collectors once, into snapshot.json (or `document`) */
@@ -26,36 +26,36 @@ typedef enum ProbeMode {
 
 /** A process as the hook knows it: its number counts in the hook's pid namespace, which is that of
  * hook_pid. */
-typedef struct ProbeQuestion {
+typedef struct ProbePidQuery {
         pid_t hook_pid;    /* on this machine */
         pid_t inner_pid;   /* in the namespace of the hook */
         uint64_t ns_inode; /* of that namespace, as the hook reports; 0 = not known */
-} ProbeQuestion;
+} ProbePidQuery;
 
-typedef struct ProbeOrder {
-        CollectOrder collect;
+typedef struct ProbeRequest {
+        CollectRequest collect;
         ProbeMode mode;
         char **collectors; /* names, NULL-terminated; NULL = all of the table */
         char *document;    /* file name; NULL = snapshot.json, or snapshot-after.json */
         char *name;        /* of the incident; may be NULL */
         char *trigger;     /* a sentence: what caused the snapshot; may be NULL */
         char *instance_id; /* may be NULL */
-        ProbeQuestion *questions;
+        ProbePidQuery *questions;
         size_t n_questions;
         uint64_t interval_usec; /* of PROBE_WATCH */
-} ProbeOrder;
+} ProbeRequest;
 
-void probe_order_done(ProbeOrder *o);
+void probe_request_done(ProbeRequest *o);
 
 /** Writes it. @return 0, -ENOMEM */
-int probe_order_compose(const ProbeOrder *o, StrBuf *ret);
+int probe_request_format(const ProbeRequest *o, StrBuf *ret);
 
 /** Reads one. *ret is untouched but in success; all of it is the caller's.
  * @param ret_why  static: what is wrong with it  @return 0, -EINVAL, -EFBIG, -ENOMEM */
-int probe_order_parse(const void *data, size_t n, ProbeOrder *ret, const char **ret_why);
+int probe_request_parse(const void *data, size_t n, ProbeRequest *ret, const char **ret_why);
 
 /** @return a sealed memfd of the caller's with these bytes, -errno */
-int order_memfd(const void *data, size_t n);
-/** Reads what order_memfd() or a file has, from its beginning whatever its offset. @return 0,
+int probe_request_memfd(const void *data, size_t n);
+/** Reads what probe_request_memfd() or a file has, from its beginning whatever its offset. @return 0,
  * -EFBIG, -errno */
-int order_read_fd(int fd, size_t max_bytes, char **ret, size_t *ret_n);
+int probe_request_read_fd(int fd, size_t max_bytes, char **ret, size_t *ret_n);

@@ -46,7 +46,7 @@ Clock *clock_system(void) {
         return &system_clock;
 }
 
-uint64_t clock_steady_usec(ClockSteady *s, Clock *c) {
+uint64_t clock_step_age_usec(ClockStep *s, Clock *c) {
         uint64_t boot = c->boottime_usec(c), real = c->realtime_usec(c);
 
         if (s->boot_usec > 0 && real > s->real_usec + (boot - s->boot_usec) + USEC_PER_HOUR)
@@ -94,7 +94,7 @@ const char *clock_format_compact(char *buf, uint64_t realtime_usec, char sep) {
         return buf;
 }
 
-const char *clock_format_span(char *buf, uint64_t usec) {
+const char *clock_format_duration(char *buf, uint64_t usec) {
         static const struct {
                 const char *name;
                 uint64_t usec;

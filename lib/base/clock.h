@@ -17,16 +17,16 @@ uint64_t clock_realtime_usec(void);
 uint64_t clock_boottime_usec(void);
 
 /* Whether CLOCK_REALTIME can be trusted for waiting. All zero: not checked yet. */
-typedef struct ClockSteady {
+typedef struct ClockStep {
         uint64_t boot_usec, real_usec; /* at the last check; boot_usec 0 = none */
         uint64_t since_usec;           /* CLOCK_BOOTTIME of the check that found a step; 0 = none */
-} ClockSteady;
+} ClockStep;
 
 /** Checks the clocks. A step is when CLOCK_REALTIME has come an hour further than CLOCK_BOOTTIME
  * since the last check: what is old by it may be young.
  * @return for how long, by CLOCK_BOOTTIME, it has not been set forward; USEC_INFINITY = not since
  * the first check */
-uint64_t clock_steady_usec(ClockSteady *s, Clock *c);
+uint64_t clock_step_age_usec(ClockStep *s, Clock *c);
 
 /** Formats UTC as `2026-05-27T05:21:35.123456Z`. @param buf  at least CLOCK_ISO_SIZE bytes */
 #define CLOCK_ISO_SIZE 40
@@ -41,4 +41,4 @@ const char *clock_format_iso_nsec(char *buf, int64_t sec, uint32_t nsec);
 const char *clock_format_compact(char *buf, uint64_t realtime_usec, char sep);
 
 /** Formats a duration for people: `250ms`, `5s`, `2h 3m`. */
-const char *clock_format_span(char *buf, uint64_t usec);
+const char *clock_format_duration(char *buf, uint64_t usec);

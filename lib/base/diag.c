@@ -12,7 +12,7 @@
  * for lack of memory. Never written, never freed (n_allocated stays 0). */
 static Diag diag_no_memory;
 
-void diag_add(Diags *d, DiagWhere where, const char *remedy, const char *fault, ...) {
+void diag_add(Diags *d, DiagLocation where, const char *remedy, const char *fault, ...) {
         Diag diag = { .line = where.line };
         va_list ap;
 
@@ -47,8 +47,8 @@ static void diag_add_escaped(StrBuf *b, const char *s) {
         size_t n = strlen(s);
 
         while (n > 0) {
-                char spelled[UTF8_SPELL_SIZE];
-                size_t used = utf8_spell(s, n, spelled);
+                char spelled[UTF8_ESCAPE_SIZE];
+                size_t used = utf8_escape(s, n, spelled);
 
                 strbuf_add(b, spelled);
                 s += used;
@@ -74,7 +74,7 @@ char *diag_format(const Diag *d) {
                 strbuf_add(&b, "; ");
                 diag_add_escaped(&b, d->remedy);
         }
-        return strbuf_take(&b);
+        return strbuf_detach(&b);
 }
 
 static int diag_compare(const void *a, const void *b) {

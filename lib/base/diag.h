@@ -6,11 +6,11 @@
 
 #include "lib/base/cleanup.h"
 
-typedef struct DiagWhere {
+typedef struct DiagLocation {
         const char *file; /* borrowed */
         unsigned line;    /* 1-based; 0 = the whole file */
         const char *key;  /* dotted path, e.g. `destinations[0].part_size`; NULL = none */
-} DiagWhere;
+} DiagLocation;
 
 typedef struct Diag {
         char *file, *key, *fault, *remedy; /* owned; key and remedy may be NULL */
@@ -25,7 +25,8 @@ typedef struct Diags {
 /** Adds one fault. `fault` is a printf format; remedy (may be NULL) is copied as it is. Running out
  * of memory loses a text or an entry, but never leaves the list empty: a faulty file never passes.
  */
-void diag_add(Diags *d, DiagWhere where, const char *remedy, const char *fault, ...) _printf_(4, 5);
+void diag_add(Diags *d, DiagLocation where, const char *remedy, const char *fault, ...)
+        _printf_(4, 5);
 
 /** Writes `FILE:LINE: key.path: fault; remedy` a line each, in order of line, faults of one line as
  * found. Control characters in values are spelled `\xNN`. */

@@ -186,7 +186,7 @@ static bool fuse_is_local(int fd) {
 
 #define FS_MAGIC_FUSE 0x65735546
 
-char *fs_absolute(const char *path) {
+char *fs_absolute_path(const char *path) {
         char here[PATH_MAX];
         if (path[0] == '/')
                 return strdup(path);
@@ -232,7 +232,7 @@ bool fs_is_network(int fd, const char **ret_name) {
         return name != NULL;
 }
 
-int fs_has_no_writer(int fd) {
+int fs_check_writer(int fd) {
         if (fcntl(fd, F_SETLEASE, F_RDLCK) < 0) {
                 switch (errno) {
                 case EAGAIN:

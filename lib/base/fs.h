@@ -80,7 +80,7 @@ bool fs_is_network(int fd, const char **ret_name);
 
 /** @return the path below the working directory, or itself when it is absolute; links and `..`
  * stay. The caller's; NULL for lack of memory or of a working directory (errno) */
-char *fs_absolute(const char *path);
+char *fs_absolute_path(const char *path);
 
 /** The file's birth time, by the clock of its creator (see fs_is_network()).
  * @return microseconds since 1970; 0 where the file system has none (statx(2), STATX_BTIME) */
@@ -90,4 +90,4 @@ uint64_t fs_birth_usec(int fd);
  * @param fd  open O_RDONLY; SIGIO must be blocked in all threads by the caller
  * @return 0 no writer, FS_E_WRITER, FS_E_UNKNOWN (no leases here, not permitted) */
 enum { FS_E_WRITER = 1, FS_E_UNKNOWN = 2 };
-int fs_has_no_writer(int fd);
+int fs_check_writer(int fd);

@@ -86,8 +86,8 @@ static void line_add_escaped(Line *l, const char *s, size_t max_bytes, bool json
                end = MIN(l->n + max_bytes, sizeof l->text - TAIL_SIZE) - strlen(more);
 
         while (n > 0) {
-                char spelled[UTF8_SPELL_SIZE], quoted[2 * UTF8_SPELL_SIZE];
-                size_t used = utf8_spell(s, n, spelled), n_quoted = 0;
+                char spelled[UTF8_ESCAPE_SIZE], quoted[2 * UTF8_ESCAPE_SIZE];
+                size_t used = utf8_escape(s, n, spelled), n_quoted = 0;
 
                 for (const char *c = spelled; *c != '\0'; c++) {
                         if (json && (*c == '"' || *c == '\\'))

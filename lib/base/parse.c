@@ -161,7 +161,7 @@ int parse_bytes(const char *s, uint64_t *ret) {
         return parse_with_unit(s, byte_units, ELEMENTSOF(byte_units), ret);
 }
 
-int parse_time_usec(const char *s, uint64_t *ret) {
+int parse_duration_usec(const char *s, uint64_t *ret) {
         if (strcmp(s, "0") == 0) {
                 *ret = 0;
                 return 0;
@@ -223,7 +223,7 @@ const char *parse_format_bytes(char *buf, uint64_t bytes) {
         return format_with_unit(buf, bytes, byte_units, ELEMENTSOF(byte_units));
 }
 
-const char *parse_format_time(char *buf, uint64_t usec) {
+const char *parse_format_duration(char *buf, uint64_t usec) {
         return format_with_unit(buf, usec, time_units, ELEMENTSOF(time_units));
 }
 
@@ -254,7 +254,7 @@ const char *parse_format_human(char *buf, uint64_t bytes) {
         return buf;
 }
 
-bool parse_take_u64(const char **at, const char *end, uint64_t *ret) {
+bool parse_u64_prefix(const char **at, const char *end, uint64_t *ret) {
         const char *start = *at;
         uint64_t value = 0;
 
@@ -266,7 +266,7 @@ bool parse_take_u64(const char **at, const char *end, uint64_t *ret) {
         return *at > start;
 }
 
-bool parse_json_nests_deeper(const char *s, size_t n, unsigned max) {
+bool parse_json_exceeds_depth(const char *s, size_t n, unsigned max) {
         unsigned depth = 0;
         bool in_string = false;
 
@@ -320,16 +320,16 @@ size_t utf8_char_size(const char *s, size_t n) {
         return size;
 }
 
-size_t utf8_spell(const char *s, size_t n, char buf[static UTF8_SPELL_SIZE]) {
+size_t utf8_escape(const char *s, size_t n, char buf[static UTF8_ESCAPE_SIZE]) {
         const unsigned char *p = (const unsigned char *)s;
         size_t size = utf8_char_size(s, n);
 
         if (size == 0 || (size == 1 && (p[0] < 0x20 || p[0] == 0x7f))) {
-                (void)snprintf(buf, UTF8_SPELL_SIZE, "\\x%02x", p[0]);
+                (void)snprintf(buf, UTF8_ESCAPE_SIZE, "\\x%02x", p[0]);
                 return 1;
         }
         if (size == 2 && p[0] == 0xc2 && p[1] < 0xa0) { /* C1: ESC [ in one character */
-                (void)snprintf(buf, UTF8_SPELL_SIZE, "\\x%02x\\x%02x", p[0], p[1]);
+                (void)snprintf(buf, UTF8_ESCAPE_SIZE, "\\x%02x\\x%02x", p[0], p[1]);
                 return 2;
         }
         memcpy(buf, s, size);

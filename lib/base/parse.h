@@ -14,11 +14,11 @@ int parse_u64_range(const char *s, uint64_t min, uint64_t max, uint64_t *ret);
 
 /** Decimal digits from *at on, before end; *at is behind them then, also when they are too large.
  * @return whether there were any, and they fit */
-bool parse_take_u64(const char **at, const char *end, uint64_t *ret);
+bool parse_u64_prefix(const char **at, const char *end, uint64_t *ret);
 
 /** @return whether brackets outside of strings are nested deeper than max: what a JSON parser would
  * have to keep on its stack */
-bool parse_json_nests_deeper(const char *s, size_t n, unsigned max);
+bool parse_json_exceeds_depth(const char *s, size_t n, unsigned max);
 
 /** Exactly 2n lower or upper case hex digits. */
 int parse_hex_bytes(const char *s, void *buf, size_t n);
@@ -55,7 +55,7 @@ int parse_bytes(const char *s, uint64_t *ret);
 int parse_rate(const char *s, uint64_t *ret);
 
 /** `250ms 5s 10m 2h 7d`, and `us`; a unit is needed unless it is 0. */
-int parse_time_usec(const char *s, uint64_t *ret);
+int parse_duration_usec(const char *s, uint64_t *ret);
 
 /** `5%` is 50, `0.5%` is 5; at most 100%. */
 int parse_permille(const char *s, unsigned *ret);
@@ -66,8 +66,8 @@ int parse_permille(const char *s, unsigned *ret);
 /** As parse_bytes reads them, exactly: by the largest unit that divides it (`8MiB`, `1000`). */
 const char *parse_format_bytes(char *buf, uint64_t bytes);
 
-/** As parse_time_usec reads them, exactly: `90s`, `250ms`, `2h`. */
-const char *parse_format_time(char *buf, uint64_t usec);
+/** As parse_duration_usec reads them, exactly: `90s`, `250ms`, `2h`. */
+const char *parse_format_duration(char *buf, uint64_t usec);
 
 /** For people: `1.5 GiB`, `512 B`. */
 const char *parse_format_human(char *buf, uint64_t bytes);
@@ -84,5 +84,5 @@ size_t utf8_char_size(const char *s, size_t n);
  * reversible: a backslash stays too.
  * @param n  bytes that may be read, ≥ 1  @param buf  gets the spelling, NUL-terminated
  * @return how many bytes of s were used, ≥ 1 */
-#define UTF8_SPELL_SIZE 9
-size_t utf8_spell(const char *s, size_t n, char buf[static UTF8_SPELL_SIZE]);
+#define UTF8_ESCAPE_SIZE 9
+size_t utf8_escape(const char *s, size_t n, char buf[static UTF8_ESCAPE_SIZE]);

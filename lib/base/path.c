@@ -28,7 +28,7 @@ char *path_join(const char *a, const char *b) {
                 strbuf_add(&joined, b + strspn(b, "/"));
         } else
                 strbuf_add(&joined, a[0] != '\0' ? a : b);
-        return strbuf_take(&joined);
+        return strbuf_detach(&joined);
 }
 
 const char *path_name(const char *path) {
@@ -90,7 +90,7 @@ char *path_simplify(const char *path) {
         }
         if (b.n == 0)
                 strbuf_add(&b, absolute ? "/" : ".");
-        return strbuf_take(&b);
+        return strbuf_detach(&b);
 }
 
 char *path_escape(const char *raw) {
@@ -109,7 +109,7 @@ char *path_escape(const char *raw) {
                 raw += size;
                 n -= size;
         }
-        return strbuf_take(&b);
+        return strbuf_detach(&b);
 }
 
 int path_unescape(const char *escaped, char **ret) {
@@ -133,7 +133,7 @@ int path_unescape(const char *escaped, char **ret) {
                 strbuf_add_n(&b, &byte, 1);
                 escaped += 4;
         }
-        raw = strbuf_take(&b);
+        raw = strbuf_detach(&b);
         if (!raw)
                 return -ENOMEM;
         *ret = raw;

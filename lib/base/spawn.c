@@ -8,7 +8,7 @@
 
 static struct rlimit inherited; /* of descriptors; zero = as it still is */
 
-int spawn_raise_descriptors(void) {
+int spawn_raise_fd_limit(void) {
         struct rlimit limit;
         if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
                 return -errno;
@@ -38,7 +38,7 @@ static int set_attributes(posix_spawnattr_t *attributes, bool keeps_signals) {
         return -r;
 }
 
-static int set_descriptors(posix_spawn_file_actions_t *actions, const SpawnOrder *o) {
+static int set_descriptors(posix_spawn_file_actions_t *actions, const SpawnOptions *o) {
         int r = 0;
         for (int i = 0; i < (int)o->n_fds && r == 0; i++)
                 r = o->fds[i] >= 0
@@ -49,7 +49,7 @@ static int set_descriptors(posix_spawn_file_actions_t *actions, const SpawnOrder
         return -r;
 }
 
-int spawn_program(pid_t *ret, const SpawnOrder *o) {
+int spawn_program(pid_t *ret, const SpawnOptions *o) {
         posix_spawn_file_actions_t actions;
         posix_spawnattr_t attributes;
         pid_t pid;

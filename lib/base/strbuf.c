@@ -77,7 +77,7 @@ int strbuf_error(const StrBuf *b) {
         return b->failed ? -ENOMEM : 0;
 }
 
-char *strbuf_take(StrBuf *b) {
+char *strbuf_detach(StrBuf *b) {
         char *text;
 
         strbuf_add_n(b, NULL, 0); /* an empty one becomes "" */

@@ -1,4 +1,4 @@
-/* A growing string. An allocation failure is remembered and returned once, by strbuf_take() or
+/* A growing string. An allocation failure is remembered and returned once, by strbuf_detach() or
  * strbuf_error(). */
 #pragma once
 
@@ -21,5 +21,5 @@ void strbuf_add_n(StrBuf *b, const void *data, size_t n);
 void strbuf_addf(StrBuf *b, const char *fmt, ...) _printf_(2, 3);
 void strbuf_clear(StrBuf *b);      /* keeps the memory */
 int strbuf_error(const StrBuf *b); /* 0 or -ENOMEM */
-char *strbuf_take(StrBuf *b); /* the caller's; NULL after a failure; "" when nothing was added */
+char *strbuf_detach(StrBuf *b); /* the caller's; NULL after a failure; "" when nothing was added */
 void strbuf_done(StrBuf *b);

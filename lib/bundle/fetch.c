@@ -303,7 +303,7 @@ uint64_t fetch_bytes(const Fetch *f) {
         return f->bytes;
 }
 
-const char *fetch_fault(const Fetch *f) {
+const char *fetch_error_text(const Fetch *f) {
         return f->fault;
 }
 
@@ -400,7 +400,7 @@ int fetch_resume(Fetch *f, uint64_t done, FetchRange *ret_frames, uint64_t *ret_
         return 0;
 }
 
-void fetch_feed_kept(Fetch *f, const void *data, size_t n) {
+void fetch_supply_kept(Fetch *f, const void *data, size_t n) {
         n = (size_t)MIN((uint64_t)n, f->keep - f->content);
         (void)member_digest_update(&f->digest, data, n); /* zeros do not matter here */
         f->content += n;
@@ -531,9 +531,9 @@ static int decompress(Fetch *f, const uint8_t *data, size_t n, const FetchOutput
         return 0;
 }
 
-int fetch_feed(Fetch *f, const void *data, size_t n,
-               int (*put)(const void *data, uint64_t n, uint64_t offset, void *userdata),
-               void *userdata) {
+int fetch_supply_data(Fetch *f, const void *data, size_t n,
+                      int (*put)(const void *data, uint64_t n, uint64_t offset, void *userdata),
+                      void *userdata) {
         if (f->error == 0 && f->content < f->keep)
                 f->error = -EINVAL; /* what was kept is missing from the digest */
         if (f->error == 0)

@@ -30,19 +30,19 @@ int fetch_set_table(Fetch *f, const void *table, size_t n, FetchRange *ret_frame
 
 /** Where to start reading in order to resume a file that has `done` bytes of the content already.
  * Sparse members and the like: *ret_frames is the whole run and *ret_keep is 0.
- * @param ret_keep  bytes of the file that stay (cut at a frame); pass them to fetch_feed_kept()
+ * @param ret_keep  bytes of the file that stay (cut at a frame); pass them to fetch_supply_kept()
  * before anything else */
 int fetch_resume(Fetch *f, uint64_t done, FetchRange *ret_frames, uint64_t *ret_keep);
-void fetch_feed_kept(Fetch *f, const void *data, size_t n); /* for the digest */
+void fetch_supply_kept(Fetch *f, const void *data, size_t n); /* for the digest */
 
 /** Supplies the object's bytes of the range in order, cut anywhere.
  * @param put  gets the content in order; data NULL = n zeros (a hole)
- * @return 0, a negative of put, -EBADMSG damaged (fetch_fault() says what), -ENOMEM */
-int fetch_feed(Fetch *f, const void *data, size_t n,
-               int (*put)(const void *data, uint64_t n, uint64_t offset, void *userdata),
-               void *userdata);
+ * @return 0, a negative of put, -EBADMSG damaged (fetch_error_text() says what), -ENOMEM */
+int fetch_supply_data(Fetch *f, const void *data, size_t n,
+                      int (*put)(const void *data, uint64_t n, uint64_t offset, void *userdata),
+                      void *userdata);
 
 /** After the last byte. @return 0: complete and its SHA-256 is the manifest's; -EBADMSG */
 int fetch_finish(Fetch *f);
-uint64_t fetch_bytes(const Fetch *f);    /* of the member */
-const char *fetch_fault(const Fetch *f); /* a sentence; "" */
+uint64_t fetch_bytes(const Fetch *f);         /* of the member */
+const char *fetch_error_text(const Fetch *f); /* a sentence; "" */

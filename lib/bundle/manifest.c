@@ -298,8 +298,8 @@ static int add_fault(StrBuf *fault, const char *fmt, ...) {
         (void)vsnprintf(text, sizeof text, fmt, args); /* long values are cut */
         va_end(args);
         for (size_t i = 0, n = strlen(text); i < n;) {
-                char spelled[UTF8_SPELL_SIZE];
-                i += utf8_spell(text + i, n - i, spelled);
+                char spelled[UTF8_ESCAPE_SIZE];
+                i += utf8_escape(text + i, n - i, spelled);
                 strbuf_add(fault, spelled);
         }
         return -EINVAL;
@@ -793,7 +793,7 @@ int manifest_read(const void *data, size_t n, json_t **ret, char **ret_fault) {
         }
         if (r < 0) {
                 json_decref(document);
-                *ret_fault = strbuf_take(&fault);
+                *ret_fault = strbuf_detach(&fault);
                 return r;
         }
         *ret = document;

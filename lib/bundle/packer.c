@@ -263,7 +263,7 @@ static int state_save(const Span *span, const BundleWriter *w, PackedRow *row) {
         int r = strbuf_error(&b);
         if (r == 0) {
                 row->state_bytes = b.n;
-                row->state = (uint8_t *)strbuf_take(&b);
+                row->state = (uint8_t *)strbuf_detach(&b);
         }
         strbuf_done(&b);
         return r;
@@ -691,7 +691,7 @@ static int rebuild_frames(Packer *p, const Part *wanted, const WriterMark *mark,
         return r;
 }
 
-int packer_remake(Packer *p, size_t index, PackedPart *ret) {
+int packer_rebuild(Packer *p, size_t index, PackedPart *ret) {
         _cleanup_(packed_part_done) PackedPart part = { .index = index };
         if (index >= p->parts.n)
                 return -EINVAL;

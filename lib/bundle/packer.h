@@ -109,7 +109,7 @@ int packer_next(Packer *p, PackedPart *ret);
  * @return PACKER_PART and *ret, whose row has neither frame_bytes nor state; PACKER_E_DIFFERS:
  * other bytes come out than the row says (another libzstd, a changed source); else as
  * bundle_writer_next() */
-int packer_remake(Packer *p, size_t index, PackedPart *ret);
+int packer_rebuild(Packer *p, size_t index, PackedPart *ret);
 
 /** Upper bound of a part's bytes: for limits.memory. For n_closed 0 and the whole stream it holds
  * for every part; for 0 bytes it is that of every stream short enough for part_size, the seek table

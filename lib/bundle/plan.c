@@ -471,6 +471,6 @@ static int tar_header(const PlanMember *m, void **ret, size_t *ret_bytes) {
                 return r;
         }
         *ret_bytes = output.bytes.n;
-        *ret = strbuf_take(&output.bytes);
+        *ret = strbuf_detach(&output.bytes);
         return 0;
 }

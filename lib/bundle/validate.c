@@ -131,7 +131,7 @@ Verdict validator_finish(Validator *v, char **ret_detail) {
         } else
                 verdict = v->ops->finish(v, &detail);
 
-        *ret_detail = strbuf_take(&detail);
+        *ret_detail = strbuf_detach(&detail);
         strbuf_done(&detail);
         return verdict;
 }

@@ -346,20 +346,20 @@ static int duplicate(int fd) {
 }
 
 /* @return 0 and *ret, or what kept it from starting */
-static int spawn(pid_t *ret, const ChildOrder *order, int out_fd, int error_fd) {
+static int spawn(pid_t *ret, const ChildOptions *order, int out_fd, int error_fd) {
         _cleanup_close_ int input_fd = duplicate(order->input_fd),
                             third_fd = duplicate(order->third_fd);
         if ((order->input_fd > 0 && input_fd < 0) || (order->third_fd > 0 && third_fd < 0))
                 return -EAGAIN;
         return spawn_program(
                 ret,
-                &(SpawnOrder){ .program = order->program ? order->program : order->argv[0],
-                               .argv = order->argv,
-                               .environment = order->environment ? order->environment : environ,
-                               .fds = { input_fd, out_fd, order->merges_errors ? out_fd : error_fd,
-                                        third_fd },
-                               .n_fds = order->third_fd > 0 ? 4 : 3,
-                               .keeps_signals = order->keeps_signals });
+                &(SpawnOptions){ .program = order->program ? order->program : order->argv[0],
+                                 .argv = order->argv,
+                                 .environment = order->environment ? order->environment : environ,
+                                 .fds = { input_fd, out_fd,
+                                          order->merges_errors ? out_fd : error_fd, third_fd },
+                                 .n_fds = order->third_fd > 0 ? 4 : 3,
+                                 .keeps_signals = order->keeps_signals });
 }
 
 static int add_sources(Child *c, sd_event *event, uint64_t timeout_usec) {
@@ -386,7 +386,7 @@ static int add_sources(Child *c, sd_event *event, uint64_t timeout_usec) {
         return 0;
 }
 
-static int start(Child *c, sd_event *event, const ChildOrder *order) {
+static int start(Child *c, sd_event *event, const ChildOptions *order) {
         _cleanup_close_ int out_fd = -1, error_fd = -1;
         int r = make_pipe(&c->out_fd, &out_fd);
 
@@ -412,7 +412,7 @@ static int start(Child *c, sd_event *event, const ChildOrder *order) {
         return r;
 }
 
-int child_new(Child **ret, sd_event *event, const ChildOrder *order) {
+int child_new(Child **ret, sd_event *event, const ChildOptions *order) {
         _cleanup_(child_freep) Child *c = NULL;
         int r;
 

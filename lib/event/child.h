@@ -25,8 +25,8 @@ typedef struct ChildResult {
         const char *error_line; /* its first line, at most 256 bytes, "" for none */
 } ChildResult;
 
-typedef struct ChildOrder {  /* borrowed while child_new runs */
-        const char *program; /* NULL = argv[0]; searched in our PATH when it has no slash */
+typedef struct ChildOptions { /* borrowed while child_new runs */
+        const char *program;  /* NULL = argv[0]; searched in our PATH when it has no slash */
         char *const *argv;
         char *const *environment; /* NULL-terminated; NULL = ours */
         int input_fd;             /* its stdin; 0 = /dev/null */
@@ -44,12 +44,12 @@ typedef struct ChildOrder {  /* borrowed while child_new runs */
          * Its own children that hold its pipes open are not waited for, nor killed. */
         void (*on_done)(const ChildResult *result, void *userdata);
         void *userdata;
-} ChildOrder;
+} ChildOptions;
 
 /** Starts it: all other descriptors closed, signals and mask at their defaults, a process group
  * of its own. By posix_spawn or vfork-and-exec: no code of ours between fork and exec.
  * @return 0, -ENOMEM, -EAGAIN, -EINVAL; that the program is missing comes as 0 and on_done */
-int child_new(Child **ret, sd_event *event, const ChildOrder *order);
+int child_new(Child **ret, sd_event *event, const ChildOptions *order);
 /** Kills it (its process group) if it still runs; no callback any more. Does not wait for its
  * death: the loop reaps it. Takes NULL, returns NULL. */
 Child *child_free(Child *c);

@@ -3,13 +3,13 @@
 #include <errno.h>
 #include <time.h>
 
-static int make(sd_event_source **ret, const TimerOrder *o, clockid_t clock) {
+static int make(sd_event_source **ret, const TimerOptions *o, clockid_t clock) {
         int r = sd_event_add_time_relative(o->event, ret, clock, o->usec, o->slack_usec, o->handler,
                                            o->userdata);
         return r < 0 ? r : 0;
 }
 
-int timer_arm(sd_event_source **timer, const TimerOrder *o) {
+int timer_arm(sd_event_source **timer, const TimerOptions *o) {
         if (*timer)
                 return timer_rearm(*timer, o->usec);
         int r = make(timer, o, CLOCK_BOOTTIME);

@@ -33,7 +33,7 @@
 
 typedef struct HttpRateLimit { /* of a pool */
         sd_event *event;       /* borrowed */
-        HttpThrottle throttle;
+        HttpRateLimitHooks throttle;
         ListLink wires;   /* the connections that are open */
         unsigned n_calls; /* that have begun: each gets its share */
 } HttpRateLimit;
@@ -87,7 +87,7 @@ static bool is_on(const HttpRateLimit *p) {
         return p->throttle.book != NULL;
 }
 
-/* @param ret_paid  gets them. @return as HttpThrottle.book */
+/* @param ret_paid  gets them. @return as HttpRateLimitHooks.book */
 static uint64_t book(HttpRateLimit *p, uint64_t n, HttpBooking *ret_paid) {
         ret_paid->n = n;
         return p->throttle.book(n, &ret_paid->cost, p->throttle.userdata);
@@ -112,7 +112,8 @@ static HttpBooking split_booking(HttpBooking *from, uint64_t n) {
 
 /* ── connections ── */
 
-static void http_ratelimit_init(HttpRateLimit *p, sd_event *event, const HttpThrottle *throttle) {
+static void http_ratelimit_init(HttpRateLimit *p, sd_event *event,
+                                const HttpRateLimitHooks *throttle) {
         *p = (HttpRateLimit){ .event = event };
         if (throttle)
                 p->throttle = *throttle;
@@ -1132,7 +1133,7 @@ static CURLcode set_callbacks(CURL *easy, HttpCall *c) {
         return code;
 }
 
-static CURLcode set_request(CURL *easy, const HttpCall *c, const HttpOrder *o) {
+static CURLcode set_request(CURL *easy, const HttpCall *c, const HttpRequestOptions *o) {
         bool has_body = o->body || strcmp(o->method, "PUT") == 0 || strcmp(o->method, "POST") == 0;
         CURLcode code = CURLE_OK;
 
@@ -1166,7 +1167,7 @@ static int append(struct curl_slist **list, const char *line) {
         return 0;
 }
 
-static int set_headers(HttpCall *c, const HttpOrder *o) {
+static int set_headers(HttpCall *c, const HttpRequestOptions *o) {
         for (const char *const *line = o->headers; line && *line; line++) {
                 _cleanup_free_ char *spelled = NULL;
                 int r = http_request_format_header(*line, &spelled);
@@ -1184,7 +1185,7 @@ static int set_headers(HttpCall *c, const HttpOrder *o) {
                 "Expect:"); /* or libcurl asks first, and waits a second for who does not know it */
 }
 
-static int set_up_handle(HttpCall *c, const HttpOrder *o) {
+static int set_up_handle(HttpCall *c, const HttpRequestOptions *o) {
         CURLcode code;
         int r = set_headers(c, o);
 
@@ -1270,7 +1271,7 @@ HttpCall *http_call_cancel(HttpCall *call) {
 
 /* ── a new call ── */
 
-static int call_set_up(HttpCall *c, const HttpOrder *o) {
+static int call_set_up(HttpCall *c, const HttpRequestOptions *o) {
         HttpPool *p = c->pool;
         _cleanup_(url_done) Url url = { 0 };
         int r = url_parse(&url, o->url);
@@ -1288,7 +1289,7 @@ static int call_set_up(HttpCall *c, const HttpOrder *o) {
         return r < 0 ? r : set_up_handle(c, o);
 }
 
-int http_call_new(HttpCall **ret, HttpPool *pool, const HttpOrder *order) {
+int http_call_new(HttpCall **ret, HttpPool *pool, const HttpRequestOptions *order) {
         _cleanup_(call_freep) HttpCall *c = NULL;
         int r;
 

@@ -15,7 +15,7 @@ typedef struct HttpCall HttpCall;
 typedef struct HttpReply HttpReply;
 
 /* How fast may be sent. Asked from the loop; never blocks. */
-typedef struct HttpThrottle {
+typedef struct HttpRateLimitHooks {
         /* Books so many bytes, also such as have gone already. @param ret_cost what refund takes
          * for all of them, in a unit of the throttle's own. @return after how many microseconds
          * they may go; 0 = now */
@@ -29,7 +29,7 @@ typedef struct HttpThrottle {
          * is no limit now. */
         size_t (*piece)(void *userdata);
         void *userdata;
-} HttpThrottle;
+} HttpRateLimitHooks;
 
 typedef struct HttpPoolOptions { /* copied */
         /* At once, to all hosts together; further requests wait for their turn. 0 = no limit. Kept
@@ -51,7 +51,7 @@ typedef struct HttpPoolOptions { /* copied */
 
         /* For all that is sent: bodies, headers, TLS, and what is sent again; NULL = no limit.
          * What waits for it does not stall. */
-        const HttpThrottle *throttle;
+        const HttpRateLimitHooks *throttle;
 
         /* `host:port:address` that need no look-up, NULL-terminated; NULL; for tests */
         const char *const *resolve;
@@ -64,9 +64,10 @@ int http_pool_new(HttpPool **ret, sd_event *event, const HttpPoolOptions *option
 HttpPool *http_pool_free(HttpPool *p);
 DEFINE_CLEANUP(HttpPool, http_pool_free);
 
-typedef struct HttpOrder {  /* strings are copied; body is borrowed until on_done or cancel */
-        const char *method; /* GET PUT POST HEAD DELETE */
-        const char *url;    /* sent as it is: escaped, `.` and `..` let be (CURLOPT_PATH_AS_IS) */
+typedef struct
+        HttpRequestOptions { /* strings are copied; body is borrowed until on_done or cancel */
+        const char *method;  /* GET PUT POST HEAD DELETE */
+        const char *url;     /* sent as it is: escaped, `.` and `..` let be (CURLOPT_PATH_AS_IS) */
         /* `Name: value` lines, NULL-terminated; Host, Content-Length and User-Agent are made here
          * unless given; no `Expect:` unless given; no CR, LF or NUL (-EINVAL) */
         const char *const *headers;
@@ -92,11 +93,11 @@ typedef struct HttpOrder {  /* strings are copied; body is borrowed until on_don
          * must not be freed from inside. */
         void (*on_done)(const HttpReply *reply, void *userdata);
         void *userdata;
-} HttpOrder;
+} HttpRequestOptions;
 
 /** Begins a request. @param ret may be NULL; valid until on_done. @return 0, -ENOMEM, -EINVAL (URL
  * or headers are malformed) */
-int http_call_new(HttpCall **ret, HttpPool *pool, const HttpOrder *order);
+int http_call_new(HttpCall **ret, HttpPool *pool, const HttpRequestOptions *order);
 /** Ends it without calling on_done. The connection is closed if it was in use. Not from inside the
  * call's own callbacks. Takes NULL, returns NULL. */
 HttpCall *http_call_cancel(HttpCall *call);

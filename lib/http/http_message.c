@@ -33,7 +33,7 @@ static bool is_url(const char *url) {
         return n > 0 && n <= URL_MAX;
 }
 
-bool http_request_is_valid(const HttpOrder *o) {
+bool http_request_is_valid(const HttpRequestOptions *o) {
         if (!is_method(o->method) || !is_url(o->url) || !o->on_done)
                 return false;
         if (o->body)
@@ -65,7 +65,7 @@ int http_request_format_header(const char *line, char **ret) {
         return 0;
 }
 
-bool http_request_has_header(const HttpOrder *o, const char *name) {
+bool http_request_has_header(const HttpRequestOptions *o, const char *name) {
         size_t n = strlen(name);
 
         for (const char *const *line = o->headers; line && *line; line++)
@@ -379,14 +379,14 @@ static const char *sentence(const HttpErrorCause *f, char *buf, size_t size) {
         case HTTP_E_RESOLVE:
         case HTTP_E_CONNECT:
                 return connect_sentence(f, buf, size,
-                                        parse_format_time(span, f->connect_timeout_usec));
+                                        parse_format_duration(span, f->connect_timeout_usec));
         case HTTP_E_STALLED:
                 (void)snprintf(buf, size, "nothing moved for %s",
-                               parse_format_time(span, f->stall_usec));
+                               parse_format_duration(span, f->stall_usec));
                 return buf;
         case HTTP_E_TIMEOUT:
                 (void)snprintf(buf, size, "not done within %s",
-                               parse_format_time(span, f->timeout_usec));
+                               parse_format_duration(span, f->timeout_usec));
                 return buf;
         case HTTP_E_TOO_LARGE:
                 return size_sentence(f, buf, size);

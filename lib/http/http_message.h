@@ -14,7 +14,7 @@
 
 /** @return whether the method is known, the body fits it, and the URL can be sent as it is:
  *   printable ASCII without blanks and `#`, at most 32 KiB. url_parse() checks the rest. */
-bool http_request_is_valid(const HttpOrder *o);
+bool http_request_is_valid(const HttpRequestOptions *o);
 
 /** Formats a `Name: value` line as libcurl wants it: an empty value, by which libcurl would leave
  * the header out, by a semicolon.
@@ -22,7 +22,7 @@ bool http_request_is_valid(const HttpOrder *o);
 int http_request_format_header(const char *line, char **ret);
 
 /** @param name  without the colon. @return whether one of the lines is this header */
-bool http_request_has_header(const HttpOrder *o, const char *name);
+bool http_request_has_header(const HttpRequestOptions *o, const char *name);
 
 /* ── the reply ── */
 

@@ -111,7 +111,7 @@ static void add_text(Sha256 *s, const char *text) {
         sha256_update(s, text, strlen(text));
 }
 
-void bundle_id_make(const BundleIdInput *in, char ret[BUNDLE_ID_SIZE]) {
+void bundle_id_build(const BundleIdInput *in, char ret[BUNDLE_ID_SIZE]) {
         char time[CLOCK_ISO_SIZE], hex[SHA256_HEX_SIZE];
         uint8_t digest[SHA256_SIZE];
         uint64_t usec;
@@ -189,7 +189,7 @@ uint64_t member_fingerprint(const char *path, const struct stat *st) {
         return v;
 }
 
-bool member_fingerprints_have(const uint64_t *sorted, size_t n, uint64_t fingerprint) {
+bool member_fingerprints_contain(const uint64_t *sorted, size_t n, uint64_t fingerprint) {
         size_t low = 0, high = n;
 
         while (low < high) {
@@ -206,8 +206,8 @@ bool member_fingerprints_have(const uint64_t *sorted, size_t n, uint64_t fingerp
 #define NO_CLUSTER "0000000000000000"
 #define PASSWD_BYTES 4096
 
-void bundle_id_of_unit(const BundleOrigin *o, const ScanUnit *u, const char *path,
-                       char ret[BUNDLE_ID_SIZE]) {
+void bundle_id_from_unit(const BundleOrigin *o, const ScanUnit *u, const char *path,
+                         char ret[BUNDLE_ID_SIZE]) {
         uint64_t ignored;
         bool has_date = date_time_parse(u->values.date_time, &ignored) == 0;
         BundleIdInput in = {
@@ -223,7 +223,7 @@ void bundle_id_of_unit(const BundleOrigin *o, const ScanUnit *u, const char *pat
                 .first_mtime_nsec = (int64_t)u->first.st_mtim.tv_sec * (int64_t)NSEC_PER_SEC +
                                     u->first.st_mtim.tv_nsec,
         };
-        bundle_id_make(&in, ret);
+        bundle_id_build(&in, ret);
 }
 
 /* The owner's name, or the number where there is none. */
@@ -236,7 +236,7 @@ static void user_name(uid_t uid, char *buf, size_t n) {
                 snprintf(buf, n, "%u", (unsigned)uid);
 }
 
-char *bundle_directory(const PathTemplate *prefix, const BundleOrigin *o, const BundlePlace *p) {
+char *bundle_directory(const PathTemplate *prefix, const BundleOrigin *o, const BundleLocation *p) {
         char date[CLOCK_ISO_SIZE], user[256] = "";
         if (path_template_has(prefix, 'u')) /* a lookup may be slow */
                 user_name(p->uid, user, sizeof user);
@@ -265,8 +265,8 @@ static bool key_is_safe(const char *key) {
         }
 }
 
-int bundle_directory_of_prefix(const char *s3_prefix, const char *bucket, const char *instance_id,
-                               char **ret) {
+int bundle_directory_from_prefix(const char *s3_prefix, const char *bucket, const char *instance_id,
+                                 char **ret) {
         static const char scheme[] = "s3://";
         size_t n_scheme = sizeof scheme - 1, n_bucket = strlen(bucket);
         *ret = NULL;

@@ -34,7 +34,7 @@ typedef struct BundleIdInput {
  * Hex: the first 12 digits of the SHA-256 over instance_id, source and path, each as its length in
  * bytes (u64, little-endian) and its bytes; unless unique_name, then also first_dev, first_ino and
  * first_mtime_nsec, each u64 little-endian. */
-void bundle_id_make(const BundleIdInput *in, char ret[BUNDLE_ID_SIZE]);
+void bundle_id_build(const BundleIdInput *in, char ret[BUNDLE_ID_SIZE]);
 /** @return whether s is spelled like a bundle id: what arrives over the API is checked by this */
 bool bundle_id_is_valid(const char *s);
 
@@ -43,7 +43,7 @@ bool bundle_id_is_valid(const char *s);
  * little-endian). Not the device: its number may be another after a reboot. */
 uint64_t member_fingerprint(const char *path, const struct stat *st);
 /** @param sorted  fingerprints of n members, ascending  @return whether this one is among them */
-bool member_fingerprints_have(const uint64_t *sorted, size_t n, uint64_t fingerprint);
+bool member_fingerprints_contain(const uint64_t *sorted, size_t n, uint64_t fingerprint);
 
 /* ---- where a bundle goes: for the agent and for `estimate` ---- */
 
@@ -56,19 +56,19 @@ typedef struct BundleOrigin { /* borrowed */
 /** The id of the bundle that a unit becomes. A core dump's directory with a date in its name is
  * known by its path alone; all other names may come back, so the first member counts too.
  * @param path  absolute path of the unit, raw */
-void bundle_id_of_unit(const BundleOrigin *o, const ScanUnit *u, const char *path,
-                       char ret[BUNDLE_ID_SIZE]);
+void bundle_id_from_unit(const BundleOrigin *o, const ScanUnit *u, const char *path,
+                         char ret[BUNDLE_ID_SIZE]);
 
-typedef struct BundlePlace {                /* borrowed */
+typedef struct BundleLocation {             /* borrowed */
         const char *date_time, *cluster_id; /* as spelled; "" = no incident: the oldest member's
                                                time, sixteen zeros */
         uint64_t oldest_mtime_usec;
         uid_t uid; /* owner of the unit, resolved only for %u */
-} BundlePlace;
+} BundleLocation;
 
 /** `<expanded prefix>/<instance-id>`, the directory of the object and its manifest. @return the
  * caller's, NULL for lack of memory */
-char *bundle_directory(const PathTemplate *prefix, const BundleOrigin *o, const BundlePlace *p);
+char *bundle_directory(const PathTemplate *prefix, const BundleOrigin *o, const BundleLocation *p);
 
 /** The same for a dump whose hook was given a prefix of its own: it is used unchanged for the
  * destinations of its bucket.
@@ -76,5 +76,5 @@ char *bundle_directory(const PathTemplate *prefix, const BundleOrigin *o, const 
  * @param ret  `<prefix>/<instance-id>`, the caller's; NULL: it is none, another bucket's, or has a
  * component that is empty, `.` or `..`
  * @return 0, -ENOMEM */
-int bundle_directory_of_prefix(const char *s3_prefix, const char *bucket, const char *instance_id,
-                               char **ret);
+int bundle_directory_from_prefix(const char *s3_prefix, const char *bucket, const char *instance_id,
+                                 char **ret);

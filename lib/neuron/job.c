@@ -365,7 +365,7 @@ static bool by_kubernetes(char *const *env, JobIdentity *ret) {
         return true;
 }
 
-bool job_identity_of(char *const *env, JobIdentity *ret) {
+bool job_identity_detect(char *const *env, JobIdentity *ret) {
         *ret = (JobIdentity){ .rank = -1,
                               .world_size = -1,
                               .local_rank = -1,

@@ -26,7 +26,7 @@ typedef struct JobIdentity {
  * > OMPI/PMI > SLURM_PROCID > k8s index.
  * @param environment  NAME=VALUE, NULL-terminated; hostile
  * @return whether a launcher or at least a key was found @see docs/HOOK.md */
-bool job_identity_of(char *const *environment, JobIdentity *ret);
+bool job_identity_detect(char *const *environment, JobIdentity *ret);
 
 /** @return the static spelling of a JobIdentity.source, NULL when s is none of them */
 const char *job_source_find(const char *s);
@@ -37,7 +37,7 @@ const char *environment_get(char *const *environment, const char *name);
 #define ENVIRONMENT_NAME_MAX 128
 
 /** Whether a variable may be recorded: its name is a C identifier of at most ENVIRONMENT_NAME_MAX
- * bytes, matches one of the patterns (fnmatch), or is one that job_identity_of() reads, and does
+ * bytes, matches one of the patterns (fnmatch), or is one that job_identity_detect() reads, and does
  * not speak of a secret. @param patterns  NULL-terminated; NULL: the defaults of
  * snapshot.environment */
 bool environment_is_allowed(char *const *patterns, const char *name);

@@ -217,7 +217,7 @@ char *bundle_manifest_name(const char *stem) {
         return name_with(stem, MANIFEST_SUFFIX);
 }
 
-BundleFile bundle_file_of(const char *key, size_t *ret_stem) {
+BundleFile bundle_file_kind(const char *key, size_t *ret_stem) {
         const char *name = path_name(key), *suffix = "";
         BundleFile file = BUNDLE_NEITHER;
         if (path_has_suffix(name, BUNDLE_SUFFIX)) {
@@ -232,10 +232,10 @@ BundleFile bundle_file_of(const char *key, size_t *ret_stem) {
         return file;
 }
 
-bool bundle_key_is_of(const char *key, const char *instance_id) {
+bool bundle_key_belongs_to(const char *key, const char *instance_id) {
         const char *slash = strrchr(key, '/');
         size_t n_stem;
-        if (!slash || bundle_file_of(key, &n_stem) == BUNDLE_NEITHER)
+        if (!slash || bundle_file_kind(key, &n_stem) == BUNDLE_NEITHER)
                 return false;
         char id[BUNDLE_ID_SIZE];
         size_t n_id = n_stem - (size_t)(slash + 1 - key);

@@ -61,13 +61,13 @@ typedef enum BundleFile { BUNDLE_NEITHER, BUNDLE_OBJECT, BUNDLE_MANIFEST } Bundl
 /** By its suffix alone, which must have a name before it.
  * @param key  or a path or a name  @param ret_stem  length of the key without its suffix; may be
  * NULL */
-BundleFile bundle_file_of(const char *key, size_t *ret_stem);
+BundleFile bundle_file_kind(const char *key, size_t *ret_stem);
 
 /** Checked strictly, with a valid bundle id, that no foreign keys match, whatever the prefix.
  * @param instance_id  NULL = anybody's
  * @return whether a key is a bundle's object or manifest: `[…/]<instance-id>/<bundle-id><suffix>`
  */
-bool bundle_key_is_of(const char *key, const char *instance_id);
+bool bundle_key_belongs_to(const char *key, const char *instance_id);
 
 /** What all keys of a destination begin with.
  * @param fixed  path_template_fixed() of its prefix, with or without a slash before it

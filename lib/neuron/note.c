@@ -39,7 +39,7 @@ const NoteArgument note_arguments[N_NOTE_ARGUMENTS] = {
         { "s3_output_prefix", offsetof(HookNote, s3_output_prefix), true },
 };
 
-static void free_pairs(NotePair *pairs, size_t n) {
+static void free_pairs(NoteFlag *pairs, size_t n) {
         for (size_t i = 0; i < n; i++) {
                 free(pairs[i].name);
                 free(pairs[i].value);
@@ -116,7 +116,7 @@ static void add_extra(Writer *w, const HookNote *n) {
                 return;
         json_out_array(w->b, "unknown");
         for (size_t i = 0; i < n_shown; i++) {
-                const NotePair *p = &n->extra[i];
+                const NoteFlag *p = &n->extra[i];
                 char name[NAME_MAX_BYTES + 1] = "";
                 size_t k = strnlen(p->name, NAME_MAX_BYTES);
                 memcpy(name, p->name, k);
@@ -219,7 +219,7 @@ static int compose(const HookNote *n, char *const *patterns, Cut cut, StrBuf *re
         return strbuf_error(ret);
 }
 
-int hook_note_compose(const HookNote *n, char *const *patterns, StrBuf *ret) {
+int hook_note_format(const HookNote *n, char *const *patterns, StrBuf *ret) {
         for (Cut cut = CUT_NOTHING; cut < N_CUTS; cut++) {
                 int r = compose(n, patterns, cut, ret);
                 if (r < 0)

@@ -19,9 +19,9 @@
 #define NOTE_VARIABLES_MAX 512
 #define NOTE_FILES_MAX 2 /* record and snapshot */
 
-typedef struct NotePair {
+typedef struct NoteFlag {
         char *name, *value; /* value may be NULL: the flag had none */
-} NotePair;
+} NoteFlag;
 
 /** As far as it was given; strings are NULL where it was not. All owned, raw bytes as they came
  * (but for the JSON's own limits). */
@@ -30,7 +30,7 @@ typedef struct HookNote {
         uint64_t written_usec; /* CLOCK_REALTIME of the hook */
         char *neff_name, *neff_uuid, *date_time, *pid, *tid, *log_id, *instance_id, *cluster_id,
                 *error_location, *error_code, *local_output_dir, *s3_output_prefix;
-        NotePair *extra; /* unknown flags */
+        NoteFlag *extra; /* unknown flags */
         size_t n_extra;
         char **environment; /* NAME=VALUE by the allow-list, NULL-terminated */
         JobIdentity job;
@@ -60,7 +60,7 @@ static inline char **note_argument(HookNote *n, const NoteArgument *a) {
 /** Writes the note as JSON, values redacted, the environment filtered once more. Needs no library.
  * @param patterns  of environment_is_allowed() @return 0, -ENOMEM, -EFBIG when it is too large even
  * without its environment and extra flags (which are dropped first, marked by `"cut": true`) */
-int hook_note_compose(const HookNote *n, char *const *patterns, StrBuf *ret);
+int hook_note_format(const HookNote *n, char *const *patterns, StrBuf *ret);
 
 /** Reads an untrusted one: at most NOTE_MAX_BYTES, the schema, an id, every string bounded,
  * environment filtered by the allow-list.

@@ -149,7 +149,7 @@ static void read_extra(Reader *p, json_t *root, HookNote *n) {
         }
         for (size_t i = 0; i < n_pairs; i++) {
                 json_t *pair = json_array_get(list, i);
-                NotePair *to = &n->extra[n->n_extra++];
+                NoteFlag *to = &n->extra[n->n_extra++];
                 to->name = read_text(p, pair, "flag");
                 to->value = read_text(p, pair, "value");
                 if (!to->name) {
@@ -235,7 +235,7 @@ int hook_note_parse(const void *data, size_t n, char *const *patterns, HookNote 
         _cleanup_(hook_note_done) HookNote note = { 0 };
         Reader p = { 0 };
         json_error_t error;
-        if (n > NOTE_MAX_BYTES || parse_json_nests_deeper(data, n, DEPTH_MAX)) {
+        if (n > NOTE_MAX_BYTES || parse_json_exceeds_depth(data, n, DEPTH_MAX)) {
                 *ret_why =
                         n > NOTE_MAX_BYTES ? "it is larger than 64 KiB" : "it is nested too deep";
                 return NOTE_E_REFUSED;

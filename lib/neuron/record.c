@@ -65,13 +65,13 @@ bool bundle_state_may_follow(BundleState from, BundleState to) {
                (moves[from] & (1u << to));
 }
 
-bool bundle_state_is_final(BundleState s) {
+bool bundle_state_is_inactive(BundleState s) {
         /* A quarantined bundle waits for the operator: nothing happens to it by itself. */
         return s != BUNDLE_SETTLING && s != BUNDLE_READY && s != BUNDLE_SHIPPING;
 }
 
-bool bundle_state_is_over(BundleState s) {
-        return bundle_state_is_final(s) && s != BUNDLE_QUARANTINED;
+bool bundle_state_is_terminal(BundleState s) {
+        return bundle_state_is_inactive(s) && s != BUNDLE_QUARANTINED;
 }
 
 bool delivery_state_may_follow(DeliveryState from, DeliveryState to) {

@@ -39,10 +39,10 @@ const char *bundle_state_name(BundleState s);
 int bundle_state_parse(const char *s, BundleState *ret);
 bool bundle_state_may_follow(BundleState from, BundleState to);
 /** @return whether nothing more happens to it by itself */
-bool bundle_state_is_final(BundleState s);
+bool bundle_state_is_inactive(BundleState s);
 /** @return whether nothing more happens to it at all: it is final, and no operator can bring it
  * back as he can a quarantined one */
-bool bundle_state_is_over(BundleState s);
+bool bundle_state_is_terminal(BundleState s);
 
 typedef enum DeliveryState {
         DELIVERY_PENDING,

@@ -559,7 +559,7 @@ static void report_unreadable(const Finder *f) {
                 f->source->on_unreadable(f->path.text, f->userdata);
 }
 
-static int report_unit(Finder *f, DIR *dir, const UnitAnswer *a) {
+static int report_unit(Finder *f, DIR *dir, const UnitMatch *a) {
         const UnitLocation location = {
                 .source = f->source,
                 .on_network = f->on_network,
@@ -630,15 +630,15 @@ static int find_dir(Finder *f, const Level *above, const char *name) {
 
 /* @param ret_loose  set when the file belongs to the loose unit of its directory */
 static int find_file(Finder *f, DIR *dir, bool *ret_loose) {
-        const UnitQuestion q = {
+        const UnitQuery q = {
                 .kind = f->source->kind,
                 .template_depth = path_template_depth(f->source->template),
                 .relative = f->path.text,
                 .ntff_depth = -1,
         };
-        UnitAnswer a;
+        UnitMatch a;
 
-        if (!unit_rule(&q, &a))
+        if (!unit_match(&q, &a))
                 return 0;
         if (a.is_file)
                 return report_unit(f, dir, &a);
@@ -670,11 +670,11 @@ static int find_below(Finder *f, const Level *at) {
         if (!loose)
                 return 0;
         rewinddir(at->dir);
-        return report_unit(f, at->dir, &(UnitAnswer){ .depth = at->depth, .loose = true });
+        return report_unit(f, at->dir, &(UnitMatch){ .depth = at->depth, .loose = true });
 }
 
 static int find_at(Finder *f, const Level *at) {
-        UnitQuestion q = {
+        UnitQuery q = {
                 .kind = f->source->kind,
                 .template_depth = path_template_depth(f->source->template),
                 .relative = f->path.text,
@@ -682,10 +682,10 @@ static int find_at(Finder *f, const Level *at) {
                 .ntff_depth = at->ntff_depth,
         };
         bool by_ntff = false;
-        UnitAnswer a;
+        UnitMatch a;
         int r;
 
-        if (q.kind == SOURCE_NEURON_PROFILE && !unit_rule(&q, &a)) {
+        if (q.kind == SOURCE_NEURON_PROFILE && !unit_match(&q, &a)) {
                 r = has_ntff(at->dir);
                 if (r < 0)
                         return r;
@@ -693,7 +693,7 @@ static int find_at(Finder *f, const Level *at) {
                 if (by_ntff)
                         q.ntff_depth = (int)at->depth;
         }
-        if (unit_rule(&q, &a) && a.depth == at->depth) {
+        if (unit_match(&q, &a) && a.depth == at->depth) {
                 r = report_unit(f, at->dir, &a);
                 if (r < 0 || !by_ntff)
                         return r;
@@ -713,7 +713,7 @@ int scan_source(const ScanSource *s, int (*on_unit)(ScanUnit *u, void *userdata)
         return find_at(&f, &(Level){ dir, 0, -1 });
 }
 
-/* What is known of the path that scan_unit_of() is path about. */
+/* What is known of the path that scan_unit_at() is path about. */
 typedef struct PathState {
         bool is_there, is_dir;
         int ntff_depth;
@@ -785,8 +785,8 @@ static bool is_ignored(const char *relative) {
 
 /* @return 0, SCAN_E_NO_UNIT, -ENOENT */
 static int apply_rule(const ScanSource *s, const char *relative, const PathState *path,
-                      UnitAnswer *ret) {
-        UnitQuestion q = {
+                      UnitMatch *ret) {
+        UnitQuery q = {
                 .kind = s->kind,
                 .template_depth = path_template_depth(s->template),
                 .relative = relative,
@@ -800,7 +800,7 @@ static int apply_rule(const ScanSource *s, const char *relative, const PathState
             (s->kind == SOURCE_PROCESS_CORE ||
              (s->kind != SOURCE_NEURON_PROFILE && unit_path_depth(relative) <= q.template_depth)))
                 return -ENOENT;
-        return unit_rule(&q, ret) ? 0 : SCAN_E_NO_UNIT;
+        return unit_match(&q, ret) ? 0 : SCAN_E_NO_UNIT;
 }
 
 static int scan_one_unit(const UnitLocation *location, int fixed_fd, ScanUnit *ret) {
@@ -825,10 +825,10 @@ static int scan_one_unit(const UnitLocation *location, int fixed_fd, ScanUnit *r
         return 0;
 }
 
-int scan_unit_of(const ScanSource *s, const char *relative, ScanUnit *ret) {
+int scan_unit_at(const ScanSource *s, const char *relative, ScanUnit *ret) {
         _cleanup_close_ int fixed_fd = -1;
         _cleanup_free_ char *unit = NULL;
-        UnitAnswer a;
+        UnitMatch a;
         PathState path;
         int r;
 

@@ -98,7 +98,7 @@ int scan_source(const ScanSource *s, int (*on_unit)(ScanUnit *u, void *userdata)
  * -ENOENT: the unit is not there any more, or nothing is at `relative` and its unit is unknown;
  * -EACCES: the unit cannot be read; -EINVAL: `relative` has empty components, `.` or `..` */
 enum { SCAN_E_NO_UNIT = 1 };
-int scan_unit_of(const ScanSource *s, const char *relative, ScanUnit *ret);
+int scan_unit_at(const ScanSource *s, const char *relative, ScanUnit *ret);
 
 /** One member of a unit, or what is none. */
 typedef struct ScanMember {

@@ -287,7 +287,7 @@ static int split(PathTemplate *t) {
                 }
                 p += n + (p[n] == '/');
         }
-        t->fixed = strbuf_take(&fixed);
+        t->fixed = strbuf_detach(&fixed);
         return t->fixed ? 0 : -ENOMEM;
 }
 
@@ -447,5 +447,5 @@ char *path_template_expand(const PathTemplate *t, const ExpandValues *values) {
                 else
                         add_safe(&out, value_of(values, *p));
         }
-        return strbuf_take(&out);
+        return strbuf_detach(&out);
 }

@@ -51,7 +51,7 @@ static bool is_profile_unit(const char *name, size_t n) {
 }
 
 /* @return how many leading components end in the outermost `_pid_` directory; 0 = there is none */
-static size_t profile_depth(const UnitQuestion *q) {
+static size_t profile_depth(const UnitQuery *q) {
         const char *p = q->relative;
         size_t depth = 0;
 
@@ -68,35 +68,35 @@ static size_t profile_depth(const UnitQuestion *q) {
         return 0;
 }
 
-static bool profile_rule(const UnitQuestion *q, UnitAnswer *ret) {
+static bool profile_rule(const UnitQuery *q, UnitMatch *ret) {
         size_t depth = profile_depth(q);
 
         if (depth == 0 && q->ntff_depth < 0)
                 return false;
-        *ret = (UnitAnswer){ .depth = depth > 0 ? depth : (size_t)q->ntff_depth };
+        *ret = (UnitMatch){ .depth = depth > 0 ? depth : (size_t)q->ntff_depth };
         return true;
 }
 
-static bool directory_rule(const UnitQuestion *q, UnitAnswer *ret) {
+static bool directory_rule(const UnitQuery *q, UnitMatch *ret) {
         size_t depth = unit_path_depth(q->relative);
         size_t n_dirs = q->is_dir ? depth : depth - 1;
 
         if (n_dirs >= q->template_depth)
-                *ret = (UnitAnswer){ .depth = q->template_depth };
+                *ret = (UnitMatch){ .depth = q->template_depth };
         else if (!q->is_dir)
-                *ret = (UnitAnswer){ .depth = n_dirs, .loose = true };
+                *ret = (UnitMatch){ .depth = n_dirs, .loose = true };
         else
                 return false;
         return true;
 }
 
-bool unit_rule(const UnitQuestion *q, UnitAnswer *ret) {
+bool unit_match(const UnitQuery *q, UnitMatch *ret) {
         switch (q->kind) {
         case SOURCE_NEURON_CORE_DUMP:
         case SOURCE_DIRECTORY:
                 return directory_rule(q, ret);
         case SOURCE_PROCESS_CORE:
-                *ret = (UnitAnswer){ .depth = unit_path_depth(q->relative), .is_file = true };
+                *ret = (UnitMatch){ .depth = unit_path_depth(q->relative), .is_file = true };
                 return !q->is_dir;
         case SOURCE_NEURON_PROFILE:
                 return profile_rule(q, ret);
@@ -107,7 +107,7 @@ bool unit_rule(const UnitQuestion *q, UnitAnswer *ret) {
 }
 
 bool unit_ends_at(SourceKind kind, const char *relative, const char *name) {
-        const UnitQuestion q = { .kind = kind, .relative = relative, .is_dir = true };
+        const UnitQuery q = { .kind = kind, .relative = relative, .is_dir = true };
 
         return kind == SOURCE_NEURON_PROFILE && is_profile_unit(name, strlen(name)) &&
                profile_depth(&q) == 0;

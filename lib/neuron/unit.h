@@ -7,7 +7,7 @@
 
 #include "lib/neuron/record.h"
 
-typedef struct UnitQuestion {
+typedef struct UnitQuery {
         SourceKind kind;
         size_t template_depth; /* path_template_depth() */
         const char *relative;  /* below the fixed part, raw; "" = itself */
@@ -15,13 +15,13 @@ typedef struct UnitQuestion {
         /* Profiles: depth of the outermost directory, among `relative` and those above it, that
          * directly holds a `*.ntff` file; -1 = none, and for other kinds. */
         int ntff_depth;
-} UnitQuestion;
+} UnitQuery;
 
-typedef struct UnitAnswer {
+typedef struct UnitMatch {
         size_t depth; /* so many leading components of `relative` are the unit's path */
         bool is_file; /* the unit is this one file */
         bool loose;   /* the unit is the files directly in that directory, no more */
-} UnitAnswer;
+} UnitMatch;
 
 /** Finds the unit that a path belongs to.
  *  - neuron-core-dump, directory: the directory at exactly the template's depth, whatever its name
@@ -30,7 +30,7 @@ typedef struct UnitAnswer {
  *  - neuron-profile: the outermost `<instance>_pid_<pid>` directory with all below it; without one
  *    the outermost directory that holds ntff files, with all below it but such `_pid_` directories.
  * @return false: to none */
-bool unit_rule(const UnitQuestion *q, UnitAnswer *ret);
+bool unit_match(const UnitQuery *q, UnitMatch *ret);
 
 /** @param relative  a unit's path
  * @return whether a directory of this name inside it begins another unit */

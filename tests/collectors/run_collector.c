@@ -39,7 +39,7 @@ static void words_add(Words *w, char *word) {
         w->at[w->n++] = word;
 }
 
-static void add_process(CollectOrder *order, char *value) {
+static void add_process(CollectRequest *order, char *value) {
         char *colon = strchr(value, ':');
         CollectProcess p = { 0 };
         uint64_t pid;
@@ -55,14 +55,14 @@ static void add_process(CollectOrder *order, char *value) {
         order->processes[order->n_processes++] = p;
 }
 
-static void add_command(CollectOrder *order, char *value) {
+static void add_command(CollectRequest *order, char *value) {
         CollectCommand c = { .run = calloc(WORDS_MAX + 1, sizeof(char *)) };
         size_t n = 0;
         char *rest = value, *timeout;
 
         c.name = strsep(&rest, ",");
         timeout = strsep(&rest, ",");
-        if (!c.run || !timeout || !rest || parse_time_usec(timeout, &c.timeout_usec) < 0)
+        if (!c.run || !timeout || !rest || parse_duration_usec(timeout, &c.timeout_usec) < 0)
                 fail("not NAME,TIMEOUT,PROGRAM[,ARGUMENT]...", value);
         while (rest && n < WORDS_MAX)
                 c.run[n++] = strsep(&rest, ",");
@@ -79,7 +79,7 @@ static int open_raw(const char *path) {
         return fd;
 }
 
-static void set(CollectOrder *order, CollectOut *out, Words *environment, Words *log_files,
+static void set(CollectRequest *order, CollectOut *out, Words *environment, Words *log_files,
                 char *argument) {
         char *value = strchr(argument, '=');
         int r = 0;
@@ -94,7 +94,7 @@ static void set(CollectOrder *order, CollectOut *out, Words *environment, Words 
         else if (strcmp(argument, "proc_root") == 0)
                 order->proc_root = value;
         else if (strcmp(argument, "timeout") == 0)
-                r = parse_time_usec(value, &order->timeout_usec);
+                r = parse_duration_usec(value, &order->timeout_usec);
         else if (strcmp(argument, "max_bytes") == 0)
                 r = parse_bytes(value, &order->max_bytes);
         else if (strcmp(argument, "since_boot_usec") == 0)
@@ -130,14 +130,14 @@ int main(int argc, char **argv) {
         static CollectLogFile logs[WORDS_MAX];
         Words environment = { .n = 0 }, log_files = { .n = 0 };
         CollectOut out = { .fd = STDOUT_FILENO, .dir_fd = -1 };
-        CollectOrder order = { .sysfs_root = (char[]){ "/sys" },
-                               .device_directory = (char[]){ "/dev" },
-                               .proc_root = (char[]){ "/proc" },
-                               .timeout_usec = 5 * USEC_PER_SEC,
-                               .max_bytes = 4 * MIB,
-                               .processes = processes,
-                               .commands = commands };
-        int (*run)(const CollectOrder *, CollectOut *);
+        CollectRequest order = { .sysfs_root = (char[]){ "/sys" },
+                                 .device_directory = (char[]){ "/dev" },
+                                 .proc_root = (char[]){ "/proc" },
+                                 .timeout_usec = 5 * USEC_PER_SEC,
+                                 .max_bytes = 4 * MIB,
+                                 .processes = processes,
+                                 .commands = commands };
+        int (*run)(const CollectRequest *, CollectOut *);
         const Collector *collector;
         int r;
 

@@ -34,8 +34,8 @@ static int emit_json(CollectOut *out, const char *json) {
 }
 
 /* The value is in a file of the root: it can change between two looks. */
-int __wrap_collect_neuron_sysfs(const CollectOrder *order, CollectOut *out);
-int __wrap_collect_neuron_sysfs(const CollectOrder *order, CollectOut *out) {
+int __wrap_collect_neuron_sysfs(const CollectRequest *order, CollectOut *out);
+int __wrap_collect_neuron_sysfs(const CollectRequest *order, CollectOut *out) {
         _cleanup_free_ char *text = NULL, *path = NULL;
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         if (asprintf(&path, "%s/counter", order->sysfs_root) < 0)
@@ -54,8 +54,8 @@ int __wrap_collect_neuron_sysfs(const CollectOrder *order, CollectOut *out) {
         return collect_emit(out, &b);
 }
 
-int __wrap_collect_kmsg(const CollectOrder *order, CollectOut *out); /* hangs */
-int __wrap_collect_kmsg(const CollectOrder *order, CollectOut *out) {
+int __wrap_collect_kmsg(const CollectRequest *order, CollectOut *out); /* hangs */
+int __wrap_collect_kmsg(const CollectRequest *order, CollectOut *out) {
         (void)order;
         (void)emit_json(out, "{\"before\":\"it hung\"}");
         (void)!write(out->fd, "{\"half", 6);
@@ -63,9 +63,9 @@ int __wrap_collect_kmsg(const CollectOrder *order, CollectOut *out) {
                 (void)pause();
 }
 
-int __wrap_collect_packages(const CollectOrder *order,
+int __wrap_collect_packages(const CollectRequest *order,
                             CollectOut *out); /* says too much, and does not care */
-int __wrap_collect_packages(const CollectOrder *order, CollectOut *out) {
+int __wrap_collect_packages(const CollectRequest *order, CollectOut *out) {
         (void)order;
         for (;;)
                 if (write(out->fd, "{\"x\":\"0123456789012345678901234567890123456789\"}\n", 49) <
@@ -73,8 +73,8 @@ int __wrap_collect_packages(const CollectOrder *order, CollectOut *out) {
                         return -errno;
 }
 
-int __wrap_collect_process(const CollectOrder *order, CollectOut *out); /* crashes */
-int __wrap_collect_process(const CollectOrder *order, CollectOut *out) {
+int __wrap_collect_process(const CollectRequest *order, CollectOut *out); /* crashes */
+int __wrap_collect_process(const CollectRequest *order, CollectOut *out) {
         char json[64];
         (void)snprintf(json, sizeof json, "{\"pid\":%d}", (int)order->processes[0].pid);
         (void)emit_json(out, json);
@@ -87,8 +87,8 @@ int __wrap_collect_process(const CollectOrder *order, CollectOut *out) {
         "/crowd" /* as the root of /proc: many hold the runtime, one a device, and another when    \
                     there is a root of sysfs */
 
-int __wrap_collect_jobs(const CollectOrder *order, CollectOut *out);
-int __wrap_collect_jobs(const CollectOrder *order, CollectOut *out) {
+int __wrap_collect_jobs(const CollectRequest *order, CollectOut *out);
+int __wrap_collect_jobs(const CollectRequest *order, CollectOut *out) {
         char json[128];
         if (strcmp(order->proc_root, CROWD) != 0)
                 return -ENOSYS;
@@ -101,8 +101,8 @@ int __wrap_collect_jobs(const CollectOrder *order, CollectOut *out) {
         return emit_json(out, "{\"pid\":999,\"devices\":[0]}");
 }
 
-int __wrap_collect_runtime_log(const CollectOrder *order, CollectOut *out); /* lies */
-int __wrap_collect_runtime_log(const CollectOrder *order, CollectOut *out) {
+int __wrap_collect_runtime_log(const CollectRequest *order, CollectOut *out); /* lies */
+int __wrap_collect_runtime_log(const CollectRequest *order, CollectOut *out) {
         (void)order;
         (void)!write(out->fd, "no json\n[1]\n{\"ok\":true}\n{\"a\":1}}\n", 33);
         _cleanup_close_ int fd = collect_raw_file(out, "nrt.log");
@@ -133,8 +133,9 @@ static int try_write(const char *root, const char *name, int flags) {
         return fd < 0 ? errno : 0;
 }
 
-int __wrap_collect_neuron_device(const CollectOrder *order, CollectOut *out); /* tries to get out */
-int __wrap_collect_neuron_device(const CollectOrder *order, CollectOut *out) {
+int __wrap_collect_neuron_device(const CollectRequest *order,
+                                 CollectOut *out); /* tries to get out */
+int __wrap_collect_neuron_device(const CollectRequest *order, CollectOut *out) {
         char json[256];
         (void)snprintf(json, sizeof json,
                        "{\"connect\":%d,\"exec\":%d,\"create\":%d,\"overwrite\":%d,\"read\":%d,"
@@ -150,8 +151,8 @@ int __wrap_collect_neuron_device(const CollectOrder *order, CollectOut *out) {
 }
 
 #define NO_LOG 4711 /* as since_boot_usec: there is none to be followed */
-int __wrap_follow_kmsg(const CollectOrder *order, CollectOut *out);
-int __wrap_follow_kmsg(const CollectOrder *order, CollectOut *out) {
+int __wrap_follow_kmsg(const CollectRequest *order, CollectOut *out);
+int __wrap_follow_kmsg(const CollectRequest *order, CollectOut *out) {
         if (order->since_boot_usec == NO_LOG) {
                 (void)snprintf(out->why, sizeof out->why, "cannot open 'log'; do this");
                 return -ENOENT;
@@ -168,7 +169,7 @@ typedef struct Probe {
         Scratch *scratch;
         int fd, dir_fd;
         pid_t pid;
-        ProbeOrder order;
+        ProbeRequest order;
         char messages[16][512];
         size_t n_messages;
 } Probe;
@@ -183,7 +184,7 @@ static int setup(void **state) {
         assert_int_equal(mkdirat(p->dir_fd, "out", 0700), 0);
         assert_int_equal(scratch_write(p->scratch, "root/counter", "10"), 0);
         assert_int_equal(scratch_write(p->scratch, "dev/neuron0", ""), 0);
-        CollectOrder *c = &p->order.collect;
+        CollectRequest *c = &p->order.collect;
         assert_true(asprintf(&c->sysfs_root, "%s/root", p->scratch->path) > 0);
         assert_true(asprintf(&c->device_directory, "%s/dev", p->scratch->path) > 0);
         c->proc_root = strdup("/proc");
@@ -206,7 +207,7 @@ static int teardown(void **state) {
                 (void)kill(p->pid, SIGKILL);
                 (void)waitpid(p->pid, NULL, 0);
         }
-        probe_order_done(&p->order);
+        probe_request_done(&p->order);
         int r = scratch_teardown((void **)&p->scratch);
         free(p);
         return r;
@@ -222,8 +223,8 @@ static void send_order(Probe *p, const char *text) {
         _cleanup_close_ int order = -1;
         _cleanup_close_ int out = openat(p->dir_fd, "out", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
-        assert_int_equal(probe_order_compose(&p->order, &b), 0);
-        order = order_memfd(b.text, b.n);
+        assert_int_equal(probe_request_format(&p->order, &b), 0);
+        order = probe_request_memfd(b.text, b.n);
         union {
                 char data[CMSG_SPACE(2 * sizeof(int))];
                 struct cmsghdr align;
@@ -591,7 +592,7 @@ static void make_process(const Probe *p, int pid, int parent, const char *nspid,
 }
 
 static void ask(Probe *p, size_t i, pid_t hook_pid, pid_t inner_pid) {
-        p->order.questions[i] = (ProbeQuestion){ .hook_pid = hook_pid, .inner_pid = inner_pid };
+        p->order.questions[i] = (ProbePidQuery){ .hook_pid = hook_pid, .inner_pid = inner_pid };
         p->order.n_questions = i + 1;
 }
 

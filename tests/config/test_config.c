@@ -240,7 +240,7 @@ static char *repeat(const char *before, const char *text, size_t n, const char *
         for (size_t i = 0; i < n; i++)
                 strbuf_add(&b, text);
         strbuf_add(&b, after);
-        return strbuf_take(&b);
+        return strbuf_detach(&b);
 }
 
 static void bounds_hold_and_what_is_just_below_them_is_accepted(void **state) {

@@ -12,7 +12,7 @@ static char *golden_path(const char *name, const char *suffix) {
         StrBuf b = STRBUF_INIT;
 
         strbuf_addf(&b, "%s/tests/golden/config/%s%s", srcdir ? srcdir : ".", name, suffix);
-        return strbuf_take(&b);
+        return strbuf_detach(&b);
 }
 
 static char *read_golden(const char *name, const char *suffix, size_t *ret_n) {

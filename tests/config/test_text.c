@@ -6,7 +6,7 @@
 static char *yaml_of(const char *s) {
         StrBuf b = STRBUF_INIT;
         text_add_yaml(&b, s);
-        return strbuf_take(&b);
+        return strbuf_detach(&b);
 }
 
 static void plain_words_and_paths_stay_plain(void **state) {

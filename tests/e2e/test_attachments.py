@@ -30,7 +30,7 @@ def place(a, unit, source="core-dumps"):
 
 
 def attach(a, unit, name, content, source="core-dumps"):
-    """As attachments_put() would leave it; the agent is not told, so a late one is found by the
+    """As attachments_add() would leave it; the agent is not told, so a late one is found by the
     next scan."""
     directory = place(a, unit, source)
     while True:

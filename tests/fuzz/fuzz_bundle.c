@@ -91,13 +91,13 @@ static bool fetch(const uint8_t *data, const json_t *manifest, const char *name,
         if (r == 0)
                 r = fetch_set_table(f, data + table.offset, table.bytes, &frames);
         for (uint64_t i = 0; r == 0 && i < frames.bytes; i += 100)
-                r = fetch_feed(f, data + frames.offset + i,
-                               frames.bytes - i < 100 ? frames.bytes - i : 100, put, &g);
+                r = fetch_supply_data(f, data + frames.offset + i,
+                                      frames.bytes - i < 100 ? frames.bytes - i : 100, put, &g);
         if (r == 0)
                 r = fetch_finish(f);
         check(r == 0 || r == -EBADMSG || r == -EINVAL);
         check(r != 0 || (g.n == strlen(content) && memcmp(g.content, content, g.n) == 0));
-        check(!f || r == 0 || fetch_fault(f)[0]);
+        check(!f || r == 0 || fetch_error_text(f)[0]);
         fetch_free(f);
         return r == 0;
 }

@@ -60,8 +60,8 @@ static void fetch(const json_t *manifest, const json_t *member, const uint8_t *d
                 check(fetch_resume(f, n, &frames, &keep) == 0 && keep <= n && keep <= left);
                 left -= keep;
                 for (uint64_t i = 0; i < keep; i += n)
-                        fetch_feed_kept(f, data, keep - i < n ? keep - i : n);
-                (void)fetch_feed(f, data, n, put, &left);
+                        fetch_supply_kept(f, data, keep - i < n ? keep - i : n);
+                (void)fetch_supply_data(f, data, n, put, &left);
         }
         check(fetch_finish(f) != 0 || left == 0);
         free(bytes);

@@ -90,16 +90,16 @@ static void check_rules(const char *name) {
                 return;
         for (SourceKind k = 0; k < N_SOURCE_KINDS; k++)
                 for (size_t depth = 0; depth < 3; depth++) {
-                        const UnitQuestion q = {
+                        const UnitQuery q = {
                                 .kind = k,
                                 .template_depth = depth,
                                 .relative = name,
                                 .is_dir = name[0] == '\0' || (name[0] & 1),
                                 .ntff_depth = -1,
                         };
-                        UnitAnswer a;
+                        UnitMatch a;
 
-                        if (unit_rule(&q, &a)) {
+                        if (unit_match(&q, &a)) {
                                 check(a.depth <= unit_path_depth(name));
                                 check(unit_path_prefix(name, a.depth) <= strlen(name));
                         }

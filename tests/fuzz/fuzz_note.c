@@ -37,7 +37,7 @@ static void check_note(const HookNote *note) {
 }
 
 static void compose(const HookNote *note, StrBuf *ret) {
-        int r = hook_note_compose(note, NULL, ret);
+        int r = hook_note_format(note, NULL, ret);
         check(r == 0 && ret->n <= NOTE_MAX_BYTES);
 }
 

@@ -78,10 +78,10 @@ static void try_dpkg(const char *text, size_t n) {
         size_t n_whole = 0, n_pieces = 0;
         DpkgParser whole = { .on_package = note_package, .userdata = &n_whole };
         DpkgParser pieces = { .on_package = note_package, .userdata = &n_pieces };
-        dpkg_feed(&whole, text, n);
+        dpkg_supply_data(&whole, text, n);
         dpkg_end(&whole);
         for (size_t i = 0; i < n; i++)
-                dpkg_feed(&pieces, text + i, 1);
+                dpkg_supply_data(&pieces, text + i, 1);
         dpkg_end(&pieces);
         check(n_whole == n_pieces);
 }

@@ -96,17 +96,17 @@ static void try_sts(const char *text, size_t n) {
         sts_credentials_done(&c);
 }
 
-static void try_answer(const S3AnswerInput *in) {
-        S3Answer a = { 0 };
+static void try_answer(const S3ResponseInput *in) {
+        S3Response a = { 0 };
 
-        check(s3_answer_judge(in, &a) == 0);
+        check(s3_response_classify(in, &a) == 0);
         check(a.verdict <= S3_UNCONDITIONAL && (a.verdict == S3_OK) == !a.sentence);
         if (a.sentence)
                 check_line(a.sentence, strlen(a.sentence) + 1);
         /* a caller may put it into a host name, and must not be led in a circle */
         if (a.region[0])
                 check(aws_region_is_sane(a.region) && strcmp(a.region, in->region) != 0);
-        s3_answer_done(&a);
+        s3_response_done(&a);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
@@ -117,7 +117,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
         try_lists(text, n);
         try_sts(text, n);
         for (int o = 0; o < N_S3_OPERATIONS; o++)
-                try_answer(&(S3AnswerInput){
+                try_answer(&(S3ResponseInput){
                         .operation = (S3Operation)o,
                         .is_conditional = n % 2 == 0,
                         .status = statuses[(n + (size_t)o) % ELEMENTSOF(statuses)],

@@ -33,7 +33,7 @@ typedef struct Gone {
 } Gone;
 
 typedef struct Sim {
-        PacerRule rule;
+        RateRule rule;
         uint64_t booked, now_usec, random;
         Gone gone[N_GONE_MAX];
         size_t n_gone;
@@ -45,8 +45,8 @@ static Sim *sim_new(uint64_t seed) {
 
         s.random = seed;
         s.now_usec = USEC_PER_SEC + random_next(&s.random) % USEC_PER_DAY;
-        s.rule = (PacerRule){ .rate = UINT64_C(1) << (10 + random_next(&s.random) % 25),
-                              .saving_usec = PACER_SAVING_USEC };
+        s.rule = (RateRule){ .rate = UINT64_C(1) << (10 + random_next(&s.random) % 25),
+                             .saving_usec = RATE_SAVING_USEC };
         s.rule.rate += random_next(&s.random) % s.rule.rate;
         s.booked = 0;
         s.n_gone = 0;
@@ -62,15 +62,15 @@ static void go(Sim *s, uint64_t usec, uint64_t n) {
 
 /* Goes as soon as it may. @return how long it waited */
 static uint64_t take(Sim *s, uint64_t n) {
-        s->booked = pacer_book(&s->rule, s->booked, n, s->now_usec);
-        uint64_t wait = pacer_wait_usec(s->booked, s->now_usec);
+        s->booked = rate_book(&s->rule, s->booked, n, s->now_usec);
+        uint64_t wait = rate_wait_usec(s->booked, s->now_usec);
         go(s, s->now_usec + wait, n);
         return wait;
 }
 
 /* It has gone already. */
 static void charge(Sim *s, uint64_t n) {
-        s->booked = pacer_book(&s->rule, s->booked, n, s->now_usec);
+        s->booked = rate_book(&s->rule, s->booked, n, s->now_usec);
         s->largest_charge = MAX(s->largest_charge, n);
         go(s, s->now_usec, n);
 }
@@ -139,55 +139,55 @@ static void who_always_asks_gets_all_even_when_timers_are_late(void **state) {
 }
 
 static void what_is_returned_is_there_for_the_next(void **state) {
-        PacerRule rule = { .rate = MIB, .saving_usec = PACER_SAVING_USEC };
-        uint64_t now = USEC_PER_MINUTE, line = pacer_book(&rule, 0, MIB, now);
+        RateRule rule = { .rate = MIB, .saving_usec = RATE_SAVING_USEC };
+        uint64_t now = USEC_PER_MINUTE, line = rate_book(&rule, 0, MIB, now);
 
         (void)state;
-        assert_in_range(pacer_wait_usec(line, now), 974999, 975001);
-        line = pacer_return(line, pacer_span_nsec(&rule, MIB));
-        line = pacer_book(&rule, line, MIB / 50, now);
-        assert_int_equal(pacer_wait_usec(line, now), 0);
-        assert_int_equal(pacer_return(5, pacer_span_nsec(&rule, MIB)), 0); /* more than there is */
+        assert_in_range(rate_wait_usec(line, now), 974999, 975001);
+        line = rate_refund(line, rate_span_nsec(&rule, MIB));
+        line = rate_book(&rule, line, MIB / 50, now);
+        assert_int_equal(rate_wait_usec(line, now), 0);
+        assert_int_equal(rate_refund(5, rate_span_nsec(&rule, MIB)), 0); /* more than there is */
 }
 
 static void what_is_wasted_is_gone(void **state) {
-        PacerRule rule = { .rate = MIB, .saving_usec = PACER_SAVING_USEC };
-        uint64_t now = USEC_PER_MINUTE, line = pacer_discard_savings(0, now);
+        RateRule rule = { .rate = MIB, .saving_usec = RATE_SAVING_USEC };
+        uint64_t now = USEC_PER_MINUTE, line = rate_discard_savings(0, now);
 
         (void)state;
-        line = pacer_book(&rule, line, MIB / 50, now);
-        assert_in_range(pacer_wait_usec(line, now), 19999, 20001);
-        assert_int_equal(pacer_discard_savings(line, now), line); /* a debt stays */
+        line = rate_book(&rule, line, MIB / 50, now);
+        assert_in_range(rate_wait_usec(line, now), 19999, 20001);
+        assert_int_equal(rate_discard_savings(line, now), line); /* a debt stays */
 }
 
 static void without_a_limit_nobody_waits(void **state) {
-        PacerRule none = { .saving_usec = PACER_SAVING_USEC };
+        RateRule none = { .saving_usec = RATE_SAVING_USEC };
 
         (void)state;
-        assert_int_equal(pacer_book(&none, 77, UINT64_MAX, USEC_PER_SEC), 77);
-        assert_int_equal(pacer_span_nsec(&none, UINT64_MAX), 0);
+        assert_int_equal(rate_book(&none, 77, UINT64_MAX, USEC_PER_SEC), 77);
+        assert_int_equal(rate_span_nsec(&none, UINT64_MAX), 0);
 }
 
 static void absurd_amounts_do_not_wrap(void **state) {
-        PacerRule slow = { .rate = 1, .saving_usec = UINT64_MAX };
+        RateRule slow = { .rate = 1, .saving_usec = UINT64_MAX };
         uint64_t line = 0;
 
         (void)state;
         for (int i = 0; i < 10; i++)
-                line = pacer_book(&slow, line, UINT64_MAX, USEC_PER_SEC);
-        assert_true(pacer_wait_usec(line, USEC_PER_SEC) > 100 * 365 * USEC_PER_DAY);
-        assert_true(pacer_wait_usec(line, UINT64_MAX) == 0);
-        assert_true(pacer_book(&slow, line, 1, UINT64_MAX) >= line);
+                line = rate_book(&slow, line, UINT64_MAX, USEC_PER_SEC);
+        assert_true(rate_wait_usec(line, USEC_PER_SEC) > 100 * 365 * USEC_PER_DAY);
+        assert_true(rate_wait_usec(line, UINT64_MAX) == 0);
+        assert_true(rate_book(&slow, line, 1, UINT64_MAX) >= line);
 }
 
 static void each_minute_of_the_day_has_its_rate(void **state) {
-        static const PacerWindow windows[] = {
+        static const RateWindow windows[] = {
                 { 8 * 60, 20 * 60, 50 }, /* the day */
                 { 22 * 60, 6 * 60, 0 },  /* over midnight, without a limit */
                 { 12 * 60, 21 * 60,
                   9 }, /* only from 20:00 on: the first that holds a minute counts */
         };
-        const PacerSchedule s = { .rate = 7, .windows = windows, .n_windows = ELEMENTSOF(windows) };
+        const RateSchedule s = { .rate = 7, .windows = windows, .n_windows = ELEMENTSOF(windows) };
         static const struct {
                 unsigned minute;
                 uint64_t rate;
@@ -209,57 +209,57 @@ static void each_minute_of_the_day_has_its_rate(void **state) {
 
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++)
-                assert_int_equal(pacer_rate_at(&s, cases[i].minute), cases[i].rate);
+                assert_int_equal(rate_at(&s, cases[i].minute), cases[i].rate);
 }
 
 static void equal_ends_are_the_whole_day(void **state) {
-        static const PacerWindow window = { 600, 600, 3 };
-        const PacerSchedule s = { .rate = 7, .windows = &window, .n_windows = 1 };
+        static const RateWindow window = { 600, 600, 3 };
+        const RateSchedule s = { .rate = 7, .windows = &window, .n_windows = 1 };
 
         (void)state;
         for (unsigned minute = 0; minute < 24 * 60; minute++)
-                assert_int_equal(pacer_rate_at(&s, minute), 3);
-        assert_int_equal(pacer_rate_at(&(PacerSchedule){ .rate = 7 }, 0), 7);
+                assert_int_equal(rate_at(&s, minute), 3);
+        assert_int_equal(rate_at(&(RateSchedule){ .rate = 7 }, 0), 7);
 }
 
 #define N_THREADS 2
 
-static Throttle *throttle_at(Clock *clock, uint64_t rate) {
-        Throttle *t = NULL;
+static RateLimit *throttle_at(Clock *clock, uint64_t rate) {
+        RateLimit *t = NULL;
 
         assert_int_equal(
-                throttle_new(&t, clock, &(PacerSchedule){ .rate = rate }, PACER_SAVING_USEC), 0);
+                ratelimit_new(&t, clock, &(RateSchedule){ .rate = rate }, RATE_SAVING_USEC), 0);
         return t;
 }
 
 static void no_throttle_is_no_limit(void **state) {
         (void)state;
-        assert_int_equal(throttle_book(NULL, SIZE_MAX, NULL), 0);
-        assert_int_equal(throttle_wait(NULL, 12345678, NULL), 12345678);
-        assert_int_equal(throttle_rate(NULL), 0);
-        assert_true(throttle_piece(NULL) == SIZE_MAX);
-        throttle_return(NULL, 1);
+        assert_int_equal(ratelimit_book(NULL, SIZE_MAX, NULL), 0);
+        assert_int_equal(ratelimit_wait(NULL, 12345678, NULL), 12345678);
+        assert_int_equal(ratelimit_rate(NULL), 0);
+        assert_true(ratelimit_piece(NULL) == SIZE_MAX);
+        ratelimit_refund(NULL, 1);
         ratelimit_discard_savings(NULL);
-        assert_null(throttle_ref(NULL));
-        assert_null(throttle_unref(NULL));
+        assert_null(ratelimit_ref(NULL));
+        assert_null(ratelimit_unref(NULL));
 }
 
 static void bookings_follow_each_other(void **state) {
         FakeClock fake = FAKE_CLOCK(0, USEC_PER_MINUTE);
-        Throttle *t = throttle_at(&fake.clock, 1000);
+        RateLimit *t = throttle_at(&fake.clock, 1000);
         uint64_t nsec = 0;
 
         (void)state;
-        assert_int_equal(throttle_book(t, 25, NULL), 0); /* saved up */
-        assert_in_range(throttle_book(t, 100, NULL), 100000, 100001);
-        assert_in_range(throttle_book(t, 100, &nsec), 200000, 200001);
-        throttle_return(t, nsec);
+        assert_int_equal(ratelimit_book(t, 25, NULL), 0); /* saved up */
+        assert_in_range(ratelimit_book(t, 100, NULL), 100000, 100001);
+        assert_in_range(ratelimit_book(t, 100, &nsec), 200000, 200001);
+        ratelimit_refund(t, nsec);
         fake_clock_advance(&fake, 50000);
-        assert_in_range(throttle_book(t, 100, NULL), 150000, 150001);
+        assert_in_range(ratelimit_book(t, 100, NULL), 150000, 150001);
         fake_clock_advance(&fake, USEC_PER_MINUTE);
         ratelimit_discard_savings(t);
-        assert_in_range(throttle_book(t, 1, NULL), 1000, 1001);
-        throttle_unref(t);
+        assert_in_range(ratelimit_book(t, 1, NULL), 1000, 1001);
+        ratelimit_unref(t);
 }
 
 static void a_piece_is_half_of_what_is_saved_up(void **state) {
@@ -273,10 +273,10 @@ static void a_piece_is_half_of_what_is_saved_up(void **state) {
 
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
-                Throttle *t = throttle_at(&fake.clock, cases[i].rate);
-                assert_in_range(throttle_piece(t), MIN(cases[i].piece, GIB) - 1,
+                RateLimit *t = throttle_at(&fake.clock, cases[i].rate);
+                assert_in_range(ratelimit_piece(t), MIN(cases[i].piece, GIB) - 1,
                                 MIN(cases[i].piece, i == 0 ? SIZE_MAX : GIB));
-                throttle_unref(t);
+                ratelimit_unref(t);
         }
 }
 
@@ -294,28 +294,28 @@ static uint64_t counted_realtime_usec(Clock *c) {
 }
 
 static void the_rate_follows_the_local_time_looked_at_once_a_second(void **state) {
-        static const PacerWindow windows[] = { { 9 * 60, 10 * 60, 500 } };
-        const PacerSchedule schedule = { .rate = 2000, .windows = windows, .n_windows = 1 };
+        static const RateWindow windows[] = { { 9 * 60, 10 * 60, 500 } };
+        const RateSchedule schedule = { .rate = 2000, .windows = windows, .n_windows = 1 };
         /* 08:59:58.5 at two hours east of Greenwich */
         CountingClock c = { .fake = FAKE_CLOCK((UINT64_C(6) * 3600 + 3598) * USEC_PER_SEC + 500000,
                                                USEC_PER_MINUTE) };
-        Throttle *t = NULL;
+        RateLimit *t = NULL;
 
         (void)state;
         c.fake.clock.realtime_usec = counted_realtime_usec;
         assert_int_equal(setenv("TZ", "TEST-2", 1), 0);
         tzset();
-        assert_int_equal(throttle_new(&t, &c.fake.clock, &schedule, PACER_SAVING_USEC), 0);
+        assert_int_equal(ratelimit_new(&t, &c.fake.clock, &schedule, RATE_SAVING_USEC), 0);
         for (unsigned msec = 0; msec < 1500; msec++) {
-                assert_int_equal(throttle_rate(t), 2000);
+                assert_int_equal(ratelimit_rate(t), 2000);
                 fake_clock_advance(&c.fake, USEC_PER_MSEC);
         }
-        assert_int_equal(throttle_rate(t),
+        assert_int_equal(ratelimit_rate(t),
                          500); /* at the minute's edge, not up to a second later */
         assert_in_range(c.n_looks, 2, 3);
         fake_clock_advance(&c.fake, USEC_PER_HOUR);
-        assert_int_equal(throttle_rate(t), 2000);
-        throttle_unref(t);
+        assert_int_equal(ratelimit_rate(t), 2000);
+        ratelimit_unref(t);
         assert_int_equal(unsetenv("TZ"), 0);
         tzset();
 }
@@ -323,14 +323,14 @@ static void the_rate_follows_the_local_time_looked_at_once_a_second(void **state
 #define MINUTE_10 UINT64_C(600) /* of the day, in seconds: the window's beginning */
 
 /* `before` until ten minutes past midnight, then for a minute `after`; the local time is UTC. */
-static Throttle *throttle_that_changes(Clock *clock, uint64_t before, uint64_t after) {
-        const PacerWindow windows[] = { { 10, 11, after } };
-        const PacerSchedule schedule = { .rate = before, .windows = windows, .n_windows = 1 };
-        Throttle *t = NULL;
+static RateLimit *throttle_that_changes(Clock *clock, uint64_t before, uint64_t after) {
+        const RateWindow windows[] = { { 10, 11, after } };
+        const RateSchedule schedule = { .rate = before, .windows = windows, .n_windows = 1 };
+        RateLimit *t = NULL;
 
         assert_int_equal(setenv("TZ", "UTC0", 1), 0);
         tzset();
-        assert_int_equal(throttle_new(&t, clock, &schedule, PACER_SAVING_USEC), 0);
+        assert_int_equal(ratelimit_new(&t, clock, &schedule, RATE_SAVING_USEC), 0);
         return t;
 }
 
@@ -348,32 +348,32 @@ static void what_is_given_back_is_what_was_booked_whatever_the_rate_is_now(void 
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 FakeClock fake =
                         FAKE_CLOCK(MINUTE_10 * USEC_PER_SEC - USEC_PER_MSEC, USEC_PER_MINUTE);
-                Throttle *t = throttle_that_changes(&fake.clock, cases[i].before, cases[i].after);
+                RateLimit *t = throttle_that_changes(&fake.clock, cases[i].before, cases[i].after);
                 uint64_t nsec = 0;
 
-                assert_int_equal(throttle_book(t, 1025, NULL), USEC_PER_SEC);
-                assert_in_range(throttle_book(t, 100, &nsec), 1100000, 1100001);
+                assert_int_equal(ratelimit_book(t, 1025, NULL), USEC_PER_SEC);
+                assert_in_range(ratelimit_book(t, 100, &nsec), 1100000, 1100001);
                 fake_clock_advance(&fake, USEC_PER_MSEC);
-                assert_int_equal(throttle_rate(t), cases[i].after);
-                throttle_return(t, nsec);
-                assert_in_range(throttle_book(t, 0, NULL), cases[i].left_usec,
+                assert_int_equal(ratelimit_rate(t), cases[i].after);
+                ratelimit_refund(t, nsec);
+                assert_in_range(ratelimit_book(t, 0, NULL), cases[i].left_usec,
                                 cases[i].left_usec + 1);
-                throttle_unref(t);
+                ratelimit_unref(t);
         }
 }
 
 static void what_was_booked_without_a_limit_gives_nothing_back(void **state) {
         FakeClock fake = FAKE_CLOCK(MINUTE_10 * USEC_PER_SEC - USEC_PER_MSEC, USEC_PER_MINUTE);
-        Throttle *t = throttle_that_changes(&fake.clock, 0, 1000);
+        RateLimit *t = throttle_that_changes(&fake.clock, 0, 1000);
         uint64_t nsec = 77;
 
         (void)state;
-        assert_int_equal(throttle_book(t, MIB, &nsec), 0);
+        assert_int_equal(ratelimit_book(t, MIB, &nsec), 0);
         fake_clock_advance(&fake, USEC_PER_MSEC);
-        assert_int_equal(throttle_book(t, 1025, NULL), USEC_PER_SEC);
-        throttle_return(t, nsec);
-        assert_int_equal(throttle_book(t, 0, NULL), USEC_PER_SEC);
-        throttle_unref(t);
+        assert_int_equal(ratelimit_book(t, 1025, NULL), USEC_PER_SEC);
+        ratelimit_refund(t, nsec);
+        assert_int_equal(ratelimit_book(t, 0, NULL), USEC_PER_SEC);
+        ratelimit_unref(t);
 }
 
 /* A millisecond passes whenever it is asked. */
@@ -384,20 +384,20 @@ static uint64_t hasty_boottime_usec(Clock *c) {
 
 static void a_piece_is_booked_at_the_rate_that_it_was_measured_by(void **state) {
         FakeClock fake = FAKE_CLOCK(MINUTE_10 * USEC_PER_SEC - 2 * USEC_PER_MSEC, USEC_PER_MINUTE);
-        Throttle *t;
+        RateLimit *t;
 
         (void)state;
         fake.clock.boottime_usec = hasty_boottime_usec;
         t = throttle_that_changes(&fake.clock, 0, MIB);
-        assert_int_equal(throttle_wait(t, MIB, NULL), MIB); /* begins before the window … */
-        assert_int_equal(throttle_rate(t), MIB);            /* … which is there now, */
-        assert_int_equal(throttle_book(t, 0, NULL), 0);     /* and nobody waits for it */
-        assert_int_equal(throttle_wait(t, MIB, NULL), MIB / 80);
-        throttle_unref(t);
+        assert_int_equal(ratelimit_wait(t, MIB, NULL), MIB); /* begins before the window … */
+        assert_int_equal(ratelimit_rate(t), MIB);            /* … which is there now, */
+        assert_int_equal(ratelimit_book(t, 0, NULL), 0);     /* and nobody waits for it */
+        assert_int_equal(ratelimit_wait(t, MIB, NULL), MIB / 80);
+        ratelimit_unref(t);
 }
 
 typedef struct Party {
-        Throttle *throttle;
+        RateLimit *throttle;
         uint64_t total, booked_until; /* virtual: when the last of it may go */
         FakeClock *clock;
 } Party;
@@ -406,7 +406,7 @@ static void *book_much(void *userdata) {
         Party *p = userdata;
 
         for (unsigned i = 0; i < 200000; i++) {
-                p->booked_until = MAX(p->booked_until, throttle_book(p->throttle, 1000, NULL));
+                p->booked_until = MAX(p->booked_until, ratelimit_book(p->throttle, 1000, NULL));
                 p->total += 1000;
         }
         return NULL;
@@ -414,7 +414,7 @@ static void *book_much(void *userdata) {
 
 static void two_threads_share_one_line_and_lose_nothing(void **state) {
         FakeClock fake = FAKE_CLOCK(0, USEC_PER_MINUTE);
-        Throttle *t = throttle_at(&fake.clock, MIB);
+        RateLimit *t = throttle_at(&fake.clock, MIB);
         Party parties[N_THREADS] = { { .throttle = t }, { .throttle = t } };
         pthread_t threads[N_THREADS];
         uint64_t last = 0, total = 0;
@@ -432,20 +432,20 @@ static void two_threads_share_one_line_and_lose_nothing(void **state) {
         double expected = (double)total / (double)MIB - 0.025;
         assert_true((double)last / (double)USEC_PER_SEC >= 0.9999 * expected);
         assert_true((double)last / (double)USEC_PER_SEC <= 1.001 * expected + 1);
-        throttle_unref(t);
+        ratelimit_unref(t);
 }
 
 static void *wait_much(void *userdata) {
         Party *p = userdata;
 
         while (p->total < MIB)
-                p->total += throttle_wait(p->throttle, MIB - p->total, NULL);
+                p->total += ratelimit_wait(p->throttle, MIB - p->total, NULL);
         return NULL;
 }
 
 static void who_waits_together_gets_the_rate_together(void **state) {
         Clock *clock = clock_system();
-        Throttle *t = throttle_at(clock, 2 * MIB);
+        RateLimit *t = throttle_at(clock, 2 * MIB);
         Party parties[N_THREADS] = { { .throttle = t }, { .throttle = t } };
         pthread_t threads[N_THREADS];
         uint64_t begin = clock->boottime_usec(clock);
@@ -458,11 +458,11 @@ static void who_waits_together_gets_the_rate_together(void **state) {
         /* 2 MiB at 2 MiB/s: never quicker than the rate; how much slower is the machine's
          * business */
         assert_true(clock->boottime_usec(clock) - begin >= 970000);
-        throttle_unref(t);
+        ratelimit_unref(t);
 }
 
 typedef struct Sleeper {
-        Throttle *throttle;
+        RateLimit *throttle;
         atomic_bool abort;
         size_t got;
         atomic_bool ended;
@@ -471,42 +471,42 @@ typedef struct Sleeper {
 static void *sleep_long(void *userdata) {
         Sleeper *s = userdata;
 
-        s->got = throttle_wait(s->throttle, MIB, &s->abort);
+        s->got = ratelimit_wait(s->throttle, MIB, &s->abort);
         atomic_store(&s->ended, true);
         return NULL;
 }
 
 static void an_abort_ends_a_wait_and_gives_back(void **state) {
         Clock *clock = clock_system();
-        Throttle *t = throttle_at(clock, KIB);
+        RateLimit *t = throttle_at(clock, KIB);
         Sleeper s = { .throttle = t, .got = 77 };
         pthread_t thread;
         uint64_t debt, begin;
 
         (void)state;
-        (void)throttle_book(t, MIB, NULL); /* 17 minutes */
+        (void)ratelimit_book(t, MIB, NULL); /* 17 minutes */
         assert_int_equal(pthread_create(&thread, NULL, sleep_long, &s), 0);
-        assert_true(throttle_sleep(50000, NULL));
+        assert_true(ratelimit_sleep(50000, NULL));
         assert_false(atomic_load(&s.ended));
         begin = clock->boottime_usec(clock);
         atomic_store(&s.abort, true);
         assert_int_equal(pthread_join(thread, NULL), 0);
         assert_true(clock->boottime_usec(clock) - begin < 10 * USEC_PER_SEC);
         assert_int_equal(s.got, 0);
-        debt = throttle_book(t, 0, NULL);
+        debt = ratelimit_book(t, 0, NULL);
         assert_in_range(debt, 900 * USEC_PER_SEC, 1024 * USEC_PER_SEC);
-        throttle_unref(t);
+        ratelimit_unref(t);
 }
 
 static void the_last_reference_frees(void **state) {
         FakeClock fake = FAKE_CLOCK(0, USEC_PER_MINUTE);
-        Throttle *t = throttle_at(&fake.clock, 1000), *again = throttle_ref(t);
+        RateLimit *t = throttle_at(&fake.clock, 1000), *again = ratelimit_ref(t);
 
         (void)state;
         assert_ptr_equal(t, again);
-        assert_null(throttle_unref(t));
-        assert_int_equal(throttle_rate(again), 1000);
-        assert_null(throttle_unref(again));
+        assert_null(ratelimit_unref(t));
+        assert_int_equal(ratelimit_rate(again), 1000);
+        assert_null(ratelimit_unref(again));
 }
 
 int main(void) {

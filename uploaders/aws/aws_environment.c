@@ -10,7 +10,7 @@
 
 #define MAX_ENVIRONMENT_BYTES ((size_t)(16 * MIB))
 
-char **credentials_env_copy(char *const *environment) {
+char **aws_environment_copy(char *const *environment) {
         size_t n = 0, n_bytes = 0;
 
         for (; environment[n]; n++) {
@@ -35,10 +35,10 @@ static char *value_in(char *variable, const char *name) {
         return strncmp(variable, name, n) == 0 && variable[n] == '=' ? variable + n + 1 : NULL;
 }
 
-char **credentials_env_take(char **environment) {
+char **aws_environment_own(char **environment) {
         static const char *const secrets[] = { "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
                                                "AWS_CONTAINER_AUTHORIZATION_TOKEN" };
-        char **copy = credentials_env_copy(environment);
+        char **copy = aws_environment_copy(environment);
         for (size_t i = 0; copy && environment[i]; i++)
                 for (size_t k = 0; k < ELEMENTSOF(secrets); k++) {
                         char *value = value_in(environment[i], secrets[k]);
@@ -48,7 +48,7 @@ char **credentials_env_take(char **environment) {
         return copy;
 }
 
-char **credentials_env_without_keys(char *const *environment) {
+char **aws_environment_without_keys(char *const *environment) {
         static const char *const keys[] = { "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY",
                                             "AWS_SESSION_TOKEN" };
         size_t n = 0, n_kept = 0;
@@ -65,7 +65,7 @@ char **credentials_env_without_keys(char *const *environment) {
         return kept;
 }
 
-const char *credentials_env_get(char *const *environment, const char *name) {
+const char *aws_environment_get(char *const *environment, const char *name) {
         for (; *environment; environment++) {
                 const char *value = value_in(*environment, name);
                 if (value)
@@ -74,8 +74,8 @@ const char *credentials_env_get(char *const *environment, const char *name) {
         return NULL;
 }
 
-bool credentials_env_is_true(char *const *environment, const char *name) {
-        const char *value = credentials_env_get(environment, name);
+bool aws_environment_is_true(char *const *environment, const char *name) {
+        const char *value = aws_environment_get(environment, name);
 
         return value && strcasecmp(value, "true") == 0;
 }

@@ -96,7 +96,7 @@ static int zone(const char *s, int *ret_minutes) {
         return 0;
 }
 
-int s3_time_parse(const char *text, uint64_t *ret_usec) {
+int aws_time_parse(const char *text, uint64_t *ret_usec) {
         Moment m;
         uint64_t seconds, usec;
         int minutes;
@@ -126,7 +126,7 @@ static int month_name(const char **s, unsigned *ret) {
         return -EINVAL;
 }
 
-int s3_time_parse_http(const char *text, uint64_t *ret_usec) {
+int http_date_parse(const char *text, uint64_t *ret_usec) {
         Moment m;
         uint64_t seconds;
 
@@ -328,7 +328,7 @@ static int accept_found(CredentialsSet *ret, CredentialsJsonKind kind, const Jso
         *ret_error = check_members(kind, f);
         if (*ret_error)
                 return -EINVAL;
-        if (f->expiration && s3_time_parse(f->expiration, &expires_usec) < 0) {
+        if (f->expiration && aws_time_parse(f->expiration, &expires_usec) < 0) {
                 *ret_error = format_sentence("the \"Expiration\" of its JSON is not a time such as "
                                              "2026-05-27T05:21:35Z");
                 return -EINVAL;

@@ -10,12 +10,12 @@
 /** `2026-05-27T05:12:33.000Z`, as in XML and JSON (ISO 8601): with or without a fraction, `Z` or
  * `+01:00`.
  * @return 0 and microseconds since 1970, -EINVAL (also for what lies before 1970) */
-int s3_time_parse(const char *text, uint64_t *ret_usec);
+int aws_time_parse(const char *text, uint64_t *ret_usec);
 
 /** `Wed, 27 May 2026 05:12:33 GMT`, as in the headers Date and Retry-After (RFC 9110, 5.6.7: the
  * form to send since 1999).
  * @return 0 and microseconds since 1970, -EINVAL */
-int s3_time_parse_http(const char *text, uint64_t *ret_usec);
+int http_date_parse(const char *text, uint64_t *ret_usec);
 
 /* Credentials in JSON are parsed here and not by jansson, whose lexer leaves copies of what it
  * read in memory that it has given back, and whose allocator can only be changed for the whole

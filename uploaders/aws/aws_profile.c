@@ -293,7 +293,7 @@ static char *find_home(char *const *environment, const char *home) {
         char buf[4096];
 
         if (!home || !*home)
-                home = credentials_env_get(environment, "HOME");
+                home = aws_environment_get(environment, "HOME");
         if (!home && getpwuid_r(geteuid(), &pw, buf, sizeof buf, &found) == 0 && found)
                 home = found->pw_dir;
         return home && *home ? strdup(home) : NULL;
@@ -318,10 +318,10 @@ static Paths build_paths(char *const *environment, const char *home) {
         _cleanup_free_ char *at = find_home(environment, home);
 
         return (Paths){
-                .config = build_path(credentials_env_get(environment, "AWS_CONFIG_FILE"),
+                .config = build_path(aws_environment_get(environment, "AWS_CONFIG_FILE"),
                                      ".aws/config", at),
                 .credentials =
-                        build_path(credentials_env_get(environment, "AWS_SHARED_CREDENTIALS_FILE"),
+                        build_path(aws_environment_get(environment, "AWS_SHARED_CREDENTIALS_FILE"),
                                    ".aws/credentials", at),
         };
 }
@@ -410,15 +410,15 @@ const char *credentials_files_get(const CredentialsFiles *f, const char *profile
 const char *credentials_files_profile(char *const *environment, const char *wanted) {
         if (wanted && *wanted)
                 return wanted;
-        const char *text = credentials_env_get(environment, "AWS_PROFILE");
+        const char *text = aws_environment_get(environment, "AWS_PROFILE");
         return text ? text : "default";
 }
 
 const char *credentials_files_region(const CredentialsFiles *f, char *const *environment,
                                      const char *profile) {
-        const char *region = credentials_env_get(environment, "AWS_REGION");
+        const char *region = aws_environment_get(environment, "AWS_REGION");
 
         if (!region)
-                region = credentials_env_get(environment, "AWS_DEFAULT_REGION");
+                region = aws_environment_get(environment, "AWS_DEFAULT_REGION");
         return region ? region : credentials_files_get(f, profile, "region");
 }

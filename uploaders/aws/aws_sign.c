@@ -32,7 +32,7 @@ static char *escaped(const char *text) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
 
         aws_escape(&b, text, false);
-        return strbuf_take(&b);
+        return strbuf_detach(&b);
 }
 
 /* ── lists of pairs, sorted ── */
@@ -213,7 +213,7 @@ static int canonical_query(const SignRequest *o, char **ret) {
         qsort(p.items, p.n, sizeof *p.items, compare_queries);
         for (size_t i = 0; i < p.n; i++)
                 strbuf_addf(&b, "%s%s=%s", i > 0 ? "&" : "", p.items[i].name, p.items[i].value);
-        *ret = strbuf_take(&b);
+        *ret = strbuf_detach(&b);
         return *ret ? 0 : -ENOMEM;
 }
 
@@ -257,7 +257,7 @@ static int build_paths(const SignRequest *o, char **ret_canonical, char **ret_pa
         if (!plain)
                 return -ENOMEM;
         aws_escape(&b, plain, true);
-        *ret_canonical = strbuf_take(&b);
+        *ret_canonical = strbuf_detach(&b);
         if (*ret_canonical)
                 *ret_path = strdup(o->normalize_path ? path : *ret_canonical);
         return *ret_canonical && *ret_path ? 0 : -ENOMEM;
@@ -305,7 +305,7 @@ static int write_authorization(const SignRequest *o, const AwsKeys *keys, const 
         if (strbuf_error(&scope) < 0)
                 return -ENOMEM;
         strbuf_addf(&text, "AWS4-HMAC-SHA256\n%s\n%s\n%s", s->amz_date, scope.text, request_hex);
-        s->string_to_sign = strbuf_take(&text);
+        s->string_to_sign = strbuf_detach(&text);
         if (!s->string_to_sign)
                 return -ENOMEM;
         r = signature(o, keys, s, signature_hex);
@@ -313,7 +313,7 @@ static int write_authorization(const SignRequest *o, const AwsKeys *keys, const 
                 return r;
         strbuf_addf(&text, "AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=%s, Signature=%s",
                     keys->access_key, scope.text, names, signature_hex);
-        s->authorization = strbuf_take(&text);
+        s->authorization = strbuf_detach(&text);
         return s->authorization ? 0 : -ENOMEM;
 }
 
@@ -339,13 +339,13 @@ int sign_v4(const SignRequest *order, const AwsKeys *keys, Signature *ret) {
         if (r < 0)
                 return r;
         write_headers(&headers, &lines_buf, &names_buf);
-        lines = strbuf_take(&lines_buf);
-        names = strbuf_take(&names_buf);
+        lines = strbuf_detach(&lines_buf);
+        names = strbuf_detach(&names_buf);
         if (!lines || !names)
                 return -ENOMEM;
         strbuf_addf(&request, "%s\n%s\n%s\n%s\n%s\n%s", order->method, path, s.query, lines, names,
                     order->payload);
-        s.canonical_request = strbuf_take(&request);
+        s.canonical_request = strbuf_detach(&request);
         if (!s.canonical_request)
                 return -ENOMEM;
         r = write_authorization(order, keys, names, &s);

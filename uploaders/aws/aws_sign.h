@@ -15,9 +15,9 @@ typedef struct AwsKeys { /* borrowed */
         const char *token; /* session token; NULL = none */
 } AwsKeys;
 
-typedef struct SignPair {
+typedef struct AwsNameValue {
         const char *name, *value; /* raw, not escaped; a query's value NULL is the same as "" */
-} SignPair;
+} AwsNameValue;
 
 typedef struct SignRequest { /* borrowed */
         const char *method;
@@ -25,13 +25,13 @@ typedef struct SignRequest { /* borrowed */
         /* Absolute; "" = "/". For S3 raw (decoded) bytes; with normalize_path as the URL has it,
          * the caller's escapes included. */
         const char *path;
-        const SignPair *queries;
+        const AwsNameValue *queries;
         size_t n_queries;
 
         /* All that are to be signed. `host` must be there. When missing, `x-amz-date` (and with a
          * token `x-amz-security-token`) are added by the signer and must be sent as well. Names in
          * any case, names may repeat. */
-        const SignPair *headers;
+        const AwsNameValue *headers;
         size_t n_headers;
 
         /* Hex SHA-256 of the body, or `UNSIGNED-PAYLOAD`; with sign_payload_header also signed

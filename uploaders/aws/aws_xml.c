@@ -240,7 +240,7 @@ int xml_put_text(char **to, const char *text) {
 
 /* A date that we cannot read is as good as none: only ages are made of it. */
 int xml_put_time(uint64_t *to, const char *text) {
-        if (s3_time_parse(text, to) < 0)
+        if (aws_time_parse(text, to) < 0)
                 *to = 0;
         return 0;
 }
@@ -250,8 +250,8 @@ static void put_line(char *to, size_t size, const char *text) {
         size_t left = strlen(text), at = 0;
 
         while (left > 0) {
-                char spelling[UTF8_SPELL_SIZE];
-                size_t used = utf8_spell(text, left, spelling), n;
+                char spelling[UTF8_ESCAPE_SIZE];
+                size_t used = utf8_escape(text, left, spelling), n;
 
                 if (strchr("\t\r\n", *text))
                         (void)strcpy(spelling, " ");

@@ -335,13 +335,13 @@ static int request_container(Fetch *fetch, const char *url, const char *token_li
         if (r < 0)
                 return r;
         return http_call_new(NULL, fetch->pool,
-                             &(HttpOrder){ .method = "GET",
-                                           .url = url,
-                                           .headers = headers,
-                                           .reply_max_bytes = REPLY_MAX_BYTES,
-                                           .timeout_usec = CONTAINER_TOTAL_USEC,
-                                           .on_done = on_container,
-                                           .userdata = fetch });
+                             &(HttpRequestOptions){ .method = "GET",
+                                                    .url = url,
+                                                    .headers = headers,
+                                                    .reply_max_bytes = REPLY_MAX_BYTES,
+                                                    .timeout_usec = CONTAINER_TOTAL_USEC,
+                                                    .on_done = on_container,
+                                                    .userdata = fetch });
 }
 
 static void fetch_from_container(Fetch *fetch) {
@@ -395,7 +395,7 @@ static void on_process(const ChildResult *result, void *userdata) {
 static void fetch_from_process(Fetch *fetch) {
         const char *origin = fetch->plan.origin, *fault = NULL;
         char **words = NULL;
-        _cleanup_free_ char **environment = credentials_env_without_keys(fetch->owner->environment);
+        _cleanup_free_ char **environment = aws_environment_without_keys(fetch->owner->environment);
 
         int r = environment ? credentials_words_split(fetch->plan.command, &words, &fault)
                             : -ENOMEM;
@@ -403,12 +403,12 @@ static void fetch_from_process(Fetch *fetch) {
                 return fetch_failf(fetch, "%s cannot be run: %s", origin, fault);
         if (r == 0)
                 r = child_new(&fetch->child, fetch->owner->event,
-                              &(ChildOrder){ .argv = words,
-                                             .environment = environment,
-                                             .timeout_usec = PROCESS_USEC,
-                                             .output_max_bytes = REPLY_MAX_BYTES,
-                                             .on_done = on_process,
-                                             .userdata = fetch });
+                              &(ChildOptions){ .argv = words,
+                                               .environment = environment,
+                                               .timeout_usec = PROCESS_USEC,
+                                               .output_max_bytes = REPLY_MAX_BYTES,
+                                               .on_done = on_process,
+                                               .userdata = fetch });
         free(words);
         if (r < 0)
                 fetch_failf(fetch, "%s: cannot run it: %s", origin, strerror(-r));
@@ -693,7 +693,7 @@ uint64_t credentials_serial(const Credentials *c) {
         return c->serial;
 }
 
-bool credentials_refused(Credentials *c, uint64_t serial) {
+bool credentials_report_refused(Credentials *c, uint64_t serial) {
         uint64_t now_usec = now_real(c), boottime_usec = c->clock->boottime_usec(c->clock);
 
         if (serial != c->serial || c->is_refused)
@@ -748,7 +748,7 @@ int credentials_new(Credentials **ret, const CredentialsOptions *options) {
         c->event = sd_event_ref(options->event);
         c->clock = options->clock;
         list_init(&c->waiters);
-        c->environment = credentials_env_copy(options->environment);
+        c->environment = aws_environment_copy(options->environment);
         if (!c->environment || !copy_text(&c->profile, options->profile) ||
             !copy_text(&c->region, options->region) || !copy_text(&c->ca_file, options->ca_file) ||
             !copy_text(&c->proxy, options->proxy) || !copy_text(&c->home, options->home))

@@ -72,7 +72,7 @@ uint64_t credentials_serial(const Credentials *c);
  * good for other requests.
  * @return true: fetch, and see (also when others are held by now); false: it was asked short ago,
  *   what is held is all there is */
-bool credentials_refused(Credentials *c, uint64_t serial);
+bool credentials_report_refused(Credentials *c, uint64_t serial);
 
 /** Why the last fetch failed; NULL = it did not, or there was none. Valid until the next turn.
  * What is held may be in use all the same. */

@@ -68,8 +68,8 @@ static char *check_full(const char *text) {
 
 int credentials_container_url(char *const *environment, char **ret, char **ret_error) {
         const char *relative =
-                credentials_env_get(environment, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
-        const char *full = credentials_env_get(environment, "AWS_CONTAINER_CREDENTIALS_FULL_URI");
+                aws_environment_get(environment, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
+        const char *full = aws_environment_get(environment, "AWS_CONTAINER_CREDENTIALS_FULL_URI");
 
         if (relative) {
                 if (relative[0] != '/' || strpbrk(relative, " \t\r\n\\#")) {
@@ -90,8 +90,8 @@ int credentials_container_url(char *const *environment, char **ret, char **ret_e
 
 int credentials_container_token(char *const *environment, char **ret, char **ret_error) {
         const char *path =
-                credentials_env_get(environment, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
-        const char *token = credentials_env_get(environment, "AWS_CONTAINER_AUTHORIZATION_TOKEN");
+                aws_environment_get(environment, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
+        const char *token = aws_environment_get(environment, "AWS_CONTAINER_AUTHORIZATION_TOKEN");
         _cleanup_(credentials_secret_freep) char *text = NULL;
         size_t n;
 
@@ -167,11 +167,11 @@ static int planner_use_keys(Planner *p, const AwsKeys *keys, uint64_t expires_us
 }
 
 static int plan_environment(Planner *p) {
-        const char *expiration = credentials_env_get(p->environment, "AWS_CREDENTIAL_EXPIRATION");
+        const char *expiration = aws_environment_get(p->environment, "AWS_CREDENTIAL_EXPIRATION");
         AwsKeys keys = {
-                .access_key = credentials_env_get(p->environment, "AWS_ACCESS_KEY_ID"),
-                .secret_key = credentials_env_get(p->environment, "AWS_SECRET_ACCESS_KEY"),
-                .token = credentials_env_get(p->environment, "AWS_SESSION_TOKEN"),
+                .access_key = aws_environment_get(p->environment, "AWS_ACCESS_KEY_ID"),
+                .secret_key = aws_environment_get(p->environment, "AWS_SECRET_ACCESS_KEY"),
+                .token = aws_environment_get(p->environment, "AWS_SESSION_TOKEN"),
         };
         uint64_t expires_usec = 0;
 
@@ -183,7 +183,7 @@ static int plan_environment(Planner *p) {
         if (!keys.secret_key)
                 return planner_failf(p, "the environment has AWS_ACCESS_KEY_ID but no "
                                         "AWS_SECRET_ACCESS_KEY: set both or neither");
-        if (expiration && s3_time_parse(expiration, &expires_usec) < 0)
+        if (expiration && aws_time_parse(expiration, &expires_usec) < 0)
                 return planner_failf(p,
                                      "AWS_CREDENTIAL_EXPIRATION: '%s' is not a time such as "
                                      "2026-05-27T05:21:35Z",
@@ -193,9 +193,9 @@ static int plan_environment(Planner *p) {
 }
 
 static int plan_web_identity(Planner *p) {
-        const char *token_file = credentials_env_get(p->environment, "AWS_WEB_IDENTITY_TOKEN_FILE");
-        const char *role_arn = credentials_env_get(p->environment, "AWS_ROLE_ARN");
-        const char *name = credentials_env_get(p->environment, "AWS_ROLE_SESSION_NAME");
+        const char *token_file = aws_environment_get(p->environment, "AWS_WEB_IDENTITY_TOKEN_FILE");
+        const char *role_arn = aws_environment_get(p->environment, "AWS_ROLE_ARN");
+        const char *name = aws_environment_get(p->environment, "AWS_ROLE_SESSION_NAME");
 
         if (!token_file)
                 return PLAN_E_NOTHING;
@@ -275,18 +275,18 @@ static int plan_imds(Planner *p, bool is_requested) {
 }
 
 static int plan_sts(Planner *p, const char *fallback_region) {
-        const char *endpoint = credentials_env_get(p->environment, "AWS_ENDPOINT_URL_STS");
+        const char *endpoint = aws_environment_get(p->environment, "AWS_ENDPOINT_URL_STS");
         const char *region = credentials_files_region(p->files, p->environment, p->profile);
 
         if (!endpoint)
-                endpoint = credentials_env_get(p->environment, "AWS_ENDPOINT_URL");
+                endpoint = aws_environment_get(p->environment, "AWS_ENDPOINT_URL");
         if (!endpoint && credentials_files_get(p->files, p->profile, "services"))
                 return planner_refuse(p, p->profile, "services",
                                       "endpoints of a [services] section are not supported: set "
                                       "AWS_ENDPOINT_URL_STS, or endpoint_url in the profile");
         if (!endpoint)
                 endpoint = credentials_files_get(p->files, p->profile, "endpoint_url");
-        if (credentials_env_is_true(p->environment, "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"))
+        if (aws_environment_is_true(p->environment, "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"))
                 endpoint = NULL;
         if (!region)
                 region = fallback_region;
@@ -295,9 +295,9 @@ static int plan_sts(Planner *p, const char *fallback_region) {
                 &(StsEndpointOptions){
                         .endpoint = endpoint,
                         .region = region,
-                        .dualstack = credentials_env_is_true(p->environment,
+                        .dualstack = aws_environment_is_true(p->environment,
                                                              "AWS_USE_DUALSTACK_ENDPOINT"),
-                        .fips = credentials_env_is_true(p->environment, "AWS_USE_FIPS_ENDPOINT"),
+                        .fips = aws_environment_is_true(p->environment, "AWS_USE_FIPS_ENDPOINT"),
                 });
         if (r != -EINVAL)
                 return r;

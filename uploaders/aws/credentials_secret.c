@@ -161,7 +161,7 @@ AwsKeys credentials_set_keys(const CredentialsSet *s) {
 }
 
 char *format_sentence(const char *fmt, ...) {
-        char *raw = NULL, piece[UTF8_SPELL_SIZE];
+        char *raw = NULL, piece[UTF8_ESCAPE_SIZE];
         StrBuf b = STRBUF_INIT;
         va_list ap;
 
@@ -171,11 +171,11 @@ char *format_sentence(const char *fmt, ...) {
         if (n < 0)
                 return NULL;
         for (size_t i = 0; i < (size_t)n;) {
-                i += utf8_spell(raw + i, (size_t)n - i, piece);
+                i += utf8_escape(raw + i, (size_t)n - i, piece);
                 strbuf_add(&b, piece);
         }
         free(raw);
-        char *text = strbuf_take(&b);
+        char *text = strbuf_detach(&b);
         strbuf_done(&b);
         return text;
 }

@@ -33,9 +33,9 @@ struct Imds {
 
 static int choose_endpoint(char *const *environment, char **ret) {
         const char *endpoint =
-                credentials_env_get(environment, "AWS_EC2_METADATA_SERVICE_ENDPOINT");
+                aws_environment_get(environment, "AWS_EC2_METADATA_SERVICE_ENDPOINT");
         const char *mode =
-                credentials_env_get(environment, "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE");
+                aws_environment_get(environment, "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE");
 
         if (!endpoint && mode && strcasecmp(mode, "IPv4") != 0 && strcasecmp(mode, "IPv6") != 0)
                 return -EINVAL;
@@ -53,7 +53,7 @@ static int choose_endpoint(char *const *environment, char **ret) {
 }
 
 int imds_new(Imds **ret, sd_event *event, char *const *environment) {
-        if (credentials_env_is_true(environment, "AWS_EC2_METADATA_DISABLED"))
+        if (aws_environment_is_true(environment, "AWS_EC2_METADATA_DISABLED"))
                 return -ENOTSUP;
         _cleanup_(imds_freep) Imds *i = calloc(1, sizeof *i);
         if (!i)
@@ -164,7 +164,7 @@ static void on_answer(const HttpReply *reply, void *userdata) {
         credentials_secret_wipe_borrowed(reply->body, reply->body_bytes);
 }
 
-static int send_request(Imds *i, HttpOrder *order, const char *path) {
+static int send_request(Imds *i, HttpRequestOptions *order, const char *path) {
         char *url = NULL;
         uint64_t now_usec;
 
@@ -186,7 +186,8 @@ static int request_token(Imds *i) {
         const char *const headers[] = { "X-aws-ec2-metadata-token-ttl-seconds: " TOKEN_TTL, NULL };
 
         return send_request(
-                i, &(HttpOrder){ .method = "PUT", .headers = headers, .on_done = on_token },
+                i,
+                &(HttpRequestOptions){ .method = "PUT", .headers = headers, .on_done = on_token },
                 "api/token");
 }
 
@@ -194,7 +195,8 @@ static int request_path(Imds *i) {
         const char *const headers[] = { i->token_line, NULL };
 
         return send_request(
-                i, &(HttpOrder){ .method = "GET", .headers = headers, .on_done = on_answer },
+                i,
+                &(HttpRequestOptions){ .method = "GET", .headers = headers, .on_done = on_answer },
                 i->path);
 }
 

@@ -144,7 +144,7 @@ static bool update_clock_offset(Sts *s, const HttpReply *reply) {
         const char *date = http_reply_header(reply, "date");
         uint64_t there_usec;
 
-        if (!date || s3_time_parse_http(date, &there_usec) < 0)
+        if (!date || http_date_parse(date, &there_usec) < 0)
                 return false;
         int64_t offset_usec = (int64_t)(there_usec - s->clock->realtime_usec(s->clock));
         if (llabs(offset_usec) < MIN_SKEW_USEC)
@@ -294,7 +294,8 @@ static int build_body(Sts *s, const StsRequest *o) {
 static int sign(const Sts *s, Signature *ret) {
         uint8_t sha256[SHA256_SIZE];
         char payload[SHA256_HEX_SIZE];
-        const SignPair headers[] = { { "host", s->place->host }, { "content-type", FORM_TYPE } };
+        const AwsNameValue headers[] = { { "host", s->place->host },
+                                         { "content-type", FORM_TYPE } };
         const AwsKeys keys = credentials_set_keys(&s->keys);
 
         sha256_of(s->body, s->body_bytes, sha256);
@@ -318,15 +319,15 @@ static int start_http_call(Sts *s, const char *const *headers) {
         if (asprintf(&url, "%s://%s%s", s->place->scheme, s->place->host, s->place->path) < 0)
                 return -ENOMEM;
         int r = http_call_new(&s->call, s->pool,
-                              &(HttpOrder){ .method = "POST",
-                                            .url = url,
-                                            .headers = headers,
-                                            .body = s->body,
-                                            .body_bytes = s->body_bytes,
-                                            .reply_max_bytes = REPLY_MAX_BYTES,
-                                            .timeout_usec = TOTAL_USEC,
-                                            .on_done = on_reply,
-                                            .userdata = s });
+                              &(HttpRequestOptions){ .method = "POST",
+                                                     .url = url,
+                                                     .headers = headers,
+                                                     .body = s->body,
+                                                     .body_bytes = s->body_bytes,
+                                                     .reply_max_bytes = REPLY_MAX_BYTES,
+                                                     .timeout_usec = TOTAL_USEC,
+                                                     .on_done = on_reply,
+                                                     .userdata = s });
         free(url);
         return r;
 }

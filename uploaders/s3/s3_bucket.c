@@ -24,17 +24,17 @@ typedef enum ProbeNeed {
         NEEDS_UPLOAD
 } ProbeNeed; /* made by the probe before */
 
-typedef struct ProbeRequest {
+typedef struct ProbeOptions {
         S3Operation operation;
         const char *what; /* NULL = the operation's name */
         ProbeNeed needs;
         const char *without; /* what is worse when it is not permitted; NULL = nothing works */
-} ProbeRequest;
+} ProbeOptions;
 
 enum { STEP_HEAD_BUCKET, STEP_GET_KEY, STEP_PUT, STEP_PUT_CONDITIONAL, STEP_OTHERS };
 
 /* clang-format off */
-static const ProbeRequest steps[] = {
+static const ProbeOptions steps[] = {
         [STEP_HEAD_BUCKET]    = { S3_HEAD_BUCKET, "bucket", NEEDS_NOTHING,
                             "a bucket that is missing is noticed only when something is written" },
         /* after a HEAD that was denied, whose answer does not name what was denied */
@@ -61,7 +61,7 @@ static const ProbeRequest steps[] = {
 
 struct S3Probe {
         S3Client *client;
-        S3ProbeOrder order; /* strings are ours */
+        S3ProbeOptions order; /* strings are ours */
         sd_event_source *start;
         CredentialsWaiter *waiter;
         S3Call *call;
@@ -92,7 +92,7 @@ static void finish_probe(S3Probe *p) {
         p->order.on_done(p->outcome, explain(p->outcome, p->error), p->order.userdata);
 }
 
-static bool is_optional(const S3Probe *p, const S3Answer *answer);
+static bool is_optional(const S3Probe *p, const S3Response *answer);
 static void start_next_request(S3Probe *p);
 
 static void report_step(S3Probe *p, const S3ProbeStep *step) {
@@ -116,7 +116,7 @@ static void report_clock(S3Probe *p) {
                 (void)snprintf(detail, sizeof detail,
                                "the server's is %s %s, which is allowed for in signatures; set "
                                "this machine's clock",
-                               clock_format_span(span, by / USEC_PER_SEC * USEC_PER_SEC),
+                               clock_format_duration(span, by / USEC_PER_SEC * USEC_PER_SEC),
                                ahead < 0 ? "behind" : "ahead");
         report_step(p, &(S3ProbeStep){ .what = "clock", .detail = detail });
 }
@@ -140,7 +140,7 @@ static void report_credentials(S3Probe *p, const char *error) {
 
 /* What an answer means here */
 
-static int outcome_of(const S3Probe *p, const S3Answer *answer) {
+static int outcome_of(const S3Probe *p, const S3Response *answer) {
         S3Verdict v = answer->verdict;
 
         switch (p->at) {
@@ -167,7 +167,7 @@ static int outcome_of(const S3Probe *p, const S3Answer *answer) {
         return s3_verdict_outcome(v);
 }
 
-static bool is_optional(const S3Probe *p, const S3Answer *answer) {
+static bool is_optional(const S3Probe *p, const S3Response *answer) {
         S3Verdict v = answer->verdict;
 
         if (!steps[p->at].without)
@@ -178,10 +178,10 @@ static bool is_optional(const S3Probe *p, const S3Answer *answer) {
                (p->at == STEP_PUT_CONDITIONAL && v != S3_NO_BUCKET);
 }
 
-static void report_request(S3Probe *p, const S3Answer *answer) {
-        const ProbeRequest *ask = &steps[p->at];
+static void report_request(S3Probe *p, const S3Response *answer) {
+        const ProbeOptions *ask = &steps[p->at];
         int outcome = outcome_of(p, answer);
-        bool optional = outcome != 0 && outcome != UPLOAD_E_AWAY && is_optional(p, answer);
+        bool optional = outcome != 0 && outcome != UPLOAD_E_UNREACHABLE && is_optional(p, answer);
         StrBuf detail = STRBUF_INIT;
 
         if (outcome != 0 && p->at == STEP_PUT_CONDITIONAL && optional)
@@ -192,7 +192,7 @@ static void report_request(S3Probe *p, const S3Answer *answer) {
                 strbuf_add(&detail, answer->sentence ? answer->sentence : "it failed");
         if (optional)
                 strbuf_addf(&detail, "; without it %s", ask->without);
-        _cleanup_free_ char *text = strbuf_take(&detail);
+        _cleanup_free_ char *text = strbuf_detach(&detail);
         report_step(p, &(S3ProbeStep){
                                .what = ask->what ? ask->what : s3_operation_name(ask->operation),
                                .permission = p->at == STEP_PUT_CONDITIONAL || answer->is_for_all
@@ -202,7 +202,7 @@ static void report_request(S3Probe *p, const S3Answer *answer) {
                                .is_optional = optional,
                                .detail = text ? text : "",
                        });
-        if (outcome == UPLOAD_E_AWAY || answer->verdict == S3_NO_BUCKET ||
+        if (outcome == UPLOAD_E_UNREACHABLE || answer->verdict == S3_NO_BUCKET ||
             (outcome != 0 && answer->is_for_all))
                 p->is_cleaning_up = true;
 }
@@ -210,7 +210,7 @@ static void report_request(S3Probe *p, const S3Answer *answer) {
 /* It was the permission that HEAD lacks, and nothing that concerns all. */
 static void report_bucket_denial(S3Probe *p) {
         p->at = STEP_HEAD_BUCKET;
-        report_request(p, &(S3Answer){ .verdict = S3_DENIED, .sentence = p->bucket_denial });
+        report_request(p, &(S3Response){ .verdict = S3_DENIED, .sentence = p->bucket_denial });
         p->at = STEP_GET_KEY;
 }
 
@@ -265,14 +265,15 @@ static void on_probe_response(const S3Result *result, void *userdata) {
                 finish_probe(p);
 }
 
-static int start_request(S3Probe *p, const ProbeRequest *ask) {
-        static const SignPair create_headers[] = {
+static int start_request(S3Probe *p, const ProbeOptions *ask) {
+        static const AwsNameValue create_headers[] = {
                 { "x-amz-checksum-algorithm", "SHA256" },
         };
-        static const SignPair create_query = { "uploads", "" };
-        const SignPair part_queries[] = { { "uploadId", p->upload_id }, { "partNumber", "1" } };
-        const SignPair list_queries[] = {
-                ask->operation == S3_LIST_UPLOADS ? create_query : (SignPair){ "list-type", "2" },
+        static const AwsNameValue create_query = { "uploads", "" };
+        const AwsNameValue part_queries[] = { { "uploadId", p->upload_id }, { "partNumber", "1" } };
+        const AwsNameValue list_queries[] = {
+                ask->operation == S3_LIST_UPLOADS ? create_query
+                                                  : (AwsNameValue){ "list-type", "2" },
                 { "prefix", p->order.list_prefix },
                 { ask->operation == S3_LIST_UPLOADS ? "max-uploads" : "max-keys", "1" },
         };
@@ -280,7 +281,7 @@ static int start_request(S3Probe *p, const ProbeRequest *ask) {
         bool concerns_bucket = ask->operation == S3_HEAD_BUCKET ||
                                ask->operation == S3_LIST_UPLOADS ||
                                ask->operation == S3_LIST_OBJECTS;
-        S3Order order = {
+        S3RequestOptions order = {
                 .operation = ask->operation,
                 .key = concerns_bucket ? NULL : p->order.key,
                 .body = has_body ? probe_body : NULL,
@@ -310,7 +311,7 @@ static int start_request(S3Probe *p, const ProbeRequest *ask) {
 }
 
 static bool is_needed(const S3Probe *p) {
-        const ProbeRequest *ask = &steps[p->at];
+        const ProbeOptions *ask = &steps[p->at];
         bool cleans_up = ask->operation == S3_ABORT_UPLOAD || ask->operation == S3_DELETE_OBJECT;
 
         if (p->at == STEP_GET_KEY)
@@ -368,7 +369,7 @@ static int on_probe_start(sd_event_source *source, void *userdata) {
         return 0;
 }
 
-int s3_probe_new(S3Probe **ret, S3Client *client, const S3ProbeOrder *order) {
+int s3_probe_new(S3Probe **ret, S3Client *client, const S3ProbeOptions *order) {
         _cleanup_(s3_probe_freep) S3Probe *p = calloc(1, sizeof *p);
         int r;
 
@@ -418,7 +419,7 @@ typedef enum SweepState {
 
 struct S3Sweep {
         S3Client *client;
-        S3SweepOrder order; /* strings are ours */
+        S3SweepOptions order; /* strings are ours */
         SweepState state;
         sd_event_source *start;
         S3Call *call;
@@ -488,7 +489,7 @@ static void after_failure(S3Sweep *s) {
         int outcome = s3_verdict_outcome(s->verdict);
 
         record_failure(s, outcome, s->sentence);
-        if (s->state == SWEEP_LIST || outcome == UPLOAD_E_AWAY || outcome == UPLOAD_E_DENIED)
+        if (s->state == SWEEP_LIST || outcome == UPLOAD_E_UNREACHABLE || outcome == UPLOAD_E_DENIED)
                 return finish_sweep(s);
         s->at++;
         (void)set_state(s, SWEEP_PAGE); /* from AGE or ABORT: there is a way */
@@ -553,7 +554,7 @@ static void on_sweep_response(const S3Result *result, void *userdata) {
         sweep_step(s);
 }
 
-static void send_request(S3Sweep *s, SweepState state, S3Order *order) {
+static void send_request(S3Sweep *s, SweepState state, S3RequestOptions *order) {
         order->max_tries = SWEEP_TRIES;
         order->on_done = on_sweep_response;
         order->userdata = s;
@@ -565,7 +566,7 @@ static void send_request(S3Sweep *s, SweepState state, S3Order *order) {
 }
 
 static void request_uploads(S3Sweep *s) {
-        const SignPair queries[] = {
+        const AwsNameValue queries[] = {
                 { "uploads", "" },
                 { "prefix", s->order.prefix },
                 { "key-marker", s->key_marker },
@@ -573,34 +574,34 @@ static void request_uploads(S3Sweep *s) {
         };
         size_t n = !s->key_marker ? 2 : !s->id_marker ? 3 : 4;
 
-        send_request(
-                s, SWEEP_LIST,
-                &(S3Order){ .operation = S3_LIST_UPLOADS, .queries = queries, .n_queries = n });
+        send_request(s, SWEEP_LIST,
+                     &(S3RequestOptions){
+                             .operation = S3_LIST_UPLOADS, .queries = queries, .n_queries = n });
 }
 
 static void request_age(S3Sweep *s) {
         char marker[16];
-        const SignPair queries[] = {
+        const AwsNameValue queries[] = {
                 { "uploadId", current(s)->upload_id },
                 { "part-number-marker", marker },
         };
 
         (void)snprintf(marker, sizeof marker, "%u", s->part_marker);
         send_request(s, SWEEP_AGE,
-                     &(S3Order){ .operation = S3_LIST_PARTS,
-                                 .key = current(s)->key,
-                                 .queries = queries,
-                                 .n_queries = s->part_marker ? 2 : 1 });
+                     &(S3RequestOptions){ .operation = S3_LIST_PARTS,
+                                          .key = current(s)->key,
+                                          .queries = queries,
+                                          .n_queries = s->part_marker ? 2 : 1 });
 }
 
 static void request_upload_abort(S3Sweep *s) {
-        const SignPair query = { "uploadId", current(s)->upload_id };
+        const AwsNameValue query = { "uploadId", current(s)->upload_id };
 
         send_request(s, SWEEP_ABORT,
-                     &(S3Order){ .operation = S3_ABORT_UPLOAD,
-                                 .key = current(s)->key,
-                                 .queries = &query,
-                                 .n_queries = 1 });
+                     &(S3RequestOptions){ .operation = S3_ABORT_UPLOAD,
+                                          .key = current(s)->key,
+                                          .queries = &query,
+                                          .n_queries = 1 });
 }
 
 /* Deciding */
@@ -619,7 +620,7 @@ static bool is_garbled(const char *key) {
 
 /* Whether an upload may be one to abort, as far as the list shows. */
 static bool is_step_needed(const S3Sweep *s, const S3ListedUpload *upload) {
-        const S3SweepOrder *o = &s->order;
+        const S3SweepOptions *o = &s->order;
 
         if (o->exact_key ? strcmp(upload->key, o->prefix) != 0
                          : strncmp(upload->key, o->prefix, strlen(o->prefix)) != 0)
@@ -641,7 +642,8 @@ static bool next_page(S3Sweep *s) {
             (s->key_marker && strcmp(s->key_marker, page->next_key_marker) == 0 &&
              strcmp(s->id_marker ? s->id_marker : "",
                     page->next_upload_id_marker ? page->next_upload_id_marker : "") == 0)) {
-                record_failure(s, UPLOAD_E_AWAY, "the list of multipart uploads does not go on");
+                record_failure(s, UPLOAD_E_UNREACHABLE,
+                               "the list of multipart uploads does not go on");
                 return false;
         }
         free(s->key_marker);
@@ -750,7 +752,7 @@ static int name_upload(S3Sweep *s, const char *upload_id) {
         return s->page.items[0].key && s->page.items[0].upload_id ? 0 : -ENOMEM;
 }
 
-int s3_sweep_new(S3Sweep **ret, S3Client *client, const S3SweepOrder *order) {
+int s3_sweep_new(S3Sweep **ret, S3Client *client, const S3SweepOptions *order) {
         _cleanup_(s3_sweep_freep) S3Sweep *s = calloc(1, sizeof *s);
         int r = 0;
 

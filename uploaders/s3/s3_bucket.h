@@ -17,7 +17,7 @@ typedef struct S3ProbeStep {
         const char *detail;
 } S3ProbeStep;
 
-typedef struct S3ProbeOrder { /* strings are copied */
+typedef struct S3ProbeOptions { /* strings are copied */
         /* Of the probe object, e.g. `<fixed prefix>/.neuron-collectd-probe-<instance>`: written,
          * looked at, deleted. */
         const char *key;
@@ -33,19 +33,19 @@ typedef struct S3ProbeOrder { /* strings are copied */
          * side (memory); error is a sentence. 0: none, error is NULL. */
         void (*on_done)(int outcome, const char *error, void *userdata);
         void *userdata;
-} S3ProbeOrder;
+} S3ProbeOptions;
 /** Where the store refuses the keys, the account or the clock, the rest is not asked: the answers
  * would be the same.
  * @param client borrowed: outlives it
  * @return 0 and *ret, -ENOMEM, -errno of the loop's source */
-int s3_probe_new(S3Probe **ret, S3Client *client, const S3ProbeOrder *order);
+int s3_probe_new(S3Probe **ret, S3Client *client, const S3ProbeOptions *order);
 /** Cancels; no callback any more, and what was made stays. Takes NULL, returns NULL. */
 S3Probe *s3_probe_free(S3Probe *p);
 DEFINE_CLEANUP(S3Probe, s3_probe_free);
 
 typedef struct S3Sweep S3Sweep;
 
-typedef struct S3SweepOrder { /* strings are copied */
+typedef struct S3SweepOptions { /* strings are copied */
         const char *prefix; /* uploads whose key begins with it; with `exact_key` whose key it is */
         bool exact_key;
         /* With exact_key: only this one, whatever its age (nothing is listed). NULL = all but
@@ -68,10 +68,10 @@ typedef struct S3SweepOrder { /* strings are copied */
          * that says why */
         void (*on_done)(int outcome, const char *error, unsigned n_aborted, void *userdata);
         void *userdata;
-} S3SweepOrder;
+} S3SweepOptions;
 /** @param client  borrowed: outlives it
  * @return 0 and *ret, -ENOMEM, -errno of the loop's source */
-int s3_sweep_new(S3Sweep **ret, S3Client *client, const S3SweepOrder *order);
+int s3_sweep_new(S3Sweep **ret, S3Client *client, const S3SweepOptions *order);
 /** Cancels; no callback any more. Takes NULL, returns NULL. */
 S3Sweep *s3_sweep_free(S3Sweep *s);
 DEFINE_CLEANUP(S3Sweep, s3_sweep_free);

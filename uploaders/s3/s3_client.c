@@ -57,7 +57,7 @@ struct S3Call {
         S3Client *client;
         ListLink link;
         CallState state;
-        S3Order order; /* strings and pairs are ours */
+        S3RequestOptions order; /* strings and pairs are ours */
         char payload_hex[SHA256_HEX_SIZE];
         char checksum[DIGEST_BASE64_SIZE(SHA256_SIZE)];
         bool is_large;
@@ -82,7 +82,7 @@ struct S3Call {
         bool has_delivered_data; /* on_data got something */
 
         /* That denies, while the credentials' source is asked whether it has others by now. */
-        S3Answer denied_answer; /* verdict S3_OK = none */
+        S3Response denied_answer; /* verdict S3_OK = none */
         unsigned denial_status;
 };
 
@@ -145,8 +145,8 @@ static int copy_options(S3ClientOptions *to, const S3ClientOptions *from) {
         for (size_t i = 0; i < N_STRINGS; i++)
                 *ours[i] = NULL;
         to->tags = NULL;
-        to->upload = throttle_ref(from->upload);
-        to->requests = throttle_ref(from->requests);
+        to->upload = ratelimit_ref(from->upload);
+        to->requests = ratelimit_ref(from->requests);
         for (size_t i = 0; i < N_STRINGS && r == 0; i++)
                 r = copy_string(ours[i], *theirs[i]);
         return r < 0 ? r : copy_list(&to->tags, from->tags);
@@ -161,8 +161,8 @@ static void free_options(S3ClientOptions *o) {
         for (char *const *tag = o->tags; tag && *tag; tag++)
                 free(*tag);
         free((char **)o->tags);
-        throttle_unref(o->upload);
-        throttle_unref(o->requests);
+        ratelimit_unref(o->upload);
+        ratelimit_unref(o->requests);
 }
 
 static int find_location(const S3Client *c, const char *region, S3Location *ret, char **ret_error) {
@@ -178,7 +178,7 @@ static int find_location(const S3Client *c, const char *region, S3Location *ret,
         return s3_location_init(ret, &options, ret_error);
 }
 
-static HttpThrottle s3_client_throttle(const S3Client *c);
+static HttpRateLimitHooks s3_client_throttle(const S3Client *c);
 static void s3_counts_init(S3Counts *c);
 static void s3_request_done(S3Request *r);
 static S3Call *s3_call_free(S3Call *call);
@@ -207,7 +207,7 @@ int s3_client_new(S3Client **ret, const S3ClientOptions *options, char **ret_err
         if (r < 0)
                 return r;
         /* One more than large bodies may have: a HEAD or an abort never waits behind parts. */
-        const HttpThrottle throttle = s3_client_throttle(c);
+        const HttpRateLimitHooks throttle = s3_client_throttle(c);
         const HttpPoolOptions pool = {
                 .max_connections = c->options.connections + 1,
                 .ca_file = c->options.ca_file,
@@ -248,7 +248,7 @@ uint64_t s3_client_now_usec(const S3Client *c) {
         return c->clock->realtime_usec(c->clock) + (uint64_t)c->clock_ahead_usec;
 }
 
-const S3Location *s3_client_place(const S3Client *c) {
+const S3Location *s3_client_location(const S3Client *c) {
         return &c->place;
 }
 
@@ -287,7 +287,7 @@ static uint64_t s3_client_random(S3Client *c) {
 static void s3_client_update_clock(S3Client *c, const char *http_date) {
         uint64_t theirs;
 
-        if (http_date && s3_time_parse_http(http_date, &theirs) == 0)
+        if (http_date && http_date_parse(http_date, &theirs) == 0)
                 c->clock_ahead_usec = (int64_t)(theirs - c->clock->realtime_usec(c->clock));
 }
 
@@ -307,7 +307,7 @@ int s3_verdict_outcome(S3Verdict verdict) {
         case S3_RETRY:
         case S3_CORRUPTED:
         case S3_UNREACHABLE:
-                return UPLOAD_E_AWAY;
+                return UPLOAD_E_UNREACHABLE;
         case S3_SKEWED:
         case S3_REDIRECT:
         case S3_EXPIRED:
@@ -326,11 +326,11 @@ int s3_verdict_outcome(S3Verdict verdict) {
 /* ── bytes: what lib/http/http asks ── */
 
 static uint64_t book(uint64_t n, uint64_t *ret_nsec, void *userdata) {
-        return throttle_book(userdata, n, ret_nsec);
+        return ratelimit_book(userdata, n, ret_nsec);
 }
 
 static void refund(uint64_t nsec, void *userdata) {
-        throttle_return(userdata, nsec);
+        ratelimit_refund(userdata, nsec);
 }
 
 static void discard_savings(void *userdata) {
@@ -338,15 +338,15 @@ static void discard_savings(void *userdata) {
 }
 
 static size_t piece(void *userdata) {
-        return throttle_piece(userdata);
+        return ratelimit_piece(userdata);
 }
 
-static HttpThrottle s3_client_throttle(const S3Client *c) {
-        return (HttpThrottle){ .book = book,
-                               .refund = refund,
-                               .discard_savings = discard_savings,
-                               .piece = piece,
-                               .userdata = c->options.upload };
+static HttpRateLimitHooks s3_client_throttle(const S3Client *c) {
+        return (HttpRateLimitHooks){ .book = book,
+                                     .refund = refund,
+                                     .discard_savings = discard_savings,
+                                     .piece = piece,
+                                     .userdata = c->options.upload };
 }
 
 /* ── requests ── */
@@ -364,18 +364,18 @@ static uint64_t s3_call_wait_usec(S3Call *call) {
         if (call->has_token)
                 return 0;
         call->has_token = true;
-        return throttle_book(c->options.requests, 1, &call->token_nsec);
+        return ratelimit_book(c->options.requests, 1, &call->token_nsec);
 }
 
 static void s3_call_return_token(S3Call *call) {
         if (call->has_token)
-                throttle_return(call->client->options.requests, call->token_nsec);
+                ratelimit_refund(call->client->options.requests, call->token_nsec);
         call->has_token = false;
 }
 
 /* ── what the store says of it ── */
 
-static bool is_throttling(const S3Answer *answer, unsigned status) {
+static bool is_throttling(const S3Response *answer, unsigned status) {
         static const char *const codes[] = { "SlowDown",
                                              "Throttling",
                                              "TooManyRequests",
@@ -391,13 +391,13 @@ static bool is_throttling(const S3Answer *answer, unsigned status) {
         return status == 503 || status == 429;
 }
 
-static uint64_t s3_call_retry_after_usec(const S3Call *call, const S3Answer *answer) {
+static uint64_t s3_call_retry_after_usec(const S3Call *call, const S3Response *answer) {
         const S3ClientOptions *o = &call->client->options;
 
         return MIN(answer->retry_after_usec, MAX(o->retry_maximum_usec, RETRY_AFTER_MAX_USEC));
 }
 
-static void s3_call_adapt_rate(S3Call *call, const S3Answer *answer, unsigned status) {
+static void s3_call_adapt_rate(S3Call *call, const S3Response *answer, unsigned status) {
         S3Client *c = call->client;
 
         if (is_throttling(answer, status))
@@ -457,8 +457,8 @@ void s3_client_stats(const S3Client *c, S3Stats *ret) {
 
 #define LIST_MAX_BYTES (16 * MIB)
 #define REPLY_MAX_BYTES (1 * MIB)
-static SignPair *copy_pairs(const SignPair *from, size_t n) {
-        SignPair *to = calloc(n + 1, sizeof *to);
+static AwsNameValue *copy_pairs(const AwsNameValue *from, size_t n) {
+        AwsNameValue *to = calloc(n + 1, sizeof *to);
 
         for (size_t i = 0; to && i < n; i++) {
                 to[i].name = strdup(from[i].name);
@@ -467,23 +467,23 @@ static SignPair *copy_pairs(const SignPair *from, size_t n) {
         return to;
 }
 
-static bool are_complete(const SignPair *pairs, size_t n) {
+static bool are_complete(const AwsNameValue *pairs, size_t n) {
         for (size_t i = 0; pairs && i < n; i++)
                 if (!pairs[i].name || !pairs[i].value)
                         return false;
         return pairs != NULL;
 }
 
-static void free_pairs(const SignPair *pairs, size_t n) {
+static void free_pairs(const AwsNameValue *pairs, size_t n) {
         for (size_t i = 0; pairs && i < n; i++) {
                 free((char *)pairs[i].name);
                 free((char *)pairs[i].value);
         }
-        free((SignPair *)pairs);
+        free((AwsNameValue *)pairs);
 }
 
-static int s3_call_copy_request(S3Call *call, const S3Order *order) {
-        S3Order *o = &call->order;
+static int s3_call_copy_request(S3Call *call, const S3RequestOptions *order) {
+        S3RequestOptions *o = &call->order;
         uint8_t digest[SHA256_SIZE];
 
         *o = *order;
@@ -504,7 +504,7 @@ static int s3_call_copy_request(S3Call *call, const S3Order *order) {
 }
 
 static size_t s3_call_reply_max_bytes(const S3Call *call) {
-        const S3Order *o = &call->order;
+        const S3RequestOptions *o = &call->order;
         bool is_list = o->operation == S3_LIST_PARTS || o->operation == S3_LIST_UPLOADS ||
                        o->operation == S3_LIST_OBJECTS;
 
@@ -521,7 +521,7 @@ static void s3_call_free_request(S3Call *call) {
 
 #define HEADERS_MAX 32
 typedef struct HeaderSet { /* borrowed, but for `tagging` */
-        SignPair items[HEADERS_MAX];
+        AwsNameValue items[HEADERS_MAX];
         size_t n;
         char *tagging;
         bool overflow;
@@ -531,7 +531,7 @@ static void add(HeaderSet *h, const char *name, const char *value) {
         if (!value || !value[0])
                 return;
         if (h->n < HEADERS_MAX)
-                h->items[h->n++] = (SignPair){ name, value };
+                h->items[h->n++] = (AwsNameValue){ name, value };
         else
                 h->overflow = true;
 }
@@ -546,7 +546,7 @@ static char *tagging_of(char *const *tags) {
                 strbuf_add(&b, "=");
                 aws_escape(&b, tags[i + 1], false);
         }
-        return strbuf_take(&b);
+        return strbuf_detach(&b);
 }
 
 static int add_object_headers(HeaderSet *h, const S3ClientOptions *o) {
@@ -563,7 +563,7 @@ static int add_object_headers(HeaderSet *h, const S3ClientOptions *o) {
 
 static int collect_headers(HeaderSet *h, const S3Call *call) {
         const S3ClientOptions *o = &call->client->options;
-        const S3Order *order = &call->order;
+        const S3RequestOptions *order = &call->order;
         int r = 0;
 
         add(h, "host", call->client->place.host);
@@ -597,14 +597,14 @@ static char *header_line(const char *name, const char *value) {
 }
 
 /* @return 0, -ENOMEM */
-static int write_lines(S3Request *r, const HeaderSet *h, const SignPair *more, size_t n_more) {
+static int write_lines(S3Request *r, const HeaderSet *h, const AwsNameValue *more, size_t n_more) {
         size_t n = 0;
 
         r->headers = calloc(h->n + n_more + 1, sizeof *r->headers);
         if (!r->headers)
                 return -ENOMEM;
         for (size_t i = 0; i < h->n + n_more; i++) {
-                const SignPair *p = i < h->n ? &h->items[i] : &more[i - h->n];
+                const AwsNameValue *p = i < h->n ? &h->items[i] : &more[i - h->n];
 
                 if (!p->value)
                         continue;
@@ -649,7 +649,7 @@ static int s3_request_build(S3Request *ret, const S3Call *call, const AwsKeys *k
                 r = sign_v4(&order, keys, &signature);
         }
         if (r == 0) {
-                const SignPair more[] = {
+                const AwsNameValue more[] = {
                         { "x-amz-date", signature.amz_date },
                         { "x-amz-content-sha256", call->payload_hex },
                         { "x-amz-security-token", keys->token },
@@ -681,13 +681,13 @@ static void s3_request_done(S3Request *r) {
 
 /* What an answer means to a call, what the client learns from it, and what is to be done next. */
 
-static void classify_response(S3Call *call, const HttpReply *reply, S3Answer *ret) {
+static void classify_response(S3Call *call, const HttpReply *reply, S3Response *ret) {
         S3Client *c = call->client;
         bool has_id = http_reply_header(reply, "x-amz-request-id") ||
                       http_reply_header(reply, "x-amz-id-2");
 
         c->has_request_ids |= has_id;
-        const S3AnswerInput in = {
+        const S3ResponseInput in = {
                 .operation = call->order.operation,
                 .is_conditional = call->order.is_conditional,
                 .is_foreign = c->has_request_ids && !has_id,
@@ -708,8 +708,8 @@ static void classify_response(S3Call *call, const HttpReply *reply, S3Answer *re
                 .expected_owner = c->options.expected_bucket_owner,
         };
 
-        if (s3_answer_judge(&in, ret) < 0)
-                *ret = (S3Answer){ .verdict = S3_RETRY };
+        if (s3_response_classify(&in, ret) < 0)
+                *ret = (S3Response){ .verdict = S3_RETRY };
 }
 
 static CallRetry retry_after_failure(S3Call *call) {
@@ -718,7 +718,7 @@ static CallRetry retry_after_failure(S3Call *call) {
         return RETRY_LATER;
 }
 
-static CallRetry follow_redirect(S3Call *call, const S3Answer *answer) {
+static CallRetry follow_redirect(S3Call *call, const S3Response *answer) {
         S3Client *c = call->client;
 
         if (strcmp(c->place.region, call->region) != 0)
@@ -751,11 +751,11 @@ static CallRetry renew_keys(S3Call *call) {
         if (call->are_keys_renewed)
                 return RETRY_NONE;
         call->are_keys_renewed = true;
-        return credentials_refused(call->client->credentials, call->serial) ? RETRY_WITH_KEYS
-                                                                            : RETRY_NONE;
+        return credentials_report_refused(call->client->credentials, call->serial) ? RETRY_WITH_KEYS
+                                                                                   : RETRY_NONE;
 }
 
-static CallRetry decide_retry(S3Call *call, S3Answer *answer) {
+static CallRetry decide_retry(S3Call *call, S3Response *answer) {
         switch (answer->verdict) {
         case S3_RETRY:
         case S3_CORRUPTED:
@@ -839,7 +839,7 @@ static S3Call *s3_call_free(S3Call *call) {
         s3_call_return_token(call);
         http_call_cancel(call->http);
         s3_call_free_request(call);
-        s3_answer_done(&call->denied_answer);
+        s3_response_done(&call->denied_answer);
         free(call);
         return NULL;
 }
@@ -849,7 +849,7 @@ static const char *result_header(const S3Result *r, const char *name) {
 }
 
 /* The one way out: reports, then frees. */
-static void finish(S3Call *call, const S3Answer *answer, const HttpReply *reply) {
+static void finish(S3Call *call, const S3Response *answer, const HttpReply *reply) {
         S3Client *c = call->client;
         const S3Result result = {
                 .answer = answer,
@@ -869,10 +869,10 @@ static void finish(S3Call *call, const S3Answer *answer, const HttpReply *reply)
 
 /* Ends without an answer of the server's. @param text  copied */
 static void finish_unsent(S3Call *call, S3Verdict verdict, const char *text) {
-        S3Answer answer = { .verdict = verdict, .sentence = strdup(text) };
+        S3Response answer = { .verdict = verdict, .sentence = strdup(text) };
 
         finish(call, &answer, NULL);
-        s3_answer_done(&answer);
+        s3_response_done(&answer);
 }
 
 static void finish_failure(S3Call *call, int r) {
@@ -892,14 +892,14 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
 }
 
 static int arm(S3Call *call, uint64_t usec) {
-        return timer_arm(&call->timer, &(TimerOrder){ .event = call->client->event,
-                                                      .usec = usec,
-                                                      .slack_usec = 1,
-                                                      .handler = on_timer,
-                                                      .userdata = call });
+        return timer_arm(&call->timer, &(TimerOptions){ .event = call->client->event,
+                                                        .usec = usec,
+                                                        .slack_usec = 1,
+                                                        .handler = on_timer,
+                                                        .userdata = call });
 }
 
-static void pause_call(S3Call *call, const S3Answer *answer) {
+static void pause_call(S3Call *call, const S3Response *answer) {
         const S3ClientOptions *o = &call->client->options;
         uint64_t wait = backoff_next_usec(MAX(call->n_failures, 1U), o->retry_initial_usec,
                                           o->retry_maximum_usec, s3_client_random(call->client));
@@ -932,7 +932,7 @@ static void on_others(const char *error, void *userdata) {
         call->waiter = NULL;
         if (error || credentials_serial(c->credentials) == call->serial)
                 return finish_denied(call, error ? error : credentials_error(c->credentials));
-        s3_answer_done(&call->denied_answer);
+        s3_response_done(&call->denied_answer);
         call->denial_status = 0;
         c->counts.stats.n_retries++;
         (void)try_now(call); /* it has reported any error itself */
@@ -947,7 +947,7 @@ static void request_other_credentials(S3Call *call) {
 static void on_reply(const HttpReply *reply, void *userdata) {
         S3Call *call = userdata;
         S3Client *c = call->client;
-        S3Answer answer = { .verdict = S3_RETRY };
+        S3Response answer = { .verdict = S3_RETRY };
 
         call->http = NULL;
         if (reply->status > 0)
@@ -964,7 +964,7 @@ static void on_reply(const HttpReply *reply, void *userdata) {
         case RETRY_WITH_KEYS:
                 call->denial_status = reply->status;
                 call->denied_answer = answer;
-                answer = (S3Answer){ .verdict = S3_OK };
+                answer = (S3Response){ .verdict = S3_OK };
                 request_other_credentials(call);
                 break;
         case RETRY_NOW:
@@ -976,7 +976,7 @@ static void on_reply(const HttpReply *reply, void *userdata) {
                 pause_call(call, &answer);
                 break;
         }
-        s3_answer_done(&answer);
+        s3_response_done(&answer);
 }
 
 static int on_reply_data(HttpCall *http, const void *data, size_t n, void *userdata) {
@@ -999,7 +999,7 @@ static int send_now(S3Call *call, const AwsKeys *keys) {
         if (r < 0)
                 return r;
         (void)snprintf(call->region, sizeof call->region, "%s", c->place.region);
-        const HttpOrder http = {
+        const HttpRequestOptions http = {
                 .method = request.method,
                 .url = request.url,
                 .headers = (const char *const *)request.headers,
@@ -1097,7 +1097,7 @@ static void s3_client_start_queued(S3Client *c) {
         }
 }
 
-int s3_call_new(S3Call **ret, S3Client *c, const S3Order *order) {
+int s3_call_new(S3Call **ret, S3Client *c, const S3RequestOptions *order) {
         S3Call *call = calloc(1, sizeof *call);
         int r;
 
@@ -1133,7 +1133,7 @@ uint64_t s3_call_sent_bytes(const S3Call *call) {
         return call->http ? http_call_sent_bytes(call->http) : 0;
 }
 
-uint64_t s3_client_asked_usec(const S3Client *c) {
+uint64_t s3_client_waiting_since_usec(const S3Client *c) {
         return list_is_empty(&c->calls) ? 0 : c->asked_usec;
 }
 

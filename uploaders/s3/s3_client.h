@@ -33,8 +33,8 @@ typedef struct S3ClientOptions { /* copied, but for event, clock, credentials */
         char *const *tags;                            /* key, value, …, NULL; NULL */
         /* between tries */
         uint64_t retry_initial_usec, retry_maximum_usec;
-        uint64_t seed;               /* of the jitter */
-        Throttle *upload, *requests; /* references are taken; NULL = no limit */
+        uint64_t seed;                /* of the jitter */
+        RateLimit *upload, *requests; /* references are taken; NULL = no limit */
 } S3ClientOptions;
 
 /** @param ret_error  a sentence with -EINVAL (endpoint, region …), the caller's
@@ -45,7 +45,7 @@ S3Client *s3_client_free(S3Client *c);
 DEFINE_CLEANUP(S3Client, s3_client_free);
 
 typedef struct S3Result { /* borrowed while on_done runs */
-        const S3Answer *answer;
+        const S3Response *answer;
         unsigned status;  /* 0 = no answer */
         unsigned n_tries; /* that were sent, also those that clock, region or keys cost */
         const char *body;
@@ -56,15 +56,15 @@ typedef struct S3Result { /* borrowed while on_done runs */
 } S3Result;
 
 /* Strings and queries are copied; body is borrowed until on_done or cancel. */
-typedef struct S3Order {
+typedef struct S3RequestOptions {
         S3Operation operation; /* gives the method */
         const char *key;       /* raw; NULL or "" = the bucket itself */
-        const SignPair *queries;
+        const AwsNameValue *queries;
         size_t n_queries;
 
         /* On top of what the client sends (host, date, checksums, owner); all are signed. Without
          * a value: not sent. */
-        const SignPair *headers;
+        const AwsNameValue *headers;
         size_t n_headers;
 
         const void *body;
@@ -90,10 +90,10 @@ typedef struct S3Order {
         /* What is sent of bodies, all tries, is added to it when each ends; what is under way
          * s3_client_sending_bytes() tells. Borrowed for the call's life; NULL. */
         uint64_t *sent_bytes;
-} S3Order;
+} S3RequestOptions;
 
 /** @return 0, -ENOMEM. @param ret may be NULL */
-int s3_call_new(S3Call **ret, S3Client *c, const S3Order *order);
+int s3_call_new(S3Call **ret, S3Client *c, const S3RequestOptions *order);
 /** No on_done. Takes NULL, returns NULL. Not from inside the call's own callbacks. */
 S3Call *s3_call_cancel(S3Call *call);
 uint64_t s3_call_sent_bytes(const S3Call *call); /* of the body, in this try */
@@ -104,7 +104,7 @@ uint64_t s3_client_sending_bytes(const S3Client *c, const uint64_t *counter);
  * Between requests it is the user's, who has no data yet, and the store is not to blame for the
  * time that goes by.
  * @return CLOCK_BOOTTIME; 0: nothing is asked of it / */
-uint64_t s3_client_asked_usec(const S3Client *c);
+uint64_t s3_client_waiting_since_usec(const S3Client *c);
 
 /** What was learned: false after a 501 to a conditional write (Swift). From then on a conditional
  * order is not sent but ends with S3_UNCONDITIONAL, so that its caller checks before it writes. */
@@ -112,7 +112,7 @@ bool s3_client_has_conditions(const S3Client *c);
 /** How far the server's clock is ahead of ours, by the last answer (in whole seconds); 0
  * before. */
 int64_t s3_client_clock_offset_usec(const S3Client *c);
-const S3Location *s3_client_place(const S3Client *c);
+const S3Location *s3_client_location(const S3Client *c);
 const char *s3_client_bucket(const S3Client *c);
 sd_event *s3_client_event(const S3Client *c);          /* borrowed */
 Credentials *s3_client_credentials(const S3Client *c); /* borrowed */

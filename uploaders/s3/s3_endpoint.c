@@ -249,7 +249,7 @@ void s3_location_done(S3Location *p) {
         *p = (S3Location){ 0 };
 }
 
-int s3_url_split(const char *url, char **ret_bucket, char **ret_key) {
+int s3_url_parse(const char *url, char **ret_bucket, char **ret_key) {
         const char *rest = url + 5, *slash;
         char *bucket, *key;
 
@@ -271,17 +271,17 @@ int s3_url_split(const char *url, char **ret_bucket, char **ret_key) {
 }
 
 static const char *value_of(char *const *environment, const char *name) {
-        const char *value = credentials_env_get(environment, name);
+        const char *value = aws_environment_get(environment, name);
         return value ? value : "";
 }
 
 S3Environment s3_environment_read(char *const *environment) {
         S3Environment e = { .endpoint = "",
                             .ca_bundle = value_of(environment, "AWS_CA_BUNDLE"),
-                            .dualstack = credentials_env_is_true(environment,
+                            .dualstack = aws_environment_is_true(environment,
                                                                  "AWS_USE_DUALSTACK_ENDPOINT"),
-                            .fips = credentials_env_is_true(environment, "AWS_USE_FIPS_ENDPOINT") };
-        bool ignored = credentials_env_is_true(environment, "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS");
+                            .fips = aws_environment_is_true(environment, "AWS_USE_FIPS_ENDPOINT") };
+        bool ignored = aws_environment_is_true(environment, "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS");
         if (!ignored)
                 e.endpoint = value_of(environment, "AWS_ENDPOINT_URL_S3");
         if (!ignored && !e.endpoint[0])

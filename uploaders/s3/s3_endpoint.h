@@ -38,7 +38,7 @@ void s3_location_done(S3Location *p);
 
 /** Splits `s3://bucket[/key]`. @return 0 and both (the caller's, key "" when there is none),
  * -EINVAL, -ENOMEM */
-int s3_url_split(const char *url, char **ret_bucket, char **ret_key);
+int s3_url_parse(const char *url, char **ret_bucket, char **ret_key);
 
 /* What the environment variables of the AWS SDKs say about where S3 is. */
 

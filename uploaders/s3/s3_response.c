@@ -259,16 +259,16 @@ const char *s3_operation_permission(S3Operation o) {
 
 /* What judging found out, for the sentence. */
 typedef struct Judgement {
-        const S3AnswerInput *in;
+        const S3ResponseInput *in;
         const S3OperationRule *operation;
-        S3Answer *answer;
+        S3Response *answer;
         const S3Rule *rule;
         bool has_document; /* the body was an <Error> */
 } Judgement;
 
 /* The region that the answer names, if it is another than ours. */
 static void learn_region(Judgement *j) {
-        S3Answer *a = j->answer;
+        S3Response *a = j->answer;
         char of_host[AWS_REGION_SIZE] = "";
         const char *known[] = { j->in->bucket_region, a->error.region, of_host };
 
@@ -311,10 +311,10 @@ static void classify_redirect(Judgement *j) {
                 j->answer->verdict = S3_DENIED;
 }
 
-static bool is_skewed(const S3AnswerInput *in) {
+static bool is_skewed(const S3ResponseInput *in) {
         uint64_t theirs;
 
-        if (in->now_usec == 0 || !in->date || s3_time_parse_http(in->date, &theirs) < 0)
+        if (in->now_usec == 0 || !in->date || http_date_parse(in->date, &theirs) < 0)
                 return false;
         return MAX(theirs, in->now_usec) - MIN(theirs, in->now_usec) > SKEW_SUSPECT_USEC;
 }
@@ -333,8 +333,8 @@ static void classify_head(Judgement *j) {
 }
 
 static void classify_by_rule(Judgement *j) {
-        const S3AnswerInput *in = j->in;
-        S3Answer *a = j->answer;
+        const S3ResponseInput *in = j->in;
+        S3Response *a = j->answer;
 
         a->verdict = j->rule->verdict;
         if (a->verdict == S3_NOT_FOUND)
@@ -362,7 +362,7 @@ static int read_document(Judgement *j) {
 /* A 200 may still be a failure: S3 begins its answer to Complete before it knows. @return whether
  * all is well, -ENOMEM */
 static int classify_success(Judgement *j) {
-        const S3AnswerInput *in = j->in;
+        const S3ResponseInput *in = j->in;
         char etag[S3_ETAG_SIZE];
         int r;
 
@@ -405,7 +405,7 @@ static bool is_known_text(const Judgement *j) {
 
 /* @return whether all is well, -ENOMEM */
 static int classify(Judgement *j) {
-        const S3AnswerInput *in = j->in;
+        const S3ResponseInput *in = j->in;
         int r;
 
         if (in->http_error == 0 && in->status >= 200 && in->status < 300)
@@ -429,9 +429,9 @@ static int classify(Judgement *j) {
 
 static void add_spelled(StrBuf *b, const char *text) {
         for (size_t left = strlen(text), used; left > 0; left -= used, text += used) {
-                char spelling[UTF8_SPELL_SIZE];
+                char spelling[UTF8_ESCAPE_SIZE];
 
-                used = utf8_spell(text, left, spelling);
+                used = utf8_escape(text, left, spelling);
                 strbuf_add(b, spelling);
         }
 }
@@ -440,7 +440,7 @@ static const char *or_nothing(const char *text) {
         return text ? text : "";
 }
 
-static void add_keys(StrBuf *b, const S3AnswerInput *in) {
+static void add_keys(StrBuf *b, const S3ResponseInput *in) {
         strbuf_add(b, "the keys");
         if (in->credentials_origin && in->credentials_origin[0]) {
                 strbuf_add(b, " from ");
@@ -448,7 +448,7 @@ static void add_keys(StrBuf *b, const S3AnswerInput *in) {
         }
 }
 
-static void add_bucket_arn(StrBuf *b, const S3AnswerInput *in) {
+static void add_bucket_arn(StrBuf *b, const S3ResponseInput *in) {
         strbuf_addf(b, "arn:%s:s3:::", aws_partition_name(in->region));
         add_spelled(b, or_nothing(in->bucket));
 }
@@ -472,7 +472,7 @@ static void add_time(StrBuf *b, const Judgement *j) {
 
 /* Fills in one `{name}`. @param name  what stands between the braces, and on */
 static void add_filling(StrBuf *b, const Judgement *j, const char *name) {
-        const S3AnswerInput *in = j->in;
+        const S3ResponseInput *in = j->in;
         const struct {
                 const char *name, *text;
         } fillings[] = {
@@ -603,8 +603,8 @@ static const char *refused_remedy(const Judgement *j) {
 
 /* What depends on more than the code. NULL = see the rule */
 static const char *special_remedy(const Judgement *j) {
-        const S3AnswerInput *in = j->in;
-        const S3Answer *a = j->answer;
+        const S3ResponseInput *in = j->in;
+        const S3Response *a = j->answer;
         bool is_strange = !j->has_document && !j->operation->is_head;
 
         if (a->verdict == S3_UNCONDITIONAL)
@@ -655,7 +655,7 @@ static void add_words(StrBuf *b, const Judgement *j) {
 }
 
 static char *build_sentence(const Judgement *j) {
-        const S3AnswerInput *in = j->in;
+        const S3ResponseInput *in = j->in;
         StrBuf b = STRBUF_INIT;
 
         strbuf_addf(&b, "%s of 's3://", j->operation->name);
@@ -673,13 +673,13 @@ static char *build_sentence(const Judgement *j) {
                 add_spelled(&b, in->http_text && in->http_text[0] ? in->http_text : "no answer");
         strbuf_add(&b, "; ");
         add_remedy(&b, j);
-        return strbuf_take(&b);
+        return strbuf_detach(&b);
 }
 
 /* ── both ── */
 
 /* @see RFC 9110, 10.2.3: seconds, or a date, which is one of the server's clock */
-static uint64_t read_retry_after(const S3AnswerInput *in) {
+static uint64_t read_retry_after(const S3ResponseInput *in) {
         uint64_t n, now_usec;
         int r;
 
@@ -690,15 +690,15 @@ static uint64_t read_retry_after(const S3AnswerInput *in) {
                 return RETRY_AFTER_MAX_USEC;
         if (r == 0)
                 return n * USEC_PER_SEC;
-        if (!in->date || s3_time_parse_http(in->date, &now_usec) < 0)
+        if (!in->date || http_date_parse(in->date, &now_usec) < 0)
                 now_usec = in->now_usec;
-        if (now_usec == 0 || s3_time_parse_http(in->retry_after, &n) < 0 || n <= now_usec)
+        if (now_usec == 0 || http_date_parse(in->retry_after, &n) < 0 || n <= now_usec)
                 return 0;
         return MIN(n - now_usec, RETRY_AFTER_MAX_USEC);
 }
 
-int s3_answer_judge(const S3AnswerInput *in, S3Answer *ret) {
-        S3Answer a = { .verdict = S3_OK };
+int s3_response_classify(const S3ResponseInput *in, S3Response *ret) {
+        S3Response a = { .verdict = S3_OK };
         Judgement j = { .in = in, .operation = &operations[in->operation], .answer = &a };
         int r = classify(&j);
 
@@ -713,7 +713,7 @@ int s3_answer_judge(const S3AnswerInput *in, S3Answer *ret) {
         return 0;
 }
 
-void s3_answer_done(S3Answer *a) {
+void s3_response_done(S3Response *a) {
         free(a->sentence);
-        *a = (S3Answer){ 0 };
+        *a = (S3Response){ 0 };
 }

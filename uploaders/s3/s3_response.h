@@ -75,7 +75,7 @@ typedef enum S3Verdict {
         S3_UNCONDITIONAL,
 } S3Verdict;
 
-typedef struct S3AnswerInput { /* borrowed; "sentence": only for it, may be NULL */
+typedef struct S3ResponseInput { /* borrowed; "sentence": only for it, may be NULL */
         S3Operation operation;
         bool is_conditional; /* it had If-None-Match */
 
@@ -103,9 +103,9 @@ typedef struct S3AnswerInput { /* borrowed; "sentence": only for it, may be NULL
         const char *host;               /* sentence */
         const char *credentials_origin; /* sentence: `profile 'x' of /root/.aws/credentials` */
         const char *expected_owner;     /* sentence: x-amz-expected-bucket-owner; "" = not sent */
-} S3AnswerInput;
+} S3ResponseInput;
 
-typedef struct S3Answer {
+typedef struct S3Response {
         S3Verdict verdict;
         AwsError error;            /* as received; code "" when the answer had none (HEAD) */
         uint64_t retry_after_usec; /* 0 = unknown; capped at 5 min */
@@ -116,10 +116,10 @@ typedef struct S3Answer {
         /* For all but S3_OK: what failed on what, the server's code and words, and the remedy. The
          * caller's; NULL for lack of memory. One line, no full stop, no secret. */
         char *sentence;
-} S3Answer;
+} S3Response;
 
 /** Judges. Redirects of HEAD have no body: the header names the region. 403 of a HEAD is S3_DENIED
  * (also what AWS answers for a missing key without s3:ListBucket: the sentence says so), unless
  * the clocks differ. @return 0, -ENOMEM */
-int s3_answer_judge(const S3AnswerInput *in, S3Answer *ret);
-void s3_answer_done(S3Answer *a);
+int s3_response_classify(const S3ResponseInput *in, S3Response *ret);
+void s3_response_done(S3Response *a);

@@ -81,7 +81,7 @@ typedef struct UploadParts {
 struct S3Upload {
         S3Client *client;
         /* key, content_type, plan_hex are ours; parts and upload_id are not kept here */
-        S3UploadOrder order;
+        S3UploadOptions order;
         UploadState state;
         sd_event_source *wake_event; /* one step in the next turn of the loop */
         char *upload_id;             /* NULL = none yet */
@@ -132,7 +132,7 @@ static int set_arrived(UploadParts *p, UploadPart *item, const char *etag) {
         return 0;
 }
 
-static int upload_parts_init(UploadParts *p, const S3UploadOrder *order) {
+static int upload_parts_init(UploadParts *p, const S3UploadOptions *order) {
         int r = 0;
 
         *p = (UploadParts){ .cursor = 1 };
@@ -367,7 +367,7 @@ static void upload_finish(S3Upload *u, int outcome) {
                 .proof = u->proof,
                 .bytes = upload_parts_bytes(&u->parts),
                 .etag = u->etag,
-                .is_upload_left =
+                .may_have_orphans =
                         u->may_have_strays || (u->state == UPLOAD_ABORT && !u->upload_is_gone),
         };
 
@@ -393,7 +393,7 @@ static int request_list(S3Upload *u);
 static int request_head(S3Upload *u, const char *key);
 static int request_complete(S3Upload *u, bool is_conditional);
 static int request_abort(S3Upload *u);
-static void write_over(S3Upload *u);
+static void is_overwrite(S3Upload *u);
 static void upload_step(S3Upload *u);
 
 static void upload_end(S3Upload *u, int outcome) {
@@ -414,7 +414,7 @@ static void upload_end_with_text(S3Upload *u, int outcome, const char *fmt, ...)
         va_end(args);
         strbuf_addf(&text, "'s3://%s/%s': %s", s3_client_bucket(u->client), u->order.key, what);
         free(u->error);
-        u->error = strbuf_take(&text);
+        u->error = strbuf_detach(&text);
         upload_end(u, outcome);
 }
 
@@ -477,7 +477,7 @@ static void response_done(UploadResponse *h) {
 
 /* What was received */
 
-static void record_answer(UploadResponse *h, const S3Answer *answer) {
+static void record_answer(UploadResponse *h, const S3Response *answer) {
         response_done(h);
         h->verdict = answer->verdict;
         h->sentence = answer->sentence ? strdup(answer->sentence) : NULL;
@@ -604,7 +604,7 @@ static void on_answer(const S3Result *result, void *userdata) {
 
 /* What is asked */
 
-static int request_key(S3Upload *u, const char *key, S3Order *order) {
+static int request_key(S3Upload *u, const char *key, S3RequestOptions *order) {
         order->key = key;
         order->max_tries = TRIES;
         order->on_done = on_answer;
@@ -613,93 +613,94 @@ static int request_key(S3Upload *u, const char *key, S3Order *order) {
         return s3_call_new(&u->call, u->client, order);
 }
 
-static int request(S3Upload *u, S3Order *order) {
+static int request(S3Upload *u, S3RequestOptions *order) {
         return request_key(u, u->order.key, order);
 }
 
 static int request_put(S3Upload *u, bool is_conditional) {
         const UploadJob *job = CONTAINER_OF(u->parts.jobs.next, UploadJob, link);
         char hex[SHA256_HEX_SIZE];
-        const SignPair headers[] = {
+        const AwsNameValue headers[] = {
                 { "content-type", u->order.content_type },
                 { S3_PLAN_HEADER, u->order.plan_hex },
                 { S3_SHA256_HEADER, digest_hex(job->part->sha256, SHA256_SIZE, hex) },
         };
 
-        return request(u, &(S3Order){ .operation = S3_PUT_OBJECT,
-                                      .headers = headers,
-                                      .n_headers = ELEMENTSOF(headers),
-                                      .body = job->part->data,
-                                      .body_bytes = job->part->bytes,
-                                      .body_sha256 = job->part->sha256,
-                                      .is_conditional = is_conditional,
-                                      .with_object_headers = true });
+        return request(u, &(S3RequestOptions){ .operation = S3_PUT_OBJECT,
+                                               .headers = headers,
+                                               .n_headers = ELEMENTSOF(headers),
+                                               .body = job->part->data,
+                                               .body_bytes = job->part->bytes,
+                                               .body_sha256 = job->part->sha256,
+                                               .is_conditional = is_conditional,
+                                               .with_object_headers = true });
 }
 
 /* No x-amz-checksum-type: of SHA256 there are composite checksums only, AWS takes them for meant,
  * and stores of before 2025 do not know the header. @see Amazon S3 User Guide, "Checking object
  * integrity": types by algorithm */
 static int request_create(S3Upload *u) {
-        static const SignPair query = { "uploads", "" };
-        const SignPair headers[] = {
+        static const AwsNameValue query = { "uploads", "" };
+        const AwsNameValue headers[] = {
                 { "content-type", u->order.content_type },
                 { "x-amz-checksum-algorithm", "SHA256" },
                 { S3_PLAN_HEADER, u->order.plan_hex },
         };
 
-        return request(u, &(S3Order){ .operation = S3_CREATE_UPLOAD,
-                                      .queries = &query,
-                                      .n_queries = 1,
-                                      .headers = headers,
-                                      .n_headers = ELEMENTSOF(headers),
-                                      .with_object_headers = true });
+        return request(u, &(S3RequestOptions){ .operation = S3_CREATE_UPLOAD,
+                                               .queries = &query,
+                                               .n_queries = 1,
+                                               .headers = headers,
+                                               .n_headers = ELEMENTSOF(headers),
+                                               .with_object_headers = true });
 }
 
 static int request_list(S3Upload *u) {
         char marker[16];
-        const SignPair queries[] = {
+        const AwsNameValue queries[] = {
                 { "uploadId", u->upload_id },
                 { "part-number-marker", marker },
         };
 
         (void)snprintf(marker, sizeof marker, "%u", u->list_marker);
-        return request(u, &(S3Order){ .operation = S3_LIST_PARTS,
-                                      .queries = queries,
-                                      .n_queries = u->list_marker ? 2 : 1 });
+        return request(u, &(S3RequestOptions){ .operation = S3_LIST_PARTS,
+                                               .queries = queries,
+                                               .n_queries = u->list_marker ? 2 : 1 });
 }
 
 static int request_head(S3Upload *u, const char *key) {
-        return request_key(u, key, &(S3Order){ .operation = S3_HEAD_OBJECT });
+        return request_key(u, key, &(S3RequestOptions){ .operation = S3_HEAD_OBJECT });
 }
 
 static int request_complete(S3Upload *u, bool is_conditional) {
-        const SignPair query = { "uploadId", u->upload_id };
-        const SignPair header = { "content-type", "application/xml" };
+        const AwsNameValue query = { "uploadId", u->upload_id };
+        const AwsNameValue header = { "content-type", "application/xml" };
 
         free(u->body);
         u->body = upload_parts_complete_body(&u->parts, !u->omits_checksums);
         if (!u->body)
                 return -ENOMEM;
-        return request(u, &(S3Order){ .operation = S3_COMPLETE_UPLOAD,
-                                      .queries = &query,
-                                      .n_queries = 1,
-                                      .headers = &header,
-                                      .n_headers = 1,
-                                      .body = u->body,
-                                      .body_bytes = strlen(u->body),
-                                      .is_conditional = is_conditional });
+        return request(u, &(S3RequestOptions){ .operation = S3_COMPLETE_UPLOAD,
+                                               .queries = &query,
+                                               .n_queries = 1,
+                                               .headers = &header,
+                                               .n_headers = 1,
+                                               .body = u->body,
+                                               .body_bytes = strlen(u->body),
+                                               .is_conditional = is_conditional });
 }
 
 static int request_abort(S3Upload *u) {
-        const SignPair query = { "uploadId", u->upload_id };
+        const AwsNameValue query = { "uploadId", u->upload_id };
 
-        return request(
-                u, &(S3Order){ .operation = S3_ABORT_UPLOAD, .queries = &query, .n_queries = 1 });
+        return request(u, &(S3RequestOptions){ .operation = S3_ABORT_UPLOAD,
+                                               .queries = &query,
+                                               .n_queries = 1 });
 }
 
 /* Parts */
 
-static void record_failed_part(S3Upload *u, const S3Answer *answer) {
+static void record_failed_part(S3Upload *u, const S3Response *answer) {
         UploadResponse *h = &u->response;
 
         if (u->has_failed_part)
@@ -736,11 +737,11 @@ static void on_part_answer(const S3Result *result, void *userdata) {
 static int request_part(UploadJob *job) {
         const S3Upload *u = job->upload;
         char number[16];
-        const SignPair queries[] = {
+        const AwsNameValue queries[] = {
                 { "partNumber", number },
                 { "uploadId", u->upload_id },
         };
-        const S3Order order = {
+        const S3RequestOptions order = {
                 .operation = S3_UPLOAD_PART,
                 .key = u->order.key,
                 .queries = queries,
@@ -776,7 +777,7 @@ typedef enum HeadDecision {
 } HeadDecision;
 
 static bool may_replace(const S3Upload *u) {
-        return u->order.may_replace || u->order.write_over;
+        return u->order.may_replace || u->order.is_overwrite;
 }
 
 static HeadDecision decide_without_head(const S3Upload *u) {
@@ -801,7 +802,7 @@ static HeadDecision decide_by_head(const S3Upload *u) {
         switch (u->response.there) {
         case OBJECT_OURS:
                 /* What is to be written over may itself be of this plan and size. */
-                if (!u->order.write_over || !u->upload_id)
+                if (!u->order.is_overwrite || !u->upload_id)
                         return HEAD_SAME;
                 return is_traced ? HEAD_STALE : HEAD_OVERWRITE;
         case OBJECT_ABSENT:
@@ -823,7 +824,7 @@ static void write_object(S3Upload *u) {
         enter_state(u, u->upload_id ? UPLOAD_COMPLETE : UPLOAD_PUT);
 }
 
-static void write_over(S3Upload *u) {
+static void is_overwrite(S3Upload *u) {
         u->is_overwriting = true;
         write_object(u);
 }
@@ -831,19 +832,20 @@ static void write_over(S3Upload *u) {
 static void after_head(S3Upload *u) {
         switch (decide_by_head(u)) {
         case HEAD_OVERWRITE:
-                if (u->order.guard_key && !u->order.write_over)
+                if (u->order.guard_key && !u->order.is_overwrite)
                         enter_state(u, UPLOAD_HEAD_GUARD);
                 else
-                        write_over(u);
+                        is_overwrite(u);
                 break;
         case HEAD_WRITE:
-                u->is_overwriting = u->order.write_over; /* what was there before is not any more */
+                u->is_overwriting =
+                        u->order.is_overwrite; /* what was there before is not any more */
                 write_object(u);
                 break;
         case HEAD_SAME:
                 (void)snprintf(u->etag, sizeof u->etag, "%s", u->response.object_etag);
                 u->proof = S3_PROOF_HEAD;
-                upload_end(u, u->order.write_over ? 0 : UPLOAD_E_SAME);
+                upload_end(u, u->order.is_overwrite ? 0 : UPLOAD_E_SAME);
                 break;
         case HEAD_EXISTS:
                 upload_end_with_text(u, UPLOAD_E_EXISTS,
@@ -879,7 +881,7 @@ static void after_head_guard(S3Upload *u) {
         switch (u->response.there) {
         case OBJECT_ABSENT:
         case OBJECT_OURS:
-                write_over(u);
+                is_overwrite(u);
                 break;
         case OBJECT_OTHER:
                 upload_end_with_text(
@@ -902,7 +904,7 @@ static void after_head_guard(S3Upload *u) {
 static void check_conflict(S3Upload *u) {
         u->written = u->response.verdict;
         if (++u->n_rounds > CONFLICT_ROUNDS_MAX)
-                upload_end_with_response(u, UPLOAD_E_AWAY);
+                upload_end_with_response(u, UPLOAD_E_UNREACHABLE);
         else
                 enter_state(u, UPLOAD_HEAD_CONFLICT);
 }
@@ -971,7 +973,7 @@ static void after_create(S3Upload *u) {
         if (u->response.verdict != S3_OK)
                 return upload_end_with_response(u, s3_verdict_outcome(u->response.verdict));
         if (!u->upload_id)
-                return upload_end_with_text(u, UPLOAD_E_AWAY,
+                return upload_end_with_text(u, UPLOAD_E_UNREACHABLE,
                                             "the answer to CreateMultipartUpload has no upload id");
         r = u->order.on_upload_id(u, u->upload_id, u->order.userdata);
         if (r < 0)
@@ -1032,7 +1034,7 @@ static void request_next_part(S3Upload *u) {
                 return upload_end_with_text(u, UPLOAD_E_REFUSED, "needs more than %d parts",
                                             S3_PARTS_MAX);
         u->parts.wanted = number;
-        u->order.on_want(u, number, u->order.userdata);
+        u->order.on_part_needed(u, number, u->order.userdata);
 }
 
 /* Parts that were given and are not on their way yet. @return 0, -errno */
@@ -1175,7 +1177,7 @@ static void wake_event(S3Upload *u) {
                                           SD_EVENT_ONESHOT); /* fails for no valid source */
 }
 
-static int copy_request(S3Upload *u, const S3UploadOrder *order) {
+static int copy_request(S3Upload *u, const S3UploadOptions *order) {
         u->order = *order;
         u->order.max_parts_in_flight = MAX(order->max_parts_in_flight, 1U);
         u->order.parts = NULL;
@@ -1184,7 +1186,7 @@ static int copy_request(S3Upload *u, const S3UploadOrder *order) {
         u->order.content_type = strdup(order->content_type ? order->content_type : "");
         u->order.plan_hex = strdup(order->plan_hex);
         u->order.guard_key = order->guard_key ? strdup(order->guard_key) : NULL;
-        u->is_overwriting = order->write_over;
+        u->is_overwriting = order->is_overwrite;
         u->upload_id = order->upload_id ? strdup(order->upload_id) : NULL;
         if (!u->order.key || !u->order.content_type || !u->order.plan_hex ||
             (order->guard_key && !u->order.guard_key) || (order->upload_id && !u->upload_id))
@@ -1192,7 +1194,7 @@ static int copy_request(S3Upload *u, const S3UploadOrder *order) {
         return upload_parts_init(&u->parts, order);
 }
 
-int s3_upload_new(S3Upload **ret, S3Client *client, const S3UploadOrder *order) {
+int s3_upload_new(S3Upload **ret, S3Client *client, const S3UploadOptions *order) {
         _cleanup_(s3_upload_freep) S3Upload *u = calloc(1, sizeof *u);
         int r;
 
@@ -1209,7 +1211,7 @@ int s3_upload_new(S3Upload **ret, S3Client *client, const S3UploadOrder *order) 
         return 0;
 }
 
-void s3_upload_give(S3Upload *u, S3Part *part) {
+void s3_upload_add_part(S3Upload *u, S3Part *part) {
         if (u->state == UPLOAD_ENDED || u->state == UPLOAD_ABORT) {
                 part->release(part);
                 return;
@@ -1217,7 +1219,7 @@ void s3_upload_give(S3Upload *u, S3Part *part) {
         int r = upload_parts_add(&u->parts, u, part);
         if (r < 0)
                 u->failure = r;
-        wake_event(u); /* not from inside: the caller may be in on_want */
+        wake_event(u); /* not from inside: the caller may be in on_part_needed */
 }
 
 void s3_upload_pause(S3Upload *u) {

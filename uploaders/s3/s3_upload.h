@@ -17,7 +17,7 @@
 
 typedef struct S3Upload S3Upload;
 
-/* Handed over by s3_upload_give(); release() is called when it is not needed any more. */
+/* Handed over by s3_upload_add_part(); release() is called when it is not needed any more. */
 typedef struct S3Part {
         unsigned number; /* from 1, in order */
         const void *data;
@@ -50,10 +50,10 @@ typedef struct S3UploadResult { /* borrowed while on_done runs */
          * an abort failed, or Create took more than one try, and one before the last may have been
          * carried out. s3_sweep finds them; the caller's own one may be among those that are
          * there. */
-        bool is_upload_left;
+        bool may_have_orphans;
 } S3UploadResult;
 
-typedef struct S3UploadOrder { /* strings and parts are copied */
+typedef struct S3UploadOptions { /* strings and parts are copied */
         const char *key;
         const char *content_type;
         const char *plan_hex;
@@ -65,11 +65,11 @@ typedef struct S3UploadOrder { /* strings and parts are copied */
         /* NULL = none. Before what is there is replaced by may_replace, this key (the bundle's
          * manifest) is asked for by HEAD. Not there, or there with this plan: ours is put in its
          * place. There with anything else, or not readable: UPLOAD_E_EXISTS. No answer:
-         * UPLOAD_E_AWAY. */
+         * UPLOAD_E_UNREACHABLE. */
         const char *guard_key;
         /* What has the key is known to be ours to replace: written without a condition from the
          * start, and never UPLOAD_E_SAME. */
-        bool write_over;
+        bool is_overwrite;
 
         /* To go on with an upload: its id and all parts that the ledger knows, in order from 1. A
          * part without an ETag is sent again, whatever ListParts says of it, for nobody knows what
@@ -81,11 +81,11 @@ typedef struct S3UploadOrder { /* strings and parts are copied */
         size_t n_parts;
 
         /* All on the loop, none from inside s3_upload_new(). */
-        /* The part with this number is wanted: give it by s3_upload_give() now or later. In order;
+        /* The part with this number is wanted: give it by s3_upload_add_part() now or later. In order;
          * after a resume first those without an ETag, then the next ones. Not called before the
          * one asked for has been given, nor while max_parts_in_flight of them are on their way,
          * nor after the last one. */
-        void (*on_want)(S3Upload *u, unsigned number, void *userdata);
+        void (*on_part_needed)(S3Upload *u, unsigned number, void *userdata);
         /* Must be durable when it returns 0. -errno ends the upload with it (nothing is
          * aborted). */
         int (*on_begin)(S3Upload *u, void *userdata); /* before CreateMultipartUpload */
@@ -95,15 +95,15 @@ typedef struct S3UploadOrder { /* strings and parts are copied */
         void (*on_done)(const S3UploadResult *result, void *userdata);
         void *userdata;
 
-        uint64_t *sent_bytes; /* as in S3Order, of all its requests; NULL */
-} S3UploadOrder;
+        uint64_t *sent_bytes; /* as in S3RequestOptions, of all its requests; NULL */
+} S3UploadOptions;
 
 /** @param client borrowed: outlives it
  * @return 0 and *ret, -ENOMEM, -EINVAL when `parts` are not numbered 1, 2 … or are too many,
  *   -errno of the loop's source */
-int s3_upload_new(S3Upload **ret, S3Client *client, const S3UploadOrder *order);
+int s3_upload_new(S3Upload **ret, S3Client *client, const S3UploadOptions *order);
 /** A wanted part. The upload owns it from here on, also when it fails. */
-void s3_upload_give(S3Upload *u, S3Part *part);
+void s3_upload_add_part(S3Upload *u, S3Part *part);
 /** Asks for no further part; when those that were asked for have arrived it ends with
  * UPLOAD_E_PAUSED, and can be gone on with. When none is missing any more it ends as ever. Not
  * from inside a callback. */

@@ -447,5 +447,5 @@ char *s3_xml_complete_body(const S3CompletePart *parts, size_t n) {
                 strbuf_add(&b, "</Part>");
         }
         strbuf_add(&b, "</CompleteMultipartUpload>");
-        return strbuf_take(&b);
+        return strbuf_detach(&b);
 }

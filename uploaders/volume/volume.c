@@ -55,17 +55,17 @@ typedef struct Meaning {
 static const Meaning meanings[] = {
         { ENOSPC,       UPLOAD_E_FULL, "free some space or inodes there" },
         { EDQUOT,       UPLOAD_E_FULL, "free some space there, or raise the quota" },
-        { EROFS,        UPLOAD_E_AWAY, "mount it read-write" },
-        { ENOENT,       UPLOAD_E_AWAY, "is the volume mounted?" },
-        { ENOTCONN,     UPLOAD_E_AWAY, "its file system process has ended: mount it again" },
-        { ESTALE,       UPLOAD_E_AWAY, "the server has forgotten it: mount it again" },
-        { ELOOP,        UPLOAD_E_AWAY, "a symlink is in the way: remove it, or name its target in the configuration" },
-        { ENOTDIR,      UPLOAD_E_AWAY, "something that is not a directory is in the way: remove it" },
-        { EISDIR,       UPLOAD_E_AWAY, "a directory is in the way: remove it" },
-        { EEXIST,       UPLOAD_E_AWAY, "another agent is writing the same object: give each its own node.instance_id" },
-        { EFBIG,        UPLOAD_E_AWAY, "the file system or a limit (ulimit -f) allows no file of this size" },
-        { ETIMEDOUT,    UPLOAD_E_AWAY, "the server does not answer: see whether it runs" },
-        { EIO,          UPLOAD_E_AWAY, "the storage failed: see the kernel log" },
+        { EROFS,        UPLOAD_E_UNREACHABLE, "mount it read-write" },
+        { ENOENT,       UPLOAD_E_UNREACHABLE, "is the volume mounted?" },
+        { ENOTCONN,     UPLOAD_E_UNREACHABLE, "its file system process has ended: mount it again" },
+        { ESTALE,       UPLOAD_E_UNREACHABLE, "the server has forgotten it: mount it again" },
+        { ELOOP,        UPLOAD_E_UNREACHABLE, "a symlink is in the way: remove it, or name its target in the configuration" },
+        { ENOTDIR,      UPLOAD_E_UNREACHABLE, "something that is not a directory is in the way: remove it" },
+        { EISDIR,       UPLOAD_E_UNREACHABLE, "a directory is in the way: remove it" },
+        { EEXIST,       UPLOAD_E_UNREACHABLE, "another agent is writing the same object: give each its own node.instance_id" },
+        { EFBIG,        UPLOAD_E_UNREACHABLE, "the file system or a limit (ulimit -f) allows no file of this size" },
+        { ETIMEDOUT,    UPLOAD_E_UNREACHABLE, "the server does not answer: see whether it runs" },
+        { EIO,          UPLOAD_E_UNREACHABLE, "the storage failed: see the kernel log" },
 };
 
 /* clang-format on */
@@ -92,7 +92,7 @@ static int volume_classify_errno(int error, const char *doing, const char *path,
         case EPERM:
                 volume_set_error(ret_error, "cannot %s '%s': %s; let uid %u write there", doing,
                                  path, strerror(error), (unsigned)geteuid());
-                return UPLOAD_E_AWAY;
+                return UPLOAD_E_UNREACHABLE;
         }
         for (size_t i = 0; i < ELEMENTSOF(meanings); i++)
                 if (meanings[i].error == error) {
@@ -103,7 +103,7 @@ static int volume_classify_errno(int error, const char *doing, const char *path,
         volume_set_error(ret_error,
                          "cannot %s '%s': %s; see whether the volume is well, and the kernel log",
                          doing, path, strerror(error));
-        return UPLOAD_E_AWAY;
+        return UPLOAD_E_UNREACHABLE;
 }
 
 /* A destination that is a directory: where it is, whether there is room, whether it is still the
@@ -210,7 +210,7 @@ static int create_root(const Volume *v, char **ret_error) {
                 volume_set_error(ret_error,
                                  "volume root '%s' is not there, nor is '%s': is it mounted?",
                                  v->root, parent);
-                return UPLOAD_E_AWAY;
+                return UPLOAD_E_UNREACHABLE;
         }
         _cleanup_close_ int parent_fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         int r = parent_fd < 0 ? -errno : fs_sync_dir(parent_fd);
@@ -231,7 +231,7 @@ static int volume_open_root(Volume *v, bool create, int *ret_fd, char **ret_erro
                                                      ret_error);
                 volume_set_error(ret_error, "volume root '%s' is not there: is it mounted?",
                                  v->root);
-                return UPLOAD_E_AWAY;
+                return UPLOAD_E_UNREACHABLE;
         }
         int depth = find_mount_depth(fd);
         if (v->mount_depth >= 0 && depth > v->mount_depth) {
@@ -239,7 +239,7 @@ static int volume_open_root(Volume *v, bool create, int *ret_fd, char **ret_erro
                                  "volume root '%s' is no longer on the mount it was on: mount it "
                                  "again (if it was moved on purpose, restart the agent)",
                                  v->root);
-                return UPLOAD_E_AWAY;
+                return UPLOAD_E_UNREACHABLE;
         }
         if (depth >= 0)
                 v->mount_depth = depth;
@@ -350,8 +350,8 @@ static int create_temporary(VolumeObject *o, char **ret_error) {
         return 0;
 }
 
-int volume_begin(Volume *v, const char *relative, uint64_t size_hint_bytes, VolumeObject **ret,
-                 char **ret_error) {
+int volume_object_start(Volume *v, const char *relative, uint64_t size_hint_bytes,
+                        VolumeObject **ret, char **ret_error) {
         _cleanup_close_ int root_fd = -1;
         Way way;
         int r;

@@ -41,13 +41,13 @@ Volume *volume_free(Volume *v);
  * @param relative below root, e.g. `20260527-…/i-0…/id.tar.zst`; every component checked, no
  *   symlink followed
  * @param size_hint_bytes for min_free, 0 = unknown
- * @return 0, UPLOAD_E_FULL, UPLOAD_E_AWAY; *ret_error gets a sentence naming path, fault and
+ * @return 0, UPLOAD_E_FULL, UPLOAD_E_UNREACHABLE; *ret_error gets a sentence naming path, fault and
  *   remedy (the caller's) */
-int volume_begin(Volume *v, const char *relative, uint64_t size_hint_bytes, VolumeObject **ret,
-                 char **ret_error);
+int volume_object_start(Volume *v, const char *relative, uint64_t size_hint_bytes,
+                        VolumeObject **ret, char **ret_error);
 
 /** Appends. Dirty pages are written behind and dropped as it goes. @return 0, UPLOAD_E_FULL,
- * UPLOAD_E_AWAY */
+ * UPLOAD_E_UNREACHABLE */
 int volume_write(VolumeObject *o, const void *data, size_t n, char **ret_error);
 
 typedef struct VolumeStripe {

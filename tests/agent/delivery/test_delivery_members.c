@@ -34,7 +34,7 @@ typedef enum Way { WAY_LIVE, WAY_LINKS, WAY_HELD, N_WAYS } Way;
 
 typedef struct Fixture {
         Scratch *scratch;
-        SourceTerms *terms;
+        SourceSpec *terms;
         Bundle bundle;
         char unit[PATH_MAX + 16]; /* the unit's directory, or the one its file lies in */
         bool is_attached;
@@ -61,7 +61,7 @@ static void make_terms(Fixture *f, ConfigKind kind, const char *template) {
         char name[] = "jobs";
         assert_true(asprintf(&path, "%s/%s", f->scratch->path, template) > 0);
         ConfigSource config = { .name = name, .path = path, .kind = kind };
-        assert_int_equal(source_terms_new(&f->terms, &config, INSTANCE, "/proc"), 0);
+        assert_int_equal(source_spec_new(&f->terms, &config, INSTANCE, "/proc"), 0);
 }
 
 static int setup(void **state) {
@@ -80,7 +80,7 @@ static int setup(void **state) {
 static int teardown(void **state) {
         Fixture *f = *state;
         void *scratch = f->scratch;
-        source_terms_unref(f->terms);
+        source_spec_unref(f->terms);
         held_files_done(&f->bundle.held);
         bundle_record_done(&f->bundle.rec);
         free(f);

@@ -48,14 +48,14 @@ static void each_limit_has_a_throttle_of_its_own(void **state) {
         RateLimits *l = limits_for(&fake.clock, &config);
 
         (void)state;
-        assert_int_equal(throttle_rate(l->upload), 8 * MIB);
-        assert_int_equal(throttle_rate(l->requests), 50);
-        assert_int_equal(throttle_rate(l->read), MIB);
+        assert_int_equal(ratelimit_rate(l->upload), 8 * MIB);
+        assert_int_equal(ratelimit_rate(l->requests), 50);
+        assert_int_equal(ratelimit_rate(l->read), MIB);
         for (int i = 0; i < 50; i++) /* a second's worth */
-                assert_int_equal(throttle_book(l->requests, 1, NULL), 0);
-        assert_in_range(throttle_book(l->requests, 1, NULL), 1, 20000);
-        assert_int_equal(throttle_book(l->upload, 8 * MIB / 40, NULL), 0);
-        assert_in_range(throttle_book(l->upload, 8, NULL), 1, 10);
+                assert_int_equal(ratelimit_book(l->requests, 1, NULL), 0);
+        assert_in_range(ratelimit_book(l->requests, 1, NULL), 1, 20000);
+        assert_int_equal(ratelimit_book(l->upload, 8 * MIB / 40, NULL), 0);
+        assert_in_range(ratelimit_book(l->upload, 8, NULL), 1, 10);
         rate_limits_unref(l);
 }
 
@@ -73,9 +73,9 @@ static void windows_alone_limit_too(void **state) {
         tzset();
         l = limits_for(&fake.clock, &config);
         memset(windows, 0, sizeof windows); /* they were copied */
-        assert_int_equal(throttle_rate(l->upload), MIB);
+        assert_int_equal(ratelimit_rate(l->upload), MIB);
         fake_clock_advance(&fake, 6 * USEC_PER_HOUR);
-        assert_int_equal(throttle_rate(l->upload), 2 * MIB);
+        assert_int_equal(ratelimit_rate(l->upload), 2 * MIB);
         rate_limits_unref(l);
 }
 
@@ -108,10 +108,10 @@ static void an_abort_ends_the_pause(void **state) {
 
         (void)state;
         assert_int_equal(pthread_create(&thread, NULL, read_much, &turn), 0); /* 17 minutes */
-        assert_true(throttle_sleep(50 * USEC_PER_MSEC, NULL));
+        assert_true(ratelimit_sleep(50 * USEC_PER_MSEC, NULL));
         atomic_store(&abort, true);
         assert_int_equal(pthread_join(thread, NULL), 0);
-        assert_int_equal(throttle_book(l->read, 1, NULL), 0); /* it was given back */
+        assert_int_equal(ratelimit_book(l->read, 1, NULL), 0); /* it was given back */
         rate_limits_unref(l);
 }
 

@@ -93,7 +93,7 @@ static int memory_of(const void *data, size_t n) {
 
 static int put(Fixture *f, const char *name, const char *text) {
         _cleanup_close_ int fd = memory_of(text, strlen(text));
-        return attachments_put(f->a, &(AttachmentPlace){ "core-dumps", UNIT, name }, fd);
+        return attachments_add(f->a, &(AttachmentPlace){ "core-dumps", UNIT, name }, fd);
 }
 
 static void assert_text(int dir_fd, const char *name, const char *wanted) {
@@ -109,8 +109,8 @@ static size_t waiting(const Fixture *f) {
 }
 
 static int give(const Fixture *f, const char *id, bool may_give) {
-        return may_give ? attachments_give(f->a, "core-dumps", UNIT, id)
-                        : attachments_given(f->a, "core-dumps", UNIT, id);
+        return may_give ? attachments_assign(f->a, "core-dumps", UNIT, id)
+                        : attachments_open_assigned(f->a, "core-dumps", UNIT, id);
 }
 
 /* @return where what waits for the unit lies, by the contract of the state directory; -ENOENT:
@@ -198,7 +198,7 @@ static void hostile_names_are_refused_and_make_nothing(void **state) {
         assert_int_equal(fstatat(f->scratch->fd, "attachments", &st, 0), -1);
         longer[ATTACHMENT_NAME_MAX] = '\0';
         assert_int_equal(put(f, longer, "x"), 0);
-        assert_int_equal(attachments_put(f->a, &(AttachmentPlace){ "core-dumps", UNIT, "dir" },
+        assert_int_equal(attachments_add(f->a, &(AttachmentPlace){ "core-dumps", UNIT, "dir" },
                                          f->scratch->fd),
                          -EINVAL);
 }
@@ -236,16 +236,16 @@ static void number_and_size_are_bounded_for_all_that_a_unit_has(void **state) {
         _cleanup_close_ int big = memory_of("", 0);
         assert_int_equal(ftruncate(big, (off_t)ATTACHMENTS_MAX_BYTES + 1), 0);
         assert_int_equal(
-                attachments_put(f->a, &(AttachmentPlace){ "core-dumps", UNIT, "big" }, big),
+                attachments_add(f->a, &(AttachmentPlace){ "core-dumps", UNIT, "big" }, big),
                 -EFBIG);
         assert_int_equal(ftruncate(big, (off_t)ATTACHMENTS_MAX_BYTES / 2 + 1), 0);
         assert_int_equal(
-                attachments_put(f->a, &(AttachmentPlace){ "core-dumps", UNIT, "big" }, big), 0);
+                attachments_add(f->a, &(AttachmentPlace){ "core-dumps", UNIT, "big" }, big), 0);
         assert_int_equal(
-                attachments_put(f->a, &(AttachmentPlace){ "core-dumps", UNIT, "bigger" }, big),
+                attachments_add(f->a, &(AttachmentPlace){ "core-dumps", UNIT, "bigger" }, big),
                 -EFBIG);
         assert_int_equal(
-                attachments_put(f->a, &(AttachmentPlace){ "core-dumps", UNIT, "big" }, big), 0);
+                attachments_add(f->a, &(AttachmentPlace){ "core-dumps", UNIT, "big" }, big), 0);
         assert_int_equal(waiting(f), 1);
 }
 
@@ -353,23 +353,23 @@ static void all_units_together_have_a_bound_and_what_is_let_go_makes_room(void *
         _cleanup_close_ int fd = memory_of(ten, sizeof ten);
         attachments_limit(f->a, 25);
         for (size_t i = 0; i < ELEMENTSOF(units); i++)
-                assert_int_equal(attachments_put(f->a,
+                assert_int_equal(attachments_add(f->a,
                                                  &(AttachmentPlace){ "core-dumps", units[i], "a" },
                                                  fd),
                                  0);
-        assert_int_equal(attachments_put(f->a, &(AttachmentPlace){ "others", UNIT, "a" }, fd),
+        assert_int_equal(attachments_add(f->a, &(AttachmentPlace){ "others", UNIT, "a" }, fd),
                          -EDQUOT);
-        int given = attachments_give(f->a, "core-dumps", units[0], ID);
+        int given = attachments_assign(f->a, "core-dumps", units[0], ID);
         assert_true(given >= 0);
         (void)close(given); /* a directory */
-        assert_int_equal(attachments_put(f->a, &(AttachmentPlace){ "others", UNIT, "a" }, fd),
+        assert_int_equal(attachments_add(f->a, &(AttachmentPlace){ "others", UNIT, "a" }, fd),
                          -EDQUOT); /* it is there still */
         assert_int_equal(attachments_release_bundle(f->a, "core-dumps", units[0], ID), 0);
-        assert_int_equal(attachments_put(f->a, &(AttachmentPlace){ "others", UNIT, "a" }, fd), 0);
+        assert_int_equal(attachments_add(f->a, &(AttachmentPlace){ "others", UNIT, "a" }, fd), 0);
         attachments_free(f->a); /* another start counts what is there */
         assert_int_equal(attachments_new(&f->a, f->scratch->path), 0);
         attachments_limit(f->a, 25);
-        assert_int_equal(attachments_put(f->a, &(AttachmentPlace){ "others", UNIT, "b" }, fd),
+        assert_int_equal(attachments_add(f->a, &(AttachmentPlace){ "others", UNIT, "b" }, fd),
                          -EDQUOT);
 }
 
@@ -421,11 +421,11 @@ static AttachmentJob *submit(Fixture *f, const char *text, Done *d) {
                 places[i] = (AttachmentPlace){ "core-dumps", paths[i], "snapshot.json" };
         }
         assert_int_equal(attachments_submit(f->a,
-                                            &(AttachmentOrder){ .fd = fd,
-                                                                .places = places,
-                                                                .n_places = d->n,
-                                                                .on_done = on_done,
-                                                                .userdata = d },
+                                            &(AttachmentRequest){ .fd = fd,
+                                                                  .places = places,
+                                                                  .n_places = d->n,
+                                                                  .on_done = on_done,
+                                                                  .userdata = d },
                                             &job),
                          0);
         return job;
@@ -439,7 +439,7 @@ static void wait_for_it(sd_event *event, const Done *d) {
 static int give_to(const Fixture *f, unsigned n) {
         char path[64];
         place_of(path, n);
-        return attachments_give(f->a, "core-dumps", path, ID);
+        return attachments_assign(f->a, "core-dumps", path, ID);
 }
 
 static void off_the_loop_one_copy_is_written_for_all_and_the_loop_syncs_nothing(void **state) {

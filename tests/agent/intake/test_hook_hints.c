@@ -160,13 +160,13 @@ static void a_note_finds_a_unit_at_once_and_the_hooks_end_makes_it_complete(void
         assert_true(run_until(f, has_scanned, PATIENCE_USEC));
         make_unit(f); /* nobody sees it: there is no watch, and no scan for an hour */
         assert_false(run_until(f, is_found, 300 * USEC_PER_MSEC));
-        intake_source_note(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, 0);
         assert_true(run_until(f, is_found, PATIENCE_USEC));
-        assert_false(run_until(f, is_ready, QUIET_USEC)); /* a hook is at work */
-        intake_source_note(f->source, f->unit, 0);        /* another one */
-        intake_source_note_finished(f->source, f->unit, 0);
+        assert_false(run_until(f, is_ready, QUIET_USEC));     /* a hook is at work */
+        intake_source_on_hook_started(f->source, f->unit, 0); /* another one */
+        intake_source_on_hook_finished(f->source, f->unit, 0);
         assert_false(run_until(f, is_ready, QUIET_USEC));
-        intake_source_note_finished(f->source, f->unit, 0);
+        intake_source_on_hook_finished(f->source, f->unit, 0);
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
         assert_true(unit(f)->rec.complete);
 }
@@ -175,11 +175,11 @@ static void a_note_for_a_directory_that_is_not_there_yet_is_remembered(void **st
         Fixture *f = *state;
         open_source(f);
         assert_true(run_until(f, has_scanned, PATIENCE_USEC));
-        intake_source_note(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, 0);
         assert_false(run_until(f, is_found, 300 * USEC_PER_MSEC));
         make_unit(f);
         assert_true(run_until(f, is_found, PATIENCE_USEC));
-        intake_source_note_finished(f->source, f->unit, 0);
+        intake_source_on_hook_finished(f->source, f->unit, 0);
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
 }
 
@@ -189,18 +189,18 @@ static void flood(Fixture *f, uid_t uid, unsigned n, bool have_ended) {
         for (unsigned i = 0; i < n; i++) {
                 (void)snprintf(path, sizeof path, "%s/dumps/dt-20260101-%06u-cid-%016x",
                                f->scratch->path, i, (unsigned)uid);
-                intake_source_note(f->source, path, uid);
+                intake_source_on_hook_started(f->source, path, uid);
                 if (have_ended)
-                        intake_source_note_finished(f->source, path, uid);
+                        intake_source_on_hook_finished(f->source, path, uid);
         }
 }
 
 /* Two hooks of root are at work: with the first's end it is not over. */
 static void assert_still_awaited(Fixture *f) {
-        intake_source_note_finished(f->source, f->unit, 0);
+        intake_source_on_hook_finished(f->source, f->unit, 0);
         assert_true(run_until(f, is_found, PATIENCE_USEC));
         assert_false(run_until(f, is_ready, QUIET_USEC));
-        intake_source_note_finished(f->source, f->unit, 0);
+        intake_source_on_hook_finished(f->source, f->unit, 0);
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
 }
 
@@ -208,8 +208,8 @@ static void notes_of_others_do_not_displace_the_hints_of_a_users_hooks(void **st
         Fixture *f = *state;
         open_source(f);
         make_unit(f);
-        intake_source_note(f->source, f->unit, 0);
-        intake_source_note(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, 0);
         for (unsigned i = 0; i < 3; i++)
                 flood(f, 100000 + i, 400, i > 0);
         flood(f, 100003, 1100, false); /* all are awaited: of who has most one goes */
@@ -220,8 +220,8 @@ static void what_is_awaited_stays_while_what_has_ended_can_be_removed(void **sta
         Fixture *f = *state;
         open_source(f);
         make_unit(f);
-        intake_source_note(f->source, f->unit, 0);
-        intake_source_note(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, 0);
         flood(f, 0, 700, false); /* root has most, by far */
         flood(f, 100000, 300, true);
         flood(f, 100001, 300, false); /* more than there is room for */
@@ -234,10 +234,10 @@ static void a_note_elsewhere_is_let_be(void **state) {
         assert_true(run_until(f, has_scanned, PATIENCE_USEC));
         static const char *const elsewhere[] = { "/root", "/", "relative", "" };
         for (size_t i = 0; i < ELEMENTSOF(elsewhere); i++) {
-                intake_source_note(f->source, elsewhere[i], 0);
-                intake_source_note_finished(f->source, elsewhere[i], 0);
-                intake_source_pending(f->source, elsewhere[i], true);
-                intake_source_attached(f->source, elsewhere[i]);
+                intake_source_on_hook_started(f->source, elsewhere[i], 0);
+                intake_source_on_hook_finished(f->source, elsewhere[i], 0);
+                intake_source_set_pending(f->source, elsewhere[i], true);
+                intake_source_on_attached(f->source, elsewhere[i]);
         }
         assert_false(run_until(f, is_found, 300 * USEC_PER_MSEC));
         assert_int_equal(bundle_table_n(f->bundles), 0);
@@ -248,7 +248,7 @@ static void a_hook_that_never_ends_counts_for_its_deadline_and_a_second(void **s
         open_source(f);
         f->context.hook_deadline_usec = 0;
         make_unit(f);
-        intake_source_note(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, 0);
         assert_true(run_until(f, is_found, PATIENCE_USEC));
         assert_false(run_until(f, is_ready, 700 * USEC_PER_MSEC));
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
@@ -268,23 +268,24 @@ static void notes_one_after_another_hold_a_unit_for_a_minute_more_in_all(void **
         open_source(f);
         f->context.clock = &clock;
         make_unit(f);
-        intake_source_note(f->source, f->unit, 0); /* counts for 61 s */
+        intake_source_on_hook_started(f->source, f->unit, 0); /* counts for 61 s */
         assert_true(run_until(f, is_found, PATIENCE_USEC));
         later_usec = 50 * USEC_PER_SEC;
-        intake_source_note(f->source, f->unit, 0); /* and so does this: for 111 s after the first */
+        intake_source_on_hook_started(f->source, f->unit,
+                                      0); /* and so does this: for 111 s after the first */
         later_usec = 100 * USEC_PER_SEC;
-        intake_source_note(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, 0);
         assert_false(run_until(f, is_ready, QUIET_USEC));
         later_usec = 125 * USEC_PER_SEC; /* above 121 s nothing counts */
-        intake_source_note(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, 0);
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
         f->context.clock = clock_system();
 }
 
 static void promise(const Fixture *f, const char *name) {
-        intake_source_note(f->source, f->unit, 0);
-        intake_source_promised(f->source, f->unit, 0, name);
-        intake_source_note_finished(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, 0);
+        intake_source_expect_file(f->source, f->unit, 0, name);
+        intake_source_on_hook_finished(f->source, f->unit, 0);
 }
 
 static void a_promised_file_that_never_comes_is_waited_for_and_then_named(void **state) {
@@ -319,9 +320,9 @@ static void an_unfinished_copy_is_shipped_labelled(void **state) {
         f->config.settle_usec = 2 * USEC_PER_SEC;
         open_source(f);
         make_unit(f);
-        intake_source_note(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, 0);
         intake_source_missing(f->source, f->unit);
-        intake_source_note_finished(f->source, f->unit, 0);
+        intake_source_on_hook_finished(f->source, f->unit, 0);
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
         assert_false(unit(f)->rec.complete);
         assert_non_null(strstr(unit(f)->rec.incomplete, "ended before all was there"));
@@ -347,12 +348,12 @@ static void what_is_still_to_be_attached_is_waited_for_until_it_came(void **stat
         Fixture *f = *state;
         open_source(f);
         make_unit(f);
-        intake_source_note(f->source, f->unit, 0);
-        intake_source_pending(f->source, f->unit, true);
-        intake_source_note_finished(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, 0);
+        intake_source_set_pending(f->source, f->unit, true);
+        intake_source_on_hook_finished(f->source, f->unit, 0);
         assert_false(run_until(f, is_ready, 2 * QUIET_USEC));
         assert_non_null(strstr(unit(f)->rec.reason, "second hardware snapshot"));
-        intake_source_pending(f->source, f->unit, false);
+        intake_source_set_pending(f->source, f->unit, false);
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
 }
 
@@ -377,7 +378,7 @@ static void after_a_start_the_stored_notes_say_that_its_hooks_have_finished(void
         Fixture *f = *state;
         open_source(f);
         make_unit(f);
-        intake_source_note(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, 0);
         assert_true(run_until(f, is_found, PATIENCE_USEC));
         uint64_t now = f->context.clock->realtime_usec(f->context.clock);
         add_note(f, now - USEC_PER_SEC, now);
@@ -391,14 +392,14 @@ static void after_a_start_a_hook_may_be_at_work_still(void **state) {
         Fixture *f = *state;
         open_source(f);
         make_unit(f);
-        intake_source_note(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, 0);
         assert_true(run_until(f, is_found, PATIENCE_USEC));
         add_note(f, f->context.clock->realtime_usec(f->context.clock), 0);
         close_source(f);
         open_source(f);
         adopt_all(f);
         assert_false(run_until(f, is_ready, QUIET_USEC));
-        intake_source_note_finished(f->source, f->unit, 0);
+        intake_source_on_hook_finished(f->source, f->unit, 0);
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
 }
 
@@ -415,15 +416,15 @@ static bool is_supplement_ready(const Fixture *f) {
 static void attach(Fixture *f, const char *name) {
         _cleanup_close_ int fd = openat(f->scratch->fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
         assert_true(fd >= 0 && write(fd, name, strlen(name)) > 0);
-        assert_int_equal(attachments_put(f->attachments,
+        assert_int_equal(attachments_add(f->attachments,
                                          &(AttachmentPlace){ "core-dumps", f->unit, name }, fd),
                          0);
-        intake_source_attached(f->source, f->unit);
+        intake_source_on_attached(f->source, f->unit);
 }
 
 static void deliver(Fixture *f) {
         Bundle *b = bundle_table_find_unit(f->bundles, "core-dumps", f->unit);
-        int fd = attachments_give(f->attachments, "core-dumps", f->unit, b->rec.id);
+        int fd = attachments_assign(f->attachments, "core-dumps", f->unit, b->rec.id);
         if (fd >= 0)
                 (void)close(fd); /* a directory */
         assert_int_equal(bundle_set_state(f->bundles, b, BUNDLE_SHIPPING, NULL), 0);
@@ -434,8 +435,8 @@ static void what_is_attached_late_begins_a_supplement_of_its_own(void **state) {
         Fixture *f = *state;
         open_source(f);
         make_unit(f);
-        intake_source_note(f->source, f->unit, 0);
-        intake_source_note_finished(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, 0);
+        intake_source_on_hook_finished(f->source, f->unit, 0);
         attach(f, "snapshot.json"); /* before there is a bundle: it waits */
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
         deliver(f);
@@ -495,8 +496,8 @@ static void a_supplement_of_what_is_attached_is_gone_on_with_after_a_start(void 
         Fixture *f = *state;
         open_source(f);
         make_unit(f);
-        intake_source_note(f->source, f->unit, 0);
-        intake_source_note_finished(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, 0);
+        intake_source_on_hook_finished(f->source, f->unit, 0);
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
         deliver(f);
         attach(f, "after.json");
@@ -533,7 +534,7 @@ int main(void) {
         };
         sigset_t set;
         sigemptyset(&set);
-        sigaddset(&set, SIGIO); /* see fs_has_no_writer() */
+        sigaddset(&set, SIGIO); /* see fs_check_writer() */
         if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
                 return 1;
         log_setup(LOG_FORMAT_TEXT, LOG_CRIT);

@@ -55,18 +55,18 @@ static void put(const Fixture *f, const char *name) {
         _cleanup_close_ int fd = memfd_create("snapshot", MFD_CLOEXEC);
         assert_int_equal(write(fd, "{}", 2), 2);
         assert_int_equal(
-                attachments_put(f->attachments, &(AttachmentPlace){ "former", UNIT, name }, fd), 0);
+                attachments_add(f->attachments, &(AttachmentPlace){ "former", UNIT, name }, fd), 0);
 }
 
 /* As the first delivery of a bundle does. */
 static void give(const Fixture *f) {
-        int fd = attachments_give(f->attachments, "former", UNIT, ID);
+        int fd = attachments_assign(f->attachments, "former", UNIT, ID);
         assert_true(fd >= 0);
         (void)close(fd); /* a directory */
 }
 
 static bool is_given(const Fixture *f) {
-        int fd = attachments_given(f->attachments, "former", UNIT, ID);
+        int fd = attachments_open_assigned(f->attachments, "former", UNIT, ID);
         if (fd >= 0)
                 (void)close(fd); /* a directory */
         return fd >= 0;

@@ -35,7 +35,7 @@ static void on_final(Bundle *b, void *userdata) {
         if (!f->saves_others)
                 return;
         LIST_FOREACH (l, bundle_table_all(f->table))
-                if (!bundle_state_is_final(CONTAINER_OF(l, Bundle, link)->rec.state))
+                if (!bundle_state_is_inactive(CONTAINER_OF(l, Bundle, link)->rec.state))
                         bundle_save(f->table, CONTAINER_OF(l, Bundle, link));
 }
 
@@ -167,7 +167,7 @@ static Bundle *any_open(Fixture *f, uint64_t *seed) {
         LIST_FOREACH (l, bundle_table_all(f->table)) {
                 Bundle *b = CONTAINER_OF(l, Bundle, link);
                 if (at-- == 0)
-                        return bundle_state_is_final(b->rec.state) ? NULL : b;
+                        return bundle_state_is_inactive(b->rec.state) ? NULL : b;
         }
         return NULL;
 }

@@ -123,7 +123,7 @@ static void assert_nothing_changes(Store *s, const Scratch *scratch, int error) 
         char *before = ask_sqlite3(scratch, "state.db", WHOLE);
 
         assert_int_equal(store_ledger_begin(s, "a", "archive", &u), error);
-        assert_int_equal(store_trouble(s), error);
+        assert_int_equal(store_last_error(s), error);
         assert_int_equal(store_ledger_set_upload_id(s, "a", "archive", "other"), error);
         assert_int_equal(store_ledger_put_part(s, "a", "archive", &p), error);
         assert_int_equal(store_ledger_set_etag(s, "a", "archive",
@@ -170,7 +170,7 @@ static void a_full_disk_ends_with_a_part_that_is_not_there_and_the_others_are(vo
                 n += r == 0;
         }
         assert_int_equal(r, -ENOSPC);
-        assert_int_equal(store_trouble(s), -ENOSPC);
+        assert_int_equal(store_last_error(s), -ENOSPC);
         assert_true(n > 500);
         assert_int_equal(parts_of(s, "a", "archive"), n);
         store_close(s); /* a crash: what is written is true, and can be continued */
@@ -221,7 +221,7 @@ static void a_failing_disk_leaves_the_ledger_as_it_was(void **state) {
                 assert_nothing_changes(s, scratch, errors[i]);
                 assert_true(faultfs_rule(&f, "clear"));
                 assert_int_equal(store_recover(s), 0);
-                assert_int_equal(store_trouble(s), 0);
+                assert_int_equal(store_last_error(s), 0);
                 assert_int_equal(
                         store_ledger_set_etag(s, "a", "archive",
                                               &(LedgerPart){ .number = 1, .etag = rules[i] }),

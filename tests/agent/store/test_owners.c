@@ -16,19 +16,19 @@
 static void owners_are_heard_about_their_own_and_root_s_files_alone(void **state) {
         (void)state;
         Owners o = { 0 };
-        assert_true(owners_let_speak(&o, ATTACKER)); /* nothing is there to be spoken about */
+        assert_true(uid_may_annotate(&o, ATTACKER)); /* nothing is there to be spoken about */
         owners_add(&o, SOURCE, 0, AGENT);
-        assert_true(owners_let_speak(&o, ATTACKER));
+        assert_true(uid_may_annotate(&o, ATTACKER));
         owners_add(&o, SOURCE, VICTIM, AGENT);
         owners_add(&o, SOURCE, VICTIM, AGENT);
-        assert_true(owners_let_speak(&o, VICTIM));
-        assert_true(owners_let_speak(&o, 0));
-        assert_false(owners_let_speak(&o, ATTACKER));
+        assert_true(uid_may_annotate(&o, VICTIM));
+        assert_true(uid_may_annotate(&o, 0));
+        assert_false(uid_may_annotate(&o, ATTACKER));
         owners_add(&o, SOURCE, ATTACKER, AGENT);
         owners_add(&o, SOURCE, VICTIM, AGENT);
-        assert_false(owners_let_speak(&o, ATTACKER));
-        assert_false(owners_let_speak(&o, VICTIM));
-        assert_true(owners_let_speak(&o, 0));
+        assert_false(uid_may_annotate(&o, ATTACKER));
+        assert_false(uid_may_annotate(&o, VICTIM));
+        assert_true(uid_may_annotate(&o, 0));
 }
 
 static void owners_that_have_come_since_are_not_covered(void **state) {
@@ -52,10 +52,10 @@ static void the_agent_s_own_copies_are_as_good_as_root_s(void **state) {
         Owners copies = { 0 }, others = { 0 };
         owners_add(&copies, "containers-" SOURCE, AGENT, AGENT);
         owners_add(&others, SOURCE, AGENT, AGENT);
-        assert_true(owners_let_speak(&copies, VICTIM));
-        assert_false(owners_let_speak(&others, VICTIM));
+        assert_true(uid_may_annotate(&copies, VICTIM));
+        assert_false(uid_may_annotate(&others, VICTIM));
         owners_add(&copies, "containers-" SOURCE, ATTACKER, AGENT);
-        assert_false(owners_let_speak(&copies, VICTIM));
+        assert_false(uid_may_annotate(&copies, VICTIM));
 }
 
 int main(void) {

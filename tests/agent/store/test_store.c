@@ -379,17 +379,17 @@ static void prints_are_united_over_a_bundle_and_its_supplements(void **state) {
         assert_int_equal(store_get_prints(s, "a", &got, &n), 0);
         assert_int_equal(n, 0);
         assert_null(got);
-        assert_int_equal(store_put_prints(s, "nobody", base, 4), STORE_E_NOT_FOUND);
-        assert_int_equal(store_put_prints(s, "a", foreign, 1), 0);
-        assert_int_equal(store_put_prints(s, "a", base, 4), 0); /* replaces */
-        assert_int_equal(store_put_prints(s, "a-s1", first, 2), 0);
-        assert_int_equal(store_put_prints(s, "b", foreign, 1), 0);
+        assert_int_equal(store_set_prints(s, "nobody", base, 4), STORE_E_NOT_FOUND);
+        assert_int_equal(store_set_prints(s, "a", foreign, 1), 0);
+        assert_int_equal(store_set_prints(s, "a", base, 4), 0); /* replaces */
+        assert_int_equal(store_set_prints(s, "a-s1", first, 2), 0);
+        assert_int_equal(store_set_prints(s, "b", foreign, 1), 0);
         assert_int_equal(store_get_prints(s, "a", &got, &n), 0);
         assert_int_equal(n, ELEMENTSOF(all));
         assert_memory_equal(got, all, sizeof all);
         free(got);
         got = NULL;
-        assert_int_equal(store_put_prints(s, "b", NULL, 0), 0);
+        assert_int_equal(store_set_prints(s, "b", NULL, 0), 0);
         assert_int_equal(store_get_prints(s, "b", &got, &n), 0);
         assert_int_equal(n, 0);
         free(got);
@@ -628,7 +628,7 @@ static void a_busy_month_takes_less_than_7_mib(void **state) {
                 for (size_t j = 0; j < ELEMENTSOF(prints); j++)
                         prints[j] = next_random(&seed);
                 assert_int_equal(
-                        store_put_prints(s, b.id, prints, i % 12 == 0 ? ELEMENTSOF(prints) : 50),
+                        store_set_prints(s, b.id, prints, i % 12 == 0 ? ELEMENTSOF(prints) : 50),
                         0);
                 bundle_record_done(&b);
                 most = MAX(most, bytes_of(*state, "state/state.db") +

@@ -73,8 +73,8 @@ static void own_prints_are_without_those_of_supplements(void **state) {
         assert_int_equal(store_get_own_prints(s, "a", &got, &n), 0);
         assert_int_equal(n, 0);
         assert_null(got);
-        assert_int_equal(store_put_prints(s, "a", base, 3), 0);
-        assert_int_equal(store_put_prints(s, "a-s1", first, 2), 0);
+        assert_int_equal(store_set_prints(s, "a", base, 3), 0);
+        assert_int_equal(store_set_prints(s, "a-s1", first, 2), 0);
         assert_int_equal(store_get_own_prints(s, "a", &got, &n), 0);
         assert_int_equal(n, 2);
         assert_memory_equal(got, own, sizeof own);

@@ -33,7 +33,7 @@ static void add_and_tell(const char *path, int tell_fd, uint32_t from) {
                 LedgerPart p = some_part(1, 3, 1000);
                 if (store_add(s, &b) != 0 || store_ledger_begin(s, id, "archive", &u) != 0 ||
                     store_ledger_set_upload_id(s, id, "archive", id) != 0 ||
-                    store_ledger_put_part(s, id, "archive", &p) != 0 || store_trouble(s) < 0)
+                    store_ledger_put_part(s, id, "archive", &p) != 0 || store_last_error(s) < 0)
                         _exit(2);
                 b.state = BUNDLE_DELIVERED;
                 if (store_update(s, &b) != 0 || write(tell_fd, &i, sizeof i) != sizeof i)

@@ -95,7 +95,7 @@ static void deliver(Store *s, unsigned number) {
         for (size_t i = 0; i < ELEMENTSOF(states); i++) {
                 b.state = states[i];
                 if (b.state == BUNDLE_DELIVERED)
-                        assert_int_equal(store_put_prints(s, b.id, prints, ELEMENTSOF(prints)), 0);
+                        assert_int_equal(store_set_prints(s, b.id, prints, ELEMENTSOF(prints)), 0);
                 assert_int_equal(store_update(s, &b), 0);
         }
         assert_int_equal(store_ledger_begin(s, b.id, "s3", &u), 0);
@@ -145,14 +145,14 @@ static void the_reserve_is_enough(const Scratch *scratch, bool (*mount_disk)(con
                 assert_int_equal(add(s, n), 0);
                 deliver(s, n);
         }
-        assert_int_equal(store_trouble(s), 0);
+        assert_int_equal(store_last_error(s), 0);
         assert_all_delivered(s, scratch, n);
 
         unsigned first = n;
         while (add(s, n) == 0)
                 n++;
         assert_int_equal(add(s, n), -ENOSPC);
-        assert_int_equal(store_trouble(s), -ENOSPC);
+        assert_int_equal(store_last_error(s), -ENOSPC);
         assert_int_equal(store_recover(s), -ENOSPC);
         assert_true(reported.n == 1 && reported.error == -ENOSPC);
         assert_int_equal(store_note_add(s, &note), -ENOSPC);
@@ -167,7 +167,7 @@ static void the_reserve_is_enough(const Scratch *scratch, bool (*mount_disk)(con
         assert_int_equal(add(s, n), -ENOSPC);
         free_space(scratch);
         assert_int_equal(store_recover(s), 0);
-        assert_int_equal(store_trouble(s), 0);
+        assert_int_equal(store_last_error(s), 0);
         assert_sqlite3(scratch, RESERVE, "4");
         assert_int_equal(add(s, n), 0);
         for (unsigned i = MIN(n, first + 300); i <= n; i++)
@@ -225,7 +225,7 @@ static void a_disk_too_small_for_the_reserve_pauses_new_bundles(void **state) {
         assert_true(in_scratch(scratch, "mkdir state && mount -t tmpfs -o size=1m tmpfs state"));
         Store *s = open_store(scratch);
         assert_int_equal(add(s, 1), -ENOSPC);
-        assert_int_equal(store_trouble(s), -ENOSPC);
+        assert_int_equal(store_last_error(s), -ENOSPC);
         assert_true(in_scratch(scratch, "mount -o remount,size=24m state"));
         assert_int_equal(store_recover(s), 0);
         assert_int_equal(add(s, 1), 0);
@@ -248,9 +248,9 @@ static void a_large_change_and_a_large_transaction_grow_the_database(void **stat
                 assert_int_equal(add(s, i), 0);
         assert_int_equal(store_commit(s), 0);
         BundleRecord b = record(7);
-        assert_int_equal(store_put_prints(s, b.id, prints, n), 0);
+        assert_int_equal(store_set_prints(s, b.id, prints, n), 0);
         bundle_record_done(&b);
-        assert_int_equal(store_trouble(s), 0);
+        assert_int_equal(store_last_error(s), 0);
         assert_sqlite3(scratch, "SELECT count(*) FROM bundles; SELECT count(*) FROM reserve",
                        "8000\n4");
         store_close(s);

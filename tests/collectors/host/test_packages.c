@@ -161,16 +161,17 @@ static void dpkgs_status_is_read_in_pieces_of_any_size(void **state) {
                 char all[1024] = "";
                 DpkgParser p = { .on_package = note_package, .userdata = all };
                 for (size_t at = 0; at < sizeof status_file - 1; at += piece)
-                        dpkg_feed(&p, status_file + at, MIN(piece, sizeof status_file - 1 - at));
+                        dpkg_supply_data(&p, status_file + at,
+                                         MIN(piece, sizeof status_file - 1 - at));
                 dpkg_end(&p);
                 assert_string_equal(all, request_collectors);
         }
         char all[1024] = "", line[5000];
         DpkgParser p = { .on_package = note_package, .userdata = all };
         memset(line, 'x', sizeof line);
-        dpkg_feed(&p, "Package: a\nDescription: ", 24);
-        dpkg_feed(&p, line, sizeof line);
-        dpkg_feed(&p, "\nVersion: 1\n", 12);
+        dpkg_supply_data(&p, "Package: a\nDescription: ", 24);
+        dpkg_supply_data(&p, line, sizeof line);
+        dpkg_supply_data(&p, "\nVersion: 1\n", 12);
         dpkg_end(&p);
         assert_string_equal(all, "a=1();");
 }

@@ -65,20 +65,20 @@ static void make_all(const Scratch *s) {
 
 static void a_container_s_pid_is_found_among_the_hook_s_ancestors(void **state) {
         const Scratch *s = *state;
-        PidsAnswer found = { .pid = 0 };
+        PidsMatch found = { .pid = 0 };
         make_all(s);
-        assert_int_equal(pids_resolve_ancestor(&(PidsQuestion){ s->path, 512, 0, 12 }, &found), 0);
+        assert_int_equal(pids_resolve_ancestor(&(PidsQuery){ s->path, 512, 0, 12 }, &found), 0);
         assert_int_equal(found.pid, 510);
         assert_int_equal(found.start_ticks, 1510);
-        assert_int_equal(pids_resolve(&(PidsQuestion){ s->path, 512, 20, 12 }, &found), 0);
+        assert_int_equal(pids_resolve(&(PidsQuery){ s->path, 512, 20, 12 }, &found), 0);
         assert_int_equal(found.pid, 510);
 }
 
 static void an_ancestor_of_another_user_may_not_be_spoken_of(void **state) {
         const Scratch *s = *state;
-        PidsAnswer found = { .pid = 77 };
+        PidsMatch found = { .pid = 77 };
         make_all(s);
-        assert_int_equal(pids_resolve(&(PidsQuestion){ s->path, 512, 20, 1 }, &found),
+        assert_int_equal(pids_resolve(&(PidsQuery){ s->path, 512, 20, 1 }, &found),
                          PIDS_E_NOT_FOUND);
         assert_int_equal(found.pid, 77);
 }
@@ -88,82 +88,79 @@ static void pid_one_in_a_container_is_the_container_s(void **state) {
                                      { 500, 1, 1000, "500\t1", 20 },
                                      { 501, 500, 1000, "501\t2", 20 } };
         const Scratch *s = *state;
-        PidsAnswer found = { .pid = 0 };
+        PidsMatch found = { .pid = 0 };
         for (size_t i = 0; i < 3; i++)
                 make(s, &p[i]);
-        assert_int_equal(pids_resolve_ancestor(&(PidsQuestion){ s->path, 501, 0, 1 }, &found), 0);
+        assert_int_equal(pids_resolve_ancestor(&(PidsQuery){ s->path, 501, 0, 1 }, &found), 0);
         assert_int_equal(found.pid, 500);
-        assert_int_equal(pids_resolve_ancestor(&(PidsQuestion){ s->path, 500, 0, 7 }, &found),
+        assert_int_equal(pids_resolve_ancestor(&(PidsQuery){ s->path, 500, 0, 7 }, &found),
                          PIDS_E_NOT_FOUND);
 }
 
 static void a_process_of_the_same_user_and_namespace_may_be_spoken_of(void **state) {
         const Scratch *s = *state;
-        PidsAnswer found = { .pid = 0 };
+        PidsMatch found = { .pid = 0 };
         make_all(s);
-        assert_int_equal(pids_resolve_ancestor(&(PidsQuestion){ s->path, 512, 0, 30 }, &found),
+        assert_int_equal(pids_resolve_ancestor(&(PidsQuery){ s->path, 512, 0, 30 }, &found),
                          PIDS_E_NOT_FOUND);
-        assert_int_equal(pids_resolve(&(PidsQuestion){ s->path, 512, 20, 30 }, &found), 0);
+        assert_int_equal(pids_resolve(&(PidsQuery){ s->path, 512, 20, 30 }, &found), 0);
         assert_int_equal(found.pid, 520);
-        assert_int_equal(pids_resolve(&(PidsQuestion){ s->path, 512, 0, 30 }, &found), 0);
+        assert_int_equal(pids_resolve(&(PidsQuery){ s->path, 512, 0, 30 }, &found), 0);
         assert_int_equal(found.pid, 520);
 }
 
 static void another_user_s_process_may_not(void **state) {
         const Scratch *s = *state;
-        PidsAnswer found = { .pid = 77 };
+        PidsMatch found = { .pid = 77 };
         make_all(s);
-        assert_int_equal(pids_resolve(&(PidsQuestion){ s->path, 512, 20, 31 }, &found),
+        assert_int_equal(pids_resolve(&(PidsQuery){ s->path, 512, 20, 31 }, &found),
                          PIDS_E_NOT_FOUND);
         assert_int_equal(found.pid, 77);
 }
 
 static void a_hook_that_lies_about_its_namespace_is_not_believed(void **state) {
         const Scratch *s = *state;
-        PidsAnswer found = { .pid = 0 };
+        PidsMatch found = { .pid = 0 };
         make_all(s);
-        assert_int_equal(pids_resolve(&(PidsQuestion){ s->path, 512, 21, 30 }, &found),
+        assert_int_equal(pids_resolve(&(PidsQuery){ s->path, 512, 21, 30 }, &found),
                          PIDS_E_NOT_FOUND);
 }
 
 static void a_hidden_or_ended_hook_is_distinguished_from_a_pid_that_is_not_there(void **state) {
         const Scratch *s = *state;
-        PidsAnswer found = { 0 };
+        PidsMatch found = { 0 };
         make_all(s);
-        assert_int_equal(pids_resolve(&(PidsQuestion){ s->path, 999, 20, 12 }, &found),
-                         PIDS_E_HIDDEN);
-        assert_int_equal(pids_resolve(&(PidsQuestion){ s->path, 0, 20, 12 }, &found),
-                         PIDS_E_HIDDEN);
-        assert_int_equal(pids_resolve(&(PidsQuestion){ s->path, 512, 20, 4711 }, &found),
+        assert_int_equal(pids_resolve(&(PidsQuery){ s->path, 999, 20, 12 }, &found), PIDS_E_HIDDEN);
+        assert_int_equal(pids_resolve(&(PidsQuery){ s->path, 0, 20, 12 }, &found), PIDS_E_HIDDEN);
+        assert_int_equal(pids_resolve(&(PidsQuery){ s->path, 512, 20, 4711 }, &found),
                          PIDS_E_NOT_FOUND);
 }
 
 static void where_namespaces_cannot_be_seen_only_ancestors_are_found(void **state) {
         const Scratch *s = *state;
-        PidsAnswer found = { .pid = 0 };
+        PidsMatch found = { .pid = 0 };
         for (size_t i = 0; i < sizeof processes / sizeof *processes; i++) {
                 Process p = processes[i];
                 p.ns = 0;
                 make(s, &p);
         }
-        assert_int_equal(pids_resolve(&(PidsQuestion){ s->path, 512, 20, 12 }, &found), 0);
-        assert_int_equal(pids_resolve(&(PidsQuestion){ s->path, 512, 20, 30 }, &found),
+        assert_int_equal(pids_resolve(&(PidsQuery){ s->path, 512, 20, 12 }, &found), 0);
+        assert_int_equal(pids_resolve(&(PidsQuery){ s->path, 512, 20, 30 }, &found),
                          PIDS_E_NOT_FOUND);
 }
 
 static void this_very_process_is_found_in_the_real_proc(void **state) {
-        PidsAnswer found = { .pid = 0 };
+        PidsMatch found = { .pid = 0 };
         (void)state;
         assert_int_equal(
-                pids_resolve_ancestor(&(PidsQuestion){ "/proc", getpid(), 0, getppid() }, &found),
-                0);
+                pids_resolve_ancestor(&(PidsQuery){ "/proc", getpid(), 0, getppid() }, &found), 0);
         assert_int_equal(found.pid, getppid());
         assert_true(found.start_ticks > 0);
 }
 
 static void broken_files_lead_nowhere(void **state) {
         const Scratch *s = *state;
-        PidsAnswer found = { .pid = 0 };
+        PidsMatch found = { .pid = 0 };
         static const char *const texts[] = {
                 "",
                 "PPid:\t1\n",
@@ -178,12 +175,11 @@ static void broken_files_lead_nowhere(void **state) {
                 0);
         for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
                 assert_int_equal(scratch_write(s, "5/status", texts[i]), 0);
-                assert_int_not_equal(pids_resolve(&(PidsQuestion){ s->path, 5, 0, 7 }, &found), 0);
+                assert_int_not_equal(pids_resolve(&(PidsQuery){ s->path, 5, 0, 7 }, &found), 0);
         }
         /* A process that is its own parent ends the walk all the same. */
         assert_int_equal(scratch_write(s, "5/status", "x\nPPid:\t5\nUid:\t0\t\nNSpid:\t5\n"), 0);
-        assert_int_equal(pids_resolve(&(PidsQuestion){ s->path, 5, 0, 7 }, &found),
-                         PIDS_E_NOT_FOUND);
+        assert_int_equal(pids_resolve(&(PidsQuery){ s->path, 5, 0, 7 }, &found), PIDS_E_NOT_FOUND);
 }
 
 #define ID "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"

@@ -29,7 +29,7 @@ typedef struct Fake {
         Scratch *s;
         char proc_root[PATH_MAX], device_directory[PATH_MAX], sysfs_root[PATH_MAX];
         CollectProcess processes[FAKE_PROCESSES_MAX];
-        CollectOrder order;
+        CollectRequest order;
         CollectOut out;
         int raw_fd;
         json_t *records; /* of the last run: an array */
@@ -114,12 +114,12 @@ static inline Fake *fake_new(void) {
         fake_path(f, f->device_directory, "dev");
         fake_path(f, f->sysfs_root, "sys");
         f->raw_fd = openat(f->s->fd, "raw", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        f->order = (CollectOrder){ .proc_root = f->proc_root,
-                                   .device_directory = f->device_directory,
-                                   .sysfs_root = f->sysfs_root,
-                                   .timeout_usec = 5 * USEC_PER_SEC,
-                                   .max_bytes = 4 * MIB,
-                                   .processes = f->processes };
+        f->order = (CollectRequest){ .proc_root = f->proc_root,
+                                     .device_directory = f->device_directory,
+                                     .sysfs_root = f->sysfs_root,
+                                     .timeout_usec = 5 * USEC_PER_SEC,
+                                     .max_bytes = 4 * MIB,
+                                     .processes = f->processes };
         return f;
 }
 

@@ -45,7 +45,7 @@ static inline void fake_read(Fake *f) {
         (void)closedir(dir);
 }
 
-static inline int fake_collect(Fake *f, int (*run)(const CollectOrder *, CollectOut *)) {
+static inline int fake_collect(Fake *f, int (*run)(const CollectRequest *, CollectOut *)) {
         int fd = openat(f->s->fd, "records", O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC,
                         0644),
             r;

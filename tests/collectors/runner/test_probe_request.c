@@ -24,15 +24,15 @@ static char **list(const char *a, const char *b) {
         return l;
 }
 
-static void make_order(ProbeOrder *o) {
-        *o = (ProbeOrder){ .mode = PROBE_AFTER,
-                           .collectors = list("neuron_sysfs", "kmsg"),
-                           .document = copy("snapshot-more-1.json"),
-                           .name = copy("20260527T051233-1"),
-                           .trigger = copy("a \"note\"\n"),
-                           .instance_id = copy("i-1"),
-                           .interval_usec = 30000000 };
-        CollectOrder *c = &o->collect;
+static void make_order(ProbeRequest *o) {
+        *o = (ProbeRequest){ .mode = PROBE_AFTER,
+                             .collectors = list("neuron_sysfs", "kmsg"),
+                             .document = copy("snapshot-more-1.json"),
+                             .name = copy("20260527T051233-1"),
+                             .trigger = copy("a \"note\"\n"),
+                             .instance_id = copy("i-1"),
+                             .interval_usec = 30000000 };
+        CollectRequest *c = &o->collect;
         c->sysfs_root = copy("/sys");
         c->device_directory = copy("/dev/\\x\xff");
         c->proc_root = copy("/proc");
@@ -54,18 +54,18 @@ static void make_order(ProbeOrder *o) {
         c->commands[0] = (CollectCommand){ copy("ls"), list("/bin/ls", "-l"), 20000000 };
         c->n_commands = 1;
         o->questions = calloc(1, sizeof *o->questions);
-        o->questions[0] = (ProbeQuestion){ 12, 7, 4026531836 };
+        o->questions[0] = (ProbePidQuery){ 12, 7, 4026531836 };
         o->n_questions = 1;
 }
 
 static void what_is_written_is_read_again(void **state) {
-        _cleanup_(probe_order_done) ProbeOrder o, back = { 0 };
+        _cleanup_(probe_request_done) ProbeRequest o, back = { 0 };
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT, again = STRBUF_INIT;
         const char *why = NULL;
         (void)state;
         make_order(&o);
-        assert_int_equal(probe_order_compose(&o, &b), 0);
-        assert_int_equal(probe_order_parse(b.text, b.n, &back, &why), 0);
+        assert_int_equal(probe_request_format(&o, &b), 0);
+        assert_int_equal(probe_request_parse(b.text, b.n, &back, &why), 0);
         assert_int_equal(back.mode, PROBE_AFTER);
         assert_string_equal(back.collectors[1], "kmsg");
         assert_null(back.collectors[2]);
@@ -83,14 +83,14 @@ static void what_is_written_is_read_again(void **state) {
         assert_int_equal(back.questions[0].ns_inode, 4026531836);
         assert_string_equal(back.collect.commands[0].run[1], "-l");
         assert_null(back.collect.commands[0].run[2]);
-        assert_int_equal(probe_order_compose(&back, &again), 0);
+        assert_int_equal(probe_request_format(&back, &again), 0);
         assert_string_equal(again.text, b.text);
 }
 
 static void refuse(const char *text, int r, const char *what) {
-        ProbeOrder o = { 0 };
+        ProbeRequest o = { 0 };
         const char *why = "";
-        assert_int_equal(probe_order_parse(text, strlen(text), &o, &why), r);
+        assert_int_equal(probe_request_parse(text, strlen(text), &o, &why), r);
         if (!strstr(why, what))
                 fail_msg("'%s' does not speak of '%s'", why, what);
 }
@@ -132,17 +132,17 @@ static void more_processes_than_a_snapshot_may_have_are_refused(void **state) {
 }
 
 static void a_memfd_is_sealed_and_read_from_its_beginning(void **state) {
-        _cleanup_close_ int fd = order_memfd("order", 5);
+        _cleanup_close_ int fd = probe_request_memfd("order", 5);
         _cleanup_free_ char *text = NULL;
         size_t n;
         (void)state;
         assert_true(fd >= 0);
         assert_int_equal(write(fd, "x", 1), -1);
         assert_int_equal(lseek(fd, 3, SEEK_SET), 3);
-        assert_int_equal(order_read_fd(fd, 5, &text, &n), 0);
+        assert_int_equal(probe_request_read_fd(fd, 5, &text, &n), 0);
         assert_string_equal(text, "order");
-        assert_int_equal(order_read_fd(fd, 4, &text, &n), -EFBIG);
-        assert_int_equal(order_read_fd(STDIN_FILENO + 900, 4, &text, &n), -EBADF);
+        assert_int_equal(probe_request_read_fd(fd, 4, &text, &n), -EFBIG);
+        assert_int_equal(probe_request_read_fd(STDIN_FILENO + 900, 4, &text, &n), -EBADF);
 }
 
 int main(void) {

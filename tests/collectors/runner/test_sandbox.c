@@ -64,7 +64,7 @@ static int try_exec(void) {
         return r == 0 ? status : r;
 }
 
-static int try_all(const CollectOrder *order, CollectOut *out) {
+static int try_all(const CollectRequest *order, CollectOut *out) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         _cleanup_close_ int raw = collect_raw_file(out, "raw");
         json_out_object(&b, NULL);
@@ -76,23 +76,23 @@ static int try_all(const CollectOrder *order, CollectOut *out) {
         return collect_emit(out, &b);
 }
 
-int __wrap_collect_runtime_log(const CollectOrder *order, CollectOut *out);
-int __wrap_collect_runtime_log(const CollectOrder *order, CollectOut *out) {
+int __wrap_collect_runtime_log(const CollectRequest *order, CollectOut *out);
+int __wrap_collect_runtime_log(const CollectRequest *order, CollectOut *out) {
         return try_all(order, out);
 }
 
-int __wrap_collect_packages(const CollectOrder *order, CollectOut *out);
-int __wrap_collect_packages(const CollectOrder *order, CollectOut *out) {
+int __wrap_collect_packages(const CollectRequest *order, CollectOut *out);
+int __wrap_collect_packages(const CollectRequest *order, CollectOut *out) {
         return try_all(order, out);
 }
 
-int __wrap_collect_kmsg(const CollectOrder *order, CollectOut *out);
-int __wrap_collect_kmsg(const CollectOrder *order, CollectOut *out) {
+int __wrap_collect_kmsg(const CollectRequest *order, CollectOut *out);
+int __wrap_collect_kmsg(const CollectRequest *order, CollectOut *out) {
         return try_all(order, out);
 }
 
-int __wrap_collect_neuron_device(const CollectOrder *order, CollectOut *out);
-int __wrap_collect_neuron_device(const CollectOrder *order, CollectOut *out) {
+int __wrap_collect_neuron_device(const CollectRequest *order, CollectOut *out);
+int __wrap_collect_neuron_device(const CollectRequest *order, CollectOut *out) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         char link[64], target[PATH_MAX], file[PATH_MAX];
         (void)snprintf(link, sizeof link, "/proc/%d/fd/3", (int)order->processes[0].pid);
@@ -112,14 +112,14 @@ int __wrap_collect_neuron_device(const CollectOrder *order, CollectOut *out) {
 /* ---- a child ---- */
 
 /* Runs one; f->records are what it said. @return its exit code */
-static int run_child(Fake *f, const char *collector, const CollectOrder *order) {
+static int run_child(Fake *f, const char *collector, const CollectRequest *order) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         char *all = calloc(1, OUTPUT_MAX);
         int out[2], why[2], status = 0;
         size_t n = 0;
-        ProbeOrder whole = { .collect = *order };
-        assert_int_equal(probe_order_compose(&whole, &b), 0);
-        _cleanup_close_ int order_fd = order_memfd(b.text, b.n);
+        ProbeRequest whole = { .collect = *order };
+        assert_int_equal(probe_request_format(&whole, &b), 0);
+        _cleanup_close_ int order_fd = probe_request_memfd(b.text, b.n);
         _cleanup_close_ int exe = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
         assert_int_equal(pipe2(out, O_CLOEXEC), 0);
         assert_int_equal(pipe2(why, O_CLOEXEC), 0);
@@ -196,7 +196,7 @@ typedef struct Room {
         Fake *fake;
         pid_t job;
         CollectProcess process;
-        CollectOrder order;
+        CollectRequest order;
         char root[PATH_MAX], devices[PATH_MAX];
 } Room;
 
@@ -209,13 +209,13 @@ static int setup(void **state) {
         fake_path(m->fake, m->root, "open");
         fake_path(m->fake, m->devices, "open");
         m->process.pid = m->job;
-        m->order = (CollectOrder){ .sysfs_root = m->root,
-                                   .device_directory = m->devices,
-                                   .proc_root = (char *)"/proc",
-                                   .timeout_usec = 20 * USEC_PER_SEC,
-                                   .max_bytes = 4 * MIB,
-                                   .processes = &m->process,
-                                   .n_processes = 1 };
+        m->order = (CollectRequest){ .sysfs_root = m->root,
+                                     .device_directory = m->devices,
+                                     .proc_root = (char *)"/proc",
+                                     .timeout_usec = 20 * USEC_PER_SEC,
+                                     .max_bytes = 4 * MIB,
+                                     .processes = &m->process,
+                                     .n_processes = 1 };
         char file[PATH_MAX];
         fake_path(m->fake, file, "open/file");
         /* Nothing but the confinement is in the way. */

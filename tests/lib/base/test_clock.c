@@ -95,8 +95,8 @@ static void a_span_shows_its_two_largest_units(void **state) {
 
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++)
-                assert_string_equal(clock_format_span(buf, cases[i].usec), cases[i].text);
-        assert_true(strlen(clock_format_span(buf, UINT64_MAX - 1)) < CLOCK_ISO_SIZE);
+                assert_string_equal(clock_format_duration(buf, cases[i].usec), cases[i].text);
+        assert_true(strlen(clock_format_duration(buf, UINT64_MAX - 1)) < CLOCK_ISO_SIZE);
 }
 
 static void the_system_clock_is_the_kernels(void **state) {
@@ -135,20 +135,20 @@ static void the_fake_clock_moves_only_when_set(void **state) {
 static void it_is_reported_for_how_long_the_clock_was_not_set_forward(void **state) {
         FakeClock fake = FAKE_CLOCK(USEC_PER_DAY, 10);
         Clock *c = &fake.clock;
-        ClockSteady s = { 0 };
+        ClockStep s = { 0 };
 
         (void)state;
-        assert_int_equal(clock_steady_usec(&s, c), USEC_INFINITY);
+        assert_int_equal(clock_step_age_usec(&s, c), USEC_INFINITY);
         fake_clock_advance(&fake, 30 * USEC_PER_DAY); /* time has passed */
-        assert_int_equal(clock_steady_usec(&s, c), USEC_INFINITY);
+        assert_int_equal(clock_step_age_usec(&s, c), USEC_INFINITY);
         fake_clock_set_date(&fake, 31 * USEC_PER_DAY + 59 * USEC_PER_MINUTE); /* no step */
-        assert_int_equal(clock_steady_usec(&s, c), USEC_INFINITY);
+        assert_int_equal(clock_step_age_usec(&s, c), USEC_INFINITY);
         fake_clock_set_date(&fake, USEC_PER_DAY); /* back */
-        assert_int_equal(clock_steady_usec(&s, c), USEC_INFINITY);
+        assert_int_equal(clock_step_age_usec(&s, c), USEC_INFINITY);
         fake_clock_set_date(&fake, 10 * USEC_PER_DAY);
-        assert_int_equal(clock_steady_usec(&s, c), 0);
+        assert_int_equal(clock_step_age_usec(&s, c), 0);
         fake_clock_advance(&fake, USEC_PER_DAY);
-        assert_int_equal(clock_steady_usec(&s, c), USEC_PER_DAY);
+        assert_int_equal(clock_step_age_usec(&s, c), USEC_PER_DAY);
 }
 
 int main(void) {

@@ -27,8 +27,8 @@ static void a_fault_names_file_line_key_and_remedy(void **state) {
         _cleanup_free_ char *text = NULL;
 
         (void)state;
-        diag_add(&d, (DiagWhere){ "n.yaml", 14, "destinations[0].part_size" }, "use 5MiB or more",
-                 "'%s' is below 5MiB", "1MiB");
+        diag_add(&d, (DiagLocation){ "n.yaml", 14, "destinations[0].part_size" },
+                 "use 5MiB or more", "'%s' is below 5MiB", "1MiB");
         text = diag_format(&d.items[0]);
         assert_string_equal(text, "n.yaml:14: destinations[0].part_size: '1MiB' is below 5MiB; "
                                   "use 5MiB or more");
@@ -39,8 +39,8 @@ static void what_is_not_there_is_skipped(void **state) {
         _cleanup_free_ char *text = NULL;
 
         (void)state;
-        diag_add(&d, (DiagWhere){ "n.yaml", 0, NULL }, NULL, "is empty");
-        diag_add(&d, (DiagWhere){ NULL, 0, "a" }, NULL, "is odd");
+        diag_add(&d, (DiagLocation){ "n.yaml", 0, NULL }, NULL, "is empty");
+        diag_add(&d, (DiagLocation){ NULL, 0, "a" }, NULL, "is odd");
         text = printed(&d);
         assert_string_equal(text, "n.yaml: is empty\na: is odd\n");
 }
@@ -53,8 +53,8 @@ static void faults_come_by_line_and_within_a_line_as_found(void **state) {
         (void)state;
         /* Enough of them for the list to grow and for a sort that is not stable to show it. */
         for (unsigned i = 0; i < 100; i++)
-                diag_add(&d, (DiagWhere){ "f", 10 - i % 10, NULL }, NULL, "%u", i);
-        diag_add(&d, (DiagWhere){ "f", 0, NULL }, NULL, "whole");
+                diag_add(&d, (DiagLocation){ "f", 10 - i % 10, NULL }, NULL, "%u", i);
+        diag_add(&d, (DiagLocation){ "f", 0, NULL }, NULL, "whole");
         assert_int_equal(d.n, 101);
         strbuf_add(&expected, "f: whole\n");
         for (unsigned line = 1; line <= 10; line++)
@@ -69,7 +69,7 @@ static void a_value_with_a_newline_stays_on_its_line(void **state) {
         _cleanup_free_ char *text = NULL;
 
         (void)state;
-        diag_add(&d, (DiagWhere){ "f", 1, "k\n" }, "re\tm", "'%s' is bad",
+        diag_add(&d, (DiagLocation){ "f", 1, "k\n" }, "re\tm", "'%s' is bad",
                  "x\nf:2: forged\033[31m\xff ü");
         text = printed(&d);
         assert_string_equal(text,
@@ -81,7 +81,7 @@ static void the_list_owns_copies(void **state) {
         char file[] = "f", key[] = "k", remedy[] = "r";
 
         (void)state;
-        diag_add(&d, (DiagWhere){ file, 1, key }, remedy, "x");
+        diag_add(&d, (DiagLocation){ file, 1, key }, remedy, "x");
         file[0] = key[0] = remedy[0] = '#';
         assert_string_equal(d.items[0].file, "f");
         assert_string_equal(d.items[0].key, "k");
@@ -93,7 +93,7 @@ static void done_leaves_a_list_that_can_be_used_again(void **state) {
 
         (void)state;
         diag_done(&d);
-        diag_add(&d, (DiagWhere){ "f", 1, NULL }, NULL, "x");
+        diag_add(&d, (DiagLocation){ "f", 1, NULL }, NULL, "x");
         diag_done(&d);
         assert_int_equal(d.n, 0);
         assert_null(d.items);

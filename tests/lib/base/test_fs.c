@@ -272,16 +272,16 @@ static void a_writer_is_seen_and_its_absence_too(void **state) {
         int r;
 
         assert_true(fd >= 0);
-        r = fs_has_no_writer(fd);
+        r = fs_check_writer(fd);
         if (r == FS_E_UNKNOWN)
                 SKIP_BECAUSE("no leases in the temporary directory");
         assert_int_equal(r, 0);
         assert_int_equal(fcntl(fd, F_GETLEASE), F_UNLCK); /* given back */
         writer = openat(s->fd, "file", O_WRONLY | O_CLOEXEC | O_NONBLOCK);
         assert_true(writer >= 0);
-        assert_int_equal(fs_has_no_writer(fd), FS_E_WRITER);
+        assert_int_equal(fs_check_writer(fd), FS_E_WRITER);
         assert_int_equal(close(TAKE_FD(writer)), 0);
-        assert_int_equal(fs_has_no_writer(fd), 0);
+        assert_int_equal(fs_check_writer(fd), 0);
 }
 
 static void a_writer_in_another_process_is_seen(void **state) {
@@ -307,7 +307,7 @@ static void a_writer_in_another_process_is_seen(void **state) {
         assert_int_equal(close(ready[1]), 0);
         assert_int_equal(close(quit[0]), 0);
         assert_int_equal(read(ready[0], &byte, 1), 1);
-        r = fs_has_no_writer(fd);
+        r = fs_check_writer(fd);
         assert_int_equal(close(quit[1]), 0);
         assert_int_equal(waitpid(pid, &status, 0), pid);
         assert_int_equal(status, 0);
@@ -315,7 +315,7 @@ static void a_writer_in_another_process_is_seen(void **state) {
         if (r == FS_E_UNKNOWN)
                 SKIP_BECAUSE("no leases in the temporary directory");
         assert_int_equal(r, FS_E_WRITER);
-        assert_int_equal(fs_has_no_writer(fd), 0);
+        assert_int_equal(fs_check_writer(fd), 0);
 }
 
 static void where_there_are_no_leases_the_answer_is_unknown(void **state) {
@@ -324,8 +324,8 @@ static void where_there_are_no_leases_the_answer_is_unknown(void **state) {
         /* A directory answers as any file does on NFS or Lustre: EINVAL. */
         assert_int_equal(fcntl(s->fd, F_SETLEASE, F_RDLCK), -1);
         assert_int_equal(errno, EINVAL);
-        assert_int_equal(fs_has_no_writer(s->fd), FS_E_UNKNOWN);
-        assert_int_equal(fs_has_no_writer(-1), -EBADF);
+        assert_int_equal(fs_check_writer(s->fd), FS_E_UNKNOWN);
+        assert_int_equal(fs_check_writer(-1), -EBADF);
 }
 
 static void without_the_right_to_a_lease_the_answer_is_unknown(void **state) {
@@ -342,7 +342,7 @@ static void without_the_right_to_a_lease_the_answer_is_unknown(void **state) {
 
                 if (fd < 0 || setuid(65534) < 0)
                         _exit(1);
-                _exit(fs_has_no_writer(fd) == FS_E_UNKNOWN ? 0 : 2);
+                _exit(fs_check_writer(fd) == FS_E_UNKNOWN ? 0 : 2);
         }
         assert_int_equal(waitpid(pid, &status, 0), pid);
         assert_int_equal(status, 0);

@@ -185,7 +185,7 @@ static void times_need_a_unit(void **state) {
         };
 
         (void)state;
-        check_cases(parse_time_usec, cases, ELEMENTSOF(cases));
+        check_cases(parse_duration_usec, cases, ELEMENTSOF(cases));
 }
 
 static int permille_as_u64(const char *s, uint64_t *ret) {
@@ -235,12 +235,12 @@ static void formatted_sizes_and_times_are_exact(void **state) {
         assert_string_equal(parse_format_bytes(buf, 5000 * TIB), "5000TiB");
         assert_string_equal(parse_format_bytes(buf, 0), "0");
         assert_string_equal(parse_format_bytes(buf, UINT64_MAX), "18446744073709551615");
-        assert_string_equal(parse_format_time(buf, 90 * USEC_PER_SEC), "90s");
-        assert_string_equal(parse_format_time(buf, 250 * USEC_PER_MSEC), "250ms");
-        assert_string_equal(parse_format_time(buf, 2 * USEC_PER_HOUR), "2h");
-        assert_string_equal(parse_format_time(buf, 24 * USEC_PER_HOUR), "1d");
-        assert_string_equal(parse_format_time(buf, 1001), "1001us");
-        assert_string_equal(parse_format_time(buf, 0), "0");
+        assert_string_equal(parse_format_duration(buf, 90 * USEC_PER_SEC), "90s");
+        assert_string_equal(parse_format_duration(buf, 250 * USEC_PER_MSEC), "250ms");
+        assert_string_equal(parse_format_duration(buf, 2 * USEC_PER_HOUR), "2h");
+        assert_string_equal(parse_format_duration(buf, 24 * USEC_PER_HOUR), "1d");
+        assert_string_equal(parse_format_duration(buf, 1001), "1001us");
+        assert_string_equal(parse_format_duration(buf, 0), "0");
 }
 
 static void what_is_formatted_parses_to_the_same(void **state) {
@@ -263,7 +263,8 @@ static void what_is_formatted_parses_to_the_same(void **state) {
 
                         assert_int_equal(parse_bytes(parse_format_bytes(buf, n), &back), 0);
                         assert_int_equal(back, n);
-                        assert_int_equal(parse_time_usec(parse_format_time(buf, n), &back), 0);
+                        assert_int_equal(parse_duration_usec(parse_format_duration(buf, n), &back),
+                                         0);
                         assert_int_equal(back, n);
                 }
 }
@@ -312,14 +313,14 @@ static void a_number_is_read_from_where_it_stands_and_no_further(void **state) {
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 const char *at = cases[i].text;
                 uint64_t value = 0;
-                assert_int_equal(parse_take_u64(&at, at + strlen(at), &value), cases[i].is_one);
+                assert_int_equal(parse_u64_prefix(&at, at + strlen(at), &value), cases[i].is_one);
                 assert_int_equal(value, cases[i].value);
                 if (cases[i].rest)
                         assert_string_equal(at, cases[i].rest);
         }
         const char *at = "123";
         uint64_t value;
-        assert_true(parse_take_u64(&at, at + 2, &value));
+        assert_true(parse_u64_prefix(&at, at + 2, &value));
         assert_int_equal(value, 12);
 }
 
@@ -342,9 +343,9 @@ static void brackets_in_strings_do_not_nest(void **state) {
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 size_t n = strlen(cases[i].text);
-                assert_false(parse_json_nests_deeper(cases[i].text, n, cases[i].depth));
+                assert_false(parse_json_exceeds_depth(cases[i].text, n, cases[i].depth));
                 if (cases[i].depth > 0)
-                        assert_true(parse_json_nests_deeper(cases[i].text, n, cases[i].depth - 1));
+                        assert_true(parse_json_exceeds_depth(cases[i].text, n, cases[i].depth - 1));
         }
 }
 

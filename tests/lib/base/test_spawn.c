@@ -28,12 +28,12 @@ static const char *output(char *const argv[], bool keeps_signals) {
         assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
         _cleanup_close_ int from = fds[0], to = fcntl(fds[1], F_DUPFD, 10); /* without O_CLOEXEC */
         (void)close(fds[1]);
-        assert_int_equal(spawn_program(&pid, &(SpawnOrder){ .program = argv[0],
-                                                            .argv = argv,
-                                                            .environment = environment,
-                                                            .fds = { -1, to, STDERR_FILENO },
-                                                            .n_fds = 3,
-                                                            .keeps_signals = keeps_signals }),
+        assert_int_equal(spawn_program(&pid, &(SpawnOptions){ .program = argv[0],
+                                                              .argv = argv,
+                                                              .environment = environment,
+                                                              .fds = { -1, to, STDERR_FILENO },
+                                                              .n_fds = 3,
+                                                              .keeps_signals = keeps_signals }),
                          0);
         (void)close(TAKE_FD(to));
         size_t n = 0;
@@ -92,11 +92,11 @@ static void what_cannot_be_started_is_reported_and_leaves_nothing(void **state) 
         (void)state;
         char *argv[] = { (char *)"x", NULL };
         pid_t pid = 4711;
-        assert_int_equal(spawn_program(&pid, &(SpawnOrder){ .program = "/no/such/program",
-                                                            .argv = argv,
-                                                            .environment = environment,
-                                                            .fds = { -1, -1, STDERR_FILENO },
-                                                            .n_fds = 3 }),
+        assert_int_equal(spawn_program(&pid, &(SpawnOptions){ .program = "/no/such/program",
+                                                              .argv = argv,
+                                                              .environment = environment,
+                                                              .fds = { -1, -1, STDERR_FILENO },
+                                                              .n_fds = 3 }),
                          -ENOENT);
         assert_int_equal(pid, 4711);
         assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
@@ -115,18 +115,19 @@ static void a_program_has_the_limit_of_descriptors_that_was_there_before_it_was_
         assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
         low = (struct rlimit){ .rlim_cur = before.rlim_max / 2, .rlim_max = before.rlim_max };
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
-        assert_int_equal(spawn_raise_descriptors(), 0);
+        assert_int_equal(spawn_raise_fd_limit(), 0);
         assert_int_equal(getrlimit(RLIMIT_NOFILE, &now), 0);
         assert_true(now.rlim_cur == before.rlim_max && now.rlim_max == before.rlim_max);
         assert_int_equal(pipe2(in, O_CLOEXEC), 0);
         assert_int_equal(pipe2(out, O_CLOEXEC), 0);
         char *argv[] = { (char *)"sh", (char *)"-c", (char *)"read go; ulimit -Sn", NULL };
-        assert_int_equal(spawn_program(&pid, &(SpawnOrder){ .program = "sh",
-                                                            .argv = argv,
-                                                            .environment = environment,
-                                                            .fds = { in[0], out[1], STDERR_FILENO },
-                                                            .n_fds = 3 }),
-                         0);
+        assert_int_equal(
+                spawn_program(&pid, &(SpawnOptions){ .program = "sh",
+                                                     .argv = argv,
+                                                     .environment = environment,
+                                                     .fds = { in[0], out[1], STDERR_FILENO },
+                                                     .n_fds = 3 }),
+                0);
         assert_int_equal(write(in[1], "go\n", 3), 3);
         assert_int_equal(waitpid(pid, &status, 0), pid);
         assert_int_equal(status, 0);

@@ -50,10 +50,10 @@ static void detaching_hands_over_and_restarts(void **state) {
 
         (void)state;
         strbuf_add(&b, "one");
-        first = strbuf_take(&b);
+        first = strbuf_detach(&b);
         assert_string_equal(first, "one");
         assert_null(b.text);
-        second = strbuf_take(&b);
+        second = strbuf_detach(&b);
         assert_string_equal(second, "");
 }
 
@@ -80,7 +80,7 @@ static void a_failure_is_remembered_until_it_is_reported(void **state) {
         assert_int_equal(strbuf_error(&b), -ENOMEM);
         strbuf_add(&b, "more"); /* would leave a hole in the text */
         assert_string_equal(b.text, "kept");
-        assert_null(strbuf_take(&b));
+        assert_null(strbuf_detach(&b));
         assert_int_equal(strbuf_error(&b), 0);
         assert_null(b.text);
 }

@@ -83,9 +83,9 @@ static void what_moves_a_cursor_is_escaped(void **state) {
 
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
-                char buf[UTF8_SPELL_SIZE];
+                char buf[UTF8_ESCAPE_SIZE];
 
-                assert_int_equal(utf8_spell(cases[i].text, strlen(cases[i].text), buf),
+                assert_int_equal(utf8_escape(cases[i].text, strlen(cases[i].text), buf),
                                  cases[i].used);
                 assert_string_equal(buf, cases[i].spelled);
         }

@@ -221,7 +221,7 @@ static int feed_cut(Fetch *f, FetchRange range, size_t cut, Got *g) {
         const uint8_t *data = object_at(range);
         int r = 0;
         for (uint64_t i = 0; r == 0 && i < range.bytes; i += cut)
-                r = fetch_feed(f, data + i, MIN(range.bytes - i, (uint64_t)cut), put, g);
+                r = fetch_supply_data(f, data + i, MIN(range.bytes - i, (uint64_t)cut), put, g);
         return r;
 }
 
@@ -241,8 +241,8 @@ static uint64_t fetch_whole(const json_t *manifest, const char *name, size_t cut
         _cleanup_close_ int original = openat(bundle.fd, name, O_RDONLY | O_CLOEXEC);
         Got g = { .original = original };
         if (feed_cut(f, frames, cut, &g) < 0 || fetch_finish(f) < 0)
-                fail_msg("%s: %s", name, fetch_fault(f));
-        assert_string_equal(fetch_fault(f), "");
+                fail_msg("%s: %s", name, fetch_error_text(f));
+        assert_string_equal(fetch_error_text(f), "");
         assert_int_equal(g.next, lseek(original, 0, SEEK_END));
         assert_int_equal(g.next, fetch_bytes(f));
         return frames.bytes;
@@ -322,12 +322,12 @@ static void resume(const json_t *manifest, const char *name, uint64_t done) {
                 _cleanup_free_ uint8_t *kept = malloc(keep);
                 assert_int_equal(pread(original, kept, keep, 0), keep);
                 for (uint64_t i = 0; i < keep; i += 100000)
-                        fetch_feed_kept(f, kept + i, MIN(keep - i, UINT64_C(100000)));
+                        fetch_supply_kept(f, kept + i, MIN(keep - i, UINT64_C(100000)));
         }
         Got g = { .original = original, .next = keep };
         assert_int_equal(feed_cut(f, frames, 70000, &g), 0);
         if (fetch_finish(f) < 0)
-                fail_msg("%s from %d: %s", name, (int)done, fetch_fault(f));
+                fail_msg("%s from %d: %s", name, (int)done, fetch_error_text(f));
         assert_int_equal(g.next, fetch_bytes(f));
 }
 
@@ -363,11 +363,11 @@ static void what_was_kept_counts_for_the_digest(void **state) {
         _cleanup_(fetch_freep) Fetch *f = begin(bundle.manifest, "b-noise", &whole);
         assert_int_equal(fetch_resume(f, 6 * MIB, &frames, &keep), 0);
         _cleanup_free_ uint8_t *other = calloc(1, keep);
-        fetch_feed_kept(f, other, keep);
+        fetch_supply_kept(f, other, keep);
         Got g = { .original = -1, .next = keep };
         assert_int_equal(feed_cut(f, frames, 1 << 20, &g), 0);
         assert_int_equal(fetch_finish(f), -EBADMSG);
-        assert_non_null(strstr(fetch_fault(f), "its sha256 is "));
+        assert_non_null(strstr(fetch_error_text(f), "its sha256 is "));
 }
 
 /* ---- lies and damage ---- */
@@ -390,8 +390,8 @@ static void a_damaged_frame_is_reported(void **state) {
         int r = feed_cut(f, frames, 1 << 20, &g);
         *byte ^= 0x55;
         assert_int_equal(r, -EBADMSG);
-        assert_non_null(strstr(fetch_fault(f), " of the object is damaged: "));
-        assert_int_equal(fetch_feed(f, "", 0, put, &g), -EBADMSG); /* for good */
+        assert_non_null(strstr(fetch_error_text(f), " of the object is damaged: "));
+        assert_int_equal(fetch_supply_data(f, "", 0, put, &g), -EBADMSG); /* for good */
         assert_int_equal(fetch_finish(f), -EBADMSG);
 }
 
@@ -403,7 +403,7 @@ static void an_early_end_and_too_many_bytes_are_reported(void **state) {
         frames.bytes -= 3 * MIB;
         assert_int_equal(feed_cut(f, frames, 1 << 20, &g), 0);
         assert_int_equal(fetch_finish(f), -EBADMSG);
-        assert_non_null(strstr(fetch_fault(f), "the member ends after "));
+        assert_non_null(strstr(fetch_error_text(f), "the member ends after "));
 
         _cleanup_(fetch_freep) Fetch *more = begin(bundle.manifest, "b-noise", &frames);
         Got h = { .original = -1 };
@@ -439,7 +439,7 @@ static void a_digest_that_is_another_is_reported(void **state) {
                 Fetch *f = begin(manifest, fetched[i], &frames);
                 assert_int_equal(feed_cut(f, frames, 1 << 20, &g), 0);
                 assert_int_equal(fetch_finish(f), -EBADMSG);
-                assert_non_null(strstr(fetch_fault(f), "the manifest says aaaaaaaa"));
+                assert_non_null(strstr(fetch_error_text(f), "the manifest says aaaaaaaa"));
                 fetch_free(f);
                 json_decref(manifest);
         }
@@ -495,7 +495,7 @@ static void frames_that_are_not_as_the_table_states_are_reported(void **state) {
         memcpy(entry + 8, &second, 4);
         assert_int_equal(fetch_set_table(f, copy, table.bytes, &frames), 0);
         assert_int_equal(feed_cut(f, frames, 1 << 20, &g), -EBADMSG);
-        assert_non_null(strstr(fetch_fault(f), "the seek table says"));
+        assert_non_null(strstr(fetch_error_text(f), "the seek table says"));
 }
 
 static json_t *with_number(const char *object, const char *key, json_int_t value) {

@@ -132,7 +132,7 @@ static char *write_manifest(const Plan *plan, const ManifestInfo *info) {
         assert_int_equal(
                 manifest_write(info, &(ManifestContent){ plan, NULL, &parts, digest }, hear, &h),
                 0);
-        char *text = strbuf_take(&h.text);
+        char *text = strbuf_detach(&h.text);
         assert_non_null(text);
         return text;
 }

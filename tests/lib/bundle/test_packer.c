@@ -333,7 +333,7 @@ static void assert_goes_on(const Bundle *b, const Run *whole, size_t k) {
 
         if (k > 0) {
                 _cleanup_(packed_part_done) PackedPart again = { 0 };
-                assert_int_equal(packer_remake(p, k - 1, &again), PACKER_PART);
+                assert_int_equal(packer_rebuild(p, k - 1, &again), PACKER_PART);
                 assert_same_part(&again, &whole->parts[k - 1]);
         }
         finish(b, p, &tail);
@@ -433,10 +433,10 @@ static void every_part_can_be_rebuilt_in_any_order(void **state) {
         b.n_opened = 0;
         for (size_t i = whole.n; i-- > 0;) {
                 _cleanup_(packed_part_done) PackedPart again = { 0 };
-                assert_int_equal(packer_remake(p, i, &again), PACKER_PART);
+                assert_int_equal(packer_rebuild(p, i, &again), PACKER_PART);
                 assert_same_part(&again, &whole.parts[i]);
         }
-        assert_int_equal(packer_remake(p, whole.n, &none), -EINVAL);
+        assert_int_equal(packer_rebuild(p, whole.n, &none), -EINVAL);
         assert_true(packer_bytes_read(p) > 30 * MIB);
         assert_in_range(b.n_asked, packer_bytes_read(p), 2 * packer_bytes_read(p));
 }
@@ -485,7 +485,7 @@ static void a_member_that_changed_meanwhile_is_noticed(void **state) {
                 assert_int_equal(packer_next(p, &part), WRITER_E_CHANGED);
                 assert_int_equal(packer_failed_member(p), big);
                 assert_int_equal(packer_next(p, &part), WRITER_E_CHANGED); /* for good */
-                assert_int_equal(packer_remake(p, k, &part), WRITER_E_CHANGED);
+                assert_int_equal(packer_rebuild(p, k, &part), WRITER_E_CHANGED);
         }
         /* And when it was made to look as before, the bytes tell. */
         assert_int_equal(futimens(fd, (struct timespec[2]){ st.st_atim, st.st_mtim }), 0);
@@ -493,7 +493,7 @@ static void a_member_that_changed_meanwhile_is_noticed(void **state) {
         size_t n_differ = 0;
         for (size_t i = 0; i < whole.n; i++) {
                 _cleanup_(packed_part_done) PackedPart again = { 0 };
-                n_differ += packer_remake(p, i, &again) == PACKER_E_DIFFERS;
+                n_differ += packer_rebuild(p, i, &again) == PACKER_E_DIFFERS;
         }
         assert_int_equal(n_differ, 1);
         put_noise(fd, 0, 9 * MIB + 17);
@@ -558,12 +558,12 @@ static void a_member_once_lost_is_not_found_again(void **state) {
         for (size_t i = 0; i < tail.n; i++) {
                 _cleanup_(packed_part_done) PackedPart again = { 0 };
                 assert_same_part(&tail.parts[i], &whole.parts[k + i]);
-                assert_int_equal(packer_remake(p, k + i, &again), PACKER_PART);
+                assert_int_equal(packer_rebuild(p, k + i, &again), PACKER_PART);
                 assert_same_part(&again, &whole.parts[k + i]);
         }
         assert_string_equal(tail.manifest.text, whole.manifest.text);
         _cleanup_(packed_part_done) PackedPart before = { 0 };
-        assert_int_equal(packer_remake(p, k - 1, &before), PACKER_E_DIFFERS);
+        assert_int_equal(packer_rebuild(p, k - 1, &before), PACKER_E_DIFFERS);
 }
 
 /* ---- rows from a ledger that somebody spoilt ---- */

@@ -91,7 +91,7 @@ static void on_done(const ChildResult *r, void *userdata) {
                 t->child = child_free(t->child);
 }
 
-static void begin_order(sd_event *event, ChildOrder order, Outcome *t) {
+static void begin_order(sd_event *event, ChildOptions order, Outcome *t) {
         bool frees_it = t->frees_it;
 
         *t = (Outcome){ .frees_it = frees_it };
@@ -108,7 +108,7 @@ static void begin_order(sd_event *event, ChildOrder order, Outcome *t) {
 static void begin(sd_event *event, const char *script, Outcome *t) {
         char *argv[] = { "sh", "-c", (char *)script, NULL };
 
-        begin_order(event, (ChildOrder){ .argv = argv }, t);
+        begin_order(event, (ChildOptions){ .argv = argv }, t);
 }
 
 static void run(sd_event *event, const char *script, Outcome *t) {
@@ -177,7 +177,8 @@ static void who_runs_too_long_is_killed_with_all_it_has_started(void **state) {
         pid_t group;
         Outcome t = { .is_done = false };
 
-        begin_order(*state, (ChildOrder){ .argv = argv, .timeout_usec = 200 * USEC_PER_MSEC }, &t);
+        begin_order(*state, (ChildOptions){ .argv = argv, .timeout_usec = 200 * USEC_PER_MSEC },
+                    &t);
         UNTIL(*state, t.is_done);
         assert_int_equal(t.error, -ETIMEDOUT);
         assert_in_range(now_usec() - begun, 200 * USEC_PER_MSEC, 30 * USEC_PER_SEC);
@@ -193,17 +194,17 @@ static void a_program_that_is_missing_or_none_is_reported(void **state) {
         char *directory[] = { "/tmp", NULL };
         Outcome t = { .frees_it = true };
 
-        begin_order(*state, (ChildOrder){ .argv = missing }, &t);
+        begin_order(*state, (ChildOptions){ .argv = missing }, &t);
         UNTIL(*state, t.is_done);
         assert_int_equal(t.error, -ENOENT);
-        begin_order(*state, (ChildOrder){ .argv = path }, &t);
+        begin_order(*state, (ChildOptions){ .argv = path }, &t);
         UNTIL(*state, t.is_done);
         assert_int_equal(t.error, -ENOENT);
-        begin_order(*state, (ChildOrder){ .argv = directory }, &t);
+        begin_order(*state, (ChildOptions){ .argv = directory }, &t);
         UNTIL(*state, t.is_done);
         assert_int_equal(t.error, -EACCES);
         t.frees_it = false;
-        begin_order(*state, (ChildOrder){ .argv = missing }, &t);
+        begin_order(*state, (ChildOptions){ .argv = missing }, &t);
         t.child = child_free(t.child); /* before it was told */
         while (sd_event_run(*state, 0) > 0)
                 ;
@@ -213,7 +214,7 @@ static void a_program_that_is_missing_or_none_is_reported(void **state) {
 
 static void a_wrong_order_is_refused(void **state) {
         char *argv[] = { "true", NULL }, *none[] = { NULL }, *empty[] = { "", NULL };
-        ChildOrder order = { .argv = argv, .timeout_usec = 1, .on_done = on_done };
+        ChildOptions order = { .argv = argv, .timeout_usec = 1, .on_done = on_done };
         Child *c = NULL;
 
         order.timeout_usec = 0;
@@ -235,10 +236,10 @@ static void it_gets_the_environment_it_is_given_or_ours(void **state) {
         Outcome t = { .frees_it = true };
 
         assert_int_equal(setenv("NC_OTHER", "ours", 1), 0);
-        begin_order(*state, (ChildOrder){ .argv = argv, .environment = environment }, &t);
+        begin_order(*state, (ChildOptions){ .argv = argv, .environment = environment }, &t);
         UNTIL(*state, t.is_done);
         assert_string_equal(t.output, "given-\n");
-        begin_order(*state, (ChildOrder){ .argv = argv }, &t);
+        begin_order(*state, (ChildOptions){ .argv = argv }, &t);
         UNTIL(*state, t.is_done);
         assert_string_equal(t.output, "-ours\n");
 }

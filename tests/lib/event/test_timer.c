@@ -38,11 +38,11 @@ static int tear_down(void **state) {
 }
 
 static int arm(Fixture *f, uint64_t usec) {
-        return timer_arm(&f->timer, &(TimerOrder){ .event = f->event,
-                                                   .usec = usec,
-                                                   .slack_usec = 1,
-                                                   .handler = on_timer,
-                                                   .userdata = f });
+        return timer_arm(&f->timer, &(TimerOptions){ .event = f->event,
+                                                     .usec = usec,
+                                                     .slack_usec = 1,
+                                                     .handler = on_timer,
+                                                     .userdata = f });
 }
 
 /* @return whether something happened within a minute */

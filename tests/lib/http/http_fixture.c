@@ -148,7 +148,7 @@ static void on_done(const HttpReply *r, void *userdata) {
                 assert_non_null(r->text);
 }
 
-HttpCall *http_test_begin(HttpTest *t, HttpOrder order, Got *got) {
+HttpCall *http_test_begin(HttpTest *t, HttpRequestOptions order, Got *got) {
         HttpCall *call = NULL;
 
         memset(got, 0, sizeof *got);
@@ -166,7 +166,7 @@ void http_test_wait(HttpTest *t, const Got *got) {
         assert_int_equal(got->n_done, 1);
 }
 
-void http_test_ask(HttpTest *t, HttpOrder order, Got *got) {
+void http_test_ask(HttpTest *t, HttpRequestOptions order, Got *got) {
         (void)http_test_begin(t, order, got);
         http_test_wait(t, got);
 }

@@ -29,10 +29,10 @@ static void each_method_arrives_as_itself_with_its_body_or_without(void **state)
                 size_t n = cases[i].body ? strlen(cases[i].body) : 0;
 
                 http_test_ask(t,
-                              (HttpOrder){ .method = cases[i].method,
-                                           .url = http_test_url("/echo?x"),
-                                           .body = cases[i].body,
-                                           .body_bytes = n },
+                              (HttpRequestOptions){ .method = cases[i].method,
+                                                    .url = http_test_url("/echo?x"),
+                                                    .body = cases[i].body,
+                                                    .body_bytes = n },
                               &got);
                 assert_int_equal(got.error, 0);
                 assert_int_equal(got.status, 200);
@@ -66,7 +66,7 @@ static void the_path_is_sent_as_it_is_spelled(void **state) {
         Got got;
 
         for (size_t i = 0; i < ELEMENTSOF(paths); i++) {
-                http_test_ask(t, (HttpOrder){ .url = http_test_url(paths[i]) }, &got);
+                http_test_ask(t, (HttpRequestOptions){ .url = http_test_url(paths[i]) }, &got);
                 (void)snprintf(line, sizeof line, "\nGET %s HTTP/1.1\r\n", paths[i]);
                 assert_int_equal(got.error, 0);
                 assert_non_null(strstr(got.body, line));
@@ -80,7 +80,7 @@ static void a_key_of_a_thousand_escaped_bytes_arrives_whole(void **state) {
 
         for (int i = 0; i < 1024; i++)
                 (void)strcat(path, i % 2 ? "%c3" : "%B6");
-        http_test_ask(t, (HttpOrder){ .url = http_test_url(path) }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = http_test_url(path) }, &got);
         assert_int_equal(got.error, 0);
         assert_non_null(strstr(got.body, path));
 }
@@ -98,11 +98,11 @@ static void headers_are_sent_as_they_are_given(void **state) {
         Got got;
 
         http_test_ask(t,
-                      (HttpOrder){ .method = "POST",
-                                   .url = http_test_url("/echo"),
-                                   .headers = headers,
-                                   .body = "x",
-                                   .body_bytes = 1 },
+                      (HttpRequestOptions){ .method = "POST",
+                                            .url = http_test_url("/echo"),
+                                            .headers = headers,
+                                            .body = "x",
+                                            .body_bytes = 1 },
                       &got);
         assert_int_equal(got.error, 0);
         assert_non_null(strstr(got.body, "\r\nX-One: 1\r\n"));
@@ -115,7 +115,7 @@ static void headers_are_sent_as_they_are_given(void **state) {
         assert_non_null(strstr(got.body, "\r\nX-Odd: a: b; c\r\n"));
         assert_non_null(strstr(got.body, "\r\nContent-Type: application/xml"));
 
-        http_test_ask(t, (HttpOrder){ .url = http_test_url("/echo") }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = http_test_url("/echo") }, &got);
         assert_non_null(strstr(got.body, "\r\nUser-Agent: neuron-collectd/"));
         assert_non_null(strstr(got.body, "\r\nHost: 127.0.0.1:"));
 }
@@ -143,18 +143,20 @@ static void what_cannot_be_sent_is_refused_at_once(void **state) {
         static const char *const headers[] = { "no colon", ": no name", "A b: c",  "X: a\r\nY: b",
                                                "X: a\n",   "",          "X\x80: y" };
         HttpTest *t = *state;
-        HttpOrder order = { .method = "GET", .url = http_test_url("/echo"), .on_done = ignore };
+        HttpRequestOptions order = { .method = "GET",
+                                     .url = http_test_url("/echo"),
+                                     .on_done = ignore };
         HttpCall *call = NULL;
 
         for (size_t i = 0; i < ELEMENTSOF(urls); i++) {
-                HttpOrder bad = order;
+                HttpRequestOptions bad = order;
 
                 bad.url = urls[i];
                 assert_int_equal(http_call_new(&call, t->pool, &bad), -EINVAL);
         }
         for (size_t i = 0; i < ELEMENTSOF(headers); i++) {
                 const char *const lines[] = { "Good: one", headers[i], NULL };
-                HttpOrder bad = order;
+                HttpRequestOptions bad = order;
 
                 bad.headers = lines;
                 assert_int_equal(http_call_new(&call, t->pool, &bad), -EINVAL);
@@ -162,7 +164,7 @@ static void what_cannot_be_sent_is_refused_at_once(void **state) {
         for (size_t i = 0; i < 5; i++) {
                 static const char *const methods[] = { "", "get", "PATCH", "CONNECT",
                                                        "GET / HTTP/1.1\r\nX:" };
-                HttpOrder bad = order;
+                HttpRequestOptions bad = order;
 
                 bad.method = methods[i];
                 assert_int_equal(http_call_new(&call, t->pool, &bad), -EINVAL);
@@ -186,9 +188,9 @@ static void a_body_of_many_buffers_arrives_unchanged(void **state) {
                 char crc[32];
 
                 http_test_ask(t,
-                              (HttpOrder){ .url = http_test_url("/echo"),
-                                           .body = body,
-                                           .body_bytes = sizes[i] },
+                              (HttpRequestOptions){ .url = http_test_url("/echo"),
+                                                    .body = body,
+                                                    .body_bytes = sizes[i] },
                               &got);
                 (void)snprintf(crc, sizeof crc, "crc=%08x", http_test_crc(body, sizes[i]));
                 assert_int_equal(got.error, 0);
@@ -208,9 +210,9 @@ static void a_slow_reader_gets_all_of_it(void **state) {
 
         http_test_pool(t, (HttpPoolOptions){ .stall_usec = 2 * USEC_PER_SEC });
         http_test_ask(t,
-                      (HttpOrder){ .url = http_test_url("/slow-reader"),
-                                   .body = body,
-                                   .body_bytes = 6 * MIB },
+                      (HttpRequestOptions){ .url = http_test_url("/slow-reader"),
+                                            .body = body,
+                                            .body_bytes = 6 * MIB },
                       &got);
         assert_string_equal(got.text, "");
         (void)snprintf(crc, sizeof crc, "crc=%08x", http_test_crc(body, 6 * MIB));
@@ -223,7 +225,7 @@ static void the_last_header_of_a_name_is_told_without_blanks(void **state) {
         HttpTest *t = *state;
         Got got;
 
-        http_test_ask(t, (HttpOrder){ .url = http_test_url("/echo") }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = http_test_url("/echo") }, &got);
         assert_string_equal(got.etag, "\"two\"");
         assert_true(got.has_empty);
         assert_false(got.has_missing);
@@ -241,7 +243,7 @@ static void a_status_is_no_error_and_no_redirect_is_followed(void **state) {
 
         for (size_t i = 0; i < ELEMENTSOF(statuses); i++) {
                 (void)snprintf(path, sizeof path, "/status?s=%u", statuses[i]);
-                http_test_ask(t, (HttpOrder){ .url = http_test_url(path) }, &got);
+                http_test_ask(t, (HttpRequestOptions){ .url = http_test_url(path) }, &got);
                 assert_int_equal(got.error, 0);
                 assert_int_equal(got.status, statuses[i]);
                 assert_string_equal(got.body, "the reason");
@@ -254,20 +256,20 @@ static void a_head_tells_the_length_and_does_not_wait_for_it(void **state) {
         unsigned first;
         Got got;
 
-        http_test_ask(t, (HttpOrder){ .url = http_test_url("/echo") }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = http_test_url("/echo") }, &got);
         first = http_test_number(&got, "connection");
         for (int i = 0; i < 2; i++) {
                 http_test_ask(t,
-                              (HttpOrder){ .method = "HEAD",
-                                           .url = http_test_url("/object"),
-                                           .reply_max_bytes = 10 },
+                              (HttpRequestOptions){ .method = "HEAD",
+                                                    .url = http_test_url("/object"),
+                                                    .reply_max_bytes = 10 },
                               &got);
                 assert_int_equal(got.error, 0);
                 assert_int_equal(got.status, 200);
                 assert_int_equal(got.body_bytes, 0);
                 assert_true(got.has_what);
         }
-        http_test_ask(t, (HttpOrder){ .url = http_test_url("/echo") }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = http_test_url("/echo") }, &got);
         assert_int_equal(http_test_number(&got, "connection"),
                          first); /* and the connection is kept */
 }
@@ -276,7 +278,7 @@ static void chunks_are_put_together_and_trailers_left_out(void **state) {
         HttpTest *t = *state;
         Got got;
 
-        http_test_ask(t, (HttpOrder){ .url = http_test_url("/chunked?n=10") }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = http_test_url("/chunked?n=10") }, &got);
         assert_int_equal(got.error, 0);
         assert_int_equal(got.body_bytes, 40960);
         assert_int_equal(strspn(got.body, "c"), 40960);
@@ -289,7 +291,8 @@ static void interim_replies_are_not_the_reply(void **state) {
         Got got;
 
         http_test_ask(t,
-                      (HttpOrder){ .url = http_test_url("/interim"), .body = "x", .body_bytes = 1 },
+                      (HttpRequestOptions){
+                              .url = http_test_url("/interim"), .body = "x", .body_bytes = 1 },
                       &got);
         assert_int_equal(got.error, 0);
         assert_int_equal(got.status, 200);
@@ -301,12 +304,13 @@ static void a_reply_may_have_no_body_or_end_with_the_connection(void **state) {
         HttpTest *t = *state;
         Got got;
 
-        http_test_ask(t, (HttpOrder){ .method = "DELETE", .url = http_test_url("/no-content") },
-                      &got);
+        http_test_ask(
+                t, (HttpRequestOptions){ .method = "DELETE", .url = http_test_url("/no-content") },
+                &got);
         assert_int_equal(got.error, 0);
         assert_int_equal(got.status, 204);
         assert_string_equal(got.body, "");
-        http_test_ask(t, (HttpOrder){ .url = http_test_url("/until-close") }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = http_test_url("/until-close") }, &got);
         assert_int_equal(got.error, 0);
         assert_string_equal(got.body, "all there is");
 }
@@ -317,26 +321,28 @@ static void a_reply_is_kept_up_to_its_bound(void **state) {
         Got got;
 
         for (size_t i = 0; i < ELEMENTSOF(paths); i++) {
-                http_test_ask(
-                        t, (HttpOrder){ .url = http_test_url(paths[i]), .reply_max_bytes = 4096 },
-                        &got);
+                http_test_ask(t,
+                              (HttpRequestOptions){ .url = http_test_url(paths[i]),
+                                                    .reply_max_bytes = 4096 },
+                              &got);
                 assert_int_equal(got.error, 0);
                 assert_int_equal(got.body_bytes, 4096);
-                http_test_ask(
-                        t, (HttpOrder){ .url = http_test_url(paths[i]), .reply_max_bytes = 4095 },
-                        &got);
+                http_test_ask(t,
+                              (HttpRequestOptions){ .url = http_test_url(paths[i]),
+                                                    .reply_max_bytes = 4095 },
+                              &got);
                 assert_int_equal(got.error, HTTP_E_TOO_LARGE);
                 assert_int_equal(got.status, 200);
         }
-        http_test_ask(t, (HttpOrder){ .url = http_test_url("/big?n=1048576") }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = http_test_url("/big?n=1048576") }, &got);
         assert_int_equal(got.error, 0);
         assert_int_equal(got.body_bytes, 1048576);
-        http_test_ask(t, (HttpOrder){ .url = http_test_url("/big?n=1048577") }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = http_test_url("/big?n=1048577") }, &got);
         assert_int_equal(got.error, HTTP_E_TOO_LARGE);
         assert_non_null(strstr(got.text, "larger than 1MiB"));
-        http_test_ask(t, (HttpOrder){ .url = http_test_url("/endless-body") }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = http_test_url("/endless-body") }, &got);
         assert_int_equal(got.error, HTTP_E_TOO_LARGE);
-        http_test_ask(t, (HttpOrder){ .url = http_test_url("/endless-headers") }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = http_test_url("/endless-headers") }, &got);
         assert_int_equal(got.error, HTTP_E_TOO_LARGE);
         assert_non_null(strstr(got.text, "64KiB"));
 }
@@ -364,9 +370,9 @@ static void a_receiver_gets_the_body_in_pieces_and_may_stop(void **state) {
         Pieces p = { .n = 0 };
 
         http_test_ask(t,
-                      (HttpOrder){ .url = http_test_url("/big?n=3000000"),
-                                   .on_data = on_data,
-                                   .reply_max_bytes = 10 },
+                      (HttpRequestOptions){ .url = http_test_url("/big?n=3000000"),
+                                            .on_data = on_data,
+                                            .reply_max_bytes = 10 },
                       &p.got);
         assert_int_equal(p.got.error, 0);
         assert_int_equal(p.n_bytes, 3000000);
@@ -375,14 +381,18 @@ static void a_receiver_gets_the_body_in_pieces_and_may_stop(void **state) {
         assert_int_equal(p.got.received_bytes, 3000000);
 
         p = (Pieces){ .stop_at = 1 };
-        http_test_ask(t, (HttpOrder){ .url = http_test_url("/big?n=3000000"), .on_data = on_data },
-                      &p.got);
+        http_test_ask(
+                t,
+                (HttpRequestOptions){ .url = http_test_url("/big?n=3000000"), .on_data = on_data },
+                &p.got);
         assert_int_equal(p.got.error, HTTP_E_STOPPED);
         assert_int_equal(p.n, 1);
 
         p = (Pieces){ .n = 0 };
-        http_test_ask(t, (HttpOrder){ .url = http_test_url("/status?s=404"), .on_data = on_data },
-                      &p.got);
+        http_test_ask(
+                t,
+                (HttpRequestOptions){ .url = http_test_url("/status?s=404"), .on_data = on_data },
+                &p.got);
         assert_int_equal(p.n, 0); /* an error's body is no piece of what was asked for */
         assert_string_equal(p.got.body, "the reason");
 }
@@ -394,13 +404,13 @@ static void one_connection_carries_one_request_after_the_other(void **state) {
         unsigned first;
         Got got;
 
-        http_test_ask(t, (HttpOrder){ .url = http_test_url("/echo") }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = http_test_url("/echo") }, &got);
         first = http_test_number(&got, "connection");
         for (unsigned i = 2; i < 20; i++) {
                 http_test_ask(t,
-                              (HttpOrder){ .url = http_test_url("/echo"),
-                                           .body = i % 2 ? NULL : "xyz",
-                                           .body_bytes = i % 2 ? 0 : 3 },
+                              (HttpRequestOptions){ .url = http_test_url("/echo"),
+                                                    .body = i % 2 ? NULL : "xyz",
+                                                    .body_bytes = i % 2 ? 0 : 3 },
                               &got);
                 assert_int_equal(got.error, 0);
                 assert_int_equal(http_test_number(&got, "connection"), first);
@@ -415,12 +425,13 @@ static void a_kept_connection_that_the_server_has_closed_is_no_error(void **stat
 
         for (int i = 0; i < 20;
              i++) { /* sometimes the end is seen before the next request, sometimes not */
-                http_test_ask(t, (HttpOrder){ .url = http_test_url("/close-after") }, &got);
+                http_test_ask(t, (HttpRequestOptions){ .url = http_test_url("/close-after") },
+                              &got);
                 assert_int_equal(got.error, 0);
                 http_test_ask(t,
-                              (HttpOrder){ .url = http_test_url("/echo"),
-                                           .body = body,
-                                           .body_bytes = 3 * MIB },
+                              (HttpRequestOptions){ .url = http_test_url("/echo"),
+                                                    .body = body,
+                                                    .body_bytes = 3 * MIB },
                               &got);
                 assert_string_equal(got.text, "");
                 assert_int_equal(http_test_number(&got, "length"), 3 * MIB);
@@ -437,12 +448,13 @@ static void a_kept_connection_that_breaks_under_a_request_is_no_error(void **sta
         (void)snprintf(crc, sizeof crc, "crc=%08x", http_test_crc(body, 8 * MIB));
         for (size_t i = 0; i < 2; i++)
                 for (int j = 0; j < 20; j++) {
-                        http_test_ask(t, (HttpOrder){ .url = http_test_url("/echo") }, &got);
+                        http_test_ask(t, (HttpRequestOptions){ .url = http_test_url("/echo") },
+                                      &got);
                         assert_int_equal(got.error, 0);
                         http_test_ask(t,
-                                      (HttpOrder){ .url = http_test_url(paths[i]),
-                                                   .body = body,
-                                                   .body_bytes = 8 * MIB },
+                                      (HttpRequestOptions){ .url = http_test_url(paths[i]),
+                                                            .body = body,
+                                                            .body_bytes = 8 * MIB },
                                       &got);
                         assert_string_equal(got.text, "");
                         assert_int_equal(got.status, 200);
@@ -462,9 +474,9 @@ static void a_thousand_requests_share_the_connections_allowed(void **state) {
         http_test_pool(t, (HttpPoolOptions){ .max_connections = AT_ONCE });
         for (int i = 0; i < N; i++)
                 (void)http_test_begin(t,
-                                      (HttpOrder){ .url = http_test_url("/echo"),
-                                                   .body = "abc",
-                                                   .body_bytes = 3 },
+                                      (HttpRequestOptions){ .url = http_test_url("/echo"),
+                                                            .body = "abc",
+                                                            .body_bytes = 3 },
                                       &got[i]);
         for (int i = 0; i < N; i++) {
                 http_test_wait(t, &got[i]);
@@ -483,12 +495,13 @@ static void waiting_for_a_turn_does_not_count_as_stalling_or_connecting(void **s
         http_test_pool(t, (HttpPoolOptions){ .max_connections = 1,
                                              .stall_usec = 500 * USEC_PER_MSEC,
                                              .connect_timeout_usec = 500 * USEC_PER_MSEC });
-        (void)http_test_begin(t, (HttpOrder){ .url = http_test_url("/dribble?n=18&every=0.05") },
-                              &slow);
-        (void)http_test_begin(t,
-                              (HttpOrder){ .url = http_test_url_at("http://localhost",
-                                                                   http_server.port, "/echo") },
-                              &waiting);
+        (void)http_test_begin(
+                t, (HttpRequestOptions){ .url = http_test_url("/dribble?n=18&every=0.05") }, &slow);
+        (void)http_test_begin(
+                t,
+                (HttpRequestOptions){
+                        .url = http_test_url_at("http://localhost", http_server.port, "/echo") },
+                &waiting);
         http_test_wait(t, &slow);
         assert_string_equal(slow.text, "");
         assert_in_range(slow.duration_usec, 700 * USEC_PER_MSEC, HTTP_TEST_PATIENCE_USEC);
@@ -504,10 +517,10 @@ static void ipv6_is_spoken(void **state) {
 
         if (http_server.port6 == 0)
                 SKIP_BECAUSE("no ::1 here");
-        http_test_ask(
-                t,
-                (HttpOrder){ .url = http_test_url_at("http://[::1]", http_server.port6, "/echo") },
-                &got);
+        http_test_ask(t,
+                      (HttpRequestOptions){
+                              .url = http_test_url_at("http://[::1]", http_server.port6, "/echo") },
+                      &got);
         assert_string_equal(got.text, "");
         assert_non_null(strstr(got.body, "Host: [::1]:"));
 }
@@ -521,7 +534,7 @@ static void a_name_can_be_given_its_address(void **state) {
 
         (void)snprintf(line, sizeof line, "bucket.s3.example:%u:127.0.0.1", http_server.port);
         http_test_pool(t, (HttpPoolOptions){ .resolve = resolve });
-        http_test_ask(t, (HttpOrder){ .url = url }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = url }, &got);
         assert_string_equal(got.text, "");
         assert_non_null(strstr(got.body, "Host: bucket.s3.example:"));
 }
@@ -538,10 +551,10 @@ static void on_link_done(const HttpReply *r, void *userdata) {
         c->n_done++;
         if (c->n_left-- > 0)
                 assert_int_equal(http_call_new(NULL, c->t->pool,
-                                               &(HttpOrder){ .method = "GET",
-                                                             .url = http_test_url("/echo"),
-                                                             .on_done = on_link_done,
-                                                             .userdata = c }),
+                                               &(HttpRequestOptions){ .method = "GET",
+                                                                      .url = http_test_url("/echo"),
+                                                                      .on_done = on_link_done,
+                                                                      .userdata = c }),
                                  0);
 }
 

@@ -99,11 +99,11 @@ static void a_name_without_an_address_is_told(void **state) {
         HttpTest *t = *state;
         Got got;
 
-        http_test_ask(t, (HttpOrder){ .url = "http://none.example:81/x" }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = "http://none.example:81/x" }, &got);
         assert_int_equal(got.error, HTTP_E_RESOLVE);
         assert_int_equal(got.status, 0);
         assert_non_null(strstr(got.text, "none.example:81: "));
-        http_test_ask(t, (HttpOrder){ .url = "https://none.example/x" }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = "https://none.example/x" }, &got);
         assert_non_null(strstr(got.text, "none.example:443: "));
 }
 
@@ -111,9 +111,9 @@ static void a_slow_name_holds_nobody_up(void **state) {
         HttpTest *t = *state;
         Got slow, quick;
 
-        (void)http_test_begin(t, (HttpOrder){ .url = slow_url() }, &slow);
+        (void)http_test_begin(t, (HttpRequestOptions){ .url = slow_url() }, &slow);
         HTTP_TEST_UNTIL(t, n_lookups_waiting() == 1);
-        http_test_ask(t, (HttpOrder){ .url = http_test_url("/echo") }, &quick);
+        http_test_ask(t, (HttpRequestOptions){ .url = http_test_url("/echo") }, &quick);
         assert_int_equal(quick.error, 0);
         assert_false(slow.is_done);
         open_lookups(true);
@@ -127,12 +127,13 @@ static void a_name_that_is_not_found_in_time_is_told_in_time(void **state) {
         Got got;
 
         http_test_pool(t, (HttpPoolOptions){ .connect_timeout_usec = 100 * USEC_PER_MSEC });
-        http_test_ask(t, (HttpOrder){ .url = slow_url() }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = slow_url() }, &got);
         assert_int_equal(got.error, HTTP_E_RESOLVE);
         assert_non_null(strstr(got.text, "slow.example:"));
         assert_non_null(strstr(got.text, "the name was not found within 100ms"));
         assert_int_equal(n_lookups_waiting(), 1); /* which is still going on */
-        http_test_ask(t, (HttpOrder){ .url = slow_url(), .timeout_usec = 50 * USEC_PER_MSEC },
+        http_test_ask(t,
+                      (HttpRequestOptions){ .url = slow_url(), .timeout_usec = 50 * USEC_PER_MSEC },
                       &got);
         assert_int_equal(got.error, HTTP_E_TIMEOUT);
         assert_true(http_test_now() - begun < 10 * USEC_PER_SEC);
@@ -143,12 +144,12 @@ static void a_request_is_given_up_in_the_middle_of_a_lookup(void **state) {
         HttpCall *call;
         Got got, next;
 
-        call = http_test_begin(t, (HttpOrder){ .url = slow_url() }, &got);
+        call = http_test_begin(t, (HttpRequestOptions){ .url = slow_url() }, &got);
         HTTP_TEST_UNTIL(t, n_lookups_waiting() == 1);
         assert_null(http_call_cancel(call));
         http_test_settle(t);
         assert_int_equal(n_lookups_waiting(), 1);
-        http_test_ask(t, (HttpOrder){ .url = http_test_url("/echo") }, &next);
+        http_test_ask(t, (HttpRequestOptions){ .url = http_test_url("/echo") }, &next);
         assert_int_equal(next.error, 0);
         open_lookups(true);
         http_test_settle(t);
@@ -163,12 +164,12 @@ static void an_older_libcurl_is_not_waited_for_either(void **state) {
         fake_version = 0x075100; /* 7.81.0 */
         http_test_pool(t, (HttpPoolOptions){ .max_connections = 2,
                                              .connect_timeout_usec = 100 * USEC_PER_MSEC });
-        http_test_ask(t, (HttpOrder){ .url = slow_url() }, &first);
+        http_test_ask(t, (HttpRequestOptions){ .url = slow_url() }, &first);
         assert_int_equal(first.error, HTTP_E_RESOLVE);
-        call = http_test_begin(t, (HttpOrder){ .url = slow_url() }, &got);
+        call = http_test_begin(t, (HttpRequestOptions){ .url = slow_url() }, &got);
         HTTP_TEST_UNTIL(t, n_lookups_waiting() == 2);
         assert_null(http_call_cancel(call));
-        (void)http_test_begin(t, (HttpOrder){ .url = http_test_url("/echo") }, &next);
+        (void)http_test_begin(t, (HttpRequestOptions){ .url = http_test_url("/echo") }, &next);
         http_test_settle(t);
         assert_false(next.is_done); /* both turns are still taken by look-ups */
         assert_int_equal(n_lookups_waiting(), 2);
@@ -235,9 +236,10 @@ static void a_refused_connection_is_told(void **state) {
         Got got;
 
         assert_true(fd >= 0);
-        http_test_ask(
-                t, (HttpOrder){ .url = http_test_url_at("http://127.0.0.1", port, "/x?secret=1") },
-                &got);
+        http_test_ask(t,
+                      (HttpRequestOptions){
+                              .url = http_test_url_at("http://127.0.0.1", port, "/x?secret=1") },
+                      &got);
         assert_int_equal(got.error, HTTP_E_CONNECT);
         (void)snprintf(expected, sizeof expected, "127.0.0.1:%u: connection refused", port);
         assert_string_equal(got.text, expected);
@@ -253,8 +255,9 @@ static void who_does_not_answer_is_not_waited_for_long(void **state) {
 
         assert_true(fd >= 0);
         http_test_pool(t, (HttpPoolOptions){ .connect_timeout_usec = 150 * USEC_PER_MSEC });
-        http_test_ask(t, (HttpOrder){ .url = http_test_url_at("http://127.0.0.1", port, "/") },
-                      &got);
+        http_test_ask(
+                t, (HttpRequestOptions){ .url = http_test_url_at("http://127.0.0.1", port, "/") },
+                &got);
         assert_int_equal(got.error, HTTP_E_CONNECT);
         assert_non_null(strstr(got.text, ": no answer within 150ms"));
         (void)close(full[0]);
@@ -271,8 +274,8 @@ static void the_next_address_of_a_host_is_tried(void **state) {
         (void)snprintf(line, sizeof line, "two.example:%u:127.0.0.2,127.0.0.1", http_server.port);
         http_test_pool(t, (HttpPoolOptions){ .resolve = resolve });
         http_test_ask(t,
-                      (HttpOrder){ .url = http_test_url_at("http://two.example", http_server.port,
-                                                           "/echo") },
+                      (HttpRequestOptions){ .url = http_test_url_at("http://two.example",
+                                                                    http_server.port, "/echo") },
                       &got);
         assert_string_equal(got.text, "");
         assert_int_equal(got.status, 200);
@@ -301,9 +304,9 @@ static void silence_is_noticed_in_every_place(void **state) {
                 uint64_t begun = http_test_now();
 
                 http_test_ask(t,
-                              (HttpOrder){ .url = http_test_url(cases[i].path),
-                                           .body = body,
-                                           .body_bytes = cases[i].body_bytes },
+                              (HttpRequestOptions){ .url = http_test_url(cases[i].path),
+                                                    .body = body,
+                                                    .body_bytes = cases[i].body_bytes },
                               &got);
                 assert_int_equal(got.error, HTTP_E_STALLED);
                 assert_int_equal(got.status, cases[i].status);
@@ -320,15 +323,17 @@ static void slow_is_not_silent(void **state) {
         Got got;
 
         http_test_pool(t, (HttpPoolOptions){ .stall_usec = 400 * USEC_PER_MSEC });
-        http_test_ask(t, (HttpOrder){ .url = http_test_url("/dribble?n=20&every=0.05") }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = http_test_url("/dribble?n=20&every=0.05") },
+                      &got);
         assert_string_equal(got.text, "");
         assert_int_equal(got.body_bytes, 20);
         /* The peer takes seconds for what the kernel takes at once. */
         http_test_ask(t,
-                      (HttpOrder){ .url = http_test_url_at("http://127.0.0.1", http_server.narrow,
-                                                           "/slow-reader?pace=0.02"),
-                                   .body = body,
-                                   .body_bytes = 2 * MIB },
+                      (HttpRequestOptions){ .url = http_test_url_at("http://127.0.0.1",
+                                                                    http_server.narrow,
+                                                                    "/slow-reader?pace=0.02"),
+                                            .body = body,
+                                            .body_bytes = 2 * MIB },
                       &got);
         assert_string_equal(got.text, "");
         assert_in_range(got.duration_usec, 800 * USEC_PER_MSEC, HTTP_TEST_PATIENCE_USEC);
@@ -348,7 +353,8 @@ static void a_loop_that_was_held_up_does_not_take_that_for_silence(void **state)
                 for (unsigned i = 0; i < ELEMENTSOF(got); i++)
                         (void)http_test_begin(
                                 t,
-                                (HttpOrder){ .url = http_test_url(paths[i % ELEMENTSOF(paths)]) },
+                                (HttpRequestOptions){
+                                        .url = http_test_url(paths[i % ELEMENTSOF(paths)]) },
                                 &got[i]);
                 for (unsigned i = 0; i < n_turns; i++)
                         assert_true(sd_event_run(t->event, 0) >= 0);
@@ -366,24 +372,24 @@ static void all_of_it_may_be_bounded(void **state) {
         HttpTest *t = *state;
         Got got, first;
 
-        http_test_ask(
-                t,
-                (HttpOrder){ .url = http_test_url("/hold"), .timeout_usec = 100 * USEC_PER_MSEC },
-                &got);
+        http_test_ask(t,
+                      (HttpRequestOptions){ .url = http_test_url("/hold"),
+                                            .timeout_usec = 100 * USEC_PER_MSEC },
+                      &got);
         assert_int_equal(got.error, HTTP_E_TIMEOUT);
         assert_non_null(strstr(got.text, ": not done within 100ms"));
         http_test_ask(t,
-                      (HttpOrder){ .url = http_test_url("/dribble?n=10000&every=0.01"),
-                                   .timeout_usec = 100 * USEC_PER_MSEC },
+                      (HttpRequestOptions){ .url = http_test_url("/dribble?n=10000&every=0.01"),
+                                            .timeout_usec = 100 * USEC_PER_MSEC },
                       &got);
         assert_int_equal(got.error, HTTP_E_TIMEOUT);
         assert_int_equal(got.status, 200);
         http_test_pool(t, (HttpPoolOptions){ .max_connections = 1 });
-        (void)http_test_begin(t, (HttpOrder){ .url = http_test_url("/hold") }, &first);
-        http_test_ask(
-                t,
-                (HttpOrder){ .url = http_test_url("/echo"), .timeout_usec = 100 * USEC_PER_MSEC },
-                &got);
+        (void)http_test_begin(t, (HttpRequestOptions){ .url = http_test_url("/hold") }, &first);
+        http_test_ask(t,
+                      (HttpRequestOptions){ .url = http_test_url("/echo"),
+                                            .timeout_usec = 100 * USEC_PER_MSEC },
+                      &got);
         assert_int_equal(got.error, HTTP_E_TIMEOUT); /* waiting for a turn counts here */
         assert_int_equal(got.duration_usec, 0);
 }
@@ -403,7 +409,7 @@ static void a_reply_that_breaks_off_is_no_reply(void **state) {
         Got got;
 
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
-                http_test_ask(t, (HttpOrder){ .url = http_test_url(cases[i].path) }, &got);
+                http_test_ask(t, (HttpRequestOptions){ .url = http_test_url(cases[i].path) }, &got);
                 assert_int_equal(got.error, HTTP_E_CUT);
                 assert_int_equal(got.status, cases[i].status);
                 assert_int_equal(strncmp(got.text, "127.0.0.1:", 10), 0);
@@ -424,9 +430,9 @@ static void an_answer_that_comes_before_all_is_sent_is_the_answer(void **state) 
                 size_t k = i % ELEMENTSOF(paths);
 
                 http_test_ask(t,
-                              (HttpOrder){ .url = http_test_url(paths[k]),
-                                           .body = body,
-                                           .body_bytes = 8 * MIB },
+                              (HttpRequestOptions){ .url = http_test_url(paths[k]),
+                                                    .body = body,
+                                                    .body_bytes = 8 * MIB },
                               &got);
                 assert_string_equal(got.text, "");
                 assert_int_equal(got.status, statuses[k]);
@@ -441,9 +447,9 @@ static void a_success_before_all_is_sent_is_not_believed(void **state) {
         Got got;
 
         http_test_ask(t,
-                      (HttpOrder){ .url = http_test_url("/early?s=200"),
-                                   .body = body,
-                                   .body_bytes = 64 * MIB },
+                      (HttpRequestOptions){ .url = http_test_url("/early?s=200"),
+                                            .body = body,
+                                            .body_bytes = 64 * MIB },
                       &got);
         assert_int_equal(got.error, HTTP_E_CUT);
 }
@@ -460,16 +466,16 @@ static void a_proxy_that_refuses_or_is_not_there_is_told(void **state) {
         assert_true(fd >= 0);
         (void)snprintf(proxy, sizeof proxy, "http://127.0.0.1:%u", http_server.proxy);
         http_test_pool(t, (HttpPoolOptions){ .proxy = proxy });
-        http_test_ask(t, (HttpOrder){ .url = "https://s3.example/secret" }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = "https://s3.example/secret" }, &got);
         assert_int_equal(got.error, HTTP_E_PROXY);
         assert_string_equal(got.text, "s3.example:443: the proxy refuses with status 403");
-        http_test_ask(t, (HttpOrder){ .url = "http://s3.example/secret" }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = "http://s3.example/secret" }, &got);
         assert_int_equal(got.error, HTTP_E_PROXY);
         assert_string_equal(got.text, "s3.example:80: the proxy refuses with status 407");
 
         (void)snprintf(proxy, sizeof proxy, "http://127.0.0.1:%u", port);
         http_test_pool(t, (HttpPoolOptions){ .proxy = proxy });
-        http_test_ask(t, (HttpOrder){ .url = "https://s3.example/secret" }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = "https://s3.example/secret" }, &got);
         assert_int_equal(got.error, HTTP_E_PROXY);
         char expected[128];
         (void)snprintf(expected, sizeof expected,
@@ -478,10 +484,10 @@ static void a_proxy_that_refuses_or_is_not_there_is_told(void **state) {
         assert_string_equal(got.text, expected);
         (void)snprintf(expected, sizeof expected, "http://127.0.0.1:%u/",
                        http_server.proxy); /* another port of the proxy's host */
-        http_test_ask(t, (HttpOrder){ .url = expected }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = expected }, &got);
         assert_int_equal(got.error, HTTP_E_PROXY);
         http_test_pool(t, (HttpPoolOptions){ .proxy = "http://none.example:3128" });
-        http_test_ask(t, (HttpOrder){ .url = "https://s3.example/secret" }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = "https://s3.example/secret" }, &got);
         assert_int_equal(got.error, HTTP_E_PROXY);
 }
 
@@ -493,10 +499,10 @@ static void a_proxy_is_taken_from_the_environment_unless_told_otherwise(void **s
         (void)snprintf(proxy, sizeof proxy, "http://127.0.0.1:%u", http_server.proxy);
         assert_int_equal(setenv("http_proxy", proxy, 1), 0);
         http_test_pool(t, (HttpPoolOptions){ .proxy = "" });
-        http_test_ask(t, (HttpOrder){ .url = http_test_url("/echo") }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = http_test_url("/echo") }, &got);
         assert_int_equal(got.error, HTTP_E_PROXY);
         http_test_pool(t, (HttpPoolOptions){ .proxy = "-" });
-        http_test_ask(t, (HttpOrder){ .url = http_test_url("/echo") }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = http_test_url("/echo") }, &got);
         assert_int_equal(got.error, 0);
         assert_int_equal(unsetenv("http_proxy"), 0);
 }
@@ -535,11 +541,11 @@ static HttpCall *reach(HttpTest *t, const Stage *s, const char *body, Got *got) 
 
         n_data = 0;
         call = http_test_begin(t,
-                               (HttpOrder){ .method = s->body_bytes ? "PUT" : "GET",
-                                            .url = http_test_url(s->path),
-                                            .body = s->body_bytes ? body : NULL,
-                                            .body_bytes = s->body_bytes,
-                                            .on_data = count_data },
+                               (HttpRequestOptions){ .method = s->body_bytes ? "PUT" : "GET",
+                                                     .url = http_test_url(s->path),
+                                                     .body = s->body_bytes ? body : NULL,
+                                                     .body_bytes = s->body_bytes,
+                                                     .on_data = count_data },
                                got);
         if (s->sent_bytes > 0)
                 HTTP_TEST_UNTIL(t, http_call_sent_bytes(call) >= s->sent_bytes);
@@ -562,7 +568,7 @@ static void a_request_can_be_given_up_at_every_stage(void **state) {
                 call = reach(t, &stages[i], body, &got);
                 memset(body, 'x', 64 * MIB); /* it is ours again at once */
                 assert_null(http_call_cancel(call));
-                http_test_ask(t, (HttpOrder){ .url = http_test_url("/echo") }, &next);
+                http_test_ask(t, (HttpRequestOptions){ .url = http_test_url("/echo") }, &next);
                 assert_int_equal(next.error, 0);
                 http_test_settle(t);
                 assert_false(got.is_done);
@@ -579,8 +585,9 @@ static void a_pool_can_be_freed_at_every_stage(void **state) {
 
                 http_test_pool(t, (HttpPoolOptions){ .max_connections = 2 });
                 (void)reach(t, &stages[i], body, &got[0]);
-                (void)http_test_begin(t, (HttpOrder){ .url = http_test_url("/hold") }, &got[1]);
-                (void)http_test_begin(t, (HttpOrder){ .url = http_test_url("/hold") },
+                (void)http_test_begin(t, (HttpRequestOptions){ .url = http_test_url("/hold") },
+                                      &got[1]);
+                (void)http_test_begin(t, (HttpRequestOptions){ .url = http_test_url("/hold") },
                                       &got[2]); /* not its turn */
                 t->pool = http_pool_free(t->pool);
                 http_test_settle(t);
@@ -596,9 +603,9 @@ static void a_request_that_waits_for_its_turn_can_be_given_up(void **state) {
         Got got[3];
 
         http_test_pool(t, (HttpPoolOptions){ .max_connections = 1 });
-        first = http_test_begin(t, (HttpOrder){ .url = http_test_url("/hold") }, &got[0]);
-        second = http_test_begin(t, (HttpOrder){ .url = http_test_url("/hold") }, &got[1]);
-        (void)http_test_begin(t, (HttpOrder){ .url = http_test_url("/echo") }, &got[2]);
+        first = http_test_begin(t, (HttpRequestOptions){ .url = http_test_url("/hold") }, &got[0]);
+        second = http_test_begin(t, (HttpRequestOptions){ .url = http_test_url("/hold") }, &got[1]);
+        (void)http_test_begin(t, (HttpRequestOptions){ .url = http_test_url("/echo") }, &got[2]);
         http_test_settle(t);
         assert_null(http_call_cancel(second));
         http_test_settle(t);
@@ -628,10 +635,10 @@ static void meddle(Meddler *m) {
         for (size_t i = 0; i < ELEMENTSOF(m->victims); i++)
                 m->victims[i] = http_call_cancel(m->victims[i]);
         assert_int_equal(http_call_new(NULL, m->t->pool,
-                                       &(HttpOrder){ .method = "GET",
-                                                     .url = http_test_url("/echo"),
-                                                     .on_done = meddler_begun_done,
-                                                     .userdata = m }),
+                                       &(HttpRequestOptions){ .method = "GET",
+                                                              .url = http_test_url("/echo"),
+                                                              .on_done = meddler_begun_done,
+                                                              .userdata = m }),
                          0);
 }
 
@@ -660,21 +667,21 @@ static void callbacks_may_give_up_and_begin_other_requests(void **state) {
 
                 /* Three that are done, under way, and not begun: some of them in the same turn of
                  * the loop as the meddler. */
-                m.victims[0] =
-                        http_test_begin(t, (HttpOrder){ .url = http_test_url("/hold") }, &got[0]);
-                m.victims[1] = http_test_begin(t, (HttpOrder){ .url = http_test_url("/half?hold") },
-                                               &got[1]);
+                m.victims[0] = http_test_begin(
+                        t, (HttpRequestOptions){ .url = http_test_url("/hold") }, &got[0]);
+                m.victims[1] = http_test_begin(
+                        t, (HttpRequestOptions){ .url = http_test_url("/half?hold") }, &got[1]);
                 http_test_settle(t);
-                m.victims[2] =
-                        http_test_begin(t, (HttpOrder){ .url = http_test_url("/hold") }, &got[2]);
-                assert_int_equal(
-                        http_call_new(NULL, t->pool,
-                                      &(HttpOrder){ .method = "GET",
-                                                    .url = http_test_url("/big?n=100"),
-                                                    .on_data = round % 2 ? meddler_data : NULL,
-                                                    .on_done = meddler_done,
-                                                    .userdata = &m }),
-                        0);
+                m.victims[2] = http_test_begin(
+                        t, (HttpRequestOptions){ .url = http_test_url("/hold") }, &got[2]);
+                assert_int_equal(http_call_new(NULL, t->pool,
+                                               &(HttpRequestOptions){
+                                                       .method = "GET",
+                                                       .url = http_test_url("/big?n=100"),
+                                                       .on_data = round % 2 ? meddler_data : NULL,
+                                                       .on_done = meddler_done,
+                                                       .userdata = &m }),
+                                 0);
                 HTTP_TEST_UNTIL(t, m.n_done == 1 && m.n_begun_done == (round % 2 ? 2 : 1));
                 assert_int_equal(m.error, 0);
                 for (int i = 0; i < 3; i++)

@@ -160,9 +160,9 @@ static void a_header_is_found_by_its_whole_name(void **state) {
         const char *const lines[] = { "expect: 100-continue", "Hosts: a", NULL };
 
         (void)state;
-        assert_true(http_request_has_header(&(HttpOrder){ .headers = lines }, "Expect"));
-        assert_false(http_request_has_header(&(HttpOrder){ .headers = lines }, "Host"));
-        assert_false(http_request_has_header(&(HttpOrder){ .headers = NULL }, "Host"));
+        assert_true(http_request_has_header(&(HttpRequestOptions){ .headers = lines }, "Expect"));
+        assert_false(http_request_has_header(&(HttpRequestOptions){ .headers = lines }, "Host"));
+        assert_false(http_request_has_header(&(HttpRequestOptions){ .headers = NULL }, "Host"));
 }
 
 /* ── patience ── */

@@ -117,7 +117,7 @@ static int sink_start(void **state) {
 /* ── a throttle that counts ── */
 
 typedef struct Meter {
-        Throttle *throttle;
+        RateLimit *throttle;
         uint64_t booked, returned; /* cost */
         uint64_t price;            /* a byte's */
         double nsec_per_cost;      /* of the latest booking */
@@ -127,7 +127,7 @@ typedef struct Meter {
 
 static uint64_t meter_book(uint64_t n, uint64_t *ret_cost, void *userdata) {
         Meter *m = userdata;
-        uint64_t nsec, wait = throttle_book(m->throttle, n, &nsec);
+        uint64_t nsec, wait = ratelimit_book(m->throttle, n, &nsec);
 
         *ret_cost = n * m->price;
         m->booked += *ret_cost;
@@ -141,7 +141,7 @@ static void meter_give_back(uint64_t cost, void *userdata) {
         Meter *m = userdata;
 
         m->returned += cost;
-        throttle_return(m->throttle, (uint64_t)((double)cost * m->nsec_per_cost));
+        ratelimit_refund(m->throttle, (uint64_t)((double)cost * m->nsec_per_cost));
 }
 
 static void meter_waste(void *userdata) {
@@ -152,19 +152,19 @@ static void meter_waste(void *userdata) {
 }
 
 static size_t meter_piece(void *userdata) {
-        return throttle_piece(((Meter *)userdata)->throttle);
+        return ratelimit_piece(((Meter *)userdata)->throttle);
 }
 
 static void meter_init(Meter *m, HttpTest *t, uint64_t rate, HttpPoolOptions options) {
-        const HttpThrottle throttle = { .book = meter_book,
-                                        .refund = meter_give_back,
-                                        .discard_savings = meter_waste,
-                                        .piece = meter_piece,
-                                        .userdata = m };
+        const HttpRateLimitHooks throttle = { .book = meter_book,
+                                              .refund = meter_give_back,
+                                              .discard_savings = meter_waste,
+                                              .piece = meter_piece,
+                                              .userdata = m };
 
         *m = (Meter){ .price = 1 };
-        assert_int_equal(throttle_new(&m->throttle, clock_system(),
-                                      &(PacerSchedule){ .rate = rate }, PACER_SAVING_USEC),
+        assert_int_equal(ratelimit_new(&m->throttle, clock_system(),
+                                       &(RateSchedule){ .rate = rate }, RATE_SAVING_USEC),
                          0);
         options.throttle = &throttle;
         http_test_pool(t, options);
@@ -176,18 +176,19 @@ static void meter_init(Meter *m, HttpTest *t, uint64_t rate, HttpPoolOptions opt
 
 static void meter_done(Meter *m, HttpTest *t) {
         t->pool = http_pool_free(t->pool); /* it still asks the throttle */
-        throttle_unref(m->throttle);
+        ratelimit_unref(m->throttle);
         atomic_store(&sink.is_deaf, false);
 }
 
-static HttpOrder put(const char *body, size_t n) {
+static HttpRequestOptions put(const char *body, size_t n) {
         static const char *const headers[] = { "x-amz-date: 20260101T000000Z", NULL };
 
-        return (HttpOrder){ .method = "PUT",
-                            .url = http_test_url_at("http://127.0.0.1", sink.port, "/key?x=y"),
-                            .headers = headers,
-                            .body = body,
-                            .body_bytes = n };
+        return (HttpRequestOptions){ .method = "PUT",
+                                     .url = http_test_url_at("http://127.0.0.1", sink.port,
+                                                             "/key?x=y"),
+                                     .headers = headers,
+                                     .body = body,
+                                     .body_bytes = n };
 }
 
 /* ── tests ── */
@@ -279,7 +280,7 @@ static void to_wait_for_ones_turn_is_no_stall(void **state) {
         meter_init(&m, t, MIB, (HttpPoolOptions){ .stall_usec = 200 * USEC_PER_MSEC });
         call = http_test_begin(t, put(body, 64 * KIB), &got);
         HTTP_TEST_UNTIL(t, http_call_sent_bytes(call) > 0);
-        (void)throttle_book(m.throttle, MIB, NULL); /* somebody else has taken the next second */
+        (void)ratelimit_book(m.throttle, MIB, NULL); /* somebody else has taken the next second */
         http_test_wait(t, &got);
         assert_int_equal(got.error, 0);
         assert_int_equal(got.status, 200);
@@ -294,7 +295,7 @@ static void a_request_begins_when_its_head_may_go(void **state) {
         uint64_t begin, took;
 
         meter_init(&m, t, MIB, (HttpPoolOptions){ .max_connections = 1 });
-        (void)throttle_book(m.throttle, MIB / 2, NULL);
+        (void)ratelimit_book(m.throttle, MIB / 2, NULL);
         begin = http_test_now();
         http_test_begin(t, put(NULL, 0), &got);
         http_test_wait(t, &got);
@@ -392,7 +393,7 @@ static void what_is_given_back_costs_what_it_did_when_it_was_booked(void **state
         HttpCall *call;
 
         meter_init(&m, t, KIB, (HttpPoolOptions){ .max_connections = 1 });
-        (void)throttle_book(m.throttle, MIB, NULL); /* nothing will go */
+        (void)ratelimit_book(m.throttle, MIB, NULL); /* nothing will go */
         m.price = 1000;
         call = http_test_begin(t, put(NULL, 0), &got);
         HTTP_TEST_UNTIL(t, m.booked > 0);

@@ -28,10 +28,10 @@ static void a_certificate_of_the_own_ca_is_believed(void **state) {
 
         NEED_CERTIFICATES();
         trust(t, "ca.pem", (HttpPoolOptions){ .max_connections = 1 });
-        http_test_ask(t, (HttpOrder){ .url = url(http_server.good, "/echo") }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = url(http_server.good, "/echo") }, &got);
         assert_string_equal(got.text, "");
         first = http_test_number(&got, "connection");
-        http_test_ask(t, (HttpOrder){ .url = url(http_server.good, "/echo") }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = url(http_server.good, "/echo") }, &got);
         assert_int_equal(http_test_number(&got, "connection"), first); /* kept alive */
 }
 
@@ -40,23 +40,23 @@ static void other_certificates_are_not_believed(void **state) {
         Got got;
 
         NEED_CERTIFICATES();
-        http_test_ask(t, (HttpOrder){ .url = url(http_server.good, "/echo?secret") },
+        http_test_ask(t, (HttpRequestOptions){ .url = url(http_server.good, "/echo?secret") },
                       &got); /* the system does not know the CA */
         assert_int_equal(got.error, HTTP_E_TLS);
         assert_int_equal(strncmp(got.text, "127.0.0.1:", 10), 0);
         assert_non_null(strstr(got.text, "certificate"));
         assert_null(strstr(got.text, "secret"));
         trust(t, "ca.pem", (HttpPoolOptions){ .max_connections = 1 });
-        http_test_ask(t, (HttpOrder){ .url = url(http_server.expired, "/echo") }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = url(http_server.expired, "/echo") }, &got);
         assert_int_equal(got.error, HTTP_E_TLS);
         assert_non_null(strstr(got.text, "expired"));
-        http_test_ask(t, (HttpOrder){ .url = url(http_server.other, "/echo") }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = url(http_server.other, "/echo") }, &got);
         assert_int_equal(got.error, HTTP_E_TLS);
         assert_non_null(strstr(got.text, "127.0.0.1'"));
         trust(t, "good.crt",
               (HttpPoolOptions){ .max_connections =
                                          1 }); /* a CA of one: the others are not of it */
-        http_test_ask(t, (HttpOrder){ .url = url(http_server.other, "/echo") }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = url(http_server.other, "/echo") }, &got);
         assert_int_equal(got.error, HTTP_E_TLS);
 }
 
@@ -66,11 +66,11 @@ static void a_ca_file_that_is_not_there_or_empty_is_told(void **state) {
 
         NEED_CERTIFICATES();
         trust(t, "missing.pem", (HttpPoolOptions){ .max_connections = 1 });
-        http_test_ask(t, (HttpOrder){ .url = url(http_server.good, "/echo") }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = url(http_server.good, "/echo") }, &got);
         assert_int_equal(got.error, HTTP_E_TLS);
         assert_non_null(strstr(got.text, "missing.pem"));
         trust(t, "ca.cnf", (HttpPoolOptions){ .max_connections = 1 });
-        http_test_ask(t, (HttpOrder){ .url = url(http_server.good, "/echo") }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = url(http_server.good, "/echo") }, &got);
         assert_int_equal(got.error, HTTP_E_TLS);
 }
 
@@ -81,11 +81,11 @@ static void plain_and_tls_do_not_understand_each_other(void **state) {
         NEED_CERTIFICATES();
         trust(t, "ca.pem", (HttpPoolOptions){ .connect_timeout_usec = 300 * USEC_PER_MSEC });
         http_test_ask(t,
-                      (HttpOrder){ .url = http_test_url_at("http://127.0.0.1", http_server.good,
-                                                           "/echo") },
+                      (HttpRequestOptions){ .url = http_test_url_at("http://127.0.0.1",
+                                                                    http_server.good, "/echo") },
                       &got);
         assert_int_equal(got.error, HTTP_E_CUT);
-        http_test_ask(t, (HttpOrder){ .url = url(http_server.port, "/echo") }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = url(http_server.port, "/echo") }, &got);
         assert_int_equal(got.error,
                          HTTP_E_CONNECT); /* it waits for the end of what it takes for a request */
         assert_non_null(strstr(got.text, "connected, but nothing could be sent within 300ms"));
@@ -101,36 +101,38 @@ static void bodies_and_faults_are_as_without_tls(void **state) {
         trust(t, "ca.pem", (HttpPoolOptions){ .stall_usec = 300 * USEC_PER_MSEC });
         (void)snprintf(crc, sizeof crc, "crc=%08x", http_test_crc(body, 5 * MIB));
         http_test_ask(t,
-                      (HttpOrder){ .url = url(http_server.good, "/echo"),
-                                   .body = body,
-                                   .body_bytes = 5 * MIB },
+                      (HttpRequestOptions){ .url = url(http_server.good, "/echo"),
+                                            .body = body,
+                                            .body_bytes = 5 * MIB },
                       &got);
         assert_string_equal(got.text, "");
         assert_non_null(strstr(got.body, crc));
         http_test_ask(t,
-                      (HttpOrder){ .url = url(http_server.good, "/big?n=1000000"),
-                                   .reply_max_bytes = 2 * MIB },
+                      (HttpRequestOptions){ .url = url(http_server.good, "/big?n=1000000"),
+                                            .reply_max_bytes = 2 * MIB },
                       &got);
         assert_string_equal(got.text, "");
         assert_int_equal(got.body_bytes, 1000000);
-        http_test_ask(t, (HttpOrder){ .url = url(http_server.good, "/half") }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = url(http_server.good, "/half") }, &got);
         assert_int_equal(got.error, HTTP_E_CUT);
-        http_test_ask(t, (HttpOrder){ .url = url(http_server.good, "/hold") }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = url(http_server.good, "/hold") }, &got);
         assert_int_equal(got.error, HTTP_E_STALLED);
         http_test_ask(t,
-                      (HttpOrder){ .url = url(http_server.good, "/early-deaf"),
-                                   .body = body,
-                                   .body_bytes = 5 * MIB },
+                      (HttpRequestOptions){ .url = url(http_server.good, "/early-deaf"),
+                                            .body = body,
+                                            .body_bytes = 5 * MIB },
                       &got);
         assert_string_equal(got.text, "");
         assert_int_equal(got.status, 403);
         for (int i = 0; i < 10; i++) {
-                http_test_ask(t, (HttpOrder){ .url = url(http_server.good, "/echo") }, &got);
-                http_test_ask(t,
-                              (HttpOrder){ .url = url(http_server.good, "/reset-second?at=body"),
-                                           .body = body,
-                                           .body_bytes = 5 * MIB },
+                http_test_ask(t, (HttpRequestOptions){ .url = url(http_server.good, "/echo") },
                               &got);
+                http_test_ask(
+                        t,
+                        (HttpRequestOptions){ .url = url(http_server.good, "/reset-second?at=body"),
+                                              .body = body,
+                                              .body_bytes = 5 * MIB },
+                        &got);
                 assert_string_equal(got.text, "");
                 assert_non_null(strstr(got.body, crc));
         }
@@ -144,14 +146,14 @@ static void a_request_over_tls_can_be_given_up(void **state) {
         NEED_CERTIFICATES();
         trust(t, "ca.pem", (HttpPoolOptions){ .max_connections = 1 });
         for (unsigned turns = 0; turns < 20; turns++) { /* in the handshake and after it */
-                call = http_test_begin(t, (HttpOrder){ .url = url(http_server.good, "/hold") },
-                                       &got);
+                call = http_test_begin(
+                        t, (HttpRequestOptions){ .url = url(http_server.good, "/hold") }, &got);
                 for (unsigned i = 0; i < turns; i++)
                         assert_true(sd_event_run(t->event, 20 * USEC_PER_MSEC) >= 0);
                 assert_null(http_call_cancel(call));
                 assert_false(got.is_done);
         }
-        http_test_ask(t, (HttpOrder){ .url = url(http_server.good, "/echo") }, &got);
+        http_test_ask(t, (HttpRequestOptions){ .url = url(http_server.good, "/echo") }, &got);
         assert_int_equal(got.error, 0);
 }
 

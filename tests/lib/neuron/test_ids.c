@@ -148,13 +148,13 @@ static void a_bundle_id_is_what_the_header_states(void **state) {
         char id[BUNDLE_ID_SIZE];
 
         (void)state;
-        bundle_id_make(&in, id);
+        bundle_id_build(&in, id);
         assert_string_equal(id, "neuron-core-dump-20260527T051233-1f9e1778ebf5");
         in.unique_name = false;
-        bundle_id_make(&in, id);
+        bundle_id_build(&in, id);
         assert_string_equal(id, "neuron-core-dump-20260527T051233-370ace7204cd");
         in.date_time = "2026-05-27-05-12";
-        bundle_id_make(&in, id);
+        bundle_id_build(&in, id);
         assert_string_equal(id, "neuron-core-dump-20260527T051200-370ace7204cd");
 }
 
@@ -168,15 +168,15 @@ static void a_bundle_without_a_date_has_the_time_of_its_oldest_member(void **sta
         in.oldest_mtime_usec = UINT64_C(1758138283999999);
         for (size_t i = 0; i < ELEMENTSOF(no_dates); i++) {
                 in.date_time = no_dates[i];
-                bundle_id_make(&in, id);
+                bundle_id_build(&in, id);
                 assert_string_equal(id, "directory-20250917T194443-1f9e1778ebf5");
         }
         in.oldest_mtime_usec = UINT64_MAX; /* what a hostile file may claim */
-        bundle_id_make(&in, id);
+        bundle_id_build(&in, id);
         assert_string_equal(id, "directory-99991231T235959-1f9e1778ebf5");
         assert_true(bundle_id_is_valid(id));
         in.oldest_mtime_usec = 0;
-        bundle_id_make(&in, id);
+        bundle_id_build(&in, id);
         assert_string_equal(id, "directory-19700101T000000-1f9e1778ebf5");
 }
 
@@ -187,7 +187,7 @@ static void every_fact_of_an_id_counts_and_no_other(void **state) {
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(variants); i++)
                 variants[i].unique_name = false;
-        bundle_id_make(&variants[0], base);
+        bundle_id_build(&variants[0], base);
         variants[0].instance_id = "i-0123456789abcdef1";
         variants[1].source = "core-dump";
         variants[2].path = "/tmp";
@@ -195,22 +195,22 @@ static void every_fact_of_an_id_counts_and_no_other(void **state) {
         variants[4].first_ino++;
         variants[5].first_mtime_nsec++;
         for (size_t i = 0; i < ELEMENTSOF(variants); i++) {
-                bundle_id_make(&variants[i], id);
+                bundle_id_build(&variants[i], id);
                 assert_string_not_equal(id, base);
                 variants[i] = dump;
         }
-        bundle_id_make(&dump, base);
+        bundle_id_build(&dump, base);
         variants[3].first_dev++;
         variants[4].first_ino++;
         variants[5].first_mtime_nsec++;
         for (size_t i = 3; i < ELEMENTSOF(variants); i++) {
-                bundle_id_make(&variants[i], id); /* unique_name */
+                bundle_id_build(&variants[i], id); /* unique_name */
                 assert_string_equal(id, base);
         }
         /* The lengths keep neighbours apart. */
         variants[0].source = "core-dumps/";
         variants[0].path = dump.path + 1;
-        bundle_id_make(&variants[0], id);
+        bundle_id_build(&variants[0], id);
         assert_string_not_equal(id, base);
 }
 
@@ -291,11 +291,11 @@ static void a_fingerprint_is_found_among_sorted_ones(void **state) {
         static const uint64_t sorted[] = { 2, 3, 5, 7, UINT64_MAX };
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(sorted); i++)
-                assert_true(member_fingerprints_have(sorted, ELEMENTSOF(sorted), sorted[i]));
-        assert_false(member_fingerprints_have(sorted, ELEMENTSOF(sorted), 0));
-        assert_false(member_fingerprints_have(sorted, ELEMENTSOF(sorted), 4));
-        assert_false(member_fingerprints_have(sorted, ELEMENTSOF(sorted), UINT64_MAX - 1));
-        assert_false(member_fingerprints_have(NULL, 0, 2));
+                assert_true(member_fingerprints_contain(sorted, ELEMENTSOF(sorted), sorted[i]));
+        assert_false(member_fingerprints_contain(sorted, ELEMENTSOF(sorted), 0));
+        assert_false(member_fingerprints_contain(sorted, ELEMENTSOF(sorted), 4));
+        assert_false(member_fingerprints_contain(sorted, ELEMENTSOF(sorted), UINT64_MAX - 1));
+        assert_false(member_fingerprints_contain(NULL, 0, 2));
 }
 
 #define in_scratch(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)

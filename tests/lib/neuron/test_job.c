@@ -21,7 +21,7 @@
 static JobIdentity identity(char *const *environment) {
         JobIdentity job;
         memset(&job, 0x55, sizeof job);
-        assert_true(job_identity_of(environment, &job));
+        assert_true(job_identity_detect(environment, &job));
         return job;
 }
 
@@ -101,8 +101,8 @@ static void half_of_what_torchrun_gives_is_not_torchrun(void **state) {
         (void)state;
         static const struct Launcher local_rank = { .variables = { "LOCAL_RANK=0" } };
         JobIdentity job;
-        assert_false(job_identity_of(ENV("LOCAL_RANK=0"), &job));
-        assert_false(job_identity_of(ENV("RANK=0"), &job));
+        assert_false(job_identity_detect(ENV("LOCAL_RANK=0"), &job));
+        assert_false(job_identity_detect(ENV("RANK=0"), &job));
         for (size_t i = 2; i + 1 < ELEMENTSOF(launchers); i++) /* the last has RANK */
                 assert_above(i, &launchers[i], &local_rank);
 }
@@ -187,13 +187,13 @@ static void slurm_tasks_are_ranks_of_their_step(void **state) {
         JobIdentity job = identity(ENV(SLURM_NODE, "SLURM_RESTART_COUNT=3"));
         assert_int_equal(job.restart_count, 3);
         assert_int_equal(job.local_rank, 0);
-        assert_false(job_identity_of(ENV("SLURM_JOB_ID=17"), &job)); /* an allocation's shell */
+        assert_false(job_identity_detect(ENV("SLURM_JOB_ID=17"), &job)); /* an allocation's shell */
 }
 
 static void rank_alone_is_an_index_of_pods(void **state) {
         (void)state;
         JobIdentity job;
-        assert_false(job_identity_of(ENV("RANK=3", "WORLD_SIZE=64"), &job));
+        assert_false(job_identity_detect(ENV("RANK=3", "WORLD_SIZE=64"), &job));
         assert_int_equal(job.rank, -1);
         assert_job(ENV("RANK=3", "WORLD_SIZE=64", "KUBERNETES_SERVICE_HOST=10.0.0.1",
                        "PET_NPROC_PER_NODE=16", "MASTER_ADDR=llama-master-0", "MASTER_PORT=23456",
@@ -243,7 +243,7 @@ static void hostile_bytes_do_not_come_through(void **state) {
         assert_string_equal(job.process_tag, "a?b");
         assert_string_equal(job.pod_uid, "u");
         assert_string_equal(job.key, "neuron:root=?[2J??");
-        assert_false(job_identity_of((char *const[]){ NULL }, &job));
+        assert_false(job_identity_detect((char *const[]){ NULL }, &job));
         assert_string_equal(job.key, "");
 }
 

@@ -285,11 +285,11 @@ static void a_key_names_which_of_the_two_files_it_is(void **state) {
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 size_t n = 99;
-                BundleFile file = bundle_file_of(cases[i].key, &n);
+                BundleFile file = bundle_file_kind(cases[i].key, &n);
 
                 if (file != cases[i].file || n != cases[i].n_stem)
                         fail_msg("'%s': %d, %zu", cases[i].key, (int)file, n);
-                assert_int_equal(bundle_file_of(cases[i].key, NULL), cases[i].file);
+                assert_int_equal(bundle_file_kind(cases[i].key, NULL), cases[i].file);
         }
 }
 
@@ -313,13 +313,15 @@ static void only_a_bundle_s_key_below_the_instance_is_the_instance_s(void **stat
 
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(own); i++)
-                if (!bundle_key_is_of(own[i], IID) || !bundle_key_is_of(own[i], NULL))
+                if (!bundle_key_belongs_to(own[i], IID) || !bundle_key_belongs_to(own[i], NULL))
                         fail_msg("'%s' is not taken", own[i]);
         for (size_t i = 0; i < ELEMENTSOF(others); i++)
-                if (bundle_key_is_of(others[i], IID) || !bundle_key_is_of(others[i], NULL))
+                if (bundle_key_belongs_to(others[i], IID) ||
+                    !bundle_key_belongs_to(others[i], NULL))
                         fail_msg("'%s' is taken, or nobody's", others[i]);
         for (size_t i = 0; i < ELEMENTSOF(neither); i++)
-                if (bundle_key_is_of(neither[i], IID) || bundle_key_is_of(neither[i], NULL))
+                if (bundle_key_belongs_to(neither[i], IID) ||
+                    bundle_key_belongs_to(neither[i], NULL))
                         fail_msg("'%s' is taken", neither[i]);
 }
 

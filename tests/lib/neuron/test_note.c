@@ -22,7 +22,7 @@ static HookNote sample(void) {
                                        "RANK=4",           "NEURON_X=a b",
                                        "broken",           "NEURON_URL=http://me:hunter2@h/",
                                        "HF_TOKEN=hunter2", NULL };
-        static NotePair extra[] = { { "--new-flag", "7" },
+        static NoteFlag extra[] = { { "--new-flag", "7" },
                                     { "--alone", NULL },
                                     { "--api-key", "hunter2" } };
         return (HookNote){ .id = ID,
@@ -62,7 +62,7 @@ static void what_is_composed_is_read_again(void **state) {
         _cleanup_(hook_note_done) HookNote got = { 0 };
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         const char *why = NULL;
-        assert_int_equal(hook_note_compose(&n, NULL, &b), 0);
+        assert_int_equal(hook_note_format(&n, NULL, &b), 0);
         assert_int_equal(parse(b.text, &got, &why), 0);
         assert_string_equal(got.id, ID);
         assert_int_equal(got.written_usec, n.written_usec);
@@ -96,7 +96,7 @@ static void secrets_and_what_is_not_allowed_stay_behind(void **state) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         n.neff_name = "token=hunter2";
         n.s3_output_prefix = "https://b/k?X-Amz-Signature=hunter2&x=1";
-        assert_int_equal(hook_note_compose(&n, NULL, &b), 0);
+        assert_int_equal(hook_note_format(&n, NULL, &b), 0);
         assert_null(strstr(b.text, "hunter2"));
         assert_null(strstr(b.text, "/home/x"));
         assert_null(strstr(b.text, "HF_TOKEN"));
@@ -131,12 +131,12 @@ static void a_large_note_is_cut_and_reports_it(void **state) {
                 n.neff_name = n.neff_uuid = n.date_time = n.pid = n.tid = n.log_id = n.instance_id =
                         n.cluster_id = n.error_location = n.error_code = n.local_output_dir =
                                 n.s3_output_prefix = large;
-                NotePair extra[200];
+                NoteFlag extra[200];
                 for (size_t i = 0; i < ELEMENTSOF(extra); i++)
-                        extra[i] = (NotePair){ large, large };
+                        extra[i] = (NoteFlag){ large, large };
                 n.extra = extra;
                 n.n_extra = ELEMENTSOF(extra);
-                assert_int_equal(hook_note_compose(&n, NULL, &b), 0);
+                assert_int_equal(hook_note_format(&n, NULL, &b), 0);
                 assert_in_range(b.n, 1000, NOTE_MAX_BYTES);
                 assert_non_null(strstr(b.text, "\"cut\":true"));
                 if (parse(b.text, &got, &why) != 0)
@@ -154,7 +154,7 @@ static void a_large_environment_goes_first(void **state) {
         HookNote n = sample();
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         n.environment = environment;
-        assert_int_equal(hook_note_compose(&n, NULL, &b), 0);
+        assert_int_equal(hook_note_format(&n, NULL, &b), 0);
         assert_true(b.n <= NOTE_MAX_BYTES);
         assert_null(strstr(b.text, "NEURON_1"));
         assert_non_null(strstr(b.text, "--new-flag"));

@@ -13,7 +13,7 @@
 
 static char *of(const char *prefix) {
         char *directory = NULL;
-        assert_int_equal(bundle_directory_of_prefix(prefix, "bucket", "i-1", &directory), 0);
+        assert_int_equal(bundle_directory_from_prefix(prefix, "bucket", "i-1", &directory), 0);
         return directory;
 }
 

@@ -122,8 +122,8 @@ static void a_state_without_moves_is_final_and_quarantine_waits_for_a_person(voi
         for (BundleState s = 0; s < N_BUNDLE_STATES; s++) {
                 bool stuck = strcmp(moves[s], "........") == 0 || s == BUNDLE_QUARANTINED;
 
-                assert_int_equal(bundle_state_is_final(s), stuck);
-                assert_int_equal(bundle_state_is_over(s), stuck && s != BUNDLE_QUARANTINED);
+                assert_int_equal(bundle_state_is_inactive(s), stuck);
+                assert_int_equal(bundle_state_is_terminal(s), stuck && s != BUNDLE_QUARANTINED);
         }
 }
 

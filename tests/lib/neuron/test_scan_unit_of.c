@@ -1,4 +1,4 @@
-/* scan_unit_of(): from a path that an event named to its unit. It must say the same as a scan of
+/* scan_unit_at(): from a path that an event named to its unit. It must say the same as a scan of
  * everything. */
 #include <ftw.h>
 
@@ -10,7 +10,7 @@ static void check(Fixture *f, const char *relative, const char *expected) {
         ScanUnit u;
 
         strbuf_clear(&f->lines);
-        assert_int_equal(scan_unit_of(&f->source, relative, &u), 0);
+        assert_int_equal(scan_unit_at(&f->source, relative, &u), 0);
         fixture_spell(&f->lines, &u);
         scan_unit_done(&u);
         assert_string_equal(f->lines.text, expected);
@@ -18,7 +18,7 @@ static void check(Fixture *f, const char *relative, const char *expected) {
 
 static void check_none(Fixture *f, const char *relative, int error) {
         ScanUnit u = { .n_files = 77 };
-        int r = scan_unit_of(&f->source, relative, &u);
+        int r = scan_unit_at(&f->source, relative, &u);
 
         if (r != error)
                 fail_msg("'%s' gives %d", relative, r);
@@ -199,7 +199,7 @@ static void check_tree(Fixture *f) {
         for (size_t i = 0; i < walked.n; i++) {
                 StrBuf line = STRBUF_INIT;
                 ScanUnit u;
-                int r = scan_unit_of(&f->source, walked.paths[i], &u);
+                int r = scan_unit_at(&f->source, walked.paths[i], &u);
 
                 if (r == SCAN_E_NO_UNIT)
                         continue;
@@ -251,5 +251,5 @@ int main(void) {
                 in_fixture(it_agrees_with_a_scan_on_random_trees),
         };
 
-        return cmocka_run_group_tests_name("scan_unit_of", tests, NULL, NULL);
+        return cmocka_run_group_tests_name("scan_unit_at", tests, NULL, NULL);
 }

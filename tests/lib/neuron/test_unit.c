@@ -27,17 +27,17 @@ typedef struct Case {
 } Case;
 
 static void check(const Case *c) {
-        const UnitQuestion q = {
+        const UnitQuery q = {
                 .kind = c->kind,
                 .template_depth = c->template_depth,
                 .relative = c->relative,
                 .is_dir = c->is_dir,
                 .ntff_depth = c->ntff_depth,
         };
-        UnitAnswer a = { .depth = 99 };
+        UnitMatch a = { .depth = 99 };
         size_t n;
 
-        if (!unit_rule(&q, &a)) {
+        if (!unit_match(&q, &a)) {
                 if (c->want != NONE)
                         fail_msg("'%s' belongs to no unit", c->relative);
                 return;

@@ -136,7 +136,7 @@ static void do_fetch(Driver *d, const char *argument) {
 
 static void do_refuse(Driver *d, bool other) {
         uint64_t serial = credentials_serial(d->credentials);
-        bool again = credentials_refused(d->credentials, other ? serial - 1 : serial);
+        bool again = credentials_report_refused(d->credentials, other ? serial - 1 : serial);
 
         report(d, json_pack("{s:b}", "again", again));
 }

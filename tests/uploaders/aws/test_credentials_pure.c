@@ -325,17 +325,17 @@ static void sts_has_a_place_in_each_region(void **state) {
 static void the_environment_is_copied_and_read(void **state) {
         char *const environment[] = { (char *)"A=1", (char *)"AB=2",   (char *)"E=", (char *)"X",
                                       (char *)"A=3", (char *)"T=TrUe", NULL };
-        char **copy = credentials_env_copy(environment);
+        char **copy = aws_environment_copy(environment);
 
         (void)state;
         assert_non_null(copy);
-        assert_string_equal(credentials_env_get(copy, "A"), "1");
-        assert_string_equal(credentials_env_get(copy, "AB"), "2");
-        assert_null(credentials_env_get(copy, "E"));
-        assert_null(credentials_env_get(copy, "X"));
-        assert_null(credentials_env_get(copy, "B"));
-        assert_true(credentials_env_is_true(copy, "T"));
-        assert_false(credentials_env_is_true(copy, "A"));
+        assert_string_equal(aws_environment_get(copy, "A"), "1");
+        assert_string_equal(aws_environment_get(copy, "AB"), "2");
+        assert_null(aws_environment_get(copy, "E"));
+        assert_null(aws_environment_get(copy, "X"));
+        assert_null(aws_environment_get(copy, "B"));
+        assert_true(aws_environment_is_true(copy, "T"));
+        assert_false(aws_environment_is_true(copy, "A"));
         assert_ptr_not_equal(copy[0], environment[0]);
         credentials_secret_free(copy);
 }

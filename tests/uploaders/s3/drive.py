@@ -63,7 +63,7 @@ class Run:
         return self.one("done")[1]
 
     @property
-    def is_upload_left(self):
+    def may_have_orphans(self):
         return self.one("done")[4] == "1"
 
     @property

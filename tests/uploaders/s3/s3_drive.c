@@ -33,9 +33,9 @@ typedef struct Drive {
 
         /* options */
         S3ClientOptions client_options;
-        S3UploadOrder upload_order;
-        S3SweepOrder sweep_order;
-        S3Order order;
+        S3UploadOptions upload_order;
+        S3SweepOptions sweep_order;
+        S3RequestOptions order;
         S3KnownPart known[KNOWN_MAX];
         uint64_t counted; /* sent_bytes of calls and uploads */
         uint64_t upload_rate, request_rate;
@@ -80,41 +80,41 @@ static int give_later(sd_event_source *source, uint64_t usec, void *userdata) {
 
         (void)source;
         (void)usec;
-        s3_upload_give(d->upload, make_part(d, d->later_number));
+        s3_upload_add_part(d->upload, make_part(d, d->later_number));
         return 0;
 }
 
-static void on_want(S3Upload *u, unsigned number, void *userdata) {
+static void on_part_needed(S3Upload *u, unsigned number, void *userdata) {
         Drive *d = userdata;
 
         printf("want\t%u\n", number);
         if (!d->gives_later) {
-                s3_upload_give(u, make_part(d, number));
+                s3_upload_add_part(u, make_part(d, number));
                 return;
         }
         d->later_number = number;
-        if (timer_arm(&d->later, &(TimerOrder){ .event = d->event,
-                                                .usec = d->late_usec,
-                                                .slack_usec = 1,
-                                                .handler = give_later,
-                                                .userdata = d }) < 0)
+        if (timer_arm(&d->later, &(TimerOptions){ .event = d->event,
+                                                  .usec = d->late_usec,
+                                                  .slack_usec = 1,
+                                                  .handler = give_later,
+                                                  .userdata = d }) < 0)
                 abort();
 }
 
 /* For how long the store has not answered. */
 static int on_look(sd_event_source *source, uint64_t usec, void *userdata) {
         Drive *d = userdata;
-        uint64_t asked = s3_client_asked_usec(d->client);
+        uint64_t asked = s3_client_waiting_since_usec(d->client);
         uint64_t now = clock_system()->boottime_usec(clock_system());
 
         (void)source;
         (void)usec;
         d->silence_usec = MAX(d->silence_usec, asked > 0 ? now - asked : 0);
-        return timer_arm(&d->look, &(TimerOrder){ .event = d->event,
-                                                  .usec = d->look_usec,
-                                                  .slack_usec = 1,
-                                                  .handler = on_look,
-                                                  .userdata = d });
+        return timer_arm(&d->look, &(TimerOptions){ .event = d->event,
+                                                    .usec = d->look_usec,
+                                                    .slack_usec = 1,
+                                                    .handler = on_look,
+                                                    .userdata = d });
 }
 
 static int verdict_of(const Drive *d, const char *callback) {
@@ -148,18 +148,18 @@ static void on_uploaded(const S3UploadResult *result, void *userdata) {
         Drive *d = userdata;
 
         printf("done\t%d\t%s\t%" PRIu64 "\t%s\t%d\t%" PRIu64 "\t%s\n", result->outcome,
-               proofs[result->proof], result->bytes, result->etag, result->is_upload_left,
+               proofs[result->proof], result->bytes, result->etag, result->may_have_orphans,
                s3_upload_sent_bytes(d->upload), result->error ? result->error : "");
         (void)sd_event_exit(d->event, 0);
 }
 
 static int upload(Drive *d, const char *key) {
-        S3UploadOrder *o = &d->upload_order;
+        S3UploadOptions *o = &d->upload_order;
 
         o->key = key;
         o->content_type = "application/zstd";
         o->parts = d->known;
-        o->on_want = on_want;
+        o->on_part_needed = on_part_needed;
         o->on_begin = on_begin;
         o->on_upload_id = on_upload_id;
         o->on_etag = on_etag;
@@ -179,7 +179,7 @@ static int on_data(const void *data, size_t n, void *userdata) {
 
 static void on_called(const S3Result *result, void *userdata) {
         Drive *d = userdata;
-        const S3Answer *a = result->answer;
+        const S3Response *a = result->answer;
         const char *etag = result->header(result, "etag");
 
         printf("answer\t%d\t%u\t%s\t%zu\t%s\t%s\t%u\n", (int)a->verdict, result->status,
@@ -190,8 +190,8 @@ static void on_called(const S3Result *result, void *userdata) {
 }
 
 static int call(Drive *d, const char *name, const char *key) {
-        const SignPair header = { "range", d->range };
-        const SignPair query = { "prefix", key ? key : "" };
+        const AwsNameValue header = { "range", d->range };
+        const AwsNameValue query = { "prefix", key ? key : "" };
         bool is_list;
         int r = 0, o = 0;
 
@@ -261,12 +261,12 @@ static int sweep(Drive *d, const char *prefix, S3Sweep **ret) {
 
 static int probe(Drive *d, const char *key, S3Probe **ret) {
         return s3_probe_new(ret, d->client,
-                            &(S3ProbeOrder){ .key = key,
-                                             .list_prefix = "",
-                                             .thorough = d->is_thorough,
-                                             .on_step = on_step,
-                                             .on_done = on_probed,
-                                             .userdata = d });
+                            &(S3ProbeOptions){ .key = key,
+                                               .list_prefix = "",
+                                               .thorough = d->is_thorough,
+                                               .on_step = on_step,
+                                               .on_done = on_probed,
+                                               .userdata = d });
 }
 
 static void say_stats(const S3Client *c) {
@@ -282,7 +282,7 @@ static void say_stats(const S3Client *c) {
         printf("stats\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%d\t%" PRId64 "\t%s\n",
                stats.n_retries, stats.sent_bytes, stats.total, n_in_time,
                s3_client_has_conditions(c), s3_client_clock_offset_usec(c) / (int64_t)USEC_PER_SEC,
-               s3_client_place(c)->region);
+               s3_client_location(c)->region);
 }
 
 /* Options */
@@ -462,7 +462,7 @@ static void take_option(Drive *d, int option, char *arg) {
                 d->upload_order.may_replace = true;
                 break;
         case OPT_WRITE_OVER:
-                d->upload_order.write_over = true;
+                d->upload_order.is_overwrite = true;
                 break;
         case OPT_GUARD:
                 d->upload_order.guard_key = arg;
@@ -530,14 +530,14 @@ static void take_option(Drive *d, int option, char *arg) {
         }
 }
 
-static int make_throttle(Throttle **ret, uint64_t rate, uint64_t saving_usec) {
+static int make_throttle(RateLimit **ret, uint64_t rate, uint64_t saving_usec) {
         return rate == 0 ? 0
-                         : throttle_new(ret, clock_system(), &(PacerSchedule){ .rate = rate },
-                                        saving_usec);
+                         : ratelimit_new(ret, clock_system(), &(RateSchedule){ .rate = rate },
+                                         saving_usec);
 }
 
 static int make_throttles(Drive *d) {
-        int r = make_throttle(&d->client_options.upload, d->upload_rate, PACER_SAVING_USEC);
+        int r = make_throttle(&d->client_options.upload, d->upload_rate, RATE_SAVING_USEC);
 
         return r < 0 ? r
                      : make_throttle(&d->client_options.requests, d->request_rate, USEC_PER_SEC);
@@ -617,8 +617,8 @@ int main(int argc, char **argv) {
                 (void)fprintf(stderr, "%s%s%s\n", strerror(-r), fault ? ": " : "",
                               fault ? fault : "");
         credentials_free(credentials);
-        throttle_unref(d.client_options.upload); /* the client had references of its own */
-        throttle_unref(d.client_options.requests);
+        ratelimit_unref(d.client_options.upload); /* the client had references of its own */
+        ratelimit_unref(d.client_options.requests);
         sd_event_unref(d.event);
         free(fault);
         return r < 0 ? 1 : 0;

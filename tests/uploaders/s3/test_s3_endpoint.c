@@ -343,7 +343,7 @@ static void a_url_of_s3_has_a_bucket_and_perhaps_a_key(void **state) {
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 _cleanup_free_ char *bucket = NULL, *key = NULL;
 
-                assert_int_equal(s3_url_split(cases[i].url, &bucket, &key),
+                assert_int_equal(s3_url_parse(cases[i].url, &bucket, &key),
                                  cases[i].bucket ? 0 : -EINVAL);
                 if (!cases[i].bucket) {
                         assert_null(bucket);

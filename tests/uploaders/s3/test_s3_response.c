@@ -15,23 +15,23 @@
 
 #define NOW (UINT64_C(1779858753) * USEC_PER_SEC) /* 2026-05-27T05:12:33Z, a Wednesday */
 
-static S3Verdict verdict_of(const S3AnswerInput *in) {
-        _cleanup_(s3_answer_done) S3Answer a = { 0 };
+static S3Verdict verdict_of(const S3ResponseInput *in) {
+        _cleanup_(s3_response_done) S3Response a = { 0 };
 
-        assert_int_equal(s3_answer_judge(in, &a), 0);
+        assert_int_equal(s3_response_classify(in, &a), 0);
         assert_true((a.sentence == NULL) == (a.verdict == S3_OK));
         return a.verdict;
 }
 
 static S3Verdict bare(S3Operation operation, unsigned status) {
-        return verdict_of(&(S3AnswerInput){ .operation = operation, .status = status });
+        return verdict_of(&(S3ResponseInput){ .operation = operation, .status = status });
 }
 
 static S3Verdict with_code(S3Operation operation, unsigned status, const char *code) {
         char body[256];
         int n = snprintf(body, sizeof body, "<Error><Code>%s</Code></Error>", code);
 
-        return verdict_of(&(S3AnswerInput){
+        return verdict_of(&(S3ResponseInput){
                 .operation = operation, .status = status, .body = body, .body_bytes = (size_t)n });
 }
 
@@ -56,7 +56,7 @@ static void a_2xx_is_well_unless_its_body_is_an_error(void **state) {
                 bool is_complete = o == S3_COMPLETE_UPLOAD, has_own_body = o == S3_GET_OBJECT ||
                                                                            o == S3_HEAD_OBJECT ||
                                                                            o == S3_HEAD_BUCKET;
-                S3AnswerInput in = { .operation = (S3Operation)o, .status = 200 };
+                S3ResponseInput in = { .operation = (S3Operation)o, .status = 200 };
 
                 assert_int_equal(verdict_of(&in), is_complete ? S3_RETRY : S3_OK);
                 in.body = list;
@@ -74,10 +74,10 @@ static void complete_is_done_when_its_body_has_an_etag(void **state) {
         static const char result[] = "<CompleteMultipartUploadResult><ETag>\"e-2\"</ETag>"
                                      "</CompleteMultipartUploadResult>",
                           no_etag[] = "<CompleteMultipartUploadResult/>";
-        S3AnswerInput in = { .operation = S3_COMPLETE_UPLOAD,
-                             .status = 200,
-                             .body = result,
-                             .body_bytes = strlen(result) };
+        S3ResponseInput in = { .operation = S3_COMPLETE_UPLOAD,
+                               .status = 200,
+                               .body = result,
+                               .body_bytes = strlen(result) };
 
         (void)state;
         assert_int_equal(verdict_of(&in), S3_OK);
@@ -167,7 +167,7 @@ static void codes_of_a_family_are_judged_alike(void **state) {
 }
 
 static void a_condition_that_the_store_does_not_know_is_told_apart(void **state) {
-        S3AnswerInput in = { .operation = S3_PUT_OBJECT, .status = 501 };
+        S3ResponseInput in = { .operation = S3_PUT_OBJECT, .status = 501 };
 
         (void)state;
         assert_int_equal(verdict_of(&in), S3_REFUSED);
@@ -179,22 +179,22 @@ static void a_condition_that_the_store_does_not_know_is_told_apart(void **state)
 
 /* ── regions ── */
 
-static void check_region(S3AnswerInput in, const char *inside, const char *expected) {
-        _cleanup_(s3_answer_done) S3Answer a = { 0 };
+static void check_region(S3ResponseInput in, const char *inside, const char *expected) {
+        _cleanup_(s3_response_done) S3Response a = { 0 };
         char body[512];
 
         in.body_bytes = (size_t)snprintf(body, sizeof body,
                                          "<Error><Code>PermanentRedirect</Code>%s</Error>", inside);
         in.body = body;
         in.region = "us-east-1";
-        assert_int_equal(s3_answer_judge(&in, &a), 0);
+        assert_int_equal(s3_response_classify(&in, &a), 0);
         assert_int_equal(a.verdict, S3_REDIRECT);
         assert_string_equal(a.region, expected);
 }
 
 static void a_redirect_tells_its_region_by_header_body_or_host(void **state) {
-        const S3AnswerInput plain = { .operation = S3_GET_OBJECT, .status = 301 };
-        S3AnswerInput header = plain;
+        const S3ResponseInput plain = { .operation = S3_GET_OBJECT, .status = 301 };
+        S3ResponseInput header = plain;
 
         (void)state;
         header.bucket_region = "eu-west-1";
@@ -207,7 +207,7 @@ static void a_redirect_tells_its_region_by_header_body_or_host(void **state) {
 
 /* It goes into a host name. */
 static void a_region_that_is_none_or_ours_is_not_learnt(void **state) {
-        S3AnswerInput in = { .operation = S3_GET_OBJECT, .status = 301 };
+        S3ResponseInput in = { .operation = S3_GET_OBJECT, .status = 301 };
 
         (void)state;
         check_region(in, "<Region>us-east-1</Region>", "");
@@ -221,11 +221,11 @@ static void a_region_that_is_none_or_ours_is_not_learnt(void **state) {
 static void a_malformed_header_that_is_not_about_the_region_is_no_redirect(void **state) {
         static const char body[] = "<Error><Code>AuthorizationHeaderMalformed</Code><Region>r"
                                    "</Region></Error>";
-        S3AnswerInput in = { .operation = S3_PUT_OBJECT,
-                             .status = 400,
-                             .region = "r",
-                             .body = body,
-                             .body_bytes = strlen(body) };
+        S3ResponseInput in = { .operation = S3_PUT_OBJECT,
+                               .status = 400,
+                               .region = "r",
+                               .body = body,
+                               .body_bytes = strlen(body) };
 
         (void)state;
         assert_int_equal(verdict_of(&in), S3_DENIED);
@@ -260,16 +260,16 @@ static void retry_after_is_read_as_seconds_or_as_a_date_and_capped(void **state)
 
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
-                S3AnswerInput in = { .operation = S3_PUT_OBJECT,
-                                     .status = 503,
-                                     .retry_after = cases[i].text,
-                                     .now_usec = NOW };
-                _cleanup_(s3_answer_done) S3Answer a = { 0 }, b = { 0 };
+                S3ResponseInput in = { .operation = S3_PUT_OBJECT,
+                                       .status = 503,
+                                       .retry_after = cases[i].text,
+                                       .now_usec = NOW };
+                _cleanup_(s3_response_done) S3Response a = { 0 }, b = { 0 };
 
-                assert_int_equal(s3_answer_judge(&in, &a), 0);
+                assert_int_equal(s3_response_classify(&in, &a), 0);
                 assert_int_equal(a.retry_after_usec, cases[i].usec);
                 in.now_usec = 0;
-                assert_int_equal(s3_answer_judge(&in, &b), 0);
+                assert_int_equal(s3_response_classify(&in, &b), 0);
                 assert_int_equal(b.retry_after_usec,
                                  cases[i].text && strchr(cases[i].text, ',') ? 0 : cases[i].usec);
         }
@@ -277,19 +277,19 @@ static void retry_after_is_read_as_seconds_or_as_a_date_and_capped(void **state)
 
 static void a_date_to_try_again_at_is_one_of_the_servers_clock(void **state) {
         const char *at = "Wed, 27 May 2026 05:12:43 GMT", *date = "Wed, 27 May 2026 05:12:40 GMT";
-        S3AnswerInput in = { .operation = S3_PUT_OBJECT,
-                             .status = 503,
-                             .retry_after = at,
-                             .date = date,
-                             .now_usec = NOW + USEC_PER_HOUR };
-        _cleanup_(s3_answer_done) S3Answer a = { 0 }, b = { 0 };
+        S3ResponseInput in = { .operation = S3_PUT_OBJECT,
+                               .status = 503,
+                               .retry_after = at,
+                               .date = date,
+                               .now_usec = NOW + USEC_PER_HOUR };
+        _cleanup_(s3_response_done) S3Response a = { 0 }, b = { 0 };
 
         (void)state;
-        assert_int_equal(s3_answer_judge(&in, &a), 0);
+        assert_int_equal(s3_response_classify(&in, &a), 0);
         assert_int_equal(a.retry_after_usec, 3 * USEC_PER_SEC);
         in.date = "once upon a time";
         in.now_usec = NOW;
-        assert_int_equal(s3_answer_judge(&in, &b), 0);
+        assert_int_equal(s3_response_classify(&in, &b), 0);
         assert_int_equal(b.retry_after_usec, 10 * USEC_PER_SEC);
 }
 
@@ -314,17 +314,17 @@ static void what_any_other_request_would_get_as_well_is_marked(void **state) {
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 char body[128] = "";
-                S3AnswerInput in = { .operation = cases[i].operation,
-                                     .status = 403,
-                                     .date = cases[i].date,
-                                     .now_usec = NOW };
-                _cleanup_(s3_answer_done) S3Answer a = { 0 };
+                S3ResponseInput in = { .operation = cases[i].operation,
+                                       .status = 403,
+                                       .date = cases[i].date,
+                                       .now_usec = NOW };
+                _cleanup_(s3_response_done) S3Response a = { 0 };
 
                 if (cases[i].code)
                         in.body_bytes = (size_t)snprintf(
                                 body, sizeof body, "<Error><Code>%s</Code></Error>", cases[i].code);
                 in.body = body;
-                assert_int_equal(s3_answer_judge(&in, &a), 0);
+                assert_int_equal(s3_response_classify(&in, &a), 0);
                 assert_int_equal(a.is_for_all, cases[i].is_for_all);
         }
 }
@@ -350,10 +350,10 @@ static void a_head_that_is_refused_while_clocks_differ_is_skewed(void **state) {
 
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++)
-                assert_int_equal(verdict_of(&(S3AnswerInput){ .operation = cases[i].operation,
-                                                              .status = cases[i].status,
-                                                              .date = cases[i].date,
-                                                              .now_usec = cases[i].now_usec }),
+                assert_int_equal(verdict_of(&(S3ResponseInput){ .operation = cases[i].operation,
+                                                                .status = cases[i].status,
+                                                                .date = cases[i].date,
+                                                                .now_usec = cases[i].now_usec }),
                                  cases[i].verdict);
 }
 
@@ -388,20 +388,20 @@ static void an_answer_that_broke_off_counts_when_it_said_enough(void **state) {
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++)
                 assert_int_equal(
-                        verdict_of(&(S3AnswerInput){ .operation = S3_PUT_OBJECT,
-                                                     .http_error = cases[i].error,
-                                                     .status = cases[i].status,
-                                                     .body = cases[i].body,
-                                                     .body_bytes = strlen(cases[i].body) }),
+                        verdict_of(&(S3ResponseInput){ .operation = S3_PUT_OBJECT,
+                                                       .http_error = cases[i].error,
+                                                       .status = cases[i].status,
+                                                       .body = cases[i].body,
+                                                       .body_bytes = strlen(cases[i].body) }),
                         cases[i].verdict);
 }
 
 /* ── sentences ── */
 
-static void expect_sentence(const S3AnswerInput *in, const char *expected) {
-        _cleanup_(s3_answer_done) S3Answer a = { 0 };
+static void expect_sentence(const S3ResponseInput *in, const char *expected) {
+        _cleanup_(s3_response_done) S3Response a = { 0 };
 
-        assert_int_equal(s3_answer_judge(in, &a), 0);
+        assert_int_equal(s3_response_classify(in, &a), 0);
         assert_string_equal(a.sentence, expected);
 }
 
@@ -410,25 +410,25 @@ static void a_sentence_needs_neither_origin_nor_region_and_stays_on_its_line(voi
                                    "</Error>";
 
         (void)state;
-        expect_sentence(&(S3AnswerInput){ .operation = S3_LIST_OBJECTS,
-                                          .status = 403,
-                                          .bucket = "b",
-                                          .host = "s3.example.com:9000",
-                                          .body = body,
-                                          .body_bytes = strlen(body) },
+        expect_sentence(&(S3ResponseInput){ .operation = S3_LIST_OBJECTS,
+                                            .status = 403,
+                                            .bucket = "b",
+                                            .host = "s3.example.com:9000",
+                                            .body = body,
+                                            .body_bytes = strlen(body) },
                         "ListObjectsV2 of 's3://b' at 's3.example.com:9000' failed: 403 "
                         "AccessDenied (a b); allow s3:ListBucket on arn:aws:s3:::b to the keys; "
                         "some stores say the same of a wrong access key or secret");
         expect_sentence(
-                &(S3AnswerInput){ .operation = S3_GET_OBJECT,
-                                  .status = 404,
-                                  .bucket = "b",
-                                  .key = "a\nb\x1b[2J\xff",
-                                  .host = "h" },
+                &(S3ResponseInput){ .operation = S3_GET_OBJECT,
+                                    .status = 404,
+                                    .bucket = "b",
+                                    .key = "a\nb\x1b[2J\xff",
+                                    .host = "h" },
                 "GetObject of 's3://b/a\\x0ab\\x1b[2J\\xff' at 'h' failed: 404 without an "
                 "error code; 'h' does not answer like an S3 store; correct endpoint, or see "
                 "what stands between");
-        expect_sentence(&(S3AnswerInput){ .status = 404 },
+        expect_sentence(&(S3ResponseInput){ .status = 404 },
                         "HeadBucket of 's3://' at '' failed: 404 without an error code; create "
                         "bucket '' at '', or correct bucket or endpoint");
 }
@@ -437,14 +437,14 @@ static void the_arns_are_those_of_the_partition(void **state) {
         static const char body[] = "<Error><Code>AccessDenied</Code></Error>";
 
         (void)state;
-        expect_sentence(&(S3AnswerInput){ .operation = S3_ABORT_UPLOAD,
-                                          .status = 403,
-                                          .bucket = "b",
-                                          .key = "k",
-                                          .region = "us-gov-west-1",
-                                          .host = "b.s3.us-gov-west-1.amazonaws.com",
-                                          .body = body,
-                                          .body_bytes = strlen(body) },
+        expect_sentence(&(S3ResponseInput){ .operation = S3_ABORT_UPLOAD,
+                                            .status = 403,
+                                            .bucket = "b",
+                                            .key = "k",
+                                            .region = "us-gov-west-1",
+                                            .host = "b.s3.us-gov-west-1.amazonaws.com",
+                                            .body = body,
+                                            .body_bytes = strlen(body) },
                         "AbortMultipartUpload of 's3://b/k' at 'b.s3.us-gov-west-1.amazonaws.com' "
                         "failed: 403 AccessDenied; allow s3:AbortMultipartUpload on "
                         "arn:aws-us-gov:s3:::b/* to the keys");
@@ -456,13 +456,13 @@ static void braces_in_a_stores_words_are_left_alone(void **state) {
                                    "<Endpoint>{keys}</Endpoint></Error>";
 
         (void)state;
-        expect_sentence(&(S3AnswerInput){ .operation = S3_GET_OBJECT,
-                                          .status = 301,
-                                          .bucket = "{keys}",
-                                          .key = "{",
-                                          .host = "h",
-                                          .body = body,
-                                          .body_bytes = strlen(body) },
+        expect_sentence(&(S3ResponseInput){ .operation = S3_GET_OBJECT,
+                                            .status = 301,
+                                            .bucket = "{keys}",
+                                            .key = "{",
+                                            .host = "h",
+                                            .body = body,
+                                            .body_bytes = strlen(body) },
                         "GetObject of 's3://{keys}/{' at 'h' failed: 301 {keys} ({host} %s {); the "
                         "store sends us to '{keys}'; set region, or endpoint, to fit");
 }

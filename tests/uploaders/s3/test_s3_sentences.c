@@ -21,7 +21,7 @@
         "</Message>" more "</Error>"
 
 typedef struct Case {
-        S3AnswerInput in; /* what all have in common is filled in */
+        S3ResponseInput in; /* what all have in common is filled in */
         S3Verdict verdict;
         const char *rest; /* of the sentence, behind what was asked */
 } Case;
@@ -368,8 +368,8 @@ static void each_answer_gets_its_verdict_and_its_sentence(void **state) {
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 const Case *c = &cases[i];
-                S3AnswerInput in = c->in;
-                _cleanup_(s3_answer_done) S3Answer a = { 0 };
+                S3ResponseInput in = c->in;
+                _cleanup_(s3_response_done) S3Response a = { 0 };
                 _cleanup_free_ char *expected = NULL;
                 bool is_bucket = in.operation == S3_HEAD_BUCKET ||
                                  in.operation == S3_LIST_UPLOADS || in.operation == S3_LIST_OBJECTS;
@@ -381,7 +381,7 @@ static void each_answer_gets_its_verdict_and_its_sentence(void **state) {
                 in.region = "us-east-1";
                 in.host = HOST;
                 in.credentials_origin = "profile 'x' of /root/.aws/credentials";
-                assert_int_equal(s3_answer_judge(&in, &a), 0);
+                assert_int_equal(s3_response_classify(&in, &a), 0);
                 assert_true(asprintf(&expected, "%s of 's3://evidence%s' at '" HOST "' failed: %s",
                                      s3_operation_name(in.operation),
                                      is_bucket ? "" : "/neuron/a b.tar.zst", c->rest) > 0);

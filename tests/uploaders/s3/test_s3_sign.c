@@ -33,7 +33,7 @@ static const AwsKeys documented_keys = {
 };
 
 /* 20130524T000000Z, examplebucket, us-east-1 */
-static SignRequest documented(const char *path, const SignPair *headers, size_t n_headers) {
+static SignRequest documented(const char *path, const AwsNameValue *headers, size_t n_headers) {
         return (SignRequest){ .method = "GET",
                               .path = path,
                               .headers = headers,
@@ -53,8 +53,8 @@ static void expect_signature(const SignRequest *order, const AwsKeys *keys, cons
 }
 
 static void the_documented_get_with_a_range_is_signed_as_documented(void **state) {
-        const SignPair headers[] = { { "Host", "examplebucket.s3.amazonaws.com" },
-                                     { "Range", "bytes=0-9" } };
+        const AwsNameValue headers[] = { { "Host", "examplebucket.s3.amazonaws.com" },
+                                         { "Range", "bytes=0-9" } };
         SignRequest order = documented("/test.txt", headers, ELEMENTSOF(headers));
         _cleanup_(signature_done) Signature s = { 0 };
 
@@ -71,9 +71,9 @@ static void the_documented_get_with_a_range_is_signed_as_documented(void **state
 }
 
 static void the_documented_put_is_signed_as_documented(void **state) {
-        const SignPair headers[] = { { "date", "Fri, 24 May 2013 00:00:00 GMT" },
-                                     { "host", "examplebucket.s3.amazonaws.com" },
-                                     { "x-amz-storage-class", "REDUCED_REDUNDANCY" } };
+        const AwsNameValue headers[] = { { "date", "Fri, 24 May 2013 00:00:00 GMT" },
+                                         { "host", "examplebucket.s3.amazonaws.com" },
+                                         { "x-amz-storage-class", "REDUCED_REDUNDANCY" } };
         SignRequest order = documented("/test$file.text", headers, ELEMENTSOF(headers));
 
         (void)state;
@@ -84,9 +84,9 @@ static void the_documented_put_is_signed_as_documented(void **state) {
 }
 
 static void the_documented_queries_are_signed_as_documented(void **state) {
-        const SignPair headers[] = { { "host", "examplebucket.s3.amazonaws.com" } };
-        const SignPair lifecycle[] = { { "lifecycle", NULL } },
-                       list[] = { { "prefix", "J" }, { "max-keys", "2" } };
+        const AwsNameValue headers[] = { { "host", "examplebucket.s3.amazonaws.com" } };
+        const AwsNameValue lifecycle[] = { { "lifecycle", NULL } },
+                           list[] = { { "prefix", "J" }, { "max-keys", "2" } };
         SignRequest order = documented("", headers, ELEMENTSOF(headers));
 
         (void)state;
@@ -121,16 +121,16 @@ static const char *text_of(const json_t *v, const char *name) {
 }
 
 static void check_vector(const json_t *all, const json_t *vector) {
-        const SignPair headers[] = { { "Host", text_of(all, "host") },
-                                     { "if-none-match", "*" },
-                                     { "x-amz-meta-neuron-collectd-plan",
-                                       "b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0"
-                                       "b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0" },
-                                     { "X-Amz-Tagging", "cluster=prod%20a&rank=3" } };
+        const AwsNameValue headers[] = { { "Host", text_of(all, "host") },
+                                         { "if-none-match", "*" },
+                                         { "x-amz-meta-neuron-collectd-plan",
+                                           "b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0"
+                                           "b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0" },
+                                         { "X-Amz-Tagging", "cluster=prod%20a&rank=3" } };
         const AwsKeys keys = { text_of(all, "access_key"), text_of(all, "secret_key"),
                                text_of(vector, "token") };
         const json_t *given = json_object_get(vector, "queries"), *pair;
-        SignPair queries[QUERIES_MAX];
+        AwsNameValue queries[QUERIES_MAX];
         _cleanup_(signature_done) Signature s = { 0 };
         _cleanup_free_ char *path = NULL;
         SignRequest order = { .method = "PUT",
@@ -147,8 +147,8 @@ static void check_vector(const json_t *all, const json_t *vector) {
         json_array_foreach(given, i, pair) {
                 assert_true(i < QUERIES_MAX);
                 queries[order.n_queries++] =
-                        (SignPair){ json_string_value(json_array_get(pair, 0)),
-                                    json_string_value(json_array_get(pair, 1)) };
+                        (AwsNameValue){ json_string_value(json_array_get(pair, 0)),
+                                        json_string_value(json_array_get(pair, 1)) };
         }
         assert_true(asprintf(&path, "/%s", text_of(vector, "key")) > 0);
         order.path = path;
@@ -174,9 +174,9 @@ static void hard_keys_and_queries_are_signed_as_botocore_signs_them(void **state
 
 /* ── the rest ── */
 
-static const SignPair host_alone[] = { { "host", "h" } };
+static const AwsNameValue host_alone[] = { { "host", "h" } };
 
-static SignRequest small_order(const SignPair *headers, size_t n_headers) {
+static SignRequest small_order(const AwsNameValue *headers, size_t n_headers) {
         return (SignRequest){ .method = "GET",
                               .path = "/",
                               .headers = headers,
@@ -188,10 +188,10 @@ static SignRequest small_order(const SignPair *headers, size_t n_headers) {
 }
 
 static void what_the_caller_has_set_already_is_not_set_twice(void **state) {
-        const SignPair headers[] = { { "HOST", "h" },
-                                     { "X-Amz-Date", "20260527T051233Z" },
-                                     { "X-Amz-Content-SHA256", EMPTY },
-                                     { "X-Amz-Security-Token", "t" } };
+        const AwsNameValue headers[] = { { "HOST", "h" },
+                                         { "X-Amz-Date", "20260527T051233Z" },
+                                         { "X-Amz-Content-SHA256", EMPTY },
+                                         { "X-Amz-Security-Token", "t" } };
         const AwsKeys keys = { "a", "s", "t" };
         SignRequest whole = small_order(headers, ELEMENTSOF(headers)),
                     bare = small_order(headers, 1);
@@ -209,7 +209,7 @@ static void what_the_caller_has_set_already_is_not_set_twice(void **state) {
 }
 
 static void an_order_that_no_server_would_understand_is_refused(void **state) {
-        static const SignPair faulty[][2] = {
+        static const AwsNameValue faulty[][2] = {
                 { { "host", "h" }, { "x", "a\nb" } },
                 { { "host", "h" }, { "x", "a\r\nInjected: yes" } },
                 { { "host", "h" }, { "x", "a\rb" } },
@@ -234,7 +234,7 @@ static void an_order_that_no_server_would_understand_is_refused(void **state) {
 }
 
 static void a_folded_header_is_signed_as_one_line(void **state) {
-        const SignPair headers[] = { { "host", "h" }, { "x", " \t a\r\n  b \n\tc  d " } };
+        const AwsNameValue headers[] = { { "host", "h" }, { "x", " \t a\r\n  b \n\tc  d " } };
         const AwsKeys keys = { "a", "s", NULL };
         SignRequest order = small_order(headers, ELEMENTSOF(headers));
         _cleanup_(signature_done) Signature s = { 0 };

@@ -36,7 +36,7 @@ static void dates_of_xml_and_json_are_read(void **state) {
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 uint64_t usec = 1;
 
-                assert_int_equal(s3_time_parse(cases[i].text, &usec), 0);
+                assert_int_equal(aws_time_parse(cases[i].text, &usec), 0);
                 assert_int_equal(usec, cases[i].usec);
         }
 }
@@ -73,7 +73,7 @@ static void what_is_no_date_of_xml_is_refused(void **state) {
         for (size_t i = 0; i < ELEMENTSOF(texts); i++) {
                 uint64_t usec = 42;
 
-                assert_int_equal(s3_time_parse(texts[i], &usec), -EINVAL);
+                assert_int_equal(aws_time_parse(texts[i], &usec), -EINVAL);
                 assert_int_equal(usec, 42);
         }
 }
@@ -89,7 +89,7 @@ static void dates_of_headers_are_read(void **state) {
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 uint64_t usec = 1;
 
-                assert_int_equal(s3_time_parse_http(cases[i].text, &usec), 0);
+                assert_int_equal(http_date_parse(cases[i].text, &usec), 0);
                 assert_int_equal(usec, cases[i].usec);
         }
 }
@@ -112,7 +112,7 @@ static void what_is_no_date_of_a_header_is_refused(void **state) {
         for (size_t i = 0; i < ELEMENTSOF(texts); i++) {
                 uint64_t usec = 42;
 
-                assert_int_equal(s3_time_parse_http(texts[i], &usec), -EINVAL);
+                assert_int_equal(http_date_parse(texts[i], &usec), -EINVAL);
                 assert_int_equal(usec, 42);
         }
 }

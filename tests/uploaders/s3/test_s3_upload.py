@@ -125,16 +125,16 @@ def what_is_ours_to_replace_is_written_over_without_a_question():
             s.conditions = conditions
             put_ours(s, plan="00bb")
             s.put("guard", b"", **{PLAN_HEADER: "00bb"})
-            run = upload(s, write_over=True, guard="guard")
+            run = upload(s, is_overwrite=True, guard="guard")
             assert (run.outcome, run.proof) == (OK, "head")
             assert operations(s) == ["PutObject", "HeadObject"] and not is_conditional(s)
             check_object(s)
-            assert upload(s, write_over=True).outcome == OK      # it is the same now
+            assert upload(s, is_overwrite=True).outcome == OK      # it is the same now
             assert operations(s)[2:] == ["PutObject", "HeadObject"]
         with S3Server() as s:
             s.conditions = conditions
             s.put("k", b"x" * 300_500, **{PLAN_HEADER: PLAN})      # of the same plan and size
-            assert upload(s, write_over=True, **MANY).outcome == OK
+            assert upload(s, is_overwrite=True, **MANY).outcome == OK
             assert operations(s)[5:] == ["CompleteMultipartUpload",
                                          "HeadObject"] and not is_conditional(s)
             check_many(s)
@@ -147,14 +147,14 @@ def what_is_written_over_is_never_told_as_the_same():
                     {"edit": lambda request, reply: reply.headers.pop("ETag")}):
         with S3Server() as s:
             s.fault("PutObject", **trouble)
-            run = upload(s, write_over=True)
+            run = upload(s, is_overwrite=True)
             assert (run.outcome, run.proof) == (OK, "head"), run.lines
             assert operations(s) == ["PutObject", "HeadObject"]
     # plan and size do not tell whether it is the new one or the one before
     with S3Server() as s:
         s.put("k", b"x" * 300_500, **{PLAN_HEADER: PLAN})
         s.fault("CompleteMultipartUpload", status=404, code="NoSuchUpload")
-        assert upload(s, write_over=True, **MANY).outcome == STALE
+        assert upload(s, is_overwrite=True, **MANY).outcome == STALE
 
 
 @test
@@ -264,7 +264,7 @@ def several_parts_are_created_sent_looked_at_completed_and_proven():
         assert operations(s)[0] == "CreateMultipartUpload"
         assert operations(s)[1:5] == ["UploadPart"] * 4
         assert operations(s)[5:] == ["HeadObject", "CompleteMultipartUpload", "HeadObject"]
-        assert run.wants == [1, 2, 3, 4] and not run.is_upload_left
+        assert run.wants == [1, 2, 3, 4] and not run.may_have_orphans
         assert [w for w, *_ in run.lines[:3]] == ["want", "begin", "id"]
         assert run.etags == {n: etag_of(n, 100_000 if n < 4 else 500) for n in (1, 2, 3, 4)}
         create, complete = s.log[0].headers, s.log[6].headers
@@ -329,7 +329,7 @@ def somebody_elses_object_is_seen_before_complete_where_conditions_are_ignored()
         assert run.outcome == EXISTS and s.objects["k"] is there
         assert not s.seen("CompleteMultipartUpload")
         check_nothing_left(s)
-        assert not run.is_upload_left
+        assert not run.may_have_orphans
 
 
 @test
@@ -376,7 +376,7 @@ def a_conflict_of_complete_begins_anew_and_leaves_nothing():
         assert operations(s)[-3:] == ["CompleteMultipartUpload", "HeadObject",
                                       "AbortMultipartUpload"]
         check_nothing_left(s)
-        assert not s.objects and not run.is_upload_left
+        assert not s.objects and not run.may_have_orphans
 
 
 @test
@@ -385,7 +385,7 @@ def a_conflict_with_an_earlier_try_of_ours_is_found_out_by_head():
         s.fault("CompleteMultipartUpload", drop="answer", done=True)
         s.fault("CompleteMultipartUpload", status=409, code="OperationAborted")
         run = upload(s, **MANY)
-        assert (run.outcome, run.proof, run.is_upload_left) == (SAME, "head", False)
+        assert (run.outcome, run.proof, run.may_have_orphans) == (SAME, "head", False)
         check_many(s)
         check_nothing_left(s)
     with S3Server() as s:      # and while nobody answers, all is left as it is
@@ -458,13 +458,13 @@ def a_lost_answer_to_create_costs_an_orphan_and_nothing_else():
     with S3Server() as s:
         s.fault("CreateMultipartUpload", drop="answer", done=True)
         run = upload(s, **MANY)
-        assert run.outcome == OK and run.is_upload_left      # so that somebody looks for it
+        assert run.outcome == OK and run.may_have_orphans      # so that somebody looks for it
         check_many(s)
         assert len(s.uploads) == 1 and run.one("id")[0] not in s.uploads
     with S3Server() as s:
         s.fault("CreateMultipartUpload", drop="answer", done=True, times=None)
         run = upload(s, **MANY)
-        assert run.outcome == AWAY and run.is_upload_left and s.uploads
+        assert run.outcome == AWAY and run.may_have_orphans and s.uploads
 
 
 @test
@@ -474,7 +474,7 @@ def a_create_without_upload_id_is_no_create():
                 reply: setattr(reply, "body", b"<x/>"))
         run = upload(s, **MANY)
         assert run.outcome == AWAY and "upload id" in run.error
-        assert run.is_upload_left and s.uploads
+        assert run.may_have_orphans and s.uploads
 
 
 # --- trouble on the way
@@ -644,7 +644,7 @@ def an_upload_whose_abort_fails_is_told():
         s.deny = {"AbortMultipartUpload"}
         s.fault("CompleteMultipartUpload", status=409, code="ConditionalRequestConflict")
         run = upload(s, **MANY)
-        assert run.outcome == STALE and run.is_upload_left
+        assert run.outcome == STALE and run.may_have_orphans
         assert len(s.uploads) == 1
 
 

@@ -30,7 +30,7 @@ static const AwsKeys suite_keys = {
 
 typedef struct Case {
         char *request, *method, *path, *body; /* the last three point into the first */
-        SignPair queries[PAIRS_MAX], headers[PAIRS_MAX];
+        AwsNameValue queries[PAIRS_MAX], headers[PAIRS_MAX];
         size_t n_queries, n_headers;
         char payload[SHA256_HEX_SIZE];
         json_t *context;
@@ -81,7 +81,7 @@ static void parse_target(Case *c, char *target) {
                 unescape(query);
                 if (value)
                         unescape(value);
-                c->queries[c->n_queries++] = (SignPair){ query, value };
+                c->queries[c->n_queries++] = (AwsNameValue){ query, value };
                 query = next;
         }
 }
@@ -102,7 +102,7 @@ static void parse_headers(Case *c, char *lines) {
                 value = cut(name, ":");
                 assert_non_null(value);
                 assert_true(c->n_headers < PAIRS_MAX);
-                c->headers[c->n_headers++] = (SignPair){ name, value };
+                c->headers[c->n_headers++] = (AwsNameValue){ name, value };
         }
 }
 

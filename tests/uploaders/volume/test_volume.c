@@ -40,7 +40,7 @@ static void nothing_is_seen_before_commit_and_nothing_stays_without_it(void **st
         Content c;
 
         content_init(&c, 3 * MIB, 1);
-        assert_int_equal(volume_begin(v, OBJECT, 0, &o, &error), 0);
+        assert_int_equal(volume_object_start(v, OBJECT, 0, &o, &error), 0);
         assert_int_equal(write_content(o, &c, &error), 0);
         in_scratch(s, "test ! -e root/" OBJECT
                       "; test $(find root -type f | wc -l) = 1; find root -type f -name "
@@ -63,17 +63,17 @@ static void a_wrong_call_is_refused(void **state) {
         Content c;
 
         for (size_t i = 0; i < ELEMENTSOF(names); i++) {
-                assert_int_equal(volume_begin(v, names[i], 0, &o, &error), -EINVAL);
+                assert_int_equal(volume_object_start(v, names[i], 0, &o, &error), -EINVAL);
                 assert_int_equal(volume_sweep(v, names[i]), -EINVAL);
                 assert_true(volume_read_head(v, names[i], 10, &text, &n) < 0);
         }
         memset(longest, 'x', sizeof longest);
         longest[240] = '\0'; /* it fits, its temporary name does not */
-        assert_int_equal(volume_begin(v, longest, 0, &o, &error), -ENAMETOOLONG);
+        assert_int_equal(volume_object_start(v, longest, 0, &o, &error), -ENAMETOOLONG);
         assert_int_equal(volume_new(&none, &(VolumeOptions){ .root = "relative" }), -EINVAL);
 
         content_init(&c, 1000, 1);
-        assert_int_equal(volume_begin(v, OBJECT, 0, &o, &error), 0);
+        assert_int_equal(volume_object_start(v, OBJECT, 0, &o, &error), 0);
         assert_int_equal(write_content(o, &c, &error), 0);
         c.stripes[0].bytes--;
         assert_int_equal(volume_commit(o, c.stripes, c.n_stripes, &error), -EINVAL);
@@ -143,7 +143,7 @@ static void what_the_caller_calls_its_own_is_replaced(void **state) {
         content_init(&old, 2 * MIB, 1);
         content_init(&new, 3 * MIB, 2);
         assert_int_equal(deliver(v, OBJECT, &old, &error), 0);
-        assert_int_equal(volume_begin(v, OBJECT, 0, &o, &error), 0);
+        assert_int_equal(volume_object_start(v, OBJECT, 0, &o, &error), 0);
         assert_int_equal(write_content(o, &new, &error), 0);
         assert_int_equal(volume_commit(o, new.stripes, new.n_stripes, &error), UPLOAD_E_EXISTS);
         assert_file_is(s, "root/" OBJECT, &old);
@@ -180,7 +180,7 @@ static void what_reads_back_differently_is_removed(void **state) {
                 _cleanup_free_ char *error = NULL;
                 char command[256];
                 VolumeObject *o = NULL;
-                assert_int_equal(volume_begin(v, OBJECT, 0, &o, &error), 0);
+                assert_int_equal(volume_object_start(v, OBJECT, 0, &o, &error), 0);
                 assert_int_equal(write_content(o, &c, &error), 0);
                 (void)snprintf(command, sizeof command, "T=" TEMPORARY "; %s", tampers[i]);
                 in_scratch(s, command);
@@ -218,7 +218,7 @@ static void a_symlink_in_the_way_is_not_followed(void **state) {
                 _cleanup_free_ char *error = NULL;
                 in_scratch(s, "rm -rf root; mkdir -p root elsewhere");
                 in_scratch(s, ways[i]);
-                assert_int_equal(deliver(v, OBJECT, &c, &error), UPLOAD_E_AWAY);
+                assert_int_equal(deliver(v, OBJECT, &c, &error), UPLOAD_E_UNREACHABLE);
                 assert_non_null(strstr(error, "root/" OBJECT));
                 assert_non_null(strstr(error, "in the way: remove it"));
                 in_scratch(s, "test -z \"$(ls -A elsewhere)\"");
@@ -248,7 +248,7 @@ static void the_root_is_made_in_a_parent_that_is_there(void **state) {
         in_scratch(s, "test ! -e root");
         assert_int_equal(volume_probe(v, &error), 0);
         in_scratch(s, "test -d root; test -z \"$(ls -A root)\"");
-        assert_int_equal(volume_probe(deep, &error), UPLOAD_E_AWAY);
+        assert_int_equal(volume_probe(deep, &error), UPLOAD_E_UNREACHABLE);
         assert_non_null(strstr(error, "no/such/root' is not there, nor is '"));
         assert_non_null(strstr(error, "is it mounted?"));
         in_scratch(s, "test ! -e no");
@@ -258,7 +258,7 @@ static void the_root_is_made_in_a_parent_that_is_there(void **state) {
         assert_int_equal(volume_new(&known, &(VolumeOptions){ .root = path, .must_exist = true }),
                          0);
         free(error);
-        assert_int_equal(volume_probe(known, &error), UPLOAD_E_AWAY);
+        assert_int_equal(volume_probe(known, &error), UPLOAD_E_UNREACHABLE);
         assert_non_null(strstr(error, "before' is not there: is it mounted?"));
         assert_int_equal(volume_read_head(known, "x", 10, &text, &n), -ESTALE);
         volume_free(known);
@@ -266,7 +266,7 @@ static void the_root_is_made_in_a_parent_that_is_there(void **state) {
 
         _cleanup_(volume_freep) Volume *file = volume_at(s, "file");
         free(error);
-        assert_int_equal(volume_probe(file, &error), UPLOAD_E_AWAY);
+        assert_int_equal(volume_probe(file, &error), UPLOAD_E_UNREACHABLE);
         assert_non_null(strstr(error, "not a directory is in the way"));
 }
 
@@ -336,7 +336,7 @@ static void neither_writing_nor_reading_back_fills_the_page_cache(void **state) 
         Content c;
 
         content_init(&c, 64 * MIB, 1);
-        assert_int_equal(volume_begin(v, OBJECT, 0, &o, &error), 0);
+        assert_int_equal(volume_object_start(v, OBJECT, 0, &o, &error), 0);
         assert_int_equal(write_content(o, &c, &error), 0);
         size_t while_writing = cached_bytes(s, TEMPORARY);
         assert_int_equal(volume_commit(o, c.stripes, c.n_stripes, &error), 0);

@@ -248,7 +248,7 @@ static void only_the_file_that_was_proven_gets_the_name(void **state) {
                                "echo another worker > $t",
                                s->path);
                 hook = (Hook){ .race = command, .fail = fails[i], .error = EPERM, .fail_from = 1 };
-                assert_int_equal(deliver(v, OBJECT, &c, &error), UPLOAD_E_AWAY);
+                assert_int_equal(deliver(v, OBJECT, &c, &error), UPLOAD_E_UNREACHABLE);
                 assert_null(hook.race); /* it was run */
                 hook = (Hook){ 0 };
                 in_scratch(s, "test ! -e root/" OBJECT);
@@ -285,22 +285,22 @@ static void every_refusal_is_told_with_path_and_remedy(void **state) {
         static const Refusal refusals[] = {
                 { "mkdirat", ENOSPC, UPLOAD_E_FULL, 1, "free some space" },
                 { "mkdirat", EDQUOT, UPLOAD_E_FULL, 2, "raise the quota" },
-                { "mkdirat", EROFS, UPLOAD_E_AWAY, 1, "read-write" },
-                { "mkdirat", EACCES, UPLOAD_E_AWAY, 1, "let uid" },
+                { "mkdirat", EROFS, UPLOAD_E_UNREACHABLE, 1, "read-write" },
+                { "mkdirat", EACCES, UPLOAD_E_UNREACHABLE, 1, "let uid" },
                 { "pwrite", ENOSPC, UPLOAD_E_FULL, 3, "free some space" },
                 { "pwrite", EDQUOT, UPLOAD_E_FULL, 1, "raise the quota" },
-                { "pwrite", EIO, UPLOAD_E_AWAY, 2, "kernel log" },
-                { "pwrite", ESTALE, UPLOAD_E_AWAY, 2, "mount it again" },
-                { "pwrite", ENOTCONN, UPLOAD_E_AWAY, 2, "mount it again" },
-                { "pwrite", EFBIG, UPLOAD_E_AWAY, 2, "ulimit -f" },
-                { "pwrite", EHOSTDOWN, UPLOAD_E_AWAY, 1, "whether the volume is well" },
+                { "pwrite", EIO, UPLOAD_E_UNREACHABLE, 2, "kernel log" },
+                { "pwrite", ESTALE, UPLOAD_E_UNREACHABLE, 2, "mount it again" },
+                { "pwrite", ENOTCONN, UPLOAD_E_UNREACHABLE, 2, "mount it again" },
+                { "pwrite", EFBIG, UPLOAD_E_UNREACHABLE, 2, "ulimit -f" },
+                { "pwrite", EHOSTDOWN, UPLOAD_E_UNREACHABLE, 1, "whether the volume is well" },
                 { "pwrite", ENOMEM, -ENOMEM, 1, NULL },
-                { "fdatasync", EIO, UPLOAD_E_AWAY, 1, "kernel log" },
+                { "fdatasync", EIO, UPLOAD_E_UNREACHABLE, 1, "kernel log" },
                 { "fdatasync", ENOSPC, UPLOAD_E_FULL, 1,
                   "free some space" }, /* NFS tells of it here */
                 { "linkat", EDQUOT, UPLOAD_E_FULL, 1, "raise the quota" },
-                { "linkat", EIO, UPLOAD_E_AWAY, 1, "kernel log" },
-                { "unlinkat", EROFS, UPLOAD_E_AWAY, 1, "read-write" },
+                { "linkat", EIO, UPLOAD_E_UNREACHABLE, 1, "kernel log" },
+                { "unlinkat", EROFS, UPLOAD_E_UNREACHABLE, 1, "read-write" },
         };
         const Scratch *s = *state;
         Content c;
@@ -338,11 +338,11 @@ static void an_object_that_failed_once_stays_failed(void **state) {
         Content c;
 
         content_init(&c, 1000, 1);
-        assert_int_equal(volume_begin(v, OBJECT, 0, &o, &first), 0);
+        assert_int_equal(volume_object_start(v, OBJECT, 0, &o, &first), 0);
         hook = (Hook){ .fail = "pwrite", .error = EIO, .fail_from = 1, .only_once = true };
-        assert_int_equal(volume_write(o, c.data, c.n, &first), UPLOAD_E_AWAY);
-        assert_int_equal(volume_write(o, c.data, c.n, &second), UPLOAD_E_AWAY);
-        assert_int_equal(volume_commit(o, c.stripes, c.n_stripes, &third), UPLOAD_E_AWAY);
+        assert_int_equal(volume_write(o, c.data, c.n, &first), UPLOAD_E_UNREACHABLE);
+        assert_int_equal(volume_write(o, c.data, c.n, &second), UPLOAD_E_UNREACHABLE);
+        assert_int_equal(volume_commit(o, c.stripes, c.n_stripes, &third), UPLOAD_E_UNREACHABLE);
         assert_string_equal(first, third);
         volume_object_free(o);
         content_done(&c);
@@ -358,11 +358,11 @@ static void a_name_whose_directory_was_not_synced_is_no_delivery_yet(void **stat
         hook = (Hook){ .fail = "fsync",
                        .error = EIO,
                        .fail_from = 4 }; /* after one for each directory above */
-        assert_int_equal(deliver(v, OBJECT, &c, &error), UPLOAD_E_AWAY);
+        assert_int_equal(deliver(v, OBJECT, &c, &error), UPLOAD_E_UNREACHABLE);
         assert_non_null(strstr(hook.log, "linkat fsync "));
         hook.n_named = 0;
         assert_int_equal(deliver(v, OBJECT, &c, &error),
-                         UPLOAD_E_AWAY); /* it is there, but that cannot be proven */
+                         UPLOAD_E_UNREACHABLE); /* it is there, but that cannot be proven */
         hook = (Hook){ 0 };
         assert_int_equal(deliver(v, OBJECT, &c, &error), UPLOAD_E_SAME);
         assert_no_litter(s, "root");
@@ -396,24 +396,24 @@ static void a_full_volume_is_full_and_clean_afterwards(void **state) {
         _cleanup_free_ char *error = NULL, *hinted = NULL;
         VolumeObject *o = NULL;
 
-        assert_int_equal(volume_begin(v, OBJECT, 0, &o, &error), 0);
+        assert_int_equal(volume_object_start(v, OBJECT, 0, &o, &error), 0);
         assert_int_equal(write_content(o, &c, &error), UPLOAD_E_FULL);
         assert_non_null(strstr(error, "root/" OBJECT));
         volume_object_free(o);
         in_scratch(s, "test -z \"$(find root -type f)\"");
         /* With a hint it is known before. */
-        assert_int_equal(volume_begin(v, OBJECT, c.n, &o, &hinted), UPLOAD_E_FULL);
+        assert_int_equal(volume_object_start(v, OBJECT, c.n, &o, &hinted), UPLOAD_E_FULL);
         assert_non_null(strstr(hinted, "lower min_free"));
         unmount(s, "root");
 
         mount_on(s, "tmpfs", "size=100m,nr_inodes=5");
         in_scratch(s, "touch root/1 root/2 root/3 root/4 root/5 root/6 2> /dev/null || true");
         free(error);
-        assert_int_equal(volume_begin(v, OBJECT, 0, &o, &error), UPLOAD_E_FULL);
+        assert_int_equal(volume_object_start(v, OBJECT, 0, &o, &error), UPLOAD_E_FULL);
         assert_non_null(strstr(error, "no inode left"));
         in_scratch(s, "rm root/1"); /* one: for the directory, none for the file */
         free(error);
-        assert_int_equal(volume_begin(v, OBJECT, 0, &o, &error), UPLOAD_E_FULL);
+        assert_int_equal(volume_object_start(v, OBJECT, 0, &o, &error), UPLOAD_E_FULL);
         unmount(s, "root");
         content_done(&c);
 }
@@ -463,10 +463,10 @@ static void a_read_only_volume_is_away(void **state) {
         assert_int_equal(mount("none", path, "none", MS_REMOUNT | MS_BIND | MS_RDONLY, NULL), 0);
         _cleanup_(volume_freep) Volume *v = volume_at(s, "root");
         VolumeObject *o = NULL;
-        assert_int_equal(volume_begin(v, OBJECT, 0, &o, &error), UPLOAD_E_AWAY);
+        assert_int_equal(volume_object_start(v, OBJECT, 0, &o, &error), UPLOAD_E_UNREACHABLE);
         assert_non_null(strstr(error, "Read-only file system; mount it read-write"));
         free(error);
-        assert_int_equal(volume_probe(v, &error), UPLOAD_E_AWAY);
+        assert_int_equal(volume_probe(v, &error), UPLOAD_E_UNREACHABLE);
         assert_non_null(strstr(error, "read-write"));
         assert_int_equal(mount("none", path, "none", MS_REMOUNT | MS_BIND, NULL), 0);
         free(error);
@@ -485,15 +485,15 @@ static void go_away_and_come_back(const Scratch *s, const char *root) {
         mount_on(s, "tmpfs", "size=1m");
         assert_int_equal(deliver(v, "one", &c, &error), 0);
         unmount(s, "root");
-        assert_int_equal(deliver(v, "two", &c, &error), UPLOAD_E_AWAY);
+        assert_int_equal(deliver(v, "two", &c, &error), UPLOAD_E_UNREACHABLE);
         assert_non_null(strstr(error, strcmp(root, "root") == 0 ? "no longer on the mount"
                                                                 : "is it mounted?"));
         free(error);
-        assert_int_equal(volume_probe(v, &error), UPLOAD_E_AWAY);
+        assert_int_equal(volume_probe(v, &error), UPLOAD_E_UNREACHABLE);
         assert_int_equal(volume_read_head(v, "one", 9, &text, &n), -ESTALE);
         in_scratch(s, "test -z \"$(ls -A root)\""); /* nothing went onto the disk below */
         in_scratch(s, "mkdir -p root/sub"); /* not even when somebody made the directory there */
-        assert_int_equal(deliver(v, "two", &c, &error), UPLOAD_E_AWAY);
+        assert_int_equal(deliver(v, "two", &c, &error), UPLOAD_E_UNREACHABLE);
         in_scratch(s, "test -z \"$(find root -type f)\"");
         mount_on(s, "tmpfs",
                  "size=1m"); /* another device under the same mount point, and an empty one */
@@ -524,7 +524,7 @@ static void a_volume_mounted_later_takes_over(void **state) {
         assert_int_equal(deliver(v, "mounted", &c, &error), 0);
         in_scratch(s, "test -e root/mounted");
         unmount(s, "root");
-        assert_int_equal(deliver(v, "mounted", &c, &error), UPLOAD_E_AWAY);
+        assert_int_equal(deliver(v, "mounted", &c, &error), UPLOAD_E_UNREACHABLE);
         content_done(&c);
 }
 
@@ -537,24 +537,24 @@ typedef struct FuseFault {
 
 static void faults_of_a_real_file_system_are_understood(void **state) {
         static const FuseFault faults[] = {
-                { "write ESTALE 500000 tmp", UPLOAD_E_AWAY },
-                { "write EIO 0 tmp", UPLOAD_E_AWAY },
+                { "write ESTALE 500000 tmp", UPLOAD_E_UNREACHABLE },
+                { "write EIO 0 tmp", UPLOAD_E_UNREACHABLE },
                 { "write ENOSPC 300000 tmp", UPLOAD_E_FULL },
                 { "write short 0", 0 },
                 { "write EDQUOT 0 tmp", UPLOAD_E_FULL },
-                { "fsync EIO", UPLOAD_E_AWAY },
-                { "fsyncdir EIO", UPLOAD_E_AWAY },
+                { "fsync EIO", UPLOAD_E_UNREACHABLE },
+                { "fsyncdir EIO", UPLOAD_E_UNREACHABLE },
                 { "fsyncdir EINVAL", 0 },
-                { "read EIO 0 tmp", UPLOAD_E_AWAY },
+                { "read EIO 0 tmp", UPLOAD_E_UNREACHABLE },
                 { "read flip 0 tmp", UPLOAD_E_MISMATCH },
                 { "read flip 600000 tmp", UPLOAD_E_MISMATCH },
                 { "link EPERM", 0 },
-                { "link EIO", UPLOAD_E_AWAY },
-                { "create EACCES", UPLOAD_E_AWAY },
-                { "mkdir EROFS", UPLOAD_E_AWAY },
-                { "statfs ENOTCONN", UPLOAD_E_AWAY },
+                { "link EIO", UPLOAD_E_UNREACHABLE },
+                { "create EACCES", UPLOAD_E_UNREACHABLE },
+                { "mkdir EROFS", UPLOAD_E_UNREACHABLE },
+                { "statfs ENOTCONN", UPLOAD_E_UNREACHABLE },
                 { "* ESTALE 0 mount-of-nobody", 0 },
-                { "* ENOTCONN", UPLOAD_E_AWAY },
+                { "* ENOTCONN", UPLOAD_E_UNREACHABLE },
         };
         const Scratch *s = *state;
         Content c;
@@ -668,7 +668,7 @@ static void a_server_that_dies_is_away(void **state) {
         }
         content_init(&c, MIB, 1);
         _cleanup_(volume_freep) Volume *v = volume_at(s, "mount/root");
-        assert_int_equal(volume_begin(v, OBJECT, 0, &o, &error), 0);
+        assert_int_equal(volume_object_start(v, OBJECT, 0, &o, &error), 0);
         assert_int_equal(volume_write(o, c.data, 1000, &error), 0);
         assert_int_equal(kill(f.pid, SIGKILL), 0);
         assert_int_equal(waitpid(f.pid, NULL, 0), f.pid);
@@ -677,10 +677,10 @@ static void a_server_that_dies_is_away(void **state) {
         VolumeStripe whole = { .bytes = 1000 };
         sha256_of(c.data, 1000, whole.sha256);
         int r = volume_commit(o, &whole, 1, &error);
-        assert_true(r == UPLOAD_E_AWAY || r == -EINVAL);
+        assert_true(r == UPLOAD_E_UNREACHABLE || r == -EINVAL);
         volume_object_free(o);
         free(error);
-        assert_int_equal(volume_probe(v, &error), UPLOAD_E_AWAY);
+        assert_int_equal(volume_probe(v, &error), UPLOAD_E_UNREACHABLE);
         assert_non_null(strstr(error, "mount it again"));
         content_done(&c);
         f.pid = -1;

@@ -72,7 +72,7 @@ static inline int deliver(Volume *v, const char *relative, const Content *c, cha
         VolumeObject *o = NULL;
         free(*ret_error);
         *ret_error = NULL;
-        int r = volume_begin(v, relative, c->n, &o, ret_error);
+        int r = volume_object_start(v, relative, c->n, &o, ret_error);
         if (r == 0)
                 r = write_content(o, c, ret_error);
         if (r == 0)
