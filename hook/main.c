@@ -1,7 +1,8 @@
-/* neuron-dump: run by the Neuron runtime when an execution has failed, as a child of the process that
- * failed. It sends a note to the agent first, writes the record while the agent works, and waits for
- * its snapshot no longer than allowed; without an agent it writes the note to the mailbox and reads
- * sysfs itself. Whatever fails, it exits with 0 and in time: the end of the job must not wait. */
+/* neuron-dump: run by the Neuron runtime when an execution has failed, as a child of the process
+ * that failed. It sends a note to the agent first, writes the record while the agent works, and
+ * waits for its snapshot no longer than allowed; without an agent it writes the note to the mailbox
+ * and reads sysfs itself. Whatever fails, it exits with 0 and in time: the end of the job must not
+ * wait. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -39,8 +40,8 @@
 
 #define TIER_BYTES_MAX (4 * MIB)
 #define CHILD_MARGIN_USEC                                                                          \
-        (20 * USEC_PER_MSEC) /* the collector's own end comes before we kill it  \
-                                                */
+        (20 * USEC_PER_MSEC) /* the collector's own end comes before we kill it                    \
+                              */
 
 typedef struct Tier {
         const char *sysfs_root;
@@ -165,9 +166,9 @@ enum {
         CLOSE_NSEC = 10 * 1000 * 1000,
 };
 
-/* Closing a descriptor waits for its driver or server, also at exit, and no signal helps. A table of
- * descriptors that two processes share (CLONE_FILES) can be cleared by either, and is closed by the
- * one that ends last: another process, for which nobody waits. */
+/* Closing a descriptor waits for its driver or server, also at exit, and no signal helps. A table
+ * of descriptors that two processes share (CLONE_FILES) can be cleared by either, and is closed by
+ * the one that ends last: another process, for which nobody waits. */
 #define FIRST_FD (STDERR_FILENO + 1U)
 /* A child with our descriptors, the very ones; it dies with us. @return as fork(2) */
 static pid_t fork_sharing_fds(void) {
@@ -330,8 +331,8 @@ static int mailbox_write(const char *directory, const char *id, const char *note
 #define DEADLINE_DEFAULT_USEC (2 * USEC_PER_SEC)
 #define DEADLINE_MAX_USEC AGENT_WAIT_MAX_USEC
 #define GRACE_USEC                                                                                 \
-        (50 * USEC_PER_MSEC) /* beyond the deadline, for files that are being written   \
-                                         */
+        (50 * USEC_PER_MSEC) /* beyond the deadline, for files that are being written              \
+                              */
 
 #define RESERVE_MAX_USEC (200 * USEC_PER_MSEC) /* before it, to write what the tier found */
 /* By this text `neuron-collect hook` knows our program, whatever its size and date. */

@@ -347,7 +347,8 @@ static bool api_route_snapshot(ApiCall *c) {
         return true;
 }
 
-/* The routes of the HTTP API: what is asked is checked here, answered by the AgentBackend, and shown by view_json and metrics. */
+/* The routes of the HTTP API: what is asked is checked here, answered by the AgentBackend, and
+ * shown by view_json and metrics. */
 
 struct Api {
         MhdLoop *http; /* NULL in tests */
@@ -355,7 +356,9 @@ struct Api {
         bool read_only;
 };
 
-/* ── routes ────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── routes
+ * ──────────────────────────────────────────────────────────────────────────────────────────────────
+ */
 
 static void get_status(ApiCall *c) {
         AgentView v = { 0 };
@@ -512,7 +515,9 @@ void api_handle(const HttpRequest *request, HttpResponse *ret, void *api) {
         }
 }
 
-/* ── life ──────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── life
+ * ────────────────────────────────────────────────────────────────────────────────────────────────────
+ */
 
 int api_new_for_test(Api **ret, bool read_only, const AgentBackend *backend) {
         Api *a = calloc(1, sizeof *a);

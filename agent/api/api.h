@@ -22,8 +22,9 @@ void api_handle(const HttpRequest *request, HttpResponse *ret, void *api);
 /** For tests: an Api without a socket. */
 int api_new_for_test(Api **ret, bool read_only, const AgentBackend *backend);
 
-/** Makes or takes over the listening unix socket: parent directory, stale socket of a dead agent removed, mode 0660, group
- * `neuron-collectd` when there is one. -EADDRINUSE when somebody answers on it */
+/** Makes or takes over the listening unix socket: parent directory, stale socket of a dead agent
+ * removed, mode 0660, group `neuron-collectd` when there is one. -EADDRINUSE when somebody answers
+ * on it */
 int api_listen_unix(const char *path, int *ret_fd);
 /** `host:port` or `[v6]:port`. */
 int api_listen_tcp(const char *address, int *ret_fd);

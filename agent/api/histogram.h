@@ -11,5 +11,6 @@ typedef struct Histogram {
         double sum;
 } Histogram;
 
-/** Counts a value in the first bucket that it is not above; what is above all counts in `total` alone. */
+/** Counts a value in the first bucket that it is not above; what is above all counts in `total`
+ * alone. */
 void histogram_add(Histogram *h, double value);

@@ -40,7 +40,8 @@ static int find_group(gid_t *ret) {
         return -ENOENT;
 }
 
-/* Gives the socket its mode. It is opened by what it is, not by its name, which could lead elsewhere by now; whatever the umask said. */
+/* Gives the socket its mode. It is opened by what it is, not by its name, which could lead
+ * elsewhere by now; whatever the umask said. */
 static int let_in(const char *path, mode_t mode) {
         _cleanup_close_ int fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
         char link[32];
@@ -73,8 +74,9 @@ static int listen_unix(const char *path, int type, mode_t mode, int *ret_fd) {
         _cleanup_close_ int fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (fd < 0)
                 return -errno;
-        /* On Linux the file that bind() makes has the mode of the socket's inode, less the umask: so it is never open to all, not
-         * for a moment, and the process-wide umask stays as it is. See unix(7). */
+        /* On Linux the file that bind() makes has the mode of the socket's inode, less the umask:
+         * so it is never open to all, not for a moment, and the process-wide umask stays as it is.
+         * See unix(7). */
         if (fchmod(fd, 0600) < 0 || bind(fd, (const struct sockaddr *)&address, sizeof address) < 0)
                 return -errno;
         r = let_in(path, mode);

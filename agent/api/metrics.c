@@ -1,4 +1,5 @@
-/* The metrics as Prometheus' text format (version 0.0.4). All numbers come from one view, so that they agree with each other. */
+/* The metrics as Prometheus' text format (version 0.0.4). All numbers come from one view, so that
+ * they agree with each other. */
 #include "agent/api/metrics.h"
 
 #include <inttypes.h>
@@ -24,8 +25,8 @@ static void head(StrBuf *b, const char *name, const char *type, const char *help
         strbuf_addf(b, "# HELP " PREFIX "%s %s\n# TYPE " PREFIX "%s %s\n", name, help, name, type);
 }
 
-/* Adds a label's value: backslash, quote and newline escaped as the format says; bytes that are not UTF-8, which would make a
- * scraper refuse everything, become U+FFFD. */
+/* Adds a label's value: backslash, quote and newline escaped as the format says; bytes that are not
+ * UTF-8, which would make a scraper refuse everything, become U+FFFD. */
 static void add_value(StrBuf *b, const char *value) {
         size_t n = strlen(value);
 

@@ -1,4 +1,5 @@
-/* The metrics of INTERFACE.md §7 in Prometheus' text format. docs/METRICS.md tells what each means. */
+/* The metrics of INTERFACE.md §7 in Prometheus' text format. docs/METRICS.md tells what each means.
+ */
 #pragma once
 
 #include "agent/api/view.h"

@@ -1,4 +1,5 @@
-/* What can be seen of the agent and asked of it, without knowing the agent: the seam between api.c and agent.c. */
+/* What can be seen of the agent and asked of it, without knowing the agent: the seam between api.c
+ * and agent.c. */
 #pragma once
 
 #include <stdbool.h>
@@ -33,15 +34,16 @@ typedef struct SourceView {
         double last_scan_seconds;
         /* Retention; of bounds 0 = off */
         uint64_t used_bytes, max_use_bytes, free_bytes, keep_free_bytes;
-        uint64_t n_held,
-                n_unheld; /* delivered bundles: to be deleted, and never deleted since nothing of ours holds their files */
+        uint64_t n_held, n_unheld;  /* delivered bundles: to be deleted, and never deleted since
+                                       nothing of ours holds their files */
         const char *retention_note; /* short of room …; NULL */
 } SourceView;
 
 typedef struct LimitsView {
         uint64_t upload_rate; /* bytes a second at this time of day; 0 = no limit */
-        double work_share; /* of the time that workers may work now: less while the machine is pressed */
-        const char *note; /* why it never is less; NULL */
+        double work_share;    /* of the time that workers may work now: less while the machine is
+                                 pressed */
+        const char *note;     /* why it never is less; NULL */
 } LimitsView;
 
 typedef struct LabelledCount {
@@ -57,8 +59,8 @@ typedef struct RequestView {
 
 typedef struct DrainView {
         bool is_draining;
-        const char *
-                reason; /* who asked, a sentence: "asked by the operator", "EC2: spot interruption (terminate)" */
+        const char *reason;     /* who asked, a sentence: "asked by the operator", "EC2: spot
+                                   interruption (terminate)" */
         uint64_t since_usec;    /* CLOCK_REALTIME */
         uint64_t deadline_usec; /* when this instance goes, CLOCK_REALTIME; 0 = not known */
         bool is_safe;           /* nothing that only this node has: safe to terminate */
@@ -88,7 +90,8 @@ typedef struct AgentView {
         uint64_t config_loaded_usec;
         uint64_t bundles[N_BUNDLE_STATES];
         uint64_t bytes_by_state[N_BUNDLE_STATES];
-        int64_t unaccounted; /* discovered less the sum of the states, each counted for itself: 0, or something is wrong */
+        int64_t unaccounted; /* discovered less the sum of the states, each counted for itself: 0,
+                                or something is wrong */
         uint64_t bytes_delivered, bytes_sent, bytes_read, buffer_bytes;
         const DestinationView *destinations;
         size_t n_destinations;
@@ -106,10 +109,11 @@ typedef struct AgentView {
         DrainView drain;
         LimitsView limits;
         HookView hook;
-        uint64_t n_sources_deleted,
-                sources_deleted_bytes; /* bundles whose files retention has deleted, since the state was made */
-        bool idle; /* every source has been scanned, nothing waits to be looked at and no bundle is underway */
-        bool ready;             /* can deliver now */
+        uint64_t n_sources_deleted, sources_deleted_bytes; /* bundles whose files retention has
+                                                              deleted, since the state was made */
+        bool idle;  /* every source has been scanned, nothing waits to be looked at and no bundle is
+                       underway */
+        bool ready; /* can deliver now */
         const char *ready_note; /* why not */
 } AgentView;
 
@@ -130,20 +134,24 @@ typedef struct SnapshotAnswer { /* all the caller's, to be freed */
 /** What api.c may ask for; agent.c fills it. All run on the loop and do not block. */
 typedef struct AgentBackend {
         void (*view)(AgentView *ret, void *userdata); /* borrowed until the next call */
-        /* Calls on_bundle for each. `explain` is only made for one bundle: sentences on where it is and what happens next. */
+        /* Calls on_bundle for each. `explain` is only made for one bundle: sentences on where it is
+         * and what happens next. */
         int (*list)(const ViewFilter *f, int (*on_bundle)(const BundleRecord *b, void *u), void *u,
                     void *userdata);
         int (*get)(const char *id, BundleRecord *ret, char **ret_explain,
                    void *userdata); /* -ENOENT */
-        /* action: retry cancel pin unpin. 0; -ENOENT; -EPERM with *ret_message: not possible in its state */
+        /* action: retry cancel pin unpin. 0; -ENOENT; -EPERM with *ret_message: not possible in its
+         * state */
         int (*act)(const char *id, const char *action, char **ret_message, void *userdata);
         /* settle: only scan and retry now; what is found still waits for `settle` */
         int (*flush)(bool settle, char **ret_message, void *userdata);
-        /* Stops taking new bundles and ships the rest, or takes new ones again. Both may be asked for twice. */
+        /* Stops taking new bundles and ships the rest, or takes new ones again. Both may be asked
+         * for twice. */
         int (*drain)(bool on, char **ret_message, void *userdata);
         /* Takes a snapshot of the hardware. 0; -EPERM with *ret_message: not now, and why */
         int (*snapshot)(char ret_name[SNAPSHOT_NAME_SIZE], char **ret_message, void *userdata);
-        /* What has become of it. @param file  one of its files; NULL = snapshot.json, once it is there  @return 0, -ENOENT */
+        /* What has become of it. @param file  one of its files; NULL = snapshot.json, once it is
+         * there  @return 0, -ENOENT */
         int (*get_snapshot)(const char *name, const char *file, SnapshotAnswer *ret,
                             void *userdata);
         void *userdata;

@@ -8,7 +8,8 @@
 #include "lib/base/clock.h"
 #include "lib/base/path.h"
 
-/* json_pack() with "o" takes the references over, fails as a whole when one of them is NULL, and then drops the others. */
+/* json_pack() with "o" takes the references over, fails as a whole when one of them is NULL, and
+ * then drops the others. */
 
 static json_t *number(uint64_t n) {
         return json_integer((json_int_t)MIN(n, (uint64_t)INT64_MAX));
@@ -241,7 +242,8 @@ static json_t *delivery_list(const BundleRecord *b, const AgentView *v) {
         return TAKE_PTR(list);
 }
 
-/* The store keeps the reasons as JSON; what is no array is shown as the one reason rather than lost. */
+/* The store keeps the reasons as JSON; what is no array is shown as the one reason rather than
+ * lost. */
 static json_t *reasons_json(const char *text) {
         json_t *v;
 

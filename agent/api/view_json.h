@@ -5,7 +5,8 @@
 
 #include "agent/api/view.h"
 
-/** @return text as a JSON string, spelled by path_escape() where it is not UTF-8; null for NULL; NULL for lack of memory */
+/** @return text as a JSON string, spelled by path_escape() where it is not UTF-8; null for NULL;
+ * NULL for lack of memory */
 json_t *view_text_json(const char *s);
 
 /** @return `GET /v1/status`, NULL for lack of memory */

@@ -470,8 +470,8 @@ static void handle_result(Destination *d, Bundle *b, Delivery *job) {
         Scheduler *s = d->scheduler;
         DeliveryRecord *delivery = find_delivery(b, d->config->name);
         b->n_running--;
-        /* Without these rows a scan after a crash would ship its members again, as a supplement. The
-         * next attempt finds the copy at the destination. */
+        /* Without these rows a scan after a crash would ship its members again, as a supplement.
+         * The next attempt finds the copy at the destination. */
         if (job->result == RESULT_DELIVERED && store_prints(s, b, delivery, job) < 0)
                 (void)delivery_endf(job, RESULT_NO_RESOURCES,
                                     "delivered, but the state database cannot be written");

@@ -147,11 +147,10 @@ static void refuse(HookPeer *p, const char *answer, const char *why) {
 static ssize_t receive(HookPeer *p, bool *ret_gone) {
         ssize_t n = recv(p->fd, p->socket->packet, p->socket->options.max_packet + 1,
                          MSG_DONTWAIT | MSG_TRUNC);
-        if (n < 0 &&
-            errno ==
-                    /* it closed without reading all of ours: reported once, before its own last
-                     * packet */
-                    ECONNRESET)
+        if (n < 0 && errno ==
+                             /* it closed without reading all of ours: reported once, before its own
+                              * last packet */
+                             ECONNRESET)
                 n = recv(p->fd, p->socket->packet, p->socket->options.max_packet + 1,
                          MSG_DONTWAIT | MSG_TRUNC);
         *ret_gone = n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);

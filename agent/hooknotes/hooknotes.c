@@ -42,7 +42,7 @@ typedef struct Note {
         NoteView view;   /* borrows from here */
         bool is_durable; /* accepted */
         bool has_ended;  /* its hook has; before it was durable, or while its directory was checked
-                         */
+                          */
         /* the file system of its directory does not answer: its hook gets that as the reason */
         bool is_unseen;
         bool is_invisible; /* its directory would be in a source, and is in none that we see */

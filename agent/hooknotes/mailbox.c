@@ -20,9 +20,8 @@
 #define SCAN_INTERVAL_USEC USEC_PER_MINUTE
 #define RESCAN_USEC USEC_PER_SEC /* when something was left there for a moment */
 #define LINKED_USEC                                                                                \
-        (10 *                                                                                      \
-         USEC_PER_SEC) /* a hook may have given it its name by link(), and its dot-name has   \
-                               yet to go */
+        (10 * USEC_PER_SEC) /* a hook may have given it its name by link(), and its dot-name has   \
+                                    yet to go */
 #define LOG_INTERVAL_USEC USEC_PER_MINUTE
 #define SLACK_BYTES (64 * 1024) /* of a file on disk: file systems have blocks of that size */
 #define UNFINISHED_USEC (60 * USEC_PER_SEC) /* a dot-name that nobody renames any more */

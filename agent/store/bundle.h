@@ -1,5 +1,5 @@
-/* The bundles that something may still happen to, in memory, each a row in the store first. The one place that changes
- * a bundle's state: checks the move, writes the row, logs it, counts it. */
+/* The bundles that something may still happen to, in memory, each a row in the store first. The one
+ * place that changes a bundle's state: checks the move, writes the row, logs it, counts it. */
 #pragma once
 
 #include <stdbool.h>
@@ -46,29 +46,33 @@ typedef struct Bundle {
         /* Intake's: */
         sd_event_source *timer; /* next look */
         bool probing, flush, dirty, check;
-        bool is_replaced; /* another unit lies in its place, to be looked at when this one is through */
-        bool is_active; /* counts among those that its source works on */
-        Owners owners;  /* of its members, as of the last look; none was: of nobody */
-        uint64_t
-                whole_boot_usec; /* since when it waits only for what is still to be attached; 0 = it does not */
+        bool is_replaced; /* another unit lies in its place, to be looked at when this one is
+                             through */
+        bool is_active;   /* counts among those that its source works on */
+        Owners owners;    /* of its members, as of the last look; none was: of nobody */
+        uint64_t whole_boot_usec; /* since when it waits only for what is still to be attached; 0 =
+                                     it does not */
         uint64_t quiet_usec, checked_boot_usec, seen_boot_usec, check_took_usec;
         bool process_seen;
-        uint64_t
-                process_start; /* of the pid in its names, ticks since boot; valid when process_seen */
-        /* RetentionRunner's: on disk, when the digest was this one; nothing measured yet: used_inodes 0 */
+        uint64_t process_start; /* of the pid in its names, ticks since boot; valid when
+                                   process_seen */
+        /* RetentionRunner's: on disk, when the digest was this one; nothing measured yet:
+         * used_inodes 0 */
         uint64_t used_bytes, used_inodes, used_digest;
         /* Pipeline's: */
         uint64_t full_at_bytes; /* that much of it did not fit on a destination */
         unsigned n_running;     /* deliveries at work */
         BundleTries
                 tries[BUNDLE_TRIES_MAX]; /* by the delivery's index; the last one for all beyond */
-        bool has_target_state; /* an answer came while others were at work: carried out when they are back */
-        BundleState wish; /* its reason is rec.reason */
-        bool tolerant;    /* changed under us too often or past max_wait: ship it as it is */
-        bool cancel;      /* asked for while shipping: carried out when the workers are back */
+        bool has_target_state; /* an answer came while others were at work: carried out when they
+                                  are back */
+        BundleState wish;      /* its reason is rec.reason */
+        bool tolerant;         /* changed under us too often or past max_wait: ship it as it is */
+        bool cancel;           /* asked for while shipping: carried out when the workers are back */
 } Bundle;
 
-/* In place of a device number: the supplement is made of attachments alone, and whatever is at the unit's place is not looked at. */
+/* In place of a device number: the supplement is made of attachments alone, and whatever is at the
+ * unit's place is not looked at. */
 #define BUNDLE_DEV_OF_ATTACHMENTS UINT64_MAX
 static inline bool bundle_is_of_attachments(const BundleRecord *rec) {
         return rec->supplement_of[0] && rec->unit_ino == 0 &&
@@ -78,7 +82,8 @@ static inline bool bundle_is_of_attachments(const BundleRecord *rec) {
 typedef struct BundleTable BundleTable;
 
 typedef struct BundleTableCallbacks {
-        /* A bundle has reached a final state and its row says so; right before it is dropped from memory and freed. */
+        /* A bundle has reached a final state and its row says so; right before it is dropped from
+         * memory and freed. */
         void (*on_final)(Bundle *b, void *userdata);
         /* A row could not be written: call bundle_table_retry() after a while. */
         void (*on_store_error)(void *userdata);
@@ -90,15 +95,17 @@ int bundle_table_new(BundleTable **ret, Store *store, Clock *clock,
                      const BundleTableCallbacks *callbacks);
 BundleTable *bundle_table_free(BundleTable *t);
 
-/** Adds a new bundle: its row is durable when this returns, unless it stands in a transaction of the store. Takes
- * what rec owns. @return 0, -EEXIST, -errno of the store */
+/** Adds a new bundle: its row is durable when this returns, unless it stands in a transaction of
+ * the store. Takes what rec owns. @return 0, -EEXIST, -errno of the store */
 int bundle_table_add(BundleTable *t, BundleRecord *rec, IntakeSource *source, Bundle **ret);
 
-/** Takes a quarantined bundle back into memory, in its state. @return 0, -ENOENT, -EEXIST (its unit is being worked on) */
+/** Takes a quarantined bundle back into memory, in its state. @return 0, -ENOENT, -EEXIST (its unit
+ * is being worked on) */
 int bundle_table_revive(BundleTable *t, const char *id, IntakeSource *source, Bundle **ret);
 
-/** What becomes of the links of a bundle when it is delivered: with `keep` its row goes on to say links_held, for retention to let go of
- * later; else it does not. From the first configuration on. */
+/** What becomes of the links of a bundle when it is delivered: with `keep` its row goes on to say
+ * links_held, for retention to let go of later; else it does not. From the first configuration on.
+ */
 void bundle_table_keep_links(BundleTable *t, bool keep);
 
 /** Drops a bundle whose row was never committed, as if it had not been seen. */
@@ -109,7 +116,8 @@ Bundle *bundle_table_find_unit(const BundleTable *t, const char *source, const c
 ListLink *bundle_table_all(BundleTable *t);
 size_t bundle_table_n(const BundleTable *t);
 
-/* The bundles of one source, by name, whether it is configured or not; stays when the last one has gone. */
+/* The bundles of one source, by name, whether it is configured or not; stays when the last one has
+ * gone. */
 typedef struct BundleQueue {
         char *source;
         ListLink bundles; /* Bundle.queue_link, oldest first */
@@ -118,25 +126,29 @@ typedef struct BundleQueue {
 const BundleQueue *bundle_table_queue_of(const BundleTable *t, const Bundle *b);
 BundleQueue *const *bundle_table_queues(const BundleTable *t, size_t *ret_n);
 
-/** Moves a bundle to a state, for a reason (a sentence, copied; may be NULL). A move that the state table forbids is a defect: it is
- * logged and refused with -EPERM. After a move to a final state the bundle is gone: do not touch it.
- * When the row cannot be written the move still happens in memory; a final one is finished (on_final, freed) only once
- * bundle_table_retry() has written it, so that nothing is let go on the strength of what a crash would forget. */
+/** Moves a bundle to a state, for a reason (a sentence, copied; may be NULL). A move that the state
+ * table forbids is a defect: it is logged and refused with -EPERM. After a move to a final state
+ * the bundle is gone: do not touch it. When the row cannot be written the move still happens in
+ * memory; a final one is finished (on_final, freed) only once bundle_table_retry() has written it,
+ * so that nothing is let go on the strength of what a crash would forget. */
 int bundle_set_state(BundleTable *t, Bundle *b, BundleState to, const char *reason);
 /** @return whether a delivery was ever begun: that has left its object's name in the row */
 bool bundle_has_begun(const Bundle *b);
 
-/** Moves one of its deliveries to a state; the row is the caller's to write. A move that the state table forbids is a defect: it is logged
- * and refused with -EPERM. */
+/** Moves one of its deliveries to a state; the row is the caller's to write. A move that the state
+ * table forbids is a defect: it is logged and refused with -EPERM. */
 int bundle_set_delivery_state(const Bundle *b, DeliveryRecord *delivery, DeliveryState to);
 
-/** Writes the row after a change of other fields, not of one in a final state. A failure is logged and remembered, see bundle_table_store_error(). */
+/** Writes the row after a change of other fields, not of one in a final state. A failure is logged
+ * and remembered, see bundle_table_store_error(). */
 void bundle_save(BundleTable *t, Bundle *b);
 
-/** Writes what could not be written, and finishes the moves that waited for it. @return whether nothing is left to write */
+/** Writes what could not be written, and finishes the moves that waited for it. @return whether
+ * nothing is left to write */
 bool bundle_table_retry(BundleTable *t);
 
-/** @return 0, or the negative errno that the store failed with, until everything is written again */
+/** @return 0, or the negative errno that the store failed with, until everything is written again
+ */
 int bundle_table_store_error(const BundleTable *t);
 /** @return a sentence on that, static; NULL = all is well */
 const char *bundle_table_note(const BundleTable *t);
@@ -149,5 +161,6 @@ void bundle_table_counts(BundleTable *t, StoreCounts *ret);
 /** As store_list(). The record stays the store's. */
 int bundle_table_list(BundleTable *t, const StoreFilter *f,
                       int (*on_bundle)(const BundleRecord *b, void *userdata), void *userdata);
-/** @return how many are here that are not in a final state (those are only waiting for their row) */
+/** @return how many are here that are not in a final state (those are only waiting for their row)
+ */
 size_t bundle_table_n_open(const BundleTable *t);

@@ -1,5 +1,5 @@
-/* The rows of the bundles in memory: written at each change, written again later when that fails, and what is
- * shown of them. */
+/* The rows of the bundles in memory: written at each change, written again later when that fails,
+ * and what is shown of them. */
 #include <errno.h>
 #include <search.h>
 #include <stdlib.h>
@@ -137,8 +137,8 @@ static int on_stored(BundleRecord *rec, void *userdata) {
                 if (b->rec.deliveries[i].state == DELIVERY_SHIPPING)
                         (void)bundle_set_delivery_state(b, &b->rec.deliveries[i], DELIVERY_PENDING);
         int r = put_into(t, b);
-        if (r ==
-            -EEXIST) { /* two rows for one unit cannot come from us; the other one is worked on first */
+        if (r == -EEXIST) { /* two rows for one unit cannot come from us; the other one is worked on
+                               first */
                 log_dump(b->rec.id, LOG_ERR, 0,
                          "another bundle of '%s' is underway, leaving this one for the next start",
                          b->rec.path);
@@ -345,8 +345,8 @@ void bundle_save(BundleTable *t, Bundle *b) {
         bundle_table_mark_failed(t, r < 0 ? r : -ENOENT);
 }
 
-/* All rows in one commit. What on_final does may save other bundles, which then are on no list, or on
- * t->to_write again. */
+/* All rows in one commit. What on_final does may save other bundles, which then are on no list, or
+ * on t->to_write again. */
 static int write_rows(BundleTable *t) {
         ListLink written;
         int r = store_begin(t->store);

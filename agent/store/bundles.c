@@ -1,5 +1,5 @@
-/* Bundles and their deliveries: records to rows and back, and the fingerprints of their members. The
- * order of the columns is fixed in schema.c. */
+/* Bundles and their deliveries: records to rows and back, and the fingerprints of their members.
+ * The order of the columns is fixed in schema.c. */
 #include <endian.h>
 #include <errno.h>
 #include <stdio.h>
@@ -125,8 +125,8 @@ static int write_bundle(Store *s, StoreStatement which, const BundleRecord *reco
                 bind_text(&b, record->supplement_of);
                 bind_number(&b, record->first_seen_usec);
         } else
-                b.column =
-                        6; /* what a bundle is does not change: the statement has no such parameters */
+                b.column = 6; /* what a bundle is does not change: the statement has no such
+                                 parameters */
         bind_text(&b, bundle_state_name(record->state));
         bind_bytes(&b, record->reason);
         bind_number(&b, record->complete);
@@ -362,7 +362,8 @@ static int read_page(Store *s, const StoreFilter *f, const BundleRecord *after, 
                 int error = read_bundle(st, b, &p->rows[p->n++]);
                 if (error == 0)
                         error = read_deliveries(s, p->rows[p->n - 1], b);
-                /* Among those that are worked on it would be missed; then the database is given up. */
+                /* Among those that are worked on it would be missed; then the database is given up.
+                 */
                 p->is_foreign[p->n - 1] = error == -EUCLEAN && !f->active_only && b->id[0];
                 if (error < 0 && !p->is_foreign[p->n - 1])
                         return error;
@@ -370,7 +371,8 @@ static int read_page(Store *s, const StoreFilter *f, const BundleRecord *after, 
         return r == SQLITE_DONE || r == SQLITE_ROW ? 0 : store_errno(s, r);
 }
 
-/* Whole pages are read before their records are handed out, so that the callback may use the store as it likes. */
+/* Whole pages are read before their records are handed out, so that the callback may use the store
+ * as it likes. */
 int store_list(Store *s, const StoreFilter *f, int (*on_bundle)(BundleRecord *b, void *userdata),
                void *userdata) {
         BundleRecord after = { 0 }; /* a key: owns nothing */

@@ -1,5 +1,5 @@
-/* The state directory: its lock, opening the database in it or putting a broken one aside, transactions,
- * the reserve for a full disk, and counters. */
+/* The state directory: its lock, opening the database in it or putting a broken one aside,
+ * transactions, the reserve for a full disk, and counters. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -135,7 +135,8 @@ static void write_pid(int fd) {
                 (void)!ftruncate(fd, 0); /* at least not another one's */
 }
 
-/* The locks are the two flocks; the number in the file is for people. The directory's holds also where there is no room for the file. */
+/* The locks are the two flocks; the number in the file is for people. The directory's holds also
+ * where there is no room for the file. */
 static int acquire_lock(Store *s, pid_t *ret_pid) {
         int taken = flock(s->dir_fd, LOCK_EX | LOCK_NB), error = errno;
 
@@ -199,14 +200,15 @@ static int prepare_file(Store *s, bool *ret_foreign) {
                 return -errno;
         if ((st.st_mode & 07777) != 0600 && fchmod(fd, 0600) < 0)
                 return -errno;
-        /* Every page is about to be checked, in the order of the trees: read from a cold disk in the order of the file, that is
-         * ten times as fast. The kernel takes a few MiB a call. */
+        /* Every page is about to be checked, in the order of the trees: read from a cold disk in
+         * the order of the file, that is ten times as fast. The kernel takes a few MiB a call. */
         for (off_t at = 0; at < st.st_size && at < PREFETCH_MAX; at += PREFETCH_STEP)
                 (void)posix_fadvise(fd, at, PREFETCH_STEP, POSIX_FADV_WILLNEED); /* only a hint */
         return 0;
 }
 
-/* Whether a result at open says that this is no database of ours, in contrast to a disk that fails or is full. */
+/* Whether a result at open says that this is no database of ours, in contrast to a disk that fails
+ * or is full. */
 static bool is_damage(int result) {
         switch (result & 0xff) {
         case SQLITE_CORRUPT:
@@ -380,7 +382,8 @@ void store_rollback(Store *s) {
         s->transaction_error = 0;
 }
 
-/* A savepoint is a transaction where there is none, so each change is whole by itself and inside a bigger one. */
+/* A savepoint is a transaction where there is none, so each change is whole by itself and inside a
+ * bigger one. */
 int store_savepoint(Store *s) {
         if (s->transaction_error < 0)
                 return s->transaction_error;
@@ -413,27 +416,27 @@ int store_recover(Store *s) {
 
 /* Space that the database keeps for a full disk, so that bookkeeping continues on it.
  *
- * In WAL mode a commit writes the log, and a checkpoint writes the database file. Neither needs space
- * on the disk if both only write over blocks that they have:
+ * In WAL mode a commit writes the log, and a checkpoint writes the database file. Neither needs
+ * space on the disk if both only write over blocks that they have:
  * - the log is made LOG_BYTES long once and never truncated (journal_size_limit=-1, PERSIST_WAL).
- *   After a checkpoint at 256 pages SQLite writes it from its beginning again; the index of a log of
- *   this length (-shm) does not grow either;
+ *   After a checkpoint at 256 pages SQLite writes it from its beginning again; the index of a log
+ * of this length (-shm) does not grow either;
  * - the database may use only pages for which the file has blocks. Before each change the file is
- *   extended AHEAD_PAGES beyond its pages, and max_page_count is set to that. On a full disk it is the
- *   number of pages there are: without this limit a commit would fit into the log and its checkpoint
- *   would fail for ever;
+ *   extended AHEAD_PAGES beyond its pages, and max_page_count is set to that. On a full disk it is
+ * the number of pages there are: without this limit a commit would fit into the log and its
+ * checkpoint would fail for ever;
  * - the table `reserve` holds rows of zeros. On a full disk they are deleted one by one, and their
  *   pages become free pages of the database.
- * File systems that copy on write (btrfs, ZFS) need space even to write over a block. There the first
- * change that fails pauses the intake. */
+ * File systems that copy on write (btrfs, ZFS) need space even to write over a block. There the
+ * first change that fails pauses the intake. */
 
 #define PAGE_BYTES 4096
 #define CHUNK_BYTES ((int)MIB) /* the file's length is a multiple of it */
 #define AHEAD_PAGES 512
 #define LOG_BYTES (4 * MIB)
 /* 1,000 bundles take 0.8 MiB with one destination, 1.3 MiB with three, and 2 KiB more for each hook
- * note (measured with 400 bundles: 808 bytes each for rows, indexes and fingerprints). The free pages
- * of the last row are left to the deliveries: new bundles and notes pause before. */
+ * note (measured with 400 bundles: 808 bytes each for rows, indexes and fingerprints). The free
+ * pages of the last row are left to the deliveries: new bundles and notes pause before. */
 #define RESERVE_ROWS 4
 #define ROW_BYTES ((uint64_t)MIB)
 #define FREE_PAGES_MIN 256
@@ -501,7 +504,8 @@ void store_reserve_open(Store *s) {
         (void)sqlite3_file_control(s->db, "main", SQLITE_FCNTL_PERSIST_WAL, &persist);
         (void)sqlite3_file_control(s->db, "main", SQLITE_FCNTL_CHUNK_SIZE, &chunk);
         s->max_pages = 0;
-        /* SQLite locks the database and the index, never the log: this close(2) releases nothing. */
+        /* SQLite locks the database and the index, never the log: this close(2) releases nothing.
+         */
         _cleanup_close_ int fd =
                 openat(s->dir_fd, "state.db-wal", O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
         if (fd >= 0)
@@ -509,7 +513,8 @@ void store_reserve_open(Store *s) {
         store_reserve_update(s);
 }
 
-/* Sums that are known without counting: by state, kept by triggers, and by name, kept by the caller. */
+/* Sums that are known without counting: by state, kept by triggers, and by name, kept by the
+ * caller. */
 
 /* @param ret  0 when there is none, or it cannot be read  @return 0 or -errno */
 static int read_counter(Store *s, const char *name, uint64_t *ret) {

@@ -1,5 +1,5 @@
-/* The ledger: uploads underway with their parts. Rows are handed out one by one as copies, so that the callbacks
- * may use the store as they like. */
+/* The ledger: uploads underway with their parts. Rows are handed out one by one as copies, so that
+ * the callbacks may use the store as they like. */
 #include "agent/store/ledger.h"
 
 #include <endian.h>
@@ -316,7 +316,8 @@ int store_ledger_parts(Store *s, const char *bundle, const char *destination,
         return r < 0 ? r : 0;
 }
 
-/* Uploads to be aborted: of those that nobody goes on with, and of those that may be left where something was begun. */
+/* Uploads to be aborted: of those that nobody goes on with, and of those that may be left where
+ * something was begun. */
 
 int store_abort_add(Store *s, const LedgerAbort *a, int64_t *ret_id) {
         int r = store_savepoint(s);

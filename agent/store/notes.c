@@ -1,4 +1,5 @@
-/* Rows of notes and jobs. The number of notes is bounded here, in the same transaction that adds one. */
+/* Rows of notes and jobs. The number of notes is bounded here, in the same transaction that adds
+ * one. */
 #include "agent/store/notes_store.h"
 
 #include <errno.h>
@@ -55,7 +56,8 @@ static int find_most(Store *s, StoreStatement most, int64_t *ret_uid) {
         return r == SQLITE_ROW ? 0 : r == SQLITE_DONE ? STORE_E_NOTES_FULL : store_errno(s, r);
 }
 
-/* The oldest finished one goes; one whose bundle is underway goes behind all others. @return 0; STORE_E_NOTES_FULL: none has finished */
+/* The oldest finished one goes; one whose bundle is underway goes behind all others. @return 0;
+ * STORE_E_NOTES_FULL: none has finished */
 static int drop_oldest(Store *s, int64_t uid) {
         _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_NOTE_DROP_OF];
         Binder b = { .statement = st };
@@ -65,7 +67,8 @@ static int drop_oldest(Store *s, int64_t uid) {
         return r < 0 ? r : sqlite3_changes(s->db) > 0 ? 0 : STORE_E_NOTES_FULL;
 }
 
-/* Makes room for one more of so many bytes. @param uid  UID_ALL: among all, where who has most of what is short makes it */
+/* Makes room for one more of so many bytes. @param uid  UID_ALL: among all, where who has most of
+ * what is short makes it */
 static int make_room(Store *s, int64_t uid, uint64_t bytes, const NoteSum *max) {
         for (;;) {
                 NoteSum sum = { 0 };
@@ -221,7 +224,8 @@ typedef struct NoteQuery {
         const StoredUnit *unit; /* of STORE_NOTE_NEXT_OF_UNIT */
 } NoteQuery;
 
-/* @return 0, STORE_E_NOT_FOUND at the end, -errno; -EUCLEAN: the row cannot be, and *at is behind it */
+/* @return 0, STORE_E_NOT_FOUND at the end, -errno; -EUCLEAN: the row cannot be, and *at is behind
+ * it */
 static int next_note(Store *s, const NoteQuery *q, int64_t *at, StoredNote *ret) {
         _cleanup_reset_ sqlite3_stmt *st = s->statements[q->statement];
         Binder b = { .statement = st };

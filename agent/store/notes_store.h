@@ -1,5 +1,6 @@
-/* What the hook told, and who was seen at the devices: rows in the store. The rules are those of store.h: 0 says that it is durable. A note that cannot be
- * written was not accepted, and the hook puts it into the mailbox: -ENOSPC while new ones are paused, see store_last_error(). */
+/* What the hook told, and who was seen at the devices: rows in the store. The rules are those of
+ * store.h: 0 says that it is durable. A note that cannot be written was not accepted, and the hook
+ * puts it into the mailbox: -ENOSPC while new ones are paused, see store_last_error(). */
 #pragma once
 
 #include "agent/store/store.h"
@@ -28,14 +29,19 @@ typedef struct StoredNote {
 /** Frees what it owns, and zeroes it. */
 void stored_note_done(StoredNote *n);
 
-/** Adds one, durably (or with the transaction that is open). Where its uid has too many, its oldest finished ones go; where there are too many in all, those
- * of the uid that has most notes, or most bytes where these are short (of several the highest uid). A note whose bundle is underway goes behind the others.
- * @return 0; STORE_E_NOTE_TWICE: the id is there, and nothing was changed; STORE_E_NOTES_FULL: none can go; -errno */
+/** Adds one, durably (or with the transaction that is open). Where its uid has too many, its oldest
+ * finished ones go; where there are too many in all, those of the uid that has most notes, or most
+ * bytes where these are short (of several the highest uid). A note whose bundle is underway goes
+ * behind the others.
+ * @return 0; STORE_E_NOTE_TWICE: the id is there, and nothing was changed; STORE_E_NOTES_FULL: none
+ * can go; -errno */
 enum { STORE_E_NOTE_TWICE = 3, STORE_E_NOTES_FULL = 4 };
 int store_note_add(Store *s, const StoredNote *n);
-/** What was found out about the process after it was added: takes pid and start_ticks of n, and container where it is not NULL. 0 or STORE_E_NOT_FOUND */
+/** What was found out about the process after it was added: takes pid and start_ticks of n, and
+ * container where it is not NULL. 0 or STORE_E_NOT_FOUND */
 int store_note_set_process(Store *s, const StoredNote *n);
-/** Its directory came after it: takes source, unit_path, s3_prefix and refused of n, and container where it is not NULL. 0 or STORE_E_NOT_FOUND */
+/** Its directory came after it: takes source, unit_path, s3_prefix and refused of n, and container
+ * where it is not NULL. 0 or STORE_E_NOT_FOUND */
 int store_note_set_unit(Store *s, const StoredNote *n);
 /** Its hook has ended. The second time changes nothing. 0 or STORE_E_NOT_FOUND */
 int store_note_finish(Store *s, const char *id, uint64_t now_usec);
@@ -43,7 +49,8 @@ int store_note_finish(Store *s, const char *id, uint64_t now_usec);
 typedef struct StoredUnit { /* borrowed */
         const char *source, *path;
 } StoredUnit;
-/** The note is borrowed for the call, which may use the store. A negative return ends the list and is returned, a positive one ends it with 0. */
+/** The note is borrowed for the call, which may use the store. A negative return ends the list and
+ * is returned, a positive one ends it with 0. */
 typedef int (*StoreOnNote)(const StoredNote *n, void *userdata);
 
 /** The notes about a unit, in the order in which they came. */
@@ -60,9 +67,12 @@ typedef struct StoredJob {
 } StoredJob;
 void stored_job_done(StoredJob *j);
 
-/** Puts one: by pid and start_ticks there is one row. Above STORE_JOBS_MAX those that were not seen for the longest time go. */
+/** Puts one: by pid and start_ticks there is one row. Above STORE_JOBS_MAX those that were not seen
+ * for the longest time go. */
 int store_job_put(Store *s, const StoredJob *j);
-/** @param start_ticks  0 = whichever was seen last under this pid  @return 0 and *ret (stored_job_done), or STORE_E_NOT_FOUND */
+/** @param start_ticks  0 = whichever was seen last under this pid  @return 0 and *ret
+ * (stored_job_done), or STORE_E_NOT_FOUND */
 int store_job_find(Store *s, pid_t pid, uint64_t start_ticks, StoredJob *ret);
-/** The jobs of a user, the last seen first. @param ret  the caller's, at least `max` @return how many (stored_job_done each), -errno */
+/** The jobs of a user, the last seen first. @param ret  the caller's, at least `max` @return how
+ * many (stored_job_done each), -errno */
 int store_job_list(Store *s, uid_t uid, size_t max, StoredJob *ret);

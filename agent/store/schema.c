@@ -1,5 +1,6 @@
-/* The schema, how an older one is brought up to it, and the statements written against it. What each table means is told in
- * docs/DESIGN.md. A step of the upgrade table is never edited once it was released: a change is a new step. */
+/* The schema, how an older one is brought up to it, and the statements written against it. What
+ * each table means is told in docs/DESIGN.md. A step of the upgrade table is never edited once it
+ * was released: a change is a new step. */
 #include "agent/store/store_private.h"
 
 #include <stdio.h>
@@ -11,7 +12,8 @@
 #define HEAP_LIMIT (4 * MIB)
 #define BUSY_MSEC 1000 /* somebody else's sqlite3 is writing; the loop waits, so not for long */
 
-/* From nothing to version 1. Bytes above 2^48 count as 2^48, so that a few absurd sparse files cannot overflow a sum. */
+/* From nothing to version 1. Bytes above 2^48 count as 2^48, so that a few absurd sparse files
+ * cannot overflow a sum. */
 static int upgrade_to_1(sqlite3 *db) {
         static const char sql[] =
                 "CREATE TABLE bundles ("
@@ -84,8 +86,9 @@ static int upgrade_to_1(sqlite3 *db) {
         return sqlite3_exec(db, sql, NULL, NULL, NULL);
 }
 
-/* The ledger of uploads. A part's blobs stand last, so that its number and its ETag are read without them. The identity of an abort
- * is never used again (AUTOINCREMENT): who has finished an old one must not strike out a new one. */
+/* The ledger of uploads. A part's blobs stand last, so that its number and its ETag are read
+ * without them. The identity of an abort is never used again (AUTOINCREMENT): who has finished an
+ * old one must not strike out a new one. */
 static int upgrade_to_2(sqlite3 *db) {
         static const char sql[] =
                 "CREATE TABLE uploads ("
@@ -123,9 +126,10 @@ static int upgrade_to_2(sqlite3 *db) {
         return sqlite3_exec(db, sql, NULL, NULL, NULL);
 }
 
-/* What was discovered is counted apart from what became of it, so that one can be held against the other. The links of what had ended
- * were let go under version 2, which left the mark standing. One index is of what retention goes through; the
- * other has all that a source wants to know of its units at a start. */
+/* What was discovered is counted apart from what became of it, so that one can be held against the
+ * other. The links of what had ended were let go under version 2, which left the mark standing. One
+ * index is of what retention goes through; the other has all that a source wants to know of its
+ * units at a start. */
 static int upgrade_to_3(sqlite3 *db) {
         static const char sql[] =
                 "INSERT INTO counters SELECT 'discovered', count(*) FROM bundles WHERE true"
@@ -144,8 +148,8 @@ static int upgrade_to_3(sqlite3 *db) {
         return sqlite3_exec(db, sql, NULL, NULL, NULL);
 }
 
-/* The hook's notes, and who was seen at the devices. The sums by uid (-1: of all) are kept by triggers, so that a flood of notes costs no
- * more for each of them. */
+/* The hook's notes, and who was seen at the devices. The sums by uid (-1: of all) are kept by
+ * triggers, so that a flood of notes costs no more for each of them. */
 static int upgrade_to_4(sqlite3 *db) {
         static const char sql[] =
                 "ALTER TABLE bundles ADD COLUMN s3_prefix BLOB;"
@@ -189,7 +193,8 @@ static int upgrade_to_4(sqlite3 *db) {
         return sqlite3_exec(db, sql, NULL, NULL, NULL);
 }
 
-/* When a bundle's directory was made: what tells it from another one that got its inode. And who has most notes, or bytes of them. */
+/* When a bundle's directory was made: what tells it from another one that got its inode. And who
+ * has most notes, or bytes of them. */
 static int upgrade_to_5(sqlite3 *db) {
         static const char sql[] =
                 "ALTER TABLE bundles ADD COLUMN unit_born_usec INTEGER NOT NULL DEFAULT 0;"
@@ -317,7 +322,8 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                            ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
         [STORE_NOTE_FIND] = "SELECT note, finished_usec FROM notes WHERE id = ?1",
         [STORE_NOTE_COUNT] = "SELECT notes, bytes FROM note_counts WHERE uid = ?1",
-/* A user namespace's uids are the highest: of many with one note each it is not a person's that goes. `+` has it go by the index of `what`. */
+/* A user namespace's uids are the highest: of many with one note each it is not a person's that
+ * goes. `+` has it go by the index of `what`. */
 #define NOTE_MOST(what)                                                                            \
         "SELECT c.uid FROM note_counts c WHERE +c.uid >= 0 AND EXISTS"                             \
         " (SELECT 1 FROM notes n WHERE n.uid = c.uid AND n.finished_usec <> 0)"                    \
@@ -446,8 +452,9 @@ static int ask_yes_or_no(sqlite3 *db, const char *sql, bool *ret) {
 
 #define COUNTED "SELECT state, count(*), sum(" CAPPED("bundles") ") FROM bundles GROUP BY state"
 
-/* The sums are the triggers', and whoever has written to the database may have been without them. Where they cannot be mended (no room)
- * they stay as they are. @return SQLITE_CORRUPT: there are states that nobody knows */
+/* The sums are the triggers', and whoever has written to the database may have been without them.
+ * Where they cannot be mended (no room) they stay as they are. @return SQLITE_CORRUPT: there are
+ * states that nobody knows */
 static int repair_counts(sqlite3 *db) {
         bool is_wrong = false;
         int r = ask_yes_or_no(

@@ -8,7 +8,8 @@
 #include "agent/store/store.h"
 #include "lib/base/cleanup.h"
 
-/* Statements that are prepared at open and kept. Preparing all of them also proves that the schema is the one we know. */
+/* Statements that are prepared at open and kept. Preparing all of them also proves that the schema
+ * is the one we know. */
 typedef enum StoreStatement {
         STORE_BUNDLE_ADD,
         STORE_BUNDLE_UPDATE,
@@ -66,7 +67,8 @@ typedef enum StoreStatement {
         N_STORE_STATEMENTS,
 } StoreStatement;
 
-/* {all, one state, active, delivered and held, evicted and held} × {any source, one} × {from the start, after an id} */
+/* {all, one state, active, delivered and held, evicted and held} × {any source, one} × {from the
+ * start, after an id} */
 #define N_STORE_LISTS 20
 
 struct Store {
@@ -84,7 +86,8 @@ struct Store {
         void *on_trouble_userdata;
 };
 
-/* One step of the upgrade table: brings the schema from version `index` to `index + 1`. Inside a transaction. */
+/* One step of the upgrade table: brings the schema from version `index` to `index + 1`. Inside a
+ * transaction. */
 typedef int (*StoreUpgrade)(sqlite3 *db);
 
 /* schema.c: SQLite results here, not errnos, since opening must tell damage from trouble. */
@@ -93,10 +96,9 @@ void store_schema_be_careful(
 int store_schema_configure(sqlite3 *db);
 int store_schema_version(sqlite3 *db, int *ret);
 int store_schema_upgrade(sqlite3 *db, const StoreUpgrade *steps, int n_steps);
-int store_schema_bring_up(
-        sqlite3 *
-                db); /* all of it: version, settings, check, upgrade. SQLITE_NOTADB for a newer schema */
-int store_schema_check(sqlite3 *db); /* every page: SQLITE_CORRUPT */
+int store_schema_bring_up(sqlite3 *db); /* all of it: version, settings, check, upgrade.
+                                           SQLITE_NOTADB for a newer schema */
+int store_schema_check(sqlite3 *db);    /* every page: SQLITE_CORRUPT */
 int store_schema_prepare(Store *s);
 int store_schema_prepare_list(Store *s, size_t which, const char *where); /* into s->lists[which] */
 
@@ -135,7 +137,8 @@ static inline void store_reset(sqlite3_stmt *const *st) {
 
 /* What goes into a statement's parameters and comes out of its columns, one after the other. */
 
-/* Binding: one call a parameter, the first failure is kept. Strings and buffers are borrowed until the statement is reset. */
+/* Binding: one call a parameter, the first failure is kept. Strings and buffers are borrowed until
+ * the statement is reset. */
 
 typedef struct Binder {
         sqlite3_stmt *statement;

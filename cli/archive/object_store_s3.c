@@ -428,8 +428,7 @@ static void s3_get_done(S3Get *g) {
 }
 
 #define N_SLOTS                                                                                    \
-        (OBJECT_PIECES_AT_ONCE +                                                                   \
-         2) /* so that the table at the end stays while the rest is read   \
+        (OBJECT_PIECES_AT_ONCE + 2) /* so that the table at the end stays while the rest is read   \
                                      */
 
 typedef struct Slot {

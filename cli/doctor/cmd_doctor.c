@@ -135,8 +135,8 @@ static int find_destination(const Doctor *d) {
 /* Who runs what: the caller, the agent, and the agent's own directory. */
 
 #define STATE_FREE_BYTES                                                                           \
-        (64 * MIB) /* the database has a few MiB; the rest is space for mistakes  \
-                                     */
+        (64 * MIB) /* the database has a few MiB; the rest is space for mistakes                   \
+                    */
 
 #define STATUS_FILE_BYTES (64 * KIB)
 /* linux/capability.h, by number: what the unit gives the agent */

@@ -79,7 +79,8 @@ typedef struct CollectOut {
  * @return 0, -EFBIG when it does not fit (and is_cut), -EINVAL with a newline or nothing in it,
  * -ENOMEM when it could not be built, -errno */
 int collect_emit(CollectOut *out, StrBuf *record);
-/** As collect_emit(); what does not fit is left out, and a shorter record may fit yet. @return 0, … */
+/** As collect_emit(); what does not fit is left out, and a shorter record may fit yet. @return 0, …
+ */
 int collect_emit_fitting(CollectOut *out, StrBuf *record);
 /** The same for a line of a part of a collector. */
 int collect_emit_line(CollectOut *out, const char *line, size_t n);

@@ -56,6 +56,6 @@ int probe_request_parse(const void *data, size_t n, ProbeRequest *ret, const cha
 
 /** @return a sealed memfd of the caller's with these bytes, -errno */
 int probe_request_memfd(const void *data, size_t n);
-/** Reads what probe_request_memfd() or a file has, from its beginning whatever its offset. @return 0,
- * -EFBIG, -errno */
+/** Reads what probe_request_memfd() or a file has, from its beginning whatever its offset. @return
+ * 0, -EFBIG, -errno */
 int probe_request_read_fd(int fd, size_t max_bytes, char **ret, size_t *ret_n);

@@ -1,5 +1,5 @@
-/* Numbers, words and UTF-8 (by the table of the Unicode Standard) from outside. No locale, nothing is
- * skipped, nothing wraps. */
+/* Numbers, words and UTF-8 (by the table of the Unicode Standard) from outside. No locale, nothing
+ * is skipped, nothing wraps. */
 #include "lib/base/parse.h"
 
 #include <errno.h>

@@ -59,8 +59,8 @@ typedef struct TarStream {
 } TarStream;
 
 #define KEEP_BYTES                                                                                 \
-        (4 * MIB) /* a multiple of large folios, which are dropped whole or not at all  \
-                              */
+        (4 * MIB) /* a multiple of large folios, which are dropped whole or not at all             \
+                   */
 #define AHEAD_BYTES (4 * MIB)
 #define AHEAD_STEP                                                                                 \
         (128 * KIB) /* the kernel cuts a longer request where a device reads ahead as little */

@@ -64,10 +64,10 @@ int http_pool_new(HttpPool **ret, sd_event *event, const HttpPoolOptions *option
 HttpPool *http_pool_free(HttpPool *p);
 DEFINE_CLEANUP(HttpPool, http_pool_free);
 
-typedef struct
-        HttpRequestOptions { /* strings are copied; body is borrowed until on_done or cancel */
-        const char *method;  /* GET PUT POST HEAD DELETE */
-        const char *url;     /* sent as it is: escaped, `.` and `..` let be (CURLOPT_PATH_AS_IS) */
+typedef struct HttpRequestOptions { /* strings are copied; body is borrowed until on_done or cancel
+                                     */
+        const char *method;         /* GET PUT POST HEAD DELETE */
+        const char *url; /* sent as it is: escaped, `.` and `..` let be (CURLOPT_PATH_AS_IS) */
         /* `Name: value` lines, NULL-terminated; Host, Content-Length and User-Agent are made here
          * unless given; no `Expect:` unless given; no CR, LF or NUL (-EINVAL) */
         const char *const *headers;

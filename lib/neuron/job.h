@@ -37,7 +37,7 @@ const char *environment_get(char *const *environment, const char *name);
 #define ENVIRONMENT_NAME_MAX 128
 
 /** Whether a variable may be recorded: its name is a C identifier of at most ENVIRONMENT_NAME_MAX
- * bytes, matches one of the patterns (fnmatch), or is one that job_identity_detect() reads, and does
- * not speak of a secret. @param patterns  NULL-terminated; NULL: the defaults of
+ * bytes, matches one of the patterns (fnmatch), or is one that job_identity_detect() reads, and
+ * does not speak of a secret. @param patterns  NULL-terminated; NULL: the defaults of
  * snapshot.environment */
 bool environment_is_allowed(char *const *patterns, const char *name);

@@ -1,4 +1,5 @@
-/* agent/notices: what EC2's documents say, what is asked for when, what is news, and where nobody is asked at all. */
+/* agent/notices: what EC2's documents say, what is asked for when, what is news, and where nobody
+ * is asked at all. */
 #include "agent/ec2_notices.h"
 
 #include <errno.h>

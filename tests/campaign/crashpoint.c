@@ -1,6 +1,7 @@
-/* Preloaded into the daemon: counts the system calls that change files or send to the network, and at the one that the driver names kills
- * the process, tears the write in two, or lets it fail. SQLite's and libcurl's calls come by here as well: theirs are the same libc functions.
- * Also gives the process a clock that is wrong by as much as the driver says.
+/* Preloaded into the daemon: counts the system calls that change files or send to the network, and
+ * at the one that the driver names kills the process, tears the write in two, or lets it fail.
+ * SQLite's and libcurl's calls come by here as well: theirs are the same libc functions. Also gives
+ * the process a clock that is wrong by as much as the driver says.
  *
  *   LD_PRELOAD=crashpoint.so CRASHPOINT_CONTROL=FILE CRASHPOINT_PLACES=DIR:DIR… neuron-collectd …
  *
@@ -107,7 +108,8 @@ static int place_of_fd(int fd, char *path) {
         return path[0] == '/' ? place_of_path(path) : -1;
 }
 
-/* Of a name below a directory; the last component need not be there. SQLite spells its files /proc/self/fd/N/…, hence realpath. */
+/* Of a name below a directory; the last component need not be there. SQLite spells its files
+ * /proc/self/fd/N/…, hence realpath. */
 static int place_of_name(int dir_fd, const char *name, char *path) {
         char whole[PATH_MAX * 2], parent[PATH_MAX];
 

@@ -1,5 +1,6 @@
-/* What the driver and crashpoint.so share: a mapped file, its layout known to tests/campaign/crashpoint.py as well. The driver writes, with
- * `at` last; the daemon's threads count and act. It outlives the daemon, so that one file serves many of its lives. */
+/* What the driver and crashpoint.so share: a mapped file, its layout known to
+ * tests/campaign/crashpoint.py as well. The driver writes, with `at` last; the daemon's threads
+ * count and act. It outlives the daemon, so that one file serves many of its lives. */
 #pragma once
 
 #include <stdatomic.h>

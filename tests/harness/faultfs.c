@@ -1,14 +1,17 @@
-/* A pass-through FUSE file system whose operations fail, wait, fall short or lie as told: a shared volume that went bad.
+/* A pass-through FUSE file system whose operations fail, wait, fall short or lie as told: a shared
+ * volume that went bad.
  *
  *   faultfs -f -o allow_other,modules=subdir,subdir=REAL MOUNT
- *   echo "write ENOSPC 4096" > MOUNT/.faultfs       one rule a line, in force when the write returns
- *   echo clear > MOUNT/.faultfs
+ *   echo "write ENOSPC 4096" > MOUNT/.faultfs       one rule a line, in force when the write
+ * returns echo clear > MOUNT/.faultfs
  *
- * A rule is `OP FAULT [AFTER] [PART]`. OP: getattr readdir open create read write fsync fsyncdir link rename rename-flags unlink mkdir
- * statfs truncate, or * for all. FAULT: an errno's name, `delayMSEC`, `short` (half of a write is done) or `flip` (one bit of what is read is wrong).
- * AFTER: so many calls, or bytes for read and write, go well first. PART: only paths with this in them. The same lines are read
- * from the FIFO $FAULTFS_CTL, which is made when set; they come into force some time later. With $FAULTFS_DIRECT nothing is
- * cached by the kernel. Only for tests: it serves root's requests as root and checks no permission. */
+ * A rule is `OP FAULT [AFTER] [PART]`. OP: getattr readdir open create read write fsync fsyncdir
+ * link rename rename-flags unlink mkdir statfs truncate, or * for all. FAULT: an errno's name,
+ * `delayMSEC`, `short` (half of a write is done) or `flip` (one bit of what is read is wrong).
+ * AFTER: so many calls, or bytes for read and write, go well first. PART: only paths with this in
+ * them. The same lines are read from the FIFO $FAULTFS_CTL, which is made when set; they come into
+ * force some time later. With $FAULTFS_DIRECT nothing is cached by the kernel. Only for tests: it
+ * serves root's requests as root and checks no permission. */
 #define FUSE_USE_VERSION 31
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* it is compiled by the tests that need it, without configure's help */
@@ -125,7 +128,8 @@ static bool matches(Rule *rule, const char *operation, const char *path, size_t 
         return rule->seen > rule->after;
 }
 
-/* What is to go wrong with this operation of `n` calls or bytes. @param ret_kind  NULL where neither short nor flip make sense
+/* What is to go wrong with this operation of `n` calls or bytes. @param ret_kind  NULL where
+ * neither short nor flip make sense
  * @return 0 or -errno */
 static int fault(const char *operation, const char *path, size_t n, FaultKind *ret_kind) {
         unsigned delay_msec = 0;

@@ -1,4 +1,5 @@
-/* Mounts for one test, in a mount namespace that ends with the test program. Only root may: a test that gets `false` skips. */
+/* Mounts for one test, in a mount namespace that ends with the test program. Only root may: a test
+ * that gets `false` skips. */
 #pragma once
 
 #include <fcntl.h>
@@ -41,7 +42,8 @@ typedef struct FaultFs {
         pid_t pid;
 } FaultFs;
 
-/* Compiles tests/harness/faultfs.c (libfuse3 is wanted by tests alone, so configure does not ask for it) unless that was done.
+/* Compiles tests/harness/faultfs.c (libfuse3 is wanted by tests alone, so configure does not ask
+ * for it) unless that was done.
  * @param binary  where to; @return whether it can be had */
 static inline bool faultfs_build(const char *binary) {
         const char *srcdir = getenv("srcdir");

@@ -1,18 +1,25 @@
-/* Neuron devices that are not there: FUSE files neuron0 … that answer ioctl(2) as the driver's documentation says, fail as it is known to fail, and write
- * down whatever is done to them. Numbers and offsets are written here a second time, on purpose: a mistake in collectors/neuron/neuron_abi.h shows.
+/* Neuron devices that are not there: FUSE files neuron0 … that answer ioctl(2) as the driver's
+ * documentation says, fail as it is known to fail, and write down whatever is done to them. Numbers
+ * and offsets are written here a second time, on purpose: a mistake in
+ * collectors/neuron/neuron_abi.h shows.
  *
  *   cc neuron_devices.c $(pkg-config --cflags --libs fuse3) -o neuron_devices
- *   NEURON_DEVICES=16 NEURON_ARCHITECTURE=3 NEURON_DRIVER=2.30.2 NEURON_LOG=FILE ./neuron_devices -f MOUNT
+ *   NEURON_DEVICES=16 NEURON_ARCHITECTURE=3 NEURON_DRIVER=2.30.2 NEURON_LOG=FILE ./neuron_devices
+ * -f MOUNT
  *
- * The log, a line each: `open NAME flags=0x1 pid=N`, `flush NAME` (each close of a descriptor, also of a copy), `close NAME` (the last one), `ioctl NAME 0xCOMMAND ARGUMENTS`; and
- * `FORBIDDEN …` for a command that only an attached process, or nobody but the runtime, may send.
+ * The log, a line each: `open NAME flags=0x1 pid=N`, `flush NAME` (each close of a descriptor, also
+ * of a copy), `close NAME` (the last one), `ioctl NAME 0xCOMMAND ARGUMENTS`; and `FORBIDDEN …` for
+ * a command that only an attached process, or nobody but the runtime, may send.
  *
- * Faults, a line each to MOUNT/.control: `DEVICE OPERATION FAULT`, the device a number or *, the operation `open-free`, `open-attached` (not O_WRONLY), a command as 0x…,
- * or `ioctl` for all; the fault `errno N`, `return N`, `hang` (no answer, SIGKILL or not, as a thread in D state), `block` (until SIGKILL, as the driver's
- * open while a device is reset), `garbage` (counts of 2^32-1), `ok`. `release` answers what hangs.
+ * Faults, a line each to MOUNT/.control: `DEVICE OPERATION FAULT`, the device a number or *, the
+ * operation `open-free`, `open-attached` (not O_WRONLY), a command as 0x…, or `ioctl` for all; the
+ * fault `errno N`, `return N`, `hang` (no answer, SIGKILL or not, as a thread in D state), `block`
+ * (until SIGKILL, as the driver's open while a device is reset), `garbage` (counts of 2^32-1),
+ * `ok`. `release` answers what hangs.
  *
- * The kernel hands a FUSE server only as many bytes of an argument as the command's number says, and the driver's numbers say 8 for most: the rest is read
- * and written in the caller's memory. What hangs is not answered, so one thread is enough. */
+ * The kernel hands a FUSE server only as many bytes of an argument as the command's number says,
+ * and the driver's numbers say 8 for most: the rest is read and written in the caller's memory.
+ * What hangs is not answered, so one thread is enough. */
 #define FUSE_USE_VERSION 35
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,6 @@
-/* Leaving a test that this machine cannot run. cmocka's own skip() speaks TAP wrongly up to 1.1.7 (`not ok … # SKIP`), which
- * the test driver counts as a failure; this says why in a comment and returns. */
+/* Leaving a test that this machine cannot run. cmocka's own skip() speaks TAP wrongly up to 1.1.7
+ * (`not ok … # SKIP`), which the test driver counts as a failure; this says why in a comment and
+ * returns. */
 #pragma once
 
 #include <stdio.h>

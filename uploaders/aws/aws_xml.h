@@ -21,10 +21,8 @@ typedef struct XmlReader {
 int xml_walk(const char *text, size_t n, const XmlReader *reader);
 
 /* Leaves into fields; 0, -EINVAL, -ENOMEM. */
-int xml_put_text(
-        char **to,
-        const char
-                *text); /* frees what was there: of two elements of one name the last one counts */
+int xml_put_text(char **to, const char *text); /* frees what was there: of two elements of one name
+                                                  the last one counts */
 int xml_put_time(uint64_t *to, const char *text);
 
 typedef struct AwsError {  /* of <Error> */

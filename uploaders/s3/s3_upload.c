@@ -938,8 +938,8 @@ static void after_head_proof(S3Upload *u) {
  *   FIRST ─ ends with part 1 ─────────────────────────────→ PUT ──────→ PROOF
  *     └───→ CREATE ───→ PARTS → BEFORE → COMPLETE ────────────────────→ PROOF
  *   resumed:  LIST ───────┘              │ 412 → CONFLICT → again, or the end
- *                                        └ gone, 409 → LOST → the end, after ABORT if an upload is left
- *   The states after PARTS but ABORT are UPLOAD_HEAD_*; BEFORE and CONFLICT lead to GUARD before
+ *                                        └ gone, 409 → LOST → the end, after ABORT if an upload is
+ * left The states after PARTS but ABORT are UPLOAD_HEAD_*; BEFORE and CONFLICT lead to GUARD before
  *   what they found is replaced. */
 
 /* The single PUT */

@@ -30,9 +30,9 @@ typedef struct S3Part {
 typedef struct S3KnownPart { /* from the ledger */
         unsigned number;
         uint64_t bytes;
-        char etag[S3_ETAG_SIZE]; /* "" = not known to have arrived */
-        uint8_t sha256
-                [SHA256_SIZE]; /* for Complete; all zero = not known, which AWS refuses there */
+        char etag[S3_ETAG_SIZE];     /* "" = not known to have arrived */
+        uint8_t sha256[SHA256_SIZE]; /* for Complete; all zero = not known, which AWS refuses there
+                                      */
         bool is_last;
 } S3KnownPart;
 
@@ -81,9 +81,9 @@ typedef struct S3UploadOptions { /* strings and parts are copied */
         size_t n_parts;
 
         /* All on the loop, none from inside s3_upload_new(). */
-        /* The part with this number is wanted: give it by s3_upload_add_part() now or later. In order;
-         * after a resume first those without an ETag, then the next ones. Not called before the
-         * one asked for has been given, nor while max_parts_in_flight of them are on their way,
+        /* The part with this number is wanted: give it by s3_upload_add_part() now or later. In
+         * order; after a resume first those without an ETag, then the next ones. Not called before
+         * the one asked for has been given, nor while max_parts_in_flight of them are on their way,
          * nor after the last one. */
         void (*on_part_needed)(S3Upload *u, unsigned number, void *userdata);
         /* Must be durable when it returns 0. -errno ends the upload with it (nothing is

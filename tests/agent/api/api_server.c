@@ -1,5 +1,6 @@
-/* Serves the fake agent on a unix socket and on 127.0.0.1 until its input ends: for tests/agent/api/test_api_curl.py.
- * usage: api_server SOCKET   prints the TCP port once it listens */
+/* Serves the fake agent on a unix socket and on 127.0.0.1 until its input ends: for
+ * tests/agent/api/test_api_curl.py. usage: api_server SOCKET   prints the TCP port once it listens
+ */
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>

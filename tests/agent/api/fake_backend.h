@@ -1,10 +1,11 @@
-/* An agent that never changes, but for a drain that is asked for: what the API's tests, the test server and the fuzzer show. */
+/* An agent that never changes, but for a drain that is asked for: what the API's tests, the test
+ * server and the fuzzer show. */
 #pragma once
 
 #include "agent/api/view.h"
 
-/** `…-0000000000a1` shipping, `a2` delivered, `a3` quarantined (path not UTF-8), `a4` settling; cancelling a2 is not possible.
- * Each call counts in fake_backend_calls. @return static */
+/** `…-0000000000a1` shipping, `a2` delivered, `a3` quarantined (path not UTF-8), `a4` settling;
+ * cancelling a2 is not possible. Each call counts in fake_backend_calls. @return static */
 const AgentBackend *fake_backend(void);
 
 #define FAKE_ID "neuron-core-dump-20260527T052100-0000000000a"

@@ -1,4 +1,5 @@
-/* agent/api: what is answered to what, without a socket. UPDATE_GOLDEN=1 rewrites tests/golden/api. */
+/* agent/api: what is answered to what, without a socket. UPDATE_GOLDEN=1 rewrites tests/golden/api.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>

@@ -21,8 +21,8 @@
 #define UNIT "dt-20260527-051233-cid-d99e36ea74c263ca"
 #define PATIENCE_USEC (20 * USEC_PER_SEC) /* for what has to come */
 #define QUIET_USEC                                                                                 \
-        (1500 * USEC_PER_MSEC) /* for what must not: more than the quiet after a hook   \
-                                           */
+        (1500 * USEC_PER_MSEC) /* for what must not: more than the quiet after a hook              \
+                                */
 
 typedef struct Fixture {
         Scratch *scratch;

@@ -1,4 +1,5 @@
-/* A table of bundles over a real store, on a disk that fails for as long as a test wants. Each test says what happens on_final. */
+/* A table of bundles over a real store, on a disk that fails for as long as a test wants. Each test
+ * says what happens on_final. */
 #pragma once
 
 #include <setjmp.h>

@@ -169,7 +169,8 @@ static inline Store *open_store(const Scratch *scratch) {
         return s;
 }
 
-/* Asks the sqlite3 program, that is another process and another library. @return its output without the last newline; the caller's */
+/* Asks the sqlite3 program, that is another process and another library. @return its output without
+ * the last newline; the caller's */
 static inline char *ask_sqlite3(const Scratch *scratch, const char *database, const char *sql) {
         char command[PATH_MAX + 2048], text[65536];
         (void)snprintf(command, sizeof command, "sqlite3 -readonly '%s/state/%s' \"%s\" 2>&1",

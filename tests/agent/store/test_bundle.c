@@ -1,4 +1,5 @@
-/* agent/bundle: the table of bundles over a real store. Nothing is finished before its row is on disk. */
+/* agent/bundle: the table of bundles over a real store. Nothing is finished before its row is on
+ * disk. */
 #include "tests/agent/store/bundle_fixture.h"
 
 #include <errno.h>
@@ -12,7 +13,8 @@ static char *state_dir(const Fixture *f, const char *name) {
         return path;
 }
 
-/* What a crash at this moment would leave: the files of the database as they are, opened somewhere else. */
+/* What a crash at this moment would leave: the files of the database as they are, opened somewhere
+ * else. */
 static BundleState state_after_crash(const Fixture *f, const char *id) {
         _cleanup_free_ char *image = state_dir(f, "image"), *from = state_dir(f, "state");
         _cleanup_free_ char *command = NULL;

@@ -1,5 +1,5 @@
-/* The table of bundles while the state directory fails: what has no row is not there, nothing is finished before its row
- * says so, and the counts add up at every moment. */
+/* The table of bundles while the state directory fails: what has no row is not there, nothing is
+ * finished before its row says so, and the counts add up at every moment. */
 #include "tests/agent/store/bundle_fixture.h"
 
 #include <errno.h>

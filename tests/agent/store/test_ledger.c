@@ -537,7 +537,8 @@ static void put_parts(Store *s, unsigned n, unsigned n_frames, size_t state_size
         }
 }
 
-/* Sizes of state: 150 bytes is an open member's digest with its head; 60 more for each member that ended in the part. */
+/* Sizes of state: 150 bytes is an open member's digest with its head; 60 more for each member that
+ * ended in the part. */
 static void the_ledger_of_a_4_gib_dump_takes_less_than_8_mib(void **state) {
         static const struct {
                 unsigned n_parts, n_frames;

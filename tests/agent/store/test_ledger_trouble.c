@@ -1,4 +1,5 @@
-/* The ledger among crashes, full disks and failing disks: each change is there whole or not at all. */
+/* The ledger among crashes, full disks and failing disks: each change is there whole or not at all.
+ */
 #include "tests/agent/store/ledger_test.h"
 
 #include <errno.h>
@@ -30,7 +31,8 @@ static Store *open_at(const char *path) {
 #define PARTS_A_ROUND 6
 #define STEPS_A_ROUND (2 + 2 * PARTS_A_ROUND)
 
-/* Step `i` of an endless upload that is begun anew again and again: begin, its id, then a part and its ETag, and so on. */
+/* Step `i` of an endless upload that is begun anew again and again: begin, its id, then a part and
+ * its ETag, and so on. */
 static int do_step(Store *s, uint32_t i) {
         uint32_t round = i / STEPS_A_ROUND, step = i % STEPS_A_ROUND;
         char text[32];
@@ -256,6 +258,7 @@ int main(void) {
                 TEST(a_failing_disk_leaves_the_ledger_as_it_was),
                 TEST(what_cannot_be_asked_counts_as_underway),
         };
-        (void)mounts_allowed(); /* before any directory is opened: descriptors keep the mounts they were opened in */
+        (void)mounts_allowed(); /* before any directory is opened: descriptors keep the mounts they
+                                   were opened in */
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

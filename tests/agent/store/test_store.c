@@ -1,5 +1,5 @@
-/* The store as its header promises it: records, lists, sums, transactions, the lock. Damage is test_store_open.c's, crashes and full
- * disks test_store_trouble.c's. */
+/* The store as its header promises it: records, lists, sums, transactions, the lock. Damage is
+ * test_store_open.c's, crashes and full disks test_store_trouble.c's. */
 #include "tests/agent/store/store_test.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
-/* What retention asks the store: whose links are still held, and what was shipped in a bundle itself. */
+/* What retention asks the store: whose links are still held, and what was shipped in a bundle
+ * itself. */
 #include <errno.h>
 
 #include "tests/agent/store/store_test.h"

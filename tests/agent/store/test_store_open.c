@@ -38,7 +38,8 @@ static Store *open_any(const Scratch *scratch, char **ret_aside) {
         return s;
 }
 
-/* Opens a broken one: it is put aside, told, and a new one works in its place. @return where it went; the caller's */
+/* Opens a broken one: it is put aside, told, and a new one works in its place. @return where it
+ * went; the caller's */
 static char *assert_put_aside(const Scratch *scratch) {
         StoreCounts counts;
         struct stat st;
@@ -77,7 +78,8 @@ static void whatever_is_no_sound_database_is_put_aside(void **state) {
                 "truncate -s 4096 state.db",
                 CUT_AT_LAST_PAGE(0),
                 CUT_AT_LAST_PAGE(3000),
-                "printf 'X' | dd of=state.db bs=1 seek=3 conv=notrunc status=none", /* the magic word */
+                "printf 'X' | dd of=state.db bs=1 seek=3 conv=notrunc status=none", /* the magic
+                                                                                       word */
                 "head -c 4096 /dev/zero | dd of=state.db bs=4096 seek=1 conv=notrunc "
                 "status=none",
                 "head -c 4096 /dev/urandom | dd of=state.db bs=4096 seek=2 conv=notrunc "
@@ -86,7 +88,8 @@ static void whatever_is_no_sound_database_is_put_aside(void **state) {
                 "status=none", /* a page's header */
                 "sqlite3 state.db 'DROP TABLE deliveries'",
                 "sqlite3 state.db 'ALTER TABLE bundles DROP COLUMN n_files'",
-                "sqlite3 state.db 'PRAGMA user_version=0'", /* the upgrade finds its tables there already */
+                "sqlite3 state.db 'PRAGMA user_version=0'", /* the upgrade finds its tables there
+                                                               already */
                 "sqlite3 state.db 'PRAGMA user_version=-3'",
                 "rm state.db && mkdir state.db && touch state.db/file",
                 "rm state.db && mkfifo state.db",

@@ -1,5 +1,6 @@
-/* The power fails: what was answered with 0 is there afterwards. A file system of its own on a loop device is shut down by the kernel without
- * flushing anything, and mounted again: only what was fsynced is left. */
+/* The power fails: what was answered with 0 is there afterwards. A file system of its own on a loop
+ * device is shut down by the kernel without flushing anything, and mounted again: only what was
+ * fsynced is left. */
 #include "tests/agent/store/ledger_test.h"
 
 #include <errno.h>
@@ -18,7 +19,8 @@ static bool do_command(const Scratch *scratch, const char *command) {
         return system(text) == 0;
 }
 
-/* Adds bundles with a ledger's part each, for ever; says each number only after it is committed. In the last one nothing is told. */
+/* Adds bundles with a ledger's part each, for ever; says each number only after it is committed. In
+ * the last one nothing is told. */
 static void add_and_tell(const char *path, int tell_fd, uint32_t from) {
         Store *s = NULL;
         pid_t pid;
@@ -42,8 +44,9 @@ static void add_and_tell(const char *path, int tell_fd, uint32_t from) {
         }
 }
 
-/* @param last  its last commit may have been under way when the power failed. An fsync(2) that the kernel is in when FS_IOC_SHUTDOWN comes
- * may return 0 without having written the journal (ext4, seen with nothing but pwrite and fsync: 38 of 300 times); no earlier one does. */
+/* @param last  its last commit may have been under way when the power failed. An fsync(2) that the
+ * kernel is in when FS_IOC_SHUTDOWN comes may return 0 without having written the journal (ext4,
+ * seen with nothing but pwrite and fsync: 38 of 300 times); no earlier one does. */
 static void assert_there(Store *s, uint32_t number, bool last) {
         char id[32];
         BundleRecord b;
@@ -127,6 +130,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(every_committed_row_is_there_after_a_power_cut,
                                                 scratch_setup, scratch_teardown),
         };
-        (void)mounts_allowed(); /* before any directory is opened: descriptors keep the mounts they were opened in */
+        (void)mounts_allowed(); /* before any directory is opened: descriptors keep the mounts they
+                                   were opened in */
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* A state directory whose disk is full: the store works on with the space that it has reserved, and refuses new
- * bundles before that ends. */
+/* A state directory whose disk is full: the store works on with the space that it has reserved, and
+ * refuses new bundles before that ends. */
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -74,7 +74,8 @@ static int add(Store *s, unsigned number) {
         return r;
 }
 
-/* The rest of a bundle's life: an upload with a part, fingerprints, and two destinations that have it. */
+/* The rest of a bundle's life: an upload with a part, fingerprints, and two destinations that have
+ * it. */
 static void deliver(Store *s, unsigned number) {
         static const BundleState states[] = { BUNDLE_READY, BUNDLE_SHIPPING, BUNDLE_DELIVERED };
         uint64_t prints[20];

@@ -303,6 +303,7 @@ int main(void) {
                 TEST(a_read_only_directory_is_said_to_be_that),
                 TEST(another_writer_is_waited_for_and_then_told_of),
         };
-        (void)mounts_allowed(); /* before any directory is opened: descriptors keep the mounts they were opened in */
+        (void)mounts_allowed(); /* before any directory is opened: descriptors keep the mounts they
+                                   were opened in */
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

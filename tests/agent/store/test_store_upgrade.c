@@ -1,5 +1,5 @@
-/* Databases of the versions that were released, as they were then: each becomes one of today with all it held. A released version's
- * SQL is never edited. */
+/* Databases of the versions that were released, as they were then: each becomes one of today with
+ * all it held. A released version's SQL is never edited. */
 #include "tests/agent/store/ledger_test.h"
 
 #include <errno.h>

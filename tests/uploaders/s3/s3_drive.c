@@ -1,5 +1,5 @@
-/* Drives s3_client, s3, s3_sweep and s3_probe on a real loop, for test_s3_*.py: what happens is printed, one event a line, fields
- * separated by tabs. Credentials come from the environment.
+/* Drives s3_client, s3, s3_sweep and s3_probe on a real loop, for test_s3_*.py: what happens is
+ * printed, one event a line, fields separated by tabs. Credentials come from the environment.
  *
  *   s3_drive [options] upload KEY      s3_drive [options] call OPERATION [KEY]
  *   s3_drive [options] sweep PREFIX    s3_drive [options] probe KEY
