@@ -356,9 +356,7 @@ struct Api {
         bool read_only;
 };
 
-/* ── routes
- * ──────────────────────────────────────────────────────────────────────────────────────────────────
- */
+/* ── routes ── */
 
 static void get_status(ApiCall *c) {
         AgentView v = { 0 };
@@ -515,9 +513,7 @@ void api_handle(const HttpRequest *request, HttpResponse *ret, void *api) {
         }
 }
 
-/* ── life
- * ────────────────────────────────────────────────────────────────────────────────────────────────────
- */
+/* ── life ── */
 
 int api_new_for_test(Api **ret, bool read_only, const AgentBackend *backend) {
         Api *a = calloc(1, sizeof *a);

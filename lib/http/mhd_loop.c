@@ -12,8 +12,9 @@
 
 #include "lib/base/cleanup.h"
 
-#define CONNECTION_BYTES (32 * 1024) /* a connection's memory: request line and headers must fit   \
-                                      */
+#define CONNECTION_BYTES                                                                           \
+        (32 * 1024) /* a connection's memory: request line and headers must fit                    \
+                     */
 #define CONNECTION_IDLE_SEC 30
 #define CONNECTIONS_PER_ADDRESS                                                                    \
         (MHD_LOOP_CONNECTIONS_MAX / 2) /* TCP: one client cannot take all slots */

@@ -786,8 +786,9 @@ static CallRetry decide_retry(S3Call *call, S3Response *answer) {
  *          │                  │   │        └ denied ───┘ │  has the source other keys?
  *          └ slow down ───────┘   └──────────────────────┘ */
 
-#define LARGE_BYTES (64 * KIB) /* a body from here on needs one of the connections for large ones  \
-                                */
+#define LARGE_BYTES                                                                                \
+        (64 * KIB) /* a body from here on needs one of the connections for large ones              \
+                    */
 /* States */
 
 static bool has_connection(const S3Call *call) {

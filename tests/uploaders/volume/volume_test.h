@@ -15,8 +15,9 @@
 #include "uploaders/volume/volume.h"
 
 #define OBJECT "20260527-cid/i-0123456789abcdef0/bundle.tar.zst"
-#define STRIPE ((size_t)(300 * KIB) + 7) /* shares no bound with anything in the code under test   \
-                                          */
+#define STRIPE                                                                                     \
+        ((size_t)(300 * KIB) + 7) /* shares no bound with anything in the code under test          \
+                                   */
 #define MAX_STRIPES 1024
 
 DEFINE_CLEANUP(Volume, volume_free);
