@@ -69,7 +69,9 @@ static void api_answer_json(ApiCall *c, unsigned status, json_t *v) {
         api_answer_text(c, status, "application/json", text ? strbuf_detach(&b) : NULL);
 }
 
-static void api_answer_error(ApiCall *c, unsigned status, const char *code, const char *fmt, ...) {
+__attribute__((format(printf, 4, 5))) static void api_answer_error(ApiCall *c, unsigned status,
+                                                                   const char *code,
+                                                                   const char *fmt, ...) {
         _cleanup_free_ char *message = NULL;
         va_list args;
         int n;

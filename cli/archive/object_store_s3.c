@@ -240,7 +240,8 @@ static void finish(S3Get *g, int outcome) {
         g->done = true;
 }
 
-static void fail(S3Get *g, int outcome, const char *fmt, ...) {
+__attribute__((format(printf, 3, 4))) static void fail(S3Get *g, int outcome, const char *fmt,
+                                                       ...) {
         va_list ap;
         va_start(ap, fmt);
         free(g->error);

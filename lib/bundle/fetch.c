@@ -177,7 +177,7 @@ struct Fetch {
         uint8_t out[OUT_BYTES];
 };
 
-static int damaged(Fetch *f, const char *fmt, ...) {
+__attribute__((format(printf, 2, 3))) static int damaged(Fetch *f, const char *fmt, ...) {
         va_list args;
         va_start(args, fmt);
         (void)vsnprintf(f->fault, sizeof f->fault, fmt, args); /* our own sentences: they fit */

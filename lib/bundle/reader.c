@@ -452,7 +452,7 @@ typedef struct Verify {
         int error; /* of the stream, which libarchive cannot carry */
 } Verify;
 
-static int report_fault(Faults *f, const char *fmt, ...) {
+__attribute__((format(printf, 2, 3))) static int report_fault(Faults *f, const char *fmt, ...) {
         _cleanup_free_ char *text = NULL;
         va_list args;
         f->n++;
@@ -586,7 +586,8 @@ static int check_table(Verify *v, ByteSource *object) {
 
 /* ---- the members ---- */
 
-static int report_bad_member(Verify *v, const json_t *member, const char *fmt, ...) {
+__attribute__((format(printf, 3, 4))) static int report_bad_member(Verify *v, const json_t *member,
+                                                                   const char *fmt, ...) {
         _cleanup_free_ char *what = NULL;
         va_list args;
         v->report->n_bad++;

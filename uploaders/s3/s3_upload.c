@@ -404,7 +404,8 @@ static void upload_end(S3Upload *u, int outcome) {
         enter_state(u, UPLOAD_ABORT);
 }
 
-static void upload_end_with_text(S3Upload *u, int outcome, const char *fmt, ...) {
+__attribute__((format(printf, 3, 4))) static void upload_end_with_text(S3Upload *u, int outcome,
+                                                                       const char *fmt, ...) {
         StrBuf text = STRBUF_INIT;
         char what[256];
         va_list args;

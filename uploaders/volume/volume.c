@@ -70,7 +70,8 @@ static const Meaning meanings[] = {
 
 /* clang-format on */
 
-static void volume_set_error(char **ret_error, const char *fmt, ...) {
+__attribute__((format(printf, 2, 3))) static void volume_set_error(char **ret_error,
+                                                                   const char *fmt, ...) {
         va_list args;
         char *text = NULL;
 
