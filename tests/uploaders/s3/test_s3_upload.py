@@ -125,16 +125,16 @@ def what_is_ours_to_replace_is_written_over_without_a_question():
             s.conditions = conditions
             put_ours(s, plan="00bb")
             s.put("guard", b"", **{PLAN_HEADER: "00bb"})
-            run = upload(s, is_overwrite=True, guard="guard")
+            run = upload(s, write_over=True, guard="guard")
             assert (run.outcome, run.proof) == (OK, "head")
             assert operations(s) == ["PutObject", "HeadObject"] and not is_conditional(s)
             check_object(s)
-            assert upload(s, is_overwrite=True).outcome == OK      # it is the same now
+            assert upload(s, write_over=True).outcome == OK      # it is the same now
             assert operations(s)[2:] == ["PutObject", "HeadObject"]
         with S3Server() as s:
             s.conditions = conditions
             s.put("k", b"x" * 300_500, **{PLAN_HEADER: PLAN})      # of the same plan and size
-            assert upload(s, is_overwrite=True, **MANY).outcome == OK
+            assert upload(s, write_over=True, **MANY).outcome == OK
             assert operations(s)[5:] == ["CompleteMultipartUpload",
                                          "HeadObject"] and not is_conditional(s)
             check_many(s)
@@ -147,14 +147,14 @@ def what_is_written_over_is_never_told_as_the_same():
                     {"edit": lambda request, reply: reply.headers.pop("ETag")}):
         with S3Server() as s:
             s.fault("PutObject", **trouble)
-            run = upload(s, is_overwrite=True)
+            run = upload(s, write_over=True)
             assert (run.outcome, run.proof) == (OK, "head"), run.lines
             assert operations(s) == ["PutObject", "HeadObject"]
     # plan and size do not tell whether it is the new one or the one before
     with S3Server() as s:
         s.put("k", b"x" * 300_500, **{PLAN_HEADER: PLAN})
         s.fault("CompleteMultipartUpload", status=404, code="NoSuchUpload")
-        assert upload(s, is_overwrite=True, **MANY).outcome == STALE
+        assert upload(s, write_over=True, **MANY).outcome == STALE
 
 
 @test
