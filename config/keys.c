@@ -419,7 +419,7 @@ static const ConfigKey table[] = {
 
 { "node", KEY_SECTION, .help = "Who this machine is." },
 { "node.instance_id", KEY_STRING, KEY_RESTART, AT(Config, node.instance_id), .form = &form_name, .fallback = "auto",
-  .help = "Name of this machine in every bundle; auto takes DMI's board_asset_tag where it is an EC2 id, else the host name (IMDSv2 is not asked in this version)." },
+  .help = "Name of this machine in every bundle; auto takes DMI's board_asset_tag where it is an EC2 id, else the id of the instance metadata service (IMDSv2), else the host name." },
 { "node.labels", KEY_MAP, AT(Config, node.labels), .max = KEYS_MAP_ENTRIES_MAX, .fallback = "", .example = "{cluster: prod-a}",
   .help = "Free strings that are copied into every manifest." },
 

@@ -1,4 +1,4 @@
-/* The metrics of INTERFACE.md §7 in Prometheus' text format. docs/METRICS.md tells what each means.
+/* The metrics of docs/METRICS.md in the text format of Prometheus.
  */
 #pragma once
 

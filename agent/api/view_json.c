@@ -1,4 +1,4 @@
-/* What the API shows, as JSON. Keys are fixed by INTERFACE.md §6; docs/API.md tells them all. */
+/* What the API shows, as JSON. Keys are fixed by docs/API.md; docs/API.md tells them all. */
 #include "agent/api/view_json.h"
 
 #include <stdint.h>

@@ -233,7 +233,7 @@ static void only_the_form_of_ec2_is_an_ec2_id(void **state) {
                         fail_msg("'%s' is taken", bad[i]);
 }
 
-/* The words are a contract with readers of manifests: INTERFACE.md. */
+/* The words are a contract with readers of manifests: docs/API.md. */
 static void the_kinds_are_written_as_in_the_manifest(void **state) {
         static const char *const words[] = { "nc-state",    "cc-core-state", "nrt-log",  "neff",
                                              "ntff",        "system-trace",  "elf-core", "snapshot",

@@ -40,7 +40,7 @@ static void every_word_reads_back_as_what_it_names(void **state) {
         }
 }
 
-/* The words themselves are a contract with scripts: INTERFACE.md. */
+/* The words themselves are a contract with scripts: docs/API.md. */
 static void the_words_are_those_of_the_interface(void **state) {
         static const char *const kinds[] = { "neuron-core-dump", "neuron-profile", "process-core",
                                              "directory" };
