@@ -144,7 +144,7 @@ static void more_than_64_kib_are_not_read(void **state) {
 
 /* ---- what is asked when ---- */
 
-static NoticeChange take(NoticeSchedule *s, NoticeAnswer answer, uint64_t now_usec) {
+static NoticeChange handle_answer(NoticeSchedule *s, NoticeAnswer answer, uint64_t now_usec) {
         return notice_schedule_handle(s, &answer, now_usec);
 }
 
@@ -160,7 +160,7 @@ static void an_hour_of_silence_costs_so_many_requests(void **state) {
                 if (now >= end)
                         break;
                 n[kind]++;
-                assert_int_equal(take(&s, (NoticeAnswer){ kind, 404, NULL }, now),
+                assert_int_equal(handle_answer(&s, (NoticeAnswer){ kind, 404, NULL }, now),
                                  NOTICE_UNCHANGED);
         }
         assert_int_equal(n[NOTICE_SPOT], 720);
@@ -175,15 +175,15 @@ static void a_service_that_does_not_answer_is_asked_ever_more_rarely(void **stat
 
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(waits); i++) {
-                assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_SPOT, 0, NULL }, now), 0);
+                assert_int_equal(handle_answer(&s, (NoticeAnswer){ NOTICE_SPOT, 0, NULL }, now), 0);
                 assert_true(s.due_usec[NOTICE_SPOT] == now + SEC(waits[i]));
                 now = s.due_usec[NOTICE_SPOT];
         }
         assert_true(notice_schedule_is_failing(&s));
         s.n_failures[NOTICE_SPOT] = 4000000000; /* no overflow, however long it lasts */
-        assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_SPOT, 503, NULL }, now), 0);
+        assert_int_equal(handle_answer(&s, (NoticeAnswer){ NOTICE_SPOT, 503, NULL }, now), 0);
         assert_true(s.due_usec[NOTICE_SPOT] == now + SEC(300));
-        assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_SPOT, 404, NULL }, now), 0);
+        assert_int_equal(handle_answer(&s, (NoticeAnswer){ NOTICE_SPOT, 404, NULL }, now), 0);
         assert_false(notice_schedule_is_failing(&s));
         assert_true(s.due_usec[NOTICE_SPOT] == now + SEC(5));
         /* the others were never put off */
@@ -195,24 +195,26 @@ static void each_notice_is_reported_once_and_again_when_it_changes(void **state)
         NoticeSchedule s = { 0 };
 
         (void)state;
-        assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_SPOT, 200, SPOT }, 0), NOTICE_ANNOUNCED);
-        assert_notice(&s.announced[NOTICE_SPOT], "stop", SPOT_USEC);
-        assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_SPOT, 200, SPOT " " }, 1),
-                         NOTICE_UNCHANGED);
-        assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_MAINTENANCE, 200, "[" REBOOT "]" }, 2),
+        assert_int_equal(handle_answer(&s, (NoticeAnswer){ NOTICE_SPOT, 200, SPOT }, 0),
                          NOTICE_ANNOUNCED);
-        assert_int_equal(take(&s,
-                              (NoticeAnswer){ NOTICE_SPOT, 200,
-                                              "{\"action\": \"terminate\", \"time\": "
-                                              "\"2017-09-18T08:22:00Z\"}" },
-                              3),
+        assert_notice(&s.announced[NOTICE_SPOT], "stop", SPOT_USEC);
+        assert_int_equal(handle_answer(&s, (NoticeAnswer){ NOTICE_SPOT, 200, SPOT " " }, 1),
+                         NOTICE_UNCHANGED);
+        assert_int_equal(
+                handle_answer(&s, (NoticeAnswer){ NOTICE_MAINTENANCE, 200, "[" REBOOT "]" }, 2),
+                NOTICE_ANNOUNCED);
+        assert_int_equal(handle_answer(&s,
+                                       (NoticeAnswer){ NOTICE_SPOT, 200,
+                                                       "{\"action\": \"terminate\", \"time\": "
+                                                       "\"2017-09-18T08:22:00Z\"}" },
+                                       3),
                          NOTICE_ANNOUNCED);
         assert_notice(&s.announced[NOTICE_SPOT], "terminate", SPOT_USEC);
-        assert_int_equal(take(&s,
-                              (NoticeAnswer){ NOTICE_SPOT, 200,
-                                              "{\"action\": \"terminate\", \"time\": "
-                                              "\"2017-09-18T08:23:00Z\"}" },
-                              4),
+        assert_int_equal(handle_answer(&s,
+                                       (NoticeAnswer){ NOTICE_SPOT, 200,
+                                                       "{\"action\": \"terminate\", \"time\": "
+                                                       "\"2017-09-18T08:23:00Z\"}" },
+                                       4),
                          NOTICE_ANNOUNCED);
         assert_notice(&s.announced[NOTICE_SPOT], "terminate", SPOT_USEC + SEC(60));
 }
@@ -225,16 +227,22 @@ static void only_an_answer_withdraws_a_notice(void **state) {
         NoticeSchedule s = { 0 };
 
         (void)state;
-        assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_SPOT, 404, NULL }, 0), NOTICE_UNCHANGED);
-        assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_SPOT, 200, SPOT }, 0), NOTICE_ANNOUNCED);
-        for (size_t i = 0; i < ELEMENTSOF(none); i++)
-                assert_int_equal(take(&s, none[i], 0), NOTICE_UNCHANGED);
-        assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_SPOT, 404, NULL }, 0), NOTICE_WITHDRAWN);
-        assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_SPOT, 404, NULL }, 0), NOTICE_UNCHANGED);
-        assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_SPOT, 200, SPOT }, 0), NOTICE_ANNOUNCED);
-        assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_MAINTENANCE, 200, "[" REBOOT "]" }, 0),
+        assert_int_equal(handle_answer(&s, (NoticeAnswer){ NOTICE_SPOT, 404, NULL }, 0),
+                         NOTICE_UNCHANGED);
+        assert_int_equal(handle_answer(&s, (NoticeAnswer){ NOTICE_SPOT, 200, SPOT }, 0),
                          NOTICE_ANNOUNCED);
-        assert_int_equal(take(&s, (NoticeAnswer){ NOTICE_MAINTENANCE, 200, "[]" }, 0),
+        for (size_t i = 0; i < ELEMENTSOF(none); i++)
+                assert_int_equal(handle_answer(&s, none[i], 0), NOTICE_UNCHANGED);
+        assert_int_equal(handle_answer(&s, (NoticeAnswer){ NOTICE_SPOT, 404, NULL }, 0),
+                         NOTICE_WITHDRAWN);
+        assert_int_equal(handle_answer(&s, (NoticeAnswer){ NOTICE_SPOT, 404, NULL }, 0),
+                         NOTICE_UNCHANGED);
+        assert_int_equal(handle_answer(&s, (NoticeAnswer){ NOTICE_SPOT, 200, SPOT }, 0),
+                         NOTICE_ANNOUNCED);
+        assert_int_equal(
+                handle_answer(&s, (NoticeAnswer){ NOTICE_MAINTENANCE, 200, "[" REBOOT "]" }, 0),
+                NOTICE_ANNOUNCED);
+        assert_int_equal(handle_answer(&s, (NoticeAnswer){ NOTICE_MAINTENANCE, 200, "[]" }, 0),
                          NOTICE_WITHDRAWN);
 }
 

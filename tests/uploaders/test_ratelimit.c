@@ -61,7 +61,7 @@ static void go(Sim *s, uint64_t usec, uint64_t n) {
 }
 
 /* Goes as soon as it may. @return how long it waited */
-static uint64_t take(Sim *s, uint64_t n) {
+static uint64_t book(Sim *s, uint64_t n) {
         s->booked = rate_book(&s->rule, s->booked, n, s->now_usec);
         uint64_t wait = rate_wait_usec(s->booked, s->now_usec);
         go(s, s->now_usec + wait, n);
@@ -96,7 +96,7 @@ static void no_second_has_more_than_rate_and_savings(void **state) {
                 uint64_t piece = MAX(s->rule.rate / (40 + random_next(&s->random) % 400), 1U);
 
                 for (size_t i = 0; i < N_GONE_MAX / 2; i++) {
-                        s->now_usec += take(s, 1 + random_next(&s->random) % piece);
+                        s->now_usec += book(s, 1 + random_next(&s->random) % piece);
                         if (random_next(&s->random) % 50 == 0) /* idle, for up to two seconds */
                                 s->now_usec += random_next(&s->random) % (2 * USEC_PER_SEC);
                         if (random_next(&s->random) % 20 == 0) /* headers, learned of afterwards */
@@ -114,7 +114,7 @@ static void many_who_wait_at_once_do_not_get_more(void **state) {
                 uint64_t piece = MAX(s->rule.rate / 300, 1U), last = 0;
 
                 for (size_t i = 0; i < 1200; i++) { /* all ask in one moment */
-                        uint64_t wait = take(s, 1 + random_next(&s->random) % piece);
+                        uint64_t wait = book(s, 1 + random_next(&s->random) % piece);
                         assert_true(wait >= last); /* in the order of asking */
                         last = wait;
                 }
@@ -129,7 +129,7 @@ static void who_always_asks_gets_all_even_when_timers_are_late(void **state) {
                 uint64_t piece = MAX(s->rule.rate / 100, 1U), begin = s->now_usec;
 
                 for (size_t i = 0; i < 1500; i++) {
-                        uint64_t wait = take(s, piece);
+                        uint64_t wait = book(s, piece);
                         if (wait > 0)
                                 s->now_usec += wait + random_next(&s->random) % 14000;
                 }
@@ -293,7 +293,7 @@ static uint64_t counted_realtime_usec(Clock *c) {
         return fake_clock_realtime_usec(c);
 }
 
-static void the_rate_follows_the_local_time_looked_at_once_a_second(void **state) {
+static void the_rate_follows_the_local_time_checked_once_a_second(void **state) {
         static const RateWindow windows[] = { { 9 * 60, 10 * 60, 500 } };
         const RateSchedule schedule = { .rate = 2000, .windows = windows, .n_windows = 1 };
         /* 08:59:58.5 at two hours east of Greenwich */
@@ -523,7 +523,7 @@ int main(void) {
                 cmocka_unit_test(no_throttle_is_no_limit),
                 cmocka_unit_test(bookings_follow_each_other),
                 cmocka_unit_test(a_piece_is_half_of_what_is_saved_up),
-                cmocka_unit_test(the_rate_follows_the_local_time_looked_at_once_a_second),
+                cmocka_unit_test(the_rate_follows_the_local_time_checked_once_a_second),
                 cmocka_unit_test(what_is_given_back_is_what_was_booked_whatever_the_rate_is_now),
                 cmocka_unit_test(what_was_booked_without_a_limit_gives_nothing_back),
                 cmocka_unit_test(a_piece_is_booked_at_the_rate_that_it_was_measured_by),

@@ -374,7 +374,7 @@ static void adopt_all(Fixture *f) {
                 intake_source_adopt(f->source, CONTAINER_OF(l, Bundle, link));
 }
 
-static void after_a_start_the_stored_notes_say_that_its_hooks_have_finished(void **state) {
+static void after_a_start_the_stored_notes_show_that_its_hooks_have_finished(void **state) {
         Fixture *f = *state;
         open_source(f);
         make_unit(f);
@@ -526,7 +526,7 @@ int main(void) {
                 TEST(an_unfinished_copy_is_shipped_labelled),
                 TEST(promises_without_number_are_bounded),
                 TEST(what_is_still_to_be_attached_is_waited_for_until_it_came),
-                TEST(after_a_start_the_stored_notes_say_that_its_hooks_have_finished),
+                TEST(after_a_start_the_stored_notes_show_that_its_hooks_have_finished),
                 TEST(after_a_start_a_hook_may_be_at_work_still),
                 TEST(what_is_attached_late_begins_a_supplement_of_its_own),
                 TEST(what_waits_for_a_bundle_goes_after_a_week_that_no_step_of_the_clock_makes),

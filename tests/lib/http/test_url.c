@@ -55,7 +55,7 @@ static void a_url_is_split_into_its_parts(void **state) {
         }
 }
 
-static void a_host_that_two_readers_could_take_for_two_is_refused(void **state) {
+static void a_host_that_two_parsers_could_read_differently_is_refused(void **state) {
         static const char *const bad[] = {
                 "",
                 "h",
@@ -106,7 +106,7 @@ static void a_host_that_two_readers_could_take_for_two_is_refused(void **state) 
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(a_url_is_split_into_its_parts),
-                cmocka_unit_test(a_host_that_two_readers_could_take_for_two_is_refused),
+                cmocka_unit_test(a_host_that_two_parsers_could_read_differently_is_refused),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
