@@ -32,7 +32,7 @@ def make_agent(**snapshot):
         os.makedirs(a.path(name))
     os.mkfifo(a.path("dev", "kmsg"))
     a.config["snapshot"] = {"sysfs_root": a.path("sys"), "device_directory": a.path("dev"),
-                            "probe_timeout": "3s"} | snapshot
+                            "probe_timeout": f"{3 * harness.PATIENCE:.0f}s"} | snapshot
     # whoever sends a note is to hear of its snapshot, however long it takes
     a.config["hook"]["deadline"] = "60s"
     return a
@@ -160,8 +160,8 @@ def what_a_snapshot_holds_is_not_for_the_open_listener():
 def a_command_that_hangs_and_one_that_floods_are_labelled_and_the_rest_is_whole():
     a = make_agent(probe_bytes="64KiB", commands=[
         {"name": "hang", "run": ["/bin/sleep", "600"], "timeout": "300ms"},
-        {"name": "flood", "run": ["/usr/bin/yes"], "timeout": "5s"},
-        {"name": "missing", "run": ["/nonexistent/program"], "timeout": "1s"},
+        {"name": "flood", "run": ["/usr/bin/yes"], "timeout": "60s"},
+        {"name": "missing", "run": ["/nonexistent/program"], "timeout": "20s"},
     ]).start()
     result = cli(a, "--json", "snapshot")
     assert result.returncode == 0, result.stderr

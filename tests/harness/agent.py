@@ -246,10 +246,13 @@ class Agent:
         environment = self.whole_environment()
         if self.notify is not None:
             environment["NOTIFY_SOCKET"] = self.notify
+        # The kernel shares the CPUs between sessions (sched_autogroup): in one of its own a daemon
+        # whose workers have idle priority goes on while other tests keep the machine busy.
         with open(self.path("log"), "ab") as log:
             self.process = subprocess.Popen([*self.prefix, *WRAP, DAEMON, "--config",
                                              self.config_file], stdin=subprocess.DEVNULL,
-                                            stdout=log, stderr=log, env=environment, cwd=self.dir)
+                                            stdout=log, stderr=log, env=environment, cwd=self.dir,
+                                            start_new_session=True)
         if wait:
             wait_for("the daemon answers /healthz", self.is_healthy, 15)
         return self

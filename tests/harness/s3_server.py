@@ -78,6 +78,7 @@ import calendar
 import collections
 import hashlib
 import hmac
+import os
 import re
 import select
 import socket
@@ -92,7 +93,7 @@ from xml.sax.saxutils import escape
 
 MAX_SKEW = 15 * 60
 KEPT_BODY = 64 * 1024
-PATIENCE = 20.0
+PATIENCE = 20.0 * float(os.environ.get("NC_PATIENCE", "1"))
 STATUS_TEXT = {100: "Continue", 200: "OK", 204: "No Content", 206: "Partial Content",
                301: "Moved Permanently", 307: "Temporary Redirect",
                400: "Bad Request", 403: "Forbidden", 404: "Not Found", 409: "Conflict",
