@@ -1,26 +1,417 @@
+/* The agent: which node it is, its life, the callbacks between its folders, drain, stop and reload.
+ */
 #include "agent/agent.h"
 
 #include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <systemd/sd-daemon.h>
+#include <systemd/sd-event.h>
+#include <unistd.h>
 
 #include "agent/agent_private.h"
 #include "agent/api/api.h"
 #include "agent/hooknotes/hook_socket.h"
-#include "agent/instance.h"
 #include "agent/intake/intake.h"
 #include "agent/store/ledger.h"
+#include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
+#include "lib/base/strbuf.h"
+#include "lib/base/transition.h"
 #include "lib/event/timer.h"
+#include "lib/neuron/ids.h"
+#include "lib/neuron/record.h"
 #include "uploaders/aws/aws_environment.h"
 #include "uploaders/aws/credentials_secret.h"
+#include "uploaders/aws/imds.h"
+
+/* ---- which node this is ---- */
+
+#define IMDS_TIMEOUT_USEC (8 * USEC_PER_SEC) /* the client gives up before */
+typedef struct IdReply {
+        char *id;
+        bool done, found;
+} IdReply;
+
+/* Strict, for the id becomes part of paths and keys. */
+static void on_reply(const char *text, const char *error, void *userdata) {
+        IdReply *a = userdata;
+        a->done = true;
+        if (!text) {
+                log_debug("instance metadata service: %s", error);
+                return;
+        }
+        size_t n = strcspn(text, "\r\n \t");
+        a->found = n > 2 && n < INSTANCE_ID_SIZE && strncmp(text, "i-", 2) == 0 &&
+                   strspn(text + 2, "0123456789abcdef") == n - 2;
+        if (a->found) {
+                memcpy(a->id, text, n);
+                a->id[n] = '\0';
+        }
+}
+
+static bool request_instance_id(char *const *environment, char ret[INSTANCE_ID_SIZE]) {
+        _cleanup_(sd_event_unrefp) sd_event *event = NULL;
+        _cleanup_(imds_freep) Imds *imds = NULL;
+        IdReply answer = { .id = ret };
+        if (sd_event_new(&event) < 0 || imds_new(&imds, event, environment) < 0 ||
+            imds_get(imds, "meta-data/instance-id", on_reply, &answer) < 0)
+                return false;
+        while (!answer.done && sd_event_run(event, IMDS_TIMEOUT_USEC) > 0)
+                ;
+        return answer.found;
+}
+
+/* The configuration, DMI, the instance metadata service, the host name; in this order. The service
+ * is requested only where DMI has no instance id (containers without /sys/devices, some virtual
+ * machines), which takes a second at most outside of EC2. */
+static int find_instance_id(Agent *a, const char **ret_origin) {
+        int r = instance_id_find(a->config->node.instance_id, a->config->snapshot.sysfs_root,
+                                 a->instance_id, ret_origin);
+        if (r < 0 || strcmp(*ret_origin, "hostname") != 0)
+                return r;
+        if (request_instance_id(a->environment, a->instance_id))
+                *ret_origin = "imds";
+        return 0;
+}
+
+/* Requested from systemd at each check, as long as bundles are undelivered. */
+#define EXTEND_USEC (30 * USEC_PER_SEC)
+#define DRAIN_CHECK_USEC (5 * USEC_PER_SEC)
+/* A drain starts this long before maintenance. */
+#define DRAIN_AHEAD_USEC (15 * USEC_PER_MINUTE)
+/* Units that still settle are shipped as they are this long before the deadline. */
+#define FLUSH_AHEAD_USEC USEC_PER_MINUTE
+/* Running deliveries have this long to end at a stop or a reload. */
+#define WIND_DOWN_USEC (4 * USEC_PER_SEC)
+#define WIND_DOWN_CHECK_USEC (20 * USEC_PER_MSEC)
+/* ---- state ---- */
+
+static void set_state(Drain *d, AgentState state) {
+        static const char *const names[N_AGENT_STATES] = { "running", "draining", "flushing",
+                                                           "stopping" };
+        static const unsigned moves[N_AGENT_STATES] = {
+                [AGENT_RUNNING] = 1U << AGENT_DRAINING | 1U << AGENT_STOPPING,
+                [AGENT_DRAINING] =
+                        1U << AGENT_RUNNING | 1U << AGENT_FLUSHING | 1U << AGENT_STOPPING,
+                [AGENT_FLUSHING] = 1U << AGENT_RUNNING | 1U << AGENT_STOPPING,
+        };
+        static const StateTable table = { "agent", names, moves, N_AGENT_STATES };
+        if (transition_check(&table, d->state, state, NULL) == 0)
+                d->state = state;
+}
+
+bool agent_is_draining(const Agent *a) {
+        return a->drain.state == AGENT_DRAINING || a->drain.state == AGENT_FLUSHING;
+}
+
+/* ---- safe to terminate ---- */
+
+static void add_count(StrBuf *text, uint64_t n, const char *one, const char *many) {
+        if (n > 0)
+                strbuf_addf(text, "%s%llu %s", text->n ? ", " : "", (unsigned long long)n,
+                            n == 1 ? one : many);
+}
+
+static const IntakeSource *find_unfinished_source(const Agent *a) {
+        for (size_t i = 0; i < a->n_sources; i++)
+                if (!intake_source_is_idle(a->sources[i]) ||
+                    !intake_source_has_seen_all(a->sources[i]))
+                        return a->sources[i];
+        return NULL;
+}
+
+/* A snapshot that is underway still becomes a unit. */
+static void hold_sources(Agent *a) {
+        for (size_t i = 0; i < a->n_sources; i++)
+                if (strcmp(intake_source_config(a->sources[i])->name, INCIDENTS_SOURCE) != 0)
+                        intake_source_hold(a->sources[i], true);
+}
+
+/* Writes a->drain.missing. @return whether nothing is missing */
+static bool is_safe(Agent *a) {
+        StrBuf text = STRBUF_INIT;
+        StoreCounts c;
+        bundle_table_counts(a->bundles, &c);
+        add_count(&text, c.bundles[BUNDLE_SHIPPING], "bundle is being shipped",
+                  "bundles are being shipped");
+        add_count(&text, c.bundles[BUNDLE_READY], "bundle waits to be shipped",
+                  "bundles wait to be shipped");
+        add_count(&text, c.bundles[BUNDLE_SETTLING], "bundle is not known to be complete yet",
+                  "bundles are not known to be complete yet");
+        add_count(&text, c.bundles[BUNDLE_QUARANTINED], "bundle is quarantined",
+                  "bundles are quarantined");
+        add_count(&text, a->incidents ? incidents_n_underway(a->incidents) : 0,
+                  "snapshot is being taken", "snapshots are being taken");
+        const IntakeSource *s = find_unfinished_source(a);
+        if (s)
+                strbuf_addf(&text, "%ssource %s has not been scanned completely",
+                            text.n ? ", " : "", intake_source_config(s)->name);
+        (void)snprintf(a->drain.missing, sizeof a->drain.missing, "%s", text.n ? text.text : "");
+        bool safe = text.n == 0;
+        strbuf_done(&text);
+        return safe;
+}
+
+/* @return when this node terminates, CLOCK_REALTIME; 0 = not known */
+static uint64_t first_deadline_usec(const Drain *d) {
+        uint64_t first = 0;
+        for (size_t i = 0; i < N_DRAIN_REQUESTERS; i++) {
+                uint64_t at = d->requests[i].is_active ? d->requests[i].deadline_usec : 0;
+                if (at > 0 && (first == 0 || at < first))
+                        first = at;
+        }
+        return first;
+}
+
+void agent_fill_drain_view(Agent *a, DrainView *ret) {
+        Drain *d = &a->drain;
+        *ret = (DrainView){ .is_draining = d->reason[0] };
+        if (!ret->is_draining)
+                return;
+        ret->reason = d->reason;
+        ret->since_usec = d->since_usec;
+        ret->deadline_usec = first_deadline_usec(d);
+        ret->is_safe = is_safe(a);
+        ret->missing = ret->is_safe ? NULL : d->missing;
+}
+
+/* ---- draining ---- */
+
+static int on_drain_check(sd_event_source *source, uint64_t usec, void *userdata) {
+        Agent *a = userdata;
+        Drain *d = &a->drain;
+        uint64_t now = a->clock->realtime_usec(a->clock);
+        (void)usec;
+        agent_notify_status(a);
+        if (is_safe(a))
+                return 0; /* the end of a bundle updates the status */
+        (void)sd_notifyf(false, "EXTEND_TIMEOUT_USEC=%llu", (unsigned long long)EXTEND_USEC);
+        uint64_t deadline = first_deadline_usec(d);
+        if (d->state == AGENT_DRAINING && deadline > 0 && now + FLUSH_AHEAD_USEC >= deadline) {
+                set_state(d, AGENT_FLUSHING);
+                log_notice("this node terminates in less than a minute: units that still settle "
+                           "are shipped as they are");
+                agent_flush(a, true);
+                if (a->incidents)
+                        incidents_hurry(a->incidents, true);
+        }
+        return timer_rearm(source, DRAIN_CHECK_USEC);
+}
+
+static void start_drain_check(Agent *a) {
+        int r = timer_arm(
+                &a->drain.timer,
+                &(TimerOptions){ .event = a->event, .handler = on_drain_check, .userdata = a });
+        if (r < 0)
+                log_error(r, "cannot arm the timer of the drain");
+}
+
+static void apply_drain(Agent *a) {
+        if (!agent_is_draining(a))
+                return;
+        hold_sources(a);
+        scheduler_set_urgent(a->scheduler, true);
+}
+
+static void join_reasons(Drain *d) {
+        size_t n = 0;
+        d->reason[0] = '\0';
+        for (size_t i = 0; i < N_DRAIN_REQUESTERS; i++)
+                if (d->requests[i].is_active && n < sizeof d->reason)
+                        n += (size_t)snprintf(d->reason + n, sizeof d->reason - n, "%s%s",
+                                              n > 0 ? "; " : "", d->requests[i].reason);
+}
+
+void agent_drain(Agent *a, DrainRequester requester, const char *reason, uint64_t deadline_usec) {
+        Drain *d = &a->drain;
+        DrainRequest *request = &d->requests[requester];
+        request->is_active = true;
+        request->deadline_usec = deadline_usec;
+        (void)snprintf(request->reason, sizeof request->reason, "%s", reason);
+        join_reasons(d);
+        if (d->state == AGENT_STOPPING)
+                return;
+        if (d->state == AGENT_RUNNING) {
+                d->since_usec = a->clock->realtime_usec(a->clock);
+                set_state(d, AGENT_DRAINING);
+        }
+        log_notice("draining: %s; new bundles are not accepted, known ones are shipped", d->reason);
+        apply_drain(a);
+        scheduler_retry_now(a->scheduler, NULL);
+        start_drain_check(a);
+}
+
+static void resume_intake(Agent *a) {
+        Drain *d = &a->drain;
+        if (!agent_is_draining(a))
+                return;
+        set_state(d, AGENT_RUNNING);
+        d->timer = sd_event_source_disable_unref(d->timer);
+        log_notice("drain cancelled");
+        for (size_t i = 0; i < a->n_sources; i++)
+                intake_source_hold(a->sources[i], false);
+        if (a->incidents)
+                incidents_hurry(a->incidents, false);
+        scheduler_set_urgent(a->scheduler, a->once);
+        agent_notify_status(a);
+}
+
+void agent_resume(Agent *a) {
+        for (size_t i = 0; i < N_DRAIN_REQUESTERS; i++)
+                a->drain.requests[i].is_active = false;
+        join_reasons(&a->drain);
+        resume_intake(a);
+}
+
+/* ---- what EC2 announces ---- */
+
+static DrainRequester requester_of(NoticeKind kind) {
+        return kind == NOTICE_SPOT ? DRAIN_SPOT : DRAIN_MAINTENANCE;
+}
+
+static void on_withdrawn(NoticeKind kind, void *userdata) {
+        Agent *a = userdata;
+        Drain *d = &a->drain;
+        DrainRequest *request = &d->requests[requester_of(kind)];
+        if (kind == NOTICE_REBALANCE)
+                return;
+        if (d->announced_timer && d->announced.kind == kind)
+                d->announced_timer = sd_event_source_disable_unref(d->announced_timer);
+        if (!request->is_active)
+                return;
+        request->is_active = false;
+        log_notice("withdrawn: %s", request->reason);
+        join_reasons(d);
+        if (!d->reason[0])
+                resume_intake(a);
+}
+
+static void drain_for(Agent *a, const Notice *n) {
+        char reason[96];
+        (void)snprintf(reason, sizeof reason, "EC2: %s (%s)",
+                       n->kind == NOTICE_SPOT ? "spot interruption" : "scheduled maintenance",
+                       n->action);
+        agent_drain(a, requester_of(n->kind), reason, n->when_usec);
+}
+
+static void on_notice(const Notice *n, void *userdata);
+
+static int on_drain_due(sd_event_source *source, uint64_t usec, void *userdata) {
+        Agent *a = userdata;
+        (void)source, (void)usec;
+        Notice announced = a->drain.announced;
+        on_notice(&announced, a);
+        return 0;
+}
+
+static void on_notice(const Notice *n, void *userdata) {
+        Agent *a = userdata;
+        Drain *d = &a->drain;
+        char when[CLOCK_ISO_SIZE];
+        uint64_t now = a->clock->realtime_usec(a->clock);
+        if (n->kind == NOTICE_REBALANCE) {
+                log_notice("EC2 recommends to rebalance: this spot instance is at a higher risk of "
+                           "interruption; drain it at a convenient time");
+                return;
+        }
+        if (d->announced.kind == n->kind) /* its date may have changed */
+                d->announced_timer = sd_event_source_disable_unref(d->announced_timer);
+        if (n->when_usec <= now + DRAIN_AHEAD_USEC) {
+                drain_for(a, n);
+                return;
+        }
+        on_withdrawn(n->kind, a); /* it may have been due earlier */
+        clock_format_iso(when, n->when_usec);
+        log_notice("EC2 announces %s for %s; the drain starts 15 min before", n->action, when);
+        d->announced = *n;
+        int r = timer_arm(
+                &d->announced_timer,
+                &(TimerOptions){ .event = a->event,
+                                 .usec = n->when_usec - now - DRAIN_AHEAD_USEC,
+                                 .slack_usec = (n->when_usec - now - DRAIN_AHEAD_USEC) / 20,
+                                 .handler = on_drain_due,
+                                 .userdata = a });
+        if (r < 0)
+                log_error(r, "cannot arm the timer for the maintenance");
+}
+
+/* ---- stopping ---- */
+
+static int on_wind_down_check(sd_event_source *source, uint64_t usec, void *userdata) {
+        WindDown *w = userdata;
+        Agent *a = w->agent;
+        (void)usec;
+        if (!scheduler_is_idle(a->scheduler) && a->clock->boottime_usec(a->clock) < w->until_usec)
+                return timer_rearm(source, WIND_DOWN_CHECK_USEC);
+        w->on_done(a);
+        return 0;
+}
+
+/* Has running deliveries end in a state from which they can be resumed.
+ * @param w        borrowed until on_done, or wind_down_done()
+ * @param on_done  called once, when no delivery runs any more or after four seconds; before this
+ * function returns only if no timer can be armed */
+static void wind_down(Agent *a, WindDown *w, void (*on_done)(Agent *a)) {
+        w->agent = a;
+        w->until_usec = a->clock->boottime_usec(a->clock) + WIND_DOWN_USEC;
+        w->on_done = on_done;
+        scheduler_wind_down(a->scheduler);
+        int r = timer_arm(&w->timer, &(TimerOptions){ .event = a->event,
+                                                      .slack_usec = USEC_PER_MSEC,
+                                                      .handler = on_wind_down_check,
+                                                      .userdata = w });
+        if (r < 0) {
+                log_error(r, "cannot wait for running deliveries; interrupting them");
+                on_done(a);
+        }
+}
+
+static void wind_down_done(WindDown *w) {
+        w->timer = sd_event_source_disable_unref(w->timer);
+}
+
+/* Discards the reload that is underway. */
+static void cancel_reload(Agent *a) {
+        Reload *x = &a->reload;
+        wind_down_done(&x->wind_down);
+        x->loaded = config_free(x->loaded);
+        strbuf_done(&x->changes.applied);
+        strbuf_done(&x->changes.restart);
+        x->changes = (ReloadChanges){ 0 };
+        x->is_requested_again = false;
+}
+
+static void on_wound_down(Agent *a) {
+        a->drain.on_stopped(a->drain.userdata);
+}
+
+void agent_stop(Agent *a, void (*on_stopped)(void *userdata), void *userdata) {
+        Drain *d = &a->drain;
+        if (d->state == AGENT_STOPPING)
+                return;
+        set_state(d, AGENT_STOPPING);
+        cancel_reload(a);
+        d->on_stopped = on_stopped;
+        d->userdata = userdata;
+        for (size_t i = 0; i < a->n_sources; i++)
+                intake_source_hold(a->sources[i], true);
+        (void)sd_notifyf(false, "EXTEND_TIMEOUT_USEC=%llu", (unsigned long long)EXTEND_USEC);
+        wind_down(a, &d->stop, on_wound_down);
+}
+
+static void drain_done(Agent *a) {
+        sd_event_source_disable_unref(a->drain.timer);
+        sd_event_source_disable_unref(a->drain.announced_timer);
+        wind_down_done(&a->drain.stop);
+}
 
 #define STORE_RETRY_USEC (5 * USEC_PER_SEC)
 /* The interval of the search for what is attached to dumps of former sources. */
 #define ORPHANS_INTERVAL_USEC USEC_PER_HOUR
-
 IntakeSource *agent_source_by_name(const Agent *a, const char *name) {
         for (size_t i = 0; i < a->n_sources; i++)
                 if (strcmp(intake_source_config(a->sources[i])->name, name) == 0)
@@ -49,12 +440,11 @@ static void on_links_rechecked(IntakeSource *s, const char *id, void *userdata) 
         retention_runner_on_links_rechecked(a->retention_runner, s, id);
 }
 
-static SourceSpec *get_source_terms(const Bundle *b) {
+static SourceSpec *get_source_spec(const Bundle *b) {
         return intake_source_spec(b->source);
 }
 
 #define DISCARD_COUNTER "discard:"
-
 static void add_discard(const char *name, uint64_t n, void *userdata) {
         Agent *a = userdata;
         const char *reason = name + strlen(DISCARD_COUNTER);
@@ -193,11 +583,8 @@ static bool is_configured(const char *source, void *userdata) {
         return agent_source_by_name(userdata, source) != NULL;
 }
 
-static void arm_orphans(Agent *a, uint64_t usec);
-
 static int on_orphans(sd_event_source *timer, uint64_t usec, void *userdata) {
         Agent *a = userdata;
-        (void)timer;
         (void)usec;
         uint64_t steady_usec = clock_step_age_usec(&a->orphans_steady, a->clock);
         orphans_sweep(&(OrphansContext){ .attachments = a->attachments,
@@ -206,14 +593,12 @@ static int on_orphans(sd_event_source *timer, uint64_t usec, void *userdata) {
                                          .steady_usec = steady_usec,
                                          .is_configured = is_configured,
                                          .userdata = a });
-        arm_orphans(a, ORPHANS_INTERVAL_USEC);
-        return 0;
+        return timer_rearm(timer, ORPHANS_INTERVAL_USEC);
 }
 
-static void arm_orphans(Agent *a, uint64_t usec) {
+static void start_orphans(Agent *a) {
         int r = a->once ? 0
                         : timer_arm(&a->orphans_timer, &(TimerOptions){ .event = a->event,
-                                                                        .usec = usec,
                                                                         .handler = on_orphans,
                                                                         .userdata = a });
         if (r < 0)
@@ -223,7 +608,7 @@ static void arm_orphans(Agent *a, uint64_t usec) {
 /* ---- hooks ---- */
 
 /* @return an fd that systemd has passed for this path and type; -1 */
-static int agent_passed_socket(const char *path, int type) {
+static int find_passed_socket(const char *path, int type) {
         int n = sd_listen_fds(0);
         for (int fd = SD_LISTEN_FDS_START; fd < SD_LISTEN_FDS_START + n; fd++)
                 if (sd_is_socket_unix(fd, type, 1, path, 0) > 0)
@@ -233,7 +618,7 @@ static int agent_passed_socket(const char *path, int type) {
 
 static int open_socket(Agent *a) {
         const char *path = a->config->hook.socket;
-        int fd = agent_passed_socket(path, SOCK_SEQPACKET);
+        int fd = find_passed_socket(path, SOCK_SEQPACKET);
         if (fd >= 0 || a->once) /* with --once the daemon may be about to start */
                 return fd;
         int r = api_listen_seqpacket(path, &fd);
@@ -265,7 +650,7 @@ static void start_incidents(Agent *a) {
 }
 
 static void start_hook(Agent *a) {
-        arm_orphans(a, 0);
+        start_orphans(a);
         const HookNotesContext context = { .event = a->event,
                                            .clock = a->clock,
                                            .store = a->store,
@@ -283,8 +668,8 @@ static void start_hook(Agent *a) {
         }
 }
 
-void agent_rebind_hook(Agent *a) {
-        arm_orphans(a, 0);
+static void rebind_hook(Agent *a) {
+        start_orphans(a);
         if (a->notes)
                 hooknotes_rebind(a->notes, a->config);
         if (a->incidents)
@@ -372,7 +757,7 @@ static int open_table(Agent *a) {
         return bundle_table_new(&a->bundles, a->store, a->clock, &callbacks);
 }
 
-int agent_create_scheduler(Agent *a) {
+static int create_scheduler(Agent *a) {
         SchedulerContext context = { .event = a->event,
                                      .clock = a->clock,
                                      .store = a->store,
@@ -383,7 +768,7 @@ int agent_create_scheduler(Agent *a) {
                                      .environment = a->environment,
                                      .is_urgent = a->once || agent_is_draining(a),
                                      .on_delivered = on_delivered,
-                                     .get_source_spec = get_source_terms,
+                                     .get_source_spec = get_source_spec,
                                      .on_changed = intake_resettle,
                                      .userdata = a };
         return scheduler_new(&a->scheduler, &context, a->config);
@@ -399,7 +784,7 @@ void agent_adopt_bundles(Agent *a, IntakeSource *s) {
         }
 }
 
-int agent_start_sources(Agent *a) {
+static int start_sources(Agent *a) {
         a->intake_context = (IntakeContext){ .event = a->event,
                                              .clock = a->clock,
                                              .store = a->store,
@@ -434,7 +819,7 @@ int agent_start_sources(Agent *a) {
         return failed;
 }
 
-void agent_set_retention_sources(Agent *a) {
+static void set_retention_sources(Agent *a) {
         _cleanup_free_ RetentionRunnerSource *sources =
                 calloc(MAX(a->n_sources, 1U), sizeof *sources);
         for (size_t i = 0; sources && i < a->n_sources; i++)
@@ -451,7 +836,7 @@ static int on_evict(Bundle *b, const char *reason, void *userdata) {
         return bundle_set_state(a->bundles, b, BUNDLE_EVICTED, reason);
 }
 
-static int create_retainer(Agent *a) {
+static int create_retention_runner(Agent *a) {
         RetentionRunnerContext context = { .event = a->event,
                                            .clock = a->clock,
                                            .store = a->store,
@@ -464,7 +849,7 @@ static int create_retainer(Agent *a) {
                                            .userdata = a };
         int r = retention_runner_new(&a->retention_runner, &context, a->config);
         if (r >= 0)
-                agent_set_retention_sources(a);
+                set_retention_sources(a);
         return r;
 }
 
@@ -474,13 +859,13 @@ static int start_notices(Agent *a) {
                                                      .clock = a->clock,
                                                      .environment = a->environment,
                                                      .sysfs_root = a->config->snapshot.sysfs_root,
-                                                     .on_notice = agent_on_notice,
-                                                     .on_withdrawn = agent_on_withdrawn,
+                                                     .on_notice = on_notice,
+                                                     .on_withdrawn = on_withdrawn,
                                                      .userdata = a });
 }
 
 static int start_api(Agent *a) {
-        int fd = agent_passed_socket(a->config->api.socket, SOCK_STREAM), r = 0;
+        int fd = find_passed_socket(a->config->api.socket, SOCK_STREAM), r = 0;
         if (fd < 0)
                 r = api_listen_unix(a->config->api.socket, &fd);
         if (r < 0) {
@@ -517,10 +902,7 @@ static void init_histogram(Histogram *h) {
 
 static int agent_start(Agent *a) {
         const char *origin = "";
-        int r = instance_find(&(InstanceOptions){ .fixed = a->config->node.instance_id,
-                                                  .sysfs_root = a->config->snapshot.sysfs_root,
-                                                  .environment = a->environment },
-                              a->instance_id, &origin);
+        int r = find_instance_id(a, &origin);
         if (r < 0) {
                 log_error(r, "cannot find an instance id; set node.instance_id");
                 return r;
@@ -544,15 +926,15 @@ static int agent_start(Agent *a) {
         r = store_ledger_abandon_idle(a->store);
         if (r < 0)
                 log_warning(r, "cannot queue abandoned uploads for abort");
-        r = agent_create_scheduler(a);
+        r = create_scheduler(a);
         if (r < 0) {
                 log_error(r, "cannot set up the destinations");
                 return r;
         }
-        r = agent_start_sources(a);
+        r = start_sources(a);
         if (r < 0)
                 return r;
-        r = create_retainer(a);
+        r = create_retention_runner(a);
         if (r < 0) {
                 log_error(r, "cannot set up retention");
                 return r;
@@ -593,7 +975,7 @@ int agent_new(Agent **ret, sd_event *event, Config *config, bool once) {
         return 0;
 }
 
-void agent_free_sources(Agent *a) {
+static void free_sources(Agent *a) {
         for (size_t i = 0; i < a->n_sources; i++)
                 intake_source_free(a->sources[i]);
         free(a->sources);
@@ -608,12 +990,12 @@ Agent *agent_free(Agent *a) {
         api_free(a->api);
         api_free(a->api_tcp);
         ec2_notices_free(a->notices);
-        agent_drain_done(a);
-        agent_cancel_reload(a);
+        drain_done(a);
+        cancel_reload(a);
         stop_hook(a);
         a->retention_runner = retention_runner_free(a->retention_runner);
         a->scheduler = scheduler_free(a->scheduler);
-        agent_free_sources(a);
+        free_sources(a);
         sd_event_source_disable_unref(a->store_timer);
         bundle_table_free(a->bundles);
         attachments_free(a->attachments);
@@ -701,4 +1083,174 @@ void agent_notify_status(Agent *a) {
                 (unsigned long long)c.bundles[BUNDLE_SHIPPING],
                 (unsigned long long)
                         c.bundles[BUNDLE_QUARANTINED]); /* without systemd it does nothing */
+}
+
+/* Reload: reads the configuration, compares it with the running one, and applies what changed. */
+
+const ConfigSource *agent_config_source(const Config *c, const char *name) {
+        for (size_t i = 0; i < c->n_sources; i++)
+                if (strcmp(c->sources[i].name, name) == 0)
+                        return &c->sources[i];
+        return NULL;
+}
+
+static void on_changed_key(const char *key, bool needs_restart, void *userdata) {
+        ReloadChanges *c = userdata;
+        StrBuf *list = needs_restart ? &c->restart : &c->applied;
+        strbuf_addf(list, "%s%s", list->n ? ", " : "", key);
+        if (needs_restart)
+                return;
+        c->scheduler = c->scheduler || strncmp(key, "destinations", 12) == 0 ||
+                       strncmp(key, "limits", 6) == 0 || strncmp(key, "node", 4) == 0;
+        c->sources =
+                c->sources || strncmp(key, "sources", 7) == 0 || strncmp(key, "snapshot", 8) == 0;
+}
+
+static void report_config_error(Agent *a, const Diags *diags) {
+        StrBuf text = STRBUF_INIT;
+        for (size_t i = 0; i < diags->n; i++) {
+                _cleanup_free_ char *line = diag_format(&diags->items[i]);
+                if (!line)
+                        continue;
+                log_error(0, "%s", line);
+                strbuf_addf(&text, "%s%s", text.n ? "\n" : "", line);
+        }
+        free(a->config_error);
+        a->config_error = strbuf_detach(&text);
+        log_error(0, "%zu errors in the configuration; keeping the running one", diags->n);
+}
+
+/* Swaps the values that need a restart, so that status shows what runs. */
+static void keep_until_restart(Config *running, Config *loaded) {
+        char *keep;
+#define KEEP(field)                                                                                \
+        do {                                                                                       \
+                keep = running->field;                                                             \
+                running->field = loaded->field;                                                    \
+                loaded->field = keep;                                                              \
+        } while (0)
+        KEEP(state_directory);
+        KEEP(node.instance_id);
+        KEEP(api.socket);
+        KEEP(api.listen);
+        KEEP(hook.socket);
+        KEEP(hook.mailbox);
+#undef KEEP
+}
+
+static void rebind_sources(Agent *a, const Config *loaded) {
+        for (size_t i = 0; i < a->n_sources; i++) {
+                const ConfigSource *was = intake_source_config(a->sources[i]);
+                const ConfigSource *is = agent_config_source(loaded, was->name);
+                if (is)
+                        intake_source_rebind(a->sources[i], is);
+        }
+        own_sources_rebind(a);
+}
+
+/* All that can fail comes before anything is released. A source that cannot be started is logged
+ * and omitted. */
+static int apply(Agent *a, Config *loaded, const ReloadChanges *c) {
+        Config *old = a->config;
+        Scheduler *before = a->scheduler;
+        a->config = loaded;
+        if (c->scheduler) {
+                int r = create_scheduler(a);
+                if (r < 0) {
+                        a->config = old;
+                        a->scheduler = before;
+                        return r;
+                }
+                scheduler_free(before); /* wound down: uploads resume, copies restart */
+        } else
+                scheduler_set_config(a->scheduler, loaded);
+        if (c->sources) {
+                retention_runner_set_sources(a->retention_runner, NULL, 0);
+                free_sources(a);
+                (void)start_sources(a); /* it logs each failure */
+                set_retention_sources(a);
+        } else {
+                a->intake_context.proc_root = loaded->snapshot.proc_root;
+                a->intake_context.hook_deadline_usec = loaded->hook.deadline_usec;
+                rebind_sources(a, loaded);
+        }
+        retention_runner_rebind(a->retention_runner, loaded);
+        rebind_hook(a);
+        apply_drain(a);
+        config_free(old);
+        return 0;
+}
+
+static void set_config_error(Agent *a, const char *text) {
+        free(a->config_error);
+        a->config_error = text ? strdup(text) : NULL;
+}
+
+static void report_applied(Agent *a, const ReloadChanges *c) {
+        set_config_error(a, NULL);
+        free(a->pending_restart);
+        a->pending_restart = NULL;
+        a->loaded_usec = a->clock->realtime_usec(a->clock);
+        log_notice("configuration reloaded; changed: %s",
+                   c->applied.n ? c->applied.text : "nothing");
+        if (c->restart.n == 0)
+                return;
+        log_warning(0, "these take effect only after a restart: %s", c->restart.text);
+        a->pending_restart = strdup(c->restart.text); /* without memory only the log has it */
+}
+
+static void finish_reload(Agent *a) {
+        Reload *x = &a->reload;
+        Config *loaded = TAKE_PTR(x->loaded);
+        log_setup((LogFormat)loaded->log.format, loaded->log.level);
+        keep_until_restart(a->config, loaded);
+        int r = apply(a, loaded, &x->changes);
+        if (r < 0) {
+                keep_until_restart(a->config, loaded); /* swaps them back */
+                config_free(loaded);
+                log_error(r, "cannot set up the new destinations; keeping the configuration that "
+                             "is running");
+                set_config_error(a, "the new destinations could not be set up; the configuration "
+                                    "before it is still in force");
+                scheduler_resume(a->scheduler);
+        } else
+                report_applied(a, &x->changes);
+        scheduler_kick(a->scheduler);
+        strbuf_done(&x->changes.applied);
+        strbuf_done(&x->changes.restart);
+        x->changes = (ReloadChanges){ 0 };
+        x->on_done(x->userdata);
+        if (x->is_requested_again) {
+                x->is_requested_again = false;
+                agent_reload(a, x->on_done, x->userdata);
+        }
+}
+
+void agent_reload(Agent *a, void (*on_done)(void *userdata), void *userdata) {
+        Reload *x = &a->reload;
+        Diags diags = { 0 };
+        if (a->drain.state == AGENT_STOPPING) {
+                on_done(userdata);
+                return;
+        }
+        if (x->loaded) { /* the file may have changed since it was read */
+                x->is_requested_again = true;
+                return;
+        }
+        x->on_done = on_done;
+        x->userdata = userdata;
+        int r = a->config->file ? config_load(&x->loaded, a->config->file, environ, &diags)
+                                : config_builtin(&x->loaded);
+        if (r != 0)
+                report_config_error(a, &diags);
+        diag_done(&diags);
+        if (r != 0) {
+                on_done(userdata);
+                return;
+        }
+        config_compare(a->config, x->loaded, on_changed_key, &x->changes);
+        if (x->changes.scheduler) /* its deliveries end first */
+                wind_down(a, &x->wind_down, finish_reload);
+        else
+                finish_reload(a);
 }

@@ -1,4 +1,4 @@
-/* Shared by agent.c, reload.c, drain.c (drain and stop), view.c (the API) and own_sources.c. */
+/* Shared by agent.c, view.c (the API) and own_sources.c. */
 #pragma once
 
 #include "agent/agent.h"
@@ -13,7 +13,7 @@ typedef struct Discard {
         uint64_t n;
 } Discard;
 
-/* Each may withdraw its own request only. drain.c */
+/* Each may withdraw its own request only. */
 typedef enum DrainRequester {
         DRAIN_OPERATOR,
         DRAIN_SPOT,
@@ -27,7 +27,7 @@ typedef struct DrainRequest {
         uint64_t deadline_usec; /* CLOCK_REALTIME; 0 = not known */
 } DrainRequest;
 
-/* Waits until running deliveries have ended, four seconds at most. drain.c */
+/* Waits until running deliveries have ended, four seconds at most. */
 typedef struct WindDown {
         Agent *agent;
         sd_event_source *timer;
@@ -44,7 +44,7 @@ typedef enum AgentState {
 } AgentState;
 
 typedef struct Drain {
-        AgentState state; /* written by drain.c only */
+        AgentState state;
         DrainRequest requests[N_DRAIN_REQUESTERS];
         char reason[320]; /* of all active requests */
         char missing[512];
@@ -62,7 +62,7 @@ typedef struct ReloadChanges {
         bool scheduler, sources; /* must be created again */
 } ReloadChanges;
 
-/* Underway from the signal until running deliveries have ended. reload.c */
+/* Underway from the signal until running deliveries have ended. */
 typedef struct Reload {
         Config *loaded; /* NULL: none is underway */
         ReloadChanges changes;
@@ -111,17 +111,9 @@ struct Agent {
 
 IntakeSource *agent_source_by_name(const Agent *a, const char *name);
 
-/* agent.c; for reload.c, too */
-int agent_create_scheduler(Agent *a);
-int agent_start_sources(Agent *a);
-/** Passes the current sources to retention. */
-void agent_set_retention_sources(Agent *a);
-void agent_free_sources(Agent *a);
 /** Assigns bundles that are known already to the source that they belong to. */
 void agent_adopt_bundles(Agent *a, IntakeSource *s);
 
-/** Applies the configuration that is in force to hook notes and incidents. */
-void agent_rebind_hook(Agent *a);
 void agent_fill_hook_view(const Agent *a, HookView *ret);
 
 /* own_sources.c: the agent's own sources, which nobody configures (config/config.h): incidents that
@@ -137,13 +129,9 @@ void own_sources_free(Agent *a);
 /** A bundle is final: removes the directory that it was made of, if that is the agent's own. */
 void own_sources_on_final(Agent *a, const Bundle *b);
 
-/* reload.c */
 /** @return the configured source of that name, NULL */
 const ConfigSource *agent_config_source(const Config *c, const char *name);
-/** Discards the reload that is underway. */
-void agent_cancel_reload(Agent *a);
 
-/* drain.c */
 /** Starts a drain, adds a request to it, or replaces the request of the same requester.
  * @param reason         a sentence; copied
  * @param deadline_usec  when this node terminates, CLOCK_REALTIME; 0 = not known */
@@ -151,20 +139,8 @@ void agent_drain(Agent *a, DrainRequester requester, const char *reason, uint64_
 /** Withdraws all requests. */
 void agent_resume(Agent *a);
 bool agent_is_draining(const Agent *a);
-/** Applies the drain to sources and scheduler that were created again. */
-void agent_apply_drain(Agent *a);
-/** Has running deliveries end in a state from which they can be resumed.
- * @param w        borrowed until on_done, or wind_down_done()
- * @param on_done  called once, when no delivery runs any more or after four seconds; before this
- * function returns only if no timer can be armed */
-void agent_wind_down(Agent *a, WindDown *w, void (*on_done)(Agent *a));
-void wind_down_done(WindDown *w);
-/** Callbacks of ec2_notices.h. */
-void agent_on_notice(const Notice *n, void *userdata);
-void agent_on_withdrawn(NoticeKind kind, void *userdata);
 /** @param ret  points into the agent until the next call */
 void agent_fill_drain_view(Agent *a, DrainView *ret);
-void agent_drain_done(Agent *a);
 
 /** Fills a->backend. */
 void agent_view_init(Agent *a);

@@ -1,6 +1,6 @@
 /* What EC2 announces about this instance: spot interruption, scheduled maintenance, rebalance
  * recommendation. Requested from IMDSv2 every few seconds, and only on EC2. Reports each thing
- * once; drain.c decides what follows. */
+ * once; agent.c decides what follows. */
 #pragma once
 
 #include <stdbool.h>
