@@ -642,9 +642,7 @@ static void start_incidents(Agent *a) {
                                            .on_attached = on_attached,
                                            .on_pending = on_pending,
                                            .userdata = a };
-        int r = a->once ? 0 : attachments_start(a->attachments, a->event);
-        if (r == 0 && !a->once)
-                r = incidents_new(&a->incidents, &context, a->config);
+        int r = a->once ? 0 : incidents_new(&a->incidents, &context, a->config);
         if (r < 0)
                 log_warning(r, "cannot create snapshots of the hardware");
 }
@@ -913,7 +911,7 @@ static int agent_start(Agent *a) {
         r = open_store(a);
         if (r != 0)
                 return r;
-        r = attachments_new(&a->attachments, a->config->state_directory);
+        r = attachments_new(&a->attachments, a->event, a->config->state_directory);
         if (r < 0)
                 return r;
         r = open_table(a);

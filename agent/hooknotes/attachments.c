@@ -19,60 +19,20 @@
 #include "lib/event/worker_pool.h"
 #include "lib/neuron/ids.h"
 
-#define ATTACHMENTS_KEY_SIZE 17
-#define ATTACHMENTS_GIVING ".giving" /* on the way to a bundle: waits still */
-#define ATTACHMENTS_UNITS_MAX 65536  /* directories that are read */
+#define KEY_SIZE 17
+#define GIVING ".giving"            /* is being assigned to a bundle: counts as waiting */
+#define ATTACHMENTS_UNITS_MAX 65536 /* directories that are read */
 struct Attachments {
         char *path;
         uint64_t max_bytes_all;
-        uint64_t bytes; /* of all units, at most: counted anew when it is too much */
-        bool is_counted;
-        uint64_t more_bytes; /* that ever came on the loop's side: what a worker's count may have
-                                missed */
-        WorkerPool *pool;    /* one thread: NULL before attachments_start() */
-        ListLink jobs;       /* out, oldest first */
+        WorkerPool *pool; /* one thread */
+        ListLink jobs;    /* in the worker or waiting for it, oldest first */
 };
 
-#define KEY_SIZE ATTACHMENTS_KEY_SIZE
-#define GIVEN ".of-" /* and the bundle's id: what it was given */
-#define GIVING ATTACHMENTS_GIVING
+#define GIVEN ".of-"        /* and the bundle's id: what is assigned to it */
 #define WHOSE ".unit"       /* source, NUL, path */
 #define WHOSE_MAX (8 * KIB) /* more than any name and path */
-int attachments_new(Attachments **ret, const char *state_directory) {
-        Attachments *a = calloc(1, sizeof *a);
-        if (!a)
-                return -ENOMEM;
-        a->max_bytes_all = ATTACHMENTS_MAX_BYTES_ALL;
-        list_init(&a->jobs);
-        a->path = path_join(state_directory, "attachments");
-        if (!a->path) {
-                free(a);
-                return -ENOMEM;
-        }
-        *ret = a;
-        return 0;
-}
-
-static bool attachments_is_busy(const Attachments *a, const char *source, const char *unit_path);
-static void attachments_cancel(Attachments *a, const char *source, const char *unit_path,
-                               uint64_t before_usec);
-static void done(WorkJob *job);
-static void attachments_drop_jobs(Attachments *a);
-
-Attachments *attachments_free(Attachments *a) {
-        if (!a)
-                return NULL;
-        attachments_drop_jobs(a);
-        free(a->path);
-        free(a);
-        return NULL;
-}
-
-void attachments_limit(Attachments *a, uint64_t max_bytes_all) {
-        a->max_bytes_all = max_bytes_all;
-}
-
-static bool attachment_name_is_valid(const char *name) {
+static bool is_valid_name(const char *name) {
         size_t n =
                 strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
         return n > 0 && n <= ATTACHMENT_NAME_MAX && name[n] == '\0' && name[0] != '.';
@@ -105,8 +65,8 @@ static int add_name(AttachmentNames *names, const char *name) {
         return 0;
 }
 
-static int attachment_names_read(int dir_fd, bool (*wants)(int dir_fd, const char *name),
-                                 AttachmentNames *names) {
+static int read_names(int dir_fd, bool (*wants)(int dir_fd, const char *name),
+                      AttachmentNames *names) {
         _cleanup_closedir_ DIR *dir = NULL;
         const struct dirent *entry;
         int r = fs_opendir_at(dir_fd, ".", &dir);
@@ -124,25 +84,25 @@ static int attachment_names_read(int dir_fd, bool (*wants)(int dir_fd, const cha
         return r;
 }
 
-static bool attachments_is_file(int dir_fd, const char *name) {
+static bool is_file(int dir_fd, const char *name) {
         struct stat st;
-        return attachment_name_is_valid(name) &&
-               fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode);
+        return is_valid_name(name) && fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+               S_ISREG(st.st_mode);
 }
 
-static bool attachments_is_given(int dir_fd, const char *name) {
+static bool is_given(int dir_fd, const char *name) {
         (void)dir_fd; /* its name decides */
         return strncmp(name, GIVEN, strlen(GIVEN)) == 0 && bundle_id_is_valid(name + strlen(GIVEN));
 }
 
-static bool attachments_is_unit(int dir_fd, const char *name) {
+static bool is_unit(int dir_fd, const char *name) {
         (void)dir_fd; /* its name decides */
         return strlen(name) == KEY_SIZE - 1 && strspn(name, "0123456789abcdef") == KEY_SIZE - 1;
 }
 
 int attachment_names(int dir_fd, AttachmentNames *ret) {
         *ret = (AttachmentNames){ .max = ATTACHMENTS_MAX };
-        return attachment_names_read(dir_fd, attachments_is_file, ret);
+        return read_names(dir_fd, is_file, ret);
 }
 
 /* ---- directories ---- */
@@ -157,33 +117,33 @@ static const char *unit_key(const char *source, const char *path, char buf[stati
         return digest_hex(digest, (KEY_SIZE - 1) / 2, buf);
 }
 
-static int attachments_open_dir(int dir_fd, const char *name) {
+static int open_dir(int dir_fd, const char *name) {
         int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         return fd < 0 ? -errno : fd;
 }
 
-/* Makes it if it is not there, and its name durable. */
-static int make_dir(int dir_fd, const char *name) {
-        int fd = attachments_open_dir(dir_fd, name);
+/* Creates it if it is missing, and makes its name durable. */
+static int create_dir(int dir_fd, const char *name) {
+        int fd = open_dir(dir_fd, name);
         if (fd != -ENOENT)
                 return fd;
         if (mkdirat(dir_fd, name, 0700) < 0 && errno != EEXIST)
                 return -errno;
-        fd = attachments_open_dir(dir_fd, name);
+        fd = open_dir(dir_fd, name);
         int r = fd < 0 ? fd : fs_sync_dir(dir_fd);
         if (r < 0 && fd >= 0)
                 (void)close(fd); /* a directory */
         return r < 0 ? r : fd;
 }
 
-static int attachments_open_unit(const Attachments *a, const char *source, const char *unit_path) {
+static int open_unit(const Attachments *a, const char *source, const char *unit_path) {
         char key[KEY_SIZE];
-        _cleanup_close_ int root = a ? attachments_open_dir(AT_FDCWD, a->path) : -ENOENT;
-        return root < 0 ? root : attachments_open_dir(root, unit_key(source, unit_path, key));
+        _cleanup_close_ int root = a ? open_dir(AT_FDCWD, a->path) : -ENOENT;
+        return root < 0 ? root : open_dir(root, unit_key(source, unit_path, key));
 }
 
 /* Records the unit before anything is in the directory, for the sweep. */
-static int sign(int unit, const char *source, const char *unit_path) {
+static int write_unit_file(int unit, const char *source, const char *unit_path) {
         struct stat st;
         if (fstatat(unit, WHOSE, &st, AT_SYMLINK_NOFOLLOW) == 0)
                 return 0;
@@ -196,29 +156,29 @@ static int sign(int unit, const char *source, const char *unit_path) {
         return n > WHOSE_MAX ? -ENAMETOOLONG : fs_write_file(unit, WHOSE, text, n, 0600);
 }
 
-static int attachments_make_root(const char *path) {
+static int create_root(const char *path) {
         _cleanup_free_ char *parent = path_parent(path);
-        _cleanup_close_ int state = parent ? attachments_open_dir(AT_FDCWD, parent) : -ENOMEM;
-        return state < 0 ? state : make_dir(state, path_name(path));
+        _cleanup_close_ int state = parent ? open_dir(AT_FDCWD, parent) : -ENOMEM;
+        return state < 0 ? state : create_dir(state, path_name(path));
 }
 
-static int attachments_make_unit(const char *path, const char *source, const char *unit_path) {
+static int create_unit(const char *path, const char *source, const char *unit_path) {
         char key[KEY_SIZE];
-        _cleanup_close_ int root = attachments_make_root(path);
+        _cleanup_close_ int root = create_root(path);
         if (root < 0)
                 return root;
-        _cleanup_close_ int unit = make_dir(root, unit_key(source, unit_path, key));
+        _cleanup_close_ int unit = create_dir(root, unit_key(source, unit_path, key));
         if (unit < 0)
                 return unit;
-        int r = sign(unit, source, unit_path);
+        int r = write_unit_file(unit, source, unit_path);
         return r < 0 ? r : TAKE_FD(unit);
 }
 
 /* ---- counting ---- */
 
-static int attachments_count_waiting(int unit, const char *but, size_t *n, uint64_t *bytes) {
+static int count_waiting(int unit, const char *but, size_t *n, uint64_t *bytes) {
         _cleanup_(attachment_names_done) AttachmentNames names = { .max = ATTACHMENTS_MAX };
-        int r = attachment_names_read(unit, attachments_is_file, &names);
+        int r = read_names(unit, is_file, &names);
         for (size_t i = 0; i < names.n; i++) {
                 struct stat st;
                 if ((but && strcmp(names.items[i], but) == 0) ||
@@ -230,11 +190,11 @@ static int attachments_count_waiting(int unit, const char *but, size_t *n, uint6
         return r;
 }
 
-static int attachments_count_in(int unit, const char *name, size_t *n, uint64_t *bytes) {
-        _cleanup_close_ int fd = attachments_open_dir(unit, name);
+static int count_in(int unit, const char *name, size_t *n, uint64_t *bytes) {
+        _cleanup_close_ int fd = open_dir(unit, name);
         if (fd < 0)
                 return fd == -ENOENT ? 0 : fd;
-        return attachments_count_waiting(fd, NULL, n, bytes);
+        return count_waiting(fd, NULL, n, bytes);
 }
 
 /* ---- assignment to a bundle ---- */
@@ -243,10 +203,10 @@ size_t attachments_waiting(const Attachments *a, const char *source, const char 
                            uint64_t *ret_bytes) {
         size_t n = 0;
         uint64_t bytes = 0;
-        _cleanup_close_ int unit = attachments_open_unit(a, source, unit_path);
+        _cleanup_close_ int unit = open_unit(a, source, unit_path);
         if (unit >= 0) {
-                (void)attachments_count_waiting(unit, NULL, &n, &bytes); /* 0 as in the header */
-                (void)attachments_count_in(unit, GIVING, &n, &bytes);
+                (void)count_waiting(unit, NULL, &n, &bytes); /* 0 as in the header */
+                (void)count_in(unit, GIVING, &n, &bytes);
         }
         if (ret_bytes)
                 *ret_bytes = bytes;
@@ -257,10 +217,10 @@ size_t attachments_waiting(const Attachments *a, const char *source, const char 
  * nothing of it was shipped, and after a crash it may be another set. */
 static int give(int unit, const char *given) {
         _cleanup_(attachment_names_done) AttachmentNames names = { .max = ATTACHMENTS_MAX };
-        _cleanup_close_ int giving = make_dir(unit, GIVING);
+        _cleanup_close_ int giving = create_dir(unit, GIVING);
         if (giving < 0)
                 return giving;
-        int r = attachment_names_read(unit, attachments_is_file, &names);
+        int r = read_names(unit, is_file, &names);
         for (size_t i = 0; r == 0 && i < names.n; i++)
                 if (renameat(unit, names.items[i], giving, names.items[i]) < 0)
                         r = -errno;
@@ -288,8 +248,8 @@ int attachments_open_assigned(const Attachments *a, const char *source, const ch
         int r = name_given(given, bundle_id);
         if (r < 0)
                 return r;
-        _cleanup_close_ int unit = attachments_open_unit(a, source, unit_path);
-        return unit < 0 ? unit : attachments_open_dir(unit, given);
+        _cleanup_close_ int unit = open_unit(a, source, unit_path);
+        return unit < 0 ? unit : open_dir(unit, given);
 }
 
 int attachments_assign(const Attachments *a, const char *source, const char *unit_path,
@@ -298,9 +258,76 @@ int attachments_assign(const Attachments *a, const char *source, const char *uni
         int fd = attachments_open_assigned(a, source, unit_path, bundle_id);
         if (fd != -ENOENT || attachments_waiting(a, source, unit_path, NULL) == 0)
                 return fd;
-        _cleanup_close_ int unit = attachments_open_unit(a, source, unit_path);
+        _cleanup_close_ int unit = open_unit(a, source, unit_path);
         int r = unit < 0 ? unit : name_given(given, bundle_id);
         return r < 0 ? r : give(unit, given);
+}
+
+/* ---- jobs ---- */
+
+typedef struct Place {
+        char *source, *unit_path, *name;
+        bool is_unwanted; /* released meanwhile: what it attaches is removed */
+        ino_t inode;      /* of what was attached; 0 = nothing */
+} Place;
+
+struct AttachmentJob {
+        WorkJob job;
+        ListLink link;
+        Attachments *owner; /* the loop's */
+        void (*on_done)(const int *results, void *userdata);
+        void *userdata;
+        int fd; /* owned */
+        char *path;
+        Place *places;
+        int *results;
+        size_t n_places;
+        uint64_t submitted_usec; /* CLOCK_REALTIME, as the times of files */
+        uint64_t bytes;          /* of the file */
+        uint64_t max_bytes_all;
+};
+
+static AttachmentJob *job_free(AttachmentJob *j) {
+        if (!j)
+                return NULL;
+        if (j->fd >= 0)
+                (void)close(j->fd); /* only read from */
+        for (size_t k = 0; j->places && k < j->n_places; k++) {
+                free(j->places[k].source);
+                free(j->places[k].unit_path);
+                free(j->places[k].name);
+        }
+        free(j->places);
+        free(j->results);
+        free(j->path);
+        free(j);
+        return NULL;
+}
+
+DEFINE_CLEANUP(AttachmentJob, job_free);
+
+static bool is_of(const Place *p, const char *source, const char *unit_path) {
+        return strcmp(p->source, source) == 0 && strcmp(p->unit_path, unit_path) == 0;
+}
+
+static bool is_busy(const Attachments *a, const char *source, const char *unit_path) {
+        LIST_FOREACH (l, (ListLink *)&a->jobs) {
+                const AttachmentJob *j = CONTAINER_OF(l, AttachmentJob, link);
+                for (size_t k = 0; k < j->n_places; k++)
+                        if (is_of(&j->places[k], source, unit_path))
+                                return true;
+        }
+        return false;
+}
+
+static void cancel_jobs(Attachments *a, const char *source, const char *unit_path,
+                        uint64_t before_usec) {
+        LIST_FOREACH (l, &a->jobs) {
+                AttachmentJob *j = CONTAINER_OF(l, AttachmentJob, link);
+                for (size_t k = 0; j->submitted_usec < before_usec && k < j->n_places; k++)
+                        if (is_of(&j->places[k], source, unit_path))
+                                j->places[k].is_unwanted = true;
+        }
 }
 
 /* ---- release ---- */
@@ -312,31 +339,30 @@ static uint64_t changed_usec(const struct stat *st) {
 
 int attachments_release(Attachments *a, const char *source, const char *unit_path) {
         char key[KEY_SIZE];
-        attachments_cancel(a, source, unit_path, UINT64_MAX);
-        _cleanup_close_ int root = attachments_open_dir(AT_FDCWD, a->path);
+        cancel_jobs(a, source, unit_path, UINT64_MAX);
+        _cleanup_close_ int root = open_dir(AT_FDCWD, a->path);
         if (root < 0)
                 return root == -ENOENT ? 0 : root;
         return fs_remove_tree(root, unit_key(source, unit_path, key));
 }
 
 static bool is_anything(int dir_fd, const char *name) {
-        return attachments_is_file(dir_fd, name) || attachments_is_given(dir_fd, name) ||
-               strcmp(name, GIVING) == 0;
+        return is_file(dir_fd, name) || is_given(dir_fd, name) || strcmp(name, GIVING) == 0;
 }
 
-static int attachments_tidy(const Attachments *a, const char *source, const char *unit_path) {
+static int remove_empty(const Attachments *a, const char *source, const char *unit_path) {
         char key[KEY_SIZE];
-        _cleanup_(attachment_names_done) AttachmentNames left = { .max = 1 };
-        _cleanup_close_ int root = attachments_open_dir(AT_FDCWD, a->path);
+        _cleanup_(attachment_names_done) AttachmentNames remaining = { .max = 1 };
+        _cleanup_close_ int root = open_dir(AT_FDCWD, a->path);
         if (root < 0)
                 return root == -ENOENT ? 0 : root;
-        _cleanup_close_ int unit = attachments_open_dir(root, unit_key(source, unit_path, key));
+        _cleanup_close_ int unit = open_dir(root, unit_key(source, unit_path, key));
         if (unit < 0)
                 return unit == -ENOENT ? 0 : unit;
-        if (attachments_is_busy(a, source, unit_path))
-                return 0; /* it is tidied when that has come back */
-        int r = attachment_names_read(unit, is_anything, &left);
-        if (r == 0 && left.n == 0)
+        if (is_busy(a, source, unit_path))
+                return 0; /* on_done tidies it */
+        int r = read_names(unit, is_anything, &remaining);
+        if (r == 0 && remaining.n == 0)
                 r = fs_remove_tree(root, key);
         return r;
 }
@@ -347,22 +373,22 @@ int attachments_release_bundle(const Attachments *a, const char *source, const c
         int r = name_given(given, bundle_id);
         if (r < 0)
                 return r;
-        _cleanup_close_ int unit = attachments_open_unit(a, source, unit_path);
+        _cleanup_close_ int unit = open_unit(a, source, unit_path);
         if (unit < 0)
                 return unit == -ENOENT ? 0 : unit;
         r = fs_remove_tree(unit, given);
-        return r < 0 ? r : attachments_tidy(a, source, unit_path);
+        return r < 0 ? r : remove_empty(a, source, unit_path);
 }
 
 int attachments_release_before(Attachments *a, const char *source, const char *unit_path,
                                uint64_t usec) {
         _cleanup_(attachment_names_done) AttachmentNames names = { .max = ATTACHMENTS_MAX };
         int n_gone = 0;
-        attachments_cancel(a, source, unit_path, usec);
-        _cleanup_close_ int unit = attachments_open_unit(a, source, unit_path);
+        cancel_jobs(a, source, unit_path, usec);
+        _cleanup_close_ int unit = open_unit(a, source, unit_path);
         if (unit < 0)
                 return unit == -ENOENT ? 0 : unit;
-        int r = attachment_names_read(unit, attachments_is_file, &names);
+        int r = read_names(unit, is_file, &names);
         for (size_t i = 0; i < names.n; i++) {
                 struct stat st;
                 if (fstatat(unit, names.items[i], &st, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -372,7 +398,7 @@ int attachments_release_before(Attachments *a, const char *source, const char *u
         if (r == 0 && n_gone > 0)
                 r = fs_sync_dir(unit);
         if (r == 0)
-                r = attachments_tidy(a, source, unit_path);
+                r = remove_empty(a, source, unit_path);
         return r < 0 ? r : n_gone;
 }
 
@@ -380,18 +406,18 @@ int attachments_release_before(Attachments *a, const char *source, const char *u
 
 int attachments_list_all(const Attachments *a, AttachmentsOnUnit on_unit, void *userdata) {
         _cleanup_(attachment_names_done) AttachmentNames units = { .max = ATTACHMENTS_UNITS_MAX };
-        _cleanup_close_ int root = attachments_open_dir(AT_FDCWD, a->path);
+        _cleanup_close_ int root = open_dir(AT_FDCWD, a->path);
         if (root < 0)
                 return root == -ENOENT ? 0 : root;
-        int r = attachment_names_read(root, attachments_is_unit, &units);
+        int r = read_names(root, is_unit, &units);
         for (size_t i = 0; i < units.n; i++) {
-                _cleanup_close_ int unit = attachments_open_dir(root, units.items[i]);
+                _cleanup_close_ int unit = open_dir(root, units.items[i]);
                 _cleanup_free_ char *whose = NULL;
                 struct stat st;
                 size_t n;
                 if (unit < 0 || fstat(unit, &st) < 0 ||
                     fs_read_file(unit, WHOSE, WHOSE_MAX, &whose, &n) < 0)
-                        continue; /* nobody's: left alone */
+                        continue; /* belongs to no unit */
                 size_t n_source = strlen(whose);
                 if (n_source + 1 < n)
                         on_unit(&(AttachmentsUnit){ whose, whose + n_source + 1,
@@ -404,41 +430,40 @@ int attachments_list_all(const Attachments *a, AttachmentsOnUnit on_unit, void *
 int attachments_bundles(const Attachments *a, const char *source, const char *unit_path,
                         AttachmentNames *ret) {
         *ret = (AttachmentNames){ .max = ATTACHMENTS_MAX };
-        _cleanup_close_ int unit = attachments_open_unit(a, source, unit_path);
+        _cleanup_close_ int unit = open_unit(a, source, unit_path);
         if (unit < 0)
                 return unit == -ENOENT ? 0 : unit;
-        int r = attachment_names_read(unit, attachments_is_given, ret);
+        int r = read_names(unit, is_given, ret);
         for (size_t i = 0; i < ret->n; i++)
                 memmove(ret->items[i], ret->items[i] + strlen(GIVEN),
                         strlen(ret->items[i] + strlen(GIVEN)) + 1);
         return r;
 }
 
-#define WRITING ".coming" /* is being written */
 #define COPY_BYTES (64 * KIB)
 /* ---- space ---- */
 
-/* What waits and what was given, as one. @param but  a name that waits and does not count; NULL */
+/* Counts what waits and what is assigned. @param but  a name that does not count; NULL */
 static int count_all_of_unit(int unit, const char *but, size_t *n, uint64_t *bytes) {
         _cleanup_(attachment_names_done) AttachmentNames given = { .max = ATTACHMENTS_MAX };
-        int r = attachments_count_waiting(unit, but, n, bytes);
+        int r = count_waiting(unit, but, n, bytes);
         if (r == 0)
-                r = attachments_count_in(unit, ATTACHMENTS_GIVING, n, bytes);
+                r = count_in(unit, GIVING, n, bytes);
         if (r == 0)
-                r = attachment_names_read(unit, attachments_is_given, &given);
+                r = read_names(unit, is_given, &given);
         for (size_t i = 0; r == 0 && i < given.n; i++)
-                r = attachments_count_in(unit, given.items[i], n, bytes);
+                r = count_in(unit, given.items[i], n, bytes);
         return r;
 }
 
-static int attachments_count_all(const char *path, uint64_t *ret_bytes) {
+static int count_all(const char *path, uint64_t *ret_bytes) {
         _cleanup_(attachment_names_done) AttachmentNames units = { .max = ATTACHMENTS_UNITS_MAX };
-        _cleanup_close_ int root = attachments_open_dir(AT_FDCWD, path);
-        int r = root < 0 ? root : attachment_names_read(root, attachments_is_unit, &units);
+        _cleanup_close_ int root = open_dir(AT_FDCWD, path);
+        int r = root < 0 ? root : read_names(root, is_unit, &units);
         uint64_t bytes = 0;
         size_t n = 0;
         for (size_t i = 0; r == 0 && i < units.n; i++) {
-                _cleanup_close_ int unit = attachments_open_dir(root, units.items[i]);
+                _cleanup_close_ int unit = open_dir(root, units.items[i]);
                 if (unit >= 0)
                         r = count_all_of_unit(unit, NULL, &n, &bytes);
         }
@@ -446,15 +471,7 @@ static int attachments_count_all(const char *path, uint64_t *ret_bytes) {
         return r == -ENOENT ? 0 : r;
 }
 
-static int check_space_of_all(Attachments *a, uint64_t more_bytes) {
-        if (a->is_counted && a->bytes + more_bytes <= a->max_bytes_all)
-                return 0;
-        int r = attachments_count_all(a->path, &a->bytes);
-        a->is_counted = r == 0;
-        return r < 0 ? r : a->bytes + more_bytes > a->max_bytes_all ? -EDQUOT : 0;
-}
-
-static int attachments_check_unit(int unit, const char *name, uint64_t more_bytes) {
+static int check_unit(int unit, const char *name, uint64_t more_bytes) {
         size_t n = 1;
         uint64_t bytes = more_bytes;
         int r = count_all_of_unit(unit, name, &n, &bytes);
@@ -484,8 +501,8 @@ static int copy_content(int to, int from, uint64_t bytes) {
         return 0;
 }
 
-static int attachments_write_copy(int dir_fd, const char *name, int from, uint64_t bytes) {
-        if (unlinkat(dir_fd, name, 0) < 0 && errno != ENOENT) /* what a crash left */
+static int write_copy(int dir_fd, const char *name, int from, uint64_t bytes) {
+        if (unlinkat(dir_fd, name, 0) < 0 && errno != ENOENT) /* left over from a crash */
                 return -errno;
         _cleanup_close_ int to =
                 openat(dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -497,109 +514,30 @@ static int attachments_write_copy(int dir_fd, const char *name, int from, uint64
         return r;
 }
 
-static void attachments_add_bytes(Attachments *a, uint64_t bytes) {
-        a->bytes += bytes;
-        a->more_bytes += bytes;
-}
+/* A worker writes one copy and links it to its places; the loop assigns and releases meanwhile.
+ * The two do not conflict: the worker creates only complete files under their names, and while a
+ * job is in the list the loop removes no directory that it writes to. */
 
-int attachments_add(Attachments *a, const AttachmentPlace *at, int fd) {
-        struct stat st;
-        if (!attachment_name_is_valid(at->name))
-                return -EINVAL;
-        if (fstat(fd, &st) < 0)
-                return -errno;
-        if (!S_ISREG(st.st_mode))
-                return -EINVAL;
-        _cleanup_close_ int unit = attachments_make_unit(a->path, at->source, at->unit_path);
-        if (unit < 0)
-                return unit;
-        int r = attachments_check_unit(unit, at->name, (uint64_t)st.st_size);
-        if (r == 0)
-                r = check_space_of_all(a, (uint64_t)st.st_size);
-        if (r < 0)
-                return r;
-        r = attachments_write_copy(unit, WRITING, fd, (uint64_t)st.st_size);
-        if (r == 0 && renameat(unit, WRITING, unit, at->name) < 0)
-                r = -errno;
-        if (r == 0)
-                attachments_add_bytes(a, (uint64_t)st.st_size);
-        if (r == 0)
-                r = fs_sync_dir(unit);
-        if (r < 0)
-                (void)unlinkat(unit, WRITING, 0); /* else the next one does */
-        return r;
-}
-
-/* Attaching off the loop. A worker writes one copy, and links it to its places; the loop assigns
- * and releases meanwhile. The two do not conflict: the worker makes only complete files under their
- * names, and while a job is out the loop removes no directory that it writes to. */
-
-#define COMING                                                                                     \
-        ".coming" /* in the directory of all attachments: the copy, of the one job that runs */
-
-#define LINKING ".linking" /* in a unit's: it gets its name at once */
-typedef struct Place {
-        char *source, *unit_path, *name;
-        bool is_unwanted; /* what it attaches is removed */
-        ino_t inode;      /* of what it has brought; 0 = nothing */
-} Place;
-
-struct AttachmentJob {
-        WorkJob job;
-        ListLink link;
-        Attachments *owner; /* the loop's */
-        void (*on_done)(const int *results, void *userdata);
-        void *userdata;
-        int fd; /* owned */
-        char *path;
-        Place *places;
-        int *results;
-        size_t n_places;
-        uint64_t submitted_usec; /* CLOCK_REALTIME, as the times of files */
-        uint64_t bytes;          /* of the file */
-        uint64_t max_bytes_all, more_bytes;
-        bool is_to_count, has_counted;
-        uint64_t counted_bytes; /* of all, where it was asked and could be done */
-};
-
-static AttachmentJob *job_free(AttachmentJob *j) {
-        if (!j)
-                return NULL;
-        if (j->fd >= 0)
-                (void)close(j->fd); /* only read from */
-        for (size_t k = 0; j->places && k < j->n_places; k++) {
-                free(j->places[k].source);
-                free(j->places[k].unit_path);
-                free(j->places[k].name);
-        }
-        free(j->places);
-        free(j->results);
-        free(j->path);
-        free(j);
-        return NULL;
-}
-
-DEFINE_CLEANUP(AttachmentJob, job_free);
-
-/* ---- the worker ---- */
+#define COMING ".coming"   /* in the directory of all attachments: the copy of the job that runs */
+#define LINKING ".linking" /* in a unit's: renamed at once */
 
 /* Where links cannot be made there is a copy a unit. */
 static int link_or_copy(AttachmentJob *j, int root, int unit) {
-        if (unlinkat(unit, LINKING, 0) < 0 && errno != ENOENT) /* what a crash left */
+        if (unlinkat(unit, LINKING, 0) < 0 && errno != ENOENT) /* left over from a crash */
                 return -errno;
         if (linkat(root, COMING, unit, LINKING, 0) == 0)
                 return 0;
         return errno == ENOSPC || errno == EDQUOT || errno == EIO || errno == ENOENT
                        ? -errno
-                       : attachments_write_copy(unit, LINKING, j->fd, j->bytes);
+                       : write_copy(unit, LINKING, j->fd, j->bytes);
 }
 
-static int put_at(AttachmentJob *j, Place *p, int root) {
+static int attach_to(AttachmentJob *j, Place *p, int root) {
         struct stat st;
-        _cleanup_close_ int unit = attachments_make_unit(j->path, p->source, p->unit_path);
+        _cleanup_close_ int unit = create_unit(j->path, p->source, p->unit_path);
         if (unit < 0)
                 return unit;
-        int r = attachments_check_unit(unit, p->name, j->bytes);
+        int r = check_unit(unit, p->name, j->bytes);
         if (r == 0)
                 r = link_or_copy(j, root, unit);
         if (r == 0 && (fstatat(unit, LINKING, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
@@ -614,31 +552,21 @@ static int put_at(AttachmentJob *j, Place *p, int root) {
         return r;
 }
 
-static int count_all(AttachmentJob *j) {
-        if (!j->is_to_count)
-                return 0;
-        int r = attachments_count_all(j->path, &j->counted_bytes);
-        j->has_counted = r == 0;
-        return r;
-}
-
-static bool has_space(const AttachmentJob *j, size_t n_places) {
-        return !j->has_counted || j->counted_bytes + n_places * j->bytes <= j->max_bytes_all;
-}
-
 static void run(WorkJob *job) {
         AttachmentJob *j = CONTAINER_OF(job, AttachmentJob, job);
-        _cleanup_close_ int root = attachments_make_root(j->path);
-        int r = root < 0 ? root : count_all(j);
+        _cleanup_close_ int root = create_root(j->path);
+        uint64_t used_bytes = 0;
+        int r = root < 0 ? root : count_all(j->path, &used_bytes);
         if (r == 0)
-                r = has_space(j, 1) ? attachments_write_copy(root, COMING, j->fd, j->bytes)
-                                    : -EDQUOT;
-        size_t n_put = 0;
+                r = used_bytes + j->bytes <= j->max_bytes_all
+                            ? write_copy(root, COMING, j->fd, j->bytes)
+                            : -EDQUOT;
         for (size_t k = 0; k < j->n_places; k++) {
-                j->results[k] = r < 0                      ? r
-                                : !has_space(j, n_put + 1) ? -EDQUOT
-                                                           : put_at(j, &j->places[k], root);
-                n_put += j->results[k] == 0;
+                j->results[k] = r < 0 ? r
+                                : used_bytes + j->bytes > j->max_bytes_all
+                                        ? -EDQUOT
+                                        : attach_to(j, &j->places[k], root);
+                used_bytes += j->results[k] == 0 ? j->bytes : 0;
         }
         if (root >= 0)
                 (void)unlinkat(root, COMING, 0); /* else the next one does */
@@ -646,34 +574,10 @@ static void run(WorkJob *job) {
 
 /* ---- the loop ---- */
 
-static bool is_of(const Place *p, const char *source, const char *unit_path) {
-        return strcmp(p->source, source) == 0 && strcmp(p->unit_path, unit_path) == 0;
-}
-
-static bool attachments_is_busy(const Attachments *a, const char *source, const char *unit_path) {
-        LIST_FOREACH (l, (ListLink *)&a->jobs) {
-                const AttachmentJob *j = CONTAINER_OF(l, AttachmentJob, link);
-                for (size_t k = 0; k < j->n_places; k++)
-                        if (is_of(&j->places[k], source, unit_path))
-                                return true;
-        }
-        return false;
-}
-
-static void attachments_cancel(Attachments *a, const char *source, const char *unit_path,
-                               uint64_t before_usec) {
-        LIST_FOREACH (l, &a->jobs) {
-                AttachmentJob *j = CONTAINER_OF(l, AttachmentJob, link);
-                for (size_t k = 0; j->submitted_usec < before_usec && k < j->n_places; k++)
-                        if (is_of(&j->places[k], source, unit_path))
-                                j->places[k].is_unwanted = true;
-        }
-}
-
 /* Unless a job after it has put another one under the name, for the unit that is there now. */
-static void let_go(Attachments *a, const Place *p) {
+static void remove_unwanted(Attachments *a, const Place *p) {
         struct stat st;
-        _cleanup_close_ int unit = attachments_open_unit(a, p->source, p->unit_path);
+        _cleanup_close_ int unit = open_unit(a, p->source, p->unit_path);
         if (unit >= 0 && fstatat(unit, p->name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
             st.st_ino == p->inode)
                 (void)unlinkat(unit, p->name, 0); /* else a sweep finds it */
@@ -683,17 +587,13 @@ static void done(WorkJob *job) {
         _cleanup_(job_freep) AttachmentJob *j = CONTAINER_OF(job, AttachmentJob, job);
         Attachments *a = j->owner;
         list_remove(&j->link);
-        if (j->has_counted) {
-                a->bytes = j->counted_bytes + (a->more_bytes - j->more_bytes);
-                a->is_counted = true;
-        }
         for (size_t k = 0; k < j->n_places; k++) {
                 const Place *p = &j->places[k];
                 if (p->is_unwanted) {
-                        let_go(a, p);
+                        remove_unwanted(a, p);
                         j->results[k] = 0;
                 }
-                (void)attachments_tidy(a, p->source, p->unit_path); /* else a sweep does */
+                (void)remove_empty(a, p->source, p->unit_path); /* else a sweep does */
         }
         if (j->on_done)
                 j->on_done(j->results, j->userdata);
@@ -716,11 +616,11 @@ static int copy_places(AttachmentJob *j, const AttachmentRequest *o) {
         return 0;
 }
 
-static int check_order(const Attachments *a, const AttachmentRequest *o, struct stat *st) {
-        if (!a->pool || o->n_places == 0 || o->n_places > ATTACHMENT_PLACES_MAX)
+static int check_request(const AttachmentRequest *o, struct stat *st) {
+        if (o->n_places == 0 || o->n_places > ATTACHMENT_PLACES_MAX)
                 return -EINVAL;
         for (size_t k = 0; k < o->n_places; k++)
-                if (!attachment_name_is_valid(o->places[k].name))
+                if (!is_valid_name(o->places[k].name))
                         return -EINVAL;
         if (fstat(o->fd, st) < 0)
                 return -errno;
@@ -729,7 +629,7 @@ static int check_order(const Attachments *a, const AttachmentRequest *o, struct 
 
 int attachments_submit(Attachments *a, const AttachmentRequest *o, AttachmentJob **ret) {
         struct stat st;
-        int r = check_order(a, o, &st);
+        int r = check_request(o, &st);
         if (r < 0)
                 return r;
         _cleanup_(job_freep) AttachmentJob *j = calloc(1, sizeof *j);
@@ -749,14 +649,9 @@ int attachments_submit(Attachments *a, const AttachmentRequest *o, AttachmentJob
         r = j->path ? copy_places(j, o) : -ENOMEM;
         if (r < 0)
                 return r;
-        uint64_t all = j->n_places *
-                       j->bytes; /* a name that is replaced counts twice until it is counted anew */
-        j->is_to_count = !a->is_counted || a->bytes + all > a->max_bytes_all;
-        j->more_bytes = a->more_bytes;
         r = worker_pool_submit(a->pool, &j->job);
         if (r < 0)
                 return r;
-        attachments_add_bytes(a, all);
         list_append(&a->jobs, &j->link);
         *ret = TAKE_PTR(j);
         return 0;
@@ -767,15 +662,38 @@ void attachment_job_forget(AttachmentJob *j) {
                 j->on_done = NULL;
 }
 
-int attachments_start(Attachments *a, sd_event *event) {
-        return worker_pool_new(&a->pool, event, "attach", 1, WORKER_NORMAL);
+/* ---- life ---- */
+
+int attachments_new(Attachments **ret, sd_event *event, const char *state_directory) {
+        Attachments *a = calloc(1, sizeof *a);
+        if (!a)
+                return -ENOMEM;
+        a->max_bytes_all = ATTACHMENTS_MAX_BYTES_ALL;
+        list_init(&a->jobs);
+        a->path = path_join(state_directory, "attachments");
+        int r = a->path ? worker_pool_new(&a->pool, event, "attach", 1, WORKER_NORMAL) : -ENOMEM;
+        if (r < 0) {
+                attachments_free(a);
+                return r;
+        }
+        *ret = a;
+        return 0;
 }
 
-static void attachments_drop_jobs(Attachments *a) {
+Attachments *attachments_free(Attachments *a) {
+        if (!a)
+                return NULL;
         a->pool = worker_pool_free(a->pool); /* waits for the one that runs */
         LIST_FOREACH_SAFE (l, &a->jobs) {
                 AttachmentJob *j = CONTAINER_OF(l, AttachmentJob, link);
                 list_remove(&j->link);
                 (void)job_free(j);
         }
+        free(a->path);
+        free(a);
+        return NULL;
+}
+
+void attachments_limit(Attachments *a, uint64_t max_bytes_all) {
+        a->max_bytes_all = max_bytes_all;
 }

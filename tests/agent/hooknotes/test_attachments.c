@@ -15,6 +15,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/digest.h"
+#include "tests/agent/hooknotes/attach_one.h"
 #include "tests/lib/base/scratch.h"
 
 #define UNIT "/tmp/neuron-core-dump/dt-20260527-051233-cid-d99e36ea74c263ca"
@@ -59,6 +60,7 @@ int __wrap_renameat(int from_fd, const char *from, int to_fd, const char *to) {
 
 typedef struct Fixture {
         Scratch *scratch;
+        sd_event *event;
         Attachments *a;
 } Fixture;
 
@@ -73,13 +75,15 @@ static int setup(void **state) {
         rename_fails_at = n_renames = 0;
         order[0] = '\0';
         *state = f;
-        return attachments_new(&f->a, f->scratch->path);
+        return sd_event_new(&f->event) < 0 ? -1
+                                           : attachments_new(&f->a, f->event, f->scratch->path);
 }
 
 static int teardown(void **state) {
         Fixture *f = *state;
         void *scratch = f->scratch;
         attachments_free(f->a);
+        sd_event_unref(f->event);
         free(f);
         return scratch_teardown(&scratch);
 }
@@ -93,7 +97,7 @@ static int memory_of(const void *data, size_t n) {
 
 static int put(Fixture *f, const char *name, const char *text) {
         _cleanup_close_ int fd = memory_of(text, strlen(text));
-        return attachments_add(f->a, &(AttachmentPlace){ "core-dumps", UNIT, name }, fd);
+        return attach_one(f->a, f->event, &(AttachmentPlace){ "core-dumps", UNIT, name }, fd);
 }
 
 static void assert_text(int dir_fd, const char *name, const char *wanted) {
@@ -169,8 +173,8 @@ static void it_is_on_disk_before_it_has_its_name_and_the_name_before_it_is_said(
 static void what_makes_a_directory_makes_its_name_durable(void **state) {
         Fixture *f = *state;
         assert_int_equal(put(f, "first.json", "{}"), 0);
-        /* attachments/, the unit's, whose it is (file, name, directory), and the file itself */
-        assert_string_equal(order, "DDFrDFrD");
+        /* attachments/, the copy, the unit's, whose it is (file, name, directory), and the name */
+        assert_string_equal(order, "DFDFrDrD");
 }
 
 static void a_name_is_replaced_as_a_whole(void **state) {
@@ -198,8 +202,8 @@ static void hostile_names_are_refused_and_make_nothing(void **state) {
         assert_int_equal(fstatat(f->scratch->fd, "attachments", &st, 0), -1);
         longer[ATTACHMENT_NAME_MAX] = '\0';
         assert_int_equal(put(f, longer, "x"), 0);
-        assert_int_equal(attachments_add(f->a, &(AttachmentPlace){ "core-dumps", UNIT, "dir" },
-                                         f->scratch->fd),
+        assert_int_equal(attach_one(f->a, f->event, &(AttachmentPlace){ "core-dumps", UNIT, "dir" },
+                                    f->scratch->fd),
                          -EINVAL);
 }
 
@@ -208,9 +212,11 @@ static void a_link_that_somebody_has_put_there_is_not_followed(void **state) {
         assert_int_equal(put(f, "a.json", "{}"), 0);
         assert_int_equal(scratch_write(f->scratch, "elsewhere", "mine"), 0);
         _cleanup_close_ int fd = open_waiting(f, "core-dumps");
-        char target[PATH_MAX + 16];
+        char target[PATH_MAX + 16], coming[PATH_MAX + 32];
         (void)snprintf(target, sizeof target, "%s/elsewhere", f->scratch->path);
-        assert_int_equal(symlinkat(target, fd, ".coming"), 0);
+        assert_int_equal(symlinkat(target, fd, ".linking"), 0);
+        (void)snprintf(coming, sizeof coming, "%s/attachments/.coming", f->scratch->path);
+        assert_int_equal(symlink(target, coming), 0);
         assert_int_equal(symlinkat(target, fd, "b.json"), 0);
         assert_int_equal(put(f, "b.json", "ours"), 0);
         assert_text(f->scratch->fd, "elsewhere", "mine");
@@ -236,16 +242,18 @@ static void number_and_size_are_bounded_for_all_that_a_unit_has(void **state) {
         _cleanup_close_ int big = memory_of("", 0);
         assert_int_equal(ftruncate(big, (off_t)ATTACHMENTS_MAX_BYTES + 1), 0);
         assert_int_equal(
-                attachments_add(f->a, &(AttachmentPlace){ "core-dumps", UNIT, "big" }, big),
+                attach_one(f->a, f->event, &(AttachmentPlace){ "core-dumps", UNIT, "big" }, big),
                 -EFBIG);
         assert_int_equal(ftruncate(big, (off_t)ATTACHMENTS_MAX_BYTES / 2 + 1), 0);
         assert_int_equal(
-                attachments_add(f->a, &(AttachmentPlace){ "core-dumps", UNIT, "big" }, big), 0);
+                attach_one(f->a, f->event, &(AttachmentPlace){ "core-dumps", UNIT, "big" }, big),
+                0);
         assert_int_equal(
-                attachments_add(f->a, &(AttachmentPlace){ "core-dumps", UNIT, "bigger" }, big),
+                attach_one(f->a, f->event, &(AttachmentPlace){ "core-dumps", UNIT, "bigger" }, big),
                 -EFBIG);
         assert_int_equal(
-                attachments_add(f->a, &(AttachmentPlace){ "core-dumps", UNIT, "big" }, big), 0);
+                attach_one(f->a, f->event, &(AttachmentPlace){ "core-dumps", UNIT, "big" }, big),
+                0);
         assert_int_equal(waiting(f), 1);
 }
 
@@ -353,23 +361,23 @@ static void all_units_together_have_a_bound_and_what_is_let_go_makes_room(void *
         _cleanup_close_ int fd = memory_of(ten, sizeof ten);
         attachments_limit(f->a, 25);
         for (size_t i = 0; i < ELEMENTSOF(units); i++)
-                assert_int_equal(attachments_add(f->a,
-                                                 &(AttachmentPlace){ "core-dumps", units[i], "a" },
-                                                 fd),
+                assert_int_equal(attach_one(f->a, f->event,
+                                            &(AttachmentPlace){ "core-dumps", units[i], "a" }, fd),
                                  0);
-        assert_int_equal(attachments_add(f->a, &(AttachmentPlace){ "others", UNIT, "a" }, fd),
+        assert_int_equal(attach_one(f->a, f->event, &(AttachmentPlace){ "others", UNIT, "a" }, fd),
                          -EDQUOT);
         int given = attachments_assign(f->a, "core-dumps", units[0], ID);
         assert_true(given >= 0);
         (void)close(given); /* a directory */
-        assert_int_equal(attachments_add(f->a, &(AttachmentPlace){ "others", UNIT, "a" }, fd),
+        assert_int_equal(attach_one(f->a, f->event, &(AttachmentPlace){ "others", UNIT, "a" }, fd),
                          -EDQUOT); /* it is there still */
         assert_int_equal(attachments_release_bundle(f->a, "core-dumps", units[0], ID), 0);
-        assert_int_equal(attachments_add(f->a, &(AttachmentPlace){ "others", UNIT, "a" }, fd), 0);
+        assert_int_equal(attach_one(f->a, f->event, &(AttachmentPlace){ "others", UNIT, "a" }, fd),
+                         0);
         attachments_free(f->a); /* another start counts what is there */
-        assert_int_equal(attachments_new(&f->a, f->scratch->path), 0);
+        assert_int_equal(attachments_new(&f->a, f->event, f->scratch->path), 0);
         attachments_limit(f->a, 25);
-        assert_int_equal(attachments_add(f->a, &(AttachmentPlace){ "others", UNIT, "b" }, fd),
+        assert_int_equal(attach_one(f->a, f->event, &(AttachmentPlace){ "others", UNIT, "b" }, fd),
                          -EDQUOT);
 }
 
@@ -444,14 +452,11 @@ static int give_to(const Fixture *f, unsigned n) {
 
 static void off_the_loop_one_copy_is_written_for_all_and_the_loop_syncs_nothing(void **state) {
         Fixture *f = *state;
-        sd_event *event = NULL;
         Done d = { .n = 3 };
         struct stat first, st;
-        assert_int_equal(sd_event_new(&event), 0);
-        assert_int_equal(attachments_start(f->a, event), 0);
         n_syncs_of_loop = 0;
         (void)submit(f, "a snapshot", &d);
-        wait_for_it(event, &d);
+        wait_for_it(f->event, &d);
         assert_int_equal(n_syncs_of_loop, 0);
         /* attachments/, the copy; then a unit: its directory, whose it is, and its file's name */
         assert_string_equal(order, "DFDFrDrDDFrDrDDFrDrD");
@@ -465,27 +470,22 @@ static void off_the_loop_one_copy_is_written_for_all_and_the_loop_syncs_nothing(
                 assert_int_equal(st.st_ino, first.st_ino);
         }
         assert_int_equal(st.st_nlink, 3); /* no name is left elsewhere */
-        attachments_free(TAKE_PTR(f->a));
-        sd_event_unref(event);
 }
 
 static void a_failure_off_the_loop_is_told_for_each_place_and_leaves_nothing(void **state) {
         Fixture *f = *state;
-        sd_event *event = NULL;
         Done d = { .n = 3 }, later = { .n = 3 };
         char path[64];
-        assert_int_equal(sd_event_new(&event), 0);
-        assert_int_equal(attachments_start(f->a, event), 0);
         attachments_limit(f->a, 20); /* room for two of ten bytes */
         (void)submit(f, "0123456789", &d);
-        wait_for_it(event, &d);
+        wait_for_it(f->event, &d);
         assert_int_equal(d.results[0], 0);
         assert_int_equal(d.results[1], 0);
         assert_int_equal(d.results[2], -EDQUOT);
         fsync_fails = EIO;
         attachments_limit(f->a, ATTACHMENTS_MAX_BYTES_ALL);
         (void)submit(f, "another", &later);
-        wait_for_it(event, &later);
+        wait_for_it(f->event, &later);
         fsync_fails = 0;
         for (unsigned i = 0; i < later.n; i++)
                 assert_int_equal(later.results[i], -EIO);
@@ -493,16 +493,11 @@ static void a_failure_off_the_loop_is_told_for_each_place_and_leaves_nothing(voi
         assert_text(given, "snapshot.json", "0123456789");
         place_of(path, 2);
         assert_int_equal(attachments_waiting(f->a, "core-dumps", path, NULL), 0);
-        attachments_free(TAKE_PTR(f->a));
-        sd_event_unref(event);
 }
 
 static void what_is_let_go_while_more_is_on_its_way_does_not_come_back(void **state) {
         Fixture *f = *state;
-        sd_event *event = NULL;
         char path[64];
-        assert_int_equal(sd_event_new(&event), 0);
-        assert_int_equal(attachments_start(f->a, event), 0);
         place_of(path, 0);
         for (unsigned round = 0; round < 20; round++) { /* it may meet the worker at any point */
                 Done d = { .n = 2 };
@@ -511,7 +506,7 @@ static void what_is_let_go_while_more_is_on_its_way_does_not_come_back(void **st
                 if (given >= 0)
                         (void)close(given); /* a directory */
                 (void)attachments_release(f->a, "core-dumps", path);
-                wait_for_it(event, &d);
+                wait_for_it(f->event, &d);
                 assert_int_equal(d.results[0], 0); /* nobody wants it: no failure */
                 assert_int_equal(d.results[1], 0);
                 assert_int_equal(attachments_waiting(f->a, "core-dumps", path, NULL), 0);
@@ -523,20 +518,15 @@ static void what_is_let_go_while_more_is_on_its_way_does_not_come_back(void **st
         struct stat st;
         assert_int_equal(fstatat(f->scratch->fd, "attachments", &st, 0), 0);
         assert_int_equal(st.st_nlink, 2); /* nothing in it */
-        attachments_free(TAKE_PTR(f->a));
-        sd_event_unref(event);
 }
 
 /* The hook of the new dump may run before its directory is seen to be another one. */
 static void what_is_on_its_way_to_a_new_dump_stays_and_what_was_for_the_one_before_goes(
         void **state) {
         Fixture *f = *state;
-        sd_event *event = NULL;
         Clock *clock = clock_system();
         Done old = { .n = 2 }, new = { .n = 1 };
         char path[64];
-        assert_int_equal(sd_event_new(&event), 0);
-        assert_int_equal(attachments_start(f->a, event), 0);
         place_of(path, 0);
         for (unsigned round = 0; round < 20; round++) { /* it may meet the worker at any point */
                 old.is_done = new.is_done = false;
@@ -546,28 +536,22 @@ static void what_is_on_its_way_to_a_new_dump_stays_and_what_was_for_the_one_befo
                         ;
                 (void)submit(f, "of the new one", &new);
                 assert_true(attachments_release_before(f->a, "core-dumps", path, between) >= 0);
-                wait_for_it(event, &old);
-                wait_for_it(event, &new);
+                wait_for_it(f->event, &old);
+                wait_for_it(f->event, &new);
                 assert_int_equal(attachments_waiting(f->a, "core-dumps", path, NULL), 1);
                 _cleanup_close_ int given = give_to(f, 0);
                 assert_text(given, "snapshot.json", "of the new one");
                 assert_int_equal(attachments_release(f->a, "core-dumps", path), 0);
         }
-        attachments_free(TAKE_PTR(f->a));
-        sd_event_unref(event);
 }
 
 static void a_job_that_nobody_waits_for_is_finished_or_ends_with_the_agent(void **state) {
         Fixture *f = *state;
-        sd_event *event = NULL;
         Done d = { .n = 2 };
-        assert_int_equal(sd_event_new(&event), 0);
-        assert_int_equal(attachments_start(f->a, event), 0);
         attachment_job_forget(submit(f, "a snapshot", &d));
         (void)submit(f, "another", &d);
         attachments_free(TAKE_PTR(f->a));
         assert_false(d.is_done);
-        sd_event_unref(event);
 }
 
 int main(void) {

@@ -66,8 +66,8 @@ static int setup(void **state) {
                 return -1;
         f->scratch = scratch;
         f->clock = clock_system();
-        if (sd_event_new(&f->event) < 0 || attachments_new(&f->attachments, f->scratch->path) < 0 ||
-            attachments_start(f->attachments, f->event) < 0)
+        if (sd_event_new(&f->event) < 0 ||
+            attachments_new(&f->attachments, f->event, f->scratch->path) < 0)
                 return -1;
         f->incidents = (Incidents){ .context = { .event = f->event,
                                                  .clock = f->clock,

@@ -96,8 +96,8 @@ static int setup(void **state) {
         f->config.snapshot.proc_root = (char *)"/proc";
         f->config.snapshot.probe_timeout_usec = USEC_PER_SEC;
         f->config.hook.deadline_usec = HOOK_DEADLINE_USEC;
-        if (sd_event_new(&f->event) < 0 || attachments_new(&f->attachments, f->scratch->path) < 0 ||
-            attachments_start(f->attachments, f->event) < 0)
+        if (sd_event_new(&f->event) < 0 ||
+            attachments_new(&f->attachments, f->event, f->scratch->path) < 0)
                 return -1;
         f->incidents = (Incidents){ .context = { .event = f->event,
                                                  .clock = &f->clock.clock,

@@ -15,6 +15,7 @@
 #include "agent/store/notes_store.h"
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
+#include "tests/agent/hooknotes/attach_one.h"
 #include "tests/lib/base/scratch.h"
 
 #define INSTANCE "i-0123456789abcdef0"
@@ -104,7 +105,7 @@ static int setup(void **state) {
                                     .destinations = { .items = &f->destination, .n = 1 } };
         *state = f;
         return mkdirat(f->scratch->fd, "dumps", 0755) < 0 || sd_event_new(&f->event) < 0 ||
-                               attachments_new(&f->attachments, f->scratch->path) < 0
+                               attachments_new(&f->attachments, f->event, f->scratch->path) < 0
                        ? -1
                        : 0;
 }
@@ -416,8 +417,8 @@ static bool is_supplement_ready(const Fixture *f) {
 static void attach(Fixture *f, const char *name) {
         _cleanup_close_ int fd = openat(f->scratch->fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
         assert_true(fd >= 0 && write(fd, name, strlen(name)) > 0);
-        assert_int_equal(attachments_add(f->attachments,
-                                         &(AttachmentPlace){ "core-dumps", f->unit, name }, fd),
+        assert_int_equal(attach_one(f->attachments, f->event,
+                                    &(AttachmentPlace){ "core-dumps", f->unit, name }, fd),
                          0);
         intake_source_on_attached(f->source, f->unit);
 }

@@ -16,6 +16,7 @@
 #include "agent/intake/intake.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
+#include "tests/agent/hooknotes/attach_one.h"
 #include "tests/lib/base/scratch.h"
 
 #define UNIT "/tmp/dumps/1"
@@ -23,6 +24,7 @@
 
 typedef struct Fixture {
         Scratch *scratch;
+        sd_event *event;
         Store *store;
         Attachments *attachments;
         const char *configured;
@@ -36,8 +38,9 @@ static int setup(void **state) {
         f->scratch = scratch;
         f->configured = "another";
         *state = f;
-        return store_open(&f->store, f->scratch->path, NULL, NULL) != 0 ||
-                               attachments_new(&f->attachments, f->scratch->path) < 0
+        return sd_event_new(&f->event) < 0 ||
+                               store_open(&f->store, f->scratch->path, NULL, NULL) != 0 ||
+                               attachments_new(&f->attachments, f->event, f->scratch->path) < 0
                        ? -1
                        : 0;
 }
@@ -47,6 +50,7 @@ static int teardown(void **state) {
         void *scratch = f->scratch;
         attachments_free(f->attachments);
         store_close(f->store);
+        sd_event_unref(f->event);
         free(f);
         return scratch_teardown(&scratch);
 }
@@ -54,8 +58,9 @@ static int teardown(void **state) {
 static void put(const Fixture *f, const char *name) {
         _cleanup_close_ int fd = memfd_create("snapshot", MFD_CLOEXEC);
         assert_int_equal(write(fd, "{}", 2), 2);
-        assert_int_equal(
-                attachments_add(f->attachments, &(AttachmentPlace){ "former", UNIT, name }, fd), 0);
+        assert_int_equal(attach_one(f->attachments, f->event,
+                                    &(AttachmentPlace){ "former", UNIT, name }, fd),
+                         0);
 }
 
 /* As the first delivery of a bundle does. */
